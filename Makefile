@@ -1,0 +1,34 @@
+# Every target sets up what it needs; nothing has to be done before.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: setup run test lint demo bench clean
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $(READY)
+
+run: $(READY)
+	$(BIN)/gunicorn -c deploy/gunicorn.conf.py wsgi:app
+
+test: $(READY)
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+demo: $(READY)
+	$(BIN)/python -m tests.demo
+
+bench: $(READY)
+	$(BIN)/python -m tests.bench
+
+clean:
+	rm -rf .venv build *.egg-info

@@ -1,0 +1,89 @@
+-- Reserves all names or none. Follows records.lua, which says what KEYS and ARGV hold; the names come in gate order.
+-- Returns JSON, one of
+--   {verdict: "claimed", fence, retries_left?}
+--   {verdict: "duplicate", gate, name, original?, first_seen_ms?}
+--   {verdict: "in_flight", gate, name, retry_after_ms}
+
+local function duplicate(gate, label, original, first_seen_ms)
+  return cjson.encode({
+    verdict = 'duplicate', gate = gate, name = label, original = original, first_seen_ms = first_seen_ms,
+  })
+end
+
+local function claimed(fence, retries_left)
+  return cjson.encode({verdict = 'claimed', fence = fence, retries_left = retries_left})
+end
+
+-- The oldest done record and the pending one longest held by another, of those that stand for the same item.
+local function met(name, records)
+  local wanted, done, held = field_of(name), nil, nil
+  for fingerprint, record in pairs(records) do
+    if fingerprint == wanted or fingerprint == '-' or wanted == '-' then
+      if record.state == 'done' then
+        if not done or (record.first_seen_ms or 0) < (done.first_seen_ms or 0) then done = record end
+      elseif record.state == 'pending' and record.owner ~= request.owner and record.lease_until_ms > now_ms then
+        if not held or record.lease_until_ms > held.lease_until_ms then held = record end
+      end
+    end
+  end
+  return done, held
+end
+
+local known = {}
+for i, name in ipairs(request.names) do known[i] = read(name) end
+
+-- The same owner asking again gets the answer it got.
+for i, name in ipairs(request.names) do
+  local record = mine(name, known[i])
+  if record and record.state == 'done' then
+    if record.gate then return duplicate(record.gate, record.by, record.original, record.original_seen_ms) end
+    return claimed(record.fence or 0, record.retries_left)
+  end
+end
+
+local function settle_as_skipped(gate, by, record)
+  for _, name in ipairs(request.names) do
+    if name.own then
+      local skipped = fresh(name)
+      skipped.gate, skipped.by = gate, by
+      skipped.original, skipped.original_seen_ms = record.item, record.first_seen_ms
+      save_done(name, skipped)
+    end
+  end
+end
+
+-- Gate by gate: a done name stops the item for good, a pending one of another owner for now.
+local waiting
+for i, name in ipairs(request.names) do
+  if waiting and waiting.gate ~= name.gate then break end
+  local done, held = met(name, known[i])
+  if done then
+    if not name.own then settle_as_skipped(name.gate, name.label, done) end
+    return duplicate(name.gate, name.label, done.item, done.first_seen_ms)
+  end
+  if held and (not waiting or held.lease_until_ms - now_ms > waiting.retry_after_ms) then
+    waiting = {
+      verdict = 'in_flight', gate = name.gate, name = name.label, retry_after_ms = held.lease_until_ms - now_ms,
+    }
+  end
+end
+if waiting then return cjson.encode(waiting) end
+
+local fence, all_mine = nil, true
+for i, name in ipairs(request.names) do
+  local record = mine(name, known[i])
+  if record then fence = record.fence else all_mine = false end
+end
+if not all_mine then fence = redis.call('INCR', KEYS[1]) end
+
+local retries_left
+for i, name in ipairs(request.names) do
+  local record, before = fresh(name), known[i][field_of(name)]
+  record.fence = fence
+  if before and name.own then
+    record.first_seen_ms, record.retries_left = before.first_seen_ms, before.retries_left
+    if before.retries_left then retries_left = math.min(retries_left or before.retries_left, before.retries_left) end
+  end
+  save_pending(name, record)
+end
+return claimed(fence, retries_left)

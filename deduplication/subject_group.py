@@ -1,0 +1,117 @@
+"""Subject groups: emails whose subjects mean the same thing, one of which is enough in a month."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+from enum import StrEnum
+
+from unidecode import unidecode
+
+from deduplication.claims import Kind, Name
+from deduplication.email import decode_subject
+
+MONTH_KEPT_MS = 32 * 24 * 3600 * 1000  # by then any month is over, and its groups with it
+
+_PREFIXES = re.compile(
+    r"^(?:\s*(?:re|ré|fwd|fw|tr|rv|aw|wg|sv|vs|antw|odp|rif|confirmation)\s*(?:[\[(]\d+[\])])?\s*[:：])+\s*",
+    re.IGNORECASE,
+)
+
+
+class GroupMode(StrEnum):
+    ALL = "all"
+    PATTERNS = "patterns"
+    OFF = "off"
+
+
+@dataclass(frozen=True)
+class SubjectPattern:
+    """Subjects that hold every phrase and match the regex belong to ``<name>_<captured value>``.
+
+    Both are looked for in the normalised subject, its punctuation turned into spaces.
+    """
+
+    name: str
+    phrases: tuple[str, ...]
+    regex: str
+
+    def group_of(self, words: str) -> str | None:
+        match = re.search(self.regex, words)
+        if match is None or not all(_words(phrase) in words for phrase in self.phrases):
+            return None
+        return f"{self.name}_{match.group(1)}"
+
+
+DEFAULT_PATTERNS = (
+    SubjectPattern(
+        "media_solution_missions_recadrage_lot",
+        ("media solution", "missions recadrage"),
+        r"\blot\s+(\d+)\b",
+    ),
+    SubjectPattern("lot", (), r"\blot\s+(\d+)\b"),
+)
+
+
+def normalize_no_accents_lower_trim(text: str) -> str:
+    """Lower case, white space collapsed, Latin letters without accents.
+
+    Other scripts keep their letters: transliterated, two different Chinese subjects can read the same.
+    """
+    composed = unicodedata.normalize("NFKC", text)
+    return " ".join("".join(map(_fold, composed)).lower().split())
+
+
+def _fold(char: str) -> str:
+    if char.isascii():
+        return char
+    if "\u0300" <= char <= "\u036f":  # an accent that found no letter to join
+        return ""
+    if unicodedata.name(char, "").startswith("LATIN ") or unicodedata.category(char) in ("Pd", "Pi", "Pf"):
+        return unidecode(char)
+    return char
+
+
+def strip_leading_reply_prefixes(subject: str) -> str:
+    """Without "Re:", "Fwd:", "Ré :", "Re[2]:"... in front, however many and mixed."""
+    return _PREFIXES.sub("", subject)
+
+
+def generate_subject_group_id(
+    subject: str,
+    patterns: Sequence[SubjectPattern] = DEFAULT_PATTERNS,
+    mode: GroupMode = GroupMode.ALL,
+) -> str | None:
+    """The group the subject belongs to, or None: an empty subject never groups with another."""
+    core = strip_leading_reply_prefixes(normalize_no_accents_lower_trim(decode_subject(subject)))
+    if not core or mode is GroupMode.OFF:
+        return None
+    words = _words(core)
+    matched = next(filter(None, (pattern.group_of(words) for pattern in patterns)), None)
+    if matched or mode is GroupMode.PATTERNS:
+        return matched
+    digest = hashlib.md5(core.encode(), usedforsecurity=False).hexdigest()
+    return f"subject_hash_{digest}"
+
+
+def _words(text: str) -> str:
+    return " ".join(re.sub(r"[\W_]+", " ", normalize_no_accents_lower_trim(text)).split())
+
+
+def month_of(tz: tzinfo, now: datetime | None = None) -> str:
+    """The month of processing, in the configured time zone."""
+    return (now or datetime.now(UTC)).astimezone(tz).strftime("%Y-%m")
+
+
+def monthly_scope_group_id(group_id: str, tz: tzinfo, now: datetime | None = None) -> str:
+    """``2026-11:lot_456``: as it stands in the Set subject_groups:2026-11."""
+    return f"{month_of(tz, now)}:{group_id}"
+
+
+def group_name(group_id: str, month: str, ttl_seconds: int) -> Name:
+    """The group as a name to claim: kept for its month or, where a TTL is configured, for the TTL."""
+    return Name(Kind.SUBJECT_GROUP, month, group_id, ttl_seconds * 1000 or MONTH_KEPT_MS)

@@ -1,0 +1,104 @@
+"""Forgetting on request: which names a reset drops, so that the emails behind them are delivered again."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from deduplication.claims import Kind, Name
+from deduplication.stores.base import Pattern, Record, Store
+
+log = logging.getLogger(__name__)
+
+_MONTH = re.compile(r"\d{4}-(0[1-9]|1[0-2])")
+_DAY = re.compile(rf"{_MONTH.pattern}-\d\d|undated")
+_MONTHLY = re.compile(rf"({_MONTH.pattern}):(.+)", re.DOTALL)
+
+
+class Scope(StrEnum):
+    EMAIL_ID = "email_id"
+    SUBJECT_GROUP = "subject_group"
+    MONTH = "month"
+    DATE = "date"
+    DESTINATION = "destination"
+    MEDIA = "media"
+    ALL = "all"
+
+
+class InvalidReset(Exception):
+    """The request does not say what to forget; ``field`` takes something else."""
+
+    def __init__(self, field: str, takes: str) -> None:
+        super().__init__(f"{field} takes {takes}")
+        self.field = field
+
+
+@dataclass(frozen=True)
+class Reset:
+    """``value`` is not used for the scope ``all``."""
+
+    scope: Scope
+    value: str = ""
+    dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        if self.scope is Scope.MONTH and not _MONTH.fullmatch(self.value):
+            raise InvalidReset("value", "a month such as 2026-11")
+        if self.scope is Scope.DATE and not _DAY.fullmatch(self.value):
+            raise InvalidReset("value", "a day such as 2026-11-16, or undated")
+        if self.scope is not Scope.ALL and not self.value:
+            raise InvalidReset("value", f"the {self.scope} to forget")
+
+
+def reset(store: Store, request: Reset) -> int:
+    """Drops the names of the scope and every other name of the emails behind them. Returns how many there were."""
+    names = _names_of(store, request)
+    known = {record.name for record in store.read(names)}
+    count = len(known) if request.dry_run else store.forget(known)
+    value = "-" if request.scope is Scope.MEDIA else request.value  # a link is part of somebody's email
+    log.warning("AUDIT reset scope=%s value=%s dry_run=%s names=%d", request.scope, value, request.dry_run, count)
+    return count
+
+
+def _names_of(store: Store, request: Reset) -> set[Name]:
+    match request.scope:
+        case Scope.EMAIL_ID:
+            return _with_siblings(store, store.find(Pattern(Kind.EMAIL_ID, value=request.value)))
+        case Scope.DATE:
+            return _with_siblings(store, store.find(Pattern(Kind.EMAIL_ID, scope=request.value)))
+        case Scope.SUBJECT_GROUP:
+            monthly = _MONTHLY.fullmatch(request.value)
+            month, group = (monthly[1], monthly[3]) if monthly else (None, request.value)
+            return _with_emails(store, Pattern(Kind.SUBJECT_GROUP, month, group))
+        case Scope.MONTH:
+            return _with_emails(store, Pattern(Kind.SUBJECT_GROUP, request.value))
+        case Scope.MEDIA:
+            return _with_emails(store, Pattern(Kind.MEDIA, value=request.value))
+        case Scope.DESTINATION:
+            found = [store.find(Pattern(kind, request.value)) for kind in (Kind.CONTENT, Kind.LOCK)]
+            return {record.name for records in found for record in records}
+        case Scope.ALL:
+            return {record.name for record in store.find(Pattern())}
+
+
+def _with_siblings(store: Store, records: Iterable[Record]) -> set[Name]:
+    """The names found and all other names of their emails; a canonical id leads to them by its item."""
+    found = list(records)
+    names = {record.name for record in found}
+    items = [Name(Kind.EMAIL_ID, r.name.scope, r.item) for r in found if r.item and not r.siblings]
+    for record in [*found, *store.read(items)]:
+        names |= {Name.from_label(label) for label in record.siblings}
+    return names
+
+
+def _with_emails(store: Store, shared: Pattern) -> set[Name]:
+    """The shared names found, and all names of the emails that hold them or were stopped by them."""
+    names = {record.name for record in store.find(shared)}
+    labels = {name.label for name in names}
+    if labels:
+        listing = [r for r in store.find(Pattern(Kind.EMAIL_ID)) if labels.intersection(r.siblings)]
+        names |= _with_siblings(store, listing)
+    return names

@@ -1,0 +1,62 @@
+"""The bearer tokens: from the settings or, on a first run without them, made and kept in DATA_DIR."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.settings import Settings, SettingsError
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """``new`` holds the files made just now, to be shown once."""
+
+    ingress: tuple[str, ...]
+    admin: tuple[str, ...]
+    new: tuple[Path, ...] = ()
+
+
+def ensure_tokens(settings: Settings) -> Tokens:
+    made: list[Path] = []
+    ingress = settings.ingress_token or (_kept(ingress_token_file(settings), made),)
+    admin = settings.admin_token or (_kept(admin_token_file(settings), made),)
+    return Tokens(ingress, admin, tuple(made))
+
+
+def ingress_token_file(settings: Settings) -> Path:
+    return settings.data_dir / "ingress_token"
+
+
+def admin_token_file(settings: Settings) -> Path:
+    return settings.data_dir / "admin_token"
+
+
+def _kept(path: Path, made: list[Path]) -> str:
+    """The token in the file. Of several processes that start at once, one makes it and all read the same."""
+    try:
+        if not path.exists() and _write_first(path, secrets.token_urlsafe(24)):
+            made.append(path)
+        token = path.read_text().strip()
+    except OSError as error:
+        raise SettingsError(f"DATA_DIR takes a folder that can be written; {path}: {error.strerror}") from error
+    if not token:
+        raise SettingsError(f"{path} is empty; delete it to have a new token made")
+    return token
+
+
+def _write_first(path: Path, token: str) -> bool:
+    """Linking a finished file is atomic: nobody ever reads half a token."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(token + "\n")
+    try:
+        path.hardlink_to(draft)
+        return True
+    except FileExistsError:
+        return False
+    finally:
+        draft.unlink()

@@ -1,0 +1,1 @@
+"""The HTTP surface: authenticates, parses providers' requests, and turns outcomes into answers."""

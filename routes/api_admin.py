@@ -1,0 +1,53 @@
+"""/api/admin: what an operator may ask and change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flask import Blueprint, jsonify, request
+
+from deduplication.errors import StoreUnavailable
+from orchestrator.reset import InvalidReset, Reset, Scope, reset
+from orchestrator.wiring import Service
+from routes.auth import require_bearer
+from routes.providers.base import InvalidPayload, json_object, text_field
+from routes.responses import Answer, store_unavailable
+
+
+def admin_blueprint(service: Service) -> Blueprint:
+    api_admin = Blueprint("api_admin", __name__, url_prefix="/api/admin")
+
+    @api_admin.before_request
+    def authenticate() -> None:
+        require_bearer(request.headers.get("Authorization"), service.tokens.admin)
+
+    @api_admin.post("/reset")
+    def forget() -> Answer:
+        wanted = _reset_request(json_object(request.content_type, request.get_data()))
+        try:
+            count = reset(service.store, wanted)
+        except StoreUnavailable as error:
+            return store_unavailable(error)
+        return jsonify(
+            {"success": True, "status": "reset", "scope": wanted.scope, "dry_run": wanted.dry_run, "names": count}
+        ), 200
+
+    return api_admin
+
+
+def _reset_request(document: dict[str, Any]) -> Reset:
+    unknown = set(document) - {"scope", "value", "dry_run", "confirm"}
+    if unknown:
+        raise InvalidPayload("the body takes scope, value, dry_run and confirm only", field=sorted(unknown)[0])
+    scope = text_field(document, "scope")
+    if scope not in list(Scope):
+        raise InvalidPayload(f"scope takes one of {', '.join(Scope)}", field="scope")
+    dry_run = document.get("dry_run", False)
+    if not isinstance(dry_run, bool):
+        raise InvalidPayload("dry_run takes true or false", field="dry_run")
+    if scope == Scope.ALL and not dry_run and document.get("confirm") != "all":
+        raise InvalidPayload('confirm takes "all" for the scope all', field="confirm")
+    try:
+        return Reset(Scope(scope), text_field(document, "value"), dry_run)
+    except InvalidReset as error:
+        raise InvalidPayload(str(error), field=error.field) from error

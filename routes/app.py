@@ -1,0 +1,37 @@
+"""The Flask application: blueprints and error answers."""
+
+from __future__ import annotations
+
+import logging
+
+from flask import Flask
+from werkzeug.exceptions import HTTPException
+
+from orchestrator.wiring import Service
+from routes.api_admin import admin_blueprint
+from routes.api_ingress import ingress_blueprint
+from routes.auth import Unauthorized
+from routes.health import health_blueprint
+from routes.providers.base import InvalidPayload
+from routes.responses import Answer, http_error, internal_error, invalid, unauthorized
+
+log = logging.getLogger(__name__)
+
+
+def create_app(service: Service) -> Flask:
+    app = Flask(__name__)
+    app.json.sort_keys = False  # type: ignore[attr-defined]
+    app.config["MAX_CONTENT_LENGTH"] = int(service.settings.max_body_mb * 1024 * 1024)
+    app.register_blueprint(ingress_blueprint(service))
+    app.register_blueprint(admin_blueprint(service))
+    app.register_blueprint(health_blueprint(service))
+    app.register_error_handler(Unauthorized, lambda _: unauthorized())
+    app.register_error_handler(InvalidPayload, invalid)
+    app.register_error_handler(HTTPException, http_error)
+    app.register_error_handler(Exception, _unexpected)
+    return app
+
+
+def _unexpected(error: Exception) -> Answer:
+    log.error("unexpected error", exc_info=error)
+    return internal_error()

@@ -1,0 +1,42 @@
+"""What every provider's parser may raise, and how JSON bodies are read."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+
+class InvalidPayload(Exception):
+    """The request can never be taken as it is; ``field`` names the part that is wrong, if it is one."""
+
+    def __init__(self, message: str, *, field: str = "", http_status: int = 400) -> None:
+        super().__init__(message)
+        self.field = field
+        self.http_status = http_status
+
+
+def json_object(content_type: str | None, body: bytes) -> dict[str, Any]:
+    media_type = (content_type or "").partition(";")[0].strip().lower()
+    if media_type != "application/json" and not media_type.endswith("+json"):
+        raise InvalidPayload("Content-Type takes application/json", http_status=415)
+    try:
+        document = json.loads(body, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise InvalidPayload("the body is not valid JSON") from error
+    if not isinstance(document, dict):
+        raise InvalidPayload("the body takes a JSON object")
+    return document
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def text_field(document: dict[str, Any], field: str) -> str:
+    """Absent and null are empty; anything else but text is refused."""
+    value = document.get(field)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise InvalidPayload(f"{field} takes a string", field=field)
+    return value

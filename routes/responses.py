@@ -1,0 +1,83 @@
+"""The only table from what happened to what is answered."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from flask import Response, jsonify
+from werkzeug.exceptions import HTTPException
+
+from deduplication.claims import Duplicate
+from deduplication.errors import StoreUnavailable
+from orchestrator.intake import Outcome, Status
+from routes.providers.base import InvalidPayload
+
+Answer = tuple[Response, int] | tuple[Response, int, dict[str, str]]
+
+HTTP_STATUS = {
+    Status.PROCESSED: 200,
+    Status.ALREADY_PROCESSED: 200,
+    Status.SKIPPED_SUBJECT_GROUP: 200,
+    Status.SKIPPED_MEDIA: 200,
+    Status.ALREADY_PROCESSING: 503,
+    Status.RETRY_LATER: 503,
+}
+
+
+def outcome(result: Outcome) -> Answer:
+    status = HTTP_STATUS[result.status]
+    body: dict[str, Any] = {"success": status == 200, "status": result.status, "email_id": result.email_id}
+    if result.subject_group:
+        body["subject_group"] = result.subject_group
+    if isinstance(result.reason, Duplicate):
+        body["reason"] = _reason(result.reason)
+    if result.retry_after_s is None:
+        return jsonify(body), status
+    body["retry_after_s"] = result.retry_after_s
+    return jsonify(body), status, {"Retry-After": str(result.retry_after_s)}
+
+
+def _reason(duplicate: Duplicate) -> dict[str, str | None]:
+    seen_ms = duplicate.first_seen_ms
+    first_seen = None if seen_ms is None else datetime.fromtimestamp(seen_ms / 1000, UTC).isoformat(timespec="seconds")
+    return {
+        "gate": duplicate.gate,
+        "name": duplicate.name,
+        "original": duplicate.original,
+        "first_seen": first_seen,
+    }
+
+
+def invalid(error: InvalidPayload) -> Answer:
+    body = {"success": False, "status": "invalid", "error": str(error)}
+    if error.field:
+        body["field"] = error.field
+    return jsonify(body), error.http_status
+
+
+def unauthorized() -> Answer:
+    body = {"success": False, "status": "unauthorized", "error": "Authorization takes Bearer and a valid token"}
+    return jsonify(body), 401, {"WWW-Authenticate": "Bearer"}
+
+
+def http_error(error: HTTPException) -> Answer:
+    """404, 405, 413 and whatever else Flask itself refuses."""
+    body = {"success": False, "status": "invalid", "error": error.description or error.name}
+    headers = {name: value for name, value in error.get_headers() if name in ("Allow", "Retry-After")}
+    return jsonify(body), error.code or 500, headers
+
+
+def store_unavailable(error: StoreUnavailable) -> Answer:
+    body = {"success": False, "status": "retry_later", "error": str(error)}
+    return jsonify(body), 503, {"Retry-After": "10"}
+
+
+def healthy(is_so: bool) -> int:
+    return 200 if is_so else 503
+
+
+def internal_error() -> Answer:
+    """Nothing is known of the email's fate, so the provider must keep it."""
+    body = {"success": False, "status": "retry_later", "error": "internal error; the log says more"}
+    return jsonify(body), 500, {"Retry-After": "60"}

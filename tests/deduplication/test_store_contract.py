@@ -1,0 +1,271 @@
+"""What stores/base.py promises, over every store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deduplication.claims import WEEK_MS, Claim, Claimed, Duplicate, Gate, InFlight, Kind, Name
+from deduplication.stores.base import Pattern, State
+from tests.support.redis_server import RedisServer
+from tests.support.stores import STORES, Bench, open_bench
+
+LEASE_MS = 60_000
+EMAIL = Name(Kind.EMAIL_ID, "2026-11-16", "e1")
+CANONICAL = Name(Kind.EMAIL_ID, "2026-11-16", "c1")
+POST = Name(Kind.POST, "", "<m1@example.org>", WEEK_MS)
+GROUP = Name(Kind.SUBJECT_GROUP, "2026-11", "lot_1", WEEK_MS)
+MEDIA = Name(Kind.MEDIA, "", "https://files.example/a", WEEK_MS)
+
+
+@pytest.fixture(params=STORES)
+def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
+    server: RedisServer | None = request.getfixturevalue("redis_server") if request.param == "redis" else None
+    with open_bench(request.param, tmp_path, server) as bench:
+        yield bench
+
+
+def claim(owner: str, *names: Name, item: str = "e1", fingerprint: str = "f1") -> Claim:
+    return Claim(item, names or (EMAIL, POST, GROUP), fingerprint, owner, LEASE_MS)
+
+
+def states(bench: Bench, name: Name) -> set[tuple[str, State]]:
+    return {(r.fingerprint, r.state) for r in bench.store.find(Pattern(name.kind, name.scope, name.value))}
+
+
+def test_a_new_item_is_claimed(bench: Bench) -> None:
+    assert bench.store.claim(claim("a")) == Claimed(fence=1, retries_left=None)
+    assert states(bench, EMAIL) == {("f1", State.PENDING)}
+
+
+def test_a_second_owner_waits_for_the_lease(bench: Bench) -> None:
+    bench.store.claim(claim("a"))
+    bench.advance(10_000)
+    verdict = bench.another.claim(claim("b"))
+    assert isinstance(verdict, InFlight)
+    assert (verdict.gate, verdict.name) == (Gate.IDENTITY, EMAIL.label)
+    assert 45_000 < verdict.retry_after_ms <= 50_000
+
+
+def test_a_settled_item_is_a_duplicate_that_names_the_original(bench: Bench) -> None:
+    bench.store.claim(claim("a"))
+    assert bench.store.commit(claim("a"))
+    verdict = bench.another.claim(claim("b", CANONICAL, POST, item="other notation"))
+    assert isinstance(verdict, Duplicate)
+    assert (verdict.gate, verdict.name, verdict.original) == (Gate.IDENTITY, POST.label, "e1")
+    assert verdict.first_seen_ms
+
+
+def test_the_same_owner_gets_the_same_answer_at_every_stage(bench: Bench) -> None:
+    first = bench.store.claim(claim("a"))
+    assert bench.store.claim(claim("a")) == first
+    bench.store.commit(claim("a"))
+    assert bench.store.claim(claim("a")) == first
+
+    skipped = claim("b", Name(Kind.EMAIL_ID, "2026-11-16", "e2"), GROUP, item="e2", fingerprint="f2")
+    verdict = bench.store.claim(skipped)
+    assert isinstance(verdict, Duplicate)
+    assert verdict.gate is Gate.SUBJECT_GROUP
+    assert bench.store.claim(skipped) == verdict
+
+
+def test_all_names_are_reserved_or_none(bench: Bench) -> None:
+    bench.store.claim(claim("a", GROUP, item="other"))
+    assert isinstance(bench.store.claim(claim("b", EMAIL, POST, GROUP, MEDIA)), InFlight)
+    for name in (EMAIL, POST, MEDIA):
+        assert states(bench, name) == set()
+
+
+def test_release_gives_every_name_back_with_the_retries_left(bench: Bench) -> None:
+    bench.store.claim(claim("a"))
+    assert bench.store.release(claim("a"), retries_left=4)
+    assert bench.another.claim(claim("b")) == Claimed(fence=2, retries_left=4)
+
+
+def test_retries_left_never_rise(bench: Bench) -> None:
+    for owner, given in (("a", 2), ("b", 7)):
+        bench.store.claim(claim(owner))
+        bench.store.release(claim(owner), retries_left=given)
+    assert bench.store.claim(claim("c")) == Claimed(fence=3, retries_left=2)
+
+
+def test_with_no_retries_left_the_item_is_settled_and_its_group_is_free(bench: Bench) -> None:
+    bench.store.claim(claim("a"))
+    bench.store.release(claim("a"), retries_left=0)
+    assert isinstance(bench.store.claim(claim("b")), Duplicate)
+    other = claim("c", Name(Kind.EMAIL_ID, "2026-11-16", "e2"), GROUP, item="e2", fingerprint="f2")
+    assert isinstance(bench.store.claim(other), Claimed)
+
+
+@pytest.mark.parametrize("step", ["commit", "release", "renew"])
+def test_a_stale_owner_changes_nothing(bench: Bench, step: str) -> None:
+    bench.store.claim(claim("stale"))
+    bench.advance(LEASE_MS + 1)
+    assert bench.another.claim(claim("heir")) == Claimed(fence=2, retries_left=None)
+    before = list(bench.store.find(Pattern()))
+    arguments = {"retries_left": 0} if step == "release" else {}
+    assert getattr(bench.store, step)(claim("stale"), **arguments) is False
+    assert list(bench.store.find(Pattern())) == before
+    assert bench.another.commit(claim("heir")) is True
+
+
+def test_a_stale_owner_still_settles_the_names_nobody_took(bench: Bench) -> None:
+    bench.store.claim(claim("slow"))
+    bench.advance(LEASE_MS + 1)
+    bench.another.claim(claim("other", GROUP, item="e2"))
+    assert bench.store.commit(claim("slow")) is False
+    assert states(bench, EMAIL) == {("f1", State.DONE)}
+    assert states(bench, GROUP) == {("", State.PENDING)}
+
+
+def test_commit_after_the_names_were_forgotten_still_marks_what_was_delivered(bench: Bench) -> None:
+    bench.store.claim(claim("a"))
+    bench.another.forget([EMAIL, POST, GROUP])
+    assert bench.store.commit(claim("a"))
+    assert isinstance(bench.another.claim(claim("b")), Duplicate)
+
+
+def test_commit_twice_is_commit_once(bench: Bench) -> None:
+    bench.store.claim(claim("a"))
+    assert bench.store.commit(claim("a"))
+    before = list(bench.store.find(Pattern()))
+    assert bench.store.commit(claim("a"))
+    assert list(bench.store.find(Pattern())) == before
+
+
+def test_a_settled_claim_cannot_be_released(bench: Bench) -> None:
+    bench.store.claim(claim("a"))
+    bench.store.commit(claim("a"))
+    assert bench.store.release(claim("a"), retries_left=3) is False
+    assert isinstance(bench.store.claim(claim("b")), Duplicate)
+
+
+def test_renew_starts_the_lease_anew(bench: Bench) -> None:
+    bench.store.claim(claim("a"))
+    bench.advance(LEASE_MS - 10_000)
+    assert bench.store.renew(claim("a"))
+    bench.advance(LEASE_MS - 10_000)
+    assert isinstance(bench.another.claim(claim("b")), InFlight)
+
+
+def test_the_same_name_with_another_fingerprint_is_another_item(bench: Bench) -> None:
+    for fingerprint in ("f1", "f2"):
+        mine = claim(f"first {fingerprint}", EMAIL, POST, fingerprint=fingerprint)
+        assert isinstance(bench.store.claim(mine), Claimed)
+        assert bench.store.commit(mine)
+    for fingerprint in ("f1", "f2"):
+        again = claim(f"again {fingerprint}", EMAIL, POST, fingerprint=fingerprint)
+        assert isinstance(bench.store.claim(again), Duplicate)
+
+
+def test_both_items_of_one_name_may_be_in_flight_at_once(bench: Bench) -> None:
+    one, two = claim("a", EMAIL, POST, fingerprint="f1"), claim("b", EMAIL, POST, fingerprint="f2")
+    assert isinstance(bench.store.claim(one), Claimed)
+    assert isinstance(bench.store.claim(two), Claimed)
+    assert bench.store.commit(one)
+    assert bench.store.release(two, retries_left=3)
+    assert isinstance(bench.store.claim(claim("c", EMAIL, POST, fingerprint="f1")), Duplicate)
+    assert isinstance(bench.store.claim(claim("d", EMAIL, POST, fingerprint="f2")), Claimed)
+
+
+@pytest.mark.parametrize(("first", "second"), [("f1", ""), ("", "f1"), ("", "")])
+def test_an_unknown_fingerprint_matches_any(bench: Bench, first: str, second: str) -> None:
+    one = claim("a", EMAIL, fingerprint=first)
+    bench.store.claim(one)
+    assert isinstance(bench.store.claim(claim("b", EMAIL, fingerprint=second)), InFlight)
+    bench.store.commit(one)
+    assert isinstance(bench.store.claim(claim("b", EMAIL, fingerprint=second)), Duplicate)
+
+
+@pytest.mark.parametrize("shared", [GROUP, MEDIA])
+def test_an_item_stopped_by_a_shared_name_is_settled_in_the_same_step(bench: Bench, shared: Name) -> None:
+    original = claim("a", EMAIL, shared)
+    bench.store.claim(original)
+    bench.store.commit(original)
+    other = Name(Kind.EMAIL_ID, "2026-11-17", "e2")
+    verdict = bench.store.claim(claim("b", other, shared, item="e2", fingerprint="f2"))
+    assert isinstance(verdict, Duplicate)
+    assert (verdict.gate, verdict.name, verdict.original) == (shared.gate, shared.label, "e1")
+    (skipped,) = bench.store.find(Pattern(Kind.EMAIL_ID, value="e2"))
+    assert (skipped.state, skipped.gate, skipped.by, skipped.original) == (State.DONE, shared.gate, shared.label, "e1")
+    again = bench.store.claim(claim("c", other, item="e2", fingerprint="f2"))
+    assert isinstance(again, Duplicate)
+    assert (again.gate, again.original) == (Gate.IDENTITY, "e2")
+
+
+def test_an_item_that_meets_a_pending_shared_name_waits_unsettled(bench: Bench) -> None:
+    bench.store.claim(claim("a", EMAIL, GROUP))
+    other = claim("b", Name(Kind.EMAIL_ID, "2026-11-17", "e2"), GROUP, item="e2", fingerprint="f2")
+    verdict = bench.store.claim(other)
+    assert isinstance(verdict, InFlight)
+    assert verdict.gate is Gate.SUBJECT_GROUP
+    bench.store.release(claim("a", EMAIL, GROUP), retries_left=3)
+    assert isinstance(bench.store.claim(other), Claimed)
+
+
+def test_an_earlier_gate_speaks_first(bench: Bench) -> None:
+    bench.store.claim(claim("a", GROUP, item="e9"))
+    bench.store.commit(claim("a", GROUP, item="e9"))
+    bench.store.claim(claim("b", EMAIL))
+    verdict = bench.store.claim(claim("c", GROUP, EMAIL))
+    assert isinstance(verdict, InFlight)
+    assert verdict.gate is Gate.IDENTITY
+
+
+def test_done_names_expire_when_their_time_is_over(bench: Bench) -> None:
+    bench.store.claim(claim("a"))
+    bench.store.commit(claim("a"))
+    bench.advance(WEEK_MS + 1)
+    assert isinstance(bench.store.claim(claim("b", POST, GROUP)), Claimed)
+    assert isinstance(bench.store.claim(claim("c", EMAIL)), Duplicate), "an email id is kept for ever"
+
+
+def test_a_pending_name_without_a_live_lease_is_forgotten_after_a_week(bench: Bench) -> None:
+    bench.store.claim(claim("a"))
+    bench.advance(WEEK_MS + 1)
+    assert list(bench.store.find(Pattern())) == []
+
+
+def test_fencing_numbers_rise_over_takeover_release_and_forgetting(bench: Bench) -> None:
+    fences = []
+    for owner in "abcd":
+        verdict = bench.store.claim(claim(owner))
+        assert isinstance(verdict, Claimed)
+        fences.append(verdict.fence)
+        if owner == "a":
+            bench.advance(LEASE_MS + 1)
+        elif owner == "b":
+            bench.store.release(claim(owner), retries_left=1)
+        else:
+            bench.store.forget([EMAIL, POST, GROUP])
+    assert fences == sorted(set(fences))
+
+
+def test_forget_says_how_many_names_it_knew(bench: Bench) -> None:
+    bench.store.claim(claim("a"))
+    bench.store.commit(claim("a"))
+    assert bench.another.forget([EMAIL, GROUP, MEDIA, EMAIL]) == 2
+    assert bench.store.forget([EMAIL, GROUP]) == 0
+    assert states(bench, POST) == {("f1", State.DONE)}
+
+
+def test_the_first_name_lists_its_siblings(bench: Bench) -> None:
+    bench.store.claim(claim("a", GROUP, POST, EMAIL, CANONICAL))
+    bench.store.commit(claim("a", GROUP, POST, EMAIL, CANONICAL))
+    (record,) = bench.store.find(Pattern(value="e1"))
+    assert {Name.from_label(label) for label in record.siblings} == {EMAIL, CANONICAL, POST, GROUP}
+
+
+def test_find_narrows_by_kind_scope_and_value(bench: Bench) -> None:
+    odd = Name(Kind.MEDIA, "", "https://files.example/[a]*?\\x:y")
+    bench.store.claim(claim("a", EMAIL, POST, odd, MEDIA))
+    assert {r.name for r in bench.store.find(Pattern(Kind.MEDIA))} == {odd, MEDIA}
+    assert {r.name for r in bench.store.find(Pattern(Kind.MEDIA, "", odd.value))} == {odd}
+    assert {r.name for r in bench.store.find(Pattern(scope="2026-11-16"))} == {EMAIL}
+    assert {r.name for r in bench.store.find(Pattern())} == {EMAIL, POST, odd, MEDIA}
+
+
+def test_check_passes_while_the_store_works(bench: Bench) -> None:
+    bench.store.check()

