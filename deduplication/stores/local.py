@@ -88,8 +88,9 @@ class LocalStore(ABC):
                     self._settle_as_skipped(claim, verdict)
                 return verdict
             held_ms = max((self._held_by_another_ms(claim, record) for record in met), default=0)
-            if held_ms > (waiting.retry_after_ms if waiting else 0):
-                waiting = InFlight(name.gate, name.label, held_ms)
+            if held_ms:
+                waiting = waiting or InFlight(name.gate, name.label, held_ms)
+                waiting = replace(waiting, retry_after_ms=max(waiting.retry_after_ms, held_ms))
         return waiting
 
     def _reserve(self, claim: Claim) -> Claimed:

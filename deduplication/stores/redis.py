@@ -229,15 +229,18 @@ class RedisStore:
 
     def _read(self, names: list[Name]) -> Iterator[Record]:
         pipe = self._client.pipeline(transaction=False)
+        pipe.time()
         for name in names:
             pipe.hgetall(f"{self._prefix}claim:{name.label}")
             spelling = self._speller.spell(name)
             key = self._prefix + spelling.decides
             pipe.sismember(key, spelling.member or "") if spelling.done is None else pipe.get(key)
-        answers = pipe.execute()
+        (seconds, microseconds), *answers = pipe.execute()
+        now_ms = seconds * 1000 + microseconds // 1000
         for name, fields, mark in zip(names, answers[::2], answers[1::2], strict=True):
             done = self._speller.spell(name).done
-            yield from _records(name, fields, marked=bool(mark) if done is None else mark == done)
+            marked = bool(mark) if done is None else mark == done
+            yield from _records(name, fields, marked, now_ms)
 
     def forget(self, names: Iterable[Name]) -> int:
         return sum(
@@ -279,13 +282,14 @@ def _verdict(answer: dict[str, Any]) -> Verdict:
     return Duplicate(gate, label, answer.get("original"), answer.get("first_seen_ms"))
 
 
-def _records(name: Name, fields: dict[str, str], *, marked: bool) -> Iterator[Record]:
+def _records(name: Name, fields: dict[str, str], marked: bool, now_ms: int) -> Iterator[Record]:
     """As read() in records.lua: what decides says whether a done record still counts."""
     details = {fingerprint: json.loads(text) for fingerprint, text in fields.items()}
     if marked and not any(detail["state"] == State.DONE for detail in details.values()):
         details["-"] = {"state": State.DONE}
     for fingerprint, detail in details.items():
-        if marked or detail["state"] != State.DONE:
+        is_over = detail.pop("expires_ms", now_ms + 1) <= now_ms
+        if not is_over and (marked or detail["state"] != State.DONE):
             yield _record(name, fingerprint, detail)
 
 

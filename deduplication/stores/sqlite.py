@@ -113,14 +113,12 @@ class SqliteStore(LocalStore):
 
     def forget(self, names: Iterable[Name]) -> int:
         with self._transaction():
-            gone = [
+            known = [name for name in set(names) if self._records(name)]
+            for name in known:
                 self._db.execute(
-                    "DELETE FROM names WHERE kind = ? AND scope = ? AND value = ?",
-                    (name.kind, name.scope, name.value),
-                ).rowcount
-                for name in set(names)
-            ]
-        return sum(1 for count in gone if count)
+                    "DELETE FROM names WHERE kind = ? AND scope = ? AND value = ?", (name.kind, name.scope, name.value)
+                )
+            return len(known)
 
     def check(self) -> None:
         with self._transaction():

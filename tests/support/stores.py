@@ -47,9 +47,9 @@ def age(client: redis.Redis, ms: int) -> None:
         if client.type(key) == "hash":
             for fingerprint, text in client.hgetall(key).items():
                 record = json.loads(text)
-                if record.get("lease_until_ms"):
-                    record["lease_until_ms"] -= ms
-                    client.hset(key, fingerprint, json.dumps(record))
+                for deadline in {"lease_until_ms", "expires_ms"} & set(record):
+                    record[deadline] -= ms
+                client.hset(key, fingerprint, json.dumps(record))
         left_ms = client.pttl(key)
         if left_ms >= 0:
             client.pexpire(key, left_ms - ms)

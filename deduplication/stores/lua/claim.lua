@@ -61,10 +61,10 @@ for i, name in ipairs(request.names) do
     if not name.own then settle_as_skipped(name.gate, name.label, done) end
     return duplicate(name.gate, name.label, done.item, done.first_seen_ms)
   end
-  if held and (not waiting or held.lease_until_ms - now_ms > waiting.retry_after_ms) then
-    waiting = {
-      verdict = 'in_flight', gate = name.gate, name = name.label, retry_after_ms = held.lease_until_ms - now_ms,
-    }
+  if held then
+    local held_ms = held.lease_until_ms - now_ms
+    waiting = waiting or {verdict = 'in_flight', gate = name.gate, name = name.label, retry_after_ms = held_ms}
+    waiting.retry_after_ms = math.max(waiting.retry_after_ms, held_ms)
   end
 end
 if waiting then return cjson.encode(waiting) end

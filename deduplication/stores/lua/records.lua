@@ -36,10 +36,11 @@ local function read(name)
   local stored = redis.call('HGETALL', KEYS[name.detail])
   for i = 1, #stored, 2 do
     local record = cjson.decode(stored[i + 1])
-    if record.state ~= 'done' or marked then
+    local is_over = record.expires_ms and record.expires_ms <= now_ms
+    if not is_over and (record.state ~= 'done' or marked) then
       records[stored[i]] = record
-      detailed = detailed or record.state == 'done'
     end
+    detailed = detailed or record.state == 'done'
   end
   if marked and not detailed then
     records['-'] = {state = 'done', owner = ''}
@@ -63,6 +64,7 @@ end
 
 local function save_detail(name, record, kept_ms)
   local key = KEYS[name.detail]
+  record.expires_ms = kept_ms and now_ms + kept_ms or nil
   local is_new = redis.call('EXISTS', key) == 0
   redis.call('HSET', key, field_of(name), cjson.encode(record))
   if is_new or redis.call('PTTL', key) ~= -1 then keep(key, kept_ms) end
