@@ -11,3 +11,7 @@ class StoreUnavailable(DeduplicationError):
 
 class StoreMisconfigured(DeduplicationError):
     """The store refuses what we ask of it: a bug or a wrong setting that waiting will not cure."""
+
+
+class ConnectionDropped(StoreUnavailable):
+    """The connection broke; whether the store did what we asked, only asking again by the same owner can tell."""

@@ -7,15 +7,22 @@ answer is "not processed": a script that cannot know must not suppress.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, tzinfo
 from logging import Logger, LoggerAdapter
-from typing import Any
+from typing import Any, cast
+from urllib.parse import unquote, urlsplit
 
 import redis
+from redis.backoff import NoBackoff
+from redis.cluster import ClusterNode, RedisCluster
+from redis.retry import Retry
+from redis.sentinel import Sentinel
 
-from deduplication.subject_group import month_of, monthly_scope_group_id
+from deduplication.subject_group import monthly_scope_group_id
 
 TTL_PREFIX = "ttl:subject_groups:"
+SOCKET_TIMEOUT_S = 0.25
 
 Log = Logger | LoggerAdapter[Logger]
 
@@ -71,8 +78,8 @@ def is_subject_group_processed(
     """With ``ttl_seconds`` the TTL key alone decides; the Set is history then."""
     if not group_id:
         return False
-    member = monthly_scope_group_id(group_id, tz) if enable_monthly_scope else group_id
-    key = groups_key or _groups_key(tz, enable_monthly_scope)
+    member, monthly_key = _member_and_key(group_id, tz, enable_monthly_scope)
+    key = groups_key or monthly_key
 
     def ask(client: redis.Redis) -> bool:
         if ttl_seconds > 0:
@@ -97,8 +104,8 @@ def mark_subject_group_processed(
     """True if it is now remembered somewhere."""
     if not group_id:
         return False
-    member = monthly_scope_group_id(group_id, tz) if enable_monthly_scope else group_id
-    key = groups_key or _groups_key(tz, enable_monthly_scope)
+    member, monthly_key = _member_and_key(group_id, tz, enable_monthly_scope)
+    key = groups_key or monthly_key
 
     def mark(client: redis.Redis) -> bool:
         pipe = client.pipeline()
@@ -111,8 +118,12 @@ def mark_subject_group_processed(
     return _ask(redis_client, mark, logger, lambda: _remember(memory_set, member))
 
 
-def _groups_key(tz: tzinfo, enable_monthly_scope: bool) -> str:
-    return f"subject_groups:{month_of(tz)}" if enable_monthly_scope else "subject_groups"
+def _member_and_key(group_id: str, tz: tzinfo, enable_monthly_scope: bool) -> tuple[str, str]:
+    """Both from one look at the clock: at a month's end they must not disagree."""
+    if not enable_monthly_scope:
+        return group_id, "subject_groups"
+    member = monthly_scope_group_id(group_id, tz)
+    return member, f"subject_groups:{member.partition(':')[0]}"
 
 
 def _ask(
@@ -136,3 +147,66 @@ def _remember(memory_set: set[str] | None, member: str) -> bool:
         return False
     memory_set.add(member)
     return True
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where Redis is. ``service`` is what the Sentinels call it; several hosts without one are a Cluster."""
+
+    url: str
+    hosts: list[tuple[str, int]]
+    login: dict[str, Any]
+    path: str
+    is_sentinel: bool
+    is_cluster: bool
+
+
+def parse_address(url: str) -> Address:
+    """Raises ValueError if it is none. ``redis+sentinel://[user:password@]host:26379,host:26379/service[/db]``."""
+    parts = urlsplit(url)
+    scheme, _, topology = parts.scheme.partition("+")
+    if scheme not in ("redis", "rediss", "unix") or topology not in ("", "sentinel", "cluster"):
+        raise ValueError("not a Redis address")
+    login, _, netloc = parts.netloc.rpartition("@")
+    user, _, password = login.partition(":")
+    given = {"username": unquote(user), "password": unquote(password), "ssl": scheme == "rediss"}
+    hosts = [_host_and_port(each, 26379 if topology == "sentinel" else 6379) for each in netloc.split(",") if each]
+    return Address(
+        url=url,
+        hosts=hosts,
+        login={key: value for key, value in given.items() if value},
+        path=parts.path.strip("/"),
+        is_sentinel=topology == "sentinel",
+        is_cluster=topology == "cluster" or (not topology and len(hosts) > 1),
+    )
+
+
+def _host_and_port(text: str, default_port: int) -> tuple[str, int]:
+    parts = urlsplit(f"//{text}")
+    return parts.hostname or "localhost", parts.port or default_port
+
+
+def connect(url: str, timeout_s: float = SOCKET_TIMEOUT_S) -> redis.Redis:
+    """A client that never retries by itself: a repeated claim must carry its owner token knowingly."""
+    address = parse_address(url)
+    options: dict[str, Any] = {
+        "socket_timeout": timeout_s,
+        "socket_connect_timeout": timeout_s,
+        "retry": Retry(NoBackoff(), 0),
+        "decode_responses": True,
+    }
+    if address.is_sentinel:
+        return _sentinel_client(address, options)
+    if address.is_cluster:
+        nodes = [ClusterNode(host, port) for host, port in address.hosts]  # type: ignore[no-untyped-call]
+        return cast(redis.Redis, RedisCluster(startup_nodes=nodes, **options, **address.login))
+    return redis.Redis.from_url(url, retry_on_timeout=False, **options)
+
+
+def _sentinel_client(address: Address, options: dict[str, Any]) -> redis.Redis:
+    """The credentials are the server's; the Sentinels are asked without."""
+    service, _, db = address.path.partition("/")
+    timeouts = {name: options[name] for name in ("socket_timeout", "socket_connect_timeout", "retry")}
+    sentinels = Sentinel(address.hosts, sentinel_kwargs=timeouts, **options, **address.login)  # type: ignore[no-untyped-call]
+    client = sentinels.master_for(service or "mymaster", db=int(db or 0))  # type: ignore[no-untyped-call]
+    return cast(redis.Redis, client)

@@ -18,7 +18,7 @@ from deduplication.email import decode_subject
 MONTH_KEPT_MS = 32 * 24 * 3600 * 1000  # by then any month is over, and its groups with it
 
 _PREFIXES = re.compile(
-    r"^(?:\s*(?:re|ré|fwd|fw|tr|rv|aw|wg|sv|vs|antw|odp|rif|confirmation)\s*(?:[\[(]\d+[\])])?\s*[:：])+\s*",
+    r"^(?:\s*(?:re|ré|fwd|fw|tr|rv|aw|wg|sv|vs|antw|odp|rif|confirmation)\s*(?:[\[(]\d+[\])]\s*)?[:：])+\s*",
     re.IGNORECASE,
 )
 
@@ -41,10 +41,10 @@ class SubjectPattern:
     regex: str
 
     def group_of(self, words: str) -> str | None:
-        match = re.search(self.regex, words)
-        if match is None or not all(_words(phrase) in words for phrase in self.phrases):
+        match = re.search(self.regex, words, re.IGNORECASE)
+        if not match or not match[1] or not all(_words(phrase) in words for phrase in self.phrases):
             return None
-        return f"{self.name}_{match.group(1)}"
+        return f"{self.name}_{match[1]}"
 
 
 DEFAULT_PATTERNS = (

@@ -1,5 +1,6 @@
 """gunicorn -c deploy/gunicorn.conf.py wsgi:app"""
 
+import shlex
 import sys
 from urllib.parse import urlsplit
 
@@ -7,7 +8,7 @@ from gunicorn.arbiter import Arbiter
 
 from orchestrator.config import load_config
 from orchestrator.settings import DELIVERY_BUDGET_S, SettingsError, load_settings
-from orchestrator.tokens import ensure_tokens, ingress_token_file
+from orchestrator.tokens import ensure_tokens, ingress_token_file, show_new
 from orchestrator.wiring import make_data_dir
 
 try:
@@ -17,7 +18,8 @@ try:
 except SettingsError as error:
     sys.exit(f"mailonce: {error}")
 
-bind = f"{_settings.host}:{_settings.port}"
+_host = f"[{_settings.host}]" if ":" in _settings.host else _settings.host
+bind = f"{_host}:{_settings.port}"
 worker_class = "gthread"
 workers = _settings.web_concurrency
 threads = _settings.web_threads
@@ -29,13 +31,13 @@ control_socket_disable = True
 
 def on_starting(server: Arbiter) -> None:
     """Tokens are made before the workers start, and shown this once."""
-    for path in ensure_tokens(_settings).new:
-        print(f"{path.name}: {path.read_text().strip()}   (shown once; kept in {path})")
+    show_new(ensure_tokens(_settings))
 
 
 def when_ready(server: Arbiter) -> None:
-    token = "$INGRESS_TOKEN" if _settings.ingress_token else f"$(cat {ingress_token_file(_settings)})"
-    address = f"http://{_settings.host}:{_settings.port}"
+    kept = shlex.quote(str(ingress_token_file(_settings)))
+    token = "${INGRESS_TOKEN%%,*}" if _settings.ingress_token else f"$(cat {kept})"
+    address = f"http://{_host}:{_settings.port}"
     places = ", ".join(
         f"{name} ({urlsplit(each.url).hostname or each.url})" for name, each in _config.destinations.items()
     )

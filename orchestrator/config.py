@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator, model_validator
 
 from deduplication.subject_group import DEFAULT_PATTERNS, GroupMode, SubjectPattern
-from orchestrator.settings import Settings, SettingsError
+from orchestrator.settings import Settings, SettingsError, is_web_address
 
 LOG_URL = "log:"
 _DestinationName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]*$")]
@@ -34,7 +34,7 @@ class DestinationConfig(_Model):
     @field_validator("url")
     @classmethod
     def _check_url(cls, value: str) -> str:
-        if value != LOG_URL and not value.startswith(("http://", "https://")):
+        if value != LOG_URL and not is_web_address(value):
             raise ValueError(f'takes an http:// or https:// address, or "{LOG_URL}"')
         return value
 
@@ -133,8 +133,10 @@ def _routes_complaint(config: Config) -> str | None:
 def _read(path: Path) -> Config:
     try:
         return Config.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise SettingsError(f"{path}: {error}") from error
     except ValidationError as error:
-        lines = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
+        lines = [
+            f"{'.'.join(map(str, each['loc']))}: {each['msg'].removeprefix('Value error, ')}" for each in error.errors()
+        ]
         raise SettingsError(f"{path}: " + "; ".join(lines)) from None

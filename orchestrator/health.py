@@ -3,61 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import psutil
 
 from deduplication.errors import DeduplicationError
 from deduplication.stores.base import Store
-from deduplication.stores.redis import RedisStore
+from deduplication.stores.failover import FailoverStore, Mode, Situation
+from deduplication.stores.redis import Facts
+
+Check = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Health:
+    """``ok``; ``degraded``: emails are taken, but something is wrong; ``down``: none can be taken."""
+
     status: str
-    checks: dict[str, dict[str, Any]]
-    warnings: list[str] = field(default_factory=list)
+    checks: dict[str, Check]
+    warnings: list[str]
 
 
 @dataclass(frozen=True)
 class HealthChecks:
-    """``redis`` and ``database`` are the stores in use, None where not configured."""
-
-    redis: RedisStore | None
-    database: Store | None
+    store: Store
     memory_limit_mb: int
     rss_bytes: Callable[[], int] = lambda: psutil.Process().memory_info().rss
 
     def is_ready(self) -> bool:
         """Can an email be taken safely?"""
-        return all(_check(store)["status"] == "up" for store in (self.redis, self.database) if store)
+        return "error" not in _is_up(self.store)
 
     def report(self) -> Health:
-        checks = {
-            "redis": _check(self.redis),
-            "database": _check(self.database),
-            "memory": self._memory(),
-        }
-        status = "ok"
-        if checks["memory"]["status"] != "up":
-            status = "degraded"
-        if not self.is_ready():
-            status = "down"
-        return Health(status, checks, self.warnings())
+        if isinstance(self.store, FailoverStore):
+            redis, warnings = _redis(self.store)
+            database = _is_up(self.store.local)
+        else:
+            redis, warnings = {"status": "not configured"}, []
+            database = _is_up(self.store)
+        checks = {"redis": redis, "database": database, "memory": self._memory()}
+        is_well = all(check["status"] in ("up", "not configured") for check in checks.values())
+        status = "down" if not self.is_ready() else "ok" if is_well else "degraded"
+        return Health(status, checks, warnings)
 
-    def warnings(self) -> list[str]:
-        if self.redis is None:
-            return []
-        try:
-            policy = self.redis.eviction_policy()
-        except DeduplicationError:
-            return []
-        if policy in (None, "noeviction"):
-            return []
-        return [f"Redis maxmemory-policy is {policy}: it silently forgets names; set it to noeviction"]
-
-    def _memory(self) -> dict[str, Any]:
+    def _memory(self) -> Check:
         rss_mb = self.rss_bytes() / 1024 / 1024
         within = rss_mb <= self.memory_limit_mb
         return {
@@ -67,11 +58,35 @@ class HealthChecks:
         }
 
 
-def _check(store: Store | None) -> dict[str, Any]:
-    if store is None:
-        return {"status": "not configured"}
+def _is_up(store: Store) -> Check:
     try:
         store.check()
     except DeduplicationError as error:
         return {"status": "down", "error": str(error)}
     return {"status": "up"}
+
+
+def _redis(store: FailoverStore) -> tuple[Check, list[str]]:
+    situation = store.situation()
+    if situation.mode is not Mode.REDIS:
+        return {"status": "down"} | _situation(situation), []
+    try:
+        facts = store.facts()
+    except DeduplicationError as error:
+        return {"status": "down", "error": str(error)} | _situation(situation), []
+    return {"status": "up"} | _situation(situation) | asdict(facts), _eviction_warnings(facts)
+
+
+def _situation(situation: Situation) -> Check:
+    return {
+        "mode": situation.mode,
+        "since": datetime.fromtimestamp(situation.since, UTC).isoformat(timespec="seconds"),
+        "names_waiting_to_be_merged": situation.waiting,
+        "numbers": vars(situation.numbers),
+    }
+
+
+def _eviction_warnings(facts: Facts) -> list[str]:
+    if facts.maxmemory_policy in (None, "noeviction"):
+        return []
+    return [f"Redis maxmemory-policy is {facts.maxmemory_policy}: it silently forgets names; set it to noeviction"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
@@ -69,6 +70,7 @@ class Sources:
 
     now: Callable[[], datetime]
     new_token: Callable[[], str]
+    monotonic: Callable[[], float] = time.monotonic
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,7 @@ class Intake:
         route = self.router.pick(email)
         group = generate_subject_group_id(email.subject, self.naming.patterns, route.group_mode)
         claim = self._claim_for(email, group)
+        asked_at = self.sources.monotonic()
         try:
             verdict = self.store.claim(claim)
         except StoreUnavailable as error:
@@ -98,8 +101,16 @@ class Intake:
                 log.info("email %s: another request holds its %s", claim.item, verdict.gate)
                 return _in_flight(claim, group, verdict)
             case Claimed():
+                if not self._is_still_ours(claim, asked_at):
+                    log.warning("email %s: its lease ran out before it was sent", claim.item)
+                    return Outcome(Status.RETRY_LATER, claim.item, group, retry_after_s=RETRY_AFTER_FAILURE_S)
                 webhook = self._webhook(email, claim, group, route)
                 return self._deliver_and_settle(claim, verdict, webhook, route)
+
+    def _is_still_ours(self, claim: Claim, asked_at: float) -> bool:
+        """A process may be stopped for minutes at any line; after that, another may have taken over."""
+        waited_ms = (self.sources.monotonic() - asked_at) * 1000
+        return waited_ms < claim.lease_ms / 2 or self.store.renew(claim)
 
     def _claim_for(self, email: Email, group: str | None) -> Claim:
         names = own_names(email, self.naming.ids_kept_ms)

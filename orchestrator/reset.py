@@ -59,7 +59,7 @@ def reset(store: Store, request: Reset) -> int:
     known = {record.name for record in store.read(names)}
     count = len(known) if request.dry_run else store.forget(known)
     value = "-" if request.scope is Scope.MEDIA else request.value  # a link is part of somebody's email
-    log.warning("AUDIT reset scope=%s value=%s dry_run=%s names=%d", request.scope, value, request.dry_run, count)
+    log.warning("AUDIT reset scope=%s value=%r dry_run=%s names=%d", request.scope, value, request.dry_run, count)
     return count
 
 

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
+from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from deduplication.redis_client import parse_address
+from deduplication.stores.failover import OnFailure
 from deduplication.subject_group import GroupMode
 
 DELIVERY_BUDGET_S = 8  # connect 3 s + read 5 s
+_HASH_TAG = re.compile(r"\{[^{}]+\}")
 _Tokens = Annotated[tuple[str, ...], NoDecode]
+
+
+def is_web_address(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 class SettingsError(Exception):
@@ -24,7 +37,10 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(frozen=True, env_ignore_empty=True, case_sensitive=False)
 
-    redis_url: str = Field("", description="redis://, rediss:// or unix:// address, empty for the embedded store")
+    redis_url: str = Field(
+        "",
+        description="a redis://, rediss://, unix://, redis+sentinel:// or redis+cluster:// address, empty for none",
+    )
     redis_timeout_ms: int = Field(250, ge=10, le=60_000, description="10 to 60000 milliseconds")
     key_prefix: str = Field("", description="any text put in front of every Redis key")
     data_dir: Path = Field(Path("data"), description="a folder that can be written")
@@ -34,8 +50,12 @@ class Settings(BaseSettings):
     mailonce_config: Path | None = Field(None, description="the path of a file that exists")
     timezone: str = Field("UTC", description="an IANA time zone such as Europe/Paris")
     subject_groups: GroupMode = Field(GroupMode.ALL, description="all, patterns or off")
-    subject_group_ttl_seconds: int = Field(0, ge=0, description="seconds, 0 for the calendar month")
-    processed_ids_days: int = Field(0, ge=0, description="days, 0 for ever")
+    subject_group_ttl_seconds: int = Field(
+        0, ge=0, le=10 * 366 * 86_400, description="seconds up to ten years, 0 for the calendar month"
+    )
+    processed_ids_days: int = Field(0, ge=0, le=36_600, description="days up to 36600, 0 for ever")
+    on_store_failure: OnFailure = Field(OnFailure.OPEN, description="open or closed")
+    local_retention_days: float = Field(7, gt=0, le=366, description="days up to 366")
     lease_seconds: float = Field(60, ge=1, le=3600, description="1 to 3600 seconds")
     max_body_mb: float = Field(25, gt=0, le=1024, description="megabytes up to 1024")
     memory_limit_mb: int = Field(512, ge=1, description="megabytes")
@@ -58,14 +78,14 @@ class Settings(BaseSettings):
     @field_validator("redis_url")
     @classmethod
     def _check_redis_url(cls, value: str) -> str:
-        if value and not value.startswith(("redis://", "rediss://", "unix://")):
-            raise ValueError("not a Redis address")
+        if value:
+            parse_address(value)
         return value
 
     @field_validator("webhook_url")
     @classmethod
     def _check_webhook_url(cls, value: str) -> str:
-        if value and not value.startswith(("http://", "https://")):
+        if value and not is_web_address(value):
             raise ValueError("not a web address")
         return value
 
@@ -92,9 +112,26 @@ class Settings(BaseSettings):
             raise ValueError("no such file")
         return value
 
+    @model_validator(mode="after")
+    def _check_hash_tag(self) -> Self:
+        if self.redis_url and parse_address(self.redis_url).is_cluster and not _HASH_TAG.match(self.redis_prefix):
+            raise ValueError("KEY_PREFIX takes a hash tag such as {mailonce}: on a Redis Cluster")
+        return self
+
     @property
     def tz(self) -> ZoneInfo:
         return ZoneInfo(self.timezone)
+
+    @property
+    def redis_prefix(self) -> str:
+        """On a Cluster the keys of one step must share a slot, which a hash tag sees to."""
+        if self.redis_url and not self.key_prefix and parse_address(self.redis_url).is_cluster:
+            return "{mailonce}:"
+        return self.key_prefix
+
+    @property
+    def local_retention_ms(self) -> int:
+        return int(self.local_retention_days * 24 * 3600 * 1000)
 
     @property
     def lease_ms(self) -> int:
@@ -123,6 +160,8 @@ def load_settings(**given: Any) -> Settings:
 
 
 def _complaint(error: dict[str, Any]) -> str:
+    if not error["loc"]:
+        return str(error["ctx"]["error"])
     name = str(error["loc"][0])
     takes = Settings.model_fields[name].description
     shown = "its value" if name in _SECRET else repr(error["input"])

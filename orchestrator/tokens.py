@@ -26,6 +26,12 @@ def ensure_tokens(settings: Settings) -> Tokens:
     return Tokens(ingress, admin, tuple(made))
 
 
+def show_new(tokens: Tokens) -> None:
+    """To the terminal, not to the log."""
+    for path in tokens.new:
+        print(f"{path.name}: {path.read_text().strip()}   (shown once; kept in {path})", flush=True)
+
+
 def ingress_token_file(settings: Settings) -> Path:
     return settings.data_dir / "ingress_token"
 
@@ -39,11 +45,11 @@ def _kept(path: Path, made: list[Path]) -> str:
     try:
         if not path.exists() and _write_first(path, secrets.token_urlsafe(24)):
             made.append(path)
-        token = path.read_text().strip()
+        token = path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError as error:
         raise SettingsError(f"DATA_DIR takes a folder that can be written; {path}: {error.strerror}") from error
-    if not token:
-        raise SettingsError(f"{path} is empty; delete it to have a new token made")
+    if not (token and token.isascii() and token.isprintable()):
+        raise SettingsError(f"{path} holds no token; delete it to have a new one made")
     return token
 
 

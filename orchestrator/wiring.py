@@ -8,9 +8,16 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 
+from deduplication.errors import DeduplicationError, StoreMisconfigured
+from deduplication.redis_client import connect
 from deduplication.stores.base import Store
-from deduplication.stores.redis import RedisStore, Speller, connect
+from deduplication.stores.failover import FailoverStore
+from deduplication.stores.local import LocalStore
+from deduplication.stores.memory import MemoryStore
+from deduplication.stores.redis import RedisStore
+from deduplication.stores.spelling import Speller
 from deduplication.stores.sqlite import SqliteStore
 from orchestrator.config import LOG_URL, Config, load_config
 from orchestrator.delivery.webhook import Destination, HttpDestination, LogDestination
@@ -19,9 +26,11 @@ from orchestrator.intake import Intake, Naming, Sources
 from orchestrator.leases import LeaseKeeper
 from orchestrator.routing import Route, Router
 from orchestrator.settings import Settings, SettingsError
-from orchestrator.tokens import Tokens, ensure_tokens
+from orchestrator.tokens import Tokens, ensure_tokens, show_new
 
 log = logging.getLogger(__name__)
+
+LOCAL_BUSY_TIMEOUT_S = 1.0  # while Redis is away a provider rather hears "retry later" than waits
 
 
 @dataclass(frozen=True)
@@ -48,9 +57,8 @@ def build(settings: Settings, sources: Sources | None = None) -> Service:
     config = load_config(settings)
     make_data_dir(settings)
     tokens = ensure_tokens(settings)
-    redis = _redis_store(settings) if settings.redis_url else None
-    database = None if redis else SqliteStore(settings.data_dir / "mailonce.db")
-    store: Store = redis or database  # type: ignore[assignment]
+    show_new(tokens)
+    store = build_store(settings)
     leases = LeaseKeeper(store, settings.lease_ms)
     intake = Intake(
         store=store,
@@ -65,22 +73,45 @@ def build(settings: Settings, sources: Sources | None = None) -> Service:
         ),
         sources=sources or system_sources(),
     )
-    health = HealthChecks(redis, database, settings.memory_limit_mb)
-    for warning in health.warnings():
+    health = HealthChecks(store, settings.memory_limit_mb)
+    for warning in health.report().warnings:
         log.warning("WARNING: %s", warning)
+    if isinstance(store, FailoverStore):
+        store.start()
     return Service(settings, tokens, store, intake, health)
 
 
 def make_data_dir(settings: Settings) -> None:
+    """With Redis and tokens given, the service can do without the folder, if it must."""
     try:
         settings.data_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise SettingsError(f"DATA_DIR takes a folder that can be written; {error}") from error
+        if not (settings.redis_url and settings.ingress_token and settings.admin_token):
+            raise SettingsError(f"DATA_DIR takes a folder that can be written; {error}") from error
 
 
-def _redis_store(settings: Settings) -> RedisStore:
+def build_store(settings: Settings) -> Store:
+    path = settings.data_dir / "mailonce.db"
+    if not settings.redis_url:
+        return SqliteStore(path)
     client = connect(settings.redis_url, settings.redis_timeout_ms / 1000)
-    return RedisStore(client, Speller(settings.key_prefix, group_ttl=settings.subject_group_ttl_seconds > 0))
+    speller = Speller(settings.redis_prefix, group_ttl=settings.subject_group_ttl_seconds > 0)
+    try:
+        return FailoverStore(RedisStore(client, speller), _local_store(settings, path), settings.on_store_failure)
+    except StoreMisconfigured as error:
+        raise SettingsError(f"REDIS_URL takes a Redis that lets us in; {error}") from error
+
+
+def _local_store(settings: Settings, path: Path) -> LocalStore:
+    try:
+        return SqliteStore(path, retention_ms=settings.local_retention_ms, busy_timeout_s=LOCAL_BUSY_TIMEOUT_S)
+    except DeduplicationError as error:
+        log.error(
+            "WARNING: DATA_DIR cannot be written (%s). If Redis goes away, each worker remembers alone, in memory: "
+            "an email that meets two workers is then delivered twice.",
+            error,
+        )
+        return MemoryStore(retention_ms=settings.local_retention_ms)
 
 
 def _router(settings: Settings, config: Config) -> Router:

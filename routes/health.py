@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 from flask import Blueprint, jsonify
 
 from orchestrator.wiring import Service
@@ -25,6 +23,6 @@ def health_blueprint(service: Service) -> Blueprint:
     @health.get("/health")
     def report() -> Answer:
         found = service.health.report()
-        return jsonify(asdict(found)), healthy(found.status == "ok")
+        return jsonify(vars(found)), healthy(found.status == "ok")
 
     return health

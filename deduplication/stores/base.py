@@ -13,8 +13,8 @@ A store remembers, for each name, who holds it and whether it is done. All times
   The same owner asking again gets the same answer: a lost reply is never a duplicate.
 * ``commit`` makes the names done. A name that someone else has taken over stays theirs; a name that was forgotten in
   between becomes done all the same, because the delivery did happen. True if no name was lost to another owner.
-* ``release`` gives the names back with the retries left (never more than before). With 0 left the item is a dead
-  letter: its own names are done, the shared ones are free for others. True if the owner still held them all.
+* ``release`` gives the names back; own names keep the retries left (never more than before). With 0 left the item is
+  a dead letter: its own names are done, the shared ones are free for others. True if the owner still held them all.
 * ``renew`` starts the lease anew. True if the owner still holds every name.
 * ``forget`` drops names as if they had never been. ``read`` looks up given names and ``find`` searches for names;
   neither changes anything.
@@ -44,6 +44,7 @@ class Record:
 
     ``gate``, ``by``, ``original`` and ``original_seen_ms`` are set where the item was settled without a delivery: the
     gate and name that stopped it, and the item it repeats. ``siblings`` are the labels of all names of the item.
+    ``expires_ms`` None is for ever. ``mirrored_ms`` (local stores only): when Redis was last known to know it.
     """
 
     name: Name
@@ -60,6 +61,8 @@ class Record:
     original: str | None = None
     original_seen_ms: int | None = None
     siblings: tuple[str, ...] = ()
+    expires_ms: int | None = None
+    mirrored_ms: int | None = None
 
 
 @dataclass(frozen=True)

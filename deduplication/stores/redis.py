@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from importlib import resources
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from deduplication.claims import (
     PENDING_KEPT_MS,
@@ -25,10 +23,13 @@ from deduplication.claims import (
     Name,
     Verdict,
 )
-from deduplication.errors import StoreMisconfigured, StoreUnavailable
+from deduplication.errors import ConnectionDropped, StoreMisconfigured, StoreUnavailable
 from deduplication.stores.base import Pattern, Record, State
+from deduplication.stores.spelling import Speller, escape_glob, glob_of
 
-SOCKET_TIMEOUT_S = 0.25
+T = TypeVar("T")
+
+_Entries = list[tuple[str, dict[str, str]]]
 _SCAN_COUNT = 1000
 _BATCH = 500
 _REFUSED = (
@@ -37,94 +38,48 @@ _REFUSED = (
     redis.exceptions.NoPermissionError,
 )
 _MAY_PASS = (
-    redis.exceptions.ConnectionError,  # refused, cut, LOADING
     redis.exceptions.TimeoutError,
     redis.exceptions.ReadOnlyError,
     redis.exceptions.OutOfMemoryError,
     redis.exceptions.ClusterDownError,
     redis.exceptions.TryAgainError,
     redis.exceptions.MasterDownError,
+    redis.exceptions.RedisClusterException,
 )
-
-
-def connect(url: str, timeout_s: float = SOCKET_TIMEOUT_S) -> redis.Redis:
-    """A client that never retries by itself: a repeated claim must carry its owner token knowingly."""
-    return redis.Redis.from_url(
-        url,
-        socket_timeout=timeout_s,
-        socket_connect_timeout=timeout_s,
-        retry=Retry(NoBackoff(), 0),
-        retry_on_timeout=False,
-        decode_responses=True,
-    )
+_PASSING_REFUSALS = ("MISCONF", "NOREPLICAS", "BUSY")  # its disk is full, its replicas are away, a script hangs
 
 
 @dataclass(frozen=True)
-class Spelling:
-    """How Redis writes one name: the only place that knows. Keys are without the prefix."""
+class Memory:
+    """Which memory of Redis a server knows, and the highest fencing number it got from it."""
 
-    decides: str
-    member: str | None = None
-    history: str | None = None
-    done: str | None = None
-    pending: str | None = None
-    counts: bool = False
+    id: str | None
+    seen_fence: int = 0
+
+
+class RedisLostMemory(StoreUnavailable):
+    """Redis is up, but has forgotten what it knew: emptied, or gone back to an older state."""
+
+
+class RedisRestoring(StoreUnavailable):
+    """The servers are telling Redis what it forgot; until they are through, nothing can be decided."""
 
 
 @dataclass(frozen=True)
-class Speller:
-    """Spells every kind of name (DESIGN 2). With a group TTL, a String decides and the Set is history."""
+class Facts:
+    """Any policy but noeviction silently forgets names. None where the server does not say."""
 
-    prefix: str = ""
-    group_ttl: bool = False
+    maxmemory_policy: str | None
+    evicted_keys: int | None
 
-    def spell(self, name: Name) -> Spelling:
-        match name.kind:
-            case Kind.EMAIL_ID:
-                return Spelling(f"processed_ids:{name.scope}", member=name.value)
-            case Kind.POST:
-                return Spelling(f"post:{name.value}", done="0", pending="pending", counts=True)
-            case Kind.SUBJECT_GROUP if self.group_ttl:
-                member = f"{name.scope}:{name.value}"
-                groups = f"subject_groups:{name.scope}"
-                return Spelling(f"ttl:subject_groups:{member}", member=member, history=groups, done="1")
-            case Kind.SUBJECT_GROUP:
-                return Spelling(f"subject_groups:{name.scope}", member=f"{name.scope}:{name.value}")
-            case Kind.MEDIA:
-                return Spelling(f"media:{name.value}", done="1", pending="pending")
-            case Kind.CONTENT:
-                return Spelling(f"dedup:{name.scope}:{name.value}", done="1")
-            case Kind.LOCK:
-                return Spelling(f"lock:{name.scope}:{name.value}", done="1", pending="pending")
 
-    def visible(self, pattern: Pattern) -> list[tuple[Kind, str]]:
-        """Where names may stand that another program marked: (kind, glob over keys)."""
-        scope, value = _glob(pattern.scope), _glob(pattern.value)
-        globs = [
-            (Kind.EMAIL_ID, f"processed_ids:{scope}"),
-            (Kind.POST, f"post:{value}"),
-            (Kind.SUBJECT_GROUP, f"subject_groups:{scope}"),
-            (Kind.SUBJECT_GROUP, f"ttl:subject_groups:{scope}:{value}"),
-            (Kind.MEDIA, f"media:{value}"),
-            (Kind.CONTENT, f"dedup:{scope}:{value}"),
-            (Kind.LOCK, f"lock:{scope}:{value}"),
-        ]
-        return [(kind, self.prefix + glob) for kind, glob in globs if pattern.kind in (None, kind)]
+@dataclass(frozen=True)
+class News:
+    """What a server learns by asking now and then: the id of the memory, and names that were reset elsewhere."""
 
-    def read_back(self, kind: Kind, key: str, member: str | None) -> Name:
-        """The name that a visible key, or a member of a visible Set, stands for."""
-        text = key.removeprefix(self.prefix)
-        match kind:
-            case Kind.EMAIL_ID:
-                return Name(kind, text.split(":", 1)[1], member or "")
-            case Kind.SUBJECT_GROUP:
-                scope, _, value = (member or text.removeprefix("ttl:subject_groups:")).partition(":")
-                return Name(kind, scope, value)
-            case Kind.POST | Kind.MEDIA:
-                return Name(kind, "", text.split(":", 1)[1])
-            case Kind.CONTENT | Kind.LOCK:
-                _, scope, value = text.split(":", 2)
-                return Name(kind, scope, value)
+    memory_id: str | None
+    resets: list[tuple[list[Name], int]]
+    cursor: str
 
 
 class RedisStore:
@@ -134,8 +89,10 @@ class RedisStore:
         self._prefix = self._speller.prefix
         self._scripts = {step: client.register_script(_source(step)) for step in _STEPS}
 
-    def claim(self, claim: Claim) -> Verdict:
-        return _verdict(json.loads(self._run("claim", claim)))
+    def claim(self, claim: Claim, memory: Memory | None = None) -> Verdict:
+        """With ``memory``, raises RedisLostMemory where Redis is no longer the one the server knows."""
+        known = {"memory": memory.id, "seen_fence": memory.seen_fence} if memory else {}
+        return _verdict(json.loads(self._run("claim", claim, **known)))
 
     def commit(self, claim: Claim) -> bool:
         return bool(self._run("commit", claim))
@@ -146,22 +103,74 @@ class RedisStore:
     def renew(self, claim: Claim) -> bool:
         return bool(self._run("renew", claim))
 
-    def _run(self, step: str, claim: Claim, **more: int | None) -> Any:
-        keys = [f"{self._prefix}fence"]
+    def merge(self, records: Iterable[Record], now_ms: int, hold_ms: int | None = None) -> int:
+        """Takes over records of a local store; ``now_ms`` is that store's time. Returns how many names changed."""
+        merged = 0
+        for batch in _batches(records):
+            keys = self._common_keys()
+            names = [self._with_record(record, now_ms, keys) for record in batch]
+            merged += self._call("merge", keys, {"names": names, "hold_ms": hold_ms})
+        return merged
+
+    def adopt(self, memory: Memory, new_id: str, hold_ms: int) -> str:
+        """The id of the memory; a new one if it has none or has gone back."""
+        known = {"memory": memory.id, "seen_fence": memory.seen_fence, "new_id": new_id, "hold_ms": hold_ms}
+        return str(self._call("adopt", self._common_keys(), known))
+
+    def news(self, cursor: str) -> News:
+        stream = f"{self._prefix}resets"
+        with translated_errors():
+            memory_id = cast(str | None, self._client.hget(f"{self._prefix}memory", "id"))
+            answer = cast(list[tuple[str, _Entries]], self._client.xread({stream: cursor}, count=1000))
+        entries = [entry for _, each in answer for entry in each]
+        resets = [
+            ([Name.from_label(label) for label in json.loads(fields["labels"])], int(fields["fence"]))
+            for _, fields in entries
+        ]
+        return News(memory_id, resets, entries[-1][0] if entries else cursor)
+
+    def _run(self, step: str, claim: Claim, **more: Any) -> Any:
+        keys = self._common_keys()
         request = {
             "item": claim.item,
             "owner": claim.owner,
             "fingerprint": claim.fingerprint or "-",
             "lease_ms": claim.lease_ms,
-            "pending_kept_ms": PENDING_KEPT_MS,
             "siblings": claim.labels,
-            "names": [self._with_keys(claim, name, keys) for name in claim.names],
-            **more,
+            "names": [self._with_keys(name, keys, lists_siblings=claim.holds_siblings(name)) for name in claim.names],
         }
-        with translated_errors():
-            return self._scripts[step](keys=keys, args=[json.dumps(_without_none(request))])
+        return self._call(step, keys, request | more)
 
-    def _with_keys(self, claim: Claim, name: Name, keys: list[str]) -> dict[str, Any]:
+    def _call(self, step: str, keys: list[str], request: dict[str, Any]) -> Any:
+        request = _without_none({"pending_kept_ms": PENDING_KEPT_MS, **request})
+        with translated_errors():
+            return self._scripts[step](keys=keys, args=[json.dumps(request)])
+
+    def _common_keys(self) -> list[str]:
+        return [self._prefix + key for key in ("fence", "memory", "resets")]
+
+    def _with_record(self, record: Record, now_ms: int, keys: list[str]) -> dict[str, Any]:
+        stored = {
+            "state": record.state,
+            "owner": record.owner,
+            "item": record.item,
+            "fence": record.fence,
+            "retries_left": record.retries_left,
+            "first_seen_ms": record.first_seen_ms,
+            "gate": record.gate,
+            "by": record.by,
+            "original": record.original,
+            "original_seen_ms": record.original_seen_ms,
+            "siblings": list(record.siblings) or None,
+        }
+        kept_ms = None if record.expires_ms is None else max(1, record.expires_ms - now_ms)
+        return self._with_keys(replace(record.name, kept_ms=kept_ms), keys) | {
+            "fingerprint": record.fingerprint or "-",
+            "lease_ms": max(0, record.lease_until_ms - now_ms),
+            "record": _without_none(stored),
+        }
+
+    def _with_keys(self, name: Name, keys: list[str], *, lists_siblings: bool = False) -> dict[str, Any]:
         """The name as records.lua takes it; its keys are appended to ``keys``."""
         spelling = self._speller.spell(name)
         indexes = {}
@@ -178,7 +187,7 @@ class RedisStore:
                 "label": name.label,
                 "gate": name.gate,
                 "own": name.is_own,
-                "lists_siblings": claim.holds_siblings(name),
+                "lists_siblings": lists_siblings,
                 "member": spelling.member,
                 "done": spelling.done,
                 "pending": spelling.pending,
@@ -189,9 +198,11 @@ class RedisStore:
         )
 
     def read(self, names: Iterable[Name]) -> Iterator[Record]:
-        with translated_errors():
-            for batch in _batches(dict.fromkeys(names)):
-                yield from self._read(batch)
+        for batch in _batches(dict.fromkeys(names)):
+            keys = self._common_keys()
+            found = self._call("read", keys, {"names": [self._with_keys(name, keys) for name in batch]})
+            for index, fingerprint, text in found:
+                yield _record(batch[index - 1], fingerprint, json.loads(text))
 
     def find(self, pattern: Pattern) -> Iterator[Record]:
         with translated_errors():
@@ -200,26 +211,26 @@ class RedisStore:
 
     def _detailed(self, pattern: Pattern) -> Iterator[Name]:
         start = f"{self._prefix}claim:"
-        glob = ":".join(map(_glob, (pattern.kind, pattern.scope, pattern.value)))
-        for key in self._scan(_escape(start) + glob):
-            name = Name.from_label(key.removeprefix(start))
-            if pattern.matches(name):
-                yield name
+        glob = ":".join(map(glob_of, (pattern.kind, pattern.scope, pattern.value)))
+        for key in self._scan(escape_glob(start) + glob):
+            yield from _readable(partial(Name.from_label, key.removeprefix(start)), pattern)
 
     def _marked(self, pattern: Pattern) -> Iterator[Name]:
         for kind, glob in self._speller.visible(pattern):
             for key in self._scan(glob):
                 for member in self._members(kind, key, pattern):
-                    name = self._speller.read_back(kind, key, member)
-                    if pattern.matches(name):
-                        yield name
+                    yield from _readable(partial(self._speller.read_back, kind, key, member), pattern)
 
     def _members(self, kind: Kind, key: str, pattern: Pattern) -> Iterable[str | None]:
-        if self._client.type(key) != "set":
-            return [None] if self._client.get(key) == self._done_value(kind) else []
-        if kind is Kind.EMAIL_ID and pattern.value is not None:
-            return [pattern.value] if self._client.sismember(key, pattern.value) else []
-        return cast(Iterable[str], self._client.sscan_iter(key, count=_SCAN_COUNT))
+        """The members of a Set, or None once for a String that says done; nothing of a key that is not ours."""
+        match self._client.type(key):
+            case "string":
+                return [None] if self._client.get(key) == self._done_value(kind) else []
+            case "set" if kind is Kind.EMAIL_ID and pattern.value is not None:
+                return [pattern.value] if self._client.sismember(key, pattern.value) else []
+            case "set" if kind in (Kind.EMAIL_ID, Kind.SUBJECT_GROUP):
+                return cast(Iterable[str], self._client.sscan_iter(key, count=_SCAN_COUNT))
+        return []
 
     def _done_value(self, kind: Kind) -> str | None:
         return Speller(group_ttl=True).spell(Name(kind, "", "")).done
@@ -227,44 +238,28 @@ class RedisStore:
     def _scan(self, glob: str) -> Iterator[str]:
         yield from self._client.scan_iter(match=glob, count=_SCAN_COUNT)
 
-    def _read(self, names: list[Name]) -> Iterator[Record]:
-        pipe = self._client.pipeline(transaction=False)
-        pipe.time()
-        for name in names:
-            pipe.hgetall(f"{self._prefix}claim:{name.label}")
-            spelling = self._speller.spell(name)
-            key = self._prefix + spelling.decides
-            pipe.sismember(key, spelling.member or "") if spelling.done is None else pipe.get(key)
-        (seconds, microseconds), *answers = pipe.execute()
-        now_ms = seconds * 1000 + microseconds // 1000
-        for name, fields, mark in zip(names, answers[::2], answers[1::2], strict=True):
-            done = self._speller.spell(name).done
-            marked = bool(mark) if done is None else mark == done
-            yield from _records(name, fields, marked, now_ms)
-
     def forget(self, names: Iterable[Name]) -> int:
-        return sum(
-            self._run("forget", Claim(item="", names=tuple(batch), fingerprint="", owner="", lease_ms=0))
-            for batch in _batches(dict.fromkeys(names))
-        )
+        forgotten = 0
+        for batch in _batches(dict.fromkeys(names)):
+            keys = self._common_keys()
+            forgotten += self._call("forget", keys, {"names": [self._with_keys(name, keys) for name in batch]})
+        return forgotten
 
     def check(self) -> None:
         with translated_errors():
             self._client.ping()
 
-    def eviction_policy(self) -> str | None:
-        """Anything but noeviction silently forgets names. None where the server does not say."""
-        try:
-            with translated_errors():
-                return cast(dict[str, str], self._client.config_get("maxmemory-policy")).get("maxmemory-policy")
-        except StoreMisconfigured:  # CONFIG is switched off by ACL on many hosted servers
-            return None
+    def facts(self) -> Facts:
+        with translated_errors():
+            memory = self._client.info("memory")
+            stats = self._client.info("stats")
+        return Facts(memory.get("maxmemory_policy"), stats.get("evicted_keys"))
 
     def close(self) -> None:
         self._client.close()
 
 
-_STEPS = ("claim", "commit", "release", "renew", "forget")
+_STEPS = ("claim", "commit", "release", "renew", "read", "forget", "merge", "adopt")
 
 
 @cache
@@ -274,23 +269,16 @@ def _source(step: str) -> str:
 
 
 def _verdict(answer: dict[str, Any]) -> Verdict:
+    if answer["verdict"] == "lost_memory":
+        raise RedisLostMemory("redis: it has lost its memory")
+    if answer["verdict"] == "restoring":
+        raise RedisRestoring(f"redis: being restored for another {answer['retry_after_ms']} ms")
     if answer["verdict"] == "claimed":
         return Claimed(answer["fence"], answer.get("retries_left"))
     gate, label = Gate(answer["gate"]), answer["name"]
     if answer["verdict"] == "in_flight":
         return InFlight(gate, label, answer["retry_after_ms"])
     return Duplicate(gate, label, answer.get("original"), answer.get("first_seen_ms"))
-
-
-def _records(name: Name, fields: dict[str, str], marked: bool, now_ms: int) -> Iterator[Record]:
-    """As read() in records.lua: what decides says whether a done record still counts."""
-    details = {fingerprint: json.loads(text) for fingerprint, text in fields.items()}
-    if marked and not any(detail["state"] == State.DONE for detail in details.values()):
-        details["-"] = {"state": State.DONE}
-    for fingerprint, detail in details.items():
-        is_over = detail.pop("expires_ms", now_ms + 1) <= now_ms
-        if not is_over and (marked or detail["state"] != State.DONE):
-            yield _record(name, fingerprint, detail)
 
 
 def _record(name: Name, fingerprint: str, detail: dict[str, Any]) -> Record:
@@ -300,22 +288,24 @@ def _record(name: Name, fingerprint: str, detail: dict[str, Any]) -> Record:
     return Record(name=name, fingerprint=fingerprint.removeprefix("-"), **known)
 
 
+def _readable(read: Callable[[], Name], pattern: Pattern) -> Iterator[Name]:
+    """The name if the pattern wants it; other programs' keys may look like ours and be none."""
+    try:
+        name = read()
+    except ValueError:
+        return
+    if pattern.matches(name):
+        yield name
+
+
 def _without_none(values: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None}
 
 
-def _batches(names: Iterable[Name]) -> Iterator[list[Name]]:
-    pending = list(names)
+def _batches(items: Iterable[T]) -> Iterator[list[T]]:
+    pending = list(items)
     for start in range(0, len(pending), _BATCH):
         yield pending[start : start + _BATCH]
-
-
-def _glob(part: str | None) -> str:
-    return "*" if part is None else _escape(part)
-
-
-def _escape(text: str) -> str:
-    return "".join("\\" + char if char in "\\*?[]" else char for char in text)
 
 
 @contextmanager
@@ -324,7 +314,13 @@ def translated_errors() -> Iterator[None]:
         yield
     except _REFUSED as error:  # before ConnectionError, whose children two of them are
         raise StoreMisconfigured(f"redis: {error}") from error
+    except redis.exceptions.BusyLoadingError as error:  # a ConnectionError too, but nothing was dropped
+        raise StoreUnavailable(f"redis: {error}") from error
+    except redis.exceptions.ConnectionError as error:
+        raise ConnectionDropped(f"redis: {error}") from error
     except _MAY_PASS as error:
         raise StoreUnavailable(f"redis: {error}") from error
-    except redis.exceptions.RedisError as error:  # WRONGTYPE, NOPERM, a script error
-        raise StoreMisconfigured(f"redis: {error}") from error
+    except redis.exceptions.RedisError as error:
+        if str(error).startswith(_PASSING_REFUSALS):
+            raise StoreUnavailable(f"redis: {error}") from error
+        raise StoreMisconfigured(f"redis: {error}") from error  # WRONGTYPE, NOPERM, a script error

@@ -8,14 +8,18 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from deduplication.claims import Gate, Kind, Name
+from deduplication.claims import WEEK_MS, Gate, Kind, Name
 from deduplication.errors import StoreMisconfigured, StoreUnavailable
 from deduplication.stores.base import Pattern, Record, State
 from deduplication.stores.local import ClockMs, LocalStore, system_clock_ms
 
 BUSY_TIMEOUT_S = 5.0
+MIRROR_TIMEOUT_S = 0.15  # what only follows Redis must not hold up a request
 PURGE_EVERY_MS = 60_000
+
+_BATCH = 500
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS names (
@@ -23,21 +27,27 @@ CREATE TABLE IF NOT EXISTS names (
     state TEXT NOT NULL, owner TEXT NOT NULL, item TEXT, fence INTEGER NOT NULL,
     lease_until_ms INTEGER NOT NULL, retries_left INTEGER, first_seen_ms INTEGER,
     gate TEXT, stopped_by TEXT, original TEXT, original_seen_ms INTEGER, siblings TEXT NOT NULL,
-    expires_ms INTEGER,
+    expires_ms INTEGER, mirrored_ms INTEGER,
     PRIMARY KEY (kind, scope, value, fingerprint)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS names_by_value ON names (value);
 CREATE INDEX IF NOT EXISTS names_by_expiry ON names (expires_ms) WHERE expires_ms IS NOT NULL;
+CREATE INDEX IF NOT EXISTS names_by_mirroring ON names (mirrored_ms);
 CREATE TABLE IF NOT EXISTS fence (number INTEGER NOT NULL);
 INSERT INTO fence SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM fence);
+CREATE TABLE IF NOT EXISTS memos (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
 _COLUMNS = (
     "kind, scope, value, fingerprint, state, owner, item, fence, lease_until_ms, retries_left, first_seen_ms, "
-    "gate, stopped_by, original, original_seen_ms, siblings"
+    "gate, stopped_by, original, original_seen_ms, siblings, expires_ms, mirrored_ms"
 )
 _SELECT = f"SELECT {_COLUMNS} FROM names"  # noqa: S608 - constant text
-_UPSERT = f"INSERT OR REPLACE INTO names ({_COLUMNS}, expires_ms) VALUES ({', '.join('?' * 17)})"  # noqa: S608
-
+_UPSERT = f"INSERT OR REPLACE INTO names ({_COLUMNS}) VALUES ({', '.join('?' * 18)})"  # noqa: S608
+_DELETE = "DELETE FROM names WHERE kind = ? AND scope = ? AND value = ?"
+_IS_ALIVE = "(expires_ms IS NULL OR expires_ms > :now) AND (mirrored_ms IS NULL OR mirrored_ms > :now - :retention)"
+_COUNTS = "(state = 'done' OR (state = 'pending' AND lease_until_ms > :now))"
+_WAITS = f"mirrored_ms IS NULL AND {_COUNTS}"
+_COUNT_WAITING = f"SELECT count(*) FROM names WHERE {_WAITS}"  # noqa: S608 - constant text
 _MAY_PASS = {
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_LOCKED,
@@ -52,22 +62,34 @@ _MAY_PASS = {
 class SqliteStore(LocalStore):
     """One connection a process, used by one thread at a time; between processes BEGIN IMMEDIATE is the lock.
 
-    synchronous=FULL: what was answered with 200 survives a power cut, at the price of one fsync a step.
+    Durable transactions cost an fsync (synchronous=FULL); the others survive a crash of the process, not a power cut.
     """
 
-    def __init__(self, path: Path, now_ms: ClockMs = system_clock_ms) -> None:
-        super().__init__(now_ms)
+    def __init__(
+        self,
+        path: Path,
+        now_ms: ClockMs = system_clock_ms,
+        retention_ms: int = WEEK_MS,
+        busy_timeout_s: float = BUSY_TIMEOUT_S,
+    ) -> None:
+        super().__init__(now_ms, retention_ms)
         self._lock = threading.Lock()
         self._purged_ms = 0
+        self._durable: bool | None = None
+        self._busy_timeout_s = busy_timeout_s
         with _translated_errors():
             self._db = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
             self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=FULL")
             self._db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
 
     @contextmanager
-    def _transaction(self) -> Iterator[None]:
+    def _transaction(self, *, durable: bool = True) -> Iterator[None]:
         with self._lock, _translated_errors():
+            if durable is not self._durable:
+                self._db.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
+                timeout_s = self._busy_timeout_s if durable else min(self._busy_timeout_s, MIRROR_TIMEOUT_S)
+                self._db.execute(f"PRAGMA busy_timeout={int(timeout_s * 1000)}")
+                self._durable = durable
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -77,26 +99,34 @@ class SqliteStore(LocalStore):
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
 
-    def _records(self, name: Name) -> list[Record]:
-        rows = self._db.execute(
-            f"{_SELECT} WHERE kind = ? AND scope = ? AND value = ? AND (expires_ms IS NULL OR expires_ms > ?)",
-            (name.kind, name.scope, name.value, self._now_ms()),
-        )
+    def _rows(self, where: str, **values: object) -> list[Record]:
+        times = {"now": self.now_ms(), "retention": self._retention_ms}
+        rows = self._db.execute(f"{_SELECT} WHERE {_IS_ALIVE} AND {where}", times | values)
         return [_record(row) for row in rows]
 
-    def _save(self, record: Record, kept_ms: int | None) -> None:
-        expires_ms = None if kept_ms is None else self._now_ms() + kept_ms
-        self._db.execute(_UPSERT, (*_row(record), expires_ms))
+    def _records(self, name: Name) -> list[Record]:
+        return self._rows(
+            "kind = :kind AND scope = :scope AND value = :value", kind=name.kind, scope=name.scope, value=name.value
+        )
 
-    def _next_fence(self) -> int:
-        (number,) = self._db.execute("UPDATE fence SET number = number + 1 RETURNING number").fetchone()
+    def _put(self, record: Record) -> None:
+        self._db.execute(_UPSERT, _row(record))
+
+    def _drop(self, name: Name, fingerprint: str) -> None:
+        self._db.execute(f"{_DELETE} AND fingerprint = ?", (name.kind, name.scope, name.value, fingerprint))
+
+    def _next_fence(self, at_least: int = 0) -> int:
+        (number,) = self._db.execute(
+            "UPDATE fence SET number = max(number + 1, ?) RETURNING number", (at_least,)
+        ).fetchone()
         return int(number)
 
     def _purge(self) -> None:
-        now_ms = self._now_ms()
+        now_ms = self.now_ms()
         if now_ms - self._purged_ms >= PURGE_EVERY_MS:
             self._purged_ms = now_ms
             self._db.execute("DELETE FROM names WHERE expires_ms <= ?", (now_ms,))
+            self._db.execute("DELETE FROM names WHERE mirrored_ms <= ?", (now_ms - self._retention_ms,))
 
     def read(self, names: Iterable[Name]) -> Iterator[Record]:
         with self._lock, _translated_errors():
@@ -106,22 +136,61 @@ class SqliteStore(LocalStore):
     def find(self, pattern: Pattern) -> Iterator[Record]:
         wanted = {"kind": pattern.kind, "scope": pattern.scope, "value": pattern.value}
         given = {column: value for column, value in wanted.items() if value is not None}
-        where = " AND ".join([f"{column} = ?" for column in given] + ["(expires_ms IS NULL OR expires_ms > ?)"])
+        where = " AND ".join([f"{column} = :{column}" for column in given]) or "TRUE"
         with self._lock, _translated_errors():
-            rows = self._db.execute(f"{_SELECT} WHERE {where}", (*given.values(), self._now_ms())).fetchall()
-        yield from map(_record, rows)
+            records = self._rows(where, **given)
+        yield from records
 
     def forget(self, names: Iterable[Name]) -> int:
         with self._transaction():
             known = [name for name in set(names) if self._records(name)]
             for name in known:
-                self._db.execute(
-                    "DELETE FROM names WHERE kind = ? AND scope = ? AND value = ?", (name.kind, name.scope, name.value)
-                )
+                self._db.execute(_DELETE, (name.kind, name.scope, name.value))
             return len(known)
 
+    def forget_mirrored(self, names: Iterable[Name], up_to_fence: int) -> None:
+        with self._transaction(durable=False):
+            for name in names:
+                self._db.execute(
+                    f"{_DELETE} AND mirrored_ms IS NOT NULL AND fence <= ?",
+                    (name.kind, name.scope, name.value, up_to_fence),
+                )
+
+    def waiting(self, limit: int) -> list[Record]:
+        with self._lock, _translated_errors():
+            return self._rows(f"{_WAITS} LIMIT :limit", limit=limit)
+
+    def waiting_count(self) -> int:
+        with self._lock, _translated_errors():
+            return int(self._db.execute(_COUNT_WAITING, {"now": self.now_ms()}).fetchone()[0])
+
+    def known(self) -> Iterator[list[Record]]:
+        last = ("", "", "", "")
+        while True:
+            with self._lock, _translated_errors():
+                batch = self._rows(
+                    f"{_COUNTS} AND (kind, scope, value, fingerprint) > (:k, :s, :v, :f) "
+                    "ORDER BY kind, scope, value, fingerprint LIMIT :limit",
+                    **dict(zip("ksvf", last, strict=True)),
+                    limit=_BATCH,
+                )
+            if not batch:
+                return
+            yield batch
+            name = batch[-1].name
+            last = (name.kind, name.scope, name.value, batch[-1].fingerprint)
+
+    def memo(self, key: str) -> str | None:
+        with self._lock, _translated_errors():
+            row = self._db.execute("SELECT value FROM memos WHERE key = ?", (key,)).fetchone()
+        return None if row is None else str(row[0])
+
+    def set_memo(self, key: str, value: str) -> None:
+        with self._transaction(durable=False):
+            self._db.execute("INSERT OR REPLACE INTO memos VALUES (?, ?)", (key, value))
+
     def check(self) -> None:
-        with self._transaction():
+        with self._transaction(durable=False):
             self._db.execute("UPDATE fence SET number = number")
 
     def close(self) -> None:
@@ -133,28 +202,30 @@ def _row(record: Record) -> tuple[object, ...]:
         *(record.name.kind, record.name.scope, record.name.value, record.fingerprint),
         *(record.state, record.owner, record.item, record.fence, record.lease_until_ms),
         *(record.retries_left, record.first_seen_ms, record.gate, record.by, record.original),
-        *(record.original_seen_ms, json.dumps(record.siblings)),
+        *(record.original_seen_ms, json.dumps(record.siblings), record.expires_ms, record.mirrored_ms),
     )
 
 
-def _record(row: tuple[str, ...]) -> Record:
+def _record(row: tuple[Any, ...]) -> Record:
     kind, scope, value, fingerprint, state, owner, item, fence, lease, retries, seen, gate, *rest = row
-    by, original, original_seen, siblings = rest
+    by, original, original_seen, siblings, expires, mirrored = rest
     return Record(
         name=Name(Kind(kind), scope, value),
         fingerprint=fingerprint,
         state=State(state),
         owner=owner,
         item=item,
-        fence=int(fence),
-        lease_until_ms=int(lease),
-        retries_left=None if retries is None else int(retries),
-        first_seen_ms=None if seen is None else int(seen),
+        fence=fence,
+        lease_until_ms=lease,
+        retries_left=retries,
+        first_seen_ms=seen,
         gate=Gate(gate) if gate else None,
         by=by,
         original=original,
-        original_seen_ms=None if original_seen is None else int(original_seen),
+        original_seen_ms=original_seen,
         siblings=tuple(json.loads(siblings)),
+        expires_ms=expires,
+        mirrored_ms=mirrored,
     )
 
 

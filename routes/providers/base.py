@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
+
+MAX_NESTING = 100  # deeper than any real payload, and safe to write out again
 
 
 class InvalidPayload(Exception):
@@ -20,16 +23,30 @@ def json_object(content_type: str | None, body: bytes) -> dict[str, Any]:
     if media_type != "application/json" and not media_type.endswith("+json"):
         raise InvalidPayload("Content-Type takes application/json", http_status=415)
     try:
-        document = json.loads(body, parse_constant=_refuse_constant)
+        document = json.loads(body, parse_constant=_refuse_constant, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise InvalidPayload("the body is not valid JSON") from error
     if not isinstance(document, dict):
         raise InvalidPayload("the body takes a JSON object")
+    if not _is_within(document, MAX_NESTING):
+        raise InvalidPayload(f"the body takes at most {MAX_NESTING} levels of nesting")
     return document
 
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):  # would be written out again as Infinity, which is not JSON
+        raise ValueError(f"{text} is too big")
+    return number
+
+
+def _is_within(value: Any, levels: int) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels >= 0 and all(_is_within(each, levels - 1) for each in inner)
 
 
 def text_field(document: dict[str, Any], field: str) -> str:

@@ -6,10 +6,7 @@ Each step is done on all stores, whose answers must agree; a small model says wh
 from __future__ import annotations
 
 import tempfile
-from collections import defaultdict
-from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from deduplication.claims import PENDING_KEPT_MS, WEEK_MS, Claim, Claimed, Duplicate, InFlight, Kind, Name
 from deduplication.stores.base import Pattern, Record
+from tests.support.model import Mark, Model
 from tests.support.redis_server import RedisServer
 from tests.support.stores import STORES, Bench, open_bench
 
@@ -35,52 +33,6 @@ NAME_SETS = st.tuples(
     st.lists(st.sampled_from(SHARED), max_size=2, unique=True),
 ).map(lambda lists: tuple(lists[0] + lists[1]))
 FINGERPRINTS = st.sampled_from(["", "f1", "f2"])
-
-
-@dataclass
-class Mark:
-    """What the model knows of one name and fingerprint."""
-
-    done_until: float = 0
-    owner: str = ""
-    lease_until: float = 0
-    pending_until: float = 0
-
-
-@dataclass
-class Model:
-    now: int = 0
-    marks: dict[tuple[Name, str], Mark] = field(default_factory=lambda: defaultdict(Mark))
-    fences: dict[Name, int] = field(default_factory=dict)
-
-    def met(self, claim: Claim, name: Name) -> Iterator[Mark]:
-        wanted = claim.fingerprint_for(name)
-        for (known, fingerprint), mark in list(self.marks.items()):
-            if known == name and (fingerprint == wanted or not fingerprint or not wanted):
-                yield mark
-
-    def is_done(self, claim: Claim, name: Name) -> bool:
-        return any(mark.done_until > self.now for mark in self.met(claim, name))
-
-    def is_held(self, claim: Claim, name: Name) -> bool:
-        return any(mark.owner != claim.owner and mark.lease_until > self.now for mark in self.met(claim, name))
-
-    def expected(self, claim: Claim) -> type:
-        """Which kind of verdict a claim by a new owner must get."""
-        for gate in dict.fromkeys(name.gate for name in claim.names):
-            names = [name for name in claim.names if name.gate is gate]
-            if any(self.is_done(claim, name) for name in names):
-                return Duplicate
-            if any(self.is_held(claim, name) for name in names):
-                return InFlight
-        return Claimed
-
-    def mark(self, claim: Claim, name: Name) -> Mark:
-        return self.marks[name, claim.fingerprint_for(name)]
-
-    def settle(self, claim: Claim, name: Name) -> None:
-        until = float("inf") if name.kept_ms is None else self.now + name.kept_ms
-        self.marks[name, claim.fingerprint_for(name)] = Mark(done_until=until, owner=claim.owner)
 
 
 class Invariants(RuleBasedStateMachine):
@@ -120,64 +72,52 @@ class Invariants(RuleBasedStateMachine):
         assert self.on_all("claim", claim) == verdict, "same token, same answer"
         self.claims.append((claim, verdict))
         if isinstance(verdict, Claimed):
-            self.note_claimed(claim, verdict)
+            self.model.reserve(claim)
         elif isinstance(verdict, Duplicate) and not Name.from_label(verdict.name).is_own:
             for name in claim.names:
                 if name.is_own:
                     self.model.settle(claim, name)
 
-    def note_claimed(self, claim: Claim, verdict: Claimed) -> None:
-        for name in claim.names:
-            assert verdict.fence > self.model.fences.get(name, 0), "fencing numbers rise"
-            self.model.fences[name] = verdict.fence
-            now = self.model.now
-            self.model.marks[name, claim.fingerprint_for(name)] = Mark(
-                owner=claim.owner, lease_until=now + LEASE_MS, pending_until=now + PENDING_KEPT_MS
-            )
+    def note_fence(self, store: str, answer: Any, claim: Any) -> None:
+        if isinstance(answer, Claimed):
+            for name in claim.names:
+                highest, owner = self.model.fences.get((store, name), (0, ""))
+                assert answer.fence > highest or (answer.fence, claim.owner) == (highest, owner), "fences rise"
+                self.model.fences[store, name] = (answer.fence, claim.owner)
 
     def some_claim(self, data: st.DataObject) -> Claim | None:
         won = [claim for claim, verdict in self.claims if isinstance(verdict, Claimed)]
         return data.draw(st.sampled_from(won)) if won else None
-
-    def owned(self, claim: Claim, name: Name) -> bool:
-        """Pending under this owner, whether or not its lease is over."""
-        mark = self.model.mark(claim, name)
-        return mark.owner == claim.owner and mark.pending_until > self.model.now
 
     @rule(data=st.data())
     def commit(self, data: st.DataObject) -> None:
         claim = self.some_claim(data)
         if claim is None:
             return
-        mine = [n for n in claim.names if self.owned(claim, n) or self.is_free_to_mark(claim, n)]
+        mine = [name for name in claim.names if self.model.may_settle(claim, name)]
         assert self.on_all("commit", claim) is (len(mine) == len(claim.names)), "a stale token changes nothing"
         for name in mine:
             self.model.settle(claim, name)
-
-    def is_free_to_mark(self, claim: Claim, name: Name) -> bool:
-        """Forgotten altogether, or settled by this very owner."""
-        mark = self.model.marks.get((name, claim.fingerprint_for(name)))
-        if mark is None or max(mark.pending_until, mark.done_until) <= self.model.now:
-            return True
-        return mark.owner == claim.owner
 
     @rule(data=st.data(), retries_left=st.sampled_from([None, 3, 1, 0]))
     def release(self, data: st.DataObject, retries_left: int | None) -> None:
         claim = self.some_claim(data)
         if claim is None:
             return
-        mine = [name for name in claim.names if self.owned(claim, name)]
+        mine = [name for name in claim.names if self.model.owns(claim, name)]
         before = self.retries()
         assert self.on_all("release", claim, retries_left) is (len(mine) == len(claim.names))
         after = self.retries()
         for name in mine:
             key = (name, claim.fingerprint_for(name))
-            left, most = after[key], before[key]
+            left, most = after.get(key), before[key]
             assert most is None or (left is not None and 0 <= left <= most), "retries never rise"
             if left == 0 and name.is_own:
                 self.model.settle(claim, name)
-            else:
+            elif left is not None:
                 self.model.marks[key] = Mark(owner="nobody", pending_until=self.model.now + PENDING_KEPT_MS)
+            else:
+                del self.model.marks[key]
 
     def retries(self) -> dict[tuple[Name, str], int | None]:
         return {(r.name, r.fingerprint): r.retries_left for r in self.benches[0].store.find(Pattern())}
@@ -187,7 +127,7 @@ class Invariants(RuleBasedStateMachine):
         claim = self.some_claim(data)
         if claim is None:
             return
-        mine = [name for name in claim.names if self.owned(claim, name)]
+        mine = [name for name in claim.names if self.model.owns(claim, name)]
         assert self.on_all("renew", claim) is (len(mine) == len(claim.names))
         for name in mine:
             mark = self.model.mark(claim, name)
@@ -216,6 +156,8 @@ def comparable(answer: Any, claim: Any) -> Any:
     """Without the milliseconds, which differ from store to store; and so does which of several originals is older."""
     if isinstance(answer, Duplicate):
         return Duplicate(answer.gate, answer.name, answer.original if claim.fingerprint else None, None)
+    if isinstance(answer, Claimed):  # a store that was probed has given out numbers already
+        return Claimed(0, answer.retries_left)
     return InFlight(answer.gate, answer.name, 0) if isinstance(answer, InFlight) else answer
 
 

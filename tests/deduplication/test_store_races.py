@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from deduplication.claims import WEEK_MS, Claim, Claimed, Kind, Name
+from deduplication.redis_client import connect
 from deduplication.stores.base import Store
 from deduplication.stores.memory import MAX_SETTLED, TRIM_TO, MemoryStore, Shelf
-from deduplication.stores.redis import RedisStore, connect
+from deduplication.stores.redis import RedisStore
 from deduplication.stores.sqlite import SqliteStore
 from tests.support.redis_server import RedisServer
 

@@ -34,20 +34,26 @@ class RedisServer:
         self._folder = tempfile.TemporaryDirectory(prefix="mailonce-redis-")
         self._options = options
         self.port = free_port()
-        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self.address = f"redis://127.0.0.1:{self.port}"
+        self.url = f"{self.address}/0"
         self.process: subprocess.Popen[bytes] | None = None
         self.client = redis.Redis(port=self.port, decode_responses=True, socket_timeout=10)
 
-    def start(self) -> RedisServer:
+    def start(self, *more_options: str) -> RedisServer:
+        """``more_options`` are for this run only."""
+        self.launch(*more_options)
+        self.wait_until_up()
+        return self
+
+    def launch(self, *more_options: str) -> None:
+        options = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", *self._options, *more_options]
         with (Path(self._folder.name) / "redis.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [redis_server_binary(), "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", *self._options],
+                [redis_server_binary(), *options],
                 cwd=self._folder.name,
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
-        self.wait_until_up()
-        return self
 
     def wait_until_up(self, within_s: float = 20) -> None:
         deadline = time.monotonic() + within_s

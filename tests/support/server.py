@@ -31,7 +31,9 @@ def email(**fields: Any) -> dict[str, Any]:
 
 
 class Server:
-    def __init__(self, data_dir: Path, **settings: str) -> None:
+    def __init__(self, data_dir: Path, app: str = "wsgi:app", **settings: str) -> None:
+        self._app = app
+        self.data_dir = data_dir
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = data_dir / "server.log"
@@ -52,18 +54,21 @@ class Server:
         self.stop()
 
     def start(self) -> Server:
+        self.launch()
+        self.wait_until_up()
+        return self
+
+    def launch(self) -> None:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "gunicorn", "-c", "deploy/gunicorn.conf.py", "wsgi:app"],
+                [sys.executable, "-m", "gunicorn", "-c", "deploy/gunicorn.conf.py", self._app],
                 cwd=ROOT,
                 env=self._env,
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
-        self._wait_until_up()
-        return self
 
-    def _wait_until_up(self) -> None:
+    def wait_until_up(self) -> None:
         deadline = time.monotonic() + 30
         while True:
             try:
@@ -88,6 +93,10 @@ class Server:
             os.kill(pid, signal.SIGKILL)
         self.process.wait()
         self.process = None
+
+    def health(self) -> dict[str, Any]:
+        answer: dict[str, Any] = requests.get(f"{self.url}/health", timeout=10).json()
+        return answer
 
     def worker_pids(self) -> list[int]:
         assert self.process is not None

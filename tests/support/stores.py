@@ -11,13 +11,16 @@ from pathlib import Path
 import fakeredis
 import redis
 
+from deduplication.redis_client import connect
 from deduplication.stores.base import Store
+from deduplication.stores.failover import FailoverStore
 from deduplication.stores.memory import MemoryStore, Shelf
-from deduplication.stores.redis import RedisStore, Speller, connect
+from deduplication.stores.redis import RedisStore
+from deduplication.stores.spelling import Speller
 from deduplication.stores.sqlite import SqliteStore
 from tests.support.redis_server import RedisServer
 
-STORES = ("memory", "sqlite", "fakeredis", "redis")
+STORES = ("memory", "sqlite", "fakeredis", "redis", "failover")
 
 
 class FakeClock:
@@ -44,7 +47,7 @@ class Bench:
 def age(client: redis.Redis, ms: int) -> None:
     """Lets time pass in a Redis by moving every deadline in it that much closer."""
     for key in list(client.scan_iter()):
-        if client.type(key) == "hash":
+        if key.startswith("claim:"):
             for fingerprint, text in client.hgetall(key).items():
                 record = json.loads(text)
                 for deadline in {"lease_until_ms", "expires_ms"} & set(record):
@@ -75,7 +78,21 @@ def open_bench(
         clients: list[redis.Redis] = [fakeredis.FakeRedis(server=server, decode_responses=True) for _ in range(2)]
     else:
         assert redis_server is not None
-        clients = [connect(redis_server.url, timeout_s=5) for _ in range(2)]
-    yield Bench(kind, RedisStore(clients[0], speller), RedisStore(clients[1], speller), lambda ms: age(clients[0], ms))
+        database = 1 if kind == "failover" else 0  # so that both kinds can stand side by side
+        clients = [connect(f"{redis_server.address}/{database}", timeout_s=5) for _ in range(2)]
+    on_redis = [RedisStore(client, speller) for client in clients]
+    if kind == "failover":
+        locals_ = [SqliteStore(folder / "mirror.db", clock) for _ in range(2)]
+        both = [FailoverStore(*pair) for pair in zip(on_redis, locals_, strict=True)]
+
+        def advance(ms: int) -> None:
+            age(clients[0], ms)
+            clock.advance(ms)
+
+        yield Bench(kind, both[0], both[1], advance)
+        for each in both:
+            each.close()
+        return
+    yield Bench(kind, on_redis[0], on_redis[1], lambda ms: age(clients[0], ms))
     for client in clients:
         client.close()

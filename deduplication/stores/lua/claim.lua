@@ -3,6 +3,8 @@
 --   {verdict: "claimed", fence, retries_left?}
 --   {verdict: "duplicate", gate, name, original?, first_seen_ms?}
 --   {verdict: "in_flight", gate, name, retry_after_ms}
+--   {verdict: "lost_memory"}                 this is not the memory the server knows (request.memory, request.seen_fence)
+--   {verdict: "restoring", retry_after_ms}   the servers are telling this memory what it lost
 
 local function duplicate(gate, label, original, first_seen_ms)
   return cjson.encode({
@@ -27,6 +29,16 @@ local function met(name, records)
     end
   end
   return done, held
+end
+
+if request.memory then
+  local id, opens_ms = unpack(redis.call('HMGET', KEYS[2], 'id', 'opens_ms'))
+  if id ~= request.memory or tonumber(redis.call('GET', KEYS[1]) or 0) < request.seen_fence then
+    return cjson.encode({verdict = 'lost_memory'})
+  end
+  if opens_ms and tonumber(opens_ms) > now_ms then
+    return cjson.encode({verdict = 'restoring', retry_after_ms = tonumber(opens_ms) - now_ms})
+  end
 end
 
 local known = {}
@@ -84,6 +96,6 @@ for i, name in ipairs(request.names) do
     record.first_seen_ms, record.retries_left = before.first_seen_ms, before.retries_left
     if before.retries_left then retries_left = math.min(retries_left or before.retries_left, before.retries_left) end
   end
-  save_pending(name, record)
+  save_pending(name, record, request.lease_ms)
 end
 return claimed(fence, retries_left)

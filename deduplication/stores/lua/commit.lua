@@ -4,10 +4,10 @@
 local complete = 1
 for _, name in ipairs(request.names) do
   local record = read(name)[field_of(name)] or fresh(name)
-  if record.owner == request.owner then
-    save_done(name, record)
-  else
+  if record.owner ~= request.owner then
     complete = 0
+  elseif record.state ~= 'done' then
+    save_done(name, record)
   end
 end
 return complete

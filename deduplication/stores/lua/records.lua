@@ -13,14 +13,15 @@
 --     pending   the String's value while pending (optional: then the String shows nothing)
 --     counts    true if the String shows the retries left while the name is free
 --     kept_ms   how long it stays once done (absent = for ever)
--- KEYS[1] is the counter of fencing numbers. All times are milliseconds of this server's TIME.
+-- KEYS[1] is the counter of fencing numbers, KEYS[2] the Hash that says which memory this is (id, opens_ms), KEYS[3]
+-- the Stream of resets that the other servers follow. All times are milliseconds of this server's TIME.
 
 local request = cjson.decode(ARGV[1])
 local time = redis.call('TIME')
 local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 
 local function field_of(name)
-  return name.own and request.fingerprint or '-'
+  return name.own and (name.fingerprint or request.fingerprint) or '-'
 end
 
 local function is_done(name)
@@ -106,15 +107,20 @@ local function show_undone(name, value)
   end
 end
 
-local function save_pending(name, record)
-  record.state, record.lease_until_ms = 'pending', now_ms + request.lease_ms
+local function save_pending(name, record, lease_ms)
+  record.state, record.lease_until_ms = 'pending', now_ms + lease_ms
   save_detail(name, record, request.pending_kept_ms)
   if name.pending then show_undone(name, name.pending) end
 end
 
+-- A free name is remembered only for the retries it has left.
 local function save_free(name, record)
   record.state, record.owner, record.lease_until_ms = 'free', '', nil
-  save_detail(name, record, request.pending_kept_ms)
+  if name.own and record.retries_left then
+    save_detail(name, record, request.pending_kept_ms)
+  else
+    redis.call('HDEL', KEYS[name.detail], field_of(name))
+  end
   if name.pending then
     show_undone(name, name.counts and record.retries_left and tostring(record.retries_left) or nil)
   end

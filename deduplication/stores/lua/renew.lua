@@ -5,7 +5,7 @@ local complete = 1
 for _, name in ipairs(request.names) do
   local record = mine(name, read(name))
   if record and record.state == 'pending' then
-    save_pending(name, record)
+    save_pending(name, record, request.lease_ms)
   else
     complete = 0
   end

@@ -1,0 +1,174 @@
+"""One machine, two workers, a Redis that goes, comes and forgets at any step: still one owner, nothing undone."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import fakeredis
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+
+from deduplication.claims import WEEK_MS, Claim, Claimed, Duplicate, InFlight, Kind, Name
+from deduplication.stores.failover import FailoverStore, Mode
+from deduplication.stores.redis import RedisRestoring, RedisStore
+from deduplication.stores.sqlite import SqliteStore
+from tests.support.model import Model
+from tests.support.stores import FakeClock, age
+
+LEASE_MS = 60_000
+OWN = [*(Name(Kind.EMAIL_ID, "2026-11-16", each) for each in ("e1", "e2")), Name(Kind.POST, "", "p", WEEK_MS)]
+SHARED = [Name(Kind.SUBJECT_GROUP, "2026-11", "lot_1", WEEK_MS)]
+NAME_SETS = st.tuples(
+    st.lists(st.sampled_from(OWN), min_size=1, max_size=2, unique=True), st.lists(st.sampled_from(SHARED), max_size=1)
+).map(lambda lists: tuple(lists[0] + lists[1]))
+WORKERS = st.sampled_from([0, 1])
+
+
+class Failover(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stack = ExitStack()
+        self.model = Model()
+        self.won: list[Claim] = []
+        self.owners = 0
+        self.server = fakeredis.FakeServer()
+        self.clock = FakeClock()
+        self.seconds = 0.0
+
+    @initialize()
+    def start_two_workers(self) -> None:
+        folder = Path(self.stack.enter_context(tempfile.TemporaryDirectory()))
+        self.workers = [self.start_worker(folder) for _ in range(2)]
+
+    def start_worker(self, folder: Path) -> FailoverStore:
+        redis = RedisStore(fakeredis.FakeRedis(server=self.server, decode_responses=True))
+        store = FailoverStore(redis, SqliteStore(folder / "local.db", self.clock), monotonic=self.monotonic, hold_ms=0)
+        self.stack.callback(store.close)
+        return store
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def teardown(self) -> None:
+        self.stack.close()
+
+    @rule(worker=WORKERS, names=NAME_SETS, fingerprint=st.sampled_from(["", "f1", "f2"]))
+    def claim(self, worker: int, names: tuple[Name, ...], fingerprint: str) -> None:
+        self.owners += 1
+        claim = Claim(names[0].value, names, fingerprint, f"owner {self.owners}", LEASE_MS)
+        expected = self.model.expected(claim)
+        try:
+            verdict = self.workers[worker].claim(claim)
+        except RedisRestoring:
+            return
+        assert type(verdict) is expected, (verdict, [each.situation() for each in self.workers])
+        if isinstance(verdict, Claimed):
+            self.won.append(claim)
+            self.model.reserve(claim)
+        elif isinstance(verdict, Duplicate) and not Name.from_label(verdict.name).is_own:
+            for name in claim.names:
+                if name.is_own:
+                    self.model.settle(claim, name)
+
+    @rule(worker=WORKERS, data=st.data())
+    def repeat_a_claim(self, worker: int, data: st.DataObject) -> None:
+        """A reply that was lost: the same owner must never read "duplicate" or "in flight" for what it holds."""
+        held = [c for c in self.won if all(self.model.owns(c, n) and not self.is_over(c, n) for n in c.names)]
+        if held:
+            claim = data.draw(st.sampled_from(held))
+            try:
+                assert isinstance(self.workers[worker].claim(claim), Claimed)
+                self.model.reserve(claim)
+            except RedisRestoring:
+                return
+
+    def is_over(self, claim: Claim, name: Name) -> bool:
+        return self.model.mark(claim, name).lease_until <= self.model.now
+
+    @rule(worker=WORKERS, data=st.data())
+    def commit(self, worker: int, data: st.DataObject) -> None:
+        if not self.won:
+            return
+        claim = data.draw(st.sampled_from(self.won))
+        mine = [name for name in claim.names if self.model.may_settle(claim, name)]
+        self.workers[worker].commit(claim)
+        for name in mine:
+            self.model.settle(claim, name)
+
+    @rule(worker=WORKERS, data=st.data())
+    def release(self, worker: int, data: st.DataObject) -> None:
+        held = [c for c in self.won if all(self.model.owns(c, name) for name in c.names)]
+        if not held:
+            return
+        claim = data.draw(st.sampled_from(held))
+        self.workers[worker].release(claim, retries_left=3)
+        self.won.remove(claim)
+        for name in claim.names:
+            self.model.marks[name, claim.fingerprint_for(name)].owner = "nobody"
+            self.model.mark(claim, name).lease_until = 0
+
+    @rule(worker=WORKERS)
+    def tick(self, worker: int) -> None:
+        self.seconds += 60
+        self.workers[worker].tick()
+
+    @rule()
+    def redis_goes(self) -> None:
+        self.server.connected = False
+
+    @rule()
+    def redis_comes(self) -> None:
+        self.server.connected = True
+
+    @rule()
+    def redis_forgets_everything(self) -> None:
+        with self.operator() as client:
+            client.flushall()
+
+    @contextmanager
+    def operator(self) -> Iterator[fakeredis.FakeRedis]:
+        """A line of one's own to Redis, whatever the workers see."""
+        connected, self.server.connected = self.server.connected, True
+        yield fakeredis.FakeRedis(server=self.server, decode_responses=True)
+        self.server.connected = connected
+
+    @rule(ms=st.sampled_from([20_000, LEASE_MS]))
+    def let_time_pass(self, ms: int) -> None:
+        self.clock.advance(ms)
+        self.model.now += ms
+        with self.operator() as client:
+            age(client, ms)
+
+    @rule()
+    def in_the_end_redis_decides_again_and_knows_everything(self) -> None:
+        self.server.connected = True
+        for _ in range(4):
+            self.tick(0)
+            self.tick(1)
+        assert {each.situation().mode for each in self.workers} == {Mode.REDIS}
+        assert {each.situation().waiting for each in self.workers} == {0}
+        for (name, fingerprint), mark in self.model.marks.items():
+            if mark.done_until > self.model.now:
+                self.owners += 1
+                asking = Claim("asking", (name,), fingerprint, f"asking {self.owners}", LEASE_MS)
+                redis = RedisStore(fakeredis.FakeRedis(server=self.server, decode_responses=True))
+                assert isinstance(redis.claim(asking), Duplicate | InFlight)
+
+
+@pytest.mark.timeout(240)
+def test_one_machine_stays_right_whatever_redis_does() -> None:
+    run_state_machine_as_test(
+        Failover,
+        settings=settings(
+            max_examples=100,
+            stateful_step_count=30,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            phases=[Phase.explicit, Phase.reuse, Phase.generate],
+        ),
+    )

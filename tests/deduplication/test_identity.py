@@ -1,0 +1,215 @@
+"""By which names an email is recognised, and when two emails are told apart."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deduplication.claims import WEEK_MS, Kind, Name
+from deduplication.email import Email
+from deduplication.identity import (
+    MAX_POST_KEY,
+    compute_canonical_id,
+    compute_email_id,
+    compute_fingerprint,
+    compute_post_key,
+    own_names,
+)
+
+DAY_MS = 24 * 3600 * 1000
+
+
+def md5(text: str) -> str:
+    return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
+
+
+def email(**fields: Any) -> Email:
+    """An email; give what matters to the test."""
+    usual = {"subject": "Réunion", "sender": "Ada <Ada@Example.org>", "date": "2017-10-12T01:31:04Z", "body": "Bonjour"}
+    return Email(**(usual | fields))
+
+
+def test_the_email_id_is_the_md5_of_the_values_as_received() -> None:
+    email_id = compute_email_id(subject=" Réunion ", sender="a@b.example", date="2017-10-12T01:31:04.000Z")
+    assert email_id == md5(" Réunion |a@b.example|2017-10-12T01:31:04.000Z")
+
+
+@pytest.mark.parametrize("sender", ["A@B.example", "Ada <a@b.example>", '"Lovelace, Ada" <A@B.EXAMPLE>'])
+def test_of_the_sender_only_the_address_counts(sender: str) -> None:
+    assert compute_email_id(subject="s", sender=sender, date="d") == md5("s|a@b.example|d")
+
+
+def test_a_sender_without_an_address_counts_as_it_is() -> None:
+    assert compute_email_id(subject="s", sender="Ada", date="d") == md5("s|Ada|d")
+    ada, bob = (compute_canonical_id(email(sender=name)) for name in ("Ada", "Bob"))
+    assert ada != bob
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"date": "Wed, 11 Oct 2017 18:31:04 -0700 (PDT)"},
+        {"date": "20171012T013104"},
+        {"date": "1507771864"},
+        {"date": "2017-10-12T01:31:04.789Z"},
+        {"subject": "=?utf-8?B?UsOpdW5pb24=?="},
+        {"subject": "Re\u0301union"},
+        {"subject": " Réunion\r\n "},
+        {"sender": "ADA@example.org"},
+    ],
+)
+def test_the_canonical_id_is_equal_over_notations(other: dict[str, str]) -> None:
+    assert compute_canonical_id(email(**other)) == compute_canonical_id(email())
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"date": "2017-10-12T01:31:05Z"},
+        {"date": ""},
+        {"date": "yesterday"},
+        {"subject": "Reunion"},
+        {"subject": "réunion"},
+        {"sender": "bob@example.org"},
+    ],
+)
+def test_the_canonical_id_tells_different_emails_apart(other: dict[str, str]) -> None:
+    assert compute_canonical_id(email(**other)) != compute_canonical_id(email())
+
+
+def test_the_canonical_id_of_a_canonical_email_is_its_email_id() -> None:
+    assert compute_canonical_id(email()) == md5("Réunion|ada@example.org|2017-10-12T01:31:04Z")
+
+
+@pytest.mark.parametrize(
+    ("fields", "key"),
+    [
+        ({"event_id": "evt-1", "message_id": "<m@example.org>"}, "evt-1"),
+        ({"event_id": "", "message_id": "<m@example.org>"}, "m@example.org"),
+        ({"message_id": " <m@example.org>\r\n"}, "m@example.org"),
+        ({"message_id": "m@example.org"}, "m@example.org"),
+        ({}, "Réunion::2017-10-12T01:31:04Z::ada@example.org"),
+        ({"event_id": "  ", "message_id": "<>"}, "Réunion::2017-10-12T01:31:04Z::ada@example.org"),
+        ({"subject": ""}, ""),
+        ({"subject": "  "}, ""),
+        ({"date": ""}, ""),
+        ({"sender": ""}, ""),
+        ({"body": ""}, "Réunion::2017-10-12T01:31:04Z::ada@example.org"),
+    ],
+)
+def test_the_post_key_is_the_first_present_and_never_made_of_gaps(fields: dict[str, str], key: str) -> None:
+    assert compute_post_key(email(**fields)) == key
+
+
+def test_the_same_words_of_two_people_in_the_same_second_are_two_emails() -> None:
+    bob, carla = (
+        own_names(email(subject="DESABO", body="STOP", sender=f"{who}@x.org"), None) for who in ("bob", "carla")
+    )
+    assert set(bob).isdisjoint(carla)
+
+
+def test_a_monstrous_message_id_makes_a_short_key_of_its_own() -> None:
+    keys = [compute_post_key(email(message_id=f"<{'x' * 1_000_000}{end}>")) for end in "ab"]
+    assert all(len(key) <= MAX_POST_KEY for key in keys)
+    assert keys[0] != keys[1]
+
+
+@pytest.mark.parametrize(
+    "body", ["Fish & chips, you", "<p>Fish &amp; <b>chips</b>,\r\n you</p>", "  Fish  &\n chips, you\u00a0"]
+)
+def test_equal_text_has_an_equal_fingerprint_in_html_and_in_plain(body: str) -> None:
+    assert compute_fingerprint(email(body=body)) == hashlib.sha256(b"Fish & chips, you").hexdigest()
+
+
+def test_another_text_has_another_fingerprint_however_late_the_difference() -> None:
+    long = "x" * 100_000
+    assert compute_fingerprint(email(body=long + "a")) != compute_fingerprint(email(body=long + "b"))
+
+
+@pytest.mark.parametrize("body", ["", "  \n", "<p></p>", "<img src='https://a.example/x.png'>"])
+def test_without_text_the_fingerprint_is_unknown(body: str) -> None:
+    assert compute_fingerprint(email(body=body, message_id="<m@example.org>")) == ""
+
+
+def test_a_dated_email_is_told_apart_by_its_text_alone() -> None:
+    one, two = (email(message_id=f"<{each}@example.org>") for each in "ab")
+    assert compute_fingerprint(one) == compute_fingerprint(two)
+
+
+@pytest.mark.parametrize("date", ["", "yesterday"])
+@pytest.mark.parametrize("body", ["", "Bonjour"])
+def test_undated_emails_are_told_apart_by_their_message_ids_too(date: str, body: str) -> None:
+    one, two = (email(date=date, body=body, message_id=f"<{each}@example.org>") for each in "ab")
+    again = email(date=date, body=body, message_id=" a@example.org")
+    assert compute_fingerprint(one) != compute_fingerprint(two)
+    assert compute_fingerprint(one) == compute_fingerprint(again)
+
+
+def test_an_empty_undated_email_does_not_stand_for_every_other_undated_one() -> None:
+    empty, full = email(date="", body=""), email(date="", body="Bonjour")
+    assert compute_fingerprint(empty)
+    assert compute_fingerprint(empty) != compute_fingerprint(full)
+
+
+def test_text_and_message_id_of_an_undated_email_do_not_run_together() -> None:
+    one, two = email(date="", body="ab", message_id="c"), email(date="", body="a", message_id="bc")
+    assert compute_fingerprint(one) != compute_fingerprint(two)
+
+
+def test_an_email_has_its_id_its_canonical_id_and_its_post_key_as_names() -> None:
+    mail = email(date="Wed, 11 Oct 2017 18:31:04 -0700", message_id="<m@example.org>")
+    names = own_names(mail, ids_kept_ms=30 * DAY_MS)
+    assert names == [
+        Name(Kind.EMAIL_ID, "2017-10-12", md5("Réunion|ada@example.org|Wed, 11 Oct 2017 18:31:04 -0700")),
+        Name(Kind.EMAIL_ID, "2017-10-12", md5("Réunion|ada@example.org|2017-10-12T01:31:04Z")),
+        Name(Kind.POST, "", "m@example.org"),
+    ]
+    assert [name.kept_ms for name in names] == [30 * DAY_MS, 30 * DAY_MS, WEEK_MS]
+
+
+def test_the_canonical_id_is_a_name_only_where_it_differs() -> None:
+    names = own_names(email(), ids_kept_ms=None)
+    assert [name.kind for name in names] == [Kind.EMAIL_ID, Kind.POST]
+    assert names[0].kept_ms is None
+
+
+@pytest.mark.parametrize(
+    ("date", "day"),
+    [
+        ("2025-03-01T23:30:00-05:00", "2025-03-02"),
+        ("Sun, 2 Mar 2025 00:30:00 +0200", "2025-03-01"),
+        ("0900-01-02T00:00:00Z", "0900-01-02"),
+        ("", "undated"),
+        ("yesterday", "undated"),
+    ],
+)
+def test_the_day_of_an_id_is_the_emails_own_day_in_utc(date: str, day: str) -> None:
+    assert {name.scope for name in own_names(email(date=date), None) if name.kind is Kind.EMAIL_ID} == {day}
+
+
+def test_separators_in_the_fields_may_merge_an_id_but_then_the_fingerprint_decides() -> None:
+    one = email(subject="a|ada@example.org", date="d", body="one")
+    two = email(subject="a", date="ada@example.org|d", body="two")
+    assert own_names(one, None)[0] == own_names(two, None)[0]
+    assert compute_fingerprint(one) != compute_fingerprint(two)
+
+
+_ANYTHING = st.text(st.characters(), max_size=40)  # half surrogate pairs included
+
+
+@given(subject=_ANYTHING, sender=_ANYTHING, date=_ANYTHING, body=_ANYTHING, message_id=_ANYTHING)
+def test_every_email_has_names_a_store_can_write(**fields: str) -> None:
+    mail = Email(**fields)  # type: ignore[arg-type]
+    names = own_names(mail, None)
+    assert names[0].value == compute_email_id(subject=mail.subject, sender=mail.sender, date=mail.date)
+    assert all(name.label.encode().decode() == name.label for name in names)
+    assert len(compute_fingerprint(mail)) in (0, 64)
+
+
+def test_a_script_gets_the_same_id_as_the_service_for_half_a_surrogate_pair() -> None:
+    fields = {"subject": "half \ud83c", "sender": "a@b.example", "date": "d"}
+    assert compute_email_id(**fields) == own_names(Email(**fields), None)[0].value  # type: ignore[arg-type]

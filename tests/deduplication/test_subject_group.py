@@ -1,0 +1,196 @@
+"""Which subjects mean the same thing."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deduplication.claims import Kind
+from deduplication.subject_group import (
+    MONTH_KEPT_MS,
+    GroupMode,
+    SubjectPattern,
+    generate_subject_group_id,
+    group_name,
+    month_of,
+    monthly_scope_group_id,
+    normalize_no_accents_lower_trim,
+    strip_leading_reply_prefixes,
+)
+
+PREFIXES = ("Re", "Fw", "Fwd", "Ré", "Tr", "Rv", "Aw", "Wg", "Sv", "Vs", "Antw", "Odp", "Rif", "Confirmation", "Re[2]")
+COLONS = (":", " :", "\u00a0:", "：", "\u202f: ")
+
+
+def hashed(core: str) -> str:
+    return f"subject_hash_{hashlib.md5(core.encode(), usedforsecurity=False).hexdigest()}"
+
+
+@pytest.mark.parametrize(
+    ("subject", "group"),
+    [
+        ("Média Solution Missions Recadrage Lot 123", "media_solution_missions_recadrage_lot_123"),
+        ("Média Solution - Missions Recadrage - Lot 123", "media_solution_missions_recadrage_lot_123"),
+        ("Média Solution – Missions Recadrage — Lot 123", "media_solution_missions_recadrage_lot_123"),
+        ("MÉDIA SOLUTION MISSIONS RECADRAGE LOT 123", "media_solution_missions_recadrage_lot_123"),
+        ("Re: Fwd: media solution_missions recadrage: lot\u00a0123", "media_solution_missions_recadrage_lot_123"),
+        ("Missions Recadrage Lot 123, Media Solution", "media_solution_missions_recadrage_lot_123"),
+        ("=?utf-8?Q?M=C3=A9dia_Solution_Missions_Recadrage_Lot?= 123", "media_solution_missions_recadrage_lot_123"),
+        ("Lot 456 - Documents", "lot_456"),
+        ("RE: Lot 456", "lot_456"),
+        ("Documents (lot 456)", "lot_456"),
+        ("Missions Recadrage Lot 456", "lot_456"),
+        ("Suite à votre email du 15", hashed("suite a votre email du 15")),
+        ("Re : SUITE À VOTRE  EMAIL du 15 ", hashed("suite a votre email du 15")),
+        ("Pilot 12", hashed("pilot 12")),
+        ("Lots 12", hashed("lots 12")),
+        ("🎉", hashed("🎉")),
+    ],
+)
+def test_a_subject_belongs_to_its_group(subject: str, group: str) -> None:
+    assert generate_subject_group_id(subject) == group
+
+
+@pytest.mark.parametrize(
+    "subject", ["", "   ", "\u00a0", "\r\n ", "Re:", "Re: Fwd : Ré\u00a0: ", "Re[2]：", "=?utf-8?Q??="]
+)
+def test_an_empty_subject_has_no_group(subject: str) -> None:
+    assert generate_subject_group_id(subject) is None
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+@pytest.mark.parametrize("colon", COLONS)
+def test_every_prefix_is_taken_off(prefix: str, colon: str) -> None:
+    for written in (prefix, prefix.lower(), prefix.upper()):
+        assert strip_leading_reply_prefixes(f"{written}{colon} Bonjour") == "Bonjour"
+
+
+_MIXES = st.lists(st.tuples(st.sampled_from(PREFIXES), st.sampled_from(COLONS), st.sampled_from(["", " ", "\u00a0"])))
+
+
+@given(_MIXES, st.sampled_from(["Suite à votre email", "Lot 7", "中文", "🎉", "1:2"]))
+def test_any_mix_of_prefixes_leaves_the_group_as_it_is(mix: list[tuple[str, str, str]], core: str) -> None:
+    prefixed = "".join("".join(prefix) for prefix in mix) + core
+    assert generate_subject_group_id(prefixed) == generate_subject_group_id(core)
+    assert generate_subject_group_id(prefixed.upper()) == generate_subject_group_id(core)
+
+
+@pytest.mark.parametrize(
+    "subject", ["Réf: 123", "Request: a", "Treaty: b", "Re 123", "Note: Re: c", "Confirmation de d"]
+)
+def test_what_only_looks_like_a_prefix_stays(subject: str) -> None:
+    assert strip_leading_reply_prefixes(subject) == subject
+
+
+@pytest.mark.timeout(10)
+def test_a_monstrous_subject_is_stripped_in_no_time() -> None:
+    spaces = " " * 200_000
+    assert strip_leading_reply_prefixes(f"re{spaces}") == f"re{spaces}"
+    assert strip_leading_reply_prefixes("re: " * 100_000 + "x") == "x"
+
+
+@pytest.mark.parametrize(
+    ("text", "normalised"),
+    [
+        ("  Élève\u00a0 ŒUVRE ", "eleve oeuvre"),
+        ("E\u0301le\u0300ve", "eleve"),
+        ("Straße", "strasse"),
+        ("ＦＵＬＬ　ｗｉｄｔｈ", "full width"),
+        ("l’été – “déjà”", 'l\'ete - "deja"'),
+        ("Ελλάδα Привет", "ελλάδα привет"),
+    ],
+)
+def test_latin_letters_lose_accents_and_case_and_other_scripts_keep_their_letters(text: str, normalised: str) -> None:
+    assert normalize_no_accents_lower_trim(text) == normalised
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        ("事实", "实事"),
+        ("北京", "背景"),  # both are "Bei Jing" when spelt in Latin letters
+        ("Мир", "Mir"),
+        ("عربي", "عربى"),
+        ("🎉", "🎂"),
+        ("Lot 🎉", "Lot 🎂"),
+    ],
+)
+def test_different_words_are_never_merged_by_spelling_them_in_latin(one: str, two: str) -> None:
+    assert generate_subject_group_id(one) != generate_subject_group_id(two)
+
+
+@pytest.mark.parametrize(
+    ("mode", "subject", "group"),
+    [
+        (GroupMode.PATTERNS, "Lot 456 - Documents", "lot_456"),
+        (GroupMode.PATTERNS, "Suite à votre email", None),
+        (GroupMode.OFF, "Lot 456 - Documents", None),
+        (GroupMode.OFF, "Suite à votre email", None),
+    ],
+)
+def test_the_mode_says_which_groups_there_are(mode: GroupMode, subject: str, group: str | None) -> None:
+    assert generate_subject_group_id(subject, mode=mode) == group
+
+
+TICKET = SubjectPattern("ticket", ("Société Générale",), r"\bREF (\w+)\b")
+
+
+@pytest.mark.parametrize(
+    ("subject", "group"),
+    [
+        ("Societe generale: Réf. AB12", "ticket_ab12"),
+        ("RE: ref ab12 / Société-Générale", "ticket_ab12"),
+        ("Réf. AB12", None),
+        ("Société Générale", None),
+        ("Lot 456", None),
+    ],
+)
+def test_patterns_are_configurable_and_compared_without_accents_case_and_punctuation(
+    subject: str, group: str | None
+) -> None:
+    assert generate_subject_group_id(subject, [TICKET], GroupMode.PATTERNS) == group
+
+
+def test_the_first_pattern_that_matches_wins() -> None:
+    first, second = SubjectPattern("first", (), r"lot (\d+)"), SubjectPattern("second", (), r"lot (\d+)")
+    assert generate_subject_group_id("Lot 1", [first, second]) == "first_1"
+
+
+@pytest.mark.parametrize("regex", [r"lot (\d+)?", r"lot (\d*)"])
+def test_a_pattern_that_captures_nothing_does_not_group(regex: str) -> None:
+    pattern = SubjectPattern("lot", (), regex)
+    assert generate_subject_group_id("Lot de documents", [pattern], GroupMode.PATTERNS) is None
+
+
+@pytest.mark.parametrize(
+    ("moment", "zone", "month"),
+    [
+        ("2026-11-30T22:59:59Z", "Europe/Paris", "2026-11"),
+        ("2026-11-30T23:00:00Z", "Europe/Paris", "2026-12"),
+        ("2026-11-30T23:00:00Z", "UTC", "2026-11"),
+        ("2027-01-01T04:59:59Z", "America/New_York", "2026-12"),
+        ("2027-01-01T05:00:00Z", "America/New_York", "2027-01"),
+        ("2026-07-31T21:59:59Z", "Europe/Paris", "2026-07"),
+        ("2026-07-31T22:00:00Z", "Europe/Paris", "2026-08"),
+    ],
+)
+def test_a_month_ends_at_midnight_of_the_configured_zone(moment: str, zone: str, month: str) -> None:
+    now, tz = datetime.fromisoformat(moment), ZoneInfo(zone)
+    assert month_of(tz, now) == month
+    assert monthly_scope_group_id("lot_456", tz, now) == f"{month}:lot_456"
+
+
+def test_without_a_moment_the_month_is_the_one_of_now() -> None:
+    before, month, after = month_of(UTC, datetime.now(UTC)), month_of(UTC), month_of(UTC, datetime.now(UTC))
+    assert month in (before, after)
+
+
+@pytest.mark.parametrize(("ttl_seconds", "kept_ms"), [(0, MONTH_KEPT_MS), (90, 90_000)])
+def test_a_group_is_kept_for_its_month_or_for_the_ttl(ttl_seconds: int, kept_ms: int) -> None:
+    name = group_name("lot_456", "2026-11", ttl_seconds)
+    assert (name.kind, name.scope, name.value, name.kept_ms) == (Kind.SUBJECT_GROUP, "2026-11", "lot_456", kept_ms)

@@ -1,0 +1,210 @@
+"""make demo: a handful of emails, what became of each, and why. Exits with 1 if one of them went another way."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import requests
+from werkzeug.serving import WSGIRequestHandler, make_server
+
+from orchestrator.intake import Sources
+from orchestrator.settings import Settings, load_settings
+from orchestrator.wiring import build
+from routes.app import create_app
+from tests.support.sink import Reply, Sink
+
+TOKEN = secrets.token_urlsafe(16)
+THIS_MONTH = datetime(2026, 11, 16, 9, 30, tzinfo=UTC)
+NEXT_MONTH = datetime(2026, 12, 1, 9, 30, tzinfo=UTC)
+COLUMNS = ("what was sent", "HTTP", "status", "why", "webhooks so far")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One email, the circumstances it meets, and what must become of it."""
+
+    what: str
+    email: dict[str, str]
+    http_status: int
+    status: str
+    webhooks: int
+    now: datetime = THIS_MONTH
+    destination_is_down: bool = False
+
+
+@dataclass(frozen=True)
+class Result:
+    """What did become of it."""
+
+    http_status: int
+    status: str
+    why: str
+    webhooks: int
+
+    def is_expected_by(self, step: Step) -> bool:
+        return (self.http_status, self.status, self.webhooks) == (step.http_status, step.status, step.webhooks)
+
+
+def _email(subject: str, sender: str, date: str, body: str) -> dict[str, str]:
+    return {"subject": subject, "sender": sender, "date": date, "body": body}
+
+
+LOT = _email("Lot 456 - Documents", "Ada <ada@example.org>", "Mon, 16 Nov 2026 10:00:00 +0100", "<p>Two files.</p>")
+REPLY = _email("RE: Lot 456 - Documents", "bob@example.org", "2026-11-16T09:20:00Z", "Thanks, got them.")
+DECEMBER_LOT = LOT | {"date": "Tue, 1 Dec 2026 10:00:00 +0100", "body": "<p>Three more files.</p>"}
+BOB_LEAVES = _email("DESABO", "Bob <bob@example.org>", "2026-11-16T09:05:00Z", "Please take me off the list.")
+CARLA_LEAVES = _email("DESABO", "carla@example.org", "2026-11-16T09:06:00Z", "Please take me off the list.")
+BOB_LEAVES_ANOTHER_LIST = BOB_LEAVES | {"body": "And off the newsletter, too."}
+NO_SENDER = {"subject": "Lot 457", "date": "2026-11-16T09:07:00Z", "body": "From nobody."}
+INVOICE = _email("Invoice 2026-118", "dan@example.org", "2026-11-16T09:08:00Z", "Attached.")
+
+STEPS = (
+    Step("a new email", LOT, 200, "processed", 1),
+    Step("exactly the same again", LOT, 200, "already_processed", 1),
+    Step('"Re:" of the same lot', REPLY, 200, "skipped_subject_group", 1),
+    Step("the same subject, a month later", DECEMBER_LOT, 200, "processed", 2, now=NEXT_MONTH),
+    Step("November's email, a month later", LOT, 200, "already_processed", 2, now=NEXT_MONTH),
+    Step("DESABO from Bob", BOB_LEAVES, 200, "processed", 3),
+    Step("DESABO from Carla", CARLA_LEAVES, 200, "processed", 4),
+    Step("DESABO from Bob again", BOB_LEAVES, 200, "already_processed", 4),
+    Step("Bob, same second, another text", BOB_LEAVES_ANOTHER_LIST, 200, "processed", 5),
+    Step("that one again", BOB_LEAVES_ANOTHER_LIST, 200, "already_processed", 5),
+    Step("an email without a sender", NO_SENDER, 400, "invalid", 5),
+    Step("while the destination is down", INVOICE, 503, "retry_later", 5, destination_is_down=True),
+    Step("the provider's retry", INVOICE, 200, "processed", 6),
+    Step("one retry too many", INVOICE, 200, "already_processed", 6),
+)
+
+
+class SwitchableSink(Sink):
+    """A destination that can be down for a moment."""
+
+    is_down = False
+
+    def next_reply(self) -> Reply:
+        return Reply(503) if self.is_down else super().next_reply()
+
+
+class SettableClock:
+    def __init__(self) -> None:
+        self.now = THIS_MONTH
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
+class SilentHandler(WSGIRequestHandler):
+    def log(self, type: str, message: str, *args: Any) -> None:
+        """The table says it all."""
+
+
+def demo_settings(data_dir: Path, webhook_url: str) -> Settings:
+    """Every setting is given, so that none is taken from the environment."""
+    defaults = {name: setting.default for name, setting in Settings.model_fields.items()}
+    chosen = {"data_dir": data_dir, "webhook_url": webhook_url, "ingress_token": TOKEN, "admin_token": TOKEN}
+    return load_settings(**defaults | chosen)
+
+
+@contextlib.contextmanager
+def serving(settings: Settings, clock: SettableClock) -> Iterator[str]:
+    """The address of a real server whose clock can be set."""
+    service = build(settings, Sources(now=clock, new_token=lambda: secrets.token_urlsafe(16)))
+    server = make_server("127.0.0.1", 0, create_app(service), threaded=True, request_handler=SilentHandler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+        service.close()
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What the steps are played on."""
+
+    address: str
+    clock: SettableClock
+    sink: SwitchableSink
+    http: requests.Session
+
+    def play(self, step: Step) -> Result:
+        self.clock.now = step.now
+        self.sink.is_down = step.destination_is_down
+        answer = self.http.post(f"{self.address}/api/ingress/gmail", json=step.email, timeout=30)
+        body = answer.json()
+        return Result(answer.status_code, body["status"], explained(body), len(self.sink.accepted))
+
+
+@contextlib.contextmanager
+def stage() -> Iterator[Stage]:
+    """In a folder of its own, where no mailonce.toml lies, and of which nothing stays."""
+    clock = SettableClock()
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mailonce-demo-")))
+        stack.enter_context(contextlib.chdir(folder))
+        sink = SwitchableSink()
+        stack.enter_context(sink)
+        address = stack.enter_context(serving(demo_settings(folder, sink.url), clock))
+        http = stack.enter_context(requests.Session())
+        http.trust_env = False
+        http.headers["Authorization"] = f"Bearer {TOKEN}"
+        yield Stage(address, clock, sink, http)
+
+
+def explained(answer: dict[str, Any]) -> str:
+    """Why the email went this way, from the answer alone."""
+    if reason := answer.get("reason"):
+        kind, _, value = str(reason["name"]).split(":", 2)
+        return f"repeats {str(reason['original'])[:8]}: same {kind} {value[:20]}"
+    if error := answer.get("error"):
+        return f"field {answer.get('field')}: {error}"
+    if wait_s := answer.get("retry_after_s"):
+        return f"not delivered; try again in {wait_s} s"
+    group = answer.get("subject_group")
+    return f"new, as {answer['email_id'][:8]}" + (f", first of {group[:20]}" if group else ", no subject group")
+
+
+def table(steps: Sequence[Step], results: Sequence[Result]) -> str:
+    rows = [COLUMNS, *map(_cells, steps, results)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [" | ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    return "\n".join([lines[0], "-+-".join("-" * width for width in widths), *lines[1:]])
+
+
+def _cells(step: Step, result: Result) -> tuple[str, ...]:
+    return step.what, str(result.http_status), result.status, result.why, str(result.webhooks)
+
+
+def differences(steps: Sequence[Step], results: Sequence[Result]) -> list[str]:
+    return [
+        f"{step.what}: expected {step.http_status} {step.status} and {step.webhooks} webhooks"
+        for step, result in zip(steps, results, strict=True)
+        if not result.is_expected_by(step)
+    ]
+
+
+def main(steps: Sequence[Step] = STEPS) -> int:
+    logging.basicConfig(handlers=[logging.NullHandler()])
+    with stage() as played_on:
+        results = [played_on.play(step) for step in steps]
+    print(table(steps, results))
+    wrong = differences(steps, results)
+    print("\n" + ("\n".join(["NOT as expected:", *wrong]) if wrong else "All as expected: each email fired once."))
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,205 @@
+"""What is shipped in deploy/ starts, says what is wrong, and agrees with the settings."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator.settings import DELIVERY_BUDGET_S, Settings, load_settings
+from tests.support.server import ROOT, Server
+
+DEPLOY = ROOT / "deploy"
+SETTING_LINE = re.compile(r"^#([A-Z_]+)=(.*)$", re.MULTILINE)
+
+
+def gunicorn(option: str, data_dir: Path, **settings: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "gunicorn", option, "-c", "deploy/gunicorn.conf.py", "wsgi:app"],
+        cwd=ROOT,
+        env={"PATH": os.environ["PATH"], "DATA_DIR": str(data_dir), **settings},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def graceful_timeout_s(data_dir: Path) -> int:
+    """As gunicorn itself reads it."""
+    shown = gunicorn("--print-config", data_dir).stdout
+    (seconds,) = re.findall(r"^graceful_timeout\s*= (\d+)$", shown, re.MULTILINE)
+    return int(seconds)
+
+
+def example_settings() -> dict[str, str]:
+    """The lines of env.example that are settings, uncommented."""
+    return dict(SETTING_LINE.findall((DEPLOY / "env.example").read_text()))
+
+
+def dockerfile_command(instruction: str) -> list[str]:
+    """The exec form of the CMD that follows on ``instruction``."""
+    found = re.search(rf"^{instruction}\s(?:[^\[]*CMD )?(\[.*\])$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
+    assert found, f"{instruction} is not there, or not in the exec form"
+    command: list[str] = json.loads(found.group(1))
+    return command
+
+
+def without_comments(path: Path) -> str:
+    return re.sub(r"^\s*#.*\n", "", path.read_text(), flags=re.MULTILINE)
+
+
+def first(pattern: str, path: Path) -> str:
+    found = re.search(pattern, without_comments(path), re.MULTILINE)
+    assert found, f"{path.name} has no {pattern}"
+    return found.group(1)
+
+
+def test_the_shipped_configuration_passes_gunicorns_check(tmp_path: Path) -> None:
+    checked = gunicorn("--check-config", tmp_path)
+    assert (checked.returncode, checked.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("PORT", "http"),
+        ("WEB_THREADS", "0"),
+        ("WEB_CONCURRENCY", "65"),
+        ("TIMEZONE", "Mars/Olympus"),
+        ("SUBJECT_GROUPS", "some"),
+        ("LEASE_SECONDS", "0"),
+        ("INGRESS_TOKEN", "too-short"),
+        ("REDIS_URL", "http://secret@cache"),
+        ("MAILONCE_CONFIG", "/no/such/file.toml"),
+    ],
+)
+def test_a_wrong_setting_stops_the_start_with_one_line(tmp_path: Path, setting: str, value: str) -> None:
+    refused = gunicorn("--check-config", tmp_path, **{setting: value})
+    assert refused.returncode != 0
+    (line,) = (refused.stdout + refused.stderr).splitlines()
+    assert line.startswith(f"mailonce: {setting} takes ")
+
+
+@pytest.mark.parametrize(("setting", "value"), [("ADMIN_TOKEN", "too-short"), ("REDIS_URL", "http://:secret@cache")])
+def test_the_line_does_not_give_a_secret_away(tmp_path: Path, setting: str, value: str) -> None:
+    refused = gunicorn("--check-config", tmp_path, **{setting: value})
+    assert refused.returncode != 0
+    assert value not in refused.stderr
+
+
+def test_a_data_dir_that_cannot_be_one_stops_the_start_with_one_line(tmp_path: Path) -> None:
+    in_the_way = tmp_path / "file"
+    in_the_way.touch()
+    refused = gunicorn("--check-config", in_the_way)
+    assert refused.returncode != 0
+    (line,) = refused.stderr.splitlines()
+    assert line.startswith("mailonce: DATA_DIR takes ")
+
+
+def test_env_example_lists_every_setting_once_with_a_comment() -> None:
+    lines = (DEPLOY / "env.example").read_text().splitlines()
+    names = [match.group(1) for line in lines if (match := SETTING_LINE.match(line))]
+    assert sorted(names) == sorted(name.upper() for name in Settings.model_fields)
+    for line, below in zip(lines, lines[1:], strict=False):
+        if SETTING_LINE.match(below):
+            assert line.startswith("# "), f"{below} is not explained"
+
+
+def test_env_example_uncommented_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in Settings.model_fields:
+        monkeypatch.delenv(name.upper(), raising=False)
+    defaults = load_settings()
+    for name, value in example_settings().items():
+        monkeypatch.setenv(name, value)
+    assert load_settings() == defaults
+
+
+def test_env_example_holds_nothing_but_comments() -> None:
+    assert without_comments(DEPLOY / "env.example").strip() == "", "copied as it is, it sets nothing"
+
+
+def test_a_delivery_under_way_may_finish_before_anything_is_killed(tmp_path: Path) -> None:
+    graceful_s = graceful_timeout_s(tmp_path)
+    assert graceful_s > DELIVERY_BUDGET_S
+    assert int(first(r"^TimeoutStopSec=(\d+)$", DEPLOY / "mailonce.service")) > graceful_s
+    assert int(first(r"^  web:\n(?: {4}.*\n)* {4}stop_grace_period: (\d+)s$", DEPLOY / "compose.yaml")) > graceful_s
+    assert int(first(r"proxy_read_timeout (\d+)s;", DEPLOY / "nginx.conf")) > DELIVERY_BUDGET_S
+
+
+def test_nginx_lets_the_largest_email_through() -> None:
+    allowed_mb = int(first(r"client_max_body_size (\d+)m;", DEPLOY / "nginx.conf"))
+    assert allowed_mb > Settings.model_fields["max_body_mb"].default
+
+
+def test_redis_in_compose_keeps_names_on_disk_and_never_evicts() -> None:
+    command = first(r"^ {4}command: (redis-server .*)$", DEPLOY / "compose.yaml").split()
+    options = dict(zip(command[1::2], command[2::2], strict=True))
+    assert options == {"--appendonly": "yes", "--maxmemory-policy": "noeviction"}
+    assert first(r"^ {6}- redis:(\S+)$", DEPLOY / "compose.yaml") == "/data"
+
+
+@pytest.mark.parametrize("token", ["INGRESS_TOKEN", "ADMIN_TOKEN"])
+def test_compose_does_not_start_without_tokens(token: str) -> None:
+    assert first(rf"^ {{6}}{token}: \$\{{({token}):\?.+\}}$", DEPLOY / "compose.yaml") == token
+
+
+def test_the_image_runs_the_shipped_configuration_as_an_ordinary_user() -> None:
+    assert dockerfile_command("CMD") == ["gunicorn", "-c", "deploy/gunicorn.conf.py", "wsgi:app"]
+    assert first(r"^USER (\S+)$", DEPLOY / "Dockerfile") not in ("root", "0")
+    assert first(r"^VOLUME (\S+)$", DEPLOY / "Dockerfile") == first(r"DATA_DIR=(\S+)", DEPLOY / "Dockerfile")
+
+
+def test_everything_the_image_copies_is_there_and_sent_to_the_builder() -> None:
+    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
+    sources = {source for line in copied for source in line.split()}
+    assert sources >= {"wsgi.py", "routes", "orchestrator", "deduplication", "constraints.txt"}
+    assert [source for source in sources if not (ROOT / source).exists()] == []
+    sent = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    assert sent == sources
+
+
+def test_the_healthcheck_of_the_image_tells_a_ready_server_from_none(tmp_path: Path) -> None:
+    _, *arguments = dockerfile_command("HEALTHCHECK")
+    with Server(tmp_path) as server:
+        up = _healthcheck(arguments, server.port)
+    down = _healthcheck(arguments, server.port)
+    assert (up, down) == (0, 1)
+
+
+def _healthcheck(arguments: list[str], port: int) -> int:
+    environment = {"PORT": str(port), "http_proxy": "http://127.0.0.1:9"}  # a proxy must not come between
+    return subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, timeout=30).returncode
+
+
+def test_tokens_are_shown_at_the_first_start_only(tmp_path: Path) -> None:
+    for _ in range(2):
+        with Server(tmp_path, INGRESS_TOKEN="", ADMIN_TOKEN="") as server:
+            log = server.log.read_text()
+    for name in ("ingress_token", "admin_token"):
+        kept = tmp_path / name
+        assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+        assert log.count(f"{name}: {kept.read_text().strip()} ") == 1
+    assert log.count("Mailonce listens on") == 2
+
+
+def test_the_printed_curl_line_can_be_pasted(tmp_path: Path) -> None:
+    with Server(tmp_path, INGRESS_TOKEN="", ADMIN_TOKEN="") as server:
+        (curl,) = re.findall(r"^ *(curl .*?})'$", server.log.read_text(), re.MULTILINE | re.DOTALL)
+        answers = [_pasted(f"{curl}'") for _ in range(2)]
+        assert [answer["status"] for answer in answers] == ["processed", "already_processed"]
+        assert "would be sent" in server.log.read_text(), "the first email shows something"
+
+
+def _pasted(command: str) -> dict[str, object]:
+    run = subprocess.run(
+        ["bash", "-c", command], env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, timeout=30
+    )
+    assert run.returncode == 0, run.stderr
+    answer: dict[str, object] = json.loads(run.stdout)
+    return answer

@@ -1,0 +1,14 @@
+"""The short version of every scenario of make faults."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.faults.scenarios import SCENARIOS, Scenario
+from tests.faults.world import run
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+def test_nothing_is_lost_and_nothing_comes_twice(scenario: Scenario) -> None:
+    result = run(scenario, emails=100, duration_s=2.0, is_long=False)
+    assert result.problems == [], result.row

@@ -1,0 +1,133 @@
+"""A wrong value stops the start with one line that names the setting and what it takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from deduplication.subject_group import GroupMode
+from orchestrator.settings import Settings, SettingsError, load_settings
+
+SECRET = "s3cr3t-that-must-not-be-shown"
+
+
+def complaint(monkeypatch: pytest.MonkeyPatch, **environment: str) -> str:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SettingsError) as raised:
+        load_settings()
+    return str(raised.value)
+
+
+def test_without_an_environment_everything_has_a_default() -> None:
+    settings = load_settings()
+    assert settings.redis_url == ""
+    assert settings.data_dir == Path("data")
+    assert (settings.ingress_token, settings.admin_token) == ((), ())
+    assert settings.subject_groups is GroupMode.ALL
+    assert settings.subject_group_ttl_seconds == 0
+    assert settings.tz == ZoneInfo("UTC")
+    assert (settings.ids_kept_ms, settings.lease_ms) == (None, 60_000)
+    assert (settings.host, settings.port) == ("127.0.0.1", 8000)
+    assert settings.max_body_mb == 25
+    assert settings.config_path is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "field", "read"),
+    [
+        ("REDIS_URL", "redis://localhost:6379/0", "redis_url", "redis://localhost:6379/0"),
+        ("INGRESS_TOKEN", f" {'a' * 16} , {'b' * 16},", "ingress_token", ("a" * 16, "b" * 16)),
+        ("ADMIN_TOKEN", "c" * 16, "admin_token", ("c" * 16,)),
+        ("SUBJECT_GROUPS", "patterns", "subject_groups", GroupMode.PATTERNS),
+        ("TIMEZONE", "Europe/Paris", "tz", ZoneInfo("Europe/Paris")),
+        ("LEASE_SECONDS", "1.5", "lease_ms", 1500),
+        ("PROCESSED_IDS_DAYS", "30", "ids_kept_ms", 30 * 24 * 3600 * 1000),
+        ("LOG_LEVEL", "debug", "log_level", "DEBUG"),
+        ("PORT", "", "port", 8000),
+    ],
+)
+def test_the_environment_is_read(monkeypatch: pytest.MonkeyPatch, name: str, value: str, field: str, read: Any) -> None:
+    monkeypatch.setenv(name, value)
+    assert getattr(load_settings(), field) == read
+
+
+def test_given_settings_win_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PORT", "9000")
+    assert load_settings(port=9001).port == 9001
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "takes"),
+    [
+        ("REDIS_URL", "localhost:6379", "redis://"),
+        ("REDIS_TIMEOUT_MS", "0", "10 to 60000 milliseconds"),
+        ("INGRESS_TOKEN", "short", "at least 16 characters"),
+        ("ADMIN_TOKEN", f"{'a' * 16},short", "at least 16 characters"),
+        ("WEBHOOK_URL", "crm.example/hook", "http:// or https://"),
+        ("MAILONCE_CONFIG", "no/such/file.toml", "a file that exists"),
+        ("TIMEZONE", "Paris", "IANA time zone"),
+        ("TIMEZONE", "../../etc/passwd", "IANA time zone"),
+        ("TIMEZONE", "Europe", "IANA time zone"),
+        ("SUBJECT_GROUPS", "some", "all, patterns or off"),
+        ("SUBJECT_GROUP_TTL_SECONDS", "-1", "seconds up to ten years, 0 for"),
+        ("SUBJECT_GROUP_TTL_SECONDS", "1h", "seconds up to ten years, 0 for"),
+        ("PROCESSED_IDS_DAYS", "-1", "days up to 36600, 0 for ever"),
+        ("LEASE_SECONDS", "0", "1 to 3600 seconds"),
+        ("LEASE_SECONDS", "nan", "1 to 3600 seconds"),
+        ("MAX_BODY_MB", "0", "megabytes"),
+        ("MEMORY_LIMIT_MB", "lots", "megabytes"),
+        ("LOG_LEVEL", "LOUD", "DEBUG, INFO, WARNING or ERROR"),
+        ("PORT", "0", "1 to 65535"),
+        ("PORT", "http", "1 to 65535"),
+        ("WEB_CONCURRENCY", "0", "1 to 64"),
+        ("WEB_THREADS", "1000", "1 to 256"),
+    ],
+)
+def test_a_wrong_value_is_named_with_what_the_setting_takes(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, takes: str
+) -> None:
+    line = complaint(monkeypatch, **{name: value})
+    assert line.startswith(f"{name} takes ")
+    assert takes in line
+    assert "\n" not in line
+
+
+def test_several_wrong_values_are_named_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = complaint(monkeypatch, PORT="x", TIMEZONE="y", LEASE_SECONDS="z")
+    assert all(f"{name} takes " in line for name in ("PORT", "TIMEZONE", "LEASE_SECONDS"))
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("REDIS_URL", f"http://user:{SECRET}@localhost"),
+        ("WEBHOOK_URL", f"ftp://user:{SECRET}@crm.example"),
+        ("INGRESS_TOKEN", f"{SECRET},short"),
+        ("ADMIN_TOKEN", f"{SECRET},short"),
+    ],
+)
+def test_a_secret_is_never_shown(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    line = complaint(monkeypatch, **{name: value})
+    assert name in line
+    assert SECRET not in line
+    assert "short," not in line
+
+
+def test_every_setting_says_what_it_takes() -> None:
+    assert [name for name, field in Settings.model_fields.items() if not field.description] == []
+
+
+def test_the_config_file_is_the_one_named_or_the_one_in_the_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "mailonce.toml").touch()
+    assert load_settings().config_path == Path("mailonce.toml")
+    named = tmp_path / "other.toml"
+    named.touch()
+    monkeypatch.setenv("MAILONCE_CONFIG", str(named))
+    assert load_settings().config_path == named

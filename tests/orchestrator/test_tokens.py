@@ -1,0 +1,92 @@
+"""The bearer tokens: given, or made once and kept where only the owner reads them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import stat
+from pathlib import Path
+
+import pytest
+
+from orchestrator.settings import Settings, SettingsError, load_settings
+from orchestrator.tokens import Tokens, admin_token_file, ensure_tokens, ingress_token_file
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return load_settings(data_dir=tmp_path)
+
+
+def test_tokens_are_made_on_a_first_run_and_kept(settings: Settings) -> None:
+    first, second = ensure_tokens(settings), ensure_tokens(settings)
+    assert first.new == (ingress_token_file(settings), admin_token_file(settings))
+    assert second.new == (), "they are shown once"
+    assert (second.ingress, second.admin) == (first.ingress, first.admin)
+    assert first.ingress != first.admin
+    assert all(len(token) >= 24 for token in (*first.ingress, *first.admin))
+
+
+def test_every_installation_has_tokens_of_its_own(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in "ab"]
+    for folder in folders:
+        folder.mkdir()
+    one, two = (ensure_tokens(load_settings(data_dir=folder)) for folder in folders)
+    assert one.ingress != two.ingress
+
+
+def test_only_the_owner_may_read_the_files(settings: Settings) -> None:
+    for path in ensure_tokens(settings).new:
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_nothing_but_the_tokens_is_left_in_the_folder(settings: Settings, tmp_path: Path) -> None:
+    ensure_tokens(settings)
+    assert {path.name for path in tmp_path.iterdir()} == {"ingress_token", "admin_token"}
+
+
+def test_given_tokens_are_used_and_nothing_is_written(tmp_path: Path) -> None:
+    given = load_settings(data_dir=tmp_path, ingress_token=f"{'a' * 16},{'b' * 16}", admin_token="c" * 16)
+    assert ensure_tokens(given) == Tokens(ingress=("a" * 16, "b" * 16), admin=("c" * 16,))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_the_token_that_is_missing_is_made(tmp_path: Path) -> None:
+    tokens = ensure_tokens(load_settings(data_dir=tmp_path, ingress_token="a" * 16))
+    assert tokens.ingress == ("a" * 16,)
+    assert [path.name for path in tokens.new] == ["admin_token"]
+
+
+def test_an_operators_own_file_is_read_without_its_line_end(settings: Settings) -> None:
+    ingress_token_file(settings).write_text("an-operators-own-token\r\n")
+    assert ensure_tokens(settings).ingress == ("an-operators-own-token",)
+
+
+@pytest.mark.parametrize("content", [b"", b" \n", b"\xff\xfe\x00binary"])
+def test_a_file_without_a_token_stops_the_start(settings: Settings, content: bytes) -> None:
+    ingress_token_file(settings).write_bytes(content)
+    with pytest.raises(SettingsError, match="ingress_token.*delete it") as raised:
+        ensure_tokens(settings)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_folder_that_cannot_be_written_stops_the_start(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="DATA_DIR takes a folder that can be written"):
+        ensure_tokens(load_settings(data_dir=tmp_path / "missing"))
+    ingress_token_file(load_settings(data_dir=tmp_path)).mkdir()
+    with pytest.raises(SettingsError, match="DATA_DIR takes a folder that can be written"):
+        ensure_tokens(load_settings(data_dir=tmp_path))
+
+
+def _start(data_dir: Path) -> Tokens:
+    return ensure_tokens(load_settings(data_dir=data_dir))
+
+
+def test_processes_that_start_at_once_agree_and_one_of_them_shows_the_tokens(tmp_path: Path) -> None:
+    folders = [tmp_path / str(number) for number in range(25)]
+    for folder in folders:
+        folder.mkdir()
+    with multiprocessing.get_context("spawn").Pool(4) as processes:
+        for folder in folders:
+            started = processes.map(_start, [folder] * 8, chunksize=1)
+            assert len({(tokens.ingress, tokens.admin) for tokens in started}) == 1
+            assert sorted(path.name for tokens in started for path in tokens.new) == ["admin_token", "ingress_token"]

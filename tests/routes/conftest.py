@@ -1,0 +1,81 @@
+"""The whole service behind Flask's test client: real settings, real sqlite, and a real sink where one is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+from werkzeug.test import TestResponse
+
+from orchestrator.intake import Sources
+from orchestrator.settings import Settings, load_settings
+from orchestrator.wiring import Service, build
+from routes.app import create_app
+from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN
+from tests.support.sink import Sink
+
+
+@dataclass(frozen=True)
+class App:
+    service: Service
+    http: FlaskClient
+
+    def post(self, payload: object) -> TestResponse:
+        """An email, as the provider sends it."""
+        return self.http.post("/api/ingress/gmail", json=payload, headers=bearer(INGRESS_TOKEN))
+
+    def post_raw(self, body: bytes, content_type: str | None = "application/json") -> TestResponse:
+        headers = bearer(INGRESS_TOKEN)
+        return self.http.post("/api/ingress/gmail", data=body, content_type=content_type, headers=headers)
+
+    def status_of(self, payload: object) -> str:
+        return str(self.post(payload).get_json()["status"])
+
+    def reset(self, payload: object) -> TestResponse:
+        return self.http.post("/api/admin/reset", json=payload, headers=bearer(ADMIN_TOKEN))
+
+
+StartApp = Callable[..., App]
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No setting and no mailonce.toml of whoever runs the tests gets in."""
+    for name in Settings.model_fields:
+        monkeypatch.delenv(name.upper(), raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def start_app(tmp_path: Path) -> Iterator[StartApp]:
+    """Builds services on one DATA_DIR; all are closed in the end."""
+    built: list[Service] = []
+
+    def start(sources: Sources | None = None, **settings: Any) -> App:
+        given = {"data_dir": tmp_path / "data", "ingress_token": INGRESS_TOKEN, "admin_token": ADMIN_TOKEN} | settings
+        service = build(load_settings(**given), sources)
+        built.append(service)
+        return App(service, create_app(service).test_client())
+
+    yield start
+    for service in built:
+        service.close()
+
+
+@pytest.fixture
+def sink() -> Iterator[Sink]:
+    with Sink() as sink:
+        yield sink
+
+
+@pytest.fixture
+def app(start_app: StartApp, sink: Sink) -> App:
+    return start_app(webhook_url=sink.url)

@@ -1,0 +1,75 @@
+"""The service, wired as always, but with steps that kill or stop the worker once, where the test asks for it.
+
+CRASH_AT names the step (before claim, after claim, before send, after send, before commit, after commit), CRASH_SIGNAL
+the signal; CRASH_ONCE is a file that exists once it has happened.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from deduplication.claims import Claim, Verdict
+from orchestrator.delivery.webhook import Destination, Webhook
+from orchestrator.logs import configure_logging
+from orchestrator.settings import load_settings
+from orchestrator.wiring import build
+from routes.app import create_app
+
+_AT = os.environ["CRASH_AT"]
+_SIGNAL = signal.Signals[os.environ["CRASH_SIGNAL"]]
+_ONCE = Path(os.environ["CRASH_ONCE"])
+_ARMED = Path(os.environ["CRASH_ONCE"] + ".armed")
+
+
+def crash_if(step: str) -> None:
+    if step == _AT and _ARMED.exists():
+        try:
+            _ONCE.touch(exist_ok=False)
+        except FileExistsError:
+            return
+        os.kill(os.getpid(), _SIGNAL)
+
+
+class CrashingStore:
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def claim(self, claim: Claim) -> Verdict:
+        crash_if("before claim")
+        verdict: Verdict = self._store.claim(claim)
+        crash_if("after claim")
+        return verdict
+
+    def commit(self, claim: Claim) -> bool:
+        crash_if("before commit")
+        committed: bool = self._store.commit(claim)
+        crash_if("after commit")
+        return committed
+
+
+class CrashingDestination:
+    def __init__(self, destination: Destination) -> None:
+        self._destination = destination
+
+    def deliver(self, webhook: Webhook) -> None:
+        crash_if("before send")
+        self._destination.deliver(webhook)
+        crash_if("after send")
+
+
+_settings = load_settings()
+configure_logging(_settings.log_level)
+_service = build(_settings)
+_intake = replace(
+    _service.intake,
+    store=CrashingStore(_service.intake.store),
+    destinations={name: CrashingDestination(each) for name, each in _service.intake.destinations.items()},
+)
+app = create_app(replace(_service, intake=_intake))

@@ -1,0 +1,107 @@
+"""A TCP proxy between the servers and Redis that can cut, hang, and lose requests or replies."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from enum import StrEnum
+
+
+class Fault(StrEnum):
+    NONE = "none"
+    REFUSE = "refuse"  # existing connections are cut, new ones are closed at once
+    HANG = "hang"  # nothing passes either way, connections stay
+    CUT_BEFORE_SEND = "cut before send"  # a request is swallowed and its connection closed
+    CUT_AFTER_SEND = "cut after send"  # a request reaches Redis, its reply does not come back
+    CUT_MID_REPLY = "cut mid-reply"  # half of the reply comes back
+
+
+class Proxy:
+    def __init__(self, target_port: int) -> None:
+        self._target_port = target_port
+        self._fault = Fault.NONE
+        self._pairs: set[tuple[socket.socket, socket.socket]] = set()
+        self._lock = threading.Lock()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"redis://127.0.0.1:{self._listener.getsockname()[1]}/0"
+        self._is_open = True
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def __enter__(self) -> Proxy:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_open = False
+        with contextlib.suppress(OSError):  # wakes the thread that waits in accept()
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._cut_all()
+
+    def set(self, fault: Fault) -> None:
+        self._fault = fault
+        if fault is Fault.REFUSE:
+            self._cut_all()
+
+    def _cut_all(self) -> None:
+        with self._lock:
+            pairs = list(self._pairs)
+        for pair in pairs:
+            self._close(pair)
+
+    def _accept(self) -> None:
+        while self._is_open:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            if self._fault is Fault.REFUSE:
+                client.close()
+                continue
+            try:
+                server = socket.create_connection(("127.0.0.1", self._target_port), timeout=1)
+                server.settimeout(None)
+            except OSError:
+                client.close()
+                continue
+            pair = (client, server)
+            with self._lock:
+                self._pairs.add(pair)
+            threading.Thread(target=self._pump_requests, args=(pair,), daemon=True).start()
+            threading.Thread(target=self._pump_replies, args=(pair,), daemon=True).start()
+
+    def _pump_requests(self, pair: tuple[socket.socket, socket.socket]) -> None:
+        client, server = pair
+        with contextlib.suppress(OSError):
+            while chunk := client.recv(65536):
+                self._wait_while_hanging()
+                if self._fault is Fault.CUT_BEFORE_SEND:
+                    break
+                server.sendall(chunk)
+        self._close(pair)
+
+    def _pump_replies(self, pair: tuple[socket.socket, socket.socket]) -> None:
+        client, server = pair
+        with contextlib.suppress(OSError):
+            while chunk := server.recv(65536):
+                self._wait_while_hanging()
+                if self._fault is Fault.CUT_AFTER_SEND:
+                    break
+                if self._fault is Fault.CUT_MID_REPLY:
+                    client.sendall(chunk[: len(chunk) // 2])
+                    break
+                client.sendall(chunk)
+        self._close(pair)
+
+    def _wait_while_hanging(self) -> None:
+        while self._fault is Fault.HANG and self._is_open:
+            time.sleep(0.01)
+
+    def _close(self, pair: tuple[socket.socket, socket.socket]) -> None:
+        with self._lock:
+            self._pairs.discard(pair)
+        for end in pair:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
