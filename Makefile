@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup run test lint demo bench clean
+.PHONY: setup run test lint demo bench faults clean
 
 setup: $(READY)
 
@@ -29,6 +29,9 @@ demo: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m tests.bench
+
+faults: $(READY)
+	$(BIN)/python -m tests.faults $(ARGS)
 
 clean:
 	rm -rf .venv build *.egg-info

@@ -170,7 +170,8 @@ class Intake:
             if not self.store.commit(claim):
                 log.warning("email %s: another owner took over a name during the delivery", claim.item)
         except DeduplicationError as error:
-            log.error("email %s: delivered, but not marked as done: %s", claim.item, error)
+            self.leases.owe_commit(claim)
+            log.error("email %s: delivered, but not yet marked as done: %s", claim.item, error)
 
 
 def _in_flight(claim: Claim, group: str | None, verdict: InFlight) -> Outcome:

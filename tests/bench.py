@@ -27,10 +27,11 @@ from deduplication.email import Email
 from deduplication.identity import compute_fingerprint, own_names
 from deduplication.redis_client import connect
 from deduplication.stores.base import Store
+from deduplication.stores.failover import FailoverStore
 from deduplication.stores.redis import RedisStore
 from deduplication.stores.sqlite import SqliteStore
 from deduplication.subject_group import generate_subject_group_id, group_name
-from tests.support.redis_server import RedisServer
+from tests.support.redis_server import RedisServer, free_port
 from tests.support.server import INGRESS_TOKEN, Server, email
 from tests.support.sink import Reply, Sink
 
@@ -175,6 +176,24 @@ def sqlite_rows(folder: Path) -> Iterator[Row]:
     yield sqlite_size_row(folder / "sized.db")
 
 
+def failover_rows(server: RedisServer, folder: Path) -> Iterator[Row]:
+    """What following Redis locally costs, and how fast the local store is once Redis is gone."""
+    healthy = FailoverStore(RedisStore(connect(server.url, timeout_s=5)), SqliteStore(folder / "healthy.db"))
+    alone = FailoverStore(RedisStore(connect(f"redis://127.0.0.1:{free_port()}")), SqliteStore(folder / "alone.db"))
+    bare = RedisStore(connect(server.url, timeout_s=5))
+    claims = iter([new_claim() for _ in range(4 * ROUNDS * STEPS_A_ROUND + 4)])
+
+    def settle_on(store: Store) -> Step:
+        return lambda: settle(store, next(claims))
+
+    following = compare(settle_on(healthy), settle_on(bare))
+    yield in_microseconds("redis and local mirror: claim + commit", "redis alone", following)
+    standing_in = compare(settle_on(alone), settle_on(healthy))
+    yield in_microseconds("redis away, local decides: claim + commit", "redis and local mirror", standing_in)
+    for store in (healthy, alone, bare):
+        store.close()
+
+
 def bare_database(path: Path) -> sqlite3.Connection:
     """With the pragmas of SqliteStore."""
     database = sqlite3.connect(path, isolation_level=None)
@@ -262,6 +281,7 @@ def all_rows(folder: Path) -> Iterator[Row]:
     try:
         yield from redis_rows(server)
         yield from sqlite_rows(folder)
+        yield from failover_rows(server, folder)
         yield from http_rows("sqlite", folder / "on_sqlite")
         server.client.flushall()
         yield from http_rows("redis", folder / "on_redis", REDIS_URL=server.url)

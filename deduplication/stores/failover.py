@@ -21,7 +21,7 @@ from enum import StrEnum
 from typing import TypeVar
 
 from deduplication.claims import Claim, Claimed, Duplicate, Gate, Kind, Name, Verdict
-from deduplication.errors import ConnectionDropped, DeduplicationError, StoreUnavailable
+from deduplication.errors import ConnectionDropped, DeduplicationError, StoreMisconfigured, StoreUnavailable
 from deduplication.stores.base import Pattern, Record
 from deduplication.stores.local import LocalStore
 from deduplication.stores.redis import Facts, Memory, RedisLostMemory, RedisRestoring, RedisStore
@@ -34,6 +34,7 @@ TICK_S = 1.0
 HOLD_MS = 3000  # three ticks: every server that lives has noticed by then
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 MIRROR_PAUSE_S = 1.0
+SWITCH_TIMEOUT_S = 1.0
 MERGE_BATCH = 200
 CANARY = Name(Kind.LOCK, "canary", "probe", kept_ms=60_000)
 
@@ -146,7 +147,11 @@ class FailoverStore:
 
     def commit(self, claim: Claim) -> bool:
         if self._mode is Mode.REDIS:
-            committed = self._on_redis(lambda: self._redis.commit(claim))
+            try:
+                committed = self._on_redis(lambda: self._redis.commit(claim))
+            except StoreMisconfigured:  # loud, but what was delivered must not be forgotten over it
+                self.local.commit(claim)
+                raise
             if committed is not None:
                 self._mirror(lambda: self.local.note_committed(claim))
                 return committed
@@ -274,13 +279,17 @@ class FailoverStore:
     def _claim_alone(self, claim: Claim) -> Verdict:
         if self._on_failure is OnFailure.CLOSED:
             raise StoreUnavailable("Redis is away, and ON_STORE_FAILURE=closed")
-        with self._switching:
+        if not self._switching.acquire(timeout=SWITCH_TIMEOUT_S):
+            raise StoreUnavailable("the local store is busy")
+        try:
             if self._mode is not Mode.REDIS:
                 started = self._monotonic()
                 verdict = self.local.claim(claim)
                 self.numbers.local_decisions += 1
                 self.numbers.local_seconds += self._monotonic() - started
                 return verdict
+        finally:
+            self._switching.release()
         return self.claim(claim)  # Redis came back while we waited
 
     # Redis comes back

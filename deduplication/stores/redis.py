@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -37,16 +38,10 @@ _REFUSED = (
     redis.exceptions.AuthorizationError,
     redis.exceptions.NoPermissionError,
 )
-_MAY_PASS = (
-    redis.exceptions.TimeoutError,
-    redis.exceptions.ReadOnlyError,
-    redis.exceptions.OutOfMemoryError,
-    redis.exceptions.ClusterDownError,
-    redis.exceptions.TryAgainError,
-    redis.exceptions.MasterDownError,
-    redis.exceptions.RedisClusterException,
-)
-_PASSING_REFUSALS = ("MISCONF", "NOREPLICAS", "BUSY")  # its disk is full, its replicas are away, a script hangs
+# What Redis refuses for now: full, read-only, still loading, its disk full, its replicas away, a script hanging...
+_FOR_NOW = ("OOM", "READONLY", "LOADING", "MISCONF", "NOREPLICAS", "BUSY", "CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN")
+# Redis 6 wraps the error of a script's command in one of the script.
+_FOR_NOW_IN_SCRIPT = re.compile(rf"(?:^|-)(?:{'|'.join(_FOR_NOW)})\b")
 
 
 @dataclass(frozen=True)
@@ -247,7 +242,10 @@ class RedisStore:
 
     def check(self) -> None:
         with translated_errors():
-            self._client.ping()
+            opens_ms = self._client.hget(f"{self._prefix}memory", "opens_ms")
+            now_s = self._client.time()[0] if opens_ms else 0
+        if opens_ms and int(opens_ms) > now_s * 1000:
+            raise RedisRestoring("redis: it has lost its memory and is being restored")
 
     def facts(self) -> Facts:
         with translated_errors():
@@ -318,9 +316,21 @@ def translated_errors() -> Iterator[None]:
         raise StoreUnavailable(f"redis: {error}") from error
     except redis.exceptions.ConnectionError as error:
         raise ConnectionDropped(f"redis: {error}") from error
-    except _MAY_PASS as error:
+    except (redis.exceptions.TimeoutError, redis.exceptions.RedisClusterException) as error:
         raise StoreUnavailable(f"redis: {error}") from error
     except redis.exceptions.RedisError as error:
-        if str(error).startswith(_PASSING_REFUSALS):
+        if _is_for_now(error):
             raise StoreUnavailable(f"redis: {error}") from error
         raise StoreMisconfigured(f"redis: {error}") from error  # WRONGTYPE, NOPERM, a script error
+
+
+def _is_for_now(error: redis.exceptions.RedisError) -> bool:
+    """redis-py has classes for some of these, and takes the word off their message."""
+    passing = (
+        redis.exceptions.OutOfMemoryError,
+        redis.exceptions.ReadOnlyError,
+        redis.exceptions.ClusterDownError,
+        redis.exceptions.MasterDownError,
+        redis.exceptions.TryAgainError,
+    )
+    return isinstance(error, passing) or _FOR_NOW_IN_SCRIPT.search(str(error)) is not None

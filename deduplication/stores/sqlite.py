@@ -84,10 +84,10 @@ class SqliteStore(LocalStore):
 
     @contextmanager
     def _transaction(self, *, durable: bool = True) -> Iterator[None]:
-        with self._lock, _translated_errors():
+        timeout_s = self._busy_timeout_s if durable else min(self._busy_timeout_s, MIRROR_TIMEOUT_S)
+        with self._turn(timeout_s), _translated_errors():
             if durable is not self._durable:
                 self._db.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
-                timeout_s = self._busy_timeout_s if durable else min(self._busy_timeout_s, MIRROR_TIMEOUT_S)
                 self._db.execute(f"PRAGMA busy_timeout={int(timeout_s * 1000)}")
                 self._durable = durable
             self._db.execute("BEGIN IMMEDIATE")
@@ -98,6 +98,16 @@ class SqliteStore(LocalStore):
             finally:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
+
+    @contextmanager
+    def _turn(self, timeout_s: float) -> Iterator[None]:
+        """The threads of this process take turns, and none waits longer than it would for another process."""
+        if not self._lock.acquire(timeout=timeout_s):
+            raise StoreUnavailable("sqlite: database is locked")
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     def _rows(self, where: str, **values: object) -> list[Record]:
         times = {"now": self.now_ms(), "retention": self._retention_ms}

@@ -92,7 +92,8 @@ def restart_slowly(world: World) -> None:
     keys = world.redis.client.dbsize()
     world.redis.kill()
     delay_us = int(world.scale(1.5) * 1_000_000 / max(1, keys))
-    world.redis.launch("--key-load-delay", str(delay_us), "--loading-process-events-interval-bytes", "1024")
+    answers = ("--loading-process-events-interval-bytes", "1024") if world.redis.version >= (7,) else ()
+    world.redis.launch("--key-load-delay", str(delay_us), *answers)
     world.redis.wait_until_up()
 
 
@@ -123,9 +124,8 @@ def refuse_by_acl(world: World) -> None:
 
 
 def arm_the_crash(world: World) -> None:
-    for once in world.crash_files:
-        Path(f"{once}.armed").touch()
-    wait_for(lambda: any(once.exists() for once in world.crash_files))
+    Path(f"{world.crash_file}.armed").touch()
+    wait_for(world.crash_file.exists)
 
 
 def stop_a_worker_past_its_lease(world: World) -> None:

@@ -25,7 +25,7 @@ class World:
     proxy: Proxy
     servers: list[Server]
     sink: Sink
-    crash_files: list[Path]
+    crash_file: Path
     is_long: bool
 
     def scale(self, seconds: float) -> float:
@@ -79,9 +79,9 @@ def run(scenario: Scenario, emails: int, duration_s: float, *, is_long: bool) ->
         try:
             scenario.strike(world)
             struck_at = time.monotonic()
+            recovered_at = _wait_until_well(world.servers)
         finally:
             loading.join()
-        recovered_at = _wait_until_well(world.servers)
         counts = world.sink.counts(lambda received: received.payload["subject"])
     return Result(
         scenario,
@@ -104,14 +104,14 @@ def _build(scenario: Scenario, stack: ExitStack, is_long: bool) -> World:
     if scenario.acl:
         redis.client.acl_setuser("app", enabled=True, passwords=["+secret"], commands=["+@all"], keys=["*"])
         url = url.replace("redis://", "redis://app:secret@")
-    crash_files = [folder / f"crashed-{number}" for number in range(2)]
-    servers = [_server(scenario, folder / str(n), url, sink.url, crash_files[n]) for n in range(2)]
+    crash_file = folder / "crashed"
+    servers = [_server(scenario, folder / str(number), url, sink.url, crash_file) for number in range(2)]
     for server in servers:
         stack.callback(server.stop)
         server.launch()
     for server in servers:
         server.wait_until_up()
-    return World(redis, proxy, servers, sink, crash_files, is_long)
+    return World(redis, proxy, servers, sink, crash_file, is_long)
 
 
 def _server(scenario: Scenario, data_dir: Path, redis_url: str, webhook_url: str, crash_file: Path) -> Server:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import socket
 import subprocess
 import tempfile
 import time
+from functools import cached_property
 from pathlib import Path
 
 import redis
@@ -22,9 +24,13 @@ def redis_server_binary() -> str:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Low enough that a Cluster's own port, 10,000 above it, is one too."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+        if port < 55_000:
+            return port
 
 
 class RedisServer:
@@ -32,8 +38,8 @@ class RedisServer:
 
     def __init__(self, *options: str) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="mailonce-redis-")
-        self._options = options
         self.port = free_port()
+        self.options = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", *options]
         self.address = f"redis://127.0.0.1:{self.port}"
         self.url = f"{self.address}/0"
         self.process: subprocess.Popen[bytes] | None = None
@@ -46,14 +52,20 @@ class RedisServer:
         return self
 
     def launch(self, *more_options: str) -> None:
-        options = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", *self._options, *more_options]
         with (Path(self._folder.name) / "redis.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [redis_server_binary(), *options],
+                [redis_server_binary(), *self.options, *more_options],
                 cwd=self._folder.name,
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
+
+    @cached_property
+    def version(self) -> tuple[int, ...]:
+        shown = subprocess.run([redis_server_binary(), "--version"], capture_output=True, text=True, check=True).stdout
+        found = re.search(r"v=(\d+)\.(\d+)", shown)
+        assert found is not None
+        return tuple(map(int, found.groups()))
 
     def wait_until_up(self, within_s: float = 20) -> None:
         deadline = time.monotonic() + within_s
@@ -61,8 +73,11 @@ class RedisServer:
             try:
                 self.client.ping()
                 return
+            except redis.exceptions.AuthenticationError:
+                return
             except redis.exceptions.RedisError:
-                if time.monotonic() > deadline:
+                has_ended = self.process is None or self.process.poll() is not None
+                if has_ended or time.monotonic() > deadline:
                     raise
                 time.sleep(0.02)
 

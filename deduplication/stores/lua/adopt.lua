@@ -5,10 +5,10 @@
 
 local id = redis.call('HGET', KEYS[2], 'id')
 local went_back = tonumber(redis.call('GET', KEYS[1]) or 0) < request.seen_fence
-if not id or went_back then
+if went_back then redis.call('SET', KEYS[1], request.seen_fence) end
+if not id or (went_back and id == request.memory) then -- under another id, its loss is known already
   id = request.new_id
   redis.call('HSET', KEYS[2], 'id', id)
-  if went_back then redis.call('SET', KEYS[1], request.seen_fence) end
   if request.memory then redis.call('HSET', KEYS[2], 'opens_ms', now_ms + request.hold_ms) end
 end
 return id

@@ -12,10 +12,11 @@ end
 local merged, highest = 0, 0
 for _, name in ipairs(request.names) do
   local records = read(name)
-  local existing, unknown = records[field_of(name)], records['-']
+  local existing, mark = records[field_of(name)], records['-']
+  local marked_by_others = mark and mark.state == 'done' and not mark.item
   highest = math.max(highest, name.record.fence or 0)
-  if (existing and existing.state == 'done') or (unknown and unknown.state == 'done') then
-    -- nothing to add
+  if marked_by_others or (existing and existing.state == 'done') then
+    -- nothing to add: another program's mark stands for every fingerprint
   elseif name.record.state == 'done' then
     save_done(name, name.record)
     merged = merged + 1

@@ -1,0 +1,62 @@
+"""What was delivered is settled, sooner or later, and a slow delivery keeps its lease."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from deduplication.claims import Claim, Claimed, Duplicate, InFlight, Kind, Name
+from deduplication.errors import StoreUnavailable
+from deduplication.stores.memory import MemoryStore, Shelf
+from orchestrator.leases import LeaseKeeper
+
+NAME = Name(Kind.EMAIL_ID, "2026-11-16", "e1")
+
+
+def claim(owner: str, lease_ms: int = 60_000) -> Claim:
+    return Claim("e1", (NAME,), "f", owner, lease_ms)
+
+
+class FlakyStore(MemoryStore):
+    is_down = False
+
+    def commit(self, claim: Claim) -> bool:
+        if self.is_down:
+            raise StoreUnavailable("disk full")
+        return super().commit(claim)
+
+
+@pytest.fixture
+def store() -> FlakyStore:
+    return FlakyStore(shelf=Shelf())
+
+
+@pytest.fixture
+def keeper(store: FlakyStore) -> Iterator[LeaseKeeper]:
+    keeper = LeaseKeeper(store, lease_ms=300)
+    yield keeper
+    keeper.close()
+
+
+def test_a_commit_that_failed_is_made_as_soon_as_it_can_be(store: FlakyStore, keeper: LeaseKeeper) -> None:
+    mine = claim("a")
+    store.claim(mine)
+    store.is_down = True
+    keeper.owe_commit(mine)
+    keeper.pay_owed()
+    assert isinstance(store.claim(claim("b")), InFlight)
+    store.is_down = False
+    keeper.pay_owed()
+    assert isinstance(store.claim(claim("b")), Duplicate)
+
+
+def test_a_lease_is_renewed_while_the_delivery_goes_on_and_not_after(store: FlakyStore, keeper: LeaseKeeper) -> None:
+    mine = claim("slow", lease_ms=300)
+    store.claim(mine)
+    with keeper.holding(mine):
+        for _ in range(6):
+            keeper._stop.wait(0.1)
+            assert isinstance(store.claim(claim("b")), InFlight)
+    keeper._stop.wait(0.5)
+    assert isinstance(store.claim(claim("b")), Claimed)
