@@ -16,7 +16,7 @@ run: $(READY)
 	$(BIN)/gunicorn -c deploy/gunicorn.conf.py wsgi:app
 
 test: $(READY)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n 3 --dist worksteal $(ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check .

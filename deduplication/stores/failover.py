@@ -22,7 +22,7 @@ from typing import TypeVar
 
 from deduplication.claims import Claim, Claimed, Duplicate, Gate, Kind, Name, Verdict
 from deduplication.errors import ConnectionDropped, DeduplicationError, StoreMisconfigured, StoreUnavailable
-from deduplication.stores.base import Pattern, Record
+from deduplication.stores.base import Pattern, Record, Store
 from deduplication.stores.local import LocalStore
 from deduplication.stores.redis import Facts, Memory, RedisLostMemory, RedisRestoring, RedisStore
 
@@ -166,10 +166,18 @@ class FailoverStore:
         return self._on_both(lambda: self._redis.renew(claim), lambda: self.local.renew(claim))
 
     def read(self, names: Iterable[Name]) -> Iterator[Record]:
-        return self._redis.read(names) if self._mode is Mode.REDIS else self.local.read(names)
+        wanted = list(names)
+        return self._looked_up(lambda store: store.read(wanted))
 
     def find(self, pattern: Pattern) -> Iterator[Record]:
-        return self._redis.find(pattern) if self._mode is Mode.REDIS else self.local.find(pattern)
+        return self._looked_up(lambda store: store.find(pattern))
+
+    def _looked_up(self, look_up: Callable[[Store], Iterator[Record]]) -> Iterator[Record]:
+        if self._mode is Mode.REDIS:
+            found = self._on_redis(lambda: list(look_up(self._redis)))
+            if found is not None:
+                return iter(found)
+        return look_up(self.local)
 
     def forget(self, names: Iterable[Name]) -> int:
         """Must reach every server, so it needs Redis."""

@@ -126,6 +126,14 @@ def test_duplicates_of_earlier_emails_are_still_caught_without_redis(server: Fai
     assert grouped.gate is Gate.SUBJECT_GROUP
 
 
+def test_looking_up_goes_on_without_redis(server: FailoverStore, proxy: Proxy) -> None:
+    settle(server, 1)
+    proxy.set(Fault.REFUSE)
+    assert {record.state for record in server.read(claim(1).names)} == {State.DONE}
+    assert server.situation().mode is Mode.LOCAL
+    assert {record.item for record in server.find(Pattern(Kind.EMAIL_ID))} == {"e1"}
+
+
 def test_an_email_in_flight_when_redis_goes_stays_in_flight(server: FailoverStore, proxy: Proxy) -> None:
     mine = claim(1, "a")
     server.claim(mine)
