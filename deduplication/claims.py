@@ -20,6 +20,7 @@ class Kind(StrEnum):
     SUBJECT_GROUP = "subject_group"
     MEDIA = "media"
     CONTENT = "content"
+    DELIVERY = "delivery"
     LOCK = "lock"
 
 
@@ -30,6 +31,7 @@ class Gate(StrEnum):
     SUBJECT_GROUP = "subject_group"
     MEDIA = "media"
     CONTENT = "content"
+    DELIVERY = "delivery"
     LOCK = "lock"
 
 
@@ -39,6 +41,7 @@ GATE_OF = {
     Kind.SUBJECT_GROUP: Gate.SUBJECT_GROUP,
     Kind.MEDIA: Gate.MEDIA,
     Kind.CONTENT: Gate.CONTENT,
+    Kind.DELIVERY: Gate.DELIVERY,
     Kind.LOCK: Gate.LOCK,
 }
 _GATE_ORDER = {gate: position for position, gate in enumerate(Gate)}
@@ -80,7 +83,8 @@ class Name:
 class Claim:
     """A claim on all names of one item; it is also the handle by which its owner settles it.
 
-    ``fingerprint`` tells apart different items that share an own name; empty means unknown.
+    ``fingerprint`` tells apart different items that share an own name; empty means unknown. ``related`` names are not
+    claimed here, but go with the item when it is forgotten.
     """
 
     item: str
@@ -88,6 +92,7 @@ class Claim:
     fingerprint: str
     owner: str
     lease_ms: int
+    related: tuple[Name, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "names", in_gate_order(self.names))
@@ -102,7 +107,8 @@ class Claim:
 
     @property
     def labels(self) -> list[str]:
-        return [name.label for name in self.names]
+        """All names of the item."""
+        return [name.label for name in (*self.names, *self.related)]
 
 
 def in_gate_order(names: Iterable[Name]) -> tuple[Name, ...]:

@@ -11,6 +11,8 @@ A store remembers, for each name, who holds it and whether it is done. All times
   - ``Claimed`` otherwise, with a fencing number higher than any given before.
 
   The same owner asking again gets the same answer: a lost reply is never a duplicate.
+* ``move(claim, to)`` is ``claim(to)`` by the same owner which also gives back, in the same step, the names that only
+  the old claim has. If the answer is ``InFlight``, nothing changes.
 * ``commit`` makes the names done. A name that someone else has taken over stays theirs; a name that was forgotten in
   between becomes done all the same, because the delivery did happen. True if no name was lost to another owner.
 * ``release`` gives the names back; own names keep the retries left (never more than before). With 0 left the item is
@@ -79,6 +81,7 @@ class Pattern:
 
 class Store(Protocol):
     def claim(self, claim: Claim) -> Verdict: ...
+    def move(self, claim: Claim, to: Claim) -> Verdict: ...
     def commit(self, claim: Claim) -> bool: ...
     def release(self, claim: Claim, retries_left: int | None) -> bool: ...
     def renew(self, claim: Claim) -> bool: ...

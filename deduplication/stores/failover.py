@@ -16,11 +16,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TypeVar
 
-from deduplication.claims import Claim, Claimed, Duplicate, Gate, Kind, Name, Verdict
+from deduplication.claims import Claim, Claimed, Duplicate, Gate, InFlight, Kind, Name, Verdict
 from deduplication.errors import ConnectionDropped, DeduplicationError, StoreMisconfigured, StoreUnavailable
 from deduplication.stores.base import Pattern, Record, Store
 from deduplication.stores.local import LocalStore
@@ -139,11 +139,14 @@ class FailoverStore:
     # The contract
 
     def claim(self, claim: Claim) -> Verdict:
+        return self.move(claim, claim)
+
+    def move(self, claim: Claim, to: Claim) -> Verdict:
         if self._mode is Mode.REDIS:
-            verdict = self._on_redis(lambda: self._claim_on_redis(claim))
+            verdict = self._on_redis(lambda: self._move_on_redis(claim, to))
             if verdict is not None:
-                return self._followed(claim, verdict)
-        return self._claim_alone(claim)
+                return self._followed(claim, to, verdict)
+        return self._move_alone(claim, to)
 
     def commit(self, claim: Claim) -> bool:
         if self._mode is Mode.REDIS:
@@ -228,9 +231,9 @@ class FailoverStore:
             self.numbers.lost_replies += 1
             return answer
 
-    def _claim_on_redis(self, claim: Claim) -> Verdict:
+    def _move_on_redis(self, claim: Claim, to: Claim) -> Verdict:
         try:
-            verdict = self._redis.claim(claim, self._memory)
+            verdict = self._redis.move(claim, to, self._memory)
         except RedisLostMemory as error:
             self._restore()
             raise RedisRestoring("redis: it has lost its memory and is being restored") from error
@@ -238,16 +241,19 @@ class FailoverStore:
             self._memory = Memory(self._memory.id, verdict.fence)
         return verdict
 
-    def _followed(self, claim: Claim, verdict: Verdict) -> Verdict:
+    def _followed(self, claim: Claim, to: Claim, verdict: Verdict) -> Verdict:
         """Redis has decided; the local store is told, and may object if this machine decided alone meanwhile."""
         match verdict:
             case Claimed(fence=fence):
-                objection = self._mirror(lambda: self.local.note_claimed(claim, fence))
+                objection = self._mirror(lambda: self.local.note_claimed(to, fence))
                 if objection is not None:
-                    self._on_redis(lambda: self._redis.release(claim, None))
+                    self._on_redis(lambda: self._redis.release(to, None))
                     return objection
             case Duplicate(gate=gate) if gate is not Gate.IDENTITY:
-                self._mirror(lambda: self.local.note_skipped(claim, verdict))
+                self._mirror(lambda: self.local.note_skipped(to, verdict))
+        dropped = tuple(name for name in claim.names if name not in to.names)
+        if dropped and not isinstance(verdict, InFlight):
+            self._mirror(lambda: self.local.release(replace(claim, names=dropped), None))
         return verdict
 
     def _mirror(self, step: Callable[[], T]) -> T | None:
@@ -284,7 +290,7 @@ class FailoverStore:
             return "emails are answered with retry-later"
         return "the local store decides"
 
-    def _claim_alone(self, claim: Claim) -> Verdict:
+    def _move_alone(self, claim: Claim, to: Claim) -> Verdict:
         if self._on_failure is OnFailure.CLOSED:
             raise StoreUnavailable("Redis is away, and ON_STORE_FAILURE=closed")
         if not self._switching.acquire(timeout=SWITCH_TIMEOUT_S):
@@ -292,13 +298,13 @@ class FailoverStore:
         try:
             if self._mode is not Mode.REDIS:
                 started = self._monotonic()
-                verdict = self.local.claim(claim)
+                verdict = self.local.move(claim, to)
                 self.numbers.local_decisions += 1
                 self.numbers.local_seconds += self._monotonic() - started
                 return verdict
         finally:
             self._switching.release()
-        return self.claim(claim)  # Redis came back while we waited
+        return self.move(claim, to)  # Redis came back while we waited
 
     # Redis comes back
 

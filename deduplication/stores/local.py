@@ -82,13 +82,20 @@ class LocalStore(ABC):
     # Deciding alone
 
     def claim(self, claim: Claim) -> Verdict:
+        return self.move(claim, claim)
+
+    def move(self, claim: Claim, to: Claim) -> Verdict:
         with self._transaction():
-            known = self._known(claim)
-            return (
-                _answered_before(claim, known)
-                or self._settled(claim, self._stopped_at_a_gate(claim, known))
-                or self._reserve(claim, known)
+            known = self._known(to)
+            verdict = (
+                _answered_before(to, known)
+                or self._settled(to, self._stopped_at_a_gate(to, known))
+                or self._reserve(to, known)
             )
+            if not isinstance(verdict, InFlight):
+                for name in set(claim.names) - set(to.names):
+                    self._release_name(claim, name, None)
+            return verdict
 
     def commit(self, claim: Claim) -> bool:
         with self._transaction():

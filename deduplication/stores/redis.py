@@ -86,8 +86,12 @@ class RedisStore:
 
     def claim(self, claim: Claim, memory: Memory | None = None) -> Verdict:
         """With ``memory``, raises RedisLostMemory where Redis is no longer the one the server knows."""
+        return self.move(claim, claim, memory)
+
+    def move(self, claim: Claim, to: Claim, memory: Memory | None = None) -> Verdict:
         known = {"memory": memory.id, "seen_fence": memory.seen_fence} if memory else {}
-        return _verdict(json.loads(self._run("claim", claim, **known)))
+        dropped = tuple(name for name in claim.names if name not in to.names)
+        return _verdict(json.loads(self._run("claim", to, dropped, **known)))
 
     def commit(self, claim: Claim) -> bool:
         return bool(self._run("commit", claim))
@@ -124,7 +128,7 @@ class RedisStore:
         ]
         return News(memory_id, resets, entries[-1][0] if entries else cursor)
 
-    def _run(self, step: str, claim: Claim, **more: Any) -> Any:
+    def _run(self, step: str, claim: Claim, dropped: tuple[Name, ...] = (), **more: Any) -> Any:
         keys = self._common_keys()
         request = {
             "item": claim.item,
@@ -133,6 +137,7 @@ class RedisStore:
             "lease_ms": claim.lease_ms,
             "siblings": claim.labels,
             "names": [self._with_keys(name, keys, lists_siblings=claim.holds_siblings(name)) for name in claim.names],
+            "dropped": [self._with_keys(name, keys) for name in dropped] or None,
         }
         return self._call(step, keys, request | more)
 
@@ -187,6 +192,7 @@ class RedisStore:
                 "done": spelling.done,
                 "pending": spelling.pending,
                 "counts": spelling.counts,
+                "leased": spelling.leased,
                 "kept_ms": name.kept_ms,
                 **indexes,
             }

@@ -18,6 +18,7 @@ class Spelling:
     done: str | None = None
     pending: str | None = None
     counts: bool = False
+    leased: bool = False  # the keys end with the lease
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,10 @@ class Speller:
                 return Spelling(f"media:{name.value}", done="1", pending="pending")
             case Kind.CONTENT:
                 return Spelling(f"dedup:{name.scope}:{name.value}", done="1")
+            case Kind.DELIVERY:
+                return Spelling(f"delivered:{name.scope}:{name.value}", done="1", pending="pending")
             case Kind.LOCK:
-                return Spelling(f"lock:{name.scope}:{name.value}", done="1", pending="pending")
+                return Spelling(f"lock:{name.scope}:{name.value}", done="released", pending="held", leased=True)
 
     def visible(self, pattern: Pattern) -> list[tuple[Kind, str]]:
         """Where names may stand that another program marked: (kind, glob over keys)."""
@@ -56,6 +59,7 @@ class Speller:
             (Kind.SUBJECT_GROUP, f"ttl:subject_groups:{scope}:{value}"),
             (Kind.MEDIA, f"media:{value}"),
             (Kind.CONTENT, f"dedup:{scope}:{value}"),
+            (Kind.DELIVERY, f"delivered:{scope}:{value}"),
             (Kind.LOCK, f"lock:{scope}:{value}"),
         ]
         return [(kind, escape_glob(self.prefix) + glob) for kind, glob in globs if pattern.kind in (None, kind)]
@@ -71,7 +75,7 @@ class Speller:
                 return Name(kind, scope, value)
             case Kind.POST | Kind.MEDIA:
                 return Name(kind, "", text.split(":", 1)[1])
-            case Kind.CONTENT | Kind.LOCK:
+            case Kind.CONTENT | Kind.DELIVERY | Kind.LOCK:
                 _, scope, value = text.split(":", 2)
                 return Name(kind, scope, value)
 

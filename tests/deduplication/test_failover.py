@@ -75,15 +75,15 @@ def test_a_lost_reply_is_never_a_duplicate(
     server: FailoverStore, redis_server: RedisServer, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The claim reaches Redis, its reply is lost, the connection drops: asked again, the owner has what it claimed."""
-    redis_claim = RedisStore.claim
+    redis_move = RedisStore.move
 
     def claim_then_repair(self: RedisStore, *arguments: object) -> object:
         try:
-            return redis_claim(self, *arguments)  # type: ignore[arg-type]
+            return redis_move(self, *arguments)  # type: ignore[arg-type]
         finally:
             proxy.set(Fault.NONE)
 
-    monkeypatch.setattr(RedisStore, "claim", claim_then_repair)
+    monkeypatch.setattr(RedisStore, "move", claim_then_repair)
     proxy.set(Fault.CUT_AFTER_SEND)
     assert isinstance(server.claim(claim(1)), Claimed)
     assert redis_server.client.get("post:m1") == "pending", "the first request was executed"

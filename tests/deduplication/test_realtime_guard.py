@@ -343,7 +343,9 @@ def test_the_numbers_are_a_frozen_snapshot() -> None:
 # What must not stop a message
 
 
-@pytest.mark.parametrize("container", [None, "garbage", 42, [("tg:news", "1")], object()], ids=repr)
+@pytest.mark.parametrize(
+    "container", [None, "garbage", 42, [("tg:news", "1")], object()], ids=lambda each: type(each).__name__
+)
 @pytest.mark.parametrize(
     "ask",
     [

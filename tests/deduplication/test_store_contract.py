@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -273,3 +274,57 @@ def test_find_narrows_by_kind_scope_and_value(bench: Bench) -> None:
 
 def test_check_passes_while_the_store_works(bench: Bench) -> None:
     bench.store.check()
+
+
+OTHER_MEDIA = Name(Kind.MEDIA, "", "https://files.example/final", WEEK_MS)
+
+
+def test_a_claim_moves_to_another_name_in_one_step(bench: Bench) -> None:
+    raw, final = claim("a", EMAIL, POST, MEDIA), claim("a", EMAIL, POST, OTHER_MEDIA)
+    bench.store.claim(raw)
+    claimed(bench.store.move(raw, final))
+    assert states(bench, MEDIA) == set()
+    assert states(bench, OTHER_MEDIA) == {("", State.PENDING)}
+    assert bench.store.commit(final)
+    assert isinstance(bench.another.claim(claim("b", MEDIA, item="e2")), Claimed), "the raw name is free for others"
+    assert isinstance(bench.another.claim(claim("c", OTHER_MEDIA, item="e3")), Duplicate)
+
+
+def test_a_move_to_a_settled_name_settles_the_item_and_gives_the_old_name_back(bench: Bench) -> None:
+    bench.store.claim(claim("x", OTHER_MEDIA, item="e9"))
+    bench.store.commit(claim("x", OTHER_MEDIA, item="e9"))
+    raw, final = claim("a", EMAIL, POST, MEDIA), claim("a", EMAIL, POST, OTHER_MEDIA)
+    bench.store.claim(raw)
+    verdict = bench.store.move(raw, final)
+    assert isinstance(verdict, Duplicate)
+    assert (verdict.gate, verdict.original) == (Gate.MEDIA, "e9")
+    assert states(bench, POST) == {("f1", State.DONE)}
+    assert states(bench, MEDIA) == set()
+
+
+def test_a_move_to_a_name_another_holds_changes_nothing(bench: Bench) -> None:
+    bench.another.claim(claim("x", OTHER_MEDIA, item="e9"))
+    raw, final = claim("a", EMAIL, MEDIA), claim("a", EMAIL, OTHER_MEDIA)
+    bench.store.claim(raw)
+    assert isinstance(bench.store.move(raw, final), InFlight)
+    assert states(bench, MEDIA) == {("", State.PENDING)}
+    assert bench.store.commit(raw)
+
+
+def test_a_move_gives_back_only_what_the_owner_still_holds(bench: Bench) -> None:
+    raw, final = claim("stale", EMAIL, MEDIA), claim("stale", EMAIL, OTHER_MEDIA)
+    bench.store.claim(raw)
+    bench.advance(LEASE_MS + 1)
+    bench.another.claim(claim("heir", MEDIA, item="e2"))
+    bench.store.move(raw, final)
+    (record,) = bench.store.find(Pattern(MEDIA.kind, MEDIA.scope, MEDIA.value))
+    assert record.owner == "heir"
+
+
+def test_related_names_are_listed_but_not_claimed(bench: Bench) -> None:
+    delivery = Name(Kind.DELIVERY, "crm", "msg_1", WEEK_MS)
+    listing = replace(claim("a", EMAIL), related=(delivery,))
+    bench.store.claim(listing)
+    (record,) = bench.store.find(Pattern(value="e1"))
+    assert set(record.siblings) == {EMAIL.label, delivery.label}
+    assert states(bench, delivery) == set()

@@ -1,4 +1,4 @@
--- Reserves all names or none. Follows records.lua, which says what KEYS and ARGV hold; the names come in gate order.
+-- Reserves all names or none, and if it could, gives back request.dropped, which the same owner holds. Follows records.lua, which says what KEYS and ARGV hold; the names come in gate order.
 -- Returns JSON, one of
 --   {verdict: "claimed", fence, retries_left?}
 --   {verdict: "duplicate", gate, name, original?, first_seen_ms?}
@@ -6,13 +6,22 @@
 --   {verdict: "lost_memory"}                 this is not the memory the server knows (request.memory, request.seen_fence)
 --   {verdict: "restoring", retry_after_ms}   the servers are telling this memory what it lost
 
+local function give_back_dropped()
+  for _, name in ipairs(request.dropped or {}) do
+    local record = mine(name, read(name))
+    if record and record.state == 'pending' then save_free(name, record) end
+  end
+end
+
 local function duplicate(gate, label, original, first_seen_ms)
+  give_back_dropped()
   return cjson.encode({
     verdict = 'duplicate', gate = gate, name = label, original = original, first_seen_ms = first_seen_ms,
   })
 end
 
 local function claimed(fence, retries_left)
+  give_back_dropped()
   return cjson.encode({verdict = 'claimed', fence = fence, retries_left = retries_left})
 end
 

@@ -12,6 +12,7 @@
 --     done      the String's value when done
 --     pending   the String's value while pending (optional: then the String shows nothing)
 --     counts    true if the String shows the retries left while the name is free
+--     leased    true if the keys end with the lease
 --     kept_ms   how long it stays once done (absent = for ever)
 -- KEYS[1] is the counter of fencing numbers, KEYS[2] the Hash that says which memory this is (id, opens_ms), KEYS[3]
 -- the Stream of resets that the other servers follow. All times are milliseconds of this server's TIME.
@@ -98,10 +99,10 @@ local function save_done(name, record)
 end
 
 -- A String that says done for another fingerprint goes on saying so.
-local function show_undone(name, value)
+local function show_undone(name, value, kept_ms)
   if not name.done or is_done(name) then return end
   if value then
-    show(name, value, request.pending_kept_ms)
+    show(name, value, kept_ms)
   else
     redis.call('DEL', KEYS[name.decides])
   end
@@ -109,8 +110,9 @@ end
 
 local function save_pending(name, record, lease_ms)
   record.state, record.lease_until_ms = 'pending', now_ms + lease_ms
-  save_detail(name, record, request.pending_kept_ms)
-  if name.pending then show_undone(name, name.pending) end
+  local kept_ms = name.leased and lease_ms or request.pending_kept_ms
+  save_detail(name, record, kept_ms)
+  if name.pending then show_undone(name, name.pending, kept_ms) end
 end
 
 -- A free name is remembered only for the retries it has left.
@@ -122,7 +124,8 @@ local function save_free(name, record)
     redis.call('HDEL', KEYS[name.detail], field_of(name))
   end
   if name.pending then
-    show_undone(name, name.counts and record.retries_left and tostring(record.retries_left) or nil)
+    local shown = name.counts and record.retries_left and tostring(record.retries_left) or nil
+    show_undone(name, shown, request.pending_kept_ms)
   end
 end
 
