@@ -191,6 +191,13 @@ class FailoverStore:
         self.local.forget(wanted)
         return forgotten
 
+    def drop_lapsed(self, kind: Kind) -> int:
+        return self.local.drop_lapsed(kind)
+
+    def now_ms(self) -> int:
+        now_ms = self._on_redis(self._redis.now_ms) if self._mode is Mode.REDIS else None
+        return self.local.now_ms() if now_ms is None else now_ms
+
     def check(self) -> None:
         """Can an email be taken safely?"""
         if self._mode is Mode.REDIS:

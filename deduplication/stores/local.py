@@ -20,6 +20,7 @@ from deduplication.claims import (
     Duplicate,
     Gate,
     InFlight,
+    Kind,
     Name,
     Verdict,
 )
@@ -38,8 +39,11 @@ class LocalStore(ABC):
 
     def __init__(self, now_ms: ClockMs = system_clock_ms, retention_ms: int = WEEK_MS) -> None:
         """``retention_ms``: how long mirrored records are kept, whatever their own end."""
-        self.now_ms = now_ms
+        self._clock_ms = now_ms
         self._retention_ms = retention_ms
+
+    def now_ms(self) -> int:
+        return self._clock_ms()
 
     @abstractmethod
     def _transaction(self, *, durable: bool = True) -> AbstractContextManager[None]:
@@ -108,6 +112,14 @@ class LocalStore(ABC):
     def renew(self, claim: Claim) -> bool:
         with self._transaction():
             return all([self._renew_name(claim, name) for name in claim.names])
+
+    def drop_lapsed(self, kind: Kind) -> int:
+        pending = [record for record in self.find(Pattern(kind)) if record.state is State.PENDING]
+        with self._transaction():
+            lapsed = [r for r in pending if r.lease_until_ms <= self.now_ms() and r in self._records(r.name)]
+            for record in lapsed:
+                self._drop(record.name, record.fingerprint)
+            return len(lapsed)
 
     def _known(self, claim: Claim) -> Known:
         return {name: self._records(name) for name in claim.names}

@@ -246,11 +246,19 @@ class RedisStore:
             forgotten += self._call("forget", keys, {"names": [self._with_keys(name, keys) for name in batch]})
         return forgotten
 
+    def drop_lapsed(self, kind: Kind) -> int:
+        """Keys that are only leased expire by themselves; others may still be taken over, and keep their retries."""
+        return 0
+
+    def now_ms(self) -> int:
+        with translated_errors():
+            seconds, microseconds = self._client.time()
+        return int(seconds * 1000 + microseconds // 1000)
+
     def check(self) -> None:
         with translated_errors():
             opens_ms = self._client.hget(f"{self._prefix}memory", "opens_ms")
-            now_s = self._client.time()[0] if opens_ms else 0
-        if opens_ms and int(opens_ms) > now_s * 1000:
+        if opens_ms and int(opens_ms) > self.now_ms():
             raise RedisRestoring("redis: it has lost its memory and is being restored")
 
     def facts(self) -> Facts:

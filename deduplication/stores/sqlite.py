@@ -37,6 +37,34 @@ CREATE TABLE IF NOT EXISTS fence (number INTEGER NOT NULL);
 INSERT INTO fence SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM fence);
 CREATE TABLE IF NOT EXISTS memos (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
+# Names of the kind lock, as their users know them: one row for each lock ever taken, at most one of them active.
+# The triggers keep it in step with the names, in the same transaction.
+_LOCKS_SCHEMA = """
+CREATE TABLE IF NOT EXISTS publication_locks (
+    content_id TEXT NOT NULL, platform TEXT NOT NULL, server_id TEXT, owner TEXT NOT NULL, fence INTEGER NOT NULL,
+    created_ms INTEGER NOT NULL, expires_ms INTEGER NOT NULL,
+    status TEXT NOT NULL CHECK (status IN ('active', 'completed', 'failed', 'expired'))
+);
+CREATE UNIQUE INDEX IF NOT EXISTS one_active_lock ON publication_locks (content_id, platform) WHERE status = 'active';
+CREATE TRIGGER IF NOT EXISTS lock_taken AFTER INSERT ON names WHEN NEW.kind = 'lock' AND NEW.state = 'pending' BEGIN
+    UPDATE publication_locks SET status = 'expired'
+        WHERE content_id = NEW.value AND platform = NEW.scope AND status = 'active' AND owner <> NEW.owner;
+    UPDATE publication_locks SET expires_ms = NEW.lease_until_ms
+        WHERE content_id = NEW.value AND platform = NEW.scope AND status = 'active';
+    INSERT INTO publication_locks
+        SELECT NEW.value, NEW.scope, NEW.item, NEW.owner, NEW.fence, NEW.first_seen_ms, NEW.lease_until_ms, 'active'
+        WHERE changes() = 0;
+END;
+CREATE TRIGGER IF NOT EXISTS lock_completed AFTER INSERT ON names WHEN NEW.kind = 'lock' AND NEW.state = 'done' BEGIN
+    UPDATE publication_locks SET status = 'completed'
+        WHERE content_id = NEW.value AND platform = NEW.scope AND status = 'active';
+END;
+CREATE TRIGGER IF NOT EXISTS lock_dropped AFTER DELETE ON names WHEN OLD.kind = 'lock' BEGIN
+    UPDATE publication_locks
+        SET status = iif(expires_ms <= unixepoch() * 1000, 'expired', 'failed')
+        WHERE content_id = OLD.value AND platform = OLD.scope AND status = 'active';
+END;
+"""
 _COLUMNS = (
     "kind, scope, value, fingerprint, state, owner, item, fence, lease_until_ms, retries_left, first_seen_ms, "
     "gate, stopped_by, original, original_seen_ms, siblings, expires_ms, mirrored_ms"
@@ -48,6 +76,9 @@ _IS_ALIVE = "(expires_ms IS NULL OR expires_ms > :now) AND (mirrored_ms IS NULL 
 _COUNTS = "(state = 'done' OR (state = 'pending' AND lease_until_ms > :now))"
 _WAITS = f"mirrored_ms IS NULL AND {_COUNTS}"
 _COUNT_WAITING = f"SELECT count(*) FROM names WHERE {_WAITS}"  # noqa: S608 - constant text
+_PURGE_LAPSED_LOCKS = "DELETE FROM names WHERE kind = 'lock' AND state = 'pending' AND lease_until_ms <= ?"
+_PURGE_OLD_LOCKS = "DELETE FROM publication_locks WHERE status <> 'active' AND expires_ms <= ?"
+
 _MAY_PASS = {
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_LOCKED,
@@ -80,7 +111,7 @@ class SqliteStore(LocalStore):
         with _translated_errors():
             self._db = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
             self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
+            self._db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} {_LOCKS_SCHEMA} COMMIT;")
 
     @contextmanager
     def _transaction(self, *, durable: bool = True) -> Iterator[None]:
@@ -137,6 +168,8 @@ class SqliteStore(LocalStore):
             self._purged_ms = now_ms
             self._db.execute("DELETE FROM names WHERE expires_ms <= ?", (now_ms,))
             self._db.execute("DELETE FROM names WHERE mirrored_ms <= ?", (now_ms - self._retention_ms,))
+            self._db.execute(_PURGE_LAPSED_LOCKS, (now_ms,))
+            self._db.execute(_PURGE_OLD_LOCKS, (now_ms - self._retention_ms,))
 
     def read(self, names: Iterable[Name]) -> Iterator[Record]:
         with self._lock, _translated_errors():
