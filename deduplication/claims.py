@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 WEEK_MS = 7 * 24 * 3600 * 1000
@@ -103,7 +103,11 @@ class Claim:
 
     def holds_siblings(self, name: Name) -> bool:
         """The item's first name lists all others, so that one id is enough to find and forget them."""
-        return name.value == self.item and name.kind is Kind.EMAIL_ID
+        return name.is_own and name == self.names[0]
+
+    def without(self, labels: Collection[str]) -> Claim:
+        """What is left to settle if these names were left out."""
+        return replace(self, names=tuple(name for name in self.names if name.label not in labels))
 
     @property
     def labels(self) -> list[str]:
@@ -118,10 +122,14 @@ def in_gate_order(names: Iterable[Name]) -> tuple[Name, ...]:
 
 @dataclass(frozen=True)
 class Claimed:
-    """All names are reserved for the owner until the lease ends."""
+    """All names are reserved for the owner until the lease ends, but for those ``left_out``: media that are done.
+
+    Of an item with several media only those are new that no other item brought; it is stopped if all are known.
+    """
 
     fence: int
     retries_left: int | None
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

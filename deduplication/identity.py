@@ -31,9 +31,9 @@ def compute_post_key(email: Email) -> str:
     """
     chosen = email.event_id.strip() or _message_id(email)
     if chosen:
-        return _bounded(chosen)
+        return bounded_key(chosen)
     parts = (email.subject.strip(), email.date.strip(), email.sender_email)
-    return _bounded("::".join(parts)) if all(parts) else ""
+    return bounded_key("::".join(parts)) if all(parts) else ""
 
 
 def compute_fingerprint(email: Email) -> str:
@@ -61,7 +61,7 @@ def _message_id(email: Email) -> str:
     return email.message_id.strip().strip("<>").strip()
 
 
-def _bounded(key: str) -> str:
+def bounded_key(key: str) -> str:
     """Senders choose these: a megabyte of Message-ID must not become a megabyte of key."""
     return key if len(key) <= MAX_POST_KEY else f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"
 

@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
 from gunicorn.arbiter import Arbiter
@@ -20,6 +21,7 @@ except SettingsError as error:
 
 _host = f"[{_settings.host}]" if ":" in _settings.host else _settings.host
 bind = f"{_host}:{_settings.port}"
+raw_env = [f"SERVICE_STARTED_AT={datetime.now(UTC).isoformat()}"]  # the same for all workers, also restarted ones
 worker_class = "gthread"
 workers = _settings.web_concurrency
 threads = _settings.web_threads

@@ -9,6 +9,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator, model_validator
 
+from deduplication.media import DEFAULT_HOSTS, IDENTITY_PARAMETERS, MediaMode
 from deduplication.subject_group import DEFAULT_PATTERNS, GroupMode, SubjectPattern
 from orchestrator.settings import Settings, SettingsError, is_web_address
 
@@ -29,7 +30,10 @@ class _Model(BaseModel):
 
 
 class DestinationConfig(_Model):
+    """``content_window_s`` None: no content gate for emails, 72 hours for messages; 0: none at all."""
+
     url: str
+    content_window_s: Annotated[int, Field(ge=0, le=366 * 86_400)] | None = None
 
     @field_validator("url")
     @classmethod
@@ -42,7 +46,7 @@ class DestinationConfig(_Model):
 class Condition(_Model):
     """One of equals, contains and regex, on one field, accents and case folded."""
 
-    field: Literal["subject", "sender", "body", "provider"]
+    field: Literal["subject", "sender", "body", "provider", "source"]
     equals: str | None = None
     contains: str | None = None
     regex: str | None = None
@@ -65,8 +69,29 @@ class RouteConfig(_Model):
     name: str
     match: tuple[Condition, ...] = ()
     any: bool = False
-    destinations: Annotated[tuple[str, ...], Field(min_length=1, max_length=1)] | None = None
+    destinations: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     subject_groups: GroupMode | None = None
+    media: MediaMode = MediaMode.LISTED
+    realtime_only: bool = False
+
+    @field_validator("destinations")
+    @classmethod
+    def _check_each_once(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if value and len(set(value)) < len(value):
+            raise ValueError("takes each destination once")
+        return value
+
+
+class MediaConfig(_Model):
+    """``hosts`` replaces the shipped list, ``identity`` adds to the shipped table, ``resolve`` is empty by default."""
+
+    hosts: tuple[str, ...] = DEFAULT_HOSTS
+    identity: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    resolve: tuple[str, ...] = ()
+
+    @property
+    def identity_parameters(self) -> dict[str, tuple[str, ...]]:
+        return {**IDENTITY_PARAMETERS, **self.identity}
 
 
 class PatternConfig(_Model):
@@ -96,6 +121,7 @@ class Config(_Model):
     destinations: dict[_DestinationName, DestinationConfig] = Field(default_factory=dict)
     routes: tuple[RouteConfig, ...] = (UNSUBSCRIBE, EVERYTHING_ELSE)
     subject_patterns: tuple[PatternConfig, ...] | None = None
+    media: MediaConfig = MediaConfig()
 
     @property
     def patterns(self) -> tuple[SubjectPattern, ...]:

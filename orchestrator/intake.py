@@ -1,28 +1,29 @@
-"""The way of an email: route, claim, deliver, settle."""
+"""The way of an item: route, claim, deliver, settle."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
 from enum import StrEnum
 
-from deduplication.claims import Claim, Claimed, Duplicate, Gate, InFlight
-from deduplication.email import Email
+from deduplication.claims import Claim, Claimed, Duplicate, Gate, InFlight, Kind, Name, Verdict
 from deduplication.errors import DeduplicationError, StoreUnavailable
-from deduplication.identity import compute_canonical_id, compute_fingerprint, own_names
+from deduplication.media import MediaMode, delivery_links, media_name
+from deduplication.realtime_guard import RealtimeGuard
 from deduplication.stores.base import Store
 from deduplication.subject_group import SubjectPattern, generate_subject_group_id, group_name, month_of
-from orchestrator.delivery.webhook import DeliveryFailed, Destination, Webhook, webhook_id
+from orchestrator.delivery.dispatch import Dispatcher, Sent
+from orchestrator.item import Item
 from orchestrator.leases import LeaseKeeper
 from orchestrator.routing import Route, Router
 
 log = logging.getLogger(__name__)
 
-BODY_PREVIEW_CHARS = 200
 FIRST_RETRIES = 8
+MOST_MEDIA = 50  # one claim, one script: a newsletter of links must not make it a long one
 RETRY_AFTER_FAILURE_S = 10
 MAX_WAIT_FOR_ANOTHER_S = 10
 
@@ -33,6 +34,8 @@ class Status(StrEnum):
     ALREADY_PROCESSING = "already_processing"
     SKIPPED_SUBJECT_GROUP = "skipped_subject_group"
     SKIPPED_MEDIA = "skipped_media"
+    SKIPPED_CONTENT = "skipped_content"
+    SKIPPED_OLD = "skipped_old"
     RETRY_LATER = "retry_later"
 
 
@@ -40,15 +43,18 @@ _SKIPPED_AT = {
     Gate.IDENTITY: Status.ALREADY_PROCESSED,
     Gate.SUBJECT_GROUP: Status.SKIPPED_SUBJECT_GROUP,
     Gate.MEDIA: Status.SKIPPED_MEDIA,
+    Gate.CONTENT: Status.SKIPPED_CONTENT,
+    Gate.DELIVERY: Status.ALREADY_PROCESSED,
+    Gate.LOCK: Status.ALREADY_PROCESSED,
 }
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one email."""
+    """What became of one item."""
 
     status: Status
-    email_id: str
+    item_id: str
     subject_group: str | None = None
     reason: Duplicate | InFlight | None = None
     retry_after_s: int | None = None
@@ -56,12 +62,25 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Naming:
-    """What the names of an email depend on besides the email."""
+    """What the names of an item depend on besides the item."""
 
     tz: tzinfo
     patterns: Sequence[SubjectPattern]
     group_ttl_seconds: int
     ids_kept_ms: int | None
+    media_hosts: Collection[str]
+    identity_parameters: Mapping[str, Collection[str]]
+
+    def shared_names(self, item: Item, group: str | None, route: Route, now: datetime) -> tuple[Name, ...]:
+        """Those it has in common with other items: its subject group and its media."""
+        names = [group_name(group, month_of(self.tz, now), self.group_ttl_seconds)] if group else []
+        return (*names, *(media_name(link, self.identity_parameters) for link in self.media_links(item, route)))
+
+    def media_links(self, item: Item, route: Route) -> tuple[str, ...]:
+        if route.media is MediaMode.OFF:
+            return ()
+        found = delivery_links(item.links, route.media, self.media_hosts, self.identity_parameters)
+        return (*item.media, *found)[:MOST_MEDIA]
 
 
 @dataclass(frozen=True)
@@ -78,83 +97,102 @@ class Intake:
     store: Store
     leases: LeaseKeeper
     router: Router
-    destinations: Mapping[str, Destination]
+    dispatcher: Dispatcher
     naming: Naming
+    guard: RealtimeGuard
     sources: Sources
+    resolve: Callable[[str], str] = lambda url: url
 
-    def receive(self, email: Email) -> Outcome:
-        """Ends with the email delivered, recognised as a settled one, or given back for a retry."""
-        route = self.router.pick(email)
-        group = generate_subject_group_id(email.subject, self.naming.patterns, route.group_mode)
-        claim = self._claim_for(email, group)
+    def receive(self, item: Item) -> Outcome:
+        """Ends with the item delivered, recognised as a settled one, skipped with a reason, or given back."""
+        route = self.router.pick(item)
+        if route.realtime_only and not self.guard.is_new_message(item.moment, item.source):
+            log.info("item %s: older than the service, and its route takes new ones only", item.id)
+            return Outcome(Status.SKIPPED_OLD, item.id)
+        group = generate_subject_group_id(item.subject, self.naming.patterns, route.group_mode)
+        claim = self._claim_for(item, group, route)
         asked_at = self.sources.monotonic()
         try:
             verdict = self.store.claim(claim)
+            if isinstance(verdict, Claimed):
+                claim, verdict = self._moved_to_final_links(claim.without(verdict.left_out), verdict, item, route)
         except StoreUnavailable as error:
-            log.error("email %s: %s; asking for a retry", claim.item, error)
-            return Outcome(Status.RETRY_LATER, claim.item, group, retry_after_s=RETRY_AFTER_FAILURE_S)
+            log.error("item %s: %s; asking for a retry", item.id, error)
+            return Outcome(Status.RETRY_LATER, item.id, group, retry_after_s=RETRY_AFTER_FAILURE_S)
+        return self._follow(claim, verdict, item, route, asked_at)
+
+    def _follow(self, claim: Claim, verdict: Verdict, item: Item, route: Route, asked_at: float) -> Outcome:
+        group = next((name.value for name in claim.names if name.kind is Kind.SUBJECT_GROUP), None)
         match verdict:
             case Duplicate():
-                log.info("email %s: stopped at %s, repeats %s", claim.item, verdict.gate, verdict.original)
-                return Outcome(_SKIPPED_AT[verdict.gate], claim.item, group, verdict)
+                log.info("item %s: stopped at %s, repeats %s", item.id, verdict.gate, verdict.original)
+                return Outcome(_SKIPPED_AT[verdict.gate], item.id, group, verdict)
             case InFlight():
-                log.info("email %s: another request holds its %s", claim.item, verdict.gate)
-                return _in_flight(claim, group, verdict)
+                log.info("item %s: another request holds its %s", item.id, verdict.gate)
+                return _in_flight(item, group, verdict)
             case Claimed():
                 if not self._is_still_ours(claim, asked_at):
-                    log.warning("email %s: its lease ran out before it was sent", claim.item)
-                    return Outcome(Status.RETRY_LATER, claim.item, group, retry_after_s=RETRY_AFTER_FAILURE_S)
-                webhook = self._webhook(email, claim, group, route)
-                return self._deliver_and_settle(claim, verdict, webhook, route)
+                    log.warning("item %s: its lease ran out before it was sent", item.id)
+                    return Outcome(Status.RETRY_LATER, item.id, group, retry_after_s=RETRY_AFTER_FAILURE_S)
+                return self._deliver_and_settle(claim, verdict, item, route)
+
+    def _claim_for(self, item: Item, group: str | None, route: Route) -> Claim:
+        """With one destination everything is claimed in one step; with several, each of them is asked on its own."""
+        now = self.sources.now()
+        shared = self.naming.shared_names(item, group, route, now)
+        at_destinations = [self.dispatcher.names_at(destination, item) for destination in route.destinations_for(item)]
+        flat = tuple(name for names in at_destinations for name in names)
+        alone = len(at_destinations) == 1
+        return Claim(
+            item.id,
+            (*item.own_names, *shared, *(flat if alone else ())),
+            item.fingerprint,
+            self.sources.new_token(),
+            self.leases.lease_ms,
+            related=() if alone else flat,
+        )
+
+    def _moved_to_final_links(self, claim: Claim, claimed: Claimed, item: Item, route: Route) -> tuple[Claim, Verdict]:
+        """Where a link leads elsewhere in the end, the reservation follows it there."""
+        table = self.naming.identity_parameters
+        finals = {media_name(link, table): self.resolve(link) for link in self.naming.media_links(item, route)}
+        names = tuple(media_name(finals[name], table) if name in finals else name for name in claim.names)
+        if names == claim.names:
+            return claim, claimed
+        moved = replace(claim, names=names)
+        verdict = self.store.move(claim, moved)
+        if isinstance(verdict, InFlight):
+            self.store.release(claim, claimed.retries_left)
+        elif isinstance(verdict, Claimed):
+            log.info("item %s: reservation moved to where its links lead", item.id)
+            return moved.without(verdict.left_out), verdict
+        return moved, verdict
 
     def _is_still_ours(self, claim: Claim, asked_at: float) -> bool:
         """A process may be stopped for minutes at any line; after that, another may have taken over."""
         waited_ms = (self.sources.monotonic() - asked_at) * 1000
         return waited_ms < claim.lease_ms / 2 or self.store.renew(claim)
 
-    def _claim_for(self, email: Email, group: str | None) -> Claim:
-        names = own_names(email, self.naming.ids_kept_ms)
-        email_id = names[0].value
-        if group:
-            month = month_of(self.naming.tz, self.sources.now())
-            names.append(group_name(group, month, self.naming.group_ttl_seconds))
-        return Claim(email_id, tuple(names), compute_fingerprint(email), self.sources.new_token(), self.leases.lease_ms)
-
-    def _webhook(self, email: Email, claim: Claim, group: str | None, route: Route) -> Webhook:
-        return Webhook(
-            webhook_id(compute_canonical_id(email), claim.fingerprint, route.destination),
-            {
-                "email_id": claim.item,
-                "subject": email.clean_subject,
-                "sender": email.sender,
-                "sender_email": email.sender_email,
-                "date": email.date,
-                "received_at": self.sources.now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-                "body": email.body,
-                "body_preview": email.text[:BODY_PREVIEW_CHARS],
-                "subject_group": group,
-                "links": list(email.links),
-                "extra": dict(email.extra),
-            },
-        )
-
-    def _deliver_and_settle(self, claim: Claim, claimed: Claimed, webhook: Webhook, route: Route) -> Outcome:
-        group = webhook.payload["subject_group"]
-        delivered = False
+    def _deliver_and_settle(self, claim: Claim, claimed: Claimed, item: Item, route: Route) -> Outcome:
+        group = next((name.value for name in claim.names if name.kind is Kind.SUBJECT_GROUP), None)
+        received_at = self.sources.now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        enriched = replace(item, payload={**item.payload, "received_at": received_at, "subject_group": group})
+        destinations = route.destinations_for(item)
+        sent = Sent(complete=False)
         try:
             with self.leases.holding(claim):
-                self.destinations[route.destination].deliver(webhook)
-                delivered = True
-        except DeliveryFailed as failure:
-            log.warning("email %s: delivery failed: %s", claim.item, failure)
-            wait_s = max(RETRY_AFTER_FAILURE_S, failure.retry_after_s or 0)
-            return Outcome(Status.RETRY_LATER, claim.item, group, retry_after_s=wait_s)
+                if len(destinations) == 1:
+                    sent = self.dispatcher.send(enriched, destinations[0])
+                else:
+                    sent = self.dispatcher.send_to_each(enriched, destinations, self.sources.new_token)
         finally:
-            if not delivered:
+            if not sent.complete:
                 self._give_back(claim, claimed)
+        if not sent.complete:
+            wait_s = max(RETRY_AFTER_FAILURE_S, sent.retry_after_s or 0)
+            return Outcome(Status.RETRY_LATER, item.id, group, retry_after_s=wait_s)
         self._commit(claim)
-        log.info("email %s: delivered to %s as %s", claim.item, route.destination, webhook.webhook_id)
-        return Outcome(Status.PROCESSED, claim.item, group)
+        return Outcome(Status.SKIPPED_CONTENT if sent.reason else Status.PROCESSED, item.id, group, sent.reason)
 
     def _give_back(self, claim: Claim, claimed: Claimed) -> None:
         """The provider keeps the email, so the last retry is never used up."""
@@ -162,18 +200,18 @@ class Intake:
         try:
             self.store.release(claim, retries_left=max(1, before - 1))
         except DeduplicationError as error:
-            log.error("email %s: not released, its lease will end: %s", claim.item, error)
+            log.error("item %s: not released, its lease will end: %s", claim.item, error)
 
     def _commit(self, claim: Claim) -> None:
         """The delivery is done, so a failing commit must not make the provider send the email again."""
         try:
             if not self.store.commit(claim):
-                log.warning("email %s: another owner took over a name during the delivery", claim.item)
+                log.warning("item %s: another owner took over a name during the delivery", claim.item)
         except DeduplicationError as error:
             self.leases.owe_commit(claim)
-            log.error("email %s: delivered, but not yet marked as done: %s", claim.item, error)
+            log.error("item %s: delivered, but not yet marked as done: %s", claim.item, error)
 
 
-def _in_flight(claim: Claim, group: str | None, verdict: InFlight) -> Outcome:
+def _in_flight(item: Item, group: str | None, verdict: InFlight) -> Outcome:
     wait_s = min(MAX_WAIT_FOR_ANOTHER_S, -(-verdict.retry_after_ms // 1000))
-    return Outcome(Status.ALREADY_PROCESSING, claim.item, group, verdict, retry_after_s=max(1, wait_s))
+    return Outcome(Status.ALREADY_PROCESSING, item.id, group, verdict, retry_after_s=max(1, wait_s))

@@ -18,6 +18,9 @@ _DAY = re.compile(rf"{_MONTH.pattern}-\d\d|undated")
 _MONTHLY = re.compile(rf"({_MONTH.pattern}):(.+)", re.DOTALL)
 
 
+OWN_KINDS = (Kind.EMAIL_ID, Kind.POST)
+
+
 class Scope(StrEnum):
     EMAIL_ID = "email_id"
     SUBJECT_GROUP = "subject_group"
@@ -66,7 +69,8 @@ def reset(store: Store, request: Reset) -> int:
 def _names_of(store: Store, request: Reset) -> set[Name]:
     match request.scope:
         case Scope.EMAIL_ID:
-            return _with_siblings(store, store.find(Pattern(Kind.EMAIL_ID, value=request.value)))
+            found = [r for kind in OWN_KINDS for r in store.find(Pattern(kind, value=request.value))]
+            return _with_siblings(store, found)
         case Scope.DATE:
             return _with_siblings(store, store.find(Pattern(Kind.EMAIL_ID, scope=request.value)))
         case Scope.SUBJECT_GROUP:
@@ -78,8 +82,7 @@ def _names_of(store: Store, request: Reset) -> set[Name]:
         case Scope.MEDIA:
             return _with_emails(store, Pattern(Kind.MEDIA, value=request.value))
         case Scope.DESTINATION:
-            found = [store.find(Pattern(kind, request.value)) for kind in (Kind.CONTENT, Kind.LOCK)]
-            return {record.name for records in found for record in records}
+            return _of_destination(store, request.value)
         case Scope.ALL:
             return {record.name for record in store.find(Pattern())}
 
@@ -99,6 +102,13 @@ def _with_emails(store: Store, shared: Pattern) -> set[Name]:
     names = {record.name for record in store.find(shared)}
     labels = {name.label for name in names}
     if labels:
-        listing = [r for r in store.find(Pattern(Kind.EMAIL_ID)) if labels.intersection(r.siblings)]
+        listing = [r for kind in OWN_KINDS for r in store.find(Pattern(kind)) if labels.intersection(r.siblings)]
         names |= _with_siblings(store, listing)
     return names
+
+
+def _of_destination(store: Store, destination: str) -> set[Name]:
+    """What was sent there, and the emails themselves; what other destinations had stays as it is."""
+    kinds = (Kind.CONTENT, Kind.DELIVERY, Kind.LOCK)
+    names = {name for kind in kinds for name in _with_emails(store, Pattern(kind, destination))}
+    return {name for name in names if name.kind not in kinds or name.scope == destination}

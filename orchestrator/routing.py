@@ -1,4 +1,4 @@
-"""Which route an email takes: the first whose conditions hold."""
+"""Which route an item takes: the first whose conditions hold."""
 
 from __future__ import annotations
 
@@ -6,18 +6,26 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from deduplication.email import Email
+from deduplication.media import MediaMode
 from deduplication.subject_group import GroupMode, normalize_no_accents_lower_trim
 from orchestrator.config import Condition, RouteConfig
+from orchestrator.item import Item
 
 
 @dataclass(frozen=True)
 class Route:
-    """What happens to an email that takes it."""
+    """What happens to an item that takes it."""
 
     name: str
-    destination: str
+    destinations: tuple[str, ...]
     group_mode: GroupMode
+    media: MediaMode = MediaMode.LISTED
+    realtime_only: bool = False
+
+    def destinations_for(self, item: Item) -> tuple[str, ...]:
+        """A sender may ask for fewer of them, never for others; for none of them, for all."""
+        wanted = tuple(each for each in self.destinations if each in (item.destinations or ()))
+        return wanted or self.destinations
 
 
 class Router:
@@ -27,25 +35,24 @@ class Router:
         self._routes = routes
         self._defaults = defaults
 
-    def pick(self, email: Email) -> Route:
-        matched = next(route for route in self._routes if _matches(route, email))
+    def pick(self, item: Item) -> Route:
+        matched = next(route for route in self._routes if _matches(route, item))
         return Route(
             matched.name,
-            matched.destinations[0] if matched.destinations else self._defaults.destination,
+            matched.destinations or self._defaults.destinations,
             matched.subject_groups or self._defaults.group_mode,
+            matched.media,
+            matched.realtime_only,
         )
 
 
-_ATTRIBUTES = {"subject": "clean_subject", "sender": "sender_email", "body": "text", "provider": "provider"}
-
-
-def _matches(route: RouteConfig, email: Email) -> bool:
+def _matches(route: RouteConfig, item: Item) -> bool:
     combine = any if route.any else all
-    return not route.match or combine(_holds(condition, email) for condition in route.match)
+    return not route.match or combine(_holds(condition, item) for condition in route.match)
 
 
-def _holds(condition: Condition, email: Email) -> bool:
-    value = getattr(email, _ATTRIBUTES[condition.field])
+def _holds(condition: Condition, item: Item) -> bool:
+    value = item.fields[condition.field]
     folded = normalize_no_accents_lower_trim(value)
     if condition.regex is not None:
         return any(re.search(condition.regex, text, re.IGNORECASE) for text in (folded, value))

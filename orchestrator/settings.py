@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Self
 from urllib.parse import urlsplit
@@ -60,6 +61,9 @@ class Settings(BaseSettings):
     max_body_mb: float = Field(25, gt=0, le=1024, description="megabytes up to 1024")
     memory_limit_mb: int = Field(512, ge=1, description="megabytes")
     log_level: str = Field("INFO", description="DEBUG, INFO, WARNING or ERROR")
+    service_started_at: datetime | None = Field(
+        None, description="a date and time with its zone, such as 2026-11-16T09:00:00Z"
+    )
     host: str = Field("127.0.0.1", description="an address to listen on")
     port: int = Field(8000, ge=1, le=65535, description="1 to 65535")
     web_concurrency: int = Field(2, ge=1, le=64, description="1 to 64 worker processes")

@@ -11,6 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from deduplication.errors import DeduplicationError, StoreMisconfigured
+from deduplication.locks import PublicationLocks, new_server_id
+from deduplication.realtime_guard import RealtimeGuard
 from deduplication.redis_client import connect
 from deduplication.stores.base import Store
 from deduplication.stores.failover import FailoverStore
@@ -19,7 +21,9 @@ from deduplication.stores.memory import MemoryStore
 from deduplication.stores.redis import RedisStore
 from deduplication.stores.spelling import Speller
 from deduplication.stores.sqlite import SqliteStore
-from orchestrator.config import LOG_URL, Config, load_config
+from orchestrator.config import LOG_URL, Config, DestinationConfig, load_config
+from orchestrator.delivery.dispatch import Dispatcher, Place
+from orchestrator.delivery.resolution import LinkResolver
 from orchestrator.delivery.webhook import Destination, HttpDestination, LogDestination
 from orchestrator.health import HealthChecks
 from orchestrator.intake import Intake, Naming, Sources
@@ -42,6 +46,7 @@ class Service:
     store: Store
     intake: Intake
     health: HealthChecks
+    locks: PublicationLocks
 
     def close(self) -> None:
         self.intake.leases.close()
@@ -60,25 +65,25 @@ def build(settings: Settings, sources: Sources | None = None) -> Service:
     show_new(tokens)
     store = build_store(settings)
     leases = LeaseKeeper(store, settings.lease_ms)
+    sources = sources or system_sources()
+    dispatcher = Dispatcher(store, leases, _places(settings, config))
     intake = Intake(
         store=store,
         leases=leases,
         router=_router(settings, config),
-        destinations=_destinations(settings, config),
-        naming=Naming(
-            tz=settings.tz,
-            patterns=config.patterns,
-            group_ttl_seconds=settings.subject_group_ttl_seconds,
-            ids_kept_ms=settings.ids_kept_ms,
-        ),
-        sources=sources or system_sources(),
+        dispatcher=dispatcher,
+        naming=_naming(settings, config),
+        guard=RealtimeGuard(settings.service_started_at),
+        sources=sources,
+        resolve=LinkResolver(config.media.resolve).resolve,
     )
+    locks = PublicationLocks(store, new_server_id(), sources.new_token)
     health = HealthChecks(store, settings.memory_limit_mb)
     for warning in health.report().warnings:
         log.warning("WARNING: %s", warning)
     if isinstance(store, FailoverStore):
         store.start()
-    return Service(settings, tokens, store, intake, health)
+    return Service(settings, tokens, store, intake, health, locks)
 
 
 def make_data_dir(settings: Settings) -> None:
@@ -115,17 +120,30 @@ def _local_store(settings: Settings, path: Path) -> LocalStore:
 
 
 def _router(settings: Settings, config: Config) -> Router:
-    only_destination = next(iter(config.destinations))
-    return Router(config.routes, Route("default", only_destination, settings.subject_groups))
+    return Router(config.routes, Route("default", tuple(config.destinations), settings.subject_groups))
 
 
-def _destinations(settings: Settings, config: Config) -> Mapping[str, Destination]:
-    return {
-        name: LogDestination(_print)
-        if destination.url == LOG_URL
-        else HttpDestination(name, destination.url, pool_size=settings.web_threads)
-        for name, destination in config.destinations.items()
-    }
+def _naming(settings: Settings, config: Config) -> Naming:
+    return Naming(
+        tz=settings.tz,
+        patterns=config.patterns,
+        group_ttl_seconds=settings.subject_group_ttl_seconds,
+        ids_kept_ms=settings.ids_kept_ms,
+        media_hosts=config.media.hosts,
+        identity_parameters=config.media.identity_parameters,
+    )
+
+
+def _places(settings: Settings, config: Config) -> Mapping[str, Place]:
+    return {name: _place(name, each, settings.web_threads) for name, each in config.destinations.items()}
+
+
+def _place(name: str, config: DestinationConfig, pool_size: int) -> Place:
+    destination: Destination = LogDestination(_print)
+    if config.url != LOG_URL:
+        destination = HttpDestination(name, config.url, pool_size)
+    window_s = config.content_window_s
+    return Place(destination, None if window_s is None else window_s * 1000)
 
 
 def _print(text: str) -> None:

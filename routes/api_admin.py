@@ -7,6 +7,7 @@ from typing import Any
 from flask import Blueprint, jsonify, request
 
 from deduplication.errors import StoreUnavailable
+from deduplication.locks import PublicationLock
 from orchestrator.reset import InvalidReset, Reset, Scope, reset
 from orchestrator.wiring import Service
 from routes.auth import require_bearer
@@ -32,7 +33,28 @@ def admin_blueprint(service: Service) -> Blueprint:
             {"success": True, "status": "reset", "scope": wanted.scope, "dry_run": wanted.dry_run, "names": count}
         ), 200
 
+    @api_admin.get("/locks")
+    def active_locks() -> Answer:
+        try:
+            locks = service.locks.active_locks()
+        except StoreUnavailable as error:
+            return store_unavailable(error)
+        return jsonify({"success": True, "locks": [_shown(lock) for lock in locks]}), 200
+
     return api_admin
+
+
+def _shown(lock: PublicationLock) -> dict[str, Any]:
+    """Everything but the owner token, which is the key to it."""
+    return {
+        "id": lock.id,
+        "content_id": lock.content_id,
+        "platform": lock.platform,
+        "server_id": lock.server_id,
+        "fence": lock.fence,
+        "created": lock.created.isoformat(),
+        "expires": lock.expires.isoformat(),
+    }
 
 
 def _reset_request(document: dict[str, Any]) -> Reset:

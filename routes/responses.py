@@ -20,22 +20,45 @@ HTTP_STATUS = {
     Status.ALREADY_PROCESSED: 200,
     Status.SKIPPED_SUBJECT_GROUP: 200,
     Status.SKIPPED_MEDIA: 200,
+    Status.SKIPPED_CONTENT: 200,
+    Status.SKIPPED_OLD: 200,
     Status.ALREADY_PROCESSING: 503,
     Status.RETRY_LATER: 503,
 }
 
 
 def outcome(result: Outcome) -> Answer:
-    status = HTTP_STATUS[result.status]
-    body: dict[str, Any] = {"success": status == 200, "status": result.status, "email_id": result.email_id}
+    body = {"success": True, "status": "", "email_id": result.item_id} | _described(result)
+    return _with_retry_after(body, HTTP_STATUS[result.status], result.retry_after_s)
+
+
+def outcomes(results: list[dict[str, Any]], waits_s: list[int]) -> Answer:
+    """Of several items; accepted only if all are safe, and a retry of all repeats nothing."""
+    success = all(each["success"] or each["status"] == "invalid" for each in results)
+    body = {"success": all(each["success"] for each in results), "results": results}
+    return _with_retry_after(body, 200 if success else 503, max(waits_s, default=None))
+
+
+def described(result: Outcome, **more: str) -> dict[str, Any]:
+    """One of several items."""
+    return {"success": True, "status": "", "key": result.item_id, **more} | _described(result)
+
+
+def _described(result: Outcome) -> dict[str, Any]:
+    body: dict[str, Any] = {"success": HTTP_STATUS[result.status] == 200, "status": result.status}
     if result.subject_group:
         body["subject_group"] = result.subject_group
     if isinstance(result.reason, Duplicate):
         body["reason"] = _reason(result.reason)
-    if result.retry_after_s is None:
+    if result.retry_after_s is not None:
+        body["retry_after_s"] = result.retry_after_s
+    return body
+
+
+def _with_retry_after(body: dict[str, Any], status: int, retry_after_s: int | None) -> Answer:
+    if retry_after_s is None or status == 200:
         return jsonify(body), status
-    body["retry_after_s"] = result.retry_after_s
-    return jsonify(body), status, {"Retry-After": str(result.retry_after_s)}
+    return jsonify(body), status, {"Retry-After": str(retry_after_s)}
 
 
 def _reason(duplicate: Duplicate) -> dict[str, str | None]:

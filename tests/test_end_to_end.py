@@ -117,7 +117,7 @@ def test_after_a_reset_the_same_email_is_delivered_again(start_server: StartServ
         server = start_server(sink)
         email_id = server.post(email()).json()["email_id"]
         dry = server.reset(scope="email_id", value=email_id, dry_run=True).json()
-        assert dry["names"] == 4, "email id, canonical id, post key and subject group"
+        assert dry["names"] == 5, "email id, canonical id, post key, subject group and delivery record"
         assert server.post(email()).json()["status"] == "already_processed"
         assert server.reset(scope="email_id", value=email_id).json()["names"] == dry["names"]
         assert server.post(email()).json()["status"] == "processed"

@@ -39,7 +39,7 @@ def test_the_curl_lines_can_be_pasted(tmp_path: Path) -> None:
     assert first["email_id"] in README
     assert reset["success"] is True
     assert reset["dry_run"] is True
-    assert reset["names"] == 4
+    assert reset["names"] == 5
 
 
 def test_the_shown_mailonce_toml_is_what_ships(tmp_path: Path) -> None:

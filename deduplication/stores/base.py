@@ -6,7 +6,8 @@ A store remembers, for each name, who holds it and whether it is done. All times
 
   - ``Duplicate`` if a name of an earlier gate is done. An own name counts only where the fingerprints are equal or
     one of them is unknown. If a *shared* name (group, media) is done, the item is settled in the same step: its own
-    names become done, so that it is never asked about again.
+    names become done, so that it is never asked about again. Of several media all must be done; those that are
+    done otherwise are left out of the claim.
   - ``InFlight`` if another owner holds a name and its lease has not run out;
   - ``Claimed`` otherwise, with a fencing number higher than any given before.
 

@@ -251,10 +251,11 @@ class FailoverStore:
     def _followed(self, claim: Claim, to: Claim, verdict: Verdict) -> Verdict:
         """Redis has decided; the local store is told, and may object if this machine decided alone meanwhile."""
         match verdict:
-            case Claimed(fence=fence):
-                objection = self._mirror(lambda: self.local.note_claimed(to, fence))
+            case Claimed():
+                held = to.without(verdict.left_out)
+                objection = self._mirror(lambda: self.local.note_claimed(held, verdict.fence))
                 if objection is not None:
-                    self._on_redis(lambda: self._redis.release(to, None))
+                    self._on_redis(lambda: self._redis.release(held, None))
                     return objection
             case Duplicate(gate=gate) if gate is not Gate.IDENTITY:
                 self._mirror(lambda: self.local.note_skipped(to, verdict))

@@ -91,10 +91,12 @@ class LocalStore(ABC):
     def move(self, claim: Claim, to: Claim) -> Verdict:
         with self._transaction():
             known = self._known(to)
+            left_out = _known_media(to, known)
+            asked = to.without(left_out)
             verdict = (
-                _answered_before(to, known)
-                or self._settled(to, self._stopped_at_a_gate(to, known))
-                or self._reserve(to, known)
+                _answered_before(asked, known)
+                or self._settled(asked, self._stopped_at_a_gate(asked, known))
+                or self._reserve(asked, known, left_out)
             )
             if not isinstance(verdict, InFlight):
                 for name in set(claim.names) - set(to.names):
@@ -151,14 +153,14 @@ class LocalStore(ABC):
             self._settle_as_skipped(claim, verdict)
         return verdict
 
-    def _reserve(self, claim: Claim, known: Known) -> Claimed:
+    def _reserve(self, claim: Claim, known: Known, left_out: tuple[str, ...] = ()) -> Claimed:
         mine = [_mine(claim, name, known[name]) for name in claim.names]
         fence = mine[0].fence if mine[0] and all(mine) else self._next_fence()
         pending = [self._pending(claim, name, known[name], fence) for name in claim.names]
         for record in pending:
             self._save(record, PENDING_KEPT_MS)
         retries = [record.retries_left for record in pending if record.retries_left is not None]
-        return Claimed(fence, min(retries, default=None))
+        return Claimed(fence, min(retries, default=None), left_out)
 
     def _pending(self, claim: Claim, name: Name, known: list[Record], fence: int) -> Record:
         lease_until_ms = self.now_ms() + claim.lease_ms
@@ -300,6 +302,17 @@ def _answered_before(claim: Claim, known: Known) -> Verdict | None:
                 return Duplicate(mine.gate, mine.by or "", mine.original, mine.original_seen_ms)
             return Claimed(mine.fence, mine.retries_left)
     return None
+
+
+def _known_media(claim: Claim, known: Known) -> tuple[str, ...]:
+    """The media that other items brought, unless that is all there are: then they stop this one."""
+    media = [name for name in claim.names if name.kind is Kind.MEDIA]
+    done = [
+        name.label
+        for name in media
+        if any(record.state is State.DONE and record.owner != claim.owner for record in known[name])
+    ]
+    return tuple(done) if len(done) < len(media) else ()
 
 
 def _same_item(claim: Claim, name: Name, known: list[Record]) -> Iterator[Record]:

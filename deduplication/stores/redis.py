@@ -286,7 +286,7 @@ def _verdict(answer: dict[str, Any]) -> Verdict:
     if answer["verdict"] == "restoring":
         raise RedisRestoring(f"redis: being restored for another {answer['retry_after_ms']} ms")
     if answer["verdict"] == "claimed":
-        return Claimed(answer["fence"], answer.get("retries_left"))
+        return Claimed(answer["fence"], answer.get("retries_left"), tuple(answer.get("left_out", ())))
     gate, label = Gate(answer["gate"]), answer["name"]
     if answer["verdict"] == "in_flight":
         return InFlight(gate, label, answer["retry_after_ms"])

@@ -19,6 +19,13 @@ class InvalidPayload(Exception):
 
 
 def json_object(content_type: str | None, body: bytes) -> dict[str, Any]:
+    document = json_value(content_type, body)
+    if not isinstance(document, dict):
+        raise InvalidPayload("the body takes a JSON object")
+    return document
+
+
+def json_value(content_type: str | None, body: bytes) -> Any:
     media_type = (content_type or "").partition(";")[0].strip().lower()
     if media_type != "application/json" and not media_type.endswith("+json"):
         raise InvalidPayload("Content-Type takes application/json", http_status=415)
@@ -26,8 +33,6 @@ def json_object(content_type: str | None, body: bytes) -> dict[str, Any]:
         document = json.loads(body, parse_constant=_refuse_constant, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise InvalidPayload("the body is not valid JSON") from error
-    if not isinstance(document, dict):
-        raise InvalidPayload("the body takes a JSON object")
     if not _is_within(document, MAX_NESTING):
         raise InvalidPayload(f"the body takes at most {MAX_NESTING} levels of nesting")
     return document

@@ -257,8 +257,8 @@ def test_forget_says_how_many_names_it_knew(bench: Bench) -> None:
 
 
 def test_the_first_name_lists_its_siblings(bench: Bench) -> None:
-    bench.store.claim(claim("a", GROUP, POST, EMAIL, CANONICAL))
-    bench.store.commit(claim("a", GROUP, POST, EMAIL, CANONICAL))
+    bench.store.claim(claim("a", GROUP, EMAIL, POST, CANONICAL))
+    bench.store.commit(claim("a", GROUP, EMAIL, POST, CANONICAL))
     (record,) = bench.store.find(Pattern(value="e1"))
     assert {Name.from_label(label) for label in record.siblings} == {EMAIL, CANONICAL, POST, GROUP}
 
@@ -328,3 +328,18 @@ def test_related_names_are_listed_but_not_claimed(bench: Bench) -> None:
     (record,) = bench.store.find(Pattern(value="e1"))
     assert set(record.siblings) == {EMAIL.label, delivery.label}
     assert states(bench, delivery) == set()
+
+
+def test_an_item_with_a_known_and_a_new_medium_goes_on_with_the_new_one(bench: Bench) -> None:
+    bench.store.claim(claim("x", MEDIA, item="e9"))
+    bench.store.commit(claim("x", MEDIA, item="e9"))
+    both = claim("a", EMAIL, MEDIA, OTHER_MEDIA)
+    verdict = claimed(bench.store.claim(both))
+    assert verdict.left_out == (MEDIA.label,)
+    assert bench.store.claim(both) == verdict, "same owner, same answer"
+    assert bench.store.commit(both.without(verdict.left_out))
+    assert {r.item for r in bench.store.read([MEDIA])} == {"e9"}
+    assert {r.item for r in bench.store.read([OTHER_MEDIA])} == {"e1"}
+    again = bench.store.claim(claim("b", CANONICAL, MEDIA, OTHER_MEDIA, item="c1", fingerprint="g"))
+    assert isinstance(again, Duplicate), "now both are known"
+    assert again.gate is Gate.MEDIA

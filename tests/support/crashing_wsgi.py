@@ -68,9 +68,13 @@ class CrashingDestination:
 _settings = load_settings()
 configure_logging(_settings.log_level)
 _service = build(_settings)
+_places = {
+    name: replace(place, destination=CrashingDestination(place.destination))
+    for name, place in _service.intake.dispatcher.places.items()
+}
 _intake = replace(
     _service.intake,
     store=CrashingStore(_service.intake.store),
-    destinations={name: CrashingDestination(each) for name, each in _service.intake.destinations.items()},
+    dispatcher=replace(_service.intake.dispatcher, places=_places),
 )
 app = create_app(replace(_service, intake=_intake))

@@ -1,10 +1,12 @@
 -- Reserves all names or none, and if it could, gives back request.dropped, which the same owner holds. Follows records.lua, which says what KEYS and ARGV hold; the names come in gate order.
 -- Returns JSON, one of
---   {verdict: "claimed", fence, retries_left?}
+--   {verdict: "claimed", fence, retries_left?, left_out?}
 --   {verdict: "duplicate", gate, name, original?, first_seen_ms?}
 --   {verdict: "in_flight", gate, name, retry_after_ms}
 --   {verdict: "lost_memory"}                 this is not the memory the server knows (request.memory, request.seen_fence)
 --   {verdict: "restoring", retry_after_ms}   the servers are telling this memory what it lost
+
+local left_out = {}
 
 local function give_back_dropped()
   for _, name in ipairs(request.dropped or {}) do
@@ -22,7 +24,9 @@ end
 
 local function claimed(fence, retries_left)
   give_back_dropped()
-  return cjson.encode({verdict = 'claimed', fence = fence, retries_left = retries_left})
+  return cjson.encode({
+    verdict = 'claimed', fence = fence, retries_left = retries_left, left_out = #left_out > 0 and left_out or nil,
+  })
 end
 
 -- The oldest done record and the pending one longest held by another, of those that stand for the same item.
@@ -49,6 +53,21 @@ if request.memory then
     return cjson.encode({verdict = 'restoring', retry_after_ms = tonumber(opens_ms) - now_ms})
   end
 end
+
+-- Media that other items brought are left out, unless that is all there are: then they stop this one.
+local media, done_media = 0, {}
+for _, name in ipairs(request.names) do
+  if name.gate == 'media' then
+    local record = read(name)['-']
+    media = media + 1
+    if record and record.state == 'done' and record.owner ~= request.owner then done_media[name.label] = true end
+  end
+end
+local names = {}
+for _, name in ipairs(request.names) do
+  if done_media[name.label] then left_out[#left_out + 1] = name.label else names[#names + 1] = name end
+end
+if #left_out < media then request.names = names else left_out = {} end
 
 local known = {}
 for i, name in ipairs(request.names) do known[i] = read(name) end

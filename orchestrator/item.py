@@ -1,0 +1,106 @@
+"""What comes in, email or message, as the way through the service needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from deduplication.claims import Name
+from deduplication.email import Email
+from deduplication.identity import compute_canonical_id, compute_fingerprint, own_names
+from deduplication.message import Message
+
+BODY_PREVIEW_CHARS = 200
+
+
+@dataclass(frozen=True)
+class Item:
+    """``key`` is the same in whatever notation the item comes: webhook ids are made of it.
+
+    ``media`` are links known to be media, ``links`` those that may be. ``fields`` is what routes may ask about,
+    ``destinations`` the only ones the sender wants (None: all of the route).
+    """
+
+    id: str
+    key: str
+    own_names: tuple[Name, ...]
+    fingerprint: str
+    text: str
+    links: tuple[str, ...]
+    fields: Mapping[str, str]
+    payload: Mapping[str, Any]
+    media: tuple[str, ...] = ()
+    moment: datetime | None = None
+    source: str = ""
+    subject: str = ""
+    is_message: bool = False
+    destinations: tuple[str, ...] | None = None
+
+
+def email_item(email: Email, ids_kept_ms: int | None) -> Item:
+    names = own_names(email, ids_kept_ms)
+    return Item(
+        id=names[0].value,
+        key=compute_canonical_id(email),
+        own_names=tuple(names),
+        fingerprint=compute_fingerprint(email),
+        text=email.text,
+        links=email.links,
+        fields={
+            "subject": email.clean_subject,
+            "sender": email.sender_email,
+            "body": email.text,
+            "provider": email.provider,
+            "source": "",
+        },
+        payload={
+            "email_id": names[0].value,
+            "subject": email.clean_subject,
+            "sender": email.sender,
+            "sender_email": email.sender_email,
+            "date": email.date,
+            "body": email.body,
+            "body_preview": email.text[:BODY_PREVIEW_CHARS],
+            "links": list(email.links),
+            "extra": dict(email.extra),
+        },
+        moment=email.date_utc,
+        subject=email.subject,
+    )
+
+
+def message_item(message: Message) -> Item:
+    return Item(
+        id=message.key,
+        key=message.key,
+        own_names=(message.name_to_claim,),
+        fingerprint=message.fingerprint,
+        text=message.text,
+        links=message.links,
+        media=message.media,
+        fields={
+            "subject": message.title,
+            "sender": "",
+            "body": message.text,
+            "provider": "message",
+            "source": message.source,
+        },
+        payload={
+            "message_key": message.key,
+            "source": message.source,
+            "id": message.id,
+            "title": message.title,
+            "text": message.text,
+            "date": message.date,
+            "url": message.url,
+            "permalink": message.permalink,
+            "media": list(message.media),
+            "links": list(message.links),
+        },
+        moment=message.moment,
+        source=message.source,
+        is_message=True,
+        destinations=message.destinations,
+    )

@@ -1,0 +1,188 @@
+"""Posts and media, scenario by scenario, over every store."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deduplication.reservations import Batch, Reservations, Reserved, Skipped, compute_post_key
+from deduplication.stores.base import Store
+from tests.support.redis_server import RedisServer
+from tests.support.stores import STORES, Bench, open_bench
+
+LEASE_MS = 60_000
+RAW, FINAL = "https://short.example/x", "https://files.example/final"
+_tokens = map("token {}".format, itertools.count())
+
+
+@pytest.fixture(params=STORES)
+def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
+    needs_redis = request.param in ("redis", "failover")
+    server: RedisServer | None = request.getfixturevalue("redis_server") if needs_redis else None
+    with open_bench(request.param, tmp_path, server) as bench:
+        yield bench
+
+
+def reservations(store: Store, finals: dict[str, str] | None = None) -> Reservations:
+    return Reservations(store, lambda: next(_tokens), LEASE_MS, lambda url: (finals or {}).get(url, url))
+
+
+def reserved(outcome: Reserved | Skipped) -> Reserved:
+    assert isinstance(outcome, Reserved), outcome
+    return outcome
+
+
+def skipped(outcome: Reserved | Skipped) -> Skipped:
+    assert isinstance(outcome, Skipped), outcome
+    return outcome
+
+
+@pytest.mark.parametrize(
+    ("post", "key"),
+    [
+        ({"name": "t3_a", "id": "a", "url": "https://x.example"}, "t3_a"),
+        ({"id": 42, "permalink": "/r/a"}, "42"),
+        ({"permalink": "/r/a/1/?x=1#y", "url": "https://x.example"}, "/r/a/1/"),
+        ({"url": "https://x.example/a?b=1#c"}, "https://x.example/a"),
+        ({"title": "T", "created_utc": 5}, "T::5"),
+        ({"title": "T"}, ""),
+        ({"name": " ", "id": None}, ""),
+    ],
+)
+def test_the_post_key_is_the_first_present(post: dict[str, Any], key: str) -> None:
+    assert compute_post_key(post) == key
+
+
+def test_a_post_goes_from_pending_to_processed(bench: Bench) -> None:
+    mine = reserved(reservations(bench.store).reserve("p1", ["https://a.example/1?x=1"]))
+    assert reservations(bench.another).state_of("p1") == "pending"
+    assert reservations(bench.store).published(mine)
+    assert reservations(bench.another).state_of("p1") == "0"
+
+
+@pytest.mark.parametrize(("publishes", "state"), [(False, "pending"), (True, "0")])
+def test_a_pending_and_a_processed_post_are_skipped_with_a_line_that_names_key_and_state(
+    bench: Bench, caplog: pytest.LogCaptureFixture, publishes: bool, state: str
+) -> None:
+    caplog.set_level(logging.INFO)
+    mine = reserved(reservations(bench.store).reserve("p1"))
+    if publishes:
+        reservations(bench.store).published(mine)
+    again = skipped(reservations(bench.another).reserve("p1"))
+    assert (again.name.value, again.state, again.settled) == ("p1", state, publishes)
+    assert f"post:p1 is {state}" in caplog.text
+
+
+def test_the_retries_left_feed_the_next_try(bench: Bench) -> None:
+    mine = reserved(reservations(bench.store).reserve("p1"))
+    assert mine.retries_left is None
+    reservations(bench.store).failed(mine, retries_left=3)
+    assert reservations(bench.another).state_of("p1") == "3"
+    assert reserved(reservations(bench.another).reserve("p1")).retries_left == 3
+
+
+def test_the_same_post_twice_in_a_batch_is_skipped_without_asking_the_store(bench: Bench) -> None:
+    batch = Batch()
+    mine = reserved(reservations(bench.store).reserve("p1", batch=batch))
+    reservations(bench.store).failed(mine)
+    assert skipped(reservations(bench.store).reserve("p1", batch=batch)).state == "seen in this batch"
+    assert reservations(bench.store).state_of("p1") is None
+
+
+def test_a_medium_seen_in_the_batch_marks_the_post_processed(bench: Bench) -> None:
+    batch = Batch()
+    reserved(reservations(bench.store).reserve("p1", ["https://a.example/1?x=1"], batch))
+    assert skipped(reservations(bench.store).reserve("p2", ["https://A.example/1/"], batch)).settled
+    assert reservations(bench.another).state_of("p2") == "0"
+
+
+def test_a_post_whose_medium_is_published_is_marked_processed(bench: Bench) -> None:
+    mine = reserved(reservations(bench.store).reserve("p1", ["https://a.example/1"]))
+    reservations(bench.store).published(mine)
+    other = skipped(reservations(bench.another).reserve("p2", ["https://a.example/1#top"]))
+    assert (other.name.value, other.state, other.settled) == ("https://a.example/1", "1", True)
+    assert reservations(bench.store).state_of("p2") == "0"
+
+
+def test_a_post_whose_medium_is_pending_elsewhere_waits(bench: Bench) -> None:
+    mine = reserved(reservations(bench.store).reserve("p1", ["https://a.example/1"]))
+    assert not skipped(reservations(bench.another).reserve("p2", ["https://a.example/1"])).settled
+    reservations(bench.store).failed(mine)
+    reserved(reservations(bench.another).reserve("p2", ["https://a.example/1"]))
+
+
+def test_failure_releases_post_and_medium(bench: Bench) -> None:
+    mine = reserved(reservations(bench.store).reserve("p1", ["https://a.example/1"]))
+    assert reservations(bench.store).failed(mine, retries_left=2)
+    reserved(reservations(bench.another).reserve("p1", ["https://a.example/1"]))
+
+
+def test_a_crashed_reservation_is_taken_over_once_its_lease_is_gone(bench: Bench) -> None:
+    crashed = reserved(reservations(bench.store).reserve("p1", ["https://a.example/1"]))
+    skipped(reservations(bench.another).reserve("p1", ["https://a.example/1"]))
+    bench.advance(LEASE_MS + 1)
+    heir = reserved(reservations(bench.another).reserve("p1", ["https://a.example/1"]))
+    assert reservations(bench.store).published(crashed) is False
+    assert reservations(bench.another).published(heir)
+
+
+def test_a_reservation_moves_from_the_raw_link_to_the_final_one(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    mine = reserved(reservations(bench.store, {RAW: FINAL}).reserve("p1", [RAW]))
+    assert "moved" in caplog.text
+    reservations(bench.store).published(mine)
+    assert skipped(reservations(bench.another).reserve("p2", [FINAL])).settled
+    reserved(reservations(bench.another).reserve("p3", [RAW]))
+
+
+def test_a_final_link_that_is_published_marks_the_post_processed_and_frees_the_raw_one(bench: Bench) -> None:
+    reservations(bench.store).published(reserved(reservations(bench.store).reserve("p1", [FINAL])))
+    assert skipped(reservations(bench.another, {RAW: FINAL}).reserve("p2", [RAW])).settled
+    assert reservations(bench.store).state_of("p2") == "0"
+    reserved(reservations(bench.store).reserve("p3", [RAW]))
+
+
+def test_a_final_link_that_another_holds_gives_everything_back(bench: Bench) -> None:
+    reserved(reservations(bench.store).reserve("p1", [FINAL]))
+    assert not skipped(reservations(bench.another, {RAW: FINAL}).reserve("p2", [RAW])).settled
+    reserved(reservations(bench.store).reserve("p3", [RAW]))
+    reserved(reservations(bench.store).reserve("p2"))
+
+
+def test_of_two_servers_that_move_to_the_same_final_link_one_wins(bench: Bench) -> None:
+    barrier = threading.Barrier(2)
+
+    def reserve(number: int) -> Reserved | Skipped:
+        def resolve(_: str) -> str:
+            barrier.wait()
+            return FINAL
+
+        store = (bench.store, bench.another)[number]
+        mine = Reservations(store, lambda: f"server {number}", LEASE_MS, resolve)
+        return mine.reserve(f"p{number}", [f"https://short.example/{number}"])
+
+    with ThreadPoolExecutor(2) as servers:
+        outcomes = list(servers.map(reserve, range(2)))
+    assert sum(isinstance(each, Reserved) for each in outcomes) == 1
+    (loser,) = [each for each in outcomes if isinstance(each, Skipped)]
+    assert not loser.settled
+
+
+def test_redis_shows_the_states_as_their_users_know_them(redis_server: RedisServer, tmp_path: Path) -> None:
+    with open_bench("redis", tmp_path, redis_server) as bench:
+        client, mine = redis_server.client, reservations(bench.store)
+        first = reserved(mine.reserve("p1", ["https://a.example/1"]))
+        assert (client.get("post:p1"), client.get("media:https://a.example/1")) == ("pending", "pending")
+        mine.failed(first, retries_left=2)
+        assert (client.get("post:p1"), client.get("media:https://a.example/1")) == ("2", None)
+        mine.published(reserved(mine.reserve("p1", ["https://a.example/1"])))
+        assert (client.get("post:p1"), client.get("media:https://a.example/1")) == ("0", "1")
+        for key in ("post:p1", "media:https://a.example/1"):
+            assert 604_700 < client.ttl(key) <= 604_800

@@ -1,0 +1,160 @@
+"""POST /api/ingress/message: posts and chat messages go the same way as emails."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.routes.conftest import App, StartApp, bearer
+from tests.support.redis_server import RedisServer
+from tests.support.server import INGRESS_TOKEN
+from tests.support.sink import Reply, Sink
+
+
+def post(app: App, payload: object, token: str = INGRESS_TOKEN) -> Any:
+    return app.http.post("/api/ingress/message", json=payload, headers=bearer(token))
+
+
+def statuses(app: App, payload: object) -> list[str]:
+    return [each["status"] for each in post(app, payload).get_json()["results"]]
+
+
+def message(number: int, **fields: Any) -> dict[str, Any]:
+    return {"source": "tg:news", "id": number, "text": f"Message number {number} says something", **fields}
+
+
+def test_one_message_or_a_list_each_gets_its_own_verdict_in_order(app: App, sink: Sink) -> None:
+    assert statuses(app, message(1)) == ["processed"]
+    answer = post(app, [message(2), message(1), {"text": "no id"}, "no object", message(3)])
+    assert answer.status_code == 200
+    body = answer.get_json()
+    assert body["success"] is False
+    assert [each["status"] for each in body["results"]] == [
+        "processed",
+        "already_processed",
+        "invalid",
+        "invalid",
+        "processed",
+    ]
+    assert body["results"][2]["field"] == "id"
+    assert body["results"][0]["key"] == "tg:news:2"
+    assert len(sink.received) == 3
+
+
+def test_the_webhook_carries_the_message(app: App, sink: Sink) -> None:
+    post(
+        app,
+        message(1, title="T", date="2026-11-16T09:00:00Z", url="https://t.me/news/1", media=["https://a.example/1"]),
+    )
+    payload = sink.received[0].payload
+    assert (payload["source"], payload["id"], payload["title"]) == ("tg:news", "1", "T")
+    assert payload["text"] == "Message number 1 says something"
+    assert payload["media"] == ["https://a.example/1"]
+    assert payload["received_at"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ({"source": "tg:a", "id": 1}, {"source": "tg:b", "id": 1}, "processed"),
+        ({"source": "tg:a", "id": 1}, {"source": "tg:a", "id": "1"}, "already_processed"),
+        ({"name": "t3_x", "id": 1}, {"name": "t3_x", "id": 2}, "already_processed"),
+        ({"permalink": "/r/a/1?x=1#y"}, {"permalink": "/r/a/1"}, "already_processed"),
+        ({"url": "https://a.example/1?utm=2"}, {"url": "https://a.example/1"}, "already_processed"),
+        ({"title": "T", "created_utc": 5}, {"title": "T", "created_utc": 5.0}, "already_processed"),
+        ({"title": "T", "created_utc": 5}, {"title": "T", "created_utc": 6}, "processed"),
+    ],
+)
+def test_a_message_is_recognised_by_its_key(app: App, first: Any, second: Any, expected: str) -> None:
+    assert statuses(app, [first, second]) == ["processed", expected]
+
+
+def test_the_same_words_to_the_same_destination_are_one_message(app: App, sink: Sink) -> None:
+    words = "One two three four five six seven eight nine ten"
+    both = [message(1, text=f"{words} eleven"), message(2, text=f"{words.upper()}! twelve", source="vk:group")]
+    assert statuses(app, both) == ["processed", "skipped_content"]
+    assert statuses(app, [message(3, text="🎉"), message(4, text="🎉"), message(5, text="")]) == ["processed"] * 3
+    assert len(sink.received) == 4
+
+
+def test_a_medium_is_published_once(app: App, sink: Sink) -> None:
+    first = message(1, media=["https://i.redd.it/a.jpg?width=1"])
+    again = message(2, media=["https://I.redd.it/a.jpg"])
+    assert statuses(app, [first, again]) == ["processed", "skipped_media"]
+    assert len(sink.received) == 1
+
+
+def test_a_message_that_could_not_be_delivered_makes_the_request_come_again_and_repeats_nothing(
+    start_app: StartApp,
+) -> None:
+    with Sink(Reply(200), Reply(500)) as sink:
+        app = start_app(webhook_url=sink.url)
+        messages = [message(1), message(2), message(3)]
+        answer = post(app, messages)
+        assert answer.status_code == 503
+        assert answer.headers["Retry-After"]
+        assert [each["status"] for each in answer.get_json()["results"]] == ["processed", "retry_later", "processed"]
+        assert statuses(app, messages) == ["already_processed", "processed", "already_processed"]
+        assert len(sink.accepted) == 3
+
+
+def test_a_bad_message_alone_is_not_sent_again_for_ever(app: App) -> None:
+    assert post(app, [{"id": ["x"]}]).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"source": 5}, "source"),
+        ({"text": ["x"]}, "text"),
+        ({"id": {}}, "id"),
+        ({"id": True}, "id"),
+        ({"media": "https://a"}, "media"),
+        ({"media": [1]}, "media"),
+        ({"destinations": ["nowhere"]}, "destinations"),
+    ],
+)
+def test_a_wrong_field_is_named(app: App, fields: dict[str, Any], field: str) -> None:
+    (result,) = post(app, message(1) | fields).get_json()["results"]
+    assert (result["status"], result["field"]) == ("invalid", field)
+
+
+def test_more_than_a_thousand_are_refused_before_any_is_taken(app: App, sink: Sink) -> None:
+    answer = post(app, [message(number) for number in range(1001)])
+    assert (answer.status_code, answer.get_json()["status"]) == (400, "invalid")
+    assert sink.received == []
+
+
+def test_messages_need_the_token(app: App) -> None:
+    assert post(app, message(1), token="wrong-token-wrong").status_code == 401
+
+
+def test_old_messages_are_skipped_on_a_realtime_route_and_vk_without_a_date_counts_as_old(
+    start_app: StartApp, sink: Sink, tmp_path: Any
+) -> None:
+    path = tmp_path / "realtime.toml"
+    path.write_text("[[routes]]\nname = 'now'\nrealtime_only = true\n")
+    app = start_app(webhook_url=sink.url, mailonce_config=path, service_started_at="2026-11-16T12:00:00Z")
+    sent = [
+        message(1, date="2026-11-16T11:00:00Z"),
+        message(2, date="2026-11-16T13:00:00Z"),
+        message(3),
+        message(4, source="vk:group"),
+        message(5, created_utc=1_999_999_999),
+    ]
+    assert statuses(app, sent) == ["skipped_old", "processed", "processed", "skipped_old", "processed"]
+
+
+def test_an_operator_sees_the_messages_names_in_redis(
+    start_app: StartApp, sink: Sink, redis_server: RedisServer
+) -> None:
+    app = start_app(webhook_url=sink.url, redis_url=redis_server.url)
+    post(app, message(1, media=["https://a.example/1.jpg"]))
+    client = redis_server.client
+    assert client.get("post:tg:news:1") == "0"
+    assert client.get("media:https://a.example/1.jpg") == "1"
+    (content,) = map(str, client.scan_iter("dedup:default:*"))
+    assert 0 < client.ttl(content) <= 259_200
+    assert app.reset({"scope": "email_id", "value": "tg:news:1"}).get_json()["names"] == 4
+    assert statuses(app, message(1, media=["https://a.example/1.jpg"])) == ["processed"]
