@@ -75,7 +75,7 @@ _DELETE = "DELETE FROM names WHERE kind = ? AND scope = ? AND value = ?"
 _IS_ALIVE = "(expires_ms IS NULL OR expires_ms > :now) AND (mirrored_ms IS NULL OR mirrored_ms > :now - :retention)"
 _COUNTS = "(state = 'done' OR (state = 'pending' AND lease_until_ms > :now))"
 _WAITS = f"mirrored_ms IS NULL AND {_COUNTS}"
-_COUNT_WAITING = f"SELECT count(*) FROM names WHERE {_WAITS}"  # noqa: S608 - constant text
+_COUNT_WAITING = f"SELECT count(*) FROM names WHERE {_IS_ALIVE} AND {_WAITS}"  # noqa: S608 - constant text
 _PURGE_LAPSED_LOCKS = "DELETE FROM names WHERE kind = 'lock' AND state = 'pending' AND lease_until_ms <= ?"
 _PURGE_OLD_LOCKS = "DELETE FROM publication_locks WHERE status <> 'active' AND expires_ms <= ?"
 
@@ -141,9 +141,11 @@ class SqliteStore(LocalStore):
             self._lock.release()
 
     def _rows(self, where: str, **values: object) -> list[Record]:
-        times = {"now": self.now_ms(), "retention": self._retention_ms}
-        rows = self._db.execute(f"{_SELECT} WHERE {_IS_ALIVE} AND {where}", times | values)
+        rows = self._db.execute(f"{_SELECT} WHERE {_IS_ALIVE} AND {where}", self._times() | values)
         return [_record(row) for row in rows]
+
+    def _times(self) -> dict[str, object]:
+        return {"now": self.now_ms(), "retention": self._retention_ms}
 
     def _records(self, name: Name) -> list[Record]:
         return self._rows(
@@ -205,7 +207,7 @@ class SqliteStore(LocalStore):
 
     def waiting_count(self) -> int:
         with self._lock, _translated_errors():
-            return int(self._db.execute(_COUNT_WAITING, {"now": self.now_ms()}).fetchone()[0])
+            return int(self._db.execute(_COUNT_WAITING, self._times()).fetchone()[0])
 
     def known(self) -> Iterator[list[Record]]:
         last = ("", "", "", "")

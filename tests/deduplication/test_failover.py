@@ -164,6 +164,15 @@ def test_what_was_decided_alone_is_merged_before_redis_decides_again(
     assert client.get("post:m2") == "0"
 
 
+def test_what_expired_while_redis_was_away_waits_no_longer(server: FailoverStore, proxy: Proxy) -> None:
+    proxy.set(Fault.REFUSE)
+    settle(server, 1, Name(Kind.LOCK, "crm", "e1", kept_ms=1))
+    time.sleep(0.005)
+    assert server.situation().waiting == 2
+    come_back(proxy, server)
+    assert server.situation().waiting == 0
+
+
 def test_a_fingerprint_is_merged_with_its_name(server: FailoverStore, proxy: Proxy) -> None:
     proxy.set(Fault.REFUSE)
     settle(server, 1)
