@@ -67,7 +67,6 @@ class Naming:
     tz: tzinfo
     patterns: Sequence[SubjectPattern]
     group_ttl_seconds: int
-    ids_kept_ms: int | None
     media_hosts: Collection[str]
     identity_parameters: Mapping[str, Collection[str]]
 

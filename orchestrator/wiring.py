@@ -128,7 +128,6 @@ def _naming(settings: Settings, config: Config) -> Naming:
         tz=settings.tz,
         patterns=config.patterns,
         group_ttl_seconds=settings.subject_group_ttl_seconds,
-        ids_kept_ms=settings.ids_kept_ms,
         media_hosts=config.media.hosts,
         identity_parameters=config.media.identity_parameters,
     )

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.support.redis_server import RedisServer
+from tests.support.stores import STORES, Bench, open_bench
 
 
 @pytest.fixture(scope="session")
@@ -19,3 +21,12 @@ def redis_server(redis_process: RedisServer) -> RedisServer:
     """A real Redis, emptied."""
     redis_process.client.flushall()
     return redis_process
+
+
+@pytest.fixture(params=STORES)
+def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
+    """Every store in turn."""
+    needs_redis = request.param in ("redis", "failover")
+    server: RedisServer | None = request.getfixturevalue("redis_server") if needs_redis else None
+    with open_bench(request.param, tmp_path, server) as bench:
+        yield bench

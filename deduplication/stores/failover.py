@@ -143,9 +143,13 @@ class FailoverStore:
 
     def move(self, claim: Claim, to: Claim) -> Verdict:
         if self._mode is Mode.REDIS:
+            asked_ms = self.local.now_ms()
             verdict = self._on_redis(lambda: self._move_on_redis(claim, to))
+            if isinstance(verdict, Claimed):
+                verdict = self._objection(to, verdict, asked_ms) or verdict
             if verdict is not None:
-                return self._followed(claim, to, verdict)
+                self._follow_verdict(claim, to, verdict)
+                return verdict
         return self._move_alone(claim, to)
 
     def commit(self, claim: Claim) -> bool:
@@ -248,21 +252,22 @@ class FailoverStore:
             self._memory = Memory(self._memory.id, verdict.fence)
         return verdict
 
-    def _followed(self, claim: Claim, to: Claim, verdict: Verdict) -> Verdict:
-        """Redis has decided; the local store is told, and may object if this machine decided alone meanwhile."""
-        match verdict:
-            case Claimed():
-                held = to.without(verdict.left_out)
-                objection = self._mirror(lambda: self.local.note_claimed(held, verdict.fence))
-                if objection is not None:
-                    self._on_redis(lambda: self._redis.release(held, None))
-                    return objection
-            case Duplicate(gate=gate) if gate is not Gate.IDENTITY:
-                self._mirror(lambda: self.local.note_skipped(to, verdict))
+    def _objection(self, claim: Claim, granted: Claimed, asked_ms: int) -> Verdict | None:
+        """The local store is told what Redis granted, and may object if this machine decided alone meanwhile."""
+        held = claim.without(granted.left_out)
+        objection = self._mirror(lambda: self.local.note_claimed(held, granted.fence, asked_ms))
+        if objection is not None:
+            self._on_redis(lambda: self._redis.release(held, None))
+        return objection
+
+    def _follow_verdict(self, claim: Claim, to: Claim, verdict: Verdict) -> None:
+        if isinstance(verdict, InFlight):
+            return
+        if isinstance(verdict, Duplicate) and verdict.gate is not Gate.IDENTITY:
+            self._mirror(lambda: self.local.note_skipped(to, verdict))
         dropped = tuple(name for name in claim.names if name not in to.names)
-        if dropped and not isinstance(verdict, InFlight):
+        if dropped:
             self._mirror(lambda: self.local.release(replace(claim, names=dropped), None))
-        return verdict
 
     def _mirror(self, step: Callable[[], T]) -> T | None:
         """A local store that fails must neither stop nor slow down what Redis has decided."""

@@ -232,14 +232,15 @@ class LocalStore(ABC):
 
     # Following Redis
 
-    def note_claimed(self, claim: Claim, fence: int) -> Verdict | None:
+    def note_claimed(self, claim: Claim, fence: int, asked_ms: int) -> Verdict | None:
         """Redis gave the claim: remember it as pending, unless this machine decided otherwise meanwhile.
 
-        Only what was decided here alone can object; a mirrored record knows less than Redis does now.
+        What was decided here alone can object, also if another worker has merged it since ``asked_ms``, when Redis was
+        asked. Any other mirrored record knows less than Redis does now.
         """
         with self._transaction(durable=False):
             decided_here = {
-                name: [record for record in records if record.mirrored_ms is None]
+                name: [record for record in records if _may_object(record, claim, asked_ms)]
                 for name, records in self._known(claim).items()
             }
             objection = self._stopped_at_a_gate(claim, decided_here)
@@ -330,6 +331,12 @@ def _record_of(claim: Claim, name: Name, known: list[Record]) -> Record | None:
 def _mine(claim: Claim, name: Name, known: list[Record]) -> Record | None:
     record = _record_of(claim, name, known)
     return record if record and record.owner == claim.owner else None
+
+
+def _may_object(record: Record, claim: Claim, asked_ms: int) -> bool:
+    if record.mirrored_ms is None:
+        return True
+    return record.mirrored_ms >= asked_ms and record.owner != claim.owner
 
 
 def _first_seen(record: Record) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 from deduplication.email import well_formed
 from deduplication.message import Message
-from routes.providers.base import InvalidPayload
+from routes.providers.base import InvalidPayload, text_field
 
 MOST = 1000
 TEXTS = ("source", "text", "title", "name", "url", "permalink")
@@ -39,12 +39,7 @@ def parse(document: Any, destinations: Collection[str]) -> Message:
 
 
 def _text(document: dict[str, Any], field: str) -> str:
-    value = document.get(field)
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise InvalidPayload(f"{field} takes a string", field=field)
-    return well_formed(value)
+    return well_formed(text_field(document, field))
 
 
 def _text_or_number(document: dict[str, Any], field: str) -> str:

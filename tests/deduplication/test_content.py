@@ -23,7 +23,7 @@ from deduplication.stores.base import Pattern, Store
 from deduplication.stores.memory import MemoryStore, Shelf
 from deduplication.stores.redis import RedisStore
 from tests.support.redis_server import RedisServer, free_port
-from tests.support.stores import STORES, Bench, FakeClock, open_bench
+from tests.support.stores import Bench, FakeClock, open_bench
 
 HOUR_MS = 3600 * 1000
 WINDOW_S = 259_200
@@ -43,14 +43,6 @@ WORDLESS = [
     "\u200b\u200d\ufeff",
     "\ud800",
 ]
-
-
-@pytest.fixture(params=STORES)
-def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
-    needs_redis = request.param in ("redis", "failover")
-    server: RedisServer | None = request.getfixturevalue("redis_server") if needs_redis else None
-    with open_bench(request.param, tmp_path, server) as bench:
-        yield bench
 
 
 def tokens() -> Callable[[], str]:

@@ -209,6 +209,27 @@ def test_workers_on_different_sides_never_decide_the_same_email_twice(
     assert isinstance(alone.claim(claim(2, "alone")), InFlight)
 
 
+def test_a_worker_that_redis_granted_what_another_just_merged_stands_back(
+    start_server: StartServer, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis did not know the email yet when it was asked, and learns of it before the answer counts."""
+    alone, on_redis = (start_server(SqliteStore(tmp_path / "shared.db")) for _ in range(2))
+    proxy.set(Fault.REFUSE)
+    settle(alone, 1)
+    proxy.set(Fault.NONE)
+    redis_move = RedisStore.move
+
+    def move_then_merge(self: RedisStore, *arguments: object) -> object:
+        monkeypatch.setattr(RedisStore, "move", redis_move)
+        verdict = redis_move(self, *arguments)  # type: ignore[arg-type]
+        come_back(proxy, alone)
+        return verdict
+
+    monkeypatch.setattr(RedisStore, "move", move_then_merge)
+    assert isinstance(on_redis.claim(claim(1, "late")), Duplicate)
+    assert isinstance(on_redis.claim(claim(1, "later")), Duplicate)
+
+
 def test_closed_answers_retry_later_and_still_keeps_what_was_delivered(
     start_server: StartServer, redis_server: RedisServer, proxy: Proxy
 ) -> None:
@@ -278,6 +299,7 @@ def test_what_was_delivered_again_after_a_reset_is_kept_locally(start_server: St
     first, second = start_server(), start_server()
     settle(second, 1)
     first.forget(claim(1).names)
+    time.sleep(0.002)  # a local record of this very millisecond could object
     again = claim(1, "again")
     second.claim(again)
     second.commit(again)

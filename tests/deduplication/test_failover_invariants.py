@@ -39,6 +39,7 @@ class Failover(RuleBasedStateMachine):
         self.server = fakeredis.FakeServer()
         self.clock = FakeClock()
         self.seconds = 0.0
+        self.released_unheard: dict[Name, int] = {}  # until when Redis, being away, may take a released name for held
 
     @initialize()
     def start_two_workers(self) -> None:
@@ -65,6 +66,8 @@ class Failover(RuleBasedStateMachine):
         try:
             verdict = self.workers[worker].claim(claim)
         except RedisRestoring:
+            return
+        if isinstance(verdict, InFlight) and any(self.released_unheard.get(n, 0) > self.model.now for n in claim.names):
             return
         assert type(verdict) is expected, (verdict, [each.situation() for each in self.workers])
         if isinstance(verdict, Claimed):
@@ -108,6 +111,8 @@ class Failover(RuleBasedStateMachine):
         claim = data.draw(st.sampled_from(held))
         self.workers[worker].release(claim, retries_left=3)
         self.won.remove(claim)
+        if self.workers[worker].situation().mode is not Mode.REDIS:
+            self.released_unheard |= dict.fromkeys(claim.names, self.model.now + LEASE_MS)
         for name in claim.names:
             self.model.marks[name, claim.fingerprint_for(name)].owner = "nobody"
             self.model.mark(claim, name).lease_until = 0

@@ -6,7 +6,6 @@ import itertools
 import logging
 import sqlite3
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, timedelta
 from pathlib import Path
@@ -18,17 +17,9 @@ from deduplication.locks import LEASE_MS, PublicationLock, PublicationLocks, new
 from deduplication.stores.base import Store
 from deduplication.stores.sqlite import SqliteStore
 from tests.support.redis_server import RedisServer
-from tests.support.stores import STORES, Bench, FakeClock, open_bench
+from tests.support.stores import Bench, FakeClock, open_bench
 
 _tokens = map("token {}".format, itertools.count())
-
-
-@pytest.fixture(params=STORES)
-def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
-    needs_redis = request.param in ("redis", "failover")
-    server: RedisServer | None = request.getfixturevalue("redis_server") if needs_redis else None
-    with open_bench(request.param, tmp_path, server) as bench:
-        yield bench
 
 
 def locks(store: Store, server_id: str = "server a") -> PublicationLocks:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,19 +14,11 @@ import pytest
 from deduplication.reservations import Batch, Reservations, Reserved, Skipped, compute_post_key
 from deduplication.stores.base import Store
 from tests.support.redis_server import RedisServer
-from tests.support.stores import STORES, Bench, open_bench
+from tests.support.stores import Bench, open_bench
 
 LEASE_MS = 60_000
 RAW, FINAL = "https://short.example/x", "https://files.example/final"
 _tokens = map("token {}".format, itertools.count())
-
-
-@pytest.fixture(params=STORES)
-def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
-    needs_redis = request.param in ("redis", "failover")
-    server: RedisServer | None = request.getfixturevalue("redis_server") if needs_redis else None
-    with open_bench(request.param, tmp_path, server) as bench:
-        yield bench
 
 
 def reservations(store: Store, finals: dict[str, str] | None = None) -> Reservations:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from deduplication.claims import WEEK_MS, Claim, Claimed, Duplicate, Gate, InFlight, Kind, Name, Verdict
 from deduplication.stores.base import Pattern, State
-from tests.support.redis_server import RedisServer
-from tests.support.stores import STORES, Bench, open_bench
+from tests.support.stores import Bench
 
 LEASE_MS = 60_000
 EMAIL = Name(Kind.EMAIL_ID, "2026-11-16", "e1")
@@ -19,14 +16,6 @@ CANONICAL = Name(Kind.EMAIL_ID, "2026-11-16", "c1")
 POST = Name(Kind.POST, "", "<m1@example.org>", WEEK_MS)
 GROUP = Name(Kind.SUBJECT_GROUP, "2026-11", "lot_1", WEEK_MS)
 MEDIA = Name(Kind.MEDIA, "", "https://files.example/a", WEEK_MS)
-
-
-@pytest.fixture(params=STORES)
-def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
-    needs_redis = request.param in ("redis", "failover")
-    server: RedisServer | None = request.getfixturevalue("redis_server") if needs_redis else None
-    with open_bench(request.param, tmp_path, server) as bench:
-        yield bench
 
 
 def claim(owner: str, *names: Name, item: str = "e1", fingerprint: str = "f1") -> Claim:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,17 +14,9 @@ from deduplication.stores.redis import RedisStore
 from deduplication.stores.spelling import Speller
 from orchestrator.reset import InvalidReset, Reset, Scope, reset
 from tests.support.redis_server import RedisServer
-from tests.support.stores import STORES, Bench, open_bench
+from tests.support.stores import Bench
 
 LINK = "https://files.example/[a]*?x=1"
-
-
-@pytest.fixture(params=STORES)
-def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
-    needs_redis = request.param in ("redis", "failover")
-    server: RedisServer | None = request.getfixturevalue("redis_server") if needs_redis else None
-    with open_bench(request.param, tmp_path, server) as bench:
-        yield bench
 
 
 @pytest.fixture
