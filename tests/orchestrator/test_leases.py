@@ -39,11 +39,13 @@ def keeper(store: FlakyStore) -> Iterator[LeaseKeeper]:
     keeper.close()
 
 
-def test_a_commit_that_failed_is_made_as_soon_as_it_can_be(store: FlakyStore, keeper: LeaseKeeper) -> None:
+def test_commits_that_failed_are_made_as_soon_as_they_can_be(store: FlakyStore, keeper: LeaseKeeper) -> None:
     mine = claim("a")
-    store.claim(mine)
+    other = Claim("e2", (Name(Kind.EMAIL_ID, "2026-11-16", "e2"),), "f", "a2", 60_000)
     store.is_down = True
-    keeper.owe_commit(mine)
+    for owed in (other, mine):
+        store.claim(owed)
+        keeper.owe_commit(owed)
     keeper.pay_owed()
     assert isinstance(store.claim(claim("b")), InFlight)
     store.is_down = False

@@ -174,6 +174,24 @@ def test_the_content_gate_is_off_for_emails_unless_a_destination_asks_for_it(
     assert [gated.status_of(each) for each in same] == ["processed", "skipped_content"]
 
 
+def test_words_that_every_destination_had_are_skipped_with_a_reason(start_app: StartApp, tmp_path: Path) -> None:
+    with Sink() as crm, Sink() as archive:
+        path = tmp_path / "content.toml"
+        path.write_text(
+            f"[destinations.crm]\nurl = '{crm.url}'\ncontent_window_s = 60\n"
+            f"[destinations.archive]\nurl = '{archive.url}'\ncontent_window_s = 60\n"
+            "[[routes]]\nname = 'one'\nmatch = [{ field = 'subject', equals = 'one' }]\ndestinations = ['crm']\n"
+            "[[routes]]\nname = 'both'\ndestinations = ['crm', 'archive']\n"
+        )
+        app = start_app(mailonce_config=path)
+        first = app.post(email(subject="one")).get_json()
+        assert app.status_of(email(subject="two")) == "processed", "archive did not have it"
+        third = app.post(email(subject="three")).get_json()
+        assert (third["status"], third["reason"]["gate"]) == ("skipped_content", "content")
+        assert third["reason"]["original"] == first["email_id"]
+        assert (len(crm.received), len(archive.received)) == (1, 1)
+
+
 def test_realtime_only_skips_what_is_older_than_the_service_and_records_nothing(
     start_app: StartApp, sink: Sink, tmp_path: Path
 ) -> None:

@@ -22,6 +22,7 @@ class Proxy:
     def __init__(self, target_port: int) -> None:
         self._target_port = target_port
         self._fault = Fault.NONE
+        self._once = False
         self._pairs: set[tuple[socket.socket, socket.socket]] = set()
         self._lock = threading.Lock()
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -39,10 +40,19 @@ class Proxy:
         self._listener.close()
         self._cut_all()
 
-    def set(self, fault: Fault) -> None:
+    def set(self, fault: Fault, *, once: bool = False) -> None:
+        """``once``: for the next request or reply only."""
         self._fault = fault
+        self._once = once
         if fault is Fault.REFUSE:
             self._cut_all()
+
+    def _strikes(self, fault: Fault) -> bool:
+        if self._fault is not fault:
+            return False
+        if self._once:
+            self._fault = Fault.NONE
+        return True
 
     def _cut_all(self) -> None:
         with self._lock:
@@ -76,7 +86,7 @@ class Proxy:
         with contextlib.suppress(OSError):
             while chunk := client.recv(65536):
                 self._wait_while_hanging()
-                if self._fault is Fault.CUT_BEFORE_SEND:
+                if self._strikes(Fault.CUT_BEFORE_SEND):
                     break
                 server.sendall(chunk)
         self._close(pair)
@@ -86,9 +96,9 @@ class Proxy:
         with contextlib.suppress(OSError):
             while chunk := server.recv(65536):
                 self._wait_while_hanging()
-                if self._fault is Fault.CUT_AFTER_SEND:
+                if self._strikes(Fault.CUT_AFTER_SEND):
                     break
-                if self._fault is Fault.CUT_MID_REPLY:
+                if self._strikes(Fault.CUT_MID_REPLY):
                     client.sendall(chunk[: len(chunk) // 2])
                     break
                 client.sendall(chunk)
