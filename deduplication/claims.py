@@ -105,6 +105,10 @@ class Claim:
         """The item's first name lists all others, so that one id is enough to find and forget them."""
         return name.is_own and name == self.names[0]
 
+    def given_back_by(self, to: Claim) -> tuple[Name, ...]:
+        """The names that a move to another claim gives back."""
+        return tuple(name for name in self.names if name not in to.names)
+
     def without(self, labels: Collection[str]) -> Claim:
         """What is left to settle if these names were left out."""
         return replace(self, names=tuple(name for name in self.names if name.label not in labels))

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, tzinfo
 from enum import StrEnum
 
 from deduplication.claims import Claim, Claimed, Duplicate, Gate, InFlight, Kind, Name, Verdict
-from deduplication.errors import DeduplicationError, StoreUnavailable
+from deduplication.errors import StoreUnavailable
 from deduplication.media import MediaMode, delivery_links, media_name
 from deduplication.realtime_guard import RealtimeGuard
 from deduplication.stores.base import Store
@@ -100,7 +100,7 @@ class Intake:
     naming: Naming
     guard: RealtimeGuard
     sources: Sources
-    resolve: Callable[[str], str] = lambda url: url
+    resolve: Callable[[str], str] | None = None
 
     def receive(self, item: Item) -> Outcome:
         """Ends with the item delivered, recognised as a settled one, skipped with a reason, or given back."""
@@ -121,7 +121,7 @@ class Intake:
         return self._follow(claim, verdict, item, route, asked_at)
 
     def _follow(self, claim: Claim, verdict: Verdict, item: Item, route: Route, asked_at: float) -> Outcome:
-        group = next((name.value for name in claim.names if name.kind is Kind.SUBJECT_GROUP), None)
+        group = _group_of(claim)
         match verdict:
             case Duplicate():
                 log.info("item %s: stopped at %s, repeats %s", item.id, verdict.gate, verdict.original)
@@ -153,6 +153,8 @@ class Intake:
 
     def _moved_to_final_links(self, claim: Claim, claimed: Claimed, item: Item, route: Route) -> tuple[Claim, Verdict]:
         """Where a link leads elsewhere in the end, the reservation follows it there."""
+        if self.resolve is None:
+            return claim, claimed
         table = self.naming.identity_parameters
         finals = {media_name(link, table): self.resolve(link) for link in self.naming.media_links(item, route)}
         names = tuple(media_name(finals[name], table) if name in finals else name for name in claim.names)
@@ -173,7 +175,7 @@ class Intake:
         return waited_ms < claim.lease_ms / 2 or self.store.renew(claim)
 
     def _deliver_and_settle(self, claim: Claim, claimed: Claimed, item: Item, route: Route) -> Outcome:
-        group = next((name.value for name in claim.names if name.kind is Kind.SUBJECT_GROUP), None)
+        group = _group_of(claim)
         received_at = self.sources.now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         enriched = replace(item, payload={**item.payload, "received_at": received_at, "subject_group": group})
         destinations = route.destinations_for(item)
@@ -185,30 +187,18 @@ class Intake:
                 else:
                     sent = self.dispatcher.send_to_each(enriched, destinations, self.sources.new_token)
         finally:
-            if not sent.complete:
-                self._give_back(claim, claimed)
+            if not sent.complete:  # the provider keeps the email, so the last retry is never used up
+                before = FIRST_RETRIES if claimed.retries_left is None else claimed.retries_left
+                self.leases.release(claim, retries_left=max(1, before - 1))
         if not sent.complete:
             wait_s = max(RETRY_AFTER_FAILURE_S, sent.retry_after_s or 0)
             return Outcome(Status.RETRY_LATER, item.id, group, retry_after_s=wait_s)
-        self._commit(claim)
+        self.leases.commit(claim)
         return Outcome(Status.SKIPPED_CONTENT if sent.reason else Status.PROCESSED, item.id, group, sent.reason)
 
-    def _give_back(self, claim: Claim, claimed: Claimed) -> None:
-        """The provider keeps the email, so the last retry is never used up."""
-        before = FIRST_RETRIES if claimed.retries_left is None else claimed.retries_left
-        try:
-            self.store.release(claim, retries_left=max(1, before - 1))
-        except DeduplicationError as error:
-            log.error("item %s: not released, its lease will end: %s", claim.item, error)
 
-    def _commit(self, claim: Claim) -> None:
-        """The delivery is done, so a failing commit must not make the provider send the email again."""
-        try:
-            if not self.store.commit(claim):
-                log.warning("item %s: another owner took over a name during the delivery", claim.item)
-        except DeduplicationError as error:
-            self.leases.owe_commit(claim)
-            log.error("item %s: delivered, but not yet marked as done: %s", claim.item, error)
+def _group_of(claim: Claim) -> str | None:
+    return next((name.value for name in claim.names if name.kind is Kind.SUBJECT_GROUP), None)
 
 
 def _in_flight(item: Item, group: str | None, verdict: InFlight) -> Outcome:

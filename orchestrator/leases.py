@@ -48,6 +48,21 @@ class LeaseKeeper:
             with self._lock:
                 del self._held[claim.owner]
 
+    def commit(self, claim: Claim) -> None:
+        """The delivery is done, so a failing commit must not make anybody send it again: it is owed."""
+        try:
+            if not self._store.commit(claim):
+                log.warning("item %s: another owner took over a name during the delivery", claim.item)
+        except DeduplicationError as error:
+            self.owe_commit(claim)
+            log.error("item %s: delivered, but not yet marked as done: %s", claim.item, error)
+
+    def release(self, claim: Claim, retries_left: int | None) -> None:
+        try:
+            self._store.release(claim, retries_left)
+        except DeduplicationError as error:
+            log.error("item %s: not released, its lease will end: %s", claim.item, error)
+
     def owe_commit(self, claim: Claim) -> None:
         with self._lock:
             self._owed.append(claim)
@@ -80,7 +95,7 @@ class LeaseKeeper:
             except DeduplicationError:
                 return
             self._owed.popleft()
-            log.info("email %s: marked as done at last", claim.item)
+            log.info("item %s: marked as done at last", claim.item)
 
     def _renew_all(self) -> None:
         with self._lock:

@@ -75,7 +75,7 @@ def build(settings: Settings, sources: Sources | None = None) -> Service:
         naming=_naming(settings, config),
         guard=RealtimeGuard(settings.service_started_at),
         sources=sources,
-        resolve=LinkResolver(config.media.resolve).resolve,
+        resolve=LinkResolver(config.media.resolve).resolve if config.media.resolve else None,
     )
     locks = PublicationLocks(store, new_server_id(), sources.new_token)
     health = HealthChecks(store, settings.memory_limit_mb)

@@ -40,4 +40,4 @@ def _answer_to_message(service: Service, document: Any) -> tuple[dict[str, Any],
     except InvalidPayload as error:
         return {"success": False, "status": "invalid", "error": str(error), "field": error.field}, None
     result = service.intake.receive(message_item(parsed))
-    return described(result, source=parsed.source, id=parsed.id), result.retry_after_s
+    return described(result, key=result.item_id, source=parsed.source, id=parsed.id), result.retry_after_s

@@ -28,7 +28,7 @@ HTTP_STATUS = {
 
 
 def outcome(result: Outcome) -> Answer:
-    body = {"success": True, "status": "", "email_id": result.item_id} | _described(result)
+    body = described(result, email_id=result.item_id)
     return _with_retry_after(body, HTTP_STATUS[result.status], result.retry_after_s)
 
 
@@ -39,13 +39,9 @@ def outcomes(results: list[dict[str, Any]], waits_s: list[int]) -> Answer:
     return _with_retry_after(body, 200 if success else 503, max(waits_s, default=None))
 
 
-def described(result: Outcome, **more: str) -> dict[str, Any]:
-    """One of several items."""
-    return {"success": True, "status": "", "key": result.item_id, **more} | _described(result)
-
-
-def _described(result: Outcome) -> dict[str, Any]:
-    body: dict[str, Any] = {"success": HTTP_STATUS[result.status] == 200, "status": result.status}
+def described(result: Outcome, **ids: str) -> dict[str, Any]:
+    """What became of one item, under the ids its sender knows it by."""
+    body: dict[str, Any] = {"success": HTTP_STATUS[result.status] == 200, "status": result.status, **ids}
     if result.subject_group:
         body["subject_group"] = result.subject_group
     if isinstance(result.reason, Duplicate):

@@ -265,7 +265,7 @@ class FailoverStore:
             return
         if isinstance(verdict, Duplicate) and verdict.gate is not Gate.IDENTITY:
             self._mirror(lambda: self.local.note_skipped(to, verdict))
-        dropped = tuple(name for name in claim.names if name not in to.names)
+        dropped = claim.given_back_by(to)
         if dropped:
             self._mirror(lambda: self.local.release(replace(claim, names=dropped), None))
 

@@ -99,7 +99,7 @@ class LocalStore(ABC):
                 or self._reserve(asked, known, left_out)
             )
             if not isinstance(verdict, InFlight):
-                for name in set(claim.names) - set(to.names):
+                for name in claim.given_back_by(to):
                     self._release_name(claim, name, None)
             return verdict
 
@@ -133,7 +133,8 @@ class LocalStore(ABC):
             if waiting and waiting.gate is not name.gate:
                 break
             met = list(_same_item(claim, name, known[name]))
-            done = min((r for r in met if r.state is State.DONE), key=_first_seen, default=None)
+            wanted = claim.fingerprint_for(name)
+            done = min((r for r in met if r.state is State.DONE), key=_same_text_then_oldest(wanted), default=None)
             if done:
                 return Duplicate(name.gate, name.label, done.item, done.first_seen_ms)
             held_ms = max((self._held_by_another_ms(claim, record) for record in met), default=0)
@@ -339,5 +340,5 @@ def _may_object(record: Record, claim: Claim, asked_ms: int) -> bool:
     return record.mirrored_ms >= asked_ms and record.owner != claim.owner
 
 
-def _first_seen(record: Record) -> int:
-    return record.first_seen_ms or 0
+def _same_text_then_oldest(fingerprint: str) -> Callable[[Record], tuple[bool, int]]:
+    return lambda record: (record.fingerprint != fingerprint, record.first_seen_ms or 0)

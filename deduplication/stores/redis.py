@@ -90,8 +90,7 @@ class RedisStore:
 
     def move(self, claim: Claim, to: Claim, memory: Memory | None = None) -> Verdict:
         known = {"memory": memory.id, "seen_fence": memory.seen_fence} if memory else {}
-        dropped = tuple(name for name in claim.names if name not in to.names)
-        return _verdict(json.loads(self._run("claim", to, dropped, **known)))
+        return _verdict(json.loads(self._run("claim", to, claim.given_back_by(to), **known)))
 
     def commit(self, claim: Claim) -> bool:
         return bool(self._run("commit", claim))

@@ -96,24 +96,11 @@ class Dispatcher:
                 sent = self.send(item, destination)
         finally:
             if not sent.complete:
-                self._release(claim)
+                self.leases.release(claim, None)
         if sent.complete:
-            self._commit(claim)
+            self.leases.commit(claim)
         return sent
 
     def _holder(self, claim: Claim) -> str:
         records = self.store.read([name for name in claim.names if name.kind is Kind.LOCK])
         return next((record.item or "another" for record in records), "another")
-
-    def _commit(self, claim: Claim) -> None:
-        try:
-            self.store.commit(claim)
-        except DeduplicationError as error:
-            self.leases.owe_commit(claim)
-            log.error("item %s: delivered, but not yet recorded: %s", claim.item, error)
-
-    def _release(self, claim: Claim) -> None:
-        try:
-            self.store.release(claim, None)
-        except DeduplicationError as error:
-            log.error("item %s: not released, its lease will end: %s", claim.item, error)

@@ -15,6 +15,7 @@ from typing import Any
 
 from deduplication.claims import Claim, Verdict
 from orchestrator.delivery.webhook import Destination, Webhook
+from orchestrator.leases import LeaseKeeper
 from orchestrator.logs import configure_logging
 from orchestrator.settings import load_settings
 from orchestrator.wiring import build
@@ -72,9 +73,12 @@ _places = {
     name: replace(place, destination=CrashingDestination(place.destination))
     for name, place in _service.intake.dispatcher.places.items()
 }
+_store = CrashingStore(_service.intake.store)
+_leases = LeaseKeeper(_store, _settings.lease_ms)
 _intake = replace(
     _service.intake,
-    store=CrashingStore(_service.intake.store),
-    dispatcher=replace(_service.intake.dispatcher, places=_places),
+    store=_store,
+    leases=_leases,
+    dispatcher=replace(_service.intake.dispatcher, leases=_leases, places=_places),
 )
 app = create_app(replace(_service, intake=_intake))

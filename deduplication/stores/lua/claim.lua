@@ -1,4 +1,5 @@
--- Reserves all names or none, and if it could, gives back request.dropped, which the same owner holds. Follows records.lua, which says what KEYS and ARGV hold; the names come in gate order.
+-- Reserves all names or none, and if it could, gives back request.dropped, which the same owner holds.
+-- Follows records.lua, which says what KEYS and ARGV hold; the names come in gate order.
 -- Returns JSON, one of
 --   {verdict: "claimed", fence, retries_left?, left_out?}
 --   {verdict: "duplicate", gate, name, original?, first_seen_ms?}
@@ -29,7 +30,7 @@ local function claimed(fence, retries_left)
   })
 end
 
--- The oldest done record and the pending one longest held by another, of those that stand for the same item.
+-- The done record of the same text, else the oldest one, and the pending one longest held by another, of those that stand for the same item.
 local function met(name, records)
   local wanted, done, held = field_of(name), nil, nil
   for fingerprint, record in pairs(records) do
@@ -41,7 +42,8 @@ local function met(name, records)
       end
     end
   end
-  return done, held
+  local same_text = records[wanted]
+  return same_text and same_text.state == 'done' and same_text or done, held
 end
 
 if request.memory then
@@ -55,10 +57,11 @@ if request.memory then
 end
 
 -- Media that other items brought are left out, unless that is all there are: then they stop this one.
-local media, done_media = 0, {}
+local media, done_media, read_once = 0, {}, {}
 for _, name in ipairs(request.names) do
+  read_once[name.label] = read(name)
   if name.gate == 'media' then
-    local record = read(name)['-']
+    local record = read_once[name.label]['-']
     media = media + 1
     if record and record.state == 'done' and record.owner ~= request.owner then done_media[name.label] = true end
   end
@@ -70,7 +73,7 @@ end
 if #left_out < media then request.names = names else left_out = {} end
 
 local known = {}
-for i, name in ipairs(request.names) do known[i] = read(name) end
+for i, name in ipairs(request.names) do known[i] = read_once[name.label] end
 
 -- The same owner asking again gets the answer it got.
 for i, name in ipairs(request.names) do
