@@ -6,8 +6,9 @@ import email.utils
 import re
 from datetime import UTC, datetime, timedelta, timezone
 
-_COMMENT = re.compile(r"\s*\([^()]*\)\s*$")
-_OFFSET = re.compile(r"(?<=:\d\d) ?(?:GMT|UTC)? ?([+-]\d\d):?(\d\d)$", re.IGNORECASE)
+_COMMENT = re.compile(r"\([^()]*\)")
+_FRACTION = re.compile(r"(?<=:\d\d)\.\d+")
+_OFFSET = re.compile(r"(?<=:\d\d) ?(?:GMT|UTC)? ?([+-])(\d\d?)(?::?(\d\d))?$", re.IGNORECASE)
 _HALF_DAY = re.compile(r"\b[ap]\.?m\b", re.IGNORECASE)
 _EPOCH = re.compile(r"\d{10}(?:\d{3})?(?:\.\d+)?", re.ASCII)
 _JAVASCRIPT = re.compile(r"(\w{3}) (\w{3}) (\d{1,2}) (\d{4}) (\d\d:\d\d:\d\d) (?:GMT|UTC)([+-]\d{4})?")
@@ -58,10 +59,16 @@ def _read_javascript(text: str) -> datetime | None:
 
 
 def _read_rfc2822(text: str) -> datetime | None:
-    bare = _OFFSET.sub(r" \1\2", _COMMENT.sub("", text))
+    bare = _OFFSET.sub(_four_digits, _FRACTION.sub("", " ".join(_COMMENT.sub(" ", text).split())))
     parsed = email.utils.parsedate_tz(bare)
     if parsed is None or _HALF_DAY.search(bare):  # the library takes 6 PM for 6 in the morning
         return None
     zone = bare.rsplit(" ", 1)[-1].upper()
     offset = timedelta(hours=_ZONES[zone]) if zone in _ZONES else timedelta(seconds=parsed[9] or 0)
     return datetime(*parsed[:6], tzinfo=timezone(offset))
+
+
+def _four_digits(offset: re.Match[str]) -> str:
+    """The library takes -07 for seven minutes."""
+    sign, hours, minutes = offset.groups()
+    return f" {sign}{hours:0>2}{minutes or '00'}"

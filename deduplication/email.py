@@ -23,16 +23,36 @@ _ENCODED_WORDS = re.compile(rf"{_ENCODED_WORD}(?:\s+{_ENCODED_WORD})*", re.IGNOR
 
 
 @dataclass(frozen=True)
+class Attachment:
+    """``content`` (Base64) only where attachments are asked for inline."""
+
+    name: str
+    content_type: str
+    size_bytes: int
+    sha256: str
+    content: str | None = None
+
+
+@dataclass(frozen=True)
 class Email:
-    """One email as a provider handed it over. ``subject``, ``sender`` and ``date`` are as received."""
+    """One email as a provider handed it over. ``subject``, ``sender`` and ``date`` are as received.
+
+    ``body`` is what a reader sees: the HTML part where there is one, else the text; ``plain`` is the text part if both
+    came. ``event_id`` is the provider's own id, stable over its retries. ``recipients``: first where it was delivered
+    to, then whom else it names. ``spam`` holds the provider's verdicts, by their names.
+    """
 
     subject: str = ""
     sender: str = ""
     date: str = ""
     body: str = ""
+    plain: str = ""
     message_id: str = ""
     event_id: str = ""
     provider: str = ""
+    recipients: tuple[str, ...] = ()
+    attachments: tuple[Attachment, ...] = ()
+    spam: Mapping[str, str] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -1,0 +1,138 @@
+/**
+ * Pushes the messages under a Gmail label to Mailonce, and takes the label off once Mailonce has them.
+ *
+ * Script properties (Project Settings): MAILONCE_URL, such as https://mailonce.example.org; MAILONCE_TOKEN, the ingress
+ * token; MAILONCE_LABEL, if the label is not to be "mailonce". Then run setup() once.
+ *
+ * Labels are on threads. When a new message brings the label back to a thread, its older messages are pushed again:
+ * Mailonce knows them and answers 200.
+ */
+
+const EVERY_MINUTES = 5;
+const THREADS_AT_A_TIME = 50;
+// Google stops a run after six minutes; the last request of a run may take one of them.
+const RUN_LIMIT_MS = 4 * 60 * 1000;
+
+/** Makes the label and the trigger. May be run again, after a change of properties for instance. */
+function setup() {
+  const settings = readSettings_();
+  if (!GmailApp.getUserLabelByName(settings.label)) {
+    GmailApp.createLabel(settings.label);
+  }
+  ScriptApp.getProjectTriggers()
+    .filter((trigger) => trigger.getHandlerFunction() === 'pushLabelledMessages')
+    .forEach((trigger) => ScriptApp.deleteTrigger(trigger));
+  ScriptApp.newTrigger('pushLabelledMessages').timeBased().everyMinutes(EVERY_MINUTES).create();
+}
+
+/** What the trigger runs. One run at a time: another one leaves at once. */
+function pushLabelledMessages() {
+  const settings = readSettings_();
+  const lock = LockService.getScriptLock();
+  if (!lock.tryLock(0)) {
+    console.log('another run is under way');
+    return;
+  }
+  try {
+    pushThreads_(settings, Date.now() + RUN_LIMIT_MS);
+  } finally {
+    lock.releaseLock();
+  }
+}
+
+function readSettings_() {
+  const properties = PropertiesService.getScriptProperties();
+  const url = (properties.getProperty('MAILONCE_URL') || '').trim().replace(/\/+$/, '');
+  const token = (properties.getProperty('MAILONCE_TOKEN') || '').trim();
+  if (!/^https:\/\/[^\s?#]+$/.test(url)) {
+    throw new Error('The script property MAILONCE_URL takes an address such as https://mailonce.example.org');
+  }
+  if (!token) {
+    throw new Error('The script property MAILONCE_TOKEN takes the ingress token of Mailonce');
+  }
+  return { url, token, label: properties.getProperty('MAILONCE_LABEL') || 'mailonce' };
+}
+
+/** A thread that keeps its label waits for the next run, and does not hold up those behind it. */
+function pushThreads_(settings, stopAtMs) {
+  const label = GmailApp.getUserLabelByName(settings.label);
+  if (!label) {
+    throw new Error(`There is no label "${settings.label}": run setup() once`);
+  }
+  let kept = 0;
+  for (;;) {
+    const threads = label.getThreads(kept, THREADS_AT_A_TIME);
+    if (threads.length === 0) {
+      return;
+    }
+    for (const thread of threads) {
+      if (Date.now() >= stopAtMs) {
+        console.log('out of time; the next run goes on');
+        return;
+      }
+      if (!settleThread_(thread, label, settings, stopAtMs)) {
+        kept += 1;
+      }
+    }
+  }
+}
+
+/** Whether the label is off. */
+function settleThread_(thread, label, settings, stopAtMs) {
+  const messages = messagesOf_(thread);
+  // Every message has its try, even after one that failed.
+  const answers = messages.map((message) => Date.now() < stopAtMs && push_(message, settings));
+  if (!answers.every((accepted) => accepted)) {
+    return false;
+  }
+  thread.removeLabel(label);
+  // What came into the thread meanwhile lost its label with it.
+  thread.refresh();
+  if (messagesOf_(thread).length > messages.length) {
+    thread.addLabel(label);
+    return false;
+  }
+  return true;
+}
+
+function messagesOf_(thread) {
+  return thread.getMessages().filter((message) => !message.isDraft());
+}
+
+/** Whether Mailonce has it. Only 200 says so: anything else, and it is pushed again. */
+function push_(message, settings) {
+  try {
+    const response = UrlFetchApp.fetch(`${settings.url}/api/ingress/gmail`, {
+      method: 'post',
+      contentType: 'application/json',
+      headers: { Authorization: `Bearer ${settings.token}` },
+      payload: JSON.stringify(payloadOf_(message)),
+      muteHttpExceptions: true,
+      followRedirects: false, // the page at the end of a redirect says 200 and takes no mail
+    });
+    console.log(`${message.getId()} ${response.getResponseCode()}`);
+    return response.getResponseCode() === 200;
+  } catch (error) {
+    // Its text is not logged: it may quote the request.
+    console.log(`${message.getId()} could not be pushed: ${error.name}`);
+    return false;
+  }
+}
+
+/** The date of the message's own header, in UTC, never the time of this run; Gmail's where the header cannot be read. */
+function dateOf_(message) {
+  const written = new Date(message.getHeader('Date') || NaN);
+  return (isNaN(written) ? message.getDate() : written).toISOString();
+}
+
+function payloadOf_(message) {
+  return {
+    subject: message.getSubject(),
+    sender: message.getFrom(),
+    date: dateOf_(message),
+    body: message.getBody(),
+    plain: message.getPlainBody(),
+    message_id: message.getHeader('Message-ID') || message.getHeader('Message-Id'),
+    recipient: message.getTo(),
+  };
+}
