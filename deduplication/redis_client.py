@@ -25,6 +25,7 @@ TTL_PREFIX = "ttl:subject_groups:"
 SOCKET_TIMEOUT_S = 0.25
 
 Log = Logger | LoggerAdapter[Logger]
+Client = redis.Redis  # for those who are handed one and do not import redis
 
 
 def is_email_id_processed(
@@ -186,14 +187,14 @@ def _host_and_port(text: str, default_port: int) -> tuple[str, int]:
     return parts.hostname or "localhost", parts.port or default_port
 
 
-def connect(url: str, timeout_s: float = SOCKET_TIMEOUT_S) -> redis.Redis:
+def connect(url: str, timeout_s: float = SOCKET_TIMEOUT_S, *, decode_responses: bool = True) -> redis.Redis:
     """A client that never retries by itself: a repeated claim must carry its owner token knowingly."""
     address = parse_address(url)
     options: dict[str, Any] = {
         "socket_timeout": timeout_s,
         "socket_connect_timeout": timeout_s,
         "retry": Retry(NoBackoff(), 0),
-        "decode_responses": True,
+        "decode_responses": decode_responses,
     }
     if address.is_sentinel:
         return _sentinel_client(address, options)

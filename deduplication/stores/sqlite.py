@@ -76,7 +76,6 @@ _IS_ALIVE = "(expires_ms IS NULL OR expires_ms > :now) AND (mirrored_ms IS NULL 
 _COUNTS = "(state = 'done' OR (state = 'pending' AND lease_until_ms > :now))"
 _WAITS = f"mirrored_ms IS NULL AND {_COUNTS}"
 _COUNT_WAITING = f"SELECT count(*) FROM names WHERE {_IS_ALIVE} AND {_WAITS}"  # noqa: S608 - constant text
-_PURGE_LAPSED_LOCKS = "DELETE FROM names WHERE kind = 'lock' AND state = 'pending' AND lease_until_ms <= ?"
 _PURGE_OLD_LOCKS = "DELETE FROM publication_locks WHERE status <> 'active' AND expires_ms <= ?"
 
 _MAY_PASS = {
@@ -108,7 +107,7 @@ class SqliteStore(LocalStore):
         self._purged_ms = 0
         self._durable: bool | None = None
         self._busy_timeout_s = busy_timeout_s
-        with _translated_errors():
+        with translated_errors():
             self._db = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} {_LOCKS_SCHEMA} COMMIT;")
@@ -116,7 +115,7 @@ class SqliteStore(LocalStore):
     @contextmanager
     def _transaction(self, *, durable: bool = True) -> Iterator[None]:
         timeout_s = self._busy_timeout_s if durable else min(self._busy_timeout_s, MIRROR_TIMEOUT_S)
-        with self._turn(timeout_s), _translated_errors():
+        with self._turn(timeout_s), translated_errors():
             if durable is not self._durable:
                 self._db.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
                 self._db.execute(f"PRAGMA busy_timeout={int(timeout_s * 1000)}")
@@ -170,11 +169,10 @@ class SqliteStore(LocalStore):
             self._purged_ms = now_ms
             self._db.execute("DELETE FROM names WHERE expires_ms <= ?", (now_ms,))
             self._db.execute("DELETE FROM names WHERE mirrored_ms <= ?", (now_ms - self._retention_ms,))
-            self._db.execute(_PURGE_LAPSED_LOCKS, (now_ms,))
             self._db.execute(_PURGE_OLD_LOCKS, (now_ms - self._retention_ms,))
 
     def read(self, names: Iterable[Name]) -> Iterator[Record]:
-        with self._lock, _translated_errors():
+        with self._lock, translated_errors():
             records = [record for name in dict.fromkeys(names) for record in self._records(name)]
         yield from records
 
@@ -182,7 +180,7 @@ class SqliteStore(LocalStore):
         wanted = {"kind": pattern.kind, "scope": pattern.scope, "value": pattern.value}
         given = {column: value for column, value in wanted.items() if value is not None}
         where = " AND ".join([f"{column} = :{column}" for column in given]) or "TRUE"
-        with self._lock, _translated_errors():
+        with self._lock, translated_errors():
             records = self._rows(where, **given)
         yield from records
 
@@ -202,17 +200,17 @@ class SqliteStore(LocalStore):
                 )
 
     def waiting(self, limit: int) -> list[Record]:
-        with self._lock, _translated_errors():
+        with self._lock, translated_errors():
             return self._rows(f"{_WAITS} LIMIT :limit", limit=limit)
 
     def waiting_count(self) -> int:
-        with self._lock, _translated_errors():
+        with self._lock, translated_errors():
             return int(self._db.execute(_COUNT_WAITING, self._times()).fetchone()[0])
 
     def known(self) -> Iterator[list[Record]]:
         last = ("", "", "", "")
         while True:
-            with self._lock, _translated_errors():
+            with self._lock, translated_errors():
                 batch = self._rows(
                     f"{_COUNTS} AND (kind, scope, value, fingerprint) > (:k, :s, :v, :f) "
                     "ORDER BY kind, scope, value, fingerprint LIMIT :limit",
@@ -226,7 +224,7 @@ class SqliteStore(LocalStore):
             last = (name.kind, name.scope, name.value, batch[-1].fingerprint)
 
     def memo(self, key: str) -> str | None:
-        with self._lock, _translated_errors():
+        with self._lock, translated_errors():
             row = self._db.execute("SELECT value FROM memos WHERE key = ?", (key,)).fetchone()
         return None if row is None else str(row[0])
 
@@ -275,7 +273,7 @@ def _record(row: tuple[Any, ...]) -> Record:
 
 
 @contextmanager
-def _translated_errors() -> Iterator[None]:
+def translated_errors() -> Iterator[None]:
     try:
         yield
     except sqlite3.DatabaseError as error:

@@ -1,0 +1,1 @@
+"""The delivery records: what was sent where, what waits, what is dead."""
