@@ -13,7 +13,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $(READY)
 
 run: $(READY)
-	$(BIN)/gunicorn -c deploy/gunicorn.conf.py wsgi:app
+	$(BIN)/mailonce serve
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 3 --dist worksteal $(ARGS)

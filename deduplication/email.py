@@ -18,6 +18,7 @@ from deduplication.dates import parse_date
 _BRACKETED = re.compile(r"<\s*([^<>\s@]+@[^<>\s@]+)\s*>")
 _INSIDE, _AT_THE_ENDS = r"[^\s<>,;:\"()\[\]@]", r"[^\s<>,;:\"()\[\]@.']"
 _BARE = re.compile(rf"(?<!{_INSIDE})[.']*({_AT_THE_ENDS}{_INSIDE}*@{_INSIDE}*{_AT_THE_ENDS})")
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*+("?)')  # up to the end where it is not closed, so that it is read only once
 _ENCODED_WORD = r"=\?[^?\s]+\?[bq]\?[^?\r\n]*\?="
 _ENCODED_WORDS = re.compile(rf"{_ENCODED_WORD}(?:\s+{_ENCODED_WORD})*", re.IGNORECASE)
 
@@ -98,6 +99,12 @@ def address_of(sender: str) -> str:
         return str(found[-1]).lower()
     bare = _BARE.search(sender)
     return bare[1].lower() if bare else ""
+
+
+def addresses_in(text: str) -> list[str]:
+    """Each address of a list such as "Ada <a@example.org>, b@example.org", in lower case."""
+    unquoted = _QUOTED.sub(lambda quoted: " " if quoted[1] else quoted[0], text)
+    return [address for address in map(address_of, re.split("[,;]", unquoted)) if address]
 
 
 def decode_subject(subject: str) -> str:

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from deduplication.email import Attachment, Email, address_of, decode_subject, well_formed
+from deduplication.email import Attachment, Email, address_of, addresses_in, decode_subject, well_formed
 
 MAX_HEADER_BYTES = 64 * 1024
 MAX_PARAMETERS = 100
@@ -39,7 +39,6 @@ _HEADER = re.compile(rb"(?!--)([!-9;-~]*+)[ \t]*+:([^\n]*+(?:\n[ \t][^\n]*+)*+)\
 _BLANK_LINE = re.compile(rb"\r*\n")
 _MEDIA_TYPE = re.compile(rb"[\s\"]*([\w!#$&^.+-]{1,127}/[\w!#$&^.+-]{1,127})")
 _KEYWORD = re.compile(rb"[\s\"]*([\w-]{1,40})")
-_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*+("?)')
 _CHARSET = re.compile(r"[\w.:-]{1,40}", re.ASCII)
 _NOT_BASE64 = bytes(set(range(256)) - set(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="))
 
@@ -93,8 +92,7 @@ def _readable_sender(sender: str) -> str:
 
 def _recipients(head: _Entity, handed_in: Sequence[str]) -> tuple[str, ...]:
     first = [address_of(each) or well_formed(each).strip().lower() for each in handed_in]
-    lists = [_QUOTED.sub(lambda quoted: " " if quoted[1] else quoted[0], head.text(name)) for name in RECIPIENT_HEADERS]
-    named = [address_of(each) for addresses in lists for each in re.split("[,;]", addresses)]
+    named = [address for name in RECIPIENT_HEADERS for address in addresses_in(head.text(name))]
     return tuple(dict.fromkeys(address for address in [*first, *named] if address))
 
 

@@ -1,82 +1,224 @@
-"""mailonce.toml: destinations, routes and subject patterns, checked before anything starts."""
+"""mailonce.toml: destinations, routes, subject patterns and providers, checked before anything starts."""
 
 from __future__ import annotations
 
+import difflib
 import re
-import tomllib
-from pathlib import Path
-from typing import Annotated, Literal, Self
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticCustomError
 
 from deduplication.media import DEFAULT_HOSTS, IDENTITY_PARAMETERS, MediaMode
-from deduplication.subject_group import DEFAULT_PATTERNS, GroupMode, SubjectPattern
-from orchestrator.settings import Settings, SettingsError, is_web_address
+from deduplication.subject_group import DEFAULT_PATTERNS, GroupMode, SubjectPattern, normalize_no_accents_lower_trim
+from orchestrator.config_file import Complaint, Document, Loc, quoted, read_document
+from orchestrator.delivery.guard import parse_rate
+from orchestrator.delivery.signing import check_secret
+from orchestrator.settings import Settings, SettingsError, environment, is_web_address
 
 LOG_URL = "log:"
-_DestinationName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_-]*$")]
+OUR_HEADERS = (
+    "webhook-id",
+    "webhook-timestamp",
+    "webhook-signature",
+    "idempotency-key",
+    "content-type",
+    "content-length",
+    "transfer-encoding",
+    "host",
+)
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_HEADER_VALUE = re.compile(r"(?:[!-~](?:[\t -~]*[!-~])?)?")
+_YES_OR_NO = "true or false"
+_A_REGEX = "a regular expression"
 
 
-def _compilable(regex: str) -> str:
+def _as_described() -> PydanticCustomError:
+    """The complaint is what the field's description says it takes; the value is not shown."""
+    return PydanticCustomError("as_described", "takes something else")
+
+
+def _check_name(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise ValueError('takes small letters, digits, "-" and "_" in its name, and begins with a letter or a digit')
+    return name
+
+
+def _check_header_name(name: str) -> str:
+    if name.lower() in OUR_HEADERS:
+        raise ValueError(f"cannot be set: {', '.join(OUR_HEADERS)} are ours")
+    if not _HEADER_NAME.fullmatch(name):
+        raise ValueError("takes letters, digits and !#$%&'*+-.^_`|~ in its name, as every HTTP header")
+    return name
+
+
+def _check_header_value(value: str) -> str:
+    if not _HEADER_VALUE.fullmatch(value):
+        raise ValueError("takes ASCII text without line breaks and without spaces around it")
+    return value
+
+
+def _no_bool(value: Any) -> Any:
+    """true would pass as 1."""
+    if isinstance(value, bool):
+        raise _as_described()
+    return value
+
+
+def _compiled(regex: str) -> re.Pattern[str]:
+    """What Python warns about, such as [[a], it will read differently one day."""
     try:
-        re.compile(regex)
-    except re.error as error:
-        raise ValueError(f"takes a regular expression; {error}") from error
-    return regex
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", "Possible ", FutureWarning)
+            return re.compile(regex, re.IGNORECASE)
+    except (re.error, OverflowError, RecursionError, FutureWarning) as error:
+        raise ValueError(f"takes {_A_REGEX}; {' '.join(str(error).split())}") from None
+
+
+_Name = Annotated[str, AfterValidator(_check_name)]
+_Secret = Annotated[str, AfterValidator(check_secret)]
+_HeaderName = Annotated[str, AfterValidator(_check_header_name)]
+_HeaderValue = Annotated[str, AfterValidator(_check_header_value)]
+_Whole = Annotated[int, BeforeValidator(_no_bool)]
+_Number = Annotated[float, BeforeValidator(_no_bool)]
+_Text = Annotated[str, Field(min_length=1)]
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    """Every field's description completes the sentence "<field> takes ..."."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
 class DestinationConfig(_Model):
-    """``content_window_s`` None: no content gate for emails, 72 hours for messages; 0: none at all."""
+    """``content_window_s`` None: no content gate for emails, 72 hours for messages; 0: none at all.
 
-    url: str
-    content_window_s: Annotated[int, Field(ge=0, le=366 * 86_400)] | None = None
+    ``secret`` holds all that are signed with, none for unsigned webhooks; ``rate`` is text that parse_rate reads.
+    """
+
+    url: str = Field(repr=False, description=f'an http:// or https:// address, or "{LOG_URL}"')
+    secret: tuple[_Secret, ...] = Field(
+        default=(), repr=False, description='a Standard Webhooks secret ("whsec_..."), or a list of them'
+    )
+    format: Literal["json", "form"] = Field(default="json", description='"json" or "form"')
+    fallback_form: bool = Field(default=False, description=_YES_OR_NO)
+    headers: dict[_HeaderName, _HeaderValue] = Field(
+        default_factory=dict, repr=False, description='a table of texts such as { X-Team = "sales" }'
+    )
+    connect_timeout_s: _Number = Field(default=3.0, ge=0.1, le=60, description="0.1 to 60 seconds")
+    read_timeout_s: _Number = Field(default=5.0, ge=0.1, le=300, description="0.1 to 300 seconds")
+    max_attempts: _Whole = Field(default=9, ge=1, le=50, description="1 to 50 attempts, the first one counted")
+    rate: str | None = Field(default=None, description='a rate such as "10/s"')
+    content_window_s: _Whole | None = Field(
+        default=None, ge=0, le=366 * 86_400, description="whole seconds up to 366 days, 0 for no content gate"
+    )
+    enabled: bool = Field(default=True, description=_YES_OR_NO)
+    breaker_failures: _Whole = Field(
+        default=5, ge=0, le=1000, description="0 to 1000 failures in a row, 0 for no breaker"
+    )
+    breaker_pause_s: _Number = Field(default=30.0, ge=1, le=86_400, description="1 to 86400 seconds")
 
     @field_validator("url")
     @classmethod
     def _check_url(cls, value: str) -> str:
         if value != LOG_URL and not is_web_address(value):
-            raise ValueError(f'takes an http:// or https:// address, or "{LOG_URL}"')
+            raise _as_described()
+        return value
+
+    @field_validator("secret", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: Any) -> Any:
+        if not value:  # a list that has lost its last secret must not switch signing off
+            raise _as_described()
+        return [value] if isinstance(value, str) else value
+
+    @field_validator("headers")
+    @classmethod
+    def _check_each_once(cls, value: dict[str, str]) -> dict[str, str]:
+        if len({name.lower() for name in value}) < len(value):
+            raise ValueError("takes each header once, in capitals or not")
+        return value
+
+    @field_validator("rate")
+    @classmethod
+    def _check_rate(cls, value: str | None) -> str | None:
+        if value is not None:
+            parse_rate(value)
         return value
 
 
 class Condition(_Model):
-    """One of equals, contains and regex, on one field, accents and case folded."""
+    """One of equals, contains and regex, on one field; accents, case and extra white space matter only if ``exact``."""
 
-    field: Literal["subject", "sender", "body", "provider", "source"]
-    equals: str | None = None
-    contains: str | None = None
-    regex: str | None = None
+    field: Literal["subject", "sender", "recipient", "body", "provider", "source"] = Field(
+        description='"subject", "sender", "recipient", "body", "provider" or "source"'
+    )
+    equals: str | None = Field(default=None, description="text")
+    contains: str | None = Field(default=None, description="text")
+    regex: str | None = Field(default=None, description=_A_REGEX)
+    exact: bool = Field(default=False, description=_YES_OR_NO)
+
+    @field_validator("regex")
+    @classmethod
+    def _check_regex(cls, value: str | None) -> str | None:
+        if value is not None:
+            _compiled(value)
+        return value
 
     @model_validator(mode="after")
     def _check_one_test(self) -> Self:
         if len([test for test in (self.equals, self.contains, self.regex) if test is not None]) != 1:
             raise ValueError("takes exactly one of equals, contains and regex")
+        if self.equals is None and not self._looks_for_something():
+            raise ValueError("takes some text to look for; without any, every email has it")
         return self
 
-    @field_validator("regex")
-    @classmethod
-    def _check_regex(cls, value: str | None) -> str | None:
-        return value if value is None else _compilable(value)
+    def _looks_for_something(self) -> bool:
+        if self.contains is None or self.exact:
+            return bool(self.contains or self.regex)
+        return bool(normalize_no_accents_lower_trim(self.contains))
 
 
 class RouteConfig(_Model):
-    """``subject_groups`` None means: as SUBJECT_GROUPS says."""
+    """None means: not said here. Then the next matching routes say it, or the settings, or the destination.
 
-    name: str
-    match: tuple[Condition, ...] = ()
-    any: bool = False
-    destinations: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
-    subject_groups: GroupMode | None = None
-    media: MediaMode = MediaMode.LISTED
-    realtime_only: bool = False
+    ``stop``: no route after this one is asked.
+    """
+
+    name: _Text = Field(description="a name")
+    match: tuple[Condition, ...] = Field(
+        default=(), description='a list of conditions such as [{ field = "subject", contains = "lot" }]'
+    )
+    any: bool = Field(default=False, description=_YES_OR_NO)
+    destinations: tuple[str, ...] | None = Field(
+        default=None, description="a list of one or more names of destinations"
+    )
+    subject_groups: GroupMode | None = Field(default=None, description='"all", "patterns" or "off"')
+    media: MediaMode | None = Field(default=None, description='"off", "listed" or "all"')
+    content: bool | None = Field(default=None, description=_YES_OR_NO)
+    realtime_only: bool | None = Field(default=None, description=_YES_OR_NO)
+    identity_by_recipient: bool | None = Field(default=None, description=_YES_OR_NO)
+    stop: bool = Field(default=True, description=_YES_OR_NO)
 
     @field_validator("destinations")
     @classmethod
     def _check_each_once(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        if value == ():
+            raise _as_described()
         if value and len(set(value)) < len(value):
             raise ValueError("takes each destination once")
         return value
@@ -85,9 +227,11 @@ class RouteConfig(_Model):
 class MediaConfig(_Model):
     """``hosts`` replaces the shipped list, ``identity`` adds to the shipped table, ``resolve`` is empty by default."""
 
-    hosts: tuple[str, ...] = DEFAULT_HOSTS
-    identity: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    resolve: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = Field(default=DEFAULT_HOSTS, description="a list of hosts")
+    identity: dict[str, tuple[str, ...]] = Field(
+        default_factory=dict, description='a table such as { "files.example" = ["id"] }'
+    )
+    resolve: tuple[str, ...] = Field(default=(), description="a list of hosts")
 
     @property
     def identity_parameters(self) -> dict[str, tuple[str, ...]]:
@@ -95,14 +239,14 @@ class MediaConfig(_Model):
 
 
 class PatternConfig(_Model):
-    name: str
-    phrases: tuple[str, ...] = ()
-    regex: str
+    name: _Text = Field(description="a name")
+    phrases: tuple[str, ...] = Field(default=(), description="a list of texts")
+    regex: str = Field(description=_A_REGEX)
 
     @field_validator("regex")
     @classmethod
     def _check_regex(cls, value: str) -> str:
-        if re.compile(_compilable(value)).groups != 1:
+        if _compiled(value).groups != 1:
             raise ValueError("takes a regex that captures exactly one value")
         return value
 
@@ -112,16 +256,29 @@ UNSUBSCRIBE = RouteConfig(
     match=(Condition(field="subject", regex="desabo"),),
     subject_groups=GroupMode.OFF,
 )
-EVERYTHING_ELSE = RouteConfig(name="everything else")
+EVERYTHING_ELSE = RouteConfig(name="everything else", media=MediaMode.LISTED, realtime_only=False)
 
 
 class Config(_Model):
-    """Without a file, or without a section in it, these are the shipped defaults."""
+    """Without a file, or without a section in it, these are the shipped defaults.
 
-    destinations: dict[_DestinationName, DestinationConfig] = Field(default_factory=dict)
-    routes: tuple[RouteConfig, ...] = (UNSUBSCRIBE, EVERYTHING_ELSE)
-    subject_patterns: tuple[PatternConfig, ...] | None = None
-    media: MediaConfig = MediaConfig()
+    ``providers`` is what the file says; each provider checks its own.
+    """
+
+    destinations: dict[_Name, DestinationConfig] = Field(
+        default_factory=dict, description="tables, each written [destinations.name]"
+    )
+    routes: tuple[RouteConfig, ...] = Field(
+        default=(UNSUBSCRIBE, EVERYTHING_ELSE), description="tables, each written [[routes]]"
+    )
+    subject_patterns: tuple[PatternConfig, ...] | None = Field(
+        default=None, description="tables, each written [[subject_patterns]]"
+    )
+    media: MediaConfig = Field(default=MediaConfig(), description="a table, written [media]")
+    providers: dict[_Name, dict[str, Any]] = Field(
+        default_factory=dict, repr=False, description="tables, each written [providers.name]"
+    )
+    _document: Document | None = PrivateAttr(None)
 
     @property
     def patterns(self) -> tuple[SubjectPattern, ...]:
@@ -129,40 +286,118 @@ class Config(_Model):
             return DEFAULT_PATTERNS
         return tuple(SubjectPattern(p.name, p.phrases, p.regex) for p in self.subject_patterns)
 
+    def error(self, loc: Loc, text: str) -> SettingsError:
+        """For those who check a part themselves: ``error(("providers", "ses", "topics"), "takes a list of ARNs")``."""
+        if self._document is None:
+            return SettingsError(f"{'.'.join(map(str, loc))} {text}")
+        return self._document.error([Complaint(loc, text)])
 
-def load_config(settings: Settings) -> Config:
-    """Raises SettingsError with a line for each thing that is wrong in the file."""
-    path = settings.config_path
-    config = _read(path) if path else Config()
-    if not config.destinations:
-        url = settings.webhook_url or LOG_URL
-        config = config.model_copy(update={"destinations": {"default": DestinationConfig(url=url)}})
-    complaint = _routes_complaint(config)
-    if complaint:
-        raise SettingsError(f"{path}: {complaint}")
+
+def load_config(settings: Settings, environ: Mapping[str, str] | None = None) -> Config:
+    """Raises SettingsError with a line for each thing that is wrong in the file.
+
+    ``environ`` is what env:NAME in the file refers to, by default the environment of the process.
+    """
+    if settings.config_path is None:
+        return _with_a_destination(Config(), settings)
+    document = read_document(settings.config_path, environment() if environ is None else environ)
+    config = _with_a_destination(_validated(document), settings)
+    complaints = list(_route_complaints(config, document))
+    if complaints:
+        raise document.error(complaints)
     return config
 
 
-def _routes_complaint(config: Config) -> str | None:
-    known = ", ".join(sorted(config.destinations))
-    for route in config.routes:
-        if route.destinations is None and len(config.destinations) > 1:
-            return f"route {route.name!r}: destinations is needed, one of {known}"
-        for name in route.destinations or ():
-            if name not in config.destinations:
-                return f"route {route.name!r}: destinations takes one of {known}; not {name!r}"
-    if not config.routes or config.routes[-1].match:
-        return "routes: the last one takes no match, so that every email has a way"
-    return None
-
-
-def _read(path: Path) -> Config:
+def _with_a_destination(config: Config, settings: Settings) -> Config:
+    if config.destinations:
+        return config
+    signed = {"secret": settings.webhook_secret} if settings.webhook_secret else {}
     try:
-        return Config.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-        raise SettingsError(f"{path}: {error}") from error
+        destination = DestinationConfig.model_validate({"url": settings.webhook_url or LOG_URL, **signed})
+    except ValidationError:
+        takes = Settings.model_fields["webhook_secret"].description
+        raise SettingsError(f"WEBHOOK_SECRET takes {takes}; its value is not that") from None
+    return config.model_copy(update={"destinations": {"default": destination}})
+
+
+def _route_complaints(config: Config, document: Document) -> Iterator[Complaint]:
+    if "routes" in document.written:
+        for index in range(len(config.routes)):
+            yield from _destination_complaints(config, index, document)
+        if not config.routes or config.routes[-1].match:
+            last: Loc = ("routes", len(config.routes) - 1, "match")
+            yield Complaint(last, "takes a last one without match, so that every email has a way", named=("routes",))
+    elif len(config.destinations) > 1:
+        known = ", ".join(config.destinations)
+        yield Complaint(("routes",), f"is needed with several destinations, to say which emails go to {known}")
+
+
+def _destination_complaints(config: Config, index: int, document: Document) -> Iterator[Complaint]:
+    """Only a route after which others follow may leave it to them where an email goes."""
+    route, loc = config.routes[index], ("routes", index, "destinations")
+    known = ", ".join(config.destinations)
+    decides = route.stop or index == len(config.routes) - 1
+    if route.destinations is None and decides and len(config.destinations) > 1:
+        yield Complaint(loc, f"is needed, one or more of {known}")
+    for place, name in enumerate(route.destinations or ()):
+        if name not in config.destinations:
+            written = quoted(document.written_at((*loc, place)))
+            yield Complaint((*loc, place), f"takes one or more of {known}; not {written}", named=loc)
+
+
+def _validated(document: Document) -> Config:
+    try:
+        config = Config.model_validate(document.values)
     except ValidationError as error:
-        lines = [
-            f"{'.'.join(map(str, each['loc']))}: {each['msg'].removeprefix('Value error, ')}" for each in error.errors()
-        ]
-        raise SettingsError(f"{path}: " + "; ".join(lines)) from None
+        found = [_complaint(each["loc"], each["type"], each["msg"], document) for each in error.errors()]
+        resolved = [each for each in found if not document.is_unresolved(each.loc)]
+        raise document.error([*document.unresolved, *resolved]) from None
+    if document.unresolved:
+        raise document.error(document.unresolved)
+    config._document = document
+    return config
+
+
+_MODELS: Mapping[Loc, type[BaseModel]] = {
+    (): Config,
+    ("destinations", "*"): DestinationConfig,
+    ("routes", "*"): RouteConfig,
+    ("routes", "*", "match", "*"): Condition,
+    ("subject_patterns", "*"): PatternConfig,
+    ("media",): MediaConfig,
+}
+
+
+def _complaint(loc: Loc, kind: str, message: str, document: Document) -> Complaint:
+    """pydantic's words in ours."""
+    if kind == "extra_forbidden":
+        return _unknown_key(loc)
+    loc = loc[:-1] if loc[-1] == "[key]" else loc
+    described, takes = _description(loc)
+    if kind == "missing":
+        return Complaint(loc, f"is needed; it takes {takes}")
+    if kind != "value_error":
+        return Complaint(loc, f"takes {takes}", named=described)
+    words = message.removeprefix("Value error, ")
+    return Complaint(loc, words.partition(";")[0] if document.is_filled_in(loc) else words)
+
+
+def _unknown_key(loc: Loc) -> Complaint:
+    key = str(loc[-1])
+    taken = list(_fields_at(loc[:-1]))
+    close = difflib.get_close_matches(key, taken, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"it takes {', '.join(taken)}"
+    return Complaint(loc, f"takes no {quoted(key)}; {hint}", named=loc[:-1])
+
+
+def _description(loc: Loc) -> tuple[Loc, str]:
+    """The innermost field that the place is in, and what that takes."""
+    lengths = range(len(loc), 0, -1)
+    length = next(each for each in lengths if loc[each - 1] in _fields_at(loc[: each - 1]))
+    return loc[:length], str(_fields_at(loc[: length - 1])[str(loc[length - 1])].description)
+
+
+def _fields_at(loc: Loc) -> Mapping[str, FieldInfo]:
+    """Every second part of a place is the name or the number of an entry."""
+    model = _MODELS.get(tuple("*" if index % 2 else part for index, part in enumerate(loc)))
+    return model.model_fields if model else {}

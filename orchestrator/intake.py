@@ -9,27 +9,33 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
 from enum import StrEnum
 
-from deduplication.claims import Claim, Claimed, Duplicate, Gate, InFlight, Kind, Name, Verdict
+from deduplication.claims import Claim, Claimed, Duplicate, Gate, InFlight, Name, Verdict
 from deduplication.errors import StoreUnavailable
 from deduplication.media import MediaMode, delivery_links, media_name
 from deduplication.realtime_guard import RealtimeGuard
 from deduplication.stores.base import Store
 from deduplication.subject_group import SubjectPattern, generate_subject_group_id, group_name, month_of
+from orchestrator.delivery.courier import Budget
 from orchestrator.delivery.dispatch import Dispatcher, Sent
+from orchestrator.delivery.outbox import Outbox
+from orchestrator.delivery.record import Delivery, DeliveryStatus
 from orchestrator.item import Item
 from orchestrator.leases import LeaseKeeper
 from orchestrator.routing import Route, Router
+from orchestrator.settings import DELIVERY_BUDGET_S
 
 log = logging.getLogger(__name__)
 
-FIRST_RETRIES = 8
 MOST_MEDIA = 50  # one claim, one script: a newsletter of links must not make it a long one
 RETRY_AFTER_FAILURE_S = 10
+LONGEST_RETRY_AFTER_S = 3600
 MAX_WAIT_FOR_ANOTHER_S = 10
 
 
 class Status(StrEnum):
     PROCESSED = "processed"
+    QUEUED = "queued"
+    DEAD_LETTERED = "dead_lettered"
     ALREADY_PROCESSED = "already_processed"
     ALREADY_PROCESSING = "already_processing"
     SKIPPED_SUBJECT_GROUP = "skipped_subject_group"
@@ -51,13 +57,14 @@ _SKIPPED_AT = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one item."""
+    """What became of one item, and of each of its deliveries."""
 
     status: Status
     item_id: str
     subject_group: str | None = None
     reason: Duplicate | InFlight | None = None
     retry_after_s: int | None = None
+    deliveries: tuple[Delivery, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -92,7 +99,25 @@ class Sources:
 
 
 @dataclass(frozen=True)
+class Case:
+    """An item on its way: what it is, where it goes, and what it claims.
+
+    ``is_folded``: it has one destination, whose names are claimed together with its own, in one step.
+    """
+
+    item: Item
+    route: Route
+    group: str | None
+    deliveries: tuple[Delivery, ...]
+    claim: Claim
+    is_folded: bool
+    budget: Budget
+
+
+@dataclass(frozen=True)
 class Intake:
+    """``outbox`` None: the request itself delivers."""
+
     store: Store
     leases: LeaseKeeper
     router: Router
@@ -101,104 +126,148 @@ class Intake:
     guard: RealtimeGuard
     sources: Sources
     resolve: Callable[[str], str] | None = None
+    outbox: Outbox | None = None
 
     def receive(self, item: Item) -> Outcome:
-        """Ends with the item delivered, recognised as a settled one, skipped with a reason, or given back."""
+        """Ends with the item delivered, queued, dead, recognised as a settled one, skipped, or given back."""
         route = self.router.pick(item)
         if route.realtime_only and not self.guard.is_new_message(item.moment, item.source):
             log.info("item %s: older than the service, and its route takes new ones only", item.id)
             return Outcome(Status.SKIPPED_OLD, item.id)
-        group = generate_subject_group_id(item.subject, self.naming.patterns, route.group_mode)
-        claim = self._claim_for(item, group, route)
+        case = self.case_of(item.for_recipient() if route.identity_by_recipient else item, route)
         asked_at = self.sources.monotonic()
         try:
-            verdict = self.store.claim(claim)
+            verdict = self.store.claim(case.claim)
             if isinstance(verdict, Claimed):
-                claim, verdict = self._moved_to_final_links(claim.without(verdict.left_out), verdict, item, route)
+                case = replace(case, claim=case.claim.without(verdict.left_out))
+                case, verdict = self._moved_to_final_links(case, verdict)
         except StoreUnavailable as error:
-            log.error("item %s: %s; asking for a retry", item.id, error)
-            return Outcome(Status.RETRY_LATER, item.id, group, retry_after_s=RETRY_AFTER_FAILURE_S)
-        return self._follow(claim, verdict, item, route, asked_at)
+            return self._without_names(case, error)
+        return self._follow(case, verdict, asked_at)
 
-    def _follow(self, claim: Claim, verdict: Verdict, item: Item, route: Route, asked_at: float) -> Outcome:
-        group = _group_of(claim)
+    def _follow(self, case: Case, verdict: Verdict, asked_at: float) -> Outcome:
+        item, group = case.item, case.group
         match verdict:
             case Duplicate():
                 log.info("item %s: stopped at %s, repeats %s", item.id, verdict.gate, verdict.original)
                 return Outcome(_SKIPPED_AT[verdict.gate], item.id, group, verdict)
             case InFlight():
-                log.info("item %s: another request holds its %s", item.id, verdict.gate)
+                holder = self.dispatcher.holder(case.claim) if verdict.gate is Gate.LOCK else "another request"
+                log.info("item %s: its %s is held by %s", item.id, verdict.gate, holder)
                 return _in_flight(item, group, verdict)
             case Claimed():
-                if not self._is_still_ours(claim, asked_at):
+                if not self._is_still_ours(case.claim, asked_at):
                     log.warning("item %s: its lease ran out before it was sent", item.id)
                     return Outcome(Status.RETRY_LATER, item.id, group, retry_after_s=RETRY_AFTER_FAILURE_S)
-                return self._deliver_and_settle(claim, verdict, item, route)
+                return self._deliver_and_settle(case, verdict)
 
-    def _claim_for(self, item: Item, group: str | None, route: Route) -> Claim:
-        """With one destination everything is claimed in one step; with several, each of them is asked on its own."""
+    def case_of(self, item: Item, route: Route) -> Case:
+        """With one destination everything is claimed in one step; with several, each of them is asked on its own.
+
+        So it is where the delivery comes later: with a queue, or while the destination is disabled.
+        """
         now = self.sources.now()
-        shared = self.naming.shared_names(item, group, route, now)
-        at_destinations = [self.dispatcher.names_at(destination, item) for destination in route.destinations_for(item)]
-        flat = tuple(name for names in at_destinations for name in names)
-        alone = len(at_destinations) == 1
-        return Claim(
+        group = generate_subject_group_id(item.subject, self.naming.patterns, route.group_mode)
+        received_at = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        enriched = replace(item, payload={**item.payload, "received_at": received_at, "subject_group": group})
+        deliveries = self.dispatcher.deliveries_of(enriched, route)
+        is_folded = len(deliveries) == 1 and not self.outbox and self.dispatcher.is_enabled(deliveries[0].destination)
+        at_destinations = tuple(name for each in deliveries for name in self.dispatcher.names_at(each))
+        claim = Claim(
             item.id,
-            (*item.own_names, *shared, *(flat if alone else ())),
+            (
+                *item.own_names,
+                *self.naming.shared_names(item, group, route, now),
+                *(at_destinations if is_folded else ()),
+            ),
             item.fingerprint,
             self.sources.new_token(),
             self.leases.lease_ms,
-            related=() if alone else flat,
+            related=() if is_folded else at_destinations,
         )
+        budget = Budget(self.sources.monotonic() + DELIVERY_BUDGET_S, self.sources.monotonic)
+        return Case(enriched, route, group, tuple(deliveries), claim, is_folded, budget)
 
-    def _moved_to_final_links(self, claim: Claim, claimed: Claimed, item: Item, route: Route) -> tuple[Claim, Verdict]:
+    def _moved_to_final_links(self, case: Case, claimed: Claimed) -> tuple[Case, Verdict]:
         """Where a link leads elsewhere in the end, the reservation follows it there."""
         if self.resolve is None:
-            return claim, claimed
-        table = self.naming.identity_parameters
-        finals = {media_name(link, table): self.resolve(link) for link in self.naming.media_links(item, route)}
+            return case, claimed
+        table, claim = self.naming.identity_parameters, case.claim
+        links = self.naming.media_links(case.item, case.route)
+        finals = {media_name(link, table): self.resolve(link) for link in links}
         names = tuple(media_name(finals[name], table) if name in finals else name for name in claim.names)
         if names == claim.names:
-            return claim, claimed
+            return case, claimed
         moved = replace(claim, names=names)
         verdict = self.store.move(claim, moved)
         if isinstance(verdict, InFlight):
             self.store.release(claim, claimed.retries_left)
         elif isinstance(verdict, Claimed):
-            log.info("item %s: reservation moved to where its links lead", item.id)
-            return moved.without(verdict.left_out), verdict
-        return moved, verdict
+            log.info("item %s: reservation moved to where its links lead", case.item.id)
+            return replace(case, claim=moved.without(verdict.left_out)), verdict
+        return replace(case, claim=moved), verdict
 
     def _is_still_ours(self, claim: Claim, asked_at: float) -> bool:
         """A process may be stopped for minutes at any line; after that, another may have taken over."""
         waited_ms = (self.sources.monotonic() - asked_at) * 1000
         return waited_ms < claim.lease_ms / 2 or self.store.renew(claim)
 
-    def _deliver_and_settle(self, claim: Claim, claimed: Claimed, item: Item, route: Route) -> Outcome:
-        group = _group_of(claim)
-        received_at = self.sources.now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        enriched = replace(item, payload={**item.payload, "received_at": received_at, "subject_group": group})
-        destinations = route.destinations_for(item)
-        sent = Sent(complete=False)
+    def _without_names(self, case: Case, error: StoreUnavailable) -> Outcome:
+        """No name can be asked: the delivery records may know it, otherwise the provider has to keep it."""
+        if self.dispatcher.are_recorded_as_delivered(case.deliveries):
+            log.warning("item %s: %s; delivered already, by its records", case.item.id, error)
+            return Outcome(Status.ALREADY_PROCESSED, case.item.id, case.group, deliveries=case.deliveries)
+        log.error("item %s: %s; asking for a retry", case.item.id, error)
+        return Outcome(Status.RETRY_LATER, case.item.id, case.group, retry_after_s=RETRY_AFTER_FAILURE_S)
+
+    def _deliver_and_settle(self, case: Case, claimed: Claimed) -> Outcome:
+        if claimed.retries_left is not None:  # it was tried before
+            case = replace(case, deliveries=tuple(map(self.dispatcher.with_history, case.deliveries)))
+        if case.is_folded:
+            (delivery,) = case.deliveries
+            return _outcome(case, [self.dispatcher.turn(delivery, case.claim, case.budget)])
+        sent: list[Sent] = []
         try:
-            with self.leases.holding(claim):
-                if len(destinations) == 1:
-                    sent = self.dispatcher.send(enriched, destinations[0])
-                else:
-                    sent = self.dispatcher.send_to_each(enriched, destinations, self.sources.new_token)
+            with self.leases.holding(case.claim):
+                sent = self._queued(case) or self.dispatcher.send_to_each(case.deliveries, case.budget)
         finally:
-            if not sent.complete:  # the provider keeps the email, so the last retry is never used up
-                before = FIRST_RETRIES if claimed.retries_left is None else claimed.retries_left
-                self.leases.release(claim, retries_left=max(1, before - 1))
-        if not sent.complete:
-            wait_s = max(RETRY_AFTER_FAILURE_S, sent.retry_after_s or 0)
-            return Outcome(Status.RETRY_LATER, item.id, group, retry_after_s=wait_s)
-        self.leases.commit(claim)
-        return Outcome(Status.SKIPPED_CONTENT if sent.reason else Status.PROCESSED, item.id, group, sent.reason)
+            self._settle(case, sent)
+        return _outcome(case, sent)
+
+    def _queued(self, case: Case) -> list[Sent]:
+        """Empty without a queue, and where it cannot take them: then the request delivers."""
+        if self.outbox is None or not self.outbox.put(case.deliveries):
+            return []
+        return [Sent(delivery, is_safe=True) for delivery in case.deliveries]
+
+    def _settle(self, case: Case, sent: Sequence[Sent]) -> None:
+        """Where every destination refused it for good, group and media are free for others."""
+        if not sent or not all(each.is_safe for each in sent):
+            failed = [each.delivery for each in sent if not each.is_safe] or case.deliveries
+            self.leases.release(case.claim, max(map(self.dispatcher.retries_left, failed)))
+        elif all(each.delivery.status is DeliveryStatus.DEAD for each in sent):
+            self.leases.release(case.claim, 0)
+        else:
+            self.leases.commit(case.claim)
 
 
-def _group_of(claim: Claim) -> str | None:
-    return next((name.value for name in claim.names if name.kind is Kind.SUBJECT_GROUP), None)
+def _outcome(case: Case, sent: Sequence[Sent]) -> Outcome:
+    deliveries = tuple(each.delivery for each in sent)
+    if not all(each.is_safe for each in sent):
+        waits_s = [each.retry_after_s or 0 for each in sent if not each.is_safe]
+        wait_s = min(LONGEST_RETRY_AFTER_S, max(RETRY_AFTER_FAILURE_S, *waits_s))
+        return Outcome(Status.RETRY_LATER, case.item.id, case.group, None, wait_s, deliveries)
+    reasons = [each.reason for each in sent]
+    if reasons[0] and all(reasons):
+        return Outcome(Status.SKIPPED_CONTENT, case.item.id, case.group, reasons[0], deliveries=deliveries)
+    return Outcome(_safe_status(deliveries), case.item.id, case.group, deliveries=deliveries)
+
+
+def _safe_status(deliveries: Sequence[Delivery]) -> Status:
+    statuses = {delivery.status for delivery in deliveries}
+    if DeliveryStatus.DEAD in statuses:
+        return Status.DEAD_LETTERED
+    return Status.PROCESSED if DeliveryStatus.DELIVERED in statuses else Status.QUEUED
 
 
 def _in_flight(item: Item, group: str | None, verdict: InFlight) -> Outcome:

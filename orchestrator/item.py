@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from deduplication.claims import Name
-from deduplication.email import Email
+from deduplication.email import Attachment, Email
 from deduplication.identity import compute_canonical_id, compute_fingerprint, own_names
 from deduplication.message import Message
 
@@ -19,8 +19,9 @@ BODY_PREVIEW_CHARS = 200
 class Item:
     """``key`` is the same in whatever notation the item comes: webhook ids are made of it.
 
-    ``media`` are links known to be media, ``links`` those that may be. ``fields`` is what routes may ask about,
-    ``destinations`` the only ones the sender wants (None: all of the route).
+    ``media`` are links known to be media, ``links`` those that may be. ``fields`` is what routes may ask about, each
+    with all its values; ``destinations`` the only ones the sender wants (None: all of the route). ``recipient``: the
+    address it was delivered to, the first of an email's recipients.
     """
 
     id: str
@@ -29,7 +30,7 @@ class Item:
     fingerprint: str
     text: str
     links: tuple[str, ...]
-    fields: Mapping[str, str]
+    fields: Mapping[str, tuple[str, ...]]
     payload: Mapping[str, Any]
     media: tuple[str, ...] = ()
     moment: datetime | None = None
@@ -37,6 +38,14 @@ class Item:
     subject: str = ""
     is_message: bool = False
     destinations: tuple[str, ...] | None = None
+    recipient: str = ""
+
+    def for_recipient(self) -> Item:
+        """The same item, but known only as the one to this recipient."""
+        if not self.recipient:
+            return self
+        names = tuple(replace(name, value=f"{name.value}@{self.recipient}") for name in self.own_names)
+        return replace(self, id=names[0].value, key=f"{self.key}@{self.recipient}", own_names=names)
 
 
 def email_item(email: Email, ids_kept_ms: int | None) -> Item:
@@ -49,11 +58,12 @@ def email_item(email: Email, ids_kept_ms: int | None) -> Item:
         text=email.text,
         links=email.links,
         fields={
-            "subject": email.clean_subject,
-            "sender": email.sender_email,
-            "body": email.text,
-            "provider": email.provider,
-            "source": "",
+            "subject": (email.clean_subject,),
+            "sender": (email.sender_email,),
+            "recipient": email.recipients,
+            "body": (email.text,),
+            "provider": (email.provider,),
+            "source": (),
         },
         payload={
             "email_id": names[0].value,
@@ -61,13 +71,19 @@ def email_item(email: Email, ids_kept_ms: int | None) -> Item:
             "sender": email.sender,
             "sender_email": email.sender_email,
             "date": email.date,
+            "message_id": email.message_id,
+            "recipients": list(email.recipients),
             "body": email.body,
+            "plain": email.plain,
             "body_preview": email.text[:BODY_PREVIEW_CHARS],
             "links": list(email.links),
+            "attachments": [_described(attachment) for attachment in email.attachments],
+            "spam": dict(email.spam),
             "extra": dict(email.extra),
         },
         moment=email.date_utc,
         subject=email.subject,
+        recipient=email.recipients[0] if email.recipients else "",
     )
 
 
@@ -81,11 +97,12 @@ def message_item(message: Message) -> Item:
         links=message.links,
         media=message.media,
         fields={
-            "subject": message.title,
-            "sender": "",
-            "body": message.text,
-            "provider": "message",
-            "source": message.source,
+            "subject": (message.title,),
+            "sender": (),
+            "recipient": (),
+            "body": (message.text,),
+            "provider": ("message",),
+            "source": (message.source,),
         },
         payload={
             "message_key": message.key,
@@ -104,3 +121,7 @@ def message_item(message: Message) -> Item:
         is_message=True,
         destinations=message.destinations,
     )
+
+
+def _described(attachment: Attachment) -> dict[str, Any]:
+    return {name: value for name, value in asdict(attachment).items() if value is not None}

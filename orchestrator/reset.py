@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from deduplication.claims import Kind, Name
 from deduplication.stores.base import Pattern, Record, Store
+from orchestrator.delivery.ledger.base import Ledger
 
 log = logging.getLogger(__name__)
 
@@ -56,11 +57,16 @@ class Reset:
             raise InvalidReset("value", f"the {self.scope} to forget")
 
 
-def reset(store: Store, request: Reset) -> int:
-    """Drops the names of the scope and every other name of the emails behind them. Returns how many there were."""
+def reset(store: Store, ledger: Ledger, request: Reset) -> int:
+    """Drops the names of the scope and every other name of the emails behind them. Returns how many there were.
+
+    With its name, a delivery's record goes too: it must not say of the email's next coming that it is delivered.
+    """
     names = _names_of(store, request)
     known = {record.name for record in store.read(names)}
     count = len(known) if request.dry_run else store.forget(known)
+    if not request.dry_run:
+        ledger.forget([name.value for name in names if name.kind is Kind.DELIVERY])
     value = "-" if request.scope is Scope.MEDIA else request.value  # a link is part of somebody's email
     log.warning("AUDIT reset scope=%s value=%r dry_run=%s names=%d", request.scope, value, request.dry_run, count)
     return count

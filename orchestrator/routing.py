@@ -1,26 +1,33 @@
-"""Which route an item takes: the first whose conditions hold."""
+"""Which way an item takes: what the routes say whose conditions hold."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from deduplication.media import MediaMode
 from deduplication.subject_group import GroupMode, normalize_no_accents_lower_trim
 from orchestrator.config import Condition, RouteConfig
 from orchestrator.item import Item
 
+MOST_CHARS_FOR_A_REGEX = 100_000  # a sender decides how long a text is, the operator how slow a regex is
+
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
 class Route:
-    """What happens to an item that takes it."""
+    """What happens to an item that takes it. ``content`` None: as the destination says."""
 
     name: str
     destinations: tuple[str, ...]
     group_mode: GroupMode
     media: MediaMode = MediaMode.LISTED
     realtime_only: bool = False
+    content: bool | None = None
+    identity_by_recipient: bool = False
 
     def destinations_for(self, item: Item) -> tuple[str, ...]:
         """A sender may ask for fewer of them, never for others; for none of them, for all."""
@@ -28,33 +35,104 @@ class Route:
         return wanted or self.destinations
 
 
+@dataclass(frozen=True)
+class Trial:
+    """How one route fares with an item. ``held`` goes with the route's conditions, one by one.
+
+    ``reached`` False: a route before it had stopped, so that it has no say even if it matches.
+    """
+
+    route: RouteConfig
+    held: tuple[bool, ...]
+    matched: bool
+    reached: bool
+
+
 class Router:
-    """``defaults`` fills in what a route leaves open. The last route matches everything (config.py sees to it)."""
+    """``defaults`` fills in what no matching route says. The last route matches everything (config.py sees to it)."""
 
     def __init__(self, routes: Sequence[RouteConfig], defaults: Route) -> None:
         self._routes = routes
         self._defaults = defaults
 
     def pick(self, item: Item) -> Route:
-        matched = next(route for route in self._routes if _matches(route, item))
+        """All destinations of the matching routes up to the first that stops; of each gate, the first word on it."""
+        taken = list(self._taken(item))
+        named = dict.fromkeys(name for route in taken for name in route.destinations or ())
+        defaults = self._defaults
         return Route(
-            matched.name,
-            matched.destinations or self._defaults.destinations,
-            matched.subject_groups or self._defaults.group_mode,
-            matched.media,
-            matched.realtime_only,
+            name=" + ".join(route.name for route in taken),
+            destinations=tuple(named) or defaults.destinations,
+            group_mode=_first(taken, lambda route: route.subject_groups, defaults.group_mode),
+            media=_first(taken, lambda route: route.media, defaults.media),
+            realtime_only=_first(taken, lambda route: route.realtime_only, defaults.realtime_only),
+            content=_first(taken, lambda route: route.content, defaults.content),
+            identity_by_recipient=_first(
+                taken, lambda route: route.identity_by_recipient, defaults.identity_by_recipient
+            ),
         )
 
+    def explain(self, item: Item) -> list[Trial]:
+        """Every route with every condition, also those that ``pick`` need not look at."""
+        reader = _Reader(item)
+        trials: list[Trial] = []
+        reached = True
+        for route in self._routes:
+            held = tuple(reader.holds(condition) for condition in route.match)
+            matched = _combined(route, held)
+            trials.append(Trial(route, held, matched, reached))
+            reached = reached and not (matched and route.stop)
+        return trials
 
-def _matches(route: RouteConfig, item: Item) -> bool:
-    combine = any if route.any else all
-    return not route.match or combine(_holds(condition, item) for condition in route.match)
+    def _taken(self, item: Item) -> Iterator[RouteConfig]:
+        reader = _Reader(item)
+        for route in self._routes:
+            if _combined(route, map(reader.holds, route.match)):
+                yield route
+                if route.stop:
+                    return
 
 
-def _holds(condition: Condition, item: Item) -> bool:
-    value = item.fields[condition.field]
-    folded = normalize_no_accents_lower_trim(value)
-    if condition.regex is not None:
-        return any(re.search(condition.regex, text, re.IGNORECASE) for text in (folded, value))
-    wanted = normalize_no_accents_lower_trim(condition.equals or condition.contains or "")
-    return folded == wanted if condition.equals is not None else wanted in folded
+def _first(routes: Sequence[RouteConfig], said: Callable[[RouteConfig], T | None], otherwise: T) -> T:
+    return next((word for word in map(said, routes) if word is not None), otherwise)
+
+
+def _combined(route: RouteConfig, held: Iterable[bool]) -> bool:
+    return not route.match or (any(held) if route.any else all(held))
+
+
+class _Reader:
+    """Reads the fields of one item for conditions; folding a long body takes its time, so it is done once."""
+
+    def __init__(self, item: Item) -> None:
+        self._item = item
+        self._folded: dict[str, tuple[str, ...]] = {}
+
+    def holds(self, condition: Condition) -> bool:
+        """For any value of the field. A field without a value reads as empty text."""
+        texts = self._texts(condition.field) if condition.exact else self._folded_texts(condition.field)
+        if condition.regex is None:
+            return any(_says(condition, text) for text in texts)
+        if condition.exact:
+            return _finds(condition.regex, texts, re.NOFLAG)
+        return _finds(condition.regex, (*texts, *self._texts(condition.field)), re.IGNORECASE)
+
+    def _texts(self, field: str) -> tuple[str, ...]:
+        return self._item.fields.get(field) or ("",)
+
+    def _folded_texts(self, field: str) -> tuple[str, ...]:
+        if field not in self._folded:
+            self._folded[field] = tuple(map(normalize_no_accents_lower_trim, self._texts(field)))
+        return self._folded[field]
+
+
+def _says(condition: Condition, text: str) -> bool:
+    fold = str if condition.exact else normalize_no_accents_lower_trim
+    if condition.equals is not None:
+        return text == fold(condition.equals)
+    return fold(condition.contains or "") in text
+
+
+def _finds(regex: str, texts: Iterable[str], flags: re.RegexFlag) -> bool:
+    """Only the first MOST_CHARS_FOR_A_REGEX characters of a text are searched; contains and equals see all of it."""
+    return any(re.search(regex, text[:MOST_CHARS_FOR_A_REGEX], flags) for text in texts)

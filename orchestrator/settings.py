@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -16,7 +18,7 @@ from deduplication.redis_client import parse_address
 from deduplication.stores.failover import OnFailure
 from deduplication.subject_group import GroupMode
 
-DELIVERY_BUDGET_S = 8  # connect 3 s + read 5 s
+DELIVERY_BUDGET_S = 8  # what a provider's request waits for all its deliveries
 _HASH_TAG = re.compile(r"\{[^{}]+\}")
 _Tokens = Annotated[tuple[str, ...], NoDecode]
 
@@ -31,6 +33,11 @@ def is_web_address(text: str) -> bool:
 
 class SettingsError(Exception):
     """A setting has a value it does not take; the message names both."""
+
+
+def environment() -> Mapping[str, str]:
+    """For the values of mailonce.toml that say env:NAME."""
+    return os.environ
 
 
 class Settings(BaseSettings):
@@ -48,6 +55,14 @@ class Settings(BaseSettings):
     ingress_token: _Tokens = Field((), description="tokens of at least 16 characters, several with commas")
     admin_token: _Tokens = Field((), description="tokens of at least 16 characters, several with commas")
     webhook_url: str = Field("", description="an http:// or https:// address, empty for the log destination")
+    webhook_secret: _Tokens = Field((), description="Standard Webhooks secrets (whsec_...), several with commas")
+    queue_url: str = Field(
+        "", description="a redis://, rediss://, unix:// or redis+sentinel:// or amqp(s):// address, empty for inline"
+    )
+    worker_processes: int = Field(1, ge=1, le=64, description="1 to 64 processes")
+    worker_threads: int = Field(8, ge=1, le=256, description="1 to 256 threads for each destination")
+    dead_letter_days: float = Field(30, gt=0, le=3660, description="days up to 3660")
+    delivered_payload_days: float = Field(0, ge=0, le=3660, description="days up to 3660, 0 for not at all")
     mailonce_config: Path | None = Field(None, description="the path of a file that exists")
     timezone: str = Field("UTC", description="an IANA time zone such as Europe/Paris")
     subject_groups: GroupMode = Field(GroupMode.ALL, description="all, patterns or off")
@@ -78,6 +93,18 @@ class Settings(BaseSettings):
         if any(len(token) < 16 for token in tokens):
             raise ValueError("a token is too short")
         return tokens
+
+    @field_validator("webhook_secret", mode="before")
+    @classmethod
+    def _split_secrets(cls, value: Any) -> Any:
+        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+    @field_validator("queue_url")
+    @classmethod
+    def _check_queue_url(cls, value: str) -> str:
+        if value and urlsplit(value).scheme not in ("amqp", "amqps") and parse_address(value).is_cluster:
+            raise ValueError("Dramatiq takes no Redis Cluster")
+        return value
 
     @field_validator("redis_url")
     @classmethod
@@ -123,6 +150,15 @@ class Settings(BaseSettings):
         return self
 
     @property
+    def bind(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def address(self) -> str:
+        """Where the service is, from this machine."""
+        return f"http://{self.bind}"
+
+    @property
     def tz(self) -> ZoneInfo:
         return ZoneInfo(self.timezone)
 
@@ -146,13 +182,21 @@ class Settings(BaseSettings):
         return self.processed_ids_days * 24 * 3600 * 1000 or None
 
     @property
+    def dead_letter_ms(self) -> int:
+        return int(self.dead_letter_days * 24 * 3600 * 1000)
+
+    @property
+    def delivered_payload_ms(self) -> int:
+        return int(self.delivered_payload_days * 24 * 3600 * 1000)
+
+    @property
     def config_path(self) -> Path | None:
         """MAILONCE_CONFIG, or ./mailonce.toml where that exists."""
         default = Path("mailonce.toml")
         return self.mailonce_config or (default if default.is_file() else None)
 
 
-_SECRET = ("ingress_token", "admin_token", "redis_url", "webhook_url")
+_SECRET = ("ingress_token", "admin_token", "redis_url", "queue_url", "webhook_url", "webhook_secret")
 
 
 def load_settings(**given: Any) -> Settings:

@@ -3,127 +3,129 @@
 from __future__ import annotations
 
 import logging
-import secrets
-import sys
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from pathlib import Path
 
-from deduplication.errors import DeduplicationError, StoreMisconfigured
-from deduplication.locks import PublicationLocks, new_server_id
 from deduplication.realtime_guard import RealtimeGuard
-from deduplication.redis_client import connect
 from deduplication.stores.base import Store
 from deduplication.stores.failover import FailoverStore
-from deduplication.stores.local import LocalStore
-from deduplication.stores.memory import MemoryStore
-from deduplication.stores.redis import RedisStore
-from deduplication.stores.spelling import Speller
-from deduplication.stores.sqlite import SqliteStore
-from orchestrator.config import LOG_URL, Config, DestinationConfig, load_config
-from orchestrator.delivery.dispatch import Dispatcher, Place
+from orchestrator.config import Config, load_config
+from orchestrator.delivery.outbox import Outbox, Queue
 from orchestrator.delivery.resolution import LinkResolver
-from orchestrator.delivery.webhook import Destination, HttpDestination, LogDestination
+from orchestrator.delivery.sweeper import Chore, Hands, InProcess, Sweeper
 from orchestrator.health import HealthChecks
+from orchestrator.housekeeping import LOCKS_EVERY_S, drop_expired_locks
 from orchestrator.intake import Intake, Naming, Sources
-from orchestrator.leases import LeaseKeeper
+from orchestrator.parts import Parts, build_parts, make_data_dir
 from orchestrator.routing import Route, Router
 from orchestrator.settings import Settings, SettingsError
+from orchestrator.store_time import SYNC_EVERY_S
 from orchestrator.tokens import Tokens, ensure_tokens, show_new
 
 log = logging.getLogger(__name__)
 
-LOCAL_BUSY_TIMEOUT_S = 1.0  # while Redis is away a provider rather hears "retry later" than waits
+HELD_WHILE_DELIVERED_MS = 20_000  # a delivery whose process died is due again after this
+HELD_IN_PROCESS_MS = 60_000
 
 
 @dataclass(frozen=True)
 class Service:
-    """Everything the routes need."""
+    """Everything the routes need. ``queue`` None: requests deliver."""
 
     settings: Settings
+    config: Config
     tokens: Tokens
-    store: Store
+    parts: Parts
     intake: Intake
     health: HealthChecks
-    locks: PublicationLocks
+    queue: Queue | None
+    closing: tuple[Callable[[], None], ...] = ()
+
+    @property
+    def store(self) -> Store:
+        return self.parts.store
 
     def close(self) -> None:
-        self.intake.leases.close()
-        self.store.close()
+        """Lets what is under way finish."""
+        for close in self.closing:
+            close()
 
 
-def system_sources() -> Sources:
-    return Sources(now=lambda: datetime.now(UTC), new_token=lambda: secrets.token_urlsafe(16))
-
-
-def build(settings: Settings, sources: Sources | None = None) -> Service:
-    """Raises SettingsError if something in the settings or mailonce.toml is wrong."""
-    config = load_config(settings)
+def build(settings: Settings, sources: Sources | None = None, config: Config | None = None) -> Service:
+    """The service of a web process. Raises SettingsError if something in the settings or mailonce.toml is wrong."""
+    config = config or load_config(settings)
     make_data_dir(settings)
     tokens = ensure_tokens(settings)
     show_new(tokens)
-    store = build_store(settings)
-    leases = LeaseKeeper(store, settings.lease_ms)
-    sources = sources or system_sources()
-    dispatcher = Dispatcher(store, leases, _places(settings, config))
-    intake = Intake(
-        store=store,
-        leases=leases,
-        router=_router(settings, config),
-        dispatcher=dispatcher,
-        naming=_naming(settings, config),
-        guard=RealtimeGuard(settings.service_started_at),
-        sources=sources,
-        resolve=LinkResolver(config.media.resolve).resolve if config.media.resolve else None,
-    )
-    locks = PublicationLocks(store, new_server_id(), sources.new_token)
-    health = HealthChecks(store, settings.memory_limit_mb)
+    queue = build_queue(settings)
+    parts = build_parts(settings, config, sources)
+    health = HealthChecks(parts.store, settings.memory_limit_mb)
     for warning in health.report().warnings:
         log.warning("WARNING: %s", warning)
-    if isinstance(store, FailoverStore):
-        store.start()
-    return Service(settings, tokens, store, intake, health, locks)
+    follow_redis(parts)
+    closing = (*_look_after_due(parts, queue), *([queue.close] if queue else []), parts.close)
+    intake = build_intake(settings, parts, queue)
+    return Service(settings, config, tokens, parts, intake, health, queue, closing)
 
 
-def make_data_dir(settings: Settings) -> None:
-    """With Redis and tokens given, the service can do without the folder, if it must."""
+def build_intake(settings: Settings, parts: Parts, queue: Queue | None = None) -> Intake:
+    config = parts.config
+    return Intake(
+        store=parts.store,
+        leases=parts.leases,
+        router=make_router(settings, config),
+        dispatcher=parts.dispatcher,
+        naming=make_naming(settings, config),
+        guard=RealtimeGuard(settings.service_started_at),
+        sources=parts.sources,
+        resolve=LinkResolver(config.media.resolve).resolve if config.media.resolve else None,
+        outbox=Outbox(parts.ledger, queue, parts.time.now_ms) if queue else None,
+    )
+
+
+def build_queue(settings: Settings) -> Queue | None:
+    if not settings.queue_url:
+        return None
     try:
-        settings.data_dir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        if not (settings.redis_url and settings.ingress_token and settings.admin_token):
-            raise SettingsError(f"DATA_DIR takes a folder that can be written; {error}") from error
+        from orchestrator.delivery.queue import DramatiqQueue  # needs the extra "queue"
+    except ModuleNotFoundError as error:
+        raise SettingsError(f"QUEUE_URL takes the extra queue: pip install 'mailonce[queue]'; {error}") from error
+    return DramatiqQueue(settings.queue_url, settings.redis_timeout_ms / 1000)
 
 
-def build_store(settings: Settings) -> Store:
-    path = settings.data_dir / "mailonce.db"
-    if not settings.redis_url:
-        return SqliteStore(path)
-    client = connect(settings.redis_url, settings.redis_timeout_ms / 1000)
-    speller = Speller(settings.redis_prefix, group_ttl=settings.subject_group_ttl_seconds > 0)
-    try:
-        return FailoverStore(RedisStore(client, speller), _local_store(settings, path), settings.on_store_failure)
-    except StoreMisconfigured as error:
-        raise SettingsError(f"REDIS_URL takes a Redis that lets us in; {error}") from error
+def follow_redis(parts: Parts) -> None:
+    if isinstance(parts.store, FailoverStore):
+        parts.store.start()
 
 
-def _local_store(settings: Settings, path: Path) -> LocalStore:
-    try:
-        return SqliteStore(path, retention_ms=settings.local_retention_ms, busy_timeout_s=LOCAL_BUSY_TIMEOUT_S)
-    except DeduplicationError as error:
-        log.error(
-            "WARNING: DATA_DIR cannot be written (%s). If Redis goes away, each worker remembers alone, in memory: "
-            "an email that meets two workers is then delivered twice.",
-            error,
-        )
-        return MemoryStore(retention_ms=settings.local_retention_ms)
+def chores(parts: Parts) -> tuple[Chore, ...]:
+    return (
+        Chore(SYNC_EVERY_S, parts.time.sync),
+        Chore(LOCKS_EVERY_S, lambda: drop_expired_locks(parts.store, parts.locks)),
+    )
 
 
-def _router(settings: Settings, config: Config) -> Router:
+def _look_after_due(parts: Parts, queue: Queue | None) -> tuple[Callable[[], None], ...]:
+    """Without a queue this process delivers what is due, such as replays; with one, the workers do."""
+    if queue:
+        sweeper = Sweeper(parts.ledger, chores=chores(parts))
+        sweeper.start()
+        return (sweeper.close,)
+    in_process = InProcess(
+        lambda delivery_id: parts.dispatcher.deliver_stored(delivery_id, HELD_WHILE_DELIVERED_MS),
+        parts.config.destinations,
+    )
+    hands = Hands(in_process.take, in_process.room, parts.dispatcher.courier.most_for, HELD_IN_PROCESS_MS)
+    sweeper = Sweeper(parts.ledger, hands, chores(parts))
+    sweeper.start()
+    return (sweeper.close, in_process.close)
+
+
+def make_router(settings: Settings, config: Config) -> Router:
     return Router(config.routes, Route("default", tuple(config.destinations), settings.subject_groups))
 
 
-def _naming(settings: Settings, config: Config) -> Naming:
+def make_naming(settings: Settings, config: Config) -> Naming:
     return Naming(
         tz=settings.tz,
         patterns=config.patterns,
@@ -131,19 +133,3 @@ def _naming(settings: Settings, config: Config) -> Naming:
         media_hosts=config.media.hosts,
         identity_parameters=config.media.identity_parameters,
     )
-
-
-def _places(settings: Settings, config: Config) -> Mapping[str, Place]:
-    return {name: _place(name, each, settings.web_threads) for name, each in config.destinations.items()}
-
-
-def _place(name: str, config: DestinationConfig, pool_size: int) -> Place:
-    destination: Destination = LogDestination(_print)
-    if config.url != LOG_URL:
-        destination = HttpDestination(name, config.url, pool_size)
-    window_s = config.content_window_s
-    return Place(destination, None if window_s is None else window_s * 1000)
-
-
-def _print(text: str) -> None:
-    print(text, file=sys.stdout, flush=True)

@@ -26,7 +26,7 @@ def admin_blueprint(service: Service) -> Blueprint:
     def forget() -> Answer:
         wanted = _reset_request(json_object(request.content_type, request.get_data()))
         try:
-            count = reset(service.store, wanted)
+            count = reset(service.store, service.parts.ledger, wanted)
         except StoreUnavailable as error:
             return store_unavailable(error)
         return jsonify(
@@ -36,7 +36,7 @@ def admin_blueprint(service: Service) -> Blueprint:
     @api_admin.get("/locks")
     def active_locks() -> Answer:
         try:
-            locks = service.locks.active_locks()
+            locks = service.parts.locks.active_locks()
         except StoreUnavailable as error:
             return store_unavailable(error)
         return jsonify({"success": True, "locks": [_shown(lock) for lock in locks]}), 200

@@ -2,26 +2,48 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
-from flask import Blueprint, request
+from flask import Blueprint, jsonify, request
+from werkzeug.exceptions import HTTPException
 
+from deduplication.errors import StoreUnavailable
+from orchestrator.delivery.fetching import FetchFailed, fetch
+from orchestrator.intake import Outcome
 from orchestrator.item import email_item, message_item
 from orchestrator.wiring import Service
-from routes.auth import require_bearer
-from routes.providers import gmail, message
-from routes.providers.base import InvalidPayload, json_object, json_value
-from routes.responses import Answer, described, outcome, outcomes
+from routes.auth import Unauthorized, require_bearer
+from routes.providers import message
+from routes.providers.base import InvalidPayload, Parsed, ProviderRequest, Surroundings, json_value
+from routes.providers.registry import TYPES, AnyProvider, missing_setting, open_providers
+from routes.providers.replay import InUse, Replays
+from routes.responses import (
+    Answer,
+    described,
+    internal_error,
+    invalid,
+    is_accepted,
+    no_email,
+    not_set_up,
+    outcomes,
+    outcomes_of_emails,
+    refused,
+    retry_later,
+    unauthorized,
+)
+
+log = logging.getLogger(__name__)
 
 
 def ingress_blueprint(service: Service) -> Blueprint:
+    """Raises SettingsError if mailonce.toml opens a provider without what proves its requests' origin."""
     api_ingress = Blueprint("api_ingress", __name__, url_prefix="/api/ingress")
-
-    @api_ingress.post("/gmail")
-    def ingest_gmail() -> Answer:
-        require_bearer(request.headers.get("Authorization"), service.tokens.ingress)
-        email = gmail.parse(json_object(request.content_type, request.get_data()))
-        return outcome(service.intake.receive(email_item(email, service.settings.ids_kept_ms)))
+    providers = open_providers(service.config, Surroundings(service.tokens.ingress, fetch))
+    for provider in providers.values():
+        _add(api_ingress, service, provider)
+    for name in sorted(TYPES.keys() - providers.keys()):
+        _add_shut(api_ingress, name)
 
     @api_ingress.post("/message")
     def ingest_messages() -> Answer:
@@ -33,11 +55,98 @@ def ingress_blueprint(service: Service) -> Blueprint:
     return api_ingress
 
 
+def _add(api_ingress: Blueprint, service: Service, provider: AnyProvider) -> None:
+    def ingest() -> Answer:
+        return _answer(service, provider)
+
+    def probe() -> Answer:
+        return jsonify({"success": True}), 200
+
+    for ending in provider.endings:
+        path = f"/{provider.name}{ending}"
+        api_ingress.add_url_rule(path, f"POST {path}", ingest, methods=["POST"])
+        if provider.answers_probes:
+            api_ingress.add_url_rule(path, f"GET {path}", probe, methods=["GET"])
+
+
+def _add_shut(api_ingress: Blueprint, name: str) -> None:
+    """Somebody set the provider up at the other end only: the answer and the log say what is missing here."""
+    error, told = missing_setting(name), False
+
+    def refuse() -> Answer:
+        nonlocal told
+        if not told:
+            log.error("POST /api/ingress/%s: %s", name, error)
+            told = True
+        return not_set_up(error)
+
+    for ending in TYPES[name].endings:
+        path = f"/{name}{ending}"
+        api_ingress.add_url_rule(path, f"POST {path}", refuse, methods=["POST"])
+
+
+def _answer(service: Service, provider: AnyProvider) -> Answer:
+    statuses = provider.statuses
+    try:
+        return _received(service, provider, _provider_request(service))
+    except HTTPException:
+        raise
+    except Unauthorized:
+        log.warning("provider %s: a request that does not prove its origin", provider.name)
+        return unauthorized(provider.challenge, statuses)
+    except InvalidPayload as error:
+        log.warning("provider %s: rejected for good: %s", provider.name, error)
+        return invalid(error, statuses)
+    except (FetchFailed, StoreUnavailable, InUse) as error:
+        log.error("provider %s: asked to try again: %s", provider.name, error)
+        return retry_later(statuses)
+    except Exception:  # what makes a provider come back after an error of ours is its own status
+        log.exception("provider %s: unexpected error", provider.name)
+        return internal_error(statuses)
+
+
+def _provider_request(service: Service) -> ProviderRequest:
+    headers = {name.lower(): value for name, value in request.headers}
+    return ProviderRequest(headers, request.get_data, service.intake.sources.now())
+
+
+def _received(service: Service, provider: AnyProvider, asked: ProviderRequest) -> Answer:
+    provider.verify(asked)
+    note = provider.handshake(asked)
+    if note is not None:
+        log.info("provider %s: %s", provider.name, note)
+        return no_email(note, provider.statuses)
+    results = _results(service, provider.parse(asked), provider.once(asked))
+    for each in results:
+        if isinstance(each, InvalidPayload):
+            log.warning("provider %s: one of several rejected for good: %s", provider.name, each)
+    return outcomes_of_emails(results, provider.statuses)
+
+
+def _results(service: Service, parsed: list[Parsed], nonce: str | None) -> list[Outcome | InvalidPayload]:
+    """Each email gets its own verdict; a bad one does not stop the others."""
+    kept_ms = service.settings.ids_kept_ms
+    entries = [each if isinstance(each, InvalidPayload) else email_item(each, kept_ms) for each in parsed]
+    results: list[Outcome | InvalidPayload] = []
+
+    def receive() -> bool:
+        results.extend(e if isinstance(e, InvalidPayload) else service.intake.receive(e) for e in entries)
+        return all(isinstance(each, Outcome) and is_accepted(each) for each in results)
+
+    if nonce is None:
+        receive()
+    else:
+        intake = service.intake
+        items = [each for each in entries if not isinstance(each, InvalidPayload)]
+        Replays(intake.store, intake.leases, intake.sources.new_token).guard(nonce, items, receive)
+    return results
+
+
 def _answer_to_message(service: Service, document: Any) -> tuple[dict[str, Any], int | None]:
     """Each message gets its own verdict; a bad one does not stop the others."""
     try:
-        parsed = message.parse(document, service.intake.dispatcher.places)
+        parsed = message.parse(document, service.config.destinations)
     except InvalidPayload as error:
-        return {"success": False, "status": "invalid", "error": str(error), "field": error.field}, None
+        return {**refused(error), "field": error.field}, None
     result = service.intake.receive(message_item(parsed))
     return described(result, key=result.item_id, source=parsed.source, id=parsed.id), result.retry_after_s

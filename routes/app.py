@@ -9,6 +9,7 @@ from werkzeug.exceptions import HTTPException
 
 from orchestrator.wiring import Service
 from routes.api_admin import admin_blueprint
+from routes.api_deliveries import deliveries_blueprint
 from routes.api_ingress import ingress_blueprint
 from routes.auth import Unauthorized
 from routes.health import health_blueprint
@@ -24,6 +25,7 @@ def create_app(service: Service) -> Flask:
     app.config["MAX_CONTENT_LENGTH"] = int(service.settings.max_body_mb * 1024 * 1024)
     app.register_blueprint(ingress_blueprint(service))
     app.register_blueprint(admin_blueprint(service))
+    app.register_blueprint(deliveries_blueprint(service))
     app.register_blueprint(health_blueprint(service))
     app.register_error_handler(Unauthorized, lambda _: unauthorized())
     app.register_error_handler(InvalidPayload, invalid)

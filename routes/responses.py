@@ -10,13 +10,16 @@ from werkzeug.exceptions import HTTPException
 
 from deduplication.claims import Duplicate
 from deduplication.errors import StoreUnavailable
+from orchestrator.delivery.replay import Answer as ReplayAnswer
 from orchestrator.intake import Outcome, Status
-from routes.providers.base import InvalidPayload
+from routes.providers.base import InvalidPayload, Statuses
 
 Answer = tuple[Response, int] | tuple[Response, int, dict[str, str]]
 
 HTTP_STATUS = {
     Status.PROCESSED: 200,
+    Status.QUEUED: 200,
+    Status.DEAD_LETTERED: 200,
     Status.ALREADY_PROCESSED: 200,
     Status.SKIPPED_SUBJECT_GROUP: 200,
     Status.SKIPPED_MEDIA: 200,
@@ -25,11 +28,24 @@ HTTP_STATUS = {
     Status.ALREADY_PROCESSING: 503,
     Status.RETRY_LATER: 503,
 }
+REPLAYED_STATUS = {
+    ReplayAnswer.REPLAYED: (200, "sent again"),
+    ReplayAnswer.UNKNOWN: (404, "there is no such delivery, or it is no longer kept"),
+    ReplayAnswer.ALREADY_DELIVERED: (409, "the destination has it; force sends it all the same"),
+    ReplayAnswer.UNDER_WAY: (409, "it is being delivered just now"),
+    ReplayAnswer.NO_PAYLOAD: (409, "its payload is not kept; release the email with reset, and have it sent again"),
+}
+PROOFS = {
+    "Bearer": "Authorization takes Bearer and a valid token",
+    'Basic realm="mailonce"': "Authorization takes Basic and a valid username and password",
+    "": "the request takes a valid signature",
+}
+OUR_OWN = Statuses()
 
 
-def outcome(result: Outcome) -> Answer:
-    body = described(result, email_id=result.item_id)
-    return _with_retry_after(body, HTTP_STATUS[result.status], result.retry_after_s)
+def is_accepted(result: Outcome) -> bool:
+    """Whether the sender may forget the item."""
+    return HTTP_STATUS[result.status] == 200
 
 
 def outcomes(results: list[dict[str, Any]], waits_s: list[int]) -> Answer:
@@ -39,16 +55,38 @@ def outcomes(results: list[dict[str, Any]], waits_s: list[int]) -> Answer:
     return _with_retry_after(body, 200 if success else 503, max(waits_s, default=None))
 
 
+def outcomes_of_emails(results: list[Outcome | InvalidPayload], statuses: Statuses) -> Answer:
+    """To a provider: accepted only if all are safe, rejected if what is not can never be. One alone is not listed."""
+    bodies = [refused(r) if isinstance(r, InvalidPayload) else described(r, email_id=r.item_id) for r in results]
+    waits_s = [each.retry_after_s for each in results if isinstance(each, Outcome) and each.retry_after_s]
+    body = {"success": all(each["success"] for each in bodies), "results": bodies} if len(bodies) != 1 else bodies[0]
+    return _with_retry_after(body, _status_of_all(results, statuses), max(waits_s, default=None))
+
+
+def _status_of_all(results: list[Outcome | InvalidPayload], statuses: Statuses) -> int:
+    invalid_ones = [each for each in results if isinstance(each, InvalidPayload)]
+    if not all(is_accepted(each) for each in results if isinstance(each, Outcome)):
+        return statuses.retry
+    return _rejection(invalid_ones[0], statuses) if invalid_ones else statuses.accepted
+
+
 def described(result: Outcome, **ids: str) -> dict[str, Any]:
     """What became of one item, under the ids its sender knows it by."""
-    body: dict[str, Any] = {"success": HTTP_STATUS[result.status] == 200, "status": result.status, **ids}
+    body: dict[str, Any] = {"success": is_accepted(result), "status": result.status, **ids}
     if result.subject_group:
         body["subject_group"] = result.subject_group
     if isinstance(result.reason, Duplicate):
         body["reason"] = _reason(result.reason)
     if result.retry_after_s is not None:
         body["retry_after_s"] = result.retry_after_s
+    if result.deliveries:
+        body["deliveries"] = {each.destination: {"id": each.id, "status": each.status} for each in result.deliveries}
     return body
+
+
+def replayed(delivery_id: str, answer: ReplayAnswer, **more: Any) -> Answer:
+    status, text = REPLAYED_STATUS[answer]
+    return jsonify({"success": status == 200, "status": answer, "id": delivery_id, "message": text, **more}), status
 
 
 def _with_retry_after(body: dict[str, Any], status: int, retry_after_s: int | None) -> Answer:
@@ -68,16 +106,38 @@ def _reason(duplicate: Duplicate) -> dict[str, str | None]:
     }
 
 
-def invalid(error: InvalidPayload) -> Answer:
+def invalid(error: InvalidPayload, statuses: Statuses = OUR_OWN) -> Answer:
+    return jsonify(refused(error)), _rejection(error, statuses)
+
+
+def refused(error: InvalidPayload) -> dict[str, Any]:
     body = {"success": False, "status": "invalid", "error": str(error)}
-    if error.field:
-        body["field"] = error.field
-    return jsonify(body), error.http_status
+    return body | {"field": error.field} if error.field else body
 
 
-def unauthorized() -> Answer:
-    body = {"success": False, "status": "unauthorized", "error": "Authorization takes Bearer and a valid token"}
-    return jsonify(body), 401, {"WWW-Authenticate": "Bearer"}
+def _rejection(error: InvalidPayload, statuses: Statuses) -> int:
+    return error.http_status if statuses.rejected is None else statuses.rejected
+
+
+def unauthorized(challenge: str = "Bearer", statuses: Statuses = OUR_OWN) -> Answer:
+    """The same words whatever was wrong: they must not help anybody to guess."""
+    body = {"success": False, "status": "unauthorized", "error": PROOFS[challenge]}
+    headers = {"WWW-Authenticate": challenge} if challenge else {}
+    return jsonify(body), statuses.unauthorized, headers
+
+
+def no_email(note: str, statuses: Statuses) -> Answer:
+    """The provider wanted to know or to tell something else."""
+    return jsonify({"success": True, "status": "no_email", "note": note}), statuses.accepted
+
+
+def not_set_up(error: str) -> Answer:
+    return jsonify({"success": False, "status": "invalid", "error": error}), 404
+
+
+def retry_later(statuses: Statuses) -> Answer:
+    body = {"success": False, "status": "retry_later", "error": "not possible for now; the log says more"}
+    return jsonify(body), statuses.retry, {"Retry-After": "10"}
 
 
 def http_error(error: HTTPException) -> Answer:
@@ -96,7 +156,7 @@ def healthy(is_so: bool) -> int:
     return 200 if is_so else 503
 
 
-def internal_error() -> Answer:
-    """Nothing is known of the email's fate, so the provider must keep it."""
+def internal_error(statuses: Statuses = OUR_OWN) -> Answer:
+    """Nothing is known of the email's fate, so the provider must keep it; some do not after a 5xx."""
     body = {"success": False, "status": "retry_later", "error": "internal error; the log says more"}
-    return jsonify(body), 500, {"Retry-After": "60"}
+    return jsonify(body), statuses.retry if statuses.retry < 500 else 500, {"Retry-After": "60"}

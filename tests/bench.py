@@ -270,10 +270,25 @@ def http_rows(store: str, folder: Path, **settings: str) -> Iterator[Row]:
             yield in_requests_a_second(f"http on {store}: {what}", found)
 
 
-def in_requests_a_second(measured: str, found: Comparison) -> Row:
+def queue_row(folder: Path, redis_url: str) -> Row:
+    """Storing and announcing a delivery against making it at once, to a destination that costs nothing."""
+    with (
+        Server(folder / "queued", REDIS_URL=redis_url, QUEUE_URL=redis_url) as queued,
+        Server(folder / "inline", REDIS_URL=redis_url) as inline,
+        ThreadPoolExecutor(CLIENTS) as clients,
+    ):
+        loads = [Load(server, clients) for server in (queued, inline)]
+        for load in loads:
+            load.seconds_a_request(load.post_new)
+        rounds = [[load.seconds_a_request(load.post_new) for load in loads] for _ in range(HTTP_ROUNDS)]
+    found = _medians([(measured, anchor) for measured, anchor in rounds])
+    return in_requests_a_second("http on redis: new emails, queued", found, "inline to the log destination")
+
+
+def in_requests_a_second(measured: str, found: Comparison, anchor: str = "GET /livez") -> Row:
     """The ratio is that of the rates, so that more is better in all three columns."""
     rates = (f"{1 / found.measured_s:,.0f} /s", f"{1 / found.anchor_s:,.0f} /s")
-    return Row(measured, rates[0], "GET /livez", rates[1], f"{1 / found.ratio:.2f}")
+    return Row(measured, rates[0], anchor, rates[1], f"{1 / found.ratio:.2f}")
 
 
 def all_rows(folder: Path) -> Iterator[Row]:
@@ -285,6 +300,8 @@ def all_rows(folder: Path) -> Iterator[Row]:
         yield from http_rows("sqlite", folder / "on_sqlite")
         server.client.flushall()
         yield from http_rows("redis", folder / "on_redis", REDIS_URL=server.url)
+        server.client.flushall()
+        yield queue_row(folder, server.url)
     finally:
         server.stop()
 

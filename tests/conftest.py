@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -30,3 +31,16 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
     server: RedisServer | None = request.getfixturevalue("redis_server") if needs_redis else None
     with open_bench(request.param, tmp_path, server) as bench:
         yield bench
+
+
+@pytest.fixture
+def eventually() -> Callable[[Callable[[], bool]], None]:
+    """Waits until something in the background has happened."""
+
+    def wait(has_happened: Callable[[], bool], within_s: float = 30) -> None:
+        deadline = time.monotonic() + within_s
+        while not has_happened():
+            assert time.monotonic() < deadline, "it did not happen"
+            time.sleep(0.02)
+
+    return wait

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import secrets
+import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,21 +19,38 @@ from typing import Any
 import requests
 from werkzeug.serving import WSGIRequestHandler, make_server
 
+from orchestrator.config import load_config
+from orchestrator.delivery.fetching import fetch
 from orchestrator.intake import Sources
 from orchestrator.settings import Settings, load_settings
 from orchestrator.wiring import build
 from routes.app import create_app
+from routes.providers.base import Surroundings
+from routes.providers.registry import AnyProvider, open_providers
+from routes.providers.samples import curl_line, sample
 from tests.support.sink import Reply, Sink
 
 TOKEN = secrets.token_urlsafe(16)
 THIS_MONTH = datetime(2026, 11, 16, 9, 30, tzinfo=UTC)
 NEXT_MONTH = datetime(2026, 12, 1, 9, 30, tzinfo=UTC)
+NEXT_YEAR = datetime(2027, 1, 5, 9, 30, tzinfo=UTC)
+PROVIDERS = """
+[providers.mailgun]
+signing_key = "key-of-the-demo"
+
+[providers.postmark]
+username = "postmark"
+password = "password-of-the-demo"
+"""
 COLUMNS = ("what was sent", "HTTP", "status", "why", "webhooks so far")
 
 
 @dataclass(frozen=True)
 class Step:
-    """One email, the circumstances it meets, and what must become of it."""
+    """One email, the circumstances it meets, and what must become of it.
+
+    With ``provider`` it is that provider's signed sample, sent by the curl line that ``mailonce sample`` prints.
+    """
 
     what: str
     email: dict[str, str]
@@ -40,6 +59,7 @@ class Step:
     webhooks: int
     now: datetime = THIS_MONTH
     destination_is_down: bool = False
+    provider: str = ""
 
 
 @dataclass(frozen=True)
@@ -83,6 +103,8 @@ STEPS = (
     Step("while the destination is down", INVOICE, 503, "retry_later", 5, destination_is_down=True),
     Step("the provider's retry", INVOICE, 200, "processed", 6),
     Step("one retry too many", INVOICE, 200, "already_processed", 6),
+    Step("Mailgun's signed sample", {}, 200, "processed", 7, now=NEXT_YEAR, provider="mailgun"),
+    Step("the same email from Postmark", {}, 200, "already_processed", 7, now=NEXT_YEAR, provider="postmark"),
 )
 
 
@@ -139,29 +161,42 @@ class Stage:
     clock: SettableClock
     sink: SwitchableSink
     http: requests.Session
+    providers: Mapping[str, AnyProvider]
 
     def play(self, step: Step) -> Result:
         self.clock.now = step.now
         self.sink.is_down = step.destination_is_down
+        http_status, body = self._sample(step) if step.provider else self._post(step)
+        return Result(http_status, body["status"], explained(body), len(self.sink.accepted))
+
+    def _post(self, step: Step) -> tuple[int, dict[str, Any]]:
         answer = self.http.post(f"{self.address}/api/ingress/gmail", json=step.email, timeout=30)
-        body = answer.json()
-        return Result(answer.status_code, body["status"], explained(body), len(self.sink.accepted))
+        return answer.status_code, answer.json()
+
+    def _sample(self, step: Step) -> tuple[int, dict[str, Any]]:
+        line = curl_line(sample(self.providers[step.provider], step.now), self.address)
+        pasted = f"{line} --noproxy '*' -w '\\n%{{http_code}}'"
+        shown = subprocess.run(["sh", "-c", pasted], capture_output=True, text=True, timeout=30, check=True)
+        *answer, http_status = shown.stdout.splitlines()
+        return int(http_status), json.loads("".join(answer))
 
 
 @contextlib.contextmanager
 def stage() -> Iterator[Stage]:
-    """In a folder of its own, where no mailonce.toml lies, and of which nothing stays."""
+    """In a folder of its own, with a mailonce.toml of its own, and of which nothing stays."""
     clock = SettableClock()
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mailonce-demo-")))
         stack.enter_context(contextlib.chdir(folder))
-        sink = SwitchableSink()
-        stack.enter_context(sink)
-        address = stack.enter_context(serving(demo_settings(folder, sink.url), clock))
+        (folder / "mailonce.toml").write_text(PROVIDERS)
+        sink = stack.enter_context(SwitchableSink())
+        settings = demo_settings(folder, sink.url)
+        address = stack.enter_context(serving(settings, clock))
+        providers = open_providers(load_config(settings), Surroundings((TOKEN,), fetch))
         http = stack.enter_context(requests.Session())
         http.trust_env = False
         http.headers["Authorization"] = f"Bearer {TOKEN}"
-        yield Stage(address, clock, sink, http)
+        yield Stage(address, clock, sink, http, providers)
 
 
 def explained(answer: dict[str, Any]) -> str:

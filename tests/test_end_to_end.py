@@ -52,7 +52,7 @@ def test_one_email_posted_50_times_at_once_is_delivered_once(start_server: Start
 
 
 def test_a_destination_that_fails_twice_gets_the_email_once_it_works(start_server: StartServer) -> None:
-    with Sink(Reply(500), Reply(0)) as sink:
+    with Sink(Reply(500), Reply(500), Reply(0), Reply(0)) as sink:
         server = start_server(sink)
         answers = [server.post(email()) for _ in range(4)]
         assert [(a.status_code, a.json()["status"]) for a in answers] == [
@@ -62,7 +62,7 @@ def test_a_destination_that_fails_twice_gets_the_email_once_it_works(start_serve
             (200, "already_processed"),
         ]
         assert all(a.headers["Retry-After"] for a in answers[:2])
-        assert len(sink.received) == 3
+        assert len(sink.received) == 5, "a round is two quick tries"
         assert len(sink.accepted) == 1
         assert len({each.webhook_id for each in sink.received}) == 1, "a receiver must recognise the attempts"
 
@@ -125,9 +125,10 @@ def test_after_a_reset_the_same_email_is_delivered_again(start_server: StartServ
         assert "AUDIT reset scope=email_id" in server.log.read_text()
 
 
-def test_a_new_email_costs_two_round_trips_to_redis_and_a_duplicate_one(
+def test_a_duplicate_costs_one_round_trip_to_redis_and_a_new_email_two_and_its_record(
     redis_server: RedisServer, tmp_path: Path
 ) -> None:
+    """The least of several: now and then the background asks what is due."""
     with Sink() as sink, Server(tmp_path, WEBHOOK_URL=sink.url, REDIS_URL=redis_server.url) as server:
         for number in range(40):  # every thread has its connection and the scripts are loaded
             server.post(email(subject=f"warm-up {number}"))
@@ -141,8 +142,8 @@ def test_a_new_email_costs_two_round_trips_to_redis_and_a_duplicate_one(
             assert not others
             return int(scripts)
 
-        assert round_trips(email(subject="new")) == 2
-        assert round_trips(email(subject="new")) == 1
+        assert min(round_trips(email(subject=f"new {number}")) for number in range(5)) == 3
+        assert min(round_trips(email(subject="new 0")) for _ in range(5)) == 1
 
 
 def test_an_operator_sees_the_names_in_redis(redis_server: RedisServer, tmp_path: Path) -> None:
@@ -161,7 +162,7 @@ def test_an_operator_sees_the_names_in_redis(redis_server: RedisServer, tmp_path
 
 def test_logs_carry_ids_and_not_contents(tmp_path: Path) -> None:
     secret = {"subject": "Kündigung Müller", "sender": "carla@private.example", "body": "confidential text"}
-    with Sink(Reply(500)) as sink, Server(tmp_path, WEBHOOK_URL=sink.url) as server:
+    with Sink(Reply(500), Reply(500)) as sink, Server(tmp_path, WEBHOOK_URL=sink.url) as server:
         for _ in range(3):
             answer = server.post(email(**secret))
         log = server.log.read_text()

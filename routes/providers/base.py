@@ -1,11 +1,22 @@
-"""What every provider's parser may raise, and how JSON bodies are read."""
+"""What a provider is, what its parser may raise, and how JSON bodies are read."""
 
 from __future__ import annotations
 
 import json
 import math
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Any, ClassVar, Generic, Protocol
 
+from deduplication.email import Email
+from routes.providers.forms import Form, NotAForm, parse_form
+from routes.providers.options import AnyOptions
+
+BEARER = "Bearer"
+BASIC = 'Basic realm="mailonce"'
 MAX_NESTING = 100  # deeper than any real payload, and safe to write out again
 
 
@@ -18,23 +29,150 @@ class InvalidPayload(Exception):
         self.http_status = http_status
 
 
+@dataclass(frozen=True)
+class ProviderRequest:
+    """One HTTP request, free of the framework it came through. Names of ``headers`` are in lower case.
+
+    The body is read when it is first asked for: a proof that stands in the headers is checked before that.
+    """
+
+    headers: Mapping[str, str]
+    read_body: Callable[[], bytes]
+    now: datetime
+
+    def header(self, name: str) -> str:
+        return self.headers.get(name.lower(), "")
+
+    @property
+    def media_type(self) -> str:
+        return self.header("Content-Type").partition(";")[0].strip().lower()
+
+    @cached_property
+    def body(self) -> bytes:
+        return self.read_body()
+
+    @cached_property
+    def form(self) -> Form:
+        try:
+            return parse_form(self.header("Content-Type"), self.body)
+        except NotAForm as error:
+            raise InvalidPayload(str(error)) from error
+
+
+@dataclass(frozen=True)
+class Statuses:
+    """What makes a provider forget an email, give it up, or send it again. ``rejected`` None: the error's own 4xx."""
+
+    accepted: int = 200
+    rejected: int | None = None
+    retry: int = 503
+    unauthorized: int = 401
+
+
+class Fetch(Protocol):
+    def __call__(self, url: str, headers: Mapping[str, str], timeout_s: float, max_bytes: int) -> bytes: ...
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a provider may need of the service."""
+
+    ingress_tokens: tuple[str, ...]
+    fetch: Fetch
+
+
+Parsed = Email | InvalidPayload
+
+
+class Provider(ABC, Generic[AnyOptions]):
+    """From a provider's request to its emails. ``name`` is the last part of its URL, and of its emails' ``provider``.
+
+    The order is fixed by api_ingress.py: verify, handshake, parse. Nothing is recorded before ``verify`` is through.
+    """
+
+    options_type: type[AnyOptions]
+    needs: ClassVar[str] = ""
+    """The settings without which it stays shut."""
+    statuses: ClassVar[Statuses] = Statuses()
+    challenge: str = ""
+    """BEARER or BASIC where the proof is in the Authorization header: some show it only if they are asked for it."""
+    endings: ClassVar[tuple[str, ...]] = ("",)
+    """What may follow its name in the URL."""
+    answers_probes: ClassVar[bool] = False
+    """Whether it looks with GET or HEAD if anybody is there."""
+
+    def __init__(self, name: str, options: AnyOptions, surroundings: Surroundings) -> None:
+        self.name = name
+        self.options = options
+        self.surroundings = surroundings
+
+    @abstractmethod
+    def verify(self, request: ProviderRequest) -> None:
+        """Raises Unauthorized, whatever else is wrong with the request."""
+
+    @abstractmethod
+    def parse(self, request: ProviderRequest) -> list[Parsed]:
+        """The emails of a verified request, in their order; one that can never be taken stands as InvalidPayload.
+
+        Raises InvalidPayload if that is true of all, and FetchFailed if a part is out of reach for now.
+        """
+
+    def handshake(self, request: ProviderRequest) -> str | None:
+        """Settles a verified request that carries no email, and says what it was about."""
+        return None
+
+    def once(self, request: ProviderRequest) -> str | None:
+        """What a verified request must not be used with for another email, where its proof does not cover the body."""
+        return None
+
+    def own_id(self, event_id: str) -> str:
+        """The provider's id, told apart from those that others give."""
+        return f"{self.name}:{event_id.strip()}" if event_id.strip() else ""
+
+
+def each(parse: Callable[[Any], Email], documents: Iterable[Any]) -> list[Parsed]:
+    """One that cannot be taken does not stop the others."""
+    return [_parsed(parse, document) for document in documents]
+
+
+def _parsed(parse: Callable[[Any], Email], document: Any) -> Parsed:
+    try:
+        return parse(document)
+    except InvalidPayload as error:
+        return error
+
+
+def sound(email: Email) -> Email:
+    """What has none of these is no email, whatever else was sent."""
+    if not (email.sender.strip() or email.date.strip() or email.message_id.strip()):
+        raise InvalidPayload("the request holds no email: neither a sender nor a date nor a Message-ID")
+    return email
+
+
 def json_object(content_type: str | None, body: bytes) -> dict[str, Any]:
-    document = json_value(content_type, body)
-    if not isinstance(document, dict):
-        raise InvalidPayload("the body takes a JSON object")
-    return document
+    return as_object(json_value(content_type, body))
 
 
 def json_value(content_type: str | None, body: bytes) -> Any:
     media_type = (content_type or "").partition(";")[0].strip().lower()
     if media_type != "application/json" and not media_type.endswith("+json"):
         raise InvalidPayload("Content-Type takes application/json", http_status=415)
+    return parse_json(body)
+
+
+def parse_json(body: bytes | str) -> Any:
     try:
         document = json.loads(body, parse_constant=_refuse_constant, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise InvalidPayload("the body is not valid JSON") from error
     if not _is_within(document, MAX_NESTING):
         raise InvalidPayload(f"the body takes at most {MAX_NESTING} levels of nesting")
+    return document
+
+
+def as_object(document: Any) -> dict[str, Any]:
+    if not isinstance(document, dict):
+        raise InvalidPayload("the body takes a JSON object")
     return document
 
 

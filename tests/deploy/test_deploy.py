@@ -129,7 +129,9 @@ def test_a_delivery_under_way_may_finish_before_anything_is_killed(tmp_path: Pat
     graceful_s = graceful_timeout_s(tmp_path)
     assert graceful_s > DELIVERY_BUDGET_S
     assert int(first(r"^TimeoutStopSec=(\d+)$", DEPLOY / "mailonce.service")) > graceful_s
-    assert int(first(r"^  web:\n(?: {4}.*\n)* {4}stop_grace_period: (\d+)s$", DEPLOY / "compose.yaml")) > graceful_s
+    assert (
+        int(first(r"^  web: &web\n(?: {4}.*\n)* {4}stop_grace_period: (\d+)s$", DEPLOY / "compose.yaml")) > graceful_s
+    )
     assert int(first(r"proxy_read_timeout (\d+)s;", DEPLOY / "nginx.conf")) > DELIVERY_BUDGET_S
 
 
@@ -151,7 +153,7 @@ def test_compose_does_not_start_without_tokens(token: str) -> None:
 
 
 def test_the_image_runs_the_shipped_configuration_as_an_ordinary_user() -> None:
-    assert dockerfile_command("CMD") == ["gunicorn", "-c", "deploy/gunicorn.conf.py", "wsgi:app"]
+    assert dockerfile_command("CMD") == ["mailonce", "serve"]
     assert first(r"^USER (\S+)$", DEPLOY / "Dockerfile") not in ("root", "0")
     assert first(r"^VOLUME (\S+)$", DEPLOY / "Dockerfile") == first(r"DATA_DIR=(\S+)", DEPLOY / "Dockerfile")
 

@@ -1,14 +1,17 @@
-"""make faults: every scenario with 2,000 emails; the short version of each is in make test."""
+"""make faults: every scenario with 2,000 emails, and 2,000 through the queue; make test has short versions."""
 
 from __future__ import annotations
 
 import sys
 
+from tests.faults import queue_run
 from tests.faults.scenarios import SCENARIOS
 from tests.faults.world import HEADER, run
+from tests.support.rabbitmq_server import RabbitmqServer
 
 EMAILS = 2000
 DURATION_S = 10.0
+QUEUE_DURATION_S = 100.0
 
 
 def main(words: list[str]) -> int:
@@ -19,9 +22,24 @@ def main(words: list[str]) -> int:
         result = run(scenario, EMAILS, DURATION_S, is_long=True)
         results.append(result)
         print(result.row, flush=True)
-    failed = [result for result in results if result.problems]
-    print(f"\n{len(results) - len(failed)} passed, {len(failed)} failed")
+    problems = [result.problems for result in results] + [_through_the_queue(broker) for broker in _brokers(words)]
+    failed = [each for each in problems if each]
+    print(f"\n{len(problems) - len(failed)} passed, {len(failed)} failed")
     return 1 if failed else 0
+
+
+def _brokers(words: list[str]) -> list[str]:
+    brokers = ["redis", "rabbitmq"] if RabbitmqServer.is_installed() else ["redis"]
+    if "rabbitmq" not in brokers:
+        print("rabbitmq-server is not installed: the queue is tried on Redis alone")
+    return [each for each in brokers if not words or any(word in f"queue on {each}" for word in words)]
+
+
+def _through_the_queue(broker: str) -> list[str]:
+    report = queue_run.run(queue_run.Plan(EMAILS, QUEUE_DURATION_S, slow_s=0.2, broker=broker))
+    print(report.row, flush=True)
+    slow_down = report.healthy_p95_s / report.alone_p95_s
+    return [*report.problems, *([f"the healthy destination waits {slow_down:.1f}x"] if slow_down > 2 else [])]
 
 
 if __name__ == "__main__":

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import logging
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from deduplication.claims import WEEK_MS, Claim, Claimed, Duplicate, Gate, Kind, Name
 from deduplication.redis_client import connect
-from deduplication.stores.base import Pattern
+from deduplication.stores.base import Pattern, Store
 from deduplication.stores.redis import RedisStore
 from deduplication.stores.spelling import Speller
-from orchestrator.reset import InvalidReset, Reset, Scope, reset
+from orchestrator.delivery.ledger.sqlite import SqliteLedger
+from orchestrator.reset import InvalidReset, Reset, Scope
+from orchestrator.reset import reset as reset_both
 from tests.support.redis_server import RedisServer
 from tests.support.stores import Bench
 
@@ -24,6 +28,16 @@ def redis_store(redis_server: RedisServer) -> Iterator[RedisStore]:
     store = RedisStore(connect(redis_server.url, timeout_s=5))
     yield store
     store.close()
+
+
+def reset(store: Store, request: Reset) -> int:
+    """Of names alone; what becomes of records, tests/routes/test_delivery.py shows."""
+    with tempfile.TemporaryDirectory() as folder:
+        ledger = SqliteLedger(Path(folder) / "deliveries.db")
+        try:
+            return reset_both(store, ledger, request)
+        finally:
+            ledger.close()
 
 
 def email(item: str, *more: Name, day: str = "2026-11-16", owner: str = "first") -> Claim:

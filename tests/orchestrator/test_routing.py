@@ -1,26 +1,46 @@
-"""Which route an email takes."""
+"""Which way an email takes."""
 
 from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from deduplication.email import Email
+from deduplication.media import MediaMode
 from deduplication.message import Message
 from deduplication.subject_group import GroupMode
 from orchestrator.config import EVERYTHING_ELSE, UNSUBSCRIBE, Condition, RouteConfig
 from orchestrator.item import Item, email_item, message_item
-from orchestrator.routing import Route, Router
+from orchestrator.routing import MOST_CHARS_FOR_A_REGEX, Route, Router, Trial
 
 DEFAULTS = Route("default", ("crm",), GroupMode.ALL)
+SHIPPED = Router((UNSUBSCRIBE, EVERYTHING_ELSE), DEFAULTS)
 
 
 def item(subject: str = "", body: str = "") -> Item:
     return email_item(Email(subject=subject, body=body), None)
 
 
-def holds(*conditions: Condition, email: Email, any: bool = False) -> bool:
-    routes = (RouteConfig(name="wanted", match=conditions, any=any), EVERYTHING_ELSE)
-    return Router(routes, DEFAULTS).pick(email_item(email, None)).name == "wanted"
+def item_with(**fields: tuple[str, ...]) -> Item:
+    return replace(item(), fields=fields)
+
+
+def has(text: str, exact: bool = False) -> Condition:
+    return Condition(field="subject", contains=text, exact=exact)
+
+
+def route(name: str, *match: Condition, **said: Any) -> RouteConfig:
+    return RouteConfig(name=name, match=match, **said)
+
+
+def holds(*conditions: Condition, item: Item, any: bool = False) -> bool:
+    """As ``pick`` sees it; ``explain`` must see the same."""
+    router = Router((route("wanted", *conditions, any=any), EVERYTHING_ELSE), DEFAULTS)
+    picked = router.pick(item).name == "wanted"
+    assert router.explain(item)[0].matched is picked
+    return picked
 
 
 @pytest.mark.parametrize(
@@ -28,79 +48,233 @@ def holds(*conditions: Condition, email: Email, any: bool = False) -> bool:
     ["desabo", "DESABO svp", "Re: Désabonnement", "de\u0301sabonnement", "=?utf-8?Q?D=C3=A9sabo?=", "je me désabonne"],
 )
 def test_unsubscribe_mails_have_no_subject_group(subject: str) -> None:
-    route = Router((UNSUBSCRIBE, EVERYTHING_ELSE), DEFAULTS).pick(item(subject=subject))
-    assert route == Route("unsubscribe", ("crm",), GroupMode.OFF)
+    assert SHIPPED.pick(item(subject=subject)) == Route("unsubscribe", ("crm",), GroupMode.OFF)
 
 
 @pytest.mark.parametrize("subject", ["", "Abonnement", "Lot 456"])
 def test_every_other_email_goes_as_the_settings_say(subject: str) -> None:
-    route = Router((UNSUBSCRIBE, EVERYTHING_ELSE), DEFAULTS).pick(item(subject=subject))
-    assert route == Route("everything else", ("crm",), GroupMode.ALL)
+    assert SHIPPED.pick(item(subject=subject)) == Route("everything else", ("crm",), GroupMode.ALL)
 
 
 def test_an_unsubscribe_word_in_the_body_changes_nothing() -> None:
-    assert Router((UNSUBSCRIBE, EVERYTHING_ELSE), DEFAULTS).pick(item(body="désabo")).name == "everything else"
+    assert SHIPPED.pick(item(body="désabo")).name == "everything else"
 
 
-def test_the_first_route_that_matches_is_taken_with_what_it_says() -> None:
+def test_the_first_route_that_matches_decides() -> None:
     routes = (
-        RouteConfig(name="one", match=(Condition(field="subject", contains="x"),), destinations=("archive",)),
-        RouteConfig(name="two", match=(Condition(field="subject", contains="x"),)),
-        RouteConfig(name="rest", subject_groups=GroupMode.PATTERNS),
+        route("one", has("x"), destinations=("archive",)),
+        route("two", has("x"), destinations=("crm",), media=MediaMode.OFF),
+        route("rest", subject_groups=GroupMode.PATTERNS),
     )
     router = Router(routes, DEFAULTS)
     assert router.pick(item(subject="x")) == Route("one", ("archive",), GroupMode.ALL)
     assert router.pick(item(subject="y")) == Route("rest", ("crm",), GroupMode.PATTERNS)
 
 
-EMAIL = Email(
-    subject="Été à Paris", sender="Ada <Ada@Example.org>", body="<p>Prix : 12 €<br>Merci</p>", provider="gmail"
+def test_what_no_route_says_is_as_the_defaults_say() -> None:
+    defaults = Route("default", ("crm",), GroupMode.PATTERNS, MediaMode.ALL, True, True, True)
+    assert Router((route("rest"),), defaults).pick(item()) == replace(defaults, name="rest")
+    assert Router((route("rest"),), DEFAULTS).pick(item()) == Route(
+        name="rest",
+        destinations=("crm",),
+        group_mode=GroupMode.ALL,
+        media=MediaMode.LISTED,
+        realtime_only=False,
+        content=None,
+        identity_by_recipient=False,
+    )
+
+
+GATES: list[tuple[str, str, Any, Any]] = [
+    ("subject_groups", "group_mode", GroupMode.OFF, GroupMode.PATTERNS),
+    ("media", "media", MediaMode.OFF, MediaMode.ALL),
+    ("content", "content", False, True),
+    ("realtime_only", "realtime_only", False, True),
+    ("identity_by_recipient", "identity_by_recipient", False, True),
+]
+
+
+@pytest.mark.parametrize(("said", "gate", "one", "other"), GATES)
+def test_of_each_gate_the_first_matching_route_that_says_something_wins(
+    said: str, gate: str, one: Any, other: Any
+) -> None:
+    for first, second in ((one, other), (other, one)):
+        routes = (
+            route("silent", has("x"), stop=False),
+            route("first", has("x"), stop=False, **{said: first}),
+            route("rest", **{said: second}),
+        )
+        picked = Router(routes, DEFAULTS).pick(item(subject="x"))
+        assert getattr(picked, gate) == first
+        assert getattr(Router(routes, DEFAULTS).pick(item(subject="y")), gate) == second
+        others = {each for _, each, _, _ in GATES} - {gate}
+        assert all(getattr(picked, each) == getattr(DEFAULTS, each) for each in others)
+
+
+def test_routes_that_go_on_add_their_destinations_in_order_and_once() -> None:
+    routes = (
+        route("not this", has("y"), destinations=("never",), stop=False),
+        route("copy", has("x"), destinations=("zoo", "audit"), stop=False),
+        route("silent", has("x"), stop=False),
+        route("more", has("x"), destinations=("crm", "zoo"), stop=False),
+        route("rest", destinations=("crm", "new")),
+    )
+    router = Router(routes, DEFAULTS)
+    both = router.pick(item(subject="x"))
+    assert both.name == "copy + silent + more + rest"
+    assert both.destinations == ("zoo", "audit", "crm", "new")
+    assert router.pick(item(subject="z")).destinations == ("crm", "new")
+
+
+def test_a_route_that_stops_ends_the_asking_also_after_some_that_go_on() -> None:
+    routes = (
+        route("copy", has("x"), destinations=("archive",), stop=False),
+        route("end", has("x"), destinations=("crm",)),
+        route("rest", destinations=("never",), media=MediaMode.OFF),
+    )
+    picked = Router(routes, DEFAULTS).pick(item(subject="x"))
+    assert picked == Route("copy + end", ("archive", "crm"), GroupMode.ALL)
+
+
+def test_the_last_route_need_not_stop() -> None:
+    assert Router((route("rest", stop=False),), DEFAULTS).pick(item()).name == "rest"
+
+
+EMAIL = email_item(
+    Email(
+        subject="Été à Paris",
+        sender="Ada <Ada@Example.org>",
+        body="<p>Prix : 12 €<br>Merci</p>",
+        provider="gmail",
+        recipients=("sales@ours.example", "Help@ours.example"),
+    ),
+    None,
 )
 
 
 @pytest.mark.parametrize(
-    ("condition", "expected"),
+    ("said", "expected"),
     [
-        (Condition(field="subject", equals="ete a paris"), True),
-        (Condition(field="subject", equals="ÉTÉ À PARIS"), True),
-        (Condition(field="subject", equals="ete"), False),
-        (Condition(field="subject", equals=""), False),
-        (Condition(field="subject", contains="À PAR"), True),
-        (Condition(field="subject", contains="lyon"), False),
-        (Condition(field="subject", regex="^ete"), True),
-        (Condition(field="subject", regex="^Été"), True),
-        (Condition(field="subject", regex=r"paris\s*\d"), False),
-        (Condition(field="sender", equals="ada@example.org"), True),
-        (Condition(field="sender", regex="@example\\.org$"), True),
-        (Condition(field="sender", contains="Ada <"), False),
-        (Condition(field="body", contains="12 € merci"), True),
-        (Condition(field="body", contains="<br>"), False),
-        (Condition(field="provider", equals="gmail"), True),
-        (Condition(field="provider", equals="postmark"), False),
+        ({"field": "subject", "equals": "ete a paris"}, True),
+        ({"field": "subject", "equals": "ÉTÉ  À PARIS "}, True),
+        ({"field": "subject", "equals": "ete"}, False),
+        ({"field": "subject", "equals": ""}, False),
+        ({"field": "subject", "contains": "À PAR"}, True),
+        ({"field": "subject", "contains": "lyon"}, False),
+        ({"field": "subject", "regex": "^ete"}, True),
+        ({"field": "subject", "regex": "^Été"}, True),
+        ({"field": "subject", "regex": r"paris\s*\d"}, False),
+        ({"field": "subject", "equals": "Été à Paris", "exact": True}, True),
+        ({"field": "subject", "equals": "été à paris", "exact": True}, False),
+        ({"field": "subject", "equals": "Ete a Paris", "exact": True}, False),
+        ({"field": "subject", "contains": "à P", "exact": True}, True),
+        ({"field": "subject", "contains": "a P", "exact": True}, False),
+        ({"field": "subject", "contains": "à p", "exact": True}, False),
+        ({"field": "subject", "regex": "^Été .* P", "exact": True}, True),
+        ({"field": "subject", "regex": "^été", "exact": True}, False),
+        ({"field": "subject", "regex": "Ete", "exact": True}, False),
+        ({"field": "subject", "regex": "(?i)^été", "exact": True}, True),
+        ({"field": "sender", "equals": "ada@example.org"}, True),
+        ({"field": "sender", "regex": "@example\\.org$"}, True),
+        ({"field": "sender", "contains": "Ada <"}, False),
+        ({"field": "body", "contains": "12 € merci"}, True),
+        ({"field": "body", "contains": "<br>"}, False),
+        ({"field": "provider", "equals": "gmail"}, True),
+        ({"field": "provider", "equals": "postmark"}, False),
+        ({"field": "recipient", "equals": "sales@ours.example"}, True),
+        ({"field": "recipient", "equals": "help@ours.example"}, True),
+        ({"field": "recipient", "contains": "elp@ours"}, True),
+        ({"field": "recipient", "regex": "^help@"}, True),
+        ({"field": "recipient", "regex": "^ours"}, False),
+        ({"field": "recipient", "equals": ""}, False),
+        ({"field": "source", "equals": ""}, True),
+        ({"field": "source", "contains": "tg"}, False),
     ],
 )
-def test_a_condition_reads_a_field_as_a_person_would(condition: Condition, expected: bool) -> None:
-    assert holds(condition, email=EMAIL) is expected
+def test_a_condition_reads_a_field_as_a_person_would(said: dict[str, Any], expected: bool) -> None:
+    assert holds(Condition(**said), item=EMAIL) is expected
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_one_of_several_values_is_enough_but_each_is_read_on_its_own(exact: bool) -> None:
+    both = item_with(recipient=("a@x.example", "b@y.example"))
+    for wanted in ("a@x.example", "b@y.example"):
+        assert holds(Condition(field="recipient", equals=wanted, exact=exact), item=both)
+        assert holds(Condition(field="recipient", contains=wanted, exact=exact), item=both)
+        assert holds(Condition(field="recipient", regex=f"^{wanted}$", exact=exact), item=both)
+    assert not holds(Condition(field="recipient", contains="example b", exact=exact), item=both)
+    assert not holds(Condition(field="recipient", regex="a.*b", exact=exact), item=both)
+
+
+@pytest.mark.parametrize("fields", [{}, {"recipient": ()}, {"recipient": ("",)}])
+def test_a_field_without_a_value_reads_as_empty_text(fields: dict[str, tuple[str, ...]]) -> None:
+    nobody = item_with(**fields)
+    assert holds(Condition(field="recipient", equals=""), item=nobody)
+    assert holds(Condition(field="recipient", equals="", exact=True), item=nobody)
+    assert holds(Condition(field="recipient", regex="^$"), item=nobody)
+    assert not holds(Condition(field="recipient", contains="a"), item=nobody)
 
 
 @pytest.mark.parametrize(("any", "expected"), [(False, False), (True, True)])
 def test_all_conditions_must_hold_unless_any_will_do(any: bool, expected: bool) -> None:
-    yes, no = Condition(field="subject", contains="paris"), Condition(field="subject", contains="lyon")
-    assert holds(yes, no, email=EMAIL, any=any) is expected
-    assert holds(yes, yes, email=EMAIL, any=any)
-    assert not holds(no, no, email=EMAIL, any=any)
+    yes, no = has("paris"), has("lyon")
+    assert holds(yes, no, item=EMAIL, any=any) is expected
+    assert holds(no, yes, item=EMAIL, any=any) is expected
+    assert holds(yes, yes, item=EMAIL, any=any)
+    assert not holds(no, no, item=EMAIL, any=any)
+    assert holds(item=EMAIL, any=any)
+
+
+def test_conditions_on_different_fields_and_ways_do_not_get_mixed_up() -> None:
+    mixed = item_with(subject=("Été",), body=("Hiver",))
+    assert holds(has("ete"), Condition(field="body", contains="hiver"), has("Été", exact=True), item=mixed)
+    assert holds(Condition(field="body", contains="hiver"), has("ete"), item=mixed)
+    assert not holds(has("hiver"), item=mixed)
+    assert not holds(has("ete"), has("ete", exact=True), item=mixed)
 
 
 def test_an_empty_equals_matches_an_empty_subject() -> None:
-    assert holds(Condition(field="subject", equals=""), email=Email(subject="  "))
+    assert holds(Condition(field="subject", equals=""), item=email_item(Email(subject="  "), None))
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_regex_sees_so_much_of_a_long_text_and_no_more(exact: bool) -> None:
+    word = Condition(field="body", regex="needle", exact=exact)
+    within = item_with(body=("x" * (MOST_CHARS_FOR_A_REGEX - 6) + "needle",))
+    beyond = item_with(body=("x" * (MOST_CHARS_FOR_A_REGEX - 5) + "needle",))
+    assert holds(word, item=within)
+    assert not holds(word, item=beyond)
+    assert holds(Condition(field="body", contains="needle", exact=exact), item=beyond)
 
 
 def test_a_message_is_asked_about_its_source() -> None:
-    routes = (RouteConfig(name="vk", match=(Condition(field="source", regex="^vk:"),)), EVERYTHING_ELSE)
+    routes = (route("vk", Condition(field="source", regex="^vk:")), EVERYTHING_ELSE)
     picked = [
         Router(routes, DEFAULTS).pick(message_item(Message(source=each, id="1"))).name for each in ("vk:a", "tg:a")
     ]
     assert picked == ["vk", "everything else"]
+
+
+def test_an_explanation_tries_every_condition_of_every_route() -> None:
+    yes, no = has("paris"), has("lyon")
+    routes = (
+        route("some", yes, no, yes),
+        route("either", no, yes, any=True, stop=False),
+        route("all", yes),
+        route("late", yes),
+        route("late and wrong", no),
+        route("rest"),
+    )
+    router = Router(routes, DEFAULTS)
+    assert router.explain(EMAIL) == [
+        Trial(routes[0], held=(True, False, True), matched=False, reached=True),
+        Trial(routes[1], held=(False, True), matched=True, reached=True),
+        Trial(routes[2], held=(True,), matched=True, reached=True),
+        Trial(routes[3], held=(True,), matched=True, reached=False),
+        Trial(routes[4], held=(False,), matched=False, reached=False),
+        Trial(routes[5], held=(), matched=True, reached=False),
+    ]
+    assert router.pick(EMAIL).name == "either + all"
 
 
 @pytest.mark.parametrize(

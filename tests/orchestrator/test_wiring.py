@@ -10,8 +10,9 @@ from deduplication.claims import Claim, Claimed, Kind, Name
 from deduplication.stores.failover import FailoverStore
 from deduplication.stores.memory import MemoryStore
 from deduplication.stores.sqlite import SqliteStore
+from orchestrator.parts import build_store
 from orchestrator.settings import SettingsError, load_settings
-from orchestrator.wiring import build, build_store
+from orchestrator.wiring import build
 from tests.support.redis_server import RedisServer
 
 TOKENS = {"ingress_token": ("x" * 20,), "admin_token": ("y" * 20,)}

@@ -88,7 +88,7 @@ def test_a_medium_is_published_once(app: App, sink: Sink) -> None:
 def test_a_message_that_could_not_be_delivered_makes_the_request_come_again_and_repeats_nothing(
     start_app: StartApp,
 ) -> None:
-    with Sink(Reply(200), Reply(500)) as sink:
+    with Sink(Reply(200), Reply(500), Reply(500)) as sink:
         app = start_app(webhook_url=sink.url)
         messages = [message(1), message(2), message(3)]
         answer = post(app, messages)

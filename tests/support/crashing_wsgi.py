@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from deduplication.claims import Claim, Verdict
-from orchestrator.delivery.webhook import Destination, Webhook
+from orchestrator.delivery.webhook import Destination, Receipt, Webhook
 from orchestrator.leases import LeaseKeeper
 from orchestrator.logs import configure_logging
 from orchestrator.settings import load_settings
@@ -60,25 +60,24 @@ class CrashingDestination:
     def __init__(self, destination: Destination) -> None:
         self._destination = destination
 
-    def deliver(self, webhook: Webhook) -> None:
+    def deliver(self, webhook: Webhook, within_s: float | None = None) -> Receipt:
         crash_if("before send")
-        self._destination.deliver(webhook)
+        receipt = self._destination.deliver(webhook, within_s)
         crash_if("after send")
+        return receipt
 
 
 _settings = load_settings()
 configure_logging(_settings.log_level)
 _service = build(_settings)
+_dispatcher = _service.intake.dispatcher
 _places = {
     name: replace(place, destination=CrashingDestination(place.destination))
-    for name, place in _service.intake.dispatcher.places.items()
+    for name, place in _dispatcher.courier.places.items()
 }
-_store = CrashingStore(_service.intake.store)
+_store = CrashingStore(_service.store)
 _leases = LeaseKeeper(_store, _settings.lease_ms)
-_intake = replace(
-    _service.intake,
-    store=_store,
-    leases=_leases,
-    dispatcher=replace(_service.intake.dispatcher, leases=_leases, places=_places),
+_dispatcher = replace(_dispatcher, store=_store, leases=_leases, courier=replace(_dispatcher.courier, places=_places))
+app = create_app(
+    replace(_service, intake=replace(_service.intake, store=_store, leases=_leases, dispatcher=_dispatcher))
 )
-app = create_app(replace(_service, intake=_intake))

@@ -1,4 +1,4 @@
-"""The service as users run it: gunicorn with the shipped configuration, in a process of its own."""
+"""The service as users run it: ``mailonce serve`` and ``mailonce worker``, in processes of their own."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import requests
 from tests.support.redis_server import free_port
 
 ROOT = Path(__file__).parents[2]
+MAILONCE = str(Path(sys.executable).with_name("mailonce"))
 INGRESS_TOKEN = "ingress-token-for-tests"
 ADMIN_TOKEN = "admin-token-for-tests-only"
 
@@ -31,7 +32,9 @@ def email(**fields: Any) -> dict[str, Any]:
 
 
 class Server:
-    def __init__(self, data_dir: Path, app: str = "wsgi:app", **settings: str) -> None:
+    """``app``: another application than ours, by the shipped gunicorn.conf.py."""
+
+    def __init__(self, data_dir: Path, app: str | None = None, **settings: str) -> None:
         self._app = app
         self.data_dir = data_dir
         self.port = free_port()
@@ -61,12 +64,17 @@ class Server:
     def launch(self) -> None:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "gunicorn", "-c", "deploy/gunicorn.conf.py", self._app],
+                self._command(),
                 cwd=ROOT,
                 env=self._env,
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
+
+    def _command(self) -> list[str]:
+        if self._app is None:
+            return [MAILONCE, "serve"]
+        return [sys.executable, "-m", "gunicorn", "-c", "deploy/gunicorn.conf.py", self._app]
 
     def wait_until_up(self) -> None:
         deadline = time.monotonic() + 30

@@ -3,32 +3,49 @@
 from __future__ import annotations
 
 import json
+import socket
+import struct
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, Self
+from urllib.parse import parse_qsl
+
+RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
 @dataclass(frozen=True)
 class Received:
+    """``payload`` is what the body holds, be it JSON or a form, whose fields are all text."""
+
     path: str
     webhook_id: str
     payload: dict[str, Any]
     headers: dict[str, str]
     status: int
+    body: bytes = b""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """How the sink answers one request. ``status`` 0 closes the connection without an answer."""
+    """How the sink answers one request. ``status`` 0 closes the connection without an answer.
+
+    ``reset_after_bytes`` of the body the connection is reset (with ``status`` 0: before any answer). The drips are the
+    pause after each byte, of the headers or of the body. ``hangs_up`` closes the connection after the answer, although
+    the answer has not said so.
+    """
 
     status: int = 200
     delay_s: float = 0
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes = b"{}"
+    reset_after_bytes: int | None = None
+    header_drip_s: float = 0
+    body_drip_s: float = 0
+    hangs_up: bool = False
 
 
 class Sink:
@@ -40,13 +57,15 @@ class Sink:
         self._lock = threading.Lock()
         self.received: list[Received] = []
         self.arrived = threading.Event()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self._server.daemon_threads = True
+        self.connections = 0
+        self.connection_ended = threading.Event()
+        self.cut_off = threading.Event()
+        self._server = _Server(self)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}/hook"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
         self._thread.start()
 
-    def __enter__(self) -> Sink:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -62,6 +81,10 @@ class Sink:
         with self._lock:
             self.received.append(received)
 
+    def count_connection(self) -> None:
+        with self._lock:
+            self.connections += 1
+
     @property
     def accepted(self) -> list[Received]:
         """Those that were answered with 2xx: what the client of the sink must count as delivered."""
@@ -72,26 +95,80 @@ class Sink:
         return Counter(key(each) for each in self.accepted)
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, sink: Sink) -> None:
+        super().__init__(("127.0.0.1", 0), _handler(sink))
+        self._sink = sink
+
+    def shutdown_request(self, request: Any) -> None:
+        super().shutdown_request(request)
+        self._sink.connection_ended.set()
+
+
+def _payload(content_type: str, body: bytes) -> dict[str, Any]:
+    if content_type == "application/x-www-form-urlencoded":
+        return dict(parse_qsl(body.decode(), keep_blank_values=True, strict_parsing=True))
+    parsed: dict[str, Any] = json.loads(body)
+    return parsed
+
+
 def _handler(sink: Sink) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
+
+        def handle(self) -> None:
+            sink.count_connection()
+            try:
+                super().handle()
+            except ConnectionError:
+                sink.cut_off.set()
 
         def do_POST(self) -> None:
-            raw = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            length = int(self.headers.get("Content-Length", 0))
+            body = self.rfile.read(length)
+            if len(body) < length:
+                raise ConnectionResetError("the client left in the middle of its request")
             reply = sink.next_reply()
             sink.arrived.set()
             time.sleep(reply.delay_s)
+            payload = _payload(self.headers.get("Content-Type", ""), body)
             webhook_id = self.headers.get("webhook-id", "")
-            sink.take(Received(self.path, webhook_id, json.loads(raw), dict(self.headers), reply.status))
-            if reply.status == 0:
+            sink.take(Received(self.path, webhook_id, payload, dict(self.headers), reply.status, body))
+            self._answer(reply)
+
+        def _answer(self, reply: Reply) -> None:
+            resets = reply.reset_after_bytes is not None
+            if reply.status:
+                self._send_answer(reply)
+            if resets:
+                self._reset()
+            if resets or reply.hangs_up or reply.status == 0:
                 self.close_connection = True
+
+        def _send_answer(self, reply: Reply) -> None:
+            body = b"" if reply.status == 204 else reply.body
+            status_line = f"HTTP/1.1 {reply.status} As Told\r\n".encode()
+            headers = {"Content-Length": len(body), **reply.headers}
+            lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+            self._send(status_line + f"{lines}\r\n".encode(), reply.header_drip_s, at_once=len(status_line))
+            self._send(body[: reply.reset_after_bytes], reply.body_drip_s)
+
+        def _send(self, content: bytes, drip_s: float, at_once: int = 0) -> None:
+            if not drip_s:
+                self.wfile.write(content)
                 return
-            self.send_response(reply.status)
-            for name, value in reply.headers.items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(reply.body)))
-            self.end_headers()
-            self.wfile.write(reply.body)
+            self.wfile.write(content[:at_once])
+            for byte in content[at_once:]:
+                self.wfile.write(bytes([byte]))
+                time.sleep(drip_s)
+
+        def _reset(self) -> None:
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
+            self.rfile.close()
+            self.connection.close()
 
         def log_message(self, format: str, *args: object) -> None:
             """The sink keeps silent; the tests look at what it received."""

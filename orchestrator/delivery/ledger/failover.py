@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from heapq import merge
 from typing import TypeVar
 
@@ -85,6 +86,11 @@ class FailoverLedger:
             return self._copies.due(limit, hold_ms)
         self._locally(lambda: self._copies.note(due))
         return due
+
+    def hold(self, deliveries: Sequence[Delivery], hold_ms: int) -> None:
+        self._locally(lambda: self._local.hold(deliveries, hold_ms))
+        with suppress(StoreUnavailable):  # then the file alone says when they are due
+            self._at_redis(lambda: self._redis.hold(deliveries, hold_ms))
 
     def forget(self, delivery_ids: Iterable[str]) -> int:
         """Must reach every server, so it needs Redis."""

@@ -25,7 +25,7 @@ TAKEN = "taken"
 _DUE, _EXPIRING, _DESTINATIONS = "deliveries:due", "deliveries:expiring", "deliveries:destinations"
 _STATUSES = list(DeliveryStatus)
 _BATCH = 200
-_SCRIPTS = ("put", "read", "begin", "due", "page", "counts", "expired", "sweep", "forget")
+_SCRIPTS = ("put", "read", "begin", "due", "hold", "page", "counts", "expired", "sweep", "forget")
 
 
 class Rule(StrEnum):
@@ -96,6 +96,11 @@ class RedisLedger:
         members = cast(list[str], self._call("due", [_DUE, _EXPIRING], limit, hold_ms))
         return [delivery for delivery in self._listed(members) if delivery.status.is_open]
 
+    def hold(self, deliveries: Sequence[Delivery], hold_ms: int) -> None:
+        if deliveries:
+            pairs = [(_member(each), str(each.next_try_ms)) for each in deliveries]
+            self._call("hold", [_DUE], hold_ms, *(part for pair in pairs for part in pair))
+
     def forget(self, delivery_ids: Iterable[str]) -> int:
         return len(self.forget_known(delivery_ids))
 
@@ -137,7 +142,7 @@ class RedisLedger:
 
     def _facts(self, delivery: Delivery) -> dict[str, Any]:
         facts = {
-            "member": f"{delivery.created_ms:015d}:{delivery.id}",
+            "member": _member(delivery),
             "destination": delivery.destination,
             "status": delivery.status,
             "index": _STATUSES.index(delivery.status),
@@ -196,6 +201,10 @@ def _payload_key(delivery_id: str) -> str:
 
 def _index_keys(destinations: Sequence[str], statuses: Sequence[DeliveryStatus]) -> list[str]:
     return [f"deliveries:{destination}:{status}" for destination in destinations for status in statuses]
+
+
+def _member(delivery: Delivery) -> str:
+    return f"{delivery.created_ms:015d}:{delivery.id}"
 
 
 def _id_of(member: str) -> str:

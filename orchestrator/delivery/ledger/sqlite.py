@@ -58,6 +58,7 @@ _IS_OPEN = "status IN ('waiting', 'delivering') AND expires_ms > :now"
 IS_DUE = f"next_try_ms <= :now AND {_IS_OPEN}"
 _BEGIN = f"UPDATE deliveries SET status = 'delivering', next_try_ms = :now + :hold WHERE id = :id AND {_IS_OPEN}"  # noqa: S608 - constant text
 _COUNT = "SELECT destination, status, count(*) FROM deliveries WHERE expires_ms > ? GROUP BY destination, status"
+_HOLD = "UPDATE deliveries SET next_try_ms = ? WHERE id = ? AND next_try_ms = ?"
 _EXPIRED = "SELECT id FROM deliveries WHERE expires_ms <= ? LIMIT ?"
 _FILTERS = {
     "status": "status = :status",
@@ -195,6 +196,11 @@ class SqliteLedger:
             held = [(held_until_ms, delivery.id) for delivery in due]
             db.executemany("UPDATE deliveries SET next_try_ms = ? WHERE id = ?", held)
         return [replace(delivery, next_try_ms=held_until_ms) for delivery in due]
+
+    def hold(self, deliveries: Sequence[Delivery], hold_ms: int) -> None:
+        until_ms = self.now_ms() + hold_ms
+        with self.transaction(durable=False) as db:
+            db.executemany(_HOLD, [(until_ms, each.id, each.next_try_ms) for each in deliveries])
 
     def forget_known(self, delivery_ids: Iterable[str]) -> set[str]:
         """The ids that were known until now."""

@@ -220,6 +220,28 @@ def test_what_nobody_settled_comes_again_after_the_hold(bench: LedgerBench) -> N
     assert bench.another.due(10, HOLD_MS)
 
 
+def test_what_was_handed_out_can_be_held_for_longer(bench: LedgerBench) -> None:
+    bench.ledger.add([bench.waiting("a"), bench.waiting("b")])
+    bench.ledger.hold(bench.ledger.due(10, 1000), HOLD_MS)
+    bench.ledger.hold([], HOLD_MS)
+    bench.advance(HOLD_MS - 5000)
+    assert bench.another.due(10, HOLD_MS) == []
+    bench.advance(5000)
+    assert {delivery.id for delivery in bench.another.due(10, HOLD_MS)} == {"a", "b"}
+
+
+def test_what_something_became_of_since_is_not_held(bench: LedgerBench) -> None:
+    """A worker was quicker: its retry must come at its own time, and what it settled stays settled."""
+    bench.ledger.add([bench.waiting("failed"), bench.waiting("done"), bench.waiting("begun")])
+    due = bench.ledger.due(10, HOLD_MS)
+    bench.another.save(bench.waiting("failed", tries=1, next_try_ms=bench.now_ms() + 5000))
+    bench.another.save(bench.delivered("done"))
+    bench.another.begin("begun", 3000)
+    bench.ledger.hold(due, 100 * HOLD_MS)
+    bench.advance(6000)
+    assert {delivery.id for delivery in bench.ledger.due(10, HOLD_MS)} == {"failed", "begun"}
+
+
 def test_what_is_settled_or_has_no_next_try_is_never_due(bench: LedgerBench) -> None:
     for status in (DeliveryStatus.DELIVERED, DeliveryStatus.DEAD, DeliveryStatus.SKIPPED):
         bench.ledger.add([bench.waiting(status)])

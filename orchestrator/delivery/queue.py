@@ -1,0 +1,109 @@
+"""The queue between the request that takes an email and the worker that delivers it: Dramatiq on Redis or RabbitMQ.
+
+A message is an id and nothing else; the ledger holds the delivery. So a message that comes twice, or never, does no
+harm: the claim stops the first, the schedule finds the second.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+import dramatiq
+from dramatiq.brokers.rabbitmq import RabbitmqBroker
+from dramatiq.brokers.redis import RedisBroker
+from dramatiq.errors import BrokerError
+
+from deduplication.errors import DeduplicationError
+from deduplication.redis_client import connect
+from deduplication.stores.redis import translated_errors
+from orchestrator.delivery.outbox import QueueUnavailable
+
+log = logging.getLogger(__name__)
+
+ACTOR = "deliver"
+# A killed worker's messages come back once its heartbeat is this old and somebody tidies up; one command in 20 does.
+HEARTBEAT_TIMEOUT_MS = 10_000
+MAINTENANCE_CHANCE = 50_000
+CONSUMER_TIMEOUT_S = 5.0
+# So that a RabbitMQ that hangs or is away is noticed within a request; an address may say otherwise.
+RABBITMQ_TIMEOUTS = {
+    "connection_attempts": "1",
+    "retry_delay": "0",
+    "socket_timeout": "2",
+    "stack_timeout": "3",
+    "blocked_connection_timeout": "2",
+}
+
+
+class DramatiqQueue:
+    """One Dramatiq queue for each destination. For whoever puts; workers consume with ``consumer``."""
+
+    def __init__(self, url: str, timeout_s: float, namespace: str = "mailonce") -> None:
+        self._broker = make_broker(url, timeout_s, namespace)
+
+    def put(self, delivery_id: str, destination: str) -> None:
+        queue_name = queue_of(destination)
+        message: dramatiq.Message[None] = dramatiq.Message(queue_name, ACTOR, (delivery_id,), {}, {})
+        try:
+            with translated_errors():
+                self._broker.declare_queue(queue_name)
+                self._broker.enqueue(message)
+        except (BrokerError, DeduplicationError, OSError) as error:
+            raise QueueUnavailable(f"the queue is away: {type(error).__name__}") from error
+
+    def close(self) -> None:
+        self._broker.close()
+
+
+class Consumers:
+    """Workers of this process: for each destination threads of its own, so that a slow one never holds up another.
+
+    Dramatiq takes one worker a broker, so each destination has a broker too.
+    """
+
+    def __init__(self, url: str, destinations: Iterable[str], threads: int, namespace: str = "mailonce") -> None:
+        self._brokers = {name: make_broker(url, CONSUMER_TIMEOUT_S, namespace) for name in destinations}
+        self._threads = threads
+        self._workers: list[dramatiq.Worker] = []
+
+    def start(self, deliver: Callable[[str], None]) -> None:
+        for destination, broker in self._brokers.items():
+            dramatiq.actor(actor_name=ACTOR, queue_name=queue_of(destination), broker=broker)(deliver)
+            worker = dramatiq.Worker(broker, worker_threads=self._threads, worker_timeout=200)
+            worker.start()
+            self._workers.append(worker)
+
+    def stop(self, timeout_s: float) -> None:
+        """Deliveries under way are finished; what was only fetched goes back into the queue."""
+        for worker in self._workers:
+            for thread in worker.workers:
+                thread.stop()
+        for worker in self._workers:
+            worker.stop(timeout=int(timeout_s * 1000))
+        for broker in self._brokers.values():
+            broker.close()
+
+
+def make_broker(url: str, timeout_s: float, namespace: str) -> dramatiq.Broker:
+    """Without middleware: when to try again is the ledger's business."""
+    if urlsplit(url).scheme in ("amqp", "amqps"):
+        return RabbitmqBroker(url=_with_timeouts(url), confirm_delivery=True, middleware=[])
+    return RedisBroker(  # type: ignore[no-untyped-call]
+        client=connect(url, timeout_s, decode_responses=False),
+        namespace=namespace,
+        heartbeat_timeout=HEARTBEAT_TIMEOUT_MS,
+        maintenance_chance=MAINTENANCE_CHANCE,
+        middleware=[],
+    )
+
+
+def queue_of(destination: str) -> str:
+    return f"mailonce.{destination}"
+
+
+def _with_timeouts(url: str) -> str:
+    parts = urlsplit(url)
+    given = dict(parse_qsl(parts.query))
+    return parts._replace(query=urlencode({**RABBITMQ_TIMEOUTS, **given})).geturl()

@@ -1,0 +1,164 @@
+"""mailonce worker: processes that deliver what requests have queued."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.context import SpawnProcess
+from types import FrameType
+
+from deduplication.errors import DeduplicationError
+from orchestrator.config import Config, load_config
+from orchestrator.delivery.outbox import ANNOUNCED_AGAIN_AFTER_MS, Queue, QueueUnavailable
+from orchestrator.delivery.queue import Consumers
+from orchestrator.delivery.record import Delivery
+from orchestrator.delivery.sweeper import Hands, Sweeper
+from orchestrator.logs import configure_logging
+from orchestrator.parts import Parts, build_parts
+from orchestrator.settings import Settings, SettingsError
+from orchestrator.wiring import HELD_WHILE_DELIVERED_MS, build_queue, chores, follow_redis
+
+log = logging.getLogger(__name__)
+
+LEASE_S = 10.0  # so that a killed worker's deliveries are back within 30 s
+GRACE_S = 20.0
+LOOK_EVERY_S = 0.5
+_CONTEXT = multiprocessing.get_context("spawn")
+
+
+@dataclass(frozen=True)
+class Worker:
+    """The worker of one process."""
+
+    parts: Parts
+    queue: Queue
+    consumers: Consumers
+    sweeper: Sweeper
+
+    def stop(self, timeout_s: float = GRACE_S) -> None:
+        """Deliveries under way are finished; what was only fetched goes back into the queue."""
+        self.sweeper.close()
+        self.consumers.stop(timeout_s)
+        self.queue.close()
+        self.parts.close()
+
+
+def start_worker(settings: Settings, config: Config) -> Worker:
+    queue = build_queue(settings)
+    if queue is None:
+        raise SettingsError("QUEUE_URL takes the address of a queue; without one requests deliver, and need no worker")
+    lease_s = min(settings.lease_seconds, LEASE_S)
+    parts = build_parts(settings.model_copy(update={"lease_seconds": lease_s}), config)
+    follow_redis(parts)
+    consumers = Consumers(settings.queue_url, config.destinations, settings.worker_threads)
+    consumers.start(lambda delivery_id: deliver(parts, delivery_id))
+    hands = Hands(
+        lambda due: announce(parts, queue, due),
+        most_for=parts.dispatcher.courier.most_for,
+        taken_ms=ANNOUNCED_AGAIN_AFTER_MS,
+    )
+    sweeper = Sweeper(parts.ledger, hands, chores(parts))
+    sweeper.start()
+    return Worker(parts, queue, consumers, sweeper)
+
+
+def deliver(parts: Parts, delivery_id: str) -> None:
+    """Whatever goes wrong, the message is done with: the ledger brings the delivery back."""
+    try:
+        parts.dispatcher.deliver_stored(delivery_id, HELD_WHILE_DELIVERED_MS)
+    except DeduplicationError as error:
+        log.error("delivery %s is tried again later: %s", delivery_id, error)
+    except Exception:
+        log.exception("delivery %s is tried again later", delivery_id)
+
+
+def announce(parts: Parts, queue: Queue, due: Delivery) -> None:
+    if due.destination not in parts.config.destinations:  # nobody listens to its queue: it is settled here
+        deliver(parts, due.id)
+        return
+    try:
+        queue.put(due.id, due.destination)
+    except QueueUnavailable as error:
+        log.error("delivery %s is due, but %s: delivering it here", due.id, error)
+        deliver(parts, due.id)
+
+
+class Supervisor:
+    """Keeps the processes running. SIGTERM and SIGINT end them gracefully, SIGHUP makes them read the file anew."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._config = load_config(settings)
+        self._processes: list[SpawnProcess] = []
+        self._stopping = threading.Event()
+        self._reloading = threading.Event()
+
+    def run(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_stop)
+        signal.signal(signal.SIGHUP, self._on_reload)
+        log.info("worker: %d processes, %d threads a destination", *self._size())
+        while not self._stopping.wait(LOOK_EVERY_S):
+            if self._reloading.is_set():
+                self._reload()
+            self._fill_up()
+        self._end(self._processes)
+
+    def _size(self) -> tuple[int, int]:
+        return self._settings.worker_processes, self._settings.worker_threads
+
+    def _fill_up(self) -> None:
+        self._processes = [process for process in self._processes if process.is_alive()]
+        while len(self._processes) < self._settings.worker_processes:
+            process = _CONTEXT.Process(target=run_process, args=(self._settings, self._config), name="mailonce-worker")
+            process.start()
+            self._processes.append(process)
+
+    def _reload(self) -> None:
+        self._reloading.clear()
+        try:
+            self._config = load_config(self._settings)
+        except SettingsError as error:
+            log.error("not reloaded, the old mailonce.toml stays in force: %s", error)
+            return
+        old, self._processes = self._processes, []
+        self._fill_up()
+        self._end(old)
+        log.info("reloaded")
+
+    def _end(self, processes: list[SpawnProcess]) -> None:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.join(GRACE_S + 5)
+            if process.is_alive():
+                process.kill()
+
+    def _on_stop(self, _number: int, _frame: FrameType | None) -> None:
+        self._stopping.set()
+
+    def _on_reload(self, _number: int, _frame: FrameType | None) -> None:
+        self._reloading.set()
+
+
+def run_process(settings: Settings, config: Config) -> None:
+    """A process of its own, until it is told to end, or until its supervisor is gone."""
+    configure_logging(settings.log_level)
+    stopping = threading.Event()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # from a terminal it reaches all; the supervisor ends us
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda _number, _frame: stopping.set())
+    worker = start_worker(settings, config)
+    wait_for_the_end(stopping)
+    worker.stop()
+
+
+def wait_for_the_end(stopping: threading.Event, is_orphan: Callable[[], bool] | None = None) -> None:
+    parent = multiprocessing.parent_process()
+    is_orphan = is_orphan or (lambda: parent is not None and not parent.is_alive())
+    while not stopping.wait(LOOK_EVERY_S) and not is_orphan():
+        pass

@@ -1,0 +1,76 @@
+"""CloudMailin, format "JSON (Normalized)"; the older JSON, with the headers' own names, is read as well.
+
+Any 4xx bounces the email to its sender, who so learns of it; 5xx makes the sender's server try again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from deduplication.email import Attachment, Email
+from routes.providers.base import Parsed, ProviderRequest, Statuses, json_object, sound, text_field
+from routes.providers.basic import BasicAuthProvider
+from routes.providers.fields import (
+    File,
+    addresses,
+    attachments_of,
+    body_and_plain,
+    from_base64,
+    header,
+    header_pairs,
+    objects,
+    scores,
+    text_of,
+    thread_of,
+)
+
+
+class Cloudmailin(BasicAuthProvider):
+    statuses = Statuses(rejected=422)
+
+    def parse(self, request: ProviderRequest) -> list[Parsed]:
+        return [sound(self._email(json_object(request.header("Content-Type"), request.body)))]
+
+    def _email(self, document: dict[str, Any]) -> Email:
+        headers = header_pairs(document.get("headers"))
+        envelope = _object(document, "envelope")
+        body, plain = body_and_plain(text_field(document, "html"), text_field(document, "plain"))
+        return Email(
+            subject=header(headers, "Subject"),
+            sender=header(headers, "From"),
+            date=header(headers, "Date"),
+            body=body,
+            plain=plain,
+            message_id=header(headers, "Message-ID"),
+            provider=self.name,
+            recipients=addresses(
+                envelope.get("to"), envelope.get("recipients"), header(headers, "To"), header(headers, "Cc")
+            ),
+            attachments=self._attachments(document),
+            spam=scores(
+                {"spf": _object(envelope, "spf").get("result"), "spamd": _object(envelope, "spamd").get("score")}
+            ),
+            extra=thread_of(headers),
+        )
+
+    def _attachments(self, document: dict[str, Any]) -> tuple[Attachment, ...]:
+        files = objects(document.get("attachments"))
+        here = (_file(each) for each in files if not each.get("url"))
+        elsewhere = (_stored(each) for each in files if each.get("url"))
+        return (*attachments_of(here, self.options.inline_attachment_bytes), *elsewhere)
+
+
+def _file(given: dict[str, Any]) -> File:
+    return File(text_of(given, "file_name"), text_of(given, "content_type"), from_base64(given.get("content")))
+
+
+def _stored(given: dict[str, Any]) -> Attachment:
+    """CloudMailin was told to put it into the user's own storage: its contents are not known here."""
+    size = given.get("size")
+    size_bytes = int(size) if isinstance(size, int | str) and str(size).isascii() and str(size).isdigit() else 0
+    return Attachment(text_of(given, "file_name"), text_of(given, "content_type"), size_bytes, "")
+
+
+def _object(document: dict[str, Any], field: str) -> dict[str, Any]:
+    value = document.get(field)
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,127 @@
+"""The parts of an email as providers spell them: headers, addresses, bodies, attachments."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from deduplication.email import Attachment, addresses_in
+from deduplication.mime import EXTRA_HEADERS, MAX_HEADER_BYTES
+
+HeaderPairs = Sequence[tuple[str, str]]
+
+
+def header_pairs(given: Any) -> list[tuple[str, str]]:
+    """From any notation in use; what cannot be read is left out.
+
+    [["Date", "..."]] (Mailgun), [{"Name": "Date", "Value": "..."}] (Postmark), {"Date": "..."} and
+    {"Received": ["...", "..."]} (the others).
+    """
+    pairs = given.items() if isinstance(given, dict) else map(_pair, given) if isinstance(given, list) else ()
+    return [(name, value) for name, values in pairs if isinstance(name, str) for value in _texts(values)]
+
+
+def _pair(given: Any) -> tuple[Any, Any]:
+    if isinstance(given, dict):
+        lower = {str(key).lower(): value for key, value in given.items()}
+        return lower.get("name"), lower.get("value")
+    return (given[0], given[1]) if isinstance(given, list) and len(given) == 2 else (None, None)
+
+
+def _texts(values: Any) -> list[str]:
+    return [value for value in (values if isinstance(values, list) else [values]) if isinstance(value, str)]
+
+
+def header(pairs: HeaderPairs, name: str) -> str:
+    """The first of that name, in any case, with - or _."""
+    wanted = _folded(name)
+    return next((value for given, value in pairs if _folded(given) == wanted), "")
+
+
+def headers_named(pairs: HeaderPairs, names: Iterable[str]) -> dict[str, str]:
+    """Those that are there, such as a spam filter's verdicts."""
+    found = {name: header(pairs, name) for name in names}
+    return {name: value for name, value in found.items() if value}
+
+
+def _folded(name: str) -> str:
+    return name.lower().replace("_", "-")
+
+
+def addresses(*given: Any) -> tuple[str, ...]:
+    """The addresses alone, in lower case, each once, of texts such as "Ada <a@example.org>, b@example.org"."""
+    named = (address for text in _flat(given) for address in addresses_in(text[:MAX_HEADER_BYTES]))
+    return tuple(dict.fromkeys(named))
+
+
+def thread_of(pairs: HeaderPairs) -> dict[str, str]:
+    """The headers that say what the email belongs to, under the names that raw emails have them by."""
+    return {name.lower().replace("-", "_"): value for name, value in headers_named(pairs, EXTRA_HEADERS).items()}
+
+
+def _flat(given: Iterable[Any]) -> Iterator[str]:
+    for each in given:
+        if isinstance(each, str):
+            yield each
+        elif isinstance(each, list | tuple):
+            yield from _texts(list(each))
+
+
+def body_and_plain(html: str, text: str) -> tuple[str, str]:
+    """What a reader sees is the HTML where there is any; the text then stands beside it."""
+    return (html, text) if html.strip() else (text, "")
+
+
+def scores(given: Mapping[str, Any]) -> dict[str, str]:
+    """A spam filter's verdicts, as texts; those that are absent or no plain values are left out."""
+    return {name: str(value) for name, value in given.items() if isinstance(value, str | int | float) and value != ""}
+
+
+@dataclass(frozen=True)
+class File:
+    name: str
+    content_type: str
+    content: bytes
+
+
+def attachments_of(files: Iterable[File], inline_bytes: int) -> tuple[Attachment, ...]:
+    """Described; with their contents as long as all that are handed on stay within ``inline_bytes``."""
+    found, left = [], inline_bytes
+    for file in files:
+        inline = len(file.content) <= left
+        left -= len(file.content) if inline else 0
+        found.append(_attachment(file, inline=inline and inline_bytes > 0))
+    return tuple(found)
+
+
+def _attachment(file: File, *, inline: bool) -> Attachment:
+    return Attachment(
+        name=file.name,
+        content_type=file.content_type,
+        size_bytes=len(file.content),
+        sha256=hashlib.sha256(file.content).hexdigest(),
+        content=base64.b64encode(file.content).decode() if inline else None,
+    )
+
+
+def from_base64(text: Any) -> bytes:
+    """Empty if it is not Base64: an attachment that cannot be read does not spoil the email."""
+    try:
+        return base64.b64decode(text) if isinstance(text, str) else b""
+    except (binascii.Error, ValueError):
+        return b""
+
+
+def objects(given: Any) -> list[dict[str, Any]]:
+    """The objects of a list, if it is one."""
+    return [each for each in given if isinstance(each, dict)] if isinstance(given, list) else []
+
+
+def text_of(document: Mapping[str, Any], field: str) -> str:
+    """Of a part that the email can do without: whatever is not text is left out."""
+    value = document.get(field)
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,57 @@
+"""Postmark's inbound webhook. MessageID is its own id, the same over its retries; the email's stands in Headers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from deduplication.email import Email
+from routes.providers.base import Parsed, ProviderRequest, Statuses, json_object, sound, text_field
+from routes.providers.basic import BasicAuthProvider
+from routes.providers.fields import (
+    File,
+    addresses,
+    attachments_of,
+    body_and_plain,
+    from_base64,
+    header,
+    header_pairs,
+    headers_named,
+    objects,
+    text_of,
+    thread_of,
+)
+
+SPAM_HEADERS = ("X-Spam-Status", "X-Spam-Score", "X-Spam-Tests")
+
+
+class Postmark(BasicAuthProvider):
+    statuses = Statuses(rejected=403)
+
+    def parse(self, request: ProviderRequest) -> list[Parsed]:
+        return [sound(self._email(json_object(request.header("Content-Type"), request.body)))]
+
+    def _email(self, document: dict[str, Any]) -> Email:
+        headers = header_pairs(document.get("Headers"))
+        body, plain = body_and_plain(text_field(document, "HtmlBody"), text_field(document, "TextBody"))
+        return Email(
+            subject=text_field(document, "Subject"),
+            sender=text_field(document, "From"),
+            date=text_field(document, "Date"),
+            body=body,
+            plain=plain,
+            message_id=header(headers, "Message-ID"),
+            event_id=self.own_id(text_field(document, "MessageID")),
+            provider=self.name,
+            recipients=addresses(*(document.get(field) for field in ("OriginalRecipient", "To", "Cc", "Bcc"))),
+            attachments=attachments_of(_files(document), self.options.inline_attachment_bytes),
+            spam=headers_named(headers, SPAM_HEADERS),
+            extra=thread_of(headers),
+        )
+
+
+def _files(document: dict[str, Any]) -> list[File]:
+    """Its dashboard's "Check" button writes Data where its emails write Content."""
+    return [
+        File(text_of(each, "Name"), text_of(each, "ContentType"), from_base64(each.get("Content") or each.get("Data")))
+        for each in objects(document.get("Attachments"))
+    ]

@@ -1,0 +1,139 @@
+"""SendGrid Inbound Parse, with its raw option or without.
+
+Its fields are in the charsets that ``charsets`` says, field by field; Date and Message-ID stand in ``headers`` only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from deduplication.email import Email
+from deduplication.mime import parse_mime
+from routes.auth import require_basic
+from routes.providers.base import (
+    BASIC,
+    InvalidPayload,
+    Parsed,
+    Provider,
+    ProviderRequest,
+    Surroundings,
+    parse_json,
+    sound,
+)
+from routes.providers.fields import File, addresses, attachments_of, body_and_plain, scores, text_of
+from routes.providers.forms import Form, Upload
+from routes.providers.options import Options, as_list
+from routes.providers.proofs import ecdsa_key, require_ecdsa
+
+SIGNATURE = "X-Twilio-Email-Event-Webhook-Signature"
+TIMESTAMP = "X-Twilio-Email-Event-Webhook-Timestamp"
+_CHARSET = re.compile(r"[\w.:-]{1,40}", re.ASCII)
+
+
+def _keys(texts: tuple[str, ...]) -> tuple[str, ...]:
+    for text in texts:
+        ecdsa_key(text)
+    return texts
+
+
+class SendgridOptions(Options):
+    """Basic auth, a signature, or both; never neither."""
+
+    username: str = ""
+    password: Annotated[tuple[str, ...], BeforeValidator(as_list), Field(repr=False)] = ()
+    verification_key: Annotated[tuple[str, ...], BeforeValidator(as_list), AfterValidator(_keys)] = ()
+
+    @model_validator(mode="after")
+    def _check_there_is_a_proof(self) -> Self:
+        if not all(secret.strip() for secret in self.password) or bool(self.username) != bool(self.password):
+            raise ValueError("needs username and password together, and neither empty")
+        if not (self.username or self.verification_key):
+            raise ValueError("needs username and password, or verification_key")
+        return self
+
+
+class Sendgrid(Provider[SendgridOptions]):
+    options_type = SendgridOptions
+    needs = "username and password, or verification_key"
+
+    def __init__(self, name: str, options: SendgridOptions, surroundings: Surroundings) -> None:
+        super().__init__(name, options, surroundings)
+        self.challenge = BASIC if options.username else ""
+        self._public_keys = [ecdsa_key(text) for text in options.verification_key]
+
+    def verify(self, request: ProviderRequest) -> None:
+        """No freshness: the body is signed, retries go on for three days, and a replayed email is a known email."""
+        if self.options.username:
+            require_basic(request.header("Authorization"), self.options.username, self.options.password)
+        if self._public_keys:
+            message = request.header(TIMESTAMP).encode() + request.body
+            require_ecdsa(request.header(SIGNATURE), message, self._public_keys)
+
+    def parse(self, request: ProviderRequest) -> list[Parsed]:
+        form = request.form
+        if "email" not in form and "headers" not in form:
+            raise InvalidPayload("headers is needed, or email with the raw option", field="headers")
+        email = self._raw(form) if "email" in form else self._parsed(form)
+        verdicts = scores({name: form.text(name) for name in ("spam_score", "SPF", "dkim")})
+        return [sound(replace(email, spam={**email.spam, **verdicts}))]
+
+    def _raw(self, form: Form) -> Email:
+        return parse_mime(
+            form.first("email"),
+            provider=self.name,
+            recipients=_recipients(form),
+            inline_attachment_bytes=self.options.inline_attachment_bytes,
+        )
+
+    def _parsed(self, form: Form) -> Email:
+        charsets = _object(form, "charsets")
+        subject, sender, html, text = (
+            _decoded(form.first(field), text_of(charsets, field)) for field in ("subject", "from", "html", "text")
+        )
+        body, plain = body_and_plain(html, text)
+        from_headers = parse_mime(form.first("headers").strip() + b"\r\n\r\n", recipients=_recipients(form))
+        return replace(
+            from_headers,
+            provider=self.name,
+            subject=from_headers.subject or subject,
+            sender=from_headers.sender or sender,
+            body=body,
+            plain=plain,
+            attachments=attachments_of(_files(form), self.options.inline_attachment_bytes),
+        )
+
+
+def _decoded(raw: bytes, charset: str) -> str:
+    """As the same bytes would be read in a raw email."""
+    named = charset if _CHARSET.fullmatch(charset) else "utf-8"
+    return parse_mime(f"Content-Type: text/plain; charset={named}\n\n".encode() + raw).body
+
+
+def _recipients(form: Form) -> tuple[str, ...]:
+    """Of the envelope: whom SendGrid had it for."""
+    return addresses(_object(form, "envelope").get("to"))
+
+
+def _files(form: Form) -> list[File]:
+    described = _object(form, "attachment-info")
+    return [_file(upload, described.get(upload.field)) for upload in form.uploads]
+
+
+def _file(upload: Upload, described: Any) -> File:
+    known = described if isinstance(described, dict) else {}
+    name = text_of(known, "filename") or text_of(known, "name") or upload.name
+    return File(name, text_of(known, "type") or upload.content_type, upload.content)
+
+
+def _object(form: Form, field: str) -> Mapping[str, Any]:
+    """Of a field that is JSON; without it, or if it is damaged, the email can still be read."""
+    try:
+        value = parse_json(form.first(field))
+    except InvalidPayload:
+        return {}
+    return value if isinstance(value, dict) else {}

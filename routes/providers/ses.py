@@ -1,0 +1,133 @@
+"""Amazon SES, a receipt rule with the action "Publish to Amazon SNS topic", and the topic subscribed to our URL.
+
+SNS sends JSON as text/plain, tries again on 5xx and 429 for at most an hour, and gives up on any other 4xx.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from deduplication.email import Email, well_formed
+from deduplication.mime import parse_mime
+from routes.auth import Unauthorized
+from routes.providers.base import (
+    InvalidPayload,
+    Parsed,
+    Provider,
+    ProviderRequest,
+    Surroundings,
+    as_object,
+    parse_json,
+    sound,
+)
+from routes.providers.fields import addresses, scores, text_of
+from routes.providers.options import MB, Options, Several
+from routes.providers.sns import FETCH_TIMEOUT_S, SnsVerifier, is_sns_address
+
+log = logging.getLogger(__name__)
+
+MAX_CONFIRMATION_BYTES = 64 * 1024
+MAX_MESSAGE_BYTES = 2 * MB  # SNS: 256 KB, before it is written as JSON twice
+VERDICTS = ("spamVerdict", "virusVerdict", "spfVerdict", "dkimVerdict", "dmarcVerdict")
+
+
+class SesOptions(Options):
+    """``topics`` are the only ones whose messages are taken: anybody can subscribe our URL to a topic of theirs."""
+
+    topics: Several
+
+
+class Ses(Provider[SesOptions]):
+    options_type = SesOptions
+    needs = "topics"
+
+    def __init__(self, name: str, options: SesOptions, surroundings: Surroundings) -> None:
+        super().__init__(name, options, surroundings)
+        self._sns = SnsVerifier(surroundings.fetch)
+
+    def verify(self, request: ProviderRequest) -> None:
+        try:
+            message = _message(request)
+        except InvalidPayload:
+            raise Unauthorized from None
+        self._sns.verify(message, self.options.topics, request.now)
+
+    def handshake(self, request: ProviderRequest) -> str | None:
+        message = _message(request)
+        match message["Type"]:
+            case "SubscriptionConfirmation":
+                return self._confirm(message)
+            case "UnsubscribeConfirmation":
+                log.warning("provider %s: %s no longer sends us anything", self.name, message["TopicArn"])
+                return "unsubscription noted"
+        notification = _notification(message)
+        kind = text_of(notification, "notificationType")
+        return None if kind in ("", "Received") else f"{kind[:80]!r} is no email"
+
+    def _confirm(self, message: dict[str, Any]) -> str:
+        url = text_of(message, "SubscribeURL")
+        if not is_sns_address(url):
+            raise InvalidPayload("SubscribeURL takes an address of SNS", field="SubscribeURL")
+        self.surroundings.fetch(url, {}, FETCH_TIMEOUT_S, MAX_CONFIRMATION_BYTES)
+        log.info("provider %s: subscription to %s confirmed", self.name, message["TopicArn"])
+        return "subscription confirmed"
+
+    def parse(self, request: ProviderRequest) -> list[Parsed]:
+        message = _message(request)
+        notification = _notification(message)
+        mail, receipt = _object(notification, "mail"), _object(notification, "receipt")
+        content = text_of(notification, "content")
+        if not content:
+            ids = f"SNS {text_of(message, 'MessageId')}, SES {text_of(mail, 'messageId')}"
+            log.error("provider %s: %s came without the email itself and is given up", self.name, ids)
+            raise InvalidPayload(
+                "content is needed: the rule takes the action Publish to Amazon SNS topic, for emails up to 150 KB",
+                field="content",
+            )
+        return [sound(self._email(content, mail, receipt))]
+
+    def _email(self, content: str, mail: Mapping[str, Any], receipt: Mapping[str, Any]) -> Email:
+        email = parse_mime(
+            _raw(content),
+            provider=self.name,
+            event_id=self.own_id(text_of(mail, "messageId")),
+            recipients=addresses(receipt.get("recipients")),
+            inline_attachment_bytes=self.options.inline_attachment_bytes,
+        )
+        verdicts = scores({name: _object(receipt, name).get("status") for name in VERDICTS})
+        return replace(email, spam={**email.spam, **verdicts})
+
+
+def _message(request: ProviderRequest) -> dict[str, Any]:
+    if len(request.body) > MAX_MESSAGE_BYTES:
+        raise InvalidPayload("SNS never sends that much")
+    return as_object(parse_json(request.body))
+
+
+def _notification(message: dict[str, Any]) -> dict[str, Any]:
+    """SES's own JSON within SNS's."""
+    try:
+        return as_object(parse_json(text_of(message, "Message")))
+    except InvalidPayload as error:
+        raise InvalidPayload("Message takes a notification of SES", field="Message") from error
+
+
+def _raw(content: str) -> bytes:
+    """As UTF-8 or in Base64, which has no colon, while every header has one."""
+    text = well_formed(content)
+    if ":" not in text:
+        try:
+            return base64.b64decode("".join(text.split()), validate=True)
+        except (binascii.Error, ValueError):
+            pass
+    return text.encode()
+
+
+def _object(document: Mapping[str, Any], field: str) -> Mapping[str, Any]:
+    value = document.get(field)
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,136 @@
+"""One turn at a destination, over real sockets: what the sink answers, and what the record then says."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import pytest
+from limits.storage import MemoryStorage
+
+from orchestrator.delivery.courier import ASK_AGAIN_WHILE_DISABLED_MS, Budget, Clock, Courier, Place
+from orchestrator.delivery.guard import Guard, Limits, parse_rate
+from orchestrator.delivery.http import HttpDestination, HttpOptions
+from orchestrator.delivery.record import Delivery, DeliveryStatus
+from tests.orchestrator.test_schedule import FRESH
+from tests.support.sink import Reply, Sink
+
+
+@dataclass
+class Waits:
+    """Waits are noted, not waited."""
+
+    noted_s: list[float] = field(default_factory=list)
+
+    def sleep(self, seconds: float) -> None:
+        self.noted_s.append(seconds)
+
+
+@pytest.fixture
+def waits() -> Waits:
+    return Waits()
+
+
+@pytest.fixture
+def sink() -> Iterator[Sink]:
+    with Sink() as sink:
+        yield sink
+
+
+def courier(url: str, waits: Waits, limits: Limits | None = None, **place: object) -> Courier:
+    destination = HttpDestination("crm", HttpOptions(url, read_timeout_s=0.3), pool_size=2)
+    guard = Guard(MemoryStorage(), MemoryStorage(), {"crm": limits or Limits()})
+    places = {"crm": replace(Place(destination), **place)}  # type: ignore[arg-type]
+    return Courier(places, guard, Clock(sleep=waits.sleep))
+
+
+def budget(seconds: float = 8.0) -> Budget:
+    return Budget(time.monotonic() + seconds)
+
+
+CASES = [
+    # reply, posts in a request, status, code of the last attempt
+    (Reply(200), 1, "delivered", 200),
+    (Reply(500), 2, "waiting", 500),
+    (Reply(429, headers={"Retry-After": "2"}), 1, "waiting", 429),
+    (Reply(delay_s=0.6), 2, "waiting", None),
+    (Reply(0), 2, "waiting", None),
+    (Reply(410), 1, "dead", 410),
+    (Reply(302, headers={"Location": "/elsewhere"}), 1, "dead", 302),
+    (Reply(415), 1, "dead", 415),
+]
+
+
+@pytest.mark.parametrize(("reply", "posts", "status", "code"), CASES)
+def test_what_the_destination_answers_decides(
+    waits: Waits, reply: Reply, posts: int, status: str, code: int | None
+) -> None:
+    with Sink(otherwise=reply) as sink:
+        inline = courier(sink.url, waits).turn(FRESH, budget())
+        queued = courier(sink.url, waits).turn(FRESH)
+    for after, tried in ((inline, posts), (queued, 1)):
+        assert (after.status, after.tries, len(after.attempts)) == (status, 1, tried), "a request makes one quick try"
+        assert after.attempts[-1].status_code == code
+        assert (after.attempts[-1].error is None) == (status == "delivered")
+
+
+def test_a_second_quick_try_may_succeed_under_the_same_webhook_id(waits: Waits) -> None:
+    with Sink(Reply(500)) as sink:
+        after = courier(sink.url, waits).turn(FRESH, budget())
+        assert after.status is DeliveryStatus.DELIVERED
+        assert [attempt.status_code for attempt in after.attempts] == [500, 200]
+        assert {each.webhook_id for each in sink.received} == {FRESH.webhook_id}
+
+
+def test_a_second_try_needs_time(waits: Waits) -> None:
+    with Sink(otherwise=Reply(500)) as sink:
+        after = courier(sink.url, waits).turn(FRESH, budget(0.5))
+    assert len(after.attempts) == 1
+
+
+def test_a_destination_that_failed_five_times_is_left_alone_and_no_try_is_used_up(waits: Waits) -> None:
+    with Sink(otherwise=Reply(503)) as sink:
+        post = courier(sink.url, waits)
+        for _ in range(5):
+            post.turn(FRESH)
+        after = post.turn(replace(FRESH, tries=3))
+        assert len(sink.received) == 5
+    assert (after.status, after.tries, after.attempts) == (DeliveryStatus.WAITING, 3, ())
+    assert after.reason == "crm: failed too often, given a pause"
+    assert after.next_try_ms is not None
+    assert 25_000 < after.next_try_ms - time.time() * 1000 < 35_000
+
+
+def test_refusals_of_single_webhooks_do_not_open_the_breaker(waits: Waits) -> None:
+    with Sink(otherwise=Reply(422)) as sink:
+        post = courier(sink.url, waits)
+        assert {post.turn(FRESH).status for _ in range(8)} == {DeliveryStatus.DEAD}
+        assert len(sink.received) == 8
+
+
+def test_over_its_rate_a_request_waits_if_it_can_and_a_worker_puts_it_off(sink: Sink, waits: Waits) -> None:
+    post = courier(sink.url, waits, Limits(parse_rate("1/min")))
+    assert post.turn(FRESH).status is DeliveryStatus.DELIVERED
+    after = post.turn(FRESH)
+    assert (after.status, after.tries, after.reason) == (DeliveryStatus.WAITING, 0, "crm: over its rate")
+    assert post.turn(FRESH, budget()).status is DeliveryStatus.WAITING, "a minute is longer than a request may wait"
+    assert waits.noted_s == []
+    quick = courier(sink.url, waits, Limits(parse_rate("5/s")))
+    quick = replace(quick, clock=Clock())
+    assert {quick.turn(FRESH, budget()).status for _ in range(8)} == {DeliveryStatus.DELIVERED}
+
+
+def test_a_disabled_destination_waits(sink: Sink, waits: Waits) -> None:
+    after = courier(sink.url, waits, is_enabled=False).turn(FRESH, budget())
+    assert (after.status, after.tries, after.reason) == (DeliveryStatus.WAITING, 0, "crm: disabled")
+    assert after.next_try_ms is not None
+    assert abs(after.next_try_ms - time.time() * 1000 - ASK_AGAIN_WHILE_DISABLED_MS) < 5000
+    assert sink.received == []
+
+
+def test_a_destination_that_is_no_longer_in_the_file_is_a_dead_letter(sink: Sink, waits: Waits) -> None:
+    elsewhere: Delivery = replace(FRESH, destination="gone")
+    after = courier(sink.url, waits).turn(elsewhere)
+    assert (after.status, after.reason) == (DeliveryStatus.DEAD, "gone: no such destination in mailonce.toml")
+    assert after.payload == FRESH.payload

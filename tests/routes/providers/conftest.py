@@ -1,0 +1,145 @@
+"""The whole service with providers set up in mailonce.toml, and emails as those would send them."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from werkzeug.test import TestResponse
+
+from deduplication.email import Email
+from deduplication.stores.base import Pattern, Record
+from orchestrator.config import Config
+from orchestrator.delivery.fetching import FetchFailed
+from orchestrator.intake import Sources
+from routes.providers.base import InvalidPayload, ProviderRequest, Surroundings
+from routes.providers.registry import AnyProvider, open_providers
+from routes.providers.samples import Enclosure, Letter, SampleRequest, rendered
+from tests.routes.conftest import App, StartApp
+from tests.support.server import INGRESS_TOKEN
+from tests.support.sink import Sink
+
+NOW = datetime(2026, 11, 16, 9, 30, tzinfo=UTC)
+LETTER = Letter(
+    subject="Été: les documents du lot 456",
+    sender="Ada Lovelace <Ada@Example.org>",
+    recipients=("Inbox <inbox@in.example.com>", "bob@example.org"),
+    date="Mon, 16 Nov 2026 10:00:00 +0100",
+    message_id="<4f145791.8040802@mail.example.org>",
+    text="Voilà les fichiers.\n",
+    html='<p>Voilà les <a href="https://files.example/456">fichiers</a>.</p>\n',
+    enclosures=(
+        Enclosure("liste.csv", "text/csv", b"lot;456\n"),
+        Enclosure("photo.png", "image/png", bytes(range(256)) * 4),
+    ),
+)
+
+
+class Fetches:
+    """Stands for the world outside: what is not laid down here is out of reach."""
+
+    def __init__(self) -> None:
+        self.pages: dict[str, bytes] = {}
+        self.asked: list[tuple[str, Mapping[str, str]]] = []
+
+    def __call__(self, url: str, headers: Mapping[str, str], timeout_s: float, max_bytes: int) -> bytes:
+        self.asked.append((url, headers))
+        if url not in self.pages:
+            raise FetchFailed("nobody is there")
+        return self.pages[url]
+
+    @property
+    def urls(self) -> list[str]:
+        return [url for url, _ in self.asked]
+
+
+@pytest.fixture(autouse=True)
+def fetches(monkeypatch: pytest.MonkeyPatch) -> Fetches:
+    """No test reaches out."""
+    stand_in = Fetches()
+    monkeypatch.setattr("routes.api_ingress.fetch", stand_in)
+    return stand_in
+
+
+@dataclass(frozen=True)
+class Door:
+    """The service with its providers, and what has come through it."""
+
+    app: App
+    sink: Sink
+
+    def post(self, request: SampleRequest) -> TestResponse:
+        """The body goes as it is: the client would make a form of an empty one."""
+        body = {"input_stream": io.BytesIO(request.body), "content_length": len(request.body)}
+        return self.app.http.post(request.path, headers=dict(request.headers), **body)
+
+    def status_of(self, request: SampleRequest) -> str:
+        return str(self.post(request).get_json()["status"])
+
+    @property
+    def recorded(self) -> list[Record]:
+        return list(self.app.service.store.find(Pattern()))
+
+    @property
+    def delivered(self) -> list[dict[str, Any]]:
+        return [received.payload for received in self.sink.accepted]
+
+
+OpenDoor = Callable[..., Door]
+
+
+def at(now: datetime = NOW) -> Sources:
+    tokens = itertools.count()
+    return Sources(now=lambda: now, new_token=lambda: f"owner {next(tokens)} of {now}")
+
+
+@pytest.fixture
+def open_door(start_app: StartApp, sink: Sink, tmp_path: Path) -> OpenDoor:
+    """With what mailonce.toml says, at NOW; subjects are not grouped, as many tests send the same one."""
+
+    def opened(toml: str = "", now: datetime = NOW, **settings: Any) -> Door:
+        path = tmp_path / "mailonce.toml"
+        path.write_text(toml, encoding="utf-8")
+        given = {"webhook_url": sink.url, "subject_groups": "off", "mailonce_config": path} | settings
+        return Door(start_app(at(now), **given), sink)
+
+    return opened
+
+
+def provider_of(toml: str, name: str, fetches: Fetches | None = None) -> AnyProvider:
+    """As the service would build it: to write requests with its secret, or to see what it reads out of one."""
+    config = Config(providers=tomllib.loads(toml).get("providers", {}))
+    return open_providers(config, Surroundings((INGRESS_TOKEN,), fetches or Fetches()))[name]
+
+
+def request_of(toml: str, name: str, letter: Letter = LETTER, now: datetime = NOW) -> SampleRequest:
+    """The letter, as the provider with these settings sends it."""
+    return rendered(provider_of(toml, name), letter, now)
+
+
+def email_in(provider: AnyProvider, sample: SampleRequest, now: datetime = NOW) -> Email:
+    """What the provider reads out of its request."""
+    headers = {name.lower(): value for name, value in sample.headers.items()}
+    request = ProviderRequest(headers, lambda: sample.body, now)
+    provider.verify(request)
+    (email,) = provider.parse(request)
+    assert not isinstance(email, InvalidPayload), email
+    return email
+
+
+def with_body(request: SampleRequest, body: bytes) -> SampleRequest:
+    return replace(request, body=body)
+
+
+def with_headers(request: SampleRequest, **changes: str | None) -> SampleRequest:
+    """None takes one away."""
+    named = {name.replace("_", "-").lower(): value for name, value in changes.items()}
+    kept = {name.lower(): value for name, value in request.headers.items()} | named
+    return replace(request, headers={name: value for name, value in kept.items() if value is not None})

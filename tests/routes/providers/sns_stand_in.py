@@ -1,0 +1,103 @@
+"""Amazon SNS, with a key and a certificate of our own."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generate_private_key
+from cryptography.hazmat.primitives.hashes import SHA1, SHA256, HashAlgorithm
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
+
+from routes.providers.samples import Letter, SampleRequest
+from tests.routes.providers.conftest import NOW
+
+TOPIC = "arn:aws:sns:eu-west-1:123456789012:inbound"
+HOST = "https://sns.eu-west-1.amazonaws.com"
+NOTIFIED = ("Message", "MessageId", "Subject", "Timestamp", "TopicArn", "Type")
+CONFIRMED = ("Message", "MessageId", "SubscribeURL", "Timestamp", "Token", "TopicArn", "Type")
+
+
+@dataclass(frozen=True)
+class Sns:
+    """``valid`` is how long its certificate still is, from NOW."""
+
+    certificate_url: str = f"{HOST}/SimpleNotificationService-0123456789abcdef.pem"
+    valid: timedelta = timedelta(days=300)
+    key: RSAPrivateKey = field(default_factory=lambda: generate_private_key(65537, 2048), repr=False)
+
+    @property
+    def certificate(self) -> bytes:
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "sns.amazonaws.com")])
+        builder = x509.CertificateBuilder(name, name, self.key.public_key(), x509.random_serial_number())
+        builder = builder.not_valid_before(_naive(NOW + self.valid - timedelta(days=400)))
+        return builder.not_valid_after(_naive(NOW + self.valid)).sign(self.key, SHA256()).public_bytes(Encoding.PEM)
+
+    def signed(self, message: dict[str, Any], version: str = "1") -> SampleRequest:
+        names = NOTIFIED if message["Type"] == "Notification" else CONFIRMED
+        text = "".join(f"{name}\n{message[name]}\n" for name in names if name in message)
+        algorithm: HashAlgorithm = SHA1() if version == "1" else SHA256()  # noqa: S303
+        signature = base64.b64encode(self.key.sign(text.encode(), PKCS1v15(), algorithm)).decode()
+        proof = {"SignatureVersion": version, "Signature": signature, "SigningCertURL": self.certificate_url}
+        headers = {"Content-Type": "text/plain; charset=UTF-8", "x-amz-sns-message-type": message["Type"]}
+        return SampleRequest("/api/ingress/ses", headers, json.dumps(message | proof).encode())
+
+    def notification(self, inner: Any, version: str = "1", **changes: str) -> SampleRequest:
+        text = inner if isinstance(inner, str) else json.dumps(inner)
+        message = {
+            "Type": "Notification",
+            "MessageId": "22b80b92-fdea-4c2c-8f9d-bdfb0c7bf324",
+            "TopicArn": TOPIC,
+            "Subject": "Amazon SES Email Receipt Notification",
+            "Message": text,
+            "Timestamp": "2026-11-16T09:30:00.000Z",
+            "UnsubscribeURL": f"{HOST}/?Action=Unsubscribe",
+        }
+        return self.signed(message | changes, version)
+
+    def confirmation(self, kind: str = "SubscriptionConfirmation", **changes: str) -> SampleRequest:
+        message = {
+            "Type": kind,
+            "MessageId": "165545c9-2a5c-472c-8df2-7ff2be2b3b1b",
+            "Token": "2336412f37",
+            "TopicArn": TOPIC,
+            "Message": "You have chosen to subscribe to the topic.\nTo confirm, visit the SubscribeURL.",
+            "SubscribeURL": f"{HOST}/?Action=ConfirmSubscription&TopicArn={TOPIC}&Token=2336412f37",
+            "Timestamp": "2026-11-16T09:30:00.000Z",
+        }
+        return self.signed(message | changes)
+
+
+def received(letter: Letter, *, in_base64: bool = False) -> dict[str, Any]:
+    """As in https://docs.aws.amazon.com/ses/latest/dg/receiving-email-notifications-examples.html"""
+    raw = letter.mime.as_bytes()
+    verdicts = {name: {"status": "PASS"} for name in ("spamVerdict", "virusVerdict", "spfVerdict", "dkimVerdict")}
+    return {
+        "notificationType": "Received",
+        "receipt": {
+            "timestamp": "2026-11-16T09:29:58.936Z",
+            "processingTimeMillis": 222,
+            "recipients": ["inbox@in.example.com", "in-bcc@in.example.com"],
+            **verdicts,
+            "action": {"type": "SNS", "topicArn": TOPIC},
+        },
+        "mail": {
+            "timestamp": "2026-11-16T09:29:58.936Z",
+            "source": "bounces@mail.example.org",
+            "messageId": letter.event_id,
+            "destination": ["inbox@in.example.com"],
+            "headersTruncated": False,
+            "commonHeaders": {"subject": letter.subject},
+        },
+        "content": base64.b64encode(raw).decode() if in_base64 else raw.decode(),
+    }
+
+
+def _naive(moment: datetime) -> datetime:
+    return moment.replace(tzinfo=None)

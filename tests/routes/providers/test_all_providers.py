@@ -1,0 +1,234 @@
+"""What holds for all providers together: one email is one email, and no bytes bring the service down."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from werkzeug.test import TestResponse
+
+from deduplication.identity import compute_canonical_id, compute_fingerprint
+from deduplication.stores.base import Pattern
+from routes.providers.samples import Letter, SampleRequest
+from tests.routes.providers.conftest import LETTER, Door, Fetches, OpenDoor, email_in, provider_of, with_headers
+from tests.routes.providers.everyone import ADDRESSES, PLAINLY, SETTINGS, forms_of, proven
+
+RETRY = {"brevo": 429}
+LETTERS = {
+    "with everything": LETTER,
+    "text only": replace(LETTER, html="", enclosures=()),
+    "no attachment": replace(LETTER, enclosures=()),
+    "other characters": replace(
+        LETTER,
+        subject="Ünïcödé ✓ – 日本語の件名がとても長いので折り返されます, encore et encore et encore et encore",
+        sender="日本 太郎 <taro@example.jp>",
+        text="本文です。\n",
+        html="<p>本文です。</p>\n",
+    ),
+    "what forms and URLs are made of": replace(
+        LETTER, subject="100 %41 + a&b=c; =", text="100 %41 + a&b=c; =3D\n", html="<p>100 %41 + a&amp;b=c; =3D</p>\n"
+    ),
+    "another zone": replace(LETTER, date="Mon, 16 Nov 2026 04:00:00 -0500"),
+}
+
+
+@pytest.mark.parametrize("letter", LETTERS.values(), ids=LETTERS)
+def test_one_email_in_all_forms_has_one_canonical_id_and_one_text(letter: Letter, fetches: Fetches) -> None:
+    emails = {
+        form: email_in(provider_of(SETTINGS, form.split()[0].split("/")[0], fetches), request())
+        for form, request in forms_of(letter, fetches).items()
+    }
+    assert {form: compute_canonical_id(email) for form, email in emails.items()} == dict.fromkeys(
+        emails, compute_canonical_id(emails["mime"])
+    )
+    assert {form: compute_fingerprint(email) for form, email in emails.items()} == dict.fromkeys(
+        emails, compute_fingerprint(emails["mime"])
+    )
+    assert {email.message_id for email in emails.values()} == {letter.message_id}
+    assert {"inbox@in.example.com" in email.recipients for email in emails.values()} == {True}
+
+
+FORMS = [*PLAINLY, "mailgun/mime", "sendgrid raw", "ses", "ses in Base64", "resend"]
+
+
+@pytest.mark.parametrize("first", FORMS)
+def test_one_email_in_all_forms_is_delivered_exactly_once(open_door: OpenDoor, fetches: Fetches, first: str) -> None:
+    forms = forms_of(LETTER, fetches)
+    assert list(forms) == FORMS
+    door = open_door(SETTINGS)
+    assert door.status_of(forms[first]()) == "processed"
+    statuses = {form: door.status_of(request()) for form, request in forms.items()}
+    assert statuses == dict.fromkeys(forms, "already_processed")
+    assert len(door.delivered) == 1
+
+
+def test_in_another_notation_of_the_date_it_is_still_the_same(open_door: OpenDoor, fetches: Fetches) -> None:
+    notations = [
+        "Mon, 16 Nov 2026 10:00:00 +0100",
+        "16 Nov 2026 09:00:00 -0000",
+        "Mon, 16 Nov 2026 10:00:00 +0100 (CET)",
+        "Mon, 16 Nov 2026 01:00:00 -0800 (PST)",
+        "2026-11-16T09:00:00.000Z",
+    ]
+    door = open_door(SETTINGS)
+    names = ["postmark", "gmail", "brevo", "cloudmailin", "mailjet", "mailgun", "json"]
+    for place, name in enumerate(names):
+        letter = replace(LETTER, date=notations[place % len(notations)])
+        door.post(forms_of(letter, fetches)[name]())
+    assert len(door.delivered) == 1
+
+
+# Whatever comes
+
+
+@pytest.fixture
+def everyones_door(open_door: OpenDoor) -> Door:
+    """One service for all examples of a test."""
+    return open_door(SETTINGS)
+
+
+def is_sound(name: str, answer: TestResponse) -> None:
+    """A JSON answer below 500, or the provider's own "try again", which is not to cover up an error of ours."""
+    assert "internal error" not in answer.text
+    assert answer.status_code < 500 or answer.status_code == RETRY.get(name, 503), answer.text
+    assert answer.content_type == "application/json"
+    assert isinstance(answer.get_json()["success"], bool)
+
+
+content_types = st.sampled_from(
+    [
+        "application/json",
+        "text/plain",
+        "message/rfc822",
+        "application/x-www-form-urlencoded",
+        "multipart/form-data; boundary=xYzZY",
+        "multipart/form-data",
+        "multipart/form-data; boundary=",
+        "",
+    ]
+)
+PIECES = [
+    b"--xYzZY",
+    b"--xYzZY--",
+    b"\r\n",
+    b"\n\n",
+    b'Content-Disposition: form-data; name="headers"',
+    b"=",
+    b"&",
+    b"%",
+]
+PIECES += [
+    b"Content-Type: multipart/mixed; boundary=x",
+    b"--x",
+    b"Subject: ",
+    b"From: a@b.org",
+    b"{",
+    b'"',
+    b":",
+    b"\x00\xff",
+]
+pieces = st.lists(st.sampled_from(PIECES) | st.binary(max_size=20), max_size=30).map(b"".join)
+scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20)
+values = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+)
+QUIETLY = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large]
+
+
+@pytest.mark.parametrize("name", ADDRESSES)
+@settings(max_examples=60, deadline=None, suppress_health_check=QUIETLY)
+@given(body=st.binary(max_size=300) | pieces | values.map(lambda value: json.dumps(value).encode()), kind=content_types)
+@example(body=b"", kind="")
+@example(body=b"[" * 100_000, kind="application/json")
+def test_whatever_a_stranger_sends_nothing_is_recorded(
+    everyones_door: Door, fetches: Fetches, name: str, body: bytes, kind: str
+) -> None:
+    door = everyones_door
+    request = SampleRequest(f"/api/ingress/{name}", {"Content-Type": kind}, body)
+    answer = door.post(request)
+    is_sound(name, answer)
+    assert answer.status_code == 401
+    assert list(door.app.service.store.find(Pattern())) == []
+    assert fetches.asked == []
+
+
+@pytest.mark.parametrize("name", ADDRESSES)
+@settings(max_examples=60, deadline=None, suppress_health_check=QUIETLY)
+@given(body=st.binary(max_size=300) | pieces | values.map(lambda value: json.dumps(value).encode()))
+@example(body=b"[" * 100_000)
+@example(body=b'{"a":' * 5_000)
+@example(body=b"\x00" * 5_000)
+def test_whatever_the_provider_itself_sends_is_answered(
+    everyones_door: Door, fetches: Fetches, name: str, body: bytes
+) -> None:
+    request = forms_of(LETTER, fetches)[name]()
+    is_sound(name, everyones_door.post(proven(name, request, body)))
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Every place in a JSON document."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(place for key, each in inner for place in places(each, (*path, key)))]
+
+
+def changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
+    if not path:
+        return new
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    copy[path[0]] = changed(copy[path[0]], path[1:], new)
+    return copy
+
+
+@pytest.mark.parametrize("name", ["postmark", "cloudmailin", "brevo", "mailjet", "json", "gmail", "resend", "ses"])
+@settings(max_examples=150, deadline=None, suppress_health_check=QUIETLY)
+@given(data=st.data())
+def test_any_value_in_any_place_of_an_email_is_answered(
+    everyones_door: Door, fetches: Fetches, name: str, data: st.DataObject
+) -> None:
+    request = forms_of(LETTER, fetches)[name]()
+    document = json.loads(json.loads(request.body)["Message"] if name == "ses" else request.body)
+    place = data.draw(st.sampled_from(places(document)))
+    body = json.dumps(changed(document, place, data.draw(values))).encode()
+    is_sound(name, everyones_door.post(proven(name, request, body)))
+
+
+def test_the_answer_to_a_stranger_is_the_same_whatever_he_sends(open_door: OpenDoor, fetches: Fetches) -> None:
+    door = open_door(SETTINGS)
+    for name, request in forms_of(LETTER, fetches).items():
+        if name in ("mailgun", "mailgun/mime", "ses", "ses in Base64"):
+            continue
+        kept = {"content-type": request().headers["Content-Type"]}
+        sent = replace(request(), headers=kept)
+        answers = {door.post(replace(sent, body=body)).text for body in (sent.body, b"", b"{", b"x" * 5000)}
+        assert len(answers) == 1
+
+
+def test_no_log_line_holds_what_is_private(
+    open_door: OpenDoor, fetches: Fetches, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    door = open_door(SETTINGS)
+    for request in forms_of(LETTER, fetches).values():
+        door.post(request())
+        door.post(with_headers(request(), authorization="Basic c2VuZGVyOnNlY3JldA=="))
+        door.post(replace(request(), body=request().body[:200]))
+    ours = "\n".join(
+        record.getMessage() for record in caplog.records if record.name.startswith(("routes", "orchestrator"))
+    )
+    for private in (
+        "Voil",
+        "ada@example.org",
+        "lot 456",
+        "password",
+        "key-3ax6",
+        "whsec_",
+        "re_123",
+        "c2VuZGVy",
+        "sig-123",
+    ):
+        assert private.lower() not in ours.lower()
+    assert ours

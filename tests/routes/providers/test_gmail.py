@@ -1,0 +1,82 @@
+"""POST /api/ingress/gmail; what its JSON may hold stands in tests/routes/test_api_ingress.py."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from orchestrator.settings import SettingsError
+from routes.providers.samples import Letter, SampleRequest
+from tests.routes.providers.conftest import LETTER, OpenDoor, email_in, provider_of, request_of, with_headers
+from tests.routes.providers.contract import ProviderContract, json_with
+from tests.support.server import INGRESS_TOKEN
+
+OTHER_TOKEN = "another-token-of-some-length"
+
+
+class TokenContract(ProviderContract):
+    """Of those that are open to whoever has the ingress token; ``settings`` is that token."""
+
+    settings = ""
+    other_secret = OTHER_TOKEN
+    rotated = f"{INGRESS_TOKEN},{OTHER_TOKEN}"
+    shut_by_default = False
+
+    def request(self, settings: str, letter: Letter = LETTER) -> SampleRequest:
+        request = request_of("", self.name, letter)
+        return with_headers(request, authorization=f"Bearer {settings or INGRESS_TOKEN}")
+
+    def test_while_a_secret_is_rotated_both_are_taken(self, open_door: OpenDoor) -> None:  # type: ignore[override]
+        door = open_door(ingress_token=self.rotated)
+        requests = [self.request(token) for token in (INGRESS_TOKEN, OTHER_TOKEN)]
+        assert [door.post(each).status_code for each in requests] == [200, 200]
+
+    def test_without_its_secret_the_start_fails_and_says_what_is_missing(self, open_door: OpenDoor) -> None:
+        """It has none of its own: the service always has an ingress token."""
+        door = open_door(f"[providers.{self.name}]", ingress_token=())
+        assert door.post(self.request(self.settings)).status_code == 401
+        made = (door.app.service.settings.data_dir / "ingress_token").read_text().strip()
+        assert door.post(self.request(made)).status_code == 200
+
+    def test_a_setting_it_does_not_have_fails_the_start(self, open_door: OpenDoor) -> None:
+        with pytest.raises(SettingsError, match=r"\.token is not one of its settings"):
+            open_door(f"[providers.{self.name}]\ntoken = 'x'")
+
+    @pytest.mark.parametrize("authorization", ["{}", "Basic {}", "Bearer {}x", "Bearer", "Bearer \xe9", "Token {}"])
+    def test_anything_but_the_right_token_is_refused(self, open_door: OpenDoor, authorization: str) -> None:
+        door = open_door()
+        request = with_headers(self.request(self.settings), authorization=authorization.format(INGRESS_TOKEN))
+        self.is_unauthorized(door, door.post(request))
+
+    def test_the_token_is_asked_for(self, open_door: OpenDoor) -> None:
+        answer = open_door().post(self.without_proof(self.request(self.settings)))
+        assert answer.headers["WWW-Authenticate"] == "Bearer"
+
+
+class TestGmail(TokenContract):
+    name = "gmail"
+
+    def test_text_message_id_and_recipients_are_taken_where_they_are_sent(self) -> None:
+        request = json_with(
+            self.request(self.settings),
+            plain="Voilà",
+            recipient="Inbox <Inbox@In.example.com>",
+            to=["bob@example.org", "Carla <carla@example.org>, dan@example.org"],
+            snippet="Voi",
+        )
+        email = email_in(provider_of("", "gmail"), request)
+        assert (email.body, email.plain) == (LETTER.html, "Voilà")
+        assert email.message_id == LETTER.message_id
+        assert email.recipients == ("inbox@in.example.com", "bob@example.org", "carla@example.org", "dan@example.org")
+        assert email.extra == {"message_id": LETTER.message_id, "snippet": "Voi"}
+
+    def test_a_text_alone_is_the_body(self) -> None:
+        email = email_in(provider_of("", "gmail"), json_with(self.request(self.settings), body=None, plain="Voilà"))
+        assert (email.body, email.plain) == ("Voilà", "")
+
+    def test_a_named_second_one_has_an_address_of_its_own(self, open_door: OpenDoor) -> None:
+        door = open_door("[providers.gmail-of-ada]\ntype = 'gmail'")
+        request = self.request(self.settings)
+        answer = door.app.http.post("/api/ingress/gmail-of-ada", data=request.body, headers=dict(request.headers))
+        assert json.loads(answer.text)["status"] == "processed"

@@ -1,0 +1,293 @@
+"""POST /api/ingress/mailgun and /api/ingress/mailgun/mime."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from hashlib import sha256
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from deduplication.claims import Claim, Claimed
+from deduplication.reservations import post_name
+from deduplication.stores.base import State
+from orchestrator.item import email_item
+from orchestrator.settings import SettingsError
+from routes.providers.samples import Letter, SampleRequest
+from tests.routes.providers.conftest import LETTER, NOW, Door, OpenDoor, email_in, provider_of, request_of, with_body
+from tests.routes.providers.contract import ProviderContract
+from tests.support.redis_server import RedisServer
+
+KEY = "key-3ax6xnjp29jd6fds4gc373sgvjxteol0"
+OTHER_KEY = "key-another"
+PLAIN_LETTER = replace(LETTER, enclosures=())
+
+
+def signed(fields: dict[str, str], token: str = "a" * 50, key: str = KEY) -> dict[str, str]:
+    timestamp = str(int(NOW.timestamp()))
+    signature = hmac.new(key.encode(), f"{timestamp}{token}".encode(), hashlib.sha256).hexdigest()
+    return fields | {"timestamp": timestamp, "token": token, "signature": signature}
+
+
+def form(fields: dict[str, str]) -> SampleRequest:
+    headers = {"Content-Type": "application/x-www-form-urlencoded"}
+    return SampleRequest("/api/ingress/mailgun", headers, urlencode(fields).encode())
+
+
+def part(disposition: str, value: str = "") -> bytes:
+    return f"--b\r\nContent-Disposition: form-data; {disposition}\r\n\r\n{value}\r\n".encode()
+
+
+# As in https://documentation.mailgun.com/docs/mailgun/user-manual/receive-forward-store/receive-http
+DOCUMENTED = {
+    "recipient": "test@inbound.example.com",
+    "sender": "envelope-from@example.org",
+    "from": "Displayed From <from+test@example.org>",
+    "subject": "Test subject",
+    "message-headers": json.dumps(
+        [
+            ["X-Mailgun-Spf", "Pass"],
+            ["X-Mailgun-Dkim-Check-Result", "Pass"],
+            ["X-Mailgun-Sscore", "1.7"],
+            ["X-Mailgun-Sflag", "No"],
+            ["Received", "from mail.example.org by mxa.mailgun.org"],
+            ["Received", "by mail.example.org for <test@inbound.example.com>"],
+            ["From", '"Displayed From" <from+test@example.org>'],
+            ["Date", "Wed, 11 Oct 2017 18:31:04 -0700"],
+            ["Message-Id", "<CAEPk3R+4Zr@mail.example.org>"],
+            ["Subject", "=?utf-8?q?Test_subject_=C3=A9?="],
+            ["To", '"Test, Inbound" <test@inbound.example.com>, other@example.com'],
+            ["Cc", "cc@example.com"],
+        ]
+    ),
+    "body-plain": "Test body plain é",
+    "body-html": "<div>Test body html é</div>",
+    "stripped-text": "stripped plaintext body",
+}
+
+
+class TestMailgun(ProviderContract):
+    name = "mailgun"
+    settings = f"[providers.mailgun]\nsigning_key = '{KEY}'"
+    other_secret = f"[providers.mailgun]\nsigning_key = '{OTHER_KEY}'"
+    rotated = f"[providers.mailgun]\nsigning_key = ['{OTHER_KEY}', '{KEY}']"
+    without_secret = "[providers.mailgun]"
+    complaint = r"providers\.mailgun\.signing_key is needed"
+    rejected = 406
+    proof_is_in_the_body = True
+
+    def without_proof(self, request: SampleRequest) -> SampleRequest:
+        return with_body(request, request.body.replace(b'"signature"', b'"other"'))
+
+    def with_proof_of(self, body: bytes) -> SampleRequest:
+        return form(signed({"message-headers": body.decode("latin-1")}))
+
+    # What it reads
+
+    def test_the_documented_email_is_read_whole(self) -> None:
+        email = email_in(provider_of(self.settings, self.name), form(signed(DOCUMENTED)))
+        assert email.clean_subject == "Test subject é"
+        assert email.sender == '"Displayed From" <from+test@example.org>'
+        assert email.date == "Wed, 11 Oct 2017 18:31:04 -0700"
+        assert email.message_id == "<CAEPk3R+4Zr@mail.example.org>"
+        assert (email.body, email.plain) == ("<div>Test body html é</div>", "Test body plain é")
+        assert email.recipients == ("test@inbound.example.com", "other@example.com", "cc@example.com")
+        assert email.spam == {
+            "X-Mailgun-Sflag": "No",
+            "X-Mailgun-Sscore": "1.7",
+            "X-Mailgun-Spf": "Pass",
+            "X-Mailgun-Dkim-Check-Result": "Pass",
+        }
+
+    def test_attachments_are_described(self) -> None:
+        request = self.request(self.settings)
+        assert request.headers["Content-Type"].startswith("multipart/form-data")
+        email = email_in(provider_of(self.settings, self.name), request)
+        assert [(each.name, each.content_type, each.size_bytes) for each in email.attachments] == [
+            ("liste.csv", "text/csv", 8),
+            ("photo.png", "image/png", 1024),
+        ]
+        assert email.attachments[1].sha256 == sha256(LETTER.enclosures[1].content).hexdigest()
+
+    def test_a_file_name_that_is_not_utf_8_does_not_spoil_the_email(self, open_door: OpenDoor) -> None:
+        request = self.request(self.settings)
+        request = with_body(request, request.body.replace(b"liste.csv", b"\xe9t\xe9.csv"))
+        door = open_door(self.settings)
+        assert door.post(request).status_code == 200
+        assert door.delivered[0]["attachments"][0]["name"] == "\ufffdt\ufffd.csv"
+
+    @pytest.mark.parametrize("path", ["/api/ingress/mailgun/mime", "/api/ingress/mailgun"])
+    def test_the_raw_email_is_taken_as_it_is(self, open_door: OpenDoor, path: str) -> None:
+        raw = LETTER.mime.as_bytes().replace(b"iso-8859-1", b"utf-8")
+        fields = {"recipient": "inbox@in.example.com", "body-mime": raw.decode("latin-1")}
+        request = replace(form({}), path=path, body=urlencode(signed(fields), encoding="latin-1").encode())
+        door = open_door(self.settings)
+        assert door.post(request).status_code == 200
+        (payload,) = door.delivered
+        assert payload["subject"] == LETTER.subject
+        assert payload["recipients"] == ["inbox@in.example.com", "bob@example.org"]
+        assert [each["name"] for each in payload["attachments"]] == ["liste.csv", "photo.png"]
+
+    @pytest.mark.parametrize(
+        ("field", "value"),
+        [("message-headers", None), ("message-headers", "{"), ("message-headers", '["x"]'), ("message-headers", "5")],
+    )
+    def test_what_is_no_email_is_not_tried_again(self, open_door: OpenDoor, field: str, value: str | None) -> None:
+        fields = {name: text for name, text in DOCUMENTED.items() if name not in (field, "from")}
+        door = open_door(self.settings)
+        answer = door.post(form(signed(fields | ({field: value} if value else {}))))
+        assert (answer.status_code, answer.get_json()["status"]) == (406, "invalid")
+        assert (door.recorded, door.delivered) == ([], [])
+
+    def test_a_header_of_the_email_cannot_pass_for_the_proof(self, open_door: OpenDoor) -> None:
+        """Mailgun makes a field of every header; its own come after those."""
+        request = form({"token": "b", "signature": "c", "timestamp": "d"})
+        proven = form(signed(DOCUMENTED))
+        assert open_door(self.settings).post(with_body(request, request.body + b"&" + proven.body)).status_code == 200
+
+    @pytest.mark.parametrize(
+        ("content_type", "before"),
+        [
+            ("application/x-www-form-urlencoded", b"a&" * 10_001),
+            ("multipart/form-data; boundary=b", part('name="' + 'x" ' * 400_000)),
+            ("multipart/form-data; boundary=b", part('name="a"') * 10_001),
+        ],
+    )
+    def test_a_form_without_end_is_not_read_to_its_proof(
+        self, open_door: OpenDoor, content_type: str, before: bytes
+    ) -> None:
+        fields = signed(DOCUMENTED)
+        proof = form(fields).body
+        if content_type.startswith("multipart"):
+            proof = b"".join(part(f'name="{name}"', value) for name, value in fields.items()) + b"--b--\r\n"
+        door = open_door(self.settings)
+        request = SampleRequest("/api/ingress/mailgun", {"Content-Type": content_type}, before + proof)
+        self.is_unauthorized(door, door.post(request))
+        assert door.post(with_body(request, proof)).status_code == 200
+
+    # How old it may be
+
+    @pytest.mark.parametrize(
+        ("age", "settings", "http_status"),
+        [
+            (timedelta(hours=11, minutes=59), "", 200),
+            (timedelta(hours=12, minutes=1), "", 401),
+            (timedelta(minutes=-4), "", 200),
+            (timedelta(minutes=-6), "", 401),
+            (timedelta(minutes=59), "freshness_hours = 1", 200),
+            (timedelta(minutes=61), "freshness_hours = 1", 401),
+            (timedelta(hours=47), "freshness_hours = 48", 200),
+        ],
+    )
+    def test_its_last_retry_is_still_fresh_and_how_fresh_can_be_said(
+        self, open_door: OpenDoor, age: timedelta, settings: str, http_status: int
+    ) -> None:
+        door = open_door(f"{self.settings}\n{settings}")
+        assert door.post(request_of(self.settings, self.name, now=NOW - age)).status_code == http_status
+
+    @pytest.mark.parametrize("freshness", ["0", "-1", "169", "'x'", "nan"])
+    def test_freshness_takes_hours_up_to_a_week(self, open_door: OpenDoor, freshness: str) -> None:
+        with pytest.raises(SettingsError, match=r"providers\.mailgun\.freshness_hours "):
+            open_door(f"{self.settings}\nfreshness_hours = {freshness}")
+
+    @pytest.mark.parametrize("timestamp", ["", "x", "-5", "１７", "1e9", "9" * 5000])
+    def test_a_signed_timestamp_that_is_none_is_refused(self, open_door: OpenDoor, timestamp: str) -> None:
+        signature = hmac.new(KEY.encode(), f"{timestamp}t".encode(), hashlib.sha256).hexdigest()
+        fields = DOCUMENTED | {"timestamp": timestamp, "token": "t", "signature": signature}
+        door = open_door(self.settings)
+        self.is_unauthorized(door, door.post(form(fields)))
+
+    @pytest.mark.parametrize("key", ["signing_key = ''", "signing_key = []", "signing_key = ['a', '']"])
+    def test_an_empty_key_opens_nothing(self, open_door: OpenDoor, key: str) -> None:
+        with pytest.raises(SettingsError, match=self.complaint):
+            open_door(f"[providers.mailgun]\n{key}")
+
+
+class TestTokens:
+    """The signature does not cover the body, so a token is good for one email."""
+
+    settings = TestMailgun.settings
+
+    @pytest.fixture(params=["sqlite", "redis"])
+    def door(self, request: pytest.FixtureRequest, open_door: OpenDoor) -> Iterator[Door]:
+        store = {}
+        if request.param == "redis":
+            redis_server: RedisServer = request.getfixturevalue("redis_server")
+            store = {"redis_url": redis_server.url}
+        yield open_door(self.settings, **store)
+
+    def request(self, letter: Letter = PLAIN_LETTER) -> SampleRequest:
+        return request_of(self.settings, "mailgun", letter)
+
+    @pytest.mark.parametrize(
+        "change",
+        [(b"Voil%C3%A0", b"Autre+chose"), (b"lot+456", b"lot+457"), (b"Ada%40Example.org", b"eve%40example.net")],
+    )
+    def test_an_accepted_token_proves_no_other_email(self, door: Door, change: tuple[bytes, bytes]) -> None:
+        request = self.request()
+        forged = with_body(request, request.body.replace(*change).replace(change[0].replace(b"+", b"%20"), change[1]))
+        assert forged.body != request.body
+        assert door.post(request).status_code == 200
+        answer = door.post(forged)
+        assert (answer.status_code, answer.get_json()["status"]) == (401, "unauthorized")
+        assert len(door.delivered) == 1
+        assert door.status_of(request) == "already_processed", "the email itself may come as often as it likes"
+
+    def test_a_token_that_was_not_accepted_proves_nothing_wrong_about_its_retry(self, door: Door) -> None:
+        request = self.request()
+        held = self.held_by_another(door, request)
+        assert door.post(request).status_code == 503
+        door.app.service.store.release(held, None)
+        assert door.status_of(request) == "processed"
+        assert len(door.delivered) == 1
+
+    def test_only_acceptance_uses_a_token_up(self, door: Door) -> None:
+        request = self.request()
+        self.held_by_another(door, request)
+        assert door.post(request).status_code == 503
+        assert door.status_of(with_body(request, request.body.replace(b"Voil%C3%A0", b"Autre+chose"))) == "processed"
+        assert door.post(request).status_code == 401
+
+    def test_a_rejected_request_uses_no_token_up(self, door: Door) -> None:
+        fields = signed({"from": ""}, token="t" * 50)
+        assert door.post(form(fields)).status_code == 406
+        assert door.status_of(form(signed(DOCUMENTED, token="t" * 50))) == "processed"
+
+    def test_while_one_request_is_under_way_another_with_its_token_waits(self, door: Door) -> None:
+        request = self.request()
+        self.held_by_another(door, request)
+        assert door.post(request).status_code == 503
+        fields = dict(signed(DOCUMENTED))
+        name = f"mailgun-token:{fields['token']}"
+        claim = Claim("another", (post_name(name),), "", "another owner", 60_000)
+        assert isinstance(door.app.service.store.claim(claim), Claimed)
+        answer = door.post(form(fields))
+        assert (answer.status_code, answer.get_json()["status"]) == (503, "retry_later")
+        assert door.delivered == []
+
+    def test_an_accepted_token_is_remembered_for_longer_than_it_is_fresh(self, door: Door) -> None:
+        door.post(self.request())
+        (token,) = [each for each in door.recorded if "mailgun-token" in each.name.value]
+        assert token.state is State.DONE
+        assert token.expires_ms is not None
+        assert token.expires_ms - door.app.service.store.now_ms() > 6.9 * 24 * 3600 * 1000
+
+    def held_by_another(self, door: Door, request: SampleRequest) -> Claim:
+        """Another request is delivering the same email just now."""
+        item = email_item(email_in(provider_of(self.settings, "mailgun"), request), None)
+        claim = Claim(item.id, item.own_names, item.fingerprint, "another owner", 60_000)
+        assert isinstance(door.app.service.store.claim(claim), Claimed)
+        return claim
+
+    def test_two_accounts_have_keys_of_their_own(self, open_door: OpenDoor) -> None:
+        both = f"{self.settings}\n[providers.mailgun-eu]\ntype = 'mailgun'\nsigning_key = '{OTHER_KEY}'"
+        door = open_door(both)
+        requests: list[Any] = [request_of(both, name) for name in ("mailgun", "mailgun-eu")]
+        assert [door.post(each).status_code for each in requests] == [200, 200]
+        assert door.post(replace(requests[0], path="/api/ingress/mailgun-eu")).status_code == 401

@@ -1,0 +1,70 @@
+"""POST /api/ingress/mime: what is in a raw email is tested in tests/deduplication/test_mime.py."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+import pytest
+
+from tests.routes.providers.conftest import LETTER, OpenDoor, email_in, provider_of, with_body, with_headers
+from tests.routes.providers.test_gmail import TokenContract
+
+LATIN_1 = b"""Received: by mx.example.org; Mon, 16 Nov 2026 09:00:07 +0000
+From: =?iso-8859-1?q?Andr=E9?= <andre@example.org>
+To: "Doe, Jane" <jane@in.example.com>, team@in.example.com
+Cc: boss@example.org
+Subject: =?iso-8859-1?q?D=E9j=E0?=
+ =?utf-8?b?IHZ1?=
+Date: Mon, 16 Nov 2026 10:00:00 +0100 (CET)
+Message-ID: <latin@example.org>
+Content-Type: text/plain; charset=iso-8859-1
+Content-Transfer-Encoding: 8bit
+
+\xc7a va \xe9t\xe9
+"""
+
+
+class TestMime(TokenContract):
+    name = "mime"
+
+    def test_a_raw_email_is_read_whole(self) -> None:
+        email = email_in(provider_of("", "mime"), with_body(self.request(self.settings), LATIN_1))
+        assert email.clean_subject == "Déjà vu"
+        assert email.sender_email == "andre@example.org"
+        assert email.date_utc is not None
+        assert email.date_utc.isoformat() == "2026-11-16T09:00:00+00:00"
+        assert email.text == "Ça va été"
+        assert email.recipients == ("jane@in.example.com", "team@in.example.com", "boss@example.org")
+        assert (email.provider, email.message_id) == ("mime", "<latin@example.org>")
+
+    @pytest.mark.parametrize(
+        "changed",
+        [
+            (b"by mx.example.org; Mon, 16 Nov 2026 09:00:07", b"by mx2.example.org; Mon, 16 Nov 2026 11:30:00"),
+            (b"10:00:00 +0100 (CET)", b"09:00:00 -0000"),
+            (b"\n", b"\r\n"),
+        ],
+    )
+    def test_delivered_again_over_another_way_it_is_the_same_email(
+        self, open_door: OpenDoor, changed: tuple[bytes, bytes]
+    ) -> None:
+        door = open_door()
+        request = with_body(self.request(self.settings), LATIN_1)
+        again = with_body(request, LATIN_1.replace(*changed))
+        assert again.body != request.body
+        assert [door.status_of(each) for each in (request, again)] == ["processed", "already_processed"]
+
+    def test_attachments_are_described_and_come_along_where_they_are_wanted(self, open_door: OpenDoor) -> None:
+        for settings, inline in [("", False), ("[providers.mime]\nattachments = 'inline'", True)]:
+            email = email_in(provider_of(settings, "mime"), self.request(self.settings))
+            assert [(each.name, each.content_type) for each in email.attachments] == [
+                ("liste.csv", "text/csv"),
+                ("photo.png", "image/png"),
+            ]
+            assert email.attachments[1].sha256 == sha256(LETTER.enclosures[1].content).hexdigest()
+            assert all((each.content is not None) == inline for each in email.attachments)
+
+    def test_what_curl_sends_by_itself_is_refused_with_a_hint(self, open_door: OpenDoor) -> None:
+        request = with_headers(self.request(self.settings), content_type="application/x-www-form-urlencoded")
+        answer = open_door().post(request)
+        assert (answer.status_code, answer.get_json()["error"]) == (415, "Content-Type takes message/rfc822")

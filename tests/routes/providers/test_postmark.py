@@ -1,0 +1,123 @@
+"""POST /api/ingress/postmark."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from hashlib import sha256
+from typing import Any
+
+import pytest
+
+from routes.providers.samples import SampleRequest
+from tests.routes.providers.conftest import LETTER, OpenDoor, email_in, provider_of, with_body
+from tests.routes.providers.contract import BasicAuthContract, json_with
+
+# As in https://postmarkapp.com/developer/webhooks/inbound-webhook
+DOCUMENTED: dict[str, Any] = {
+    "FromName": "Postmarkapp Support",
+    "MessageStream": "inbound",
+    "From": "support@postmarkapp.com",
+    "FromFull": {"Email": "support@postmarkapp.com", "Name": "Postmarkapp Support", "MailboxHash": ""},
+    "To": '"Lastname, other@example.net" <yourhash+SampleHash@inbound.postmarkapp.com>',
+    "ToFull": [{"Email": "yourhash+SampleHash@inbound.postmarkapp.com", "Name": "", "MailboxHash": "SampleHash"}],
+    "Cc": '"First Cc" <firstcc@postmarkapp.com>, secondCc@postmarkapp.com',
+    "Bcc": '"First Bcc" <firstbcc@postmarkapp.com>',
+    "OriginalRecipient": "yourhash+SampleHash@inbound.postmarkapp.com",
+    "Subject": "Test subject",
+    "MessageID": "73e6d360-66eb-11e1-8e72-a8904824019b",
+    "ReplyTo": "replyto@postmarkapp.com",
+    "MailboxHash": "SampleHash",
+    "Date": "Fri, 1 Aug 2014 16:45:32 -04:00",
+    "TextBody": "This is a test text body.",
+    "HtmlBody": "<html><body><p>This is a test html body.</p></body></html>",
+    "StrippedTextReply": "This is the reply text",
+    "Tag": "TestTag",
+    "Headers": [
+        {"Name": "X-Spam-Status", "Value": "No"},
+        {"Name": "X-Spam-Score", "Value": "-0.1"},
+        {"Name": "X-Spam-Tests", "Value": "DKIM_SIGNED,DKIM_VALID,DKIM_VALID_AU,SPF_PASS"},
+        {"Name": "Message-ID", "Value": "<original@mail.example.org>"},
+        {"Name": "In-Reply-To", "Value": "<earlier@mail.example.org>"},
+    ],
+    "Attachments": [
+        {
+            "Name": "test.txt",
+            "Content": "VGhpcyBpcyBhdHRhY2htZW50IGNvbnRlbnRzLCBiYXNlLTY0IGVuY29kZWQu",
+            "ContentType": "text/plain",
+            "ContentLength": 45,
+        }
+    ],
+}
+
+
+class TestPostmark(BasicAuthContract):
+    name = "postmark"
+    rejected = 403
+    wrong_content_type = 403
+
+    def documented(self, **changes: Any) -> SampleRequest:
+        return json_with(with_body(self.request(self.settings), json.dumps(DOCUMENTED).encode()), **changes)
+
+    def test_the_documented_email_is_read_whole(self) -> None:
+        email = email_in(provider_of(self.settings, self.name), self.documented())
+        assert (email.subject, email.sender) == ("Test subject", "support@postmarkapp.com")
+        assert email.date_utc is not None
+        assert email.date_utc.isoformat() == "2014-08-01T20:45:32+00:00"
+        assert email.body == "<html><body><p>This is a test html body.</p></body></html>"
+        assert email.plain == "This is a test text body."
+        assert email.message_id == "<original@mail.example.org>"
+        assert email.event_id == "postmark:73e6d360-66eb-11e1-8e72-a8904824019b"
+        assert email.recipients == (
+            "yourhash+samplehash@inbound.postmarkapp.com",
+            "firstcc@postmarkapp.com",
+            "secondcc@postmarkapp.com",
+            "firstbcc@postmarkapp.com",
+        )
+        (attachment,) = email.attachments
+        assert (attachment.name, attachment.content_type, attachment.size_bytes) == ("test.txt", "text/plain", 45)
+        assert attachment.sha256 == sha256(b"This is attachment contents, base-64 encoded.").hexdigest()
+        assert attachment.content is None
+        assert email.spam == {
+            "X-Spam-Status": "No",
+            "X-Spam-Score": "-0.1",
+            "X-Spam-Tests": "DKIM_SIGNED,DKIM_VALID,DKIM_VALID_AU,SPF_PASS",
+        }
+        assert email.extra == {"in_reply_to": "<earlier@mail.example.org>"}
+
+    def test_what_its_check_button_sends_is_taken(self, open_door: OpenDoor) -> None:
+        data = [{"Name": "a.txt", "Data": b64encode(b"abc").decode(), "ContentType": "text/plain"}]
+        email = email_in(provider_of(self.settings, self.name), self.documented(Attachments=data))
+        assert [each.size_bytes for each in email.attachments] == [3]
+        assert open_door(self.settings).post(self.documented(Attachments=data)).status_code == 200
+
+    def test_a_delivery_webhook_sent_to_the_wrong_place_is_not_tried_again(self, open_door: OpenDoor) -> None:
+        door = open_door(self.settings)
+        delivery = {"RecordType": "Delivery", "MessageID": "883953f4-6105-42a2-a16a-77a8eac79483", "Tag": "welcome"}
+        answer = door.post(with_body(self.request(self.settings), json.dumps(delivery).encode()))
+        assert (answer.status_code, door.recorded) == (403, [])
+
+    @pytest.mark.parametrize("field", ["Subject", "From", "Date", "TextBody", "HtmlBody", "MessageID"])
+    def test_a_part_of_another_type_is_named(self, open_door: OpenDoor, field: str) -> None:
+        answer = open_door(self.settings).post(self.documented(**{field: 5}))
+        assert (answer.status_code, answer.get_json()["field"]) == (403, field)
+
+    @pytest.mark.parametrize("odd", [5, "x", {}, [5], [{}], [{"Name": 5, "Content": "!", "ContentType": []}], [[]]])
+    @pytest.mark.parametrize("field", ["Headers", "Attachments", "To", "Cc"])
+    def test_what_the_email_can_do_without_does_not_spoil_it(self, open_door: OpenDoor, field: str, odd: Any) -> None:
+        assert open_door(self.settings).post(self.documented(**{field: odd})).status_code == 200
+
+    def test_by_default_not_even_an_empty_attachment_comes_along(self) -> None:
+        empty = [{"Name": "empty.txt", "Content": "", "ContentType": "text/plain", "ContentLength": 0}]
+        email = email_in(provider_of(self.settings, self.name), self.documented(Attachments=empty))
+        assert [(each.size_bytes, each.content) for each in email.attachments] == [(0, None)]
+
+    def test_attachments_come_along_where_they_are_wanted(self, open_door: OpenDoor) -> None:
+        settings = f"{self.settings}\nattachments = 'inline'\nattachments_max_mb = 0.000983"
+        door = open_door(settings)
+        door.post(self.request(settings))
+        (payload,) = door.delivered
+        small, big = payload["attachments"]
+        assert small["content"] == b64encode(LETTER.enclosures[0].content).decode()
+        assert "content" not in big, "1030 bytes is the limit, for all of an email together"
+        assert big["sha256"] == sha256(LETTER.enclosures[1].content).hexdigest()

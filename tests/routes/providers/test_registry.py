@@ -1,0 +1,65 @@
+"""Which providers are open, and what mailonce.toml may say about them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.config import Config, load_config
+from orchestrator.settings import SettingsError, load_settings
+from routes.providers.registry import TYPES, check_providers
+from tests.routes.providers.conftest import OpenDoor
+from tests.routes.providers.everyone import SETTINGS
+
+
+def test_without_a_word_only_those_with_the_ingress_token_are_open(open_door: OpenDoor) -> None:
+    door = open_door()
+    statuses = {name: door.app.http.post(f"/api/ingress/{name}").status_code for name in (*TYPES, "message")}
+    assert {name for name, status in statuses.items() if status == 401} == {"gmail", "mime", "message"}
+    assert {name for name, status in statuses.items() if status == 404} == set(TYPES) - {"gmail", "mime"}
+
+
+def test_none_is_ever_open_to_anybody(open_door: OpenDoor) -> None:
+    door = open_door(SETTINGS)
+    assert {door.app.http.post(f"/api/ingress/{name}").status_code for name in (*TYPES, "message")} == {401}
+
+
+@pytest.mark.parametrize(
+    ("toml", "complaint"),
+    [
+        ("[providers.unknown]", r"line 1: providers\.unknown\.type takes one of brevo, .*, ses"),
+        ("[providers.x]\ntype = 'unknown'", r"line 2: providers\.x\.type takes one of"),
+        ("[providers.x]\ntype = ['json']", r"providers\.x\.type takes one of"),
+        ("[providers.message]", r"providers\.message takes no settings"),
+        ("[providers.postmark]", r"line 1: providers\.postmark\.username is needed"),
+        ("[providers.postmark]\nusername = 'a'\npassword = 5", r"line 3: providers\.postmark\.password is wrong"),
+        ("[providers.mime]\nattachments = 'all'", r"line 2: providers\.mime\.attachments is wrong: .*'inline'"),
+        ("[providers.mime]\nattachments_max_mb = 0", r"providers\.mime\.attachments_max_mb is wrong: .*greater than 0"),
+        ("[providers.ses]\ntopic = 'arn'", r"providers\.ses\."),
+    ],
+)
+def test_a_section_that_cannot_work_is_told_with_its_line(tmp_path: Path, toml: str, complaint: str) -> None:
+    path = tmp_path / "mailonce.toml"
+    path.write_text(toml)
+    with pytest.raises(SettingsError, match=complaint):
+        check_providers(load_config(load_settings(mailonce_config=path)))
+
+
+def test_a_secret_is_never_part_of_a_complaint_nor_of_a_representation() -> None:
+    secret = "s3cr3t-that-must-not-be-shown"
+    with pytest.raises(SettingsError) as raised:
+        check_providers(Config(providers={"resend": {"secret": secret}}))
+    assert secret not in str(raised.value)
+    config = Config(providers={"postmark": {"username": "u", "password": secret}})
+    check_providers(config)
+    assert secret not in repr(config)
+
+
+def test_a_secret_may_come_from_the_environment(tmp_path: Path) -> None:
+    path = tmp_path / "mailonce.toml"
+    path.write_text("[providers.mailgun]\nsigning_key = ['env:OLD', 'env:NEW']")
+    settings = load_settings(mailonce_config=path)
+    check_providers(load_config(settings, {"OLD": "old", "NEW": "new"}))
+    with pytest.raises(SettingsError, match=r"providers\.mailgun\.signing_key.* the variable NEW says, which is empty"):
+        check_providers(load_config(settings, {"OLD": "old", "NEW": ""}))

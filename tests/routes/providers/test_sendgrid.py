@@ -1,0 +1,206 @@
+"""POST /api/ingress/sendgrid."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import replace
+from hashlib import sha256
+from typing import ClassVar
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, SECP256R1, EllipticCurvePrivateKey, generate_private_key
+from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key as generate_rsa_key
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from orchestrator.settings import SettingsError
+from routes.providers.samples import Letter, SampleRequest
+from routes.providers.sendgrid import SIGNATURE, TIMESTAMP
+from tests.routes.providers.conftest import LETTER, OpenDoor, email_in, provider_of, request_of, with_body, with_headers
+from tests.routes.providers.contract import BasicAuthContract, ProviderContract
+
+BASIC = "[providers.sendgrid]\nusername = 'sender'\npassword = 'first password'"
+
+# Captured (and made anonymous) from a real request, by django-anymail: five charsets in one email.
+CHARSETS = b"""--xYzZY
+Content-Disposition: form-data; name="headers"
+
+Date: Fri, 24 Jul 2020 16:43:46 UTC
+To: =?utf-8?q?R=C3=A9cipiendaire_pr=C3=A9cieux?= <inbound@sg.example.com>
+From: =?utf-8?q?Op=C3=A9rateur?= de test <sender@example.com>
+Subject: =?cp850?q?Como_usted_pidi=A2?=
+Message-ID: <charsets@example.com>
+
+--xYzZY
+Content-Disposition: form-data; name="subject"
+
+Como usted pidi\xa2
+--xYzZY
+Content-Disposition: form-data; name="to"
+
+R\xc3\xa9cipiendaire pr\xc3\xa9cieux <inbound@sg.example.com>
+--xYzZY
+Content-Disposition: form-data; name="html"
+
+<p>\xbfEsto se ve como esperabas?</p>
+--xYzZY
+Content-Disposition: form-data; name="from"
+
+Op\xc3\xa9rateur de test <sender@example.com>
+--xYzZY
+Content-Disposition: form-data; name="text"
+
+Test the ESP\x92s inbound charset handling\x85
+--xYzZY
+Content-Disposition: form-data; name="charsets"
+
+{"to":"UTF-8","cc":"UTF-8","html":"iso-8859-1","subject":"cp850","from":"UTF-8","text":"windows-1252"}
+--xYzZY--
+""".replace(b"\n", b"\r\n")
+
+
+class TestSendgrid(BasicAuthContract):
+    name = "sendgrid"
+    wrong_content_type = 400
+
+    complaint = r"providers\.sendgrid needs username and password"
+    empty_password_complaint = complaint
+    no_username_complaint = complaint
+
+    def test_without_any_proof_it_is_not_opened(self, open_door: OpenDoor) -> None:
+        with pytest.raises(SettingsError, match=r"sendgrid needs username and password, or verification_key$"):
+            open_door("[providers.sendgrid]")
+
+    def test_each_field_is_read_in_its_own_charset(self) -> None:
+        email = email_in(provider_of(BASIC, self.name), with_body(self.request(BASIC), CHARSETS))
+        assert email.clean_subject == "Como usted pidió"
+        assert email.sender_email == "sender@example.com"
+        assert email.body == "<p>¿Esto se ve como esperabas?</p>"
+        assert email.plain == "Test the ESP’s inbound charset handling…"
+        assert email.date == "Fri, 24 Jul 2020 16:43:46 UTC"
+        assert email.message_id == "<charsets@example.com>"
+        assert email.recipients == ("inbound@sg.example.com",)
+
+    @pytest.mark.parametrize(
+        "charsets", [b"", b"{", b"[]", b'{"subject":5}', b'{"subject":"punycode"}', b'{"subject":"x-none"}']
+    )
+    def test_charsets_that_cannot_be_read_do_not_spoil_the_email(self, open_door: OpenDoor, charsets: bytes) -> None:
+        body = CHARSETS[: CHARSETS.index(b'{"to"')] + charsets + b"\r\n--xYzZY--\r\n"
+        assert open_door(BASIC).post(with_body(self.request(BASIC), body)).status_code == 200
+
+    def test_a_charset_is_a_name_and_nothing_else(self) -> None:
+        body = CHARSETS.replace(b'"text":"windows-1252"', b'"text":"utf-8\\n\\ninjected"')
+        email = email_in(provider_of(BASIC, self.name), with_body(self.request(BASIC), body))
+        assert email.plain.startswith("Test the ESP")
+
+    def test_without_headers_of_its_own_the_fields_say_who_and_what(self) -> None:
+        body = CHARSETS.replace(b"From: =", b"X-From: =").replace(b"Subject: =", b"X-Subject: =")
+        email = email_in(provider_of(BASIC, self.name), with_body(self.request(BASIC), body))
+        assert email.subject == "Como usted pidió"
+        assert email.sender == "Opérateur de test <sender@example.com>"
+
+    def test_attachments_spam_and_the_envelope_are_read(self) -> None:
+        email = email_in(provider_of(BASIC, self.name), self.request(BASIC))
+        assert [(each.name, each.content_type, each.size_bytes) for each in email.attachments] == [
+            ("liste.csv", "text/csv", 8),
+            ("photo.png", "image/png", 1024),
+        ]
+        assert email.attachments[1].sha256 == sha256(LETTER.enclosures[1].content).hexdigest()
+        assert email.spam == {"spam_score": "0.1", "SPF": "pass"}
+        assert email.recipients == ("inbox@in.example.com", "bob@example.org")
+
+    @pytest.mark.parametrize("info", [b"{", b"[]", b'{"attachment1":5}', b'{"attachment1":{"filename":5}}'])
+    def test_attachments_without_a_readable_description_have_their_own_name(self, info: bytes) -> None:
+        request = self.request(BASIC)
+        start = request.body.index(b'{"attachment1"')
+        end = request.body.index(b"\r\n", start)
+        email = email_in(
+            provider_of(BASIC, self.name), with_body(request, request.body[:start] + info + request.body[end:])
+        )
+        assert [each.name for each in email.attachments] == ["liste.csv", "photo.png"]
+
+    def test_the_raw_option_gives_the_same_email(self, open_door: OpenDoor) -> None:
+        raw = b'--xYzZY\r\nContent-Disposition: form-data; name="email"\r\n\r\n' + LETTER.mime.as_bytes() + b"\r\n"
+        envelope = (
+            b'--xYzZY\r\nContent-Disposition: form-data; name="envelope"\r\n\r\n{"to":["Inbox@In.example.com"]}\r\n'
+        )
+        request = self.request(BASIC)
+        door = open_door(BASIC)
+        assert door.status_of(with_body(request, raw + envelope + b"--xYzZY--\r\n")) == "processed"
+        assert door.status_of(request) == "already_processed"
+        (payload,) = door.delivered
+        assert payload["recipients"] == ["inbox@in.example.com", "bob@example.org"]
+        assert [each["name"] for each in payload["attachments"]] == ["liste.csv", "photo.png"]
+
+    def test_a_form_without_an_email_is_rejected(self, open_door: OpenDoor) -> None:
+        body = b'--xYzZY\r\nContent-Disposition: form-data; name="text"\r\n\r\nhello\r\n--xYzZY--\r\n'
+        answer = open_door(BASIC).post(with_body(self.request(BASIC), body))
+        assert (answer.status_code, answer.get_json()["field"]) == (400, "headers")
+
+    def too_big(self, request: SampleRequest) -> SampleRequest:
+        return with_body(request, request.body + b"-" * 11_000)
+
+
+def public(key: EllipticCurvePrivateKey) -> str:
+    return base64.b64encode(key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).decode()
+
+
+KEYS = [generate_private_key(SECP256R1()) for _ in range(2)]
+
+
+def signed(request: SampleRequest, key: EllipticCurvePrivateKey) -> SampleRequest:
+    signature = key.sign(b"1600112502" + request.body, ECDSA(SHA256()))
+    headers = {SIGNATURE: base64.b64encode(signature).decode(), TIMESTAMP: "1600112502"}
+    return replace(request, headers={**request.headers, **headers})
+
+
+class TestSignedSendgrid(ProviderContract):
+    """With a security policy: https://www.twilio.com/docs/sendgrid/for-developers/parsing-email/securing-your-parse-webhooks"""
+
+    name = "sendgrid"
+    settings = f"[providers.sendgrid]\nverification_key = '{public(KEYS[0])}'"
+    other_secret = f"[providers.sendgrid]\nverification_key = '{public(KEYS[1])}'"
+    rotated = f"[providers.sendgrid]\nverification_key = ['{public(KEYS[1])}', '{public(KEYS[0])}']"
+    without_secret = "[providers.sendgrid]\nverification_key = []"
+    complaint = r"needs username and password, or verification_key$"
+    wrong_content_type = 400
+    key_of: ClassVar[dict[str, EllipticCurvePrivateKey]] = {settings: KEYS[0], other_secret: KEYS[1]}
+
+    def request(self, settings: str, letter: Letter = LETTER) -> SampleRequest:
+        return signed(request_of(settings, self.name, letter), self.key_of[settings])
+
+    def without_proof(self, request: SampleRequest) -> SampleRequest:
+        return with_headers(request, **{SIGNATURE.replace("-", "_"): None})
+
+    def with_proof_of(self, body: bytes) -> SampleRequest:
+        return signed(with_body(self.request(self.settings), body), KEYS[0])
+
+    def too_big(self, request: SampleRequest) -> SampleRequest:
+        return self.with_proof_of(request.body + b"-" * 11_000)
+
+    def test_a_changed_body_or_time_is_refused(self, open_door: OpenDoor) -> None:
+        door = open_door(self.settings)
+        request = self.request(self.settings)
+        self.is_unauthorized(door, door.post(with_body(request, request.body.replace(b"456", b"457"))))
+        self.is_unauthorized(door, door.post(with_headers(request, **{TIMESTAMP.replace("-", "_"): "1600112503"})))
+        self.is_unauthorized(door, door.post(with_headers(request, **{SIGNATURE.replace("-", "_"): "!"})))
+
+    def test_with_a_password_as_well_both_are_needed(self, open_door: OpenDoor) -> None:
+        both = f"{BASIC}\nverification_key = '{public(KEYS[0])}'"
+        door = open_door(both)
+        request = request_of(both, self.name)
+        self.is_unauthorized(door, door.post(request))
+        self.is_unauthorized(door, door.post(self.request(self.settings)))
+        assert door.post(signed(request, KEYS[0])).status_code == 200
+
+    @pytest.mark.parametrize(
+        "key",
+        ["!", "AAAA", public(KEYS[0])[:-8], base64.b64encode(
+            generate_rsa_key(65537, 2048).public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        ).decode()],
+    )  # fmt: skip
+    def test_a_key_that_is_none_fails_the_start_and_is_not_shown(self, open_door: OpenDoor, key: str) -> None:
+        with pytest.raises(SettingsError, match=r"providers\.sendgrid\.verification_key takes") as raised:
+            open_door(f"[providers.sendgrid]\nverification_key = {json.dumps(key)}")
+        assert key not in str(raised.value) or key == "!"

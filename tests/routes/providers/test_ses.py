@@ -1,0 +1,283 @@
+"""POST /api/ingress/ses: Amazon SES by way of SNS."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, ClassVar
+
+import pytest
+
+from orchestrator.settings import SettingsError
+from routes.providers.samples import Letter, SampleRequest
+from routes.providers.sns import MOST_CERTIFICATES
+from tests.routes.providers.conftest import LETTER, Fetches, OpenDoor, email_in, provider_of, with_body
+from tests.routes.providers.contract import ProviderContract
+from tests.routes.providers.sns_stand_in import HOST, TOPIC, Sns, received
+from tests.routes.providers.test_mime import LATIN_1
+
+SETTINGS = f"[providers.ses]\ntopics = ['{TOPIC}']"
+STRANGER_TOPIC = "arn:aws:sns:eu-west-1:999999999999:inbound"
+SNS, NEXT_SNS = Sns(), Sns(f"{HOST}/SimpleNotificationService-next.pem")
+FORGER = Sns()  # under the address of the real one, but with another key
+
+
+def tampered(request: SampleRequest, **changes: Any) -> SampleRequest:
+    return with_body(request, json.dumps(json.loads(request.body) | changes).encode())
+
+
+class TestSes(ProviderContract):
+    """Its secret is SNS's; what rotates is the certificate."""
+
+    name = "ses"
+    settings = SETTINGS
+    other_secret = "forged"
+    rotated = SETTINGS
+    without_secret = "[providers.ses]"
+    complaint = r"providers\.ses\.topics is needed"
+    proof_is_in_the_body = True
+    signers: ClassVar[dict[str, Sns]] = {SETTINGS: SNS, "forged": FORGER}
+
+    @pytest.fixture(autouse=True)
+    def fetches(self, fetches: Fetches) -> Fetches:
+        for each in (SNS, NEXT_SNS):
+            fetches.pages[each.certificate_url] = each.certificate
+        return fetches
+
+    def request(self, settings: str, letter: Letter = LETTER) -> SampleRequest:
+        return self.signers[settings].notification(received(letter))
+
+    def without_proof(self, request: SampleRequest) -> SampleRequest:
+        return tampered(request, Signature="")
+
+    def with_proof_of(self, body: bytes) -> SampleRequest:
+        return SNS.notification(body.decode("latin-1"))
+
+    def test_while_a_secret_is_rotated_both_are_taken(self, open_door: OpenDoor) -> None:  # type: ignore[override]
+        door = open_door(SETTINGS)
+        requests = [each.notification(received(LETTER)) for each in (SNS, NEXT_SNS)]
+        assert [door.post(each).status_code for each in requests] == [200, 200]
+
+    def test_another_content_type_is_rejected_for_good(self, open_door: OpenDoor) -> None:  # type: ignore[override]
+        """SNS says text/plain of its JSON; what it says does not count."""
+        request = replace(self.request(SETTINGS), headers={"Content-Type": "application/xml"})
+        assert open_door(SETTINGS).post(request).status_code == 200
+
+    # The proof
+
+    @pytest.mark.parametrize("version", ["1", "2"])
+    def test_both_versions_of_the_signature_are_taken(self, open_door: OpenDoor, version: str) -> None:
+        request = SNS.notification(received(LETTER), version)
+        door = open_door(SETTINGS)
+        assert door.status_of(request) == "processed"
+        other = "2" if version == "1" else "1"
+        assert door.post(tampered(request, SignatureVersion=other)).status_code == 401
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"Message": json.dumps(received(replace(LETTER, subject="forged")))},
+            {"MessageId": "x"},
+            {"Subject": "x"},
+            {"Timestamp": "2026-11-17T09:30:00.000Z"},
+            {"Type": "SubscriptionConfirmation"},
+            {"Type": "Other"},
+            {"Type": None},
+            {"Type": 5},
+            {"Type": ["Notification"]},
+            {"Message": {"a": 1}},
+            {"SignatureVersion": "3"},
+            {"SignatureVersion": None},
+            {"SignatureVersion": 1},
+            {"Signature": "AAAA"},
+            {"Signature": "!"},
+            {"Signature": 5},
+            {"Signature": None},
+            {"TopicArn": STRANGER_TOPIC},
+            {"TopicArn": None},
+            {"TopicArn": [TOPIC]},
+        ],
+    )
+    def test_whatever_is_changed_afterwards_is_noticed(self, open_door: OpenDoor, changes: dict[str, Any]) -> None:
+        door = open_door(SETTINGS)
+        self.is_unauthorized(door, door.post(tampered(self.request(SETTINGS), **changes)))
+
+    def test_a_topic_of_somebody_else_is_refused_before_anything_is_fetched(
+        self, open_door: OpenDoor, fetches: Fetches
+    ) -> None:
+        """Anybody may subscribe our address to a topic of theirs, and SNS signs for them as it does for us."""
+        door = open_door(SETTINGS)
+        for request in (
+            SNS.notification(received(LETTER), TopicArn=STRANGER_TOPIC),
+            SNS.confirmation(TopicArn=STRANGER_TOPIC),
+        ):
+            self.is_unauthorized(door, door.post(request))
+        assert fetches.asked == []
+
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "http://sns.eu-west-1.amazonaws.com/SimpleNotificationService-x.pem",
+            "https://sns.eu-west-1.amazonaws.com.evil.example/x.pem",
+            "https://evil.example/sns.eu-west-1.amazonaws.com/x.pem",
+            "https://sns.eu-west-1.amazonaws.com@evil.example/x.pem",
+            "https://user@sns.eu-west-1.amazonaws.com/x.pem",
+            "https://evil.example\\@sns.eu-west-1.amazonaws.com/x.pem",
+            "https://evil.example#.sns.eu-west-1.amazonaws.com/x.pem",
+            "https://sns.evil.eu-west-1.amazonaws.com/x.pem",
+            "https://s3.eu-west-1.amazonaws.com/bucket/x.pem",
+            "https://sns.eu-west-1.amazonaws.com:8443/x.pem",
+            "https://sns.eu-west-1.amazonaws.com:x/x.pem",
+            "https://sns.eu-west-1.amazonaws.com/x.crt",
+            "https://sns.eu-west-1.amazonaws.com/\n.pem",
+            "https://SNS.eu-west-1.amazonaws.co/x.pem",
+            "https://[/x.pem",
+            "",
+            None,
+            5,
+        ],
+    )
+    def test_a_certificate_comes_from_sns_itself_or_not_at_all(
+        self, open_door: OpenDoor, fetches: Fetches, url: Any
+    ) -> None:
+        fetches.pages |= {str(url): FORGER.certificate}
+        door = open_door(SETTINGS)
+        self.is_unauthorized(door, door.post(tampered(self.request("forged"), SigningCertURL=url)))
+        assert fetches.asked == []
+
+    @pytest.mark.parametrize("host", ["sns.us-gov-west-1.amazonaws.com", "sns.cn-north-1.amazonaws.com.cn"])
+    def test_every_region_of_sns_is_known(self, open_door: OpenDoor, fetches: Fetches, host: str) -> None:
+        regional = Sns(f"https://{host}/SimpleNotificationService-x.pem")
+        fetches.pages[regional.certificate_url] = regional.certificate
+        assert open_door(SETTINGS).post(regional.notification(received(LETTER))).status_code == 200
+
+    @pytest.mark.parametrize(
+        ("valid", "http_status"),
+        [(timedelta(minutes=1), 200), (timedelta(minutes=-1), 401), (timedelta(days=401), 401)],
+    )
+    def test_a_certificate_is_good_in_its_time(
+        self, open_door: OpenDoor, fetches: Fetches, valid: timedelta, http_status: int
+    ) -> None:
+        aged = Sns(f"{HOST}/aged.pem", valid)
+        fetches.pages[aged.certificate_url] = aged.certificate
+        assert open_door(SETTINGS).post(aged.notification(received(LETTER))).status_code == http_status
+
+    @pytest.mark.parametrize("page", [b"", b"<html>", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----"])
+    def test_a_page_that_is_no_certificate_proves_nothing(
+        self, open_door: OpenDoor, fetches: Fetches, page: bytes
+    ) -> None:
+        fetches.pages[SNS.certificate_url] = page
+        door = open_door(SETTINGS)
+        self.is_unauthorized(door, door.post(self.request(SETTINGS)))
+
+    def test_while_the_certificate_is_out_of_reach_the_email_is_asked_for_again(
+        self, open_door: OpenDoor, fetches: Fetches, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        fetches.pages = {}
+        door = open_door(SETTINGS)
+        answer = door.post(self.request(SETTINGS))
+        assert (answer.status_code, answer.get_json()["status"]) == (503, "retry_later")
+        assert "nobody is there" in caplog.text
+        assert door.recorded == []
+        fetches.pages[SNS.certificate_url] = SNS.certificate
+        assert door.status_of(self.request(SETTINGS)) == "processed"
+
+    def test_a_certificate_is_fetched_once_and_only_a_few_are_kept(self, open_door: OpenDoor, fetches: Fetches) -> None:
+        door = open_door(SETTINGS)
+        for _ in range(3):
+            door.post(self.request(SETTINGS))
+        assert fetches.urls == [SNS.certificate_url]
+        for each in range(MOST_CERTIFICATES):
+            other = replace(SNS, certificate_url=f"{HOST}/{each}.pem")
+            fetches.pages[other.certificate_url] = SNS.certificate
+            assert door.post(other.notification(received(LETTER))).status_code == 200
+        door.post(self.request(SETTINGS))
+        assert fetches.urls.count(SNS.certificate_url) == 2, "the oldest made room"
+
+    @pytest.mark.parametrize("topics", ["''", "[]", "[' ']", "5"])
+    def test_topics_takes_at_least_one(self, open_door: OpenDoor, topics: str) -> None:
+        with pytest.raises(SettingsError, match=r"providers\.ses\.topics is"):
+            open_door(f"[providers.ses]\ntopics = {topics}")
+
+    def test_what_is_longer_than_anything_sns_sends_is_not_even_read(self, open_door: OpenDoor) -> None:
+        door = open_door(SETTINGS)
+        too_long, long = (replace(LETTER, text="x" * size, html="", enclosures=()) for size in (2_100_000, 200_000))
+        self.is_unauthorized(door, door.post(self.request(SETTINGS, too_long)))
+        assert door.post(self.request(SETTINGS, long)).status_code == 200
+
+    # The handshake
+
+    def test_a_subscription_is_confirmed(self, open_door: OpenDoor, fetches: Fetches) -> None:
+        request = SNS.confirmation()
+        url = json.loads(request.body)["SubscribeURL"]
+        fetches.pages[url] = b"<ConfirmSubscriptionResponse/>"
+        door = open_door(SETTINGS)
+        answer = door.post(request)
+        assert (answer.status_code, answer.get_json()["status"]) == (200, "no_email")
+        assert fetches.urls == [SNS.certificate_url, url]
+        assert (door.recorded, door.delivered) == ([], [])
+
+    def test_a_subscription_that_could_not_be_confirmed_comes_again(self, open_door: OpenDoor) -> None:
+        assert open_door(SETTINGS).post(SNS.confirmation()).status_code == 503
+
+    @pytest.mark.parametrize("url", ["https://evil.example/", "http://sns.eu-west-1.amazonaws.com/", ""])
+    def test_it_is_confirmed_at_sns_itself_or_not_at_all(self, open_door: OpenDoor, fetches: Fetches, url: str) -> None:
+        fetches.pages[url] = b"ok"
+        assert open_door(SETTINGS).post(SNS.confirmation(SubscribeURL=url)).status_code == 400
+        assert fetches.urls == [SNS.certificate_url]
+
+    def test_a_forged_confirmation_is_not_followed(self, open_door: OpenDoor, fetches: Fetches) -> None:
+        door = open_door(SETTINGS)
+        self.is_unauthorized(door, door.post(FORGER.confirmation()))
+        assert fetches.urls == [SNS.certificate_url]
+
+    def test_the_end_of_a_subscription_is_noted(
+        self, open_door: OpenDoor, fetches: Fetches, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        answer = open_door(SETTINGS).post(SNS.confirmation("UnsubscribeConfirmation"))
+        assert (answer.status_code, answer.get_json()["status"]) == (200, "no_email")
+        assert TOPIC in caplog.text
+        assert fetches.urls == [SNS.certificate_url], "its SubscribeURL would subscribe us again"
+
+    # What it reads
+
+    @pytest.mark.parametrize("in_base64", [False, True])
+    def test_the_email_is_read_from_its_content(self, fetches: Fetches, in_base64: bool) -> None:
+        provider = provider_of(SETTINGS, "ses", fetches)
+        email = email_in(provider, SNS.notification(received(LETTER, in_base64=in_base64)))
+        assert (email.subject, email.sender, email.date) == (LETTER.subject, LETTER.sender, LETTER.date)
+        assert (email.body.strip(), email.plain.strip()) == (LETTER.html.strip(), LETTER.text.strip())
+        assert (email.message_id, email.event_id) == (LETTER.message_id, f"ses:{LETTER.event_id}")
+        assert email.recipients == ("inbox@in.example.com", "in-bcc@in.example.com", "bob@example.org")
+        assert [(each.name, each.size_bytes) for each in email.attachments] == [("liste.csv", 8), ("photo.png", 1024)]
+        assert email.spam == dict.fromkeys(("spamVerdict", "virusVerdict", "spfVerdict", "dkimVerdict"), "PASS")
+
+    def test_in_base64_every_byte_comes_through(self, fetches: Fetches) -> None:
+        notification = received(LETTER) | {"content": base64.encodebytes(LATIN_1).decode()}
+        email = email_in(provider_of(SETTINGS, "ses", fetches), SNS.notification(notification))
+        assert (email.clean_subject, email.text) == ("Déjà vu", "Ça va été")
+
+    @pytest.mark.parametrize("content", [None, "", 5])
+    def test_a_notification_without_the_email_is_rejected_and_told(
+        self, open_door: OpenDoor, caplog: pytest.LogCaptureFixture, content: Any
+    ) -> None:
+        """As the S3 action sends it: nobody would ever see that email."""
+        answer = open_door(SETTINGS).post(SNS.notification(received(LETTER) | {"content": content}))
+        assert (answer.status_code, answer.get_json()["field"]) == (400, "content")
+        assert "Publish to Amazon SNS topic" in answer.get_json()["error"]
+        assert LETTER.event_id in caplog.text
+        assert any(record.levelname == "ERROR" for record in caplog.records)
+
+    @pytest.mark.parametrize("kind", ["Bounce", "Complaint", "Delivery", "AmazonSnsSubscriptionSucceeded"])
+    def test_other_notifications_are_let_pass(self, open_door: OpenDoor, kind: str) -> None:
+        door = open_door(SETTINGS)
+        answer = door.post(SNS.notification({"notificationType": kind, "message": "x"}))
+        assert (answer.status_code, answer.get_json()["status"]) == (200, "no_email")
+        assert door.recorded == []
+
+    @pytest.mark.parametrize("odd", [None, 5, [], {"recipients": 5}, {"spamVerdict": "PASS"}, {"messageId": 5}])
+    @pytest.mark.parametrize("field", ["mail", "receipt"])
+    def test_what_the_email_can_do_without_does_not_spoil_it(self, open_door: OpenDoor, field: str, odd: Any) -> None:
+        assert open_door(SETTINGS).post(SNS.notification(received(LETTER) | {field: odd})).status_code == 200

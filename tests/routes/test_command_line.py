@@ -1,0 +1,260 @@
+"""The command mailonce, as an operator types it: real processes for serve and worker, the rest through click."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from email.message import EmailMessage
+from pathlib import Path
+
+import pytest
+import requests
+from click.testing import CliRunner, Result
+
+from routes.command_line import main
+from tests.routes.conftest import StartApp
+from tests.support.redis_server import RedisServer
+from tests.support.server import Server, email
+from tests.support.sink import Reply, Sink
+from tests.support.worker import WorkerProcess
+
+Eventually = Callable[[Callable[[], bool]], None]
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """In a folder of its own, on the data that ``start_app`` uses."""
+    monkeypatch.setenv("DATA_DIR", str(tmp_path / "data"))
+
+    def call(*words: str) -> Result:
+        result = CliRunner().invoke(main, words)
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.output
+        return result
+
+    return call
+
+
+def config(tmp_path: Path, text: str) -> None:
+    (tmp_path / "mailonce.toml").write_text(text)
+
+
+@pytest.mark.parametrize("command", ["serve", "worker", "check", "reset", "replay", "stats", "locks", "sample"])
+def test_every_command_explains_itself(run: Run, command: str) -> None:
+    assert command in run("--help").output
+    shown = run(command, "--help")
+    assert shown.exit_code == 0
+    assert len(shown.output) > 100
+
+
+def test_check_says_what_the_file_means_and_keeps_its_secrets(run: Run, tmp_path: Path) -> None:
+    secret = "whsec_" + "A" * 32
+    config(
+        tmp_path, f"[destinations.crm]\nurl = 'https://crm.example/secret/path'\nsecret = '{secret}'\nrate = '10/s'\n"
+    )
+    shown = run("check")
+    assert shown.exit_code == 0
+    assert "crm: to crm.example by https, signed" in shown.output
+    assert "at most 10/s" in shown.output
+    for hidden in (secret, "secret/path"):
+        assert hidden not in shown.output
+
+
+def test_check_names_the_line_that_is_wrong(run: Run, tmp_path: Path) -> None:
+    config(tmp_path, "[destinations.crm]\nurl = 'https://crm.example/'\nmax_attempts = 0\n")
+    shown = run("check")
+    assert shown.exit_code == 1
+    assert "mailonce.toml, line 3: destinations.crm.max_attempts takes 1 to 50" in shown.output
+
+
+def test_check_also_looks_at_the_providers(run: Run, tmp_path: Path) -> None:
+    config(tmp_path, "[providers.mailgun]\n")
+    shown = run("check")
+    assert shown.exit_code == 1
+    assert "signing_key" in shown.output
+
+
+def test_check_says_what_an_email_would_meet_and_records_nothing(run: Run, tmp_path: Path) -> None:
+    config(
+        tmp_path,
+        "[destinations.crm]\nurl = 'https://crm.example/'\ncontent_window_s = 60\n"
+        "[[routes]]\nname = 'for sales'\nmatch = [{ field = 'recipient', contains = 'sales@' }]\n"
+        "[[routes]]\nname = 'rest'\n",
+    )
+    message = EmailMessage()
+    message["Subject"], message["From"], message["To"] = "Lot 456", "Ada <ada@example.org>", "sales@example.org"
+    message["Date"], message["Message-ID"] = "Mon, 16 Nov 2026 09:00:00 +0000", "<m1@example.org>"
+    message.set_content("See https://we.tl/t-abc for the files")
+    (tmp_path / "one.eml").write_bytes(message.as_bytes())
+    shown = run("check", "--email", str(tmp_path / "one.eml")).output
+    assert "takes the route 'for sales', to crm" in shown
+    for name in (
+        "identity: post::m1@example.org",
+        "subject_group: subject_group:",
+        "media: media::https://we.tl/t-abc",
+    ):
+        assert name in shown
+    assert "at crm: content " in shown
+    (tmp_path / "one.json").write_text(json.dumps(email(subject="Désabonnement")))
+    assert "takes the route 'rest', to crm" in run("check", "--json", str(tmp_path / "one.json")).output
+    (tmp_path / "bad.json").write_text("{}")
+    assert "sender takes an email address" in run("check", "--json", str(tmp_path / "bad.json")).output
+    assert not (tmp_path / "data").exists()
+
+
+def test_reset_releases_an_email(run: Run, start_app: StartApp, sink: Sink) -> None:
+    app = start_app(webhook_url=sink.url)
+    email_id = app.post(email()).get_json()["email_id"]
+    assert "5 names would be forgotten" in run("reset", "email_id", email_id, "--dry-run").output
+    assert app.status_of(email()) == "already_processed"
+    assert "5 names forgotten" in run("reset", "email_id", email_id).output
+    assert app.status_of(email()) == "processed"
+    assert run("reset", "month", "November").exit_code == 1
+    assert run("reset", "all").exit_code == 1, "nobody said yes"
+    assert run("reset", "all", "--yes").exit_code == 0
+
+
+def test_replay_sends_dead_letters_again(run: Run, start_app: StartApp, eventually: Eventually) -> None:
+    with Sink(Reply(410), Reply(410)) as sink:
+        app = start_app(webhook_url=sink.url)
+        ids = [app.post(email(subject=subject)).get_json()["deliveries"]["default"]["id"] for subject in "ab"]
+        assert "replayed: 2" in run("replay", "--dry-run").output
+        assert "nothing to replay" in run("replay", "--destination", "other").output
+        assert len(sink.received) == 2
+        assert "replayed: 1" in run("replay", ids[0]).output
+        eventually(lambda: len(sink.accepted) == 1)
+        assert "replayed: 1" in run("replay").output
+        eventually(lambda: len(sink.accepted) == 2)
+        eventually(lambda: "already_delivered: 1" in run("replay", ids[0]).output)
+        assert run("replay", "msg_unknown").exit_code == 1
+        assert run("replay", "--since", "soon").exit_code == 2
+
+
+def test_stats_and_locks(run: Run, start_app: StartApp, sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = start_app(webhook_url=sink.url)
+    app.post(email())
+    monkeypatch.setenv("WEBHOOK_URL", sink.url)
+    shown = json.loads(run("stats").output)["destinations"]["default"]
+    assert (shown["breaker"], shown["deliveries"]["delivered"]) == ("closed", 1)
+    lock = app.service.parts.locks.acquire_lock("post-1", "telegram")
+    assert lock is not None
+    assert lock.id in run("locks").output
+
+
+@pytest.mark.parametrize(
+    ("command", "setting", "value"),
+    [("serve", "PORT", "no"), ("worker", "QUEUE_URL", ""), ("stats", "TIMEZONE", "Mars")],
+)
+def test_a_wrong_setting_is_told_in_one_line(
+    run: Run, monkeypatch: pytest.MonkeyPatch, command: str, setting: str, value: str
+) -> None:
+    monkeypatch.setenv(setting, value)
+    result = run(command)
+    assert result.exit_code == 1
+    assert f"mailonce: {setting} takes" in result.output
+    assert len(result.output.strip().splitlines()) == 1
+
+
+# Processes
+
+
+def destinations(path: Path, **urls: str) -> Path:
+    sections = [f"[destinations.{name}]\nurl = '{url}'\n" for name, url in urls.items()]
+    path.write_text(
+        "".join(sections) + f"[[routes]]\nname = 'all'\ndestinations = {list(urls)}\nsubject_groups = 'off'\n"
+    )
+    return path
+
+
+def test_sighup_reloads_the_file_and_a_wrong_one_changes_nothing(tmp_path: Path, eventually: Eventually) -> None:
+    with Sink() as first, Sink() as second:
+        path = destinations(tmp_path / "mailonce.toml", crm=first.url)
+        with Server(tmp_path / "data", MAILONCE_CONFIG=str(path)) as server:
+            assert server.process is not None
+            path.write_text("[destinations.crm]\nurl = 'nowhere'\n")
+            os.kill(server.process.pid, signal.SIGHUP)
+            eventually(lambda: "the old mailonce.toml stays in force" in server.log.read_text())
+            server.wait_until_up()
+            assert server.post(email(subject="one")).json()["status"] == "processed"
+            assert (len(first.accepted), len(second.accepted)) == (1, 0)
+            destinations(path, crm=second.url)
+            os.kill(server.process.pid, signal.SIGHUP)
+            numbers = iter(range(1000))
+            eventually(lambda: bool(server.post(email(subject=f"n {next(numbers)}"))) and len(second.accepted) > 0)
+
+
+def test_a_deploy_in_the_middle_of_traffic_loses_and_doubles_nothing(tmp_path: Path, redis_server: RedisServer) -> None:
+    """Two servers behind one Redis are replaced, one after the other, while providers send and try again."""
+    with Sink(otherwise=Reply(delay_s=0.05)) as sink:
+        settings = {"REDIS_URL": redis_server.url, "WEBHOOK_URL": sink.url, "SUBJECT_GROUPS": "off"}
+        servers = [Server(tmp_path / str(number), **settings).start() for number in range(2)]
+        try:
+            with ThreadPoolExecutor(8) as clients:
+                sending = [clients.submit(_send_until_taken, servers, number) for number in range(150)]
+                for server in servers:
+                    server.stop()
+                    server.start()
+                for each in sending:
+                    each.result()
+            counts = sink.counts(lambda received: received.payload["subject"])
+        finally:
+            for server in servers:
+                server.stop()
+    assert len(counts) == 150
+    assert set(counts.values()) == {1}
+
+
+def _send_until_taken(servers: list[Server], number: int) -> None:
+    for attempt in range(200):
+        try:
+            answer = servers[(number + attempt) % 2].post(email(subject=f"email {number}", body=f"This is {number}"))
+        except requests.RequestException:
+            continue
+        if answer.status_code == 200:
+            return
+    raise AssertionError("never taken")
+
+
+def test_a_worker_finishes_what_it_delivers_and_reloads_its_file(
+    tmp_path: Path, redis_server: RedisServer, eventually: Eventually
+) -> None:
+    with Sink(Reply(delay_s=1.5)) as first, Sink() as second:
+        path = destinations(tmp_path / "mailonce.toml", crm=first.url)
+        settings = {"REDIS_URL": redis_server.url, "QUEUE_URL": redis_server.url, "MAILONCE_CONFIG": str(path)}
+        with Server(tmp_path / "web", **settings) as server, WorkerProcess(tmp_path / "worker", **settings) as worker:
+            assert server.post(email()).json()["status"] == "queued"
+            assert first.arrived.wait(20)
+            path.write_text("[destinations.crm]\nurl = 'nowhere'\n")
+            assert worker.process is not None
+            os.kill(worker.process.pid, signal.SIGHUP)
+            eventually(lambda: "the old mailonce.toml stays in force" in worker.log.read_text())
+            destinations(path, crm=second.url)
+            os.kill(worker.process.pid, signal.SIGHUP)
+            eventually(lambda: ": reloaded" in worker.log.read_text())
+            server.post(email(subject="another"))
+            eventually(lambda: len(second.accepted) == 1)
+            worker.stop()
+        assert len(first.accepted) == 1, "what was under way was finished, and not sent again"
+
+
+def test_the_deliveries_of_a_killed_worker_are_back_within_30_s(
+    tmp_path: Path, redis_server: RedisServer, eventually: Eventually
+) -> None:
+    with Sink(Reply(delay_s=60)) as sink:
+        path = destinations(tmp_path / "mailonce.toml", crm=sink.url)
+        path.write_text(path.read_text().replace("url =", "read_timeout_s = 100\nurl ="))
+        settings = {"REDIS_URL": redis_server.url, "QUEUE_URL": redis_server.url, "MAILONCE_CONFIG": str(path)}
+        with Server(tmp_path / "web", **settings) as server, WorkerProcess(tmp_path / "worker", **settings) as worker:
+            server.post(email())
+            assert sink.arrived.wait(20)
+            killed_at = time.monotonic()
+            worker.kill_a_child()
+            while not sink.accepted and time.monotonic() - killed_at < 60:
+                time.sleep(0.1)
+            assert time.monotonic() - killed_at < 30
+            worker.stop()
+    assert len({each.webhook_id for each in sink.received}) <= 1

@@ -1,0 +1,235 @@
+"""Through the queue: a request stores and announces, a worker delivers. Real Redis, real Dramatiq, real sockets."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.config import load_config
+from orchestrator.delivery.outbox import QueueUnavailable
+from orchestrator.delivery.queue import DramatiqQueue
+from orchestrator.delivery.record import Delivery
+from orchestrator.settings import SettingsError, load_settings
+from orchestrator.worker import Worker, start_worker
+from tests.routes.conftest import App, StartApp
+from tests.support.redis_server import RedisServer, free_port
+from tests.support.server import email
+from tests.support.sink import Reply, Sink
+
+Eventually = Callable[[Callable[[], bool]], None]
+
+
+class Queued:
+    """A web process and a worker of one service, both in this process."""
+
+    def __init__(self, start_app: StartApp, redis: RedisServer, config: Path) -> None:
+        self._settings = {"redis_url": redis.url, "queue_url": redis.url, "mailonce_config": config}
+        self.app: App = start_app(**self._settings)
+        self.worker: Worker | None = None
+
+    def start_worker(self) -> None:
+        settings = self.app.service.settings.model_copy(update={"worker_threads": 4})
+        self.worker = start_worker(settings, load_config(settings))
+
+    def record(self, destination: str) -> Delivery:
+        ledger = self.app.service.parts.ledger
+        from orchestrator.delivery.ledger.base import Wanted
+
+        (found,) = ledger.find(Wanted(destination=destination))
+        known = ledger.get(found.id)
+        assert known is not None
+        return known
+
+
+@pytest.fixture
+def queued(start_app: StartApp, redis_server: RedisServer, tmp_path: Path) -> Iterator[Callable[..., Queued]]:
+    made: list[Queued] = []
+
+    def make(**destinations: str) -> Queued:
+        path = tmp_path / "mailonce.toml"
+        sections = [f"[destinations.{name}]\n{lines}\n" for name, lines in destinations.items()]
+        route = f"[[routes]]\nname = 'all'\ndestinations = {list(destinations)}\nsubject_groups = 'off'\n"
+        path.write_text("".join([*sections, route]))
+        made.append(Queued(start_app, redis_server, path))
+        return made[-1]
+
+    yield make
+    for each in made:
+        if each.worker:
+            each.worker.stop()
+
+
+def test_a_request_is_answered_queued_and_the_worker_delivers(
+    queued: Callable[..., Queued], sink: Sink, eventually: Eventually
+) -> None:
+    service = queued(crm=f"url = '{sink.url}'")
+    answer = service.app.post(email())
+    assert (answer.status_code, answer.get_json()["status"]) == (200, "queued")
+    assert service.app.status_of(email()) == "already_processed"
+    assert sink.received == []
+    waiting = service.record("crm")
+    assert waiting.payload is not None
+    service.start_worker()
+    eventually(lambda: len(sink.accepted) == 1)
+    eventually(lambda: service.record("crm").status == "delivered")
+    assert service.record("crm").payload is None
+    assert sink.accepted[0].webhook_id == waiting.id == answer.get_json()["deliveries"]["crm"]["id"]
+
+
+VERDICTS = [
+    (Reply(500), "waiting", 5),
+    (Reply(429, headers={"Retry-After": "2"}), "waiting", 5),
+    (Reply(429, headers={"Retry-After": "60"}), "waiting", 60),
+    (Reply(delay_s=30), "waiting", 5),
+    (Reply(0), "waiting", 5),
+    (Reply(200, body=b"x" * 1000, reset_after_bytes=10), "delivered", None),
+    (Reply(410), "dead", None),
+    (Reply(301, headers={"Location": "/x"}), "dead", None),
+    (Reply(415), "dead", None),
+]
+
+
+@pytest.mark.parametrize(("reply", "status", "wait_s"), VERDICTS)
+def test_the_verdict_on_an_attempt_and_its_place_in_the_schedule(
+    queued: Callable[..., Queued], eventually: Eventually, reply: Reply, status: str, wait_s: int | None
+) -> None:
+    with Sink(otherwise=reply) as sink:
+        service = queued(crm=f"url = '{sink.url}'\nread_timeout_s = 0.3")
+        service.app.post(email())
+        service.start_worker()
+        eventually(lambda: service.record("crm").tries == 1)
+        record = service.record("crm")
+    assert (record.status, len(record.attempts)) == (status, 1)
+    assert (record.payload is None) == (status == "delivered")
+    if wait_s is None:
+        assert record.next_try_ms is None
+    else:
+        assert record.next_try_ms is not None
+        waits_ms = record.next_try_ms - record.attempts[0].at_ms
+        assert wait_s * 1000 <= waits_ms <= wait_s * 1100 + 5000, "jitter only adds"
+
+
+def test_a_415_is_tried_once_as_a_form_where_that_is_allowed(
+    queued: Callable[..., Queued], eventually: Eventually
+) -> None:
+    with Sink(Reply(415)) as sink:
+        service = queued(crm=f"url = '{sink.url}'\nfallback_form = true")
+        service.app.post(email())
+        service.start_worker()
+        eventually(lambda: service.record("crm").status == "delivered")
+    assert [each.headers["Content-Type"] for each in sink.received] == [
+        "application/json",
+        "application/x-www-form-urlencoded",
+    ]
+
+
+def test_each_destination_has_its_own_way(queued: Callable[..., Queued], eventually: Eventually) -> None:
+    with Sink() as crm, Sink(otherwise=Reply(410)) as archive:
+        service = queued(crm=f"url = '{crm.url}'", archive=f"url = '{archive.url}'")
+        service.app.post(email())
+        service.start_worker()
+        eventually(lambda: {service.record(name).status for name in ("crm", "archive")} == {"delivered", "dead"})
+    assert (service.record("crm").status, len(crm.received), len(archive.received)) == ("delivered", 1, 1)
+
+
+def test_a_slow_destination_does_not_hold_up_another(queued: Callable[..., Queued], eventually: Eventually) -> None:
+    """More slow deliveries than there are threads, all before the quick ones."""
+    with Sink() as quick, Sink(otherwise=Reply(delay_s=3)) as slow:
+        service = queued(slow=f"url = '{slow.url}'", quick=f"url = '{quick.url}'")
+        service.start_worker()
+        for number in range(20):
+            service.app.post(email(subject=f"number {number}"))
+        eventually(lambda: len(quick.accepted) == 20)
+        assert len(slow.accepted) < 20
+
+
+def test_a_message_that_was_lost_is_made_good_by_the_schedule(
+    queued: Callable[..., Queued], sink: Sink, redis_server: RedisServer, eventually: Eventually
+) -> None:
+    from dataclasses import replace
+
+    service = queued(crm=f"url = '{sink.url}'")
+    service.app.post(email())
+    redis_server.client.delete(*redis_server.client.keys("mailonce:*"))
+    waiting = service.record("crm")
+    service.app.service.parts.ledger.save(replace(waiting, next_try_ms=waiting.created_ms))
+    service.start_worker()
+    eventually(lambda: len(sink.accepted) == 1)
+
+
+def test_a_message_that_comes_twice_is_delivered_once(
+    queued: Callable[..., Queued], sink: Sink, redis_server: RedisServer, eventually: Eventually
+) -> None:
+    service = queued(crm=f"url = '{sink.url}'")
+    service.app.post(email())
+    again = DramatiqQueue(redis_server.url, 1.0)
+    for _ in range(10):
+        again.put(service.record("crm").id, "crm")
+    again.close()
+    service.start_worker()
+    eventually(lambda: service.record("crm").status == "delivered")
+    eventually(lambda: redis_server.client.llen("mailonce:mailonce.crm") == 0)
+    assert len(sink.received) == 1
+
+
+def test_while_the_queue_is_away_the_request_delivers(start_app: StartApp, sink: Sink) -> None:
+    app = start_app(webhook_url=sink.url, queue_url=f"redis://127.0.0.1:{free_port()}/0")
+    assert app.status_of(email()) == "processed"
+    assert app.status_of(email()) == "already_processed"
+    assert len(sink.accepted) == 1
+
+
+def test_while_queue_and_destination_are_away_the_email_is_stored_for_the_workers(start_app: StartApp) -> None:
+    with Sink(otherwise=Reply(500)) as sink:
+        app = start_app(webhook_url=sink.url, queue_url=f"redis://127.0.0.1:{free_port()}/0")
+        answer = app.post(email())
+        assert (answer.status_code, answer.get_json()["status"]) == (200, "queued")
+        delivery = app.service.parts.ledger.get(answer.get_json()["deliveries"]["default"]["id"])
+        assert delivery is not None
+        assert delivery.payload is not None
+        assert delivery.next_try_ms is not None
+
+
+def test_a_rabbitmq_that_is_away_is_noticed_in_time() -> None:
+    queue = DramatiqQueue(f"amqp://127.0.0.1:{free_port()}", 0.25)
+    started = time.monotonic()
+    with pytest.raises(QueueUnavailable):
+        queue.put("d", "crm")
+    assert time.monotonic() - started < 20, "within the patience of a provider"
+    queue.close()
+
+
+def test_the_breaker_is_shared_and_puts_queued_deliveries_off_without_using_tries(
+    queued: Callable[..., Queued], eventually: Eventually
+) -> None:
+    with Sink(otherwise=Reply(503)) as sink:
+        service = queued(crm=f"url = '{sink.url}'\nbreaker_failures = 2\nbreaker_pause_s = 60")
+        service.start_worker()
+        for number in range(6):
+            service.app.post(email(subject=f"number {number}"))
+        eventually(lambda: _reasons(service).get("crm: failed too often, given a pause", 0) >= 2)
+        put_off = [each for each in _records(service) if "too often" in (each.reason or "")]
+        assert {each.tries for each in put_off} == {0}
+        assert service.app.service.parts.guard.state("crm") == "open", "the web process knows it, too"
+
+
+def _records(service: Queued) -> list[Any]:
+    from orchestrator.delivery.ledger.base import Wanted
+
+    return list(service.app.service.parts.ledger.find(Wanted()))
+
+
+def _reasons(service: Queued) -> dict[str, int]:
+    from collections import Counter
+
+    return Counter(each.reason or "" for each in _records(service))
+
+
+def test_without_a_queue_there_is_no_worker(tmp_path: Path) -> None:
+    settings = load_settings(data_dir=tmp_path)
+    with pytest.raises(SettingsError, match="QUEUE_URL takes"):
+        start_worker(settings, load_config(settings))

@@ -1,0 +1,58 @@
+"""``mailonce worker`` as users run it, in processes of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+
+from tests.support.server import MAILONCE, ROOT
+
+
+class WorkerProcess:
+    def __init__(self, data_dir: Path, **settings: str) -> None:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        self.log = data_dir / "worker.log"
+        self._env = {"PATH": os.environ["PATH"], "DATA_DIR": str(data_dir), "LOG_LEVEL": "INFO"} | settings
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> WorkerProcess:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> WorkerProcess:
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [MAILONCE, "worker"], cwd=ROOT, env=self._env, stdout=log, stderr=subprocess.STDOUT
+            )
+        self.wait_for_children()
+        return self
+
+    def stop(self) -> None:
+        if self.process:
+            self.process.terminate()
+            self.process.wait(timeout=60)
+            self.process = None
+
+    def children(self) -> list[int]:
+        """The processes that deliver; the other one is Python's own helper for spawning."""
+        assert self.process is not None
+        found = psutil.Process(self.process.pid).children()
+        return [child.pid for child in found if "spawn_main" in " ".join(child.cmdline())]
+
+    def kill_a_child(self) -> None:
+        os.kill(self.children()[0], signal.SIGKILL)
+
+    def wait_for_children(self, within_s: float = 30) -> None:
+        deadline = time.monotonic() + within_s
+        while not self.children():
+            assert self.process is not None
+            ended = self.process.poll() is not None
+            assert not ended and time.monotonic() < deadline, f"the worker did not start:\n{self.log.read_text()}"
+            time.sleep(0.05)
