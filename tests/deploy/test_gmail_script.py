@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -16,7 +17,8 @@ from routes.providers.gmail import parse
 from tests.support.server import ROOT, Server
 
 NODE = shutil.which("node")
-pytestmark = pytest.mark.skipif(NODE is None, reason="node is not installed")
+# In CI a missing part fails: run() says so.
+pytestmark = pytest.mark.skipif(NODE is None and not os.environ.get("CI"), reason="node is not installed")
 
 PROPERTIES = {"MAILONCE_URL": "https://mailonce.example.org/", "MAILONCE_TOKEN": "ingress-token"}
 
@@ -99,7 +101,7 @@ console.log(JSON.stringify({ ...seen, threads: world.threads }));
 
 def run(name: str = "pushLabelledMessages", **world: Any) -> dict[str, Any]:
     given = {"run": name, "properties": PROPERTIES, "threads": []} | world
-    assert NODE is not None
+    assert NODE is not None, "node is not installed"
     ran = subprocess.run(
         [NODE, "-e", FAKES, str(ROOT / "deploy/gmail/Code.gs")],
         input=json.dumps(given),

@@ -176,6 +176,21 @@ def test_a_message_that_comes_twice_is_delivered_once(
     assert len(sink.received) == 1
 
 
+def test_a_reset_does_not_lose_what_still_waits_in_the_queue(
+    queued: Callable[..., Queued], sink: Sink, eventually: Eventually
+) -> None:
+    """Its provider was told 200 and has forgotten it."""
+    service = queued(crm=f"url = '{sink.url}'")
+    email_id = service.app.post(email()).get_json()["email_id"]
+    service.app.reset({"scope": "email_id", "value": email_id})
+    assert service.app.status_of(email()) == "queued", "released"
+    service.start_worker()
+    eventually(lambda: service.record("crm").status == "delivered")
+    service.app.reset({"scope": "email_id", "value": email_id})
+    assert service.app.status_of(email()) == "queued"
+    eventually(lambda: len(sink.accepted) == 2)
+
+
 def test_while_the_queue_is_away_the_request_delivers(start_app: StartApp, sink: Sink) -> None:
     app = start_app(webhook_url=sink.url, queue_url=f"redis://127.0.0.1:{free_port()}/0")
     assert app.status_of(email()) == "processed"
