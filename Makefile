@@ -16,7 +16,7 @@ run: $(READY)
 	$(BIN)/mailonce serve
 
 test: $(READY)
-	$(BIN)/python -m pytest -n 3 --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest -n 4 --dist worksteal $(ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -14,7 +14,13 @@ from deduplication.errors import StoreUnavailable
 from deduplication.media import MediaMode, delivery_links, media_name
 from deduplication.realtime_guard import RealtimeGuard
 from deduplication.stores.base import Store
-from deduplication.subject_group import SubjectPattern, generate_subject_group_id, group_name, month_of
+from deduplication.subject_group import (
+    GroupMode,
+    SubjectPattern,
+    generate_subject_group_id,
+    group_name,
+    month_of,
+)
 from orchestrator.delivery.courier import Budget
 from orchestrator.delivery.dispatch import Dispatcher, Sent
 from orchestrator.delivery.outbox import Outbox
@@ -134,7 +140,7 @@ class Intake:
         if route.realtime_only and not self.guard.is_new_message(item.moment, item.source):
             log.info("item %s: older than the service, and its route takes new ones only", item.id)
             return Outcome(Status.SKIPPED_OLD, item.id)
-        case = self.case_of(item.for_recipient() if route.identity_by_recipient else item, route)
+        case = self.case_of(*for_recipient(item, route))
         asked_at = self.sources.monotonic()
         try:
             verdict = self.store.claim(case.claim)
@@ -249,6 +255,13 @@ class Intake:
             self.leases.release(case.claim, 0)
         else:
             self.leases.commit(case.claim)
+
+
+def for_recipient(item: Item, route: Route) -> tuple[Item, Route]:
+    """Where each recipient counts on its own, an email to another of them is stopped by nothing they share."""
+    if not route.identity_by_recipient:
+        return item, route
+    return item.for_recipient(), replace(route, group_mode=GroupMode.OFF, media=MediaMode.OFF)
 
 
 def _outcome(case: Case, sent: Sequence[Sent]) -> Outcome:

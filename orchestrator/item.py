@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
@@ -44,8 +45,9 @@ class Item:
         """The same item, but known only as the one to this recipient."""
         if not self.recipient:
             return self
-        names = tuple(replace(name, value=f"{name.value}@{self.recipient}") for name in self.own_names)
-        return replace(self, id=names[0].value, key=f"{self.key}@{self.recipient}", own_names=names)
+        recipient = hashlib.sha256(self.recipient.encode()).hexdigest()[:12]  # ids go to the log, addresses do not
+        names = tuple(replace(name, value=f"{name.value}@{recipient}") for name in self.own_names)
+        return replace(self, id=names[0].value, key=f"{self.key}@{recipient}", own_names=names)
 
 
 def email_item(email: Email, ids_kept_ms: int | None) -> Item:

@@ -72,6 +72,7 @@ class LeaseKeeper:
         self._stop.set()
         if self._thread:
             self._thread.join()
+        self.pay_owed()
 
     def _start(self) -> None:
         if self._thread is None:

@@ -41,6 +41,7 @@ from orchestrator.store_time import StoreTime
 
 log = logging.getLogger(__name__)
 
+PAYLOADS_TAKE = 4  # times as long as names: they may be several megabytes
 LOCAL_BUSY_TIMEOUT_S = 1.0  # while Redis is away a provider rather hears "retry later" than waits
 
 
@@ -145,14 +146,14 @@ def _ledger(settings: Settings, store: Store) -> Ledger:
     path = settings.data_dir / "deliveries.db"
     if not isinstance(store, FailoverStore):
         return SqliteLedger(path, retention)
-    client = connect(settings.redis_url, settings.redis_timeout_ms / 1000)
+    client = connect(settings.redis_url, settings.redis_timeout_ms * PAYLOADS_TAKE / 1000)
     shared = RedisLedger(client, settings.redis_prefix, retention)
     try:
         local = SqliteLedger(path, retention, busy_timeout_s=LOCAL_BUSY_TIMEOUT_S)
     except DeduplicationError as error:
         log.error("WARNING: DATA_DIR cannot be written (%s): delivery records are kept on Redis alone", error)
         return shared
-    return FailoverLedger(shared, local, lambda: store.situation().mode is Mode.REDIS)
+    return FailoverLedger(shared, local, lambda: store.mode is Mode.REDIS)
 
 
 def _counters(settings: Settings) -> SqliteCounters | RedisCounters:

@@ -10,6 +10,7 @@ from deduplication.subject_group import generate_subject_group_id
 from orchestrator.config import Config, DestinationConfig
 from orchestrator.delivery.courier import content_window_ms
 from orchestrator.explain import explained
+from orchestrator.intake import for_recipient
 from orchestrator.item import Item
 from orchestrator.routing import Route
 from orchestrator.settings import Settings
@@ -19,7 +20,7 @@ from orchestrator.wiring import make_naming, make_router
 def preview(settings: Settings, config: Config, item: Item) -> str:
     router = make_router(settings, config)
     route = router.pick(item)
-    item = item.for_recipient() if route.identity_by_recipient else item
+    item, route = for_recipient(item, route)
     naming = make_naming(settings, config)
     group = generate_subject_group_id(item.subject, naming.patterns, route.group_mode)
     names = (*item.own_names, *naming.shared_names(item, group, route, datetime.now(UTC)))

@@ -61,22 +61,23 @@ class Reset:
 def reset(store: Store, ledger: Ledger, request: Reset) -> int:
     """Drops the names of the scope and every other name of the emails behind them. Returns how many there were.
 
-    With its name, the record of a settled delivery goes too: it must not say of the email's next coming that it is
-    delivered. One that still waits stays: its provider was told 200, and nobody would send it again.
+    With its name, the record of a delivered one goes too: it must not say of the email's next coming that it is
+    delivered. What waits or is dead stays: its provider was told 200, and nobody would send it again. Records go first:
+    without the names they could no longer be found.
     """
     names = _names_of(store, request)
     known = {record.name for record in store.read(names)}
-    count = len(known) if request.dry_run else store.forget(known)
     if not request.dry_run:
-        ledger.forget({name.value for name in names if name.kind is Kind.DELIVERY} - _waiting(ledger))
+        ledger.forget({name.value for name in names if name.kind is Kind.DELIVERY} - _to_be_kept(ledger))
+    count = len(known) if request.dry_run else store.forget(known)
     value = "-" if request.scope is Scope.MEDIA else request.value  # a link is part of somebody's email
     log.warning("AUDIT reset scope=%s value=%r dry_run=%s names=%d", request.scope, value, request.dry_run, count)
     return count
 
 
-def _waiting(ledger: Ledger) -> set[str]:
-    open_ones = (status for status in DeliveryStatus if status.is_open)
-    return {delivery.id for status in open_ones for delivery in ledger.find(Wanted(status))}
+def _to_be_kept(ledger: Ledger) -> set[str]:
+    kept = (DeliveryStatus.WAITING, DeliveryStatus.DELIVERING, DeliveryStatus.DEAD)
+    return {delivery.id for status in kept for delivery in ledger.find(Wanted(status))}
 
 
 def _names_of(store: Store, request: Reset) -> set[Name]:

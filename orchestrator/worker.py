@@ -25,7 +25,7 @@ from orchestrator.wiring import HELD_WHILE_DELIVERED_MS, build_queue, chores, fo
 log = logging.getLogger(__name__)
 
 LEASE_S = 10.0  # so that a killed worker's deliveries are back within 30 s
-GRACE_S = 20.0
+GRACE_S = 25.0  # the wait for the rate, and a POST with its default timeouts
 LOOK_EVERY_S = 0.5
 _CONTEXT = multiprocessing.get_context("spawn")
 

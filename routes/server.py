@@ -35,7 +35,7 @@ def gunicorn_options(settings: Settings) -> dict[str, Any]:
         "worker_class": "gthread",
         "workers": settings.web_concurrency,
         "threads": settings.web_threads,
-        "graceful_timeout": DELIVERY_BUDGET_S + 7,  # a delivery under way is allowed to finish
+        "graceful_timeout": DELIVERY_BUDGET_S + 15,  # a delivery under way is allowed to finish
         "timeout": 60,
         "keepalive": 5,
         "control_socket_disable": True,

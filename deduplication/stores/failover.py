@@ -125,6 +125,10 @@ class FailoverStore:
         self.numbers = Numbers()
         self.probe()
 
+    @property
+    def mode(self) -> Mode:
+        return self._mode
+
     def start(self) -> None:
         self._thread = threading.Thread(target=self._run, name="redis-follower", daemon=True)
         self._thread.start()

@@ -192,6 +192,8 @@ class LocalStore(ABC):
         if before is None or before.state is not State.DONE:
             done = replace(record, state=State.DONE, lease_until_ms=0, mirrored_ms=mirrored_ms)
             self._save(done, name.kept_ms)
+            if name.kind is Kind.LOCK:  # once completed it blocks nobody; that it was, publication_locks has seen
+                self._drop(name, done.fingerprint)
         return True
 
     def _release_name(self, claim: Claim, name: Name, retries_left: int | None) -> bool:

@@ -17,6 +17,7 @@ from orchestrator.item import Item
 log = logging.getLogger(__name__)
 
 ASK_AGAIN_WHILE_DISABLED_MS = 30_000
+UNKNOWN_FOR_MS = 3_600_000
 QUICK_TRIES = 2
 QUICK_PAUSE_S = 0.2
 SHORTEST_TRY_S = 0.5
@@ -75,17 +76,25 @@ class Courier:
         place = self.places.get(delivery.destination)
         now_ms = self.clock.now_ms()
         if place is None:
-            reason = f"{delivery.destination}: no such destination in mailonce.toml"
-            return replace(delivery, status=DeliveryStatus.DEAD, next_try_ms=None, reason=reason)
+            return self._without_a_place(delivery, now_ms)
         if not place.is_enabled:
             reason = f"{delivery.destination}: disabled"
             return put_off(delivery, reason, now_ms + ASK_AGAIN_WHILE_DISABLED_MS)
+        if budget and budget.left_s < SHORTEST_TRY_S:
+            return put_off(delivery, "no time left for it", now_ms)
         wait_s = self._wait_s(delivery.destination, budget)
         if wait_s > 0:
             until_ms = self.clock.now_ms() + int(wait_s * 1000) + 1
             return put_off(delivery, self._why_wait(delivery.destination), until_ms)
         turn = self._round(delivery, place.destination, budget)
         return after(delivery, turn, place.max_attempts, self.clock.now_ms())
+
+    def _without_a_place(self, delivery: Delivery, now_ms: int) -> Delivery:
+        """Another process may know it already: files are not changed everywhere at the same moment."""
+        reason = f"{delivery.destination}: no such destination in mailonce.toml"
+        if now_ms - delivery.scheduled_ms < UNKNOWN_FOR_MS:
+            return put_off(delivery, reason, now_ms + ASK_AGAIN_WHILE_DISABLED_MS)
+        return replace(delivery, status=DeliveryStatus.DEAD, next_try_ms=None, reason=reason)
 
     def most_for(self, destination: str) -> int:
         """How many due deliveries are worth a turn now: all, one to see if it is well again, or none."""

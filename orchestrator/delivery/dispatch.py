@@ -88,6 +88,9 @@ class Dispatcher:
 
     def turn(self, delivery: Delivery, claim: Claim, budget: Budget | None) -> Sent:
         """One turn under a claim that holds the destination's names; they are settled, and the record is kept."""
+        if delivery.status is DeliveryStatus.DEAD:
+            self.leases.release(claim, 0)
+            return Sent(delivery, is_safe=True)
         try:
             with self.leases.holding(claim):
                 tried = self.courier.turn(delivery, budget)
@@ -131,7 +134,7 @@ class Dispatcher:
 
     def _had_it_already(self, delivery: Delivery, verdict: Duplicate) -> Sent:
         log.info("item %s: %s had it already (%s)", delivery.item, delivery.destination, verdict.gate)
-        if verdict.gate is not Gate.CONTENT:
+        if verdict.gate is not Gate.CONTENT or verdict.original == delivery.item:  # its own words: it is delivered
             return Sent(delivered(delivery, self.courier.clock.now_ms()), is_safe=True)
         reason = f"repeats {verdict.name} of {verdict.original}"
         skipped = replace(delivery, status=DeliveryStatus.SKIPPED, next_try_ms=None, reason=reason, payload=None)
@@ -158,6 +161,9 @@ class Dispatcher:
         """One turn for a recorded delivery. Its record afterwards; None where there was nothing to do."""
         delivery = self.ledger.begin(delivery_id, hold_ms)
         if delivery is None:
+            return None
+        if delivery.payload is None:  # given back to its provider, who sends it again: there is nothing to send here
+            self._save(replace(delivery, status=DeliveryStatus.WAITING, next_try_ms=None))
             return None
         claim = self._claim(delivery)
         try:

@@ -13,11 +13,8 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import dramatiq
 from dramatiq.brokers.rabbitmq import RabbitmqBroker
 from dramatiq.brokers.redis import RedisBroker
-from dramatiq.errors import BrokerError
 
-from deduplication.errors import DeduplicationError
 from deduplication.redis_client import connect
-from deduplication.stores.redis import translated_errors
 from orchestrator.delivery.outbox import QueueUnavailable
 
 log = logging.getLogger(__name__)
@@ -27,13 +24,14 @@ ACTOR = "deliver"
 HEARTBEAT_TIMEOUT_MS = 10_000
 MAINTENANCE_CHANCE = 50_000
 CONSUMER_TIMEOUT_S = 5.0
-# So that a RabbitMQ that hangs or is away is noticed within a request; an address may say otherwise.
+# So that a RabbitMQ that hangs or is away is noticed within a request, though Dramatiq tries six times; an address may
+# say otherwise.
 RABBITMQ_TIMEOUTS = {
     "connection_attempts": "1",
     "retry_delay": "0",
-    "socket_timeout": "2",
-    "stack_timeout": "3",
-    "blocked_connection_timeout": "2",
+    "socket_timeout": "1",
+    "stack_timeout": "1",
+    "blocked_connection_timeout": "1",
 }
 
 
@@ -47,10 +45,9 @@ class DramatiqQueue:
         queue_name = queue_of(destination)
         message: dramatiq.Message[None] = dramatiq.Message(queue_name, ACTOR, (delivery_id,), {}, {})
         try:
-            with translated_errors():
-                self._broker.declare_queue(queue_name)
-                self._broker.enqueue(message)
-        except (BrokerError, DeduplicationError, OSError) as error:
+            self._broker.declare_queue(queue_name)
+            self._broker.enqueue(message)
+        except Exception as error:  # of a library that has several trees of errors, and whose driver has more
             raise QueueUnavailable(f"the queue is away: {type(error).__name__}") from error
 
     def close(self) -> None:

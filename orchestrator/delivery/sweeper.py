@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 
 TICK_S = 1.0
 HANDED_OVER_AT_ONCE = 50  # a second: what has piled up for one destination must not crowd out the others
+MOST_PAGES = 40
 MOST_AT_WORK = 100
 THREADS_EACH = 2
 PAUSED_MS = 5000
@@ -65,12 +66,25 @@ class Sweeper:
 
     def sweep(self) -> None:
         """One step of the thread."""
-        self._ledger.follow()
-        room = self._hands.room() if self._hands else 0
-        if self._hands and room > 0:
-            self._hand_over(self._ledger.due(min(room, HANDED_OVER_AT_ONCE), self._hands.hold_ms), self._hands)
+        self._follow()
+        if self._hands is None:
+            return
+        left = min(self._hands.room(), HANDED_OVER_AT_ONCE)
+        for _ in range(MOST_PAGES):
+            due = self._ledger.due(left, self._hands.hold_ms) if left > 0 else []
+            left -= self._hand_over(due, self._hands)
+            if not due:
+                return
 
-    def _hand_over(self, due: Sequence[Delivery], hands: Hands) -> None:
+    def _follow(self) -> None:
+        """Records that cannot be moved now must not keep others from being due."""
+        try:
+            self._ledger.follow()
+        except DeduplicationError as error:
+            log.error("looking after the delivery records failed: %s", error)
+
+    def _hand_over(self, due: Sequence[Delivery], hands: Hands) -> int:
+        """How many went; a page of those that may not go now is followed by another."""
         going, paused = _split(due, hands.most_for)
         if paused:
             pause_ms = PAUSED_MS * random.uniform(1, 2)  # noqa: S311 - spreads load, guards nothing
@@ -79,6 +93,7 @@ class Sweeper:
             hands.take(delivery)
         if going and hands.taken_ms is not None:
             self._ledger.hold(going, hands.taken_ms)
+        return len(going)
 
     def _run(self) -> None:
         while not self._stop.wait(TICK_S):

@@ -140,3 +140,13 @@ def test_on_redis_a_lock_is_a_key_that_expires_by_itself(redis_server: RedisServ
         assert redis_server.client.get("lock:crm:e1") == "held"
         assert 0 < redis_server.client.pttl("lock:crm:e1") <= LEASE_MS
         assert 0 < redis_server.client.pttl("claim:lock:crm:e1") <= LEASE_MS
+
+
+def test_a_completed_lock_blocks_nobody_not_even_in_the_same_millisecond(bench: Bench) -> None:
+    """Two emails may share an id and differ in their text: the second must not be taken for delivered."""
+    tokens = iter(map(str, range(100)))
+    locks = PublicationLocks(bench.store, "a server", lambda: next(tokens))
+    for _ in range(20):
+        lock = locks.acquire_lock("e1", "crm")
+        assert lock is not None
+        assert locks.release_lock(lock, "completed")

@@ -85,8 +85,16 @@ def test_a_second_quick_try_may_succeed_under_the_same_webhook_id(waits: Waits) 
 
 def test_a_second_try_needs_time(waits: Waits) -> None:
     with Sink(otherwise=Reply(500)) as sink:
-        after = courier(sink.url, waits).turn(FRESH, budget(0.5))
+        after = courier(sink.url, waits).turn(FRESH, budget(0.6))
     assert len(after.attempts) == 1
+
+
+def test_a_request_without_time_left_troubles_nobody(sink: Sink, waits: Waits) -> None:
+    """Neither a try nor the destination's good name is used up over it."""
+    post = courier(sink.url, waits, Limits(breaker_failures=1))
+    after = post.turn(FRESH, budget(0.1))
+    assert (after.status, after.tries, after.reason) == (DeliveryStatus.WAITING, 0, "no time left for it")
+    assert (sink.received, post.guard.state("crm")) == ([], "closed")
 
 
 def test_a_destination_that_failed_five_times_is_left_alone_and_no_try_is_used_up(waits: Waits) -> None:
@@ -100,6 +108,26 @@ def test_a_destination_that_failed_five_times_is_left_alone_and_no_try_is_used_u
     assert after.reason == "crm: failed too often, given a pause"
     assert after.next_try_ms is not None
     assert 25_000 < after.next_try_ms - time.time() * 1000 < 35_000
+
+
+def test_a_quick_try_asks_the_breaker_again(waits: Waits) -> None:
+    with Sink(otherwise=Reply(503)) as sink:
+        after = courier(sink.url, waits, Limits(breaker_failures=1)).turn(FRESH, budget())
+        assert (after.tries, len(sink.received)) == (1, 1)
+
+
+def test_of_what_is_due_all_may_go_or_one_or_none(waits: Waits) -> None:
+    with Sink(otherwise=Reply(503)) as sink:
+        post = courier(sink.url, waits, Limits(breaker_failures=1, breaker_pause_s=1))
+        assert post.most_for("crm") > 1000
+        post.turn(FRESH)
+        assert post.most_for("crm") == 0, "the breaker is open"
+        deadline = time.monotonic() + 10
+        while post.guard.state("crm") == "open" and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert post.most_for("crm") == 1, "half-open: one to see if it is well again"
+        assert courier(sink.url, waits, is_enabled=False).most_for("crm") == 0
+        assert post.most_for("no longer there") > 1000, "these are settled without a POST"
 
 
 def test_refusals_of_single_webhooks_do_not_open_the_breaker(waits: Waits) -> None:
@@ -129,8 +157,12 @@ def test_a_disabled_destination_waits(sink: Sink, waits: Waits) -> None:
     assert sink.received == []
 
 
-def test_a_destination_that_is_no_longer_in_the_file_is_a_dead_letter(sink: Sink, waits: Waits) -> None:
-    elsewhere: Delivery = replace(FRESH, destination="gone")
-    after = courier(sink.url, waits).turn(elsewhere)
-    assert (after.status, after.reason) == (DeliveryStatus.DEAD, "gone: no such destination in mailonce.toml")
+def test_a_destination_that_is_no_longer_in_the_file_is_a_dead_letter_after_an_hour(sink: Sink, waits: Waits) -> None:
+    now_ms = int(time.time() * 1000)
+    elsewhere: Delivery = replace(FRESH, destination="gone", scheduled_ms=now_ms)
+    reason = "gone: no such destination in mailonce.toml"
+    waiting = courier(sink.url, waits).turn(elsewhere)
+    assert (waiting.status, waiting.reason) == (DeliveryStatus.WAITING, reason), "another process may know it already"
+    after = courier(sink.url, waits).turn(replace(elsewhere, scheduled_ms=now_ms - 3_700_000))
+    assert (after.status, after.reason) == (DeliveryStatus.DEAD, reason)
     assert after.payload == FRESH.payload

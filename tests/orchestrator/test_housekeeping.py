@@ -99,6 +99,14 @@ def test_a_destination_that_is_not_to_be_troubled_waits_and_one_that_may_be_well
     assert ledger.due(100, 1) == [], "the others come again after a pause"
 
 
+def test_many_that_may_not_go_do_not_keep_one_that_may_waiting(ledger: SqliteLedger) -> None:
+    ledger.add([*(due(number, ledger, "open") for number in range(1, 301)), due(999, ledger, "closed")])
+    handed: list[str] = []
+    most = {"open": 0, "closed": 100}
+    Sweeper(ledger, Hands(lambda each: handed.append(each.id), most_for=most.__getitem__)).sweep()
+    assert handed == ["d999"]
+
+
 def test_what_was_taken_comes_again_later_than_what_a_dead_process_had_only_fetched(ledger: SqliteLedger) -> None:
     ledger.add([due(1, ledger)])
     Sweeper(ledger, Hands(lambda _: None, hold_ms=20_000, taken_ms=600_000)).sweep()

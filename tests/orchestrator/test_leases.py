@@ -62,3 +62,14 @@ def test_a_lease_is_renewed_while_the_delivery_goes_on_and_not_after(store: Flak
             assert isinstance(store.claim(claim("b")), InFlight)
     keeper._stop.wait(0.5)
     assert isinstance(store.claim(claim("b")), Claimed)
+
+
+def test_what_is_owed_is_paid_before_the_end(store: FlakyStore) -> None:
+    keeper = LeaseKeeper(store, lease_ms=60_000)
+    mine = claim("a")
+    assert isinstance(store.claim(mine), Claimed)
+    store.is_down = True
+    keeper.commit(mine)
+    store.is_down = False
+    keeper.close()
+    assert isinstance(store.claim(claim("b")), Duplicate)

@@ -203,8 +203,9 @@ def test_undated_emails_are_a_date_of_their_own(bench: Bench) -> None:
 def test_a_destination_forgets_its_contents_and_locks_and_no_emails(bench: Bench) -> None:
     content, lock = Name(Kind.CONTENT, "crm", "hash"), Name(Kind.LOCK, "crm", "e1")
     elsewhere = Name(Kind.CONTENT, "archive", "hash")
-    for name in (content, lock, elsewhere):
+    for name in (content, elsewhere):
         deliver(bench, Claim("e1", (name,), "", f"owner of {name.label}", 60_000))
+    assert isinstance(bench.store.claim(Claim("e1", (lock,), "", "a server", 60_000)), Claimed)
     deliver(bench, WANTED)
     assert reset(bench.store, Reset(Scope.DESTINATION, "crm")) == 2
     assert {r.name for r in bench.store.find(Pattern())} == {elsewhere, *WANTED.names}

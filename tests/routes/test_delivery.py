@@ -101,6 +101,16 @@ def test_one_destination_dead_and_one_delivered_is_dead_lettered_once(start_app:
         assert (len(crm.received), len(archive.received)) == (1, 1)
 
 
+def test_what_every_destination_refused_gives_its_group_back(start_app: StartApp, tmp_path: Path) -> None:
+    with Sink(GONE) as crm, Sink(GONE) as archive:
+        route = "[[routes]]\nname = 'all'\ndestinations = ['crm', 'archive']\n"
+        path = toml(tmp_path / "m.toml", route, crm=f"url = '{crm.url}'", archive=f"url = '{archive.url}'")
+        app = start_app(mailonce_config=path)
+        assert app.status_of(email(subject="Lot 7")) == "dead_lettered"
+        assert app.status_of(email(subject="Lot 7", body="Another")) == "processed"
+        assert app.status_of(email(subject="Lot 7", body="A third")) == "skipped_subject_group"
+
+
 def test_a_dead_destination_is_not_asked_again_while_another_still_fails(start_app: StartApp, tmp_path: Path) -> None:
     with Sink(DOWN, DOWN) as crm, Sink(otherwise=GONE) as archive:
         path = toml(tmp_path / "m.toml", crm=f"url = '{crm.url}'", archive=f"url = '{archive.url}'")
@@ -317,6 +327,27 @@ def test_without_locks_the_record_says_whether_a_destination_has_it(start_app: S
     assert app.status_of(email()) == "already_processed"
     assert app.status_of(email(subject="another")) == "retry_later"
     assert len(sink.received) == 1
+
+
+def test_without_the_locks_of_its_destinations_the_records_say_which_of_them_have_it(
+    start_app: StartApp, tmp_path: Path
+) -> None:
+    """The email itself can be claimed, its destinations cannot: crm has it by its record, archive may not have it."""
+    with Sink() as crm, Sink(DOWN, DOWN) as archive:
+        path = toml(tmp_path / "m.toml", crm=f"url = '{crm.url}'", archive=f"url = '{archive.url}'")
+        app = start_app(mailonce_config=path)
+        assert app.status_of(email()) == "retry_later"
+        dispatcher = app.service.intake.dispatcher
+        away = Away(app.service.store)
+        away.is_away = True
+        intake = replace(app.service.intake, dispatcher=replace(dispatcher, store=away))
+        service = replace(app.service, intake=intake)
+        answer = App(service, create_app(service).test_client()).post(email()).get_json()
+        assert {name: each["status"] for name, each in answer["deliveries"].items()} == {
+            "crm": "delivered",
+            "archive": "waiting",
+        }
+        assert (answer["status"], len(crm.received)) == ("retry_later", 1)
 
 
 def test_after_a_reset_the_record_no_longer_says_so(start_app: StartApp, sink: Sink) -> None:

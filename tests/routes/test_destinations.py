@@ -213,3 +213,28 @@ def test_realtime_only_skips_what_is_older_than_the_service_and_records_nothing(
     later = start_app(webhook_url=sink.url, service_started_at=start)
     assert later.status_of(email(date="2026-11-16T11:59:59Z")) == "processed", "it left no trace"
     assert len(sink.received) == 2
+
+
+def test_a_retry_for_another_destination_leaves_the_record_of_the_first_delivered(
+    start_app: StartApp, sinks: tuple[Sink, Sink], two: Path
+) -> None:
+    """Its own words at the first destination are no duplicate of anybody's."""
+    two.write_text(two.read_text().replace("[destinations.crm]", "[destinations.crm]\ncontent_window_s = 3600"))
+    app = start_app(mailonce_config=two)
+    assert [app.status_of(email()) for _ in range(2)] == ["retry_later", "processed"]
+    shown = app.http.get("/api/admin/deliveries", headers=bearer(ADMIN_TOKEN)).get_json()["deliveries"]
+    assert {each["status"] for each in shown} == {"delivered"}
+
+
+def test_one_email_to_two_addresses_is_one_unless_each_recipient_counts(
+    start_app: StartApp, sink: Sink, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    copies = [email(subject="Lot 7", recipient=f"{name}@example.com", body=WEEKLY) for name in ("ada", "bob")]
+    app = start_app(webhook_url=sink.url)
+    assert [app.status_of(each) for each in copies] == ["processed", "already_processed"]
+    path = tmp_path / "each.toml"
+    path.write_text("[[routes]]\nname = 'each'\nidentity_by_recipient = true\n")
+    each = start_app(webhook_url=sink.url, mailonce_config=path, data_dir=tmp_path / "other")
+    assert [each.status_of(copy) for copy in copies * 2] == ["processed"] * 2 + ["already_processed"] * 2
+    assert "ada@example.com" not in caplog.text

@@ -1,7 +1,7 @@
 """What every ledger promises. tests/orchestrator/ledger/test_ledger_contract.py holds each of them to it.
 
 * ``add`` records deliveries in one durable step; one whose id is known stays as it is, unless it waits without a
-  payload.
+  payload, or is dead.
 * ``save`` puts a record in place of the one with its id. What was delivered stays delivered: a record that is not is
   taken only if it was scheduled after that delivery (a replay). Waiting and dead records are durable once ``save``
   returns; a delivered one may be lost to a power cut.
@@ -27,12 +27,17 @@ from typing import Protocol
 from deduplication.claims import WEEK_MS
 from orchestrator.delivery.record import Delivery, DeliveryStatus
 
+FOR_EVER_MS = 253_402_300_799_000  # the end of the year 9999
+
 Counts = dict[tuple[str, DeliveryStatus], int]
 
 
 @dataclass(frozen=True)
 class Retention:
-    """How long records are kept: delivered ones from their delivery, all others from when they were scheduled."""
+    """How long records are kept: delivered ones from their delivery, all others from their last attempt.
+
+    What is still to be delivered from here never expires.
+    """
 
     delivered_ms: int = WEEK_MS
     others_ms: int = 30 * 24 * 3600 * 1000
@@ -40,7 +45,10 @@ class Retention:
     def expires_ms(self, delivery: Delivery) -> int:
         if delivery.status is DeliveryStatus.DELIVERED and delivery.delivered_ms is not None:
             return delivery.delivered_ms + self.delivered_ms
-        return delivery.scheduled_ms + self.others_ms
+        if delivery.status.is_open and delivery.next_try_ms is not None:
+            return FOR_EVER_MS
+        last_ms = max([delivery.scheduled_ms, *(attempt.at_ms for attempt in delivery.attempts)])
+        return last_ms + self.others_ms
 
 
 DEFAULT_RETENTION = Retention()

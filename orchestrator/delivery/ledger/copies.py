@@ -85,6 +85,10 @@ class Copies:
     def due(self, limit: int, hold_ms: int) -> list[Delivery]:
         return self._ledger.hand_out("NOT is_anothers", limit, hold_ms)
 
+    def due_alone(self, limit: int, hold_ms: int) -> list[Delivery]:
+        """What is due and could not be moved to Redis, which therefore cannot hand it out."""
+        return self._ledger.hand_out("NOT is_anothers AND NOT is_at_redis", limit, hold_ms) if limit > 0 else []
+
     def to_compare(self, limit: int) -> list[Copy]:
         """Copies to be held against Redis, those that waited longest first; each comes again after five seconds."""
         return self._take(_IS_TO_COMPARE, limit)

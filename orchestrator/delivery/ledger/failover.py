@@ -26,6 +26,7 @@ T = TypeVar("T")
 
 COMPARED_AT_ONCE = 100
 MOST_BATCHES = 5
+MOST_FAILURES = 5
 # Still to be delivered, or to be seen to by a person: of these there is a copy in the file.
 KEPT = {DeliveryStatus.WAITING, DeliveryStatus.DELIVERING, DeliveryStatus.DEAD}
 
@@ -76,7 +77,9 @@ class FailoverLedger:
             return self._local.begin(delivery_id, hold_ms)
         if begun:
             self._locally(lambda: self._copies.note([begun]))
-        return begun
+            return begun
+        copy = self._locally(lambda: self._copies.get(delivery_id))
+        return self._local.begin(delivery_id, hold_ms) if copy and not copy.is_at_redis else None
 
     def due(self, limit: int, hold_ms: int) -> list[Delivery]:
         try:
@@ -85,7 +88,7 @@ class FailoverLedger:
         except StoreUnavailable:
             return self._copies.due(limit, hold_ms)
         self._locally(lambda: self._copies.note(due))
-        return due
+        return due + (self._locally(lambda: self._copies.due_alone(limit - len(due), hold_ms)) or [])
 
     def hold(self, deliveries: Sequence[Delivery], hold_ms: int) -> None:
         self._locally(lambda: self._local.hold(deliveries, hold_ms))
@@ -152,14 +155,23 @@ class FailoverLedger:
 
     def _compare(self, copies: Sequence[Copy]) -> int:
         """How many had to be moved to Redis: what was written here alone, and what Redis has forgotten."""
-        moved = 0
+        moved, failures = 0, 0
         for copy, known in zip(copies, self._redis.read([copy.delivery.id for copy in copies]), strict=True):
-            if _is_ahead(copy, known):
-                self._move(copy)
-                moved += 1
-            else:
-                self._follow_redis(copy, known)
+            try:
+                moved += self._settle_difference(copy, known)
+            except StoreUnavailable as error:  # too big for its timeout, say: the others must not wait behind it
+                failures += 1
+                log.warning("delivery %s is not moved to Redis for now: %s", copy.delivery.id, error)
+                if failures >= MOST_FAILURES:
+                    raise
         return moved
+
+    def _settle_difference(self, copy: Copy, known: Known) -> int:
+        if _is_ahead(copy, known):
+            self._move(copy)
+            return 1
+        self._follow_redis(copy, known)
+        return 0
 
     def _compare_one(self, delivery_id: str) -> None:
         copy = self._copies.get(delivery_id)

@@ -176,13 +176,14 @@ class SqliteLedger:
             db.execute(_PUT_PAYLOAD, (delivery.id, payload))
 
     def put_if_new(self, db: sqlite3.Connection, delivery: Delivery) -> bool:
-        """Also where the known one waits without a payload: its provider was to send it again, and has."""
+        """Also where the known one waits without a payload, or is dead: its provider has sent it again."""
         known = self._read(db, _SELECT, delivery.id)
         has_payload = db.execute("SELECT 1 FROM payloads WHERE id = ?", (delivery.id,)).fetchone()
-        is_new = known is None or (known.status is DeliveryStatus.WAITING and not has_payload)
+        is_given_back = known and known.status is DeliveryStatus.WAITING and not has_payload
+        is_new = known is None or is_given_back or known.status is DeliveryStatus.DEAD
         if is_new:
             self.put(db, delivery)
-        return is_new
+        return bool(is_new)
 
     def hand_out(self, where: str, limit: int, hold_ms: int) -> list[Delivery]:
         now_ms, held_until_ms = self.now_ms(), self.now_ms() + hold_ms

@@ -103,12 +103,22 @@ def test_adding_what_is_known_changes_nothing(bench: LedgerBench) -> None:
     assert bench.ids() == ["d1", "d2"]
 
 
-@pytest.mark.parametrize("status", [each for each in DeliveryStatus if each is not DeliveryStatus.WAITING])
+CAN_BE_ADDED_ANEW = (DeliveryStatus.WAITING, DeliveryStatus.DEAD)
+
+
+@pytest.mark.parametrize("status", [each for each in DeliveryStatus if each not in CAN_BE_ADDED_ANEW])
 def test_what_was_settled_is_not_added_again(bench: LedgerBench, status: DeliveryStatus) -> None:
     settled = bench.delivered(status=status, payload=None)
     bench.ledger.save(settled)
     bench.ledger.add([bench.waiting()])
     assert bench.ledger.get("d1") == settled
+
+
+def test_a_dead_one_whose_email_comes_again_after_a_reset_is_added_anew(bench: LedgerBench) -> None:
+    bench.ledger.save(bench.waiting(status=DeliveryStatus.DEAD, next_try_ms=None, tries=9))
+    again = bench.waiting()
+    bench.another.add([again])
+    assert bench.ledger.get("d1") == again
 
 
 def test_one_that_waits_without_a_payload_is_added_anew(bench: LedgerBench) -> None:
@@ -364,25 +374,36 @@ def test_counts_are_by_destination_and_status(bench: LedgerBench) -> None:
 @pytest.mark.parametrize("follows", [False, True])
 def test_records_are_gone_when_their_time_is_over(bench: LedgerBench, follows: bool) -> None:
     bench.ledger.add([bench.waiting("open"), bench.waiting("done"), bench.waiting("dead")])
+    bench.ledger.save(bench.waiting("given back", payload=None, next_try_ms=None))
     bench.ledger.save(bench.delivered("done"))
     bench.ledger.save(bench.waiting("dead", status=DeliveryStatus.DEAD, next_try_ms=None))
     bench.advance(RETENTION.delivered_ms - 5000)
-    assert set(bench.ids()) == {"dead", "done", "open"}
+    assert set(bench.ids()) == {"dead", "done", "given back", "open"}
     bench.advance(6000)
-    assert set(bench.ids()) == {"dead", "open"}
+    assert set(bench.ids()) == {"dead", "given back", "open"}
     assert bench.ledger.get("done") is None
     bench.advance(RETENTION.others_ms - RETENTION.delivered_ms)
     if follows:
         bench.ledger.follow()
-    assert bench.ledger.counts() == {}
-    assert bench.ids() == []
-    assert bench.ledger.get("open") is None
-    assert bench.ledger.begin("open", HOLD_MS) is None
-    assert bench.ledger.due(10, HOLD_MS) == []
+    assert bench.ledger.counts() == {("crm", DeliveryStatus.WAITING): 1}
+    assert bench.ids() == ["open"], "what is still to be delivered from here never expires"
+    assert bench.ledger.get("dead") is None
+    assert bench.ledger.begin("given back", HOLD_MS) is None
+    assert [delivery.id for delivery in bench.ledger.due(10, HOLD_MS)] == ["open"]
+
+
+def test_a_dead_letter_is_kept_from_its_last_attempt_on(bench: LedgerBench) -> None:
+    now_ms = bench.now_ms()
+    died = Attempt(now_ms + 50_000, 1, 500, "crm: answered 500")
+    for name, attempts in (("late", (died,)), ("at once", ())):
+        bench.ledger.save(bench.waiting(name, status=DeliveryStatus.DEAD, next_try_ms=None, attempts=attempts))
+    bench.advance(RETENTION.others_ms + 10_000)
+    assert bench.ids() == ["late"]
 
 
 def test_a_replay_starts_the_time_anew(bench: LedgerBench) -> None:
-    bench.ledger.add([bench.waiting("d1"), bench.waiting("d2")])
+    dead = {"status": DeliveryStatus.DEAD, "next_try_ms": None}
+    bench.ledger.add([bench.waiting("d1", **dead), bench.waiting("d2", **dead)])
     known = bench.ledger.get("d1")
     assert known is not None
     bench.ledger.save(replace(known, scheduled_ms=known.scheduled_ms + 50_000))
@@ -567,7 +588,7 @@ def test_it_works_on_a_cluster() -> None:
 def test_records_and_payloads_expire_in_redis_by_themselves(redis_server: RedisServer) -> None:
     ledger = RedisLedger(connect(redis_server.url, timeout_s=10), retention=RETENTION)
     seconds, _ = redis_server.client.time()
-    ledger.add([waiting("d1", seconds * 1000)])
+    ledger.add([waiting("d1", seconds * 1000, status=DeliveryStatus.DEAD)])
     for key in ("delivery:d1", "delivery_payload:d1"):
         assert RETENTION.others_ms - 10_000 < redis_server.client.pttl(key) <= RETENTION.others_ms
     ledger.close()
@@ -646,7 +667,8 @@ def test_the_file_shrinks_in_use_once_payloads_are_over(tmp_path: Path) -> None:
     now = [1_800_000_000_000]
     ledger = SqliteLedger(tmp_path / "deliveries.db", RETENTION, lambda: now[0])
     for _ in range(5):
-        ledger.add([waiting("d1", now[0], payload={"body": "x" * 1_000_000})])
+        dead = {"status": DeliveryStatus.DEAD, "next_try_ms": None}
+        ledger.add([waiting("d1", now[0], payload={"body": "x" * 1_000_000}, **dead)])
         now[0] += RETENTION.others_ms + 1
         ledger.follow()
     with ledger.reading() as db:

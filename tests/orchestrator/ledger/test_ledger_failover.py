@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -636,7 +636,8 @@ def test_redis_itself_takes_nothing_that_was_forgotten_or_is_over(world: World) 
     world.redis.forget(["d1"])
     assert world.redis.put([world.waiting("d1")], Rule.MERGE) == ["forgotten"]
     old_ms = world.began_ms - RETENTION.others_ms
-    assert world.redis.put([world.waiting("d2", created_ms=old_ms, scheduled_ms=old_ms)], Rule.MERGE) == ["expired"]
+    over = world.waiting("d2", created_ms=old_ms, scheduled_ms=old_ms, status=DeliveryStatus.DEAD, next_try_ms=None)
+    assert world.redis.put([over], Rule.MERGE) == ["expired"]
     assert ids(world.redis.find(Wanted())) == []
     later_ms = world.now_ms() + 1
     assert world.redis.put([world.waiting("d1", created_ms=later_ms)], Rule.MERGE) == [TAKEN]
@@ -729,3 +730,35 @@ def test_a_misconfigured_redis_is_loud_and_what_became_of_a_delivery_is_kept(wor
     world.client.delete("delivery:d1")
     server.follow()
     assert world.redis.get("d1") == done
+
+
+class Choosy(RedisLedger):
+    """A Redis that cannot take one record in time, say because it is too big."""
+
+    refused = "big"
+
+    def put(self, deliveries: Sequence[Delivery], rule: Rule) -> list[str]:
+        if any(each.id == self.refused for each in deliveries):
+            raise StoreUnavailable("redis: timed out")
+        return super().put(deliveries, rule)
+
+
+def test_one_that_redis_cannot_take_is_delivered_from_here_and_keeps_no_other_waiting(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    clock = ShiftedClock()
+    local = SqliteLedger(tmp_path / "a.db", RETENTION, clock)
+    sees_redis = [False]
+    redis = Choosy(connect(redis_server.url, timeout_s=2), retention=RETENTION)
+    ledger = FailoverLedger(redis, local, lambda: sees_redis[0])
+    now_ms = clock()
+    ledger.add([waiting(name, now_ms) for name in ("big", "d1", "d2")])
+    sees_redis[0] = True
+    clock.advance(COMPARED_EVERY_MS + 1)
+    ledger.follow()
+    assert set(ids(redis.find(Wanted()))) == {"d1", "d2"}
+    assert set(ids(ledger.due(10, 1000))) == {"big", "d1", "d2"}
+    begun = ledger.begin("big", 1000)
+    assert begun is not None
+    assert begun.payload is not None
+    ledger.close()

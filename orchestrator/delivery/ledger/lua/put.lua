@@ -26,7 +26,9 @@ local function is_further(new, old)
 end
 
 local function has_right(new, old, payload_key)
-  if rule == 'add' then return old.status == 'waiting' and redis.call('EXISTS', payload_key) == 0 end
+  if rule == 'add' then
+    return old.status == 'dead' or (old.status == 'waiting' and redis.call('EXISTS', payload_key) == 0)
+  end
   if rule == 'merge' then return is_further(new.progress, old.progress) end
   return old.status ~= 'delivered' or new.status == 'delivered' or new.scheduled_ms > old.delivered_ms
 end
