@@ -12,6 +12,7 @@ from tests.support.rabbitmq_server import RabbitmqServer
 EMAILS = 2000
 DURATION_S = 10.0
 QUEUE_DURATION_S = 100.0
+NOTICEABLE_S = 0.05  # RabbitMQ delivers within 4 ms: what is added to that is the scheduling of two cores
 
 
 def main(words: list[str]) -> int:
@@ -39,7 +40,8 @@ def _through_the_queue(broker: str) -> list[str]:
     report = queue_run.run(queue_run.Plan(EMAILS, QUEUE_DURATION_S, slow_s=0.2, broker=broker))
     print(report.row, flush=True)
     slow_down = report.healthy_p95_s / report.alone_p95_s
-    return [*report.problems, *([f"the healthy destination waits {slow_down:.1f}x"] if slow_down > 2 else [])]
+    is_noticed = slow_down > 2 and report.healthy_p95_s - report.alone_p95_s > NOTICEABLE_S
+    return [*report.problems, *([f"the healthy destination waits {slow_down:.1f}x"] if is_noticed else [])]
 
 
 if __name__ == "__main__":
