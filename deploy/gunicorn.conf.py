@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 
 from orchestrator.settings import SettingsError, load_settings
 from orchestrator.tokens import ensure_tokens, show_new
-from routes.server import checked_config, gunicorn_options
+from routes.providers.registry import checked_config
+from routes.server import gunicorn_options
 
 try:
     _settings = load_settings()

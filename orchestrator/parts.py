@@ -177,10 +177,9 @@ def _places(settings: Settings, config: Config) -> dict[str, Place]:
 
 
 def _place(name: str, config: DestinationConfig, pool_size: int) -> Place:
-    window_s = config.content_window_s
     return Place(
         destination=_destination(name, config, pool_size),
-        content_window_ms=None if window_s is None else window_s * 1000,
+        content_window_ms=config.content_window_ms,
         max_attempts=config.max_attempts,
         is_enabled=config.enabled,
     )

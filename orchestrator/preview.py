@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from deduplication.content import content_name
 from deduplication.subject_group import generate_subject_group_id
-from orchestrator.config import Config, DestinationConfig
+from orchestrator.config import Config
 from orchestrator.delivery.courier import content_window_ms
 from orchestrator.explain import explained
 from orchestrator.intake import for_recipient
@@ -38,10 +38,6 @@ def preview(settings: Settings, config: Config, item: Item) -> str:
 
 def _at_destinations(config: Config, item: Item, route: Route) -> Iterator[str]:
     for destination in route.destinations_for(item):
-        content = content_name(destination, item.text, _window_ms(config.destinations[destination], item, route))
+        own_ms = config.destinations[destination].content_window_ms
+        content = content_name(destination, item.text, content_window_ms(own_ms, item, route.content))
         yield f"at {destination}: {f'content {content.value}' if content else 'no content gate'}"
-
-
-def _window_ms(config: DestinationConfig, item: Item, route: Route) -> int:
-    own_ms = None if config.content_window_s is None else config.content_window_s * 1000
-    return content_window_ms(own_ms, item, route.content)

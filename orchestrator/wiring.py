@@ -24,7 +24,6 @@ from orchestrator.tokens import Tokens, ensure_tokens, show_new
 
 log = logging.getLogger(__name__)
 
-HELD_WHILE_DELIVERED_MS = 20_000  # a delivery whose process died is due again after this
 HELD_IN_PROCESS_MS = 60_000
 
 
@@ -111,10 +110,7 @@ def _look_after_due(parts: Parts, queue: Queue | None) -> tuple[Callable[[], Non
         sweeper = Sweeper(parts.ledger, chores=chores(parts))
         sweeper.start()
         return (sweeper.close,)
-    in_process = InProcess(
-        lambda delivery_id: parts.dispatcher.deliver_stored(delivery_id, HELD_WHILE_DELIVERED_MS),
-        parts.config.destinations,
-    )
+    in_process = InProcess(parts.dispatcher.deliver_or_leave, parts.config.destinations)
     hands = Hands(in_process.take, in_process.room, parts.dispatcher.courier.most_for, HELD_IN_PROCESS_MS)
     sweeper = Sweeper(parts.ledger, hands, chores(parts))
     sweeper.start()

@@ -6,12 +6,10 @@ import logging
 import multiprocessing
 import signal
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.context import SpawnProcess
 from types import FrameType
 
-from deduplication.errors import DeduplicationError
 from orchestrator.config import Config, load_config
 from orchestrator.delivery.outbox import ANNOUNCED_AGAIN_AFTER_MS, Queue, QueueUnavailable
 from orchestrator.delivery.queue import Consumers
@@ -20,7 +18,7 @@ from orchestrator.delivery.sweeper import Hands, Sweeper
 from orchestrator.logs import configure_logging
 from orchestrator.parts import Parts, build_parts
 from orchestrator.settings import Settings, SettingsError
-from orchestrator.wiring import HELD_WHILE_DELIVERED_MS, build_queue, chores, follow_redis
+from orchestrator.wiring import build_queue, chores, follow_redis
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +53,7 @@ def start_worker(settings: Settings, config: Config) -> Worker:
     parts = build_parts(settings.model_copy(update={"lease_seconds": lease_s}), config)
     follow_redis(parts)
     consumers = Consumers(settings.queue_url, config.destinations, settings.worker_threads)
-    consumers.start(lambda delivery_id: deliver(parts, delivery_id))
+    consumers.start(parts.dispatcher.deliver_or_leave)
     hands = Hands(
         lambda due: announce(parts, queue, due),
         most_for=parts.dispatcher.courier.most_for,
@@ -66,25 +64,15 @@ def start_worker(settings: Settings, config: Config) -> Worker:
     return Worker(parts, queue, consumers, sweeper)
 
 
-def deliver(parts: Parts, delivery_id: str) -> None:
-    """Whatever goes wrong, the message is done with: the ledger brings the delivery back."""
-    try:
-        parts.dispatcher.deliver_stored(delivery_id, HELD_WHILE_DELIVERED_MS)
-    except DeduplicationError as error:
-        log.error("delivery %s is tried again later: %s", delivery_id, error)
-    except Exception:
-        log.exception("delivery %s is tried again later", delivery_id)
-
-
 def announce(parts: Parts, queue: Queue, due: Delivery) -> None:
     if due.destination not in parts.config.destinations:  # nobody listens to its queue: it is settled here
-        deliver(parts, due.id)
+        parts.dispatcher.deliver_or_leave(due.id)
         return
     try:
         queue.put(due.id, due.destination)
     except QueueUnavailable as error:
         log.error("delivery %s is due, but %s: delivering it here", due.id, error)
-        deliver(parts, due.id)
+        parts.dispatcher.deliver_or_leave(due.id)
 
 
 class Supervisor:
@@ -153,12 +141,8 @@ def run_process(settings: Settings, config: Config) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda _number, _frame: stopping.set())
     worker = start_worker(settings, config)
-    wait_for_the_end(stopping)
+    supervisor = multiprocessing.parent_process()
+    while not stopping.wait(LOOK_EVERY_S):
+        if supervisor and not supervisor.is_alive():
+            break
     worker.stop()
-
-
-def wait_for_the_end(stopping: threading.Event, is_orphan: Callable[[], bool] | None = None) -> None:
-    parent = multiprocessing.parent_process()
-    is_orphan = is_orphan or (lambda: parent is not None and not parent.is_alive())
-    while not stopping.wait(LOOK_EVERY_S) and not is_orphan():
-        pass

@@ -15,30 +15,32 @@ from routes.providers.base import InvalidPayload, json_object, text_field
 from routes.responses import Answer, store_unavailable
 
 
-def admin_blueprint(service: Service) -> Blueprint:
-    api_admin = Blueprint("api_admin", __name__, url_prefix="/api/admin")
+def admins_only(name: str, service: Service) -> Blueprint:
+    """A blueprint under /api/admin that asks for the admin token, and says so while the store is away."""
+    blueprint = Blueprint(name, __name__, url_prefix="/api/admin")
 
-    @api_admin.before_request
+    @blueprint.before_request
     def authenticate() -> None:
         require_bearer(request.headers.get("Authorization"), service.tokens.admin)
+
+    blueprint.register_error_handler(StoreUnavailable, store_unavailable)
+    return blueprint
+
+
+def admin_blueprint(service: Service) -> Blueprint:
+    api_admin = admins_only("api_admin", service)
 
     @api_admin.post("/reset")
     def forget() -> Answer:
         wanted = _reset_request(json_object(request.content_type, request.get_data()))
-        try:
-            count = reset(service.store, service.parts.ledger, wanted)
-        except StoreUnavailable as error:
-            return store_unavailable(error)
+        count = reset(service.store, service.parts.ledger, wanted)
         return jsonify(
             {"success": True, "status": "reset", "scope": wanted.scope, "dry_run": wanted.dry_run, "names": count}
         ), 200
 
     @api_admin.get("/locks")
     def active_locks() -> Answer:
-        try:
-            locks = service.parts.locks.active_locks()
-        except StoreUnavailable as error:
-            return store_unavailable(error)
+        locks = service.parts.locks.active_locks()
         return jsonify({"success": True, "locks": [_shown(lock) for lock in locks]}), 200
 
     return api_admin

@@ -12,16 +12,16 @@ from typing import Any
 from flask import Blueprint, jsonify, request
 
 from deduplication.dates import parse_date
-from deduplication.errors import StoreUnavailable
 from orchestrator.delivery.ledger.base import Wanted
 from orchestrator.delivery.record import Delivery, DeliveryStatus
 from orchestrator.delivery.replay import Answer as ReplayAnswer
 from orchestrator.delivery.replay import How
+from orchestrator.parts import Parts
 from orchestrator.stats import stats
-from orchestrator.wiring import HELD_WHILE_DELIVERED_MS, Service
-from routes.auth import require_bearer
+from orchestrator.wiring import Service
+from routes.api_admin import admins_only
 from routes.providers.base import InvalidPayload, json_object
-from routes.responses import Answer, replayed, store_unavailable
+from routes.responses import Answer, replayed
 
 MOST_LISTED = 1000
 FLAGS = ("force", "new_id", "dry_run")
@@ -29,17 +29,13 @@ FILTERS = ("status", "destination", "since", "until")
 
 
 def deliveries_blueprint(service: Service) -> Blueprint:
-    api = Blueprint("api_deliveries", __name__, url_prefix="/api/admin")
-    parts = service.parts
+    api = admins_only("api_deliveries", service)
+    _add_reading(api, service.parts)
+    _add_replaying(api, service)
+    return api
 
-    @api.before_request
-    def authenticate() -> None:
-        require_bearer(request.headers.get("Authorization"), service.tokens.admin)
 
-    @api.errorhandler(StoreUnavailable)
-    def unavailable(error: StoreUnavailable) -> Answer:
-        return store_unavailable(error)
-
+def _add_reading(api: Blueprint, parts: Parts) -> None:
     @api.get("/stats")
     def numbers() -> Answer:
         return jsonify({"success": True, **stats(parts)}), 200
@@ -63,6 +59,10 @@ def deliveries_blueprint(service: Service) -> Blueprint:
             return replayed(delivery_id, ReplayAnswer.UNKNOWN)
         return jsonify({"success": True, **shown(delivery), "payload": delivery.payload}), 200
 
+
+def _add_replaying(api: Blueprint, service: Service) -> None:
+    parts = service.parts
+
     @api.post("/deliveries/<delivery_id>/replay")
     def replay_one(delivery_id: str) -> Answer:
         how = _how(_optional_json())
@@ -80,13 +80,11 @@ def deliveries_blueprint(service: Service) -> Blueprint:
         answers = Counter(parts.replays.replay_all(_wanted(filters), how))
         return jsonify({"success": True, "dry_run": how.dry_run, "matched": answers.total(), **answers}), 200
 
-    return api
-
 
 def _deliver_now(service: Service, delivery_id: str) -> None:
     """Without a queue an operator sees at once what became of it; with one, the worker is told."""
     if service.queue is None:
-        service.parts.dispatcher.deliver_stored(delivery_id, HELD_WHILE_DELIVERED_MS)
+        service.parts.dispatcher.deliver_stored(delivery_id)
 
 
 def shown(delivery: Delivery) -> dict[str, Any]:

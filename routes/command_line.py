@@ -33,7 +33,7 @@ from orchestrator.stats import stats
 from orchestrator.tokens import ensure_tokens
 from routes.providers import gmail
 from routes.providers.base import InvalidPayload, Surroundings, json_object
-from routes.providers.registry import TYPES, check_providers, missing_setting, open_providers
+from routes.providers.registry import TYPES, checked_config, missing_setting, open_providers
 from routes.providers.samples import SampleUnavailable, curl_line, sample
 
 
@@ -100,8 +100,7 @@ def check(email_file: Path | None, json_file: Path | None) -> None:
     With --email or --json, say which route, names and gates that email would meet. Nothing is sent or recorded.
     """
     settings = _settings()
-    config = load_config(settings)
-    check_providers(config)
+    config = checked_config(settings)
     click.echo(shown(config))
     email = _email_from(email_file, json_file)
     if email:

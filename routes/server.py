@@ -13,14 +13,14 @@ from gunicorn.app.base import BaseApplication
 from gunicorn.arbiter import Arbiter
 from gunicorn.workers.base import Worker
 
-from orchestrator.config import Config, load_config
+from orchestrator.config import Config
 from orchestrator.logs import configure_logging
 from orchestrator.parts import make_data_dir
 from orchestrator.settings import DELIVERY_BUDGET_S, Settings, SettingsError
 from orchestrator.tokens import ensure_tokens, ingress_token_file, show_new
 from orchestrator.wiring import Service, build
 from routes.app import create_app
-from routes.providers.registry import check_providers
+from routes.providers.registry import checked_config
 
 log = logging.getLogger(__name__)
 
@@ -82,12 +82,6 @@ class Server(BaseApplication):
 
     def _when_ready(self, _server: Arbiter) -> None:
         print(_welcome(self._settings, self._config), flush=True)
-
-
-def checked_config(settings: Settings) -> Config:
-    config = load_config(settings)
-    check_providers(config)
-    return config
 
 
 def _welcome(settings: Settings, config: Config) -> str:

@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 GRACE_S = 1.0  # a delivery ends by itself at the end of its budget; this is for settling it
 STORE_AWAY_PAUSE_MS = 5000
 AFTER_THE_LEASE_MS = 500
+HELD_WHILE_DELIVERED_MS = 20_000  # a delivery whose process died is due again after this
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,10 @@ class Dispatcher:
             return self._by_its_record(delivery, error)
         match verdict:
             case Duplicate():
-                return self._had_it_already(delivery, verdict)
+                sent = self._had_it_already(delivery, verdict)
+                if sent.reason:  # skipped; what is delivered has its record from its delivery
+                    self._save(sent.delivery)
+                return sent
             case InFlight():
                 log.info("item %s: %s is held by %s", delivery.item, delivery.destination, self.holder(claim))
                 return Sent(delivery, is_safe=False, retry_after_s=-(-verdict.retry_after_ms // 1000))
@@ -138,7 +142,6 @@ class Dispatcher:
             return Sent(delivered(delivery, self.courier.clock.now_ms()), is_safe=True)
         reason = f"repeats {verdict.name} of {verdict.original}"
         skipped = replace(delivery, status=DeliveryStatus.SKIPPED, next_try_ms=None, reason=reason, payload=None)
-        self._save(skipped)
         return Sent(skipped, is_safe=True, reason=verdict)
 
     def _by_its_record(self, delivery: Delivery, error: DeduplicationError) -> Sent:
@@ -157,7 +160,16 @@ class Dispatcher:
 
     # A queue, the schedule or an operator asks for it
 
-    def deliver_stored(self, delivery_id: str, hold_ms: int) -> Delivery | None:
+    def deliver_or_leave(self, delivery_id: str) -> None:
+        """For those who have nobody to tell: whatever goes wrong, the ledger brings the delivery back."""
+        try:
+            self.deliver_stored(delivery_id)
+        except DeduplicationError as error:
+            log.error("delivery %s is tried again later: %s", delivery_id, error)
+        except Exception:
+            log.exception("delivery %s is tried again later", delivery_id)
+
+    def deliver_stored(self, delivery_id: str, hold_ms: int = HELD_WHILE_DELIVERED_MS) -> Delivery | None:
         """One turn for a recorded delivery. Its record afterwards; None where there was nothing to do."""
         delivery = self.ledger.begin(delivery_id, hold_ms)
         if delivery is None:

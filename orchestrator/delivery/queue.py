@@ -6,7 +6,6 @@ harm: the claim stops the first, the schedule finds the second.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -17,9 +16,8 @@ from dramatiq.brokers.redis import RedisBroker
 from deduplication.redis_client import connect
 from orchestrator.delivery.outbox import QueueUnavailable
 
-log = logging.getLogger(__name__)
-
 ACTOR = "deliver"
+NAMESPACE = "mailonce"
 # A killed worker's messages come back once its heartbeat is this old and somebody tidies up; one command in 20 does.
 HEARTBEAT_TIMEOUT_MS = 10_000
 MAINTENANCE_CHANCE = 50_000
@@ -36,10 +34,10 @@ RABBITMQ_TIMEOUTS = {
 
 
 class DramatiqQueue:
-    """One Dramatiq queue for each destination. For whoever puts; workers consume with ``consumer``."""
+    """One Dramatiq queue for each destination. For whoever puts; workers have ``Consumers``."""
 
-    def __init__(self, url: str, timeout_s: float, namespace: str = "mailonce") -> None:
-        self._broker = make_broker(url, timeout_s, namespace)
+    def __init__(self, url: str, timeout_s: float) -> None:
+        self._broker = make_broker(url, timeout_s)
 
     def put(self, delivery_id: str, destination: str) -> None:
         queue_name = queue_of(destination)
@@ -60,8 +58,8 @@ class Consumers:
     Dramatiq takes one worker a broker, so each destination has a broker too.
     """
 
-    def __init__(self, url: str, destinations: Iterable[str], threads: int, namespace: str = "mailonce") -> None:
-        self._brokers = {name: make_broker(url, CONSUMER_TIMEOUT_S, namespace) for name in destinations}
+    def __init__(self, url: str, destinations: Iterable[str], threads: int) -> None:
+        self._brokers = {name: make_broker(url, CONSUMER_TIMEOUT_S) for name in destinations}
         self._threads = threads
         self._workers: list[dramatiq.Worker] = []
 
@@ -83,13 +81,13 @@ class Consumers:
             broker.close()
 
 
-def make_broker(url: str, timeout_s: float, namespace: str) -> dramatiq.Broker:
+def make_broker(url: str, timeout_s: float) -> dramatiq.Broker:
     """Without middleware: when to try again is the ledger's business."""
     if urlsplit(url).scheme in ("amqp", "amqps"):
         return RabbitmqBroker(url=_with_timeouts(url), confirm_delivery=True, middleware=[])
     return RedisBroker(  # type: ignore[no-untyped-call]
         client=connect(url, timeout_s, decode_responses=False),
-        namespace=namespace,
+        namespace=NAMESPACE,
         heartbeat_timeout=HEARTBEAT_TIMEOUT_MS,
         maintenance_chance=MAINTENANCE_CHANCE,
         middleware=[],

@@ -70,9 +70,10 @@ class Sweeper:
         if self._hands is None:
             return
         left = min(self._hands.room(), HANDED_OVER_AT_ONCE)
+        left_for = _Asked(self._hands.most_for)
         for _ in range(MOST_PAGES):
             due = self._ledger.due(left, self._hands.hold_ms) if left > 0 else []
-            left -= self._hand_over(due, self._hands)
+            left -= self._hand_over(due, left_for, self._hands)
             if not due:
                 return
 
@@ -83,9 +84,9 @@ class Sweeper:
         except DeduplicationError as error:
             log.error("looking after the delivery records failed: %s", error)
 
-    def _hand_over(self, due: Sequence[Delivery], hands: Hands) -> int:
+    def _hand_over(self, due: Sequence[Delivery], left_for: dict[str, int], hands: Hands) -> int:
         """How many went; a page of those that may not go now is followed by another."""
-        going, paused = _split(due, hands.most_for)
+        going, paused = _split(due, left_for)
         if paused:
             pause_ms = PAUSED_MS * random.uniform(1, 2)  # noqa: S311 - spreads load, guards nothing
             self._ledger.hold(paused, int(pause_ms))
@@ -113,23 +114,35 @@ class Sweeper:
                 chore.do()
 
 
-def _split(due: Sequence[Delivery], most_for: Callable[[str], int]) -> tuple[list[Delivery], list[Delivery]]:
+class _Asked(dict[str, int]):
+    """How many more may go to a destination in this sweep; asked once, when it is first met."""
+
+    def __init__(self, most_for: Callable[[str], int]) -> None:
+        super().__init__()
+        self._most_for = most_for
+
+    def __missing__(self, destination: str) -> int:
+        self[destination] = self._most_for(destination)
+        return self[destination]
+
+
+def _split(due: Sequence[Delivery], left_for: dict[str, int]) -> tuple[list[Delivery], list[Delivery]]:
     """Those that may go now, and those whose destination is not to be troubled."""
-    places = {each.destination: most_for(each.destination) for each in due}
     going: list[Delivery] = []
     paused: list[Delivery] = []
     for delivery in due:
-        places[delivery.destination] -= 1
-        (going if places[delivery.destination] >= 0 else paused).append(delivery)
+        left_for[delivery.destination] -= 1
+        (going if left_for[delivery.destination] >= 0 else paused).append(delivery)
     return going, paused
 
 
 class InProcess:
-    """Delivers what is due in threads of this process: the way without a queue."""
+    """Delivers what is due in threads of this process: the way without a queue. ``deliver`` sees to its own faults."""
 
-    def __init__(self, deliver: Callable[[str], object], destinations: Iterable[str]) -> None:
+    def __init__(self, deliver: Callable[[str], None], destinations: Iterable[str]) -> None:
         self._deliver = deliver
         self._pools = {name: ThreadPoolExecutor(THREADS_EACH, f"due-{name}") for name in destinations}
+        self._of_no_destination = ThreadPoolExecutor(1, "due")  # no longer in mailonce.toml: settled without a POST
         self._busy: set[str] = set()
 
     def room(self) -> int:
@@ -139,23 +152,15 @@ class InProcess:
         if delivery.id in self._busy:
             return
         self._busy.add(delivery.id)
-        pool = self._pools.get(delivery.destination)
-        if pool is None:  # no longer in mailonce.toml: that is settled without a POST
-            self._run(delivery.id)
-        else:
-            pool.submit(self._run, delivery.id)
+        self._pools.get(delivery.destination, self._of_no_destination).submit(self._run, delivery.id)
 
     def close(self) -> None:
         """What is under way is finished; what only waits for a thread is due again later."""
-        for pool in self._pools.values():
+        for pool in (*self._pools.values(), self._of_no_destination):
             pool.shutdown(cancel_futures=True)
 
     def _run(self, delivery_id: str) -> None:
         try:
             self._deliver(delivery_id)
-        except DeduplicationError as error:
-            log.error("delivery %s is tried again later: %s", delivery_id, error)
-        except Exception:
-            log.exception("delivery %s is tried again later", delivery_id)
         finally:
             self._busy.discard(delivery_id)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from deduplication.email import Attachment, Email
-from routes.providers.base import Parsed, ProviderRequest, Statuses, json_object, sound, text_field
-from routes.providers.basic import BasicAuthProvider
+from routes.providers.base import Statuses, text_field
+from routes.providers.basic import OneEmailAsJson
 from routes.providers.fields import (
     File,
     addresses,
@@ -18,6 +18,7 @@ from routes.providers.fields import (
     from_base64,
     header,
     header_pairs,
+    object_of,
     objects,
     scores,
     text_of,
@@ -25,15 +26,12 @@ from routes.providers.fields import (
 )
 
 
-class Cloudmailin(BasicAuthProvider):
+class Cloudmailin(OneEmailAsJson):
     statuses = Statuses(rejected=422)
-
-    def parse(self, request: ProviderRequest) -> list[Parsed]:
-        return [sound(self._email(json_object(request.header("Content-Type"), request.body)))]
 
     def _email(self, document: dict[str, Any]) -> Email:
         headers = header_pairs(document.get("headers"))
-        envelope = _object(document, "envelope")
+        envelope = object_of(document, "envelope")
         body, plain = body_and_plain(text_field(document, "html"), text_field(document, "plain"))
         return Email(
             subject=header(headers, "Subject"),
@@ -48,7 +46,7 @@ class Cloudmailin(BasicAuthProvider):
             ),
             attachments=self._attachments(document),
             spam=scores(
-                {"spf": _object(envelope, "spf").get("result"), "spamd": _object(envelope, "spamd").get("score")}
+                {"spf": object_of(envelope, "spf").get("result"), "spamd": object_of(envelope, "spamd").get("score")}
             ),
             extra=thread_of(headers),
         )
@@ -69,8 +67,3 @@ def _stored(given: dict[str, Any]) -> Attachment:
     size = given.get("size")
     size_bytes = int(size) if isinstance(size, int | str) and str(size).isascii() and str(size).isdigit() else 0
     return Attachment(text_of(given, "file_name"), text_of(given, "content_type"), size_bytes, "")
-
-
-def _object(document: dict[str, Any], field: str) -> dict[str, Any]:
-    value = document.get(field)
-    return value if isinstance(value, dict) else {}

@@ -58,6 +58,12 @@ def addresses(*given: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(named))
 
 
+def object_of(document: Mapping[str, Any], field: str) -> Mapping[str, Any]:
+    """The object under a field; an empty one for anything else."""
+    value = document.get(field)
+    return value if isinstance(value, dict) else {}
+
+
 def thread_of(pairs: HeaderPairs) -> dict[str, str]:
     """The headers that say what the email belongs to, under the names that raw emails have them by."""
     return {name.lower().replace("-", "_"): value for name, value in headers_named(pairs, EXTRA_HEADERS).items()}

@@ -7,8 +7,8 @@ from typing import Any
 from werkzeug.http import parse_options_header
 
 from deduplication.email import Email
-from routes.providers.base import Parsed, ProviderRequest, json_object, sound, text_field
-from routes.providers.basic import BasicAuthProvider
+from routes.providers.base import text_field
+from routes.providers.basic import OneEmailAsJson
 from routes.providers.fields import (
     File,
     addresses,
@@ -24,13 +24,10 @@ from routes.providers.fields import (
 )
 
 
-class Mailjet(BasicAuthProvider):
+class Mailjet(OneEmailAsJson):
     """What it does on 4xx and whether it looks at the URL first is not documented: both are let be."""
 
     answers_probes = True
-
-    def parse(self, request: ProviderRequest) -> list[Parsed]:
-        return [sound(self._email(json_object(request.header("Content-Type"), request.body)))]
 
     def _email(self, document: dict[str, Any]) -> Email:
         headers = header_pairs(document.get("Headers"))

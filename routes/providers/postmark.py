@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from deduplication.email import Email
-from routes.providers.base import Parsed, ProviderRequest, Statuses, json_object, sound, text_field
-from routes.providers.basic import BasicAuthProvider
+from routes.providers.base import Statuses, text_field
+from routes.providers.basic import OneEmailAsJson
 from routes.providers.fields import (
     File,
     addresses,
@@ -24,11 +24,8 @@ from routes.providers.fields import (
 SPAM_HEADERS = ("X-Spam-Status", "X-Spam-Score", "X-Spam-Tests")
 
 
-class Postmark(BasicAuthProvider):
+class Postmark(OneEmailAsJson):
     statuses = Statuses(rejected=403)
-
-    def parse(self, request: ProviderRequest) -> list[Parsed]:
-        return [sound(self._email(json_object(request.header("Content-Type"), request.body)))]
 
     def _email(self, document: dict[str, Any]) -> Email:
         headers = header_pairs(document.get("Headers"))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.config import Config
+from orchestrator.config import Config, load_config
 from orchestrator.delivery.fetching import fetch
+from orchestrator.settings import Settings
 from routes.providers.base import Provider, Surroundings
 from routes.providers.brevo import Brevo
 from routes.providers.cloudmailin import Cloudmailin
@@ -49,6 +50,13 @@ def open_providers(config: Config, surroundings: Surroundings) -> dict[str, AnyP
 def check_providers(config: Config) -> None:
     """Raises SettingsError as ``open_providers`` does."""
     open_providers(config, Surroundings((), fetch))
+
+
+def checked_config(settings: Settings) -> Config:
+    """mailonce.toml with its providers. Raises SettingsError."""
+    config = load_config(settings)
+    check_providers(config)
+    return config
 
 
 def _open(name: str, table: dict[str, Any], config: Config, surroundings: Surroundings) -> AnyProvider:

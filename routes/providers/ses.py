@@ -25,7 +25,7 @@ from routes.providers.base import (
     parse_json,
     sound,
 )
-from routes.providers.fields import addresses, scores, text_of
+from routes.providers.fields import addresses, object_of, scores, text_of
 from routes.providers.options import MB, Options, Several
 from routes.providers.sns import FETCH_TIMEOUT_S, SnsVerifier, is_sns_address
 
@@ -80,7 +80,7 @@ class Ses(Provider[SesOptions]):
     def parse(self, request: ProviderRequest) -> list[Parsed]:
         message = _message(request)
         notification = _notification(message)
-        mail, receipt = _object(notification, "mail"), _object(notification, "receipt")
+        mail, receipt = object_of(notification, "mail"), object_of(notification, "receipt")
         content = text_of(notification, "content")
         if not content:
             ids = f"SNS {text_of(message, 'MessageId')}, SES {text_of(mail, 'messageId')}"
@@ -99,7 +99,7 @@ class Ses(Provider[SesOptions]):
             recipients=addresses(receipt.get("recipients")),
             inline_attachment_bytes=self.options.inline_attachment_bytes,
         )
-        verdicts = scores({name: _object(receipt, name).get("status") for name in VERDICTS})
+        verdicts = scores({name: object_of(receipt, name).get("status") for name in VERDICTS})
         return replace(email, spam={**email.spam, **verdicts})
 
 
@@ -126,8 +126,3 @@ def _raw(content: str) -> bytes:
         except (binascii.Error, ValueError):
             pass
     return text.encode()
-
-
-def _object(document: Mapping[str, Any], field: str) -> Mapping[str, Any]:
-    value = document.get(field)
-    return value if isinstance(value, dict) else {}
