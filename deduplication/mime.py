@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import codecs
 import email.message
 import hashlib
 import re
@@ -18,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from deduplication.decoding import base64_decoded, decoded, strictly_decoded
 from deduplication.email import Attachment, Email, address_of, addresses_in, decode_subject, well_formed
 
 MAX_HEADER_BYTES = 64 * 1024
@@ -39,16 +39,6 @@ _HEADER = re.compile(rb"(?!--)([!-9;-~]*+)[ \t]*+:([^\n]*+(?:\n[ \t][^\n]*+)*+)\
 _BLANK_LINE = re.compile(rb"\r*\n")
 _MEDIA_TYPE = re.compile(rb"[\s\"]*([\w!#$&^.+-]{1,127}/[\w!#$&^.+-]{1,127})")
 _KEYWORD = re.compile(rb"[\s\"]*([\w-]{1,40})")
-_CHARSET = re.compile(r"[\w.:-]{1,40}", re.ASCII)
-_NOT_BASE64 = bytes(set(range(256)) - set(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="))
-
-_NOT_CHARSETS = {"idna", "punycode", "unicode-escape", "raw-unicode-escape", "undefined"}  # but Python decodes them
-# As mail programs read them: what is declared is often the smaller relative of what was written.
-_READ_AS = {
-    "ascii": "utf-8", "iso8859-1": "cp1252", "iso8859-9": "cp1254", "tis-620": "cp874", "gb2312": "gb18030",
-    "gbk": "gb18030", "shift_jis": "cp932", "euc_kr": "cp949", "iso2022_jp": "iso2022_jp_ext",
-    "x-sjis": "cp932", "windows-874": "cp874", "iso-8859-8-i": "iso8859-8", "iso-8859-8-e": "iso8859-8",
-}  # fmt: skip
 
 
 def parse_mime(
@@ -146,7 +136,7 @@ class _Entity:
         disposition = _parameters(self.first("content-disposition"))
         name = disposition.get("filename") or self._type_parameters.get("name") or _Parameter(b"")
         return decode_subject(
-            _decoded(name.value, name.charset) if name.charset else _header_text(name.value, self.charset)
+            decoded(name.value, name.charset) if name.charset else _header_text(name.value, self.charset)
         )
 
     @cached_property
@@ -156,7 +146,7 @@ class _Entity:
     def transfer_decoded(self, content: bytes) -> bytes:
         match _matched(_KEYWORD, self.first("content-transfer-encoding")):
             case "base64":
-                return _base64_decoded(content)
+                return base64_decoded(content)
             case "quoted-printable":
                 return binascii.a2b_qp(content)
         return content
@@ -280,7 +270,7 @@ def _read_contents(parts: Iterable[tuple[_Entity, bytes]], inline_bytes: int) ->
         if kind and (not content or content.isspace()):
             continue
         if kind and kind not in texts:
-            texts[kind] = _decoded(content, entity.charset)
+            texts[kind] = decoded(content, entity.charset)
             continue
         attachments.append(_attachment(entity, content, is_inline=len(content) <= inline_bytes > 0))
         inline_bytes -= len(content) if attachments[-1].content is not None else 0
@@ -303,49 +293,6 @@ def _attachment(entity: _Entity, content: bytes, *, is_inline: bool) -> Attachme
     )
 
 
-def _base64_decoded(content: bytes) -> bytes:
-    """As far as the padding; what is no Base64 before it does not count, nor does half a byte at the end."""
-    letters = content.translate(None, _NOT_BASE64).partition(b"=")[0]
-    return binascii.a2b_base64(letters[: len(letters) - (len(letters) % 4 == 1)] + b"==")
-
-
 def _header_text(value: bytes, charset: str) -> str:
-    text = _strictly_decoded(value, "utf-8")
-    return _decoded(value, charset) if text is None else text
-
-
-def _decoded(content: bytes, charset: str) -> str:
-    """In the charset declared if that can be, else in the one that it looks like."""
-    declared = _codec(charset)
-    text = _strictly_decoded(content, declared)
-    if text is None and not content.isascii():
-        text = _strictly_decoded(content, "utf-8")
-    return well_formed(_loosely_decoded(content, declared) if text is None else text).removeprefix("\ufeff")
-
-
-def _codec(charset: str) -> str:
-    """UTF-8 for one that is unknown or none at all."""
-    name = charset.strip(" '\"").lower()
-    if not _CHARSET.fullmatch(name):
-        return "utf-8"
-    try:
-        known = codecs.lookup(_READ_AS.get(name, name)).name
-        b"\0\0\0\0".decode(known, "replace")  # rot13 and its like are codecs, but no charsets
-    except (LookupError, ValueError):
-        return "utf-8"
-    return "utf-8" if known in _NOT_CHARSETS else _READ_AS.get(known, known)
-
-
-def _strictly_decoded(content: bytes, codec: str) -> str | None:
-    try:
-        return content.decode(codec)
-    except ValueError:
-        return None
-
-
-def _loosely_decoded(content: bytes, codec: str) -> str:
-    """Damaged multi-byte text is still shorter than its bytes by more than what is lost; else it was never that."""
-    damaged = content.decode(codec, "replace")
-    if len(content) - len(damaged) > damaged.count("\ufffd"):
-        return damaged
-    return _strictly_decoded(content, "cp1252") or content.decode("latin-1")
+    text = strictly_decoded(value, "utf-8")
+    return well_formed(decoded(value, charset) if text is None else text)

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from deduplication.dates import parse_date
-from deduplication.email import Email, address_of, decode_subject
+from deduplication.email import Attachment, Email, address_of, addresses_in, decode_subject
 
 MOMENT = datetime(2017, 10, 12, 1, 31, 4, tzinfo=UTC)
 
@@ -45,6 +45,23 @@ def server_zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
         ("O'Brien <o'brien@example.org>", "o'brien@example.org"),
         ("ada+tag=x@example.org", "ada+tag=x@example.org"),
         ("ada@example.org, bob@example.org", "ada@example.org"),
+        ("Ada <ada@example.org>, Bob <bob@example.org>", "ada@example.org"),
+        ("Lovelace, Ada <ada@example.org>; Bob <bob@example.org>", "ada@example.org"),
+        ('"ceo@bank.example"@evil.example', '"ceo@bank.example"@evil.example'),
+        ('Boss <"CEO@bank.example"@Evil.example>', '"ceo@bank.example"@evil.example'),
+        ('"<ceo@bank.example>"@evil.example', '"<ceo@bank.example>"@evil.example'),
+        ('"ceo@bank.example" <"x, y"@evil.example>', '"x, y"@evil.example'),
+        ('"Ada.Lovelace"@example.org', "ada.lovelace@example.org"),
+        ("ceo@bank.example@evil.example", ""),
+        ("<ceo@bank.example@evil.example>", ""),
+        ("(ceo@bank.example) ada@example.org", "ada@example.org"),
+        ("(((ceo@bank.example) <ceo@bank.example>)) ada@example.org", "ada@example.org"),
+        (r"(it\) is <ceo@bank.example>) ada@example.org", "ada@example.org"),
+        ('"(" ada@example.org (")")', "ada@example.org"),
+        ("Ada (never closed <ada@example.org>", "ada@example.org"),
+        ('"never closed <ada@example.org>', "ada@example.org"),
+        ('"ada@example.org"', "ada@example.org"),
+        ('<"ada@example.org">', "ada@example.org"),
         ("", ""),
         ("Ada", ""),
         ("ada@", ""),
@@ -57,7 +74,22 @@ def test_the_address_is_found_in_every_notation_of_a_sender(sender: str, address
     assert address_of(sender) == address
 
 
-@pytest.mark.parametrize("sender", ["a" * 200_000, "(" * 200_000 + "ada@example.org", "<" * 200_000, "a@" * 100_000])
+@pytest.mark.parametrize(
+    "sender",
+    [
+        "a" * 200_000,
+        "(" * 200_000 + "ada@example.org",
+        "<" * 200_000,
+        "a@" * 100_000,
+        '"\\' * 100_000,
+        '\\"' * 100_000,
+        '("\\' * 100_000,
+        '"a"' * 100_000,
+        "<a@" * 100_000,
+        '"' + "(" * 100_000 + '"(',
+    ],
+    ids=range(10),
+)
 @pytest.mark.timeout(10)
 def test_a_monstrous_sender_is_read_in_no_time(sender: str) -> None:
     assert address_of(sender) in ("", "ada@example.org", "a@a")
@@ -79,8 +111,16 @@ def test_a_monstrous_sender_is_read_in_no_time(sender: str) -> None:
         ("Réunion\u00a0du   15 ", "Réunion du 15"),
         ("Bravo 🎉", "Bravo 🎉"),
         ("", ""),
-        ("=?no-such-charset?Q?abc?=", "=?no-such-charset?Q?abc?="),
-        ("=?utf-8?Q?=FF?=", "=?utf-8?Q?=FF?="),
+        ("=?no-such-charset?Q?abc?=", "abc"),
+        ("=?no-such-charset?Q?=C3=A9t=C3=A9?=", "été"),
+        ("=?x-mac-roman?Q?=8Et=8E?=", "été"),
+        ("=?utf-8*fr?Q?=C3=A9t=C3=A9?=", "été"),
+        ("=?utf-8?Q?=FF?=", "ÿ"),
+        ("=?utf-8?Q?D=C3=A9j=C3=A0_vu=2C_=C3?=", "Déjà vu, \ufffd"),
+        ("=?us-ascii?Q?10_=80_=96_=93so=94?=", "10 € – “so”"),
+        ("=?iso-8859-1?Q?10_=80_=96_=93so=94_=81?=", "10 € – “so” \x81"),
+        ("=?utf-8?B?UsOpdW5pb24?=", "Réunion"),
+        ("=?utf-8?Q?a?==?utf-8?Q?b?=", "ab"),
         ("2 =? 3", "2 =? 3"),
         ("half a pair \ud83c", "half a pair \ufffd"),
         ("=?utf-7?Q?+2AA-?=", "\ufffd"),
@@ -194,3 +234,32 @@ def test_half_a_surrogate_pair_never_gets_into_an_email(field: str) -> None:
 
 def test_two_halves_of_a_surrogate_pair_are_one_character() -> None:
     assert Email(subject="\ud83c\udf89").subject == "🎉"
+
+
+def test_every_address_of_a_list_is_found_and_none_that_is_quoted() -> None:
+    listed = 'Ada <a@example.org>, "b@x, c@x" <d@example.org>; (e@x) "f@x"@evil.example, Team: g@example.org;'
+    assert addresses_in(listed) == ["a@example.org", "d@example.org", '"f@x"@evil.example', "g@example.org"]
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ("a.pdf", "a.pdf"),
+        ("C:\\docs\\a.pdf", "a.pdf"),
+        ("\\\\server\\share\\a.pdf", "a.pdf"),
+        ("/home/ada/a.pdf", "a.pdf"),
+        ("../../a.pdf", "a.pdf"),
+        ("docs/", "docs"),
+        ("a\x00\r\n\x9b.pdf", "a.pdf"),
+        ("invoice\u202efdp.exe", "invoicefdp.exe"),
+        (" half \ud83c.pdf ", "half \ufffd.pdf"),
+        ("", ""),
+    ],
+)
+def test_the_name_of_an_attachment_is_a_files_name_alone(given: str, name: str) -> None:
+    assert Attachment(given, "text/plain", 0, "").name == name
+
+
+@pytest.mark.parametrize("given", ["application/pdf", "Application/PDF; name=a.pdf", " application/pdf ;x"])
+def test_the_type_of_an_attachment_is_the_type_alone(given: str) -> None:
+    assert Attachment("a.pdf", given, 0, "").content_type == "application/pdf"
