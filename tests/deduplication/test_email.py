@@ -2,27 +2,11 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from datetime import UTC, datetime
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from deduplication.dates import parse_date
 from deduplication.email import Attachment, Email, address_of, addresses_in, decode_subject
-
-MOMENT = datetime(2017, 10, 12, 1, 31, 4, tzinfo=UTC)
-
-
-@pytest.fixture(params=["UTC", "Asia/Tokyo", "America/Los_Angeles"])
-def server_zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    monkeypatch.setenv("TZ", request.param)
-    time.tzset()
-    yield request.param
-    monkeypatch.undo()
-    time.tzset()
 
 
 @pytest.mark.parametrize(
@@ -128,77 +112,6 @@ def test_a_monstrous_sender_is_read_in_no_time(sender: str) -> None:
 )
 def test_a_subject_is_decoded_unfolded_and_composed(subject: str, clean: str) -> None:
     assert decode_subject(subject) == clean
-
-
-@pytest.mark.parametrize(
-    "date",
-    [
-        "Wed, 11 Oct 2017 18:31:04 -0700",
-        "Wed, 11 Oct 2017 18:31:04 -0700 (PDT)",
-        "Wed, 11 Oct 2017 18:31:04 -0700\r\n (PDT)",
-        "Wed, 11 Oct 2017 18:31:04 PDT",
-        "11 Oct 2017 18:31:04 -0700",
-        "Thu, 12 Oct 2017 01:31:04 -0000",
-        "Thu, 12 Oct 2017 01:31:04 GMT",
-        "Thu, 12 Oct 2017 01:31:04",
-        "Thu, 12 Oct 2017 03:31:04 CEST",
-        "Thu, 12 Oct 2017 03:31:04 +0200 (CEST)",
-        "Thu, 12 Oct 2017 03:31:04 +0200 (Central European (Summer) Time)",
-        "Thu, 12 Oct 2017 03:31:04 +02:00",
-        "Thu, 12 Oct 2017 03:31:04 GMT+0200",
-        "Thu, 12 Oct 2017 10:31:04 JST",
-        "20171012T013104",
-        "2017-10-12T01:31:04Z",
-        "2017-10-12T01:31:04.000Z",
-        "2017-10-12T03:31:04+02:00",
-        "2017-10-12T03:31:04.000 +0200",
-        "2017-10-12 01:31:04",
-        "2017-10-12 01:31:04 UTC",
-        "2017-10-12 03:31:04 +0200",
-        "Wed Oct 11 2017 18:31:04 GMT-0700 (Pacific Daylight Time)",
-        "Thu Oct 12 2017 01:31:04 GMT+0000 (Coordinated Universal Time)",
-        "Thu Oct 12 01:31:04 2017",
-        "1507771864",
-        "1507771864000",
-        "  2017-10-12T01:31:04Z  ",
-    ],
-)
-@pytest.mark.usefixtures("server_zone")
-def test_every_notation_is_one_moment_wherever_the_server_stands(date: str) -> None:
-    assert parse_date(date) == MOMENT
-
-
-@pytest.mark.parametrize(
-    "date",
-    [
-        "",
-        "   ",
-        "yesterday",
-        "Wed, 31 Feb 2017 18:31:04 -0700",
-        "Thu, 12 Oct 2017 25:31:04 +0000",
-        "Thu, 12 Oct 2017 01:31:04 +9999",
-        "12345",
-        "99999999999999",
-        "0001-01-01T00:00:00+23:59",
-        "9999-12-31T23:59:59-12:00",
-        "Oct 11, 2017, 6:31:04 PM",
-        "(" * 10_000,
-    ],
-)
-def test_an_absent_or_unreadable_date_is_none(date: str) -> None:
-    assert parse_date(date) is None
-
-
-_ALMOST_DATES = st.text(alphabet="0123456789:+-TZ,. ()WedOctGMTCEST", max_size=40)
-
-
-@given(st.one_of(st.text(), _ALMOST_DATES))
-@example("0000000000")
-@example("Wed, 11 Oct 99999 18:31:04 -0700")
-@example("Wed, 11 Oct 2017 18:31:04 -99999999999999")
-def test_no_text_breaks_the_reading_of_a_date(date: str) -> None:
-    moment = parse_date(date)
-    assert moment is None or moment.tzinfo is UTC
 
 
 def test_the_html_is_what_a_reader_sees_where_there_is_some() -> None:
