@@ -9,19 +9,21 @@ from datetime import UTC, datetime, timedelta, timezone
 _COMMENT = re.compile(r"\(([^()]*)\)")
 _EPOCH = re.compile(r"\d{10}(?:\d{3})?(?:\.\d+)?", re.ASCII)
 _CLOCK = re.compile(
-    r"(?<![\d:.])(?P<hour>\d{1,2})([:.])(?P<minute>\d\d)(?:\2(?P<second>\d\d)(?:[.,]\d+)?)?(?![\d:])"
-    r"(?: ?(?P<half>[ap])\.?m\b\.?)?",
+    r"(?:\b(?P<half_before>[ap])\.?m\b\.? )?(?<![\d:.])(?P<hour>\d{1,2})([:.])(?P<minute>\d{1,2})"
+    r"(?:\3(?P<second>\d{1,2})(?:[.,]\d+)?)?(?![\d:])(?: ?(?P<half>[ap])\.?m\b\.?)?",
     re.IGNORECASE | re.ASCII,
 )
-_OFFSET = re.compile(r"([+-])(\d\d?)(?::?(\d\d))?(?!\d)", re.ASCII)
+_OFFSET = re.compile(r"(?<![\d+-])([+-])(\d\d?)(?::?(\d\d))?(?![\d+-])", re.ASCII)
 _YEAR = re.compile(r"(?<![\d+-])\d{4}\b", re.ASCII)
-_YEAR_FIRST = re.compile(r"\b(\d{4})[/.-](\d\d?)[/.-](\d\d?)(?!\d)", re.ASCII)
+_YEAR_FIRST = re.compile(
+    r"(?:[a-z]{3,9}\W+)?(\d{4})[/.-](\d\d?)[/.-](\d\d?)(?:\W+[a-z]{3,9}|t)?", re.IGNORECASE | re.ASCII
+)
 
 # Hours from UTC. Where a name has several meanings, the one that mail programs write it for.
 _ZONES = {
-    "Z": 0, "UT": 0, "UTC": 0, "GMT": 0, "WET": 0, "WEST": 1, "BST": 1, "CET": 1, "MET": 1, "MEZ": 1, "CEST": 2,
-    "MEST": 2, "MESZ": 2, "MET DST": 2, "CET DST": 2, "EET": 2, "EEST": 3, "SAST": 2, "IDT": 3, "MSK": 3, "PKT": 5,
-    "IST": 5.5, "ICT": 7, "WIB": 7, "HKT": 8, "SGT": 8, "PHT": 8, "AWST": 8, "JST": 9, "KST": 9, "ACST": 9.5,
+    "0000": 0, "Z": 0, "UT": 0, "UTC": 0, "GMT": 0, "WET": 0, "WEST": 1, "BST": 1, "CET": 1, "MET": 1, "MEZ": 1,
+    "CEST": 2, "MEST": 2, "MESZ": 2, "MET DST": 2, "CET DST": 2, "EET": 2, "EEST": 3, "SAST": 2, "IDT": 3, "MSK": 3,
+    "PKT": 5, "IST": 5.5, "ICT": 7, "WIB": 7, "HKT": 8, "SGT": 8, "PHT": 8, "AWST": 8, "JST": 9, "KST": 9, "ACST": 9.5,
     "AEST": 10, "ACDT": 10.5, "AEDT": 11, "NZST": 12, "NZDT": 13, "NST": -3.5, "NDT": -2.5, "AST": -4, "ADT": -3,
     "EST": -5, "EDT": -4, "CST": -6, "CDT": -5, "MST": -7, "MDT": -6, "PST": -8, "PDT": -7, "AKST": -9, "AKDT": -8,
     "HST": -10, "GREENWICH MEAN TIME": 0, "COORDINATED UNIVERSAL TIME": 0, "BRITISH SUMMER TIME": 1,
@@ -83,8 +85,8 @@ def _read_written(text: str) -> datetime | None:
     if offset is None or midnight is None:
         return None
     hour = int(clock["hour"])
-    if clock["half"]:
-        is_afternoon = clock["half"] in "pP"
+    if half := clock["half"] or clock["half_before"]:
+        is_afternoon = half in "pP"
         if hour > 12 and not is_afternoon:
             return None
         hour = hour if hour > 12 else hour % 12 + 12 * is_afternoon
@@ -94,7 +96,7 @@ def _read_written(text: str) -> datetime | None:
 
 def _midnight(day: str) -> datetime | None:
     """2002/09/14 is read here, days with the month's name by the library; 09/14/2002 could be anything."""
-    if numbers := _YEAR_FIRST.search(day):
+    if numbers := _YEAR_FIRST.fullmatch(day):
         return datetime(int(numbers[1]), int(numbers[2]), int(numbers[3]))
     parsed = email.utils.parsedate_tz(f"{day} 00:00:00 +0000")
     if parsed is None:

@@ -72,6 +72,28 @@ class TestJson(ProviderContract):
         assert email.recipients == ("inbox@in.example.com", "bob@example.org")
         assert email.provider == "desk"
 
+    @pytest.mark.parametrize(
+        ("mail", "html", "plain"),
+        [
+            ({"html": "Host <web1> is down"}, "", "Host <web1> is down"),
+            ({"html": "Host <b>web1</b> is down"}, "Host <b>web1</b> is down", ""),
+            ({"html": "Fish &amp; chips", "text": "Fish & chips"}, "Fish &amp; chips", "Fish & chips"),
+        ],
+    )
+    def test_a_body_is_html_where_it_looks_like_it_or_stands_beside_a_text(
+        self, mail: dict[str, str], html: str, plain: str
+    ) -> None:
+        kept = {name: value for name, value in DOCUMENT["mail"].items() if name not in ("html", "text")}
+        email = email_in(provider_of(self.settings, self.name), self.document(DOCUMENT | {"mail": kept | mail}))
+        assert (email.html, email.plain) == (html, plain)
+
+    def test_html_is_html_where_the_mapping_says_so(self) -> None:
+        settings = "[providers.json]\nfields = { html = 'content' }"
+        document = {"sender": "ada@example.org", "content": "Fish &amp; chips"}
+        request = with_body(request_of(settings, "json"), json.dumps(document).encode())
+        email = email_in(provider_of(settings, "json"), request)
+        assert (email.html, email.plain, email.text) == ("Fish &amp; chips", "", "Fish & chips")
+
     @pytest.mark.parametrize("part", ["headers", "received", "html", "text", "id", "to"])
     def test_all_but_the_sender_may_be_missing(self, open_door: OpenDoor, part: str) -> None:
         mail = {name: value for name, value in DOCUMENT["mail"].items() if name != part}
