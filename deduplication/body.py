@@ -33,14 +33,17 @@ _MAX_PARSED_TAGS = 10_000  # parsing tags nested in tags takes quadratic time: m
 def looks_like_html(body: str) -> bool:
     """For a body of which nobody says what it is: a document, or elements of HTML's own that are closed or stand alone.
 
-    A style or script that is never closed is written about, not used: read as HTML, it would hide all that follows.
+    A style or script that is never closed, or in the midst of a text, is written about and not used: read as HTML, it
+    would hide what was meant to be read.
     """
     if _DOCUMENT.match(body):
         return True
-    tags = {(bool(closing), name.lower()) for closing, name in _ELEMENT.findall(body)}
-    opened, closed = ({name for closing, name in tags if closing is which} for which in (False, True))
-    hidden = {"head", "script", "style", "title"}
-    return bool(opened & (closed - hidden | {"br", "hr", "img"})) and not (opened - closed) & hidden
+    tags = {(bool(tag[1]), tag[2].lower()) for tag in _ELEMENT.finditer(body)}
+    opened, closed = ({name for is_closing, name in tags if is_closing is which} for which in (False, True))
+    hiding = opened & {"head", "script", "style", "title"}
+    if hiding and (hiding - closed or not body.lstrip().startswith("<")):
+        return False
+    return bool(opened & (closed | {"br", "hr", "img"}))
 
 
 def plain_text(text: str) -> str:

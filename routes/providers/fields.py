@@ -94,12 +94,13 @@ BODY_TYPES = ("html", "text")
 
 
 def html_and_plain(html: str, plain: str, body: str, body_type: str = "") -> tuple[str, str]:
-    """Where one ``body`` may be either. Said by nobody, it is HTML beside a text, and else if it looks like it.
+    """Where one ``body`` may be either. Said by nobody, it is HTML if it looks like it, or could beside a text.
 
-    What is word for word the text beside it is that text: scripts put it into both fields.
+    What is the same as the text beside it is that text: some scripts put it into both fields.
     """
-    is_html = body_type == "html" or (not body_type and (bool(plain.strip()) or looks_like_html(body)))
-    html, plain = (html or body, plain) if is_html else (html, plain or body)
+    could_be = looks_like_html(body) or (bool(plain.strip()) and "<" not in body)
+    is_html = could_be if not body_type else body_type == "html"
+    html, plain = (html or body, plain) if is_html else (html, body or plain)
     html_lines, plain_lines = (text.replace("\r\n", "\n").strip() for text in (html, plain))
     return ("" if html_lines == plain_lines else html), plain
 

@@ -85,6 +85,7 @@ def test_a_body_of_closed_elements_looks_like_html(body: str) -> None:
         "The <p> element",
         "In a <style> the <br> does nothing",
         "<script> and <b>bold</b>",
+        "With <title>Report</title> it is <b>called</b> so",
         "List<String> list = new ArrayList<>();",
         "<host>web1</host>",
         "<strong1>web1</strong1>",

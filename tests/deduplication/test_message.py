@@ -1,0 +1,11 @@
+"""Posts and chat messages; how they come in stands in tests/routes/test_messages.py."""
+
+from __future__ import annotations
+
+from deduplication.message import Message
+
+
+def test_the_text_of_a_message_is_text_whatever_it_holds() -> None:
+    one, two = (Message(id="1", text=f"Host <web{number}> is down <https://a.example/{number}>") for number in (1, 2))
+    assert one.fingerprint != two.fingerprint
+    assert (one.links, two.links) == (("https://a.example/1",), ("https://a.example/2",))
