@@ -27,6 +27,7 @@ _ELEMENT = re.compile(
     r"|td|tfoot|th|thead|title|tr|tt|u|ul)(?=[\s/>])[^<>]*>",
     re.IGNORECASE,
 )
+_LOOKED_AT_CHARS = 100_000  # what is HTML shows it sooner
 _MAX_PARSED_TAGS = 10_000  # parsing tags nested in tags takes quadratic time: minutes for a megabyte of them
 
 
@@ -38,7 +39,7 @@ def looks_like_html(body: str) -> bool:
     """
     if _DOCUMENT.match(body):
         return True
-    tags = {(bool(tag[1]), tag[2].lower()) for tag in _ELEMENT.finditer(body)}
+    tags = {(bool(tag[1]), tag[2].lower()) for tag in _ELEMENT.finditer(body[:_LOOKED_AT_CHARS])}
     opened, closed = ({name for is_closing, name in tags if is_closing is which} for which in (False, True))
     hiding = opened & {"head", "script", "style", "title"}
     if hiding and (hiding - closed or not body.lstrip().startswith("<")):

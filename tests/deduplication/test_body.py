@@ -95,6 +95,11 @@ def test_a_text_that_holds_what_may_be_a_tag_does_not_look_like_html(body: str) 
     assert not looks_like_html(body)
 
 
+def test_of_a_huge_body_its_beginning_says_what_it_is() -> None:
+    assert looks_like_html("<p>Bonjour</p>" + "x" * 200_000)
+    assert not looks_like_html("Bonjour" + "x" * 200_000 + "<p>Bonjour</p>")
+
+
 def test_a_huge_html_body_reads_like_a_small_one() -> None:
     row = (
         "<tr><td>Fish &amp; <b>ch</b>ips</td><td><a href='https://a.example/?x=1&amp;y=2'>link</a>"
