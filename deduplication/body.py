@@ -1,7 +1,8 @@
-"""What a reader sees of a body, text or HTML, and the links in it."""
+"""What a reader sees of a body, and the links and images in it. Whether it is text or HTML, its caller knows."""
 
 from __future__ import annotations
 
+import hashlib
 import html
 import re
 import unicodedata
@@ -10,29 +11,50 @@ from selectolax.lexbor import LexborHTMLParser
 
 _LINK = re.compile(r"https?://[^\s<>\"'\u00a0]+", re.IGNORECASE)
 _HREF = re.compile(r"\bhref\s*=[\s\"']*(https?://[^\s<>\"']+)", re.IGNORECASE)
-_TAG = re.compile(r"<(?:!doctype|/?[a-z][a-z0-9]*)(?:\s[^<>]*)?/?>", re.IGNORECASE)
-_HIDDEN = re.compile(r"<(/?)(script|style|head)\b[^<>]*>", re.IGNORECASE)
+_SOURCE = re.compile(r"<img\b[^<>]*?\bsrc\s*=\s*(?:\"([^\"<>]*)\"|'([^'<>]*)'|([^\s\"'<>]+))", re.IGNORECASE)
+_IMAGE = re.compile(r"(https?://|cid:|data:)\S", re.IGNORECASE)
+_HIDDEN = re.compile(r"<(/?)(script|style|head|title)\b[^<>]*>", re.IGNORECASE)
 # Where one of these opens or closes, a reader sees a gap; other tags may stand inside a word.
 _GAP = re.compile(
     r"(?=</?(?:address|article|aside|blockquote|br|center|dd|div|dl|dt|fieldset|figure|footer|form|h[1-6]|header|hr|img"
     r"|li|main|nav|ol|option|p|pre|section|table|tbody|td|tfoot|th|thead|tr|ul)\b)",
     re.IGNORECASE,
 )
+_DOCUMENT = re.compile(r"\s*<(?:!doctype html|html|head|body)\b", re.IGNORECASE)
+_ELEMENT = re.compile(
+    r"<(/?)(a|abbr|address|article|b|big|blockquote|body|br|center|code|dd|del|div|dl|dt|em|font|footer|form|h[1-6]|head"
+    r"|header|hr|html|i|img|ins|li|main|nav|ol|p|pre|s|script|section|small|span|strike|strong|style|sub|sup|table|tbody"
+    r"|td|tfoot|th|thead|title|tr|tt|u|ul)(?=[\s/>])[^<>]*>",
+    re.IGNORECASE,
+)
 _MAX_PARSED_TAGS = 10_000  # parsing tags nested in tags takes quadratic time: minutes for a megabyte of them
 
 
-def plain_text(body: str) -> str:
-    """What a reader sees: tags, scripts and styles gone, entities decoded, white space collapsed, NFC."""
-    seen = _html_text(body) if _TAG.search(body) else body
-    return unicodedata.normalize("NFC", " ".join(seen.split()))
+def looks_like_html(body: str) -> bool:
+    """For a body of which nobody says what it is: a document, or elements of HTML's own that are closed or stand alone.
+
+    A style or script that is never closed is written about, not used: read as HTML, it would hide all that follows.
+    """
+    if _DOCUMENT.match(body):
+        return True
+    tags = {(bool(closing), name.lower()) for closing, name in _ELEMENT.findall(body)}
+    opened, closed = ({name for closing, name in tags if closing is which} for which in (False, True))
+    hidden = {"head", "script", "style", "title"}
+    return bool(opened & (closed - hidden | {"br", "hr", "img"})) and not (opened - closed) & hidden
 
 
-def _html_text(body: str) -> str:
+def plain_text(text: str) -> str:
+    """Of plain text all of it, white space collapsed, NFC: what looks like a tag there was written to be read."""
+    return unicodedata.normalize("NFC", " ".join(text.split()))
+
+
+def html_text(body: str) -> str:
+    """The same of HTML: tags, scripts and styles gone, entities decoded."""
     if body.count("<") > _MAX_PARSED_TAGS:
-        return _unparsed_text(body)
+        return plain_text(_unparsed_text(body))
     tree = LexborHTMLParser(_GAP.sub(" ", body))
-    tree.strip_tags(["script", "style", "head"])
-    return tree.body.text() if tree.body else ""
+    tree.strip_tags(["script", "style", "head", "title"])
+    return plain_text(tree.body.text() if tree.body else "")
 
 
 def _unparsed_text(body: str) -> str:
@@ -49,22 +71,37 @@ def _unparsed_text(body: str) -> str:
     return html.unescape(re.sub(r"<[!/a-zA-Z][^<>]*>", "", _GAP.sub(" ", " ".join(pieces))))
 
 
-def links_of(body: str) -> tuple[str, ...]:
-    """The web links of a text or HTML body, each once, in order."""
-    if not _TAG.search(body):
-        return tuple(dict.fromkeys(_written_links(body)))
-    return tuple(dict.fromkeys([*_hrefs(body), *_written_links(plain_text(body))]))
+def plain_links(text: str) -> tuple[str, ...]:
+    """The web links written in a text, each once, in order."""
+    written = (_trimmed(link) for link in _LINK.findall(text))
+    return tuple(dict.fromkeys(link for link in written if _LINK.match(link)))
 
 
-def _hrefs(body: str) -> list[str]:
+def html_links(body: str) -> tuple[str, ...]:
+    """Those that HTML leads to, then those that are written in what a reader sees of it."""
     if body.count("<") > _MAX_PARSED_TAGS:
-        return [html.unescape(target) for target in _HREF.findall(body)]
-    targets = [node.attributes.get("href") or "" for node in LexborHTMLParser(body).css("a[href]")]
-    return [target.strip() for target in targets if _LINK.match(target.strip())]
+        targets = [html.unescape(target) for target in _HREF.findall(body)]
+    else:
+        targets = [(node.attributes.get("href") or "").strip() for node in LexborHTMLParser(body).css("a[href]")]
+    return tuple(dict.fromkeys([*filter(_LINK.match, targets), *plain_links(html_text(body))]))
 
 
-def _written_links(text: str) -> list[str]:
-    return [link for link in map(_trimmed, _LINK.findall(text)) if _LINK.match(link)]
+def images_of(body: str) -> tuple[str, ...]:
+    """The images that HTML shows, each once, in order: on the web, in the email (cid:), or within the HTML itself.
+
+    The last are named by their digest alone, as they may be of any size.
+    """
+    if body.count("<") > _MAX_PARSED_TAGS:
+        sources = [html.unescape("".join(found)).strip() for found in _SOURCE.findall(body)]
+    else:
+        sources = [(node.attributes.get("src") or "").strip() for node in LexborHTMLParser(body).css("img[src]")]
+    return tuple(dict.fromkeys(_image(source) for source in sources if _IMAGE.match(source)))
+
+
+def _image(source: str) -> str:
+    if source[:5].lower() != "data:":
+        return source
+    return f"data:sha256,{hashlib.sha256(''.join(source.split()).encode()).hexdigest()}"
 
 
 def _trimmed(link: str) -> str:

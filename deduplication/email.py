@@ -12,7 +12,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-from deduplication.body import links_of, plain_text
+from deduplication.body import html_links, html_text, images_of, plain_links, plain_text
 from deduplication.dates import parse_date
 
 _BRACKETED = re.compile(r"<\s*([^<>\s@]+@[^<>\s@]+)\s*>")
@@ -38,15 +38,15 @@ class Attachment:
 class Email:
     """One email as a provider handed it over. ``subject``, ``sender`` and ``date`` are as received.
 
-    ``body`` is what a reader sees: the HTML part where there is one, else the text; ``plain`` is the text part if both
-    came. ``event_id`` is the provider's own id, stable over its retries. ``recipients``: first where it was delivered
-    to, then whom else it names. ``spam`` holds the provider's verdicts, by their names.
+    ``html`` and ``plain`` are its HTML and its text, each as received and empty where there is none: what a body is, is
+    never guessed from what it holds. ``event_id`` is the provider's own id, stable over its retries. ``recipients``:
+    first where it was delivered to, then whom else it names. ``spam`` holds the provider's verdicts, by their names.
     """
 
     subject: str = ""
     sender: str = ""
     date: str = ""
-    body: str = ""
+    html: str = ""
     plain: str = ""
     message_id: str = ""
     event_id: str = ""
@@ -74,13 +74,26 @@ class Email:
     def date_utc(self) -> datetime | None:
         return parse_date(self.date)
 
+    @property
+    def is_html(self) -> bool:
+        return bool(self.html) and not self.html.isspace()
+
+    @property
+    def body(self) -> str:
+        """The HTML where there is some, else the text: of the two, what mail programs show."""
+        return self.html if self.is_html else self.plain
+
     @cached_property
     def text(self) -> str:
-        return plain_text(self.body)
+        return html_text(self.html) if self.is_html else plain_text(self.plain)
 
     @cached_property
     def links(self) -> tuple[str, ...]:
-        return links_of(self.body)
+        return html_links(self.html) if self.is_html else plain_links(self.plain)
+
+    @cached_property
+    def images(self) -> tuple[str, ...]:
+        return images_of(self.html) if self.is_html else ()
 
 
 def well_formed(text: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 
-from deduplication.body import links_of, plain_text
+from deduplication.body import plain_links, plain_text
 from deduplication.claims import Name
 from deduplication.dates import parse_date
 from deduplication.reservations import compute_post_key, post_name
@@ -52,4 +52,4 @@ class Message:
 
     @cached_property
     def links(self) -> tuple[str, ...]:
-        return links_of(self.text)
+        return plain_links(self.text)

@@ -67,13 +67,12 @@ def parse_mime(
     message = _with_line_feeds(raw)
     head = _read_entity(message, _end_of(_BEFORE_THE_HEADERS, message, 0))
     contents = _read_contents(_parts(message, head), inline_attachment_bytes)
-    html, text = contents.texts.get("text/html", ""), contents.texts.get("text/plain", "")
     return Email(
         subject=decode_subject(head.text("subject")),
         sender=_readable_sender(head.text("from")),
         date=head.text("date"),
-        body=html or text,
-        plain=text if html else "",
+        html=contents.texts.get("text/html", ""),
+        plain=contents.texts.get("text/plain", ""),
         message_id=head.text("message-id"),
         event_id=event_id,
         provider=provider,

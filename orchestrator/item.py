@@ -76,7 +76,7 @@ def email_item(email: Email, ids_kept_ms: int | None) -> Item:
             "message_id": email.message_id,
             "recipients": list(email.recipients),
             "body": email.body,
-            "plain": email.plain,
+            "plain": email.plain if email.is_html else "",
             "body_preview": email.text[:BODY_PREVIEW_CHARS],
             "links": list(email.links),
             "attachments": [_described(attachment) for attachment in email.attachments],

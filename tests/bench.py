@@ -107,7 +107,7 @@ def new_claim() -> Claim:
         subject=f"Report {number} of the week",
         sender=f"Sender {number} <sender{number}@example.org>",
         date=f"2026-11-{day:02}T09:00:{second:02}.000Z",
-        body=f"<p>The text of email {number}.</p>",
+        html=f"<p>The text of email {number}.</p>",
         message_id=f"<{number}.bench@mail.example.org>",
     )
     names = own_names(mail, ids_kept_ms=None)

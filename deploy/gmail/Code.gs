@@ -130,7 +130,7 @@ function payloadOf_(message) {
     subject: message.getSubject(),
     sender: message.getFrom(),
     date: dateOf_(message),
-    body: message.getBody(),
+    html: message.getBody(),
     plain: message.getPlainBody(),
     message_id: message.getHeader('Message-ID') || message.getHeader('Message-Id'),
     recipient: message.getTo(),

@@ -20,7 +20,7 @@ from routes.providers.base import (
     text_field,
 )
 from routes.providers.basic import BasicAuthProvider
-from routes.providers.fields import addresses, body_and_plain, header, header_pairs, objects, scores, text_of, thread_of
+from routes.providers.fields import addresses, header, header_pairs, objects, scores, text_of, thread_of
 
 
 class Brevo(BasicAuthProvider):
@@ -34,13 +34,12 @@ class Brevo(BasicAuthProvider):
 
     def _email(self, item: dict[str, Any]) -> Email:
         headers = header_pairs(item.get("Headers"))
-        body, plain = body_and_plain(text_field(item, "RawHtmlBody"), text_field(item, "RawTextBody"))
         return Email(
             subject=text_field(item, "Subject"),
             sender=header(headers, "From") or _written(item.get("From")),
             date=text_field(item, "SentAtDate") or header(headers, "Date"),
-            body=body,
-            plain=plain,
+            html=text_field(item, "RawHtmlBody"),
+            plain=text_field(item, "RawTextBody"),
             message_id=text_field(item, "MessageId") or header(headers, "Message-ID"),
             event_id=self.own_id(_first_text(item.get("Uuid"))),
             provider=self.name,

@@ -14,7 +14,6 @@ from routes.providers.fields import (
     File,
     addresses,
     attachments_of,
-    body_and_plain,
     from_base64,
     header,
     header_pairs,
@@ -32,13 +31,12 @@ class Cloudmailin(OneEmailAsJson):
     def _email(self, document: dict[str, Any]) -> Email:
         headers = header_pairs(document.get("headers"))
         envelope = object_of(document, "envelope")
-        body, plain = body_and_plain(text_field(document, "html"), text_field(document, "plain"))
         return Email(
             subject=header(headers, "Subject"),
             sender=header(headers, "From"),
             date=header(headers, "Date"),
-            body=body,
-            plain=plain,
+            html=text_field(document, "html"),
+            plain=text_field(document, "plain"),
             message_id=header(headers, "Message-ID"),
             provider=self.name,
             recipients=addresses(

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from deduplication.body import looks_like_html
 from deduplication.email import Attachment, addresses_in
 from deduplication.mime import EXTRA_HEADERS, MAX_HEADER_BYTES
 
@@ -77,9 +78,18 @@ def _flat(given: Iterable[Any]) -> Iterator[str]:
             yield from _texts(list(each))
 
 
-def body_and_plain(html: str, text: str) -> tuple[str, str]:
-    """What a reader sees is the HTML where there is any; the text then stands beside it."""
-    return (html, text) if html.strip() else (text, "")
+BODY_TYPES = ("html", "text")
+
+
+def html_and_plain(html: str, plain: str, body: str, body_type: str = "") -> tuple[str, str]:
+    """Where one ``body`` may be either. Said by nobody, it is HTML beside a text, and else if it looks like it.
+
+    What is word for word the text beside it is that text: scripts put it into both fields.
+    """
+    is_html = body_type == "html" or (not body_type and (bool(plain.strip()) or looks_like_html(body)))
+    html, plain = (html or body, plain) if is_html else (html, plain or body)
+    html_lines, plain_lines = (text.replace("\r\n", "\n").strip() for text in (html, plain))
+    return ("" if html_lines == plain_lines else html), plain
 
 
 def scores(given: Mapping[str, Any]) -> dict[str, str]:

@@ -1,4 +1,7 @@
-"""Gmail, pushed by an Apps Script of the user's own: JSON {subject, sender, date, body} and whatever else it sends."""
+"""Gmail, pushed by an Apps Script of the user's own: JSON {subject, sender, date, body} and whatever else it sends.
+
+The body is best sent as ``html`` and ``plain``, or either; for one ``body``, ``body_type`` says which of the two it is.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,10 @@ from typing import Any
 from deduplication.email import Email, address_of
 from routes.auth import require_bearer
 from routes.providers.base import BEARER, InvalidPayload, Parsed, Provider, ProviderRequest, json_object, text_field
-from routes.providers.fields import addresses, body_and_plain, text_of
+from routes.providers.fields import BODY_TYPES, addresses, html_and_plain, text_of
 from routes.providers.options import NoOptions
 
-FIELDS = ("subject", "sender", "date", "body", "plain", "recipient", "to")
+FIELDS = ("subject", "sender", "date", "html", "plain", "body", "body_type", "recipient", "to")
 
 
 class Gmail(Provider[NoOptions]):
@@ -31,12 +34,17 @@ def parse(document: dict[str, Any], provider: str = "gmail") -> Email:
     sender = text_field(document, "sender")
     if not address_of(sender):
         raise InvalidPayload("sender takes an email address, such as Name <name@example.org>", field="sender")
-    body, plain = body_and_plain(text_field(document, "body"), text_of(document, "plain"))
+    body_type = text_field(document, "body_type")
+    if body_type not in ("", *BODY_TYPES):
+        raise InvalidPayload(f"body_type takes {' or '.join(BODY_TYPES)}", field="body_type")
+    html, plain = html_and_plain(
+        text_field(document, "html"), text_of(document, "plain"), text_field(document, "body"), body_type
+    )
     return Email(
         subject=text_field(document, "subject"),
         sender=sender,
         date=text_field(document, "date"),
-        body=body,
+        html=html,
         plain=plain,
         message_id=text_of(document, "message_id"),
         provider=provider,

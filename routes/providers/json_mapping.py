@@ -24,10 +24,10 @@ from routes.providers.base import (
     each,
     json_value,
 )
-from routes.providers.fields import addresses, body_and_plain
+from routes.providers.fields import addresses, html_and_plain
 from routes.providers.options import NoOptions, as_list
 
-PARTS = ("subject", "sender", "date", "body", "plain", "message_id", "event_id", "recipient")
+PARTS = ("subject", "sender", "date", "html", "plain", "body", "message_id", "event_id", "recipient")
 MOST = 1000
 _Secrets = Annotated[tuple[str, ...], BeforeValidator(as_list), Field(repr=False)]
 
@@ -90,12 +90,12 @@ class JsonMapping(Provider[JsonOptions]):
         if not address_of(sender):
             path = self._path("sender")
             raise InvalidPayload(f"{path} takes an email address, such as Name <name@example.org>", field=path)
-        body, plain = body_and_plain(self._text(document, "body"), self._text(document, "plain"))
+        html, plain = html_and_plain(*(self._text(document, part) for part in ("html", "plain", "body")))
         return Email(
             subject=self._text(document, "subject"),
             sender=sender,
             date=self._text(document, "date"),
-            body=body,
+            html=html,
             plain=plain,
             message_id=self._text(document, "message_id"),
             event_id=self.own_id(self._text(document, "event_id")),

@@ -19,7 +19,6 @@ from routes.providers.fields import (
     HeaderPairs,
     addresses,
     attachments_of,
-    body_and_plain,
     header,
     header_pairs,
     headers_named,
@@ -70,14 +69,13 @@ class Mailgun(Provider[MailgunOptions]):
 
     def _parsed(self, form: Form) -> Email:
         headers = _headers(form)
-        body, plain = body_and_plain(form.text("body-html"), form.text("body-plain"))
         files = (File(each.name, each.content_type, each.content) for each in form.uploads)
         return Email(
             subject=header(headers, "Subject") or form.text("subject"),
             sender=header(headers, "From") or form.text("from"),
             date=header(headers, "Date"),
-            body=body,
-            plain=plain,
+            html=form.text("body-html"),
+            plain=form.text("body-plain"),
             message_id=header(headers, "Message-Id"),
             provider=self.name,
             recipients=addresses(form.text("recipient"), header(headers, "To"), header(headers, "Cc")),

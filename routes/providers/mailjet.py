@@ -13,7 +13,6 @@ from routes.providers.fields import (
     File,
     addresses,
     attachments_of,
-    body_and_plain,
     from_base64,
     header,
     header_pairs,
@@ -31,13 +30,12 @@ class Mailjet(OneEmailAsJson):
 
     def _email(self, document: dict[str, Any]) -> Email:
         headers = header_pairs(document.get("Headers"))
-        body, plain = body_and_plain(text_field(document, "Html-part"), text_field(document, "Text-part"))
         return Email(
             subject=text_field(document, "Subject"),
             sender=text_field(document, "From"),
             date=header(headers, "Date") or text_field(document, "Date"),
-            body=body,
-            plain=plain,
+            html=text_field(document, "Html-part"),
+            plain=text_field(document, "Text-part"),
             message_id=header(headers, "Message-ID"),
             provider=self.name,
             recipients=addresses(document.get("Recipient"), header(headers, "To"), header(headers, "Cc")),

@@ -11,7 +11,6 @@ from routes.providers.fields import (
     File,
     addresses,
     attachments_of,
-    body_and_plain,
     from_base64,
     header,
     header_pairs,
@@ -29,13 +28,12 @@ class Postmark(OneEmailAsJson):
 
     def _email(self, document: dict[str, Any]) -> Email:
         headers = header_pairs(document.get("Headers"))
-        body, plain = body_and_plain(text_field(document, "HtmlBody"), text_field(document, "TextBody"))
         return Email(
             subject=text_field(document, "Subject"),
             sender=text_field(document, "From"),
             date=text_field(document, "Date"),
-            body=body,
-            plain=plain,
+            html=text_field(document, "HtmlBody"),
+            plain=text_field(document, "TextBody"),
             message_id=header(headers, "Message-ID"),
             event_id=self.own_id(text_field(document, "MessageID")),
             provider=self.name,

@@ -24,7 +24,7 @@ from routes.providers.base import (
     sound,
     text_field,
 )
-from routes.providers.fields import addresses, body_and_plain, header, header_pairs, objects, text_of, thread_of
+from routes.providers.fields import addresses, header, header_pairs, objects, text_of, thread_of
 from routes.providers.options import MB, Options, Several
 from routes.providers.proofs import require_standard_webhook, webhook_key
 
@@ -86,13 +86,12 @@ class Resend(Provider[ResendOptions]):
     def _email(self, data: dict[str, Any], email_id: str) -> Email:
         """``created_at`` is when Resend got it, not the email's date, so it is no date of ours."""
         headers = header_pairs(data.get("headers"))
-        body, plain = body_and_plain(text_field(data, "html"), text_field(data, "text"))
         return Email(
             subject=text_field(data, "subject"),
             sender=header(headers, "From") or text_field(data, "from"),
             date=header(headers, "Date"),
-            body=body,
-            plain=plain,
+            html=text_field(data, "html"),
+            plain=text_field(data, "text"),
             message_id=text_field(data, "message_id"),
             event_id=self.own_id(email_id),
             provider=self.name,

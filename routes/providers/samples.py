@@ -149,7 +149,8 @@ def _gmail(provider: Gmail, letter: Letter, _: datetime) -> Rendered:
         "subject": letter.subject,
         "sender": letter.sender,
         "date": letter.date,
-        "body": letter.html or letter.text,
+        "html": letter.html,
+        "plain": letter.text,
         "message_id": letter.message_id,
         "recipient": letter.to,
     }
@@ -167,6 +168,7 @@ def _json(provider: JsonMapping, letter: Letter, _: datetime) -> Rendered:
         "subject": letter.subject,
         "sender": letter.sender,
         "date": letter.date,
+        "html": letter.html,
         "body": letter.html,
         "plain": letter.text,
         "message_id": letter.message_id,

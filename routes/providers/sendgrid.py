@@ -25,7 +25,7 @@ from routes.providers.base import (
     parse_json,
     sound,
 )
-from routes.providers.fields import File, addresses, attachments_of, body_and_plain, scores, text_of
+from routes.providers.fields import File, addresses, attachments_of, scores, text_of
 from routes.providers.forms import Form, Upload
 from routes.providers.options import Options, as_list
 from routes.providers.proofs import ecdsa_key, require_ecdsa
@@ -95,15 +95,14 @@ class Sendgrid(Provider[SendgridOptions]):
         subject, sender, html, text = (
             _decoded(form.first(field), text_of(charsets, field)) for field in ("subject", "from", "html", "text")
         )
-        body, plain = body_and_plain(html, text)
         from_headers = parse_mime(form.first("headers").strip() + b"\r\n\r\n", recipients=_recipients(form))
         return replace(
             from_headers,
             provider=self.name,
             subject=from_headers.subject or subject,
             sender=from_headers.sender or sender,
-            body=body,
-            plain=plain,
+            html=html,
+            plain=text,
             attachments=attachments_of(_files(form), self.options.inline_attachment_bytes),
         )
 

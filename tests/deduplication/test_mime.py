@@ -97,7 +97,7 @@ def test_a_simple_message_is_read() -> None:
         subject="Weekly report",
         sender="Ada Lovelace <Ada@Example.org>",
         date="Wed, 11 Oct 2017 18:31:04 -0700",
-        body="The engine runs.\r\nAda",
+        plain="The engine runs.\r\nAda",
         message_id="<41@example.org>",
         provider="mime",
         recipients=("charles@example.com",),
@@ -277,7 +277,7 @@ def test_an_email_has_the_same_id_raw_and_as_another_provider_decoded_it() -> No
         subject="Réunion du 15",
         sender='"Jörg" <j@example.org>',
         date="2017-10-12T01:31:04.000Z",
-        body="<div>À bientôt</div>",
+        html="<div>À bientôt</div>",
     )
     assert compute_canonical_id(read) == compute_canonical_id(pushed)
     assert compute_fingerprint(read) == compute_fingerprint(pushed)
@@ -434,36 +434,36 @@ PLAIN, HTML = "Content-Type: text/plain\r\n\r\nBonjour", "Content-Type: text/htm
 
 
 @pytest.mark.parametrize(
-    ("message", "body", "plain"),
+    ("message", "html", "plain"),
     [
         (parts(PLAIN, HTML, kind="alternative"), "<p>Bonjour</p>", "Bonjour"),
         (parts(HTML, PLAIN, kind="alternative"), "<p>Bonjour</p>", "Bonjour"),
         (parts(HTML), "<p>Bonjour</p>", ""),
-        (parts(PLAIN), "Bonjour", ""),
-        (parts("\r\nBonjour"), "Bonjour", ""),
-        (parts(PLAIN, "Content-Type: text/html\r\n\r\n \r\n"), "Bonjour", ""),
-        (parts("Content-Type: text/plain\r\n\r\n", PLAIN), "Bonjour", ""),
-        (parts("Content-Type: text/plain\r\nContent-Disposition: attachment\r\n\r\nfile", PLAIN), "Bonjour", ""),
-        (parts("Content-Type: text/html; name=a.html\r\n\r\n<p>file</p>", PLAIN), "Bonjour", ""),
-        (parts("Content-Type: message/rfc822\r\n\r\nSubject: x\r\n\r\nforwarded", PLAIN), "Bonjour", ""),
-        (parts(PLAIN, closed=False), "Bonjour", ""),
-        (parts(PLAIN, boundary="a:b"), "Bonjour", ""),
-        (parts(PLAIN, boundary="a--"), "Bonjour", ""),
-        (parts("Content-Type: image/png", PLAIN, boundary="a:b"), "Bonjour", ""),
-        (parts(PLAIN).replace(b"boundary=x", b'boundary="x "').replace(b"--x\r", b"--x \r"), "Bonjour", ""),
-        (parts("Content-Type: multipart/mixed; boundary=absent\r\n\r\nBonjour", "a"), "Bonjour", ""),
-        (parts("", PLAIN), "Bonjour", ""),
-        (parts(PLAIN).replace(b"\r\n", b"\n"), "Bonjour", ""),
-        (parts(PLAIN).replace(b"\r\n", b"\r"), "Bonjour", ""),
-        (parts(PLAIN).replace(b"\r\n", b"\r\r\n"), "Bonjour\r", ""),
-        (parts(PLAIN).replace(b"--x\r", b"--x \t\r"), "Bonjour", ""),
-        (parts(PLAIN).replace(b"Bonjour", b"Bonjour\r\n--xy\r\n--"), "Bonjour\r\n--xy\r\n--", ""),
+        (parts(PLAIN), "", "Bonjour"),
+        (parts("\r\nBonjour"), "", "Bonjour"),
+        (parts(PLAIN, "Content-Type: text/html\r\n\r\n \r\n"), "", "Bonjour"),
+        (parts("Content-Type: text/plain\r\n\r\n", PLAIN), "", "Bonjour"),
+        (parts("Content-Type: text/plain\r\nContent-Disposition: attachment\r\n\r\nfile", PLAIN), "", "Bonjour"),
+        (parts("Content-Type: text/html; name=a.html\r\n\r\n<p>file</p>", PLAIN), "", "Bonjour"),
+        (parts("Content-Type: message/rfc822\r\n\r\nSubject: x\r\n\r\nforwarded", PLAIN), "", "Bonjour"),
+        (parts(PLAIN, closed=False), "", "Bonjour"),
+        (parts(PLAIN, boundary="a:b"), "", "Bonjour"),
+        (parts(PLAIN, boundary="a--"), "", "Bonjour"),
+        (parts("Content-Type: image/png", PLAIN, boundary="a:b"), "", "Bonjour"),
+        (parts(PLAIN).replace(b"boundary=x", b'boundary="x "').replace(b"--x\r", b"--x \r"), "", "Bonjour"),
+        (parts("Content-Type: multipart/mixed; boundary=absent\r\n\r\nBonjour", "a"), "", "Bonjour"),
+        (parts("", PLAIN), "", "Bonjour"),
+        (parts(PLAIN).replace(b"\r\n", b"\n"), "", "Bonjour"),
+        (parts(PLAIN).replace(b"\r\n", b"\r"), "", "Bonjour"),
+        (parts(PLAIN).replace(b"\r\n", b"\r\r\n"), "", "Bonjour\r"),
+        (parts(PLAIN).replace(b"--x\r", b"--x \t\r"), "", "Bonjour"),
+        (parts(PLAIN).replace(b"Bonjour", b"Bonjour\r\n--xy\r\n--"), "", "Bonjour\r\n--xy\r\n--"),
         (parts("Content-Type: text/plain"), "", ""),
     ],
 )
-def test_the_body_is_found_among_the_parts(message: bytes, body: str, plain: str) -> None:
+def test_the_body_is_found_among_the_parts(message: bytes, html: str, plain: str) -> None:
     read = parse_mime(message)
-    assert (read.body, read.plain) == (body, plain)
+    assert (read.html, read.plain) == (html, plain)
 
 
 def test_what_is_not_the_body_is_listed_however_it_came() -> None:

@@ -146,7 +146,7 @@ def test_every_message_of_a_thread_is_pushed_as_the_ingress_takes_it() -> None:
         "subject": "Réunion du 15",
         "sender": "Ada Lovelace <Ada@Example.org>",
         "date": "2026-11-16T09:00:00.000Z",
-        "body": "<p>Bonjour 1</p>",
+        "html": "<p>Bonjour 1</p>",
         "plain": "Bonjour 1",
         "message_id": "<1@example.org>",
         "recipient": "Charles <charles@example.com>, desk@example.com",

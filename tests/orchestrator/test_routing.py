@@ -20,7 +20,7 @@ SHIPPED = Router((UNSUBSCRIBE, EVERYTHING_ELSE), DEFAULTS)
 
 
 def item(subject: str = "", body: str = "") -> Item:
-    return email_item(Email(subject=subject, body=body), None)
+    return email_item(Email(subject=subject, plain=body), None)
 
 
 def item_with(**fields: tuple[str, ...]) -> Item:
@@ -144,7 +144,7 @@ EMAIL = email_item(
     Email(
         subject="Été à Paris",
         sender="Ada <Ada@Example.org>",
-        body="<p>Prix : 12 €<br>Merci</p>",
+        html="<p>Prix : 12 €<br>Merci</p>",
         provider="gmail",
         recipients=("sales@ours.example", "Help@ours.example"),
     ),

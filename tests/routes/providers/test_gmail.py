@@ -71,9 +71,44 @@ class TestGmail(TokenContract):
         assert email.recipients == ("inbox@in.example.com", "bob@example.org", "carla@example.org", "dan@example.org")
         assert email.extra == {"message_id": LETTER.message_id, "snippet": "Voi"}
 
-    def test_a_text_alone_is_the_body(self) -> None:
-        email = email_in(provider_of("", "gmail"), json_with(self.request(self.settings), body=None, plain="Voilà"))
-        assert (email.body, email.plain) == ("Voilà", "")
+    @pytest.mark.parametrize(
+        ("sent", "html", "plain"),
+        [
+            ({"html": "<p>Voilà</p>", "plain": "Voilà"}, "<p>Voilà</p>", "Voilà"),
+            ({"html": "Fish &amp; chips"}, "Fish &amp; chips", ""),
+            ({"plain": "<p>Voilà</p>"}, "", "<p>Voilà</p>"),
+            ({"body": "Voilà &amp; tout", "body_type": "html"}, "Voilà &amp; tout", ""),
+            ({"body": "<p>Voilà</p>", "body_type": "text"}, "", "<p>Voilà</p>"),
+            ({"body": "<p>Voilà</p>"}, "<p>Voilà</p>", ""),
+            ({"body": "Host &lt;web1&gt; is down", "plain": "Host <web1> is down"}, "Host &lt;web1&gt; is down", None),
+            ({"body": "Host <web1> is down"}, "", "Host <web1> is down"),
+            ({"body": "a<b or x>1"}, "", "a<b or x>1"),
+            ({"body": "The <style> element", "plain": ""}, "", "The <style> element"),
+            ({"body": "Host <web1>\r\nis down\r\n", "plain": "Host <web1>\nis down"}, "", "Host <web1>\nis down"),
+            ({"html": "Host <web1> is down", "plain": "Host <web1> is down"}, "", "Host <web1> is down"),
+            ({"html": "<p>Voilà</p>", "body": "another"}, "<p>Voilà</p>", "another"),
+        ],
+    )
+    def test_what_the_script_says_of_the_body_counts_and_what_it_does_not_say_loses_no_text(
+        self, sent: dict[str, str], html: str, plain: str | None
+    ) -> None:
+        nothing = dict.fromkeys(("html", "plain", "body"))
+        email = email_in(provider_of("", "gmail"), json_with(self.request(self.settings), **(nothing | sent)))
+        assert (email.html, email.plain) == (html, sent["plain"] if plain is None else plain)
+
+    def test_a_type_of_body_that_there_is_not_is_refused(self, open_door: OpenDoor) -> None:
+        answer = open_door().post(json_with(self.request(self.settings), body="x", body_type="markdown"))
+        assert answer.status_code == 400
+        assert answer.get_json()["error"] == "body_type takes html or text"
+        assert answer.get_json()["field"] == "body_type"
+
+    def test_two_texts_that_differ_in_what_may_be_a_tag_are_two_emails(self, open_door: OpenDoor) -> None:
+        door = open_door()
+        nothing = dict.fromkeys(("html", "plain", "message_id"))
+        bodies = [f"Host <web{number}> is down" for number in (1, 2, 1)]
+        requests = [json_with(self.request(self.settings), **nothing, body=body) for body in bodies]
+        assert [door.status_of(each) for each in requests] == ["processed", "processed", "already_processed"]
+        assert [payload["body_preview"] for payload in door.delivered] == bodies[:2]
 
     def test_a_named_second_one_has_an_address_of_its_own(self, open_door: OpenDoor) -> None:
         door = open_door("[providers.gmail-of-ada]\ntype = 'gmail'")

@@ -1,0 +1,185 @@
+"""What a reader sees of a body, and what is in it beside the words."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deduplication.body import html_links, html_text, images_of, looks_like_html, plain_links, plain_text
+from deduplication.email import Email
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ("Bonjour  à\r\n\ttous", "Bonjour à tous"),
+        ("Host <web1> is down", "Host <web1> is down"),
+        ("a<b or x>1", "a<b or x>1"),
+        ("The <style> element\nhides <p>nothing</p> &amp; all", "The <style> element hides <p>nothing</p> &amp; all"),
+        ("1 < 2 and 3 > 2", "1 < 2 and 3 > 2"),
+        ("<ada@example.org> wrote:", "<ada@example.org> wrote:"),
+        ("Re\u0301union", "Réunion"),
+        ("", ""),
+    ],
+)
+def test_of_plain_text_a_reader_sees_all(body: str, text: str) -> None:
+    assert plain_text(body) == text
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ("Bonjour  à\r\n\ttous", "Bonjour à tous"),
+        ("Fish &amp; chips", "Fish & chips"),
+        ("<p>Bonjour&nbsp;<b>à</b> tous</p>", "Bonjour à tous"),
+        ("<p>un</p><p>deux</p>", "un deux"),
+        ("un<br>deux<br/>trois", "un deux trois"),
+        ("<table><tr><td>un</td><td>deux</td></tr></table>", "un deux"),
+        ("<p><b>Hel</b>lo, <i>you</i>!</p>", "Hello, you!"),
+        ("<p>Fish &amp; chips &lt;3 &eacute; &#233;</p>", "Fish & chips <3 é é"),
+        ("<html><head><title>no</title></head><body><style>p{}</style>Yes<script>no()</script></body></html>", "Yes"),
+        ("<html><body>un</body></html><html><head><title>no</title></head><body>deux</body></html>", "undeux"),
+        ("<p>seen<!-- not seen --></p>", "seen"),
+        ("<p title='a > b'>seen</p>", "seen"),
+        ("<P>CAPS</P>", "CAPS"),
+        ("<p>never closed", "never closed"),
+        ("1 < 2 and 3 > 2", "1 < 2 and 3 > 2"),
+        ("<p>Re\u0301union", "Réunion"),
+        ("<p></p>", ""),
+        ("<img src='https://a.example/x.png'>", ""),
+        ("", ""),
+    ],
+)
+def test_of_html_a_reader_sees_the_text(body: str, text: str) -> None:
+    assert html_text(body) == text
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "<p>Bonjour</p>",
+        "un<br>deux",
+        "un<BR/>deux",
+        "See <a href='https://a.example'>here</a>",
+        "<!DOCTYPE html><p>Bonjour",
+        "\n<html lang=fr><body>Bonjour",
+        "<div><style>p {}</style>Bonjour</div>",
+        "<p>Host <web1> is down</p>",
+        "<img src='cid:x'>",
+    ],
+)
+def test_a_body_of_closed_elements_looks_like_html(body: str) -> None:
+    assert looks_like_html(body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "",
+        "Bonjour",
+        "Host <web1> is down",
+        "a<b or x>1",
+        "<ada@example.org> wrote:",
+        "<https://a.example/x>",
+        "The <p> element",
+        "In a <style> the <br> does nothing",
+        "<script> and <b>bold</b>",
+        "List<String> list = new ArrayList<>();",
+        "<host>web1</host>",
+        "<strong1>web1</strong1>",
+    ],
+)
+def test_a_text_that_holds_what_may_be_a_tag_does_not_look_like_html(body: str) -> None:
+    assert not looks_like_html(body)
+
+
+def test_a_huge_html_body_reads_like_a_small_one() -> None:
+    row = (
+        "<tr><td>Fish &amp; <b>ch</b>ips</td><td><a href='https://a.example/?x=1&amp;y=2'>link</a>"
+        '<img alt="" src="https://a.example/i.png?x=1&amp;y=2"></td></tr>'
+    )
+    body = f"<head><style>p {{}}</style><title>no</title></head><table>{row * 3000}</table><script>no</script>"
+    assert html_text(body) == " ".join(["Fish & chips link"] * 3000)
+    assert html_links(body) == ("https://a.example/?x=1&y=2",)
+    assert images_of(body) == ("https://a.example/i.png?x=1&y=2",)
+
+
+@pytest.mark.timeout(5)
+@pytest.mark.parametrize(
+    "body", ["<div>" * 60_000 + "deep", "<script>" * 60_000, "<a href=" * 60_000 + ">", "<img src='" * 60_000]
+)
+def test_tags_within_tags_within_tags_do_not_keep_the_service_busy(body: str) -> None:
+    email = Email(html=body)
+    assert len(email.text) <= 2 * len(body)
+    assert (email.links, email.images) == ((), ())
+    assert not looks_like_html("x" + body)
+
+
+@pytest.mark.parametrize(
+    ("body", "links"),
+    [
+        ("see https://a.example/x.", ("https://a.example/x",)),
+        ("(https://a.example/x), https://b.example/y!", ("https://a.example/x", "https://b.example/y")),
+        ("[https://a.example/x] «https://b.example/y»", ("https://a.example/x", "https://b.example/y")),
+        ("https://fr.example/wiki/Lot_(jeu)", ("https://fr.example/wiki/Lot_(jeu)",)),
+        ("<https://a.example/x>", ("https://a.example/x",)),
+        ("https://a.example/x https://a.example/x", ("https://a.example/x",)),
+        ("https://a.example/?u=https://b.example", ("https://a.example/?u=https://b.example",)),
+        ("<host> https://a.example/?x=1&amp;y=2", ("https://a.example/?x=1&amp;y=2",)),
+        ("https:// and https://.", ()),
+        ("ftp://a.example", ()),
+        ("", ()),
+    ],
+)
+def test_links_are_found_once_each_and_without_the_sentence_around_them(body: str, links: tuple[str, ...]) -> None:
+    assert plain_links(body) == links
+
+
+@pytest.mark.parametrize(
+    ("body", "links"),
+    [
+        ("see https://a.example/x.", ("https://a.example/x",)),
+        ("<a href='https://a.example/?x=1&amp;y=2'>here</a>", ("https://a.example/?x=1&y=2",)),
+        ("<a href='https://a.example/x'>https://a.example/x</a>", ("https://a.example/x",)),
+        ("<p>https://b.example/?x=1&amp;y=2</p>", ("https://b.example/?x=1&y=2",)),
+        ("<a href='https://a.example'>a</a> https://b.example", ("https://a.example", "https://b.example")),
+        ("<a href='mailto:ada@example.org'>m</a> <a href='#top'>t</a> <a href>n</a>", ()),
+        ("", ()),
+    ],
+)
+def test_links_of_html_are_its_targets_and_those_written_in_it(body: str, links: tuple[str, ...]) -> None:
+    assert html_links(body) == links
+
+
+@pytest.mark.parametrize(
+    ("body", "images"),
+    [
+        ("<img src='https://a.example/x.png'><IMG SRC=cid:logo@a>", ("https://a.example/x.png", "cid:logo@a")),
+        ("<img src=' https://a.example/?x=1&amp;y=2 '>", ("https://a.example/?x=1&y=2",)),
+        ("<img src='cid:b'><img src='cid:a'><img src='cid:b'>", ("cid:b", "cid:a")),
+        ("<img src='/x.png'><img src='?view=att'><img src=''><img src><img><img src='javascript:x'>", ()),
+        ("&lt;img src='cid:a'&gt; <!-- <img src='cid:b'> -->", ()),
+    ],
+)
+def test_images_are_those_on_the_web_and_in_the_email(body: str, images: tuple[str, ...]) -> None:
+    assert images_of(body) == images
+
+
+def test_an_image_within_the_html_is_named_by_its_digest() -> None:
+    body = "<img src='data:image/png;base64,{}'>"
+    one, again, two = (images_of(body.format(content)) for content in ("aGVs\r\nbG8=", "aGVsbG8=", "aGVsbG9v"))
+    assert one == again != two
+    assert one[0].startswith("data:sha256,") and len(one[0]) == 76
+
+
+@pytest.mark.timeout(10)
+def test_a_link_that_ends_in_a_thousand_brackets_is_trimmed_in_no_time() -> None:
+    assert plain_links("https://a.example/x" + ")." * 200_000) == ("https://a.example/x",)
+
+
+@given(st.text(alphabet="<>/ab!-'\"= \n&;pstylecrimg:hdi", max_size=80))
+def test_whatever_a_body_holds_it_is_read(body: str) -> None:
+    for part in (plain_text(body), html_text(body), *html_links(body), *images_of(body)):
+        part.encode()
+    looks_like_html(body)
