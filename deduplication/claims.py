@@ -89,7 +89,7 @@ class Name:
 class Claim:
     """A claim on all names of one item; it is also the handle by which its owner settles it.
 
-    ``fingerprint`` (a Fingerprint, written out) tells apart different items that share an own name; empty means unknown.
+    ``fingerprint`` (a Fingerprint, written out; empty means unknown) tells apart items that share an own name.
     ``related`` names are not claimed here, but go with the item when it is forgotten.
     """
 

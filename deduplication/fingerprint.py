@@ -22,7 +22,8 @@ class Fingerprint:
 
     ``text`` is what a reader sees, ``files`` the contents of the files, ``links`` where links lead and images lie.
     ``file_names`` are for doors that do not hand over the contents, and ``file_sizes`` are known at those alone: what
-    they count, the file or its Base64, can only be compared with their own.
+    they count, the file or its Base64, can only be compared with their own. ``ids`` is the Message-ID, or else the
+    event id, of an undated email: it sets it apart from other undated ones, not from its own dated form.
     """
 
     text: str | None = None
@@ -30,9 +31,10 @@ class Fingerprint:
     file_names: str | None = None
     file_sizes: str | None = None
     links: str | None = None
+    ids: str | None = None
 
     def __str__(self) -> str:
-        """``text.files.file_names.file_sizes.links``, with "-" for what is unknown; empty where all of it is."""
+        """``text.files.file_names.file_sizes.links.ids``, with "-" for what is unknown; empty where all of it is."""
         parts = astuple(self)
         return ".".join(part or _UNKNOWN for part in parts) if any(parts) else ""
 
@@ -67,12 +69,5 @@ def conflicts(one: Fingerprint, other: Fingerprint) -> bool:
 
 
 def agree(one: Fingerprint, other: Fingerprint) -> bool:
-    """Whether they say the same, and enough to be sure of it: text and files are known to both.
-
-    Links may be unknown: they are where there is no HTML, and then the text is all that a reader sees.
-    """
-    return is_sure(one) and is_sure(other) and not conflicts(one, other)
-
-
-def is_sure(fingerprint: Fingerprint) -> bool:
-    return fingerprint.text is not None and fingerprint.files is not None
+    """Whether they say the same in all they say, the text at least: enough where the name they share says nothing."""
+    return one.text is not None and one == other

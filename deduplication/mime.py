@@ -8,11 +8,9 @@ encoded word, the library tells, of values cut to size.
 
 from __future__ import annotations
 
-import base64
 import binascii
 import codecs
 import email.message
-import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -282,7 +280,8 @@ def _read_contents(parts: Iterable[tuple[_Entity, bytes]], inline_bytes: int) ->
         if kind and kind not in texts:
             texts[kind] = _decoded(content, entity.charset)
             continue
-        attachments.append(_attachment(entity, content, is_inline=len(content) <= inline_bytes > 0))
+        is_inline = len(content) <= inline_bytes > 0
+        attachments.append(Attachment.of(entity.file_name, entity.content_type, content, inline=is_inline))
         inline_bytes -= len(content) if attachments[-1].content is not None else 0
     return _Contents(texts, tuple(attachments))
 
@@ -291,16 +290,6 @@ def _kind_of_text(entity: _Entity) -> str:
     """Empty for an attachment."""
     kind = "text/plain" if entity.content_type.startswith("multipart/") else entity.content_type
     return kind if kind in ("text/plain", "text/html") and not entity.is_attachment else ""
-
-
-def _attachment(entity: _Entity, content: bytes, *, is_inline: bool) -> Attachment:
-    return Attachment(
-        name=entity.file_name,
-        content_type=entity.content_type,
-        size_bytes=len(content),
-        sha256=hashlib.sha256(content).hexdigest(),
-        content=base64.b64encode(content).decode() if is_inline else None,
-    )
 
 
 def _base64_decoded(content: bytes) -> bytes:

@@ -86,7 +86,7 @@ def generate_subject_group_id(
     patterns: Sequence[SubjectPattern] = DEFAULT_PATTERNS,
     mode: GroupMode = GroupMode.PATTERNS,
 ) -> str | None:
-    """The group the subject belongs to, or None: an empty subject never groups with another, nor does "(no subject)"."""
+    """The group the subject belongs to, or None: an empty subject never groups, nor does "(no subject)"."""
     core = strip_leading_reply_prefixes(normalize_no_accents_lower_trim(decode_subject(subject)))
     words = _words(core)
     if not core or words in _NO_SUBJECT or mode is GroupMode.OFF:
@@ -115,8 +115,8 @@ _NO_SUBJECT = frozenset(
             "sem assunto", "geen onderwerp", "zonder onderwerp",
             "inget ämne", "ingen rubrik", "intet emne", "uden emne", "ingen emne", "uten emne", "ekkert efni",
             "ei aihetta", "ei otsikkoa", "teema puudub", "nav temata", "bez temata", "be temos",
-            "без темы", "нет темы", "тема отсутствует", "без теми", "без тема", "bez teme", "bez naslova", "без наслова",
-            "brak tematu", "bez tematu", "bez předmětu", "žádný předmět", "bez predmetu", "brez zadeve",
+            "без темы", "нет темы", "тема отсутствует", "без теми", "без тема", "без наслова", "bez teme",
+            "bez naslova", "brak tematu", "bez tematu", "bez předmětu", "žádný předmět", "bez predmetu", "brez zadeve",
             "nincs tárgy", "tárgy nélkül", "fără subiect", "niciun subiect",
             "konu yok", "konusuz", "χωρίς θέμα", "ללא נושא", "אין נושא", "بدون موضوع", "بلا موضوع", "لا يوجد موضوع",
             "件名なし", "件名無し", "無題", "无主题", "無主題", "没有主题", "無主旨", "沒有主旨", "제목 없음",

@@ -113,7 +113,7 @@ def new_claim() -> Claim:
     names = own_names(mail, ids_kept_ms=None)
     group = generate_subject_group_id(mail.subject, mode=GroupMode.ALL) or ""
     names.append(group_name(group, "2026-11", ttl_seconds=0))
-    return Claim(names[0].value, tuple(names), compute_fingerprint(mail), secrets.token_urlsafe(16), 60_000)
+    return Claim(names[0].value, tuple(names), str(compute_fingerprint(mail)), secrets.token_urlsafe(16), 60_000)
 
 
 def settle(store: Store, claim: Claim) -> None:

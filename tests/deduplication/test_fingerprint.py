@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from deduplication.fingerprint import Fingerprint, agree, conflicts, digest, digest_of_all
 
 WHOLE = Fingerprint(text="t", files="c", file_names="n", links="l")
-PARTS = ["text", "files", "file_names", "file_sizes", "links"]
+COMPARED = ["text", "files", "file_names", "file_sizes", "links"]
 
 part = st.none() | st.sampled_from(["0", digest("a"), digest("b")])
-fingerprints = st.builds(Fingerprint, part, part, part, part, part)
+fingerprints = st.builds(Fingerprint, part, part, part, part, part, part)
 
 
 @pytest.mark.parametrize("name", ["text", "files", "links"])
@@ -23,12 +23,12 @@ def test_one_part_that_both_know_and_that_differs_is_enough(name: str) -> None:
     assert conflicts(WHOLE, replace(WHOLE, **{name: "other"}))
 
 
-@pytest.mark.parametrize("name", PARTS)
+@pytest.mark.parametrize("name", COMPARED)
 def test_nothing_there_is_not_the_same_as_something(name: str) -> None:
     assert conflicts(Fingerprint(**{name: digest("")}), Fingerprint(**{name: digest("a")}))
 
 
-@pytest.mark.parametrize("name", PARTS)
+@pytest.mark.parametrize("name", COMPARED)
 def test_what_one_side_does_not_know_speaks_against_nothing(name: str) -> None:
     assert not conflicts(Fingerprint(**{name: "a"}), Fingerprint())
 
@@ -47,17 +47,22 @@ def test_who_is_asked_first_does_not_matter_and_each_is_like_itself(one: Fingerp
     assert not (agree(one, other) and conflicts(one, other))
 
 
-def test_to_agree_both_must_know_text_and_files() -> None:
-    assert agree(WHOLE, replace(WHOLE, links=None, file_names=None))
-    assert not agree(WHOLE, replace(WHOLE, text=None))
-    assert not agree(replace(WHOLE, files=None), replace(WHOLE, files=None))
-    assert not agree(WHOLE, replace(WHOLE, links="other"))
-    assert not agree(Fingerprint(), Fingerprint())
+def test_to_agree_both_must_say_the_same_in_all_and_what_the_text_is() -> None:
+    assert agree(WHOLE, replace(WHOLE))
+    assert agree(Fingerprint(text="t"), Fingerprint(text="t"))
+    assert not agree(WHOLE, replace(WHOLE, links=None))
+    assert not agree(WHOLE, replace(WHOLE, ids="i"))
+    assert not agree(Fingerprint(files="c"), Fingerprint(files="c"))
+
+
+def test_the_ids_of_an_undated_email_do_not_tell_it_from_its_dated_form() -> None:
+    assert not conflicts(replace(WHOLE, ids="i"), WHOLE)
+    assert not conflicts(replace(WHOLE, ids="i"), replace(WHOLE, ids="j"))
 
 
 def test_it_is_written_part_by_part() -> None:
-    assert str(WHOLE) == "t.c.n.-.l"
-    assert str(Fingerprint(text=digest(""), files=digest_of_all([]))) == "0.0.-.-.-"
+    assert str(WHOLE) == "t.c.n.-.l.-"
+    assert str(Fingerprint(text=digest(""), files=digest_of_all([]))) == "0.0.-.-.-.-"
     assert str(Fingerprint()) == ""
 
 

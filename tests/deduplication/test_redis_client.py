@@ -205,7 +205,9 @@ def test_the_service_sees_the_email_ids_of_a_script(real: redis.Redis) -> None:
     assert verdict == Duplicate(Gate.IDENTITY, EMAIL.label, original=None, first_seen_ms=None)
 
 
-@pytest.mark.parametrize(("fingerprint", "again"), [("", Claimed), ("t.-.n.s.l", Claimed), ("t.0.0.-.0", Duplicate)])
+@pytest.mark.parametrize(
+    ("fingerprint", "again"), [("", Claimed), ("-.-.n.s.-.i", Claimed), ("t.0.0.-.0.i", Duplicate)]
+)
 def test_an_undated_id_of_a_script_stops_nothing_and_hides_nothing_of_the_service(
     real: redis.Redis, fingerprint: str, again: type
 ) -> None:

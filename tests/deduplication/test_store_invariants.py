@@ -37,14 +37,14 @@ FINGERPRINTS = st.sampled_from(
     [
         "",
         "t1",  # as it was written before there were parts
-        "t1.c1.n1.-.l1",
-        "t1.c1.n2.-.-",  # the same files by other names
-        "t1.c2.n1.-.l1",
-        "t1.-.n1.s1.l1",
-        "t1.-.n1.s2.-",
-        "t2.0.0.0.0",
-        "-.-.n1.s1.-",
-        "-.c2.-.-.-",
+        "t1.c1.n1.-.l1.-",
+        "t1.c1.n2.-.-.-",  # the same files by other names
+        "t1.c2.n1.-.l1.-",
+        "t1.-.n1.s1.l1.-",
+        "t1.-.n1.s2.-.-",
+        "t2.0.0.0.0.-",
+        "-.-.n1.s1.-.-",
+        "-.c2.-.-.-.-",
     ]
 )
 
@@ -76,7 +76,7 @@ class Invariants(RuleBasedStateMachine):
         return answers["memory"]
 
     def comparable(self, answer: Any, claim: Any) -> Any:
-        """Without the milliseconds, which differ from store to store; and so does which of several originals is older."""
+        """Without what differs from store to store: milliseconds, and so which of several originals is older."""
         if isinstance(answer, Duplicate):
             met = self.model.met(claim, Name.from_label(answer.name))
             originals = sum(mark.done_until > self.model.now for mark in met)

@@ -67,9 +67,10 @@ def test_an_empty_subject_has_no_group(subject: str) -> None:
 @pytest.mark.parametrize(
     "subject",
     [
-        "(no subject)", "No Subject", "Re: (no subject)", "[no subject]", "<no subject>", "(sans objet)", "Tr: sans objet",
-        "(kein Betreff)", "(Sin asunto)", "(nessun oggetto)", "(sem assunto)", "(geen onderwerp)", "(inget ämne)",
-        "(без темы)", "(brak tematu)", "(件名なし)", "（无主题）", "(無主旨)", "(제목 없음)", "(بدون موضوع)",
+        "(no subject)", "No Subject", "Re: (no subject)", "[no subject]", "<no subject>", "(sans objet)",
+        "Tr: sans objet", "(kein Betreff)", "(Sin asunto)", "(nessun oggetto)", "(sem assunto)", "(geen onderwerp)",
+        "(inget ämne)", "(без темы)", "(brak tematu)", "(件名なし)", "（无主题）", "(無主旨)", "(제목 없음)",
+        "(بدون موضوع)",
     ],
 )  # fmt: skip
 def test_what_stands_for_a_missing_subject_has_no_group_in_any_mode(subject: str, mode: GroupMode) -> None:
@@ -95,8 +96,12 @@ _MIXES = st.lists(st.tuples(st.sampled_from(PREFIXES), st.sampled_from(COLONS), 
 @given(_MIXES, st.sampled_from(["Suite à votre email", "Lot 7", "中文", "🎉", "1:2"]))
 def test_any_mix_of_prefixes_leaves_the_group_as_it_is(mix: list[tuple[str, str, str]], core: str) -> None:
     prefixed = "".join("".join(prefix) for prefix in mix) + core
-    assert generate_subject_group_id(prefixed, mode=GroupMode.ALL) == generate_subject_group_id(core, mode=GroupMode.ALL)
-    assert generate_subject_group_id(prefixed.upper(), mode=GroupMode.ALL) == generate_subject_group_id(core, mode=GroupMode.ALL)
+    assert generate_subject_group_id(prefixed, mode=GroupMode.ALL) == generate_subject_group_id(
+        core, mode=GroupMode.ALL
+    )
+    assert generate_subject_group_id(prefixed.upper(), mode=GroupMode.ALL) == generate_subject_group_id(
+        core, mode=GroupMode.ALL
+    )
 
 
 @pytest.mark.parametrize(

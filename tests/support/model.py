@@ -20,14 +20,16 @@ class Mark:
 
 
 def is_same(name: Name, one: str, other: str) -> bool:
-    """Whether fingerprints stand for one item: no part that both know differs; of an undated id text and files are known.
+    """Whether fingerprints stand for one item: no part that both know differs; for an undated id all are equal.
 
-    text.files.names.sizes.links, "-" for unknown. Names are not asked where the files are known.
+    text.files.names.sizes.links.ids, "-" for unknown. Names are not asked where the files are known, and ids never.
     """
+    if name.scope == "undated":
+        return one == other and one[:1] not in ("", "-")
     ours, theirs = ((each if "." in each else f"{each or '-'}.-.-.-.-").split(".") for each in (one, other))
     both = [place for place in range(5) if "-" not in (ours[place], theirs[place])]
     differs = [place for place in both if ours[place] != theirs[place] and not (place == 2 and 1 in both)]
-    return not differs and (name.scope != "undated" or {0, 1} <= set(both))
+    return not differs
 
 
 @dataclass
