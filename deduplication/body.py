@@ -16,8 +16,8 @@ _IMAGE = re.compile(r"(https?://|cid:|data:)\S", re.IGNORECASE)
 _HIDDEN = re.compile(r"<(/?)(script|style|head|title)\b[^<>]*>", re.IGNORECASE)
 # Where one of these opens or closes, a reader sees a gap; other tags may stand inside a word.
 _GAP = re.compile(
-    r"(?=</?(?:address|article|aside|blockquote|br|center|dd|div|dl|dt|fieldset|figure|footer|form|h[1-6]|header|hr|img"
-    r"|li|main|nav|ol|option|p|pre|section|table|tbody|td|tfoot|th|thead|tr|ul)\b)",
+    r"(?=</?(?:address|article|aside|blockquote|body|br|center|dd|div|dl|dt|fieldset|figure|footer|form|h[1-6]|header|hr"
+    r"|html|img|li|main|nav|ol|option|p|pre|section|table|tbody|td|tfoot|th|thead|tr|ul)\b)",
     re.IGNORECASE,
 )
 _DOCUMENT = re.compile(r"\s*<(?:!doctype html|html|head|body)\b", re.IGNORECASE)

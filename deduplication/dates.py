@@ -6,29 +6,49 @@ import email.utils
 import re
 from datetime import UTC, datetime, timedelta, timezone
 
-_COMMENT = re.compile(r"\([^()]*\)")
-_FRACTION = re.compile(r"(?<=:\d\d)\.\d+")
-_OFFSET = re.compile(r"(?<=:\d\d) ?(?:GMT|UTC)? ?([+-])(\d\d?)(?::?(\d\d))?$", re.IGNORECASE)
-_HALF_DAY = re.compile(r"\b[ap]\.?m\b", re.IGNORECASE)
+_COMMENT = re.compile(r"\(([^()]*)\)")
 _EPOCH = re.compile(r"\d{10}(?:\d{3})?(?:\.\d+)?", re.ASCII)
-_JAVASCRIPT = re.compile(r"(\w{3}) (\w{3}) (\d{1,2}) (\d{4}) (\d\d:\d\d:\d\d) (?:GMT|UTC)([+-]\d{4})?")
-# Zone names that people's mail programs write and the standard library does not know. Hours from UTC.
+_CLOCK = re.compile(
+    r"(?<![\d:.])(?P<hour>\d{1,2})([:.])(?P<minute>\d\d)(?:\2(?P<second>\d\d)(?:[.,]\d+)?)?(?![\d:])"
+    r"(?: ?(?P<half>[ap])\.?m\b\.?)?",
+    re.IGNORECASE | re.ASCII,
+)
+_OFFSET = re.compile(r"([+-])(\d\d?)(?::?(\d\d))?(?!\d)", re.ASCII)
+_YEAR = re.compile(r"(?<![\d+-])\d{4}\b", re.ASCII)
+_YEAR_FIRST = re.compile(r"\b(\d{4})[/.-](\d\d?)[/.-](\d\d?)(?!\d)", re.ASCII)
+
+# Hours from UTC. Where a name has several meanings, the one that mail programs write it for.
 _ZONES = {
-    "WET": 0, "WEST": 1, "BST": 1, "IST": 5.5, "CET": 1, "MET": 1, "CEST": 2, "MEST": 2, "MESZ": 2, "MEZ": 1,
-    "EET": 2, "EEST": 3, "MSK": 3, "JST": 9, "KST": 9, "HKT": 8, "SGT": 8, "AWST": 8, "AEST": 10, "AEDT": 11,
-    "NZST": 12, "NZDT": 13, "AKST": -9, "AKDT": -8, "HST": -10,
+    "Z": 0, "UT": 0, "UTC": 0, "GMT": 0, "WET": 0, "WEST": 1, "BST": 1, "CET": 1, "MET": 1, "MEZ": 1, "CEST": 2,
+    "MEST": 2, "MESZ": 2, "MET DST": 2, "CET DST": 2, "EET": 2, "EEST": 3, "SAST": 2, "IDT": 3, "MSK": 3, "PKT": 5,
+    "IST": 5.5, "ICT": 7, "WIB": 7, "HKT": 8, "SGT": 8, "PHT": 8, "AWST": 8, "JST": 9, "KST": 9, "ACST": 9.5,
+    "AEST": 10, "ACDT": 10.5, "AEDT": 11, "NZST": 12, "NZDT": 13, "NST": -3.5, "NDT": -2.5, "AST": -4, "ADT": -3,
+    "EST": -5, "EDT": -4, "CST": -6, "CDT": -5, "MST": -7, "MDT": -6, "PST": -8, "PDT": -7, "AKST": -9, "AKDT": -8,
+    "HST": -10, "GREENWICH MEAN TIME": 0, "COORDINATED UNIVERSAL TIME": 0, "BRITISH SUMMER TIME": 1,
+}  # fmt: skip
+# As Windows and browsers call them, before "Standard Time" or, an hour later, "Daylight Time" or "Summer Time".
+_LONG_NAME = re.compile(r"(.+) (STANDARD|DAYLIGHT|SUMMER) TIME")
+_LONG_ZONES = {
+    "HAWAIIAN": -10, "HAWAII-ALEUTIAN": -10, "ALASKAN": -9, "ALASKA": -9, "PACIFIC": -8, "MOUNTAIN": -7,
+    "US MOUNTAIN": -7, "CENTRAL": -6, "CANADA CENTRAL": -6, "EASTERN": -5, "US EASTERN": -5, "SA PACIFIC": -5,
+    "ATLANTIC": -4, "NEWFOUNDLAND": -3.5, "E. SOUTH AMERICA": -3, "BRASILIA": -3, "GMT": 0, "GREENWICH": 0,
+    "WESTERN EUROPEAN": 0, "W. EUROPE": 1, "CENTRAL EUROPE": 1, "CENTRAL EUROPEAN": 1, "ROMANCE": 1, "E. EUROPE": 2,
+    "EASTERN EUROPEAN": 2, "FLE": 2, "GTB": 2, "ISRAEL": 2, "SOUTH AFRICA": 2, "ARABIAN": 4, "INDIA": 5.5,
+    "SE ASIA": 7, "INDOCHINA": 7, "CHINA": 8, "SINGAPORE": 8, "TAIPEI": 8, "W. AUSTRALIA": 8,
+    "AUSTRALIAN WESTERN": 8, "TOKYO": 9, "JAPAN": 9, "KOREA": 9, "KOREAN": 9, "CEN. AUSTRALIA": 9.5,
+    "AUSTRALIAN CENTRAL": 9.5, "AUS EASTERN": 10, "E. AUSTRALIA": 10, "AUSTRALIAN EASTERN": 10, "NEW ZEALAND": 12,
 }  # fmt: skip
 
 
 def parse_date(date: str) -> datetime | None:
     """The moment in UTC, from any notation seen in mail; None if absent or unreadable.
 
-    A time without a zone is UTC: never the server's own zone.
+    A time without a zone is UTC: never the server's own zone. One in a zone that nobody knows is unknown, not UTC.
     """
     text = " ".join(date.split())
     if not text:
         return None
-    for read in (_read_epoch, _read_iso, _read_javascript, _read_rfc2822):
+    for read in (_read_epoch, _read_iso, _read_written):
         try:
             moment = read(text)
             if moment:
@@ -49,26 +69,47 @@ def _read_iso(text: str) -> datetime | None:
     return datetime.fromisoformat(re.sub(r"(?<=\d) (?=[+-]\d)", "", text.removesuffix(" UTC")))
 
 
-def _read_javascript(text: str) -> datetime | None:
-    """Date.toString(): Wed Oct 11 2017 18:31:04 GMT-0700 (Pacific Daylight Time)"""
-    match = _JAVASCRIPT.match(text)
-    if not match:
+def _read_written(text: str) -> datetime | None:
+    """A day, a clock, then zone and year in any order: Wed, 11 Oct 2017 18:31:04 -0700 (PDT), and its relatives."""
+    bare = " ".join(_COMMENT.sub(" ", text).split())
+    clock = _CLOCK.search(bare)
+    if clock is None:
         return None
-    weekday, month, day, year, clock, offset = match.groups()
-    return email.utils.parsedate_to_datetime(f"{weekday}, {day} {month} {year} {clock} {offset or '+0000'}")
-
-
-def _read_rfc2822(text: str) -> datetime | None:
-    bare = _OFFSET.sub(_four_digits, _FRACTION.sub("", " ".join(_COMMENT.sub(" ", text).split())))
-    parsed = email.utils.parsedate_tz(bare)
-    if parsed is None or _HALF_DAY.search(bare):  # the library takes 6 PM for 6 in the morning
+    day, zone = bare[: clock.start()].rstrip(" ,").removesuffix(" at"), bare[clock.end() :].partition("(")[0].strip()
+    if not _YEAR.search(day) and (year := _YEAR.search(zone)):
+        day, zone = f"{day} {year[0]}", (zone[: year.start()] + zone[year.end() :]).strip()
+    offset = _offset(zone) if zone else next(filter(None, map(_offset, _COMMENT.findall(text))), timedelta())
+    midnight = _midnight(day)
+    if offset is None or midnight is None:
         return None
-    zone = bare.rsplit(" ", 1)[-1].upper()
-    offset = timedelta(hours=_ZONES[zone]) if zone in _ZONES else timedelta(seconds=parsed[9] or 0)
-    return datetime(*parsed[:6], tzinfo=timezone(offset))
+    hour = int(clock["hour"])
+    if clock["half"]:
+        is_afternoon = clock["half"] in "pP"
+        if hour > 12 and not is_afternoon:
+            return None
+        hour = hour if hour > 12 else hour % 12 + 12 * is_afternoon
+    minute, second = int(clock["minute"]), int(clock["second"] or 0)
+    return midnight.replace(hour=hour, minute=minute, second=second, tzinfo=timezone(offset))
 
 
-def _four_digits(offset: re.Match[str]) -> str:
-    """The library takes -07 for seven minutes."""
-    sign, hours, minutes = offset.groups()
-    return f" {sign}{hours:0>2}{minutes or '00'}"
+def _midnight(day: str) -> datetime | None:
+    """2002/09/14 is read here, days with the month's name by the library; 09/14/2002 could be anything."""
+    if numbers := _YEAR_FIRST.search(day):
+        return datetime(int(numbers[1]), int(numbers[2]), int(numbers[3]))
+    parsed = email.utils.parsedate_tz(f"{day} 00:00:00 +0000")
+    if parsed is None:
+        return None
+    year, month, day_of_month = parsed[:3]
+    return datetime(year + 1900 if 100 <= year < 1000 else year, month, day_of_month)  # RFC 5322 4.3: 102 is 2002
+
+
+def _offset(zone: str) -> timedelta | None:
+    """As a number if there is one, whatever name stands beside it."""
+    if numeric := _OFFSET.search(zone):
+        sign, hours, minutes = numeric.groups()
+        return (-1 if sign == "-" else 1) * timedelta(hours=int(hours), minutes=int(minutes or 0))
+    name = zone.strip().upper()
+    hours_from_utc = _ZONES.get(name)
+    if hours_from_utc is None and (long := _LONG_NAME.fullmatch(name)) and long[1] in _LONG_ZONES:
+        hours_from_utc = _LONG_ZONES[long[1]] + (long[2] != "STANDARD")
+    return None if hours_from_utc is None else timedelta(hours=hours_from_utc)

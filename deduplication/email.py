@@ -3,33 +3,43 @@
 from __future__ import annotations
 
 import base64
-import email.errors
-import email.header
+import binascii
 import hashlib
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from functools import cached_property
+from itertools import groupby
 from typing import Any
 
 from deduplication.body import html_links, html_text, images_of, plain_links, plain_text
 from deduplication.dates import parse_date
+from deduplication.decoding import base64_decoded, decoded
 
-_BRACKETED = re.compile(r"<\s*([^<>\s@]+@[^<>\s@]+)\s*>")
-_INSIDE, _AT_THE_ENDS = r"[^\s<>,;:\"()\[\]@]", r"[^\s<>,;:\"()\[\]@.']"
-_BARE = re.compile(rf"(?<!{_INSIDE})[.']*({_AT_THE_ENDS}{_INSIDE}*@{_INSIDE}*{_AT_THE_ENDS})")
-_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*+("?)')  # up to the end where it is not closed, so that it is read only once
-_ENCODED_WORD = r"=\?[^?\s]+\?[bq]\?[^?\r\n]*\?="
-_ENCODED_WORDS = re.compile(rf"{_ENCODED_WORD}(?:\s+{_ENCODED_WORD})*", re.IGNORECASE)
+_QUOTED = r'"(?:[^"\\]|\\.)*+"'
+_ATOM = r'[^\s<>,;:"()\[\]@]'
+# Each piece of a list of addresses is read once: a quoted text is part of an address only right before its @.
+_PIECE = re.compile(
+    rf"<\s*(?P<bracketed>(?:{_QUOTED}|[^<>\s@\"]++)@[^<>\s@\"]++)\s*>"
+    rf"|(?P<bare>(?:{_QUOTED}|{_ATOM}++)@{_ATOM}++)(?!@)|{_QUOTED}|(?:{_ATOM}|@)++|(?P<end>[,;])",
+    re.DOTALL,
+)
+_NOTHING_BUT_QUOTED = re.compile(r'[\s<]*"([^"\\]*)"[\s>]*')
+_QUOTED_OR_COMMENT = re.compile(r'"(?:[^"\\]|\\.)*+(?P<closed>"?)|\(', re.DOTALL)
+_WITHIN_COMMENTS = re.compile(r"\\.|[()]", re.DOTALL)
+_ENCODED_WORD = re.compile(r"=\?([^?\s*]+)(?:\*[^?\s]*)?\?([bq])\?([^?\r\n]*)\?=", re.IGNORECASE)
+_ENCODED_WORDS = re.compile(rf"{_ENCODED_WORD.pattern}(?:\s*{_ENCODED_WORD.pattern})*", re.IGNORECASE)
+_NOT_IN_A_FILE_NAME = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # the last turn "fdp.exe" around
 
 
 @dataclass(frozen=True)
 class Attachment:
-    """``content`` (Base64) only where attachments are asked for inline; ``sha256`` is empty where the door has none.
+    """``name`` is the file's alone, without its path; ``content`` (Base64) is there only where asked for inline.
 
-    ``text_sha256`` is that of a text with LF at its line ends, where it has others: they change from door to door.
+    ``sha256`` is empty where the contents did not come along. ``text_sha256`` is that of a text with LF at its line
+    ends, where it has others: they change from door to door.
     """
 
     name: str
@@ -51,6 +61,12 @@ class Attachment:
             content=base64.b64encode(content).decode() if inline else None,
             text_sha256=hashlib.sha256(lines).hexdigest() if len(lines) < len(content) else "",
         )
+
+    def __post_init__(self) -> None:
+        name = _NOT_IN_A_FILE_NAME.sub("", well_formed(self.name)).rstrip("/\\ ")
+        object.__setattr__(self, "name", re.split(r"[/\\]", name)[-1].strip())
+        content_type = well_formed(self.content_type).partition(";")[0].strip().lower()
+        object.__setattr__(self, "content_type", content_type)
 
 
 @dataclass(frozen=True)
@@ -130,18 +146,57 @@ def well_formed(text: str) -> str:
 
 
 def address_of(sender: str) -> str:
-    """The address alone, in lower case; empty if there is none. Bracketed beats whatever the name contains."""
-    found = _BRACKETED.findall(sender)
-    if found:
-        return str(found[-1]).lower()
-    bare = _BARE.search(sender)
-    return bare[1].lower() if bare else ""
+    """The address alone, in lower case, of the first author; empty if there is none."""
+    return next(_addresses(sender), "")
 
 
 def addresses_in(text: str) -> list[str]:
     """Each address of a list such as "Ada <a@example.org>, b@example.org", in lower case."""
-    unquoted = _QUOTED.sub(lambda quoted: " " if quoted[1] else quoted[0], text)
-    return [address for address in map(address_of, re.split("[,;]", unquoted)) if address]
+    return list(_addresses(text))
+
+
+def _addresses(text: str) -> Iterator[str]:
+    """Bracketed beats whatever the name contains, and what is quoted or a comment never counts.
+
+    In "ceo@bank.example"@evil.example the quotes belong to the address: who reads what is inside lets anybody in.
+    """
+    whole = _NOTHING_BUT_QUOTED.fullmatch(text)
+    bracketed = bare = ""
+    for piece in _PIECE.finditer(whole[1] if whole else _without_comments(text)):
+        bracketed = _normalised(piece["bracketed"]) or bracketed
+        bare = bare or _normalised(piece["bare"])
+        if piece["end"]:
+            yield from filter(None, [bracketed or bare])
+            bracketed = bare = ""
+    yield from filter(None, [bracketed or bare])
+
+
+def _normalised(address: str | None) -> str:
+    """Without quotes that are not needed, and the marks that a sentence left at the ends."""
+    local, _, domain = (address or "").lower().rpartition("@")
+    unquoted = local[1:-1] if local.startswith('"') else local
+    plain = unquoted.lstrip(".'") if re.fullmatch(rf"{_ATOM}+", unquoted) else local
+    domain = domain.rstrip(".'")
+    return f"{plain}@{domain}" if plain and domain else ""
+
+
+def _without_comments(text: str) -> str:
+    """They may be nested. What follows a quote or comment that is never closed is ordinary text: it is read once."""
+    kept, depth, start, position = [], 0, 0, 0
+    while mark := (_WITHIN_COMMENTS if depth else _QUOTED_OR_COMMENT).search(text, position):
+        position = mark.end()
+        if mark[0] == "(":
+            if depth == 0:
+                kept.append(text[start : mark.start()])
+                start = mark.start()
+            depth += 1
+        elif mark[0] == ")":
+            depth -= 1
+            if depth == 0:
+                start = position
+        elif depth == 0 and not mark["closed"]:
+            return " ".join([*kept, text[start : mark.start()], text[mark.start() :].replace('"', " ")])
+    return " ".join([*kept, text[start:].replace('"', " ") if depth else text[start:]])
 
 
 def decode_subject(subject: str) -> str:
@@ -152,8 +207,13 @@ def decode_subject(subject: str) -> str:
 
 
 def _decoded(words: re.Match[str]) -> str:
-    """Only the encoded words go through the library: it mangles raw 8-bit text beside them."""
-    try:
-        return "".join(raw.decode(charset or "ascii") for raw, charset in email.header.decode_header(words[0]))
-    except (LookupError, ValueError, email.errors.HeaderParseError):  # unknown charset, damaged base64
-        return words[0]
+    """Encoded words that follow each other, read as a body in their charset is; a character may be cut in two."""
+    text = ""
+    for charset, run in groupby(_ENCODED_WORD.findall(words[0]), key=lambda word: word[0].lower()):
+        text += decoded(b"".join(_decoded_word(encoding, word) for _, encoding, word in run), charset)
+    return text
+
+
+def _decoded_word(encoding: str, word: str) -> bytes:
+    raw = word.encode("utf-8", "replace")
+    return base64_decoded(raw) if encoding in "bB" else binascii.a2b_qp(raw, header=True)

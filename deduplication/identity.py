@@ -48,7 +48,7 @@ def compute_fingerprint(email: Email) -> Fingerprint:
     """What the email says, as far as its door tells."""
     files, are_told = email.attachments, email.tells_files
     contents = {each.text_sha256 or each.sha256 for each in files}
-    names = [_file_name(each.name) for each in files]
+    names = [unicodedata.normalize("NFC", " ".join(each.name.split())) for each in files]
     sizes = [each.size_bytes for each in files]
     return Fingerprint(
         text=digest(email.text) if email.tells_body else None,
@@ -58,11 +58,6 @@ def compute_fingerprint(email: Email) -> Fingerprint:
         links=_links(email),
         ids=None if email.date_utc else digest(_message_id(email) or email.event_id.strip()),
     )
-
-
-def _file_name(given: str) -> str:
-    """Without the folders it came from."""
-    return unicodedata.normalize("NFC", " ".join(given.replace("\\", "/").rpartition("/")[2].split()))
 
 
 def _links(email: Email) -> str | None:

@@ -9,13 +9,14 @@ encoded word, the library tells, of values cut to size.
 from __future__ import annotations
 
 import binascii
-import codecs
 import email.message
+import html
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from deduplication.decoding import base64_decoded, decoded, strictly_decoded
 from deduplication.email import Attachment, Email, address_of, addresses_in, decode_subject, well_formed
 
 MAX_HEADER_BYTES = 64 * 1024
@@ -32,21 +33,12 @@ OTHER_HEADERS = (
 _READ_HEADERS = {name.lower().encode() for name in (*RECIPIENT_HEADERS, *SPAM_HEADERS, *EXTRA_HEADERS, *OTHER_HEADERS)}
 
 _CR_ALONE = re.compile(rb"[^\r\n]*\r(?:[ \t]|[!-9;-~]+:|\r[^\n])")
-_BEFORE_THE_HEADERS = re.compile(rb"(?:\xef\xbb\xbf)?[\r\n]*+(?:>?From [^\n]*\n)?")
+_BEFORE_THE_HEADERS = re.compile(rb"(?:\xef\xbb\xbf)?\s*+(?:>?From (?![ \t]*:)[^\n]*\n)?[ \t]*+")
 _HEADER = re.compile(rb"(?!--)([!-9;-~]*+)[ \t]*+:([^\n]*+(?:\n[ \t][^\n]*+)*+)\n?")
 _BLANK_LINE = re.compile(rb"\r*\n")
-_MEDIA_TYPE = re.compile(rb"[\s\"]*([\w!#$&^.+-]{1,127}/[\w!#$&^.+-]{1,127})")
+_MEDIA_TYPE = re.compile(rb"[\s\"]*([\w!#$&^.*+-]{1,127}/[\w!#$&^.*+-]{1,127})")
+_MISSING_SEMICOLON = re.compile(rb"(\A[^ ;=]++) (?=[\w*-]+=)|(?<![;=]) (?=boundary ?=)", re.IGNORECASE)
 _KEYWORD = re.compile(rb"[\s\"]*([\w-]{1,40})")
-_CHARSET = re.compile(r"[\w.:-]{1,40}", re.ASCII)
-_NOT_BASE64 = bytes(set(range(256)) - set(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="))
-
-_NOT_CHARSETS = {"idna", "punycode", "unicode-escape", "raw-unicode-escape", "undefined"}  # but Python decodes them
-# As mail programs read them: what is declared is often the smaller relative of what was written.
-_READ_AS = {
-    "ascii": "utf-8", "iso8859-1": "cp1252", "iso8859-9": "cp1254", "tis-620": "cp874", "gb2312": "gb18030",
-    "gbk": "gb18030", "shift_jis": "cp932", "euc_kr": "cp949", "iso2022_jp": "iso2022_jp_ext",
-    "x-sjis": "cp932", "windows-874": "cp874", "iso-8859-8-i": "iso8859-8", "iso-8859-8-e": "iso8859-8",
-}  # fmt: skip
 
 
 def parse_mime(
@@ -69,8 +61,8 @@ def parse_mime(
         subject=decode_subject(head.text("subject")),
         sender=_readable_sender(head.text("from")),
         date=head.text("date"),
-        html=contents.texts.get("text/html", ""),
-        plain=contents.texts.get("text/plain", ""),
+        html=contents.html,
+        plain=contents.plain,
         message_id=head.text("message-id"),
         event_id=event_id,
         provider=provider,
@@ -144,17 +136,22 @@ class _Entity:
         disposition = _parameters(self.first("content-disposition"))
         name = disposition.get("filename") or self._type_parameters.get("name") or _Parameter(b"")
         return decode_subject(
-            _decoded(name.value, name.charset) if name.charset else _header_text(name.value, self.charset)
+            decoded(name.value, name.charset) if name.charset else _header_text(name.value, self.charset)
         )
 
     @cached_property
+    def is_text(self) -> bool:
+        """A multipart without parts is text, too."""
+        return self.content_type in ("text/plain", "text/html") or self.content_type.startswith("multipart/")
+
+    @cached_property
     def is_attachment(self) -> bool:
-        return bool(self.file_name) or _matched(_KEYWORD, self.first("content-disposition")) == "attachment"
+        return _matched(_KEYWORD, self.first("content-disposition")) == "attachment"
 
     def transfer_decoded(self, content: bytes) -> bytes:
         match _matched(_KEYWORD, self.first("content-transfer-encoding")):
             case "base64":
-                return _base64_decoded(content)
+                return base64_decoded(content)
             case "quoted-printable":
                 return binascii.a2b_qp(content)
         return content
@@ -185,7 +182,8 @@ def _parameters(value: bytes) -> Mapping[str, _Parameter]:
     """Of a header such as Content-Type, the first of each name. Latin-1 stands for the bytes as they are."""
     holder = email.message.Message()
     bounded = b";".join(value[:MAX_HEADER_BYTES].split(b";")[: MAX_PARAMETERS + 1])
-    holder["Content-Type"] = b" ".join(bounded.split()).decode("latin-1")
+    separated = _MISSING_SEMICOLON.sub(rb"\1; ", b" ".join(bounded.split()))
+    holder["Content-Type"] = separated.decode("latin-1")
     try:
         _, *parameters = holder.get_params() or [("", "")]
     except (ValueError, TypeError):  # at a number of 5000 digits in name*0=, at name*= beside name*0=
@@ -209,7 +207,7 @@ class _Delimiter:
     closes: bool
 
 
-def _next_delimiter(raw: bytes, start: int, boundaries: Mapping[bytes, None]) -> _Delimiter | None:
+def _next_delimiter(raw: bytes, start: int, boundaries: Mapping[bytes, _Multipart]) -> _Delimiter | None:
     found = raw.find(b"\n--", max(start - 1, 0)) if boundaries else -1
     while found >= 0:
         line_end = raw.find(b"\n", found + 1)
@@ -222,25 +220,45 @@ def _next_delimiter(raw: bytes, start: int, boundaries: Mapping[bytes, None]) ->
     return None
 
 
-def _parts(raw: bytes, head: _Entity) -> Iterator[tuple[_Entity, bytes]]:
+@dataclass
+class _Multipart:
+    """One that is open; ``branch`` is where the part of it that is being read begins."""
+
+    start: int
+    is_alternative: bool
+    branch: int = 0
+
+
+@dataclass(frozen=True)
+class _Part:
+    """``branches``: of each multipart/alternative around it, known by its start, the branch that it stands in."""
+
+    entity: _Entity
+    encoded: bytes
+    branches: Mapping[int, int]
+
+
+def _parts(raw: bytes, head: _Entity) -> Iterator[_Part]:
     """All that is not itself a multipart, in order, with its content; without recursion, however deep it is nested.
 
     A multipart in which its boundary does not occur is text. What comes after MAX_PARTS is one part, undivided.
     """
-    boundaries: dict[bytes, None] = {}  # of the multiparts around this place, the outermost first
+    boundaries: dict[bytes, _Multipart] = {}  # of the multiparts around this place, the outermost first
     entity = head
     for _ in range(MAX_PARTS):
         if entity.boundary:
-            boundaries[entity.boundary] = None
+            is_alternative = entity.content_type == "multipart/alternative"
+            boundaries[entity.boundary] = _Multipart(entity.content_start, is_alternative)
         delimiter = _next_delimiter(raw, entity.content_start, boundaries)
         if not entity.boundary or delimiter is None or delimiter.boundary != entity.boundary:
-            yield entity, _content(raw, entity, delimiter)
+            branches = {each.start: each.branch for each in boundaries.values() if each.is_alternative}
+            yield _Part(entity, _content(raw, entity, delimiter), branches)
         delimiter = _opening(raw, delimiter, boundaries)
         if delimiter is None:
             return
-        position = delimiter.end
+        position = boundaries[delimiter.boundary].branch = delimiter.end
         entity = _read_entity(raw, position)
-    yield _Entity({"content-type": [b"application/octet-stream"]}, position), raw[position:]
+    yield _Part(_Entity({"content-type": [b"application/octet-stream"]}, position), raw[position:], {})
 
 
 def _content(raw: bytes, entity: _Entity, delimiter: _Delimiter | None) -> bytes:
@@ -249,7 +267,7 @@ def _content(raw: bytes, entity: _Entity, delimiter: _Delimiter | None) -> bytes
     return raw[entity.content_start : max(delimiter.start, entity.content_start)].removesuffix(b"\r")
 
 
-def _opening(raw: bytes, delimiter: _Delimiter | None, boundaries: dict[bytes, None]) -> _Delimiter | None:
+def _opening(raw: bytes, delimiter: _Delimiter | None, boundaries: dict[bytes, _Multipart]) -> _Delimiter | None:
     """The delimiter that the next part follows on: this one, or the next of those around what it closes."""
     while delimiter:
         while next(reversed(boundaries)) != delimiter.boundary:
@@ -262,79 +280,68 @@ def _opening(raw: bytes, delimiter: _Delimiter | None, boundaries: dict[bytes, N
 
 
 @dataclass(frozen=True)
+class _Text:
+    is_html: bool
+    text: str
+    branches: Mapping[int, int]
+
+
+@dataclass(frozen=True)
 class _Contents:
-    texts: Mapping[str, str]
+    html: str
+    plain: str
     attachments: tuple[Attachment, ...]
 
 
-def _read_contents(parts: Iterable[tuple[_Entity, bytes]], inline_bytes: int) -> _Contents:
-    """The first text of each type that is not blank, and all the rest as attachments."""
-    texts: dict[str, str] = {}
+def _read_contents(parts: Iterable[_Part], inline_bytes: int) -> _Contents:
+    """The texts that a reader sees, and all the rest as attachments.
+
+    A text with a file name is a file, unless there is no other: some name even what they write.
+    """
+    texts: list[_Text] = []
+    named: dict[int, _Text] = {}  # by their places among the attachments
     attachments: list[Attachment] = []
-    for entity, encoded in parts:
-        content = entity.transfer_decoded(encoded)
-        del encoded  # an email of 25 MB is not held twice while its text is decoded
-        kind = _kind_of_text(entity)
-        if kind and (not content or content.isspace()):
-            continue
-        if kind and kind not in texts:
-            texts[kind] = _decoded(content, entity.charset)
+    for part in parts:
+        entity, content = part.entity, part.entity.transfer_decoded(part.encoded)
+        branches = part.branches
+        del part  # an email of 25 MB is not held twice while its text is decoded
+        is_shown = entity.is_text and not entity.is_attachment
+        if is_shown and content and not content.isspace():
+            text = _Text(entity.content_type == "text/html", decoded(content, entity.charset), branches)
+            if entity.file_name:
+                named[len(attachments)] = text
+            else:
+                texts.append(text)
+        if is_shown and not entity.file_name:
             continue
         is_inline = len(content) <= inline_bytes > 0
         attachments.append(Attachment.of(entity.file_name, entity.content_type, content, inline=is_inline))
         inline_bytes -= len(content) if attachments[-1].content is not None else 0
-    return _Contents(texts, tuple(attachments))
+    if not texts:
+        texts = list(named.values())
+        attachments = [each for place, each in enumerate(attachments) if place not in named]
+    return _Contents(
+        _joined_html(texts), "\n".join(each.text for each in texts if not each.is_html), tuple(attachments)
+    )
 
 
-def _kind_of_text(entity: _Entity) -> str:
-    """Empty for an attachment."""
-    kind = "text/plain" if entity.content_type.startswith("multipart/") else entity.content_type
-    return kind if kind in ("text/plain", "text/html") and not entity.is_attachment else ""
+def _joined_html(texts: Sequence[_Text]) -> str:
+    """As mail programs show it: with the texts around the HTML in their places, but for those it is the alternative to.
 
-
-def _base64_decoded(content: bytes) -> bytes:
-    """As far as the padding; what is no Base64 before it does not count, nor does half a byte at the end."""
-    letters = content.translate(None, _NOT_BASE64).partition(b"=")[0]
-    return binascii.a2b_base64(letters[: len(letters) - (len(letters) % 4 == 1)] + b"==")
+    Empty where there is no HTML.
+    """
+    html_branches: dict[int, set[int]] = {}
+    for alternative, branch in (pair for each in texts if each.is_html for pair in each.branches.items()):
+        html_branches.setdefault(alternative, set()).add(branch)
+    shown = [
+        each.text if each.is_html else f"<pre>{html.escape(each.text, quote=False)}</pre>"
+        for each in texts
+        if each.is_html
+        or not any(html_branches.get(place, set()) - {branch} for place, branch in each.branches.items())
+    ]
+    return "\n".join(shown) if any(each.is_html for each in texts) else ""
 
 
 def _header_text(value: bytes, charset: str) -> str:
-    text = _strictly_decoded(value, "utf-8")
-    return _decoded(value, charset) if text is None else text
-
-
-def _decoded(content: bytes, charset: str) -> str:
-    """In the charset declared if that can be, else in the one that it looks like."""
-    declared = _codec(charset)
-    text = _strictly_decoded(content, declared)
-    if text is None and not content.isascii():
-        text = _strictly_decoded(content, "utf-8")
-    return well_formed(_loosely_decoded(content, declared) if text is None else text).removeprefix("\ufeff")
-
-
-def _codec(charset: str) -> str:
-    """UTF-8 for one that is unknown or none at all."""
-    name = charset.strip(" '\"").lower()
-    if not _CHARSET.fullmatch(name):
-        return "utf-8"
-    try:
-        known = codecs.lookup(_READ_AS.get(name, name)).name
-        b"\0\0\0\0".decode(known, "replace")  # rot13 and its like are codecs, but no charsets
-    except (LookupError, ValueError):
-        return "utf-8"
-    return "utf-8" if known in _NOT_CHARSETS else _READ_AS.get(known, known)
-
-
-def _strictly_decoded(content: bytes, codec: str) -> str | None:
-    try:
-        return content.decode(codec)
-    except ValueError:
-        return None
-
-
-def _loosely_decoded(content: bytes, codec: str) -> str:
-    """Damaged multi-byte text is still shorter than its bytes by more than what is lost; else it was never that."""
-    damaged = content.decode(codec, "replace")
-    if len(content) - len(damaged) > damaged.count("\ufffd"):
-        return damaged
-    return _strictly_decoded(content, "cp1252") or content.decode("latin-1")
+    text = strictly_decoded(value, "utf-8")
+    return well_formed(decoded(value, charset) if text is None else text)

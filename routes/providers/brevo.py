@@ -20,7 +20,17 @@ from routes.providers.base import (
     text_field,
 )
 from routes.providers.basic import BasicAuthProvider
-from routes.providers.fields import addresses, header, header_pairs, objects, scores, text_of, thread_of
+from routes.providers.fields import (
+    addresses,
+    header,
+    header_pairs,
+    mailbox,
+    object_of,
+    objects,
+    scores,
+    text_of,
+    thread_of,
+)
 
 
 class Brevo(BasicAuthProvider):
@@ -34,9 +44,10 @@ class Brevo(BasicAuthProvider):
 
     def _email(self, item: dict[str, Any]) -> Email:
         headers = header_pairs(item.get("Headers"))
+        author = object_of(item, "From")
         return Email(
             subject=text_field(item, "Subject"),
-            sender=header(headers, "From") or _written(item.get("From")),
+            sender=header(headers, "From") or mailbox(text_of(author, "Name"), text_of(author, "Address")),
             date=text_field(item, "SentAtDate") or header(headers, "Date"),
             html=text_field(item, "RawHtmlBody"),
             plain=text_field(item, "RawTextBody"),
@@ -51,13 +62,6 @@ class Brevo(BasicAuthProvider):
             spam=scores({"SpamScore": item.get("SpamScore")}),
             extra={**thread_of(headers), "attachments": objects(item.get("Attachments"))},
         )
-
-
-def _written(person: Any) -> str:
-    if not isinstance(person, dict):
-        return ""
-    name, address = text_of(person, "Name"), text_of(person, "Address")
-    return f"{name} <{address}>" if name and address else address
 
 
 def _first_text(given: Any) -> str:

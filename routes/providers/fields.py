@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from deduplication.body import looks_like_html
 from deduplication.email import Attachment, addresses_in
 from deduplication.mime import EXTRA_HEADERS, MAX_HEADER_BYTES
 
+_MORE_THAN_WORDS = re.compile(r"[\"(),:;<>@\[\\\]]")
 HeaderPairs = Sequence[tuple[str, str]]
 
 
@@ -56,6 +58,16 @@ def addresses(*given: Any) -> tuple[str, ...]:
     """The addresses alone, in lower case, each once, of texts such as "Ada <a@example.org>, b@example.org"."""
     named = (address for text in _flat(given) for address in addresses_in(text[:MAX_HEADER_BYTES]))
     return tuple(dict.fromkeys(named))
+
+
+def mailbox(name: str, address: str) -> str:
+    """As a header has it. In quotes, unless it is but words: a name brings in no address of its own."""
+    name = " ".join(name.split())
+    if not name or not address:
+        return address
+    if _MORE_THAN_WORDS.search(name):
+        name = '"' + re.sub(r'(["\\])', r"\\\1", name) + '"'
+    return f"{name} <{address}>"
 
 
 def object_of(document: Mapping[str, Any], field: str) -> Mapping[str, Any]:

@@ -15,6 +15,8 @@ from routes.providers.fields import (
     header,
     header_pairs,
     headers_named,
+    mailbox,
+    object_of,
     objects,
     text_of,
     thread_of,
@@ -28,9 +30,11 @@ class Postmark(OneEmailAsJson):
 
     def _email(self, document: dict[str, Any]) -> Email:
         headers = header_pairs(document.get("Headers"))
+        author = object_of(document, "FromFull")
+        sender = text_field(document, "From") or text_of(author, "Email")
         return Email(
             subject=text_field(document, "Subject"),
-            sender=text_field(document, "From"),
+            sender=sender if "<" in sender else mailbox(text_of(author, "Name"), sender),
             date=text_field(document, "Date"),
             html=text_field(document, "HtmlBody"),
             plain=text_field(document, "TextBody"),

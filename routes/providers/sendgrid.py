@@ -5,13 +5,13 @@ Its fields are in the charsets that ``charsets`` says, field by field; Date and 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from deduplication.decoding import decoded
 from deduplication.email import Email
 from deduplication.mime import parse_mime
 from routes.auth import require_basic
@@ -32,7 +32,6 @@ from routes.providers.proofs import ecdsa_key, require_ecdsa
 
 SIGNATURE = "X-Twilio-Email-Event-Webhook-Signature"
 TIMESTAMP = "X-Twilio-Email-Event-Webhook-Timestamp"
-_CHARSET = re.compile(r"[\w.:-]{1,40}", re.ASCII)
 
 
 def _keys(texts: tuple[str, ...]) -> tuple[str, ...]:
@@ -93,7 +92,7 @@ class Sendgrid(Provider[SendgridOptions]):
     def _parsed(self, form: Form) -> Email:
         charsets = _object(form, "charsets")
         subject, sender, html, text = (
-            _decoded(form.first(field), text_of(charsets, field)) for field in ("subject", "from", "html", "text")
+            decoded(form.first(field), text_of(charsets, field)) for field in ("subject", "from", "html", "text")
         )
         from_headers = parse_mime(form.first("headers").strip() + b"\r\n\r\n", recipients=_recipients(form))
         return replace(
@@ -105,12 +104,6 @@ class Sendgrid(Provider[SendgridOptions]):
             plain=text,
             attachments=attachments_of(_files(form), self.options.inline_attachment_bytes),
         )
-
-
-def _decoded(raw: bytes, charset: str) -> str:
-    """As the same bytes would be read in a raw email."""
-    named = charset if _CHARSET.fullmatch(charset) else "utf-8"
-    return parse_mime(f"Content-Type: text/plain; charset={named}\n\n".encode() + raw).body
 
 
 def _recipients(form: Form) -> tuple[str, ...]:

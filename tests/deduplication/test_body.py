@@ -39,7 +39,7 @@ def test_of_plain_text_a_reader_sees_all(body: str, text: str) -> None:
         ("<p><b>Hel</b>lo, <i>you</i>!</p>", "Hello, you!"),
         ("<p>Fish &amp; chips &lt;3 &eacute; &#233;</p>", "Fish & chips <3 é é"),
         ("<html><head><title>no</title></head><body><style>p{}</style>Yes<script>no()</script></body></html>", "Yes"),
-        ("<html><body>un</body></html><html><head><title>no</title></head><body>deux</body></html>", "undeux"),
+        ("<html><body>un</body></html><html><head><title>no</title></head><body>deux</body></html>", "un deux"),
         ("<p>seen<!-- not seen --></p>", "seen"),
         ("<p title='a > b'>seen</p>", "seen"),
         ("<P>CAPS</P>", "CAPS"),

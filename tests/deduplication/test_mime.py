@@ -386,7 +386,10 @@ def test_broken_quoted_printable_yields_what_can_be_read(encoded: str, text: str
         (['Content-Disposition: attachment; filename="réunion; à.pdf"'], "réunion; à.pdf"),
         ([b'Content-Disposition: attachment; filename="r\xe9union.pdf"'], "réunion.pdf"),
         (["Content-Disposition: attachment; filename*=no-such'en'r%C3%A9.pdf"], "ré.pdf"),
-        (["Content-Disposition: attachment; filename*=unicode_escape''%5Cud800.pdf"], "\\ud800.pdf"),
+        (["Content-Disposition: attachment; filename*=unicode_escape''a%5Cud800.pdf"], "ud800.pdf"),
+        ([r'Content-Disposition: attachment; filename="C:\docs\a b.pdf"'], "a b.pdf"),
+        (["Content-Disposition: attachment; filename=../docs/a.pdf"], "a.pdf"),
+        (["Content-Disposition: attachment; filename*=utf-8''a%00%1Bb%E2%80%AEfdp.exe"], "abfdp.exe"),
         ([f"Content-Disposition: attachment; filename*{'9' * 5000}*=x"], None),
         (["Content-Disposition: attachment; filename*"], None),
         (["Content-Disposition: attachment; filename*=utf-8''a.pdf; filename*0=b.pdf"], None),
@@ -452,7 +455,7 @@ PLAIN, HTML = "Content-Type: text/plain\r\n\r\nBonjour", "Content-Type: text/htm
         (parts(PLAIN, boundary="a--"), "", "Bonjour"),
         (parts("Content-Type: image/png", PLAIN, boundary="a:b"), "", "Bonjour"),
         (parts(PLAIN).replace(b"boundary=x", b'boundary="x "').replace(b"--x\r", b"--x \r"), "", "Bonjour"),
-        (parts("Content-Type: multipart/mixed; boundary=absent\r\n\r\nBonjour", "a"), "", "Bonjour"),
+        (parts("Content-Type: multipart/mixed; boundary=absent\r\n\r\nBonjour"), "", "Bonjour"),
         (parts("", PLAIN), "", "Bonjour"),
         (parts(PLAIN).replace(b"\r\n", b"\n"), "", "Bonjour"),
         (parts(PLAIN).replace(b"\r\n", b"\r"), "", "Bonjour"),
@@ -469,11 +472,91 @@ def test_the_body_is_found_among_the_parts(message: bytes, html: str, plain: str
 
 def test_what_is_not_the_body_is_listed_however_it_came() -> None:
     forwarded = "Content-Type: message/rfc822\r\n\r\nSubject: x\r\n\r\nforwarded"
-    read = parse_mime(parts(PLAIN, forwarded, "Content-Type: text/plain\r\n\r\nfooter"))
+    read = parse_mime(parts(PLAIN, forwarded, "Content-Type: text/plain; name=footer\r\n\r\nfooter"))
     assert [(each.content_type, each.size_bytes) for each in read.attachments] == [
         ("message/rfc822", len("Subject: x\r\n\r\nforwarded")),
         ("text/plain", len("footer")),
     ]
+
+
+FILE = "Content-Type: application/pdf; name=a.pdf\r\n\r\n%PDF"
+
+
+def inner(kind: str, *each: str) -> str:
+    boundary = f"in-{kind}"
+    lines = [line for part in each for line in (f"--{boundary}", part)]
+    return raw(f"Content-Type: multipart/{kind}; boundary={boundary}", "", *lines, f"--{boundary}--").decode()
+
+
+def text(content: str, kind: str = "plain") -> str:
+    return f"Content-Type: text/{kind}\r\n\r\n{content}"
+
+
+@pytest.mark.parametrize(
+    ("message", "html", "plain"),
+    [
+        (parts(text("un"), FILE, text("deux")), "", "un\ndeux"),
+        (parts(text("<p>un</p>", "html"), FILE, text("<p>deux</p>", "html")), "<p>un</p>\n<p>deux</p>", ""),
+        (parts(text("<p>un</p>", "html"), FILE, text("<2>")), "<p>un</p>\n<pre>&lt;2&gt;</pre>", "<2>"),
+        (parts(text("un"), text("<p>2</p>", "html"), text("3")), "<pre>un</pre>\n<p>2</p>\n<pre>3</pre>", "un\n3"),
+        (parts(inner("alternative", PLAIN, HTML), text("pied")), "<p>Bonjour</p>\n<pre>pied</pre>", "Bonjour\npied"),
+        (parts(inner("alternative", PLAIN, inner("related", HTML, FILE)), FILE), "<p>Bonjour</p>", "Bonjour"),
+        (
+            parts(PLAIN, inner("mixed", HTML, FILE, text("<p>deux</p>", "html")), kind="alternative"),
+            "<p>Bonjour</p>\n<p>deux</p>",
+            "Bonjour",
+        ),
+        (
+            parts(text("all"), inner("mixed", HTML, FILE, text("pied")), kind="alternative"),
+            "<p>Bonjour</p>\n<pre>pied</pre>",
+            "all\npied",
+        ),
+        (parts(inner("mixed", text("un"), FILE, text("deux")), HTML, kind="alternative"), "<p>Bonjour</p>", "un\ndeux"),
+        (parts(text("un"), text("deux"), kind="alternative"), "", "un\ndeux"),
+    ],
+)
+def test_all_texts_that_a_reader_sees_are_joined_in_their_order(message: bytes, html: str, plain: str) -> None:
+    read = parse_mime(message)
+    assert (read.html, read.plain) == (html, plain)
+    assert {each.content_type for each in read.attachments} <= {"application/pdf"}
+
+
+@pytest.mark.parametrize("disposition", ["", "\r\nContent-Disposition: inline; filename=note.txt"])
+def test_a_text_with_a_file_name_is_the_body_if_there_is_no_other(disposition: str) -> None:
+    note = f"Content-Type: text/plain; name=note.txt{disposition}\r\n\r\nVoilà"
+    for alone in (parts(FILE, note), parts(" \r\n", note, FILE), parts("\r\n\r\n", FILE, note)):
+        read = parse_mime(alone)
+        assert (read.plain, [each.name for each in read.attachments]) == ("Voilà", ["a.pdf"])
+    beside = parse_mime(parts(note, PLAIN))
+    assert (beside.plain, [each.name for each in beside.attachments]) == ("Bonjour", ["note.txt"])
+
+
+def test_a_text_that_is_attached_is_no_body_even_alone() -> None:
+    read = parse_mime(parts("Content-Type: text/plain\r\nContent-Disposition: attachment\r\n\r\nVoilà"))
+    assert (read.body, len(read.attachments)) == ("", 1)
+
+
+@pytest.mark.parametrize(
+    "content_type",
+    [
+        "multipart/*; boundary=x",
+        'multipart/mixed boundary="x"',
+        "multipart/mixed\r\n\tboundary=x",
+        "multipart/mixed; charset=utf-8 boundary=x",
+        "multipart/mixed; charset=utf-8\r\n BOUNDARY = x; type=a",
+    ],
+)
+def test_a_multipart_is_read_though_its_header_is_not_as_it_should_be(content_type: str) -> None:
+    message = parts(PLAIN, FILE).replace(b"multipart/mixed; boundary=x", content_type.encode())
+    read = parse_mime(message)
+    assert (read.plain, [each.name for each in read.attachments]) == ("Bonjour", ["a.pdf"])
+
+
+def test_a_missing_semicolon_before_the_charset_or_the_file_name_does_not_hide_it() -> None:
+    read = with_headers("Content-Type: text/plain charset=koi8-r", body="Привет".encode("koi8-r"))
+    assert read.body == "Привет"
+    (attachment,) = with_headers('Content-Disposition: attachment filename="a b=c.pdf"').attachments
+    assert attachment.name == "a b=c.pdf"
 
 
 def test_an_inner_multipart_that_is_never_closed_ends_with_the_outer_one() -> None:
@@ -486,7 +569,8 @@ def test_an_inner_multipart_that_is_never_closed_ends_with_the_outer_one() -> No
 def test_a_boundary_counts_only_within_its_multipart() -> None:
     inner = raw("Content-Type: multipart/alternative; boundary=y", "", "--y", HTML)
     read = parse_mime(parts(inner.decode(), "Content-Type: text/plain\r\n\r\nBonjour\r\n--y\r\nAda"))
-    assert (read.body, read.plain) == ("<p>Bonjour</p>", "Bonjour\r\n--y\r\nAda")
+    assert read.plain == "Bonjour\r\n--y\r\nAda"
+    assert read.html == "<p>Bonjour</p>\n<pre>Bonjour\r\n--y\r\nAda</pre>"
 
 
 def test_a_text_with_a_boundary_is_still_one_text() -> None:
@@ -532,6 +616,20 @@ def test_every_header_is_found_among_ten_thousand() -> None:
 def test_headers_are_read_whatever_ends_the_lines_and_comes_before(newline: bytes, before: bytes) -> None:
     message = raw("From: a@example.org", "Subject: Weekly", " report", "", "Bonjour", newline=newline)
     read = parse_mime(before.replace(b"\n", newline) + message)
+    assert (read.sender, read.subject, read.body) == ("a@example.org", "Weekly report", "Bonjour")
+
+
+@pytest.mark.parametrize("newline", [b"\n", b"\r\n"])
+@pytest.mark.parametrize("before", [b"   \n", b" \t\n\n", b" ", b"\xef\xbb\xbf ", b"From ada Wed Oct 11\n "])
+def test_spaces_before_the_first_header_do_not_hide_it(newline: bytes, before: bytes) -> None:
+    message = raw("From: a@example.org", "Subject: Weekly", " report", "", "Bonjour", newline=newline)
+    read = parse_mime(before.replace(b"\n", newline) + message)
+    assert (read.sender, read.subject, read.body) == ("a@example.org", "Weekly report", "Bonjour")
+
+
+@pytest.mark.parametrize("start", ["From : ", "From\t: ", "From  :", ">From x\r\nFrom : "])
+def test_a_header_with_a_space_before_its_colon_is_no_line_of_a_mailbox_file(start: str) -> None:
+    read = parse_mime(raw(f"{start}a@example.org", "Subject : Weekly report", "", "Bonjour"))
     assert (read.sender, read.subject, read.body) == ("a@example.org", "Weekly report", "Bonjour")
 
 
@@ -582,10 +680,11 @@ def test_no_half_surrogate_pair_gets_into_any_part_of_it() -> None:
 
 
 _WORDS = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=1, max_size=12)
+_FILE_NAMES = _WORDS.filter(lambda name: not set(name) & set("/\\"))
 _TEXTS = st.lists(_WORDS, min_size=1, max_size=8).map(" ".join)
 
 
-@given(_TEXTS, _TEXTS, st.lists(st.tuples(_WORDS, st.binary(max_size=200)), max_size=3))
+@given(_TEXTS, _TEXTS, st.lists(st.tuples(_FILE_NAMES, st.binary(max_size=200)), max_size=3))
 def test_what_the_standard_library_writes_is_read_back(subject: str, text: str, files: list[tuple[str, bytes]]) -> None:
     message = email.message.EmailMessage(policy=email.policy.SMTP.clone(max_line_length=998))
     message["Subject"] = subject

@@ -105,6 +105,19 @@ class TestMailgun(ProviderContract):
             "X-Mailgun-Dkim-Check-Result": "Pass",
         }
 
+    @pytest.mark.parametrize("between", ["", "\n", "<br>"])
+    def test_html_in_several_parts_is_one_text_parsed_and_raw(self, between: str) -> None:
+        pieces = [f"<html><head><title>no</title></head><body>Lot {each}</body></html>" for each in (1, 2)]
+        head = "".join(f"{name}: {value}\r\n" for name, value in json.loads(DOCUMENTED["message-headers"]))
+        parts = [f"Content-Type: text/html\r\n\r\n{each}\r\n" for each in pieces]
+        parts.insert(1, "Content-Type: application/pdf; name=a.pdf\r\n\r\n%PDF\r\n")
+        raw = f"{head}Content-Type: multipart/mixed; boundary=x\r\n\r\n--x\r\n" + "--x\r\n".join(parts) + "--x--"
+        fields = {name: value for name, value in DOCUMENTED.items() if name != "body-plain"}
+        parsed = signed(fields | {"body-html": between.join(pieces)}, token="b" * 50)
+        provider = provider_of(self.settings, self.name)
+        emails = [email_in(provider, form(each)) for each in (signed({"body-mime": raw}), parsed)]
+        assert [email.text for email in emails] == ["Lot 1 Lot 2"] * 2
+
     def test_attachments_are_described(self) -> None:
         request = self.request(self.settings)
         assert request.headers["Content-Type"].startswith("multipart/form-data")

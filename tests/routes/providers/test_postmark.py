@@ -59,9 +59,24 @@ class TestPostmark(BasicAuthContract):
     def documented(self, **changes: Any) -> SampleRequest:
         return json_with(with_body(self.request(self.settings), json.dumps(DOCUMENTED).encode()), **changes)
 
+    @pytest.mark.parametrize(
+        ("name", "sender"),
+        [
+            ("Ada Lovelace", "Ada Lovelace <support@postmarkapp.com>"),
+            ("Lovelace, Ada", '"Lovelace, Ada" <support@postmarkapp.com>'),
+            ('Ada "the" <ceo@bank.example>', '"Ada \\"the\\" <ceo@bank.example>" <support@postmarkapp.com>'),
+            ("", "support@postmarkapp.com"),
+            (None, "support@postmarkapp.com"),
+        ],
+    )
+    def test_the_senders_name_is_kept_and_brings_in_no_address(self, name: str | None, sender: str) -> None:
+        request = self.documented(FromFull={"Email": "support@postmarkapp.com", "Name": name})
+        email = email_in(provider_of(self.settings, self.name), request)
+        assert (email.sender, email.sender_email) == (sender, "support@postmarkapp.com")
+
     def test_the_documented_email_is_read_whole(self) -> None:
         email = email_in(provider_of(self.settings, self.name), self.documented())
-        assert (email.subject, email.sender) == ("Test subject", "support@postmarkapp.com")
+        assert (email.subject, email.sender) == ("Test subject", "Postmarkapp Support <support@postmarkapp.com>")
         assert email.date_utc is not None
         assert email.date_utc.isoformat() == "2014-08-01T20:45:32+00:00"
         assert email.body == "<html><body><p>This is a test html body.</p></body></html>"

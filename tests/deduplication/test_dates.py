@@ -1,0 +1,138 @@
+"""Dates in every notation seen in mail, and in some that mean nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from deduplication.dates import parse_date
+
+MOMENT = datetime(2017, 10, 12, 1, 31, 4, tzinfo=UTC)
+
+
+@pytest.fixture(params=["UTC", "Asia/Tokyo", "America/Los_Angeles"])
+def server_zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv("TZ", request.param)
+    time.tzset()
+    yield request.param
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.parametrize(
+    "date",
+    [
+        "Wed, 11 Oct 2017 18:31:04 -0700",
+        "Wed, 11 Oct 2017 18:31:04 -0700 (PDT)",
+        "Wed, 11 Oct 2017 18:31:04 -0700\r\n (PDT)",
+        "Wed, 11 Oct 2017 18:31:04 PDT",
+        "11 Oct 2017 18:31:04 -0700",
+        "Thu, 12 Oct 2017 01:31:04 -0000",
+        "Thu, 12 Oct 2017 01:31:04 GMT",
+        "Thu, 12 Oct 2017 01:31:04",
+        "Thu, 12 Oct 2017 03:31:04 CEST",
+        "Thu, 12 Oct 2017 03:31:04 +0200 (CEST)",
+        "Thu, 12 Oct 2017 03:31:04 +0200 (Central European (Summer) Time)",
+        "Thu, 12 Oct 2017 03:31:04 +02:00",
+        "Thu, 12 Oct 2017 03:31:04 GMT+0200",
+        "Thu, 12 Oct 2017 10:31:04 JST",
+        "20171012T013104",
+        "2017-10-12T01:31:04Z",
+        "2017-10-12T01:31:04.000Z",
+        "2017-10-12T03:31:04+02:00",
+        "2017-10-12T03:31:04.000 +0200",
+        "2017-10-12 01:31:04",
+        "2017-10-12 01:31:04 UTC",
+        "2017-10-12 03:31:04 +0200",
+        "Wed Oct 11 2017 18:31:04 GMT-0700 (Pacific Daylight Time)",
+        "Thu Oct 12 2017 01:31:04 GMT+0000 (Coordinated Universal Time)",
+        "Thu Oct 12 01:31:04 2017",
+        "Wed Oct 11 18:31:04 PDT 2017",
+        "Wed, 11 Oct 2017 06:31:04 PM -0700",
+        "Wed, 11 Oct 2017 6:31:04 p.m. PDT",
+        "Oct 12, 2017, 1:31:04\u202fAM",
+        "Wednesday, October 11, 2017 at 6:31:04 PM GMT-7",
+        "Wed, 11 Oct 2017 18:31:04 PM -0700",
+        "2017/10/11 18:31:04 PDT",
+        "2017/10/12 01:31:04",
+        "Wed, 2017/10/11 20:31:04 CDT",
+        "2017-10-11 20:31:04 CDT",
+        "Wed, 11 Oct 2017 21:31:04 Eastern Daylight Time",
+        "Wed, 11 Oct 2017 17:31:04 pacific standard time",
+        "Thu, 12 Oct 2017 03:31:04 W. Europe Daylight Time",
+        "Thu, 12 Oct 2017 03:31:04 Central European Summer Time",
+        "Thu, 12 Oct 2017 07:01:04 India Standard Time",
+        "Thu, 12 Oct 2017 02:31:04 British Summer Time",
+        "Wed, 11 Oct 2017 18:31:04 (PDT)",
+        "Wed, 11 Oct 2017 18:31:04 (Pacific Daylight Time)",
+        "Thu, 12 Oct 2017 01:31:04 (added by postmaster@example.org)",
+        "Wed, 11 Oct 2017 18:31:04 PDT -0700",
+        "Wed, 11 Oct 2017 18:31:04 -0700 XYZ",
+        "Wed, 11 Oct 2017 18:31:04 -700",
+        "Thu, 12 Oct 2017 03:31:04 MET DST",
+        "Thu, 12 Oct 2017 03.31.04 +0200",
+        "Thu, 12 Oct 117 03:31:04 +0200",
+        "1507771864",
+        "1507771864000",
+        "  2017-10-12T01:31:04Z  ",
+    ],
+)
+@pytest.mark.usefixtures("server_zone")
+def test_every_notation_is_one_moment_wherever_the_server_stands(date: str) -> None:
+    assert parse_date(date) == MOMENT
+
+
+@pytest.mark.parametrize(
+    "date",
+    [
+        "",
+        "   ",
+        "yesterday",
+        "Wed, 31 Feb 2017 18:31:04 -0700",
+        "Thu, 12 Oct 2017 25:31:04 +0000",
+        "Thu, 12 Oct 2017 01:31:04 +9999",
+        "12345",
+        "99999999999999",
+        "0001-01-01T00:00:00+23:59",
+        "9999-12-31T23:59:59-12:00",
+        "Thu, 12 Oct 2017 01:31:04 XYZ",
+        "Thu, 12 Oct 2017 01:31:04 Middle Earth Standard Time",
+        "Thu, 12 Oct 2017 01:31:04 Q",
+        "2017/10/12 01:31:04 XYZ",
+        "Thu, 12 Oct 2017 13:31:04 AM",
+        "10/12/2017 01:31:04",
+        "12.10.2017 01:31:04",
+        "12 Oct 01:31:04 +0000",
+        "01:31:04",
+        "Thu, 12 Oct 2017",
+        "(" * 10_000,
+    ],
+)
+def test_an_absent_or_unreadable_date_is_none(date: str) -> None:
+    assert parse_date(date) is None
+
+
+_ALMOST_DATES = st.text(alphabet="0123456789:+-TZ,. ()WedOctGMTCEST", max_size=40)
+
+
+@given(st.one_of(st.text(), _ALMOST_DATES))
+@example("0000000000")
+@example("Wed, 11 Oct 99999 18:31:04 -0700")
+@example("Wed, 11 Oct 2017 18:31:04 -99999999999999")
+def test_no_text_breaks_the_reading_of_a_date(date: str) -> None:
+    moment = parse_date(date)
+    assert moment is None or moment.tzinfo is UTC
+
+
+@pytest.mark.parametrize(
+    ("clock", "hour"), [("12:00:00 AM", 0), ("12:30 am", 0), ("12:00:00 PM", 12), ("09:00:00 PM", 21), ("1:00 a.m.", 1)]
+)
+def test_halves_of_the_day_are_told_apart(clock: str, hour: int) -> None:
+    moment = parse_date(f"Sat, 14 Sep 2002 {clock} GMT")
+    assert moment is not None
+    assert moment.hour == hour
