@@ -9,6 +9,7 @@ from enum import StrEnum
 
 WEEK_MS = 7 * 24 * 3600 * 1000
 PENDING_KEPT_MS = WEEK_MS  # how long a record that never became done is remembered
+UNDATED = "undated"  # in place of the day of an email without a date
 _SCOPE = re.compile(r"[^:]*")
 
 
@@ -70,6 +71,11 @@ class Name:
         return self.gate is Gate.IDENTITY
 
     @property
+    def needs_agreement(self) -> bool:
+        """An undated id is that of every other email of the subject and sender: by itself it says nothing."""
+        return self.kind is Kind.EMAIL_ID and self.scope == UNDATED
+
+    @property
     def label(self) -> str:
         return f"{self.kind}:{self.scope}:{self.value}"
 
@@ -83,8 +89,8 @@ class Name:
 class Claim:
     """A claim on all names of one item; it is also the handle by which its owner settles it.
 
-    ``fingerprint`` tells apart different items that share an own name; empty means unknown. ``related`` names are not
-    claimed here, but go with the item when it is forgotten.
+    ``fingerprint`` (a Fingerprint, written out; empty means unknown) tells apart items that share an own name.
+    ``related`` names are not claimed here, but go with the item when it is forgotten.
     """
 
     item: str

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import binascii
+import hashlib
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping
@@ -34,13 +36,31 @@ _NOT_IN_A_FILE_NAME = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069
 
 @dataclass(frozen=True)
 class Attachment:
-    """``name`` is the file's alone, without its path; ``content`` (Base64) is there only where asked for inline."""
+    """``name`` is the file's alone, without its path; ``content`` (Base64) is there only where asked for inline.
+
+    ``sha256`` is empty where the contents did not come along. ``text_sha256`` is that of a text with LF at its line
+    ends, where it has others: they change from door to door.
+    """
 
     name: str
     content_type: str
     size_bytes: int
     sha256: str
     content: str | None = None
+    text_sha256: str = ""
+
+    @classmethod
+    def of(cls, name: str, content_type: str, content: bytes, *, inline: bool) -> Attachment:
+        is_text = b"\0" not in content[:8000]
+        lines = content.replace(b"\r\n", b"\n") if is_text else content
+        return cls(
+            name=name,
+            content_type=content_type,
+            size_bytes=len(content),
+            sha256=hashlib.sha256(content).hexdigest(),
+            content=base64.b64encode(content).decode() if inline else None,
+            text_sha256=hashlib.sha256(lines).hexdigest() if len(lines) < len(content) else "",
+        )
 
     def __post_init__(self) -> None:
         name = _NOT_IN_A_FILE_NAME.sub("", well_formed(self.name)).rstrip("/\\ ")
@@ -56,6 +76,9 @@ class Email:
     ``html`` and ``plain`` are its HTML and its text, each as received and empty where there is none: what a body is, is
     never guessed from what it holds. ``event_id`` is the provider's own id, stable over its retries. ``recipients``:
     first where it was delivered to, then whom else it names. ``spam`` holds the provider's verdicts, by their names.
+
+    Some doors do not tell everything: ``tells_body`` and ``tells_files`` say whether an empty body, and no attachments,
+    mean that there are none.
     """
 
     subject: str = ""
@@ -68,6 +91,8 @@ class Email:
     provider: str = ""
     recipients: tuple[str, ...] = ()
     attachments: tuple[Attachment, ...] = ()
+    tells_body: bool = True
+    tells_files: bool = True
     spam: Mapping[str, str] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
+import unicodedata
 
-from deduplication.claims import WEEK_MS, Kind, Name
+from deduplication.claims import UNDATED, WEEK_MS, Kind, Name
 from deduplication.email import Email, address_of, well_formed
+from deduplication.fingerprint import Fingerprint, digest, digest_of_all
 
-UNDATED = "undated"
 MAX_POST_KEY = 512
 
 
@@ -24,26 +24,50 @@ def compute_canonical_id(email: Email) -> str:
     return _md5(f"{email.clean_subject}|{email.sender_email or email.sender}|{date}")
 
 
-def compute_post_key(email: Email) -> str:
-    """The provider's event id, else the Message-ID, else ``subject::date::sender``; empty where a part is missing.
+def compute_post_keys(email: Email) -> tuple[str, ...]:
+    """The provider's event id and the Message-ID; where there is neither, ``subject::date::sender``, if all are there.
 
     With the sender, because two people may well write "STOP" in the same second.
     """
-    chosen = email.event_id.strip() or _message_id(email)
-    if chosen:
-        return bounded_key(chosen)
+    named = dict.fromkeys(filter(None, (email.event_id.strip(), _message_id(email))))
+    if named:
+        return tuple(map(bounded_key, named))
     parts = (email.subject.strip(), email.date.strip(), email.sender_email)
-    return bounded_key("::".join(parts)) if all(parts) else ""
+    return (bounded_key("::".join(parts)),) if email.date_utc and all(parts) else ()
 
 
-def compute_fingerprint(email: Email) -> str:
-    """SHA-256 of the text a reader sees; empty (unknown) without text.
+def is_recognisable(email: Email) -> bool:
+    """Whether its coming again can be told from another one's coming.
 
-    An undated email's id matches every other undated one of that subject, so there the Message-ID joins in, and no
-    text is a text like any other: as unknown it would suppress all that follow.
+    Not that of an undated email without event id and Message-ID, of whose text the door says nothing.
     """
-    text = email.text if email.date_utc else json.dumps([email.text, _message_id(email)])
-    return hashlib.sha256(text.encode()).hexdigest() if text else ""
+    return bool(email.date_utc or compute_post_keys(email) or email.tells_body)
+
+
+def compute_fingerprint(email: Email) -> Fingerprint:
+    """What the email says, as far as its door tells."""
+    files, are_told = email.attachments, email.tells_files
+    contents = {each.text_sha256 or each.sha256 for each in files}
+    names = [unicodedata.normalize("NFC", " ".join(each.name.split())) for each in files]
+    sizes = [each.size_bytes for each in files]
+    return Fingerprint(
+        text=digest(email.text) if email.tells_body else None,
+        files=digest_of_all(contents) if are_told and all(contents) else None,
+        file_names=digest_of_all(names) if are_told and all(names) else None,
+        file_sizes=digest_of_all(map(str, sizes)) if are_told and all(sizes) and not all(contents) else None,
+        links=_links(email),
+        ids=None if email.date_utc else digest(_message_id(email) or email.event_id.strip()),
+    )
+
+
+def _links(email: Email) -> str | None:
+    """Unknown of a text without HTML: its links stand in it, and another door may have made HTML of it.
+
+    An image of the email itself (cid:) is one of its files; how it is pointed to changes from door to door.
+    """
+    if not email.tells_body or (email.text and not email.is_html):
+        return None
+    return digest_of_all({*email.links, *(each for each in email.images if not each.lower().startswith("cid:"))})
 
 
 def own_names(email: Email, ids_kept_ms: int | None) -> list[Name]:
@@ -51,9 +75,10 @@ def own_names(email: Email, ids_kept_ms: int | None) -> list[Name]:
     day = email.date_utc.date().isoformat() if email.date_utc else UNDATED
     email_id = compute_email_id(subject=email.subject, sender=email.sender, date=email.date)
     ids = dict.fromkeys([email_id, compute_canonical_id(email)])
-    names = [Name(Kind.EMAIL_ID, day, value, ids_kept_ms) for value in ids]
-    post_key = compute_post_key(email)
-    return [*names, Name(Kind.POST, "", post_key, WEEK_MS)] if post_key else names
+    return [
+        *(Name(Kind.EMAIL_ID, day, value, ids_kept_ms) for value in ids),
+        *(Name(Kind.POST, "", key, WEEK_MS) for key in compute_post_keys(email)),
+    ]
 
 
 def _message_id(email: Email) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -10,6 +9,8 @@ from functools import cached_property
 from deduplication.body import plain_links, plain_text
 from deduplication.claims import Name
 from deduplication.dates import parse_date
+from deduplication.fingerprint import Fingerprint, digest, digest_of_all
+from deduplication.media import canonical_url
 from deduplication.reservations import compute_post_key, post_name
 
 
@@ -41,10 +42,16 @@ class Message:
         return post_name(self.key)
 
     @cached_property
-    def fingerprint(self) -> str:
-        """Of the text alone; empty (unknown) without one."""
+    def fingerprint(self) -> Fingerprint:
+        """Of text and media, each unknown where there is none: who asks for posts often gets only some of them.
+
+        Of a medium's address what stays: what is behind the question mark is signed anew each time it is asked for.
+        """
         text = plain_text(self.text)
-        return hashlib.sha256(text.encode()).hexdigest() if text else ""
+        return Fingerprint(
+            text=digest(text) if text else None,
+            links=digest_of_all({canonical_url(each) for each in self.media}) if self.media else None,
+        )
 
     @cached_property
     def moment(self) -> datetime | None:

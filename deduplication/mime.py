@@ -8,10 +8,8 @@ encoded word, the library tells, of values cut to size.
 
 from __future__ import annotations
 
-import base64
 import binascii
 import email.message
-import hashlib
 import html
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -316,7 +314,8 @@ def _read_contents(parts: Iterable[_Part], inline_bytes: int) -> _Contents:
                 texts.append(text)
         if is_shown and not entity.file_name:
             continue
-        attachments.append(_attachment(entity, content, is_inline=len(content) <= inline_bytes > 0))
+        is_inline = len(content) <= inline_bytes > 0
+        attachments.append(Attachment.of(entity.file_name, entity.content_type, content, inline=is_inline))
         inline_bytes -= len(content) if attachments[-1].content is not None else 0
     if not texts:
         texts = list(named.values())
@@ -341,16 +340,6 @@ def _joined_html(texts: Sequence[_Text]) -> str:
         or not any(html_branches.get(place, set()) - {branch} for place, branch in each.branches.items())
     ]
     return "\n".join(shown) if any(each.is_html for each in texts) else ""
-
-
-def _attachment(entity: _Entity, content: bytes, *, is_inline: bool) -> Attachment:
-    return Attachment(
-        name=entity.file_name,
-        content_type=entity.content_type,
-        size_bytes=len(content),
-        sha256=hashlib.sha256(content).hexdigest(),
-        content=base64.b64encode(content).decode() if is_inline else None,
-    )
 
 
 def _header_text(value: bytes, charset: str) -> str:

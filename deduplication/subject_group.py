@@ -84,13 +84,13 @@ def strip_leading_reply_prefixes(subject: str) -> str:
 def generate_subject_group_id(
     subject: str,
     patterns: Sequence[SubjectPattern] = DEFAULT_PATTERNS,
-    mode: GroupMode = GroupMode.ALL,
+    mode: GroupMode = GroupMode.PATTERNS,
 ) -> str | None:
-    """The group the subject belongs to, or None: an empty subject never groups with another."""
+    """The group the subject belongs to, or None: an empty subject never groups, nor does "(no subject)"."""
     core = strip_leading_reply_prefixes(normalize_no_accents_lower_trim(decode_subject(subject)))
-    if not core or mode is GroupMode.OFF:
-        return None
     words = _words(core)
+    if not core or words in _NO_SUBJECT or mode is GroupMode.OFF:
+        return None
     matched = next(filter(None, (pattern.group_of(words) for pattern in patterns)), None)
     if matched or mode is GroupMode.PATTERNS:
         return matched
@@ -100,6 +100,31 @@ def generate_subject_group_id(
 
 def _words(text: str) -> str:
     return " ".join(re.sub(r"[\W_]+", " ", normalize_no_accents_lower_trim(text)).split())
+
+
+# What mail programs show or send for an email without a subject: "(no subject)" and its like.
+_NO_SUBJECT = frozenset(
+    map(
+        _words,
+        (
+            "no subject", "without subject", "empty subject", "no title", "untitled",
+            "sans objet", "aucun objet", "pas d'objet", "sans sujet", "sans titre",
+            "kein Betreff", "ohne Betreff", "kein Thema",
+            "sin asunto", "sin tema", "sense assumpte", "sen asunto",
+            "nessun oggetto", "senza oggetto", "nessun soggetto",
+            "sem assunto", "geen onderwerp", "zonder onderwerp",
+            "inget ämne", "ingen rubrik", "intet emne", "uden emne", "ingen emne", "uten emne", "ekkert efni",
+            "ei aihetta", "ei otsikkoa", "teema puudub", "nav temata", "bez temata", "be temos",
+            "без темы", "нет темы", "тема отсутствует", "без теми", "без тема", "без наслова", "bez teme",
+            "bez naslova", "brak tematu", "bez tematu", "bez předmětu", "žádný předmět", "bez predmetu", "brez zadeve",
+            "nincs tárgy", "tárgy nélkül", "fără subiect", "niciun subiect",
+            "konu yok", "konusuz", "χωρίς θέμα", "ללא נושא", "אין נושא", "بدون موضوع", "بلا موضوع", "لا يوجد موضوع",
+            "件名なし", "件名無し", "無題", "无主题", "無主題", "没有主题", "無主旨", "沒有主旨", "제목 없음",
+            "không có chủ đề", "không có tiêu đề", "tanpa subjek", "tidak ada subjek", "tiada subjek",
+            "ไม่มีหัวเรื่อง", "ไม่มีชื่อเรื่อง", "कोई विषय नहीं",
+        ),
+    )
+)  # fmt: skip
 
 
 def month_of(tz: tzinfo, now: datetime | None = None) -> str:

@@ -175,7 +175,12 @@ class Intake:
         now = self.sources.now()
         group = generate_subject_group_id(item.subject, self.naming.patterns, route.group_mode)
         received_at = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        enriched = replace(item, payload={**item.payload, "received_at": received_at, "subject_group": group})
+        owner = self.sources.new_token()
+        enriched = replace(
+            item,
+            key=item.key if item.is_recognisable else f"{item.key}|{owner}",  # as nobody knows, it is a new one
+            payload={**item.payload, "received_at": received_at, "subject_group": group},
+        )
         deliveries = self.dispatcher.deliveries_of(enriched, route)
         is_folded = len(deliveries) == 1 and not self.outbox and self.dispatcher.is_enabled(deliveries[0].destination)
         at_destinations = tuple(name for each in deliveries for name in self.dispatcher.names_at(each))
@@ -187,7 +192,7 @@ class Intake:
                 *(at_destinations if is_folded else ()),
             ),
             item.fingerprint,
-            self.sources.new_token(),
+            owner,
             self.leases.lease_ms,
             related=() if is_folded else at_destinations,
         )

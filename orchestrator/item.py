@@ -10,7 +10,7 @@ from typing import Any
 
 from deduplication.claims import Name
 from deduplication.email import Attachment, Email
-from deduplication.identity import compute_canonical_id, compute_fingerprint, own_names
+from deduplication.identity import compute_canonical_id, compute_fingerprint, is_recognisable, own_names
 from deduplication.message import Message
 
 BODY_PREVIEW_CHARS = 200
@@ -18,7 +18,8 @@ BODY_PREVIEW_CHARS = 200
 
 @dataclass(frozen=True)
 class Item:
-    """``key`` is the same in whatever notation the item comes: webhook ids are made of it.
+    """``key`` is the same in whatever notation the item comes: webhook ids are made of it. Where it is not
+    ``is_recognisable``, other items may have that key, too.
 
     ``media`` are links known to be media, ``links`` those that may be. ``fields`` is what routes may ask about, each
     with all its values; ``destinations`` the only ones the sender wants (None: all of the route). ``recipient``: the
@@ -38,6 +39,7 @@ class Item:
     source: str = ""
     subject: str = ""
     is_message: bool = False
+    is_recognisable: bool = True
     destinations: tuple[str, ...] | None = None
     recipient: str = ""
 
@@ -56,7 +58,8 @@ def email_item(email: Email, ids_kept_ms: int | None) -> Item:
         id=names[0].value,
         key=compute_canonical_id(email),
         own_names=tuple(names),
-        fingerprint=compute_fingerprint(email),
+        fingerprint=str(compute_fingerprint(email)),
+        is_recognisable=is_recognisable(email),
         text=email.text,
         links=email.links,
         fields={
@@ -94,7 +97,7 @@ def message_item(message: Message) -> Item:
         id=message.key,
         key=message.key,
         own_names=(message.name_to_claim,),
-        fingerprint=message.fingerprint,
+        fingerprint=str(message.fingerprint),
         text=message.text,
         links=message.links,
         media=message.media,
@@ -126,4 +129,4 @@ def message_item(message: Message) -> Item:
 
 
 def _described(attachment: Attachment) -> dict[str, Any]:
-    return {name: value for name, value in asdict(attachment).items() if value is not None}
+    return {name: value for name, value in asdict(attachment).items() if value is not None and name != "text_sha256"}

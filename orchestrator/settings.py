@@ -65,7 +65,7 @@ class Settings(BaseSettings):
     delivered_payload_days: float = Field(0, ge=0, le=3660, description="days up to 3660, 0 for not at all")
     mailonce_config: Path | None = Field(None, description="the path of a file that exists")
     timezone: str = Field("UTC", description="an IANA time zone such as Europe/Paris")
-    subject_groups: GroupMode = Field(GroupMode.ALL, description="all, patterns or off")
+    subject_groups: GroupMode = Field(GroupMode.PATTERNS, description="patterns, all or off")
     subject_group_ttl_seconds: int = Field(
         0, ge=0, le=10 * 366 * 86_400, description="seconds up to ten years, 0 for the calendar month"
     )

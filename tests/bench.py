@@ -30,7 +30,7 @@ from deduplication.stores.base import Store
 from deduplication.stores.failover import FailoverStore
 from deduplication.stores.redis import RedisStore
 from deduplication.stores.sqlite import SqliteStore
-from deduplication.subject_group import generate_subject_group_id, group_name
+from deduplication.subject_group import GroupMode, generate_subject_group_id, group_name
 from tests.support.redis_server import RedisServer, free_port
 from tests.support.server import INGRESS_TOKEN, Server, email
 from tests.support.sink import Reply, Sink
@@ -111,9 +111,9 @@ def new_claim() -> Claim:
         message_id=f"<{number}.bench@mail.example.org>",
     )
     names = own_names(mail, ids_kept_ms=None)
-    group = generate_subject_group_id(mail.subject) or ""
+    group = generate_subject_group_id(mail.subject, mode=GroupMode.ALL) or ""
     names.append(group_name(group, "2026-11", ttl_seconds=0))
-    return Claim(names[0].value, tuple(names), compute_fingerprint(mail), secrets.token_urlsafe(16), 60_000)
+    return Claim(names[0].value, tuple(names), str(compute_fingerprint(mail)), secrets.token_urlsafe(16), 60_000)
 
 
 def settle(store: Store, claim: Claim) -> None:

@@ -115,12 +115,12 @@ def test_a_slow_delivery_keeps_its_lease(start_server: StartServer) -> None:
 def test_after_a_reset_the_same_email_is_delivered_again(start_server: StartServer) -> None:
     with Sink() as sink:
         server = start_server(sink)
-        email_id = server.post(email()).json()["email_id"]
+        email_id = server.post(email(subject="Lot 456")).json()["email_id"]
         dry = server.reset(scope="email_id", value=email_id, dry_run=True).json()
         assert dry["names"] == 5, "email id, canonical id, post key, subject group and delivery record"
-        assert server.post(email()).json()["status"] == "already_processed"
+        assert server.post(email(subject="Lot 456")).json()["status"] == "already_processed"
         assert server.reset(scope="email_id", value=email_id).json()["names"] == dry["names"]
-        assert server.post(email()).json()["status"] == "processed"
+        assert server.post(email(subject="Lot 456")).json()["status"] == "processed"
         assert len(sink.received) == 2
         assert "AUDIT reset scope=email_id" in server.log.read_text()
 

@@ -4,10 +4,10 @@ A store remembers, for each name, who holds it and whether it is done. All times
 
 * ``claim`` is one atomic step: all names are reserved, or none. It answers
 
-  - ``Duplicate`` if a name of an earlier gate is done. An own name counts only where the fingerprints are equal or
-    one of them is unknown. If a *shared* name (group, media) is done, the item is settled in the same step: its own
-    names become done, so that it is never asked about again. Of several media all must be done; those that are
-    done otherwise are left out of the claim.
+  - ``Duplicate`` if a name of an earlier gate is done. An own name counts only where no part of the fingerprints that
+    both know differs, and an undated id only where they agree in all (fingerprint.py says when). If a *shared* name
+    (group, media) is done, the item is settled in the same step: its own names become done, so that it is never asked
+    about again. Of several media all must be done; those that are done otherwise are left out of the claim.
   - ``InFlight`` if another owner holds a name and its lease has not run out;
   - ``Claimed`` otherwise, with a fencing number higher than any given before.
 

@@ -24,6 +24,7 @@ from deduplication.claims import (
     Name,
     Verdict,
 )
+from deduplication.fingerprint import Fingerprint, agree, conflicts
 from deduplication.stores.base import Pattern, Record, State
 
 ClockMs = Callable[[], int]
@@ -134,7 +135,7 @@ class LocalStore(ABC):
                 break
             met = list(_same_item(claim, name, known[name]))
             wanted = claim.fingerprint_for(name)
-            done = min((r for r in met if r.state is State.DONE), key=_same_text_then_oldest(wanted), default=None)
+            done = min((r for r in met if r.state is State.DONE), key=_exact_then_oldest(wanted), default=None)
             if done:
                 return Duplicate(name.gate, name.label, done.item, done.first_seen_ms)
             held_ms = max((self._held_by_another_ms(claim, record) for record in met), default=0)
@@ -166,7 +167,7 @@ class LocalStore(ABC):
     def _pending(self, claim: Claim, name: Name, known: list[Record], fence: int) -> Record:
         lease_until_ms = self.now_ms() + claim.lease_ms
         record = replace(self._fresh(claim, name), state=State.PENDING, fence=fence, lease_until_ms=lease_until_ms)
-        before = _record_of(claim, name, known)
+        before = _record_of(claim, name, _same_item(claim, name, known))
         if before and name.is_own:
             return replace(record, first_seen_ms=before.first_seen_ms, retries_left=before.retries_left)
         return record
@@ -320,13 +321,15 @@ def _known_media(claim: Claim, known: Known) -> tuple[str, ...]:
 
 
 def _same_item(claim: Claim, name: Name, known: list[Record]) -> Iterator[Record]:
-    wanted = claim.fingerprint_for(name)
+    """The records that stand for what is claimed, as far as both sides know."""
+    wanted = Fingerprint.parse(claim.fingerprint_for(name))
     for record in known:
-        if record.fingerprint == wanted or not record.fingerprint or not wanted:
+        given = Fingerprint.parse(record.fingerprint)
+        if agree(given, wanted) if name.needs_agreement else not conflicts(given, wanted):
             yield record
 
 
-def _record_of(claim: Claim, name: Name, known: list[Record]) -> Record | None:
+def _record_of(claim: Claim, name: Name, known: Iterable[Record]) -> Record | None:
     wanted = claim.fingerprint_for(name)
     return next((record for record in known if record.fingerprint == wanted), None)
 
@@ -342,5 +345,5 @@ def _may_object(record: Record, claim: Claim, asked_ms: int) -> bool:
     return record.mirrored_ms >= asked_ms and record.owner != claim.owner
 
 
-def _same_text_then_oldest(fingerprint: str) -> Callable[[Record], tuple[bool, int]]:
+def _exact_then_oldest(fingerprint: str) -> Callable[[Record], tuple[bool, int]]:
     return lambda record: (record.fingerprint != fingerprint, record.first_seen_ms or 0)

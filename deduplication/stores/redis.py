@@ -186,6 +186,7 @@ class RedisStore:
                 "label": name.label,
                 "gate": name.gate,
                 "own": name.is_own,
+                "needs_agreement": name.needs_agreement,
                 "lists_siblings": lists_siblings,
                 "member": spelling.member,
                 "done": spelling.done,
@@ -296,7 +297,7 @@ def _record(name: Name, fingerprint: str, detail: dict[str, Any]) -> Record:
     known = {**detail, "state": State(detail["state"]), "siblings": tuple(detail.get("siblings", ()))}
     if "gate" in known:
         known["gate"] = Gate(known["gate"])
-    return Record(name=name, fingerprint=fingerprint.removeprefix("-"), **known)
+    return Record(name=name, fingerprint="" if fingerprint == "-" else fingerprint, **known)
 
 
 def _readable(read: Callable[[], Name], pattern: Pattern) -> Iterator[Name]:

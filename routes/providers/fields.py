@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -112,37 +111,32 @@ def scores(given: Mapping[str, Any]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class File:
+    """``content`` None: it did not come along, or cannot be read."""
+
     name: str
     content_type: str
-    content: bytes
+    content: bytes | None
 
 
 def attachments_of(files: Iterable[File], inline_bytes: int) -> tuple[Attachment, ...]:
     """Described; with their contents as long as all that are handed on stay within ``inline_bytes``."""
     found, left = [], inline_bytes
     for file in files:
+        if file.content is None:
+            found.append(Attachment(file.name, file.content_type, size_bytes=0, sha256=""))
+            continue
         inline = len(file.content) <= left
         left -= len(file.content) if inline else 0
-        found.append(_attachment(file, inline=inline and inline_bytes > 0))
+        found.append(Attachment.of(file.name, file.content_type, file.content, inline=inline and inline_bytes > 0))
     return tuple(found)
 
 
-def _attachment(file: File, *, inline: bool) -> Attachment:
-    return Attachment(
-        name=file.name,
-        content_type=file.content_type,
-        size_bytes=len(file.content),
-        sha256=hashlib.sha256(file.content).hexdigest(),
-        content=base64.b64encode(file.content).decode() if inline else None,
-    )
-
-
-def from_base64(text: Any) -> bytes:
-    """Empty if it is not Base64: an attachment that cannot be read does not spoil the email."""
+def from_base64(text: Any) -> bytes | None:
+    """None if it is not Base64: an attachment that cannot be read does not spoil the email."""
     try:
-        return base64.b64decode(text) if isinstance(text, str) else b""
+        return base64.b64decode(text) if isinstance(text, str) else None
     except (binascii.Error, ValueError):
-        return b""
+        return None
 
 
 def objects(given: Any) -> list[dict[str, Any]]:

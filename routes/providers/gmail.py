@@ -1,19 +1,20 @@
 """Gmail, pushed by an Apps Script of the user's own: JSON {subject, sender, date, body} and whatever else it sends.
 
 The body is best sent as ``html`` and ``plain``, or either; for one ``body``, ``body_type`` says which of the two it is.
+``attachments``, a list of {name, content_type, size, sha256}, says which files it has; without it nobody knows.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from deduplication.email import Email, address_of
+from deduplication.email import Attachment, Email, address_of
 from routes.auth import require_bearer
 from routes.providers.base import BEARER, InvalidPayload, Parsed, Provider, ProviderRequest, json_object, text_field
-from routes.providers.fields import BODY_TYPES, addresses, html_and_plain, text_of
+from routes.providers.fields import BODY_TYPES, addresses, html_and_plain, objects, text_of
 from routes.providers.options import NoOptions
 
-FIELDS = ("subject", "sender", "date", "html", "plain", "body", "body_type", "recipient", "to")
+FIELDS = ("subject", "sender", "date", "html", "plain", "body", "body_type", "recipient", "to", "attachments")
 
 
 class Gmail(Provider[NoOptions]):
@@ -40,6 +41,7 @@ def parse(document: dict[str, Any], provider: str = "gmail") -> Email:
     html, plain = html_and_plain(
         text_field(document, "html"), text_of(document, "plain"), text_field(document, "body"), body_type
     )
+    files = document.get("attachments")
     return Email(
         subject=text_field(document, "subject"),
         sender=sender,
@@ -48,6 +50,17 @@ def parse(document: dict[str, Any], provider: str = "gmail") -> Email:
         plain=plain,
         message_id=text_of(document, "message_id"),
         provider=provider,
+        attachments=tuple(map(_attachment, objects(files))),
+        tells_files=isinstance(files, list),
+        tells_body=any(document.get(part) is not None for part in ("html", "plain", "body")),
         recipients=addresses(document.get("recipient"), document.get("to")),
         extra={name: value for name, value in document.items() if name not in FIELDS},
+    )
+
+
+def _attachment(given: dict[str, Any]) -> Attachment:
+    size = given.get("size")
+    sha256 = text_of(given, "sha256").strip().lower()
+    return Attachment(
+        text_of(given, "name"), text_of(given, "content_type"), size if isinstance(size, int) else 0, sha256
     )

@@ -100,6 +100,8 @@ class JsonMapping(Provider[JsonOptions]):
             message_id=self._text(document, "message_id"),
             event_id=self.own_id(self._text(document, "event_id")),
             provider=self.name,
+            tells_files=False,
+            tells_body=any(at(document, self._path(part)) is not None for part in ("html", "plain", "body")),
             recipients=addresses(at(document, self._path("recipient"))),
         )
 

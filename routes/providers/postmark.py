@@ -51,6 +51,6 @@ class Postmark(OneEmailAsJson):
 def _files(document: dict[str, Any]) -> list[File]:
     """Its dashboard's "Check" button writes Data where its emails write Content."""
     return [
-        File(text_of(each, "Name"), text_of(each, "ContentType"), from_base64(each.get("Content") or each.get("Data")))
+        File(text_of(each, "Name"), text_of(each, "ContentType"), from_base64(each.get("Content", each.get("Data"))))
         for each in objects(document.get("Attachments"))
     ]

@@ -92,6 +92,7 @@ class Resend(Provider[ResendOptions]):
             date=header(headers, "Date"),
             html=text_field(data, "html"),
             plain=text_field(data, "text"),
+            tells_body="html" in data or "text" in data,
             message_id=text_field(data, "message_id"),
             event_id=self.own_id(email_id),
             provider=self.name,

@@ -58,7 +58,11 @@ class Failover(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.stack.close()
 
-    @rule(worker=WORKERS, names=NAME_SETS, fingerprint=st.sampled_from(["", "f1", "f2"]))
+    @rule(
+        worker=WORKERS,
+        names=NAME_SETS,
+        fingerprint=st.sampled_from(["", "t1.c1.n1.-.-.-", "t1.c2.n1.-.-.-", "-.c2.-.-.-.-"]),
+    )
     def claim(self, worker: int, names: tuple[Name, ...], fingerprint: str) -> None:
         self.owners += 1
         claim = Claim(names[0].value, names, fingerprint, f"owner {self.owners}", LEASE_MS)

@@ -10,13 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deduplication.claims import WEEK_MS, Kind, Name
-from deduplication.email import Email
+from deduplication.email import Attachment, Email
+from deduplication.fingerprint import Fingerprint, agree, conflicts, digest
 from deduplication.identity import (
     MAX_POST_KEY,
     compute_canonical_id,
     compute_email_id,
     compute_fingerprint,
-    compute_post_key,
+    compute_post_keys,
+    is_recognisable,
     own_names,
 )
 
@@ -90,24 +92,32 @@ def test_the_canonical_id_of_a_canonical_email_is_its_email_id() -> None:
     assert compute_canonical_id(email()) == md5("Réunion|ada@example.org|2017-10-12T01:31:04Z")
 
 
+SUBJECT_DATE_SENDER = "Réunion::2017-10-12T01:31:04Z::ada@example.org"
+
+
 @pytest.mark.parametrize(
-    ("fields", "key"),
+    ("fields", "keys"),
     [
-        ({"event_id": "evt-1", "message_id": "<m@example.org>"}, "evt-1"),
-        ({"event_id": "", "message_id": "<m@example.org>"}, "m@example.org"),
-        ({"message_id": " <m@example.org>\r\n"}, "m@example.org"),
-        ({"message_id": "m@example.org"}, "m@example.org"),
-        ({}, "Réunion::2017-10-12T01:31:04Z::ada@example.org"),
-        ({"event_id": "  ", "message_id": "<>"}, "Réunion::2017-10-12T01:31:04Z::ada@example.org"),
-        ({"subject": ""}, ""),
-        ({"subject": "  "}, ""),
-        ({"date": ""}, ""),
-        ({"sender": ""}, ""),
-        ({"plain": ""}, "Réunion::2017-10-12T01:31:04Z::ada@example.org"),
+        ({"event_id": "evt-1", "message_id": "<m@example.org>"}, ("evt-1", "m@example.org")),
+        ({"event_id": "evt-1"}, ("evt-1",)),
+        ({"event_id": "", "message_id": "<m@example.org>"}, ("m@example.org",)),
+        ({"event_id": "same", "message_id": "<same>"}, ("same",)),
+        ({"message_id": " <m@example.org>\r\n"}, ("m@example.org",)),
+        ({"message_id": "m@example.org", "date": ""}, ("m@example.org",)),
+        ({}, (SUBJECT_DATE_SENDER,)),
+        ({"event_id": "  ", "message_id": "<>"}, (SUBJECT_DATE_SENDER,)),
+        ({"subject": ""}, ()),
+        ({"subject": "  "}, ()),
+        ({"date": ""}, ()),
+        ({"date": "yesterday"}, ()),
+        ({"sender": ""}, ()),
+        ({"plain": ""}, (SUBJECT_DATE_SENDER,)),
     ],
 )
-def test_the_post_key_is_the_first_present_and_never_made_of_gaps(fields: dict[str, str], key: str) -> None:
-    assert compute_post_key(email(**fields)) == key
+def test_event_id_and_message_id_are_both_names_and_none_is_made_of_gaps(
+    fields: dict[str, str], keys: tuple[str, ...]
+) -> None:
+    assert compute_post_keys(email(**fields)) == keys
 
 
 def test_the_same_words_of_two_people_in_the_same_second_are_two_emails() -> None:
@@ -118,9 +128,22 @@ def test_the_same_words_of_two_people_in_the_same_second_are_two_emails() -> Non
 
 
 def test_a_monstrous_message_id_makes_a_short_key_of_its_own() -> None:
-    keys = [compute_post_key(email(message_id=f"<{'x' * 1_000_000}{end}>")) for end in "ab"]
+    keys = [compute_post_keys(email(message_id=f"<{'x' * 1_000_000}{end}>"))[0] for end in "ab"]
     assert all(len(key) <= MAX_POST_KEY for key in keys)
     assert keys[0] != keys[1]
+
+
+def file(content: bytes = b"one", name: str = "a.pdf") -> Attachment:
+    return Attachment.of(name, "application/pdf", content, inline=False)
+
+
+def described(name: str = "a.pdf", size_bytes: int = 3) -> Attachment:
+    """A file of which the door has not the contents."""
+    return Attachment(name, "application/pdf", size_bytes, sha256="")
+
+
+def differ(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return conflicts(compute_fingerprint(email(**one)), compute_fingerprint(email(**other)))
 
 
 @pytest.mark.parametrize(
@@ -132,53 +155,99 @@ def test_a_monstrous_message_id_makes_a_short_key_of_its_own() -> None:
     ],
 )
 def test_equal_text_has_an_equal_fingerprint_in_html_and_in_plain(body: dict[str, str]) -> None:
-    assert compute_fingerprint(email(**body)) == hashlib.sha256(b"Fish & chips, you").hexdigest()
+    assert compute_fingerprint(email(**body)).text == digest("Fish & chips, you")
 
 
-def test_another_text_has_another_fingerprint_however_late_the_difference() -> None:
-    long = "x" * 100_000
-    assert compute_fingerprint(email(plain=long + "a")) != compute_fingerprint(email(plain=long + "b"))
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"plain": "x" * 100_000 + "a"}, {"plain": "x" * 100_000 + "b"}),
+        ({"plain": ""}, {"plain": "Bonjour"}),
+        ({"attachments": (file(b"one"),)}, {"attachments": (file(b"two"),)}),
+        ({"attachments": ()}, {"attachments": (file(),)}),
+        ({"attachments": (file(b"one"),)}, {"attachments": (file(b"one"), file(b"two"))}),
+        ({"plain": "", "attachments": (file(b"one"),)}, {"plain": "", "attachments": (file(b"two"),)}),
+        ({"attachments": (described(),)}, {"attachments": (described("b.pdf"),)}),
+        ({"attachments": (described(),)}, {"attachments": (described(size_bytes=4),)}),
+        ({"attachments": (described(),)}, {"attachments": ()}),
+        ({"attachments": (described("b.pdf"),)}, {"attachments": (file(),)}),
+        ({"html": "<a href='https://a.example/1'>here</a>"}, {"html": "<a href='https://a.example/2'>here</a>"}),
+        ({"html": "<img src='https://a.example/1.png'>"}, {"html": "<img src='https://a.example/2.png'>"}),
+        ({"html": "<img src='data:image/png;base64,AAAA'>"}, {"html": "<img src='data:image/png;base64,BBBB'>"}),
+        ({"html": "<img src='https://a.example/1.png'>"}, {"html": "<p></p>", "plain": ""}),
+        ({"html": "<img src='https://a.example/1.png'>"}, {"plain": ""}),
+        ({"html": "Bonjour"}, {"html": "<a href='https://a.example/1'>Bonjour</a>"}),
+    ],
+)
+def test_text_files_links_and_images_are_what_an_email_says(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert differ(one, other)
+    assert differ(other, one)
 
 
-@pytest.mark.parametrize("html", ["", "  \n", "<p></p>", "<img src='https://a.example/x.png'>"])
-def test_without_text_the_fingerprint_is_unknown(html: str) -> None:
-    assert compute_fingerprint(email(html=html, plain="", message_id="<m@example.org>")) == ""
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"attachments": (file(b"1"), file(b"2"))}, {"attachments": (file(b"2"), file(b"1"))}),
+        ({"attachments": (file(name="a.pdf"),)}, {"attachments": (file(name="noname"),)}),
+        ({"attachments": (file(),)}, {"attachments": (described(),)}),
+        ({"attachments": (file(name="C:\\scans\\a.pdf"),)}, {"attachments": (described(),)}),
+        ({"attachments": (file(name="e\u0301te\u0301.pdf"),)}, {"attachments": (described("été.pdf"),)}),
+        ({"attachments": (file(name=""),)}, {"attachments": (described("ATT0001.pdf"),)}),
+        ({"attachments": (described(size_bytes=0),)}, {"attachments": (described(size_bytes=4),)}),
+        ({"attachments": (file(),)}, {"tells_files": False}),
+        ({"attachments": (file(b"a;1\r\nb;2\r\n"),)}, {"attachments": (file(b"a;1\nb;2\n"),)}),
+        ({"plain": "see https://a.example"}, {"html": "see <a href='https://a.example'>https://a.example</a>"}),
+        ({"html": "Bonjour <img src='cid:1@mail'>"}, {"html": "Bonjour <img src='cid:photo.png'>"}),
+        ({"html": "Bonjour"}, {"plain": "", "tells_body": False}),
+        ({"message_id": "<a@example.org>"}, {"message_id": "<b@example.org>"}),
+        ({"message_id": "<a@example.org>"}, {"message_id": "<a@example.org>", "date": ""}),
+    ],
+)
+def test_what_one_door_does_not_tell_or_writes_otherwise_makes_no_other_email(
+    one: dict[str, Any], other: dict[str, Any]
+) -> None:
+    assert not differ(one, other)
 
 
-def test_a_dated_email_is_told_apart_by_its_text_alone() -> None:
-    one, two = (email(message_id=f"<{each}@example.org>") for each in "ab")
-    assert compute_fingerprint(one) == compute_fingerprint(two)
+def test_a_file_that_is_no_text_is_compared_to_the_byte() -> None:
+    assert differ({"attachments": (file(b"\0\r\n"),)}, {"attachments": (file(b"\0\n"),)})
 
 
 @pytest.mark.parametrize("date", ["", "yesterday"])
 @pytest.mark.parametrize("body", ["", "Bonjour"])
-def test_undated_emails_are_told_apart_by_their_message_ids_too(date: str, body: str) -> None:
-    one, two = (email(date=date, plain=body, message_id=f"<{each}@example.org>") for each in "ab")
-    again = email(date=date, plain=body, message_id=" a@example.org")
-    assert compute_fingerprint(one) != compute_fingerprint(two)
-    assert compute_fingerprint(one) == compute_fingerprint(again)
+def test_undated_emails_agree_only_if_their_message_ids_are_the_same(date: str, body: str) -> None:
+    one, two = (compute_fingerprint(email(date=date, plain=body, message_id=f"<{each}@example.org>")) for each in "ab")
+    again = compute_fingerprint(email(date=date, plain=body, message_id=" a@example.org"))
+    event = compute_fingerprint(email(date=date, plain=body, event_id="a@example.org"))
+    assert not agree(one, two)
+    assert agree(one, again)
+    assert agree(one, event)
 
 
-def test_an_empty_undated_email_does_not_stand_for_every_other_undated_one() -> None:
-    empty, full = email(date="", plain=""), email(date="", plain="Bonjour")
-    assert compute_fingerprint(empty)
-    assert compute_fingerprint(empty) != compute_fingerprint(full)
+@pytest.mark.parametrize(
+    ("fields", "is_known"),
+    [
+        ({}, True),
+        ({"tells_body": False}, True),
+        ({"date": "", "message_id": "<m@example.org>", "tells_body": False}, True),
+        ({"date": ""}, True),
+        ({"date": "", "tells_body": False}, False),
+    ],
+)
+def test_nothing_recognises_an_undated_email_without_ids_and_body(fields: dict[str, Any], is_known: bool) -> None:
+    assert is_recognisable(email(**fields)) is is_known
 
 
-def test_text_and_message_id_of_an_undated_email_do_not_run_together() -> None:
-    one, two = email(date="", plain="ab", message_id="c"), email(date="", plain="a", message_id="bc")
-    assert compute_fingerprint(one) != compute_fingerprint(two)
-
-
-def test_an_email_has_its_id_its_canonical_id_and_its_post_key_as_names() -> None:
-    mail = email(date="Wed, 11 Oct 2017 18:31:04 -0700", message_id="<m@example.org>")
+def test_an_email_has_its_id_its_canonical_id_its_event_id_and_its_message_id_as_names() -> None:
+    mail = email(date="Wed, 11 Oct 2017 18:31:04 -0700", message_id="<m@example.org>", event_id="postmark:1")
     names = own_names(mail, ids_kept_ms=30 * DAY_MS)
     assert names == [
         Name(Kind.EMAIL_ID, "2017-10-12", md5("Réunion|ada@example.org|Wed, 11 Oct 2017 18:31:04 -0700")),
         Name(Kind.EMAIL_ID, "2017-10-12", md5("Réunion|ada@example.org|2017-10-12T01:31:04Z")),
+        Name(Kind.POST, "", "postmark:1"),
         Name(Kind.POST, "", "m@example.org"),
     ]
-    assert [name.kept_ms for name in names] == [30 * DAY_MS, 30 * DAY_MS, WEEK_MS]
+    assert [name.kept_ms for name in names] == [30 * DAY_MS, 30 * DAY_MS, WEEK_MS, WEEK_MS]
 
 
 def test_the_canonical_id_is_a_name_only_where_it_differs() -> None:
@@ -205,7 +274,7 @@ def test_separators_in_the_fields_may_merge_an_id_but_then_the_fingerprint_decid
     one = email(subject="a|ada@example.org", date="d", plain="one")
     two = email(subject="a", date="ada@example.org|d", plain="two")
     assert own_names(one, None)[0] == own_names(two, None)[0]
-    assert compute_fingerprint(one) != compute_fingerprint(two)
+    assert conflicts(compute_fingerprint(one), compute_fingerprint(two))
 
 
 _ANYTHING = st.text(st.characters(), max_size=40)  # half surrogate pairs included
@@ -217,7 +286,7 @@ def test_every_email_has_names_a_store_can_write(**fields: str) -> None:
     names = own_names(mail, None)
     assert names[0].value == compute_email_id(subject=mail.subject, sender=mail.sender, date=mail.date)
     assert all(name.label.encode().decode() == name.label for name in names)
-    assert len(compute_fingerprint(mail)) in (0, 64)
+    assert Fingerprint.parse(str(compute_fingerprint(mail))) == compute_fingerprint(mail)
 
 
 def test_a_script_gets_the_same_id_as_the_service_for_half_a_surrogate_pair() -> None:

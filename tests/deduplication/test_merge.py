@@ -14,6 +14,7 @@ from tests.support.stores import FakeClock
 
 NAMES = [
     Name(Kind.EMAIL_ID, "2026-11-16", "e1"),
+    Name(Kind.EMAIL_ID, "undated", "e2"),
     Name(Kind.POST, "", "p1", WEEK_MS),
     Name(Kind.SUBJECT_GROUP, "2026-11", "lot_1", WEEK_MS),
     Name(Kind.MEDIA, "", "https://a.example/x", WEEK_MS),
@@ -21,7 +22,7 @@ NAMES = [
 STEPS = st.lists(
     st.tuples(
         st.lists(st.sampled_from(NAMES), min_size=1, max_size=3, unique=True),
-        st.sampled_from(["", "f1", "f2"]),
+        st.sampled_from(["", "t1.c1.n1.-.-.-", "t1.c2.n1.-.-.-", "t1.-.n1.-.-.-"]),
         st.booleans(),
     ),
     max_size=6,
@@ -74,3 +75,12 @@ def test_no_done_name_is_lost(
     for server in servers:
         redis.merge(server.waiting(1000), server.now_ms())
     assert done <= {(r.name, r.fingerprint) for r in redis.find(Pattern()) if r.state is State.DONE}
+
+
+def test_an_undated_id_marked_by_another_program_does_not_keep_out_what_is_merged() -> None:
+    client = fakeredis.FakeRedis(decode_responses=True)
+    client.sadd("processed_ids:undated", "e2")
+    undated = Name(Kind.EMAIL_ID, "undated", "e2")
+    server = decided_alone("first", [([undated], "t1.c1.n1.-.-.-", True)])
+    RedisStore(client).merge(server.waiting(1000), server.now_ms())
+    assert known(RedisStore(client).find(Pattern())) == {(undated, "t1.c1.n1.-.-.-", State.DONE, "")}

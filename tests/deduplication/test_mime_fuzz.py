@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from deduplication.identity import compute_canonical_id, compute_fingerprint, compute_post_key
+from deduplication.identity import compute_canonical_id, compute_fingerprint, compute_post_keys
 from deduplication.mime import parse_mime
 from tests.deduplication.test_mime import HTML, PLAIN, REPORT, nested, parts, raw
 
@@ -64,7 +64,7 @@ def assert_it_is_read(message: bytes) -> None:
     assert email.recipients[0] == "inbox@example.org"
     assert compute_canonical_id(email)
     compute_fingerprint(email)
-    compute_post_key(email)
+    compute_post_keys(email)
 
 
 def truncated(at: float) -> Damage:

@@ -205,6 +205,20 @@ def test_the_service_sees_the_email_ids_of_a_script(real: redis.Redis) -> None:
     assert verdict == Duplicate(Gate.IDENTITY, EMAIL.label, original=None, first_seen_ms=None)
 
 
+@pytest.mark.parametrize(
+    ("fingerprint", "again"), [("", Claimed), ("-.-.n.s.-.i", Claimed), ("t.0.0.-.0.i", Duplicate)]
+)
+def test_an_undated_id_of_a_script_stops_nothing_and_hides_nothing_of_the_service(
+    real: redis.Redis, fingerprint: str, again: type
+) -> None:
+    mark_email_id_processed(real, "e1", log, "processed_ids:undated")
+    store, undated = RedisStore(real), Name(Kind.EMAIL_ID, "undated", "e1")
+    first, second = (Claim("e1", (undated,), fingerprint, owner, lease_ms=60_000) for owner in ("first", "second"))
+    assert isinstance(store.claim(first), Claimed)
+    assert store.commit(first)
+    assert type(store.claim(second)) is again
+
+
 @pytest.mark.parametrize("ttl_seconds", [0, 60])
 def test_a_script_sees_the_groups_of_the_service_once_they_are_done(real: redis.Redis, ttl_seconds: int) -> None:
     store = RedisStore(real, Speller(group_ttl=ttl_seconds > 0))

@@ -25,6 +25,7 @@ LEASE_MS = 60_000
 OWN = [
     Name(Kind.EMAIL_ID, "2026-11-16", "e1"),
     Name(Kind.EMAIL_ID, "2026-11-16", "e2"),
+    Name(Kind.EMAIL_ID, "undated", "e3"),
     Name(Kind.POST, "", "p", WEEK_MS),
 ]
 SHARED = [Name(Kind.SUBJECT_GROUP, "2026-11", "lot_1", WEEK_MS), Name(Kind.MEDIA, "", "https://a.example/x", WEEK_MS)]
@@ -32,7 +33,20 @@ NAME_SETS = st.tuples(
     st.lists(st.sampled_from(OWN), min_size=1, max_size=3, unique=True),
     st.lists(st.sampled_from(SHARED), max_size=2, unique=True),
 ).map(lambda lists: tuple(lists[0] + lists[1]))
-FINGERPRINTS = st.sampled_from(["", "f1", "f2"])
+FINGERPRINTS = st.sampled_from(
+    [
+        "",
+        "t1",  # as it was written before there were parts
+        "t1.c1.n1.-.l1.-",
+        "t1.c1.n2.-.-.-",  # the same files by other names
+        "t1.c2.n1.-.l1.-",
+        "t1.-.n1.s1.l1.-",
+        "t1.-.n1.s2.-.-",
+        "t2.0.0.0.0.-",
+        "-.-.n1.s1.-.-",
+        "-.c2.-.-.-.-",
+    ]
+)
 
 
 class Invariants(RuleBasedStateMachine):
@@ -56,10 +70,20 @@ class Invariants(RuleBasedStateMachine):
 
     def on_all(self, step: str, *arguments: Any) -> Any:
         answers = {
-            bench.kind: comparable(getattr(bench.store, step)(*arguments), arguments[0]) for bench in self.benches
+            bench.kind: self.comparable(getattr(bench.store, step)(*arguments), arguments[0]) for bench in self.benches
         }
         assert len(set(map(repr, answers.values()))) == 1, answers
         return answers["memory"]
+
+    def comparable(self, answer: Any, claim: Any) -> Any:
+        """Without what differs from store to store: milliseconds, and so which of several originals is older."""
+        if isinstance(answer, Duplicate):
+            met = self.model.met(claim, Name.from_label(answer.name))
+            originals = sum(mark.done_until > self.model.now for mark in met)
+            return Duplicate(answer.gate, answer.name, answer.original if originals == 1 else None, None)
+        if isinstance(answer, Claimed):  # a store that was probed has given out numbers already
+            return Claimed(0, answer.retries_left)
+        return InFlight(answer.gate, answer.name, 0) if isinstance(answer, InFlight) else answer
 
     @rule(names=NAME_SETS, fingerprint=FINGERPRINTS)
     def claim(self, names: tuple[Name, ...], fingerprint: str) -> None:
@@ -150,15 +174,6 @@ class Invariants(RuleBasedStateMachine):
     def the_stores_remember_the_same(self) -> None:
         known = [remembered(bench) for bench in getattr(self, "benches", [])]
         assert all(each == known[0] for each in known)
-
-
-def comparable(answer: Any, claim: Any) -> Any:
-    """Without the milliseconds, which differ from store to store; and so does which of several originals is older."""
-    if isinstance(answer, Duplicate):
-        return Duplicate(answer.gate, answer.name, answer.original if claim.fingerprint else None, None)
-    if isinstance(answer, Claimed):  # a store that was probed has given out numbers already
-        return Claimed(0, answer.retries_left)
-    return InFlight(answer.gate, answer.name, 0) if isinstance(answer, InFlight) else answer
 
 
 def remembered(bench: Bench) -> dict[tuple[Name, str], tuple[object, ...]]:

@@ -53,14 +53,34 @@ def hashed(core: str) -> str:
     ],
 )
 def test_a_subject_belongs_to_its_group(subject: str, group: str) -> None:
-    assert generate_subject_group_id(subject) == group
+    assert generate_subject_group_id(subject, mode=GroupMode.ALL) == group
 
 
 @pytest.mark.parametrize(
     "subject", ["", "   ", "\u00a0", "\r\n ", "Re:", "Re: Fwd : Ré\u00a0: ", "Re[2]：", "=?utf-8?Q??="]
 )
 def test_an_empty_subject_has_no_group(subject: str) -> None:
-    assert generate_subject_group_id(subject) is None
+    assert generate_subject_group_id(subject, mode=GroupMode.ALL) is None
+
+
+@pytest.mark.parametrize("mode", GroupMode)
+@pytest.mark.parametrize(
+    "subject",
+    [
+        "(no subject)", "No Subject", "Re: (no subject)", "[no subject]", "<no subject>", "(sans objet)",
+        "Tr: sans objet", "(kein Betreff)", "(Sin asunto)", "(nessun oggetto)", "(sem assunto)", "(geen onderwerp)",
+        "(inget ämne)", "(без темы)", "(brak tematu)", "(件名なし)", "（无主题）", "(無主旨)", "(제목 없음)",
+        "(بدون موضوع)",
+    ],
+)  # fmt: skip
+def test_what_stands_for_a_missing_subject_has_no_group_in_any_mode(subject: str, mode: GroupMode) -> None:
+    greedy = SubjectPattern("any", (), r"(\w+)")
+    assert generate_subject_group_id(subject, [greedy], mode) is None
+
+
+@pytest.mark.parametrize("subject", ["No subject is too small", "Lot sans objet", "Sans objet: lot 456"])
+def test_a_subject_that_only_mentions_it_has_its_group(subject: str) -> None:
+    assert generate_subject_group_id(subject, mode=GroupMode.ALL)
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)
@@ -76,8 +96,12 @@ _MIXES = st.lists(st.tuples(st.sampled_from(PREFIXES), st.sampled_from(COLONS), 
 @given(_MIXES, st.sampled_from(["Suite à votre email", "Lot 7", "中文", "🎉", "1:2"]))
 def test_any_mix_of_prefixes_leaves_the_group_as_it_is(mix: list[tuple[str, str, str]], core: str) -> None:
     prefixed = "".join("".join(prefix) for prefix in mix) + core
-    assert generate_subject_group_id(prefixed) == generate_subject_group_id(core)
-    assert generate_subject_group_id(prefixed.upper()) == generate_subject_group_id(core)
+    assert generate_subject_group_id(prefixed, mode=GroupMode.ALL) == generate_subject_group_id(
+        core, mode=GroupMode.ALL
+    )
+    assert generate_subject_group_id(prefixed.upper(), mode=GroupMode.ALL) == generate_subject_group_id(
+        core, mode=GroupMode.ALL
+    )
 
 
 @pytest.mark.parametrize(
@@ -121,7 +145,7 @@ def test_latin_letters_lose_accents_and_case_and_other_scripts_keep_their_letter
     ],
 )
 def test_different_words_are_never_merged_by_spelling_them_in_latin(one: str, two: str) -> None:
-    assert generate_subject_group_id(one) != generate_subject_group_id(two)
+    assert generate_subject_group_id(one, mode=GroupMode.ALL) != generate_subject_group_id(two, mode=GroupMode.ALL)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def test_without_an_environment_everything_has_a_default() -> None:
     assert settings.redis_url == ""
     assert settings.data_dir == Path("data")
     assert (settings.ingress_token, settings.admin_token) == ((), ())
-    assert settings.subject_groups is GroupMode.ALL
+    assert settings.subject_groups is GroupMode.PATTERNS
     assert settings.subject_group_ttl_seconds == 0
     assert settings.tz == ZoneInfo("UTC")
     assert (settings.ids_kept_ms, settings.lease_ms) == (None, 60_000)
@@ -42,7 +42,7 @@ def test_without_an_environment_everything_has_a_default() -> None:
         ("REDIS_URL", "redis://localhost:6379/0", "redis_url", "redis://localhost:6379/0"),
         ("INGRESS_TOKEN", f" {'a' * 16} , {'b' * 16},", "ingress_token", ("a" * 16, "b" * 16)),
         ("ADMIN_TOKEN", "c" * 16, "admin_token", ("c" * 16,)),
-        ("SUBJECT_GROUPS", "patterns", "subject_groups", GroupMode.PATTERNS),
+        ("SUBJECT_GROUPS", "all", "subject_groups", GroupMode.ALL),
         ("TIMEZONE", "Europe/Paris", "tz", ZoneInfo("Europe/Paris")),
         ("LEASE_SECONDS", "1.5", "lease_ms", 1500),
         ("PROCESSED_IDS_DAYS", "30", "ids_kept_ms", 30 * 24 * 3600 * 1000),
@@ -72,7 +72,7 @@ def test_given_settings_win_over_the_environment(monkeypatch: pytest.MonkeyPatch
         ("TIMEZONE", "Paris", "IANA time zone"),
         ("TIMEZONE", "../../etc/passwd", "IANA time zone"),
         ("TIMEZONE", "Europe", "IANA time zone"),
-        ("SUBJECT_GROUPS", "some", "all, patterns or off"),
+        ("SUBJECT_GROUPS", "some", "patterns, all or off"),
         ("SUBJECT_GROUP_TTL_SECONDS", "-1", "seconds up to ten years, 0 for"),
         ("SUBJECT_GROUP_TTL_SECONDS", "1h", "seconds up to ten years, 0 for"),
         ("PROCESSED_IDS_DAYS", "-1", "days up to 36600, 0 for ever"),

@@ -378,6 +378,24 @@ def test_an_empty_email_does_not_suppress_what_the_sender_writes_later(ungrouped
     ]
 
 
+def test_of_an_undated_email_that_says_nothing_each_is_a_new_one(ungrouped: App, sink: Sink) -> None:
+    """Neither an id nor a text: that it is the same as before, nobody can know."""
+    assert [ungrouped.status_of({"subject": "Alarm", "sender": "ada@example.org"}) for _ in range(3)] == [
+        "processed"
+    ] * 3
+    assert len({received.webhook_id for received in sink.received}) == 3
+
+
+def test_an_email_with_another_file_is_another_email(ungrouped: App, sink: Sink) -> None:
+    files = [[{"name": "a.pdf", "size": size}] for size in (1000, 2000)]
+    one, two, untold = (email(attachments=each) for each in (*files, None))
+    assert [ungrouped.status_of(each) for each in (one, two, untold, one)] == [
+        *["processed"] * 2,
+        *["already_processed"] * 2,
+    ]
+    assert [received.payload["attachments"][0]["size_bytes"] for received in sink.received] == [1000, 2000]
+
+
 def test_the_second_email_of_a_group_is_skipped_with_the_reason(app: App, sink: Sink) -> None:
     original = app.post(email(subject="Lot 456 - Documents")).get_json()["email_id"]
     second = email(subject="Re: Lot 456", date="2026-11-17T09:00:00Z", sender="bob@example.org", body="Merci")

@@ -108,11 +108,11 @@ def test_check_says_what_an_email_would_meet_and_records_nothing(run: Run, tmp_p
 
 def test_reset_releases_an_email(run: Run, start_app: StartApp, sink: Sink) -> None:
     app = start_app(webhook_url=sink.url)
-    email_id = app.post(email()).get_json()["email_id"]
+    email_id = app.post(email(subject="Lot 456")).get_json()["email_id"]
     assert "5 names would be forgotten" in run("reset", "email_id", email_id, "--dry-run").output
-    assert app.status_of(email()) == "already_processed"
+    assert app.status_of(email(subject="Lot 456")) == "already_processed"
     assert "5 names forgotten" in run("reset", "email_id", email_id).output
-    assert app.status_of(email()) == "processed"
+    assert app.status_of(email(subject="Lot 456")) == "processed"
     assert run("reset", "month", "November").exit_code == 1
     assert run("reset", "all").exit_code == 1, "nobody said yes"
     assert run("reset", "all", "--yes").exit_code == 0

@@ -42,6 +42,21 @@ def test_one_message_or_a_list_each_gets_its_own_verdict_in_order(app: App, sink
     assert len(sink.received) == 3
 
 
+@pytest.mark.parametrize(
+    ("media", "expected"),
+    [
+        (["https://a.example/1?signed=later"], "already_processed"),
+        ([], "already_processed"),
+        (["https://a.example/2"], "processed"),
+    ],
+)
+def test_a_message_with_other_media_is_another_one_but_not_with_the_same_signed_anew(
+    app: App, media: list[str], expected: str
+) -> None:
+    first, second = (message(1, text="", media=each) for each in (["https://a.example/1?signed=now"], media))
+    assert statuses(app, [first, second]) == ["processed", expected]
+
+
 def test_the_webhook_carries_the_message(app: App, sink: Sink) -> None:
     post(
         app,

@@ -19,6 +19,19 @@ class Mark:
     pending_until: float = 0
 
 
+def is_same(name: Name, one: str, other: str) -> bool:
+    """Whether fingerprints stand for one item: no part that both know differs; for an undated id all are equal.
+
+    text.files.names.sizes.links.ids, "-" for unknown. Names are not asked where the files are known, and ids never.
+    """
+    if name.scope == "undated":
+        return one == other and one[:1] not in ("", "-")
+    ours, theirs = ((each if "." in each else f"{each or '-'}.-.-.-.-").split(".") for each in (one, other))
+    both = [place for place in range(5) if "-" not in (ours[place], theirs[place])]
+    differs = [place for place in both if ours[place] != theirs[place] and not (place == 2 and 1 in both)]
+    return not differs
+
+
 @dataclass
 class Model:
     now: int = 0
@@ -28,7 +41,7 @@ class Model:
     def met(self, claim: Claim, name: Name) -> Iterator[Mark]:
         wanted = claim.fingerprint_for(name)
         for (known, fingerprint), mark in list(self.marks.items()):
-            if known == name and (fingerprint == wanted or not fingerprint or not wanted):
+            if known == name and is_same(name, fingerprint, wanted):
                 yield mark
 
     def is_done(self, claim: Claim, name: Name) -> bool:

@@ -30,11 +30,11 @@ local function claimed(fence, retries_left)
   })
 end
 
--- The done record of the same text, else the oldest one, and the pending one longest held by another, of those that stand for the same item.
+-- The done record of the same fingerprint, else the oldest one, and the pending one longest held by another, of those that stand for the same item.
 local function met(name, records)
   local wanted, done, held = field_of(name), nil, nil
   for fingerprint, record in pairs(records) do
-    if fingerprint == wanted or fingerprint == '-' or wanted == '-' then
+    if is_same_item(name, fingerprint) then
       if record.state == 'done' then
         if not done or (record.first_seen_ms or 0) < (done.first_seen_ms or 0) then done = record end
       elseif record.state == 'pending' and record.owner ~= request.owner and record.lease_until_ms > now_ms then
@@ -42,8 +42,8 @@ local function met(name, records)
       end
     end
   end
-  local same_text = records[wanted]
-  return same_text and same_text.state == 'done' and same_text or done, held
+  local exact = is_same_item(name, wanted) and records[wanted]
+  return exact and exact.state == 'done' and exact or done, held
 end
 
 if request.memory then
@@ -123,7 +123,7 @@ local retries_left
 for i, name in ipairs(request.names) do
   local record, before = fresh(name), known[i][field_of(name)]
   record.fence = fence
-  if before and name.own then
+  if before and name.own and is_same_item(name, field_of(name)) then
     record.first_seen_ms, record.retries_left = before.first_seen_ms, before.retries_left
     if before.retries_left then retries_left = math.min(retries_left or before.retries_left, before.retries_left) end
   end

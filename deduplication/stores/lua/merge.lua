@@ -13,7 +13,7 @@ local merged, highest = 0, 0
 for _, name in ipairs(request.names) do
   local records = read(name)
   local existing, mark = records[field_of(name)], records['-']
-  local marked_by_others = mark and mark.state == 'done' and not mark.item
+  local marked_by_others = mark and mark.state == 'done' and not mark.item and not name.needs_agreement
   highest = math.max(highest, name.record.fence or 0)
   if marked_by_others or (existing and existing.state == 'done') then
     -- nothing to add: another program's mark stands for every fingerprint

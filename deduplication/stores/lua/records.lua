@@ -1,7 +1,7 @@
 -- Put in front of every other script: how a name is read from its keys and written to them.
 --
 -- ARGV[1]  JSON request {item, owner, fingerprint ("-" = unknown), lease_ms, pending_kept_ms, siblings, retries_left,
---          names: [{label, gate, own, lists_siblings, keys..., rendering...}]}
+--          names: [{label, gate, own, needs_agreement, lists_siblings, keys..., rendering...}]}
 --   keys, as indexes into KEYS:
 --     detail    Hash, a field for each fingerprint: the JSON record. Ours alone.
 --     decides   what an operator reads and other programs write: a Set (with `member`) or a String.
@@ -32,7 +32,8 @@ local function is_done(name)
   return redis.call('SISMEMBER', KEYS[name.decides], name.member) == 1
 end
 
--- Every record of the name by fingerprint; a mark made by another program stands under "-".
+-- Every record of the name by fingerprint; a mark made by another program stands under "-", and before a record of ours
+-- there, unless the mark by itself says nothing.
 local function read(name)
   local marked, detailed, records = is_done(name), false, {}
   local stored = redis.call('HGETALL', KEYS[name.detail])
@@ -44,10 +45,31 @@ local function read(name)
     end
     detailed = detailed or record.state == 'done'
   end
-  if marked and not detailed then
+  if marked and not detailed and not (name.needs_agreement and records['-']) then
     records['-'] = {state = 'done', owner = ''}
   end
   return records
+end
+
+-- What is unknown is "-"; without a dot it is older than the parts, and says what the text was.
+local TEXT, FILES, FILE_NAMES, LINKS = 1, 2, 3, 5
+local function parts_of(fingerprint)
+  if not fingerprint:find('.', 1, true) then return {fingerprint:sub(1, 24), '-', '-', '-', '-'} end
+  local parts = {}
+  for part in fingerprint:gmatch('[^.]+') do parts[#parts + 1] = part end
+  return parts
+end
+
+-- Whether a record of this fingerprint stands for what is claimed: conflicts() and agree() of deduplication/fingerprint.py.
+local function is_same_item(name, fingerprint)
+  local ours, theirs = parts_of(field_of(name)), parts_of(fingerprint)
+  local function known(part) return ours[part] ~= '-' and theirs[part] ~= '-' end
+  if name.needs_agreement then return known(TEXT) and field_of(name) == fingerprint end
+  for part = TEXT, LINKS do
+    local is_asked = known(part) and not (part == FILE_NAMES and known(FILES))
+    if is_asked and ours[part] ~= theirs[part] then return false end
+  end
+  return true
 end
 
 local function mine(name, records)

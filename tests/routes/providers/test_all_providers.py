@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import combinations, permutations
 from typing import Any
 
 import pytest
@@ -11,9 +12,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from werkzeug.test import TestResponse
 
+from deduplication.fingerprint import conflicts
 from deduplication.identity import compute_canonical_id, compute_fingerprint
 from deduplication.stores.base import Pattern
-from routes.providers.samples import Letter, SampleRequest
+from routes.providers.samples import Enclosure, Letter, SampleRequest
 from tests.routes.providers.conftest import LETTER, Door, Fetches, OpenDoor, email_in, provider_of, with_headers
 from tests.routes.providers.everyone import ADDRESSES, PLAINLY, SETTINGS, forms_of, proven
 
@@ -45,9 +47,12 @@ def test_one_email_in_all_forms_has_one_canonical_id_and_one_text(letter: Letter
     assert {form: compute_canonical_id(email) for form, email in emails.items()} == dict.fromkeys(
         emails, compute_canonical_id(emails["mime"])
     )
-    assert {form: compute_fingerprint(email) for form, email in emails.items()} == dict.fromkeys(
-        emails, compute_fingerprint(emails["mime"])
-    )
+    says = {form: compute_fingerprint(email) for form, email in emails.items()}
+    assert [pair for pair in combinations(says, 2) if conflicts(says[pair[0]], says[pair[1]])] == []
+    assert {fingerprint.text for fingerprint in says.values()} == {says["mime"].text}
+    told = {form: fingerprint for form, fingerprint in says.items() if form not in ("gmail", "json", "brevo")}
+    assert {form: fingerprint.files for form, fingerprint in told.items()} == dict.fromkeys(told, says["mime"].files)
+    assert None not in {fingerprint.file_names for form, fingerprint in says.items() if form not in ("gmail", "json")}
     assert {email.message_id for email in emails.values()} == {letter.message_id}
     assert {"inbox@in.example.com" in email.recipients for email in emails.values()} == {True}
 
@@ -64,6 +69,94 @@ def test_one_email_in_all_forms_is_delivered_exactly_once(open_door: OpenDoor, f
     statuses = {form: door.status_of(request()) for form, request in forms.items()}
     assert statuses == dict.fromkeys(forms, "already_processed")
     assert len(door.delivered) == 1
+
+
+ONE = replace(LETTER, text="See attached.\n", html="<p>See attached.</p>\n")
+OTHERS = {
+    "another file": replace(ONE, enclosures=(replace(ONE.enclosures[0], content=b"lot;457\n"), *ONE.enclosures[1:])),
+    "one file more": replace(ONE, enclosures=(*ONE.enclosures, Enclosure("b.txt", "text/plain", b"more\n"))),
+    "another link": replace(ONE, html='<p><a href="https://files.example/1">See attached.</a></p>\n'),
+    "another image": replace(ONE, html='<p>See attached.<img src="https://files.example/1.png"></p>\n'),
+    "another text": replace(ONE, text="See below.\n", html="<p>See below.</p>\n"),
+}
+PAIRS = list(permutations(["mime", "mailgun", "postmark", "sendgrid", "cloudmailin"], 2))
+TELL_NO_FILES = ("gmail", "json")
+TELL_NAMES_AND_SIZES = ("brevo",)
+
+
+@pytest.mark.parametrize(
+    ("form", "other"),
+    [
+        (form, other)
+        for form in FORMS
+        for other in OTHERS
+        if form != "mailgun/mime"  # its sample has one token for both
+        and not (form in TELL_NO_FILES and "file" in other)
+    ],
+)
+def test_an_email_that_says_something_else_is_another_one_whatever_it_is_called(
+    open_door: OpenDoor, fetches: Fetches, form: str, other: str
+) -> None:
+    letter = OTHERS[other]
+    if other == "another file" and form in TELL_NAMES_AND_SIZES:
+        letter = replace(
+            letter, enclosures=(replace(ONE.enclosures[0], content=b"another size\n"), *ONE.enclosures[1:])
+        )
+    door = open_door(SETTINGS)
+    assert door.status_of(forms_of(ONE, fetches)[form]()) == "processed"
+    second = forms_of(letter, fetches)[form]
+    assert door.status_of(second()) == "processed"
+    assert door.status_of(second()) == "already_processed"
+    assert door.status_of(forms_of(ONE, fetches)[form]()) == "already_processed"
+
+
+@pytest.mark.parametrize(("first", "second"), PAIRS)
+def test_two_scans_without_a_text_are_two_by_whichever_doors_they_come(
+    open_door: OpenDoor, fetches: Fetches, first: str, second: str
+) -> None:
+    empty = replace(LETTER, text="\n", html="")
+    pages = (Enclosure("scan.pdf", "application/pdf", content) for content in (b"%PDF 1", b"%PDF 2"))
+    scans = [replace(empty, enclosures=(page,)) for page in pages]
+    door = open_door(SETTINGS)
+    assert door.status_of(forms_of(scans[0], fetches)[first]()) == "processed"
+    assert door.status_of(forms_of(scans[1], fetches)[second]()) == "processed"
+    assert door.status_of(forms_of(scans[0], fetches)[second]()) == "already_processed"
+
+
+def test_a_message_id_is_a_name_beside_the_providers_event_id(open_door: OpenDoor, fetches: Fetches) -> None:
+    """Other headers make another id; the retry is known by Postmark's MessageID, the raw copy by its Message-ID."""
+    door = open_door(SETTINGS)
+    assert door.status_of(forms_of(LETTER, fetches)["postmark"]()) == "processed"
+    names = {record.name.value for record in door.recorded}
+    assert {f"postmark:{LETTER.event_id}", LETTER.message_id.strip("<>")} <= names
+    later = "Mon, 16 Nov 2026 10:00:07 +0100"
+    assert door.status_of(forms_of(replace(LETTER, date=later), fetches)["mime"]()) == "already_processed"
+    retry = json.loads(forms_of(replace(LETTER, date=later), fetches)["postmark"]().body)
+    retry["Headers"] = []
+    request = replace(forms_of(LETTER, fetches)["postmark"](), body=json.dumps(retry).encode())
+    assert door.status_of(request) == "already_processed"
+    assert len(door.delivered) == 1
+
+
+@pytest.mark.parametrize(("first", "second"), [("", LETTER.date), (LETTER.date, "")])
+@pytest.mark.parametrize("form", ["mime", "postmark", "brevo"])
+def test_the_undated_and_the_dated_form_of_one_email_are_one(
+    open_door: OpenDoor, fetches: Fetches, form: str, first: str, second: str
+) -> None:
+    door = open_door(SETTINGS)
+    assert door.status_of(forms_of(replace(LETTER, date=first), fetches)[form]()) == "processed"
+    assert door.status_of(forms_of(replace(LETTER, date=second), fetches)["mime"]()) == "already_processed"
+
+
+def test_undated_emails_with_the_same_words_and_other_message_ids_are_all_delivered(
+    open_door: OpenDoor, fetches: Fetches
+) -> None:
+    door = open_door(SETTINGS)
+    for number in range(3):
+        letter = replace(LETTER, date="", message_id=f"<{number}@mail.example.org>")
+        assert door.status_of(forms_of(letter, fetches)["mime"]()) == "processed"
+        assert door.status_of(forms_of(letter, fetches)["mime"]()) == "already_processed"
+    assert len({delivered.webhook_id for delivered in door.sink.accepted}) == 3
 
 
 def test_in_another_notation_of_the_date_it_is_still_the_same(open_door: OpenDoor, fetches: Fetches) -> None:
