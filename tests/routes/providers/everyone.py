@@ -1,14 +1,17 @@
-"""All providers at once: their settings, and one email in the form of each."""
+"""All providers at once: their settings, one email in the form of each, and how anything else is put in its place."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from hashlib import sha256
 from urllib.parse import urlencode
 
+from routes.providers.forms import parse_form
+from routes.providers.registry import TYPES
 from routes.providers.samples import Letter, SampleRequest
-from tests.routes.providers.conftest import Fetches, request_of
+from tests.routes.providers.conftest import LETTER, Fetches, request_of, with_body
 from tests.routes.providers.sns_stand_in import TOPIC, Sns, received
 from tests.routes.providers.test_mailgun import form, signed
 from tests.routes.providers.test_resend import RAW_URL, WITH_KEY
@@ -38,12 +41,12 @@ topics = ["{TOPIC}"]
 [providers.json]
 {WITH_KEY}
 """
-PLAINLY = ("gmail", "mime", "json", "mailgun", "sendgrid", "postmark", "cloudmailin", "brevo", "mailjet")
-ADDRESSES = (*PLAINLY, "mailgun/mime", "ses", "resend")
+ONLY_THEY_CAN = ("ses", "resend")  # sign, or hand out the email; all others have a sample
+PLAINLY = tuple(name for name in TYPES if name not in ONLY_THEY_CAN)
 
 
 def forms_of(letter: Letter, fetches: Fetches) -> Mapping[str, Callable[[], SampleRequest]]:
-    """The letter, as each provider in each of its modes sends it."""
+    """The letter, as each provider in each of its modes sends it: by the end of its address, and a word on the mode."""
     fetches.pages[SNS.certificate_url] = SNS.certificate
     api_url = f"https://api.resend.com/emails/receiving/{letter.event_id}?html_format=cid"
     fetches.pages[api_url] = json.dumps({"raw": {"download_url": RAW_URL}}).encode()
@@ -61,6 +64,14 @@ def forms_of(letter: Letter, fetches: Fetches) -> Mapping[str, Callable[[], Samp
     }
 
 
+FORMS = tuple(forms_of(LETTER, Fetches()))
+ADDRESSES = tuple(dict.fromkeys(form.split()[0] for form in FORMS))
+
+
+def provider_named(form: str) -> str:
+    return form.split()[0].split("/")[0]
+
+
 def mailgun_mime(letter: Letter) -> SampleRequest:
     fields = {"recipient": "inbox@in.example.com", "body-mime": letter.mime.as_bytes().decode("latin-1")}
     body = urlencode(signed(fields, token=letter.event_id), encoding="latin-1").encode()
@@ -73,12 +84,41 @@ def sendgrid_raw(letter: Letter) -> SampleRequest:
     return replace(request, body=head + letter.mime.as_bytes() + b"\r\n--xYzZY--\r\n")
 
 
-def proven(name: str, request: SampleRequest, body: bytes) -> SampleRequest:
-    """Anything in the place of the email, with the provider's proof of it."""
-    if name.startswith("mailgun"):
-        field = "body-mime" if name.endswith("mime") else "message-headers"
-        fields = {"body-plain": body.decode("latin-1"), field: body.decode("latin-1")}
-        return replace(form(signed(fields, token=body.hex()[:50])), path=f"/api/ingress/{name}")
-    if name == "ses":
-        return SNS.notification(body.decode("latin-1"))
-    return signed_by_resend(body) if name == "resend" else replace(request, body=body)
+@dataclass(frozen=True)
+class Wrapping:
+    """Where the provider's own words stand in a request, and how the request is proven with others in their place.
+
+    As it is here: they are the whole body, and the proof in the headers does not cover them.
+    """
+
+    words_of: Callable[[SampleRequest], bytes] = lambda request: request.body
+    proven: Callable[[SampleRequest, bytes], SampleRequest] = with_body
+
+
+def field_of(request: SampleRequest, name: str) -> bytes:
+    return parse_form(request.headers["Content-Type"], request.body).first(name)
+
+
+def in_mailguns(field: str) -> Wrapping:
+    def proven(request: SampleRequest, words: bytes) -> SampleRequest:
+        """Under a token of its own: one that has served another email is refused."""
+        fields = {"body-plain": words.decode("latin-1"), field: words.decode("latin-1")}
+        body = urlencode(signed(fields, token=sha256(words).hexdigest()[:50]), encoding="latin-1").encode()
+        return replace(form({}), path=request.path, body=body)
+
+    return Wrapping(lambda request: field_of(request, field), proven)
+
+
+WRAPPINGS: Mapping[str, Wrapping] = {
+    "mailgun": in_mailguns("message-headers"),
+    "mailgun/mime": in_mailguns("body-mime"),
+    "ses": Wrapping(
+        lambda request: json.loads(request.body)["Message"].encode(),
+        lambda _, words: SNS.notification(words.decode("latin-1")),
+    ),
+    "resend": Wrapping(proven=lambda _, words: signed_by_resend(words)),
+}
+
+
+def wrapping_of(form: str) -> Wrapping:
+    return WRAPPINGS.get(form.split()[0], Wrapping())
