@@ -16,6 +16,7 @@ from orchestrator.wiring import Service
 from routes.auth import Unauthorized, require_bearer
 from routes.providers import message
 from routes.providers.base import InvalidPayload, Parsed, ProviderRequest, Surroundings, json_value
+from routes.providers.options import MB
 from routes.providers.registry import TYPES, AnyProvider, missing_setting, open_providers
 from routes.providers.replay import InUse, Replays
 from routes.responses import (
@@ -39,7 +40,8 @@ log = logging.getLogger(__name__)
 def ingress_blueprint(service: Service) -> Blueprint:
     """Raises SettingsError if mailonce.toml opens a provider without what proves its requests' origin."""
     api_ingress = Blueprint("api_ingress", __name__, url_prefix="/api/ingress")
-    providers = open_providers(service.config, Surroundings(service.tokens.ingress, fetch))
+    max_bytes = int(service.settings.max_body_mb * MB)
+    providers = open_providers(service.config, Surroundings(service.tokens.ingress, fetch, max_bytes))
     for provider in providers.values():
         _add(api_ingress, service, provider)
     for name in sorted(TYPES.keys() - providers.keys()):
