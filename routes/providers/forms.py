@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from urllib.parse import unquote_to_bytes
 
 from werkzeug.datastructures import Headers
@@ -52,7 +53,7 @@ class Form:
 def parse_form(content_type: str, body: bytes) -> Form:
     media_type, parameters = parse_options_header(content_type)
     if media_type == "application/x-www-form-urlencoded":
-        return Form(_grouped(_urlencoded(body)), read=_unquoted)
+        return Form(_grouped(_urlencoded(body)), read=cache(_unquoted))
     if media_type != "multipart/form-data":
         raise NotAForm("Content-Type takes multipart/form-data or application/x-www-form-urlencoded")
     try:

@@ -14,6 +14,8 @@ from routes.providers.samples import Letter, SampleRequest
 from tests.routes.providers.conftest import LETTER, Fetches, request_of, with_body
 from tests.routes.providers.sns_stand_in import TOPIC, Sns, received
 from tests.routes.providers.test_mailgun import form, signed
+from tests.routes.providers.test_mandrill import KEY, URL
+from tests.routes.providers.test_mandrill import signed as signed_by_mandrill
 from tests.routes.providers.test_resend import RAW_URL, WITH_KEY
 from tests.routes.providers.test_resend import signed as signed_by_resend
 
@@ -21,6 +23,9 @@ SNS = Sns()
 SETTINGS = f"""
 [providers.mailgun]
 signing_key = "key-3ax6xnjp29jd6fds4gc373sgvjxteol0"
+[providers.mandrill]
+webhook_key = "{KEY}"
+url = "{URL}"
 [providers.sendgrid]
 username = "sender"
 password = "password"
@@ -112,6 +117,10 @@ def in_mailguns(field: str) -> Wrapping:
 WRAPPINGS: Mapping[str, Wrapping] = {
     "mailgun": in_mailguns("message-headers"),
     "mailgun/mime": in_mailguns("body-mime"),
+    "mandrill": Wrapping(
+        lambda request: field_of(request, "mandrill_events"),
+        lambda _, words: signed_by_mandrill({"mandrill_events": words}),
+    ),
     "ses": Wrapping(
         lambda request: json.loads(request.body)["Message"].encode(),
         lambda _, words: SNS.notification(words.decode("latin-1")),
