@@ -13,6 +13,7 @@ from routes.providers.registry import TYPES
 from routes.providers.samples import Letter, SampleRequest
 from tests.routes.providers.conftest import LETTER, Fetches, request_of, with_body
 from tests.routes.providers.sns_stand_in import TOPIC, Sns, received
+from tests.routes.providers.test_cloudmailin import as_multipart, as_raw, multipart
 from tests.routes.providers.test_mailgun import form, signed
 from tests.routes.providers.test_mandrill import KEY, URL
 from tests.routes.providers.test_mandrill import signed as signed_by_mandrill
@@ -61,6 +62,8 @@ def forms_of(letter: Letter, fetches: Fetches) -> Mapping[str, Callable[[], Samp
         return lambda: request_of(SETTINGS, name, letter)
 
     return {name: plainly(name) for name in PLAINLY} | {
+        "cloudmailin multipart": lambda: as_multipart(request_of(SETTINGS, "cloudmailin", letter)),
+        "cloudmailin raw": lambda: as_raw(request_of(SETTINGS, "cloudmailin", letter), letter.mime.as_bytes()),
         "mailgun/mime": lambda: mailgun_mime(letter),
         "sendgrid raw": lambda: sendgrid_raw(letter),
         "ses": lambda: SNS.notification(received(letter)),
@@ -104,6 +107,22 @@ def field_of(request: SampleRequest, name: str) -> bytes:
     return parse_form(request.headers["Content-Type"], request.body).first(name)
 
 
+def in_fields(request: SampleRequest, words: bytes) -> SampleRequest:
+    """Each of a JSON object's; anything else is the body itself."""
+    try:
+        fields = json.loads(words)
+    except (ValueError, RecursionError):
+        fields = None
+    if not isinstance(fields, dict):
+        return with_body(request, words)
+    return multipart(request, {name.replace('"', ""): str(value) for name, value in fields.items()})
+
+
+def fields_of(request: SampleRequest) -> bytes:
+    form = parse_form(request.headers["Content-Type"], request.body)
+    return json.dumps({name: form.text(name) for name in form.fields}).encode()
+
+
 def in_mailguns(field: str) -> Wrapping:
     def proven(request: SampleRequest, words: bytes) -> SampleRequest:
         """Under a token of its own: one that has served another email is refused."""
@@ -115,6 +134,7 @@ def in_mailguns(field: str) -> Wrapping:
 
 
 WRAPPINGS: Mapping[str, Wrapping] = {
+    "cloudmailin multipart": Wrapping(fields_of, in_fields),
     "mailgun": in_mailguns("message-headers"),
     "mailgun/mime": in_mailguns("body-mime"),
     "mandrill": Wrapping(
@@ -130,4 +150,4 @@ WRAPPINGS: Mapping[str, Wrapping] = {
 
 
 def wrapping_of(form: str) -> Wrapping:
-    return WRAPPINGS.get(form.split()[0], Wrapping())
+    return WRAPPINGS.get(form, WRAPPINGS.get(form.split()[0], Wrapping()))
