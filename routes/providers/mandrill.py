@@ -29,6 +29,7 @@ from routes.providers.fields import (
     from_base64,
     header,
     header_pairs,
+    mailbox,
     object_of,
     objects,
     scores,
@@ -88,7 +89,7 @@ class Mandrill(Provider[MandrillOptions]):
             "spam_score": object_of(msg, "spam_report").get("score"),
             "spf": object_of(msg, "spf").get("result"),
         }
-        sender = email.sender or text_of(msg, "from_email")
+        sender = email.sender or mailbox(text_of(msg, "from_name"), text_of(msg, "from_email"))
         return replace(email, sender=sender, spam={**email.spam, **scores(verdicts)})
 
     def _raw(self, raw: str, msg: dict[str, Any]) -> Email:
@@ -101,7 +102,7 @@ class Mandrill(Provider[MandrillOptions]):
 
     def _parsed(self, msg: dict[str, Any]) -> Email:
         headers = header_pairs(msg.get("headers"))
-        files = (_file(each) for kind in ("attachments", "images") for each in object_of(msg, kind).values())
+        files = (_file(given) for kind in ("attachments", "images") for given in object_of(msg, kind).values())
         return Email(
             subject=header(headers, "Subject") or text_field(msg, "subject"),
             sender=header(headers, "From"),

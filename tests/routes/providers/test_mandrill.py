@@ -215,7 +215,7 @@ class TestMandrill(ProviderContract):
         """One that is never taken would hold up all that come after it."""
         door = open_door(self.settings)
         assert door.post(events(documented(raw_msg="X: y\n\ntext"))).status_code == 200
-        assert door.delivered[0]["sender_email"] == "example.sender@mandrillapp.com"
+        assert door.delivered[0]["sender"] == "René <example.sender@mandrillapp.com>"
 
     @pytest.mark.parametrize("odd", [5, "x", [], [5], {"a": 5}, {"a": {"content": 5, "name": []}}, {"score": {}}])
     @pytest.mark.parametrize("field", ["attachments", "images", "spam_report", "spf", "to", "email"])
