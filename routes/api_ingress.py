@@ -16,6 +16,7 @@ from orchestrator.wiring import Service
 from routes.auth import Unauthorized, require_bearer
 from routes.providers import message
 from routes.providers.base import InvalidPayload, Parsed, ProviderRequest, Surroundings, json_value
+from routes.providers.options import MB
 from routes.providers.registry import TYPES, AnyProvider, missing_setting, open_providers
 from routes.providers.replay import InUse, Replays
 from routes.responses import (
@@ -39,7 +40,8 @@ log = logging.getLogger(__name__)
 def ingress_blueprint(service: Service) -> Blueprint:
     """Raises SettingsError if mailonce.toml opens a provider without what proves its requests' origin."""
     api_ingress = Blueprint("api_ingress", __name__, url_prefix="/api/ingress")
-    providers = open_providers(service.config, Surroundings(service.tokens.ingress, fetch))
+    max_bytes = int(service.settings.max_body_mb * MB)
+    providers = open_providers(service.config, Surroundings(service.tokens.ingress, fetch, max_bytes))
     for provider in providers.values():
         _add(api_ingress, service, provider)
     for name in sorted(TYPES.keys() - providers.keys()):
@@ -59,18 +61,22 @@ def _add(api_ingress: Blueprint, service: Service, provider: AnyProvider) -> Non
     def ingest() -> Answer:
         return _answer(service, provider)
 
-    def probe() -> Answer:
-        return jsonify({"success": True}), 200
-
     for ending in provider.endings:
         path = f"/{provider.name}{ending}"
         api_ingress.add_url_rule(path, f"POST {path}", ingest, methods=["POST"])
         if provider.answers_probes:
-            api_ingress.add_url_rule(path, f"GET {path}", probe, methods=["GET"])
+            api_ingress.add_url_rule(path, f"GET {path}", _somebody_is_here, methods=["GET"])
+
+
+def _somebody_is_here() -> Answer:
+    return jsonify({"success": True}), 200
 
 
 def _add_shut(api_ingress: Blueprint, name: str) -> None:
-    """Somebody set the provider up at the other end only: the answer and the log say what is missing here."""
+    """Somebody set the provider up at the other end only: the answer and the log say what is missing here.
+
+    Probes are answered: Mandrill gives its key away only once it has found the URL.
+    """
     error, told = missing_setting(name), False
 
     def refuse() -> Answer:
@@ -83,6 +89,8 @@ def _add_shut(api_ingress: Blueprint, name: str) -> None:
     for ending in TYPES[name].endings:
         path = f"/{name}{ending}"
         api_ingress.add_url_rule(path, f"POST {path}", refuse, methods=["POST"])
+        if TYPES[name].answers_probes:
+            api_ingress.add_url_rule(path, f"GET {path}", _somebody_is_here, methods=["GET"])
 
 
 def _answer(service: Service, provider: AnyProvider) -> Answer:

@@ -13,7 +13,11 @@ CHUNK_BYTES = 64 * 1024
 
 
 class FetchFailed(Exception):
-    """It could not be had; trying again later may work. The message names the host at most."""
+    """It could not be had; trying again later may work, unless ``permanent``. The message names the host at most."""
+
+    def __init__(self, message: str, *, permanent: bool = False) -> None:
+        super().__init__(message)
+        self.permanent = permanent
 
 
 def fetch(url: str, headers: Mapping[str, str], timeout_s: float, max_bytes: int, ca_file: str | None = None) -> bytes:

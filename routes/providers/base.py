@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic, Protocol
 
 from deduplication.email import Email
 from routes.providers.forms import Form, NotAForm, parse_form
-from routes.providers.options import AnyOptions
+from routes.providers.options import MB, AnyOptions
 
 BEARER = "Bearer"
 BASIC = 'Basic realm="mailonce"'
@@ -75,10 +75,11 @@ class Fetch(Protocol):
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a provider may need of the service."""
+    """What a provider may need of the service. ``max_email_bytes``: of what it fetches, as MAX_BODY_MB of requests."""
 
     ingress_tokens: tuple[str, ...]
     fetch: Fetch
+    max_email_bytes: int = 25 * MB
 
 
 Parsed = Email | InvalidPayload

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from binascii import a2b_qp
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from urllib.parse import unquote_to_bytes
+from functools import cache
 
 from werkzeug.datastructures import Headers
 from werkzeug.exceptions import RequestEntityTooLarge
@@ -13,6 +15,7 @@ from werkzeug.sansio.multipart import Data, Epilogue, Field, File, MultipartDeco
 
 MOST_PARTS = 10_000  # Mailgun makes a field of every header
 MAX_NAME_BYTES = 1000
+_HALF_AN_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 MAX_PART_HEADERS_BYTES = 1024 * 1024  # of all parts together; reading them is slow
 
 
@@ -52,7 +55,7 @@ class Form:
 def parse_form(content_type: str, body: bytes) -> Form:
     media_type, parameters = parse_options_header(content_type)
     if media_type == "application/x-www-form-urlencoded":
-        return Form(_grouped(_urlencoded(body)), read=_unquoted)
+        return Form(_grouped(_urlencoded(body)), read=cache(_unquoted))
     if media_type != "multipart/form-data":
         raise NotAForm("Content-Type takes multipart/form-data or application/x-www-form-urlencoded")
     try:
@@ -65,6 +68,8 @@ def _urlencoded(body: bytes) -> Iterator[tuple[str, bytes]]:
     """The values are left as they are."""
     if body.count(b"&") > MOST_PARTS:
         raise NotAForm(f"the body takes at most {MOST_PARTS} fields")
+    if _HALF_AN_ESCAPE.search(body):
+        raise NotAForm("the body is not valid application/x-www-form-urlencoded")
     for pair in body.split(b"&"):
         name, _, value = pair.partition(b"=")
         if name:
@@ -72,7 +77,8 @@ def _urlencoded(body: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def _unquoted(raw: bytes) -> bytes:
-    return unquote_to_bytes(raw.replace(b"+", b" "))
+    """As quoted-printable, which is read in C: unquote_to_bytes took 2 GB for 25 MB of a stranger's escapes."""
+    return a2b_qp(raw.replace(b"+", b" ").replace(b"=", b"=3D").replace(b"%", b"="))
 
 
 def _grouped(pairs: Iterator[tuple[str, bytes]]) -> dict[str, list[bytes]]:

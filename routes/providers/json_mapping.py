@@ -64,7 +64,7 @@ class JsonOptions(NoOptions):
 
 class JsonMapping(Provider[JsonOptions]):
     options_type = JsonOptions
-    answers_probes = True  # Mandrill and Mailchimp, for two, look with HEAD or GET before they send
+    answers_probes = True  # many look with HEAD or GET before they send
 
     def __init__(self, name: str, options: JsonOptions, surroundings: Surroundings) -> None:
         super().__init__(name, options, surroundings)

@@ -32,6 +32,13 @@ def require_hmac_hex(signature: bytes, message: bytes, keys: Iterable[str]) -> N
         raise Unauthorized
 
 
+def require_hmac_sha1(signature: str, message: bytes, keys: Iterable[str]) -> None:
+    """HMAC-SHA1 in Base64."""
+    expected = (base64.b64encode(hmac.new(key.encode(), message, hashlib.sha1).digest()) for key in keys)
+    if not equals_any(signature.encode(), expected):
+        raise Unauthorized
+
+
 def require_recent(timestamp: str, now: datetime, at_most: timedelta) -> None:
     """Seconds since 1970, which the signature covers."""
     if not (timestamp.isascii() and timestamp.isdigit() and len(timestamp) <= 11):

@@ -15,6 +15,7 @@ from routes.providers.gmail import Gmail
 from routes.providers.json_mapping import JsonMapping
 from routes.providers.mailgun import Mailgun
 from routes.providers.mailjet import Mailjet
+from routes.providers.mandrill import Mandrill
 from routes.providers.mime import Mime
 from routes.providers.options import checked
 from routes.providers.postmark import Postmark
@@ -31,6 +32,7 @@ TYPES: Mapping[str, type[AnyProvider]] = {
     "json": JsonMapping,
     "mailgun": Mailgun,
     "mailjet": Mailjet,
+    "mandrill": Mandrill,
     "mime": Mime,
     "postmark": Postmark,
     "resend": Resend,

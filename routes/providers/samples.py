@@ -23,6 +23,7 @@ from routes.providers.gmail import Gmail
 from routes.providers.json_mapping import PARTS, JsonMapping
 from routes.providers.mailgun import Mailgun
 from routes.providers.mailjet import Mailjet
+from routes.providers.mandrill import EVENTS, SIGNATURE, Mandrill
 from routes.providers.mime import Mime
 from routes.providers.postmark import Postmark
 from routes.providers.proofs import webhook_key
@@ -357,6 +358,35 @@ def _mailjet(provider: Mailjet, letter: Letter, _: datetime) -> Rendered:
     return JSON | _basic(provider.options.username, provider.options.password), json.dumps(document).encode()
 
 
+def _mandrill(provider: Mandrill, letter: Letter, now: datetime) -> Rendered:
+    attachments = {
+        each.name: {"name": each.name, "type": each.content_type, "content": each.base64, "base64": True}
+        for each in letter.enclosures
+    }
+    msg = {
+        "raw_msg": letter.mime.as_bytes().decode(),
+        "headers": {name.title(): value for name, value in letter.headers},
+        "text": letter.text,
+        "html": letter.html or None,
+        "from_email": "ada@example.org",
+        "from_name": None,
+        "to": [["inbox@in.example.com", None]],
+        "email": "inbox@in.example.com",
+        "subject": letter.subject,
+        "tags": [],
+        "sender": None,
+        "spam_report": {"score": 0.1, "matched_rules": []},
+        "dkim": {"signed": True, "valid": True},
+        "spf": {"result": "pass", "detail": "sender SPF authorized"},
+        **({"attachments": attachments} if attachments else {}),
+    }
+    events = json.dumps([{"ts": int(now.timestamp()), "event": "inbound", "msg": msg}])
+    message = f"{provider.options.url}{EVENTS}{events}".encode()
+    signature = base64.b64encode(hmac.new(provider.options.webhook_key[0].encode(), message, hashlib.sha1).digest())
+    headers = {"Content-Type": "application/x-www-form-urlencoded", SIGNATURE: signature.decode()}
+    return headers, urlencode({EVENTS: events}).encode()
+
+
 def _resend(provider: Resend, letter: Letter, now: datetime) -> Rendered:
     document = {
         "type": "email.received",
@@ -391,6 +421,7 @@ _FORMS: Mapping[type, Callable[[Any, Letter, datetime], Rendered]] = {
     JsonMapping: _json,
     Mailgun: _mailgun,
     Mailjet: _mailjet,
+    Mandrill: _mandrill,
     Mime: _mime,
     Postmark: _postmark,
     Resend: _resend,

@@ -1,6 +1,8 @@
-"""Amazon SES, a receipt rule with the action "Publish to Amazon SNS topic", and the topic subscribed to our URL.
+"""Amazon SES, and an SNS topic subscribed to our URL.
 
-SNS sends JSON as text/plain, tries again on 5xx and 429 for at most an hour, and gives up on any other 4xx.
+A receipt rule with the action "Publish to Amazon SNS topic" sends the email itself; with "Deliver to S3 bucket" and the
+topic named there, it says where the email is. SNS sends JSON as text/plain, tries again on 5xx and 429 for at most an
+hour, and gives up on any other 4xx.
 """
 
 from __future__ import annotations
@@ -10,10 +12,14 @@ import binascii
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from deduplication.email import Email, well_formed
+from pydantic import BeforeValidator
+
+from deduplication.email import well_formed
 from deduplication.mime import parse_mime
+from orchestrator.delivery.fetching import FetchFailed
+from orchestrator.settings import SettingsError
 from routes.auth import Unauthorized
 from routes.providers.base import (
     InvalidPayload,
@@ -26,8 +32,11 @@ from routes.providers.base import (
     sound,
 )
 from routes.providers.fields import addresses, object_of, scores, text_of
-from routes.providers.options import MB, Options, Several
+from routes.providers.options import MB, Options, Several, as_list
 from routes.providers.sns import FETCH_TIMEOUT_S, SnsVerifier, is_sns_address
+
+if TYPE_CHECKING:
+    from orchestrator.delivery.s3 import S3
 
 log = logging.getLogger(__name__)
 
@@ -37,9 +46,13 @@ VERDICTS = ("spamVerdict", "virusVerdict", "spfVerdict", "dkimVerdict", "dmarcVe
 
 
 class SesOptions(Options):
-    """``topics`` are the only ones whose messages are taken: anybody can subscribe our URL to a topic of theirs."""
+    """``topics`` are the only ones whose messages are taken: anybody can subscribe our URL to a topic of theirs.
+
+    ``buckets`` are the only ones that are read, whatever a message says.
+    """
 
     topics: Several
+    buckets: Annotated[tuple[str, ...], BeforeValidator(as_list)] = ()
 
 
 class Ses(Provider[SesOptions]):
@@ -49,6 +62,7 @@ class Ses(Provider[SesOptions]):
     def __init__(self, name: str, options: SesOptions, surroundings: Surroundings) -> None:
         super().__init__(name, options, surroundings)
         self._sns = SnsVerifier(surroundings.fetch)
+        self._s3 = _open_s3(name) if options.buckets else None
 
     def verify(self, request: ProviderRequest) -> None:
         try:
@@ -78,29 +92,44 @@ class Ses(Provider[SesOptions]):
         return "subscription confirmed"
 
     def parse(self, request: ProviderRequest) -> list[Parsed]:
-        message = _message(request)
-        notification = _notification(message)
+        notification = _notification(_message(request))
         mail, receipt = object_of(notification, "mail"), object_of(notification, "receipt")
-        content = text_of(notification, "content")
-        if not content:
-            ids = f"SNS {text_of(message, 'MessageId')}, SES {text_of(mail, 'messageId')}"
-            log.error("provider %s: %s came without the email itself and is given up", self.name, ids)
-            raise InvalidPayload(
-                "content is needed: the rule takes the action Publish to Amazon SNS topic, for emails up to 150 KB",
-                field="content",
-            )
-        return [sound(self._email(content, mail, receipt))]
-
-    def _email(self, content: str, mail: Mapping[str, Any], receipt: Mapping[str, Any]) -> Email:
         email = parse_mime(
-            _raw(content),
+            _raw(text_of(notification, "content")) or self._fetch_raw(mail, object_of(receipt, "action")),
             provider=self.name,
             event_id=self.own_id(text_of(mail, "messageId")),
             recipients=addresses(receipt.get("recipients")),
             inline_attachment_bytes=self.options.inline_attachment_bytes,
         )
         verdicts = scores({name: object_of(receipt, name).get("status") for name in VERDICTS})
-        return replace(email, spam={**email.spam, **verdicts})
+        return [sound(replace(email, spam={**email.spam, **verdicts}))]
+
+    def _fetch_raw(self, mail: Mapping[str, Any], action: Mapping[str, Any]) -> bytes:
+        """What a setting can cure is asked for again: SNS tries for an hour, and the email stays in its bucket."""
+        ses_id, bucket, key = text_of(mail, "messageId"), text_of(action, "bucketName"), text_of(action, "objectKey")
+        try:
+            if text_of(action, "type") != "S3" or not bucket or not key:
+                raise FetchFailed(
+                    "content is needed: the rule takes the action Publish to Amazon SNS topic, for emails up to "
+                    "150 KB, or Deliver to S3 bucket with the topic",
+                    permanent=True,
+                )
+            if self._s3 is None or bucket not in self.options.buckets:
+                raise FetchFailed(f"[providers.{self.name}] buckets does not name the bucket that SES uses")
+            return self._s3.read(bucket, key, self.surroundings.max_email_bytes)
+        except FetchFailed as error:
+            if not error.permanent:
+                raise FetchFailed(f"SES {ses_id}: {error}") from error
+            log.error("provider %s: SES %s is given up: %s", self.name, ses_id, error)
+            raise InvalidPayload(str(error), field="content") from error
+
+
+def _open_s3(name: str) -> S3:
+    try:
+        from orchestrator.delivery.s3 import S3  # needs the extra "ses"
+    except ModuleNotFoundError as error:
+        raise SettingsError(f"providers.{name}.buckets takes the extra ses: pip install boto3; {error}") from error
+    return S3()
 
 
 def _message(request: ProviderRequest) -> dict[str, Any]:

@@ -99,5 +99,20 @@ def received(letter: Letter, *, in_base64: bool = False) -> dict[str, Any]:
     }
 
 
+def in_s3(letter: Letter, bucket: str, key: str) -> dict[str, Any]:
+    """As the action "Deliver to S3 bucket" with a topic tells it."""
+    notification = received(letter)
+    del notification["content"]
+    prefix, _, _ = key.rpartition("/")
+    notification["receipt"]["action"] = {
+        "type": "S3",
+        "topicArn": TOPIC,
+        "bucketName": bucket,
+        "objectKeyPrefix": prefix,
+        "objectKey": key,
+    }
+    return notification
+
+
 def _naive(moment: datetime) -> datetime:
     return moment.replace(tzinfo=None)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from base64 import b64decode
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
 import pytest
 
-from routes.providers.samples import SampleRequest
+from routes.providers.samples import Enclosure, SampleRequest
 from tests.routes.providers.conftest import OpenDoor, email_in, provider_of, with_body
 from tests.routes.providers.contract import BasicAuthContract, json_with
+from tests.routes.providers.test_mime import LATIN_1
 
 # As in http://docs.cloudmailin.com/http_post_formats/json_normalized/
 DOCUMENTED: dict[str, Any] = {
@@ -66,6 +70,55 @@ DOCUMENTED: dict[str, Any] = {
 }
 
 
+BOUNDARY = b"----cloudmailinboundry"
+
+
+def multipart(
+    request: SampleRequest, fields: Mapping[str, str | bytes], files: Iterable[Enclosure] = ()
+) -> SampleRequest:
+    """The same proof, over a form as CloudMailin writes it."""
+    parts = [
+        (f'name="{name}"'.encode(), value if isinstance(value, bytes) else value.encode("utf-8", "surrogatepass"))
+        for name, value in fields.items()
+    ]
+    parts += [
+        (
+            f'name="attachments[{place}]"; filename="{each.name}"\r\nContent-Type: {each.content_type}'.encode(),
+            each.content,
+        )
+        for place, each in enumerate(files)
+    ]
+    head = b"--" + BOUNDARY + b"\r\nContent-Disposition: form-data; "
+    body = b"".join(head + which + b"\r\n\r\n" + content + b"\r\n" for which, content in parts)
+    headers = {**request.headers, "Content-Type": f"multipart/form-data; boundary={BOUNDARY.decode()}"}
+    return replace(request, headers=headers, body=body + b"--" + BOUNDARY + b"--\r\n")
+
+
+def flat(value: Any, name: str = "") -> dict[str, str | bytes]:
+    """{"headers": {"received": ["a"]}} is headers[received][0]=a."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    if not isinstance(value, dict | list):
+        return {name: str(value)}
+    found: dict[str, str | bytes] = {}
+    for key, each in inner:
+        found |= flat(each, f"{name}[{key}]" if name else str(key))
+    return found
+
+
+def as_multipart(request: SampleRequest) -> SampleRequest:
+    """The same email as in a request in JSON."""
+    document = json.loads(request.body)
+    given = document.pop("attachments", [])
+    files = [Enclosure(e["file_name"], e["content_type"], b64decode(e["content"])) for e in given if "url" not in e]
+    stored = [each for each in given if "url" in each]
+    return multipart(request, flat(document | ({"attachments": stored} if stored else {})), files)
+
+
+def as_raw(request: SampleRequest, raw: bytes) -> SampleRequest:
+    fields: dict[str, str | bytes] = {"message": raw}
+    return multipart(request, fields | flat({"envelope": json.loads(request.body)["envelope"]}))
+
+
 class TestCloudmailin(BasicAuthContract):
     """Its rejections bounce to the sender, so that a damaged email is at least not lost without anyone knowing."""
 
@@ -100,6 +153,53 @@ class TestCloudmailin(BasicAuthContract):
     @pytest.mark.parametrize("field", ["envelope", "attachments"])
     def test_what_the_email_can_do_without_does_not_spoil_it(self, open_door: OpenDoor, field: str, odd: Any) -> None:
         assert open_door(self.settings).post(self.documented(**{field: odd})).status_code == 200
+
+    def test_a_size_of_any_length_does_not_spoil_the_email(self, open_door: OpenDoor) -> None:
+        stored = [{"url": "https://bucket.s3.example/a", "file_name": "a", "size": "9" * 5000}]
+        assert open_door(self.settings).post(self.documented(attachments=stored)).status_code == 200
+
+    @pytest.mark.parametrize("normalized", [True, False])
+    def test_as_multipart_it_is_the_same_email(self, normalized: bool) -> None:
+        headers = DOCUMENTED["headers"]
+        if not normalized:
+            headers = {name.replace("_", "-").title(): value for name, value in headers.items()}
+        provider = provider_of(self.settings, self.name)
+        request = self.documented(headers=headers)
+        assert email_in(provider, as_multipart(request)) == email_in(provider, request)
+
+    def test_raw_it_is_taken_byte_for_byte(self) -> None:
+        email = email_in(provider_of(self.settings, self.name), as_raw(self.documented(), LATIN_1))
+        assert (email.clean_subject, email.text) == ("Déjà vu", "Ça va été")
+        assert email.recipients[:2] == ("to@example.com", "another@example.com")
+        assert email.spam == {"spf": "pass", "spamd": "-0.4"}
+
+    def test_a_header_cannot_pass_for_the_envelope_nor_for_another_header(self) -> None:
+        """Whoever wrote the email chose the names of its headers."""
+        fields = {
+            "headers[from][0]": "eve@example.net",
+            "headers[x][to": "a",
+            "headers[envelope[to]]": "eve@example.net",
+        }
+        sent = as_multipart(self.documented(attachments=[]))
+        request = with_body(sent, multipart(sent, fields).body.removesuffix(b"--" + BOUNDARY + b"--\r\n") + sent.body)
+        email = email_in(provider_of(self.settings, self.name), request)
+        assert email.sender == "Message Sender <sender@example.com>"
+        assert email.recipients == ("to@example.com", "another@example.com", "to@example.co.uk")
+
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            {},
+            {"message": ""},
+            {"message": "text"},
+            {"headers": "Subject: x"},
+            {"headers": "x", "headers[from]": "ada@example.org"},
+            {"plain": "x", "[": "x", "]": "x", "[[[[[[": "x", "a[b][c][d][e][f]": "x", "envelope": "x"},
+        ],
+    )
+    def test_a_form_without_an_email_is_rejected(self, open_door: OpenDoor, fields: dict[str, str | bytes]) -> None:
+        answer = open_door(self.settings).post(multipart(self.documented(), fields))
+        assert (answer.status_code, answer.get_json()["status"]) == (422, "invalid")
 
     def test_headers_that_cannot_be_read_are_no_email(self, open_door: OpenDoor) -> None:
         assert open_door(self.settings).post(self.documented(headers="Subject: x")).status_code == 422

@@ -13,7 +13,9 @@ from routes.providers.samples import SampleRequest
 from tests.routes.providers.conftest import LETTER, OpenDoor, email_in, provider_of, with_body
 from tests.routes.providers.contract import BasicAuthContract, json_with
 
-# As in https://postmarkapp.com/developer/webhooks/inbound-webhook
+CHECK_ID = "73e6d360-66eb-11e1-8e72-a8904824019b"
+
+# As in https://postmarkapp.com/developer/webhooks/inbound-webhook, but for the MessageID, which there is CHECK_ID
 DOCUMENTED: dict[str, Any] = {
     "FromName": "Postmarkapp Support",
     "MessageStream": "inbound",
@@ -25,7 +27,7 @@ DOCUMENTED: dict[str, Any] = {
     "Bcc": '"First Bcc" <firstbcc@postmarkapp.com>',
     "OriginalRecipient": "yourhash+SampleHash@inbound.postmarkapp.com",
     "Subject": "Test subject",
-    "MessageID": "73e6d360-66eb-11e1-8e72-a8904824019b",
+    "MessageID": "b7bc2f4a-e38e-4336-af7d-e6c392c2f817",
     "ReplyTo": "replyto@postmarkapp.com",
     "MailboxHash": "SampleHash",
     "Date": "Fri, 1 Aug 2014 16:45:32 -04:00",
@@ -48,6 +50,29 @@ DOCUMENTED: dict[str, Any] = {
             "ContentLength": 45,
         }
     ],
+}
+
+# As in https://postmarkapp.com/developer/webhooks/bounce-webhook
+BOUNCE: dict[str, Any] = {
+    "RecordType": "Bounce",
+    "MessageStream": "outbound",
+    "ID": 4323372036854775807,
+    "Type": "HardBounce",
+    "TypeCode": 1,
+    "Name": "Hard bounce",
+    "Tag": "Test",
+    "MessageID": "883953f4-6105-42a2-a16a-77a8eac79483",
+    "ServerID": 23,
+    "Description": "The server was unable to deliver your message (ex: unknown user, mailbox not found).",
+    "Details": "Test bounce details",
+    "Email": "john@example.com",
+    "From": "sender@example.com",
+    "BouncedAt": "2026-11-05T16:33:54.9070259Z",
+    "DumpAvailable": True,
+    "Inactive": True,
+    "CanActivate": True,
+    "Subject": "Test subject",
+    "Content": "<Full dump of bounce>",
 }
 
 
@@ -82,7 +107,7 @@ class TestPostmark(BasicAuthContract):
         assert email.body == "<html><body><p>This is a test html body.</p></body></html>"
         assert email.plain == "This is a test text body."
         assert email.message_id == "<original@mail.example.org>"
-        assert email.event_id == "postmark:73e6d360-66eb-11e1-8e72-a8904824019b"
+        assert email.event_id == "postmark:b7bc2f4a-e38e-4336-af7d-e6c392c2f817"
         assert email.recipients == (
             "yourhash+samplehash@inbound.postmarkapp.com",
             "firstcc@postmarkapp.com",
@@ -106,11 +131,32 @@ class TestPostmark(BasicAuthContract):
         assert [each.size_bytes for each in email.attachments] == [3]
         assert open_door(self.settings).post(self.documented(Attachments=data)).status_code == 200
 
-    def test_a_delivery_webhook_sent_to_the_wrong_place_is_not_tried_again(self, open_door: OpenDoor) -> None:
+    @pytest.mark.parametrize("constant", [CHECK_ID, "22c74902-a0c1-4511-804f2-341342852c90"])
+    def test_each_test_by_its_check_button_is_an_email_of_its_own(self, open_door: OpenDoor, constant: str) -> None:
+        """They all carry the same MessageID, and no Message-ID at all."""
+        dates = [f"Mon, 16 Nov 2026 09:0{minute}:00 -05:00" for minute in (1, 2)]
         door = open_door(self.settings)
-        delivery = {"RecordType": "Delivery", "MessageID": "883953f4-6105-42a2-a16a-77a8eac79483", "Tag": "welcome"}
-        answer = door.post(with_body(self.request(self.settings), json.dumps(delivery).encode()))
-        assert (answer.status_code, door.recorded) == (403, [])
+        tests = [self.documented(MessageID=constant, Headers=[], Date=date) for date in dates]
+        assert [door.status_of(each) for each in (*tests, tests[0])] == ["processed", "processed", "already_processed"]
+
+    @pytest.mark.parametrize(
+        "record",
+        [
+            BOUNCE,
+            {name: value for name, value in BOUNCE.items() if name != "RecordType"},
+            BOUNCE | {"RecordType": "SpamComplaint", "Type": "SpamComplaint", "TypeCode": 512},
+            {"RecordType": "Delivery", "MessageID": "883953f4-6105-42a2-a16a-77a8eac79483", "Tag": "welcome"},
+            {"RecordType": "SubscriptionChange", "MessageID": None, "Origin": "Recipient"},
+        ],
+    )
+    def test_what_its_other_webhooks_send_is_no_email(self, open_door: OpenDoor, record: dict[str, Any]) -> None:
+        door = open_door(self.settings)
+        answer = door.post(with_body(self.request(self.settings), json.dumps(record).encode()))
+        assert (answer.status_code, answer.get_json()["status"]) == (200, "no_email")
+        assert (door.recorded, door.delivered) == ([], [])
+
+    def test_an_email_may_say_that_it_is_one(self, open_door: OpenDoor) -> None:
+        assert open_door(self.settings).status_of(self.documented(RecordType="Inbound")) == "processed"
 
     @pytest.mark.parametrize("field", ["Subject", "From", "Date", "TextBody", "HtmlBody", "MessageID"])
     def test_a_part_of_another_type_is_named(self, open_door: OpenDoor, field: str) -> None:

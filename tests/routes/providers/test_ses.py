@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, ClassVar
@@ -15,8 +17,9 @@ from routes.providers.samples import Letter, SampleRequest
 from routes.providers.sns import MOST_CERTIFICATES
 from tests.routes.providers.conftest import LETTER, Fetches, OpenDoor, email_in, provider_of, with_body
 from tests.routes.providers.contract import ProviderContract
-from tests.routes.providers.sns_stand_in import HOST, TOPIC, Sns, received
+from tests.routes.providers.sns_stand_in import HOST, TOPIC, Sns, in_s3, received
 from tests.routes.providers.test_mime import LATIN_1
+from tests.support.s3_server import BUCKET, S3Server, aim_at, s3_error, s3_server, s3_that_answers
 
 SETTINGS = f"[providers.ses]\ntopics = ['{TOPIC}']"
 STRANGER_TOPIC = "arn:aws:sns:eu-west-1:999999999999:inbound"
@@ -263,7 +266,7 @@ class TestSes(ProviderContract):
     def test_a_notification_without_the_email_is_rejected_and_told(
         self, open_door: OpenDoor, caplog: pytest.LogCaptureFixture, content: Any
     ) -> None:
-        """As the S3 action sends it: nobody would ever see that email."""
+        """As other actions send it: nobody would ever see that email."""
         answer = open_door(SETTINGS).post(SNS.notification(received(LETTER) | {"content": content}))
         assert (answer.status_code, answer.get_json()["field"]) == (400, "content")
         assert "Publish to Amazon SNS topic" in answer.get_json()["error"]
@@ -281,3 +284,104 @@ class TestSes(ProviderContract):
     @pytest.mark.parametrize("field", ["mail", "receipt"])
     def test_what_the_email_can_do_without_does_not_spoil_it(self, open_door: OpenDoor, field: str, odd: Any) -> None:
         assert open_door(SETTINGS).post(SNS.notification(received(LETTER) | {field: odd})).status_code == 200
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with s3_server() as running:
+        running.put("inbox/the-email", LETTER.mime.as_bytes())
+        yield running
+
+
+class TestByWayOfS3:
+    """The action "Deliver to S3 bucket": the notification says where the email is."""
+
+    settings = f"{SETTINGS}\nbuckets = ['other-emails', '{BUCKET}']"
+
+    @pytest.fixture(autouse=True)
+    def world(self, server: S3Server, fetches: Fetches, monkeypatch: pytest.MonkeyPatch) -> None:
+        fetches.pages[SNS.certificate_url] = SNS.certificate
+        aim_at(server.url, monkeypatch)
+
+    def request(self, key: Any = "inbox/the-email", bucket: Any = BUCKET) -> SampleRequest:
+        return SNS.notification(in_s3(LETTER, bucket, key))
+
+    def test_the_email_is_fetched_from_its_bucket(self, open_door: OpenDoor) -> None:
+        door = open_door(self.settings)
+        assert [door.status_of(self.request()) for _ in range(2)] == ["processed", "already_processed"]
+        (payload,) = door.delivered
+        assert payload["subject"] == LETTER.subject
+        assert payload["recipients"] == ["inbox@in.example.com", "in-bcc@in.example.com", "bob@example.org"]
+        assert [each["name"] for each in payload["attachments"]] == ["liste.csv", "photo.png"]
+        assert payload["spam"]["virusVerdict"] == "PASS"
+
+    def test_by_the_topic_as_well_it_is_the_same_email(self, open_door: OpenDoor) -> None:
+        door = open_door(self.settings)
+        requests = [self.request(), SNS.notification(received(LETTER))]
+        assert [door.status_of(each) for each in requests] == ["processed", "already_processed"]
+
+    def test_an_object_that_is_gone_is_rejected_and_told(
+        self, open_door: OpenDoor, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        door = open_door(self.settings)
+        answer = door.post(self.request(key="inbox/gone"))
+        assert (answer.status_code, answer.get_json()["status"]) == (400, "invalid")
+        assert "not in S3" in answer.get_json()["error"]
+        assert any(record.levelname == "ERROR" and LETTER.event_id in record.message for record in caplog.records)
+        assert door.recorded == []
+
+    def test_an_email_over_the_limit_of_requests_is_too_big_here_too(self, open_door: OpenDoor) -> None:
+        size_mb = len(LETTER.mime.as_bytes()) / 1024 / 1024
+        assert open_door(self.settings, max_body_mb=size_mb + 0.001).post(self.request()).status_code == 200
+        answer = open_door(self.settings, max_body_mb=size_mb - 0.00001).post(self.request())
+        assert answer.status_code == 400
+        assert "larger than" in answer.get_json()["error"]
+
+    @pytest.mark.parametrize(("status", "code"), [(403, "AccessDenied"), (503, "SlowDown")])
+    def test_while_s3_does_not_hand_it_out_the_email_is_asked_for_again(
+        self,
+        open_door: OpenDoor,
+        server: S3Server,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+        status: int,
+        code: str,
+    ) -> None:
+        with s3_that_answers(*s3_error(status, code)) as url:
+            aim_at(url, monkeypatch)
+            answer = open_door(self.settings).post(self.request())
+        assert (answer.status_code, answer.get_json()["status"]) == (503, "retry_later")
+        assert code in caplog.text
+        assert LETTER.event_id in caplog.text
+        aim_at(server.url, monkeypatch)
+        assert open_door(self.settings).status_of(self.request()) == "processed"
+
+    @pytest.mark.parametrize("buckets", ["", "buckets = 'other-emails'"])
+    def test_a_bucket_that_is_not_ours_is_not_read_and_the_setting_is_named(
+        self, open_door: OpenDoor, caplog: pytest.LogCaptureFixture, buckets: str
+    ) -> None:
+        """For the hour that SNS tries, the setting can still be mended."""
+        door = open_door(f"{SETTINGS}\n{buckets}")
+        assert door.post(self.request()).status_code == 503
+        assert "[providers.ses] buckets" in caplog.text
+
+    @pytest.mark.parametrize(
+        "action", [None, 5, {}, {"type": "S3"}, {"type": "Lambda"}, {"type": "S3", "objectKey": 5}]
+    )
+    def test_an_action_that_says_nothing_of_an_object_is_rejected(self, open_door: OpenDoor, action: Any) -> None:
+        notification = in_s3(LETTER, BUCKET, "x")
+        notification["receipt"]["action"] = action
+        answer = open_door(self.settings).post(SNS.notification(notification))
+        assert (answer.status_code, answer.get_json()["field"]) == (400, "content")
+
+    def test_without_the_extra_the_start_fails_and_names_it(
+        self, open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(sys.modules, "boto3", None)
+        monkeypatch.delitem(sys.modules, "orchestrator.delivery.s3", raising=False)
+        with pytest.raises(
+            SettingsError, match=r"providers\.ses\.buckets takes the extra ses: pip install boto3"
+        ) as raised:
+            open_door(self.settings)
+        assert "\n" not in str(raised.value)
+        assert open_door(SETTINGS).status_of(SNS.notification(received(LETTER))) == "processed", "needed for S3 only"

@@ -1,0 +1,84 @@
+"""Amazon S3 on this machine: moto's for what it keeps, and one that answers whatever it is told to."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+
+BUCKET = "inbound-emails"
+
+
+def aim_at(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an operator would: boto3 reads the environment."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", url)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+
+class S3Server:
+    """A bucket that can be filled."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
+        self._client = boto3.client("s3", endpoint_url=url, region_name="us-east-1", **keys)
+        self._client.create_bucket(Bucket=BUCKET)
+
+    def put(self, key: str, contents: bytes, **metadata: str) -> None:
+        self._client.put_object(Bucket=BUCKET, Key=key, Body=contents, Metadata=metadata)
+
+
+@contextmanager
+def s3_server() -> Iterator[S3Server]:
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        yield S3Server(f"http://{host}:{port}")
+    finally:
+        server.stop()
+
+
+@contextmanager
+def s3_that_answers(status: int, headers: dict[str, str], body: bytes = b"") -> Iterator[str]:
+    """Its address. Of what its Content-Length announces, only the body is sent, and the line stays open."""
+    over = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+            self.wfile.flush()
+            if int(headers["Content-Length"]) > len(body):
+                over.wait()
+
+        def log_message(self, format: str, *args: object) -> None:
+            """The test looks at what comes of it."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        over.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def s3_error(status: int, code: str) -> tuple[int, dict[str, str], bytes]:
+    """As S3 writes it, for s3_that_answers."""
+    body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>no</Message></Error>".encode()
+    return status, {"Content-Type": "application/xml", "Content-Length": str(len(body))}, body
