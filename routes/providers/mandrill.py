@@ -6,7 +6,9 @@ Whatever is not answered 200 is tried again, and holds up what comes after it un
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import AfterValidator
 
 from deduplication.email import Email, well_formed
 from deduplication.mime import parse_mime
@@ -45,10 +47,16 @@ CHECK, CHECK_KEY = b"[]", "test-webhook"
 """What Mandrill sends before a webhook has a key of its own, and what everybody's is signed with."""
 
 
+def _own(keys: tuple[str, ...]) -> tuple[str, ...]:
+    if CHECK_KEY in keys:
+        raise ValueError(f"takes the key that Mandrill shows beside the webhook; {CHECK_KEY} is everybody's")
+    return keys
+
+
 class MandrillOptions(Options):
     """``url`` is what was entered at Mandrill, to the letter: it is part of what is signed."""
 
-    webhook_key: Several
+    webhook_key: Annotated[Several, AfterValidator(_own)]
     url: Given
 
 

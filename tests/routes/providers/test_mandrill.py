@@ -167,6 +167,10 @@ class TestMandrill(ProviderContract):
         door = open_door(self.settings)
         self.is_unauthorized(door, door.post(events(*more, key=CHECK_KEY)))
 
+    def test_nor_can_it_be_set_as_ones_own(self, open_door: OpenDoor) -> None:
+        with pytest.raises(SettingsError, match=r"providers\.mandrill\.webhook_key takes the key that Mandrill shows"):
+            open_door(f"[providers.mandrill]\nwebhook_key = ['{KEY}', '{CHECK_KEY}']\nurl = '{URL}'")
+
     def test_it_is_found_before_it_is_set_up_here(self, open_door: OpenDoor) -> None:
         """Only then does Mandrill show the key that opens it; what comes meanwhile is tried again."""
         door = open_door()
