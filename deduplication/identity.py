@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import unicodedata
 
 from deduplication.claims import UNDATED, WEEK_MS, Kind, Name
@@ -10,6 +11,7 @@ from deduplication.email import Email, address_of, well_formed
 from deduplication.fingerprint import Fingerprint, digest, digest_of_all
 
 MAX_POST_KEY = 512
+_OUR_OWN = re.compile(r"[a-z0-9_:-]{1,80}(?:@[0-9a-f]{12})?")
 
 
 def compute_email_id(*, subject: str, sender: str, date: str) -> str:
@@ -89,6 +91,16 @@ def _message_id(email: Email) -> str:
 def bounded_key(key: str) -> str:
     """Senders choose these: a megabyte of Message-ID must not become a megabyte of key."""
     return key if len(key) <= MAX_POST_KEY else f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"
+
+
+def log_id(value: str) -> str:
+    """How a log line names what somebody else chose, which may be a title, a link or a forged line: by its digest.
+
+    What is made here (ids, days, months, groups by a pattern, names of destinations) reads as it is.
+    """
+    return (
+        value if _OUR_OWN.fullmatch(value) else f"sha256:{hashlib.sha256(well_formed(value).encode()).hexdigest()[:16]}"
+    )
 
 
 def _md5(text: str) -> str:

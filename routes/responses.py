@@ -41,6 +41,8 @@ PROOFS = {
     "": "the request takes a valid signature",
 }
 OUR_OWN = Statuses()
+UNEXPECTED = {"success": False, "status": "retry_later", "error": "internal error; the log says more"}
+RETRY_AFTER_AN_ERROR_S = 60
 
 
 def is_accepted(result: Outcome) -> bool:
@@ -158,5 +160,5 @@ def healthy(is_so: bool) -> int:
 
 def internal_error(statuses: Statuses = OUR_OWN) -> Answer:
     """Nothing is known of the email's fate, so the provider must keep it; some do not after a 5xx."""
-    body = {"success": False, "status": "retry_later", "error": "internal error; the log says more"}
-    return jsonify(body), statuses.retry if statuses.retry < 500 else 500, {"Retry-After": "60"}
+    status = statuses.retry if statuses.retry < 500 else 500
+    return jsonify(UNEXPECTED), status, {"Retry-After": str(RETRY_AFTER_AN_ERROR_S)}
