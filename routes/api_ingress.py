@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 from flask import Blueprint, jsonify, request
-from werkzeug.exceptions import HTTPException
+from werkzeug.exceptions import ClientDisconnected, HTTPException
 
 from deduplication.errors import StoreUnavailable
 from orchestrator.delivery.fetching import FetchFailed, fetch
@@ -24,6 +24,7 @@ from routes.responses import (
     UNEXPECTED,
     Answer,
     described,
+    incomplete,
     internal_error,
     invalid,
     is_accepted,
@@ -99,6 +100,8 @@ def _answer(service: Service, provider: AnyProvider) -> Answer:
     statuses = provider.statuses
     try:
         return _received(service, provider, _provider_request(service))
+    except ClientDisconnected:
+        return incomplete(statuses)
     except HTTPException:
         raise
     except Unauthorized:

@@ -143,10 +143,21 @@ def retry_later(statuses: Statuses) -> Answer:
 
 
 def http_error(error: HTTPException) -> Answer:
-    """404, 405, 413 and whatever else Flask itself refuses."""
+    """404, 405 and whatever else Flask itself refuses."""
     body = {"success": False, "status": "invalid", "error": error.description or error.name}
     headers = {name: value for name, value in error.get_headers() if name in ("Allow", "Retry-After")}
     return jsonify(body), error.code or 500, headers
+
+
+def too_large(most_mb: float) -> Answer:
+    error = f"the request takes at most {most_mb:g} MB (MAX_BODY_MB)"
+    return jsonify({"success": False, "status": "invalid", "error": error}), 413
+
+
+def incomplete(statuses: Statuses | None = None) -> Answer:
+    """Half a request says nothing of the email: its sender must keep it."""
+    body = {"success": False, "status": "retry_later", "error": "the request did not arrive as a whole, or not in time"}
+    return jsonify(body), statuses.retry if statuses else 408, {"Connection": "close"}
 
 
 def store_unavailable(error: StoreUnavailable) -> Answer:

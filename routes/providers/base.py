@@ -38,7 +38,8 @@ class InvalidPayload(Exception):
 class ProviderRequest:
     """One HTTP request, free of the framework it came through. Names of ``headers`` are in lower case.
 
-    The body is read when it is first asked for: a proof that stands in the headers is checked before that.
+    The body is read when it is first asked for: a proof that stands in the headers is checked before that. ``read_body``
+    gives the same again. A cached_property must not wait for it: in Python 3.11 all requests share its lock.
     """
 
     headers: Mapping[str, str]
@@ -52,12 +53,17 @@ class ProviderRequest:
     def media_type(self) -> str:
         return self.header("Content-Type").partition(";")[0].strip().lower()
 
-    @cached_property
+    @property
     def body(self) -> bytes:
         return self.read_body()
 
-    @cached_property
+    @property
     def form(self) -> Form:
+        self.read_body()
+        return self._form
+
+    @cached_property
+    def _form(self) -> Form:
         try:
             return parse_form(self.header("Content-Type"), self.body)
         except NotAForm as error:
