@@ -38,8 +38,8 @@ class InvalidPayload(Exception):
 class ProviderRequest:
     """One HTTP request, free of the framework it came through. Names of ``headers`` are in lower case.
 
-    The body is read when it is first asked for: a proof that stands in the headers is checked before that. ``read_body``
-    gives the same again. A cached_property must not wait for it: in Python 3.11 all requests share its lock.
+    The body is read when it is first asked for: a proof that stands in the headers is checked before that. Asked again,
+    ``read_body`` gives the same. No cached_property may wait for it: in Python 3.11 all requests share its lock.
     """
 
     headers: Mapping[str, str]
