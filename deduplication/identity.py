@@ -9,6 +9,7 @@ import unicodedata
 from deduplication.claims import UNDATED, WEEK_MS, Kind, Name
 from deduplication.email import Email, address_of, well_formed
 from deduplication.fingerprint import Fingerprint, digest, digest_of_all
+from deduplication.limits import MAX_HEADER_CHARS
 
 MAX_POST_KEY = 512
 _OUR_OWN = re.compile(r"[a-z0-9_:-]{1,80}(?:@[0-9a-f]{12})?")
@@ -23,7 +24,8 @@ def compute_canonical_id(email: Email) -> str:
     """The same, whatever notation the subject and the date came in."""
     moment = email.date_utc
     date = moment.strftime("%Y-%m-%dT%H:%M:%SZ") if moment else " ".join(email.date.split())
-    return _md5(f"{email.clean_subject}|{email.sender_email or email.sender}|{date}")
+    subject = email.clean_subject + email.subject[MAX_HEADER_CHARS:]
+    return _md5(f"{subject}|{email.sender_email or email.sender}|{date}")
 
 
 def compute_post_keys(email: Email) -> tuple[str, ...]:

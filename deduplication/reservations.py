@@ -11,11 +11,11 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlunsplit
 
 from deduplication.claims import WEEK_MS, Claim, Claimed, Duplicate, Gate, Kind, Name, Verdict
 from deduplication.identity import bounded_key, log_id
-from deduplication.media import media_name
+from deduplication.media import media_name, split_url
 from deduplication.stores.base import State, Store
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ def _text(post: Mapping[str, Any], field_: str) -> str:
 
 def _without_query(url: str) -> str:
     try:
-        parts = urlsplit(url)
+        parts = split_url(url)
     except ValueError:  # such as http://[::1, which names a post all the same
         return re.split("[?#]", url, maxsplit=1)[0]
     return urlunsplit((parts.scheme, parts.netloc, parts.path, "", ""))
