@@ -6,7 +6,7 @@ import hashlib
 import html
 import re
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 
 from selectolax.lexbor import LexborHTMLParser
 
@@ -19,11 +19,13 @@ _SOURCE = re.compile(r"<img\b[^<>]*?\bsrc\s*=\s*(?:\"([^\"<>]*)\"|'([^'<>]*)'|([
 _IMAGE = re.compile(r"(https?://|cid:|data:)\S", re.IGNORECASE)
 _HIDDEN = re.compile(r"<(/?)(script|style|head|title)\b[^<>]*>", re.IGNORECASE)
 # Where one of these opens or closes, a reader sees a gap; other tags may stand inside a word.
-_GAP = re.compile(
-    r"(?=</?(?:address|article|aside|blockquote|body|br|center|dd|div|dl|dt|fieldset|figure|footer|form|h[1-6]|header|hr"
-    r"|html|img|li|main|nav|ol|option|p|pre|section|table|tbody|td|tfoot|th|thead|tr|ul)\b)",
-    re.IGNORECASE,
+_BLOCK = (
+    r"</?(?:address|article|aside|blockquote|body|br|center|dd|div|dl|dt|fieldset|figure|footer|form|h[1-6]|header|hr"
+    r"|html|img|li|main|nav|ol|option|p|pre|section|table|tbody|td|tfoot|th|thead|tr|ul)\b"
 )
+_GAP = re.compile(rf"(?={_BLOCK})", re.IGNORECASE)
+_BLOCK_TAGS = re.compile(rf"(?:{_BLOCK}[^<>]*+>)++", re.IGNORECASE)
+_TAGS = re.compile(r"(?:<[!/a-zA-Z][^<>]*+>)++")
 _DOCUMENT = re.compile(r"\s*<(?:!doctype html|html|head|body)\b", re.IGNORECASE)
 _ELEMENT = re.compile(
     r"<(/?)(a|abbr|address|article|b|big|blockquote|body|br|center|code|dd|del|div|dl|dt|em|font|footer|form|h[1-6]|head"
@@ -77,7 +79,7 @@ def _unparsed_text(body: str) -> str:
             inside = tag.lower()
         if not inside:
             pieces.append(text)
-    return html.unescape(re.sub(r"<[!/a-zA-Z][^<>]*>", "", _GAP.sub(" ", " ".join(pieces))))
+    return html.unescape(_TAGS.sub("", _BLOCK_TAGS.sub(" ", " ".join(pieces))))
 
 
 def plain_links(text: str) -> tuple[str, ...]:
@@ -103,15 +105,17 @@ def _first(found: Iterable[str]) -> tuple[str, ...]:
     return tuple(seen)
 
 
-def html_links(body: str) -> tuple[str, ...]:
-    """Those that HTML leads to, then those that are written in what a reader sees of it."""
+def html_links(body: str, text: str | None = None) -> tuple[str, ...]:
+    """Those that HTML leads to, then those that are written in ``text``, what a reader sees of it."""
     if body.count("<") > _MAX_PARSED_TAGS:
         targets = (html.unescape(match[1]) for match in _HREF.finditer(body))
     else:
         nodes = LexborHTMLParser(body).css("a[href]")
         targets = ((node.attributes.get("href") or "").strip() for node in nodes)
     linked = _first_links(targets)
-    return linked if len(linked) == MOST_LINKS else _first_links([*linked, *_written_links(html_text(body))])
+    if len(linked) == MOST_LINKS:
+        return linked
+    return _first_links(chain(linked, _written_links(html_text(body) if text is None else text)))
 
 
 def images_of(body: str) -> tuple[str, ...]:

@@ -134,7 +134,7 @@ class Email:
 
     @cached_property
     def links(self) -> tuple[str, ...]:
-        return html_links(self.html) if self.is_html else plain_links(self.plain)
+        return html_links(self.html, self.text) if self.is_html else plain_links(self.plain)
 
     @cached_property
     def images(self) -> tuple[str, ...]:
