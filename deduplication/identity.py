@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-import unicodedata
 
 from deduplication.claims import UNDATED, WEEK_MS, Kind, Name
 from deduplication.email import Email, address_of, well_formed
 from deduplication.fingerprint import Fingerprint, digest, digest_of_all
 from deduplication.limits import MAX_HEADER_CHARS
+from deduplication.unicode_text import nfc
 
 MAX_POST_KEY = 512
 _OUR_OWN = re.compile(r"[a-z0-9_:-]{1,80}(?:@[0-9a-f]{12})?")
@@ -52,7 +52,7 @@ def compute_fingerprint(email: Email) -> Fingerprint:
     """What the email says, as far as its door tells."""
     files, are_told = email.attachments, email.tells_files
     contents = {each.text_sha256 or each.sha256 for each in files}
-    names = [unicodedata.normalize("NFC", " ".join(each.name.split())) for each in files]
+    names = [nfc(" ".join(each.name.split())) for each in files]
     sizes = [each.size_bytes for each in files]
     return Fingerprint(
         text=digest(email.text) if email.tells_body else None,
