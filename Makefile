@@ -28,7 +28,7 @@ demo: $(READY)
 	$(BIN)/python -m tests.demo
 
 bench: $(READY)
-	$(BIN)/python -m tests.bench
+	$(BIN)/python -m tests.bench $(ARGS)
 
 faults: $(READY)
 	$(BIN)/python -m tests.faults $(ARGS)

@@ -5,9 +5,13 @@ from __future__ import annotations
 import hashlib
 import html
 import re
-import unicodedata
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
 
 from selectolax.lexbor import LexborHTMLParser
+
+from deduplication.limits import MAX_LINK_CHARS, MOST_LINKS
+from deduplication.unicode_text import nfc
 
 _LINK = re.compile(r"https?://[^\s<>\"'\u00a0]+", re.IGNORECASE)
 _HREF = re.compile(r"\bhref\s*=[\s\"']*(https?://[^\s<>\"']+)", re.IGNORECASE)
@@ -15,11 +19,13 @@ _SOURCE = re.compile(r"<img\b[^<>]*?\bsrc\s*=\s*(?:\"([^\"<>]*)\"|'([^'<>]*)'|([
 _IMAGE = re.compile(r"(https?://|cid:|data:)\S", re.IGNORECASE)
 _HIDDEN = re.compile(r"<(/?)(script|style|head|title)\b[^<>]*>", re.IGNORECASE)
 # Where one of these opens or closes, a reader sees a gap; other tags may stand inside a word.
-_GAP = re.compile(
-    r"(?=</?(?:address|article|aside|blockquote|body|br|center|dd|div|dl|dt|fieldset|figure|footer|form|h[1-6]|header|hr"
-    r"|html|img|li|main|nav|ol|option|p|pre|section|table|tbody|td|tfoot|th|thead|tr|ul)\b)",
-    re.IGNORECASE,
+_BLOCK = (
+    r"</?(?:address|article|aside|blockquote|body|br|center|dd|div|dl|dt|fieldset|figure|footer|form|h[1-6]|header|hr"
+    r"|html|img|li|main|nav|ol|option|p|pre|section|table|tbody|td|tfoot|th|thead|tr|ul)\b"
 )
+_GAP = re.compile(rf"(?={_BLOCK})", re.IGNORECASE)
+_BLOCK_TAGS = re.compile(rf"(?:{_BLOCK}[^<>]*+>)++", re.IGNORECASE)
+_TAGS = re.compile(r"(?:<[!/a-zA-Z][^<>]*+>)++")
 _DOCUMENT = re.compile(r"\s*<(?:!doctype html|html|head|body)\b", re.IGNORECASE)
 _ELEMENT = re.compile(
     r"<(/?)(a|abbr|address|article|b|big|blockquote|body|br|center|code|dd|del|div|dl|dt|em|font|footer|form|h[1-6]|head"
@@ -28,6 +34,7 @@ _ELEMENT = re.compile(
     re.IGNORECASE,
 )
 _LOOKED_AT_CHARS = 100_000  # what is HTML shows it sooner
+MOST_LOOKED_AT = 100_000  # the same link over and over again
 _MAX_PARSED_TAGS = 10_000  # parsing tags nested in tags takes quadratic time: minutes for a megabyte of them
 
 
@@ -49,7 +56,7 @@ def looks_like_html(body: str) -> bool:
 
 def plain_text(text: str) -> str:
     """Of plain text all of it, white space collapsed, NFC: what looks like a tag there was written to be read."""
-    return unicodedata.normalize("NFC", " ".join(text.split()))
+    return nfc(" ".join(text.split()))
 
 
 def html_text(body: str) -> str:
@@ -72,22 +79,43 @@ def _unparsed_text(body: str) -> str:
             inside = tag.lower()
         if not inside:
             pieces.append(text)
-    return html.unescape(re.sub(r"<[!/a-zA-Z][^<>]*>", "", _GAP.sub(" ", " ".join(pieces))))
+    return html.unescape(_TAGS.sub("", _BLOCK_TAGS.sub(" ", " ".join(pieces))))
 
 
 def plain_links(text: str) -> tuple[str, ...]:
-    """The web links written in a text, each once, in order."""
-    written = (_trimmed(link) for link in _LINK.findall(text))
-    return tuple(dict.fromkeys(link for link in written if _LINK.match(link)))
+    """The web links written in a text, each once, in order, up to MOST_LINKS."""
+    return _first_links(_written_links(text))
 
 
-def html_links(body: str) -> tuple[str, ...]:
-    """Those that HTML leads to, then those that are written in what a reader sees of it."""
+def _written_links(text: str) -> Iterator[str]:
+    return (_trimmed(match[0]) for match in _LINK.finditer(text))
+
+
+def _first_links(found: Iterable[str]) -> tuple[str, ...]:
+    """No more is read than is needed for them."""
+    return _first(link for link in found if len(link) <= MAX_LINK_CHARS and _LINK.match(link))
+
+
+def _first(found: Iterable[str]) -> tuple[str, ...]:
+    seen: dict[str, None] = {}
+    for each in islice(found, MOST_LOOKED_AT):
+        seen[each] = None
+        if len(seen) == MOST_LINKS:
+            break
+    return tuple(seen)
+
+
+def html_links(body: str, text: str | None = None) -> tuple[str, ...]:
+    """Those that HTML leads to, then those that are written in ``text``, what a reader sees of it."""
     if body.count("<") > _MAX_PARSED_TAGS:
-        targets = [html.unescape(target) for target in _HREF.findall(body)]
+        targets = (html.unescape(match[1]) for match in _HREF.finditer(body))
     else:
-        targets = [(node.attributes.get("href") or "").strip() for node in LexborHTMLParser(body).css("a[href]")]
-    return tuple(dict.fromkeys([*filter(_LINK.match, targets), *plain_links(html_text(body))]))
+        nodes = LexborHTMLParser(body).css("a[href]")
+        targets = ((node.attributes.get("href") or "").strip() for node in nodes)
+    linked = _first_links(targets)
+    if len(linked) == MOST_LINKS:
+        return linked
+    return _first_links(chain(linked, _written_links(html_text(body) if text is None else text)))
 
 
 def images_of(body: str) -> tuple[str, ...]:
@@ -96,10 +124,11 @@ def images_of(body: str) -> tuple[str, ...]:
     The last are named by their digest alone, as they may be of any size.
     """
     if body.count("<") > _MAX_PARSED_TAGS:
-        sources = [html.unescape("".join(found)).strip() for found in _SOURCE.findall(body)]
+        sources = (html.unescape("".join(filter(None, match.groups()))).strip() for match in _SOURCE.finditer(body))
     else:
-        sources = [(node.attributes.get("src") or "").strip() for node in LexborHTMLParser(body).css("img[src]")]
-    return tuple(dict.fromkeys(_image(source) for source in sources if _IMAGE.match(source)))
+        nodes = LexborHTMLParser(body).css("img[src]")
+        sources = ((node.attributes.get("src") or "").strip() for node in nodes)
+    return _first(_image(source) for source in sources if _IMAGE.match(source))
 
 
 def _image(source: str) -> str:

@@ -11,7 +11,9 @@ from itertools import islice
 
 from deduplication.claims import Claim, Claimed, InFlight, Kind, Name
 from deduplication.errors import StoreUnavailable
+from deduplication.limits import MAX_FIRST_WORDS_CHARS
 from deduplication.stores.base import State, Store
+from deduplication.unicode_text import nfc
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +34,7 @@ def normalize_text(text: str) -> str:
     """
     if not isinstance(text, str):
         raise TypeError(f"normalize_text takes a str, not {type(text).__name__}")
-    lowered = unicodedata.normalize("NFC", text.lower())
+    lowered = nfc(text[:MAX_FIRST_WORDS_CHARS].lower())
     words = filter(None, map(_word, _WORDLIKE_EMOJI.sub("", lowered).split()))
     return " ".join(islice(words, WORDS))
 
@@ -44,7 +46,7 @@ def _word(raw: str) -> str:
         category = unicodedata.category(char)[0]
         if category in "LN" or (category == "M" and kept):
             kept.append(char)
-    return unicodedata.normalize("NFC", "".join(kept))
+    return nfc("".join(kept))
 
 
 def compute_hash(text: str) -> str:

@@ -6,6 +6,8 @@ import email.utils
 import re
 from datetime import UTC, datetime, timedelta, timezone
 
+from deduplication.limits import MAX_DATE_CHARS
+
 _COMMENT = re.compile(r"\(([^()]*)\)")
 _EPOCH = re.compile(r"\d{10}(?:\d{3})?(?:\.\d+)?", re.ASCII)
 _CLOCK = re.compile(
@@ -47,7 +49,7 @@ def parse_date(date: str) -> datetime | None:
 
     A time without a zone is UTC: never the server's own zone. One in a zone that nobody knows is unknown, not UTC.
     """
-    text = " ".join(date.split())
+    text = " ".join(date[:MAX_DATE_CHARS].split())
     if not text:
         return None
     for read in (_read_epoch, _read_iso, _read_written):

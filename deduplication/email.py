@@ -6,7 +6,6 @@ import base64
 import binascii
 import hashlib
 import re
-import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import datetime
@@ -17,6 +16,8 @@ from typing import Any
 from deduplication.body import html_links, html_text, images_of, plain_links, plain_text
 from deduplication.dates import parse_date
 from deduplication.decoding import base64_decoded, decoded
+from deduplication.limits import MAX_HEADER_CHARS, MAX_NAME_CHARS, MOST_ATTACHMENTS, MOST_RECIPIENTS
+from deduplication.unicode_text import nfc
 
 _QUOTED = r'"(?:[^"\\]|\\.)*+"'
 _ATOM = r'[^\s<>,;:"()\[\]@]'
@@ -63,8 +64,8 @@ class Attachment:
         )
 
     def __post_init__(self) -> None:
-        name = _NOT_IN_A_FILE_NAME.sub("", well_formed(self.name)).rstrip("/\\ ")
-        object.__setattr__(self, "name", re.split(r"[/\\]", name)[-1].strip())
+        name = _NOT_IN_A_FILE_NAME.sub("", well_formed(self.name[:MAX_HEADER_CHARS])).rstrip("/\\ ")
+        object.__setattr__(self, "name", re.split(r"[/\\]", name)[-1].strip()[:MAX_NAME_CHARS])
         content_type = well_formed(self.content_type).partition(";")[0].strip().lower()
         object.__setattr__(self, "content_type", content_type)
 
@@ -101,6 +102,10 @@ class Email:
             value = getattr(self, each.name)
             if isinstance(value, str):
                 object.__setattr__(self, each.name, well_formed(value))
+        recipients = (each[:MAX_NAME_CHARS] for each in self.recipients[:MOST_RECIPIENTS])
+        object.__setattr__(self, "recipients", tuple(recipients))
+        object.__setattr__(self, "attachments", self.attachments[:MOST_ATTACHMENTS])
+        object.__setattr__(self, "spam", {name: value[:MAX_HEADER_CHARS] for name, value in self.spam.items()})
 
     @cached_property
     def sender_email(self) -> str:
@@ -129,7 +134,7 @@ class Email:
 
     @cached_property
     def links(self) -> tuple[str, ...]:
-        return html_links(self.html) if self.is_html else plain_links(self.plain)
+        return html_links(self.html, self.text) if self.is_html else plain_links(self.plain)
 
     @cached_property
     def images(self) -> tuple[str, ...]:
@@ -160,6 +165,7 @@ def _addresses(text: str) -> Iterator[str]:
 
     In "ceo@bank.example"@evil.example the quotes belong to the address: who reads what is inside lets anybody in.
     """
+    text = text[:MAX_HEADER_CHARS]
     whole = _NOTHING_BUT_QUOTED.fullmatch(text)
     bracketed = bare = ""
     for piece in _PIECE.finditer(whole[1] if whole else _without_comments(text)):
@@ -201,9 +207,9 @@ def _without_comments(text: str) -> str:
 
 def decode_subject(subject: str) -> str:
     """Unfolded, encoded words decoded, NFC, white space collapsed."""
-    unfolded = re.sub(r"\r?\n[ \t]*|[\r\n]+", " ", subject)
+    unfolded = re.sub(r"\r?\n[ \t]*|[\r\n]+", " ", subject[:MAX_HEADER_CHARS])
     decoded = well_formed(_ENCODED_WORDS.sub(_decoded, unfolded))
-    return " ".join(unicodedata.normalize("NFC", decoded).split())
+    return " ".join(nfc(decoded).split())
 
 
 def _decoded(words: re.Match[str]) -> str:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import unicodedata
+import re
 
 from deduplication.claims import UNDATED, WEEK_MS, Kind, Name
 from deduplication.email import Email, address_of, well_formed
 from deduplication.fingerprint import Fingerprint, digest, digest_of_all
+from deduplication.limits import MAX_HEADER_CHARS
+from deduplication.unicode_text import nfc
 
 MAX_POST_KEY = 512
+_OUR_OWN = re.compile(r"[a-z0-9_:-]{1,80}(?:@[0-9a-f]{12})?")
 
 
 def compute_email_id(*, subject: str, sender: str, date: str) -> str:
@@ -21,7 +24,8 @@ def compute_canonical_id(email: Email) -> str:
     """The same, whatever notation the subject and the date came in."""
     moment = email.date_utc
     date = moment.strftime("%Y-%m-%dT%H:%M:%SZ") if moment else " ".join(email.date.split())
-    return _md5(f"{email.clean_subject}|{email.sender_email or email.sender}|{date}")
+    subject = email.clean_subject + email.subject[MAX_HEADER_CHARS:]
+    return _md5(f"{subject}|{email.sender_email or email.sender}|{date}")
 
 
 def compute_post_keys(email: Email) -> tuple[str, ...]:
@@ -48,7 +52,7 @@ def compute_fingerprint(email: Email) -> Fingerprint:
     """What the email says, as far as its door tells."""
     files, are_told = email.attachments, email.tells_files
     contents = {each.text_sha256 or each.sha256 for each in files}
-    names = [unicodedata.normalize("NFC", " ".join(each.name.split())) for each in files]
+    names = [nfc(" ".join(each.name.split())) for each in files]
     sizes = [each.size_bytes for each in files]
     return Fingerprint(
         text=digest(email.text) if email.tells_body else None,
@@ -89,6 +93,16 @@ def _message_id(email: Email) -> str:
 def bounded_key(key: str) -> str:
     """Senders choose these: a megabyte of Message-ID must not become a megabyte of key."""
     return key if len(key) <= MAX_POST_KEY else f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"
+
+
+def log_id(value: str) -> str:
+    """How a log line names what somebody else chose, which may be a title, a link or a forged line: by its digest.
+
+    What is made here (ids, days, months, groups by a pattern, names of destinations) reads as it is.
+    """
+    return (
+        value if _OUR_OWN.fullmatch(value) else f"sha256:{hashlib.sha256(well_formed(value).encode()).hexdigest()[:16]}"
+    )
 
 
 def _md5(text: str) -> str:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from deduplication.claims import Claim, Claimed, Kind, Name
+from deduplication.identity import log_id
 from deduplication.stores.base import Pattern, Record, State, Store
 
 log = logging.getLogger(__name__)
@@ -59,7 +60,9 @@ class PublicationLocks:
         if isinstance(self._store.claim(claim), Claimed):
             return self._held(claim)
         holder = next(iter(self._active(self._store.read(claim.names))), None)
-        log.info("lock %s for %s is held by %s", content_id, platform, holder.server_id if holder else "another")
+        log.info(
+            "lock %s for %s is held by %s", log_id(content_id), platform, holder.server_id if holder else "another"
+        )
         return None
 
     def renew_lock(self, lock: PublicationLock) -> PublicationLock | None:

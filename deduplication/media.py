@@ -12,6 +12,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from deduplication.claims import WEEK_MS, Kind, Name
 from deduplication.email import well_formed
 from deduplication.identity import bounded_key
+from deduplication.limits import MAX_SITE_CHARS
 
 FRAGMENT = "#"
 # Where the query says which file it is: a host with its subdomains, or host/path; the longest entry decides, and if it
@@ -61,6 +62,7 @@ DEFAULT_HOSTS = (
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _PERCENT = re.compile(r"%[0-9a-fA-F]{2}")
+_SITE = re.compile(r"(?:[^/?#]*//)?[^/?#]*")
 _HOST = re.compile(r"[a-z0-9_.:-]+")
 
 
@@ -109,9 +111,17 @@ def _punycode(label: str) -> str:
     return label.encode("punycode").decode("ascii")
 
 
+def split_url(url: str) -> SplitResult:
+    """As urlsplit, which takes long over a site of a megabyte. Raises ValueError for what cannot be an address."""
+    site = _SITE.match(url)
+    if site and site.end() > MAX_SITE_CHARS:
+        raise ValueError(f"a site takes at most {MAX_SITE_CHARS} characters")
+    return urlsplit(url)
+
+
 def _split(url: str) -> SplitResult | None:
     try:
-        parts = urlsplit(url)
+        parts = split_url(url)
         _ = parts.port  # raises for what is not a port
     except ValueError:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -12,6 +13,8 @@ from deduplication.dates import parse_date
 from deduplication.fingerprint import Fingerprint, digest, digest_of_all
 from deduplication.media import canonical_url
 from deduplication.reservations import compute_post_key, post_name
+
+ITEM_ID_PREFIX = "msg_"
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,11 @@ class Message:
         known = {field: getattr(self, field) for field in ("name", "permalink", "url", "title", "created_utc")}
         scoped = f"{self.source}:{self.id}" if self.source and self.id else self.id
         return compute_post_key({**known, "id": scoped})
+
+    @cached_property
+    def item_id(self) -> str:
+        """By which log lines and records call it: the key itself may be a title, or hold anything else."""
+        return f"{ITEM_ID_PREFIX}{hashlib.sha256(self.key.encode()).hexdigest()[:32]}"
 
     @property
     def name_to_claim(self) -> Name:

@@ -7,14 +7,15 @@ A post is ``pending`` while someone is at it, ``0`` once it is through, and a nu
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlunsplit
 
 from deduplication.claims import WEEK_MS, Claim, Claimed, Duplicate, Gate, Kind, Name, Verdict
-from deduplication.identity import bounded_key
-from deduplication.media import media_name
+from deduplication.identity import bounded_key, log_id
+from deduplication.media import media_name, split_url
 from deduplication.stores.base import State, Store
 
 log = logging.getLogger(__name__)
@@ -45,7 +46,10 @@ def _text(post: Mapping[str, Any], field_: str) -> str:
 
 
 def _without_query(url: str) -> str:
-    parts = urlsplit(url)
+    try:
+        parts = split_url(url)
+    except ValueError:  # such as http://[::1, which names a post all the same
+        return re.split("[?#]", url, maxsplit=1)[0]
     return urlunsplit((parts.scheme, parts.netloc, parts.path, "", ""))
 
 
@@ -120,7 +124,7 @@ class Reservations:
             return reserved
         outcome = self._outcome(moved, self._store.move(claim, moved))
         if isinstance(outcome, Reserved):
-            log.info("post %s: reservation moved from the raw links to the final ones", claim.item)
+            log.info("post %s: reservation moved from the raw links to the final ones", log_id(claim.item))
             return replace(outcome, retries_left=reserved.retries_left)
         if not outcome.settled:
             self._store.release(claim, reserved.retries_left)
@@ -160,5 +164,5 @@ class Reservations:
 
 
 def _skipped(name: Name, state: str, *, settled: bool) -> Skipped:
-    log.info("%s:%s is %s: skipped", name.kind, name.value, state)
+    log.info("%s:%s is %s: skipped", name.kind, log_id(name.value), state)
     return Skipped(name, state, settled)

@@ -14,7 +14,11 @@ from unidecode import unidecode
 
 from deduplication.claims import Kind, Name
 from deduplication.email import decode_subject
+from deduplication.regexes import search
+from deduplication.unicode_text import nfc
 
+MOST_KEPT_FOLDS = 10_000
+MOST_FOR_ONE = 4  # U+FDFA stands for 18 characters
 MONTH_KEPT_MS = 32 * 24 * 3600 * 1000  # by then any month is over, and its groups with it
 
 _PREFIXES = re.compile(
@@ -41,7 +45,7 @@ class SubjectPattern:
     regex: str
 
     def group_of(self, words: str) -> str | None:
-        match = re.search(self.regex, words, re.IGNORECASE)
+        match = search(self.regex, words)
         if not match or not match[1] or not all(_words(phrase) in words for phrase in self.phrases):
             return None
         return f"{self.name}_{match[1]}"
@@ -62,8 +66,22 @@ def normalize_no_accents_lower_trim(text: str) -> str:
 
     Other scripts keep their letters: transliterated, two different Chinese subjects can read the same.
     """
-    composed = unicodedata.normalize("NFKC", text)
-    return " ".join("".join(map(_fold, composed)).lower().split())
+    folded = text if text.isascii() else nfc(nfc(text).translate(_FOLDED))
+    return " ".join(folded.lower().split())
+
+
+class _Folded(dict[int, str]):
+    """Characters and what they fold to, kept for those met first: there are a million, and it takes a microsecond."""
+
+    def __missing__(self, code: int) -> str:
+        compatible = unicodedata.normalize("NFKC", chr(code))
+        folded = "".join(map(_fold, compatible if len(compatible) <= MOST_FOR_ONE else chr(code)))
+        if len(self) < MOST_KEPT_FOLDS:
+            self[code] = folded
+        return folded
+
+
+_FOLDED = _Folded()
 
 
 def _fold(char: str) -> str:

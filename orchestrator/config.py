@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import warnings
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 
@@ -23,6 +22,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from deduplication.media import DEFAULT_HOSTS, IDENTITY_PARAMETERS, MediaMode
+from deduplication.regexes import BadRegex
+from deduplication.regexes import check as check_regex
 from deduplication.subject_group import DEFAULT_PATTERNS, GroupMode, SubjectPattern, normalize_no_accents_lower_trim
 from orchestrator.config_file import Complaint, Document, Loc, quoted, read_document
 from orchestrator.delivery.guard import parse_rate
@@ -79,14 +80,11 @@ def _no_bool(value: Any) -> Any:
     return value
 
 
-def _compiled(regex: str) -> re.Pattern[str]:
-    """What Python warns about, such as [[a], it will read differently one day."""
+def _captured(regex: str) -> int:
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("error", "Possible ", FutureWarning)
-            return re.compile(regex, re.IGNORECASE)
-    except (re.error, OverflowError, RecursionError, FutureWarning) as error:
-        raise ValueError(f"takes {_A_REGEX}; {' '.join(str(error).split())}") from None
+        return check_regex(regex)
+    except BadRegex as error:
+        raise ValueError(f"takes {_A_REGEX}; {error}") from None
 
 
 _Name = Annotated[str, AfterValidator(_check_name)]
@@ -180,7 +178,7 @@ class Condition(_Model):
     @classmethod
     def _check_regex(cls, value: str | None) -> str | None:
         if value is not None:
-            _compiled(value)
+            _captured(value)
         return value
 
     @model_validator(mode="after")
@@ -250,7 +248,7 @@ class PatternConfig(_Model):
     @field_validator("regex")
     @classmethod
     def _check_regex(cls, value: str) -> str:
-        if _compiled(value).groups != 1:
+        if _captured(value) != 1:
             raise ValueError("takes a regex that captures exactly one value")
         return value
 

@@ -94,7 +94,7 @@ def email_item(email: Email, ids_kept_ms: int | None) -> Item:
 
 def message_item(message: Message) -> Item:
     return Item(
-        id=message.key,
+        id=message.item_id,
         key=message.key,
         own_names=(message.name_to_claim,),
         fingerprint=str(message.fingerprint),

@@ -109,7 +109,7 @@ def build_parts(settings: Settings, config: Config, sources: Sources | None = No
 def make_data_dir(settings: Settings) -> None:
     """With Redis and tokens given, the service can do without the folder, if it must."""
     try:
-        settings.data_dir.mkdir(parents=True, exist_ok=True)
+        settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         if not (settings.redis_url and settings.ingress_token and settings.admin_token):
             raise SettingsError(f"DATA_DIR takes a folder that can be written; {error}") from error

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from deduplication.claims import Kind, Name
+from deduplication.identity import log_id
+from deduplication.message import ITEM_ID_PREFIX
 from deduplication.stores.base import Pattern, Record, Store
 from orchestrator.delivery.ledger.base import Ledger, Wanted
 from orchestrator.delivery.record import DeliveryStatus
@@ -70,8 +72,8 @@ def reset(store: Store, ledger: Ledger, request: Reset) -> int:
     if not request.dry_run:
         ledger.forget({name.value for name in names if name.kind is Kind.DELIVERY} - _to_be_kept(ledger))
     count = len(known) if request.dry_run else store.forget(known)
-    value = "-" if request.scope is Scope.MEDIA else request.value  # a link is part of somebody's email
-    log.warning("AUDIT reset scope=%s value=%r dry_run=%s names=%d", request.scope, value, request.dry_run, count)
+    value = log_id(request.value)
+    log.warning("AUDIT reset scope=%s value=%s dry_run=%s names=%d", request.scope, value, request.dry_run, count)
     return count
 
 
@@ -83,6 +85,8 @@ def _to_be_kept(ledger: Ledger) -> set[str]:
 def _names_of(store: Store, request: Reset) -> set[Name]:
     match request.scope:
         case Scope.EMAIL_ID:
+            if request.value.startswith(ITEM_ID_PREFIX):  # a message's id as the log has it; its name is its key
+                return _with_siblings(store, (r for r in store.find(Pattern(Kind.POST)) if r.item == request.value))
             found = [r for kind in OWN_KINDS for r in store.find(Pattern(kind, value=request.value))]
             return _with_siblings(store, found)
         case Scope.DATE:

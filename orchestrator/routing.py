@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from deduplication.limits import MAX_FOLDED_CHARS
 from deduplication.media import MediaMode
+from deduplication.regexes import search
 from deduplication.subject_group import GroupMode, normalize_no_accents_lower_trim
 from orchestrator.config import Condition, RouteConfig
 from orchestrator.item import Item
 
-MOST_CHARS_FOR_A_REGEX = 100_000  # a sender decides how long a text is, the operator how slow a regex is
+MOST_CHARS_FOR_A_REGEX = 100_000  # a sender decides how long a text is
 
 T = TypeVar("T")
 
@@ -114,15 +115,17 @@ class _Reader:
         if condition.regex is None:
             return any(_says(condition, text) for text in texts)
         if condition.exact:
-            return _finds(condition.regex, texts, re.NOFLAG)
-        return _finds(condition.regex, (*texts, *self._texts(condition.field)), re.IGNORECASE)
+            return _finds(condition.regex, texts, ignore_case=False)
+        return _finds(condition.regex, (*texts, *self._texts(condition.field)), ignore_case=True)
 
     def _texts(self, field: str) -> tuple[str, ...]:
         return self._item.fields.get(field) or ("",)
 
     def _folded_texts(self, field: str) -> tuple[str, ...]:
         if field not in self._folded:
-            self._folded[field] = tuple(map(normalize_no_accents_lower_trim, self._texts(field)))
+            self._folded[field] = tuple(
+                normalize_no_accents_lower_trim(text[:MAX_FOLDED_CHARS]) for text in self._texts(field)
+            )
         return self._folded[field]
 
 
@@ -133,6 +136,6 @@ def _says(condition: Condition, text: str) -> bool:
     return fold(condition.contains or "") in text
 
 
-def _finds(regex: str, texts: Iterable[str], flags: re.RegexFlag) -> bool:
+def _finds(regex: str, texts: Iterable[str], *, ignore_case: bool) -> bool:
     """Only the first MOST_CHARS_FOR_A_REGEX characters of a text are searched; contains and equals see all of it."""
-    return any(re.search(regex, text[:MOST_CHARS_FOR_A_REGEX], flags) for text in texts)
+    return any(search(regex, text[:MOST_CHARS_FOR_A_REGEX], ignore_case=ignore_case) for text in texts)

@@ -7,6 +7,7 @@ import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
+from deduplication.private_files import make_private
 from orchestrator.settings import Settings, SettingsError
 
 
@@ -45,6 +46,7 @@ def _kept(path: Path, made: list[Path]) -> str:
     try:
         if not path.exists() and _write_first(path, secrets.token_urlsafe(24)):
             made.append(path)
+        make_private(path)
         token = path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError as error:
         raise SettingsError(f"DATA_DIR takes a folder that can be written; {path}: {error.strerror}") from error

@@ -142,7 +142,7 @@ def _moment(given: Mapping[str, Any], field: str) -> int | None:
 
 
 def _limit(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= MOST_LISTED):
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= MOST_LISTED):
         raise InvalidPayload(f"limit takes 1 to {MOST_LISTED}", field="limit")
     return int(text)
 

@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 from flask import Blueprint, jsonify, request
-from werkzeug.exceptions import HTTPException
+from werkzeug.exceptions import ClientDisconnected, HTTPException
 
 from deduplication.errors import StoreUnavailable
 from orchestrator.delivery.fetching import FetchFailed, fetch
@@ -20,8 +20,11 @@ from routes.providers.options import MB
 from routes.providers.registry import TYPES, AnyProvider, missing_setting, open_providers
 from routes.providers.replay import InUse, Replays
 from routes.responses import (
+    RETRY_AFTER_AN_ERROR_S,
+    UNEXPECTED,
     Answer,
     described,
+    incomplete,
     internal_error,
     invalid,
     is_accepted,
@@ -97,6 +100,8 @@ def _answer(service: Service, provider: AnyProvider) -> Answer:
     statuses = provider.statuses
     try:
         return _received(service, provider, _provider_request(service))
+    except ClientDisconnected:
+        return incomplete(statuses)
     except HTTPException:
         raise
     except Unauthorized:
@@ -151,10 +156,14 @@ def _results(service: Service, parsed: list[Parsed], nonce: str | None) -> list[
 
 
 def _answer_to_message(service: Service, document: Any) -> tuple[dict[str, Any], int | None]:
-    """Each message gets its own verdict; a bad one does not stop the others."""
+    """Each message gets its own verdict; neither a bad one nor an error of ours stops the others."""
     try:
         parsed = message.parse(document, service.config.destinations)
+        result = service.intake.receive(message_item(parsed))
     except InvalidPayload as error:
         return {**refused(error), "field": error.field}, None
-    result = service.intake.receive(message_item(parsed))
-    return described(result, key=result.item_id, source=parsed.source, id=parsed.id), result.retry_after_s
+    except Exception:
+        log.exception("a message: unexpected error")
+        return UNEXPECTED, RETRY_AFTER_AN_ERROR_S
+    ids = {"key": parsed.key, "source": parsed.source, "id": parsed.id, "item_id": result.item_id}
+    return described(result, **ids), result.retry_after_s

@@ -41,6 +41,8 @@ PROOFS = {
     "": "the request takes a valid signature",
 }
 OUR_OWN = Statuses()
+UNEXPECTED = {"success": False, "status": "retry_later", "error": "internal error; the log says more"}
+RETRY_AFTER_AN_ERROR_S = 60
 
 
 def is_accepted(result: Outcome) -> bool:
@@ -141,10 +143,21 @@ def retry_later(statuses: Statuses) -> Answer:
 
 
 def http_error(error: HTTPException) -> Answer:
-    """404, 405, 413 and whatever else Flask itself refuses."""
+    """404, 405 and whatever else Flask itself refuses."""
     body = {"success": False, "status": "invalid", "error": error.description or error.name}
     headers = {name: value for name, value in error.get_headers() if name in ("Allow", "Retry-After")}
     return jsonify(body), error.code or 500, headers
+
+
+def too_large(most_mb: float) -> Answer:
+    error = f"the request takes at most {most_mb:g} MB (MAX_BODY_MB)"
+    return jsonify({"success": False, "status": "invalid", "error": error}), 413
+
+
+def incomplete(statuses: Statuses | None = None) -> Answer:
+    """Half a request says nothing of the email: its sender must keep it."""
+    body = {"success": False, "status": "retry_later", "error": "the request did not arrive as a whole, or not in time"}
+    return jsonify(body), statuses.retry if statuses else 408, {"Connection": "close"}
 
 
 def store_unavailable(error: StoreUnavailable) -> Answer:
@@ -158,5 +171,5 @@ def healthy(is_so: bool) -> int:
 
 def internal_error(statuses: Statuses = OUR_OWN) -> Answer:
     """Nothing is known of the email's fate, so the provider must keep it; some do not after a 5xx."""
-    body = {"success": False, "status": "retry_later", "error": "internal error; the log says more"}
-    return jsonify(body), statuses.retry if statuses.retry < 500 else 500, {"Retry-After": "60"}
+    status = statuses.retry if statuses.retry < 500 else 500
+    return jsonify(UNEXPECTED), status, {"Retry-After": str(RETRY_AFTER_AN_ERROR_S)}

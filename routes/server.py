@@ -20,6 +20,7 @@ from orchestrator.settings import DELIVERY_BUDGET_S, Settings, SettingsError
 from orchestrator.tokens import ensure_tokens, ingress_token_file, show_new
 from orchestrator.wiring import Service, build
 from routes.app import create_app
+from routes.connections import CONNECTIONS, ConnectionWorker, Log
 from routes.providers.registry import checked_config
 
 log = logging.getLogger(__name__)
@@ -32,9 +33,10 @@ def gunicorn_options(settings: Settings) -> dict[str, Any]:
     """For ``mailonce serve`` and deploy/gunicorn.conf.py alike."""
     return {
         "bind": settings.bind,
-        "worker_class": "gthread",
+        "worker_class": ConnectionWorker,
+        "logger_class": Log,
         "workers": settings.web_concurrency,
-        "threads": settings.web_threads,
+        "threads": CONNECTIONS,  # at work are WEB_THREADS of them
         "graceful_timeout": DELIVERY_BUDGET_S + 15,  # a delivery under way is allowed to finish
         "timeout": 60,
         "keepalive": 5,

@@ -1,5 +1,7 @@
 """make bench: what a claim, an email and a request cost, each against an anchor measured in the same run.
 
+``make bench ARGS=sizes`` is about single requests of any size instead (bench_sizes.py).
+
 Absolute numbers say as much about the machine as about the code; the ratios can be compared. Nothing is asserted.
 Still, run it several times: on two shared cores the Redis anchor itself moved threefold from one run to the next, and
 the ratio of claim + commit with it, between 2.1 and 4.0.
@@ -12,6 +14,7 @@ import itertools
 import secrets
 import sqlite3
 import statistics
+import sys
 import tempfile
 import threading
 import time
@@ -31,6 +34,7 @@ from deduplication.stores.failover import FailoverStore
 from deduplication.stores.redis import RedisStore
 from deduplication.stores.sqlite import SqliteStore
 from deduplication.subject_group import GroupMode, generate_subject_group_id, group_name
+from tests.bench_sizes import print_sizes
 from tests.support.redis_server import RedisServer, free_port
 from tests.support.server import INGRESS_TOKEN, Server, email
 from tests.support.sink import Reply, Sink
@@ -313,6 +317,9 @@ def table(rows: Sequence[tuple[str, ...]]) -> str:
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["sizes"]:
+        print_sizes(*sys.argv[2:])
+        return
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mailonce-bench-") as folder:
         rows = [row.cells for row in all_rows(Path(folder))]

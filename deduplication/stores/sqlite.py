@@ -12,6 +12,7 @@ from typing import Any
 
 from deduplication.claims import WEEK_MS, Gate, Kind, Name
 from deduplication.errors import StoreMisconfigured, StoreUnavailable
+from deduplication.private_files import open_private
 from deduplication.stores.base import Pattern, Record, State
 from deduplication.stores.local import ClockMs, LocalStore, system_clock_ms
 
@@ -108,7 +109,7 @@ class SqliteStore(LocalStore):
         self._durable: bool | None = None
         self._busy_timeout_s = busy_timeout_s
         with translated_errors():
-            self._db = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+            self._db = open_private(path, BUSY_TIMEOUT_S)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} {_LOCKS_SCHEMA} COMMIT;")
 

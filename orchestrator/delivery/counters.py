@@ -14,6 +14,7 @@ from typing import TypeVar, cast
 from limits.storage import MovingWindowSupport, RedisStorage, Storage
 from limits.typing import RedisClient
 
+from deduplication.private_files import open_private
 from deduplication.redis_client import connect
 
 log = logging.getLogger(__name__)
@@ -61,7 +62,7 @@ class SqliteCounters(Storage, MovingWindowSupport):
         self._busy_timeout_s = busy_timeout_s
         self._purged_s = clock()
         self._lock = threading.Lock()
-        self._db = sqlite3.connect(path, timeout=OPEN_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+        self._db = open_private(path, OPEN_TIMEOUT_S)
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=NORMAL")
         self._db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")

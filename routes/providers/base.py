@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -11,13 +12,17 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any, ClassVar, Generic, Protocol
 
-from deduplication.email import Email
+from deduplication.email import Email, well_formed
 from routes.providers.forms import Form, NotAForm, parse_form
 from routes.providers.options import MB, AnyOptions
 
 BEARER = "Bearer"
 BASIC = 'Basic realm="mailonce"'
 MAX_NESTING = 100  # deeper than any real payload, and safe to write out again
+MOST_VALUES = 200_000  # a thousand messages have a tenth of that; millions of them take seconds to read
+MOST_DIGITS = 1000  # Python reads and writes numbers of up to 4,300
+_TEXT = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_HALF_A_PAIR = re.compile(r"\\u[dD][89a-fA-F]")  # maybe: the other half may follow
 
 
 class InvalidPayload(Exception):
@@ -33,7 +38,8 @@ class InvalidPayload(Exception):
 class ProviderRequest:
     """One HTTP request, free of the framework it came through. Names of ``headers`` are in lower case.
 
-    The body is read when it is first asked for: a proof that stands in the headers is checked before that.
+    The body is read when it is first asked for: a proof that stands in the headers is checked before that. Asked again,
+    ``read_body`` gives the same. No cached_property may wait for it: in Python 3.11 all requests share its lock.
     """
 
     headers: Mapping[str, str]
@@ -47,12 +53,17 @@ class ProviderRequest:
     def media_type(self) -> str:
         return self.header("Content-Type").partition(";")[0].strip().lower()
 
-    @cached_property
+    @property
     def body(self) -> bytes:
         return self.read_body()
 
-    @cached_property
+    @property
     def form(self) -> Form:
+        self.read_body()
+        return self._form
+
+    @cached_property
+    def _form(self) -> Form:
         try:
             return parse_form(self.header("Content-Type"), self.body)
         except NotAForm as error:
@@ -162,13 +173,17 @@ def json_value(content_type: str | None, body: bytes) -> Any:
 
 
 def parse_json(body: bytes | str) -> Any:
+    """Every text in it can be hashed, stored and sent. A number that is too big for one stays a text, as written."""
     try:
-        document = json.loads(body, parse_constant=_refuse_constant, parse_float=_finite)
+        text = body if isinstance(body, str) else body.decode(json.detect_encoding(body), "surrogatepass")
+        if text.count(",") > MOST_VALUES and _TEXT.sub("", text).count(",") > MOST_VALUES:
+            raise InvalidPayload(f"the body takes at most {MOST_VALUES} values")
+        document = json.loads(well_formed(text), parse_constant=_refuse_constant, parse_int=_whole, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise InvalidPayload("the body is not valid JSON") from error
     if not _is_within(document, MAX_NESTING):
         raise InvalidPayload(f"the body takes at most {MAX_NESTING} levels of nesting")
-    return document
+    return _mended(document) if _HALF_A_PAIR.search(text) else document
 
 
 def as_object(document: Any) -> dict[str, Any]:
@@ -181,16 +196,31 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
-def _finite(text: str) -> float:
+def _whole(digits: str) -> int | str:
+    """Of several items in a request, one with a number of a thousand digits must not spoil the others."""
+    return int(digits) if len(digits) <= MOST_DIGITS else digits
+
+
+def _finite(text: str) -> float | str:
     number = float(text)
-    if math.isinf(number):  # would be written out again as Infinity, which is not JSON
-        raise ValueError(f"{text} is too big")
-    return number
+    return text if math.isinf(number) else number  # would be written out again as Infinity, which is not JSON
 
 
-def _is_within(value: Any, levels: int) -> bool:
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return levels >= 0 and all(_is_within(each, levels - 1) for each in inner)
+def _is_within(document: Any, levels: int) -> bool:
+    containers = [document] if isinstance(document, dict | list) else []
+    for _ in range(levels):
+        inner = (each.values() if isinstance(each, dict) else each for each in containers)
+        containers = [value for values in inner for value in values if isinstance(value, dict | list)]
+    return not containers
+
+
+def _mended(value: Any) -> Any:
+    """With no half of a surrogate pair in any text or name."""
+    if isinstance(value, str):
+        return well_formed(value)
+    if isinstance(value, dict):
+        return {well_formed(name): _mended(inner) for name, inner in value.items()}
+    return [_mended(inner) for inner in value] if isinstance(value, list) else value
 
 
 def text_field(document: dict[str, Any], field: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from deduplication.email import well_formed
 from deduplication.message import Message
 from routes.providers.base import InvalidPayload, text_field
 
@@ -26,7 +25,7 @@ def parse(document: Any, destinations: Collection[str]) -> Message:
     if not isinstance(document, dict):
         raise InvalidPayload("a message takes a JSON object")
     message = Message(
-        **{field: _text(document, field) for field in TEXTS},
+        **{field: text_field(document, field) for field in TEXTS},
         **{field: _text_or_number(document, field) for field in TEXTS_OR_NUMBERS},
         media=_texts(document, "media") or (),
         destinations=_destinations(document, destinations),
@@ -38,17 +37,13 @@ def parse(document: Any, destinations: Collection[str]) -> Message:
     return message
 
 
-def _text(document: dict[str, Any], field: str) -> str:
-    return well_formed(text_field(document, field))
-
-
 def _text_or_number(document: dict[str, Any], field: str) -> str:
     value = document.get(field)
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return str(int(value)) if float(value).is_integer() else str(value)
+        return str(int(value)) if isinstance(value, int) or value.is_integer() else str(value)
     if value is not None and not isinstance(value, str):
         raise InvalidPayload(f"{field} takes a string or a number", field=field)
-    return _text(document, field)
+    return text_field(document, field)
 
 
 def _texts(document: dict[str, Any], field: str) -> tuple[str, ...] | None:
@@ -57,7 +52,7 @@ def _texts(document: dict[str, Any], field: str) -> tuple[str, ...] | None:
         return None
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
         raise InvalidPayload(f"{field} takes a list of strings", field=field)
-    return tuple(map(well_formed, value))
+    return tuple(value)
 
 
 def _destinations(document: dict[str, Any], known: Collection[str]) -> tuple[str, ...] | None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from deduplication.body import html_links, html_text, images_of, looks_like_html, plain_links, plain_text
 from deduplication.email import Email
+from deduplication.limits import MAX_LINK_CHARS, MOST_LINKS
 
 
 @pytest.mark.parametrize(
@@ -189,3 +192,26 @@ def test_whatever_a_body_holds_it_is_read(body: str) -> None:
     for part in (plain_text(body), html_text(body), *html_links(body), *images_of(body)):
         part.encode()
     looks_like_html(body)
+
+
+MANY = 3 * MOST_LINKS
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    ("read", "piece"),
+    [
+        (plain_links, "https://a.example/{} "),
+        (html_links, '<a href="https://a.example/{}">x</a>'),
+        (html_links, "https://a.example/{} "),
+        (images_of, '<img src="https://a.example/{}">'),
+    ],
+)
+@pytest.mark.parametrize("count", [MANY, 300_000])
+def test_the_first_thousand_are_looked_at(read: Callable[[str], tuple[str, ...]], piece: str, count: int) -> None:
+    found = read("".join(map(piece.format, range(count))))
+    assert found == tuple(f"https://a.example/{number}" for number in range(MOST_LINKS))
+
+
+def test_a_link_longer_than_any_is_none() -> None:
+    assert plain_links(f"https://a.example/{'x' * MAX_LINK_CHARS} https://b.example") == ("https://b.example",)

@@ -7,6 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from deduplication.email import Attachment, Email, address_of, addresses_in, decode_subject
+from deduplication.limits import MAX_HEADER_CHARS, MAX_NAME_CHARS, MOST_ATTACHMENTS, MOST_RECIPIENTS
 
 
 @pytest.mark.parametrize(
@@ -176,3 +177,24 @@ def test_the_name_of_an_attachment_is_a_files_name_alone(given: str, name: str) 
 @pytest.mark.parametrize("given", ["application/pdf", "Application/PDF; name=a.pdf", " application/pdf ;x"])
 def test_the_type_of_an_attachment_is_the_type_alone(given: str) -> None:
     assert Attachment("a.pdf", given, 0, "").content_type == "application/pdf"
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "piece", ["=?utf-8?B?w6k=?= ", "=?utf-8?B?", "\ufdfa", "\u0301\u0316", "<a@b.example>, ", '"', "(", "1"]
+)
+@pytest.mark.parametrize("field", ["subject", "sender", "date"])
+def test_no_field_of_any_length_takes_long_to_read(field: str, piece: str) -> None:
+    email = Email(**{field: "a@b.example " + piece * 1_000_000})  # type: ignore[arg-type]
+    assert len(email.clean_subject) <= 2 * MAX_HEADER_CHARS
+    assert email.date_utc is None
+    assert len(email.sender_email) < MAX_HEADER_CHARS
+
+
+def test_recipients_and_attachments_beyond_count_and_length_are_left_out() -> None:
+    email = Email(
+        recipients=tuple(f"{'a' * 2000}{number}@b.example" for number in range(MOST_RECIPIENTS + 5)),
+        attachments=(Attachment("n" * 2000, "text/plain", 1, ""),) * (MOST_ATTACHMENTS + 5),
+    )
+    assert (len(email.recipients), {len(each) for each in email.recipients}) == (MOST_RECIPIENTS, {MAX_NAME_CHARS})
+    assert (len(email.attachments), len(email.attachments[0].name)) == (MOST_ATTACHMENTS, MAX_NAME_CHARS)

@@ -127,6 +127,11 @@ def test_the_same_words_of_two_people_in_the_same_second_are_two_emails() -> Non
     assert set(bob).isdisjoint(carla)
 
 
+def test_two_monstrous_subjects_that_end_differently_have_ids_of_their_own() -> None:
+    ids = [{name.value for name in own_names(email(subject="é" * 1_000_000 + end), None)} for end in "ab"]
+    assert not ids[0] & ids[1]
+
+
 def test_a_monstrous_message_id_makes_a_short_key_of_its_own() -> None:
     keys = [compute_post_keys(email(message_id=f"<{'x' * 1_000_000}{end}>"))[0] for end in "ab"]
     assert all(len(key) <= MAX_POST_KEY for key in keys)

@@ -275,7 +275,18 @@ def test_a_reset_leaves_one_audit_line_without_links_and_line_breaks(
     assert media_line.endswith("dry_run=False names=5")
     assert LINK not in media_line
     assert forged_line.startswith("AUDIT reset scope=email_id ")
-    assert "\n" not in forged_line
+    assert "forged" not in forged_line
+
+
+@pytest.mark.parametrize(
+    "value", ["9571d0921eaa99ffdc3caf85ec7ebae4", "9571d0921eaa99ffdc3caf85ec7ebae4@0123456789ab", "lot_456", "2026-11"]
+)
+def test_the_audit_line_shows_an_id_of_ours_as_it_is(
+    bench: Bench, caplog: pytest.LogCaptureFixture, value: str
+) -> None:
+    caplog.set_level(logging.INFO)
+    reset(bench.store, Reset(Scope.EMAIL_ID, value, dry_run=True))
+    assert f"value={value} " in caplog.text
 
 
 @pytest.mark.parametrize(

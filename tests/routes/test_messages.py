@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from orchestrator.intake import Intake, Outcome
+from orchestrator.item import Item
 from tests.routes.conftest import App, StartApp, bearer
 from tests.support.redis_server import RedisServer
 from tests.support.server import INGRESS_TOKEN
@@ -112,6 +114,77 @@ def test_a_message_that_could_not_be_delivered_makes_the_request_come_again_and_
         assert [each["status"] for each in answer.get_json()["results"]] == ["processed", "retry_later", "processed"]
         assert statuses(app, messages) == ["already_processed", "processed", "already_processed"]
         assert len(sink.accepted) == 3
+
+
+HUGE = int("9" * 400)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"id": HUGE},
+        {"id": 1e300},
+        {"id": 5, "date": HUGE},
+        {"title": "T", "created_utc": HUGE},
+        {"url": "http://[::1"},
+        {"permalink": "http://[::1?x=1"},
+        {"url": "http://℀.com"},
+        {"permalink": "\ud83d"},
+        {"id": 6, "text": "http://[::1 http://℀.com/a"},
+        {"id": 7, "media": ["http://[::1", "\ud83d", "http://℀.com"]},
+        {"id": 8, "source": "\ud83d\n"},
+    ],
+    ids=lambda odd: ascii(odd)[:40],
+)
+def test_no_value_of_one_message_stops_the_others(app: App, odd: dict[str, Any]) -> None:
+    messages = [message(1), odd, message(2)]
+    assert statuses(app, messages) == ["processed"] * 3
+    assert statuses(app, messages) == ["already_processed"] * 3
+
+
+def test_an_address_that_is_none_names_a_post_without_its_query_too(app: App) -> None:
+    assert statuses(app, [{"url": "http://[::1/a?utm=1"}, {"url": "http://[::1/a#top"}]) == [
+        "processed",
+        "already_processed",
+    ]
+
+
+def test_an_error_of_ours_at_one_message_does_not_stop_the_others(
+    app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    receive = Intake.receive
+
+    def fail_at_two(intake: Intake, item: Item) -> Outcome:
+        if item.key == "tg:news:2":
+            raise RuntimeError("inner details")
+        return receive(intake, item)
+
+    monkeypatch.setattr(Intake, "receive", fail_at_two)
+    answer = post(app, [message(1), message(2), message(3)])
+    assert answer.status_code == 503
+    assert [each["status"] for each in answer.get_json()["results"]] == ["processed", "retry_later", "processed"]
+    assert "inner details" not in answer.text
+    assert "inner details" in caplog.text
+
+
+def test_no_log_line_holds_a_messages_key_or_breaks_in_two(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    secret = {"title": "Private\nFORGED", "created_utc": 1}
+    odd = [secret, {"permalink": "/private/1"}, {"source": "a\nFORGED", "id": 1}, {"id": "private"}]
+    results = [post(app, odd).get_json()["results"] for _ in range(2)][0]
+    lines = [record.getMessage() for record in caplog.records]
+    for line in lines:
+        assert "rivate" not in line
+        assert "FORGED" not in line
+    for result in results:
+        assert any(result["item_id"] in line for line in lines), "the answer says by which id the log calls it"
+
+
+def test_a_message_can_be_forgotten_by_the_id_the_log_calls_it(app: App) -> None:
+    (result,) = post(app, message(1)).get_json()["results"]
+    assert statuses(app, message(1)) == ["already_processed"]
+    assert app.reset({"scope": "email_id", "value": result["item_id"]}).get_json()["names"] > 0
+    assert statuses(app, message(1)) == ["processed"]
 
 
 def test_a_bad_message_alone_is_not_sent_again_for_ever(app: App) -> None:

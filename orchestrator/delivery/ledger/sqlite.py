@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from deduplication.errors import StoreUnavailable
+from deduplication.private_files import open_private
 from deduplication.stores.local import ClockMs, system_clock_ms
 from deduplication.stores.sqlite import BUSY_TIMEOUT_S, translated_errors
 from orchestrator.delivery.ledger.base import DEFAULT_RETENTION, Counts, Retention, Wanted, would_undo
@@ -83,9 +84,8 @@ class SqliteLedger:
         self._busy_timeout_s = busy_timeout_s
         self._lock = threading.Lock()
         self._durable: bool | None = None
-        _make_private(path)
         with translated_errors():
-            self._db = sqlite3.connect(path, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False)
+            self._db = open_private(path, busy_timeout_s)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
 
@@ -235,11 +235,3 @@ def is_durable(delivery: Delivery) -> bool:
 def delivery_of(row: tuple[Any, ...]) -> Delivery:
     record, status, next_try_ms, payload = row
     return Delivery.from_json(record, payload, status=status, next_try_ms=next_try_ms)
-
-
-def _make_private(path: Path) -> None:
-    """It holds what emails say. SQLite gives the files beside it the same mode."""
-    try:
-        path.touch(mode=0o600)
-    except OSError as error:
-        raise StoreUnavailable(f"sqlite: {error}") from error

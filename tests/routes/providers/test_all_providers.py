@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from itertools import combinations, permutations
 from typing import Any
+from urllib.parse import quote, urlencode
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -17,8 +18,10 @@ from deduplication.identity import compute_canonical_id, compute_fingerprint
 from deduplication.stores.base import Pattern
 from routes.providers.registry import TYPES
 from routes.providers.samples import Enclosure, Letter, SampleRequest
+from tests.routes.conftest import bearer
 from tests.routes.providers.conftest import LETTER, Door, Fetches, OpenDoor, email_in, provider_of, with_headers
 from tests.routes.providers.everyone import ADDRESSES, FORMS, SETTINGS, forms_of, provider_named, wrapping_of
+from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN
 
 RETRY = {"brevo": 429}
 LETTERS = {
@@ -226,7 +229,19 @@ PIECES += [
     b"\x00\xff",
 ]
 pieces = st.lists(st.sampled_from(PIECES) | st.binary(max_size=20), max_size=30).map(b"".join)
-scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20)
+HOSTILE = [
+    10**400,
+    -(10**400),
+    1e300,
+    "http://[::1",
+    "http://℀.com/a",
+    "\ud800",
+    "a\n\x00b",
+    "\u0301" * 50,
+    "é" * 70_000,
+]
+texts = st.text(st.characters(), max_size=20)  # half surrogate pairs included
+scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | texts | st.sampled_from(HOSTILE)
 values = st.recursive(
     scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
 )
@@ -313,6 +328,55 @@ def test_any_value_in_any_place_of_an_email_is_answered(
     words = json.dumps(changed(document, place, data.draw(values))).encode()
     request = forms_of(LETTER, fetches)[form]()
     is_taken_for_the_providers_own(form, everyones_door.post(wrapping_of(form).proven(request, words)))
+
+
+DOCUMENTS: dict[str, Any] = {
+    "ingress/message": [
+        {
+            "source": "tg:news",
+            "id": 1,
+            "text": "Hello",
+            "date": "2026-11-16T09:00:00Z",
+            "media": ["https://a.example/1"],
+        },
+        {"permalink": "/r/1", "url": "https://a.example/2", "title": "T", "name": "", "destinations": ["default"]},
+        {"title": "T", "created_utc": 5},
+    ],
+    "admin/reset": {"scope": "email_id", "value": "x", "dry_run": True, "confirm": "all"},
+    "admin/deliveries/replay": {"status": "dead", "destination": "default", "since": "2026-11-16", "dry_run": True},
+    "admin/deliveries/x/replay": {"force": True, "new_id": False, "dry_run": True},
+}
+
+
+@pytest.mark.parametrize("path", DOCUMENTS)
+@settings(max_examples=150, deadline=None, suppress_health_check=QUIETLY)
+@given(data=st.data())
+def test_any_value_in_any_place_of_any_other_document_is_answered(
+    everyones_door: Door, path: str, data: st.DataObject
+) -> None:
+    document = DOCUMENTS[path]
+    place = data.draw(st.sampled_from(places(document)))
+    token = ADMIN_TOKEN if path.startswith("admin") else INGRESS_TOKEN
+    body = changed(document, place, data.draw(values))
+    answer = everyones_door.app.http.post(f"/api/{path}", json=body, headers=bearer(token))
+    is_sound("", answer)
+    if place and path == "ingress/message":
+        assert [each["status"] for each in answer.get_json()["results"]].count("retry_later") == 0
+        assert answer.status_code == 200, "no message spoils the others"
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=QUIETLY)
+@given(
+    path=texts.map(lambda text: "deliveries/" + quote(text, errors="surrogatepass")) | st.just("deliveries"),
+    query=st.dictionaries(
+        st.sampled_from(["status", "destination", "since", "until", "limit", "x"]), st.binary(max_size=20), max_size=3
+    ),
+)
+@example(path="deliveries", query={"limit": b"9" * 5000})
+@example(path="deliveries", query={"since": b"9" * 5000})
+def test_any_question_of_an_operator_is_answered(everyones_door: Door, path: str, query: dict[str, bytes]) -> None:
+    url = f"/api/admin/{path}?{urlencode(query)}"
+    is_sound("", everyones_door.app.http.get(url, headers=bearer(ADMIN_TOKEN)))
 
 
 def test_the_answer_to_a_stranger_is_the_same_whatever_he_sends(open_door: OpenDoor, fetches: Fetches) -> None:

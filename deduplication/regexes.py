@@ -1,0 +1,46 @@
+"""Regular expressions that people write into mailonce.toml, on an engine that no text can slow down.
+
+Python's own takes hours for ``(a|a)*b`` and forty letters a, and a sender decides what it meets. RE2 takes linear
+time; for that it has no lookaround and no backreferences, and its \\b, \\w, \\d and \\s know ASCII only.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Any
+
+import re2
+
+from deduplication.email import well_formed
+
+_ASCII_ONLY = re.compile(r"\\[bBwW]")
+
+
+class BadRegex(ValueError):
+    """Says what is wrong with it."""
+
+
+def check(regex: str) -> int:
+    """How many values it captures. Raises BadRegex."""
+    if not regex.isascii() and _ASCII_ONLY.search(regex):
+        raise BadRegex(r"beside other letters than ASCII, \b and \w do not see a word; \pL is any letter")
+    try:
+        groups: int = _compiled(regex, ignore_case=True).groups
+    except (re2.error, UnicodeEncodeError) as error:
+        said = error.args[0].decode("utf-8", "replace") if isinstance(error, re2.error) else str(error)
+        raise BadRegex(f"{' '.join(said.split())} (RE2: no lookaround, no backreferences)") from None
+    return groups
+
+
+def search(regex: str, text: str, *, ignore_case: bool = True) -> Any:
+    """The match or None, as from re.search."""
+    return _compiled(regex, ignore_case=ignore_case).search(well_formed(text))
+
+
+@lru_cache(maxsize=1000)
+def _compiled(regex: str, *, ignore_case: bool) -> Any:
+    options = re2.Options()
+    options.case_sensitive = not ignore_case
+    options.log_errors = False
+    return re2.compile(regex, options)

@@ -1,0 +1,135 @@
+"""How long a stranger may keep us waiting: gunicorn's threaded worker, with bounds.
+
+gunicorn gives a thread to every connection that has sent something, and that thread waits for the rest for ever. So
+there are many more threads than places to work at: a request takes a place only once it is here as a whole.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from threading import Semaphore
+from typing import TYPE_CHECKING, Any
+
+from flask import Request
+from gunicorn.glogging import Logger
+from gunicorn.http.errors import NoMoreData
+from gunicorn.workers.gthread import TConn, ThreadWorker
+from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge
+
+from orchestrator.logs import LineFormatter
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+    from gunicorn.config import Config
+    from gunicorn.http.message import Request as Head
+
+CONNECTIONS = 200  # of each worker process; a thread that only waits costs next to nothing
+HEAD_S = 10.0
+BODY_S = 60.0
+LINGER_S = 30.0
+SILENCE_S = 2.0
+MOST_DISCARDED_BYTES = 256 * 1024 * 1024
+PLACES = "mailonce.places"
+
+
+class ClientSocket(socket.socket):
+    """Reads until its deadline, however slowly the other side sends."""
+
+    deadline = 0.0
+
+    def expect_within(self, seconds: float) -> None:
+        self.deadline = time.monotonic() + seconds
+
+    def recv(self, size: int, flags: int = 0) -> bytes:
+        left_s = self.deadline - time.monotonic()
+        if left_s <= 0:
+            raise NoMoreData
+        self.settimeout(left_s)
+        try:
+            return super().recv(size, flags)
+        except TimeoutError:
+            raise NoMoreData from None  # gunicorn's word for a client that went away
+        finally:
+            self.settimeout(None)
+
+    def hang_up(self) -> None:
+        """Lets a client that still sends come to its end and read its answer: with bytes unread, it would see a reset.
+
+        gunicorn does the same for 64 KB only, and in the one thread that accepts connections.
+        """
+        ends_at, discarded = time.monotonic() + LINGER_S, 0
+        with suppress(OSError):  # it went away, or fell silent
+            self.shutdown(socket.SHUT_WR)
+            while discarded < MOST_DISCARDED_BYTES and time.monotonic() < ends_at:
+                self.expect_within(SILENCE_S)
+                chunk = self.recv(1024 * 1024)
+                if not chunk:
+                    break
+                discarded += len(chunk)
+        with suppress(OSError):
+            self.shutdown(socket.SHUT_RDWR)  # nothing more to wait for, whoever closes it
+
+
+class ConnectionWorker(ThreadWorker):
+    def handle(self, conn: TConn) -> Any:
+        if type(conn.sock) is socket.socket:
+            conn.sock = ClientSocket(fileno=conn.sock.detach())
+        client = conn.sock
+        if not isinstance(client, ClientSocket):  # gunicorn's own TLS
+            return super().handle(conn)
+        client.expect_within(HEAD_S)
+        is_kept = super().handle(conn)
+        if is_kept is False:
+            client.hang_up()
+        return is_kept
+
+    def handle_request(self, req: Head, conn: TConn) -> bool:
+        if isinstance(conn.sock, ClientSocket):
+            conn.sock.expect_within(BODY_S)
+        return super().handle_request(req, conn)
+
+
+class Log(Logger):
+    """gunicorn's own lines, as safe as ours."""
+
+    def setup(self, cfg: Config) -> None:
+        super().setup(cfg)
+        for handler in [*self.error_log.handlers, *self.access_log.handlers]:
+            known = handler.formatter
+            handler.setFormatter(LineFormatter(known._fmt if known else None, known.datefmt if known else None))
+
+
+class Workplaces:
+    """At most ``count`` requests are worked at; one that waits for its own body gives its place to another."""
+
+    def __init__(self, app: WSGIApplication, count: int) -> None:
+        self._app = app
+        self._places = Semaphore(count)
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        environ[PLACES] = self._places
+        with self._places:
+            return self._app(environ, start_response)
+
+
+class PatientRequest(Request):
+    def get_data(self, *args: Any, **kwargs: Any) -> Any:
+        """The whole body or an error: werkzeug alone takes half an email that broke off, or is cut at the limit."""
+        places: Semaphore = self.environ[PLACES]
+        places.release()
+        try:
+            body = super().get_data(*args, **kwargs)
+            if (
+                self.content_length is None
+                and len(body) == self.max_content_length
+                and self.environ["wsgi.input"].read(1)
+            ):
+                raise RequestEntityTooLarge
+        finally:
+            places.acquire()
+        if len(body) < (self.content_length or 0):
+            raise ClientDisconnected
+        return body

@@ -1,0 +1,45 @@
+"""Regular expressions of mailonce.toml: what they take, and that no text can make one slow."""
+
+from __future__ import annotations
+
+import pytest
+
+from deduplication.regexes import BadRegex, check, search
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("regex", ["(a|a)*b", "(a+)+b", "(a*)*b", "(.*)(.*)(.*)(.*)c$", r"(\w+\s?)+!"])
+def test_no_text_makes_one_slow(regex: str) -> None:
+    assert search(regex, "a" * 100_000) is None
+
+
+@pytest.mark.parametrize(
+    ("regex", "groups"), [("lot", 0), (r"lot (\d+)", 1), ("(?P<a>x)(y)", 2), (r"\pL+", 0), ("été", 0)]
+)
+def test_how_many_values_it_captures(regex: str, groups: int) -> None:
+    assert check(regex) == groups
+
+
+@pytest.mark.parametrize(
+    ("regex", "complaint"),
+    [
+        ("(", r"missing \)"),
+        ("a(?=b)", r"invalid perl operator.*no lookaround"),
+        ("(?<!a)b", r"no lookaround"),
+        (r"(a)\1", r"no backreferences"),
+        (r"\bété\b", "beside other letters than ASCII"),
+        ("\ud800", "surrogates not allowed"),
+    ],
+)
+def test_what_it_has_not_is_said(regex: str, complaint: str) -> None:
+    with pytest.raises(BadRegex, match=complaint):
+        check(regex)
+
+
+def test_case_matters_only_where_it_is_asked_for() -> None:
+    assert search("ÉTÉ", "été")
+    assert not search("ÉTÉ", "été", ignore_case=False)
+
+
+def test_half_a_surrogate_pair_in_a_text_is_no_error() -> None:
+    assert search("b", "a\ud800b")

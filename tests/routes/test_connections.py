@@ -1,0 +1,204 @@
+"""What a client gets that sends too much, too slowly, or only half: over real sockets, of the server that users run."""
+
+from __future__ import annotations
+
+import io
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from http.client import HTTPResponse
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+from gunicorn.config import Config
+from gunicorn.http.errors import NoMoreData
+from werkzeug.test import EnvironBuilder, run_wsgi_app
+
+from orchestrator.logs import LineFormatter
+from routes.connections import ClientSocket, Log, PatientRequest, Workplaces
+from tests.support.server import INGRESS_TOKEN, Server, email
+
+HALF_SENT = 40
+MEGABYTE = b"x" * 1024 * 1024
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One process with two places to work at."""
+    folder: Path = tmp_path_factory.mktemp("server")
+    config = folder / "mailonce.toml"
+    config.write_text("[providers.mailgun]\nsigning_key = 'key'\n")
+    with Server(folder / "data", WEB_CONCURRENCY="1", WEB_THREADS="2", MAILONCE_CONFIG=str(config)) as server:
+        yield server
+
+
+def connect(server: Server) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", server.port), timeout=20)
+
+
+def head(path: str = "/api/ingress/gmail", token: str = INGRESS_TOKEN, **headers: str) -> bytes:
+    named = {"Host": "x", "Authorization": f"Bearer {token}", "Content-Type": "application/json"} | {
+        name.replace("_", "-"): value for name, value in headers.items()
+    }
+    lines = [f"POST {path} HTTP/1.1", *(f"{name}: {value}" for name, value in named.items())]
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+def answer(client: socket.socket) -> tuple[int, dict[str, Any]]:
+    response = HTTPResponse(client)
+    response.begin()
+    return response.status, json.loads(response.read())
+
+
+# Too much
+
+
+@pytest.mark.parametrize(("token", "status"), [(INGRESS_TOKEN, 413), ("wrong", 401)])
+@pytest.mark.parametrize("is_chunked", [False, True])
+def test_a_client_that_sends_all_of_too_much_before_it_reads_still_gets_its_answer(
+    server: Server, is_chunked: bool, token: str, status: int
+) -> None:
+    size = {"Transfer-Encoding": "chunked"} if is_chunked else {"Content-Length": str(30 * len(MEGABYTE))}
+    with connect(server) as client:
+        client.sendall(head(token=token, **size))
+        for _ in range(30):
+            client.sendall(b"100000\r\n" + MEGABYTE + b"\r\n" if is_chunked else MEGABYTE)
+        client.sendall(b"0\r\n\r\n" if is_chunked else b"")
+        given, body = answer(client)
+    assert given == status
+    if status == 413:
+        assert body == {
+            "success": False,
+            "status": "invalid",
+            "error": "the request takes at most 25 MB (MAX_BODY_MB)",
+        }
+
+
+def test_an_email_of_unknown_length_is_never_cut_at_the_limit(server: Server) -> None:
+    """Cut off, it would still read as an email."""
+    with connect(server) as client:
+        client.sendall(head("/api/ingress/mime", Content_Type="message/rfc822", Transfer_Encoding="chunked"))
+        client.sendall(b"100000\r\n" + b"From: a@b.org\r\n\r\n".ljust(len(MEGABYTE)) + b"\r\n")
+        for _ in range(25):
+            client.sendall(b"100000\r\n" + MEGABYTE + b"\r\n")
+        client.sendall(b"0\r\n\r\n")
+        assert answer(client)[0] == 413
+
+
+def test_what_is_just_small_enough_is_taken(server: Server) -> None:
+    assert server.post(email(body="x" * (24 * len(MEGABYTE)))).json()["status"] == "processed"
+
+
+# Half of it
+
+
+@pytest.mark.parametrize(
+    "half",
+    [
+        b"",
+        b"POST /api/ingress/gmail HTTP/1.1\r\nHo",
+        head(Content_Length="1000") + b"{",
+        head(token="wrong", Content_Length="1000") + b"{",
+        head("/api/ingress/mailgun", Content_Length="1000", Content_Type="multipart/form-data; boundary=x") + b"--x",
+        head(Transfer_Encoding="chunked") + b"3e8\r\n{",
+    ],
+    ids=["nothing", "half a head", "half a body", "a stranger's", "with its proof in the body", "half a chunk"],
+)
+def test_half_sent_requests_hold_up_nobody(server: Server, half: bytes) -> None:
+    with ExitStack() as open_ones:
+        for _ in range(HALF_SENT):
+            open_ones.enter_context(connect(server)).sendall(half)
+        for number in range(4):
+            sent = email(subject=f"{number} beside {half!r}")
+            assert server.post(sent, timeout_s=20).json()["status"] == "processed"
+
+
+@pytest.mark.parametrize(
+    ("path", "status"), [("/api/ingress/gmail", 503), ("/api/ingress/mime", 503), ("/api/ingress/message", 408)]
+)
+@pytest.mark.parametrize("size", [{"Content-Length": "1000"}, {"Transfer-Encoding": "chunked"}])
+def test_a_body_that_breaks_off_is_asked_for_again(
+    server: Server, path: str, status: int, size: dict[str, str]
+) -> None:
+    """Half an email may well read as an email."""
+    half = b"From: ada@example.org\r\n\r\nHello"
+    with connect(server) as client:
+        client.sendall(head(path, Content_Type="message/rfc822", **size))
+        client.sendall(b"3e8\r\n" + half if "Transfer-Encoding" in size else half)
+        client.shutdown(socket.SHUT_WR)
+        given, body = answer(client)
+    assert (given, body["status"]) == (status, "retry_later")
+
+
+def test_a_connection_is_kept_for_the_next_request(server: Server) -> None:
+    with connect(server) as client:
+        for _ in range(3):
+            client.sendall(head(Content_Length="2") + b"{}")
+            assert answer(client)[0] == 400
+
+
+# The pieces
+
+
+def test_a_client_that_sends_nothing_more_is_given_up_at_the_deadline() -> None:
+    ours, theirs = socket.socketpair()
+    with ClientSocket(fileno=ours.detach()) as client, theirs:
+        client.expect_within(60)
+        theirs.sendall(b"half")
+        assert client.recv(10) == b"half"
+        client.expect_within(0.01)
+        with pytest.raises(NoMoreData):
+            client.recv(10)
+        theirs.sendall(b"late")
+        with pytest.raises(NoMoreData):
+            client.recv(10)
+
+
+def test_a_client_that_never_stops_sending_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("routes.connections.MOST_DISCARDED_BYTES", 3 * len(MEGABYTE))
+    ours, theirs = socket.socketpair()
+    with ClientSocket(fileno=ours.detach()) as client, theirs:
+        hanging_up = Thread(target=client.hang_up)
+        hanging_up.start()
+        with pytest.raises(BrokenPipeError):
+            while True:
+                theirs.sendall(MEGABYTE)
+        hanging_up.join()
+
+
+def test_of_several_requests_as_many_are_worked_at_as_there_are_places_and_waiting_for_a_body_takes_none() -> None:
+    body_may_come, is_reading, done = Event(), Event(), []
+
+    class SlowBody(io.BytesIO):
+        def readinto(self, buffer: Any) -> int:
+            is_reading.set()
+            body_may_come.wait(30)
+            return super().readinto(buffer)
+
+    def app(environ: Any, start_response: Any) -> list[bytes]:
+        done.append(PatientRequest(environ).get_data())
+        start_response("200 OK", [])
+        return []
+
+    bounded = Workplaces(app, 1)
+    slow = EnvironBuilder(method="POST", input_stream=SlowBody(b"slow"), content_length=4).get_environ()
+    waiting = Thread(target=run_wsgi_app, args=(bounded, slow))
+    waiting.start()
+    is_reading.wait(30)
+    run_wsgi_app(bounded, EnvironBuilder(method="POST", data=b"quick").get_environ())
+    assert done == [b"quick"]
+    body_may_come.set()
+    waiting.join()
+    assert done == [b"quick", b"slow"]
+
+
+def test_gunicorns_own_lines_are_as_safe_as_ours() -> None:
+    config = Config()
+    config.set("accesslog", "-")
+    log = Log(config)
+    handlers = [*log.error_log.handlers, *log.access_log.handlers]
+    assert len(handlers) == 2
+    assert all(isinstance(handler.formatter, LineFormatter) for handler in handlers)
