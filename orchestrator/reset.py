@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,10 +9,9 @@ from enum import StrEnum
 
 from deduplication.claims import Kind, Name
 from deduplication.stores.base import Pattern, Record, Store
+from orchestrator.audit import audit
 from orchestrator.delivery.ledger.base import Ledger, Wanted
 from orchestrator.delivery.record import DeliveryStatus
-
-log = logging.getLogger(__name__)
 
 _MONTH = re.compile(r"\d{4}-(0[1-9]|1[0-2])")
 _DAY = re.compile(rf"{_MONTH.pattern}-\d\d|undated")
@@ -71,7 +69,7 @@ def reset(store: Store, ledger: Ledger, request: Reset) -> int:
         ledger.forget({name.value for name in names if name.kind is Kind.DELIVERY} - _to_be_kept(ledger))
     count = len(known) if request.dry_run else store.forget(known)
     value = "-" if request.scope is Scope.MEDIA else request.value  # a link is part of somebody's email
-    log.warning("AUDIT reset scope=%s value=%r dry_run=%s names=%d", request.scope, value, request.dry_run, count)
+    audit.warning("AUDIT reset scope=%s value=%r dry_run=%s names=%d", request.scope, value, request.dry_run, count)
     return count
 
 
