@@ -131,11 +131,17 @@ def test_a_setting_that_is_misspelt_is_warned_about(tmp_path: Path) -> None:
     assert log.index("did you mean") < log.index("Mailonce listens")
 
 
-def test_what_was_only_printed_is_delivered_once_there_is_a_destination(tmp_path: Path) -> None:
+@pytest.mark.parametrize("store", ["sqlite", "redis"])
+def test_what_was_only_printed_is_delivered_once_there_is_a_destination(
+    tmp_path: Path, store: str, request: pytest.FixtureRequest
+) -> None:
     """The first hour: try it, and then say where webhooks go."""
-    with Server(tmp_path) as server:
+    redis: RedisServer | None = request.getfixturevalue("redis_server") if store == "redis" else None
+    settings = {"REDIS_URL": redis.url} if redis else {}
+    with Server(tmp_path, **settings) as server:
         assert [server.post(email()).json()["status"] for _ in range(2)] == ["processed", "already_processed"]
-    with Sink() as sink, Server(tmp_path, WEBHOOK_URL=sink.url) as server:
+    assert not redis or all(key.startswith("trial:") for key in redis.client.scan_iter())
+    with Sink() as sink, Server(tmp_path, WEBHOOK_URL=sink.url, **settings) as server:
         assert [server.post(email()).json()["status"] for _ in range(2)] == ["processed", "already_processed"]
         assert len(sink.accepted) == 1
 
