@@ -6,17 +6,22 @@
 import sys
 from datetime import UTC, datetime
 
-from orchestrator.settings import SettingsError, load_settings
+from deduplication.errors import DeduplicationError
+from orchestrator.parts import make_data_dir
+from orchestrator.settings import SettingsError, load_settings, log_where_settings_come_from
 from orchestrator.tokens import ensure_tokens, show_new
+from orchestrator.wiring import check_start
 from routes.providers.registry import checked_config
 from routes.server import gunicorn_options
 
 try:
     _settings = load_settings()
-    checked_config(_settings)
+    log_where_settings_come_from()
+    make_data_dir(_settings)
+    check_start(_settings, checked_config(_settings))
     globals().update(gunicorn_options(_settings))
     show_new(ensure_tokens(_settings))
-except SettingsError as error:
+except (SettingsError, DeduplicationError) as error:
     sys.exit(f"mailonce: {error}")
 
 raw_env = [f"SERVICE_STARTED_AT={datetime.now(UTC).isoformat()}"]  # the same for all workers, also restarted ones

@@ -281,6 +281,18 @@ class Config(_Model):
         default_factory=dict, repr=False, description="tables, each written [providers.name]"
     )
     _document: Document | None = PrivateAttr(None)
+    _is_trial: bool = PrivateAttr(False)
+
+    @property
+    def is_trial(self) -> bool:
+        """No destination is given: webhooks are printed, and what was only printed is not delivered."""
+        return self._is_trial
+
+    def in_trial(self, is_trial: bool) -> Self:
+        """For a command that works on the store of a service, whose own environment said where webhooks go."""
+        config = self.model_copy()
+        config._is_trial = is_trial
+        return config
 
     @property
     def patterns(self) -> tuple[SubjectPattern, ...]:
@@ -312,6 +324,10 @@ def load_config(settings: Settings, environ: Mapping[str, str] | None = None) ->
 
 def _with_a_destination(config: Config, settings: Settings) -> Config:
     if config.destinations:
+        if settings.webhook_url and settings.webhook_url not in {each.url for each in config.destinations.values()}:
+            first = next(iter(config.destinations))
+            text = "and WEBHOOK_URL both say where webhooks go; take one of them away"
+            raise config.error(("destinations", first), text)
         return config
     signed = {"secret": settings.webhook_secret} if settings.webhook_secret else {}
     try:
@@ -319,7 +335,8 @@ def _with_a_destination(config: Config, settings: Settings) -> Config:
     except ValidationError:
         takes = Settings.model_fields["webhook_secret"].description
         raise SettingsError(f"WEBHOOK_SECRET takes {takes}; its value is not that") from None
-    return config.model_copy(update={"destinations": {"default": destination}})
+    filled_in = config.model_copy(update={"destinations": {"default": destination}})
+    return filled_in.in_trial(not settings.webhook_url)
 
 
 def _route_complaints(config: Config, document: Document) -> Iterator[Complaint]:

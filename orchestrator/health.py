@@ -13,6 +13,7 @@ from deduplication.errors import DeduplicationError
 from deduplication.stores.base import Store
 from deduplication.stores.failover import FailoverStore, Mode, Situation
 from deduplication.stores.redis import Facts
+from orchestrator.delivery.outbox import Queue, QueueMisconfigured, QueueUnavailable
 
 Check = dict[str, Any]
 
@@ -30,6 +31,7 @@ class Health:
 class HealthChecks:
     store: Store
     memory_limit_mb: int
+    queue: Queue | None = None
     rss_bytes: Callable[[], int] = lambda: psutil.Process().memory_info().rss
 
     def is_ready(self) -> bool:
@@ -43,10 +45,19 @@ class HealthChecks:
         else:
             redis, warnings = {"status": "not configured"}, []
             database = _is_up(self.store)
-        checks = {"redis": redis, "database": database, "memory": self._memory()}
+        checks = {"redis": redis, "database": database, "queue": self._queue(), "memory": self._memory()}
         is_well = all(check["status"] in ("up", "not configured") for check in checks.values())
         status = "down" if not self.is_ready() else "ok" if is_well else "degraded"
         return Health(status, checks, warnings)
+
+    def _queue(self) -> Check:
+        if self.queue is None:
+            return {"status": "not configured"}
+        try:
+            self.queue.check()
+        except (QueueUnavailable, QueueMisconfigured) as error:
+            return {"status": "down", "error": str(error)}
+        return {"status": "up"}
 
     def _memory(self) -> Check:
         rss_mb = self.rss_bytes() / 1024 / 1024

@@ -51,7 +51,7 @@ class Status(StrEnum):
     RETRY_LATER = "retry_later"
 
 
-_SKIPPED_AT = {
+SKIPPED_AT = {
     Gate.IDENTITY: Status.ALREADY_PROCESSED,
     Gate.SUBJECT_GROUP: Status.SKIPPED_SUBJECT_GROUP,
     Gate.MEDIA: Status.SKIPPED_MEDIA,
@@ -63,7 +63,10 @@ _SKIPPED_AT = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one item, and of each of its deliveries."""
+    """What became of one item, and of each of its deliveries.
+
+    ``error``: why it has to be sent again; ``warnings``: what of it could not be read.
+    """
 
     status: Status
     item_id: str
@@ -71,6 +74,8 @@ class Outcome:
     reason: Duplicate | InFlight | None = None
     retry_after_s: int | None = None
     deliveries: tuple[Delivery, ...] = ()
+    error: str = ""
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -136,6 +141,9 @@ class Intake:
 
     def receive(self, item: Item) -> Outcome:
         """Ends with the item delivered, queued, dead, recognised as a settled one, skipped, or given back."""
+        return replace(self._decide(item), warnings=item.warnings)
+
+    def _decide(self, item: Item) -> Outcome:
         route = self.router.pick(item)
         if route.realtime_only and not self.guard.is_new_message(item.moment, item.source):
             log.info("item %s: older than the service, and its route takes new ones only", item.id)
@@ -156,7 +164,7 @@ class Intake:
         match verdict:
             case Duplicate():
                 log.info("item %s: stopped at %s, repeats %s", item.id, verdict.gate, verdict.original)
-                return Outcome(_SKIPPED_AT[verdict.gate], item.id, group, verdict)
+                return Outcome(SKIPPED_AT[verdict.gate], item.id, group, verdict)
             case InFlight():
                 holder = self.dispatcher.holder(case.claim) if verdict.gate is Gate.LOCK else "another request"
                 log.info("item %s: its %s is held by %s", item.id, verdict.gate, holder)
@@ -164,7 +172,8 @@ class Intake:
             case Claimed():
                 if not self._is_still_ours(case.claim, asked_at):
                     log.warning("item %s: its lease ran out before it was sent", item.id)
-                    return Outcome(Status.RETRY_LATER, item.id, group, retry_after_s=RETRY_AFTER_FAILURE_S)
+                    error = "it took too long to get to it"
+                    return Outcome(Status.RETRY_LATER, item.id, group, None, RETRY_AFTER_FAILURE_S, error=error)
                 return self._deliver_and_settle(case, verdict)
 
     def case_of(self, item: Item, route: Route) -> Case:
@@ -229,7 +238,8 @@ class Intake:
             log.warning("item %s: %s; delivered already, by its records", case.item.id, error)
             return Outcome(Status.ALREADY_PROCESSED, case.item.id, case.group, deliveries=case.deliveries)
         log.error("item %s: %s; asking for a retry", case.item.id, error)
-        return Outcome(Status.RETRY_LATER, case.item.id, case.group, retry_after_s=RETRY_AFTER_FAILURE_S)
+        told = "the store is away"  # the error may name an address inside
+        return Outcome(Status.RETRY_LATER, case.item.id, case.group, None, RETRY_AFTER_FAILURE_S, error=told)
 
     def _deliver_and_settle(self, case: Case, claimed: Claimed) -> Outcome:
         if claimed.retries_left is not None:  # it was tried before
@@ -274,7 +284,9 @@ def _outcome(case: Case, sent: Sequence[Sent]) -> Outcome:
     if not all(each.is_safe for each in sent):
         waits_s = [each.retry_after_s or 0 for each in sent if not each.is_safe]
         wait_s = min(LONGEST_RETRY_AFTER_S, max(RETRY_AFTER_FAILURE_S, *waits_s))
-        return Outcome(Status.RETRY_LATER, case.item.id, case.group, None, wait_s, deliveries)
+        failed = [each.delivery for each in sent if not each.is_safe]
+        error = "; ".join(each.reason or f"{each.destination}: not through yet" for each in failed)
+        return Outcome(Status.RETRY_LATER, case.item.id, case.group, None, wait_s, deliveries, error)
     reasons = [each.reason for each in sent]
     if reasons[0] and all(reasons):
         return Outcome(Status.SKIPPED_CONTENT, case.item.id, case.group, reasons[0], deliveries=deliveries)
@@ -290,4 +302,5 @@ def _safe_status(deliveries: Sequence[Delivery]) -> Status:
 
 def _in_flight(item: Item, group: str | None, verdict: InFlight) -> Outcome:
     wait_s = min(MAX_WAIT_FOR_ANOTHER_S, -(-verdict.retry_after_ms // 1000))
-    return Outcome(Status.ALREADY_PROCESSING, item.id, group, verdict, retry_after_s=max(1, wait_s))
+    error = f"another request is at it, or at an email with the same {verdict.gate}"
+    return Outcome(Status.ALREADY_PROCESSING, item.id, group, verdict, max(1, wait_s), error=error)

@@ -43,6 +43,13 @@ class Item:
     destinations: tuple[str, ...] | None = None
     recipient: str = ""
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """A date that cannot be read counts as none, and whoever sends it should know."""
+        if not self.payload.get("date") or self.moment:
+            return ()
+        return ("date cannot be read and counts as absent; it takes a time such as 2026-11-16T09:00:00Z",)
+
     def for_recipient(self) -> Item:
         """The same item, but known only as the one to this recipient."""
         if not self.recipient:

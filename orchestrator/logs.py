@@ -32,4 +32,4 @@ def configure_logging(level: str) -> None:
     handler.setFormatter(LineFormatter(FORMAT))
     logging.basicConfig(level=level, handlers=[handler])
     for chatty in ("urllib3", "pika"):  # their lines hold whole addresses, with paths, queries and logins
-        logging.getLogger(chatty).setLevel(logging.ERROR)
+        logging.getLogger(chatty).setLevel(logging.CRITICAL)  # and what is wrong is told by us, without a traceback

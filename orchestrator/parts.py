@@ -19,7 +19,7 @@ from deduplication.stores.base import Store
 from deduplication.stores.failover import FailoverStore, Mode
 from deduplication.stores.local import LocalStore
 from deduplication.stores.memory import MemoryStore
-from deduplication.stores.redis import RedisStore
+from deduplication.stores.redis import RedisStore, translated_errors
 from deduplication.stores.spelling import Speller
 from deduplication.stores.sqlite import SqliteStore
 from orchestrator.config import LOG_URL, Config, DestinationConfig
@@ -72,6 +72,8 @@ def system_sources() -> Sources:
 
 
 def build_parts(settings: Settings, config: Config, sources: Sources | None = None) -> Parts:
+    if config.is_trial:
+        settings = settings.for_trial
     make_data_dir(settings)
     sources = sources or system_sources()
     store = build_store(settings)
@@ -119,7 +121,8 @@ def build_store(settings: Settings) -> Store:
     path = settings.data_dir / "mailonce.db"
     if not settings.redis_url:
         return SqliteStore(path)
-    client = connect(settings.redis_url, settings.redis_timeout_ms / 1000)
+    with translated_errors():  # the client of a Cluster looks for it at once
+        client = connect(settings.redis_url, settings.redis_timeout_ms / 1000)
     speller = Speller(settings.redis_prefix, group_ttl=settings.subject_group_ttl_seconds > 0)
     try:
         return FailoverStore(RedisStore(client, speller), _local_store(settings, path), settings.on_store_failure)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,10 +11,9 @@ from deduplication.claims import Kind, Name
 from deduplication.identity import log_id
 from deduplication.message import ITEM_ID_PREFIX
 from deduplication.stores.base import Pattern, Record, Store
+from orchestrator.audit import audit
 from orchestrator.delivery.ledger.base import Ledger, Wanted
 from orchestrator.delivery.record import DeliveryStatus
-
-log = logging.getLogger(__name__)
 
 _MONTH = re.compile(r"\d{4}-(0[1-9]|1[0-2])")
 _DAY = re.compile(rf"{_MONTH.pattern}-\d\d|undated")
@@ -73,7 +71,7 @@ def reset(store: Store, ledger: Ledger, request: Reset) -> int:
         ledger.forget({name.value for name in names if name.kind is Kind.DELIVERY} - _to_be_kept(ledger))
     count = len(known) if request.dry_run else store.forget(known)
     value = log_id(request.value)
-    log.warning("AUDIT reset scope=%s value=%s dry_run=%s names=%d", request.scope, value, request.dry_run, count)
+    audit.warning("AUDIT reset scope=%s value=%s dry_run=%s names=%d", request.scope, value, request.dry_run, count)
     return count
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import difflib
+import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Self
 from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from dotenv import dotenv_values
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
@@ -18,6 +21,10 @@ from deduplication.redis_client import parse_address
 from deduplication.stores.failover import OnFailure
 from deduplication.subject_group import GroupMode
 
+log = logging.getLogger(__name__)
+
+DOTENV = Path(".env")  # of the folder the service is started in; what the environment says goes before it
+SHORTEST_GUESSED = 6  # HOST and PORT are too much like names that others use
 DELIVERY_BUDGET_S = 8  # what a provider's request waits for all its deliveries
 _HASH_TAG = re.compile(r"\{[^{}]+\}")
 _Tokens = Annotated[tuple[str, ...], NoDecode]
@@ -36,14 +43,22 @@ class SettingsError(Exception):
 
 
 def environment() -> Mapping[str, str]:
-    """For the values of mailonce.toml that say env:NAME."""
-    return os.environ
+    """The environment and, where that says nothing, .env; for the values of mailonce.toml that say env:NAME."""
+    kept = dotenv_values(DOTENV) if DOTENV.is_file() else {}
+    return {name: value for name, value in kept.items() if value is not None} | os.environ
 
 
 class Settings(BaseSettings):
     """Every setting with its default; the README's table explains them."""
 
-    model_config = SettingsConfigDict(frozen=True, env_ignore_empty=True, case_sensitive=False)
+    model_config = SettingsConfigDict(
+        frozen=True,
+        env_ignore_empty=True,
+        case_sensitive=False,
+        env_file=DOTENV,
+        env_file_encoding="utf-8",
+        extra="ignore",  # .env may hold what others read
+    )
 
     redis_url: str = Field(
         "",
@@ -170,6 +185,12 @@ class Settings(BaseSettings):
         return self.key_prefix
 
     @property
+    def for_trial(self) -> Self:
+        """Where names and records are kept while webhooks are only printed: apart from those that were sent."""
+        apart = {"data_dir": self.data_dir / "trial", "key_prefix": f"{self.redis_prefix}trial:"}
+        return self.model_copy(update=apart)
+
+    @property
     def local_retention_ms(self) -> int:
         return int(self.local_retention_days * 24 * 3600 * 1000)
 
@@ -205,6 +226,28 @@ def load_settings(**given: Any) -> Settings:
         return Settings(**given)
     except ValidationError as error:
         raise SettingsError("; ".join(_complaint(dict(each)) for each in error.errors())) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{DOTENV.resolve()} takes settings that can be read, in UTF-8; {error}") from None
+
+
+def log_where_settings_come_from() -> None:
+    """Whether .env was read, and what looks like a slip of the pen."""
+    if DOTENV.is_file():
+        log.info("settings also come from %s", DOTENV.resolve())
+    for name, meant in misspelt(environment()).items():
+        log.warning("WARNING: %s is not a setting; did you mean %s?", name, meant)
+
+
+def misspelt(names: Iterable[str]) -> dict[str, str]:
+    """Names that are almost a setting's, with the setting that was meant."""
+    ours = {name.upper() for name in Settings.model_fields}
+    found = {}
+    for name in sorted(each for each in names if each.upper() not in ours):
+        bare = name.upper().removeprefix("MAILONCE_")
+        like = [each for each in ours if len(each) >= SHORTEST_GUESSED and abs(len(each) - len(bare)) <= 1]
+        for meant in difflib.get_close_matches(bare, like, n=1, cutoff=0.8):
+            found[name] = meant
+    return found
 
 
 def _complaint(error: dict[str, Any]) -> str:

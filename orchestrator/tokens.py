@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,9 +29,12 @@ def ensure_tokens(settings: Settings) -> Tokens:
 
 
 def show_new(tokens: Tokens) -> None:
-    """To the terminal, not to the log."""
+    """To a terminal only: elsewhere the output is somebody's log, such as the journal of the machine."""
     for path in tokens.new:
-        print(f"{path.name}: {path.read_text().strip()}   (shown once; kept in {path})", flush=True)
+        if sys.stdout.isatty():
+            print(f"{path.name}: {path.read_text().strip()}   (shown once; kept in {path})", flush=True)
+        else:
+            print(f"{path.name}: made, and kept in {path.resolve()}", flush=True)
 
 
 def ingress_token_file(settings: Settings) -> Path:

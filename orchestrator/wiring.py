@@ -10,7 +10,7 @@ from deduplication.realtime_guard import RealtimeGuard
 from deduplication.stores.base import Store
 from deduplication.stores.failover import FailoverStore
 from orchestrator.config import Config, load_config
-from orchestrator.delivery.outbox import Outbox, Queue
+from orchestrator.delivery.outbox import Outbox, Queue, QueueMisconfigured, QueueUnavailable
 from orchestrator.delivery.resolution import LinkResolver
 from orchestrator.delivery.sweeper import Chore, Hands, InProcess, Sweeper
 from orchestrator.health import HealthChecks
@@ -18,6 +18,7 @@ from orchestrator.housekeeping import LOCKS_EVERY_S, drop_expired_locks
 from orchestrator.intake import Intake, Naming, Sources
 from orchestrator.parts import Parts, build_parts, make_data_dir
 from orchestrator.routing import Route, Router
+from orchestrator.service_note import leave_note
 from orchestrator.settings import Settings, SettingsError
 from orchestrator.store_time import SYNC_EVERY_S
 from orchestrator.tokens import Tokens, ensure_tokens, show_new
@@ -50,15 +51,36 @@ class Service:
             close()
 
 
+def check_start(settings: Settings, config: Config) -> None:
+    """Opens once, before there is a socket or a process, what every process will need: a wrong setting stops the start.
+
+    A queue that is away does not: meanwhile requests deliver.
+    """
+    queue = build_queue(settings)
+    parts = build_parts(settings, config)
+    try:
+        if queue:
+            queue.check()
+    except QueueMisconfigured as error:
+        raise SettingsError(f"QUEUE_URL takes a queue that lets us in; {error}") from error
+    except QueueUnavailable as error:
+        log.error("WARNING: QUEUE_URL: %s. Until it is back, requests deliver.", error)
+    finally:
+        parts.close()
+        if queue:
+            queue.close()
+
+
 def build(settings: Settings, sources: Sources | None = None, config: Config | None = None) -> Service:
     """The service of a web process. Raises SettingsError if something in the settings or mailonce.toml is wrong."""
     config = config or load_config(settings)
     make_data_dir(settings)
     tokens = ensure_tokens(settings)
     show_new(tokens)
+    leave_note(settings, config)
     queue = build_queue(settings)
     parts = build_parts(settings, config, sources)
-    health = HealthChecks(parts.store, settings.memory_limit_mb)
+    health = HealthChecks(parts.store, settings.memory_limit_mb, queue)
     for warning in health.report().warnings:
         log.warning("WARNING: %s", warning)
     follow_redis(parts)
@@ -88,7 +110,8 @@ def build_queue(settings: Settings) -> Queue | None:
     try:
         from orchestrator.delivery.queue import DramatiqQueue  # needs the extra "queue"
     except ModuleNotFoundError as error:
-        raise SettingsError(f"QUEUE_URL takes the extra queue: pip install 'mailonce[queue]'; {error}") from error
+        how = "make run brings it, and so does .venv/bin/pip install -c constraints.txt -e '.[queue]'"
+        raise SettingsError(f"QUEUE_URL takes the extra queue ({error}); {how}") from error
     return DramatiqQueue(settings.queue_url, settings.redis_timeout_ms / 1000)
 
 

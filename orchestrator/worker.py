@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import signal
+import sys
 import threading
 from dataclasses import dataclass
 from multiprocessing.context import SpawnProcess
@@ -17,6 +18,7 @@ from orchestrator.delivery.record import Delivery
 from orchestrator.delivery.sweeper import Hands, Sweeper
 from orchestrator.logs import configure_logging
 from orchestrator.parts import Parts, build_parts
+from orchestrator.service_note import leave_address, leave_note
 from orchestrator.settings import Settings, SettingsError
 from orchestrator.wiring import build_queue, chores, follow_redis
 
@@ -25,6 +27,7 @@ log = logging.getLogger(__name__)
 LEASE_S = 10.0  # so that a killed worker's deliveries are back within 30 s
 GRACE_S = 25.0  # the wait for the rate, and a POST with its default timeouts
 LOOK_EVERY_S = 0.5
+CANNOT_START = 3  # the exit code of a process that would fail in the same way again
 _CONTEXT = multiprocessing.get_context("spawn")
 
 
@@ -51,6 +54,7 @@ def start_worker(settings: Settings, config: Config) -> Worker:
         raise SettingsError("QUEUE_URL takes the address of a queue; without one requests deliver, and need no worker")
     lease_s = min(settings.lease_seconds, LEASE_S)
     parts = build_parts(settings.model_copy(update={"lease_seconds": lease_s}), config)
+    leave_note(settings, config)
     follow_redis(parts)
     consumers = Consumers(settings.queue_url, config.destinations, settings.worker_threads)
     consumers.start(parts.dispatcher.deliver_or_leave)
@@ -89,8 +93,12 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_stop)
         signal.signal(signal.SIGHUP, self._on_reload)
+        leave_address(self._settings)
         log.info("worker: %d processes, %d threads a destination", *self._size())
         while not self._stopping.wait(LOOK_EVERY_S):
+            if any(process.exitcode == CANNOT_START for process in self._processes):
+                self._end(self._processes)
+                raise SettingsError("the worker cannot start; the lines above say why")
             if self._reloading.is_set():
                 self._reload()
             self._fill_up()
@@ -140,7 +148,11 @@ def run_process(settings: Settings, config: Config) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # from a terminal it reaches all; the supervisor ends us
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda _number, _frame: stopping.set())
-    worker = start_worker(settings, config)
+    try:
+        worker = start_worker(settings, config)
+    except Exception:
+        log.exception("this process cannot start")
+        sys.exit(CANNOT_START)
     supervisor = multiprocessing.parent_process()
     while not stopping.wait(LOOK_EVERY_S):
         if supervisor and not supervisor.is_alive():

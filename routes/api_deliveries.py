@@ -67,7 +67,7 @@ def _add_replaying(api: Blueprint, service: Service) -> None:
     def replay_one(delivery_id: str) -> Answer:
         how = _how(_optional_json())
         answer = parts.replays.replay(delivery_id, how)
-        if answer is ReplayAnswer.REPLAYED and not how.dry_run:
+        if answer is ReplayAnswer.REPLAYED:
             _deliver_now(service, delivery_id)
         after = parts.ledger.get(delivery_id)
         return replayed(delivery_id, answer, dry_run=how.dry_run, delivery=shown(after) if after else None)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import secrets
 from typing import Any
 
-from flask import Blueprint, jsonify, request
+from flask import Blueprint, Response, g, jsonify, request
 from werkzeug.exceptions import ClientDisconnected, HTTPException
 
 from deduplication.errors import StoreUnavailable
@@ -43,6 +44,17 @@ log = logging.getLogger(__name__)
 def ingress_blueprint(service: Service) -> Blueprint:
     """Raises SettingsError if mailonce.toml opens a provider without what proves its requests' origin."""
     api_ingress = Blueprint("api_ingress", __name__, url_prefix="/api/ingress")
+
+    @api_ingress.before_request
+    def number() -> None:
+        """What is refused has no email id: the log and the sender know it by this."""
+        g.request_id = secrets.token_hex(6)
+
+    @api_ingress.after_request
+    def tell_number(answer: Response) -> Response:
+        answer.headers["X-Request-Id"] = g.request_id
+        return answer
+
     max_bytes = int(service.settings.max_body_mb * MB)
     providers = open_providers(service.config, Surroundings(service.tokens.ingress, fetch, max_bytes))
     for provider in providers.values():
@@ -105,16 +117,16 @@ def _answer(service: Service, provider: AnyProvider) -> Answer:
     except HTTPException:
         raise
     except Unauthorized:
-        log.warning("provider %s: a request that does not prove its origin", provider.name)
+        log.warning("provider %s: request %s does not prove its origin", provider.name, g.request_id)
         return unauthorized(provider.challenge, statuses)
     except InvalidPayload as error:
-        log.warning("provider %s: rejected for good: %s", provider.name, error)
+        log.warning("provider %s: request %s rejected for good: %s", provider.name, g.request_id, error)
         return invalid(error, statuses)
     except (FetchFailed, StoreUnavailable, InUse) as error:
-        log.error("provider %s: asked to try again: %s", provider.name, error)
-        return retry_later(statuses)
+        log.error("provider %s: request %s asked to try again: %s", provider.name, g.request_id, error)
+        return retry_later("the store is away" if isinstance(error, StoreUnavailable) else str(error), statuses)
     except Exception:  # what makes a provider come back after an error of ours is its own status
-        log.exception("provider %s: unexpected error", provider.name)
+        log.exception("provider %s: unexpected error at request %s", provider.name, g.request_id)
         return internal_error(statuses)
 
 
@@ -130,9 +142,10 @@ def _received(service: Service, provider: AnyProvider, asked: ProviderRequest) -
         log.info("provider %s: %s", provider.name, note)
         return no_email(note, provider.statuses)
     results = _results(service, provider.parse(asked), provider.once(asked))
-    for each in results:
+    for position, each in enumerate(results, 1):
         if isinstance(each, InvalidPayload):
-            log.warning("provider %s: one of several rejected for good: %s", provider.name, each)
+            which = (provider.name, g.request_id, position)
+            log.warning("provider %s: request %s, email %d rejected for good: %s", *which, each)
     return outcomes_of_emails(results, provider.statuses)
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import getpass
 import json
+import logging
+import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,20 +20,23 @@ from deduplication.dates import parse_date
 from deduplication.email import Email
 from deduplication.errors import DeduplicationError
 from deduplication.mime import parse_mime
-from orchestrator.config import load_config
+from orchestrator.audit import audit, keep_audit
+from orchestrator.config import Config, load_config
 from orchestrator.delivery.fetching import fetch
 from orchestrator.delivery.ledger.base import Wanted
 from orchestrator.delivery.record import DeliveryStatus
 from orchestrator.delivery.replay import Answer, How
 from orchestrator.explain import shown
-from orchestrator.item import email_item
+from orchestrator.item import Item, email_item
 from orchestrator.logs import configure_logging
-from orchestrator.parts import Parts, build_parts, make_data_dir
-from orchestrator.preview import preview
+from orchestrator.parts import Parts, build_parts
+from orchestrator.preview import judge, preview
 from orchestrator.reset import InvalidReset, Reset, Scope, reset
-from orchestrator.settings import Settings, SettingsError, load_settings
+from orchestrator.service_note import check_same_redis, find_service
+from orchestrator.settings import Settings, SettingsError, load_settings, log_where_settings_come_from
 from orchestrator.stats import stats
 from orchestrator.tokens import ensure_tokens
+from orchestrator.wiring import check_start
 from routes.providers import gmail
 from routes.providers.base import InvalidPayload, Surroundings, json_object
 from routes.providers.registry import TYPES, checked_config, missing_setting, open_providers
@@ -59,7 +65,7 @@ def time_ms(text: str) -> int:
 def main() -> None:
     """Every inbound email fires its downstream webhooks once.
 
-    All commands take their settings from the environment, and destinations and routes from mailonce.toml.
+    All commands take their settings from the environment and .env, and destinations and routes from mailonce.toml.
     """
 
 
@@ -82,6 +88,7 @@ def worker(processes: int | None, threads: int | None) -> None:
     settings = settings.model_copy(update={name: value for name, value in given.items() if value})
     if not settings.queue_url:
         raise SettingsError("QUEUE_URL takes the address of a queue; without one requests deliver, and need no worker")
+    check_start(settings, load_config(settings))
     from orchestrator.worker import Supervisor  # needs the extra "queue"
 
     Supervisor(settings).run()
@@ -97,14 +104,28 @@ def worker(processes: int | None, threads: int | None) -> None:
 def check(email_file: Path | None, json_file: Path | None) -> None:
     """Check mailonce.toml and say what it means.
 
-    With --email or --json, say which route, names and gates that email would meet. Nothing is sent or recorded.
+    With --email or --json, say which route, names and gates that email would meet, which of its names are taken in the
+    store of the service, and what would become of it now. Nothing is sent or recorded.
     """
     settings = _settings()
     config = checked_config(settings)
     click.echo(shown(config))
     email = _email_from(email_file, json_file)
     if email:
-        click.echo("\n" + preview(settings, config, email_item(email, settings.ids_kept_ms)))
+        item = email_item(email, settings.ids_kept_ms)
+        click.echo("\n" + preview(settings, config, item))
+        click.echo(_judged(settings, config, item))
+
+
+def _judged(settings: Settings, config: Config, item: Item) -> str:
+    try:
+        note = find_service(settings)
+    except SettingsError as error:
+        return f"would be new: {error}"
+    check_same_redis(note, settings)
+    settings = settings.model_copy(update={"data_dir": Path(note.data_dir)})
+    with _opened(settings, config.in_trial(note.is_trial)) as parts:
+        return judge(settings, parts, item)
 
 
 def _email_from(email_file: Path | None, json_file: Path | None) -> Email | None:
@@ -136,7 +157,7 @@ def forget(scope: str, value: str, dry_run: bool, yes: bool) -> None:
         raise click.ClickException(str(error)) from error
     if wanted.scope is Scope.ALL and not dry_run and not yes:
         click.confirm("Forget everything? Every email that comes again is then delivered again.", abort=True)
-    with _parts(_settings()) as parts:
+    with _parts() as parts:
         count = reset(parts.store, parts.ledger, wanted)
     click.echo(f"{count} names {'would be ' if dry_run else ''}forgotten")
 
@@ -163,31 +184,31 @@ def replay(ids: tuple[str, ...], **options: Any) -> None:
     """
     how = How(options["force"], options["new_id"], options["dry_run"])
     status = DeliveryStatus(options["status"] or DeliveryStatus.DEAD)
-    with _parts(_settings()) as parts:
+    with _parts() as parts:
         wanted = Wanted(status, options["destination"], options["since"], options["until"])
         chosen = list(ids) or [delivery.id for delivery in parts.ledger.find(wanted)]
         with click.progressbar(chosen, label="Dry run" if how.dry_run else "Replaying", file=sys.stderr) as progress:
             answers = Counter(parts.replays.replay(delivery_id, how) for delivery_id in progress)
     for answer in Answer:
         if answers[answer]:
-            click.echo(f"{answer}: {answers[answer]}")
+            click.echo(f"{answer.replace('_', ' ')}: {answers[answer]}")
     if not answers:
         click.echo("nothing to replay")
-    if ids and answers[Answer.REPLAYED] < len(ids):
+    if ids and answers[Answer.REPLAYED] + answers[Answer.WOULD_REPLAY] < len(ids):
         sys.exit(1)
 
 
 @main.command("stats")
 def numbers() -> None:
     """How each destination is: breaker, and deliveries by status, as JSON."""
-    with _parts(_settings()) as parts:
+    with _parts() as parts:
         click.echo(json.dumps(stats(parts), indent=2))
 
 
 @main.command()
 def locks() -> None:
     """The publication locks that are active now: who delivers what, where, until when."""
-    with _parts(_settings()) as parts:
+    with _parts() as parts:
         active = parts.locks.active_locks()
     for lock in active:
         click.echo(f"{lock.id}  {lock.server_id}  until {lock.expires.isoformat(timespec='seconds')}")
@@ -204,8 +225,9 @@ def signed_sample(provider: str, url: str | None) -> None:
     mailonce sample mailgun | sh
     """
     settings = _settings()
+    if not settings.ingress_token:
+        settings, _ = _of_service(settings)
     config = load_config(settings)
-    make_data_dir(settings)
     opened = open_providers(config, Surroundings(ensure_tokens(settings).ingress, fetch))
     if provider not in opened:
         known = f"; {missing_setting(provider)}" if provider in TYPES else ""
@@ -220,14 +242,51 @@ def signed_sample(provider: str, url: str | None) -> None:
 def _settings() -> Settings:
     settings = load_settings()
     configure_logging(settings.log_level)
+    log_where_settings_come_from()
     return settings
 
 
 @contextmanager
-def _parts(settings: Settings) -> Iterator[Parts]:
-    configure_logging("ERROR")
-    parts = build_parts(settings, load_config(settings))
+def _parts() -> Iterator[Parts]:
+    """On the store of the service, and with what is done to it in the service's audit.log."""
+    settings, config = _of_service(_settings())
+    handler = keep_audit(settings.data_dir, by=f"mailonce, by {_user()}")
+    try:
+        with _opened(settings, config) as parts:
+            yield parts
+    finally:
+        audit.removeHandler(handler)
+        handler.close()
+
+
+def _of_service(here: Settings) -> tuple[Settings, Config]:
+    """As the service has them: its .env and its mailonce.toml are where it was started."""
+    note = find_service(here)
+    given = {"mailonce_config": here.mailonce_config.resolve()} if here.mailonce_config else {}
+    if Path(note.folder) != Path.cwd():
+        click.echo(f"mailonce: on the service in {note.data_dir}, started in {note.folder}", err=True)
+        with suppress(OSError):
+            os.chdir(note.folder)
+    settings = load_settings(data_dir=Path(note.data_dir), **given)
+    check_same_redis(note, settings)
+    return settings, load_config(settings).in_trial(note.is_trial)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        return str(os.getuid())
+
+
+@contextmanager
+def _opened(settings: Settings, config: Config) -> Iterator[Parts]:
+    """Without the lines that a service logs when it starts."""
+    log, level = logging.getLogger(), logging.getLogger().level
+    log.setLevel(logging.ERROR)
+    parts = build_parts(settings, config)
     try:
         yield parts
     finally:
         parts.close()
+        log.setLevel(level)

@@ -30,6 +30,7 @@ HTTP_STATUS = {
 }
 REPLAYED_STATUS = {
     ReplayAnswer.REPLAYED: (200, "sent again"),
+    ReplayAnswer.WOULD_REPLAY: (200, "it would be sent again"),
     ReplayAnswer.UNKNOWN: (404, "there is no such delivery, or it is no longer kept"),
     ReplayAnswer.ALREADY_DELIVERED: (409, "the destination has it; force sends it all the same"),
     ReplayAnswer.UNDER_WAY: (409, "it is being delivered just now"),
@@ -79,8 +80,12 @@ def described(result: Outcome, **ids: str) -> dict[str, Any]:
         body["subject_group"] = result.subject_group
     if isinstance(result.reason, Duplicate):
         body["reason"] = _reason(result.reason)
+    if result.error:
+        body["error"] = f"{result.error}; send it again"
     if result.retry_after_s is not None:
         body["retry_after_s"] = result.retry_after_s
+    if result.warnings:
+        body["warnings"] = result.warnings
     if result.deliveries:
         body["deliveries"] = {each.destination: {"id": each.id, "status": each.status} for each in result.deliveries}
     return body
@@ -137,8 +142,8 @@ def not_set_up(error: str) -> Answer:
     return jsonify({"success": False, "status": "invalid", "error": error}), 404
 
 
-def retry_later(statuses: Statuses) -> Answer:
-    body = {"success": False, "status": "retry_later", "error": "not possible for now; the log says more"}
+def retry_later(error: str, statuses: Statuses) -> Answer:
+    body = {"success": False, "status": "retry_later", "error": f"{error}; send it again"}
     return jsonify(body), statuses.retry, {"Retry-After": "10"}
 
 

@@ -2,31 +2,49 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import secrets
 import shlex
-import sys
+import socket
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
 
 from gunicorn.app.base import BaseApplication
 from gunicorn.arbiter import Arbiter
+from gunicorn.errors import AppImportError
 from gunicorn.workers.base import Worker
 
+from deduplication.errors import DeduplicationError
+from orchestrator.audit import keep_audit
 from orchestrator.config import Config
 from orchestrator.logs import configure_logging
 from orchestrator.parts import make_data_dir
-from orchestrator.settings import DELIVERY_BUDGET_S, Settings, SettingsError
+from orchestrator.service_note import leave_address
+from orchestrator.settings import DELIVERY_BUDGET_S, Settings, SettingsError, environment
 from orchestrator.tokens import ensure_tokens, ingress_token_file, show_new
-from orchestrator.wiring import Service, build
+from orchestrator.wiring import Service, build, check_start
 from routes.app import create_app
 from routes.connections import CONNECTIONS, ConnectionWorker, Log
 from routes.providers.registry import checked_config
 
 log = logging.getLogger(__name__)
 
-EXAMPLE = """{"subject": "Lot 456 - Documents", "sender": "Ada <ada@example.org>",
-        "date": "2026-11-16T09:00:00.000Z", "body": "Hello"}"""
+
+def check_address(settings: Settings) -> None:
+    """gunicorn would try for five seconds, and name no setting. Sockets that it is handed are taken as they are."""
+    if environment().keys() & {"LISTEN_FDS", "GUNICORN_FD"}:
+        return
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        socket.create_server((settings.host, settings.port), family=family).close()
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise SettingsError(f"PORT takes a free port; {settings.bind} is in use by another program") from error
+        if error.errno == errno.EACCES:
+            raise SettingsError(f"PORT takes a port that this user may open; {settings.port} is not that") from error
+        raise SettingsError(f"HOST takes an address of this machine; {settings.host!r} is not that") from error
 
 
 def gunicorn_options(settings: Settings) -> dict[str, Any]:
@@ -45,15 +63,18 @@ def gunicorn_options(settings: Settings) -> dict[str, Any]:
 
 
 class Server(BaseApplication):
-    """Reads mailonce.toml in the master, so that a bad one is found before any worker has to live with it."""
+    """Everything is checked in the master, before the socket is opened: a worker that cannot start ends the server."""
 
     def __init__(self, settings: Settings) -> None:
         started_at = settings.service_started_at or datetime.now(UTC)  # the same for all workers, also restarted ones
         self._settings = settings.model_copy(update={"service_started_at": started_at})
         self._config = checked_config(settings)
         self._service: Service | None = None
+        check_address(settings)
         make_data_dir(settings)
+        check_start(settings, self._config)
         show_new(ensure_tokens(settings))
+        leave_address(settings)
         super().__init__()
 
     def load_config(self) -> None:
@@ -66,9 +87,11 @@ class Server(BaseApplication):
         configure_logging(self._settings.log_level)
         try:
             self._service = build(self._settings, config=self._config)
-            return create_app(self._service)
-        except SettingsError as error:
-            sys.exit(f"mailonce: {error}")
+            app = create_app(self._service)
+        except (SettingsError, DeduplicationError) as error:
+            raise AppImportError(f"mailonce: {error}") from error
+        keep_audit(self._settings.data_dir, by="service")
+        return app
 
     def reload(self) -> None:
         """On SIGHUP, in the master; the workers are then replaced one by one."""
@@ -90,14 +113,17 @@ def _welcome(settings: Settings, config: Config) -> str:
     kept = shlex.quote(str(ingress_token_file(settings)))
     token = "${INGRESS_TOKEN%%,*}" if settings.ingress_token else f"$(cat {kept})"
     address = settings.address
+    now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    store = settings.for_trial if config.is_trial else settings
     places = ", ".join(
         f"{name} ({urlsplit(each.url).hostname or each.url})" for name, each in config.destinations.items()
     )
     return f"""
 Mailonce listens on {address}   health: {address}/health
-store: {"redis" if settings.redis_url else settings.data_dir / "mailonce.db"}   destination: {places}
+store: {"redis" if settings.redis_url else store.data_dir / "mailonce.db"}   destination: {places}
 
 Try it (twice: the second time it is a duplicate):
   curl -sS {address}/api/ingress/gmail -H "Authorization: Bearer {token}" -H "Content-Type: application/json" \\
-    -d '{EXAMPLE}'
+    -d '{{"subject": "Lot {secrets.randbelow(10**6)} - Documents", "sender": "Ada <ada@example.org>",
+        "date": "{now}", "body": "Hello"}}'
 """

@@ -204,10 +204,10 @@ def explained(answer: dict[str, Any]) -> str:
     if reason := answer.get("reason"):
         kind, _, value = str(reason["name"]).split(":", 2)
         return f"repeats {str(reason['original'])[:8]}: same {kind} {value[:20]}"
-    if error := answer.get("error"):
-        return f"field {answer.get('field')}: {error}"
+    if field := answer.get("field"):
+        return f"field {field}: {answer['error']}"
     if wait_s := answer.get("retry_after_s"):
-        return f"not delivered; try again in {wait_s} s"
+        return f"{answer['error']}, in {wait_s} s"
     group = answer.get("subject_group")
     return f"new, as {answer['email_id'][:8]}" + (f", first of {group[:20]}" if group else ", no subject group")
 

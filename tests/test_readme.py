@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import re
-import secrets
+import shlex
+import socket
 import subprocess
+import sys
 import textwrap
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from flask import Flask
-from werkzeug.serving import make_server
 
-from deduplication.stores.memory import MemoryStore, Shelf
 from orchestrator.config import load_config
 from orchestrator.delivery.fetching import fetch
 from orchestrator.delivery.http import HttpDestination, HttpOptions
@@ -26,6 +23,7 @@ from orchestrator.delivery.webhook import DeliveryFailed, Webhook
 from orchestrator.settings import Settings, load_settings
 from routes.providers.base import Surroundings
 from routes.providers.registry import TYPES, open_providers
+from tests.support.redis_server import RedisServer, free_port
 from tests.support.server import ROOT, Server
 
 README = (ROOT / "README.md").read_text()
@@ -96,41 +94,106 @@ def test_the_shown_providers_load_and_every_provider_has_its_row(
         assert f"/ {TYPES[name].statuses.retry} |" in row
 
 
-@pytest.mark.parametrize("module", ["reservations", "locks", "content", "realtime_guard"])
-def test_the_example_of_every_vocabulary_runs(module: str) -> None:
-    (block,) = commands(f"from deduplication.{module} import")
-    store = MemoryStore(shelf=Shelf())
-    given = {"store": store, "new_token": lambda: secrets.token_hex(8), "text": "Hello", "timestamp": time.time() + 1}
-    exec(block, {**given, "post": {"id": 1, "url": "https://a.example/1"}})  # noqa: S102 - our own README
+def paste(block: str, folder: Path, **more: str) -> str:
+    """Into a fresh interpreter, with nothing in front of it. What it prints."""
+    ran = subprocess.run(
+        [sys.executable, "-"],
+        input=block,
+        cwd=folder,
+        env={"PATH": os.environ["PATH"], **more},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def python_blocks() -> list[str]:
+    return [block for block in blocks() if re.match(r"(from|import) \w", block)]
+
+
+@pytest.mark.parametrize(
+    ("module", "first", "again"),
+    [
+        ("reservations", "publish it\n", ""),
+        ("locks", "publish it, under the number 1\n", "publish it, under the number 2\n"),
+        ("content", "forward it\n", ""),
+        ("realtime_guard", "handle it\n", "handle it\n"),
+    ],
+)
+def test_the_example_of_every_vocabulary_can_be_pasted(tmp_path: Path, module: str, first: str, again: str) -> None:
+    (block,) = [each for each in python_blocks() if f"from deduplication.{module} import" in each]
+    assert [paste(block, tmp_path) for _ in range(2)] == [first, again]
+
+
+def test_the_example_for_scripts_on_redis_can_be_pasted(tmp_path: Path, redis_server: RedisServer) -> None:
+    (block,) = [each for each in python_blocks() if "from deduplication.redis_client import" in each]
+    pasted = block.replace("redis://127.0.0.1:6379/0", redis_server.url)
+    assert pasted != block
+    assert [paste(pasted, tmp_path) for _ in range(2)] == ["process it\n", ""]
+    assert redis_server.client.keys() == ["processed_ids:2026-11-16"]
+
+
+def test_no_python_of_the_readme_is_left_untried() -> None:
+    assert len(python_blocks()) == 6, "those above, and the receiver below"
 
 
 def test_the_shown_receiver_verifies_and_deduplicates(tmp_path: Path) -> None:
     """Two attempts of one webhook, one of them forged."""
     (block,) = commands("from flask import Flask, abort")
-    secret = "whsec_" + "A" * 32
-    given: dict[str, Any] = {"SECRET": secret, "__name__": "receiver"}
-    exec(block, given)  # noqa: S102 - our own README
-    with serving(given["app"]) as url:
-        good = HttpDestination("crm", HttpOptions(f"{url}/hooks/mail", (secret,)), pool_size=1)
-        webhook = Webhook("msg_1", {"email_id": "e1", "subject": "Signé 🖋"})
-        assert [good.deliver(webhook).receiver_id for _ in range(2)] == ["e1", "e1"]
-        forged = HttpDestination("crm", HttpOptions(f"{url}/hooks/mail", ("whsec_" + "B" * 32,)), pool_size=1)
-        with pytest.raises(DeliveryFailed, match="answered 401"):
-            forged.deliver(webhook)
-    assert given["seen"] == {"msg_1": "e1"}
-
-
-@contextmanager
-def serving(app: Flask) -> Iterator[str]:
-    server = make_server("127.0.0.1", 0, app)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
+    (secret,) = re.findall('SECRET = "(.*?)"', block)
+    port = free_port()
+    pasted = block.replace("port=9000", f"port={port}")
+    assert pasted != block
+    process = subprocess.Popen(
+        [sys.executable, "-c", pasted], cwd=tmp_path, env={"PATH": os.environ["PATH"]}, stderr=subprocess.DEVNULL
+    )
     try:
-        yield f"http://127.0.0.1:{server.server_port}"
+        url = f"http://127.0.0.1:{port}/hooks/mail"
+        _wait_for(port, process)
+        good = HttpDestination("crm", HttpOptions(url, (secret,)), pool_size=1)
+        attempts = [Webhook("msg_1", {"email_id": email_id, "subject": "Signé 🖋"}) for email_id in ("e1", "e2")]
+        assert [good.deliver(webhook).receiver_id for webhook in attempts] == ["e1", "e1"], "the first one counts"
+        forged = HttpDestination("crm", HttpOptions(url, ("whsec_" + "B" * 32,)), pool_size=1)
+        with pytest.raises(DeliveryFailed, match="answered 401"):
+            forged.deliver(attempts[0])
     finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+        process.terminate()
+        process.wait()
+
+
+def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=5).close()
+            return
+        except OSError:
+            assert process.poll() is None and time.monotonic() < deadline, "the receiver did not start"
+            time.sleep(0.02)
+
+
+def shown_commands() -> list[str]:
+    """Every use of the command, in a block or within a line."""
+    return re.findall(r"(?:^ +|`)(\S*\bmailonce(?: [^`\n]+)?)(?:`|$)", README, re.MULTILINE)
+
+
+def test_the_commands_can_be_pasted(tmp_path: Path) -> None:
+    """In the folder of the service, as a new user has them: nothing on PATH, and no environment."""
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    (tmp_path / "mailonce.toml").write_text("[providers.mailgun]\nsigning_key = 'key-of-the-readme'\n")
+    pasted = [each for each in shown_commands() if " " in each]
+    assert {each.split()[1] for each in pasted} == {"stats", "reset", "replay", "worker", "check", "sample"}
+    server = Server(tmp_path / "data")
+    server.folder = tmp_path
+    with server:
+        for line in pasted:
+            assert line.startswith(".venv/bin/mailonce "), f"{line!r} is not on PATH"
+            words = [*shlex.split(line), *(["--help"] if line.endswith(" worker") else [])]
+            subprocess.run(
+                words, cwd=tmp_path, env={"PATH": "/usr/bin:/bin"}, capture_output=True, check=True, timeout=60
+            )
 
 
 def test_every_setting_stands_in_the_table() -> None:

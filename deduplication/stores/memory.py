@@ -38,6 +38,14 @@ class MemoryStore(LocalStore):
         super().__init__(now_ms, retention_ms)
         self._shelf = shelf
 
+    @classmethod
+    def of(cls, records: Iterable[Record], now_ms: ClockMs) -> MemoryStore:
+        """A copy of what another store says about some names: what is claimed here changes nothing there."""
+        store = cls(now_ms, Shelf())
+        for record in records:
+            store._put(record)
+        return store
+
     @contextmanager
     def _transaction(self, *, durable: bool = True) -> Iterator[None]:
         with self._shelf.lock:

@@ -21,9 +21,17 @@ class QueueUnavailable(Exception):
     """The queue cannot take a message for now."""
 
 
+class QueueMisconfigured(Exception):
+    """The queue does not let us in: waiting will not cure it."""
+
+
 class Queue(Protocol):
     def put(self, delivery_id: str, destination: str) -> None:
         """Once it returns, a worker will hear of it. Raises QueueUnavailable."""
+        ...
+
+    def check(self) -> None:
+        """Raises QueueUnavailable or QueueMisconfigured if it could take no message now."""
         ...
 
     def close(self) -> None: ...

@@ -12,9 +12,12 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import dramatiq
 from dramatiq.brokers.rabbitmq import RabbitmqBroker
 from dramatiq.brokers.redis import RedisBroker
+from pika.exceptions import AMQPError, AuthenticationError, ProbableAccessDeniedError, ProbableAuthenticationError
 
+from deduplication.errors import StoreMisconfigured, StoreUnavailable
 from deduplication.redis_client import connect
-from orchestrator.delivery.outbox import QueueUnavailable
+from deduplication.stores.redis import translated_errors
+from orchestrator.delivery.outbox import QueueMisconfigured, QueueUnavailable
 
 ACTOR = "deliver"
 NAMESPACE = "mailonce"
@@ -22,6 +25,7 @@ NAMESPACE = "mailonce"
 HEARTBEAT_TIMEOUT_MS = 10_000
 MAINTENANCE_CHANCE = 50_000
 CONSUMER_TIMEOUT_S = 5.0
+_REFUSED_BY_RABBITMQ = (AuthenticationError, ProbableAuthenticationError, ProbableAccessDeniedError)
 # So that a RabbitMQ that hangs or is away is noticed within a request, though Dramatiq tries six times; an address may
 # say otherwise.
 RABBITMQ_TIMEOUTS = {
@@ -47,6 +51,19 @@ class DramatiqQueue:
             self._broker.enqueue(message)
         except Exception as error:  # of a library that has several trees of errors, and whose driver has more
             raise QueueUnavailable(f"the queue is away: {type(error).__name__}") from error
+
+    def check(self) -> None:
+        try:
+            if isinstance(self._broker, RabbitmqBroker):
+                del self._broker.connection  # of this thread; one that RabbitMQ has left looks open until it is used
+                _ = self._broker.connection
+            elif isinstance(self._broker, RedisBroker):
+                with translated_errors():
+                    self._broker.client.ping()
+        except (StoreMisconfigured, *_REFUSED_BY_RABBITMQ) as error:
+            raise QueueMisconfigured(str(error) or type(error).__name__) from error
+        except (StoreUnavailable, AMQPError, OSError) as error:
+            raise QueueUnavailable(f"the queue is away: {type(error.__cause__ or error).__name__}") from error
 
     def close(self) -> None:
         self._broker.close()

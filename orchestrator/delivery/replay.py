@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
 from deduplication.stores.base import Store
+from orchestrator.audit import audit
 from orchestrator.delivery.dispatch import delivery_name
 from orchestrator.delivery.ledger.base import Ledger, Wanted
 from orchestrator.delivery.record import Delivery, DeliveryStatus
 from orchestrator.delivery.schedule import asked_again
 
-log = logging.getLogger(__name__)
-
 
 class Answer(StrEnum):
     REPLAYED = "replayed"
+    WOULD_REPLAY = "would_replay"
     UNKNOWN = "unknown"
     ALREADY_DELIVERED = "already_delivered"
     UNDER_WAY = "under_way"
@@ -46,13 +45,15 @@ class Replays:
         """Makes it due; whoever looks after the schedule sends it."""
         delivery = self.ledger.get(delivery_id)
         answer = _judge(delivery, how)
-        if delivery is None or answer is not Answer.REPLAYED or how.dry_run:
+        if delivery is None or answer is not Answer.REPLAYED:
             return answer
+        if how.dry_run:
+            return Answer.WOULD_REPLAY
         if how.force:
             self.store.forget([delivery_name(delivery)])
         webhook_id = f"msg_{self.new_token()}" if how.new_id else None
         self.ledger.save(asked_again(delivery, self.now_ms(), webhook_id))
-        log.warning("AUDIT replay delivery=%s force=%s new_id=%s", delivery_id, how.force, how.new_id)
+        audit.warning("AUDIT replay delivery=%s force=%s new_id=%s", delivery_id, how.force, how.new_id)
         return answer
 
     def replay_all(self, wanted: Wanted, how: How) -> Iterator[Answer]:

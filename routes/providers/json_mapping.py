@@ -35,8 +35,8 @@ _Secrets = Annotated[tuple[str, ...], BeforeValidator(as_list), Field(repr=False
 class JsonOptions(NoOptions):
     """Open to the ingress token, unless it has a token, or a username and password, of its own.
 
-    ``fields`` are dotted paths; a part that is not named stands under its own name. ``items`` is the path of the list
-    of emails, where the list is not the whole body.
+    ``fields`` are dotted paths; a part that is not named stands under its own name. Where any is named, the sender is:
+    an email without one is refused. ``items`` is the path of the list of emails, where the list is not the whole body.
     """
 
     fields: dict[str, str] = Field(default_factory=dict)
@@ -51,6 +51,8 @@ class JsonOptions(NoOptions):
         unknown = sorted(set(value) - set(PARTS))
         if unknown:
             raise ValueError(f"takes {', '.join(PARTS)}; not {unknown[0]}")
+        if value and not value.get("sender"):
+            raise ValueError('takes where the sender stands, such as { sender = "mail.from" }')
         return value
 
     @model_validator(mode="after")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -58,7 +59,8 @@ def checked(config: Config, name: str, model: type[AnyOptions], table: Mapping[s
     try:
         return model.model_validate(table)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
+        found = error.errors(include_url=False, include_input=False)
+        first = min(found, key=lambda each: each["type"] != "extra_forbidden")  # a slip explains what is then missing
         place = (part for part in first["loc"] if isinstance(part, str))
         raise config.error(("providers", name, *place), _complaint(first, model)) from None
 
@@ -68,7 +70,9 @@ def _complaint(error: ErrorDetails, model: type[NoOptions]) -> str:
         case "missing":
             return "is needed"
         case "extra_forbidden":
-            return f"is not one of its settings, which are {', '.join(model.model_fields)}"
+            close = difflib.get_close_matches(str(error["loc"][-1]), model.model_fields, n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            return f"is not one of its settings, which are {', '.join(model.model_fields)}{hint}"
         case "value_error":
             return error["msg"].removeprefix("Value error, ")
     return f"is wrong: {error['msg'][:1].lower()}{error['msg'][1:]}"

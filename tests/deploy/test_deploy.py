@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.service_note import OF_THE_UNIT
 from orchestrator.settings import DELIVERY_BUDGET_S, Settings, load_settings
+from orchestrator.worker import GRACE_S
 from tests.support.server import ROOT, Server
 
 DEPLOY = ROOT / "deploy"
@@ -135,6 +137,44 @@ def test_a_delivery_under_way_may_finish_before_anything_is_killed(tmp_path: Pat
     assert int(first(r"proxy_read_timeout (\d+)s;", DEPLOY / "nginx.conf")) > DELIVERY_BUDGET_S
 
 
+@pytest.mark.parametrize("unit", ["mailonce.service", "mailonce-worker.service"])
+def test_the_units_write_where_they_may_whatever_the_env_file_says(unit: str) -> None:
+    """What EnvironmentFile says goes before Environment=, so that DATA_DIR=data of env.example would win."""
+    folder = first(r"^StateDirectory=(\S+)$", DEPLOY / unit)
+    command = first(r"^ExecStart=(.*)$", DEPLOY / unit)
+    assert command.startswith(f"/usr/bin/env DATA_DIR=/var/lib/{folder} /opt/mailonce/.venv/bin/mailonce ")
+    assert f"/var/lib/{folder}" == str(OF_THE_UNIT), "where a command looks for its service"
+    assert "DATA_DIR" not in first(r"^Environment=(.*)$", DEPLOY / unit)
+    assert first(r"^User=(\S+)$", DEPLOY / unit) == "mailonce", "one user for both, and for what they share"
+
+
+def test_the_worker_has_a_unit_that_lets_it_finish() -> None:
+    unit = DEPLOY / "mailonce-worker.service"
+    assert first(r"^ExecStart=.*/(mailonce \w+)$", unit) == "mailonce worker"
+    assert int(first(r"^TimeoutStopSec=(\d+)$", unit)) > GRACE_S + 5
+    assert first(r"^Type=(\w+)$", unit) == "exec", "it tells systemd nothing by itself"
+
+
+def published(path: str) -> bool:
+    """Whether nginx hands the path on: an exact location wins, then the longest prefix."""
+    locations = re.findall(r"location (=)? ?(\S+) \{([^}]*)\}", without_comments(DEPLOY / "nginx.conf"))
+    fitting = [
+        (bool(exact), len(start), body)
+        for exact, start, body in locations
+        if path == start or (not exact and path.startswith(start))
+    ]
+    return "proxy_pass" in max(fitting)[2]
+
+
+def test_nginx_publishes_what_providers_need_and_nothing_for_operators() -> None:
+    assert all(map(published, ("/api/ingress/gmail", "/api/ingress/mailgun/mime", "/api/ingress/message", "/readyz")))
+    assert not any(map(published, ("/", "/api/admin/reset", "/api/admin/deliveries", "/metrics", "/health", "/api/")))
+
+
+def test_compose_takes_the_redis_it_is_given() -> None:
+    assert first(r"^ {6}REDIS_URL: (\S+)$", DEPLOY / "compose.yaml") == "${REDIS_URL:-redis://redis:6379/0}"
+
+
 def test_nginx_lets_the_largest_email_through() -> None:
     allowed_mb = int(first(r"client_max_body_size (\d+)m;", DEPLOY / "nginx.conf"))
     assert allowed_mb > Settings.model_fields["max_body_mb"].default
@@ -180,14 +220,14 @@ def _healthcheck(arguments: list[str], port: int) -> int:
     return subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, timeout=30).returncode
 
 
-def test_tokens_are_shown_at_the_first_start_only(tmp_path: Path) -> None:
+def test_tokens_are_made_at_the_first_start_only(tmp_path: Path) -> None:
     for _ in range(2):
         with Server(tmp_path, INGRESS_TOKEN="", ADMIN_TOKEN="") as server:
             log = server.log.read_text()
     for name in ("ingress_token", "admin_token"):
         kept = tmp_path / name
         assert stat.S_IMODE(kept.stat().st_mode) == 0o600
-        assert log.count(f"{name}: {kept.read_text().strip()} ") == 1
+        assert log.count(f"{name}: made, and kept in {kept}") == 1
     assert log.count("Mailonce listens on") == 2
 
 

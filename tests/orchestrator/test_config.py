@@ -64,11 +64,28 @@ def test_a_wrong_webhook_secret_is_reported_without_showing_it() -> None:
     assert SIGNING[0] not in str(raised.value)
 
 
-def test_a_destination_in_the_file_wins_over_webhook_url() -> None:
+def test_a_destination_in_the_file_beside_webhook_url_is_an_error_that_names_both() -> None:
     Path("mailonce.toml").write_text('[destinations.crm]\nurl = "https://crm.example/in"')
-    config = load_config(load_settings(webhook_url="https://other.example", webhook_secret=SIGNING[0]))
-    assert urls(config) == {"crm": "https://crm.example/in"}
-    assert config.destinations["crm"].secret == ()
+    with pytest.raises(SettingsError, match=r"toml, line 1: destinations\.crm and WEBHOOK_URL both say where"):
+        load_config(load_settings(webhook_url="https://other.example"))
+
+
+def test_a_file_may_refer_to_webhook_url_as_to_any_variable() -> None:
+    Path("mailonce.toml").write_text('[destinations.crm]\nurl = "env:WEBHOOK_URL"')
+    config = load_config(load_settings(webhook_url=(url := "https://crm.example/in")), {"WEBHOOK_URL": url})
+    assert urls(config) == {"crm": url}
+
+
+def test_only_without_any_destination_it_is_a_trial() -> None:
+    assert load_config(load_settings()).is_trial
+    assert not load_config(load_settings(webhook_url="https://crm.example")).is_trial
+    assert not config_of("[destinations.default]\nurl = 'log:'").is_trial, "printing is what was asked for"
+
+
+def test_what_the_file_takes_from_the_environment_may_stand_in_dotenv() -> None:
+    Path(".env").write_text("CRM_URL=https://crm.example/in\n")
+    Path("mailonce.toml").write_text('[destinations.crm]\nurl = "env:CRM_URL"')
+    assert urls(load_config(load_settings())) == {"crm": "https://crm.example/in"}
 
 
 def test_what_a_destination_does_not_say_has_a_default() -> None:

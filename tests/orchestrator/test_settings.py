@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from deduplication.subject_group import GroupMode
-from orchestrator.settings import Settings, SettingsError, load_settings
+from orchestrator.settings import Settings, SettingsError, load_settings, log_where_settings_come_from, misspelt
 
 SECRET = "s3cr3t-that-must-not-be-shown"
 
@@ -34,6 +34,54 @@ def test_without_an_environment_everything_has_a_default() -> None:
     assert (settings.host, settings.port) == ("127.0.0.1", 8000)
     assert settings.max_body_mb == 25
     assert settings.config_path is None
+
+
+def test_a_dotenv_beside_the_start_is_read_and_said_and_the_environment_goes_before_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    Path(".env").write_text("PORT=9000\nTIMEZONE=Europe/Paris\nFOR_SOMEBODY_ELSE=1\nREDIS_ULR=x\n")
+    monkeypatch.setenv("PORT", "9001")
+    settings = load_settings()
+    assert (settings.port, settings.timezone) == (9001, "Europe/Paris")
+    with caplog.at_level("INFO"):
+        log_where_settings_come_from()
+    said = [record.message for record in caplog.records]
+    assert said[0] == f"settings also come from {Path('.env').resolve()}"
+    assert said[1] == "WARNING: REDIS_ULR is not a setting; did you mean REDIS_URL?"
+
+
+def test_a_wrong_value_in_dotenv_is_told_as_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path(".env").write_text("PORT=none\n")
+    assert complaint(monkeypatch) == "PORT takes 1 to 65535; 'none' is not that"
+    Path(".env").write_bytes(b"PORT=\xff\n")
+    assert ".env takes settings that can be read, in UTF-8" in complaint(monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("WEBHOOK_ULR", "WEBHOOK_URL"),
+        ("REDIS_ULR", "REDIS_URL"),
+        ("redis_ulr", "REDIS_URL"),
+        ("DATADIR", "DATA_DIR"),
+        ("INGRES_TOKEN", "INGRESS_TOKEN"),
+        ("MAILONCE_WEBHOOK_URL", "WEBHOOK_URL"),
+    ],
+)
+def test_a_slip_of_the_pen_is_recognised(name: str, meant: str) -> None:
+    assert misspelt([name]) == {name: meant}
+
+
+def test_an_ordinary_environment_makes_no_noise() -> None:
+    others = """
+        HOME HOSTNAME PATH PWD OLDPWD SHELL SHLVL TERM TZ USER LANG LC_ALL LOGNAME MAIL EDITOR PAGER DISPLAY COLORTERM
+        XDG_DATA_DIRS XDG_DATA_HOME XDG_RUNTIME_DIR XDG_STATE_HOME DATABASE_URL GITHUB_TOKEN CI DEBUG http_proxy
+        PYTHONPATH PYTHONUNBUFFERED VIRTUAL_ENV SSH_AUTH_SOCK JOURNAL_STREAM INVOCATION_ID STATE_DIRECTORY GHOST
+        KUBERNETES_PORT KUBERNETES_SERVICE_HOST REDIS_PORT REDIS_SERVICE_HOST MAILONCE_PORT MAILONCE_SERVICE_PORT
+        WEBHOOK_SECRET_CRM CRM_SECRET MAILGUN_SIGNING_KEY POSTS PORTS HOSTS
+    """
+    ours = [name.upper() for name in Settings.model_fields]
+    assert misspelt([*others.split(), *ours]) == {}
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,8 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No setting and no mailonce.toml of whoever runs the tests gets in."""
     for name in Settings.model_fields:
         monkeypatch.delenv(name.upper(), raising=False)
+    for name in ("HOME", "XDG_STATE_HOME"):  # where commands look for a service
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
 
 

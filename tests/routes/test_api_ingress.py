@@ -329,8 +329,28 @@ def test_while_the_store_is_gone_the_provider_is_asked_to_keep_the_email(start_a
     app = start_app(webhook_url=sink.url, redis_url=away, on_store_failure="closed")
     answer = app.post(email())
     assert (answer.status_code, answer.get_json()["status"]) == (503, "retry_later")
+    assert answer.get_json()["error"] == "the store is away; send it again"
     assert answer.headers["Retry-After"]
     assert sink.received == []
+
+
+def test_a_date_that_cannot_be_read_is_said_to_be_so(app: App) -> None:
+    answer = app.post(email(date="yesterday")).get_json()
+    assert answer["status"] == "processed", "an absent date is no reason to lose an email"
+    (warning,) = answer["warnings"]
+    assert warning.startswith("date cannot be read and counts as absent")
+    for readable in ("", "2026-11-16T09:00:00Z"):
+        assert "warnings" not in app.post(email(date=readable, subject=f"dated {readable}")).get_json()
+
+
+def test_what_is_rejected_is_known_in_the_log_by_the_number_its_sender_was_told(
+    app: App, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer = app.post(email(sender="nobody"))
+    assert answer.status_code == 400
+    number = answer.headers["X-Request-Id"]
+    assert f"provider gmail: request {number} rejected for good: sender takes" in caplog.text
+    assert app.post(email()).headers["X-Request-Id"] != number
 
 
 # What is recognised

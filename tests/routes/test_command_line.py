@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import signal
+import stat
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -106,6 +108,128 @@ def test_check_says_what_an_email_would_meet_and_records_nothing(run: Run, tmp_p
     assert not (tmp_path / "data").exists()
 
 
+def test_check_asks_the_store_what_would_become_of_the_email_now(
+    run: Run, start_app: StartApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "one.json").write_text(json.dumps(email()))
+
+    def judged() -> str:
+        shown = run("check", "--json", str(tmp_path / "one.json"))
+        assert shown.exit_code == 0
+        return shown.output
+
+    assert "would be new: no service has run" in judged()
+    with Sink(Reply(500), Reply(500)) as sink:
+        monkeypatch.setenv("WEBHOOK_URL", sink.url)
+        app = start_app(webhook_url=sink.url)
+        for _ in range(2):
+            assert judged().endswith("has no name taken\nwould be new, and delivered\n"), "asking takes no name"
+        assert app.status_of(email()) == "retry_later"
+        assert judged().endswith("would be new, and delivered\n"), "it was given back"
+        email_id = app.post(email()).get_json()["email_id"]
+        shown = judged()
+        assert f"  email_id:2026-11-16:{email_id}: done, by {email_id} since 20" in shown
+        assert f"would be already_processed: email_id:2026-11-16:{email_id} is done, by {email_id}" in shown
+        (tmp_path / "one.json").write_text(json.dumps(email(body="Something else", date="2026-11-17T09:00:00Z")))
+        assert "would be skipped_subject_group: subject_group:" in judged()
+        lock = app.service.parts.locks.acquire_lock(email_id, "default")
+        assert lock
+        app.reset({"scope": "email_id", "value": email_id})
+        (tmp_path / "one.json").write_text(json.dumps(email()))
+        app.service.parts.locks.acquire_lock(email_id, "default")
+        assert "would be already_processing: lock:default:" in judged()
+
+
+@pytest.mark.parametrize(
+    "words", [("stats",), ("locks",), ("replay",), ("reset", "all", "--yes"), ("sample", "gmail")], ids=lambda w: w[0]
+)
+def test_where_no_service_has_run_nothing_is_made_and_it_is_said_where_was_looked(
+    run: Run, tmp_path: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for data_dir in (tmp_path / "data", None):
+        if data_dir is None:
+            monkeypatch.delenv("DATA_DIR")
+        refused = run(*words)
+        assert refused.exit_code == 1
+        assert f"no service has run with its data in {tmp_path / 'data'}" in refused.output
+    assert "/var/lib/mailonce" in refused.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_from_another_folder_a_command_finds_the_service_its_files_and_its_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, service, elsewhere = (tmp_path / name for name in ("home", "service", "elsewhere"))
+    for folder in (home, service, elsewhere):
+        folder.mkdir()
+    with Sink() as sink:
+        (service / ".env").write_text(f"CRM_URL={sink.url}\n")
+        (service / "mailonce.toml").write_text("[destinations.crm]\nurl = 'env:CRM_URL'\n")
+        given = {"HOME": str(home), "DATA_DIR": str(service / "data"), "INGRESS_TOKEN": ""}
+        server = Server(service / "data", **given)
+        server.folder = service
+        with server:
+            token = (service / "data/ingress_token").read_text().strip()
+            sent = server.post(email(), token=token).json()
+            assert sent["status"] == "processed"
+            monkeypatch.chdir(elsewhere)
+            monkeypatch.setenv("HOME", str(home))
+            shown = CliRunner().invoke(main, ["stats"])
+            assert json.loads(shown.stdout)["destinations"]["crm"]["deliveries"]["delivered"] == 1
+            assert f"on the service in {service / 'data'}, started in {service}" in shown.output
+            monkeypatch.chdir(elsewhere)
+            assert "5 names forgotten" in CliRunner().invoke(main, ["reset", "email_id", sent["email_id"]]).output
+            assert server.post(email(), token=token).json()["status"] == "processed"
+            monkeypatch.chdir(elsewhere)
+            assert token in CliRunner().invoke(main, ["sample", "gmail"]).output
+        assert list(elsewhere.iterdir()) == []
+
+
+def test_a_command_beside_a_service_on_redis_refuses_to_work_on_another_store(
+    run: Run, start_app: StartApp, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = start_app(redis_url=redis_server.url)
+    email_id = app.post(email()).get_json()["email_id"]
+    for url in ("", "redis://127.0.0.1:1/0"):
+        monkeypatch.setenv("REDIS_URL", url)
+        refused = run("reset", "email_id", email_id)
+        assert refused.exit_code == 1
+        assert f"was started with: 127.0.0.1:{redis_server.port}/0" in refused.output
+    monkeypatch.setenv("REDIS_URL", redis_server.url)
+    assert "5 names forgotten" in run("reset", "email_id", email_id).output
+
+
+def test_what_a_service_was_told_of_its_destination_a_command_need_not_be_told(
+    run: Run, start_app: StartApp, sink: Sink
+) -> None:
+    """WEBHOOK_URL=... make run in one terminal, mailonce in another."""
+    email_id = start_app(webhook_url=sink.url).post(email()).get_json()["email_id"]
+    assert "5 names forgotten" in run("reset", "email_id", email_id).output
+    email_id = start_app().post(email()).get_json()["email_id"]
+    assert "5 names forgotten" in run("reset", "email_id", email_id).output, "of the trial"
+
+
+def test_reset_and_replay_leave_their_lines_in_the_audit_log_of_the_service(
+    run: Run, start_app: StartApp, tmp_path: Path
+) -> None:
+    with Sink(Reply(410)) as sink:
+        answer = start_app(webhook_url=sink.url).post(email()).get_json()
+        delivery_id = answer["deliveries"]["default"]["id"]
+        run("replay", delivery_id)
+        run("reset", "email_id", answer["email_id"])
+    audit = tmp_path / "data/audit.log"
+    replayed, reset = audit.read_text().splitlines()
+    assert f"mailonce, by {getpass.getuser()}: AUDIT replay delivery={delivery_id}" in replayed
+    assert "AUDIT reset scope=email_id" in reset
+    assert stat.S_IMODE(audit.stat().st_mode) == 0o600
+
+
+def test_what_an_operator_does_over_http_stands_in_the_same_audit_log(tmp_path: Path) -> None:
+    with Server(tmp_path, LOG_LEVEL="ERROR") as server:
+        server.reset(scope="month", value="2026-11")
+    assert "service: AUDIT reset scope=month" in (tmp_path / "audit.log").read_text()
+
+
 def test_reset_releases_an_email(run: Run, start_app: StartApp, sink: Sink) -> None:
     app = start_app(webhook_url=sink.url)
     email_id = app.post(email(subject="Lot 456")).get_json()["email_id"]
@@ -122,14 +246,15 @@ def test_replay_sends_dead_letters_again(run: Run, start_app: StartApp, eventual
     with Sink(Reply(410), Reply(410)) as sink:
         app = start_app(webhook_url=sink.url)
         ids = [app.post(email(subject=subject)).get_json()["deliveries"]["default"]["id"] for subject in "ab"]
-        assert "replayed: 2" in run("replay", "--dry-run").output
+        assert run("replay", "--dry-run").output.splitlines()[-1] == "would replay: 2"
+        assert run("replay", ids[0], "--dry-run").exit_code == 0
         assert "nothing to replay" in run("replay", "--destination", "other").output
         assert len(sink.received) == 2
         assert "replayed: 1" in run("replay", ids[0]).output
         eventually(lambda: len(sink.accepted) == 1)
         assert "replayed: 1" in run("replay").output
         eventually(lambda: len(sink.accepted) == 2)
-        eventually(lambda: "already_delivered: 1" in run("replay", ids[0]).output)
+        eventually(lambda: "already delivered: 1" in run("replay", ids[0]).output)
         assert run("replay", "msg_unknown").exit_code == 1
         assert run("replay", "--since", "soon").exit_code == 2
 

@@ -102,6 +102,7 @@ def test_a_lock_held_elsewhere_makes_the_email_wait_and_log_and_admin_say_who_ho
     assert lock is not None
     answer = app.post(email())
     assert (answer.status_code, answer.get_json()["status"]) == (503, "already_processing")
+    assert "another request is at it" in answer.get_json()["error"]
     assert f"its lock is held by {lock.server_id}" in caplog.text
     (shown,) = app.http.get("/api/admin/locks", headers=bearer(ADMIN_TOKEN)).get_json()["locks"]
     assert (shown["id"], shown["server_id"], shown["platform"]) == (lock.id, lock.server_id, "default")

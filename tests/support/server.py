@@ -32,10 +32,11 @@ def email(**fields: Any) -> dict[str, Any]:
 
 
 class Server:
-    """``app``: another application than ours, by the shipped gunicorn.conf.py."""
+    """``app``: another application than ours, by the shipped gunicorn.conf.py. ``folder``: where it is started."""
 
     def __init__(self, data_dir: Path, app: str | None = None, **settings: str) -> None:
         self._app = app
+        self.folder = ROOT
         self.data_dir = data_dir
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
@@ -65,7 +66,7 @@ class Server:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 self._command(),
-                cwd=ROOT,
+                cwd=self.folder,
                 env=self._env,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -110,11 +111,11 @@ class Server:
         assert self.process is not None
         return [child.pid for child in psutil.Process(self.process.pid).children()]
 
-    def post(self, payload: dict[str, Any], timeout_s: float = 60) -> requests.Response:
+    def post(self, payload: dict[str, Any], timeout_s: float = 60, token: str = INGRESS_TOKEN) -> requests.Response:
         return requests.post(
             f"{self.url}/api/ingress/gmail",
             json=payload,
-            headers={"Authorization": f"Bearer {INGRESS_TOKEN}"},
+            headers={"Authorization": f"Bearer {token}"},
             timeout=timeout_s,
         )
 

@@ -147,6 +147,7 @@ class TestJson(ProviderContract):
         [
             ("fields = { subject = 'a', colour = 'b' }", "providers.desk.fields takes .*; not colour"),
             ("fields = { subject = 5 }", "providers.desk.fields.subject is wrong"),
+            ("fields = { subject = 'a' }", "providers.desk.fields takes where the sender stands"),
             ("username = 'u'", "providers.desk needs username and password together"),
             ("password = 'u'", "providers.desk needs username and password together"),
             ("username = 'u'\npassword = ' '", "providers.desk takes no empty token or password"),

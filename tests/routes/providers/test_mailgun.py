@@ -216,6 +216,10 @@ class TestMailgun(ProviderContract):
         door = open_door(self.settings)
         self.is_unauthorized(door, door.post(form(fields)))
 
+    def test_a_misspelt_setting_is_told_before_the_one_that_is_missing_for_it(self, open_door: OpenDoor) -> None:
+        with pytest.raises(SettingsError, match=r"singing_key is not one of .*; did you mean signing_key\?"):
+            open_door("[providers.mailgun]\nsinging_key = 'x'")
+
     @pytest.mark.parametrize("key", ["signing_key = ''", "signing_key = []", "signing_key = ['a', '']"])
     def test_an_empty_key_opens_nothing(self, open_door: OpenDoor, key: str) -> None:
         with pytest.raises(SettingsError, match=self.complaint):

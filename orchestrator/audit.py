@@ -1,0 +1,26 @@
+"""Who forgot or sent again what: lines in audit.log of DATA_DIR, whatever LOG_LEVEL says, and in the log as well."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+audit = logging.getLogger("mailonce.audit")
+
+FILE = "audit.log"
+
+
+def keep_audit(data_dir: Path, by: str) -> logging.Handler:
+    """For the whole process. The handler is for those who want to end it earlier."""
+    handler: logging.Handler
+    try:
+        os.close(os.open(data_dir / FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
+        handler = logging.FileHandler(data_dir / FILE, encoding="utf-8")
+    except OSError as error:
+        audit.error("%s cannot be written (%s): what operators do stands in the log only", data_dir / FILE, error)
+        handler = logging.NullHandler()
+    handler.setFormatter(logging.Formatter(f"%(asctime)s {by}: %(message)s"))
+    audit.addHandler(handler)
+    audit.setLevel(logging.INFO)
+    return handler

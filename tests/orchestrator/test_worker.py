@@ -1,0 +1,36 @@
+"""mailonce worker, as far as it is not seen from outside (tests/routes/test_command_line.py)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+SUPERVISOR = """
+import sys
+from orchestrator import worker
+from orchestrator.settings import SettingsError, load_settings
+
+worker.LOOK_EVERY_S = 0.05
+try:
+    worker.Supervisor(load_settings(queue_url="redis://127.0.0.1:1/0", redis_url="redis://127.0.0.1:1/0")).run()
+except SettingsError as error:
+    sys.exit(str(error))
+"""
+
+
+def test_a_process_that_cannot_start_ends_the_worker_and_is_not_started_for_ever(tmp_path: Path) -> None:
+    """DATA_DIR is lost between the check and the start of the processes."""
+    (tmp_path / "data").write_text("in the way")
+    ended = subprocess.run(
+        [sys.executable, "-c", SUPERVISOR],
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ended.returncode == 1
+    assert ended.stderr.count("this process cannot start") == 1
+    assert "the worker cannot start; the lines above say why" in ended.stderr

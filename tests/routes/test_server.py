@@ -1,0 +1,181 @@
+"""Starting it: a wrong setting stops the start in one line, before anything listens."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.redis_server import RedisServer, free_port
+from tests.support.server import MAILONCE, ROOT, Server, email
+from tests.support.sink import Sink
+
+CANNOT_BOOT = """
+import os
+from deduplication.errors import StoreUnavailable
+from orchestrator.settings import SettingsError
+from orchestrator import parts
+master, build_store = os.getpid(), parts.build_store
+
+def fails_in_workers(settings):
+    if os.getpid() != master:
+        raise {error}
+    return build_store(settings)
+
+parts.build_store = fails_in_workers
+{run}
+"""
+SERVE = "from routes.command_line import main; main(['serve'])"
+GUNICORN = f"""
+import sys
+sys.argv = ["gunicorn", "-c", {str(ROOT / "deploy/gunicorn.conf.py")!r}, "wsgi:app"]
+from gunicorn.app.wsgiapp import run
+run()
+"""
+
+
+def start(folder: Path, *command: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    """A start that ends by itself."""
+    return subprocess.run(
+        command or [MAILONCE, "serve"],
+        cwd=folder,
+        env={"PATH": os.environ["PATH"], "PORT": str(free_port()), **settings},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def refusal(folder: Path, *command: str, **settings: str) -> str:
+    """The one line with which the start ends."""
+    ended = start(folder, *command, **settings)
+    assert ended.returncode != 0
+    (line,) = (ended.stdout + ended.stderr).splitlines()
+    return line
+
+
+@pytest.fixture
+def without_the_extra(tmp_path: Path) -> str:
+    """A PYTHONPATH on which dramatiq is not installed."""
+    (tmp_path / "path").mkdir()
+    (tmp_path / "path/dramatiq.py").write_text("raise ModuleNotFoundError(\"No module named 'dramatiq'\")")
+    return str(tmp_path / "path")
+
+
+@pytest.mark.parametrize("command", ["serve", "worker"])
+def test_a_queue_without_its_extra_stops_the_start(tmp_path: Path, without_the_extra: str, command: str) -> None:
+    line = refusal(tmp_path, MAILONCE, command, QUEUE_URL="redis://127.0.0.1:1/0", PYTHONPATH=without_the_extra)
+    assert "QUEUE_URL takes the extra queue (No module named 'dramatiq')" in line
+
+
+@pytest.mark.parametrize("command", ["serve", "worker"])
+@pytest.mark.parametrize("setting", ["REDIS_URL", "QUEUE_URL"])
+def test_a_wrong_password_stops_the_start(
+    tmp_path: Path, redis_server: RedisServer, command: str, setting: str
+) -> None:
+    given = {"QUEUE_URL": redis_server.url, setting: redis_server.url.replace("://", "://nobody:secret@")}
+    line = refusal(tmp_path, MAILONCE, command, **given)
+    assert f"{setting} takes a " in line
+    assert "lets us in" in line
+    assert "secret" not in line
+
+
+def test_a_port_in_use_stops_the_start_and_is_named(tmp_path: Path) -> None:
+    with Server(tmp_path / "first") as server:
+        line = refusal(tmp_path, PORT=str(server.port))
+    assert f"PORT takes a free port; 127.0.0.1:{server.port} is in use" in line
+    assert not (tmp_path / "data").exists(), "nothing was begun"
+
+
+def test_a_host_that_is_not_of_this_machine_stops_the_start(tmp_path: Path) -> None:
+    assert "HOST takes an address of this machine; 'nowhere.invalid'" in refusal(tmp_path, HOST="nowhere.invalid")
+
+
+def test_a_cluster_out_of_reach_stops_the_start_in_one_line(tmp_path: Path) -> None:
+    line = refusal(tmp_path, REDIS_URL=f"redis+cluster://127.0.0.1:{free_port()}")
+    assert "Redis Cluster cannot be connected" in line
+
+
+@pytest.mark.parametrize("scheme", ["redis", "amqp"])
+def test_a_queue_out_of_reach_is_said_loudly_and_on_health_and_the_service_works(tmp_path: Path, scheme: str) -> None:
+    queue = f"{scheme}://127.0.0.1:1/"
+    with Sink() as sink, Server(tmp_path, QUEUE_URL=queue, WEBHOOK_URL=sink.url) as server:
+        log = server.log.read_text()
+        assert log.index("WARNING: QUEUE_URL: the queue is away") < log.index("Mailonce listens")
+        assert "Traceback" not in log
+        health = server.health()
+        assert (health["status"], health["checks"]["queue"]["status"]) == ("degraded", "down")
+        assert server.post(email()).json()["status"] == "processed"
+
+
+@pytest.mark.parametrize("error", ["SettingsError('REDIS_URL')", "StoreUnavailable('sqlite')", "OSError('disk')"])
+@pytest.mark.parametrize("run", [SERVE, GUNICORN], ids=["mailonce serve", "gunicorn"])
+def test_a_worker_that_cannot_boot_ends_the_server_and_is_not_started_for_ever(
+    tmp_path: Path, run: str, error: str
+) -> None:
+    ended = start(tmp_path, sys.executable, "-c", CANNOT_BOOT.format(error=error, run=run))
+    assert ended.returncode != 0
+    assert ended.stderr.count("Booting worker") <= 2, "each of the two was tried once"
+
+
+def test_a_setting_that_is_misspelt_is_warned_about(tmp_path: Path) -> None:
+    with Server(tmp_path, WEBHOOK_ULR="http://127.0.0.1:9/", MAILONCE_QUEUE_URL="redis://x") as server:
+        log = server.log.read_text()
+    assert "WARNING: WEBHOOK_ULR is not a setting; did you mean WEBHOOK_URL?" in log
+    assert "WARNING: MAILONCE_QUEUE_URL is not a setting; did you mean QUEUE_URL?" in log
+    assert log.index("did you mean") < log.index("Mailonce listens")
+
+
+@pytest.mark.parametrize("store", ["sqlite", "redis"])
+def test_what_was_only_printed_is_delivered_once_there_is_a_destination(
+    tmp_path: Path, store: str, request: pytest.FixtureRequest
+) -> None:
+    """The first hour: try it, and then say where webhooks go."""
+    redis: RedisServer | None = request.getfixturevalue("redis_server") if store == "redis" else None
+    settings = {"REDIS_URL": redis.url} if redis else {}
+    with Server(tmp_path, **settings) as server:
+        assert [server.post(email()).json()["status"] for _ in range(2)] == ["processed", "already_processed"]
+    assert not redis or all(key.startswith("trial:") for key in redis.client.scan_iter())
+    with Sink() as sink, Server(tmp_path, WEBHOOK_URL=sink.url, **settings) as server:
+        assert [server.post(email()).json()["status"] for _ in range(2)] == ["processed", "already_processed"]
+        assert len(sink.accepted) == 1
+
+
+def test_the_printed_curl_line_is_a_new_email_at_every_start(tmp_path: Path) -> None:
+    for _ in range(2):
+        with Server(tmp_path) as server:
+            log = server.log.read_text()
+    subjects = re.findall(r'"subject": "(.*?)"', log)
+    dates = re.findall(r'"date": "(.*?)"', log)
+    assert len(set(subjects)) == len(set(dates)) == 2
+
+
+def test_new_tokens_are_shown_to_a_terminal_and_only_named_elsewhere(tmp_path: Path) -> None:
+    """systemd and Docker keep what is printed, for whoever may read their logs."""
+    with Server(tmp_path / "unseen", INGRESS_TOKEN="", ADMIN_TOKEN="") as server:
+        log = server.log.read_text()
+    for name in ("ingress_token", "admin_token"):
+        kept = tmp_path / "unseen" / name
+        assert log.count(f"{name}: made, and kept in {kept}\n") == 1
+        assert kept.read_text().strip() not in log
+    shown = _on_a_terminal(tmp_path)
+    assert f"ingress_token: {(tmp_path / 'data/ingress_token').read_text().strip()} " in shown
+
+
+def _on_a_terminal(folder: Path) -> str:
+    ours, theirs = pty.openpty()
+    show = (
+        "from orchestrator import settings, tokens, parts; given = settings.load_settings(); "
+        "parts.make_data_dir(given); tokens.show_new(tokens.ensure_tokens(given))"
+    )
+    env = {"PATH": os.environ["PATH"]}
+    subprocess.run([sys.executable, "-c", show], cwd=folder, env=env, stdout=theirs, check=True, timeout=60)
+    shown = os.read(ours, 10_000).decode()
+    os.close(ours)
+    os.close(theirs)
+    return shown
