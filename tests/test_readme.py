@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
-import subprocess
 import textwrap
 import threading
 import time
@@ -26,7 +24,9 @@ from orchestrator.delivery.webhook import DeliveryFailed, Webhook
 from orchestrator.settings import Settings, load_settings
 from routes.providers.base import Surroundings
 from routes.providers.registry import TYPES, open_providers
-from tests.support.server import ROOT, Server
+from tests.support.curl import read_curl
+from tests.support.server import Server
+from tests.support.surroundings import ROOT
 
 README = (ROOT / "README.md").read_text()
 
@@ -44,10 +44,9 @@ def commands(word: str) -> list[str]:
 def test_the_curl_lines_can_be_pasted(tmp_path: Path) -> None:
     with Server(tmp_path / "data", INGRESS_TOKEN="", ADMIN_TOKEN="") as server:
         answers: list[dict[str, Any]] = []
-        for line in commands("curl"):
+        for line in "\n\n".join(commands("curl")).split("\n\n"):
             pasted = line.replace("http://127.0.0.1:8000", server.url)
-            shown = subprocess.run(["bash", "-c", pasted], cwd=tmp_path, capture_output=True, text=True, check=True)
-            answers += [json.loads(answer) for answer in shown.stdout.splitlines()]
+            answers.append(read_curl(pasted, tmp_path).send().json())
     first, dead, replays, messages, reset = answers
     assert [each["status"] for each in messages["results"]] == ["processed", "already_processed"]
     assert (first["status"], first["subject_group"]) == ("processed", "lot_456")

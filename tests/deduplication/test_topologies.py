@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import ssl
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -21,7 +21,10 @@ from deduplication.stores.failover import FailoverStore, Mode
 from deduplication.stores.redis import RedisStore
 from deduplication.stores.spelling import Speller
 from deduplication.stores.sqlite import SqliteStore
-from tests.support.redis_server import RedisServer, free_port
+from tests.support.redis_server import RedisServer
+from tests.support.tls import tls_in_front_of
+
+pytestmark = pytest.mark.real_redis
 
 Start = Callable[..., RedisServer]
 
@@ -137,22 +140,14 @@ def test_a_sentinel_failover_loses_nothing(start: Start, tmp_path: Path) -> None
 
 def test_tls_with_a_certificate_that_is_checked(start: Start, tmp_path: Path) -> None:
     authority = trustme.CA()
-    certificate = authority.issue_cert("127.0.0.1", "localhost")
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
-    certificate.private_key_pem.write_to_path(str(tmp_path / "key.pem"))
-    certificate.cert_chain_pems[0].write_to_path(str(tmp_path / "cert.pem"))
-    tls_port = free_port()
-    try:
-        start(
-            *("--tls-port", str(tls_port), "--tls-auth-clients", "no"),
-            *("--tls-cert-file", str(tmp_path / "cert.pem"), "--tls-key-file", str(tmp_path / "key.pem")),
-            *("--tls-ca-cert-file", str(tmp_path / "ca.pem")),
-        )
-    except redis.exceptions.ConnectionError:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip("this redis-server was built without TLS")
-    try_everything(f"rediss://localhost:{tls_port}/0?ssl_ca_certs={tmp_path / 'ca.pem'}", tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1", "localhost").configure_cert(context)
+    with tls_in_front_of(start().port, context) as port:
+        url = f"rediss://localhost:{port}/0"
+        try_everything(f"{url}?ssl_ca_certs={tmp_path / 'ca.pem'}", tmp_path)
+        with pytest.raises(redis.exceptions.ConnectionError, match="CERTIFICATE_VERIFY_FAILED"):
+            connect(url).ping()
 
 
 def test_an_acl_user_with_its_own_prefix(start: Start, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from tests.support.proxy import Fault
-from tests.support.redis_server import free_port
+from tests.support.redis_server import free_port, redis_server_version
 
 if TYPE_CHECKING:
     from tests.faults.world import World
@@ -92,7 +92,7 @@ def restart_slowly(world: World) -> None:
     keys = world.redis.client.dbsize()
     world.redis.kill()
     delay_us = int(world.scale(1.5) * 1_000_000 / max(1, keys))
-    answers = ("--loading-process-events-interval-bytes", "1024") if world.redis.version >= (7,) else ()
+    answers = ("--loading-process-events-interval-bytes", "1024") if redis_server_version() >= (7,) else ()
     world.redis.launch("--key-load-delay", str(delay_us), *answers)
     world.redis.wait_until_up()
 

@@ -8,6 +8,8 @@ from tests.faults import queue_run
 from tests.faults.scenarios import SCENARIOS, Scenario
 from tests.faults.world import run
 
+pytestmark = pytest.mark.real_redis
+
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_nothing_is_lost_and_nothing_comes_twice(scenario: Scenario) -> None:

@@ -735,11 +735,13 @@ def guard_a_little(url: str, prefix: str) -> None:
         assert other.wait_s("limited") == 0
 
 
+@pytest.mark.real_redis
 def test_the_guard_works_on_a_cluster(cluster: list[RedisServer]) -> None:
     hosts = ",".join(f"127.0.0.1:{node.port}" for node in cluster)
     guard_a_little(f"redis+cluster://{hosts}", "{mailonce}:")
 
 
+@pytest.mark.real_redis
 def test_a_cluster_that_dies_is_an_outage_like_any_other(cluster: list[RedisServer]) -> None:
     hosts = ",".join(f"127.0.0.1:{node.port}" for node in cluster)
     with closing(RedisCounters(f"redis+cluster://{hosts}", 0.25, "{mailonce}:")) as shared:
@@ -751,6 +753,7 @@ def test_a_cluster_that_dies_is_an_outage_like_any_other(cluster: list[RedisServ
         assert guard.wait_s("limited") > 0
 
 
+@pytest.mark.real_redis
 def test_the_guard_works_through_sentinel(start: topologies.Start, tmp_path: Path) -> None:
     master = start()
     conf = tmp_path / "sentinel.conf"

@@ -12,7 +12,7 @@ from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
 from orchestrator.intake import Sources
-from orchestrator.settings import Settings, load_settings
+from orchestrator.settings import load_settings
 from orchestrator.wiring import Service, build
 from routes.app import create_app
 from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN
@@ -44,14 +44,6 @@ StartApp = Callable[..., App]
 
 def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
-
-
-@pytest.fixture(autouse=True)
-def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No setting and no mailonce.toml of whoever runs the tests gets in."""
-    for name in Settings.model_fields:
-        monkeypatch.delenv(name.upper(), raising=False)
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture

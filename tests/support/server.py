@@ -14,8 +14,8 @@ import psutil
 import requests
 
 from tests.support.redis_server import free_port
+from tests.support.surroundings import ROOT, clean_environment
 
-ROOT = Path(__file__).parents[2]
 MAILONCE = str(Path(sys.executable).with_name("mailonce"))
 INGRESS_TOKEN = "ingress-token-for-tests"
 ADMIN_TOKEN = "admin-token-for-tests-only"
@@ -40,13 +40,8 @@ class Server:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = data_dir / "server.log"
-        self._env = {
-            "PATH": os.environ["PATH"],
-            "DATA_DIR": str(data_dir),
-            "PORT": str(self.port),
-            "INGRESS_TOKEN": INGRESS_TOKEN,
-            "ADMIN_TOKEN": ADMIN_TOKEN,
-        } | settings
+        own = {"PORT": str(self.port), "INGRESS_TOKEN": INGRESS_TOKEN, "ADMIN_TOKEN": ADMIN_TOKEN}
+        self._env = clean_environment(DATA_DIR=str(data_dir)) | own | settings
         data_dir.mkdir(parents=True, exist_ok=True)
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -65,7 +60,7 @@ class Server:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 self._command(),
-                cwd=ROOT,
+                cwd=self.data_dir,
                 env=self._env,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -74,7 +69,7 @@ class Server:
     def _command(self) -> list[str]:
         if self._app is None:
             return [MAILONCE, "serve"]
-        return [sys.executable, "-m", "gunicorn", "-c", "deploy/gunicorn.conf.py", self._app]
+        return [sys.executable, "-m", "gunicorn", "-c", str(ROOT / "deploy/gunicorn.conf.py"), self._app]
 
     def wait_until_up(self) -> None:
         deadline = time.monotonic() + 30
