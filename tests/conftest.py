@@ -95,7 +95,7 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
 def eventually() -> Callable[[Callable[[], bool]], None]:
     """Waits until something in the background has happened."""
 
-    def wait(has_happened: Callable[[], bool], within_s: float = 30) -> None:
+    def wait(has_happened: Callable[[], bool], within_s: float = 90) -> None:
         deadline = time.monotonic() + within_s
         while not has_happened():
             assert time.monotonic() < deadline, "it did not happen"

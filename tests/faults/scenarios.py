@@ -183,6 +183,7 @@ def wait_for(condition: Callable[[], bool], within_s: float = 30) -> None:
 
 CUT_OFF = "two servers cut off from each other, ON_STORE_FAILURE=open"
 WINDOW = "sent, but gone before the commit: same webhook-id"
+IMPATIENT = {"REDIS_TIMEOUT_MS": "250"}  # the fault is that it does not answer in time
 ONE_BY_ONE = {"WEB_THREADS": "1", "LEASE_SECONDS": str(LEASE_S)}
 
 SCENARIOS = [
@@ -190,8 +191,8 @@ SCENARIOS = [
     Scenario("kill -9 Redis, AOF on", kill_redis),
     Scenario("kill -9 Redis, AOF off", kill_redis, redis_options=()),
     Scenario("SIGSTOP Redis 0.1 s", stop_redis_for(0.1), sticky=False),
-    Scenario("SIGSTOP Redis 1 s", stop_redis_for(1)),
-    Scenario("SIGSTOP Redis 10 s", lambda world: stop_redis_for(10 if world.is_long else 3)(world)),
+    Scenario("SIGSTOP Redis 1 s", stop_redis_for(1), settings=IMPATIENT),
+    Scenario("SIGSTOP Redis 10 s", lambda world: stop_redis_for(10 if world.is_long else 3)(world), settings=IMPATIENT),
     Scenario("cut before send", break_connections(Fault.CUT_BEFORE_SEND)),
     Scenario("cut after send (reply lost)", break_connections(Fault.CUT_AFTER_SEND)),
     Scenario("cut mid-reply", break_connections(Fault.CUT_MID_REPLY)),

@@ -15,7 +15,7 @@ from orchestrator.intake import Sources
 from orchestrator.settings import load_settings
 from orchestrator.wiring import Service, build
 from routes.app import create_app
-from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN
+from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, PATIENT_MS
 from tests.support.sink import Sink
 
 
@@ -52,8 +52,8 @@ def start_app(tmp_path: Path) -> Iterator[StartApp]:
     built: list[Service] = []
 
     def start(sources: Sources | None = None, **settings: Any) -> App:
-        given = {"data_dir": tmp_path / "data", "ingress_token": INGRESS_TOKEN, "admin_token": ADMIN_TOKEN} | settings
-        service = build(load_settings(**given), sources)
+        own = {"data_dir": tmp_path / "data", "ingress_token": INGRESS_TOKEN, "admin_token": ADMIN_TOKEN}
+        service = build(load_settings(**own | {"redis_timeout_ms": PATIENT_MS} | settings), sources)
         built.append(service)
         return App(service, create_app(service).test_client())
 

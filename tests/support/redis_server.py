@@ -96,7 +96,7 @@ class RedisServer:
                 stderr=subprocess.STDOUT,
             )
 
-    def wait_until_up(self, within_s: float = 20) -> None:
+    def wait_until_up(self, within_s: float = 60) -> None:
         deadline = time.monotonic() + within_s
         while True:
             try:
