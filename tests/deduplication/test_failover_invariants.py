@@ -8,7 +8,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import fakeredis
-import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
@@ -189,7 +188,6 @@ class Failover(RuleBasedStateMachine):
                 assert isinstance(redis.claim(asking), Duplicate | InFlight)
 
 
-@pytest.mark.timeout(240)
 def test_one_machine_stays_right_whatever_redis_does() -> None:
     run_state_machine_as_test(
         Failover,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.faults.world import World
 
 AOF = ("--appendonly", "yes")
-LEASE_S = 2
+LEASE_S = 4
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ def restart_everything(world: World) -> None:
     second.start()
 
 
-def wait_for(condition: Callable[[], bool], within_s: float = 30) -> None:
+def wait_for(condition: Callable[[], bool], within_s: float = 120) -> None:
     deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"

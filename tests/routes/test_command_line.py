@@ -243,7 +243,6 @@ def test_a_worker_finishes_what_it_delivers_and_reloads_its_file(
         assert len(first.accepted) == 1, "what was under way was finished, and not sent again"
 
 
-@pytest.mark.timeout(240)
 def test_the_deliveries_of_a_killed_worker_come_back(
     tmp_path: Path, redis_server: RedisServer, eventually: Eventually
 ) -> None:

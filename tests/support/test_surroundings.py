@@ -51,7 +51,6 @@ def checkout(tmp_path: Path) -> Path:
     return copy
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.real_redis
 def test_neither_files_beside_the_tests_nor_variables_change_what_they_see(checkout: Path) -> None:
     ran = subprocess.run(
