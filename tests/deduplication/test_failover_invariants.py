@@ -41,7 +41,7 @@ class Failover(RuleBasedStateMachine):
         self.unheard: dict[Name, int] = {}  # settled while Redis was away: until when it may take the name for held
         self.flushes = 0
         self.reserved_at_flush: dict[tuple[Name, str], int] = {}
-        self.delivered_late: set[Name] = set()  # by an owner who had been replaced, which Redis had forgotten
+        self.delivered_late: set[Name] = set()  # by an owner who had been replaced, which Redis may have forgotten
 
     @initialize()
     def start_two_workers(self) -> None:
@@ -91,6 +91,11 @@ class Failover(RuleBasedStateMachine):
         for name in claim.names:
             self.reserved_at_flush[name, claim.fingerprint_for(name)] = self.flushes
 
+    def may_be_forgotten(self, claim: Claim, name: Name) -> bool:
+        """Redis was emptied since the name was last reserved, or it was given back and not everybody heard of it."""
+        last_flush = self.reserved_at_flush[name, claim.fingerprint_for(name)]
+        return last_flush < self.flushes or self.model.mark(claim, name).owner == "nobody"
+
     def note_unheard(self, worker: int, names: Iterable[Name]) -> None:
         if self.workers[worker].situation().mode is not Mode.REDIS:
             self.unheard |= dict.fromkeys(names, self.model.now + LEASE_MS)
@@ -122,7 +127,7 @@ class Failover(RuleBasedStateMachine):
         for name in claim.names:
             if name in mine:
                 self.model.settle(claim, name)
-            elif self.reserved_at_flush.get((name, claim.fingerprint_for(name)), 0) < self.flushes:
+            elif self.may_be_forgotten(claim, name):
                 self.delivered_late.add(name)
         self.note_unheard(worker, claim.names)
 
@@ -136,8 +141,10 @@ class Failover(RuleBasedStateMachine):
         self.won.remove(claim)
         self.note_unheard(worker, claim.names)
         for name in claim.names:
-            self.model.marks[name, claim.fingerprint_for(name)].owner = "nobody"
-            self.model.mark(claim, name).lease_until = 0
+            mark = self.model.mark(claim, name)
+            mark.owner, mark.lease_until = "nobody", 0
+            if not name.is_own and self.workers[worker].situation().mode is Mode.REDIS:
+                mark.pending_until = 0  # nothing is remembered of it: who delivered late may still settle it
 
     @rule(worker=WORKERS)
     def tick(self, worker: int) -> None:

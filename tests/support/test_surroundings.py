@@ -21,7 +21,6 @@ HOSTILE_VARIABLES = {
     "PORT": "no port",
     "DATA_DIR": "/dev/null",
     "http_proxy": "http://127.0.0.1:9",
-    "SEED": "1",
 }
 # In this process, through the command line, through a server, a worker, and the demo.
 SAMPLE = (
