@@ -103,7 +103,7 @@ class Failover(RuleBasedStateMachine):
     @rule(worker=WORKERS, data=st.data())
     def repeat_a_claim(self, worker: int, data: st.DataObject) -> None:
         """A reply that was lost: the same owner must never read "duplicate" or "in flight" for what it holds."""
-        held = [c for c in self.won if all(self.model.owns(c, n) and not self.is_over(c, n) for n in c.names)]
+        held = [c for c in self.won if all(self.is_held(c, name) for name in c.names)]
         if held:
             claim = data.draw(st.sampled_from(held))
             try:
@@ -114,8 +114,10 @@ class Failover(RuleBasedStateMachine):
             if isinstance(verdict, Claimed):
                 self.reserve(claim)
 
-    def is_over(self, claim: Claim, name: Name) -> bool:
-        return self.model.mark(claim, name).lease_until <= self.model.now
+    def is_held(self, claim: Claim, name: Name) -> bool:
+        """And nobody whose lease was over has delivered it all the same, under a fingerprint that may be this one."""
+        is_leased = self.model.mark(claim, name).lease_until > self.model.now
+        return self.model.owns(claim, name) and is_leased and not self.model.is_done(claim, name)
 
     @rule(worker=WORKERS, data=st.data())
     def commit(self, worker: int, data: st.DataObject) -> None:
