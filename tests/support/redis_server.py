@@ -19,7 +19,8 @@ import redis
 use_the_wheel = False  # also where there is a redis-server on PATH
 
 PORTS = range(10_000, 20_000)
-BLOCK = 200
+BLOCK = 100
+_held: list[socket.socket] = []  # for as long as the process lives
 
 
 def redis_server_binary() -> str:
@@ -54,9 +55,6 @@ def _own_ports() -> Iterator[int]:
         _held.append(held)
         return cycle(range(first + 1, first + BLOCK))
     raise AssertionError("other test runs hold every block of ports")
-
-
-_held: list[socket.socket] = []  # for as long as the process lives
 
 
 def free_port() -> int:
