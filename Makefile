@@ -1,22 +1,35 @@
 # Every target sets up what it needs; nothing has to be done before.
 PYTHON ?= python3
 BIN := .venv/bin
+RUNS := .venv/.runs
 READY := .venv/.ready
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+
+VERSION = $(shell $(PYTHON) -c 'import sys; print("fine" if sys.version_info >= (3, 11) else sys.version.split()[0])')
+NEEDS = Mailonce needs Python 3.11 or newer; $(PYTHON) is $(or $(VERSION),not there). Name another: make PYTHON=python3.12
 
 .PHONY: setup run test lint demo bench faults clean
 
 setup: $(READY)
 
-$(READY): pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	@touch $(READY)
+# What running needs, the queue's client included: QUEUE_URL is one setting away.
+$(RUNS): pyproject.toml constraints.txt
+	$(if $(filter fine,$(VERSION)),,$(error $(NEEDS)))
+	@echo "Installing what Mailonce needs into .venv. This takes a minute, and only the first time."
+	@$(PYTHON) -m venv .venv
+	@$(INSTALL) -e '.[queue]'
+	@touch $@
 
-run: $(READY)
-	$(BIN)/mailonce serve
+$(READY): $(RUNS)
+	@echo "Installing the tools for tests and lint into .venv. This takes a minute, and only the first time."
+	@$(INSTALL) -e '.[dev]'
+	@touch $@
+
+run: $(RUNS)
+	@$(BIN)/mailonce serve
 
 test: $(READY)
-	$(BIN)/python -m pytest -n 4 --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest -n 4 --dist worksteal $(if $(SEED),--hypothesis-seed=$(SEED)) $(ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -1,13 +1,71 @@
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
+from tests.support import redis_server as real_redis
 from tests.support.redis_server import RedisServer
 from tests.support.stores import STORES, Bench, open_bench
+from tests.support.surroundings import forget_environment
+
+NEED_REDIS = {"redis", "failover"}
+
+# Without a profile of ours, CI=true would make every run try the same examples. How long an example takes on a busy
+# machine says nothing about it, and examples kept in the checkout would make a run depend on the one before.
+hypothesis.settings.register_profile(
+    "mailonce",
+    derandomize=False,
+    database=None,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("mailonce")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--redis", choices=("any", "wheel"), default="any", help="any: redis-server on PATH, else the wheel's"
+    )
+
+
+@pytest.hookimpl(tryfirst=True)  # before Hypothesis looks at its seed
+def pytest_configure(config: pytest.Config) -> None:
+    forget_environment()
+    if config.option.hypothesis_seed is None:
+        config.option.hypothesis_seed = secrets.randbits(32)  # xdist hands it on to its workers
+    real_redis.use_the_wheel = config.option.redis == "wheel"
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter and not hasattr(session.config, "workerinput"):
+        version = ".".join(map(str, real_redis.redis_server_version()))
+        reporter.write_line(f"Redis {version}: {real_redis.redis_server_binary()}")
+        seed = session.config.option.hypothesis_seed
+        reporter.write_line(f"seed {seed}; make test SEED={seed} tries the same examples")
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m looks at the marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Who asks for ``redis_server``, always or as its parameter says, needs a real Redis."""
+    for item in items:
+        assert isinstance(item, pytest.Function)
+        parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+        if "redis_server" in item.fixturenames or any(each in NEED_REDIS for each in parameters if type(each) is str):
+            item.add_marker("real_redis")
+
+
+@pytest.fixture(autouse=True)
+def folder_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No mailonce.toml, .env or data/ of the checkout gets in."""
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture(scope="session")
@@ -18,8 +76,9 @@ def redis_process() -> Iterator[RedisServer]:
 
 
 @pytest.fixture
-def redis_server(redis_process: RedisServer) -> RedisServer:
+def redis_server(redis_process: RedisServer, request: pytest.FixtureRequest) -> RedisServer:
     """A real Redis, emptied."""
+    assert request.node.get_closest_marker("real_redis"), "mark it real_redis"
     redis_process.client.flushall()
     return redis_process
 
@@ -27,8 +86,7 @@ def redis_server(redis_process: RedisServer) -> RedisServer:
 @pytest.fixture(params=STORES)
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
     """Every store in turn."""
-    needs_redis = request.param in ("redis", "failover")
-    server: RedisServer | None = request.getfixturevalue("redis_server") if needs_redis else None
+    server: RedisServer | None = request.getfixturevalue("redis_server") if request.param in NEED_REDIS else None
     with open_bench(request.param, tmp_path, server) as bench:
         yield bench
 
@@ -37,7 +95,7 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
 def eventually() -> Callable[[Callable[[], bool]], None]:
     """Waits until something in the background has happened."""
 
-    def wait(has_happened: Callable[[], bool], within_s: float = 30) -> None:
+    def wait(has_happened: Callable[[], bool], within_s: float = 90) -> None:
         deadline = time.monotonic() + within_s
         while not has_happened():
             assert time.monotonic() < deadline, "it did not happen"

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import secrets
-import subprocess
 import sys
 import tempfile
 import threading
@@ -28,6 +26,7 @@ from routes.app import create_app
 from routes.providers.base import Surroundings
 from routes.providers.registry import AnyProvider, open_providers
 from routes.providers.samples import curl_line, sample
+from tests.support.curl import read_curl
 from tests.support.sink import Reply, Sink
 
 TOKEN = secrets.token_urlsafe(16)
@@ -49,7 +48,7 @@ COLUMNS = ("what was sent", "HTTP", "status", "why", "webhooks so far")
 class Step:
     """One email, the circumstances it meets, and what must become of it.
 
-    With ``provider`` it is that provider's signed sample, sent by the curl line that ``mailonce sample`` prints.
+    With ``provider`` it is that provider's signed sample, sent as the curl line of ``mailonce sample`` would send it.
     """
 
     what: str
@@ -175,10 +174,8 @@ class Stage:
 
     def _sample(self, step: Step) -> tuple[int, dict[str, Any]]:
         line = curl_line(sample(self.providers[step.provider], step.now), self.address)
-        pasted = f"{line} --noproxy '*' -w '\\n%{{http_code}}'"
-        shown = subprocess.run(["sh", "-c", pasted], capture_output=True, text=True, timeout=30, check=True)
-        *answer, http_status = shown.stdout.splitlines()
-        return int(http_status), json.loads("".join(answer))
+        answer = read_curl(line).send()
+        return answer.status_code, answer.json()
 
 
 @contextlib.contextmanager

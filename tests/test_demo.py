@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import demo
-from tests.support.server import ROOT
+from tests.support.surroundings import clean_environment
 
 HOSTILE_SETTINGS = {
     "PORT": "no port",
@@ -35,7 +34,7 @@ def surroundings(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def shown(surroundings: Path) -> subprocess.CompletedProcess[str]:
     """The demo, run where settings and a configuration lie around that are not its own."""
-    own = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "TMPDIR": str(surroundings / "tmp")}
+    own = clean_environment(TMPDIR=str(surroundings / "tmp"))
     return subprocess.run(
         [sys.executable, "-m", "tests.demo"],
         cwd=surroundings,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -23,8 +22,10 @@ from orchestrator.delivery.webhook import DeliveryFailed, Webhook
 from orchestrator.settings import Settings, load_settings
 from routes.providers.base import Surroundings
 from routes.providers.registry import TYPES, open_providers
+from tests.support.curl import read_curl
 from tests.support.redis_server import RedisServer, free_port
-from tests.support.server import ROOT, Server
+from tests.support.server import Server
+from tests.support.surroundings import ROOT
 
 README = (ROOT / "README.md").read_text()
 
@@ -42,10 +43,9 @@ def commands(word: str) -> list[str]:
 def test_the_curl_lines_can_be_pasted(tmp_path: Path) -> None:
     with Server(tmp_path / "data", INGRESS_TOKEN="", ADMIN_TOKEN="") as server:
         answers: list[dict[str, Any]] = []
-        for line in commands("curl"):
+        for line in "\n\n".join(commands("curl")).split("\n\n"):
             pasted = line.replace("http://127.0.0.1:8000", server.url)
-            shown = subprocess.run(["bash", "-c", pasted], cwd=tmp_path, capture_output=True, text=True, check=True)
-            answers += [json.loads(answer) for answer in shown.stdout.splitlines()]
+            answers.append(read_curl(pasted, tmp_path).send().json())
     first, dead, replays, messages, reset = answers
     assert [each["status"] for each in messages["results"]] == ["processed", "already_processed"]
     assert (first["status"], first["subject_group"]) == ("processed", "lot_456")

@@ -96,9 +96,10 @@ class _Unresolved(Exception):
 @dataclass(frozen=True)
 class _Deadline:
     at_s: float
+    monotonic: Callable[[], float]
 
     def left_s(self) -> float:
-        left_s = self.at_s - time.monotonic()
+        left_s = self.at_s - self.monotonic()
         if left_s <= 0:
             raise TimeoutError
         return left_s
@@ -151,6 +152,7 @@ class LinkResolver:
     lookup: Lookup = system_lookup
     is_allowed_address: Callable[[str], bool] = is_public_address
     tls: ssl.SSLContext = field(default_factory=strict_tls)
+    monotonic: Callable[[], float] = time.monotonic
 
     def resolve(self, url: str) -> str:
         """The final URL; the URL itself if its host is not on the list, on any error, or after too many redirects.
@@ -158,7 +160,7 @@ class LinkResolver:
         A redirect to a host that is not on the list is final: that host is not asked.
         """
         try:
-            return self._follow(url, _Deadline(time.monotonic() + self.timeout_s))
+            return self._follow(url, _Deadline(self.monotonic() + self.timeout_s, self.monotonic))
         except _Unresolved as reason:
             log.warning("a link at %s is left unresolved: %s", _host_shown(url), reason)
         except TimeoutError:

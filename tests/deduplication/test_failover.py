@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -20,9 +20,13 @@ from deduplication.stores.redis import RedisRestoring, RedisStore, translated_er
 from deduplication.stores.sqlite import SqliteStore
 from tests.support.proxy import Fault, Proxy
 from tests.support.redis_server import RedisServer
-from tests.support.stores import FakeClock
+from tests.support.stores import FakeClock, age
 
 GROUP = Name(Kind.SUBJECT_GROUP, "2026-11", "lot_1", WEEK_MS)
+HOLD_MS = 600_000
+
+pytestmark = pytest.mark.real_redis
+
 StartServer = Callable[..., FailoverStore]
 
 
@@ -48,9 +52,11 @@ def start_server(proxy: Proxy, tmp_path: Path) -> Iterator[StartServer]:
     """Starts servers behind the proxy; each has a folder of its own unless told otherwise."""
     started: list[FailoverStore] = []
 
-    def start(local: LocalStore | None = None, on_failure: OnFailure = OnFailure.OPEN) -> FailoverStore:
+    def start(
+        local: LocalStore | None = None, on_failure: OnFailure = OnFailure.OPEN, timeout_s: float = 10
+    ) -> FailoverStore:
         local = local or SqliteStore(tmp_path / f"local-{len(started)}.db")
-        server = FailoverStore(RedisStore(connect(proxy.url)), local, on_failure, hold_ms=300)
+        server = FailoverStore(RedisStore(connect(proxy.url, timeout_s)), local, on_failure, hold_ms=HOLD_MS)
         started.append(server)
         return server
 
@@ -64,11 +70,24 @@ def server(start_server: StartServer) -> FailoverStore:
     return start_server()
 
 
+@pytest.fixture
+def redis_of_its_own() -> Iterator[RedisServer]:
+    """One that may be killed; what it saved it reads at its next start."""
+    server = RedisServer().start()
+    yield server
+    server.stop()
+
+
 def come_back(proxy: Proxy, *servers: FailoverStore) -> None:
     proxy.set(Fault.NONE)
     for server in servers:
         server.probe()
         assert server.situation().mode is Mode.REDIS
+
+
+def end_the_hold(redis_server: RedisServer) -> None:
+    """As if HOLD_MS had passed since a server last told the emptied Redis something."""
+    redis_server.client.hincrby("memory", "opens_ms", -HOLD_MS)
 
 
 def test_a_lost_reply_is_never_a_duplicate(server: FailoverStore, redis_server: RedisServer, proxy: Proxy) -> None:
@@ -82,7 +101,7 @@ def test_a_lost_reply_is_never_a_duplicate(server: FailoverStore, redis_server: 
 
 def test_the_client_itself_never_sends_a_command_twice(redis_server: RedisServer, proxy: Proxy) -> None:
     """A client that did would read its own SET NX as somebody else's."""
-    client = connect(proxy.url)
+    client = connect(proxy.url, timeout_s=10)
     client.ping()
     redis_server.client.config_resetstat()
     proxy.set(Fault.CUT_AFTER_SEND, once=True)
@@ -92,7 +111,10 @@ def test_the_client_itself_never_sends_a_command_twice(redis_server: RedisServer
     client.close()
 
 
-def test_the_first_request_waits_for_the_timeout_and_the_next_not_at_all(server: FailoverStore, proxy: Proxy) -> None:
+def test_the_first_request_waits_for_the_timeout_and_the_next_not_at_all(
+    start_server: StartServer, proxy: Proxy
+) -> None:
+    server = start_server(timeout_s=1)
     proxy.set(Fault.HANG)
     assert isinstance(server.claim(claim(1)), Claimed)
     assert server.situation().mode is Mode.LOCAL
@@ -154,10 +176,15 @@ def test_what_was_decided_alone_is_merged_before_redis_decides_again(
     assert client.get("post:m2") == "0"
 
 
-def test_what_expired_while_redis_was_away_waits_no_longer(server: FailoverStore, proxy: Proxy) -> None:
+def test_what_expired_while_redis_was_away_waits_no_longer(
+    start_server: StartServer, proxy: Proxy, tmp_path: Path
+) -> None:
+    clock = FakeClock()
+    server = start_server(SqliteStore(tmp_path / "local.db", clock))
     proxy.set(Fault.REFUSE)
-    settle(server, 1, Name(Kind.LOCK, "crm", "e1", kept_ms=1))
-    time.sleep(0.005)
+    settle(server, 1, Name(Kind.CONTENT, "crm", "hash", kept_ms=1000))
+    assert server.situation().waiting == 3
+    clock.advance(1000)
     assert server.situation().waiting == 2
     come_back(proxy, server)
     assert server.situation().waiting == 0
@@ -247,7 +274,9 @@ def test_an_emptied_redis_is_told_what_the_servers_know(start_server: StartServe
     with pytest.raises(RedisRestoring):
         second.claim(claim(1, "duplicate that meets the other server"))
     first.tick()
-    time.sleep(0.35)  # the memory stays closed for hold_ms after the last server told it something
+    with pytest.raises(RedisRestoring):
+        second.claim(claim(4, "while others may still tell it something"))
+    end_the_hold(redis_server)
     assert isinstance(second.claim(claim(1, "again")), Duplicate)
     assert isinstance(first.claim(claim(2, "again")), Duplicate)
     assert isinstance(second.claim(claim(3, "again")), InFlight)
@@ -268,9 +297,32 @@ def test_a_redis_gone_back_to_an_older_state_is_noticed(server: FailoverStore, r
     redis_server.client.set("fence", str(fence))
     with pytest.raises(RedisRestoring):
         server.claim(claim(2, "duplicate"))
-    time.sleep(0.35)
+    end_the_hold(redis_server)
     assert isinstance(server.claim(claim(2, "duplicate")), Duplicate)
     assert server.numbers.memory_losses == 1
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="Settlements take no fencing number: a Redis that lost only a commit passes for the same memory, and is "
+    "believed over this server, which knows that the email was delivered.",
+)
+def test_a_redis_that_lost_only_a_commit_does_not_have_the_email_sent_again(
+    redis_of_its_own: RedisServer, tmp_path: Path
+) -> None:
+    """A snapshot between claim and commit, a crash, a restart; as a replica that lags behind is promoted."""
+    redis = redis_of_its_own
+    server = FailoverStore(RedisStore(connect(redis.url, timeout_s=10)), SqliteStore(tmp_path / "local.db"))
+    mine = claim(1, "a")
+    assert isinstance(server.claim(mine), Claimed)
+    redis.client.save()
+    assert server.commit(mine)
+    redis.kill()
+    redis.start()
+    assert redis.client.get("post:m1") == "pending", "it has gone back to the snapshot"
+    age(redis.client, mine.lease_ms)
+    with closing(server):
+        assert isinstance(server.claim(claim(1, "the provider's retry")), Duplicate)
 
 
 def test_a_reset_reaches_what_other_servers_know_locally(start_server: StartServer, proxy: Proxy) -> None:
@@ -285,11 +337,14 @@ def test_a_reset_reaches_what_other_servers_know_locally(start_server: StartServ
     assert isinstance(second.claim(claim(2, "not reset")), Duplicate)
 
 
-def test_what_was_delivered_again_after_a_reset_is_kept_locally(start_server: StartServer, proxy: Proxy) -> None:
-    first, second = start_server(), start_server()
+def test_what_was_delivered_again_after_a_reset_is_kept_locally(
+    start_server: StartServer, proxy: Proxy, tmp_path: Path
+) -> None:
+    clock = FakeClock()
+    first, second = start_server(), start_server(SqliteStore(tmp_path / "second.db", clock))
     settle(second, 1)
     first.forget(claim(1).names)
-    time.sleep(0.002)  # a local record of this very millisecond could object
+    clock.advance(1)  # a local record of this very millisecond could object
     again = claim(1, "again")
     second.claim(again)
     second.commit(again)

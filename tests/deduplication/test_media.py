@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -302,8 +300,7 @@ def test_the_links_of_a_body_are_found_with_their_entities_decoded() -> None:
 
 
 @pytest.mark.parametrize("filler", ["/", "logo", "%20", "a/", "/.", "-"])
-def test_a_megabyte_of_link_is_judged_in_a_moment(filler: str) -> None:
+def test_a_megabyte_of_link_does_not_hold_anybody_up(filler: str) -> None:
+    """Were it more than linear in its length, this would not end before the test is given up."""
     link = f"https://www.dropbox.com/{filler * (1_000_000 // len(filler))}x"
-    started = time.process_time()
     delivery_links([link], MediaMode.ALL)
-    assert time.process_time() - started < 2

@@ -422,7 +422,7 @@ def test_the_name_of_an_attachment_is_read_in_every_notation(headers: list[str |
         ("text/calendar", "attachment"),
     ],
 )
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(60)
 def test_a_content_type_is_read_however_malformed(content_type: str, read_as: str) -> None:
     read = with_headers(f"Content-Type: {content_type}")
     assert (read.body, len(read.attachments)) == (("Bonjour", 0) if read_as == "text" else ("", 1))

@@ -187,7 +187,7 @@ def test_what_came_before_the_cut_is_there() -> None:
     "charset", ["idna", "punycode", "undefined", "raw_unicode_escape", "hex", "zip", "utf-7", "hz"]
 )
 @pytest.mark.parametrize("content", [b"\\d \\ud800 xn--a +2AA- ~{", b"\xff\xfe\x00\xd8", b"a-b" * 20_000])
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(60)
 def test_no_codec_that_python_knows_breaks_the_reading(charset: str, content: bytes) -> None:
     assert_it_is_read(f"Content-Type: text/plain; charset={charset}\n\n".encode() + content)
 

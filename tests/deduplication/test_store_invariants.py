@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
@@ -184,7 +183,6 @@ def essence(record: Record) -> tuple[object, ...]:
     return (record.state, record.owner, record.item, record.retries_left, record.gate, record.by, record.siblings)
 
 
-@pytest.mark.timeout(240)
 def test_the_invariants_hold_under_any_sequence(redis_server: RedisServer) -> None:
     Invariants.redis_server = redis_server
     run_state_machine_as_test(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import stat
 import subprocess
@@ -15,7 +14,9 @@ import pytest
 from orchestrator.service_note import OF_THE_UNIT
 from orchestrator.settings import DELIVERY_BUDGET_S, Settings, load_settings
 from orchestrator.worker import GRACE_S
-from tests.support.server import ROOT, Server
+from tests.support.curl import read_curl
+from tests.support.server import Server
+from tests.support.surroundings import ROOT, clean_environment
 
 DEPLOY = ROOT / "deploy"
 SETTING_LINE = re.compile(r"^#([A-Z_]+)=(.*)$", re.MULTILINE)
@@ -23,9 +24,8 @@ SETTING_LINE = re.compile(r"^#([A-Z_]+)=(.*)$", re.MULTILINE)
 
 def gunicorn(option: str, data_dir: Path, **settings: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "gunicorn", option, "-c", "deploy/gunicorn.conf.py", "wsgi:app"],
-        cwd=ROOT,
-        env={"PATH": os.environ["PATH"], "DATA_DIR": str(data_dir), **settings},
+        [sys.executable, "-m", "gunicorn", option, "-c", str(DEPLOY / "gunicorn.conf.py"), "wsgi:app"],
+        env=clean_environment(DATA_DIR=str(data_dir), **settings),
         capture_output=True,
         text=True,
         timeout=60,
@@ -115,8 +115,6 @@ def test_env_example_lists_every_setting_once_with_a_comment() -> None:
 
 
 def test_env_example_uncommented_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in Settings.model_fields:
-        monkeypatch.delenv(name.upper(), raising=False)
     defaults = load_settings()
     for name, value in example_settings().items():
         monkeypatch.setenv(name, value)
@@ -216,7 +214,7 @@ def test_the_healthcheck_of_the_image_tells_a_ready_server_from_none(tmp_path: P
 
 
 def _healthcheck(arguments: list[str], port: int) -> int:
-    environment = {"PORT": str(port), "http_proxy": "http://127.0.0.1:9"}  # a proxy must not come between
+    environment = clean_environment(PORT=str(port), http_proxy="http://127.0.0.1:9")  # a proxy must not come between
     return subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, timeout=30).returncode
 
 
@@ -234,15 +232,6 @@ def test_tokens_are_made_at_the_first_start_only(tmp_path: Path) -> None:
 def test_the_printed_curl_line_can_be_pasted(tmp_path: Path) -> None:
     with Server(tmp_path, INGRESS_TOKEN="", ADMIN_TOKEN="") as server:
         (curl,) = re.findall(r"^ *(curl .*?})'$", server.log.read_text(), re.MULTILINE | re.DOTALL)
-        answers = [_pasted(f"{curl}'") for _ in range(2)]
+        answers = [read_curl(f"{curl}'").send().json() for _ in range(2)]
         assert [answer["status"] for answer in answers] == ["processed", "already_processed"]
         assert "would be sent" in server.log.read_text(), "the first email shows something"
-
-
-def _pasted(command: str) -> dict[str, object]:
-    run = subprocess.run(
-        ["bash", "-c", command], env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, timeout=30
-    )
-    assert run.returncode == 0, run.stderr
-    answer: dict[str, object] = json.loads(run.stdout)
-    return answer

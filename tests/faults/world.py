@@ -122,7 +122,7 @@ def _server(scenario: Scenario, data_dir: Path, redis_url: str, webhook_url: str
     return Server(data_dir, app="tests.support.crashing_wsgi:app", **settings, **crash)
 
 
-def _wait_until_well(servers: list[Server], within_s: float = 60) -> float:
+def _wait_until_well(servers: list[Server], within_s: float = 180) -> float:
     """Until every server said so ten times in a row, as each of its workers answers for itself."""
     deadline = time.monotonic() + within_s
     well_since, in_a_row = time.monotonic(), 0

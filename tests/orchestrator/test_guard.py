@@ -582,10 +582,12 @@ Open = Callable[..., Outage]
 def outage() -> Iterator[Open]:
     with ExitStack() as stack:
 
-        def open_outage(server: RedisServer, url: str, limits: Mapping[str, Limits] = LIMITS) -> Outage:
+        def open_outage(
+            server: RedisServer, url: str, limits: Mapping[str, Limits] = LIMITS, timeout_s: float = 10
+        ) -> Outage:
             clock = FakeClock()
             clock.now_s = time.time()  # about Redis' own time
-            shared = [stack.enter_context(closing(RedisCounters(each, 0.25, ""))) for each in (url, server.url)]
+            shared = [stack.enter_context(closing(RedisCounters(each, timeout_s, ""))) for each in (url, server.url)]
             own = [stack.enter_context(closing(process_counters(clock))) for _ in range(2)]
             guard, witness = (Guard(*pair, limits, clock) for pair in zip(shared, own, strict=True))
             return Outage(guard, witness, own[0], clock, server)
@@ -652,7 +654,9 @@ def test_a_rate_used_up_in_an_outage_is_still_used_up_in_the_next(redis_server: 
 
 def test_a_hung_redis_is_asked_once_and_then_left_alone_for_a_second(redis_server: RedisServer, outage: Open) -> None:
     with Proxy(redis_server.port) as proxy:
-        there = outage(redis_server, proxy.url, {"crm": Limits(parse_rate("100/hour"), breaker_failures=0)})
+        there = outage(
+            redis_server, proxy.url, {"crm": Limits(parse_rate("100/hour"), breaker_failures=0)}, timeout_s=1
+        )
         assert there.guard.wait_s("crm") == 0
         proxy.set(Fault.HANG)
         assert there.guard.wait_s("crm") == 0
@@ -735,14 +739,16 @@ def guard_a_little(url: str, prefix: str) -> None:
         assert other.wait_s("limited") == 0
 
 
+@pytest.mark.real_redis
 def test_the_guard_works_on_a_cluster(cluster: list[RedisServer]) -> None:
     hosts = ",".join(f"127.0.0.1:{node.port}" for node in cluster)
     guard_a_little(f"redis+cluster://{hosts}", "{mailonce}:")
 
 
+@pytest.mark.real_redis
 def test_a_cluster_that_dies_is_an_outage_like_any_other(cluster: list[RedisServer]) -> None:
     hosts = ",".join(f"127.0.0.1:{node.port}" for node in cluster)
-    with closing(RedisCounters(f"redis+cluster://{hosts}", 0.25, "{mailonce}:")) as shared:
+    with closing(RedisCounters(f"redis+cluster://{hosts}", 5, "{mailonce}:")) as shared:
         guard = Guard(shared, process_counters(), LIMITS)
         assert guard.wait_s("limited") == 0
         for node in cluster:
@@ -751,6 +757,7 @@ def test_a_cluster_that_dies_is_an_outage_like_any_other(cluster: list[RedisServ
         assert guard.wait_s("limited") > 0
 
 
+@pytest.mark.real_redis
 def test_the_guard_works_through_sentinel(start: topologies.Start, tmp_path: Path) -> None:
     master = start()
     conf = tmp_path / "sentinel.conf"

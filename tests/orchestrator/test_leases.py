@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -10,6 +10,7 @@ from deduplication.claims import Claim, Claimed, Duplicate, InFlight, Kind, Name
 from deduplication.errors import StoreUnavailable
 from deduplication.stores.memory import MemoryStore, Shelf
 from orchestrator.leases import LeaseKeeper
+from tests.support.stores import FakeClock
 
 NAME = Name(Kind.EMAIL_ID, "2026-11-16", "e1")
 
@@ -28,8 +29,13 @@ class FlakyStore(MemoryStore):
 
 
 @pytest.fixture
-def store() -> FlakyStore:
-    return FlakyStore(shelf=Shelf())
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def store(clock: FakeClock) -> FlakyStore:
+    return FlakyStore(clock, Shelf())
 
 
 @pytest.fixture
@@ -53,14 +59,17 @@ def test_commits_that_failed_are_made_as_soon_as_they_can_be(store: FlakyStore, 
     assert isinstance(store.claim(claim("b")), Duplicate)
 
 
-def test_a_lease_is_renewed_while_the_delivery_goes_on_and_not_after(store: FlakyStore, keeper: LeaseKeeper) -> None:
+def test_a_lease_is_renewed_while_the_delivery_goes_on_and_not_after(
+    store: FlakyStore, clock: FakeClock, keeper: LeaseKeeper, eventually: Callable[[Callable[[], bool]], None]
+) -> None:
     mine = claim("slow", lease_ms=300)
     store.claim(mine)
     with keeper.holding(mine):
-        for _ in range(6):
-            keeper._stop.wait(0.1)
-            assert isinstance(store.claim(claim("b")), InFlight)
-    keeper._stop.wait(0.5)
+        for _ in range(3):
+            clock.advance(200)
+            eventually(lambda: next(store.read([NAME])).lease_until_ms == clock.ms + 300)
+        assert isinstance(store.claim(claim("b")), InFlight)
+    clock.advance(300)
     assert isinstance(store.claim(claim("b")), Claimed)
 
 

@@ -44,6 +44,7 @@ def test_a_folder_that_cannot_be_written_stops_the_start_without_redis(tmp_path:
         build(load_settings(data_dir=tmp_path / "file" / "data", **TOKENS))
 
 
+@pytest.mark.real_redis
 def test_a_redis_that_does_not_let_us_in_stops_the_start_without_showing_the_password(tmp_path: Path) -> None:
     server = RedisServer("--requirepass", "right").start()
     try:

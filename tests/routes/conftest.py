@@ -12,10 +12,10 @@ from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
 from orchestrator.intake import Sources
-from orchestrator.settings import Settings, load_settings
+from orchestrator.settings import load_settings
 from orchestrator.wiring import Service, build
 from routes.app import create_app
-from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN
+from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, PATIENT_MS
 from tests.support.sink import Sink
 
 
@@ -46,24 +46,14 @@ def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-@pytest.fixture(autouse=True)
-def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No setting and no mailonce.toml of whoever runs the tests gets in."""
-    for name in Settings.model_fields:
-        monkeypatch.delenv(name.upper(), raising=False)
-    for name in ("HOME", "XDG_STATE_HOME"):  # where commands look for a service
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.chdir(tmp_path)
-
-
 @pytest.fixture
 def start_app(tmp_path: Path) -> Iterator[StartApp]:
     """Builds services on one DATA_DIR; all are closed in the end."""
     built: list[Service] = []
 
     def start(sources: Sources | None = None, **settings: Any) -> App:
-        given = {"data_dir": tmp_path / "data", "ingress_token": INGRESS_TOKEN, "admin_token": ADMIN_TOKEN} | settings
-        service = build(load_settings(**given), sources)
+        own = {"data_dir": tmp_path / "data", "ingress_token": INGRESS_TOKEN, "admin_token": ADMIN_TOKEN}
+        service = build(load_settings(**own | {"redis_timeout_ms": PATIENT_MS} | settings), sources)
         built.append(service)
         return App(service, create_app(service).test_client())
 

@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import stat
-import time
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from email.message import EmailMessage
@@ -288,7 +288,7 @@ def test_a_wrong_setting_is_told_in_one_line(
 
 
 def destinations(path: Path, **urls: str) -> Path:
-    sections = [f"[destinations.{name}]\nurl = '{url}'\n" for name, url in urls.items()]
+    sections = [f"[destinations.{name}]\nurl = '{url}'\nread_timeout_s = 100\n" for name, url in urls.items()]
     path.write_text(
         "".join(sections) + f"[[routes]]\nname = 'all'\ndestinations = {list(urls)}\nsubject_groups = 'off'\n"
     )
@@ -347,18 +347,20 @@ def _send_until_taken(servers: list[Server], number: int) -> None:
 def test_a_worker_finishes_what_it_delivers_and_reloads_its_file(
     tmp_path: Path, redis_server: RedisServer, eventually: Eventually
 ) -> None:
-    with Sink(Reply(delay_s=1.5)) as first, Sink() as second:
+    go_on = threading.Event()
+    with Sink(Reply(after=go_on)) as first, Sink() as second:
         path = destinations(tmp_path / "mailonce.toml", crm=first.url)
         settings = {"REDIS_URL": redis_server.url, "QUEUE_URL": redis_server.url, "MAILONCE_CONFIG": str(path)}
         with Server(tmp_path / "web", **settings) as server, WorkerProcess(tmp_path / "worker", **settings) as worker:
             assert server.post(email()).json()["status"] == "queued"
-            assert first.arrived.wait(20)
+            assert first.arrived.wait(60)
             path.write_text("[destinations.crm]\nurl = 'nowhere'\n")
             assert worker.process is not None
             os.kill(worker.process.pid, signal.SIGHUP)
             eventually(lambda: "the old mailonce.toml stays in force" in worker.log.read_text())
             destinations(path, crm=second.url)
             os.kill(worker.process.pid, signal.SIGHUP)
+            go_on.set()
             eventually(lambda: ": reloaded" in worker.log.read_text())
             server.post(email(subject="another"))
             eventually(lambda: len(second.accepted) == 1)
@@ -366,20 +368,19 @@ def test_a_worker_finishes_what_it_delivers_and_reloads_its_file(
         assert len(first.accepted) == 1, "what was under way was finished, and not sent again"
 
 
-def test_the_deliveries_of_a_killed_worker_are_back_within_30_s(
+def test_the_deliveries_of_a_killed_worker_come_back(
     tmp_path: Path, redis_server: RedisServer, eventually: Eventually
 ) -> None:
-    with Sink(Reply(delay_s=60)) as sink:
+    never = threading.Event()
+    with Sink(Reply(after=never)) as sink:
         path = destinations(tmp_path / "mailonce.toml", crm=sink.url)
-        path.write_text(path.read_text().replace("url =", "read_timeout_s = 100\nurl ="))
         settings = {"REDIS_URL": redis_server.url, "QUEUE_URL": redis_server.url, "MAILONCE_CONFIG": str(path)}
         with Server(tmp_path / "web", **settings) as server, WorkerProcess(tmp_path / "worker", **settings) as worker:
             server.post(email())
-            assert sink.arrived.wait(20)
-            killed_at = time.monotonic()
+            assert sink.arrived.wait(60)
             worker.kill_a_child()
-            while not sink.accepted and time.monotonic() - killed_at < 60:
-                time.sleep(0.1)
-            assert time.monotonic() - killed_at < 30
+            eventually(lambda: len(sink.accepted) == 1)
+            never.set()
             worker.stop()
-    assert len({each.webhook_id for each in sink.received}) <= 1
+        eventually(lambda: len(sink.received) == 2)
+        assert len({each.webhook_id for each in sink.received}) == 1

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.redis_server import RedisServer, free_port
-from tests.support.server import MAILONCE, ROOT, Server, email
+from tests.support.server import MAILONCE, Server, email
 from tests.support.sink import Sink
+from tests.support.surroundings import ROOT
 
 CANNOT_BOOT = """
 import os

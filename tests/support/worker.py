@@ -10,14 +10,16 @@ from pathlib import Path
 
 import psutil
 
-from tests.support.server import MAILONCE, ROOT
+from tests.support.server import MAILONCE, PATIENT_MS
+from tests.support.surroundings import clean_environment
 
 
 class WorkerProcess:
     def __init__(self, data_dir: Path, **settings: str) -> None:
         data_dir.mkdir(parents=True, exist_ok=True)
         self.log = data_dir / "worker.log"
-        self._env = {"PATH": os.environ["PATH"], "DATA_DIR": str(data_dir), "LOG_LEVEL": "INFO"} | settings
+        self._data_dir = data_dir
+        self._env = clean_environment(DATA_DIR=str(data_dir), REDIS_TIMEOUT_MS=PATIENT_MS) | settings
         self.process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> WorkerProcess:
@@ -29,7 +31,7 @@ class WorkerProcess:
     def start(self) -> WorkerProcess:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [MAILONCE, "worker"], cwd=ROOT, env=self._env, stdout=log, stderr=subprocess.STDOUT
+                [MAILONCE, "worker"], cwd=self._data_dir, env=self._env, stdout=log, stderr=subprocess.STDOUT
             )
         self.wait_for_children()
         return self
@@ -49,7 +51,7 @@ class WorkerProcess:
     def kill_a_child(self) -> None:
         os.kill(self.children()[0], signal.SIGKILL)
 
-    def wait_for_children(self, within_s: float = 30) -> None:
+    def wait_for_children(self, within_s: float = 90) -> None:
         deadline = time.monotonic() + within_s
         while not self.children():
             assert self.process is not None

@@ -474,9 +474,8 @@ def open_at(address: str) -> Ledger:
 
 
 @pytest.fixture(params=["sqlite", "redis", "failover"])
-def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    server: RedisServer = request.getfixturevalue("redis_server")
-    return f"{request.param}={tmp_path / 'deliveries.db'}={server.url}"
+def address(request: pytest.FixtureRequest, tmp_path: Path, redis_server: RedisServer) -> str:
+    return f"{request.param}={tmp_path / 'deliveries.db'}={redis_server.url}"
 
 
 def take_all(ledger: Ledger, barrier: Callable[[], object]) -> list[str]:
@@ -572,6 +571,7 @@ def command(server: RedisServer, *words: str | int) -> Any:
     return server.client.execute_command(*words)  # type: ignore[no-untyped-call]
 
 
+@pytest.mark.real_redis
 def test_it_works_on_a_cluster() -> None:
     server = RedisServer("--cluster-enabled", "yes").start()
     try:

@@ -143,6 +143,7 @@ def test_an_emptied_redis_gets_back_what_is_open_or_dead(world: World) -> None:
     assert ids(world.redis.due(10, HOLD_MS)) == ["d1"]
 
 
+@pytest.mark.real_redis
 def test_a_killed_redis_gets_back_what_is_open_or_dead(tmp_path: Path) -> None:
     redis_server = RedisServer("--appendonly", "no").start()
     try:

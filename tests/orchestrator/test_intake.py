@@ -1,0 +1,263 @@
+"""The way of an email through the pipeline: what the provider hears, what destinations get, what is marked when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.pipeline import DOWN, LEASE_MS, REFUSES, FakeDestination, Pipeline, Reaction, open_pipeline
+from tests.support.stores import Bench
+
+LOT = "Lot 456 - Documents"
+FILE = "<p>https://we.tl/t-abc</p>"
+Open = Callable[..., Pipeline]
+
+
+@pytest.fixture
+def start(bench: Bench, tmp_path: Path) -> Iterator[Open]:
+    """A server over each store in turn, with destinations by name and how each of them reacts."""
+    with ExitStack() as stack:
+
+        def enter(opened: AbstractContextManager[Pipeline]) -> Pipeline:
+            return stack.enter_context(opened)
+
+        def start(reactions: dict[str, list[Reaction]] | None = None, **options: Any) -> Pipeline:
+            told = {name: FakeDestination(list(each)) for name, each in (reactions or {"crm": []}).items()}
+            return enter(open_pipeline(bench, tmp_path, told, **options))
+
+        yield start
+
+
+# One destination
+
+
+@pytest.mark.parametrize(
+    ("reactions", "told", "asked", "taken"),
+    [
+        # what the destination does, what the provider is told each time it sends, webhooks asked for and taken
+        ([], ["processed", "already_processed", "already_processed"], 1, 1),
+        ([DOWN], ["processed", "already_processed"], 2, 1),  # one quick second try in the same request
+        ([DOWN] * 2, ["retry_later", "processed", "already_processed"], 3, 1),
+        ([DOWN] * 6, ["retry_later", "retry_later", "dead_lettered", "already_processed"], 6, 0),
+        ([REFUSES], ["dead_lettered", "already_processed"], 1, 0),
+        ([DOWN, REFUSES], ["dead_lettered", "already_processed"], 2, 0),
+    ],
+    ids=["takes it", "at the second try", "after a retry", "fails for ever", "refuses it", "refuses the second try"],
+)
+def test_what_the_destination_does_decides_what_the_provider_is_told(
+    start: Open, reactions: list[Reaction], told: list[str], asked: int, taken: int
+) -> None:
+    pipeline = start({"crm": reactions})
+    assert [pipeline.status_of() for _ in told] == told
+    crm = pipeline.destinations["crm"]
+    assert (len(crm.asked), len(crm.taken)) == (asked, taken)
+    assert len({webhook.webhook_id for webhook in crm.asked}) == 1, "a receiver must recognise the attempts"
+
+
+def test_nothing_counts_as_delivered_before_it_is(start: Open) -> None:
+    """The same email comes again in the middle of a delivery, which then fails."""
+    heard: list[str] = []
+
+    def fail_after_it_came_again() -> None:
+        heard.append(pipeline.status_of())
+        raise DOWN
+
+    pipeline = start({"crm": [fail_after_it_came_again, DOWN]})
+    assert (pipeline.status_of(), heard) == ("retry_later", ["already_processing"])
+    assert [pipeline.status_of() for _ in range(2)] == ["processed", "already_processed"]
+    assert len(pipeline.destinations["crm"].taken) == 1
+
+
+def test_an_error_of_our_own_gives_the_email_back(start: Open) -> None:
+    pipeline = start({"crm": [RuntimeError("a bug")]})
+    with pytest.raises(RuntimeError):
+        pipeline.send()
+    assert [pipeline.status_of() for _ in range(2)] == ["processed", "already_processed"]
+    assert len(pipeline.destinations["crm"].taken) == 1
+
+
+def test_a_dead_letter_keeps_its_payload_and_what_was_delivered_does_not(start: Open) -> None:
+    pipeline = start({"crm": [REFUSES]})
+    pipeline.send(subject="refused")
+    pipeline.send(subject="taken")
+    dead, delivered = pipeline.record(subject="refused"), pipeline.record(subject="taken")
+    assert (dead.status, (dead.payload or {})["subject"]) == ("dead", "refused")
+    assert (delivered.status, delivered.payload) == ("delivered", None)
+
+
+def die() -> None:
+    raise KeyboardInterrupt
+
+
+def test_an_email_whose_process_died_can_be_taken_over_when_its_lease_is_over(start: Open) -> None:
+    pipeline = start()
+    pipeline.store.after_claim = die
+    with pytest.raises(KeyboardInterrupt):
+        pipeline.send()
+    assert pipeline.status_of() == "already_processing"
+    pipeline.let_time_pass(LEASE_MS)
+    assert pipeline.status_of() == "processed"
+    assert len(pipeline.destinations["crm"].taken) == 1
+
+
+def test_a_process_that_slept_over_its_lease_sends_nothing(bench: Bench, start: Open) -> None:
+    """Another server took the email over in the meantime."""
+    sleeper, other = start(), start(store=bench.another)
+
+    def sleep() -> None:
+        sleeper.let_time_pass(LEASE_MS)
+        assert other.status_of() == "processed"
+
+    sleeper.store.after_claim = sleep
+    assert sleeper.status_of() == "retry_later"
+    assert [len(each.destinations["crm"].taken) for each in (sleeper, other)] == [0, 1]
+    assert sleeper.status_of() == "already_processed"
+
+
+# The store fails
+
+
+def test_while_names_cannot_be_claimed_nothing_is_sent_and_the_provider_keeps_the_email(start: Open) -> None:
+    pipeline = start()
+    pipeline.store.failing.add("claim")
+    assert (pipeline.status_of(), pipeline.destinations["crm"].asked) == ("retry_later", [])
+    pipeline.store.failing.clear()
+    assert pipeline.status_of() == "processed"
+
+
+def test_what_was_delivered_but_could_not_be_marked_is_marked_later_and_never_sent_again(start: Open) -> None:
+    pipeline = start()
+    pipeline.store.failing.add("commit")
+    assert [pipeline.status_of() for _ in range(2)] == ["processed", "already_processing"]
+    pipeline.store.failing.clear()
+    pipeline.settle_what_is_owed()
+    assert pipeline.status_of() == "already_processed"
+    assert len(pipeline.destinations["crm"].taken) == 1
+
+
+def test_without_any_names_the_records_say_what_was_delivered(start: Open) -> None:
+    pipeline = start()
+    pipeline.send()
+    pipeline.store.failing.add("claim")
+    assert pipeline.status_of() == "already_processed"
+    assert pipeline.status_of(subject="another") == "retry_later"
+
+
+# Several destinations
+
+
+@pytest.mark.parametrize(
+    ("crm", "archive", "told", "taken"),
+    [
+        ([], [], ["processed", "already_processed"], (1, 1)),
+        ([], [DOWN] * 2, ["retry_later", "processed", "already_processed"], (1, 1)),
+        ([DOWN] * 2, [DOWN] * 4, ["retry_later", "retry_later", "processed", "already_processed"], (1, 1)),
+        ([REFUSES], [], ["dead_lettered", "already_processed"], (0, 1)),
+        ([REFUSES], [DOWN] * 2, ["retry_later", "dead_lettered", "already_processed"], (0, 1)),
+        ([REFUSES], [REFUSES], ["dead_lettered", "already_processed"], (0, 0)),
+    ],
+)
+def test_each_destination_gets_it_once_whatever_the_others_do(
+    start: Open, crm: list[Reaction], archive: list[Reaction], told: list[str], taken: tuple[int, int]
+) -> None:
+    pipeline = start({"crm": crm, "archive": archive})
+    assert [pipeline.status_of() for _ in told] == told
+    assert tuple(len(each.taken) for each in pipeline.destinations.values()) == taken
+    assert len({w.webhook_id for each in pipeline.destinations.values() for w in each.asked}) == 2
+
+
+# What an email shares with others: the group of its subject, its files
+
+SHARING = [
+    ("skipped_subject_group", {"subject": LOT, "body": "one"}, {"subject": f"Re: {LOT}", "body": "two"}),
+    ("skipped_media", {"subject": "one", "body": FILE}, {"subject": "two", "body": f"Again: {FILE}"}),
+]
+shared = pytest.mark.parametrize(("skipped", "first", "second"), SHARING, ids=["group", "file"])
+
+
+@shared
+def test_what_repeats_another_email_is_skipped_with_its_reason(
+    start: Open, skipped: str, first: dict[str, str], second: dict[str, str]
+) -> None:
+    pipeline = start()
+    original = pipeline.send(**first)
+    outcome = pipeline.send(**second)
+    assert (original.status, outcome.status) == ("processed", skipped)
+    assert outcome.reason is not None
+    assert getattr(outcome.reason, "original", None) == original.item_id
+    assert pipeline.status_of(**second) == "already_processed", "what was skipped is settled"
+    assert len(pipeline.destinations["crm"].asked) == 1
+
+
+@shared
+def test_while_the_first_is_under_way_the_second_waits_as_it_may_still_fail(
+    start: Open, skipped: str, first: dict[str, str], second: dict[str, str]
+) -> None:
+    heard: list[str] = []
+
+    def fail_after_the_second_came() -> None:
+        heard.append(pipeline.status_of(**second))
+        raise DOWN
+
+    pipeline = start({"crm": [fail_after_the_second_came, DOWN]})
+    assert (pipeline.status_of(**first), heard) == ("retry_later", ["already_processing"])
+    assert pipeline.status_of(**second) == "processed", "nothing was used up by the one that failed"
+
+
+@shared
+@pytest.mark.parametrize("destinations", [["crm"], ["crm", "archive"]], ids=["one", "two"])
+def test_what_every_destination_refused_does_not_stand_in_the_way_of_others(
+    start: Open, skipped: str, first: dict[str, str], second: dict[str, str], destinations: list[str]
+) -> None:
+    pipeline = start({name: [REFUSES] for name in destinations})
+    assert [pipeline.status_of(**first), pipeline.status_of(**second)] == ["dead_lettered", "processed"]
+
+
+def test_one_new_file_among_known_ones_is_news(start: Open) -> None:
+    pipeline = start()
+    told = [pipeline.status_of(subject=s, body=b) for s, b in (("one", FILE), ("two", f"{FILE} https://we.tl/t-new"))]
+    assert told == ["processed", "processed"]
+    assert pipeline.status_of(subject="three", body="https://we.tl/t-new") == "skipped_media"
+
+
+# Routes
+
+
+def test_what_is_older_than_the_service_takes_no_names_on_a_route_for_new_ones(start: Open) -> None:
+    old = {"date": "2026-11-15T23:59:59Z"}
+    only_new, any_age = start(realtime_only=True), start()
+    assert [only_new.status_of(**old) for _ in range(2)] == ["skipped_old", "skipped_old"]
+    assert only_new.status_of() == "processed"
+    assert any_age.status_of(**old) == "processed"
+
+
+# With a queue
+
+
+def test_with_a_queue_the_request_stores_and_a_worker_delivers(start: Open) -> None:
+    pipeline = start(with_queue=True)
+    assert [pipeline.status_of() for _ in range(2)] == ["queued", "already_processed"]
+    assert pipeline.destinations["crm"].asked == []
+    pipeline.queue.announced *= 2  # a queue may tell twice
+    pipeline.let_the_worker_work()
+    assert len(pipeline.destinations["crm"].taken) == 1
+    assert pipeline.status_of() == "already_processed"
+
+
+@pytest.mark.parametrize(
+    ("reactions", "told", "record"),
+    [([], "processed", "delivered"), ([DOWN] * 2, "queued", "waiting"), ([REFUSES], "dead_lettered", "dead")],
+)
+def test_while_the_queue_is_away_the_request_delivers_and_what_fails_is_left_to_the_workers(
+    start: Open, reactions: list[Reaction], told: str, record: str
+) -> None:
+    pipeline = start({"crm": reactions}, with_queue=True)
+    pipeline.queue.is_away = True
+    assert pipeline.status_of() == told
+    assert (pipeline.record().status, pipeline.record().payload is None) == (record, record == "delivered")
+    assert (pipeline.record().next_try_ms is not None) == (record == "waiting")
+    assert pipeline.status_of() == "already_processed", "the provider may forget it"

@@ -1,0 +1,54 @@
+"""The curl lines that the README, the server and ``mailonce sample`` print, sent without a curl or a shell."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import requests
+
+_INPUT = re.compile(r"^echo (\S+) \| base64 -d \| ")
+_FILE = re.compile(r"\$\(cat ([^)]+)\)")
+_FIRST_OF_LIST = re.compile(r"\$\{(\w+)%%,\*\}")
+
+
+@dataclass(frozen=True)
+class Request:
+    url: str
+    headers: dict[str, str]
+    body: bytes | None
+
+    def send(self) -> requests.Response:
+        method = "GET" if self.body is None else "POST"
+        with requests.Session() as http:
+            http.trust_env = False
+            return http.request(method, self.url, headers=self.headers, data=self.body, timeout=60)
+
+
+def read_curl(line: str, folder: Path = Path(), environment: Mapping[str, str] | None = None) -> Request:
+    """What curl would be told by a shell in that folder. An option or a notation we do not print is an error."""
+    given = _INPUT.match(line)
+    text = _INPUT.sub("", line).replace("\\\n", "")
+    text = _FILE.sub(lambda found: (folder / shlex.split(found[1])[0]).read_text().strip(), text)
+    text = _FIRST_OF_LIST.sub(lambda found: (environment or {})[found[1]].split(",")[0], text)
+    words = shlex.split(text)
+    assert words.pop(0) == "curl", line
+    told = _OPTIONS.parse_args(words)
+    assert "$" not in told.url + "".join(told.headers), "a notation of the shell that this does not know"
+    headers = dict(header.split(": ", 1) for header in told.headers)
+    if told.body is None:
+        return Request(told.url, headers, None)
+    body = base64.b64decode(given[1]) if given and told.body == "@-" else told.body.encode()
+    return Request(told.url, {"Content-Type": "application/x-www-form-urlencoded"} | headers, body)
+
+
+_OPTIONS = argparse.ArgumentParser("curl", exit_on_error=False)
+_OPTIONS.add_argument("url")
+_OPTIONS.add_argument("-sS", action="store_true")
+_OPTIONS.add_argument("-H", dest="headers", action="append", default=[])
+_OPTIONS.add_argument("-d", "--data-binary", dest="body")
