@@ -35,7 +35,9 @@ _ELEMENT = re.compile(
 )
 _LOOKED_AT_CHARS = 100_000  # what is HTML shows it sooner
 MOST_LOOKED_AT = 100_000  # the same link over and over again
-_MAX_PARSED_TAGS = 10_000  # parsing tags nested in tags takes quadratic time: minutes for a megabyte of them
+_MAX_PARSED_TAGS = 10_000
+# A tag of hundreds of attributes: what is quoted, or stands between spaces and slashes, over and over again.
+_MANY_ATTRIBUTES = re.compile(r"""<(?:[^<>"'\s/]*+(?>"[^"<>]*+"|'[^'<>]*+'|[\s/"']++)){400}""")
 
 
 def looks_like_html(body: str) -> bool:
@@ -59,9 +61,14 @@ def plain_text(text: str) -> str:
     return nfc(" ".join(text.split()))
 
 
+def _is_costly(body: str) -> bool:
+    """Parsing tags nested in tags, or attributes of one tag, takes quadratic time: minutes for a megabyte of them."""
+    return body.count("<") > _MAX_PARSED_TAGS or _MANY_ATTRIBUTES.search(body) is not None
+
+
 def html_text(body: str) -> str:
     """The same of HTML: tags, scripts and styles gone, entities decoded."""
-    if body.count("<") > _MAX_PARSED_TAGS:
+    if _is_costly(body):
         return plain_text(_unparsed_text(body))
     tree = LexborHTMLParser(_GAP.sub(" ", body))
     tree.strip_tags(["script", "style", "head", "title"])
@@ -107,7 +114,7 @@ def _first(found: Iterable[str]) -> tuple[str, ...]:
 
 def html_links(body: str, text: str | None = None) -> tuple[str, ...]:
     """Those that HTML leads to, then those that are written in ``text``, what a reader sees of it."""
-    if body.count("<") > _MAX_PARSED_TAGS:
+    if _is_costly(body):
         targets = (html.unescape(match[1]) for match in _HREF.finditer(body))
     else:
         nodes = LexborHTMLParser(body).css("a[href]")
@@ -123,7 +130,7 @@ def images_of(body: str) -> tuple[str, ...]:
 
     The last are named by their digest alone, as they may be of any size.
     """
-    if body.count("<") > _MAX_PARSED_TAGS:
+    if _is_costly(body):
         sources = (html.unescape("".join(filter(None, match.groups()))).strip() for match in _SOURCE.finditer(body))
     else:
         nodes = LexborHTMLParser(body).css("img[src]")

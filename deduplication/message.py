@@ -11,6 +11,7 @@ from deduplication.body import plain_links, plain_text
 from deduplication.claims import Name
 from deduplication.dates import parse_date
 from deduplication.fingerprint import Fingerprint, digest, digest_of_all
+from deduplication.limits import MOST_LINKS
 from deduplication.media import canonical_url
 from deduplication.reservations import compute_post_key, post_name
 
@@ -58,7 +59,7 @@ class Message:
         text = plain_text(self.text)
         return Fingerprint(
             text=digest(text) if text else None,
-            links=digest_of_all({canonical_url(each) for each in self.media}) if self.media else None,
+            links=digest_of_all({canonical_url(each) for each in self.media[:MOST_LINKS]}) if self.media else None,
         )
 
     @cached_property

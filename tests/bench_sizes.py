@@ -55,7 +55,8 @@ def filled(piece: str, size_bytes: int) -> str:
 
 def gmail(field: str, piece: str, **others: Any) -> Hostile:
     def request(size_bytes: int) -> tuple[str, bytes]:
-        document = email(date=secrets.token_hex(8), **{"body": "", **others, field: filled(piece, size_bytes)})
+        given = {"date": secrets.token_hex(8), "body": "", **others, field: filled(piece, size_bytes)}
+        document = email(**given)
         return "gmail", json.dumps(document, ensure_ascii=False).encode()
 
     return request

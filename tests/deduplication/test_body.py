@@ -215,3 +215,12 @@ def test_the_first_thousand_are_looked_at(read: Callable[[str], tuple[str, ...]]
 
 def test_a_link_longer_than_any_is_none() -> None:
     assert plain_links(f"https://a.example/{'x' * MAX_LINK_CHARS} https://b.example") == ("https://b.example",)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("attribute", ["a{} ", 'a{}="x" ', "a{}='x'", "a{}/", 'x="<" a{} '])
+def test_a_tag_of_any_number_of_attributes_is_read_in_no_time(attribute: str) -> None:
+    tag = f"<a {''.join(map(attribute.format, range(300_000)))}>"
+    assert html_text(f"<p>Before {tag}link</a> after</p>").endswith("link after")
+    assert html_links(f'{tag}x</a><a href="https://a.example">y</a>') == ("https://a.example",)
+    assert images_of(f'{tag}<img src="cid:1">') == ("cid:1",)

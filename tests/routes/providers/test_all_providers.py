@@ -360,7 +360,8 @@ def test_any_value_in_any_place_of_any_other_document_is_answered(
     body = changed(document, place, data.draw(values))
     answer = everyones_door.app.http.post(f"/api/{path}", json=body, headers=bearer(token))
     is_sound("", answer)
-    if place and path == "ingress/message":
+    is_json = "Infinity" not in json.dumps(body)
+    if place and is_json and path == "ingress/message":
         assert [each["status"] for each in answer.get_json()["results"]].count("retry_later") == 0
         assert answer.status_code == 200, "no message spoils the others"
 
