@@ -88,7 +88,7 @@ class TestJson(ProviderContract):
         assert (email.html, email.plain) == (html, plain)
 
     def test_html_is_html_where_the_mapping_says_so(self) -> None:
-        settings = "[providers.json]\nfields = { html = 'content' }"
+        settings = "[providers.json]\nfields = { sender = 'sender', html = 'content' }"
         document = {"sender": "ada@example.org", "content": "Fish &amp; chips"}
         request = with_body(request_of(settings, "json"), json.dumps(document).encode())
         email = email_in(provider_of(settings, "json"), request)
