@@ -6,6 +6,9 @@ import logging
 import os
 from pathlib import Path
 
+from deduplication.private_files import PRIVATE, make_private
+from orchestrator.logs import LineFormatter
+
 audit = logging.getLogger("mailonce.audit")
 
 FILE = "audit.log"
@@ -15,12 +18,13 @@ def keep_audit(data_dir: Path, by: str) -> logging.Handler:
     """For the whole process. The handler is for those who want to end it earlier."""
     handler: logging.Handler
     try:
-        os.close(os.open(data_dir / FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
+        os.close(os.open(data_dir / FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE))
+        make_private(data_dir / FILE)
         handler = logging.FileHandler(data_dir / FILE, encoding="utf-8")
     except OSError as error:
         audit.error("%s cannot be written (%s): what operators do stands in the log only", data_dir / FILE, error)
         handler = logging.NullHandler()
-    handler.setFormatter(logging.Formatter(f"%(asctime)s {by}: %(message)s"))
+    handler.setFormatter(LineFormatter(f"%(asctime)s {by.replace('%', '%%')}: %(message)s"))
     audit.addHandler(handler)
     audit.setLevel(logging.INFO)
     return handler

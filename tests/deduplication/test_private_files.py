@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from deduplication.private_files import open_private
+from orchestrator.audit import audit, keep_audit
 from orchestrator.settings import load_settings
 from orchestrator.tokens import ensure_tokens
 from orchestrator.wiring import build
@@ -23,30 +24,44 @@ def lax_umask() -> Iterator[None]:
 
 
 def modes(folder: Path) -> dict[str, int]:
-    return {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
+    return {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.rglob("*")}
 
 
-def test_every_file_of_the_data_folder_is_for_its_owner_only_and_so_is_the_folder(tmp_path: Path) -> None:
-    data_dir = tmp_path / "data"
-    settings = load_settings(data_dir=data_dir)
+SETTINGS = {"a trial": {}, "a destination": {"webhook_url": "http://127.0.0.1:1/"}}
+
+
+@pytest.mark.parametrize("given", SETTINGS.values(), ids=SETTINGS)
+def test_every_file_of_the_data_folder_is_for_its_owner_only_and_so_is_the_folder(
+    tmp_path: Path, given: dict[str, str]
+) -> None:
+    settings = load_settings(data_dir=tmp_path / "data", **given)
     service = build(settings)
     ensure_tokens(settings)
-    found = modes(data_dir)
+    found = modes(tmp_path)
     service.close()
     names = ("mailonce.db", "deliveries.db", "counters.db")
-    assert {"ingress_token", "admin_token", *names, *(f"{name}-wal" for name in names)} <= found.keys()
-    assert set(found.values()) == {0o600}
-    assert modes(tmp_path) == {"data": 0o700}
+    assert {"ingress_token", "admin_token", "service.json", *names, *(f"{name}-wal" for name in names)} <= found.keys()
+    folders = {"data", "trial"} & found.keys()
+    assert {found[name] for name in folders} == {0o700}
+    assert {found[name] for name in found.keys() - folders} == {0o600}
 
 
-def test_files_that_others_could_read_are_tightened_at_the_start(tmp_path: Path) -> None:
-    service = build(load_settings(data_dir=tmp_path))
-    for path in tmp_path.iterdir():
-        path.chmod(0o644)
-    beside = build(load_settings(data_dir=tmp_path))
-    found = modes(tmp_path)
+@pytest.mark.parametrize("given", SETTINGS.values(), ids=SETTINGS)
+def test_files_that_others_could_read_are_tightened_at_the_start(tmp_path: Path, given: dict[str, str]) -> None:
+    settings = load_settings(data_dir=tmp_path, **given)
+    service = build(settings)
+    kept = keep_audit(tmp_path, "test")
+    for path in tmp_path.rglob("*"):
+        if path.is_file():
+            path.chmod(0o644)
+    beside, kept_beside = build(settings), keep_audit(tmp_path, "test")
+    found = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*") if path.is_file()}
+    for handler in (kept, kept_beside):
+        audit.removeHandler(handler)
+        handler.close()
     beside.close()
     service.close()
+    assert "audit.log" in found
     assert set(found.values()) == {0o600}
 
 
