@@ -128,7 +128,8 @@ def _open_s3(name: str) -> S3:
     try:
         from orchestrator.delivery.s3 import S3  # needs the extra "ses"
     except ModuleNotFoundError as error:
-        raise SettingsError(f"providers.{name}.buckets takes the extra ses: pip install boto3; {error}") from error
+        how = ".venv/bin/pip install -c constraints.txt -e '.[ses]'"
+        raise SettingsError(f"providers.{name}.buckets takes the extra ses: {how}; {error}") from error
     return S3()
 
 

@@ -380,7 +380,7 @@ class TestByWayOfS3:
         monkeypatch.setitem(sys.modules, "boto3", None)
         monkeypatch.delitem(sys.modules, "orchestrator.delivery.s3", raising=False)
         with pytest.raises(
-            SettingsError, match=r"providers\.ses\.buckets takes the extra ses: pip install boto3"
+            SettingsError, match=r"providers\.ses\.buckets takes the extra ses: \.venv/bin/pip install"
         ) as raised:
             open_door(self.settings)
         assert "\n" not in str(raised.value)
