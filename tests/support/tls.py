@@ -24,6 +24,7 @@ def tls_in_front_of(port: int, context: ssl.SSLContext) -> Iterator[int]:
             for each in connections:
                 each.cancel()
             await asyncio.gather(*connections, return_exceptions=True)
+            await asyncio.sleep(0.1)  # a connection that broke off in its handshake is closed by the loop itself
 
     async def connect(client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
         redis, to_redis = await asyncio.open_connection("127.0.0.1", port)
