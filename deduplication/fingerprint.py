@@ -68,6 +68,12 @@ def conflicts(one: Fingerprint, other: Fingerprint) -> bool:
     return any(ours is not None and theirs is not None and ours != theirs for ours, theirs in pairs)
 
 
+def filled(known: Fingerprint, more: Fingerprint) -> Fingerprint:
+    """What is known, and of the rest what the other one tells: a repeat may fill in a part, never change one."""
+    parts = zip(astuple(known), astuple(more), strict=True)
+    return Fingerprint(*(ours if ours is not None else theirs for ours, theirs in parts))
+
+
 def agree(one: Fingerprint, other: Fingerprint) -> bool:
     """Whether they say the same in all they say, the text at least: enough where the name they share says nothing."""
     return one.text is not None and one == other

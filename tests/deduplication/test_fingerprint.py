@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deduplication.fingerprint import Fingerprint, agree, conflicts, digest, digest_of_all
+from deduplication.fingerprint import Fingerprint, agree, conflicts, digest, digest_of_all, filled
 
 WHOLE = Fingerprint(text="t", files="c", file_names="n", links="l")
 COMPARED = ["text", "files", "file_names", "file_sizes", "links"]
@@ -80,3 +80,8 @@ def test_what_an_earlier_version_wrote_says_what_the_text_was() -> None:
 def test_the_order_does_not_matter_but_where_one_ends_and_another_begins_does() -> None:
     assert digest_of_all(["a", "b"]) == digest_of_all(["b", "a"])
     assert len({digest_of_all(each) for each in (["ab"], ["a", "b"], ["a", "b", "b"], [])}) == 4
+
+
+def test_a_repeat_fills_in_what_was_unknown_and_changes_nothing() -> None:
+    known, more = Fingerprint(text="t1", files="f1"), Fingerprint(text="t2", links="l1")
+    assert filled(known, more) == Fingerprint(text="t1", files="f1", links="l1")

@@ -1,0 +1,37 @@
+"""The time of a journal on this machine: of day for what people read, and one that cannot be set for leases."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_BOOT_RANGE_MS = 1 << 50  # longer than any machine runs: each boot has a range of its own, above those before
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Setting the time of day neither frees a lease early nor holds one longer than its length."""
+
+    now_ms: Callable[[], int]
+    steady_ms: Callable[[], int]
+
+
+def system_clock(boot: int = 0) -> Clock:
+    """``boot`` counts how often the machine was started: what was held before that is held no more."""
+    base_ms = boot * _BOOT_RANGE_MS
+    source = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # the former goes on while a laptop sleeps
+    return Clock(
+        now_ms=lambda: time.time_ns() // 1_000_000,
+        steady_ms=lambda: base_ms + time.clock_gettime_ns(source) // 1_000_000,
+    )
+
+
+def boot_id() -> str:
+    """Changes with every start of the machine; where it cannot be told, every process counts as one."""
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return f"unknown {time.time_ns()}"

@@ -1,0 +1,138 @@
+"""An entry as flat lists, the form in which journals write it down and scripts on Redis read it.
+
+Positions, not keys: an entry is written twice for every email, and what it takes is what the shared Redis spends.
+None is written as false: a list in Lua ends at the first nil.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from deduplication.claims import Kind, Name
+from deduplication.journal.entry import About, Attempt, Delivery, DeliveryStatus, Entry, State, Stop
+
+
+def flat_entry(entry: Entry) -> list[Any]:
+    """The order is that of lua/entry.lua."""
+    return [
+        entry.id,
+        entry.state.value,
+        entry.owner,
+        entry.fence,
+        entry.lease_until_ms,
+        entry.created_ms,
+        entry.fingerprint,
+        flat_names(entry.own),
+        flat_names(entry.shared),
+        [flat_delivery(each) for each in entry.deliveries],
+        _flat(entry.retries_left),
+        entry.answer,
+        _flat(entry.settled_ms),
+        _flat_stop(entry.stop) if entry.stop else False,
+        _flat(entry.released_ms),
+        entry.repeats,
+        _flat(entry.repeated_ms),
+        entry.repeated_by,
+        entry.is_trial,
+        flat_about(entry.about),
+    ]
+
+
+def read_entry(flat: list[Any]) -> Entry:
+    id_, state, owner, fence, lease, created, fingerprint, own, shared, deliveries, *rest = flat
+    retries, answer, settled, stop, released, repeats, repeated_ms, repeated_by, is_trial, about = rest
+    return Entry(
+        id=id_,
+        own=tuple(map(read_name, own)),
+        shared=tuple(map(read_name, shared)),
+        fingerprint=fingerprint,
+        state=State(state),
+        owner=owner,
+        fence=fence,
+        lease_until_ms=lease,
+        created_ms=created,
+        about=About(*about),
+        deliveries=tuple(map(read_delivery, deliveries)),
+        retries_left=_read(retries),
+        answer=answer,
+        settled_ms=_read(settled),
+        stop=Stop(read_name(stop[0]), _read(stop[1]), _read(stop[2]), stop[3]) if stop else None,
+        released_ms=_read(released),
+        repeats=repeats,
+        repeated_ms=_read(repeated_ms),
+        repeated_by=repeated_by,
+        is_trial=is_trial,
+    )
+
+
+def flat_name(name: Name) -> list[Any]:
+    return [name.kind.value, name.scope, name.value, _flat(name.kept_ms)]
+
+
+def flat_names(names: tuple[Name, ...]) -> list[list[Any]]:
+    return [flat_name(name) for name in names]
+
+
+def read_name(flat: list[Any]) -> Name:
+    kind, scope, value, kept_ms = flat
+    return Name(Kind(kind), scope, value, _read(kept_ms))
+
+
+def flat_delivery(delivery: Delivery) -> list[Any]:
+    return [
+        delivery.destination,
+        delivery.webhook_id,
+        delivery.status.value,
+        delivery.generation,
+        delivery.tries,
+        delivery.begins,
+        _flat(delivery.next_try_ms),
+        _flat(delivery.delivered_ms),
+        delivery.owner,
+        delivery.lease_until_ms,
+        delivery.fence,
+        _flat(delivery.receiver_id),
+        _flat(delivery.reason),
+        flat_name(delivery.content) if delivery.content else False,
+        delivery.awaits_content,
+        [[each.at_ms, each.latency_ms, _flat(each.status_code), _flat(each.error)] for each in delivery.attempts],
+    ]
+
+
+def read_delivery(flat: list[Any]) -> Delivery:
+    destination, webhook_id, status, generation, tries, begins, next_try, delivered, *rest = flat
+    owner, lease, fence, receiver_id, reason, content, awaits_content, attempts = rest
+    return Delivery(
+        destination=destination,
+        webhook_id=webhook_id,
+        status=DeliveryStatus(status),
+        generation=generation,
+        tries=tries,
+        begins=begins,
+        next_try_ms=_read(next_try),
+        delivered_ms=_read(delivered),
+        owner=owner,
+        lease_until_ms=lease,
+        fence=fence,
+        receiver_id=_read(receiver_id),
+        reason=_read(reason),
+        content=read_name(content) if content else None,
+        awaits_content=awaits_content,
+        attempts=tuple(Attempt(at, latency, _read(code), _read(error)) for at, latency, code, error in attempts),
+    )
+
+
+def flat_about(about: About) -> list[str]:
+    return [about.item, about.provider, about.route, about.subject, about.sender, about.server]
+
+
+def _flat_stop(stop: Stop) -> list[Any]:
+    return [flat_name(stop.name), _flat(stop.original), _flat(stop.first_seen_ms), stop.follows]
+
+
+def _flat(value: Any) -> Any:
+    return False if value is None else value
+
+
+def _read(value: Any) -> Any:
+    return None if value is False else value

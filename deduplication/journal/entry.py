@@ -1,0 +1,162 @@
+"""What the journal keeps of one item: its names, its state, the decision about it, and its deliveries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from deduplication.claims import Gate, Kind, Name
+
+ATTEMPTS_KEPT = 20
+
+
+class State(StrEnum):
+    """Pending: someone is at it, until the lease ends. Free: given back. Done: the provider was told 2xx."""
+
+    PENDING = "pending"
+    FREE = "free"
+    DONE = "done"
+
+
+class DeliveryStatus(StrEnum):
+    """Skipped: by a gate, or because the destination had the same content before."""
+
+    WAITING = "waiting"
+    DELIVERING = "delivering"
+    DELIVERED = "delivered"
+    DEAD = "dead"
+    SKIPPED = "skipped"
+
+    @property
+    def is_open(self) -> bool:
+        return self in (DeliveryStatus.WAITING, DeliveryStatus.DELIVERING)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One POST. ``status_code`` None: there was no answer, and ``error`` says why."""
+
+    at_ms: int
+    latency_ms: int
+    status_code: int | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """One destination of an entry. Times are milliseconds since 1970, of the journal's clock.
+
+    ``webhook_id`` is made at the first claim and never changes. ``owner``, ``lease_until_ms`` and ``fence`` belong to
+    the worker that has begun it; while a request delivers, the entry's own hold. ``begins`` counts how often it was
+    begun without being finished, ``generation`` how often it was asked for again after its end. ``content`` is the name
+    of its words at the destination, None without that gate; ``awaits_content``: another item has them there for now.
+    """
+
+    destination: str
+    webhook_id: str
+    status: DeliveryStatus = DeliveryStatus.DELIVERING
+    generation: int = 0
+    tries: int = 0
+    begins: int = 0
+    next_try_ms: int | None = None
+    delivered_ms: int | None = None
+    owner: str = ""
+    lease_until_ms: int = 0
+    fence: int = 0
+    receiver_id: str | None = None
+    reason: str | None = None
+    content: Name | None = None
+    awaits_content: bool = False
+    attempts: tuple[Attempt, ...] = ()
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Why an item is not sent: the name it met, and the item it repeats (None: marked by another program).
+
+    ``follows``: that one waits for its next try. If it ends dead everywhere, this item goes out after all.
+    """
+
+    name: Name
+    original: str | None = None
+    first_seen_ms: int | None = None
+    follows: bool = False
+
+    @property
+    def gate(self) -> Gate:
+        return self.name.gate
+
+
+@dataclass(frozen=True)
+class About:
+    """What a person looks for an item by."""
+
+    item: str = ""
+    provider: str = ""
+    route: str = ""
+    subject: str = ""
+    sender: str = ""
+    server: str = ""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """``own`` names say which item it is, ``shared`` are those it holds. ``is_trial``: only printed; it marks nothing.
+
+    ``answer`` is what its provider was told. ``repeated_by`` is the token of the last repeat, so that a lost reply is
+    not counted twice. ``released_ms``: it was stopped, and went out after all.
+    """
+
+    id: str
+    own: tuple[Name, ...]
+    shared: tuple[Name, ...]
+    fingerprint: str
+    state: State
+    owner: str
+    fence: int
+    lease_until_ms: int
+    created_ms: int
+    about: About = About()
+    deliveries: tuple[Delivery, ...] = ()
+    retries_left: int | None = None
+    answer: str = ""
+    settled_ms: int | None = None
+    stop: Stop | None = None
+    released_ms: int | None = None
+    repeats: int = 0
+    repeated_ms: int | None = None
+    repeated_by: str = ""
+    is_trial: bool = False
+
+    def is_held(self, now_ms: int) -> bool:
+        return self.state is State.PENDING and self.lease_until_ms > now_ms
+
+    @property
+    def is_lock(self) -> bool:
+        """An entry too, but not an item that anybody sent: it is not listed, and not kept when it is over."""
+        return bool(self.own) and self.own[0].kind is Kind.LOCK
+
+    @property
+    def has_open_deliveries(self) -> bool:
+        return self.state is State.DONE and any(each.status.is_open for each in self.deliveries)
+
+    @property
+    def is_delivered_somewhere(self) -> bool:
+        """A claim without destinations is a script's: what it settles is what it published, unless it gave up."""
+        if self.is_trial:
+            return False
+        if not self.deliveries:
+            return self.state is State.DONE and self.retries_left != 0 and self.stop is None
+        return any(each.status is DeliveryStatus.DELIVERED for each in self.deliveries)
+
+    @property
+    def names(self) -> tuple[Name, ...]:
+        """Own names, the shared ones it holds, and its words at each destination."""
+        return (*self.own, *self.shared, *(each.content for each in self.deliveries if each.content))
+
+    def delivery_to(self, destination: str) -> Delivery | None:
+        return next((each for each in self.deliveries if each.destination == destination), None)
+
+    def with_delivery(self, delivery: Delivery) -> Entry:
+        changed = [delivery if each.destination == delivery.destination else each for each in self.deliveries]
+        return replace(self, deliveries=tuple(changed))

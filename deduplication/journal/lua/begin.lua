@@ -1,0 +1,51 @@
+-- Takes one stored delivery for its owner. Follows entry.lua.
+--
+-- ARGV[3]  {entry, destination, owner, lease_ms, most_begins}
+-- Returns {number, entry, payload}, or {number} where there is nothing to do: settled, begun elsewhere, or its words are on their way.
+
+if refusal() then return {0} end
+
+local id, destination, owner, lease_ms, most_begins = unpack(request)
+local entry = read_entry(id)
+local delivery = entry and delivery_to(entry, destination)
+if not delivery or entry[STATE] ~= 'done' or not is_open(delivery) then return {0} end
+
+local function begun(number) return {number, cmsgpack.pack(entry), call('GET', prefix .. 'payload:' .. id) or ''} end
+
+if delivery[STATUS] == 'delivering' and delivery[D_LEASE] > now then
+  return delivery[D_OWNER] == owner and begun(0) or {0}
+end
+local before = cmsgpack.unpack(cmsgpack.pack(entry))
+local number = next_number()
+
+-- The words at this destination, if another item has them now
+local content, had_by, under_way_ms = delivery[CONTENT], nil, nil
+local ref = content and refs_of(content)[1]
+if content and not (ref and ref[1] == id) then
+  local holder = ref and read_entry(ref[1])
+  if is_marked(content) then
+    had_by = ref and ref[1] or 'another program'
+  elseif holder and is_held(holder) then
+    under_way_ms = holder[LEASE] - now
+  elseif holder and has_open_deliveries(holder) then
+    under_way_ms = CONTENT_ASKED_AGAIN_MS
+  end
+end
+if had_by then
+  delivery[STATUS], delivery[NEXT_TRY] = 'skipped', false
+  delivery[REASON] = 'repeats ' .. label_of(content) .. ' of ' .. had_by
+elseif under_way_ms then
+  delivery[STATUS], delivery[NEXT_TRY], delivery[AWAITS] = 'waiting', now + under_way_ms, true
+  delivery[REASON] = 'the same content is on its way'
+elseif delivery[BEGINS] >= most_begins then
+  delivery[STATUS], delivery[NEXT_TRY], delivery[D_OWNER] = 'dead', false, ''
+  delivery[REASON] = 'begun ' .. delivery[BEGINS] .. ' times and never finished'
+else
+  delivery[STATUS], delivery[AWAITS], delivery[D_OWNER], delivery[D_FENCE] = 'delivering', false, owner, number
+  delivery[BEGINS], delivery[D_LEASE], delivery[NEXT_TRY] = delivery[BEGINS] + 1, now + lease_ms, now + lease_ms
+  save(entry, before)
+  return begun(number)
+end
+save(entry, before)
+end_if_over(entry)
+return {number}

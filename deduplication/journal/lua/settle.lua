@@ -1,0 +1,69 @@
+-- Ends a claim: done or free. Follows entry.lua, which says what ARGV[1] and ARGV[2] hold.
+--
+-- ARGV[3]  {entry, owner, ending ("done" or "free"), answer, deliveries, retries_left or false,
+--          own, shared, fingerprint, about, is_trial}; the last five for an entry that was forgotten meanwhile
+-- ARGV[4]  the payload, "" for none
+-- Returns {number, 1}, or {number, 0} where the owner decides nothing any more (what it delivered is taken all the same), or where the item
+-- that stopped this one turned out dead meanwhile.
+
+local id, owner, ending, answer, deliveries, retries_left, own, shared, fingerprint, about, is_trial = unpack(request)
+local number = next_number()
+local entry = read_entry(id)
+
+local function put_deliveries(only_facts)
+  for _, delivery in ipairs(deliveries) do
+    local _, i = delivery_to(entry, delivery[DESTINATION])
+    if i and (not only_facts or delivery[STATUS] == 'delivered') then entry[DELIVERIES][i] = delivery end
+  end
+end
+
+local before
+if not entry then
+  local any_delivered = false
+  for _, delivery in ipairs(deliveries) do any_delivered = any_delivered or delivery[STATUS] == 'delivered' end
+  if not any_delivered then return {number, 0} end
+  entry = {
+    id, 'pending', owner, number, 0, now, fingerprint, own, shared, deliveries, false, '', false, false, false, 0, false,
+    '', is_trial, about,
+  }
+else
+  before = cmsgpack.unpack(cmsgpack.pack(entry))
+  if entry[OWNER] ~= owner or entry[STATE] ~= 'pending' then
+    put_deliveries(true)
+    save(entry, before)
+    return {number, 0}
+  end
+end
+
+if retries_left then
+  entry[RETRIES] = entry[RETRIES] and math.min(entry[RETRIES], retries_left) or retries_left
+end
+
+local function set_free()
+  entry[STATE], entry[OWNER], entry[LEASE], entry[STOP] = 'free', '', 0, false
+  save(entry, before)
+end
+
+local stop = entry[STOP]
+if stop and stop[4] and not entry[RELEASED] then
+  local original = stop[2] and read_entry(stop[2])
+  if not original or not (has_open_deliveries(original) or is_delivered_somewhere(original)) then
+    set_free()
+    return {number, 0}
+  end
+  if ending == 'done' then call('RPUSH', prefix .. 'followers:' .. stop[2], id) end
+end
+
+put_deliveries(false)
+if ending == 'free' then
+  set_free()
+  return {number, 1}
+end
+entry[STATE], entry[LEASE], entry[ANSWER], entry[SETTLED] = 'done', 0, answer, now
+save(entry, before)
+if ARGV[4] ~= '' then
+  local kept_ms = kept_for(entry)
+  local key = prefix .. 'payload:' .. id
+  if kept_ms then call('SET', key, ARGV[4], 'PX', kept_ms) else call('SET', key, ARGV[4]) end
+end
+return {number, 1}

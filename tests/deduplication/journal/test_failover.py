@@ -1,0 +1,447 @@
+"""One machine over a real Redis that goes, comes back, hangs, or forgets."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+import pytest
+import redis
+
+from deduplication.claims import WEEK_MS, Kind, Name
+from deduplication.errors import StoreUnavailable
+from deduplication.journal.base import Claim, Claimed, Duplicate, Ending, InFlight, Settlement, Verdict, Wanted
+from deduplication.journal.entry import DeliveryStatus, Entry
+from deduplication.journal.failover import (
+    REFUSED_TICKS,
+    RELIABLE_REPLY_MS,
+    SILENT_TICKS,
+    FailoverJournal,
+    OnFailure,
+)
+from deduplication.journal.redis import RedisJournal
+from deduplication.journal.side import Side
+from deduplication.journal.sqlite import SqliteJournal
+from tests.support.journals import FakeClock
+from tests.support.redis_server import RedisServer
+
+pytestmark = pytest.mark.real_redis
+
+LEASE_MS = 60_000
+GROUP = Name(Kind.SUBJECT_GROUP, "2026-11", "lot_456")
+
+Eventually = Callable[[Callable[[], bool]], None]
+ComeBack = Callable[[FailoverJournal], None]
+_numbers = count(1)
+
+
+def an_id(value: str) -> Name:
+    return Name(Kind.EMAIL_ID, "2026-11-16", value)
+
+
+def a_claim(value: str, shared: tuple[Name, ...] = ()) -> Claim:
+    number = next(_numbers)
+    own = (an_id(value), Name(Kind.POST, "", f"{value}@example.org", WEEK_MS))
+    wanted = (Wanted("crm", f"msg_{value}"),)
+    return Claim(f"entry{number}", f"owner{number}", own, shared, wanted, lease_ms=LEASE_MS)
+
+
+class Machine:
+    """Processes over one folder; each is a journal of its own."""
+
+    def __init__(self, redis_server: RedisServer, folder: Path, stack: ExitStack) -> None:
+        self.server, self.folder, self.stack = redis_server, folder, stack
+        self.time = FakeClock()
+        folder.mkdir()
+
+    def process(self, timeout_s: float = 5.0, on_failure: OnFailure = OnFailure.OPEN) -> FailoverJournal:
+        client = redis.Redis(port=self.server.port, socket_timeout=timeout_s, socket_connect_timeout=timeout_s)
+        on_redis = RedisJournal(client, machine=self.folder.name)
+        local = SqliteJournal(self.folder / "journal.db", self.time.clock)
+        journal = FailoverJournal(on_redis, local, self.folder, on_failure, self.time.clock, hold_ms=50)
+        self.stack.callback(journal.close)
+        return journal
+
+    def pass_s(self, seconds: float) -> None:
+        self.time.advance(int(seconds * 1000))
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def own_redis(stack: ExitStack) -> RedisServer:
+    """One of its own, to be killed."""
+    server = RedisServer("--save", "")
+    stack.callback(server.stop)
+    return server.start()
+
+
+@pytest.fixture
+def machine(own_redis: RedisServer, tmp_path: Path, stack: ExitStack) -> Machine:
+    return Machine(own_redis, tmp_path / "m1", stack)
+
+
+def deliver(journal: FailoverJournal, value: str, shared: tuple[Name, ...] = ()) -> Entry:
+    claim = a_claim(value, shared)
+    verdict = journal.claim(claim)
+    assert isinstance(verdict, Claimed), verdict
+    entry = journal.before_sending(verdict)
+    assert entry
+    settle_as_delivered(journal, claim, entry)
+    return entry
+
+
+def settle_as_delivered(journal: FailoverJournal, claim: Claim, entry: Entry) -> bool:
+    delivered = replace(entry.deliveries[0], status=DeliveryStatus.DELIVERED, tries=1, delivered_ms=1)
+    journal.note_delivered(entry, delivered)
+    return journal.settle(claim, entry, Settlement(Ending.DONE, "processed", (delivered,)))
+
+
+def store(journal: FailoverJournal, value: str) -> Entry:
+    claim = a_claim(value)
+    verdict = journal.claim(claim)
+    assert isinstance(verdict, Claimed)
+    waiting = replace(verdict.entry.deliveries[0], status=DeliveryStatus.WAITING, tries=1, next_try_ms=1)
+    settlement = Settlement(Ending.DONE, "queued", (waiting,), payload=b"payload")
+    assert journal.settle(claim, verdict.entry, settlement)
+    return verdict.entry
+
+
+def is_alone(process: FailoverJournal) -> bool:
+    return process.standing.side is Side.LOCAL
+
+
+def leave(process: FailoverJournal) -> None:
+    """Redis refuses: the first process that is sure of it takes the machine along."""
+    for _ in range(REFUSED_TICKS):
+        process.tick()
+    assert is_alone(process)
+
+
+@pytest.fixture
+def come_back(eventually: Eventually, machine: Machine) -> Callable[[FailoverJournal], None]:
+    """Redis was started again: the machine returns to it by itself."""
+
+    def wait(process: FailoverJournal) -> None:
+        def has_come_back() -> bool:
+            machine.pass_s(31)
+            process.tick()
+            return process.standing.side is Side.REDIS
+
+        machine.server.start()
+        eventually(has_come_back)
+
+    return wait
+
+
+def again(journal: FailoverJournal, value: str, shared: tuple[Name, ...] = ()) -> Verdict:
+    return journal.claim(a_claim(value, shared))
+
+
+# Redis goes and comes back
+
+
+def test_until_it_is_sure_that_redis_is_gone_the_answer_is_retry_later(machine: Machine) -> None:
+    process = machine.process()
+    machine.server.kill()
+    with pytest.raises(StoreUnavailable):
+        again(process, "a")
+    process.tick()
+    assert not is_alone(process)
+    leave(process)
+    assert isinstance(again(process, "a"), Claimed)
+    assert process.numbers.redis_errors and process.numbers.side_changes >= 1
+
+
+def test_a_redis_that_is_silent_is_left_only_after_several_tries(machine: Machine) -> None:
+    process = machine.process(timeout_s=0.2)
+    assert machine.server.process
+    machine.server.process.send_signal(signal.SIGSTOP)
+    for _ in range(SILENT_TICKS - 1):
+        process.tick()
+    assert not is_alone(process)
+    process.tick()
+    assert is_alone(process)
+
+
+def test_what_was_settled_on_redis_is_still_known_when_redis_is_gone(machine: Machine) -> None:
+    process = machine.process()
+    deliver(process, "a", (GROUP,))
+    machine.server.kill()
+    leave(process)
+    assert isinstance(again(process, "a"), Duplicate)
+    stopped = again(process, "b", (GROUP,))
+    assert isinstance(stopped, Duplicate) and stopped.stop.name == GROUP
+
+
+def test_what_is_under_way_on_redis_is_under_way_on_its_own_side(machine: Machine) -> None:
+    process = machine.process()
+    claim = a_claim("a")
+    verdict = process.claim(claim)
+    machine.server.kill()
+    leave(process)
+    assert isinstance(again(process, "a"), InFlight)
+    assert isinstance(verdict, Claimed)
+    assert settle_as_delivered(process, claim, verdict.entry), "a settlement goes to the side the machine is on then"
+    assert isinstance(again(process, "a"), Duplicate)
+
+
+def test_what_was_decided_alone_is_told_before_redis_decides_again(machine: Machine, come_back: ComeBack) -> None:
+    process = machine.process()
+    machine.server.kill()
+    leave(process)
+    deliver(process, "a", (GROUP,))
+    under_way = process.claim(a_claim("b"))
+    come_back(process)
+    assert isinstance(again(process, "a"), Duplicate)
+    assert isinstance(again(process, "c", (GROUP,)), Duplicate)
+    assert isinstance(under_way, Claimed)
+    assert isinstance(again(process, "b"), InFlight), "what is under way here is under way there"
+    assert process.local.untold_count() == 0
+
+
+def test_telling_twice_changes_nothing(machine: Machine) -> None:
+    process = machine.process()
+    entry = deliver(process, "a", (GROUP,))
+    process.tick()
+    known = process.local.read(entry.id)
+    assert known
+    before = process.read(entry.id)
+    for _ in range(2):
+        process._redis.merge([(known, None)], machine.time.clock, seen=0)
+    after = process.read(entry.id)
+    assert before and after and replace(after, fence=0) == replace(before, fence=0)
+
+
+def test_all_processes_of_a_machine_are_on_one_side(machine: Machine) -> None:
+    one, other = machine.process(), machine.process()
+    deliver(other, "a")
+    machine.server.kill()
+    leave(one)
+    machine.server.start()
+    assert other.standing.side is Side.LOCAL
+    assert isinstance(again(other, "a"), Duplicate), "it reaches Redis, and goes with the machine all the same"
+    assert other.numbers.decided_alone == 1
+
+
+def test_two_processes_on_their_own_side_give_an_item_to_one_of_them(machine: Machine) -> None:
+    one, other = machine.process(), machine.process()
+    machine.server.kill()
+    leave(one)
+    assert isinstance(again(one, "a"), Claimed)
+    assert isinstance(again(other, "a"), InFlight)
+
+
+def test_closed_on_failure_nobody_decides_alone(machine: Machine) -> None:
+    process = machine.process(on_failure=OnFailure.CLOSED)
+    deliver(process, "a")
+    machine.server.kill()
+    leave(process)
+    with pytest.raises(StoreUnavailable, match="ON_STORE_FAILURE=closed"):
+        again(process, "b")
+    with pytest.raises(StoreUnavailable):
+        process.check()
+
+
+def test_a_reset_that_could_not_reach_the_others_is_refused(machine: Machine) -> None:
+    process = machine.process()
+    machine.server.kill()
+    leave(process)
+    with pytest.raises(StoreUnavailable, match="reset"):
+        process.forget([an_id("a")])
+
+
+# Processes die
+
+
+def test_a_process_that_starts_takes_in_what_its_predecessor_left(machine: Machine) -> None:
+    first = machine.process()
+    deliver(first, "a")  # and is killed: nothing was drained
+    machine.server.kill()
+    second = machine.process()
+    leave(second)
+    assert isinstance(again(second, "a"), Duplicate)
+
+
+def test_delivered_and_never_settled_is_found_before_it_is_sent_again(machine: Machine) -> None:
+    first, second = machine.process(), machine.process()
+    verdict = first.claim(a_claim("a"))
+    assert isinstance(verdict, Claimed)
+    delivered = replace(verdict.entry.deliveries[0], status=DeliveryStatus.DELIVERED)
+    first.note_delivered(verdict.entry, delivered)  # then it is killed, before Redis is asked
+    lapse_on_redis(machine, verdict.entry)
+    machine.pass_s(LEASE_MS / 1000)
+    retry = again(second, "a")
+    assert isinstance(retry, Claimed) and not retry.is_first
+    entry = second.before_sending(retry)
+    assert entry and entry.deliveries[0].status is DeliveryStatus.DELIVERED
+
+
+def lapse_on_redis(machine: Machine, entry: Entry) -> None:
+    """Its lease is over there, too."""
+    journal = RedisJournal(redis.Redis(port=machine.server.port), machine="test")
+    assert journal.renew(entry.id, entry.owner, 1)
+
+
+def test_one_that_was_stopped_past_its_lease_sends_nothing(machine: Machine) -> None:
+    process = machine.process()
+    verdict = process.claim(a_claim("a"))
+    assert isinstance(verdict, Claimed)
+    machine.pass_s(LEASE_MS / 1000)
+    assert process.before_sending(verdict) is None
+
+
+def test_setting_the_clock_neither_frees_a_lease_nor_holds_one(machine: Machine) -> None:
+    process = machine.process()
+    machine.server.kill()
+    leave(process)
+    again(process, "a")
+    machine.time.set_by_ms = 120_000
+    assert isinstance(again(process, "a"), InFlight), "two minutes forward"
+    machine.pass_s(LEASE_MS / 1000)
+    machine.time.set_by_ms = -24 * 3_600_000
+    assert isinstance(again(process, "a"), Claimed), "a day back"
+
+
+def test_a_settlement_that_redis_did_not_answer_is_told_again(machine: Machine, eventually: Eventually) -> None:
+    process = machine.process()
+    claim = a_claim("a")
+    verdict = process.claim(claim)
+    assert isinstance(verdict, Claimed)
+    machine.server.kill()
+    assert settle_as_delivered(process, claim, verdict.entry), "it was delivered: a fact"
+    machine.server.start()  # empty: it is told all the same
+    process.tick()
+    machine.pass_s(6)
+    process.tick()
+    eventually(lambda: is_open(process))
+    assert isinstance(again(process, "a"), Duplicate)
+
+
+def test_a_late_answer_is_not_relied_on(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = machine.process()
+    ask = process._redis.claim
+
+    def slowly(claim: Claim, seen: int = 0) -> Verdict:
+        verdict = ask(claim, seen)
+        machine.pass_s(RELIABLE_REPLY_MS / 1000 + 1)
+        return verdict
+
+    monkeypatch.setattr(process._redis, "claim", slowly)
+    with pytest.raises(StoreUnavailable, match="too late"):
+        again(process, "a")
+    assert process.numbers.late_replies == 1
+
+
+# Redis forgets
+
+
+@pytest.mark.parametrize("is_restarted", [False, True], ids=["process runs on", "process restarts too"])
+def test_an_emptied_redis_is_noticed_and_told_everything(
+    machine: Machine, is_restarted: bool, eventually: Eventually
+) -> None:
+    process = machine.process()
+    deliver(process, "a", (GROUP,))
+    process.tick()
+    machine.server.client.flushall()
+    if is_restarted:
+        process = machine.process()
+    with pytest.raises(StoreUnavailable):
+        again(process, "a")
+        again(process, "a")
+    process.tick()
+    eventually(lambda: is_open(process))
+    assert isinstance(again(process, "a"), Duplicate)
+    assert isinstance(again(process, "b", (GROUP,)), Duplicate)
+    assert process.numbers.memory_losses == 1
+
+
+def is_open(process: FailoverJournal) -> bool:
+    try:
+        again(process, "probe")
+    except StoreUnavailable:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("is_restarted", [False, True], ids=["process runs on", "process restarts too"])
+def test_a_redis_back_at_the_moment_between_claim_and_settlement_is_noticed(
+    machine: Machine, is_restarted: bool, eventually: Eventually
+) -> None:
+    process = machine.process()
+    claim = a_claim("a")
+    verdict = process.claim(claim)
+    assert isinstance(verdict, Claimed)
+    machine.server.client.save()
+    assert settle_as_delivered(process, claim, verdict.entry)
+    machine.server.kill()
+    machine.server.start()
+    if is_restarted:
+        process = machine.process()
+    process.tick()
+    eventually(lambda: is_open(process))
+    assert isinstance(again(process, "a"), Duplicate)
+    assert process.numbers.memory_losses == 1
+
+
+def test_another_machine_tells_what_it_knows_before_anything_is_decided(
+    machine: Machine, tmp_path: Path, stack: ExitStack, eventually: Eventually
+) -> None:
+    one, other = machine.process(), Machine(machine.server, tmp_path / "m2", stack).process()
+    deliver(other, "b")
+    deliver(one, "a")
+    machine.server.client.flushall()
+    one.tick()
+    other.tick()
+    eventually(lambda: is_open(one))
+    assert isinstance(again(one, "a"), Duplicate) and isinstance(again(one, "b"), Duplicate)
+
+
+# What is stored for a later try
+
+
+def test_what_is_stored_is_on_redis_and_on_this_disk(machine: Machine) -> None:
+    process = machine.process()
+    entry = store(process, "a")
+    assert process.payload(entry.id) == b"payload" and process.local.payload(entry.id) == b"payload"
+
+
+def test_while_redis_is_away_the_copies_of_what_it_has_rest(machine: Machine) -> None:
+    process = machine.process()
+    store(process, "a")
+    machine.server.kill()
+    leave(process)
+    alone = store(process, "b")
+    assert process.due({"crm": 10}, 20_000) == [(alone.id, "crm")], "stored here alone is delivered from here"
+
+
+def test_what_was_stored_alone_is_handed_over_and_then_delivered_by_redis(
+    machine: Machine, come_back: ComeBack
+) -> None:
+    process = machine.process()
+    machine.server.kill()
+    leave(process)
+    entry = store(process, "a")
+    come_back(process)
+    assert process.due({"crm": 10}, 20_000) == [(entry.id, "crm")]
+    begun = process.begin(entry.id, "crm", "worker", LEASE_MS)
+    assert begun and begun.payload == b"payload"
+
+
+def test_what_waited_on_a_redis_that_was_emptied_is_announced_again(machine: Machine, eventually: Eventually) -> None:
+    process = machine.process()
+    entry = store(process, "a")
+    machine.server.client.flushall()
+    process.tick()
+    eventually(lambda: is_open(process))
+    assert process.due({"crm": 10}, 20_000) == [(entry.id, "crm")]
+    begun = process.begin(entry.id, "crm", "worker", LEASE_MS)
+    assert begun and begun.payload == b"payload"

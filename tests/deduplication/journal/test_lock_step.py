@@ -1,0 +1,243 @@
+"""Every journal gives the same answers and remembers the same, under any sequence of steps."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from deduplication.claims import WEEK_MS, Kind, Name
+from deduplication.journal.base import (
+    Begun,
+    Claim,
+    Claimed,
+    Duplicate,
+    Ending,
+    InFlight,
+    Settlement,
+    Wanted,
+)
+from deduplication.journal.entry import About, Delivery, DeliveryStatus, Entry, State
+from tests.support.journals import JOURNALS, open_journal
+from tests.support.redis_server import RedisServer
+
+LEASE_MS = 60_000
+DAY_MS = 24 * 3_600_000
+OWN = [
+    Name(Kind.EMAIL_ID, "2026-11-16", "e1"),
+    Name(Kind.EMAIL_ID, "undated", "e2"),
+    Name(Kind.POST, "", "p", WEEK_MS),
+]
+SHARED = [
+    Name(Kind.SUBJECT_GROUP, "2026-11", "lot_1"),
+    Name(Kind.MEDIA, "", "https://a.example/x", WEEK_MS),
+    Name(Kind.MEDIA, "", "https://a.example/y", WEEK_MS),
+]
+WORDS = ["w1", "w2"]
+DESTINATIONS = ["crm", "slack"]
+FINGERPRINTS = ["", "t1.f1.-.-.-.-", "t1.f2.-.-.-.-", "t1.-.n1.-.-.-", "t2.f1.-.-.l1.-", "t1.f1.n1.-.l1.-"]
+
+
+def subsets(values: list[Any], least: int = 0) -> st.SearchStrategy[list[Any]]:
+    return st.lists(st.sampled_from(values), min_size=least, max_size=len(values), unique=True)
+
+
+class LockStep(RuleBasedStateMachine):
+    redis_server: RedisServer
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stack = ExitStack()
+        self.count = 0
+        self.claims: list[tuple[Claim, Any]] = []
+        self.begun: list[tuple[str, str, Begun]] = []
+
+    @initialize()
+    def open_journals(self) -> None:
+        self.redis_server.client.flushall()
+        folder = Path(self.stack.enter_context(tempfile.TemporaryDirectory()))
+        self.benches = [self.stack.enter_context(open_journal(kind, folder, self.redis_server)) for kind in JOURNALS]
+
+    def teardown(self) -> None:
+        self.stack.close()
+
+    def on_all(self, step: str, *arguments: Any) -> Any:
+        answers = {bench.kind: getattr(bench.journal, step)(*arguments) for bench in self.benches}
+        seen = {kind: repr(without_times(answer)) for kind, answer in answers.items()}
+        assert len(set(seen.values())) == 1, "\n".join(f"{kind}: {text}" for kind, text in seen.items())
+        return answers["memory"]
+
+    def a_token(self) -> str:
+        self.count += 1
+        return f"owner{self.count}"
+
+    @rule(
+        own=subsets(OWN, least=1),
+        shared=subsets(SHARED),
+        destinations=subsets(DESTINATIONS),
+        words=st.sampled_from([None, *WORDS]),
+        fingerprint=st.sampled_from(FINGERPRINTS),
+        is_trial=st.sampled_from([False, False, False, True]),
+    )
+    def claim(self, own: Any, shared: Any, destinations: Any, words: Any, fingerprint: Any, is_trial: Any) -> None:
+        owner = self.a_token()
+        wanted = [
+            Wanted(name, f"{owner}-{name}", Name(Kind.CONTENT, name, words, 3 * DAY_MS) if words else None)
+            for name in destinations
+        ]
+        claim = Claim(
+            entry=f"entry{self.count}",
+            owner=owner,
+            own=tuple(own),
+            shared=tuple(shared),
+            destinations=tuple(wanted),
+            fingerprint=fingerprint,
+            lease_ms=LEASE_MS,
+            about=About(item=own[0].value, subject="Sujet é", sender="a@example.org"),
+            is_trial=is_trial,
+        )
+        verdict = self.on_all("claim", claim)
+        again = self.on_all("claim", claim)
+        if isinstance(verdict, Claimed):
+            assert isinstance(again, Claimed) and again.entry.id == verdict.entry.id, "same token, same answer"
+        self.claims.append((claim, verdict))
+
+    def some_entry(self, data: st.DataObject) -> tuple[Claim, Entry] | None:
+        held = [(claim, verdict.entry) for claim, verdict in self.claims if getattr(verdict, "entry", None)]
+        return data.draw(st.sampled_from(held)) if held else None
+
+    @rule(data=st.data(), ending=st.sampled_from(Ending), retries=st.sampled_from([None, 3, 0]))
+    def settle(self, data: st.DataObject, ending: Ending, retries: int | None) -> None:
+        chosen = self.some_entry(data)
+        if chosen is None:
+            return
+        claim, entry = chosen
+        ended = []
+        for delivery in entry.deliveries:
+            if delivery.status is DeliveryStatus.DELIVERING:
+                ended.append(self.end_of(delivery, data))
+        payload = data.draw(st.sampled_from([None, b"payload"]))
+        self.on_all("settle", claim, entry, Settlement(ending, "answer", tuple(ended), retries, payload))
+
+    def end_of(self, delivery: Delivery, data: st.DataObject) -> Delivery:
+        status = data.draw(st.sampled_from([DeliveryStatus.DELIVERED, DeliveryStatus.WAITING, DeliveryStatus.DEAD]))
+        next_try_ms = 0 if status is DeliveryStatus.WAITING else None
+        delivered_ms = 1 if status is DeliveryStatus.DELIVERED else None
+        return replace(
+            delivery, status=status, tries=delivery.tries + 1, next_try_ms=next_try_ms, delivered_ms=delivered_ms
+        )
+
+    @rule(data=st.data(), destination=st.sampled_from([None, *DESTINATIONS]))
+    def renew(self, data: st.DataObject, destination: str | None) -> None:
+        chosen = self.some_entry(data)
+        if chosen:
+            self.on_all("renew", chosen[1].id, chosen[0].owner, LEASE_MS, destination)
+
+    @rule(data=st.data(), destination=st.sampled_from(DESTINATIONS))
+    def begin(self, data: st.DataObject, destination: str) -> None:
+        chosen = self.some_entry(data)
+        if chosen is None:
+            return
+        owner = self.a_token()
+        begun = self.on_all("begin", chosen[1].id, destination, owner, LEASE_MS)
+        if begun:
+            self.begun.append((chosen[1].id, owner, begun))
+
+    @rule(data=st.data())
+    def finish(self, data: st.DataObject) -> None:
+        if self.begun:
+            entry, owner, begun = data.draw(st.sampled_from(self.begun))
+            self.on_all("finish", entry, owner, self.end_of(begun.delivery, data))
+
+    @rule(limit=st.integers(1, 3))
+    def due(self, limit: int) -> None:
+        found = [sorted(bench.journal.due(dict.fromkeys(DESTINATIONS, limit * 10), 1000)) for bench in self.benches]
+        assert all(each == found[0] for each in found)
+
+    @rule(names=subsets([*OWN, *SHARED], least=1))
+    def forget(self, names: list[Name]) -> None:
+        self.on_all("forget", names)
+
+    @rule(ms=st.sampled_from([20_000, LEASE_MS, DAY_MS, WEEK_MS]))
+    def let_time_pass(self, ms: int) -> None:
+        for bench in self.benches:
+            bench.advance(ms)
+
+    @invariant()
+    def the_journals_remember_the_same(self) -> None:
+        ids = [claim.entry for claim, _ in self.claims]
+        known = {
+            bench.kind: {id_: repr(without_times(bench.journal.read(id_))) for id_ in ids}
+            for bench in getattr(self, "benches", [])
+        }
+        for kind, entries in known.items():
+            differing = [id_ for id_ in ids if entries[id_] != known["memory"][id_]]
+            assert not differing, [(kind, entries[id_], known["memory"][id_]) for id_ in differing]
+
+    @invariant()
+    def the_lists_show_what_is_there(self) -> None:
+        for bench in getattr(self, "benches", []):
+            listed = {entry.id: entry for entry in bench.journal.find()}
+            for claim, _ in self.claims:
+                entry = bench.journal.read(claim.entry)
+                is_old = entry and bench.journal.now_ms() - entry.created_ms > WEEK_MS
+                assert (entry is None) == (claim.entry not in listed) or is_old, bench.kind
+
+    @invariant()
+    def nothing_to_be_delivered_is_out_of_reach(self) -> None:
+        for entry in self.benches[0].journal.find() if hasattr(self, "benches") else ():
+            for delivery in entry.deliveries:
+                if entry.state is State.DONE and delivery.status.is_open:
+                    assert delivery.next_try_ms is not None
+
+
+def without_times(answer: Any) -> Any:
+    """Clocks and counters of different journals differ; what they lead to does not."""
+    match answer:
+        case Claimed():
+            return replace(answer, entry=without_times(answer.entry))
+        case Duplicate():
+            stop = replace(answer.stop, first_seen_ms=None)
+            return replace(answer, stop=stop, entry=answer.entry and without_times(answer.entry))
+        case InFlight():
+            return replace(answer, name="", retry_after_ms=0)  # of several, the one that is held longest
+        case Begun():
+            return replace(answer, entry=without_times(answer.entry), delivery=without_times(answer.delivery))
+        case Delivery():
+            next_try_ms, lease_until_ms = answer.next_try_ms is not None, answer.lease_until_ms > 0
+            return replace(answer, next_try_ms=next_try_ms, lease_until_ms=lease_until_ms, fence=0)
+        case Entry():
+            return replace(
+                answer,
+                deliveries=tuple(map(without_times, answer.deliveries)),
+                stop=answer.stop and replace(answer.stop, first_seen_ms=None),
+                fence=0,
+                lease_until_ms=answer.lease_until_ms > 0,
+                created_ms=0,
+                settled_ms=answer.settled_ms is not None,
+                repeated_ms=answer.repeated_ms is not None,
+                released_ms=answer.released_ms is not None,
+            )
+    return answer
+
+
+@pytest.mark.timeout(300)
+def test_the_journals_agree_under_any_sequence(redis_server: RedisServer) -> None:
+    LockStep.redis_server = redis_server
+    run_state_machine_as_test(
+        LockStep,
+        settings=settings(
+            max_examples=60,
+            stateful_step_count=30,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            phases=[Phase.explicit, Phase.reuse, Phase.generate],
+        ),
+    )
