@@ -13,13 +13,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from deduplication.errors import DeduplicationError, StoreMisconfigured
+from deduplication.journal.redis import translated_errors
 from deduplication.locks import PublicationLocks, new_server_id
 from deduplication.redis_client import connect
 from deduplication.stores.base import Store
 from deduplication.stores.failover import FailoverStore, Mode
 from deduplication.stores.local import LocalStore
 from deduplication.stores.memory import MemoryStore
-from deduplication.stores.redis import RedisStore, translated_errors
+from deduplication.stores.redis import RedisStore
 from deduplication.stores.spelling import Speller
 from deduplication.stores.sqlite import SqliteStore
 from orchestrator.config import LOG_URL, Config, DestinationConfig

@@ -17,8 +17,8 @@ from dotenv import dotenv_values
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from deduplication.journal.failover import OnFailure
 from deduplication.redis_client import parse_address
-from deduplication.stores.failover import OnFailure
 from deduplication.subject_group import GroupMode
 
 log = logging.getLogger(__name__)

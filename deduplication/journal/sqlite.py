@@ -20,6 +20,7 @@ from deduplication.journal.entry import Entry, State
 from deduplication.journal.local import LocalJournal
 from deduplication.journal.spool import Line, read_spools, remove_drained
 from deduplication.journal.verdict import NameRecord, Ref
+from deduplication.private_files import open_private
 
 BUSY_TIMEOUT_S = 5.0
 PURGE_EVERY_MS = 60_000
@@ -97,7 +98,7 @@ class SqliteJournal(LocalJournal):
         self._told = Told.NO
         self._busy_timeout_s = busy_timeout_s
         with translated_errors():
-            self._db = sqlite3.connect(path, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False)
+            self._db = open_private(path, busy_timeout_s)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=NORMAL")
             self._db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")

@@ -22,6 +22,7 @@ from typing import TypeVar
 
 from deduplication.claims import Claim, Claimed, Duplicate, Gate, InFlight, Kind, Name, Verdict
 from deduplication.errors import ConnectionDropped, DeduplicationError, StoreMisconfigured, StoreUnavailable
+from deduplication.journal.failover import OnFailure
 from deduplication.stores.base import Pattern, Record, Store
 from deduplication.stores.local import LocalStore
 from deduplication.stores.redis import Facts, Memory, RedisLostMemory, RedisRestoring, RedisStore
@@ -37,13 +38,6 @@ MIRROR_PAUSE_S = 1.0
 SWITCH_TIMEOUT_S = 1.0
 MERGE_BATCH = 200
 CANARY = Name(Kind.LOCK, "canary", "probe", kept_ms=60_000)
-
-
-class OnFailure(StrEnum):
-    """Who decides while Redis is away: the local store, or nobody."""
-
-    OPEN = "open"
-    CLOSED = "closed"
 
 
 class Mode(StrEnum):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib import resources
@@ -24,7 +22,8 @@ from deduplication.claims import (
     Name,
     Verdict,
 )
-from deduplication.errors import ConnectionDropped, StoreMisconfigured, StoreUnavailable
+from deduplication.errors import StoreUnavailable
+from deduplication.journal.redis import translated_errors
 from deduplication.stores.base import Pattern, Record, State
 from deduplication.stores.spelling import Speller, escape_glob, glob_of
 
@@ -33,15 +32,6 @@ T = TypeVar("T")
 _Entries = list[tuple[str, dict[str, str]]]
 _SCAN_COUNT = 1000
 _BATCH = 500
-_REFUSED = (
-    redis.exceptions.AuthenticationError,
-    redis.exceptions.AuthorizationError,
-    redis.exceptions.NoPermissionError,
-)
-# What Redis refuses for now: full, read-only, still loading, its disk full, its replicas away, a script hanging...
-_FOR_NOW = ("OOM", "READONLY", "LOADING", "MISCONF", "NOREPLICAS", "BUSY", "CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN")
-# Redis 6 wraps the error of a script's command in one of the script.
-_FOR_NOW_IN_SCRIPT = re.compile(rf"(?:^|-)(?:{'|'.join(_FOR_NOW)})\b")
 
 
 @dataclass(frozen=True)
@@ -318,33 +308,3 @@ def _batches(items: Iterable[T]) -> Iterator[list[T]]:
     pending = list(items)
     for start in range(0, len(pending), _BATCH):
         yield pending[start : start + _BATCH]
-
-
-@contextmanager
-def translated_errors() -> Iterator[None]:
-    try:
-        yield
-    except _REFUSED as error:  # before ConnectionError, whose children two of them are
-        raise StoreMisconfigured(f"redis: {error}") from error
-    except redis.exceptions.BusyLoadingError as error:  # a ConnectionError too, but nothing was dropped
-        raise StoreUnavailable(f"redis: {error}") from error
-    except redis.exceptions.ConnectionError as error:
-        raise ConnectionDropped(f"redis: {error}") from error
-    except (redis.exceptions.TimeoutError, redis.exceptions.RedisClusterException) as error:
-        raise StoreUnavailable(f"redis: {error}") from error
-    except redis.exceptions.RedisError as error:
-        if _is_for_now(error):
-            raise StoreUnavailable(f"redis: {error}") from error
-        raise StoreMisconfigured(f"redis: {error}") from error  # WRONGTYPE, NOPERM, a script error
-
-
-def _is_for_now(error: redis.exceptions.RedisError) -> bool:
-    """redis-py has classes for some of these, and takes the word off their message."""
-    passing = (
-        redis.exceptions.OutOfMemoryError,
-        redis.exceptions.ReadOnlyError,
-        redis.exceptions.ClusterDownError,
-        redis.exceptions.MasterDownError,
-        redis.exceptions.TryAgainError,
-    )
-    return isinstance(error, passing) or _FOR_NOW_IN_SCRIPT.search(str(error)) is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -11,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from deduplication.claims import WEEK_MS, Gate, Kind, Name
-from deduplication.errors import StoreMisconfigured, StoreUnavailable
+from deduplication.errors import StoreUnavailable
+from deduplication.journal.sqlite import BUSY_TIMEOUT_S, PURGE_EVERY_MS, translated_errors
 from deduplication.private_files import open_private
 from deduplication.stores.base import Pattern, Record, State
 from deduplication.stores.local import ClockMs, LocalStore, system_clock_ms
 
-BUSY_TIMEOUT_S = 5.0
 MIRROR_TIMEOUT_S = 0.15  # what only follows Redis must not hold up a request
-PURGE_EVERY_MS = 60_000
 
 _BATCH = 500
 
@@ -78,16 +76,6 @@ _COUNTS = "(state = 'done' OR (state = 'pending' AND lease_until_ms > :now))"
 _WAITS = f"mirrored_ms IS NULL AND {_COUNTS}"
 _COUNT_WAITING = f"SELECT count(*) FROM names WHERE {_IS_ALIVE} AND {_WAITS}"  # noqa: S608 - constant text
 _PURGE_OLD_LOCKS = "DELETE FROM publication_locks WHERE status <> 'active' AND expires_ms <= ?"
-
-_MAY_PASS = {
-    sqlite3.SQLITE_BUSY,
-    sqlite3.SQLITE_LOCKED,
-    sqlite3.SQLITE_FULL,
-    sqlite3.SQLITE_IOERR,
-    sqlite3.SQLITE_CANTOPEN,
-    sqlite3.SQLITE_READONLY,
-    sqlite3.SQLITE_NOMEM,
-}
 
 
 class SqliteStore(LocalStore):
@@ -271,13 +259,3 @@ def _record(row: tuple[Any, ...]) -> Record:
         expires_ms=expires,
         mirrored_ms=mirrored,
     )
-
-
-@contextmanager
-def translated_errors() -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.DatabaseError as error:
-        primary_code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-        kind = StoreUnavailable if primary_code in _MAY_PASS else StoreMisconfigured
-        raise kind(f"sqlite: {error}") from error

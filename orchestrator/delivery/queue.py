@@ -15,8 +15,8 @@ from dramatiq.brokers.redis import RedisBroker
 from pika.exceptions import AMQPError, AuthenticationError, ProbableAccessDeniedError, ProbableAuthenticationError
 
 from deduplication.errors import StoreMisconfigured, StoreUnavailable
+from deduplication.journal.redis import translated_errors
 from deduplication.redis_client import connect
-from deduplication.stores.redis import translated_errors
 from orchestrator.delivery.outbox import QueueMisconfigured, QueueUnavailable
 
 ACTOR = "deliver"

@@ -11,12 +11,14 @@ import redis as redis_py
 
 from deduplication.claims import WEEK_MS, Claim, Claimed, Duplicate, Gate, InFlight, Kind, Name
 from deduplication.errors import StoreMisconfigured, StoreUnavailable
+from deduplication.journal.failover import OnFailure
+from deduplication.journal.redis import translated_errors
 from deduplication.redis_client import connect
 from deduplication.stores.base import Pattern, State
-from deduplication.stores.failover import MERGE_BATCH, FailoverStore, Mode, OnFailure
+from deduplication.stores.failover import MERGE_BATCH, FailoverStore, Mode
 from deduplication.stores.local import LocalStore
 from deduplication.stores.memory import MemoryStore, Shelf
-from deduplication.stores.redis import RedisRestoring, RedisStore, translated_errors
+from deduplication.stores.redis import RedisRestoring, RedisStore
 from deduplication.stores.sqlite import SqliteStore
 from tests.support.proxy import Fault, Proxy
 from tests.support.redis_server import RedisServer

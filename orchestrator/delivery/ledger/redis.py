@@ -15,8 +15,8 @@ from functools import cache
 from importlib import resources
 from typing import Any, cast
 
+from deduplication.journal.redis import translated_errors
 from deduplication.redis_client import Client
-from deduplication.stores.redis import translated_errors
 from orchestrator.delivery.ledger.base import DEFAULT_RETENTION, Counts, Retention, Wanted
 from orchestrator.delivery.record import Delivery, DeliveryStatus
 

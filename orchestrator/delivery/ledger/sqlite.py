@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from deduplication.errors import StoreUnavailable
+from deduplication.journal.sqlite import BUSY_TIMEOUT_S, translated_errors
 from deduplication.private_files import open_private
 from deduplication.stores.local import ClockMs, system_clock_ms
-from deduplication.stores.sqlite import BUSY_TIMEOUT_S, translated_errors
 from orchestrator.delivery.ledger.base import DEFAULT_RETENTION, Counts, Retention, Wanted, would_undo
 from orchestrator.delivery.record import Delivery, DeliveryStatus
 
