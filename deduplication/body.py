@@ -17,6 +17,12 @@ _LINK = re.compile(r"https?://[^\s<>\"'\u00a0]+", re.IGNORECASE)
 _HREF = re.compile(r"\bhref\s*=[\s\"']*(https?://[^\s<>\"']+)", re.IGNORECASE)
 _SOURCE = re.compile(r"<img\b[^<>]*?\bsrc\s*=\s*(?:\"([^\"<>]*)\"|'([^'<>]*)'|([^\s\"'<>]+))", re.IGNORECASE)
 _IMAGE = re.compile(r"(https?://|cid:|data:)\S", re.IGNORECASE)
+_ON_THE_WEB = re.compile(r"(?:https?://|data:)\S", re.IGNORECASE)
+_SHOWN = ("href", "action", "src", "srcset", "background", "alt", "style")
+_LEADING = "a[href], area[href], base[href], form[action], img, [background], [style*='url(']"
+_ATTRIBUTE = re.compile(
+    r"\b(href|action|src|srcset|background|alt)\s*=\s*(?:\"([^\"<>]*)\"|'([^'<>]*)'|([^\s\"'<>]+))", re.IGNORECASE
+)
 _HIDDEN = re.compile(r"<(/?)(script|style|head|title)\b[^<>]*>", re.IGNORECASE)
 # Where one of these opens or closes, a reader sees a gap; other tags may stand inside a word.
 _BLOCK = (
@@ -27,12 +33,22 @@ _GAP = re.compile(rf"(?={_BLOCK})", re.IGNORECASE)
 _BLOCK_TAGS = re.compile(rf"(?:{_BLOCK}[^<>]*+>)++", re.IGNORECASE)
 _TAGS = re.compile(r"(?:<[!/a-zA-Z][^<>]*+>)++")
 _DOCUMENT = re.compile(r"\s*<(?:!doctype html|html|head|body)\b", re.IGNORECASE)
-_ELEMENT = re.compile(
-    r"<(/?)(a|abbr|address|article|b|big|blockquote|body|br|center|code|dd|del|div|dl|dt|em|font|footer|form|h[1-6]|head"
-    r"|header|hr|html|i|img|ins|li|main|nav|ol|p|pre|s|script|section|small|span|strike|strong|style|sub|sup|table|tbody"
-    r"|td|tfoot|th|thead|title|tr|tt|u|ul)(?=[\s/>])[^<>]*>",
-    re.IGNORECASE,
+_TAG = re.compile(r"<(/?)([a-z][^\s<>/]*)([^<>]*>)?", re.IGNORECASE)
+_ELEMENTS = frozenset(  # of HTML, those of old included
+    re.findall(
+        r"\w+",
+        """
+        a abbr acronym address area article aside audio b base basefont bdi bdo bgsound big blink blockquote body br
+        button canvas caption center cite code col colgroup data datalist dd del details dfn dialog dir div dl dt em
+        embed fieldset figcaption figure font footer form frame frameset h1 h2 h3 h4 h5 h6 head header hgroup hr
+        html i iframe image img input ins kbd label legend li link main map mark marquee menu meta meter nav nobr
+        noscript object ol optgroup option output p param picture pre progress q rp rt ruby s samp script section
+        select small source span strike strong style sub summary sup svg table tbody td template textarea tfoot th
+        thead time title tr track tt u ul var video wbr
+        """,
+    )
 )
+_OUTLOOKS_OWN = re.compile(r"(?:[ovwm]|st\d+):")
 _LOOKED_AT_CHARS = 100_000  # what is HTML shows it sooner
 MOST_LOOKED_AT = 100_000  # the same link over and over again
 _MAX_PARSED_TAGS = 10_000
@@ -45,12 +61,15 @@ def looks_like_html(body: str) -> bool:
     """For a body of which nobody says what it is: a document, or elements of HTML's own that are closed or stand alone.
 
     A style or script that is never closed, or in the midst of a text, is written about and not used: read as HTML, it
-    would hide what was meant to be read.
+    would hide what was meant to be read. So would List<String> and <ada@example.org>, which HTML knows no element for.
     """
     if _DOCUMENT.match(body):
         return True
-    tags = {(bool(tag[1]), tag[2].lower()) for tag in _ELEMENT.finditer(body[:_LOOKED_AT_CHARS])}
-    opened, closed = ({name for is_closing, name in tags if is_closing is which} for which in (False, True))
+    tags = {(bool(tag[1]), tag[2].lower(), bool(tag[3])) for tag in _TAG.finditer(body[:_LOOKED_AT_CHARS])}
+    if any(name not in _ELEMENTS and not _OUTLOOKS_OWN.match(name) for _, name, _ in tags):
+        return False
+    whole = [(is_end, name) for is_end, name, is_whole in tags if is_whole]
+    opened, closed = ({name for is_end, name in whole if is_end is which} for which in (False, True))
     hiding = opened & {"head", "script", "style", "title"}
     if hiding and (hiding - closed or not body.lstrip().startswith("<")):
         return False
@@ -147,6 +166,25 @@ def images_of(body: str) -> tuple[str, ...]:
         nodes = LexborHTMLParser(body).css("img[src]")
         sources = ((node.attributes.get("src") or "").strip() for node in nodes)
     return _first(_image(source) for source in sources if _IMAGE.match(source))
+
+
+def targets_of(body: str) -> list[str]:
+    """All that HTML leads to or shows beside its text, in order: two emails that differ in it say different things.
+
+    But an image of the email itself (cid:, or relative): it is one of its files, and doors point to it as they like.
+    """
+    if _is_beyond_reading(body):
+        return []
+    if _is_costly(body):
+        found = (
+            (match[1].lower(), html.unescape("".join(filter(None, match.groups()[1:]))))
+            for match in _ATTRIBUTE.finditer(body)
+        )
+    else:
+        nodes = LexborHTMLParser(body).css(_LEADING)
+        found = ((name, node.attributes.get(name) or "") for node in nodes for name in _SHOWN)
+    given = ((name, value.strip()) for name, value in found)
+    return [f"{name}={_image(value)}" for name, value in given if value and (name != "src" or _ON_THE_WEB.match(value))]
 
 
 def _image(source: str) -> str:

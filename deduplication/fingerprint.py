@@ -23,7 +23,8 @@ class Fingerprint:
     ``text`` is what a reader sees, ``files`` the contents of the files, ``links`` where links lead and images lie.
     ``file_names`` are for doors that do not hand over the contents, and ``file_sizes`` are known at those alone: what
     they count, the file or its Base64, can only be compared with their own. ``ids`` is the Message-ID, or else the
-    event id, of an undated email: it sets it apart from other undated ones, not from its own dated form.
+    event id, of an undated email: it sets it apart from other undated ones, not from its own dated form. ``head`` is
+    its subject and sender: a device may give all its emails one Message-ID, and say everything in the subject.
     """
 
     text: str | None = None
@@ -32,9 +33,10 @@ class Fingerprint:
     file_sizes: str | None = None
     links: str | None = None
     ids: str | None = None
+    head: str | None = None
 
     def __str__(self) -> str:
-        """``text.files.file_names.file_sizes.links.ids``, with "-" for what is unknown; empty where all of it is."""
+        """``text.files.file_names.file_sizes.links.ids.head``, "-" for what is unknown; empty where all of it is."""
         parts = astuple(self)
         return ".".join(part or _UNKNOWN for part in parts) if any(parts) else ""
 
@@ -62,7 +64,7 @@ def conflicts(one: Fingerprint, other: Fingerprint) -> bool:
     Where both know the files themselves, their names say nothing more: each door has its own for a file without one.
     """
     pairs = [(one.text, other.text), (one.files, other.files), (one.file_sizes, other.file_sizes)]
-    pairs.append((one.links, other.links))
+    pairs += [(one.links, other.links), (one.head, other.head)]
     if one.files is None or other.files is None:
         pairs.append((one.file_names, other.file_names))
     return any(ours is not None and theirs is not None and ours != theirs for ours, theirs in pairs)

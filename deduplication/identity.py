@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 
+from deduplication.body import targets_of
 from deduplication.claims import UNDATED, WEEK_MS, Kind, Name
 from deduplication.email import Email, address_of, well_formed
-from deduplication.fingerprint import Fingerprint, digest, digest_of_all
+from deduplication.fingerprint import NOTHING_THERE, Fingerprint, digest, digest_of_all
 from deduplication.limits import MAX_HEADER_CHARS
 from deduplication.unicode_text import nfc
 
@@ -24,8 +26,12 @@ def compute_canonical_id(email: Email) -> str:
     """The same, whatever notation the subject and the date came in."""
     moment = email.date_utc
     date = moment.strftime("%Y-%m-%dT%H:%M:%SZ") if moment else " ".join(email.date.split())
-    subject = email.clean_subject + email.subject[MAX_HEADER_CHARS:]
-    return _md5(f"{subject}|{email.sender_email or email.sender}|{date}")
+    return _md5(f"{_head(email)}|{date}")
+
+
+def _head(email: Email) -> str:
+    """Subject and sender, whatever notation they came in."""
+    return f"{email.clean_subject}{email.subject[MAX_HEADER_CHARS:]}|{email.sender_email or email.sender}"
 
 
 def compute_post_keys(email: Email) -> tuple[str, ...]:
@@ -61,17 +67,16 @@ def compute_fingerprint(email: Email) -> Fingerprint:
         file_sizes=digest_of_all(map(str, sizes)) if are_told and all(sizes) and not all(contents) else None,
         links=_links(email),
         ids=None if email.date_utc else digest(_message_id(email) or email.event_id.strip()),
+        head=digest(_head(email)),
     )
 
 
 def _links(email: Email) -> str | None:
-    """Unknown of a text without HTML: its links stand in it, and another door may have made HTML of it.
-
-    An image of the email itself (cid:) is one of its files; how it is pointed to changes from door to door.
-    """
+    """Unknown of a text without HTML: its links stand in it, and another door may have made HTML of it."""
     if not email.tells_body or (email.text and not email.is_html):
         return None
-    return digest_of_all({*email.links, *(each for each in email.images if not each.lower().startswith("cid:"))})
+    targets = targets_of(email.html) if email.is_html else []
+    return digest(json.dumps(targets)) if targets else NOTHING_THERE
 
 
 def own_names(email: Email, ids_kept_ms: int | None) -> list[Name]:

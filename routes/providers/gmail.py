@@ -1,17 +1,20 @@
 """Gmail, pushed by an Apps Script of the user's own: JSON {subject, sender, date, body} and whatever else it sends.
 
 The body is best sent as ``html`` and ``plain``, or either; for one ``body``, ``body_type`` says which of the two it is.
-``attachments``, a list of {name, content_type, size, sha256}, says which files it has; without it nobody knows.
+``attachments``, a list of {name, content_type, size, sha256}, or with ``content`` in Base64, says which files it has;
+without it nobody knows.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from typing import Any
 
 from deduplication.email import Attachment, Email, address_of
 from routes.auth import require_bearer
 from routes.providers.base import BEARER, InvalidPayload, Parsed, Provider, ProviderRequest, json_object, text_field
-from routes.providers.fields import BODY_TYPES, addresses, html_and_plain, objects, text_of
+from routes.providers.fields import BODY_TYPES, addresses, from_base64, html_and_plain, text_of
 from routes.providers.options import NoOptions
 
 FIELDS = ("subject", "sender", "date", "html", "plain", "body", "body_type", "recipient", "to", "attachments")
@@ -50,17 +53,22 @@ def parse(document: dict[str, Any], provider: str = "gmail") -> Email:
         plain=plain,
         message_id=text_of(document, "message_id"),
         provider=provider,
-        attachments=tuple(map(_attachment, objects(files))),
-        tells_files=isinstance(files, list),
+        attachments=tuple(map(_attachment, files if isinstance(files, list) else [] if files is None else [files])),
+        tells_files=files is not None,
         tells_body=any(document.get(part) is not None for part in ("html", "plain", "body")),
         recipients=addresses(document.get("recipient"), document.get("to")),
         extra={name: value for name, value in document.items() if name not in FIELDS},
     )
 
 
-def _attachment(given: dict[str, Any]) -> Attachment:
-    size = given.get("size")
-    sha256 = text_of(given, "sha256").strip().lower()
-    return Attachment(
-        text_of(given, "name"), text_of(given, "content_type"), size if isinstance(size, int) else 0, sha256
-    )
+def _attachment(given: Any) -> Attachment:
+    """Scripts are people's own: what a file is described by in another way still tells it from another file."""
+    file = given if isinstance(given, dict) else {"name": str(given)}
+    name, content_type = text_of(file, "name") or text_of(file, "filename"), text_of(file, "content_type")
+    content = from_base64(file.get("content"))
+    if content is not None:
+        return Attachment.of(name, content_type, content, inline=False)
+    size, sha256 = file.get("size"), text_of(file, "sha256").strip().lower()
+    is_told_otherwise = not sha256 and file.keys() - {"name", "content_type", "size"}
+    described = hashlib.sha256(json.dumps(file, sort_keys=True).encode()).hexdigest() if is_told_otherwise else ""
+    return Attachment(name, content_type, size if isinstance(size, int) else 0, sha256, text_sha256=described)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deduplication.body import html_links, html_text, images_of, looks_like_html, plain_links, plain_text
+from deduplication.body import html_links, html_text, images_of, looks_like_html, plain_links, plain_text, targets_of
 from deduplication.email import Email
 from deduplication.limits import MAX_LINK_CHARS, MOST_LINKS
 
@@ -68,8 +68,8 @@ def test_of_html_a_reader_sees_the_text(body: str, text: str) -> None:
         "<!DOCTYPE html><p>Bonjour",
         "\n<html lang=fr><body>Bonjour",
         "<div><style>p {}</style>Bonjour</div>",
-        "<p>Host <web1> is down</p>",
         "<img src='cid:x'>",
+        "<p class=MsoNormal>Bonjour<o:p></o:p></p>",
     ],
 )
 def test_a_body_of_closed_elements_looks_like_html(body: str) -> None:
@@ -92,6 +92,10 @@ def test_a_body_of_closed_elements_looks_like_html(body: str) -> None:
         "List<String> list = new ArrayList<>();",
         "<host>web1</host>",
         "<strong1>web1</strong1>",
+        "<p>Host <web1> is down</p>",
+        "Hello<br>call List<String>",
+        "Hello<br>from Joe <joe@x.example>",
+        "<p>hi</p> see <https://a.example/1>",
     ],
 )
 def test_a_text_that_holds_what_may_be_a_tag_does_not_look_like_html(body: str) -> None:
@@ -180,6 +184,40 @@ def test_links_of_html_are_its_targets_and_those_written_in_it(body: str, links:
 )
 def test_images_are_those_on_the_web_and_in_the_email(body: str, images: tuple[str, ...]) -> None:
     assert images_of(body) == images
+
+
+SAME_TEXT = [
+    "<a href='mailto:approve+{}@a.example'>Approve</a>",
+    "<a href='tel:{}'>Call</a>",
+    "<a href='/{}'>Here</a>",
+    "<map><area href='https://a.example/{}'></map>",
+    "<form action='https://a.example/{}'><button>Yes</button></form>",
+    "<img src='https://a.example/{}'>",
+    "<img src='data:image/png,{}'>",
+    "<img srcset='https://a.example/{} 2x'>",
+    "<img src='cid:x' alt='Room {}'>",
+    "<table background='https://a.example/{}'></table>",
+    "<p style='background: url(https://a.example/{})'>Look</p>",
+    "<p>" + "<a href='https://a.example'>x</a>" * 1200 + "<a href='https://a.example/{}'>x</a>",
+    "<p>" + "<b></b>" * 12_000 + "<a href='mailto:{}@a.example'>x</a>",
+]
+
+
+@pytest.mark.parametrize("body", SAME_TEXT, ids=range(len(SAME_TEXT)))
+def test_whatever_html_leads_to_or_shows_is_a_difference(body: str) -> None:
+    one, other = body.format(1), body.format(2)
+    assert html_text(one) == html_text(other)
+    assert targets_of(one) != targets_of(other)
+
+
+def test_links_that_changed_places_are_a_difference() -> None:
+    yes, no = "https://a.example/yes", "https://a.example/no"
+    pages = [f"<a href='{first}'>Yes</a> <a href='{second}'>No</a>" for first, second in ((yes, no), (no, yes))]
+    assert targets_of(pages[0]) != targets_of(pages[1])
+
+
+def test_how_a_door_points_to_an_image_of_the_email_is_no_difference() -> None:
+    assert targets_of("<img src='cid:logo@a'>") == targets_of("<img src='?view=att&th=1'>") == []
 
 
 def test_an_image_within_the_html_is_named_by_its_digest() -> None:

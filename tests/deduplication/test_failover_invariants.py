@@ -63,7 +63,7 @@ class Failover(RuleBasedStateMachine):
     @rule(
         worker=WORKERS,
         names=NAME_SETS,
-        fingerprint=st.sampled_from(["", "t1.c1.n1.-.-.-", "t1.c2.n1.-.-.-", "-.c2.-.-.-.-"]),
+        fingerprint=st.sampled_from(["", "t1.c1.n1.-.-.-.-", "t1.c2.n1.-.-.-.-", "-.c2.-.-.-.-.-"]),
     )
     def claim(self, worker: int, names: tuple[Name, ...], fingerprint: str) -> None:
         self.owners += 1

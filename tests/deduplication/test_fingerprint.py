@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from deduplication.fingerprint import Fingerprint, agree, conflicts, digest, digest_of_all, filled
 
-WHOLE = Fingerprint(text="t", files="c", file_names="n", links="l")
-COMPARED = ["text", "files", "file_names", "file_sizes", "links"]
+WHOLE = Fingerprint(text="t", files="c", file_names="n", links="l", head="h")
+COMPARED = ["text", "files", "file_names", "file_sizes", "links", "head"]
 
 part = st.none() | st.sampled_from(["0", digest("a"), digest("b")])
-fingerprints = st.builds(Fingerprint, part, part, part, part, part, part)
+fingerprints = st.builds(Fingerprint, part, part, part, part, part, part, part)
 
 
-@pytest.mark.parametrize("name", ["text", "files", "links"])
+@pytest.mark.parametrize("name", ["text", "files", "links", "head"])
 def test_one_part_that_both_know_and_that_differs_is_enough(name: str) -> None:
     assert conflicts(WHOLE, replace(WHOLE, **{name: "other"}))
 
@@ -61,8 +61,8 @@ def test_the_ids_of_an_undated_email_do_not_tell_it_from_its_dated_form() -> Non
 
 
 def test_it_is_written_part_by_part() -> None:
-    assert str(WHOLE) == "t.c.n.-.l.-"
-    assert str(Fingerprint(text=digest(""), files=digest_of_all([]))) == "0.0.-.-.-.-"
+    assert str(WHOLE) == "t.c.n.-.l.-.h"
+    assert str(Fingerprint(text=digest(""), files=digest_of_all([]))) == "0.0.-.-.-.-.-"
     assert str(Fingerprint()) == ""
 
 

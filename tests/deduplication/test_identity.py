@@ -182,6 +182,9 @@ def test_equal_text_has_an_equal_fingerprint_in_html_and_in_plain(body: dict[str
         ({"html": "<img src='https://a.example/1.png'>"}, {"html": "<p></p>", "plain": ""}),
         ({"html": "<img src='https://a.example/1.png'>"}, {"plain": ""}),
         ({"html": "Bonjour"}, {"html": "<a href='https://a.example/1'>Bonjour</a>"}),
+        ({"html": "<a href='mailto:yes@a.example'>Go</a>"}, {"html": "<a href='mailto:no@a.example'>Go</a>"}),
+        ({"subject": "Door open"}, {"subject": "Fire alarm"}),
+        ({"sender": "d1@example.org"}, {"sender": "d2@example.org"}),
     ],
 )
 def test_text_files_links_and_images_are_what_an_email_says(one: dict[str, Any], other: dict[str, Any]) -> None:

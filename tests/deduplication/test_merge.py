@@ -22,7 +22,7 @@ NAMES = [
 STEPS = st.lists(
     st.tuples(
         st.lists(st.sampled_from(NAMES), min_size=1, max_size=3, unique=True),
-        st.sampled_from(["", "t1.c1.n1.-.-.-", "t1.c2.n1.-.-.-", "t1.-.n1.-.-.-"]),
+        st.sampled_from(["", "t1.c1.n1.-.-.-.-", "t1.c2.n1.-.-.-.-", "t1.-.n1.-.-.-.-"]),
         st.booleans(),
     ),
     max_size=6,
@@ -81,6 +81,6 @@ def test_an_undated_id_marked_by_another_program_does_not_keep_out_what_is_merge
     client = fakeredis.FakeRedis(decode_responses=True)
     client.sadd("processed_ids:undated", "e2")
     undated = Name(Kind.EMAIL_ID, "undated", "e2")
-    server = decided_alone("first", [([undated], "t1.c1.n1.-.-.-", True)])
+    server = decided_alone("first", [([undated], "t1.c1.n1.-.-.-.-", True)])
     RedisStore(client).merge(server.waiting(1000), server.now_ms())
-    assert known(RedisStore(client).find(Pattern())) == {(undated, "t1.c1.n1.-.-.-", State.DONE, "")}
+    assert known(RedisStore(client).find(Pattern())) == {(undated, "t1.c1.n1.-.-.-.-", State.DONE, "")}

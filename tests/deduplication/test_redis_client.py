@@ -206,7 +206,7 @@ def test_the_service_sees_the_email_ids_of_a_script(real: redis.Redis) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fingerprint", "again"), [("", Claimed), ("-.-.n.s.-.i", Claimed), ("t.0.0.-.0.i", Duplicate)]
+    ("fingerprint", "again"), [("", Claimed), ("-.-.n.s.-.i.-", Claimed), ("t.0.0.-.0.i.-", Duplicate)]
 )
 def test_an_undated_id_of_a_script_stops_nothing_and_hides_nothing_of_the_service(
     real: redis.Redis, fingerprint: str, again: type

@@ -176,24 +176,24 @@ def test_an_unknown_fingerprint_matches_any(bench: Bench, first: str, second: st
 
 
 SAME = [
-    ("t.c.n.-.l.-", "t.c.n.-.l.-"),
-    ("t.c.n.-.l.-", "t.-.n.s.l.-"),  # one door hands over the files, the other tells of them
-    ("t.c.n.-.l.-", "t.c.other.-.l.-"),  # a file without a name has a different one at every door
-    ("t.c.n.-.l.-", "t.c.-.-.-.-"),  # a text alone has no links to compare
-    ("t.c.n.-.l.-", "t"),  # as it was written before there were parts
-    ("t.c.n.-.l.-", "-.-.-.-.-.-"),
-    ("-.-.n.s.-.-", "t.c.n.-.l.-"),
+    ("t.c.n.-.l.-.-", "t.c.n.-.l.-.-"),
+    ("t.c.n.-.l.-.-", "t.-.n.s.l.-.-"),  # one door hands over the files, the other tells of them
+    ("t.c.n.-.l.-.-", "t.c.other.-.l.-"),  # a file without a name has a different one at every door
+    ("t.c.n.-.l.-.-", "t.c.-.-.-.-.-"),  # a text alone has no links to compare
+    ("t.c.n.-.l.-.-", "t"),  # as it was written before there were parts
+    ("t.c.n.-.l.-.-", "-.-.-.-.-.-.-"),
+    ("-.-.n.s.-.-.-", "t.c.n.-.l.-.-"),
 ]
 DIFFERENT = [
-    ("t.c.n.-.l.-", "other.c.n.-.l.-"),
-    ("t.c.n.-.l.-", "t.other.n.-.l.-"),
-    ("t.c.n.-.l.-", "t.-.other.s.l.-"),
-    ("t.c.n.-.l.-", "t.c.n.-.other.-"),
-    ("t.-.n.s.l.-", "t.-.n.other.l.-"),
-    ("t.0.0.-.l.-", "t.c.n.-.l.-"),
-    ("t.0.0.-.l.-", "t.-.n.s.l.-"),
-    ("0.0.0.-.0.-", "t.0.0.-.-.-"),
-    ("t.c.n.-.l.-", "other"),
+    ("t.c.n.-.l.-.-", "other.c.n.-.l.-"),
+    ("t.c.n.-.l.-.-", "t.other.n.-.l.-"),
+    ("t.c.n.-.l.-.-", "t.-.other.s.l.-"),
+    ("t.c.n.-.l.-.-", "t.c.n.-.other.-"),
+    ("t.-.n.s.l.-.-", "t.-.n.other.l.-"),
+    ("t.0.0.-.l.-.-", "t.c.n.-.l.-.-"),
+    ("t.0.0.-.l.-.-", "t.-.n.s.l.-.-"),
+    ("0.0.0.-.0.-.-", "t.0.0.-.-.-.-"),
+    ("t.c.n.-.l.-.-", "other"),
 ]
 UNDATED = Name(Kind.EMAIL_ID, "undated", "u1")
 
@@ -223,7 +223,7 @@ def test_a_claim_may_meet_several_records_and_waits_for_the_one_it_could_be(benc
     one, two = (claim(owner, EMAIL, fingerprint=f"t.{owner}.n.-.l.-") for owner in "ab")
     bench.store.claim(one)
     bench.store.claim(two)
-    vague = claim("c", EMAIL, fingerprint="t.-.n.s.l.-")
+    vague = claim("c", EMAIL, fingerprint="t.-.n.s.l.-.-")
     assert isinstance(bench.another.claim(vague), InFlight)
     bench.store.release(one, retries_left=None)
     assert isinstance(bench.another.claim(vague), InFlight)
@@ -232,7 +232,7 @@ def test_a_claim_may_meet_several_records_and_waits_for_the_one_it_could_be(benc
     assert isinstance(bench.another.claim(replace(one, owner="d")), Claimed)
 
 
-@pytest.mark.parametrize("fingerprint", ["", "-.0.0.-.-.-", "-.-.n.s.-.i"])
+@pytest.mark.parametrize("fingerprint", ["", "-.0.0.-.-.-.-", "-.-.n.s.-.i.-"])
 def test_an_undated_id_stops_nothing_that_does_not_say_what_its_text_is(bench: Bench, fingerprint: str) -> None:
     for owner in "abc":
         mine = claim(owner, UNDATED, fingerprint=fingerprint)
@@ -243,7 +243,7 @@ def test_an_undated_id_stops_nothing_that_does_not_say_what_its_text_is(bench: B
     assert claimed(bench.store.claim(claim("d", UNDATED, fingerprint=fingerprint))).retries_left is None
 
 
-@pytest.mark.parametrize("fingerprint", ["t.c.n.-.l.0", "t.-.-.-.-.i", "0.0.0.-.0.0"])
+@pytest.mark.parametrize("fingerprint", ["t.c.n.-.l.0.-", "t.-.-.-.-.i.-", "0.0.0.-.0.0.-"])
 def test_an_undated_id_that_says_the_same_in_all_is_the_same_item(bench: Bench, fingerprint: str) -> None:
     first, second = (claim(owner, UNDATED, fingerprint=fingerprint) for owner in "ab")
     bench.store.claim(first)
@@ -252,19 +252,19 @@ def test_an_undated_id_that_says_the_same_in_all_is_the_same_item(bench: Bench, 
     assert isinstance(bench.another.claim(second), Duplicate)
 
 
-@pytest.mark.parametrize("second", ["t.c.n.-.l.j", "t.c.n.-.-.i", "t.-.n.s.l.i", "t", ""])
+@pytest.mark.parametrize("second", ["t.c.n.-.l.j.-", "t.c.n.-.-.i.-", "t.-.n.s.l.i.-", "t", ""])
 def test_an_undated_id_that_says_less_or_has_another_message_id_is_another_item(bench: Bench, second: str) -> None:
-    first = claim("a", UNDATED, fingerprint="t.c.n.-.l.i")
+    first = claim("a", UNDATED, fingerprint="t.c.n.-.l.i.-")
     bench.store.claim(first)
     bench.store.commit(first)
     assert isinstance(bench.another.claim(claim("b", UNDATED, fingerprint=second)), Claimed)
 
 
 def test_under_a_name_of_its_own_the_undated_form_of_an_item_is_known_to_the_dated_one(bench: Bench) -> None:
-    undated = claim("a", UNDATED, POST, fingerprint="t.c.n.-.l.i")
+    undated = claim("a", UNDATED, POST, fingerprint="t.c.n.-.l.i.-")
     bench.store.claim(undated)
     bench.store.commit(undated)
-    assert isinstance(bench.another.claim(claim("b", EMAIL, POST, fingerprint="t.c.n.-.l.-")), Duplicate)
+    assert isinstance(bench.another.claim(claim("b", EMAIL, POST, fingerprint="t.c.n.-.l.-.-")), Duplicate)
 
 
 @pytest.mark.parametrize("shared", [GROUP, MEDIA])

@@ -36,14 +36,16 @@ FINGERPRINTS = st.sampled_from(
     [
         "",
         "t1",  # as it was written before there were parts
-        "t1.c1.n1.-.l1.-",
-        "t1.c1.n2.-.-.-",  # the same files by other names
-        "t1.c2.n1.-.l1.-",
-        "t1.-.n1.s1.l1.-",
-        "t1.-.n1.s2.-.-",
-        "t2.0.0.0.0.-",
-        "-.-.n1.s1.-.-",
-        "-.c2.-.-.-.-",
+        "t1.c1.n1.-.l1.-.-",
+        "t1.c1.n2.-.-.-.-",  # the same files by other names
+        "t1.c2.n1.-.l1.-.-",
+        "t1.-.n1.s1.l1.-.-",
+        "t1.-.n1.s2.-.-.-",
+        "t1.c1.n1.-.l1.-.h1",
+        "t1.c1.n1.-.l1.-.h2",
+        "t2.0.0.0.0.-.-",
+        "-.-.n1.s1.-.-.-",
+        "-.c2.-.-.-.-.-",
     ]
 )
 

@@ -441,6 +441,45 @@ def test_an_email_with_another_file_is_another_email(ungrouped: App, sink: Sink)
     assert [received.payload["attachments"][0]["size_bytes"] for received in sink.received] == [1000, 2000]
 
 
+@pytest.mark.parametrize(
+    "files",
+    [
+        [[{"name": "a.pdf", "content": content}] for content in ("MQ==", "Mg==")],
+        [[{"filename": name}] for name in ("a.pdf", "b.pdf")],
+        [{"name": name} for name in ("a.pdf", "b.pdf")],
+        [["a.pdf"], ["b.pdf"]],
+        [[{"title": "a.pdf", "id": number}] for number in (1, 2)],
+    ],
+)
+def test_files_told_in_any_way_tell_emails_apart(ungrouped: App, files: list[Any]) -> None:
+    one, two = (email(attachments=each) for each in files)
+    assert [ungrouped.status_of(each) for each in (one, two, one)] == ["processed", "processed", "already_processed"]
+
+
+def test_one_message_id_for_all_emails_of_a_device_drops_none_of_them(ungrouped: App) -> None:
+    alarms = [
+        email(subject=subject, sender=sender, date=f"2026-11-16T{hour}:00:00Z", body="", message_id="<1@device>")
+        for subject, sender, hour in (
+            ("Door open", "d1@a.example", "09"),
+            ("Fire", "d1@a.example", "11"),
+            ("Fire", "d2@a.example", "12"),
+        )
+    ]
+    assert [ungrouped.status_of(each) for each in (*alarms, *alarms)] == ["processed"] * 3 + ["already_processed"] * 3
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("Hello<br>call List<String>", "Hello<br>call List<Integer>"),
+        ("Hello<br>from Joe <joe@x.example>", "Hello<br>from Joe <jim@x.example>"),
+        ("<p>hi</p> password <abc123>", "<p>hi</p> password <xyz789>"),
+    ],
+)
+def test_a_body_that_nobody_says_the_type_of_hides_no_difference(ungrouped: App, one: str, other: str) -> None:
+    assert [ungrouped.status_of(email(body=body)) for body in (one, other)] == ["processed"] * 2
+
+
 def test_the_second_email_of_a_group_is_skipped_with_the_reason(app: App, sink: Sink) -> None:
     original = app.post(email(subject="Lot 456 - Documents")).get_json()["email_id"]
     second = email(subject="Re: Lot 456", date="2026-11-17T09:00:00Z", sender="bob@example.org", body="Merci")

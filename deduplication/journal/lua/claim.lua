@@ -14,12 +14,12 @@ local id, owner, lease_ms, fingerprint, own, shared, destinations, about, is_tri
 local refused = refusal()
 if refused then return refused end
 
--- Fingerprints (fingerprint.py): text.files.file_names.file_sizes.links.ids, "-" for what is unknown
-local TEXT, FILES, FILE_NAMES, LINKS, IDS = 1, 2, 3, 5, 6
+-- Fingerprints (fingerprint.py): text.files.file_names.file_sizes.links.ids.head, "-" for what is unknown
+local TEXT, FILES, FILE_NAMES, IDS, HEAD = 1, 2, 3, 6, 7
 
 local function parts_of(written)
-  if written == '' then return {'-', '-', '-', '-', '-', '-'} end
-  if not string.find(written, '.', 1, true) then return {string.sub(written, 1, 24), '-', '-', '-', '-', '-'} end
+  if written == '' then return {'-', '-', '-', '-', '-', '-', '-'} end
+  if not string.find(written, '.', 1, true) then return {string.sub(written, 1, 24), '-', '-', '-', '-', '-', '-'} end
   local parts = {}
   for part in string.gmatch(written, '[^.]+') do parts[#parts + 1] = part end
   return parts
@@ -29,8 +29,8 @@ local ours = parts_of(fingerprint)
 
 local function conflicts(theirs)
   local are_files_known = ours[FILES] ~= '-' and theirs[FILES] ~= '-'
-  for i = TEXT, LINKS do
-    local is_asked = i ~= FILE_NAMES or not are_files_known
+  for i = TEXT, HEAD do
+    local is_asked = i ~= IDS and (i ~= FILE_NAMES or not are_files_known)
     if is_asked and ours[i] ~= '-' and theirs[i] ~= '-' and ours[i] ~= theirs[i] then return true end
   end
   return false
@@ -38,7 +38,7 @@ end
 
 local function equal_parts(theirs)
   local equal = 0
-  for i = TEXT, IDS do
+  for i = TEXT, HEAD do
     if ours[i] ~= '-' and ours[i] == theirs[i] then equal = equal + 1 end
   end
   return equal
@@ -47,7 +47,7 @@ end
 -- What is known, and of the rest what this item tells: a repeat may fill in a part, never change one.
 local function filled(written)
   local parts, any_known = parts_of(written), false
-  for i = TEXT, IDS do
+  for i = TEXT, HEAD do
     if parts[i] == '-' then parts[i] = ours[i] end
     any_known = any_known or parts[i] ~= '-'
   end

@@ -52,9 +52,9 @@ local function read(name)
 end
 
 -- What is unknown is "-"; without a dot it is older than the parts, and says what the text was.
-local TEXT, FILES, FILE_NAMES, LINKS = 1, 2, 3, 5
+local TEXT, FILES, FILE_NAMES, IDS, HEAD = 1, 2, 3, 6, 7
 local function parts_of(fingerprint)
-  if not fingerprint:find('.', 1, true) then return {fingerprint:sub(1, 24), '-', '-', '-', '-'} end
+  if not fingerprint:find('.', 1, true) then return {fingerprint:sub(1, 24), '-', '-', '-', '-', '-', '-'} end
   local parts = {}
   for part in fingerprint:gmatch('[^.]+') do parts[#parts + 1] = part end
   return parts
@@ -65,8 +65,8 @@ local function is_same_item(name, fingerprint)
   local ours, theirs = parts_of(field_of(name)), parts_of(fingerprint)
   local function known(part) return ours[part] ~= '-' and theirs[part] ~= '-' end
   if name.needs_agreement then return known(TEXT) and field_of(name) == fingerprint end
-  for part = TEXT, LINKS do
-    local is_asked = known(part) and not (part == FILE_NAMES and known(FILES))
+  for part = TEXT, HEAD do
+    local is_asked = known(part) and part ~= IDS and not (part == FILE_NAMES and known(FILES))
     if is_asked and ours[part] ~= theirs[part] then return false end
   end
   return true

@@ -34,7 +34,7 @@ GROUP = Name(Kind.SUBJECT_GROUP, "2026-11", "lot_456")
 FILE_X = Name(Kind.MEDIA, "", "https://files.example/x", WEEK_MS)
 FILE_Y = Name(Kind.MEDIA, "", "https://files.example/y", WEEK_MS)
 LOCK = Name(Kind.LOCK, "crm", "item")
-TEXT, OTHER_TEXT = "t1.f1.-.-.l1.-", "t2.f1.-.-.l1.-"
+TEXT, OTHER_TEXT = "t1.f1.-.-.l1.-.-", "t2.f1.-.-.l1.-.-"
 
 _numbers = count(1)
 
@@ -202,29 +202,29 @@ def test_same_name_and_another_text_are_two_items_each_recognised_on_its_own(des
 
 
 def test_a_part_that_one_side_does_not_know_speaks_for_nobody(desk: Desk) -> None:
-    desk.deliver(ID, fingerprint="t1.f1.-.-.-.-")
-    assert isinstance(desk.claim(ID, fingerprint="t1.-.-.-.l9.-")[1], Duplicate)
-    assert isinstance(desk.claim(ID, fingerprint="t1.f2.-.-.-.-")[1], Claimed)
+    desk.deliver(ID, fingerprint="t1.f1.-.-.-.-.-")
+    assert isinstance(desk.claim(ID, fingerprint="t1.-.-.-.l9.-.-")[1], Duplicate)
+    assert isinstance(desk.claim(ID, fingerprint="t1.f2.-.-.-.-.-")[1], Claimed)
 
 
 def test_a_repeat_fills_in_what_the_first_did_not_tell(desk: Desk) -> None:
-    first = desk.deliver(ID, fingerprint="t1.-.-.-.-.-")
-    assert isinstance(desk.claim(ID, fingerprint="t1.f1.-.-.-.-")[1], Duplicate)
-    assert desk.read(first.id).fingerprint == "t1.f1.-.-.-.-"
-    assert isinstance(desk.claim(ID, fingerprint="t1.f2.-.-.-.-")[1], Claimed), "other files: another item"
+    first = desk.deliver(ID, fingerprint="t1.-.-.-.-.-.-")
+    assert isinstance(desk.claim(ID, fingerprint="t1.f1.-.-.-.-.-")[1], Duplicate)
+    assert desk.read(first.id).fingerprint == "t1.f1.-.-.-.-.-"
+    assert isinstance(desk.claim(ID, fingerprint="t1.f2.-.-.-.-.-")[1], Claimed), "other files: another item"
 
 
 def test_of_several_that_fit_the_nearest_is_the_one_it_repeats(desk: Desk) -> None:
-    desk.deliver(ID, fingerprint="t1.f1.-.-.-.-")
-    near = desk.deliver(ID, fingerprint="t1.f2.-.-.-.-")
-    _, verdict = desk.claim(ID, fingerprint="t1.f2.-.-.l1.-")
+    desk.deliver(ID, fingerprint="t1.f1.-.-.-.-.-")
+    near = desk.deliver(ID, fingerprint="t1.f2.-.-.-.-.-")
+    _, verdict = desk.claim(ID, fingerprint="t1.f2.-.-.l1.-.-")
     assert isinstance(verdict, Duplicate) and verdict.stop.original == near.id
 
 
 def test_an_undated_id_speaks_only_for_what_is_surely_the_same(desk: Desk) -> None:
-    desk.deliver(UNDATED, fingerprint="t1.f1.-.-.-.-")
-    assert isinstance(desk.claim(UNDATED, fingerprint="t1.-.-.-.-.-")[1], Claimed)
-    assert isinstance(desk.claim(UNDATED, fingerprint="t1.f1.-.-.-.-")[1], Duplicate)
+    desk.deliver(UNDATED, fingerprint="t1.f1.-.-.-.-.-")
+    assert isinstance(desk.claim(UNDATED, fingerprint="t1.-.-.-.-.-.-")[1], Claimed)
+    assert isinstance(desk.claim(UNDATED, fingerprint="t1.f1.-.-.-.-.-")[1], Duplicate)
 
 
 def test_what_another_candidate_has_delivered_counts_as_delivered(desk: Desk) -> None:

@@ -42,7 +42,16 @@ SHARED = [
 ]
 WORDS = ["w1", "w2"]
 DESTINATIONS = ["crm", "slack"]
-FINGERPRINTS = ["", "t1.f1.-.-.-.-", "t1.f2.-.-.-.-", "t1.-.n1.-.-.-", "t2.f1.-.-.l1.-", "t1.f1.n1.-.l1.-"]
+FINGERPRINTS = [
+    "",
+    "t1.f1.-.-.-.-.-",
+    "t1.f2.-.-.-.-.-",
+    "t1.-.n1.-.-.-.-",
+    "t2.f1.-.-.l1.-.-",
+    "t1.f1.n1.-.l1.-.-",
+    "t1.f1.-.-.-.-.h1",
+    "t1.f1.-.-.-.-.h2",
+]
 
 
 def subsets(values: list[Any], least: int = 0) -> st.SearchStrategy[list[Any]]:
