@@ -150,7 +150,7 @@ def retry_later(error: str, statuses: Statuses) -> Answer:
 def http_error(error: HTTPException) -> Answer:
     """404, 405 and whatever else Flask itself refuses."""
     body = {"success": False, "status": "invalid", "error": error.description or error.name}
-    headers = {name: value for name, value in error.get_headers() if name in ("Allow", "Retry-After")}
+    headers = {name: value for name, value in error.get_headers() if name in ("Allow", "Connection", "Retry-After")}
     return jsonify(body), error.code or 500, headers
 
 

@@ -133,6 +133,34 @@ def test_a_body_that_breaks_off_is_asked_for_again(
     assert (given, body["status"]) == (status, "retry_later")
 
 
+@pytest.mark.parametrize("end", [b"2\r\n{}", b"2\r\n{}\r", b"2\r\n{}\r\n0\r\n"])
+def test_a_body_that_breaks_off_between_two_chunks_is_asked_for_again(server: Server, end: bytes) -> None:
+    with connect(server) as client:
+        client.sendall(head("/api/ingress/mailgun", Transfer_Encoding="chunked") + end)
+        client.shutdown(socket.SHUT_WR)
+        given, body = answer(client)
+    assert (given, body["status"]) == (503, "retry_later")
+
+
+@pytest.mark.parametrize(
+    "chunks", [b"ZZ\r\n", b"-1\r\n", b"2\r\n{}XX", b"0\r\nbad trailer\r\n\r\n", b"2;\r=\r\n{}\r\n"]
+)
+@pytest.mark.parametrize("path", ["/api/ingress/mailgun", "/api/ingress/message"])
+def test_chunks_that_are_none_are_refused_in_one_line_and_end_the_connection(
+    server: Server, path: str, chunks: bytes
+) -> None:
+    logged = len(server.log.read_text())
+    with connect(server) as client:
+        client.sendall(head(path, Transfer_Encoding="chunked") + chunks)
+        assert answer(client) == (
+            400,
+            {"success": False, "status": "invalid", "error": "Transfer-Encoding takes valid chunks"},
+        )
+        assert client.recv(1) == b""
+    (line,) = server.log.read_text()[logged:].splitlines()
+    assert f"POST {path}: the body is no chunked one" in line
+
+
 def test_a_connection_is_kept_for_the_next_request(server: Server) -> None:
     with connect(server) as client:
         for _ in range(3):
