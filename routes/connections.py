@@ -7,6 +7,7 @@ there are many more threads than places to work at: a request takes a place only
 from __future__ import annotations
 
 import logging
+import signal
 import socket
 import time
 from collections.abc import Iterable
@@ -77,6 +78,11 @@ class ClientSocket(socket.socket):
 
 
 class ConnectionWorker(ThreadWorker):
+    def init_signals(self) -> None:
+        """From a terminal, SIGINT reaches all: the master ends us by SIGQUIT, and gunicorn cannot bear both."""
+        super().init_signals()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
     def handle(self, conn: TConn) -> Any:
         if type(conn.sock) is socket.socket:
             conn.sock = ClientSocket(fileno=conn.sock.detach())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import signal
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -166,6 +168,24 @@ def test_a_connection_is_kept_for_the_next_request(server: Server) -> None:
         for _ in range(3):
             client.sendall(head(Content_Length="2") + b"{}")
             assert answer(client)[0] == 400
+
+
+# Its end
+
+
+def test_ctrl_c_is_left_to_the_master_and_ends_everything(tmp_path: Path) -> None:
+    """A terminal sends SIGINT to all of them."""
+    with Server(tmp_path, WEB_CONCURRENCY="1") as server:
+        assert server.process
+        workers = server.worker_pids()
+        for _ in range(20):
+            for pid in workers:
+                os.kill(pid, signal.SIGINT)
+        assert server.post(email()).json()["status"] == "processed"
+        assert server.worker_pids() == workers
+        for pid in (server.process.pid, *workers):
+            os.kill(pid, signal.SIGINT)
+        assert server.process.wait(timeout=60) == 0
 
 
 # The pieces
