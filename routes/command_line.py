@@ -38,7 +38,7 @@ from orchestrator.stats import stats
 from orchestrator.tokens import ensure_tokens
 from orchestrator.wiring import check_start
 from routes.providers import gmail
-from routes.providers.base import InvalidPayload, Surroundings, json_object
+from routes.providers.base import InvalidPayload, Surroundings, json_object, sound
 from routes.providers.registry import TYPES, checked_config, missing_setting, open_providers
 from routes.providers.samples import SampleUnavailable, curl_line, sample
 
@@ -129,14 +129,13 @@ def _judged(settings: Settings, config: Config, item: Item) -> str:
 
 
 def _email_from(email_file: Path | None, json_file: Path | None) -> Email | None:
-    if email_file:
-        return parse_mime(email_file.read_bytes())
-    if json_file is None:
-        return None
+    """Read as the doors for such a file read it, and refused where they refuse it."""
     try:
-        return gmail.parse(json_object("application/json", json_file.read_bytes()))
+        if email_file:
+            return sound(parse_mime(email_file.read_bytes()))
+        return gmail.parse(json_object("application/json", json_file.read_bytes())) if json_file else None
     except InvalidPayload as error:
-        raise click.ClickException(f"{json_file}: {error}") from error
+        raise click.ClickException(f"{email_file or json_file} would be refused: {error}") from error
 
 
 @main.command("reset")

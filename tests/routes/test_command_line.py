@@ -20,7 +20,7 @@ from click.testing import CliRunner, Result
 from routes.command_line import main
 from tests.routes.conftest import StartApp
 from tests.support.redis_server import RedisServer
-from tests.support.server import Server, email
+from tests.support.server import INGRESS_TOKEN, Server, email
 from tests.support.sink import Reply, Sink
 from tests.support.worker import WorkerProcess
 
@@ -106,6 +106,22 @@ def test_check_says_what_an_email_would_meet_and_records_nothing(run: Run, tmp_p
     (tmp_path / "bad.json").write_text("{}")
     assert "sender takes an email address" in run("check", "--json", str(tmp_path / "bad.json")).output
     assert not (tmp_path / "data").exists()
+
+
+def test_check_refuses_the_file_that_the_door_refuses(run: Run, start_app: StartApp, tmp_path: Path) -> None:
+    (tmp_path / "none.eml").write_text("Subject: of nobody\n\nHello")
+    refused = run("check", "--email", str(tmp_path / "none.eml"))
+    assert refused.exit_code == 1
+    assert refused.output.splitlines()[-1] == (
+        f"Error: {tmp_path / 'none.eml'} would be refused: "
+        "the request holds no email: neither a sender nor a date nor a Message-ID"
+    )
+    answer = start_app().http.post(
+        "/api/ingress/mime",
+        data=(tmp_path / "none.eml").read_bytes(),
+        headers={"Authorization": f"Bearer {INGRESS_TOKEN}", "Content-Type": "message/rfc822"},
+    )
+    assert answer.status_code == 400
 
 
 def test_check_asks_the_store_what_would_become_of_the_email_now(
