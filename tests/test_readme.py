@@ -14,17 +14,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 
 from orchestrator.config import load_config
 from orchestrator.delivery.fetching import fetch
 from orchestrator.delivery.http import HttpDestination, HttpOptions
 from orchestrator.delivery.webhook import DeliveryFailed, Webhook
+from orchestrator.item import message_item
 from orchestrator.settings import Settings, load_settings
 from routes.providers.base import Surroundings
+from routes.providers.message import parse
 from routes.providers.registry import TYPES, open_providers
 from tests.support.curl import read_curl
 from tests.support.redis_server import RedisServer, free_port
-from tests.support.server import Server
+from tests.support.server import INGRESS_TOKEN, Server, email
+from tests.support.sink import Sink
 from tests.support.surroundings import ROOT
 
 README = (ROOT / "README.md").read_text()
@@ -144,10 +148,11 @@ def test_the_shown_receiver_verifies_and_deduplicates(tmp_path: Path) -> None:
     (block,) = commands("from flask import Flask, abort")
     (secret,) = re.findall('SECRET = "(.*?)"', block)
     port = free_port()
-    pasted = block.replace("port=9000", f"port={port}")
-    assert pasted != block
+    (tmp_path / "receiver.py").write_text(block.replace("port=9000", f"port={port}"))
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    assert "`.venv/bin/python receiver.py`" in README
     process = subprocess.Popen(
-        [sys.executable, "-c", pasted], cwd=tmp_path, env={"PATH": os.environ["PATH"]}, stderr=subprocess.DEVNULL
+        [".venv/bin/python", "receiver.py"], cwd=tmp_path, env={"PATH": "/usr/bin:/bin"}, stderr=subprocess.DEVNULL
     )
     try:
         url = f"http://127.0.0.1:{port}/hooks/mail"
@@ -155,12 +160,27 @@ def test_the_shown_receiver_verifies_and_deduplicates(tmp_path: Path) -> None:
         good = HttpDestination("crm", HttpOptions(url, (secret,)), pool_size=1)
         attempts = [Webhook("msg_1", {"email_id": email_id, "subject": "Signé 🖋"}) for email_id in ("e1", "e2")]
         assert [good.deliver(webhook).receiver_id for webhook in attempts] == ["e1", "e1"], "the first one counts"
+        post = message_item(parse({"source": "tg:news", "id": "1", "text": "Hello"}, ()))
+        assert good.deliver(Webhook("msg_2", dict(post.payload))).receiver_id == post.key
         forged = HttpDestination("crm", HttpOptions(url, ("whsec_" + "B" * 32,)), pool_size=1)
         with pytest.raises(DeliveryFailed, match="answered 401"):
             forged.deliver(attempts[0])
     finally:
         process.terminate()
         process.wait()
+
+
+def test_the_fields_of_the_webhooks_are_those_that_are_listed(tmp_path: Path) -> None:
+    with Sink() as sink, Server(tmp_path, WEBHOOK_URL=sink.url) as server:
+        server.post(email())
+        requests.post(
+            f"{server.url}/api/ingress/message",
+            json={"source": "tg:news", "id": "1", "text": "Hello"},
+            headers={"Authorization": f"Bearer {INGRESS_TOKEN}"},
+            timeout=60,
+        )
+    listed = re.findall(r"(?:as JSON|other fields): (`.*?)\.\s", README, re.DOTALL)
+    assert [set(got.payload) for got in sink.accepted] == [set(re.findall(r"`(\w+)`", each)) for each in listed]
 
 
 def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
