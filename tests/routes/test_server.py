@@ -114,6 +114,15 @@ def test_a_queue_out_of_reach_is_said_loudly_and_on_health_and_the_service_works
         assert server.post(email()).json()["status"] == "processed"
 
 
+@pytest.mark.parametrize("has_queue", [True, False])
+def test_whoever_starts_with_a_queue_is_told_that_a_worker_has_to_run(
+    tmp_path: Path, redis_server: RedisServer, has_queue: bool
+) -> None:
+    with Server(tmp_path, QUEUE_URL=redis_server.url if has_queue else "") as server:
+        log = server.log.read_text()
+    assert ("until `.venv/bin/mailonce worker`" in log) == has_queue
+
+
 @pytest.mark.parametrize("error", ["SettingsError('REDIS_URL')", "StoreUnavailable('sqlite')", "OSError('disk')"])
 @pytest.mark.parametrize("run", [SERVE, GUNICORN], ids=["mailonce serve", "gunicorn"])
 def test_a_worker_that_cannot_boot_ends_the_server_and_is_not_started_for_ever(
