@@ -82,8 +82,16 @@ def test_a_wrong_password_stops_the_start(
     given = {"QUEUE_URL": redis_server.url, setting: redis_server.url.replace("://", "://nobody:secret@")}
     line = refusal(tmp_path, MAILONCE, command, **given)
     assert f"{setting} takes a " in line
-    assert "lets us in" in line
+    assert "that we can use; redis: invalid username-password pair" in line
     assert "secret" not in line
+
+
+@pytest.mark.parametrize("setting", ["REDIS_URL", "QUEUE_URL"])
+def test_a_database_that_redis_does_not_have_stops_the_start_and_is_named(
+    tmp_path: Path, redis_server: RedisServer, setting: str
+) -> None:
+    line = refusal(tmp_path, **{setting: redis_server.url.rpartition("/")[0] + "/99"})
+    assert re.search(f"{setting} takes a .* that we can use; redis: it has no database of that number$", line)
 
 
 def test_a_port_in_use_stops_the_start_and_is_named(tmp_path: Path) -> None:
