@@ -215,7 +215,7 @@ def locks() -> None:
 
 
 @main.command("sample")
-@click.argument("provider")
+@click.argument("provider", default="")
 @click.option("--url", help="Where the service is. Default: HOST and PORT.")
 def signed_sample(provider: str, url: str | None) -> None:
     """Print a signed sample request of a provider, as a curl line that works against the running service.
@@ -223,6 +223,8 @@ def signed_sample(provider: str, url: str | None) -> None:
     \b
     mailonce sample mailgun | sh
     """
+    if not provider:
+        raise click.UsageError(f"provider takes one of {', '.join(TYPES)}, or another name from mailonce.toml")
     settings = _settings()
     if not settings.ingress_token:
         settings, _ = _of_service(settings)

@@ -18,6 +18,7 @@ import requests
 from click.testing import CliRunner, Result
 
 from routes.command_line import main
+from routes.providers.registry import TYPES
 from tests.routes.conftest import StartApp
 from tests.support.redis_server import RedisServer
 from tests.support.server import INGRESS_TOKEN, Server, email
@@ -285,6 +286,12 @@ def test_stats_and_locks(run: Run, start_app: StartApp, sink: Sink, monkeypatch:
     lock = app.service.parts.locks.acquire_lock("post-1", "telegram")
     assert lock is not None
     assert lock.id in run("locks").output
+
+
+def test_sample_without_a_provider_lists_them(run: Run) -> None:
+    refused = run("sample")
+    assert refused.exit_code == 2
+    assert f"provider takes one of {', '.join(TYPES)}, or" in refused.output
 
 
 @pytest.mark.parametrize(
