@@ -147,7 +147,7 @@ def forget(scope: str, value: str, dry_run: bool, yes: bool) -> None:
     """Forget names, so that the emails behind them are delivered again when they come.
 
     \b
-    mailonce reset email_id 9571d0921eaa99ffdc3caf85ec7ebae4
+    mailonce reset email_id fe4fc385494173f61585825e95d25317
     mailonce reset subject_group 2026-11:lot_456 --dry-run
     """
     try:

@@ -126,6 +126,6 @@ store: {"redis" if settings.redis_url else store.data_dir / "mailonce.db"}   des
 
 Try it (twice: the second time it is a duplicate):
   curl -sS {address}/api/ingress/gmail -H "Authorization: Bearer {token}" -H "Content-Type: application/json" \\
-    -d '{{"subject": "Lot {secrets.randbelow(10**6)} - Documents", "sender": "Ada <ada@example.org>",
+    -d '{{"subject": "Hello from Ada, {secrets.randbelow(10**6)}", "sender": "Ada <ada@example.org>",
         "date": "{now}", "body": "Hello"}}'
 """

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from deduplication.subject_group import generate_subject_group_id
 from tests.support.redis_server import RedisServer, free_port
 from tests.support.server import MAILONCE, Server, email
 from tests.support.sink import Sink
@@ -171,6 +172,7 @@ def test_the_printed_curl_line_is_a_new_email_at_every_start(tmp_path: Path) -> 
     subjects = re.findall(r'"subject": "(.*?)"', log)
     dates = re.findall(r'"date": "(.*?)"', log)
     assert len(set(subjects)) == len(set(dates)) == 2
+    assert not any(map(generate_subject_group_id, subjects)), "with another body it is another email"
 
 
 def test_new_tokens_are_shown_to_a_terminal_and_only_named_elsewhere(tmp_path: Path) -> None:
