@@ -255,6 +255,8 @@ def test_reset_releases_an_email(run: Run, start_app: StartApp, sink: Sink) -> N
     assert app.status_of(email(subject="Lot 456")) == "already_processed"
     assert "5 names forgotten" in run("reset", "email_id", email_id).output
     assert app.status_of(email(subject="Lot 456")) == "processed"
+    assert len(sink.accepted) == 2
+    assert len({each.webhook_id for each in sink.accepted}) == 1, "as the README says"
     assert run("reset", "month", "November").exit_code == 1
     assert run("reset", "all").exit_code == 1, "nobody said yes"
     assert run("reset", "all", "--yes").exit_code == 0
@@ -275,6 +277,15 @@ def test_replay_sends_dead_letters_again(run: Run, start_app: StartApp, eventual
         eventually(lambda: "already delivered: 1" in run("replay", ids[0]).output)
         assert run("replay", "msg_unknown").exit_code == 1
         assert run("replay", "--since", "soon").exit_code == 2
+
+
+def test_what_a_receiver_remembers_goes_out_again_under_a_new_id(
+    run: Run, start_app: StartApp, sink: Sink, eventually: Eventually
+) -> None:
+    app = start_app(webhook_url=sink.url, delivered_payload_days=1)
+    delivery_id = app.post(email()).get_json()["deliveries"]["default"]["id"]
+    assert "replayed: 1" in run("replay", delivery_id, "--force", "--new-id").output
+    eventually(lambda: len({each.webhook_id for each in sink.accepted}) == 2)
 
 
 def test_stats_and_locks(run: Run, start_app: StartApp, sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
