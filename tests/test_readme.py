@@ -218,6 +218,11 @@ def test_the_commands_can_be_pasted(tmp_path: Path) -> None:
             )
 
 
+def test_prose_is_wrapped() -> None:
+    prose = [line for line in README.splitlines() if not line.startswith(("|", "    "))]
+    assert [line for line in prose if len(line) > 125] == []
+
+
 def test_every_setting_stands_in_the_table() -> None:
     for name in Settings.model_fields:
         assert name.upper() in README, name
