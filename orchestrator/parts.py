@@ -128,7 +128,7 @@ def build_store(settings: Settings) -> Store:
     try:
         return FailoverStore(RedisStore(client, speller), _local_store(settings, path), settings.on_store_failure)
     except StoreMisconfigured as error:
-        raise SettingsError(f"REDIS_URL takes a Redis that lets us in; {error}") from error
+        raise SettingsError(f"REDIS_URL takes a Redis that we can use; {error}") from error
 
 
 def _local_store(settings: Settings, path: Path) -> LocalStore:

@@ -18,6 +18,10 @@ NOTE = "service.json"
 OF_THE_UNIT = Path("/var/lib/mailonce")  # where deploy/mailonce.service keeps its data
 
 
+class NoService(SettingsError):
+    """None has run on this machine where it was looked for."""
+
+
 @dataclass(frozen=True)
 class ServiceNote:
     """What a command must know to work on the same store. ``folder`` is where the service was started; no secrets.
@@ -44,14 +48,14 @@ def leave_address(settings: Settings) -> None:
 
 
 def find_service(settings: Settings) -> ServiceNote:
-    """The service on this machine that the settings mean. Raises SettingsError with where it was looked for."""
+    """The service on this machine that the settings mean. Raises NoService with where it was looked for."""
     looked_in = _folders(settings)
     for data_dir in looked_in:
         note = read_note(data_dir)
         if note:
             return note
     places = " or ".join(str(folder.resolve()) for folder in looked_in)
-    raise SettingsError(f"no service has run with its data in {places}; DATA_DIR takes the folder of the one you mean")
+    raise NoService(f"no service has run with its data in {places}; DATA_DIR takes the folder of the one you mean")
 
 
 def read_note(data_dir: Path) -> ServiceNote | None:

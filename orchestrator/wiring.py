@@ -62,7 +62,7 @@ def check_start(settings: Settings, config: Config) -> None:
         if queue:
             queue.check()
     except QueueMisconfigured as error:
-        raise SettingsError(f"QUEUE_URL takes a queue that lets us in; {error}") from error
+        raise SettingsError(f"QUEUE_URL takes a queue that we can use; {error}") from error
     except QueueUnavailable as error:
         log.error("WARNING: QUEUE_URL: %s. Until it is back, requests deliver.", error)
     finally:

@@ -97,15 +97,15 @@ def _add_shut(api_ingress: Blueprint, name: str) -> None:
     def refuse() -> Answer:
         nonlocal told
         if not told:
-            log.error("POST /api/ingress/%s: %s", name, error)
+            log.warning("%s /api/ingress/%s: %s", request.method, name, error)
             told = True
         return not_set_up(error)
 
     for ending in TYPES[name].endings:
         path = f"/{name}{ending}"
         api_ingress.add_url_rule(path, f"POST {path}", refuse, methods=["POST"])
-        if TYPES[name].answers_probes:
-            api_ingress.add_url_rule(path, f"GET {path}", _somebody_is_here, methods=["GET"])
+        probed = _somebody_is_here if TYPES[name].answers_probes else refuse
+        api_ingress.add_url_rule(path, f"GET {path}", probed, methods=["GET"])
 
 
 def _answer(service: Service, provider: AnyProvider) -> Answer:

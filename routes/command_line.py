@@ -38,7 +38,7 @@ from orchestrator.stats import stats
 from orchestrator.tokens import ensure_tokens
 from orchestrator.wiring import check_start
 from routes.providers import gmail
-from routes.providers.base import InvalidPayload, Surroundings, json_object
+from routes.providers.base import InvalidPayload, Surroundings, json_object, sound
 from routes.providers.registry import TYPES, checked_config, missing_setting, open_providers
 from routes.providers.samples import SampleUnavailable, curl_line, sample
 
@@ -129,14 +129,13 @@ def _judged(settings: Settings, config: Config, item: Item) -> str:
 
 
 def _email_from(email_file: Path | None, json_file: Path | None) -> Email | None:
-    if email_file:
-        return parse_mime(email_file.read_bytes())
-    if json_file is None:
-        return None
+    """Read as the doors for such a file read it, and refused where they refuse it."""
     try:
-        return gmail.parse(json_object("application/json", json_file.read_bytes()))
+        if email_file:
+            return sound(parse_mime(email_file.read_bytes()))
+        return gmail.parse(json_object("application/json", json_file.read_bytes())) if json_file else None
     except InvalidPayload as error:
-        raise click.ClickException(f"{json_file}: {error}") from error
+        raise click.ClickException(f"{email_file or json_file} would be refused: {error}") from error
 
 
 @main.command("reset")
@@ -148,7 +147,7 @@ def forget(scope: str, value: str, dry_run: bool, yes: bool) -> None:
     """Forget names, so that the emails behind them are delivered again when they come.
 
     \b
-    mailonce reset email_id 9571d0921eaa99ffdc3caf85ec7ebae4
+    mailonce reset email_id fe4fc385494173f61585825e95d25317
     mailonce reset subject_group 2026-11:lot_456 --dry-run
     """
     try:
@@ -216,7 +215,7 @@ def locks() -> None:
 
 
 @main.command("sample")
-@click.argument("provider")
+@click.argument("provider", default="")
 @click.option("--url", help="Where the service is. Default: HOST and PORT.")
 def signed_sample(provider: str, url: str | None) -> None:
     """Print a signed sample request of a provider, as a curl line that works against the running service.
@@ -224,6 +223,8 @@ def signed_sample(provider: str, url: str | None) -> None:
     \b
     mailonce sample mailgun | sh
     """
+    if not provider:
+        raise click.UsageError(f"provider takes one of {', '.join(TYPES)}, or another name from mailonce.toml")
     settings = _settings()
     if not settings.ingress_token:
         settings, _ = _of_service(settings)

@@ -6,6 +6,8 @@ there are many more threads than places to work at: a request takes a place only
 
 from __future__ import annotations
 
+import logging
+import signal
 import socket
 import time
 from collections.abc import Iterable
@@ -15,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from flask import Request
 from gunicorn.glogging import Logger
-from gunicorn.http.errors import NoMoreData
+from gunicorn.http.errors import ChunkMissingTerminator, NoMoreData, ParseException
 from gunicorn.workers.gthread import TConn, ThreadWorker
-from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge
+from werkzeug.exceptions import BadRequest, ClientDisconnected, RequestEntityTooLarge
 
 from orchestrator.logs import LineFormatter
 
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
     from gunicorn.config import Config
     from gunicorn.http.message import Request as Head
+
+log = logging.getLogger(__name__)
 
 CONNECTIONS = 200  # of each worker process; a thread that only waits costs next to nothing
 HEAD_S = 10.0
@@ -74,6 +78,11 @@ class ClientSocket(socket.socket):
 
 
 class ConnectionWorker(ThreadWorker):
+    def init_signals(self) -> None:
+        """From a terminal, SIGINT reaches all: the master ends us by SIGQUIT, and gunicorn cannot bear both."""
+        super().init_signals()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
     def handle(self, conn: TConn) -> Any:
         if type(conn.sock) is socket.socket:
             conn.sock = ClientSocket(fileno=conn.sock.detach())
@@ -115,6 +124,15 @@ class Workplaces:
             return self._app(environ, start_response)
 
 
+class BrokenChunks(BadRequest):
+    """Where the next request would begin is unknown, so that the connection cannot be kept."""
+
+    description = "Transfer-Encoding takes valid chunks"
+
+    def get_headers(self, *args: Any, **kwargs: Any) -> list[tuple[str, str]]:
+        return [*super().get_headers(*args, **kwargs), ("Connection", "close")]
+
+
 class PatientRequest(Request):
     def get_data(self, *args: Any, **kwargs: Any) -> Any:
         """The whole body or an error: werkzeug alone takes half an email that broke off, or is cut at the limit."""
@@ -128,6 +146,11 @@ class PatientRequest(Request):
                 and self.environ["wsgi.input"].read(1)
             ):
                 raise RequestEntityTooLarge
+        except (NoMoreData, ParseException) as error:
+            if isinstance(error, NoMoreData) or (isinstance(error, ChunkMissingTerminator) and len(error.term) < 2):
+                raise ClientDisconnected from None  # it ended where the end of a chunk was due
+            log.warning("%s %s: the body is no chunked one (%s)", self.method, self.path, type(error).__name__)
+            raise BrokenChunks from None
         finally:
             places.acquire()
         if len(body) < (self.content_length or 0):

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from flask import Response, jsonify
-from werkzeug.exceptions import HTTPException
+from werkzeug.exceptions import HTTPException, NotFound
 
 from deduplication.claims import Duplicate
 from deduplication.errors import StoreUnavailable
@@ -44,6 +44,7 @@ PROOFS = {
 OUR_OWN = Statuses()
 UNEXPECTED = {"success": False, "status": "retry_later", "error": "internal error; the log says more"}
 RETRY_AFTER_AN_ERROR_S = 60
+NOTHING_HERE = "nothing has this address; a provider has /api/ingress/ and its name in mailonce.toml"
 
 
 def is_accepted(result: Outcome) -> bool:
@@ -149,8 +150,9 @@ def retry_later(error: str, statuses: Statuses) -> Answer:
 
 def http_error(error: HTTPException) -> Answer:
     """404, 405 and whatever else Flask itself refuses."""
-    body = {"success": False, "status": "invalid", "error": error.description or error.name}
-    headers = {name: value for name, value in error.get_headers() if name in ("Allow", "Retry-After")}
+    text = NOTHING_HERE if isinstance(error, NotFound) else error.description or error.name
+    body = {"success": False, "status": "invalid", "error": text}
+    headers = {name: value for name, value in error.get_headers() if name in ("Allow", "Connection", "Retry-After")}
     return jsonify(body), error.code or 500, headers
 
 

@@ -118,12 +118,14 @@ def _welcome(settings: Settings, config: Config) -> str:
     places = ", ".join(
         f"{name} ({urlsplit(each.url).hostname or each.url})" for name, each in config.destinations.items()
     )
+    note = "\nqueue: emails wait there until `.venv/bin/mailonce worker`, with the same settings, delivers them"
+    queue = note if settings.queue_url else ""
     return f"""
 Mailonce listens on {address}   health: {address}/health
-store: {"redis" if settings.redis_url else store.data_dir / "mailonce.db"}   destination: {places}
+store: {"redis" if settings.redis_url else store.data_dir / "mailonce.db"}   destination: {places}{queue}
 
 Try it (twice: the second time it is a duplicate):
   curl -sS {address}/api/ingress/gmail -H "Authorization: Bearer {token}" -H "Content-Type: application/json" \\
-    -d '{{"subject": "Lot {secrets.randbelow(10**6)} - Documents", "sender": "Ada <ada@example.org>",
+    -d '{{"subject": "Hello from Ada, {secrets.randbelow(10**6)}", "sender": "Ada <ada@example.org>",
         "date": "{now}", "body": "Hello"}}'
 """

@@ -14,17 +14,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 
 from orchestrator.config import load_config
 from orchestrator.delivery.fetching import fetch
 from orchestrator.delivery.http import HttpDestination, HttpOptions
 from orchestrator.delivery.webhook import DeliveryFailed, Webhook
+from orchestrator.item import message_item
 from orchestrator.settings import Settings, load_settings
 from routes.providers.base import Surroundings
+from routes.providers.message import parse
 from routes.providers.registry import TYPES, open_providers
 from tests.support.curl import read_curl
 from tests.support.redis_server import RedisServer, free_port
-from tests.support.server import Server
+from tests.support.server import INGRESS_TOKEN, Server, email
+from tests.support.sink import Sink
 from tests.support.surroundings import ROOT
 
 README = (ROOT / "README.md").read_text()
@@ -46,15 +50,17 @@ def test_the_curl_lines_can_be_pasted(tmp_path: Path) -> None:
         for line in "\n\n".join(commands("curl")).split("\n\n"):
             pasted = line.replace("http://127.0.0.1:8000", server.url)
             answers.append(read_curl(pasted, tmp_path).send().json())
+        first_line = commands("curl")[0].replace("http://127.0.0.1:8000", server.url)
+        other_body = read_curl(first_line.replace('"Hello"', '"Something else"'), tmp_path).send().json()
     first, dead, replays, messages, reset = answers
     assert [each["status"] for each in messages["results"]] == ["processed", "already_processed"]
-    assert (first["status"], first["subject_group"]) == ("processed", "lot_456")
+    assert first["status"] == other_body["status"] == "processed", "what a newcomer tries next is no duplicate"
     assert first["email_id"] in README
     assert dead == {"success": True, "deliveries": [], "more": False}
     assert (replays["dry_run"], replays["matched"]) == (True, 0)
     assert reset["success"] is True
     assert reset["dry_run"] is True
-    assert reset["names"] == 5
+    assert reset["names"] == 4
 
 
 def test_the_shown_mailonce_toml_is_what_ships(tmp_path: Path) -> None:
@@ -144,10 +150,11 @@ def test_the_shown_receiver_verifies_and_deduplicates(tmp_path: Path) -> None:
     (block,) = commands("from flask import Flask, abort")
     (secret,) = re.findall('SECRET = "(.*?)"', block)
     port = free_port()
-    pasted = block.replace("port=9000", f"port={port}")
-    assert pasted != block
+    (tmp_path / "receiver.py").write_text(block.replace("port=9000", f"port={port}"))
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    assert "`.venv/bin/python receiver.py`" in README
     process = subprocess.Popen(
-        [sys.executable, "-c", pasted], cwd=tmp_path, env={"PATH": os.environ["PATH"]}, stderr=subprocess.DEVNULL
+        [".venv/bin/python", "receiver.py"], cwd=tmp_path, env={"PATH": "/usr/bin:/bin"}, stderr=subprocess.DEVNULL
     )
     try:
         url = f"http://127.0.0.1:{port}/hooks/mail"
@@ -155,12 +162,27 @@ def test_the_shown_receiver_verifies_and_deduplicates(tmp_path: Path) -> None:
         good = HttpDestination("crm", HttpOptions(url, (secret,)), pool_size=1)
         attempts = [Webhook("msg_1", {"email_id": email_id, "subject": "Signé 🖋"}) for email_id in ("e1", "e2")]
         assert [good.deliver(webhook).receiver_id for webhook in attempts] == ["e1", "e1"], "the first one counts"
+        post = message_item(parse({"source": "tg:news", "id": "1", "text": "Hello"}, ()))
+        assert good.deliver(Webhook("msg_2", dict(post.payload))).receiver_id == post.key
         forged = HttpDestination("crm", HttpOptions(url, ("whsec_" + "B" * 32,)), pool_size=1)
         with pytest.raises(DeliveryFailed, match="answered 401"):
             forged.deliver(attempts[0])
     finally:
         process.terminate()
         process.wait()
+
+
+def test_the_fields_of_the_webhooks_are_those_that_are_listed(tmp_path: Path) -> None:
+    with Sink() as sink, Server(tmp_path, WEBHOOK_URL=sink.url) as server:
+        server.post(email())
+        requests.post(
+            f"{server.url}/api/ingress/message",
+            json={"source": "tg:news", "id": "1", "text": "Hello"},
+            headers={"Authorization": f"Bearer {INGRESS_TOKEN}"},
+            timeout=60,
+        )
+    listed = re.findall(r"(?:as JSON|other fields): (`.*?)\.\s", README, re.DOTALL)
+    assert [set(got.payload) for got in sink.accepted] == [set(re.findall(r"`(\w+)`", each)) for each in listed]
 
 
 def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
@@ -194,6 +216,11 @@ def test_the_commands_can_be_pasted(tmp_path: Path) -> None:
             subprocess.run(
                 words, cwd=tmp_path, env={"PATH": "/usr/bin:/bin"}, capture_output=True, check=True, timeout=60
             )
+
+
+def test_prose_is_wrapped() -> None:
+    prose = [line for line in README.splitlines() if not line.startswith(("|", "    "))]
+    assert [line for line in prose if len(line) > 125] == []
 
 
 def test_every_setting_stands_in_the_table() -> None:

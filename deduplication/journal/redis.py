@@ -40,6 +40,12 @@ _REFUSED = (
 _FOR_NOW = ("OOM", "READONLY", "LOADING", "MISCONF", "NOREPLICAS", "BUSY", "CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN")
 # Redis 6 wraps the error of a script's command in one of the script.
 _FOR_NOW_IN_SCRIPT = re.compile(rf"(?:^|-)(?:{'|'.join(_FOR_NOW)})\b")
+# redis-py takes NOAUTH off the first two; the first one is the answer to its HELLO, which nobody has written.
+_IN_PLAIN_WORDS = {
+    "HELLO must be called with the client already authenticated": "it asks for a password",
+    "Authentication required": "it asks for a password",
+    "DB index is out of range": "it has no database of that number",
+}
 _STEPS = ("claim", "settle", "renew", "due", "begin", "finish", "forget", "merge")
 _HOUR_MS = 3_600_000
 _HOURS_AT_ONCE = 200
@@ -232,7 +238,7 @@ def translated_errors() -> Iterator[None]:
     try:
         yield
     except _REFUSED as error:  # before ConnectionError, whose children two of them are
-        raise StoreMisconfigured(f"redis: {error}") from error
+        raise StoreMisconfigured(f"redis: {_in_plain_words(error)}") from error
     except redis.exceptions.BusyLoadingError as error:  # a ConnectionError too, but nothing was dropped
         raise StoreUnavailable(f"redis: {error}") from error
     except redis.exceptions.ConnectionError as error:
@@ -242,7 +248,11 @@ def translated_errors() -> Iterator[None]:
     except redis.exceptions.RedisError as error:
         if _is_for_now(error):
             raise StoreUnavailable(f"redis: {error}") from error
-        raise StoreMisconfigured(f"redis: {error}") from error  # WRONGTYPE, NOPERM, a script error
+        raise StoreMisconfigured(f"redis: {_in_plain_words(error)}") from error  # WRONGTYPE, NOPERM, a script error
+
+
+def _in_plain_words(error: redis.exceptions.RedisError) -> str:
+    return next((words for said, words in _IN_PLAIN_WORDS.items() if said in str(error)), str(error))
 
 
 def _is_for_now(error: redis.exceptions.RedisError) -> bool:

@@ -48,9 +48,20 @@ def test_a_folder_that_cannot_be_written_stops_the_start_without_redis(tmp_path:
 def test_a_redis_that_does_not_let_us_in_stops_the_start_without_showing_the_password(tmp_path: Path) -> None:
     server = RedisServer("--requirepass", "right").start()
     try:
-        with pytest.raises(SettingsError, match="REDIS_URL takes a Redis that lets us in") as raised:
+        with pytest.raises(SettingsError, match="REDIS_URL takes a Redis that we can use") as raised:
             build_store(load_settings(data_dir=tmp_path, redis_url=f"redis://:wrong-one@127.0.0.1:{server.port}/0"))
         assert "wrong-one" not in str(raised.value)
+    finally:
+        server.stop()
+
+
+@pytest.mark.real_redis
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_a_redis_that_asks_for_a_password_says_so(tmp_path: Path, protocol: int) -> None:
+    server = RedisServer("--requirepass", "right").start()
+    try:
+        with pytest.raises(SettingsError, match="REDIS_URL takes a Redis that we can use; redis: it asks for a pass"):
+            build_store(load_settings(data_dir=tmp_path, redis_url=f"{server.url}?protocol={protocol}"))
     finally:
         server.stop()
 

@@ -214,6 +214,13 @@ def test_a_wrong_address_or_method_is_answered_in_json(app: App, method: str, pa
     assert ("POST" in answer.headers.get("Allow", "")) == (http_status == 405 and path != "/health")
 
 
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_an_unknown_provider_is_told_where_providers_are(app: App, method: str) -> None:
+    answer = app.http.open("/api/ingress/nobody", method=method)
+    refused(answer, 404, "invalid")
+    assert answer.get_json()["error"].startswith("nothing has this address; a provider has /api/ingress/ and its name")
+
+
 def test_an_error_of_our_own_is_a_500_that_asks_for_a_retry_and_tells_nothing(
     app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -18,9 +18,10 @@ import requests
 from click.testing import CliRunner, Result
 
 from routes.command_line import main
+from routes.providers.registry import TYPES
 from tests.routes.conftest import StartApp
 from tests.support.redis_server import RedisServer
-from tests.support.server import Server, email
+from tests.support.server import INGRESS_TOKEN, Server, email
 from tests.support.sink import Reply, Sink
 from tests.support.worker import WorkerProcess
 
@@ -106,6 +107,22 @@ def test_check_says_what_an_email_would_meet_and_records_nothing(run: Run, tmp_p
     (tmp_path / "bad.json").write_text("{}")
     assert "sender takes an email address" in run("check", "--json", str(tmp_path / "bad.json")).output
     assert not (tmp_path / "data").exists()
+
+
+def test_check_refuses_the_file_that_the_door_refuses(run: Run, start_app: StartApp, tmp_path: Path) -> None:
+    (tmp_path / "none.eml").write_text("Subject: of nobody\n\nHello")
+    refused = run("check", "--email", str(tmp_path / "none.eml"))
+    assert refused.exit_code == 1
+    assert refused.output.splitlines()[-1] == (
+        f"Error: {tmp_path / 'none.eml'} would be refused: "
+        "the request holds no email: neither a sender nor a date nor a Message-ID"
+    )
+    answer = start_app().http.post(
+        "/api/ingress/mime",
+        data=(tmp_path / "none.eml").read_bytes(),
+        headers={"Authorization": f"Bearer {INGRESS_TOKEN}", "Content-Type": "message/rfc822"},
+    )
+    assert answer.status_code == 400
 
 
 def test_check_asks_the_store_what_would_become_of_the_email_now(
@@ -238,6 +255,8 @@ def test_reset_releases_an_email(run: Run, start_app: StartApp, sink: Sink) -> N
     assert app.status_of(email(subject="Lot 456")) == "already_processed"
     assert "5 names forgotten" in run("reset", "email_id", email_id).output
     assert app.status_of(email(subject="Lot 456")) == "processed"
+    assert len(sink.accepted) == 2
+    assert len({each.webhook_id for each in sink.accepted}) == 1, "as the README says"
     assert run("reset", "month", "November").exit_code == 1
     assert run("reset", "all").exit_code == 1, "nobody said yes"
     assert run("reset", "all", "--yes").exit_code == 0
@@ -260,6 +279,15 @@ def test_replay_sends_dead_letters_again(run: Run, start_app: StartApp, eventual
         assert run("replay", "--since", "soon").exit_code == 2
 
 
+def test_what_a_receiver_remembers_goes_out_again_under_a_new_id(
+    run: Run, start_app: StartApp, sink: Sink, eventually: Eventually
+) -> None:
+    app = start_app(webhook_url=sink.url, delivered_payload_days=1)
+    delivery_id = app.post(email()).get_json()["deliveries"]["default"]["id"]
+    assert "replayed: 1" in run("replay", delivery_id, "--force", "--new-id").output
+    eventually(lambda: len({each.webhook_id for each in sink.accepted}) == 2)
+
+
 def test_stats_and_locks(run: Run, start_app: StartApp, sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
     app = start_app(webhook_url=sink.url)
     app.post(email())
@@ -269,6 +297,12 @@ def test_stats_and_locks(run: Run, start_app: StartApp, sink: Sink, monkeypatch:
     lock = app.service.parts.locks.acquire_lock("post-1", "telegram")
     assert lock is not None
     assert lock.id in run("locks").output
+
+
+def test_sample_without_a_provider_lists_them(run: Run) -> None:
+    refused = run("sample")
+    assert refused.exit_code == 2
+    assert f"provider takes one of {', '.join(TYPES)}, or" in refused.output
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import signal
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -133,11 +135,57 @@ def test_a_body_that_breaks_off_is_asked_for_again(
     assert (given, body["status"]) == (status, "retry_later")
 
 
+@pytest.mark.parametrize("end", [b"2\r\n{}", b"2\r\n{}\r", b"2\r\n{}\r\n0\r\n"])
+def test_a_body_that_breaks_off_between_two_chunks_is_asked_for_again(server: Server, end: bytes) -> None:
+    with connect(server) as client:
+        client.sendall(head("/api/ingress/mailgun", Transfer_Encoding="chunked") + end)
+        client.shutdown(socket.SHUT_WR)
+        given, body = answer(client)
+    assert (given, body["status"]) == (503, "retry_later")
+
+
+@pytest.mark.parametrize(
+    "chunks", [b"ZZ\r\n", b"-1\r\n", b"2\r\n{}XX", b"0\r\nbad trailer\r\n\r\n", b"2;\r=\r\n{}\r\n"]
+)
+@pytest.mark.parametrize("path", ["/api/ingress/mailgun", "/api/ingress/message"])
+def test_chunks_that_are_none_are_refused_in_one_line_and_end_the_connection(
+    server: Server, path: str, chunks: bytes
+) -> None:
+    logged = len(server.log.read_text())
+    with connect(server) as client:
+        client.sendall(head(path, Transfer_Encoding="chunked") + chunks)
+        assert answer(client) == (
+            400,
+            {"success": False, "status": "invalid", "error": "Transfer-Encoding takes valid chunks"},
+        )
+        assert client.recv(1) == b""
+    (line,) = server.log.read_text()[logged:].splitlines()
+    assert f"POST {path}: the body is no chunked one" in line
+
+
 def test_a_connection_is_kept_for_the_next_request(server: Server) -> None:
     with connect(server) as client:
         for _ in range(3):
             client.sendall(head(Content_Length="2") + b"{}")
             assert answer(client)[0] == 400
+
+
+# Its end
+
+
+def test_ctrl_c_is_left_to_the_master_and_ends_everything(tmp_path: Path) -> None:
+    """A terminal sends SIGINT to all of them."""
+    with Server(tmp_path, WEB_CONCURRENCY="1") as server:
+        assert server.process
+        workers = server.worker_pids()
+        for _ in range(20):
+            for pid in workers:
+                os.kill(pid, signal.SIGINT)
+        assert server.post(email()).json()["status"] == "processed"
+        assert server.worker_pids() == workers
+        for pid in (server.process.pid, *workers):
+            os.kill(pid, signal.SIGINT)
+        assert server.process.wait(timeout=60) == 0
 
 
 # The pieces

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from deduplication.subject_group import generate_subject_group_id
 from tests.support.redis_server import RedisServer, free_port
 from tests.support.server import MAILONCE, Server, email
 from tests.support.sink import Sink
@@ -82,8 +83,16 @@ def test_a_wrong_password_stops_the_start(
     given = {"QUEUE_URL": redis_server.url, setting: redis_server.url.replace("://", "://nobody:secret@")}
     line = refusal(tmp_path, MAILONCE, command, **given)
     assert f"{setting} takes a " in line
-    assert "lets us in" in line
+    assert "that we can use; redis: invalid username-password pair" in line
     assert "secret" not in line
+
+
+@pytest.mark.parametrize("setting", ["REDIS_URL", "QUEUE_URL"])
+def test_a_database_that_redis_does_not_have_stops_the_start_and_is_named(
+    tmp_path: Path, redis_server: RedisServer, setting: str
+) -> None:
+    line = refusal(tmp_path, **{setting: redis_server.url.rpartition("/")[0] + "/99"})
+    assert re.search(f"{setting} takes a .* that we can use; redis: it has no database of that number$", line)
 
 
 def test_a_port_in_use_stops_the_start_and_is_named(tmp_path: Path) -> None:
@@ -112,6 +121,15 @@ def test_a_queue_out_of_reach_is_said_loudly_and_on_health_and_the_service_works
         health = server.health()
         assert (health["status"], health["checks"]["queue"]["status"]) == ("degraded", "down")
         assert server.post(email()).json()["status"] == "processed"
+
+
+@pytest.mark.parametrize("has_queue", [True, False])
+def test_whoever_starts_with_a_queue_is_told_that_a_worker_has_to_run(
+    tmp_path: Path, redis_server: RedisServer, has_queue: bool
+) -> None:
+    with Server(tmp_path, QUEUE_URL=redis_server.url if has_queue else "") as server:
+        log = server.log.read_text()
+    assert ("until `.venv/bin/mailonce worker`" in log) == has_queue
 
 
 @pytest.mark.parametrize("error", ["SettingsError('REDIS_URL')", "StoreUnavailable('sqlite')", "OSError('disk')"])
@@ -154,6 +172,7 @@ def test_the_printed_curl_line_is_a_new_email_at_every_start(tmp_path: Path) -> 
     subjects = re.findall(r'"subject": "(.*?)"', log)
     dates = re.findall(r'"date": "(.*?)"', log)
     assert len(set(subjects)) == len(set(dates)) == 2
+    assert not any(map(generate_subject_group_id, subjects)), "with another body it is another email"
 
 
 def test_new_tokens_are_shown_to_a_terminal_and_only_named_elsewhere(tmp_path: Path) -> None:
