@@ -32,7 +32,7 @@ from orchestrator.logs import configure_logging
 from orchestrator.parts import Parts, build_parts
 from orchestrator.preview import judge, preview
 from orchestrator.reset import InvalidReset, Reset, Scope, reset
-from orchestrator.service_note import check_same_redis, find_service
+from orchestrator.service_note import NoService, check_same_redis, find_service
 from orchestrator.settings import Settings, SettingsError, load_settings, log_where_settings_come_from
 from orchestrator.stats import stats
 from orchestrator.tokens import ensure_tokens
@@ -120,7 +120,7 @@ def check(email_file: Path | None, json_file: Path | None) -> None:
 def _judged(settings: Settings, config: Config, item: Item) -> str:
     try:
         note = find_service(settings)
-    except SettingsError as error:
+    except NoService as error:
         return f"would be new: {error}"
     check_same_redis(note, settings)
     settings = settings.model_copy(update={"data_dir": Path(note.data_dir)})

@@ -125,6 +125,15 @@ def test_check_refuses_the_file_that_the_door_refuses(run: Run, start_app: Start
     assert answer.status_code == 400
 
 
+def test_check_does_not_take_an_unreadable_note_for_no_service(run: Run, start_app: StartApp, tmp_path: Path) -> None:
+    data_dir = start_app(webhook_url="http://127.0.0.1:1/").service.settings.data_dir
+    (data_dir / "service.json").write_text("{")
+    (tmp_path / "one.json").write_text(json.dumps(email()))
+    shown = run("check", "--json", str(tmp_path / "one.json"))
+    assert shown.exit_code == 1
+    assert "service.json cannot be read" in shown.output
+
+
 def test_check_asks_the_store_what_would_become_of_the_email_now(
     run: Run, start_app: StartApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
