@@ -17,6 +17,7 @@ from deduplication.journal.memory import MemoryJournal
 from deduplication.journal.redis import RedisJournal
 from deduplication.journal.side import Side
 from deduplication.journal.sqlite import SqliteJournal
+from deduplication.redis_client import connect
 from tests.support.redis_server import RedisServer
 
 JOURNALS = ("memory", "sqlite", "redis", "failover")
@@ -82,7 +83,7 @@ def open_journal(kind: str, folder: Path, redis_server: RedisServer | None = Non
     else:
         assert redis_server is not None
         is_alone = kind == "redis"
-        client = redis.Redis(port=redis_server.port, db=0 if is_alone else 1, socket_timeout=10)
+        client = connect(f"{redis_server.address}/{0 if is_alone else 1}", timeout_s=10, decode_responses=False)
         movable = MovableRedisJournal(client)
         if is_alone:
             yield JournalBench(kind, movable, movable.advance)

@@ -271,6 +271,11 @@ local function refer(name, entry, kept_ms)
   if #others == 1 then write_refs(name, others, kept_ms) else write_all_refs(name, others) end
 end
 
+local function holds(entry, name)
+  local ref = refs_of(name)[1]
+  return ref and ref[1] == entry[ID]
+end
+
 local function unrefer(name, id)
   local left = {}
   local refs = refs_of(name)
@@ -321,7 +326,7 @@ local function save(entry, before)
       end
     elseif is_own(name) then
       if not was or is_end_moved then refer(name, entry, kept_ms and kept_ms + 2 * HOUR_MS) end
-    elseif was ~= is then
+    elseif was ~= is or (is == 'held' and is_end_moved and holds(entry, name)) then
       refer(name, entry, is == 'marked' and name[KEPT] or kept_ms)
     end
     if is == 'marked' and was ~= is then mark(name) end

@@ -467,8 +467,9 @@ def test_a_payload_that_kills_its_workers_ends_as_a_dead_letter(desk: Desk) -> N
 
 
 def test_what_waits_is_kept_however_long(desk: Desk) -> None:
-    entry = desk.store(ID)
+    entry = desk.store(ID, shared=(GROUP,))
     desk.pass_ms(100 * DAY_MS)
+    assert isinstance(desk.claim(CANONICAL, shared=(GROUP,))[1], Duplicate), "it still holds its group"
     assert desk.begin(entry)
     assert isinstance(desk.claim(ID)[1], Duplicate)
 

@@ -10,7 +10,6 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-import redis
 
 from deduplication.claims import WEEK_MS, Kind, Name
 from deduplication.errors import StoreUnavailable
@@ -26,6 +25,7 @@ from deduplication.journal.failover import (
 from deduplication.journal.redis import RedisJournal
 from deduplication.journal.side import Side
 from deduplication.journal.sqlite import SqliteJournal
+from deduplication.redis_client import connect
 from tests.support.journals import FakeClock
 from tests.support.redis_server import RedisServer
 
@@ -59,7 +59,7 @@ class Machine:
         folder.mkdir()
 
     def process(self, timeout_s: float = 5.0, on_failure: OnFailure = OnFailure.OPEN) -> FailoverJournal:
-        client = redis.Redis(port=self.server.port, socket_timeout=timeout_s, socket_connect_timeout=timeout_s)
+        client = connect(self.server.url, timeout_s, decode_responses=False)
         on_redis = RedisJournal(client, machine=self.folder.name)
         local = SqliteJournal(self.folder / "journal.db", self.time.clock)
         journal = FailoverJournal(on_redis, local, self.folder, on_failure, self.time.clock, hold_ms=50)
@@ -294,7 +294,7 @@ def test_delivered_and_never_settled_is_found_before_it_is_sent_again(machine: M
 
 def lapse_on_redis(machine: Machine, entry: Entry) -> None:
     """Its lease is over there, too."""
-    journal = RedisJournal(redis.Redis(port=machine.server.port), machine="test")
+    journal = RedisJournal(connect(machine.server.url, 5, decode_responses=False), machine="test")
     assert journal.renew(entry.id, entry.owner, 1)
 
 

@@ -7,7 +7,6 @@ import threading
 from pathlib import Path
 
 import pytest
-import redis
 
 from deduplication.claims import Kind, Name
 from deduplication.journal.base import Claim, Claimed, Ending, Journal, Settlement
@@ -15,6 +14,7 @@ from deduplication.journal.failover import FailoverJournal
 from deduplication.journal.memory import MemoryJournal
 from deduplication.journal.redis import RedisJournal
 from deduplication.journal.sqlite import SqliteJournal
+from deduplication.redis_client import connect
 from tests.support.redis_server import RedisServer
 
 ROUNDS = 20
@@ -25,18 +25,18 @@ def an_id(value: str) -> Name:
     return Name(Kind.EMAIL_ID, "2026-11-16", value)
 
 
-def open_journal(kind: str, folder: Path, port: int) -> Journal:
+def open_journal(kind: str, folder: Path, address: str) -> Journal:
     if kind == "sqlite":
         return SqliteJournal(folder / "journal.db")
-    on_redis = RedisJournal(redis.Redis(port=port, socket_timeout=30), machine=folder.name)
+    on_redis = RedisJournal(connect(address, 30, decode_responses=False), machine=folder.name)
     if kind == "redis":
         return on_redis
     return FailoverJournal(on_redis, SqliteJournal(folder / "journal.db"), folder)
 
 
-def contend(kind: str, folder: Path, port: int, name: str, barrier: threading.Barrier, wins: list[int]) -> None:
+def contend(kind: str, folder: Path, address: str, name: str, barrier: threading.Barrier, wins: list[int]) -> None:
     """Claims the same items round by round; how many rounds this process won."""
-    journal = open_journal(kind, folder, port)
+    journal = open_journal(kind, folder, address)
     won = 0
     for number in range(ROUNDS):
         barrier.wait()
@@ -53,7 +53,7 @@ def test_of_4_processes_that_start_at_once_one_wins(kind: str, tmp_path: Path, r
     with spawn.Manager() as manager:
         wins = manager.list()
         processes = [
-            spawn.Process(target=contend, args=(kind, tmp_path, redis_server.port, f"p{n}", barrier, wins))
+            spawn.Process(target=contend, args=(kind, tmp_path, redis_server.url, f"p{n}", barrier, wins))
             for n in range(4)
         ]
         for process in processes:
