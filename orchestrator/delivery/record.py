@@ -5,34 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from enum import StrEnum
 from typing import Any
 
-ATTEMPTS_KEPT = 20
+from deduplication.journal.entry import ATTEMPTS_KEPT, Attempt, DeliveryStatus
 
-
-class DeliveryStatus(StrEnum):
-    """Skipped: the destination had the same content before. Waiting and delivering are open, the others settled."""
-
-    WAITING = "waiting"
-    DELIVERING = "delivering"
-    DELIVERED = "delivered"
-    DEAD = "dead"
-    SKIPPED = "skipped"
-
-    @property
-    def is_open(self) -> bool:
-        return self in (DeliveryStatus.WAITING, DeliveryStatus.DELIVERING)
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """One POST. ``status_code`` None: there was no answer, and ``error`` says why."""
-
-    at_ms: int
-    latency_ms: int
-    status_code: int | None = None
-    error: str | None = None
+__all__ = ["ATTEMPTS_KEPT", "Attempt", "Delivery", "DeliveryStatus"]
 
 
 @dataclass(frozen=True)
