@@ -8,7 +8,7 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints
 VERSION = $(shell $(PYTHON) -c 'import sys; print("fine" if sys.version_info >= (3, 11) else sys.version.split()[0])')
 NEEDS = Mailonce needs Python 3.11 or newer; $(PYTHON) is $(or $(VERSION),not there). Name another: make PYTHON=python3.12
 
-.PHONY: setup run test lint demo bench faults clean
+.PHONY: setup run test lint demo bench walk faults clean
 
 setup: $(READY)
 
@@ -42,6 +42,9 @@ demo: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m tests.bench $(ARGS)
+
+walk: $(READY)
+	$(BIN)/python -m tests.walk $(ARGS)
 
 faults: $(READY)
 	$(BIN)/python -m tests.faults $(ARGS)

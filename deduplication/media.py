@@ -1,4 +1,4 @@
-"""Media: which links of an email are deliveries, and when two links are the same file (DESIGN 2)."""
+"""Media: which links of an email are deliveries, and when two links are the same file."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
+from functools import lru_cache
 from string import whitespace
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -97,14 +98,20 @@ def ascii_host(host: str) -> str:
     Not by Python's own codec, which takes straße.de for strasse.de, someone else's host.
     """
     readable = unicodedata.normalize("NFKC", host).lower().replace("\u3002", ".").rstrip(".")
-    known = ".".join(label if label.isascii() else f"xn--{_punycode(label)}" for label in readable.split("."))
-    return known if _HOST.fullmatch(known) else ""
+    if not readable.isascii():
+        readable = ".".join(label if label.isascii() else f"xn--{_punycode(label)}" for label in readable.split("."))
+    return readable if _HOST.fullmatch(readable) else ""
 
 
-def is_under(host: str, domain: str) -> bool:
-    """Whether an ASCII host is the domain or a subdomain of it; ``*.example.org`` is taken as ``example.org``."""
-    parent = ascii_host(domain.removeprefix("*."))
-    return host == parent or host.endswith(f".{parent}")
+def is_under(host: str, *domains: str) -> bool:
+    """Whether an ASCII host is one of these or a subdomain of one; ``*.example.org`` is taken as ``example.org``."""
+    return f".{host}".endswith(_endings(domains))
+
+
+@lru_cache(maxsize=1000)
+def _endings(domains: tuple[str, ...]) -> tuple[str, ...]:
+    """Kept: these are always the same few, of the tables here and the settings, and asked about for each link."""
+    return tuple(f".{ascii_host(domain.removeprefix('*.'))}" for domain in domains)
 
 
 def _punycode(label: str) -> str:
@@ -135,7 +142,12 @@ def _site(parts: SplitResult, host: str) -> str:
 
 def _identity(parts: SplitResult, host: str, path: str, table: Mapping[str, Collection[str]]) -> tuple[str, str]:
     """The query and the hash that are kept, each with its sign, or empty."""
-    places = [place for place in table if _covers(place, host, path)]
+    whole_host, whole_path = f".{host}", f"{path}/"
+    places = [
+        place
+        for place, (domain, folder) in zip(table, map(_ending_and_folder, table), strict=True)
+        if whole_host.endswith(domain) and whole_path.startswith(folder)
+    ]
     for place in sorted(places, key=len, reverse=True):
         query = "&".join(_kept(parts.query, table[place]))
         fragment = parts.fragment.strip() if FRAGMENT in table[place] else ""
@@ -144,9 +156,11 @@ def _identity(parts: SplitResult, host: str, path: str, table: Mapping[str, Coll
     return "", ""
 
 
-def _covers(place: str, host: str, path: str) -> bool:
+@lru_cache(maxsize=1000)
+def _ending_and_folder(place: str) -> tuple[str, str]:
+    """How the host and the path of a link look that an entry of the table is about; kept as _endings are."""
     domain, _, folder = place.partition("/")
-    return is_under(host, domain) and (not folder or f"{path}/".startswith(f"/{folder.strip('/')}/"))
+    return _endings((domain,))[0], f"/{folder.strip('/')}/" if folder else ""
 
 
 def _kept(query: str, names: Collection[str]) -> list[str]:
@@ -245,10 +259,10 @@ def delivery_links(
 def _is_delivery(link: str, parts: SplitResult, mode: MediaMode, hosts: Collection[str]) -> bool:
     """``parts`` are those of the link's canonical URL."""
     host = parts.hostname or ""
-    is_listed = any(is_under(host, domain) for domain in hosts)
+    is_listed = is_under(host, *hosts)
     if not (is_listed or mode is MediaMode.ALL) or _is_tracker(link, host, parts.path):
         return False
-    is_service = any(is_under(host, domain) for domain in DEFAULT_HOSTS)
+    is_service = is_under(host, *DEFAULT_HOSTS)
     return not (
         _is_page(parts, is_listed or is_service)
         or _is_signature_image(unquote(parts.path))
@@ -259,7 +273,7 @@ def _is_delivery(link: str, parts: SplitResult, mode: MediaMode, hosts: Collecti
 def _is_tracker(link: str, host: str, path: str) -> bool:
     return bool(
         (_TRACKER_SUBDOMAIN.match(host) and host not in _NO_TRACKERS)
-        or any(is_under(host, domain) for domain in _TRACKER_DOMAINS)
+        or is_under(host, *_TRACKER_DOMAINS)
         or _TRACKER_PATH.search(path)
         or _LEAVING.search(unquote(link))
     )

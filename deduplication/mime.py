@@ -180,6 +180,8 @@ def _read_entity(raw: bytes, start: int) -> _Entity:
 
 def _parameters(value: bytes) -> Mapping[str, _Parameter]:
     """Of a header such as Content-Type, the first of each name. Latin-1 stands for the bytes as they are."""
+    if not value:
+        return {}
     holder = email.message.Message()
     bounded = b";".join(value[:MAX_HEADER_BYTES].split(b";")[: MAX_PARAMETERS + 1])
     separated = _MISSING_SEMICOLON.sub(rb"\1; ", b" ".join(bounded.split()))

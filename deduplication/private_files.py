@@ -12,6 +12,11 @@ log = logging.getLogger(__name__)
 PRIVATE = 0o600
 
 
+def write_private(path: Path, text: str) -> None:
+    path.touch(mode=PRIVATE)
+    path.write_text(text, encoding="utf-8")
+
+
 def open_private(path: Path, timeout_s: float) -> sqlite3.Connection:
     """SQLite gives the files beside it (-wal, -shm) the same mode, and complains of a path that cannot be used."""
     if str(path) != ":memory:":

@@ -1,6 +1,6 @@
 """The realtime guard: lets only messages through that were written since the service started, and each once.
 
-It knows what this process saw, no more; what must hold over processes and restarts is the stores' part.
+It knows what this process saw, no more; what must hold over processes and restarts is the journal's part.
 """
 
 from __future__ import annotations

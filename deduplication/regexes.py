@@ -38,6 +38,15 @@ def search(regex: str, text: str, *, ignore_case: bool = True) -> Any:
     return _compiled(regex, ignore_case=ignore_case).search(well_formed(text))
 
 
+def first_captured(regex: str, text: str) -> str:
+    """What the first group of the match holds; empty without a match, and where the group had no part in it.
+
+    On bytes, as RE2 itself works: to say where in a text a match is takes longer than to find it.
+    """
+    match = _compiled(regex, ignore_case=True).search(well_formed(text).encode())
+    return (match[1] or b"").decode() if match else ""
+
+
 @lru_cache(maxsize=1000)
 def _compiled(regex: str, *, ignore_case: bool) -> Any:
     options = re2.Options()

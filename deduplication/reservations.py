@@ -13,10 +13,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlunsplit
 
-from deduplication.claims import WEEK_MS, Claim, Claimed, Duplicate, Gate, Kind, Name, Verdict
+from deduplication.claims import WEEK_MS, Gate, Kind, Name
 from deduplication.identity import bounded_key, log_id
+from deduplication.journal.base import Claim, Claimed, Ending, InFlight, Journal, Settlement, Verdict
+from deduplication.journal.entry import About, Entry, State, new_entry_id
 from deduplication.media import media_name, split_url
-from deduplication.stores.base import State, Store
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ def _without_query(url: str) -> str:
 
 @dataclass
 class Batch:
-    """What one run has seen: the same post or medium twice in it is known without asking the store."""
+    """What one run has seen: the same post or medium twice in it is known without asking the journal."""
 
     posts: set[Name] = field(default_factory=set)
     media: set[Name] = field(default_factory=set)
@@ -66,12 +67,13 @@ class Reserved:
     """Publish it, then say ``published`` or ``failed``. ``retries_left`` is None on a first try."""
 
     claim: Claim
+    entry: Entry
     retries_left: int | None
 
 
 @dataclass(frozen=True)
 class Skipped:
-    """``state`` is what stands in the store for the name that stopped the post; ``settled``: never ask again."""
+    """``state`` is what stands in the journal for the name that stopped the post; ``settled``: never ask again."""
 
     name: Name
     state: str
@@ -83,12 +85,12 @@ class Reservations:
 
     def __init__(
         self,
-        store: Store,
+        journal: Journal,
         new_token: Callable[[], str],
         lease_ms: int,
         resolve: Callable[[str], str] = lambda url: url,
     ) -> None:
-        self._store = store
+        self._journal = journal
         self._new_token = new_token
         self._lease_ms = lease_ms
         self._resolve = resolve
@@ -97,70 +99,83 @@ class Reservations:
         """Post and media in one step, by their raw links first and by their final ones where they differ."""
         batch = batch or Batch()
         links = list(media)
-        post, raw = post_name(key), tuple(map(media_name, links))
+        post, raw = post_name(key), tuple(dict.fromkeys(map(media_name, links)))
         if post in batch.posts:
             return _skipped(post, "seen in this batch", settled=False)
         batch.posts.add(post)
         known = next((name for name in raw if name in batch.media), None)
         if known:
-            return self._settle(post, known)
-        claim = Claim(key, (post, *raw), "", self._new_token(), self._lease_ms)
-        outcome = self._outcome(claim, self._store.claim(claim))
+            return self._settle_known(post, known)
+        claim = self._claim_on(post, raw)
+        outcome = self._take(claim, self._journal.claim(claim))
         if isinstance(outcome, Reserved):
-            outcome = self._resolved(outcome, links, batch)
+            outcome = self._move_to_final_links(outcome, links, batch)
         if isinstance(outcome, Reserved):
-            batch.media.update(name for name in outcome.claim.names if name.kind is Kind.MEDIA)
+            batch.media.update(outcome.entry.shared)
         return outcome
 
-    def _resolved(self, reserved: Reserved, links: list[str], batch: Batch) -> Reserved | Skipped:
-        claim = reserved.claim
-        final = tuple(media_name(self._resolve(link)) for link in links)
+    def _claim_on(self, post: Name, media: tuple[Name, ...]) -> Claim:
+        about = About(item=post.value)
+        return Claim(new_entry_id(), self._new_token(), (post,), media, lease_ms=self._lease_ms, about=about)
+
+    def _move_to_final_links(self, reserved: Reserved, links: list[str], batch: Batch) -> Reserved | Skipped:
+        """The same owner claims again, with other media."""
+        claim, entry = reserved.claim, reserved.entry
+        final = tuple(dict.fromkeys(media_name(self._resolve(link)) for link in links))
         known = next((name for name in final if name in batch.media), None)
         if known:
-            self._store.release(claim, None)
-            return self._settle(claim.names[0], known)
-        moved = replace(claim, names=(claim.names[0], *final))
-        if set(claim.names) <= set(moved.names):
+            self._journal.settle(claim, entry, Settlement(Ending.DONE, retries_left=0))
+            return _skipped(known, "seen in this batch", settled=True)
+        if set(entry.shared) <= set(final):
             return reserved
-        outcome = self._outcome(moved, self._store.move(claim, moved))
+        moved = replace(claim, shared=final)
+        outcome = self._take(moved, self._journal.claim(moved))
         if isinstance(outcome, Reserved):
-            log.info("post %s: reservation moved from the raw links to the final ones", log_id(claim.item))
-            return replace(outcome, retries_left=reserved.retries_left)
-        if not outcome.settled:
-            self._store.release(claim, reserved.retries_left)
+            log.info("post %s: reservation moved from the raw links to the final ones", log_id(claim.own[0].value))
+        elif not outcome.settled:
+            self._journal.settle(claim, entry, Settlement(Ending.FREE, retries_left=reserved.retries_left))
         return outcome
+
+    def _take(self, claim: Claim, verdict: Verdict) -> Reserved | Skipped:
+        """A post stopped by a known medium, or by a mark that another program made, is through itself."""
+        if isinstance(verdict, Claimed):
+            return Reserved(claim, verdict.entry, verdict.entry.retries_left)
+        if isinstance(verdict, InFlight):
+            return _skipped(Name.from_label(verdict.name), PENDING, settled=False)
+        stop = verdict.stop
+        if verdict.entry:
+            ending = Ending.FREE if stop.follows else Ending.DONE
+            self._journal.settle(claim, verdict.entry, Settlement(ending))
+        if stop.follows:  # an email waits with the medium, and may yet fail: nobody would take the post up again
+            return _skipped(stop.name, PENDING, settled=False)
+        return _skipped(stop.name, PROCESSED if stop.gate is Gate.IDENTITY else "1", settled=True)
 
     def published(self, reserved: Reserved) -> bool:
         """The post is ``0`` and its media are ``1`` for seven days. False if another took over meanwhile."""
-        return self._store.commit(reserved.claim)
+        return self._journal.settle(reserved.claim, reserved.entry, Settlement(Ending.DONE))
 
     def failed(self, reserved: Reserved, retries_left: int | None = None) -> bool:
         """Both are given back; with 0 retries left the post is through."""
-        return self._store.release(reserved.claim, retries_left)
+        ending = Ending.DONE if retries_left == 0 else Ending.FREE
+        return self._journal.settle(reserved.claim, reserved.entry, Settlement(ending, retries_left=retries_left))
 
     def state_of(self, key: str) -> str | None:
         """``pending``, ``0``, the retries left, or None if nobody knows the post."""
-        records = list(self._store.read([post_name(key)]))
-        if any(record.state is State.DONE for record in records):
+        (found,) = self._journal.look([post_name(key)])
+        states = {entry.state for entry in found.entries}
+        if found.is_marked or State.DONE in states:
             return PROCESSED
-        if any(record.state is State.PENDING for record in records):
+        if State.PENDING in states:
             return PENDING
-        return next((str(record.retries_left) for record in records), None)
+        return next((str(entry.retries_left) for entry in found.entries if entry.retries_left is not None), None)
 
-    def _settle(self, post: Name, known: Name) -> Skipped:
+    def _settle_known(self, post: Name, known: Name) -> Skipped:
         """Its medium is in this batch already: the post is through."""
-        claim = Claim(post.value, (post,), "", self._new_token(), self._lease_ms)
-        if isinstance(self._store.claim(claim), Claimed):
-            self._store.commit(claim)
+        claim = self._claim_on(post, ())
+        verdict = self._journal.claim(claim)
+        if not isinstance(verdict, InFlight) and verdict.entry:
+            self._journal.settle(claim, verdict.entry, Settlement(Ending.DONE))
         return _skipped(known, "seen in this batch", settled=True)
-
-    def _outcome(self, claim: Claim, verdict: Verdict) -> Reserved | Skipped:
-        if isinstance(verdict, Claimed):
-            return Reserved(claim.without(verdict.left_out), verdict.retries_left)
-        name = Name.from_label(verdict.name)
-        if not isinstance(verdict, Duplicate):
-            return _skipped(name, PENDING, settled=False)
-        return _skipped(name, PROCESSED if verdict.gate is Gate.IDENTITY else "1", settled=True)
 
 
 def _skipped(name: Name, state: str, *, settled: bool) -> Skipped:

@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from enum import StrEnum
+from functools import cached_property
 
 from unidecode import unidecode
 
 from deduplication.claims import Kind, Name
 from deduplication.email import decode_subject
-from deduplication.regexes import search
+from deduplication.regexes import first_captured
 from deduplication.unicode_text import nfc
 
 MOST_KEPT_FOLDS = 10_000
@@ -25,6 +26,7 @@ _PREFIXES = re.compile(
     r"^(?:\s*(?:re|ré|fwd|fw|tr|rv|aw|wg|sv|vs|antw|odp|rif|confirmation)\s*(?:[\[(]\d+[\])]\s*)?[:：])+\s*",
     re.IGNORECASE,
 )
+_NO_WORD = re.compile(r"[\W_]+")
 
 
 class GroupMode(StrEnum):
@@ -44,11 +46,15 @@ class SubjectPattern:
     phrases: tuple[str, ...]
     regex: str
 
+    @cached_property
+    def _phrases(self) -> tuple[str, ...]:
+        return tuple(map(_words, self.phrases))
+
     def group_of(self, words: str) -> str | None:
-        match = search(self.regex, words)
-        if not match or not match[1] or not all(_words(phrase) in words for phrase in self.phrases):
+        if not all(phrase in words for phrase in self._phrases):
             return None
-        return f"{self.name}_{match[1]}"
+        captured = first_captured(self.regex, words)
+        return f"{self.name}_{captured}" if captured else None
 
 
 DEFAULT_PATTERNS = (
@@ -117,7 +123,7 @@ def generate_subject_group_id(
 
 
 def _words(text: str) -> str:
-    return " ".join(re.sub(r"[\W_]+", " ", normalize_no_accents_lower_trim(text)).split())
+    return _NO_WORD.sub(" ", normalize_no_accents_lower_trim(text)).strip()
 
 
 # What mail programs show or send for an email without a subject: "(no subject)" and its like.

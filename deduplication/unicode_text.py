@@ -14,6 +14,15 @@ def nfc(text: str) -> str:
 
     Marks are sorted in quadratic time: 160,000 of them took more than a minute.
     """
-    if text.isascii() or _MORE_THAN_THIRTY_MARKS.search(text.encode("utf-8", "surrogatepass")):
+    if _is_latin_1(text) or _MORE_THAN_THIRTY_MARKS.search(text.encode("utf-8", "surrogatepass")):
         return text
     return unicodedata.normalize("NFC", text)
+
+
+def _is_latin_1(text: str) -> bool:
+    """Of these letters each is in its normal form; to find out takes a fraction of the time of looking for marks."""
+    try:
+        text.encode("latin-1")
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -7,10 +7,9 @@ import sys
 from datetime import UTC, datetime
 
 from deduplication.errors import DeduplicationError
-from orchestrator.parts import make_data_dir
+from orchestrator.build import check_start, make_data_dir
 from orchestrator.settings import SettingsError, load_settings, log_where_settings_come_from
 from orchestrator.tokens import ensure_tokens, show_new
-from orchestrator.wiring import check_start
 from routes.providers.registry import checked_config
 from routes.server import gunicorn_options
 

@@ -119,7 +119,7 @@ class DestinationConfig(_Model):
     )
     connect_timeout_s: _Number = Field(default=3.0, ge=0.1, le=60, description="0.1 to 60 seconds")
     read_timeout_s: _Number = Field(default=5.0, ge=0.1, le=300, description="0.1 to 300 seconds")
-    max_attempts: _Whole = Field(default=9, ge=1, le=50, description="1 to 50 attempts, the first one counted")
+    max_attempts: _Whole = Field(default=10, ge=1, le=50, description="1 to 50 attempts, the first one counted")
     rate: str | None = Field(default=None, description='a rate such as "10/s"')
     content_window_s: _Whole | None = Field(
         default=None, ge=0, le=366 * 86_400, description="whole seconds up to 366 days, 0 for no content gate"
@@ -289,7 +289,7 @@ class Config(_Model):
         return self._is_trial
 
     def in_trial(self, is_trial: bool) -> Self:
-        """For a command that works on the store of a service, whose own environment said where webhooks go."""
+        """For a command that works on the journal of a service, whose own environment said where webhooks go."""
         config = self.model_copy()
         config._is_trial = is_trial
         return config

@@ -1,4 +1,4 @@
-"""The way of an item: route, claim, deliver, settle."""
+"""The way of an item: pick the route, claim, deliver, settle. docs/architecture.md, section 1, tells why so."""
 
 from __future__ import annotations
 
@@ -8,12 +8,25 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
 from enum import StrEnum
+from functools import partial
 
-from deduplication.claims import Claim, Claimed, Duplicate, Gate, InFlight, Name, Verdict
-from deduplication.errors import StoreUnavailable
+from deduplication.claims import Gate, Name
+from deduplication.content import content_name
+from deduplication.errors import DeduplicationError, StoreUnavailable
+from deduplication.journal.base import (
+    Claim,
+    Claimed,
+    Duplicate,
+    Ending,
+    InFlight,
+    Journal,
+    Settlement,
+    Verdict,
+    Wanted,
+)
+from deduplication.journal.entry import Delivery, DeliveryStatus, Entry, Fate, State, Stop, new_entry_id
 from deduplication.media import MediaMode, delivery_links, media_name
 from deduplication.realtime_guard import RealtimeGuard
-from deduplication.stores.base import Store
 from deduplication.subject_group import (
     GroupMode,
     SubjectPattern,
@@ -21,12 +34,11 @@ from deduplication.subject_group import (
     group_name,
     month_of,
 )
-from orchestrator.delivery.courier import Budget
-from orchestrator.delivery.dispatch import Dispatcher, Sent
-from orchestrator.delivery.outbox import Outbox
-from orchestrator.delivery.record import Delivery, DeliveryStatus
+from orchestrator.delivery.queue import ANNOUNCED_AGAIN_AFTER_MS, Queue, QueueUnavailable
+from orchestrator.delivery.sender import Budget, Sender
+from orchestrator.delivery.webhook import Payload, pack, webhook_id
 from orchestrator.item import Item
-from orchestrator.leases import LeaseKeeper
+from orchestrator.leases import Held, LeaseKeeper
 from orchestrator.routing import Route, Router
 from orchestrator.settings import DELIVERY_BUDGET_S
 
@@ -34,7 +46,6 @@ log = logging.getLogger(__name__)
 
 MOST_MEDIA = 50  # one claim, one script: a newsletter of links must not make it a long one
 RETRY_AFTER_FAILURE_S = 10
-LONGEST_RETRY_AFTER_S = 3600
 MAX_WAIT_FOR_ANOTHER_S = 10
 
 
@@ -56,22 +67,25 @@ SKIPPED_AT = {
     Gate.SUBJECT_GROUP: Status.SKIPPED_SUBJECT_GROUP,
     Gate.MEDIA: Status.SKIPPED_MEDIA,
     Gate.CONTENT: Status.SKIPPED_CONTENT,
-    Gate.DELIVERY: Status.ALREADY_PROCESSED,
-    Gate.LOCK: Status.ALREADY_PROCESSED,
 }
+
+
+class ProofUsed(Exception):
+    """What proves the item's origin was accepted with another item, and proves no second one."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one item, and of each of its deliveries.
+    """What became of one item, and of each of its deliveries. ``id``: of its entry in the journal, if it has one.
 
     ``error``: why it has to be sent again; ``warnings``: what of it could not be read.
     """
 
     status: Status
     item_id: str
+    id: str = ""
     subject_group: str | None = None
-    reason: Duplicate | InFlight | None = None
+    reason: Stop | None = None
     retry_after_s: int | None = None
     deliveries: tuple[Delivery, ...] = ()
     error: str = ""
@@ -88,10 +102,10 @@ class Naming:
     media_hosts: Collection[str]
     identity_parameters: Mapping[str, Collection[str]]
 
-    def shared_names(self, item: Item, group: str | None, route: Route, now: datetime) -> tuple[Name, ...]:
+    def shared_names(self, group: str | None, links: Sequence[str], now: datetime) -> tuple[Name, ...]:
         """Those it has in common with other items: its subject group and its media."""
         names = [group_name(group, month_of(self.tz, now), self.group_ttl_seconds)] if group else []
-        return (*names, *(media_name(link, self.identity_parameters) for link in self.media_links(item, route)))
+        return tuple(dict.fromkeys([*names, *(media_name(link, self.identity_parameters) for link in links)]))
 
     def media_links(self, item: Item, route: Route) -> tuple[str, ...]:
         if route.media is MediaMode.OFF:
@@ -111,196 +125,218 @@ class Sources:
 
 @dataclass(frozen=True)
 class Case:
-    """An item on its way: what it is, where it goes, and what it claims.
-
-    ``is_folded``: it has one destination, whose names are claimed together with its own, in one step.
-    """
+    """An item on its way: what it is, what it claims, and what will be sent. ``links``: those that are its media."""
 
     item: Item
-    route: Route
     group: str | None
-    deliveries: tuple[Delivery, ...]
+    links: tuple[str, ...]
     claim: Claim
-    is_folded: bool
+    payload: Payload
     budget: Budget
+
+    def outcome(self, status: Status, entry: Entry | None = None, **more: object) -> Outcome:
+        known = {"id": entry.id, "deliveries": entry.deliveries} if entry else {}
+        return replace(Outcome(status, self.item.id, subject_group=self.group), **{**known, **more})  # type: ignore[arg-type]
+
+    def retry_later(self, error: str, wait_s: int = RETRY_AFTER_FAILURE_S) -> Outcome:
+        return self.outcome(Status.RETRY_LATER, error=error, retry_after_s=wait_s)
 
 
 @dataclass(frozen=True)
 class Intake:
-    """``outbox`` None: the request itself delivers."""
+    """``queue`` None: the request itself delivers. ``keeps_delivered``: also what was delivered keeps its payload.
 
-    store: Store
+    ``is_trial``: nothing is configured, webhooks are only printed.
+    """
+
+    journal: Journal
     leases: LeaseKeeper
     router: Router
-    dispatcher: Dispatcher
+    sender: Sender
     naming: Naming
     guard: RealtimeGuard
     sources: Sources
     resolve: Callable[[str], str] | None = None
-    outbox: Outbox | None = None
+    queue: Queue | None = None
+    is_trial: bool = False
+    keeps_delivered: bool = False
+    server: str = ""
 
     def receive(self, item: Item) -> Outcome:
-        """Ends with the item delivered, queued, dead, recognised as a settled one, skipped, or given back."""
+        """Ends with the item delivered, stored, dead, recognised as a settled one, skipped, or given back."""
         return replace(self._decide(item), warnings=item.warnings)
 
     def _decide(self, item: Item) -> Outcome:
         route = self.router.pick(item)
-        if route.realtime_only and not self.guard.is_new_message(item.moment, item.source):
-            log.info("item %s: older than the service, and its route takes new ones only", item.id)
-            return Outcome(Status.SKIPPED_OLD, item.id)
-        case = self.case_of(*for_recipient(item, route))
-        asked_at = self.sources.monotonic()
+        case = self.prepare(item, route)
         try:
-            verdict = self.store.claim(case.claim)
-            if isinstance(verdict, Claimed):
-                case = replace(case, claim=case.claim.without(verdict.left_out))
-                case, verdict = self._moved_to_final_links(case, verdict)
+            if route.realtime_only and self._is_old(case):
+                log.info("item %s: older than the service, and its route takes new ones only", item.id)
+                return Outcome(Status.SKIPPED_OLD, item.id)
+            verdict = self.journal.claim(case.claim)
+            if isinstance(verdict, Claimed) and self.resolve:
+                case, verdict = self._claim_final_links(case, verdict)
         except StoreUnavailable as error:
-            return self._without_names(case, error)
-        return self._follow(case, verdict, asked_at)
-
-    def _follow(self, case: Case, verdict: Verdict, asked_at: float) -> Outcome:
-        item, group = case.item, case.group
+            log.error("item %s: %s; asking for a retry", item.id, error)
+            return case.retry_later("the store is away")  # the error may name an address inside
         match verdict:
-            case Duplicate():
-                log.info("item %s: stopped at %s, repeats %s", item.id, verdict.gate, verdict.original)
-                return Outcome(SKIPPED_AT[verdict.gate], item.id, group, verdict)
-            case InFlight():
-                holder = self.dispatcher.holder(case.claim) if verdict.gate is Gate.LOCK else "another request"
-                log.info("item %s: its %s is held by %s", item.id, verdict.gate, holder)
-                return _in_flight(item, group, verdict)
             case Claimed():
-                if not self._is_still_ours(case.claim, asked_at):
-                    log.warning("item %s: its lease ran out before it was sent", item.id)
-                    error = "it took too long to get to it"
-                    return Outcome(Status.RETRY_LATER, item.id, group, None, RETRY_AFTER_FAILURE_S, error=error)
-                return self._deliver_and_settle(case, verdict)
+                return self._deliver(case, verdict)
+            case Duplicate():
+                return self._skip(case, verdict.entry) if verdict.entry else self._repeat(case, verdict)
+            case InFlight():
+                log.info("item %s: its %s is held by another request", item.id, verdict.gate)
+                wait_s = max(1, min(MAX_WAIT_FOR_ANOTHER_S, -(-verdict.retry_after_ms // 1000)))
+                why = f"another request is at it, or at an email with the same {verdict.gate}"
+                return case.outcome(Status.ALREADY_PROCESSING, error=why, retry_after_s=wait_s)
 
-    def case_of(self, item: Item, route: Route) -> Case:
-        """With one destination everything is claimed in one step; with several, each of them is asked on its own.
+    def _is_old(self, case: Case) -> bool:
+        """One that is under way never is: its retry after our restart is older than our start."""
+        if self.guard.is_new_message(case.item.moment, case.item.source):
+            return False
+        known = [entry for found in self.journal.look(case.claim.own) for entry in found.entries]
+        return all(entry.state is State.DONE for entry in known)
 
-        So it is where the delivery comes later: with a queue, or while the destination is disabled.
-        """
+    def prepare(self, item: Item, route: Route) -> Case:
+        """Its names, its destinations, and what they will be sent."""
+        item, route = for_recipient(item, route)
         now = self.sources.now()
-        group = generate_subject_group_id(item.subject, self.naming.patterns, route.group_mode)
-        received_at = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         owner = self.sources.new_token()
-        enriched = replace(
-            item,
-            key=item.key if item.is_recognisable else f"{item.key}|{owner}",  # as nobody knows, it is a new one
-            payload={**item.payload, "received_at": received_at, "subject_group": group},
-        )
-        deliveries = self.dispatcher.deliveries_of(enriched, route)
-        is_folded = len(deliveries) == 1 and not self.outbox and self.dispatcher.is_enabled(deliveries[0].destination)
-        at_destinations = tuple(name for each in deliveries for name in self.dispatcher.names_at(each))
+        group = generate_subject_group_id(item.subject, self.naming.patterns, route.group_mode)
+        links = self.naming.media_links(item, route)
+        key = item.key if item.is_recognisable else f"{item.key}|{owner}"  # as nobody knows, it is a new one
         claim = Claim(
-            item.id,
-            (
-                *item.own_names,
-                *self.naming.shared_names(item, group, route, now),
-                *(at_destinations if is_folded else ()),
+            entry=new_entry_id(),
+            owner=owner,
+            own=item.own_names,
+            shared=self.naming.shared_names(group, links, now),
+            destinations=tuple(
+                Wanted(name, webhook_id(key, item.fingerprint, name), self.content_at(name, item, route))
+                for name in route.destinations_for(item)
             ),
-            item.fingerprint,
-            owner,
-            self.leases.lease_ms,
-            related=() if is_folded else at_destinations,
+            fingerprint=item.fingerprint,
+            lease_ms=self.leases.lease_ms,
+            about=item.about(route.name, self.server),
+            is_trial=self.is_trial,
         )
+        received_at = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        payload = {**item.payload, "received_at": received_at, "subject_group": group}
         budget = Budget(self.sources.monotonic() + DELIVERY_BUDGET_S, self.sources.monotonic)
-        return Case(enriched, route, group, tuple(deliveries), claim, is_folded, budget)
+        return Case(item, group, links, claim, payload, budget)
 
-    def _moved_to_final_links(self, case: Case, claimed: Claimed) -> tuple[Case, Verdict]:
-        """Where a link leads elsewhere in the end, the reservation follows it there."""
-        if self.resolve is None:
+    def content_at(self, destination: str, item: Item, route: Route) -> Name | None:
+        window_ms = route.content_window_ms(self.sender.policies[destination].content_window_ms, item)
+        return content_name(destination, item.text, window_ms) if window_ms else None
+
+    def _claim_final_links(self, case: Case, claimed: Claimed) -> tuple[Case, Verdict]:
+        """Where a link leads elsewhere in the end, the claim follows it there."""
+        table, resolve = self.naming.identity_parameters, self.resolve or str
+        finals = {media_name(link, table): media_name(resolve(link), table) for link in case.links}
+        shared = tuple(dict.fromkeys(finals.get(name, name) for name in case.claim.shared))
+        if shared == case.claim.shared:
             return case, claimed
-        table, claim = self.naming.identity_parameters, case.claim
-        links = self.naming.media_links(case.item, case.route)
-        finals = {media_name(link, table): self.resolve(link) for link in links}
-        names = tuple(media_name(finals[name], table) if name in finals else name for name in claim.names)
-        if names == claim.names:
-            return case, claimed
-        moved = replace(claim, names=names)
-        verdict = self.store.move(claim, moved)
+        moved = replace(case, claim=replace(case.claim, shared=shared))
+        verdict = self.journal.claim(moved.claim)
         if isinstance(verdict, InFlight):
-            self.store.release(claim, claimed.retries_left)
-        elif isinstance(verdict, Claimed):
-            log.info("item %s: reservation moved to where its links lead", case.item.id)
-            return replace(case, claim=moved.without(verdict.left_out)), verdict
-        return replace(case, claim=moved), verdict
-
-    def _is_still_ours(self, claim: Claim, asked_at: float) -> bool:
-        """A process may be stopped for minutes at any line; after that, another may have taken over."""
-        waited_ms = (self.sources.monotonic() - asked_at) * 1000
-        return waited_ms < claim.lease_ms / 2 or self.store.renew(claim)
-
-    def _without_names(self, case: Case, error: StoreUnavailable) -> Outcome:
-        """No name can be asked: the delivery records may know it, otherwise the provider has to keep it."""
-        if self.dispatcher.are_recorded_as_delivered(case.deliveries):
-            log.warning("item %s: %s; delivered already, by its records", case.item.id, error)
-            return Outcome(Status.ALREADY_PROCESSED, case.item.id, case.group, deliveries=case.deliveries)
-        log.error("item %s: %s; asking for a retry", case.item.id, error)
-        told = "the store is away"  # the error may name an address inside
-        return Outcome(Status.RETRY_LATER, case.item.id, case.group, None, RETRY_AFTER_FAILURE_S, error=told)
-
-    def _deliver_and_settle(self, case: Case, claimed: Claimed) -> Outcome:
-        if claimed.retries_left is not None:  # it was tried before
-            case = replace(case, deliveries=tuple(map(self.dispatcher.with_history, case.deliveries)))
-        if case.is_folded:
-            (delivery,) = case.deliveries
-            return _outcome(case, [self.dispatcher.turn(delivery, case.claim, case.budget)])
-        sent: list[Sent] = []
-        try:
-            with self.leases.holding(case.claim):
-                sent = self._queued(case) or self.dispatcher.send_to_each(case.deliveries, case.budget)
-        finally:
-            self._settle(case, sent)
-        return _outcome(case, sent)
-
-    def _queued(self, case: Case) -> list[Sent]:
-        """Empty without a queue, and where it cannot take them: then the request delivers."""
-        if self.outbox is None or not self.outbox.put(case.deliveries):
-            return []
-        return [Sent(delivery, is_safe=True) for delivery in case.deliveries]
-
-    def _settle(self, case: Case, sent: Sequence[Sent]) -> None:
-        """Where every destination refused it for good, group and media are free for others."""
-        if not sent or not all(each.is_safe for each in sent):
-            failed = [each.delivery for each in sent if not each.is_safe] or case.deliveries
-            self.leases.release(case.claim, max(map(self.dispatcher.retries_left, failed)))
-        elif all(each.delivery.status is DeliveryStatus.DEAD for each in sent):
-            self.leases.release(case.claim, 0)
+            self.journal.settle(case.claim, claimed.entry, Settlement(Ending.FREE))
         else:
-            self.leases.commit(case.claim)
+            log.info("item %s: its claim has moved to where its links lead", case.item.id)
+        return moved, verdict
+
+    def _repeat(self, case: Case, verdict: Duplicate) -> Outcome:
+        """Of a settled one: what has become of that, or what was said of it."""
+        stop = verdict.stop
+        if stop.gate is Gate.PROOF:
+            raise ProofUsed
+        log.info("item %s: stopped at %s, repeats %s", case.item.id, stop.gate, stop.original)
+        return case.outcome(repeat_status(verdict.answer, verdict.fate), id=stop.original or "", reason=stop)
+
+    def _skip(self, case: Case, entry: Entry) -> Outcome:
+        """Stopped by a name that it shares with another: settled together with its payload, so that it can go out."""
+        stop = entry.stop or Stop(entry.own[0])
+        status = SKIPPED_AT[stop.gate]
+        settlement = Settlement(Ending.DONE, status, payload=pack(case.payload))
+        try:
+            is_settled = self.journal.settle(case.claim, entry, settlement)
+        except DeduplicationError as error:
+            log.error("item %s: stopped at %s, but not recorded: %s", case.item.id, stop.gate, error)
+            return case.retry_later("the store is away")
+        if not is_settled:
+            return case.retry_later("what it repeats could not be delivered")
+        log.info("item %s: stopped at %s, repeats %s", case.item.id, stop.gate, stop.original)
+        return case.outcome(status, entry, reason=stop)
+
+    def _deliver(self, case: Case, claimed: Claimed) -> Outcome:
+        entry = self.journal.before_sending(claimed)
+        if entry is None:
+            log.warning("item %s: its lease ran out before it was sent", case.item.id)
+            return case.retry_later("it took too long to get to it")
+        if self.queue:
+            return self._enqueue(case, entry, self.queue)
+        try:
+            sent = self.sender.send(case.claim, entry, case.payload, case.budget)
+        except BaseException:
+            self.leases.settle(
+                Held(entry.id, case.claim.owner),
+                partial(self.journal.settle, case.claim, entry, Settlement(Ending.FREE)),
+            )
+            raise
+        for delivery in sent:
+            entry = entry.with_delivery(delivery)
+        return self._settle(case, entry)
+
+    def _enqueue(self, case: Case, entry: Entry, queue: Queue) -> Outcome:
+        """Stored first, then announced. What cannot be announced is delivered here and now."""
+        again_ms = self.sender.clock.now_ms() + ANNOUNCED_AGAIN_AFTER_MS
+        going = [each for each in entry.deliveries if each.status is DeliveryStatus.DELIVERING]
+        for delivery in going:
+            entry = entry.with_delivery(replace(delivery, status=DeliveryStatus.WAITING, next_try_ms=again_ms))
+        outcome = self._settle(case, entry)
+        if outcome.status is not Status.QUEUED:
+            return outcome
+        for delivery in going:
+            try:
+                queue.put(entry.id, delivery.destination)
+            except QueueUnavailable as error:
+                log.error("item %s: not announced, delivering at once: %s", case.item.id, error)
+                sent = self.sender.deliver_or_leave(entry.id, delivery.destination)
+                entry = entry.with_delivery(sent) if sent else entry
+        return case.outcome(_status_of(entry), entry)
+
+    def _settle(self, case: Case, entry: Entry) -> Outcome:
+        """Names, decision and deliveries in one step. Only what is recorded, or delivered for sure, is told 2xx."""
+        status = _status_of(entry)
+        is_over = all(each.status is DeliveryStatus.DELIVERED for each in entry.deliveries)
+        payload = None if is_over and not self.keeps_delivered else pack(case.payload)
+        settlement = Settlement(Ending.DONE, status, entry.deliveries, payload=payload)
+        settle = partial(self.journal.settle, case.claim, entry, settlement)
+        if is_over:
+            self.leases.settle(Held(entry.id, case.claim.owner), settle)
+            return case.outcome(status, entry)
+        try:
+            is_settled = settle()
+        except DeduplicationError as error:
+            log.error("item %s: not delivered, and cannot be stored: %s", case.item.id, error)
+            return case.retry_later("not through, and the store is away")
+        return case.outcome(status, entry) if is_settled else case.retry_later("another request has taken it over")
 
 
 def for_recipient(item: Item, route: Route) -> tuple[Item, Route]:
     """Where each recipient counts on its own, an email to another of them is stopped by nothing they share."""
     if not route.identity_by_recipient:
         return item, route
-    return item.for_recipient(), replace(route, group_mode=GroupMode.OFF, media=MediaMode.OFF)
+    return item.for_recipient(), replace(route, group_mode=GroupMode.OFF, media=MediaMode.OFF, content=False)
 
 
-def _outcome(case: Case, sent: Sequence[Sent]) -> Outcome:
-    deliveries = tuple(each.delivery for each in sent)
-    if not all(each.is_safe for each in sent):
-        waits_s = [each.retry_after_s or 0 for each in sent if not each.is_safe]
-        wait_s = min(LONGEST_RETRY_AFTER_S, max(RETRY_AFTER_FAILURE_S, *waits_s))
-        failed = [each.delivery for each in sent if not each.is_safe]
-        error = "; ".join(each.reason or f"{each.destination}: not through yet" for each in failed)
-        return Outcome(Status.RETRY_LATER, case.item.id, case.group, None, wait_s, deliveries, error)
-    reasons = [each.reason for each in sent]
-    if reasons[0] and all(reasons):
-        return Outcome(Status.SKIPPED_CONTENT, case.item.id, case.group, reasons[0], deliveries=deliveries)
-    return Outcome(_safe_status(deliveries), case.item.id, case.group, deliveries=deliveries)
+def repeat_status(answer: str, fate: Fate) -> Status:
+    """What is told of the repeat of a settled one; ``answer`` is what was told of that."""
+    if fate is Fate.OVER:
+        return Status(answer) if answer in SKIPPED_AT.values() else Status.ALREADY_PROCESSED
+    return Status.QUEUED if fate is Fate.OPEN else Status.DEAD_LETTERED
 
 
-def _safe_status(deliveries: Sequence[Delivery]) -> Status:
-    statuses = {delivery.status for delivery in deliveries}
-    if DeliveryStatus.DEAD in statuses:
-        return Status.DEAD_LETTERED
-    return Status.PROCESSED if DeliveryStatus.DELIVERED in statuses else Status.QUEUED
-
-
-def _in_flight(item: Item, group: str | None, verdict: InFlight) -> Outcome:
-    wait_s = min(MAX_WAIT_FOR_ANOTHER_S, -(-verdict.retry_after_ms // 1000))
-    error = f"another request is at it, or at an email with the same {verdict.gate}"
-    return Outcome(Status.ALREADY_PROCESSING, item.id, group, verdict, max(1, wait_s), error=error)
+def _status_of(entry: Entry) -> Status:
+    statuses = {delivery.status for delivery in entry.deliveries}
+    if any(status.is_open for status in statuses):
+        return Status.QUEUED
+    return Status.DEAD_LETTERED if DeliveryStatus.DEAD in statuses else Status.PROCESSED

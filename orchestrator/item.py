@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from deduplication.claims import Name
+from deduplication.claims import WEEK_MS, Kind, Name
 from deduplication.email import Attachment, Email
-from deduplication.identity import compute_canonical_id, compute_fingerprint, is_recognisable, own_names
+from deduplication.identity import bounded_key, compute_fingerprint, is_recognisable, own_names
+from deduplication.journal.entry import About
 from deduplication.message import Message
 
 BODY_PREVIEW_CHARS = 200
+MOST_SHOWN_CHARS = 120  # of a subject or sender: a sender decides how long they are
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,15 @@ class Item:
             return ()
         return ("date cannot be read and counts as absent; it takes a time such as 2026-11-16T09:00:00Z",)
 
+    def about(self, route: str, server: str) -> About:
+        """What a person looks for it by."""
+        subject, sender, provider = ((self.fields[name] or ("",))[0] for name in ("subject", "sender", "provider"))
+        return About(self.id, provider, route, subject[:MOST_SHOWN_CHARS], sender[:MOST_SHOWN_CHARS], server)
+
+    def proven_by(self, proof: str) -> Item:
+        """The same item, whose provider's proof of origin may prove no other (deduplication/claims.py)."""
+        return replace(self, own_names=(*self.own_names, Name(Kind.PROOF, "", bounded_key(proof), WEEK_MS)))
+
     def for_recipient(self) -> Item:
         """The same item, but known only as the one to this recipient."""
         if not self.recipient:
@@ -61,9 +72,10 @@ class Item:
 
 def email_item(email: Email, ids_kept_ms: int | None) -> Item:
     names = own_names(email, ids_kept_ms)
+    ids = [name.value for name in names if name.kind is Kind.EMAIL_ID]
     return Item(
-        id=names[0].value,
-        key=compute_canonical_id(email),
+        id=ids[0],
+        key=ids[-1],  # the canonical one
         own_names=tuple(names),
         fingerprint=str(compute_fingerprint(email)),
         is_recognisable=is_recognisable(email),
@@ -78,7 +90,7 @@ def email_item(email: Email, ids_kept_ms: int | None) -> Item:
             "source": (),
         },
         payload={
-            "email_id": names[0].value,
+            "email_id": ids[0],
             "subject": email.clean_subject,
             "sender": email.sender,
             "sender_email": email.sender_email,
@@ -136,4 +148,5 @@ def message_item(message: Message) -> Item:
 
 
 def _described(attachment: Attachment) -> dict[str, Any]:
-    return {name: value for name, value in asdict(attachment).items() if value is not None and name != "text_sha256"}
+    fields = ("name", "content_type", "size_bytes", "sha256", "content")
+    return {field: value for field in fields if (value := getattr(attachment, field)) is not None}

@@ -1,4 +1,4 @@
-"""Keeps the leases of deliveries under way alive, and settles what was delivered but could not be recorded at once."""
+"""Keeps the leases of deliveries under way alive, and settles later what could not be recorded at once."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
-from deduplication.claims import Claim
 from deduplication.errors import DeduplicationError
-from deduplication.stores.base import Store
+from deduplication.journal.base import Journal
 
 log = logging.getLogger(__name__)
 
@@ -19,60 +19,59 @@ WAKE_EVERY_S = 1.0
 MOST_OWED = 10_000
 
 
-class LeaseKeeper:
-    """One thread a process, started with the first claim held; it renews every third of the lease.
+@dataclass(frozen=True)
+class Held:
+    """An entry under its owner's claim, or one stored delivery of it that was begun."""
 
-    A commit that fails after a successful delivery is *owed*: if it stayed away, the email would be delivered again
-    once its lease is over. It is tried again every second for as long as the process lives.
+    entry: str
+    owner: str
+    destination: str | None = None
+
+
+class LeaseKeeper:
+    """One thread a process, started with the first lease held; it renews every third of the lease.
+
+    A settlement that fails is *owed*: if it stayed away, the email would be delivered again once its lease is over. It
+    is tried again every second for as long as the process lives.
     """
 
-    def __init__(self, store: Store, lease_ms: int) -> None:
-        self._store = store
+    def __init__(self, journal: Journal, lease_ms: int) -> None:
+        self._journal = journal
         self.lease_ms = lease_ms
         self._every_s = lease_ms / 3000
         self._renew_at = 0.0
-        self._held: dict[str, Claim] = {}
-        self._owed: deque[Claim] = deque(maxlen=MOST_OWED)
+        self._held: set[Held] = set()
+        self._owed: deque[tuple[Held, Callable[[], object]]] = deque(maxlen=MOST_OWED)
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     @contextmanager
-    def holding(self, claim: Claim) -> Iterator[None]:
+    def holding(self, held: Held) -> Iterator[None]:
         with self._lock:
-            self._held[claim.owner] = claim
+            self._held.add(held)
             self._start()
         try:
             yield
         finally:
             with self._lock:
-                del self._held[claim.owner]
+                self._held.discard(held)
 
-    def commit(self, claim: Claim) -> None:
-        """The delivery is done, so a failing commit must not make anybody send it again: it is owed."""
+    def settle(self, held: Held, step: Callable[[], object]) -> None:
+        """Takes the step now, or as soon as the journal can."""
         try:
-            if not self._store.commit(claim):
-                log.warning("item %s: another owner took over a name during the delivery", claim.item)
+            step()
         except DeduplicationError as error:
-            self.owe_commit(claim)
-            log.error("item %s: delivered, but not yet marked as done: %s", claim.item, error)
-
-    def release(self, claim: Claim, retries_left: int | None) -> None:
-        try:
-            self._store.release(claim, retries_left)
-        except DeduplicationError as error:
-            log.error("item %s: not released, its lease will end: %s", claim.item, error)
-
-    def owe_commit(self, claim: Claim) -> None:
-        with self._lock:
-            self._owed.append(claim)
-            self._start()
+            with self._lock:
+                self._owed.append((held, step))
+                self._start()
+            log.error("entry %s: not recorded yet: %s", held.entry, error)
 
     def close(self) -> None:
         self._stop.set()
         if self._thread:
             self._thread.join()
-        self.pay_owed()
+        self.settle_owed()
 
     def _start(self) -> None:
         if self._thread is None:
@@ -82,28 +81,28 @@ class LeaseKeeper:
 
     def _run(self) -> None:
         while not self._stop.wait(min(WAKE_EVERY_S, self._every_s)):
-            self.pay_owed()
+            self.settle_owed()
             if time.monotonic() >= self._renew_at:
                 self._renew_at = time.monotonic() + self._every_s
                 self._renew_all()
 
-    def pay_owed(self) -> None:
-        """The owed commits, until one fails again."""
+    def settle_owed(self) -> None:
+        """What is owed, until one fails again."""
         while self._owed:
-            claim = self._owed[0]
+            held, step = self._owed[0]
             try:
-                self._store.commit(claim)
+                step()
             except DeduplicationError:
                 return
             self._owed.popleft()
-            log.info("item %s: marked as done at last", claim.item)
+            log.info("entry %s: recorded at last", held.entry)
 
     def _renew_all(self) -> None:
         with self._lock:
-            alive = [*self._held.values(), *self._owed]
-        for claim in alive:
+            alive = [*self._held, *(held for held, _ in self._owed)]
+        for held in alive:
             try:
-                if not self._store.renew(claim):
-                    log.warning("lease of %s is no longer ours", claim.item)
+                if not self._journal.renew(held.entry, held.owner, self.lease_ms, held.destination):
+                    log.warning("entry %s: its lease is no longer ours", held.entry)
             except DeduplicationError as error:
-                log.warning("lease of %s could not be renewed: %s", claim.item, error)
+                log.warning("entry %s: its lease could not be renewed: %s", held.entry, error)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from deduplication.content import WINDOW_MS
 from deduplication.limits import MAX_FOLDED_CHARS
 from deduplication.media import MediaMode
 from deduplication.regexes import search
@@ -34,6 +35,14 @@ class Route:
         """A sender may ask for fewer of them, never for others; for none of them, for all."""
         wanted = tuple(each for each in self.destinations if each in (item.destinations or ()))
         return wanted or self.destinations
+
+    def content_window_ms(self, own_ms: int | None, item: Item) -> int:
+        """How long the same words are a repeat at a destination that says ``own_ms``; 0: there is no content gate."""
+        if self.content is False:
+            return 0
+        if own_ms is not None:
+            return own_ms
+        return WINDOW_MS if self.content or item.is_message else 0
 
 
 @dataclass(frozen=True)

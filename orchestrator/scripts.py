@@ -1,29 +1,27 @@
-"""For scripts beside the service: the store it uses, opened by the same settings."""
+"""For scripts beside the service: the journal it uses, opened by the same settings."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from deduplication.stores.base import Store
-from deduplication.stores.failover import FailoverStore
-from orchestrator.parts import build_store, make_data_dir, system_sources
+from deduplication.journal.base import Journal
+from orchestrator.build import build_journal, follow_redis, make_data_dir, system_sources
 from orchestrator.service_note import NoService, check_same_redis, find_service
 from orchestrator.settings import DOTENV, Settings, load_settings
 
 new_token = system_sources().new_token
 
 
-def open_store() -> Store:
-    """The service's own, from any folder, also while it only prints webhooks; where none has run, one in DATA_DIR.
+def open_journal() -> Journal:
+    """The service's own, from any folder; where none has run, one in DATA_DIR.
 
     Raises SettingsError if a setting is wrong, or REDIS_URL is not the service's.
     """
     settings = _settings_of_service()
     make_data_dir(settings)
-    store = build_store(settings)
-    if isinstance(store, FailoverStore):
-        store.start()
-    return store
+    journal = build_journal(settings)
+    follow_redis(journal)
+    return journal
 
 
 def _settings_of_service() -> Settings:

@@ -64,7 +64,7 @@ class Settings(BaseSettings):
         "",
         description="a redis://, rediss://, unix://, redis+sentinel:// or redis+cluster:// address, empty for none",
     )
-    redis_timeout_ms: int = Field(250, ge=10, le=60_000, description="10 to 60000 milliseconds")
+    redis_timeout_ms: int = Field(2000, ge=10, le=60_000, description="10 to 60000 milliseconds")
     key_prefix: str = Field("", description="any text put in front of every Redis key")
     data_dir: Path = Field(Path("data"), description="a folder that can be written")
     ingress_token: _Tokens = Field((), description="tokens of at least 16 characters, several with commas")
@@ -183,12 +183,6 @@ class Settings(BaseSettings):
         if self.redis_url and not self.key_prefix and parse_address(self.redis_url).is_cluster:
             return "{mailonce}:"
         return self.key_prefix
-
-    @property
-    def for_trial(self) -> Self:
-        """Where names and records are kept while webhooks are only printed: apart from those that were sent."""
-        apart = {"data_dir": self.data_dir / "trial", "key_prefix": f"{self.redis_prefix}trial:"}
-        return self.model_copy(update=apart)
 
     @property
     def local_retention_ms(self) -> int:

@@ -11,16 +11,14 @@ from dataclasses import dataclass
 from multiprocessing.context import SpawnProcess
 from types import FrameType
 
+from orchestrator.build import Parts, build_due, build_parts, build_queue, follow_redis
 from orchestrator.config import Config, load_config
-from orchestrator.delivery.outbox import ANNOUNCED_AGAIN_AFTER_MS, Queue, QueueUnavailable
-from orchestrator.delivery.queue import Consumers
-from orchestrator.delivery.record import Delivery
-from orchestrator.delivery.sweeper import Hands, Sweeper
+from orchestrator.delivery.dramatiq_queue import Consumers
+from orchestrator.delivery.due import DueDeliveries
+from orchestrator.delivery.queue import Queue
 from orchestrator.logs import configure_logging
-from orchestrator.parts import Parts, build_parts
 from orchestrator.service_note import leave_address, leave_note
 from orchestrator.settings import Settings, SettingsError
-from orchestrator.wiring import build_queue, chores, follow_redis
 
 log = logging.getLogger(__name__)
 
@@ -33,16 +31,16 @@ _CONTEXT = multiprocessing.get_context("spawn")
 
 @dataclass(frozen=True)
 class Worker:
-    """The worker of one process."""
+    """The worker of one process: what the queue announces, and what is due."""
 
     parts: Parts
     queue: Queue
     consumers: Consumers
-    sweeper: Sweeper
+    due: DueDeliveries
 
     def stop(self, timeout_s: float = GRACE_S) -> None:
         """Deliveries under way are finished; what was only fetched goes back into the queue."""
-        self.sweeper.close()
+        self.due.close()
         self.consumers.stop(timeout_s)
         self.queue.close()
         self.parts.close()
@@ -55,28 +53,12 @@ def start_worker(settings: Settings, config: Config) -> Worker:
     lease_s = min(settings.lease_seconds, LEASE_S)
     parts = build_parts(settings.model_copy(update={"lease_seconds": lease_s}), config)
     leave_note(settings, config)
-    follow_redis(parts)
+    follow_redis(parts.journal)
     consumers = Consumers(settings.queue_url, config.destinations, settings.worker_threads)
-    consumers.start(parts.dispatcher.deliver_or_leave)
-    hands = Hands(
-        lambda due: announce(parts, queue, due),
-        most_for=parts.dispatcher.courier.most_for,
-        taken_ms=ANNOUNCED_AGAIN_AFTER_MS,
-    )
-    sweeper = Sweeper(parts.ledger, hands, chores(parts))
-    sweeper.start()
-    return Worker(parts, queue, consumers, sweeper)
-
-
-def announce(parts: Parts, queue: Queue, due: Delivery) -> None:
-    if due.destination not in parts.config.destinations:  # nobody listens to its queue: it is settled here
-        parts.dispatcher.deliver_or_leave(due.id)
-        return
-    try:
-        queue.put(due.id, due.destination)
-    except QueueUnavailable as error:
-        log.error("delivery %s is due, but %s: delivering it here", due.id, error)
-        parts.dispatcher.deliver_or_leave(due.id)
+    consumers.start(parts.sender.deliver_or_leave)
+    due = build_due(parts, settings.worker_threads)
+    due.start()
+    return Worker(parts, queue, consumers, due)
 
 
 class Supervisor:

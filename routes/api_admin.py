@@ -8,8 +8,8 @@ from flask import Blueprint, jsonify, request
 
 from deduplication.errors import StoreUnavailable
 from deduplication.locks import PublicationLock
-from orchestrator.reset import InvalidReset, Reset, Scope, reset
-from orchestrator.wiring import Service
+from orchestrator.build import Service
+from orchestrator.operations.reset import InvalidReset, Reset, Scope, reset
 from routes.auth import require_bearer
 from routes.providers.base import InvalidPayload, json_object, text_field
 from routes.responses import Answer, store_unavailable
@@ -33,10 +33,9 @@ def admin_blueprint(service: Service) -> Blueprint:
     @api_admin.post("/reset")
     def forget() -> Answer:
         wanted = _reset_request(json_object(request.content_type, request.get_data()))
-        count = reset(service.store, service.parts.ledger, wanted)
-        return jsonify(
-            {"success": True, "status": "reset", "scope": wanted.scope, "dry_run": wanted.dry_run, "names": count}
-        ), 200
+        done = reset(service.journal, wanted)
+        told = {"scope": wanted.scope, "dry_run": wanted.dry_run, "names": done.names, "kept": done.kept}
+        return jsonify({"success": True, "status": "reset", **told}), 200
 
     @api_admin.get("/locks")
     def active_locks() -> Answer:

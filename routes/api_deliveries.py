@@ -12,13 +12,19 @@ from typing import Any
 from flask import Blueprint, jsonify, request
 
 from deduplication.dates import parse_date
-from orchestrator.delivery.ledger.base import Wanted
-from orchestrator.delivery.record import Delivery, DeliveryStatus
-from orchestrator.delivery.replay import Answer as ReplayAnswer
-from orchestrator.delivery.replay import How
-from orchestrator.parts import Parts
-from orchestrator.stats import stats
-from orchestrator.wiring import Service
+from deduplication.journal.base import Replayed
+from deduplication.journal.entry import Delivery, DeliveryStatus, Entry
+from orchestrator.build import Parts, Service
+from orchestrator.delivery.webhook import unpack
+from orchestrator.operations.deliveries import (
+    How,
+    Wanted,
+    delivery_id,
+    find_deliveries,
+    read_delivery,
+    replay,
+    stats,
+)
 from routes.api_admin import admins_only
 from routes.providers.base import InvalidPayload, json_object
 from routes.responses import Answer, replayed
@@ -48,55 +54,52 @@ def _add_reading(api: Blueprint, parts: Parts) -> None:
             raise InvalidPayload(
                 "the query takes status, destination, since, until and limit", field=sorted(unknown)[0]
             )
-        found = list(islice(parts.ledger.find(_wanted(request.args)), limit + 1))
-        body = {"success": True, "deliveries": [shown(each) for each in found[:limit]], "more": len(found) > limit}
+        found = list(islice(find_deliveries(parts.journal, _wanted(request.args)), limit + 1))
+        body = {"success": True, "deliveries": [shown(*each) for each in found[:limit]], "more": len(found) > limit}
         return jsonify(body), 200
 
-    @api.get("/deliveries/<delivery_id>")
-    def one(delivery_id: str) -> Answer:
-        delivery = parts.ledger.get(delivery_id)
-        if delivery is None:
-            return replayed(delivery_id, ReplayAnswer.UNKNOWN)
-        return jsonify({"success": True, **shown(delivery), "payload": delivery.payload}), 200
+    @api.get("/deliveries/<id_>")
+    def one(id_: str) -> Answer:
+        found = read_delivery(parts.journal, id_)
+        if found is None:
+            return replayed(id_, Replayed.UNKNOWN)
+        kept = parts.journal.payload(found[0].id)
+        return jsonify({"success": True, **shown(*found), "payload": unpack(kept) if kept else None}), 200
 
 
 def _add_replaying(api: Blueprint, service: Service) -> None:
     parts = service.parts
 
-    @api.post("/deliveries/<delivery_id>/replay")
-    def replay_one(delivery_id: str) -> Answer:
+    @api.post("/deliveries/<id_>/replay")
+    def replay_one(id_: str) -> Answer:
         how = _how(_optional_json())
-        answer = parts.replays.replay(delivery_id, how)
-        if answer is ReplayAnswer.REPLAYED:
-            _deliver_now(service, delivery_id)
-        after = parts.ledger.get(delivery_id)
-        return replayed(delivery_id, answer, dry_run=how.dry_run, delivery=shown(after) if after else None)
+        answer = replay(parts.journal, id_, how, parts.sources.new_token)
+        if answer == Replayed.REPLAYED and service.queue is None:
+            parts.sender.deliver_stored(*id_.split(":", 1))  # an operator sees at once what became of it
+        after = read_delivery(parts.journal, id_)
+        return replayed(id_, answer, dry_run=how.dry_run, delivery=shown(*after) if after else None)
 
     @api.post("/deliveries/replay")
     def replay_many() -> Answer:
         document = json_object(request.content_type, request.get_data())
         filters = {name: document.pop(name) for name in FILTERS if name in document}
         how = _how(document)
-        answers = Counter(parts.replays.replay_all(_wanted(filters), how))
+        found = [
+            delivery_id(entry.id, each.destination) for entry, each in find_deliveries(parts.journal, _wanted(filters))
+        ]
+        answers = Counter(replay(parts.journal, id_, how, parts.sources.new_token) for id_ in found)
         return jsonify({"success": True, "dry_run": how.dry_run, "matched": answers.total(), **answers}), 200
 
 
-def _deliver_now(service: Service, delivery_id: str) -> None:
-    """Without a queue an operator sees at once what became of it; with one, the worker is told."""
-    if service.queue is None:
-        service.parts.dispatcher.deliver_stored(delivery_id)
-
-
-def shown(delivery: Delivery) -> dict[str, Any]:
+def shown(entry: Entry, delivery: Delivery) -> dict[str, Any]:
     """Everything but the payload, with readable times."""
     return {
-        "id": delivery.id,
-        "email_id": delivery.item,
+        "id": delivery_id(entry.id, delivery.destination),
+        "email_id": entry.about.item,
         "destination": delivery.destination,
         "status": delivery.status,
         "webhook_id": delivery.webhook_id,
-        "created": _time(delivery.created_ms),
-        "scheduled": _time(delivery.scheduled_ms),
+        "created": _time(entry.created_ms),
         "delivered": _time(delivery.delivered_ms),
         "next_try": _time(delivery.next_try_ms),
         "tries": delivery.tries,

@@ -10,16 +10,15 @@ from flask import Blueprint, Response, g, jsonify, request
 from werkzeug.exceptions import ClientDisconnected, HTTPException
 
 from deduplication.errors import StoreUnavailable
+from orchestrator.build import Service
 from orchestrator.delivery.fetching import FetchFailed, fetch
-from orchestrator.intake import Outcome
+from orchestrator.intake import Outcome, ProofUsed
 from orchestrator.item import email_item, message_item
-from orchestrator.wiring import Service
 from routes.auth import Unauthorized, require_bearer
 from routes.providers import message
 from routes.providers.base import InvalidPayload, Parsed, ProviderRequest, Surroundings, json_value
 from routes.providers.options import MB
 from routes.providers.registry import TYPES, AnyProvider, missing_setting, open_providers
-from routes.providers.replay import InUse, Replays
 from routes.responses import (
     RETRY_AFTER_AN_ERROR_S,
     UNEXPECTED,
@@ -28,7 +27,6 @@ from routes.responses import (
     incomplete,
     internal_error,
     invalid,
-    is_accepted,
     no_email,
     not_set_up,
     outcomes,
@@ -116,13 +114,13 @@ def _answer(service: Service, provider: AnyProvider) -> Answer:
         return incomplete(statuses)
     except HTTPException:
         raise
-    except Unauthorized:
+    except (Unauthorized, ProofUsed):
         log.warning("provider %s: request %s does not prove its origin", provider.name, g.request_id)
         return unauthorized(provider.challenge, statuses)
     except InvalidPayload as error:
         log.warning("provider %s: request %s rejected for good: %s", provider.name, g.request_id, error)
         return invalid(error, statuses)
-    except (FetchFailed, StoreUnavailable, InUse) as error:
+    except (FetchFailed, StoreUnavailable) as error:
         log.error("provider %s: request %s asked to try again: %s", provider.name, g.request_id, error)
         return retry_later("the store is away" if isinstance(error, StoreUnavailable) else str(error), statuses)
     except Exception:  # what makes a provider come back after an error of ours is its own status
@@ -149,22 +147,18 @@ def _received(service: Service, provider: AnyProvider, asked: ProviderRequest) -
     return outcomes_of_emails(results, provider.statuses)
 
 
-def _results(service: Service, parsed: list[Parsed], nonce: str | None) -> list[Outcome | InvalidPayload]:
+def _results(service: Service, parsed: list[Parsed], proof: str | None) -> list[Outcome | InvalidPayload]:
     """Each email gets its own verdict; a bad one does not stop the others."""
     kept_ms = service.settings.ids_kept_ms
-    entries = [each if isinstance(each, InvalidPayload) else email_item(each, kept_ms) for each in parsed]
     results: list[Outcome | InvalidPayload] = []
-
-    def receive() -> bool:
-        results.extend(e if isinstance(e, InvalidPayload) else service.intake.receive(e) for e in entries)
-        return all(isinstance(each, Outcome) and is_accepted(each) for each in results)
-
-    if nonce is None:
-        receive()
-    else:
-        intake = service.intake
-        items = [each for each in entries if not isinstance(each, InvalidPayload)]
-        Replays(intake.store, intake.leases, intake.sources.new_token).guard(nonce, items, receive)
+    for position, each in enumerate(parsed):
+        if isinstance(each, InvalidPayload):
+            results.append(each)
+            continue
+        item = email_item(each, kept_ms)
+        if proof is not None:
+            item = item.proven_by(f"{proof}/{position}" if position else proof)
+        results.append(service.intake.receive(item))
     return results
 
 

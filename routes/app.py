@@ -7,7 +7,7 @@ import logging
 from flask import Flask
 from werkzeug.exceptions import ClientDisconnected, HTTPException, RequestEntityTooLarge
 
-from orchestrator.wiring import Service
+from orchestrator.build import Service
 from routes.api_admin import admin_blueprint
 from routes.api_deliveries import deliveries_blueprint
 from routes.api_ingress import ingress_blueprint

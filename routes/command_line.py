@@ -19,24 +19,23 @@ import click
 from deduplication.dates import parse_date
 from deduplication.email import Email
 from deduplication.errors import DeduplicationError
+from deduplication.journal.base import Replayed
+from deduplication.journal.entry import DeliveryStatus
 from deduplication.mime import parse_mime
 from orchestrator.audit import audit, keep_audit
+from orchestrator.build import Parts, build_parts, check_start
 from orchestrator.config import Config, load_config
 from orchestrator.delivery.fetching import fetch
-from orchestrator.delivery.ledger.base import Wanted
-from orchestrator.delivery.record import DeliveryStatus
-from orchestrator.delivery.replay import Answer, How
-from orchestrator.explain import shown
 from orchestrator.item import Item, email_item
 from orchestrator.logs import configure_logging
-from orchestrator.parts import Parts, build_parts
-from orchestrator.preview import judge, preview
-from orchestrator.reset import InvalidReset, Reset, Scope, reset
+from orchestrator.operations.check import judged, preview
+from orchestrator.operations.deliveries import WOULD_REPLAY, How, Wanted, delivery_id, find_deliveries, stats
+from orchestrator.operations.deliveries import replay as replay_delivery
+from orchestrator.operations.explain import shown
+from orchestrator.operations.reset import InvalidReset, Reset, Scope, reset
 from orchestrator.service_note import NoService, check_same_redis, find_service
 from orchestrator.settings import Settings, SettingsError, load_settings, log_where_settings_come_from
-from orchestrator.stats import stats
 from orchestrator.tokens import ensure_tokens
-from orchestrator.wiring import check_start
 from routes.providers import gmail
 from routes.providers.base import InvalidPayload, Surroundings, json_object, sound
 from routes.providers.registry import TYPES, checked_config, missing_setting, open_providers
@@ -125,7 +124,7 @@ def _judged(settings: Settings, config: Config, item: Item) -> str:
     check_same_redis(note, settings)
     settings = settings.model_copy(update={"data_dir": Path(note.data_dir)})
     with _opened(settings, config.in_trial(note.is_trial)) as parts:
-        return judge(settings, parts, item)
+        return judged(parts, item)
 
 
 def _email_from(email_file: Path | None, json_file: Path | None) -> Email | None:
@@ -157,8 +156,10 @@ def forget(scope: str, value: str, dry_run: bool, yes: bool) -> None:
     if wanted.scope is Scope.ALL and not dry_run and not yes:
         click.confirm("Forget everything? Every email that comes again is then delivered again.", abort=True)
     with _parts() as parts:
-        count = reset(parts.store, parts.ledger, wanted)
-    click.echo(f"{count} names {'would be ' if dry_run else ''}forgotten")
+        done = reset(parts.journal, wanted)
+    click.echo(f"{done.names} names {'would be ' if dry_run else ''}forgotten")
+    if done.kept:
+        click.echo(f"{len(done.kept)} emails kept: still to be delivered")
 
 
 @main.command()
@@ -178,22 +179,22 @@ def replay(ids: tuple[str, ...], **options: Any) -> None:
     """Send deliveries again: those given, or all that fit. The running service or worker sends them.
 
     \b
-    mailonce replay msg_5f0c...
+    mailonce replay k3v7c2m9x4qa:crm
     mailonce replay --destination crm --since 2026-11-01T00:00:00Z --dry-run
     """
     how = How(options["force"], options["new_id"], options["dry_run"])
     status = DeliveryStatus(options["status"] or DeliveryStatus.DEAD)
     with _parts() as parts:
         wanted = Wanted(status, options["destination"], options["since"], options["until"])
-        chosen = list(ids) or [delivery.id for delivery in parts.ledger.find(wanted)]
+        found = () if ids else find_deliveries(parts.journal, wanted)
+        chosen = [*ids, *(delivery_id(entry.id, each.destination) for entry, each in found)]
         with click.progressbar(chosen, label="Dry run" if how.dry_run else "Replaying", file=sys.stderr) as progress:
-            answers = Counter(parts.replays.replay(delivery_id, how) for delivery_id in progress)
-    for answer in Answer:
-        if answers[answer]:
-            click.echo(f"{answer.replace('_', ' ')}: {answers[answer]}")
+            answers = Counter(replay_delivery(parts.journal, id_, how, parts.sources.new_token) for id_ in progress)
+    for answer, count in answers.items():
+        click.echo(f"{answer.replace('_', ' ')}: {count}")
     if not answers:
         click.echo("nothing to replay")
-    if ids and answers[Answer.REPLAYED] + answers[Answer.WOULD_REPLAY] < len(ids):
+    if ids and answers[Replayed.REPLAYED] + answers[WOULD_REPLAY] < len(ids):
         sys.exit(1)
 
 
@@ -249,7 +250,7 @@ def _settings() -> Settings:
 
 @contextmanager
 def _parts() -> Iterator[Parts]:
-    """On the store of the service, and with what is done to it in the service's audit.log."""
+    """On the journal of the service, and with what is done to it in the service's audit.log."""
     settings, config = _of_service(_settings())
     handler = keep_audit(settings.data_dir, by=f"mailonce, by {_user()}")
     try:

@@ -12,7 +12,7 @@ import socket
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from threading import Semaphore
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from flask import Request
@@ -39,10 +39,29 @@ MOST_DISCARDED_BYTES = 256 * 1024 * 1024
 PLACES = "mailonce.places"
 
 
+class Places:
+    """A semaphore. Python's own is written in Python: with requests waiting, it took a sixth of the time of each."""
+
+    def __init__(self, count: int) -> None:
+        self._free: SimpleQueue[None] = SimpleQueue()
+        for _ in range(count):
+            self.release()
+
+    def acquire(self) -> None:
+        self._free.get()
+
+    def release(self) -> None:
+        self._free.put(None)
+
+
 class ClientSocket(socket.socket):
-    """Reads until its deadline, however slowly the other side sends."""
+    """Reads until its deadline, however slowly the other side sends.
+
+    ``places``: where its request has one of these, that is given to another for as long as there is nothing to read.
+    """
 
     deadline = 0.0
+    places: Places | None = None
 
     def expect_within(self, seconds: float) -> None:
         self.deadline = time.monotonic() + seconds
@@ -51,6 +70,11 @@ class ClientSocket(socket.socket):
         left_s = self.deadline - time.monotonic()
         if left_s <= 0:
             raise NoMoreData
+        with suppress(BlockingIOError):
+            return super().recv(size, flags | socket.MSG_DONTWAIT)  # most requests are here as a whole already
+        places = self.places
+        if places:
+            places.release()
         self.settimeout(left_s)
         try:
             return super().recv(size, flags)
@@ -58,6 +82,8 @@ class ClientSocket(socket.socket):
             raise NoMoreData from None  # gunicorn's word for a client that went away
         finally:
             self.settimeout(None)
+            if places:
+                places.acquire()
 
     def hang_up(self) -> None:
         """Lets a client that still sends come to its end and read its answer: with bytes unread, it would see a reset.
@@ -116,12 +142,15 @@ class Workplaces:
 
     def __init__(self, app: WSGIApplication, count: int) -> None:
         self._app = app
-        self._places = Semaphore(count)
+        self._places = Places(count)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         environ[PLACES] = self._places
-        with self._places:
+        self._places.acquire()
+        try:
             return self._app(environ, start_response)
+        finally:
+            self._places.release()
 
 
 class BrokenChunks(BadRequest):
@@ -136,8 +165,12 @@ class BrokenChunks(BadRequest):
 class PatientRequest(Request):
     def get_data(self, *args: Any, **kwargs: Any) -> Any:
         """The whole body or an error: werkzeug alone takes half an email that broke off, or is cut at the limit."""
-        places: Semaphore = self.environ[PLACES]
-        places.release()
+        places: Places = self.environ[PLACES]
+        client = self.environ.get("gunicorn.socket")
+        if isinstance(client, ClientSocket):
+            client.places = places
+        else:
+            places.release()
         try:
             body = super().get_data(*args, **kwargs)
             if (
@@ -152,7 +185,10 @@ class PatientRequest(Request):
             log.warning("%s %s: the body is no chunked one (%s)", self.method, self.path, type(error).__name__)
             raise BrokenChunks from None
         finally:
-            places.acquire()
+            if isinstance(client, ClientSocket):
+                client.places = None
+            else:
+                places.acquire()
         if len(body) < (self.content_length or 0):
             raise ClientDisconnected
         return body

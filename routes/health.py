@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flask import Blueprint, jsonify
 
-from orchestrator.wiring import Service
+from orchestrator.build import Service
 from routes.responses import Answer, healthy
 
 

@@ -8,10 +8,11 @@ from typing import Any
 from flask import Response, jsonify
 from werkzeug.exceptions import HTTPException, NotFound
 
-from deduplication.claims import Duplicate
 from deduplication.errors import StoreUnavailable
-from orchestrator.delivery.replay import Answer as ReplayAnswer
+from deduplication.journal.base import Replayed
+from deduplication.journal.entry import Stop
 from orchestrator.intake import Outcome, Status
+from orchestrator.operations.deliveries import WOULD_REPLAY, delivery_id
 from routes.providers.base import InvalidPayload, Statuses
 
 Answer = tuple[Response, int] | tuple[Response, int, dict[str, str]]
@@ -28,13 +29,13 @@ HTTP_STATUS = {
     Status.ALREADY_PROCESSING: 503,
     Status.RETRY_LATER: 503,
 }
-REPLAYED_STATUS = {
-    ReplayAnswer.REPLAYED: (200, "sent again"),
-    ReplayAnswer.WOULD_REPLAY: (200, "it would be sent again"),
-    ReplayAnswer.UNKNOWN: (404, "there is no such delivery, or it is no longer kept"),
-    ReplayAnswer.ALREADY_DELIVERED: (409, "the destination has it; force sends it all the same"),
-    ReplayAnswer.UNDER_WAY: (409, "it is being delivered just now"),
-    ReplayAnswer.NO_PAYLOAD: (409, "its payload is not kept; release the email with reset, and have it sent again"),
+REPLAYED_STATUS: dict[str, tuple[int, str]] = {
+    Replayed.REPLAYED: (200, "sent again"),
+    WOULD_REPLAY: (200, "it would be sent again"),
+    Replayed.UNKNOWN: (404, "there is no such delivery, or it is no longer kept"),
+    Replayed.ALREADY_DELIVERED: (409, "the destination has it; force sends it all the same"),
+    Replayed.UNDER_WAY: (409, "it is being delivered just now"),
+    Replayed.NO_PAYLOAD: (409, "its payload is not kept; release the email with reset, and have it sent again"),
 }
 PROOFS = {
     "Bearer": "Authorization takes Bearer and a valid token",
@@ -77,9 +78,11 @@ def _status_of_all(results: list[Outcome | InvalidPayload], statuses: Statuses) 
 def described(result: Outcome, **ids: str) -> dict[str, Any]:
     """What became of one item, under the ids its sender knows it by."""
     body: dict[str, Any] = {"success": is_accepted(result), "status": result.status, **ids}
+    if result.id:
+        body["id"] = result.id
     if result.subject_group:
         body["subject_group"] = result.subject_group
-    if isinstance(result.reason, Duplicate):
+    if result.reason:
         body["reason"] = _reason(result.reason)
     if result.error:
         body["error"] = f"{result.error}; send it again"
@@ -88,13 +91,16 @@ def described(result: Outcome, **ids: str) -> dict[str, Any]:
     if result.warnings:
         body["warnings"] = result.warnings
     if result.deliveries:
-        body["deliveries"] = {each.destination: {"id": each.id, "status": each.status} for each in result.deliveries}
+        body["deliveries"] = {
+            each.destination: {"id": delivery_id(result.id, each.destination), "status": each.status}
+            for each in result.deliveries
+        }
     return body
 
 
-def replayed(delivery_id: str, answer: ReplayAnswer, **more: Any) -> Answer:
+def replayed(id_: str, answer: str, **more: Any) -> Answer:
     status, text = REPLAYED_STATUS[answer]
-    return jsonify({"success": status == 200, "status": answer, "id": delivery_id, "message": text, **more}), status
+    return jsonify({"success": status == 200, "status": answer, "id": id_, "message": text, **more}), status
 
 
 def _with_retry_after(body: dict[str, Any], status: int, retry_after_s: int | None) -> Answer:
@@ -103,13 +109,13 @@ def _with_retry_after(body: dict[str, Any], status: int, retry_after_s: int | No
     return jsonify(body), status, {"Retry-After": str(retry_after_s)}
 
 
-def _reason(duplicate: Duplicate) -> dict[str, str | None]:
-    seen_ms = duplicate.first_seen_ms
+def _reason(stop: Stop) -> dict[str, str | None]:
+    seen_ms = stop.first_seen_ms
     first_seen = None if seen_ms is None else datetime.fromtimestamp(seen_ms / 1000, UTC).isoformat(timespec="seconds")
     return {
-        "gate": duplicate.gate,
-        "name": duplicate.name,
-        "original": duplicate.original,
+        "gate": stop.gate,
+        "name": stop.name.label,
+        "original": stop.original,
         "first_seen": first_seen,
     }
 

@@ -18,13 +18,12 @@ from gunicorn.workers.base import Worker
 
 from deduplication.errors import DeduplicationError
 from orchestrator.audit import keep_audit
+from orchestrator.build import Service, build, check_start, make_data_dir
 from orchestrator.config import Config
 from orchestrator.logs import configure_logging
-from orchestrator.parts import make_data_dir
 from orchestrator.service_note import leave_address
 from orchestrator.settings import DELIVERY_BUDGET_S, Settings, SettingsError, environment
 from orchestrator.tokens import ensure_tokens, ingress_token_file, show_new
-from orchestrator.wiring import Service, build, check_start
 from routes.app import create_app
 from routes.connections import CONNECTIONS, ConnectionWorker, Log
 from routes.providers.registry import checked_config
@@ -114,7 +113,6 @@ def _welcome(settings: Settings, config: Config) -> str:
     token = "${INGRESS_TOKEN%%,*}" if settings.ingress_token else f"$(cat {kept})"
     address = settings.address
     now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    store = settings.for_trial if config.is_trial else settings
     places = ", ".join(
         f"{name} ({urlsplit(each.url).hostname or each.url})" for name, each in config.destinations.items()
     )
@@ -122,7 +120,7 @@ def _welcome(settings: Settings, config: Config) -> str:
     queue = note if settings.queue_url else ""
     return f"""
 Mailonce listens on {address}   health: {address}/health
-store: {"redis" if settings.redis_url else store.data_dir / "mailonce.db"}   destination: {places}{queue}
+store: {"redis" if settings.redis_url else settings.data_dir / "journal.db"}   destination: {places}{queue}
 
 Try it (twice: the second time it is a duplicate):
   curl -sS {address}/api/ingress/gmail -H "Authorization: Bearer {token}" -H "Content-Type: application/json" \\

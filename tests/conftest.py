@@ -9,8 +9,8 @@ import hypothesis
 import pytest
 
 from tests.support import redis_server as real_redis
+from tests.support.journals import JOURNALS, JournalBench, open_journal
 from tests.support.redis_server import RedisServer
-from tests.support.stores import STORES, Bench, open_bench
 from tests.support.surroundings import forget_environment
 
 NEED_REDIS = {"redis", "failover"}
@@ -83,11 +83,11 @@ def redis_server(redis_process: RedisServer, request: pytest.FixtureRequest) -> 
     return redis_process
 
 
-@pytest.fixture(params=STORES)
-def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
-    """Every store in turn."""
+@pytest.fixture(params=JOURNALS)
+def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[JournalBench]:
+    """Every journal in turn."""
     server: RedisServer | None = request.getfixturevalue("redis_server") if request.param in NEED_REDIS else None
-    with open_bench(request.param, tmp_path, server) as bench:
+    with open_journal(request.param, tmp_path, server) as bench:
         yield bench
 
 

@@ -52,19 +52,16 @@ def test_one_email_posted_50_times_at_once_is_delivered_once(start_server: Start
         assert len(sink.received) == 1
 
 
-def test_a_destination_that_fails_twice_gets_the_email_once_it_works(start_server: StartServer) -> None:
-    with Sink(Reply(500), Reply(500), Reply(0), Reply(0)) as sink:
+def test_a_destination_that_fails_gets_the_email_once_it_works(
+    start_server: StartServer, eventually: Eventually
+) -> None:
+    with Sink(Reply(500), Reply(0)) as sink:
         server = start_server(sink)
-        answers = [server.post(email()) for _ in range(4)]
-        assert [(a.status_code, a.json()["status"]) for a in answers] == [
-            (503, "retry_later"),
-            (503, "retry_later"),
-            (200, "processed"),
-            (200, "already_processed"),
-        ]
-        assert all(a.headers["Retry-After"] for a in answers[:2])
-        assert len(sink.received) == 5, "a round is two quick tries"
-        assert len(sink.accepted) == 1
+        answers = [server.post(email()) for _ in range(2)]
+        assert [(a.status_code, a.json()["status"]) for a in answers] == [(200, "queued"), (200, "queued")]
+        assert len(sink.received) == 2, "two quick tries, and none for the repeat"
+        eventually(lambda: server.post(email()).json()["status"] == "already_processed")
+        assert (len(sink.received), len(sink.accepted)) == (3, 1)
         assert len({each.webhook_id for each in sink.received}) == 1, "a receiver must recognise the attempts"
 
 
@@ -102,7 +99,7 @@ def test_a_duplicate_is_still_one_after_everything_was_killed_and_restarted(star
         server.start()
         answer = server.post(email()).json()
         assert answer["status"] == "already_processed"
-        assert answer["reason"]["original"] == answer["email_id"]
+        assert answer["reason"]["original"] == answer["id"]
         assert len(sink.received) == 1
 
 
@@ -126,7 +123,7 @@ def test_after_a_reset_the_same_email_is_delivered_again(start_server: StartServ
         server = start_server(sink)
         email_id = server.post(email(subject="Lot 456")).json()["email_id"]
         dry = server.reset(scope="email_id", value=email_id, dry_run=True).json()
-        assert dry["names"] == 5, "email id, canonical id, post key, subject group and delivery record"
+        assert dry["names"] == 4, "email id, canonical id, post key and subject group"
         assert server.post(email(subject="Lot 456")).json()["status"] == "already_processed"
         assert server.reset(scope="email_id", value=email_id).json()["names"] == dry["names"]
         assert server.post(email(subject="Lot 456")).json()["status"] == "processed"
@@ -134,7 +131,7 @@ def test_after_a_reset_the_same_email_is_delivered_again(start_server: StartServ
         assert "AUDIT reset scope=email_id" in server.log.read_text()
 
 
-def test_a_duplicate_costs_one_round_trip_to_redis_and_a_new_email_two_and_its_record(
+def test_a_duplicate_costs_one_round_trip_to_redis_and_a_new_email_two(
     redis_server: RedisServer, tmp_path: Path
 ) -> None:
     """The least of several: now and then the background asks what is due."""
@@ -151,7 +148,7 @@ def test_a_duplicate_costs_one_round_trip_to_redis_and_a_new_email_two_and_its_r
             assert not others
             return int(scripts)
 
-        assert min(round_trips(email(subject=f"new {number}")) for number in range(5)) == 3
+        assert min(round_trips(email(subject=f"new {number}")) for number in range(5)) == 2
         assert min(round_trips(email(subject="new 0")) for _ in range(5)) == 1
 
 

@@ -60,7 +60,7 @@ def test_the_curl_lines_can_be_pasted(tmp_path: Path) -> None:
     assert (replays["dry_run"], replays["matched"]) == (True, 0)
     assert reset["success"] is True
     assert reset["dry_run"] is True
-    assert reset["names"] == 4
+    assert reset["names"] == 3
 
 
 def test_the_shown_mailonce_toml_is_what_ships(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ below is atomic, and all times are the journal's own. docs/architecture.md tells
 
 * ``claim`` asks for an item by all its names at once. It answers
 
-  - ``Duplicate`` without an entry: an exact repeat of a settled item; the repeat is counted in the same step.
+  - ``Duplicate`` without an entry: an exact repeat of a settled item; the repeat is counted in the same step. At the
+    gate ``proof`` it is another item, that comes with a proof which was good for the first; it is not counted.
   - ``Duplicate`` with an entry: stopped by a name it shares with another item, or by a mark that another program made.
     The entry is the owner's, and becomes done in the settlement that stores its payload.
   - ``InFlight``: another owner is at this item, or at one that holds a shared name. Nothing changed.
@@ -18,16 +19,36 @@ below is atomic, and all times are the journal's own. docs/architecture.md tells
   owner turns out to have delivered without settling it. ``note_delivered`` is said right after the POST.
 * ``settle`` ends a claim: done (the provider is told 2xx) or free (it keeps the item and sends it again). Own names are
   marked once it is done. Shared names are marked at the first delivery, held while a delivery is open, and given back
-  otherwise. An owner that lost the entry decides nothing any more, but what it delivered is taken as a fact. A stopped
-  item whose original turned out dead meanwhile is not settled: False.
+  otherwise. Said again by the same owner it gets the same answer. An owner that lost the entry decides nothing any
+  more, but what it delivered is taken as a fact. A stopped item whose original turned out dead meanwhile is not
+  settled: False.
 * ``renew`` starts the lease anew: of the claim, or of one delivery that was begun. False: it is no longer the owner's.
 * ``due`` hands out deliveries of done entries whose time has come, and moves each on by ``hold_ms`` so that one process
   gets it. ``begin`` takes one for its owner: None if there is nothing to do (settled, begun elsewhere, its words are
   on their way there). The third begin without a finish makes it dead. ``finish`` records what became of it.
+* ``under_way`` lists what someone is at now: locks, and deliveries of requests and workers. A request at an item that
+  first came hours ago may be missing. ``drop_lapsed_locks`` removes what crashed holders left; on Redis that goes by
+  itself.
 * The last delivery of an entry to end decides for its shared names: delivered somewhere, they stay; dead everywhere,
   they are free, and the oldest item stopped by them goes out in its place.
-* ``read`` gives an entry by its id, ``find`` goes through them, newest first. ``payload`` is what is kept to be sent.
-* ``forget`` drops names as if they had never been. An entry that is still to be delivered keeps its own names.
+* ``replay`` sends an entry to one of its destinations again, past all gates, as a new generation of that delivery with
+  its attempts kept. Refused, in this order: nothing is known of it; the destination has it or was to be left out,
+  unless forced; someone is at it now; its payload is gone. It takes the shared names that nobody else has now, and
+  those that are marked stay so whatever becomes of it. Forced on one that was skipped, it is a release.
+* ``release`` lets an entry go out, or those of its deliveries, that was skipped: once, and past all shared names, of
+  which it takes none. It follows nobody any more. Refused where nothing is skipped, where another entry under its own
+  names was delivered (unless forced), and where its payload is gone.
+* ``reopen`` drops what is known of one destination, its words there included, and gives the entry back: a re-send joins
+  it and goes to that destination alone. False where there is no such delivery, or something of the entry is still to
+  be delivered.
+* ``payload`` is what is kept to be sent: while a delivery is open, and of what ended dead or skipped as long as the
+  entry. Once all is delivered it goes, at once or after the time that Retention gives.
+* ``read`` gives an entry by its id, ``find`` goes through them, newest first. ``destinations`` are those that something
+  waits for; on Redis there may be more.
+* ``look`` tells for each name whether it is marked, and the entries that have or hold it now. ``names`` searches for
+  every name that is marked, also by other programs, or that an item has or holds; one may come more than once.
+* ``forget`` drops names as if they had never been. An entry that is still to be delivered keeps its own names. One that
+  no destination has loses its marks alone: it is free, and a re-send joins it, with its history and payload.
 
 A journal that cannot answer raises StoreUnavailable, one that is set up wrongly StoreMisconfigured.
 """
@@ -39,8 +60,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from deduplication.claims import WEEK_MS, Gate, Name
-from deduplication.journal.entry import About, Delivery, Entry, Stop
+from deduplication.claims import WEEK_MS, Gate, Name, Pattern
+from deduplication.journal.entry import About, Delivery, Entry, Fate, Stop
 
 MOST_BEGINS = 3
 
@@ -80,8 +101,11 @@ class Claimed:
 
 @dataclass(frozen=True)
 class Duplicate:
+    """Of an exact repeat: ``answer`` is what the first one's provider was told, ``fate`` what has become of it."""
+
     stop: Stop
     answer: str = ""
+    fate: Fate = Fate.OVER
     entry: Entry | None = None
 
 
@@ -120,12 +144,55 @@ class Begun:
     payload: bytes | None
 
 
+class Replayed(StrEnum):
+    """What became of a wish to send it there again."""
+
+    REPLAYED = "replayed"
+    UNKNOWN = "unknown"
+    ALREADY_DELIVERED = "already_delivered"
+    UNDER_WAY = "under_way"
+    NO_PAYLOAD = "no_payload"
+
+
+class Released(StrEnum):
+    """What became of a wish to send what was skipped."""
+
+    RELEASED = "released"
+    ALREADY_RELEASED = "already_released"
+    UNKNOWN = "unknown"
+    NOT_SUPPRESSED = "not_suppressed"
+    ALREADY_DELIVERED = "already_delivered"
+    NO_PAYLOAD = "no_payload"
+
+
+@dataclass(frozen=True)
+class UnderWay:
+    """A lock (``delivery`` None), or one delivery that a request or a worker is at. ``until_ms`` is the time of day."""
+
+    entry: Entry
+    delivery: Delivery | None
+    until_ms: int
+
+
+@dataclass(frozen=True)
+class Found:
+    """What is known of a name now."""
+
+    name: Name
+    is_marked: bool
+    entries: tuple[Entry, ...] = ()
+
+
 @dataclass(frozen=True)
 class Retention:
-    """How long entries are kept; what is still to be delivered is kept for as long as it is."""
+    """How long entries are kept; what is still to be delivered is kept for as long as it is.
+
+    ``delivered_payload_ms``: a payload of which everything was delivered; 0 drops it at once.
+    """
 
     entry_ms: int = WEEK_MS
     dead_ms: int = 30 * 24 * 3600 * 1000
+    delivered_payload_ms: int = 0
 
 
 DEFAULT_RETENTION = Retention()
@@ -146,12 +213,26 @@ class Journal(Protocol):
     def note_delivered(self, entry: Entry, delivery: Delivery) -> None: ...
     def renew(self, entry: str, owner: str, lease_ms: int, destination: str | None = None) -> bool: ...
     def due(self, room: Mapping[str, int], hold_ms: int) -> list[tuple[str, str]]: ...
-    def begin(self, entry: str, destination: str, owner: str, lease_ms: int) -> Begun | None: ...
+    def begin(self, entry: str, destination: str, owner: str, lease_ms: int, server: str = "") -> Begun | None: ...
     def finish(self, entry: str, owner: str, delivery: Delivery) -> Entry | None: ...
+    def replay(
+        self, entry: str, destination: str, *, force: bool = False, webhook_id: str | None = None
+    ) -> Replayed: ...
+    def release(self, entry: str, *, force: bool = False) -> Released: ...
+    def reopen(self, entry: str, destination: str) -> bool: ...
+    def destinations(self) -> list[str]: ...
+    def under_way(self) -> list[UnderWay]: ...
+    def drop_lapsed_locks(self) -> int: ...
     def read(self, entry: str) -> Entry | None: ...
     def payload(self, entry: str) -> bytes | None: ...
     def find(self) -> Iterator[Entry]: ...
+    def look(self, names: Sequence[Name]) -> list[Found]: ...
+    def names(self, pattern: Pattern) -> Iterator[Name]: ...
     def forget(self, names: Sequence[Name]) -> Forgotten: ...
     def now_ms(self) -> int: ...
+    def lease_time_ms(self) -> int:
+        """What the leases in its entries are measured by."""
+        ...
+
     def check(self) -> None: ...
     def close(self) -> None: ...

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import base64
+import secrets
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from deduplication.claims import Gate, Kind, Name
 
 ATTEMPTS_KEPT = 20
+ENTRY_ID_BITS = 60
+
+
+def new_entry_id() -> str:
+    """Twelve letters and digits that nobody can guess."""
+    return base64.b32encode(secrets.token_bytes(8)).decode().lower()[: ENTRY_ID_BITS // 5]
 
 
 class State(StrEnum):
@@ -50,6 +58,7 @@ class Delivery:
     the worker that has begun it; while a request delivers, the entry's own hold. ``begins`` counts how often it was
     begun without being finished, ``generation`` how often it was asked for again after its end. ``content`` is the name
     of its words at the destination, None without that gate; ``awaits_content``: another item has them there for now.
+    ``missing_ms``: when its destination was first found to be gone. ``server``: the one that began it last.
     """
 
     destination: str
@@ -68,6 +77,8 @@ class Delivery:
     content: Name | None = None
     awaits_content: bool = False
     attempts: tuple[Attempt, ...] = ()
+    missing_ms: int | None = None
+    server: str = ""
 
 
 @dataclass(frozen=True)
@@ -87,6 +98,14 @@ class Stop:
         return self.name.gate
 
 
+class Fate(StrEnum):
+    """What has become of an item that is done: something of it waits, something is dead, or it is over."""
+
+    OPEN = "open"
+    DEAD = "dead"
+    OVER = "over"
+
+
 @dataclass(frozen=True)
 class About:
     """What a person looks for an item by."""
@@ -104,7 +123,8 @@ class Entry:
     """``own`` names say which item it is, ``shared`` are those it holds. ``is_trial``: only printed; it marks nothing.
 
     ``answer`` is what its provider was told. ``repeated_by`` is the token of the last repeat, so that a lost reply is
-    not counted twice. ``released_ms``: it was stopped, and went out after all.
+    not counted twice. ``released_ms``: it was stopped, and went out after all. ``generation``: how often it was taken
+    up again after its end; a machine that comes with an older one has older news.
     """
 
     id: str
@@ -127,18 +147,45 @@ class Entry:
     repeated_ms: int | None = None
     repeated_by: str = ""
     is_trial: bool = False
+    generation: int = 0
 
     def is_held(self, now_ms: int) -> bool:
         return self.state is State.PENDING and self.lease_until_ms > now_ms
 
     @property
     def is_lock(self) -> bool:
-        """An entry too, but not an item that anybody sent: it is not listed, and not kept when it is over."""
+        """An entry too, but not an item that anybody sent: it is not listed, and not kept when it is over, unless
+        something was delivered under it (the words that a script marks)."""
         return bool(self.own) and self.own[0].kind is Kind.LOCK
 
     @property
     def has_open_deliveries(self) -> bool:
         return self.state is State.DONE and any(each.status.is_open for each in self.deliveries)
+
+    @property
+    def fate(self) -> Fate:
+        if self.has_open_deliveries:
+            return Fate.OPEN
+        is_dead = any(each.status is DeliveryStatus.DEAD for each in self.deliveries)
+        return Fate.DEAD if is_dead else Fate.OVER
+
+    @property
+    def needs_payload(self) -> bool:
+        """It is still to be sent, or a person may ask for it. Under way: only if it had come to an end before."""
+        if self.state is not State.DONE:
+            return self.generation > 0
+        return any(each.status is not DeliveryStatus.DELIVERED for each in self.deliveries)
+
+    @property
+    def is_undelivered(self) -> bool:
+        """It is over, and no destination has it: dead or skipped everywhere."""
+        ends = (DeliveryStatus.DEAD, DeliveryStatus.SKIPPED)
+        is_ended = self.state is not State.PENDING and bool(self.deliveries)
+        return is_ended and all(each.status in ends for each in self.deliveries)
+
+    @property
+    def next_generation(self) -> int:
+        return max(self.generation, *(each.generation for each in self.deliveries), 0) + 1
 
     @property
     def is_delivered_somewhere(self) -> bool:
@@ -157,6 +204,15 @@ class Entry:
     def delivery_to(self, destination: str) -> Delivery | None:
         return next((each for each in self.deliveries if each.destination == destination), None)
 
+    def has_open_delivery_to(self, destination: str) -> bool:
+        delivery = self.delivery_to(destination)
+        return self.state is State.DONE and delivery is not None and delivery.status.is_open
+
     def with_delivery(self, delivery: Delivery) -> Entry:
         changed = [delivery if each.destination == delivery.destination else each for each in self.deliveries]
         return replace(self, deliveries=tuple(changed))
+
+    def with_fact(self, delivered: Delivery) -> Entry:
+        """It was delivered, by whomever: that counts, also if it was asked for again meanwhile."""
+        before = self.delivery_to(delivered.destination)
+        return self.with_delivery(replace(delivered, generation=before.generation)) if before else self

@@ -14,20 +14,32 @@ import secrets
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
-from deduplication.claims import Kind, Name
+from deduplication.claims import Kind, Name, Pattern
 from deduplication.errors import ConnectionDropped, DeduplicationError, StoreUnavailable
-from deduplication.journal.base import Begun, Claim, Claimed, Duplicate, Ending, Forgotten, Settlement, Verdict
-from deduplication.journal.clock import Clock, system_clock
+from deduplication.journal.base import (
+    Begun,
+    Claim,
+    Claimed,
+    Duplicate,
+    Ending,
+    Forgotten,
+    Found,
+    Released,
+    Replayed,
+    Settlement,
+    UnderWay,
+    Verdict,
+)
 from deduplication.journal.codec import flat_delivery, flat_entry
-from deduplication.journal.entry import Delivery, DeliveryStatus, Entry
-from deduplication.journal.redis import RedisJournal, RedisLostMemory
+from deduplication.journal.entry import Delivery, DeliveryStatus, Entry, State
+from deduplication.journal.redis import RedisBeingTold, RedisFacts, RedisJournal, RedisLostMemory
 from deduplication.journal.side import MachineSide, Side, Standing
 from deduplication.journal.spool import Note, Spool
 from deduplication.journal.sqlite import SqliteJournal
@@ -36,6 +48,7 @@ from deduplication.journal.verdict import settled
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Again = TypeVar("Again", Replayed, Released)
 
 TICK_S = 1.0
 SILENT_TICKS = 4  # a canary that got no answer this often in a row: Redis is gone, not slow
@@ -44,6 +57,7 @@ RELIABLE_REPLY_MS = 2_000  # less than a Redis takes to restart: a later answer 
 HOLD_MS = 3_000
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 TOLD_AT_ONCE = 200
+MARKS_TOLD = "marks told to Redis"
 CONFIRMED_WITHIN_MS = 5_000  # what was just delivered is about to be confirmed: no need to tell it
 
 
@@ -67,6 +81,14 @@ class Numbers:
     memory_losses: int = 0
 
 
+@dataclass(frozen=True)
+class Untold:
+    """Entries that Redis has yet to be told, and how much stands in the files behind the requests."""
+
+    entries: int
+    spool_bytes: int
+
+
 class FailoverJournal:
     """The journal of a machine with Redis. ``start`` lets it follow Redis by itself; ``tick`` is one step of that."""
 
@@ -76,21 +98,24 @@ class FailoverJournal:
         local: SqliteJournal,
         folder: Path,
         on_failure: OnFailure = OnFailure.OPEN,
-        clock: Clock | None = None,
         hold_ms: int = HOLD_MS,
+        prepare_redis: Callable[[], object] = lambda: None,
     ) -> None:
+        """``prepare_redis`` is called whenever this machine is about to go over to Redis, before it is relied on."""
         self._redis = redis
         self.local = local
         self._folder = folder
         self._spools = folder / "spool"
         self._on_failure = on_failure
-        self._clock = clock or system_clock()
+        self._clock = local.clock  # its leases and those noted here are compared, so one clock measures both
         self._hold_ms = hold_ms
+        self._prepare_redis = prepare_redis
         self._side = MachineSide(folder)
         self._spool = Spool(self._spools)
         self._note = Note(folder / "redis_number")
         self._id = secrets.token_hex(6)
         self._canary = Name(Kind.LOCK, "canary", self._id)
+        self._redis_ahead_ms = 0
         self._silent, self._refused, self._pause_s, self._try_at_ms = 0, 0, FIRST_PAUSE_S, 0
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -115,6 +140,13 @@ class FailoverJournal:
     def standing(self) -> Standing:
         return self._side.read()
 
+    def untold(self) -> Untold:
+        spools = [path.stat().st_size for path in self._spools.glob("*.spool")]
+        return Untold(self.local.untold_count(), sum(spools))
+
+    def redis_facts(self) -> RedisFacts:
+        return self._redis.facts()
+
     # The contract
 
     def claim(self, claim: Claim) -> Verdict:
@@ -136,6 +168,10 @@ class FailoverJournal:
         self._spool.append("granted", flat_entry(entry))
         if self._clock.steady_ms() - sent_ms > RELIABLE_REPLY_MS:
             self.numbers.late_replies += 1
+            with suppress(
+                StoreUnavailable
+            ):  # nobody is at it: the next try of its provider need not wait for the lease
+                self._redis.settle(claim, entry, Settlement(Ending.FREE))
             raise StoreUnavailable("redis: its answer came too late to be relied on")
         return replace(verdict, entry=entry)
 
@@ -162,16 +198,24 @@ class FailoverJournal:
                 return self.local.settle(claim, entry, settlement)
             if after.has_open_deliveries:
                 self.local.keep_copy(after, settlement.payload)
+            elif after.stop and not after.stop.follows:
+                # What is only kept so that it can be released lies on this disk: Redis has little room.
+                self.local.keep_payload(entry.id, settlement.payload)
+                settlement = replace(settlement, payload=None)
             try:
                 is_settled = self._ask(lambda: self._redis.settle(claim, entry, settlement))
             except StoreUnavailable as error:
                 if after.has_open_deliveries or not after.is_delivered_somewhere:
                     raise
+                if not after.deliveries:  # a script's: nothing else has noted yet that it was published
+                    self._spool.append("published", flat_entry(after))
                 log.warning("entry %s: delivered; Redis is told later: %s", entry.id, error)
                 return True
             self._note.raise_to(self._redis.last_number)
-            if settlement.ending is Ending.DONE and is_settled:
-                if after.is_delivered_somewhere and not after.has_open_deliveries:
+            if not is_settled:
+                self._replace_copy(entry.id)  # another has decided: what is kept here must not say otherwise
+            elif settlement.ending is Ending.DONE:
+                if after.deliveries and after.is_delivered_somewhere and not after.has_open_deliveries:
                     self._spool.confirm(entry.id)
                 else:
                     self._spool.append("settled", flat_entry(after))
@@ -187,25 +231,122 @@ class FailoverJournal:
         """What was sent to Redis is handed out by Redis alone: while it is away, the copies here rest."""
         return self._on_side(lambda: self._redis.due(room, hold_ms), lambda: self.local.due(room, hold_ms))
 
-    def begin(self, entry: str, destination: str, owner: str, lease_ms: int) -> Begun | None:
-        return self._on_side(
-            lambda: self._redis.begin(entry, destination, owner, lease_ms),
-            lambda: self.local.begin(entry, destination, owner, lease_ms),
+    def begin(self, entry: str, destination: str, owner: str, lease_ms: int, server: str = "") -> Begun | None:
+        """One that was begun before may have been delivered without Redis having heard of it: this machine knows."""
+        begun = self._on_side(
+            lambda: self._redis.begin(entry, destination, owner, lease_ms, server),
+            lambda: self.local.begin(entry, destination, owner, lease_ms, server),
         )
+        if begun is None or begun.delivery.begins <= 1:
+            return begun
+        self.local.drain(self._spools)
+        known = self.local.read(entry)
+        delivery = known.delivery_to(destination) if known else None
+        is_known = delivery and delivery.generation == begun.delivery.generation
+        if delivery is None or not is_known or delivery.status is not DeliveryStatus.DELIVERED:
+            return begun
+        self.finish(entry, owner, delivery)
+        return None
 
     def finish(self, entry: str, owner: str, delivery: Delivery) -> Entry | None:
-        return self._on_side(
-            lambda: self._redis.finish(entry, owner, delivery), lambda: self.local.finish(entry, owner, delivery)
+        def on_redis() -> Entry | None:
+            after = self._redis.finish(entry, owner, delivery)
+            if after and after.state is State.DONE and not after.has_open_deliveries:
+                self._spool.append("settled", flat_entry(after))  # the copy here is over too
+            return after
+
+        return self._on_side(on_redis, lambda: self.local.finish(entry, owner, delivery))
+
+    def replay(self, entry: str, destination: str, *, force: bool = False, webhook_id: str | None = None) -> Replayed:
+        return self._send_again(
+            entry,
+            lambda payload: self._redis.replay(entry, destination, force=force, webhook_id=webhook_id, payload=payload),
+            lambda: self.local.replay(entry, destination, force=force, webhook_id=webhook_id),
         )
+
+    def release(self, entry: str, *, force: bool = False) -> Released:
+        return self._send_again(
+            entry,
+            lambda payload: self._redis.release(entry, force=force, payload=payload),
+            lambda: self.local.release(entry, force=force),
+        )
+
+    def _send_again(self, entry: str, on_redis: Callable[[bytes | None], Again], locally: Callable[[], Again]) -> Again:
+        """The payload may lie on this machine alone; then Redis gets it along."""
+        with self._side.shared() as standing:
+            if standing.side is Side.LOCAL:
+                if self.local.is_handed_over(entry):
+                    raise StoreUnavailable("Redis is away: it has this entry, and hands it out alone")
+                return locally()
+            answer = self._ask(lambda: on_redis(None))
+            payload = self.local.payload(entry) if answer in (Replayed.NO_PAYLOAD, Released.NO_PAYLOAD) else None
+            if payload is not None:
+                answer = self._ask(lambda: on_redis(payload))
+            self._note.raise_to(self._redis.last_number)
+            if answer in (Replayed.REPLAYED, Released.RELEASED):
+                self._copy_from_redis(entry)
+            return answer
+
+    def _copy_from_redis(self, entry: str) -> None:
+        """For a Redis that loses its memory. Its leases are measured by another clock, and nobody delivers a copy."""
+        try:
+            after = self._redis.read(entry)
+        except StoreUnavailable as error:
+            log.warning("entry %s: no copy of it on this machine: %s", entry, error)
+            return
+        if after and after.state is State.DONE:
+            deliveries = tuple(replace(each, owner="", lease_until_ms=0) for each in after.deliveries)
+            self._spool.append("settled", flat_entry(replace(after, deliveries=deliveries)))
+
+    def _replace_copy(self, entry: str) -> None:
+        known = self._redis.read(entry)
+        if known:
+            self.local.drain(self._spools)
+            is_done = known.state is State.DONE
+            self.local.replace_copy(known if is_done else replace(known, state=State.FREE, owner="", lease_until_ms=0))
+
+    def reopen(self, entry: str, destination: str) -> bool:
+        with self._side.shared() as standing:
+            if standing.side is Side.LOCAL:
+                return self.local.reopen(entry, destination)
+            is_reopened = self._ask(lambda: self._redis.reopen(entry, destination))
+            self._note.raise_to(self._redis.last_number)
+            if is_reopened:
+                self.local.drain(self._spools)  # first: a line of what was delivered before would bring it back
+                self.local.reopen(entry, destination)
+            return is_reopened
+
+    def destinations(self) -> list[str]:
+        return self._on_side(self._redis.destinations, self.local.destinations)
+
+    def under_way(self) -> list[UnderWay]:
+        return self._on_side(self._redis.under_way, self.local.under_way)
+
+    def drop_lapsed_locks(self) -> int:
+        return self._on_side(self._redis.drop_lapsed_locks, self.local.drop_lapsed_locks)
 
     def read(self, entry: str) -> Entry | None:
         return self._on_side(lambda: self._redis.read(entry), lambda: self.local.read(entry))
 
     def payload(self, entry: str) -> bytes | None:
-        return self._on_side(lambda: self._redis.payload(entry), lambda: self.local.payload(entry))
+        """Redis has what waits; what is only kept so that a person can send it may lie on this disk."""
+
+        def on_redis() -> bytes | None:
+            kept = self._redis.payload(entry)
+            if kept is None and (known := self._redis.read(entry)) and known.needs_payload:
+                return self.local.payload(entry)
+            return kept
+
+        return self._on_side(on_redis, lambda: self.local.payload(entry))
 
     def find(self) -> Iterator[Entry]:
         return self._redis.find() if self.standing.side is Side.REDIS else self.local.find()
+
+    def look(self, names: Sequence[Name]) -> list[Found]:
+        return self._on_side(lambda: self._redis.look(names), lambda: self.local.look(names))
+
+    def names(self, pattern: Pattern) -> Iterator[Name]:
+        return self._redis.names(pattern) if self.standing.side is Side.REDIS else self.local.names(pattern)
 
     def forget(self, names: Sequence[Name]) -> Forgotten:
         """Must reach every machine, so it needs Redis."""
@@ -214,11 +355,16 @@ class FailoverJournal:
                 raise StoreUnavailable("Redis is away: a reset could not reach the other machines")
             forgotten = self._ask(lambda: self._redis.forget(names))
             self._note.raise_to(self._redis.last_number)
+            self.local.drain(self._spools)  # first: a line of what was granted before would bring them back
             self.local.forget(names)
             return forgotten
 
     def now_ms(self) -> int:
-        return self._on_side(self._redis.now_ms, self.local.now_ms)
+        """As Redis has it, without asking each time: servers whose clocks differ share one schedule."""
+        return self.local.now_ms() + self._redis_ahead_ms
+
+    def lease_time_ms(self) -> int:
+        return self.local.lease_time_ms() if self.standing.side is Side.LOCAL else self.now_ms()
 
     def check(self) -> None:
         if self.standing.side is Side.REDIS:
@@ -266,7 +412,9 @@ class FailoverJournal:
         self._spool.flush()
         if self.standing.side is Side.REDIS:
             self._follow()
-        elif self._clock.steady_ms() >= self._try_at_ms:
+            return
+        self._redis_ahead_ms = 0
+        if self._clock.steady_ms() >= self._try_at_ms:
             self._return_if_back()
 
     def _follow(self) -> None:
@@ -274,11 +422,14 @@ class FailoverJournal:
             self._try_canary()
         except RedisLostMemory:
             self._restore()
+        except RedisBeingTold:
+            pass  # it is there, and will decide: a machine that left it now would repeat what the others have sent
         except StoreUnavailable as error:
             if self._is_gone(error):
                 self._leave(error)
             return
         self._silent = self._refused = 0
+        self._redis_ahead_ms = self._redis.now_ms() - self.local.now_ms()
         with self._one_of_machine() as is_mine:
             if is_mine:
                 self.local.drain(self._spools)
@@ -286,7 +437,7 @@ class FailoverJournal:
 
     def _try_canary(self) -> None:
         """The real claim script: a PING answers under OOM and READONLY too."""
-        canary = Claim(f"canary-{self._id}", secrets.token_urlsafe(9), (self._canary,), lease_ms=1)
+        canary = Claim(f"canary-{self._id}", secrets.token_urlsafe(9), (self._canary,), lease_ms=0)
         verdict = self._redis.claim(canary, self._note.read())
         if isinstance(verdict, Claimed):
             self._note.raise_to(verdict.entry.fence)
@@ -306,6 +457,7 @@ class FailoverJournal:
             self.local.drain(self._spools)
             self._side.change_to(Side.LOCAL)
         self.numbers.side_changes += 1
+        self._redis_ahead_ms = 0
         self._pause_s = FIRST_PAUSE_S
         self._try_at_ms = self._clock.steady_ms() + int(self._pause_s * 1000)
         alone = "emails are answered with retry-later" if self._on_failure is OnFailure.CLOSED else "it decides alone"
@@ -313,6 +465,8 @@ class FailoverJournal:
 
     def _return_if_back(self) -> None:
         try:
+            self._prepare_redis()
+            self._tell_marks()
             self._try_canary()
             self._tell_untold()
             with self._side.alone() as standing:
@@ -321,6 +475,7 @@ class FailoverJournal:
                 self._try_canary()
                 self.local.drain(self._spools)
                 self._tell_untold()
+                self._redis_ahead_ms = self._redis.now_ms() - self.local.now_ms()
                 self._side.change_to(Side.REDIS)
         except RedisLostMemory:
             self._restore()
@@ -332,6 +487,16 @@ class FailoverJournal:
             self.numbers.side_changes += 1
             self._silent = self._refused = 0
             log.info("Redis decides; %d entries told so far", self.numbers.told)
+
+    def _tell_marks(self) -> None:
+        """Once, by a machine that worked without a Redis before: what it knows by its marks alone."""
+        if self.local.memo(MARKS_TOLD):
+            return
+        last = ""
+        while names := self.local.marks_for_redis(last, TOLD_AT_ONCE):
+            self._redis.mark(names)
+            last = names[-1].label
+        self.local.note(MARKS_TOLD, "yes")
 
     def _tell_untold(self, older_than_ms: int = 0) -> None:
         while batch := self.local.untold(TOLD_AT_ONCE, self.local.now_ms() - older_than_ms):
@@ -348,7 +513,7 @@ class FailoverJournal:
             self.numbers.memory_losses += 1
             log.error("Redis has lost its memory; telling it what this machine knows")
             self.local.drain(self._spools)
-            known = self.local.find()
+            known = self.local.everything()
             while batch := list(islice(known, TOLD_AT_ONCE)):
                 self._merge(batch, self._hold_ms)
             self._merge([], self._hold_ms)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
@@ -15,9 +15,13 @@ from deduplication.journal.base import (
     Duplicate,
     Ending,
     Forgotten,
+    Found,
     InFlight,
+    Released,
+    Replayed,
     Retention,
     Settlement,
+    UnderWay,
     Verdict,
 )
 from deduplication.journal.clock import Clock
@@ -26,15 +30,24 @@ from deduplication.journal.verdict import (
     Known,
     NameRecord,
     Ref,
+    Refused,
     Repeat,
     Standing,
     Take,
     Told,
     begun,
+    found,
+    freed,
+    held_parts,
     is_finished_by,
+    is_settled_already,
     judge,
+    promoted,
+    release_refusal,
     released,
     repeated,
+    replay_refusal,
+    replayed,
     settled,
     standing,
     taken,
@@ -51,8 +64,15 @@ class LocalJournal(ABC):
         self._clock = clock
         self._retention = retention
 
+    @property
+    def clock(self) -> Clock:
+        return self._clock
+
     def now_ms(self) -> int:
         return self._clock.now_ms()
+
+    def lease_time_ms(self) -> int:
+        return self._clock.steady_ms()
 
     # What a subclass keeps
 
@@ -61,28 +81,34 @@ class LocalJournal(ABC):
         """All inside is one atomic step for every thread and process; durable: it survives a power cut."""
 
     @abstractmethod
-    def _name(self, name: Name) -> NameRecord: ...
+    def _names(self, names: Sequence[Name]) -> dict[Name, NameRecord]: ...
 
     @abstractmethod
-    def _mark(self, name: Name, until_ms: int | None) -> None:
-        """None: for ever. A mark that lasts longer stays as it is."""
+    def _mark(self, marks: Sequence[tuple[Name, int | None]]) -> None:
+        """Each until then; None: for ever. A mark that lasts longer stays as it is."""
 
     @abstractmethod
-    def _refer(self, name: Name, ref: Ref, *, alone: bool) -> None:
-        """``alone``: in place of whoever had the name before."""
+    def _refer(self, names: Sequence[Name], ref: Ref) -> None:
+        """At a shared name in place of whoever had it before."""
 
     @abstractmethod
     def _unrefer(self, name: Name, entry: str) -> None: ...
 
     @abstractmethod
-    def _drop_name(self, name: Name) -> None:
-        """Mark and references."""
+    def _drop_mark(self, name: Name) -> None: ...
 
     @abstractmethod
-    def _put_entry(self, entry: Entry, until_ms: int | None) -> None: ...
+    def _put_entry(self, entry: Entry, before: Entry | None, until_ms: int | None) -> None: ...
 
     @abstractmethod
-    def _put_payload(self, entry: str, payload: bytes | None) -> None: ...
+    def _drop_entry(self, entry: str) -> None: ...
+
+    @abstractmethod
+    def _put_payload(self, entry: str, payload: bytes | None, until_ms: int | None = None) -> None: ...
+
+    @abstractmethod
+    def _keep_payload(self, entry: str, until_ms: int | None) -> None:
+        """None: for as long as the entry."""
 
     @abstractmethod
     def _followers(self, entry: str) -> list[Entry]:
@@ -90,6 +116,13 @@ class LocalJournal(ABC):
 
     @abstractmethod
     def _due(self, destination: str, limit: int) -> list[Entry]: ...
+
+    @abstractmethod
+    def destinations(self) -> list[str]: ...
+
+    @abstractmethod
+    def _maybe_under_way(self) -> list[Entry]:
+        """All locks, and every entry that may be held or have a delivery that was begun."""
 
     @abstractmethod
     def _next_fence(self) -> int: ...
@@ -122,7 +155,10 @@ class LocalJournal(ABC):
                     return _answer(entry, (), is_first=False)
                 case Repeat(original, name):
                     self._save(repeated(original, claim, known.now_ms), original)
-                    return Duplicate(Stop(name, original.id, original.created_ms), original.answer)
+                    stop = Stop(name, original.id, original.created_ms)
+                    return Duplicate(stop, original.answer, original.fate)
+                case Refused(name, other):
+                    return Duplicate(Stop(name, other.id, other.created_ms) if other else Stop(name))
                 case Take() as take:
                     fence = self._next_fence()
                     entry = taken(claim, take, known, fence)
@@ -139,23 +175,25 @@ class LocalJournal(ABC):
     def settle(self, claim: Claim, entry: Entry, settlement: Settlement) -> bool:
         with self._transaction(durable=settlement.payload is not None):
             now_ms = self.now_ms()
-            before = self._entry(entry.id)
+            stored = before = self._entry(entry.id)
             if before is None:  # forgotten meanwhile; what was delivered did happen all the same
                 if not any(each.status is DeliveryStatus.DELIVERED for each in settlement.deliveries):
                     return False
                 take = Take(deliveries=settlement.deliveries)
                 before = taken(replace(claim, entry=entry.id), take, self._known(()), self._next_fence())
-                self._save(before)
             elif before.owner != claim.owner or before.state is not State.PENDING:
-                self._save(with_facts(before, settlement), before)
-                return False
+                after = with_facts(before, settlement)
+                self._save(after, before)
+                self._end_if_over(after)
+                return is_settled_already(before, claim, settlement)
             if before.stop and before.stop.follows and not self._may_follow(before.stop):
                 self._save(settled(before, Settlement(Ending.FREE), now_ms), before)
                 return False
             after = settled(before, settlement, now_ms)
-            self._save(after, before)
-            if settlement.payload is not None:
-                self._put_payload(entry.id, settlement.payload)
+            self._save(after, stored)
+            is_kept = after.needs_payload or self._retention.delivered_payload_ms > 0
+            if settlement.payload is not None and after.state is State.DONE and is_kept:
+                self._put_payload(entry.id, settlement.payload, self._payload_until_ms(after))
             return True
 
     def _may_follow(self, stop: Stop) -> bool:
@@ -192,7 +230,7 @@ class LocalJournal(ABC):
                         handed_out.append((entry.id, destination))
             return handed_out
 
-    def begin(self, entry: str, destination: str, owner: str, lease_ms: int) -> Begun | None:
+    def begin(self, entry: str, destination: str, owner: str, lease_ms: int, server: str = "") -> Begun | None:
         with self._transaction():
             known = self._entry(entry)
             delivery = known.delivery_to(destination) if known else None
@@ -201,7 +239,7 @@ class LocalJournal(ABC):
             if delivery.status is DeliveryStatus.DELIVERING and delivery.lease_until_ms > self._clock.steady_ms():
                 return self._begun(known, delivery) if delivery.owner == owner else None
             names = [delivery.content] if delivery.content else []
-            after = begun(known, delivery, self._known(names), owner, lease_ms, self._next_fence())
+            after = begun(known, delivery, self._known(names), owner, server, lease_ms, self._next_fence())
             changed = known.with_delivery(after)
             self._save(changed, known)
             self._end_if_over(changed)
@@ -220,25 +258,96 @@ class LocalJournal(ABC):
             is_fact = delivery.status is DeliveryStatus.DELIVERED and before.status is not DeliveryStatus.DELIVERED
             if not is_fact and not is_finished_by(known, before, owner):
                 return None
-            after = known.with_delivery(replace(delivery, owner="", lease_until_ms=0, begins=0))
+            ended = replace(delivery, owner="", lease_until_ms=0, begins=0, generation=before.generation)
+            after = known.with_delivery(ended)
             self._save(after, known)
             self._end_if_over(after)
             return after
 
     def _end_if_over(self, entry: Entry) -> None:
-        """The last open delivery has ended: dead everywhere, the oldest follower goes out in its place (6)."""
+        """The last open delivery has ended. Delivered somewhere, its followers stay skipped, whatever a replay brings;
+        dead everywhere, the oldest of them goes out in its place (6)."""
         is_suppressed = entry.stop is not None and entry.released_ms is None
-        if entry.state is not State.DONE or is_suppressed or entry.has_open_deliveries or entry.is_delivered_somewhere:
+        if entry.state is not State.DONE or is_suppressed or entry.has_open_deliveries:
             return
-        followers = self._followers(entry.id)
-        if not followers:
-            return
-        first, *others = followers
-        self._save(released(first, self.now_ms()), first)
-        for other in others:
-            if other.stop:
-                stop = replace(other.stop, original=first.id, first_seen_ms=first.created_ms)
-                self._save(replace(other, stop=stop), other)
+        first: Entry | None = None
+        for follower in self._followers(entry.id):
+            if follower.stop is None:
+                continue
+            if entry.is_delivered_somewhere:
+                after = replace(follower, stop=replace(follower.stop, follows=False))
+            elif first is None:
+                first = after = promoted(follower, self.now_ms())
+            else:
+                stop = replace(follower.stop, original=first.id, first_seen_ms=first.created_ms)
+                after = replace(follower, stop=stop)
+            self._save(after, follower)
+
+    # What a person asks for
+
+    def replay(self, entry: str, destination: str, *, force: bool = False, webhook_id: str | None = None) -> Replayed:
+        with self._transaction(durable=True):
+            before = self._entry(entry)
+            delivery = before.delivery_to(destination) if before else None
+            if before is None or delivery is None:
+                return Replayed.UNKNOWN
+            refusal = replay_refusal(before, delivery, force, self._clock.steady_ms())
+            if refusal:
+                return refusal
+            if self.payload(entry) is None:
+                return Replayed.NO_PAYLOAD
+            self._save(replayed(before, delivery, self._known(before.shared), webhook_id), before)
+            return Replayed.REPLAYED
+
+    def release(self, entry: str, *, force: bool = False) -> Released:
+        with self._transaction(durable=True):
+            before = self._entry(entry)
+            if before is None:
+                return Released.UNKNOWN
+            refusal = release_refusal(before, self._known(before.own), force)
+            if refusal:
+                return refusal
+            if self.payload(entry) is None:
+                return Released.NO_PAYLOAD
+            self._save(released(before, self.now_ms()), before)
+            return Released.RELEASED
+
+    def reopen(self, entry: str, destination: str) -> bool:
+        with self._transaction():
+            before = self._entry(entry)
+            dropped = before.delivery_to(destination) if before else None
+            if before is None or dropped is None:
+                return False
+            if before.has_open_deliveries or before.is_held(self._clock.steady_ms()):
+                return False
+            left = tuple(each for each in before.deliveries if each is not dropped)
+            after = replace(freed(before), deliveries=left, generation=before.next_generation)
+            self._save(after, before)
+            if dropped.content and self._is_referred(dropped.content, entry):
+                self._drop_mark(dropped.content)
+                self._unrefer(dropped.content, entry)
+            return True
+
+    def under_way(self) -> list[UnderWay]:
+        with self._transaction():
+            steady_ms = self._clock.steady_ms()
+            ahead_ms = self.now_ms() - steady_ms
+            return [
+                UnderWay(entry, delivery, until_ms + ahead_ms)
+                for entry in self._maybe_under_way()
+                for delivery, until_ms in held_parts(entry, steady_ms)
+            ]
+
+    def drop_lapsed_locks(self) -> int:
+        with self._transaction():
+            steady_ms = self._clock.steady_ms()
+            pending = [each for each in self._maybe_under_way() if each.is_lock and each.state is State.PENDING]
+            lapsed = [each for each in pending if not each.is_held(steady_ms)]
+            for entry in lapsed:
+                for name in entry.names:
+                    self._unrefer(name, entry.id)
+                self._drop_entry(entry.id)
+            return len(lapsed)
 
     # Looking and forgetting
 
@@ -246,19 +355,31 @@ class LocalJournal(ABC):
         with self._transaction():
             return self._entry(entry)
 
+    def look(self, names: Sequence[Name]) -> list[Found]:
+        with self._transaction():
+            known = self._known(names)
+            return [found(name, known.names[name].is_marked, known.under(name)) for name in names]
+
     def forget(self, names: Sequence[Name]) -> Forgotten:
         with self._transaction():
             forgotten, kept = 0, []
             for name in dict.fromkeys(names):
-                record = self._name(name)
+                record = self._names((name,))[name]
                 entries = [entry for ref in record.refs if (entry := self._entry(ref.entry))]
                 staying = [entry for entry in entries if name.is_own and entry.has_open_deliveries]
                 if staying:
                     kept += [entry.id for entry in staying]
                     continue
+                to_join = {entry.id for entry in entries if name.is_own and entry.is_undelivered}
                 for entry in entries:
-                    self._save_without(entry, name)
-                self._drop_name(name)
+                    if entry.id in to_join:
+                        self._save(freed(entry), entry)
+                    else:
+                        self._save_without(entry, name)
+                for ref in record.refs:
+                    if ref.entry not in to_join:
+                        self._unrefer(name, ref.entry)
+                self._drop_mark(name)
                 forgotten += record.is_marked or bool(entries)
             return Forgotten(forgotten, tuple(dict.fromkeys(kept)))
 
@@ -271,32 +392,53 @@ class LocalJournal(ABC):
 
     # Rows
 
-    def _known(self, names: Iterable[Name]) -> Known:
-        records = {name: self._name(name) for name in names}
+    def _is_referred(self, name: Name, entry: str) -> bool:
+        return any(ref.entry == entry for ref in self._names((name,))[name].refs)
+
+    def _is_of_another(self, name: Name, entry: str) -> bool:
+        record = self._names((name,))[name]
+        return record.is_marked or any(ref.entry != entry and self._entry(ref.entry) for ref in record.refs)
+
+    def _known(self, names: Sequence[Name]) -> Known:
+        records = self._names(names)
         ids = dict.fromkeys(ref.entry for record in records.values() for ref in record.refs)
         entries = {id_: entry for id_ in ids if (entry := self._entry(id_))}
         return Known(records, entries, self._clock.now_ms(), self._clock.steady_ms())
 
     def _save(self, entry: Entry, before: Entry | None = None) -> None:
-        """The entry, and what its change means for each of its names."""
-        self._put_entry(entry, self._until_ms(entry))
-        for name in dict.fromkeys((*entry.names, *(before.names if before else ()))):
-            was = standing(before, name) if before and name in before.names else None
-            now = standing(entry, name) if name in entry.names else Standing.GIVEN_BACK
+        """The entry, and what its change means for its payload and each of its names."""
+        self._put_entry(entry, before, self._until_ms(entry))
+        if before and entry.needs_payload is not before.needs_payload:
+            self._keep_payload(entry.id, self._payload_until_ms(entry))
+        names, past = entry.names, before.names if before else ()
+        referred, marked, now_ms = [], [], self.now_ms()
+        for name in dict.fromkeys((*names, *past)):
+            was = standing(before, name) if before and name in past else None
+            now = standing(entry, name) if name in names else Standing.GIVEN_BACK
             if now is was:
                 continue
+            if entry.is_trial and not name.is_own and self._is_of_another(name, entry.id):
+                continue  # what is only printed takes a name from nobody
             if now is Standing.GIVEN_BACK:
-                self._unrefer(name, entry.id)
-            else:
-                self._refer(name, Ref(entry.id, entry.created_ms), alone=not name.is_own)
+                if name.is_own or not self._names((name,))[name].is_marked:  # its mark keeps telling the original
+                    self._unrefer(name, entry.id)
+            elif was is None or was is Standing.GIVEN_BACK or not name.is_own:
+                referred.append(name)
             if now is Standing.MARKED:
-                self._mark(name, None if name.kept_ms is None else self.now_ms() + name.kept_ms)
+                marked.append((name, None if name.kept_ms is None else now_ms + name.kept_ms))
+        if referred:
+            self._refer(referred, Ref(entry.id, entry.created_ms))
+        if marked:
+            self._mark(marked)
+
+    def _payload_until_ms(self, entry: Entry) -> int | None:
+        return None if entry.needs_payload else self.now_ms() + self._retention.delivered_payload_ms
 
     def _until_ms(self, entry: Entry) -> int | None:
         """How long it is kept, an hour after its last change at least; None while something is to be delivered."""
         if entry.has_open_deliveries:
             return None
-        if entry.is_lock:
+        if entry.is_lock and not entry.deliveries:
             return self.now_ms() + HOUR_MS
         is_dead = any(each.status is DeliveryStatus.DEAD for each in entry.deliveries)
         kept_ms = self._retention.dead_ms if is_dead else self._retention.entry_ms

@@ -16,6 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from deduplication.errors import StoreUnavailable
+from deduplication.journal.codec import in_json
+
 ROTATE_AT_BYTES = 4 << 20
 
 
@@ -50,11 +53,14 @@ class Spool:
     def append(self, kind: str, value: Any = None) -> None:
         with self._lock:
             told, self._told = self._told, []
-            line = json.dumps([kind, value, told], ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+            line = in_json([kind, value, told]).encode() + b"\n"
             if self._size >= ROTATE_AT_BYTES:
                 os.close(self._fd)
                 self._fd, self._size = self._open(), 0
-            self._size += os.write(self._fd, line)  # one call: a process that is killed leaves a whole line or none
+            try:
+                self._size += os.write(self._fd, line)  # one call: a process that is killed leaves a whole line or none
+            except OSError as error:
+                raise StoreUnavailable(f"DATA_DIR cannot be written: {error}") from error
 
     def confirm(self, entry: str) -> None:
         """Goes with the next line, or with ``flush``: that Redis knows is not worth a line of its own."""

@@ -5,25 +5,27 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import islice
 from pathlib import Path
 
-from deduplication.claims import Name
+from deduplication.claims import Name, Pattern
 from deduplication.errors import StoreMisconfigured, StoreUnavailable
 from deduplication.journal.base import DEFAULT_RETENTION, Retention
 from deduplication.journal.clock import Clock, boot_id, system_clock
-from deduplication.journal.codec import flat_entry, read_delivery, read_entry
+from deduplication.journal.codec import flat_entry, in_json, read_delivery, read_entry
 from deduplication.journal.entry import Entry, State
-from deduplication.journal.local import LocalJournal
+from deduplication.journal.local import HOUR_MS, LocalJournal
 from deduplication.journal.spool import Line, read_spools, remove_drained
 from deduplication.journal.verdict import NameRecord, Ref
 from deduplication.private_files import open_private
 
 BUSY_TIMEOUT_S = 5.0
 PURGE_EVERY_MS = 60_000
+_UNDER_WAY_MS = 2 * HOUR_MS
 _FOR_EVER_MS = 253_402_300_799_000  # the end of the year 9999
 _PAGE = 500
 
@@ -47,10 +49,44 @@ CREATE TABLE IF NOT EXISTS due (
     PRIMARY KEY (destination, next_try_ms, entry)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS due_by_entry ON due (entry);
-CREATE TABLE IF NOT EXISTS payloads (entry TEXT PRIMARY KEY, payload BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS payloads (entry TEXT PRIMARY KEY, until_ms INTEGER NOT NULL, payload BLOB NOT NULL);
+CREATE INDEX IF NOT EXISTS payloads_by_end ON payloads (until_ms);
 CREATE TABLE IF NOT EXISTS numbers (name TEXT PRIMARY KEY, number INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS spools (file TEXT PRIMARY KEY, position INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS memos (name TEXT PRIMARY KEY, memo TEXT NOT NULL) WITHOUT ROWID;
+"""
+# For whoever looks into the file: a row for each lock of a script and each delivery that someone was ever at. An entry
+# is a list (codec.py). Leases are measured by a clock that cannot be set; how far the time of day is ahead is noted.
+_PUBLICATION_LOCKS = """
+CREATE VIEW IF NOT EXISTS publication_locks AS
+WITH items AS (
+    SELECT entry, created_ms, json_extract(entry, '$[1]') AS state, json_extract(entry, '$[3]') AS fence,
+        json_extract(entry, '$[4]') AS lease_ms, json_extract(entry, '$[7][0][0]') IS 'lock' AS is_lock,
+        json_extract(entry, '$[19][0]') AS content_id, json_extract(entry, '$[19][5]') AS server_id
+    FROM entries
+), deliveries AS (
+    SELECT items.*, json_extract(each.value, '$[0]') AS platform, json_extract(each.value, '$[2]') AS status,
+        json_extract(each.value, '$[9]') AS its_lease_ms, json_extract(each.value, '$[10]') AS its_fence,
+        json_extract(each.value, '$[17]') AS its_server
+    FROM items, json_each(items.entry, '$[9]') AS each
+    WHERE NOT is_lock AND status IN ('delivering', 'delivered')
+), held AS (
+    SELECT content_id, json_extract(entry, '$[7][0][1]') AS platform, server_id, fence, state, created_ms, lease_ms
+    FROM items WHERE is_lock
+    UNION ALL
+    SELECT content_id, platform, iif(its_fence > fence, its_server, server_id), max(fence, its_fence),
+        CASE WHEN status = 'delivered' THEN 'done' WHEN state = 'free' THEN 'free' ELSE 'pending' END,
+        created_ms, max(lease_ms, its_lease_ms)
+    FROM deliveries
+), dated AS (
+    SELECT *, max(created_ms, lease_ms + (SELECT number FROM numbers WHERE name = 'day_ahead_ms')) AS expires_ms
+    FROM held
+)
+SELECT content_id, platform, server_id, fence,
+    CASE state WHEN 'done' THEN 'completed' WHEN 'free' THEN 'failed'
+        ELSE iif(expires_ms > (julianday('now') - 2440587.5) * 86400000, 'active', 'expired') END AS status,
+    created_ms, expires_ms
+FROM dated;
 """
 # References live with their entry, or with the mark of a name that is shared: it keeps telling the original.
 _OVER = "SELECT id FROM entries WHERE until_ms <= :now"
@@ -61,6 +97,25 @@ _DROP_WITH_ENTRY = (
     f"DELETE FROM refs WHERE entry IN ({_OVER}) AND NOT ({_IS_SHARED} AND label IN (SELECT label FROM marks))",  # noqa: S608
     "DELETE FROM entries WHERE until_ms <= :now",
 )
+_LABELS = """
+SELECT label FROM marks WHERE label BETWEEN :first AND :last AND until_ms > :now
+UNION SELECT label FROM refs WHERE label BETWEEN :first AND :last
+    AND EXISTS (SELECT 1 FROM entries WHERE id = refs.entry AND until_ms > :now)
+ORDER BY label LIMIT :page
+"""
+# From one to the next by the index: DISTINCT would read every row of a destination that is down.
+_DESTINATIONS = """
+WITH RECURSIVE waiting (destination) AS (
+    SELECT min(destination) FROM due
+    UNION ALL SELECT (SELECT min(destination) FROM due WHERE destination > waiting.destination) FROM waiting
+    WHERE destination IS NOT NULL
+) SELECT destination FROM waiting WHERE destination IS NOT NULL
+"""
+_RAISE = "INSERT INTO numbers VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET number = max(number, excluded.number)"
+_MARKED = "SELECT label FROM marks WHERE label IN (SELECT value FROM json_each(?)) AND until_ms > ?"
+_REFS = """
+SELECT label, entry, seen_ms FROM refs WHERE label IN (SELECT value FROM json_each(?)) ORDER BY seen_ms, entry
+"""
 _NEXT = "INSERT INTO numbers VALUES (?, 1) ON CONFLICT (name) DO UPDATE SET number = number + 1 RETURNING number"
 
 _MAY_PASS = {
@@ -82,6 +137,35 @@ class Told(StrEnum):
     YES = "yes"
 
 
+@dataclass(frozen=True)
+class _Change:
+    entry: Entry
+    before: Entry | None
+    told: Told
+
+
+class _News:
+    """What the lines of one drain make of each entry: an email has three of them, and is written once.
+
+    ``changes`` are in the order in which the entries changed last. ``told``: those whose row is not changed by a line
+    before the one that says so.
+    """
+
+    def __init__(self) -> None:
+        self.changes: dict[str, _Change] = {}
+        self.told: list[str] = []
+
+    def put(self, entry: Entry, known: Entry | None, told: Told) -> None:
+        earlier = self.changes.pop(entry.id, None)
+        self.changes[entry.id] = _Change(entry, earlier.before if earlier else known, told)
+
+    def confirm(self, entry: str) -> None:
+        if entry in self.changes:
+            self.changes[entry] = replace(self.changes[entry], told=Told.YES)
+        else:
+            self.told.append(entry)
+
+
 class SqliteJournal(LocalJournal):
     """One connection a process, used by one thread at a time; between processes BEGIN IMMEDIATE is the lock."""
 
@@ -91,18 +175,24 @@ class SqliteJournal(LocalJournal):
         clock: Clock | None = None,
         retention: Retention = DEFAULT_RETENTION,
         busy_timeout_s: float = BUSY_TIMEOUT_S,
+        marks_kept_ms: int | None = None,
     ) -> None:
+        """``marks_kept_ms``: no mark lasts longer here; Redis has them too, and keeps them for their whole time."""
         self._lock = threading.RLock()
         self._purged_ms = 0
         self._is_durable = False
         self._told = Told.NO
         self._busy_timeout_s = busy_timeout_s
+        self._marks_kept_ms = marks_kept_ms
         with translated_errors():
             self._db = open_private(path, busy_timeout_s)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=NORMAL")
-            self._db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
+            self._db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} {_PUBLICATION_LOCKS} COMMIT;")
         super().__init__(clock or system_clock(self._count_boots()), retention)
+        with self._exclusively():
+            ahead_ms = self.now_ms() - self._clock.steady_ms()
+            self._db.execute("INSERT OR REPLACE INTO numbers VALUES ('day_ahead_ms', ?)", (ahead_ms,))
 
     def _count_boots(self) -> int:
         """What was held when the machine went down is held by nobody any more."""
@@ -139,49 +229,54 @@ class SqliteJournal(LocalJournal):
             self._lock.release()
 
     def _purge(self) -> None:
-        """Marks and entries whose time is over."""
+        """Marks, payloads and entries whose time is over."""
         now_ms = self.now_ms()
         if now_ms - self._purged_ms < PURGE_EVERY_MS:
             return
         self._purged_ms = now_ms
         self._db.execute("DELETE FROM marks WHERE until_ms <= ?", (now_ms,))
+        self._db.execute("DELETE FROM payloads WHERE until_ms <= ?", (now_ms,))
         for statement in _DROP_WITH_ENTRY:
             self._db.execute(statement, {"now": now_ms})
 
-    def _name(self, name: Name) -> NameRecord:
-        mark = self._db.execute("SELECT until_ms FROM marks WHERE label = ?", (name.label,)).fetchone()
-        refs = self._db.execute(
-            "SELECT entry, seen_ms FROM refs WHERE label = ? ORDER BY seen_ms, entry", (name.label,)
-        )
-        return NameRecord(mark is not None and mark[0] > self.now_ms(), tuple(Ref(*row) for row in refs))
+    def _names(self, names: Sequence[Name]) -> dict[Name, NameRecord]:
+        labels = {name: name.label for name in names}
+        asked = in_json(list(labels.values()))  # one list, one statement: however many names, it is prepared once
+        marked = {row[0] for row in self._db.execute(_MARKED, (asked, self.now_ms()))}
+        refs: dict[str, list[Ref]] = {}
+        for label, entry, seen_ms in self._db.execute(_REFS, (asked,)):
+            refs.setdefault(label, []).append(Ref(entry, seen_ms))
+        return {name: NameRecord(label in marked, tuple(refs.get(label, ()))) for name, label in labels.items()}
 
-    def _mark(self, name: Name, until_ms: int | None) -> None:
-        self._db.execute(
+    def _mark(self, marks: Sequence[tuple[Name, int | None]]) -> None:
+        most_ms = _FOR_EVER_MS if self._marks_kept_ms is None else self.now_ms() + self._marks_kept_ms
+        self._db.executemany(
             "INSERT INTO marks VALUES (?, ?) "
             "ON CONFLICT (label) DO UPDATE SET until_ms = max(until_ms, excluded.until_ms)",
-            (name.label, _FOR_EVER_MS if until_ms is None else until_ms),
+            [(name.label, most_ms if until_ms is None else min(until_ms, most_ms)) for name, until_ms in marks],
         )
 
-    def _refer(self, name: Name, ref: Ref, *, alone: bool) -> None:
-        if alone:
-            self._db.execute("DELETE FROM refs WHERE label = ?", (name.label,))
-        self._db.execute("INSERT OR IGNORE INTO refs VALUES (?, ?, ?)", (name.label, ref.entry, ref.seen_ms))
+    def _refer(self, names: Sequence[Name], ref: Ref) -> None:
+        shared = [(name.label,) for name in names if not name.is_own]
+        if shared:
+            self._db.executemany("DELETE FROM refs WHERE label = ?", shared)
+        rows = [(name.label, ref.entry, ref.seen_ms) for name in names]
+        self._db.executemany("INSERT OR IGNORE INTO refs VALUES (?, ?, ?)", rows)
 
     def _unrefer(self, name: Name, entry: str) -> None:
         self._db.execute("DELETE FROM refs WHERE label = ? AND entry = ?", (name.label, entry))
 
-    def _drop_name(self, name: Name) -> None:
+    def _drop_mark(self, name: Name) -> None:
         self._db.execute("DELETE FROM marks WHERE label = ?", (name.label,))
-        self._db.execute("DELETE FROM refs WHERE label = ?", (name.label,))
 
-    def _put_entry(self, entry: Entry, until_ms: int | None) -> None:
+    def _put_entry(self, entry: Entry, before: Entry | None, until_ms: int | None) -> None:
         stop = entry.stop
         is_follower = stop and stop.follows and not entry.released_ms and entry.state is State.DONE
         self._db.execute(
             "INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 entry.id,
-                json.dumps(flat_entry(entry), ensure_ascii=False, separators=(",", ":")),
+                in_json(flat_entry(entry)),
                 entry.created_ms,
                 _FOR_EVER_MS if until_ms is None else until_ms,
                 stop.original if stop and is_follower else None,
@@ -190,7 +285,8 @@ class SqliteJournal(LocalJournal):
                 self._told,
             ),
         )
-        self._db.execute("DELETE FROM due WHERE entry = ?", (entry.id,))
+        if before and before.has_open_deliveries:
+            self._db.execute("DELETE FROM due WHERE entry = ?", (entry.id,))
         if entry.has_open_deliveries:
             self._db.executemany(
                 "INSERT INTO due VALUES (?, ?, ?)",
@@ -201,11 +297,22 @@ class SqliteJournal(LocalJournal):
                 ],
             )
 
-    def _put_payload(self, entry: str, payload: bytes | None) -> None:
+    def _drop_entry(self, entry: str) -> None:
+        self._db.execute("DELETE FROM entries WHERE id = ?", (entry,))
+
+    def _put_payload(self, entry: str, payload: bytes | None, until_ms: int | None = None) -> None:
         if payload is None:
             self._db.execute("DELETE FROM payloads WHERE entry = ?", (entry,))
         else:
-            self._db.execute("INSERT OR REPLACE INTO payloads VALUES (?, ?)", (entry, payload))
+            until_ms = _FOR_EVER_MS if until_ms is None else until_ms
+            self._db.execute("INSERT OR REPLACE INTO payloads VALUES (?, ?, ?)", (entry, until_ms, payload))
+
+    def _keep_payload(self, entry: str, until_ms: int | None) -> None:
+        if until_ms is not None and until_ms <= self.now_ms():
+            self._put_payload(entry, None)
+            return
+        until_ms = _FOR_EVER_MS if until_ms is None else until_ms
+        self._db.execute("UPDATE payloads SET until_ms = ? WHERE entry = ?", (until_ms, entry))
 
     def _followers(self, entry: str) -> list[Entry]:
         rows = self._db.execute("SELECT entry FROM entries WHERE follows = ? ORDER BY created_ms, id", (entry,))
@@ -216,6 +323,21 @@ class SqliteJournal(LocalJournal):
             "SELECT e.entry FROM due JOIN entries AS e ON e.id = due.entry "
             "WHERE destination = ? AND next_try_ms <= ? AND told = 'no' ORDER BY next_try_ms, due.entry LIMIT ?",
             (destination, self.now_ms(), limit),
+        )
+        return [read_entry(json.loads(row[0])) for row in rows.fetchall()]
+
+    def destinations(self) -> list[str]:
+        with self._lock, translated_errors():
+            return [row[0] for row in self._db.execute(_DESTINATIONS)]
+
+    def _maybe_under_way(self) -> list[Entry]:
+        """The words that are looked for may stand elsewhere in an entry too: who asks looks again."""
+        rows = self._db.execute(
+            "SELECT entry FROM entries WHERE until_ms > :now AND ("
+            "id IN (SELECT entry FROM refs WHERE label BETWEEN 'lock:' AND 'lock;')"
+            " OR id IN (SELECT id FROM entries WHERE created_ms > :since AND instr(entry, '\"pending\"'))"
+            " OR id IN (SELECT entry FROM due) AND instr(entry, '\"delivering\"'))",
+            {"now": self.now_ms(), "since": self.now_ms() - _UNDER_WAY_MS},
         )
         return [read_entry(json.loads(row[0])) for row in rows.fetchall()]
 
@@ -230,10 +352,16 @@ class SqliteJournal(LocalJournal):
 
     def payload(self, entry: str) -> bytes | None:
         with self._lock, translated_errors():
-            row = self._db.execute("SELECT payload FROM payloads WHERE entry = ?", (entry,)).fetchone()
+            row = self._db.execute(
+                "SELECT payload FROM payloads WHERE entry = ? AND until_ms > ?", (entry, self.now_ms())
+            ).fetchone()
         return row[0] if row else None
 
     def find(self) -> Iterator[Entry]:
+        return (entry for entry in self.everything() if not entry.is_lock)
+
+    def everything(self) -> Iterator[Entry]:
+        """Locks and the words that scripts marked too."""
         last: tuple[int, str] = (_FOR_EVER_MS, "")
         while True:
             with self._lock, translated_errors():
@@ -242,11 +370,27 @@ class SqliteJournal(LocalJournal):
                     "ORDER BY created_ms DESC, id DESC LIMIT ?",
                     (*last, self.now_ms(), _PAGE),
                 ).fetchall()
-            entries = [read_entry(json.loads(row[0])) for row in rows]
-            yield from (entry for entry in entries if not entry.is_lock)
+            yield from [read_entry(json.loads(row[0])) for row in rows]
             if len(rows) < _PAGE:
                 return
             last = (rows[-1][1], rows[-1][2])
+
+    def names(self, pattern: Pattern) -> Iterator[Name]:
+        """Labels are in order: what the pattern knows of their beginning narrows the search."""
+        first = "" if pattern.kind is None else f"{pattern.kind}:"
+        if pattern.kind is not None and pattern.scope is not None:
+            first += f"{pattern.scope}:"
+        last = f"{first}\U0010ffff"
+        if pattern.name:
+            first = last = pattern.name.label
+        while True:
+            with self._lock, translated_errors():
+                asked = {"first": first, "last": last, "now": self.now_ms(), "page": _PAGE}
+                labels = [str(row[0]) for row in self._db.execute(_LABELS, asked)]
+            yield from filter(pattern.matches, map(Name.from_label, labels))
+            if len(labels) < _PAGE:
+                return
+            first = f"{labels[-1]}\0"
 
     # Following Redis: what it granted, and what was delivered under that (failover.py)
 
@@ -254,38 +398,55 @@ class SqliteJournal(LocalJournal):
         """Takes in what the processes of this machine wrote behind Redis. Returns how many lines."""
         with self._transaction():
             positions = dict(self._db.execute("SELECT file, position FROM spools").fetchall())
-            count = 0
+            count, news = 0, _News()
             for piece in read_spools(folder, positions):
                 for line in piece.lines:
-                    self._take_in(line)
+                    self._take_in(line, news)
                 positions[piece.file] = piece.end
                 self._db.execute("INSERT OR REPLACE INTO spools VALUES (?, ?)", (piece.file, piece.end))
                 count += len(piece.lines)
+            self._db.executemany("UPDATE entries SET told = 'yes' WHERE id = ?", [(id_,) for id_ in news.told])
+            for change in news.changes.values():
+                self._follow(change.entry, change.before, change.told)
         for file in remove_drained(folder, positions):
             with self._transaction():
                 self._db.execute("DELETE FROM spools WHERE file = ?", (file,))
         return count
 
-    def _take_in(self, line: Line) -> None:
+    def _take_in(self, line: Line, news: _News) -> None:
         """Every grant is kept: the item is busy while any of them is live."""
         match line.kind:
             case "granted":
                 entry = read_entry(line.value)
-                known = self._entry(entry.id)
-                is_known_better = known and (known.state is State.DONE or known.lease_until_ms > entry.lease_until_ms)
+                known = self._latest(entry.id, news)
+                is_known_better = known and (
+                    known.generation > entry.generation
+                    or known.generation == entry.generation
+                    and (known.state is State.DONE or known.lease_until_ms > entry.lease_until_ms)
+                )
                 if not is_known_better:
-                    self._follow(entry, known, Told.YES)
+                    news.put(entry, known, Told.YES)
             case "delivered":
-                entry, delivery = read_entry(line.value[0]), read_delivery(line.value[1])
-                known = self._entry(entry.id)
-                after = (known or entry).with_delivery(delivery)
+                flat, delivery = line.value[0], read_delivery(line.value[1])
+                known = self._latest(flat[0], news)
+                latest = known if known and known.generation >= flat[-1] else read_entry(flat)
+                after = latest.with_fact(delivery)
                 if not any(each.status.is_open for each in after.deliveries):
-                    after = replace(after, state=State.DONE, lease_until_ms=0, settled_ms=self.now_ms())
-                self._follow(after, known, Told.NO)
-            case "settled":
+                    # What was settled here already is as old as it is, however late its line is read.
+                    settled_ms = latest.settled_ms if latest.state is State.DONE else self.now_ms()
+                    after = replace(after, state=State.DONE, lease_until_ms=0, settled_ms=settled_ms)
+                news.put(after, known, Told.NO)
+            case "settled" | "published":
                 entry = read_entry(line.value)
-                self._follow(entry, self._entry(entry.id), Told.YES)
-        self._db.executemany("UPDATE entries SET told = 'yes' WHERE id = ?", [(entry,) for entry in line.told])
+                known = self._latest(entry.id, news)
+                if known is None or _news(entry) >= _news(known):  # processes write, and are read, in any order
+                    news.put(entry, known, Told.YES if line.kind == "settled" else Told.NO)
+        for id_ in line.told:
+            news.confirm(id_)
+
+    def _latest(self, entry: str, news: _News) -> Entry | None:
+        change = news.changes.get(entry)
+        return change.entry if change else self._entry(entry)
 
     def _follow(self, entry: Entry, before: Entry | None, told: Told) -> None:
         self._told = told
@@ -300,6 +461,32 @@ class SqliteJournal(LocalJournal):
             self._follow(entry, self._entry(entry.id), Told.HANDED_OVER)
             self._put_payload(entry.id, payload)
 
+    def replace_copy(self, entry: Entry) -> None:
+        """By what Redis says of it, whatever is known here."""
+        with self._transaction():
+            deliveries = tuple(replace(each, owner="", lease_until_ms=0) for each in entry.deliveries)
+            self._follow(replace(entry, deliveries=deliveries), self._entry(entry.id), Told.YES)
+            if not entry.needs_payload:
+                self._put_payload(entry.id, None)
+
+    def keep_payload(self, entry: str, payload: bytes | None) -> None:
+        """Of an entry that Redis keeps: it can be released from here."""
+        with self._transaction():
+            self._put_payload(entry, payload)
+
+    def marks_for_redis(self, after: str, limit: int) -> list[Name]:
+        """Those beyond this label; each is kept for what is left of its time."""
+        now_ms = self.now_ms()
+        with self._lock, translated_errors():
+            rows = self._db.execute(
+                "SELECT label, until_ms FROM marks WHERE label > ? AND until_ms > ? ORDER BY label LIMIT ?",
+                (after, now_ms, limit),
+            ).fetchall()
+        return [
+            replace(Name.from_label(label), kept_ms=None if until_ms >= _FOR_EVER_MS else until_ms - now_ms)
+            for label, until_ms in rows
+        ]
+
     def untold(self, limit: int, changed_before_ms: int) -> list[tuple[int, Entry]]:
         """What Redis has not confirmed, oldest change first, each with the number of its change."""
         with self._lock, translated_errors():
@@ -309,6 +496,12 @@ class SqliteJournal(LocalJournal):
                 (self.now_ms(), changed_before_ms, limit),
             ).fetchall()
         return [(change, read_entry(json.loads(entry))) for change, entry in rows]
+
+    def is_handed_over(self, entry: str) -> bool:
+        """Redis has it, or is about to: it alone hands it out."""
+        with self._lock, translated_errors():
+            row = self._db.execute("SELECT told FROM entries WHERE id = ?", (entry,)).fetchone()
+        return row is not None and row[0] != Told.NO
 
     def untold_count(self) -> int:
         with self._lock, translated_errors():
@@ -326,9 +519,46 @@ class SqliteJournal(LocalJournal):
         with self._transaction():
             self._db.executemany("UPDATE entries SET told = ? WHERE change = ?", [(told, number) for number in changes])
 
+    # The first start after the version before the journal (upgrade.py)
+
+    def take_over(
+        self,
+        note: str,
+        told: Iterable[tuple[Entry, bytes | None, Told]],
+        marks: Iterable[tuple[Name, int | None]],
+        fence: int,
+    ) -> int:
+        """All of it, or nothing: the memo ``note`` is written in the same step. Leases are counted from now.
+
+        What is known already stays as it is, but for names that it lacks. Returns how many entries were told.
+        """
+        with self._transaction(durable=True):
+            count = 0
+            left = iter(marks)
+            while page := list(islice(left, _PAGE)):
+                self._mark(page)
+            for entry, payload, whether_told in told:
+                known = self._entry(entry.id)
+                if known:
+                    self._save(replace(known, own=tuple(dict.fromkeys((*known.own, *entry.own)))), known)
+                    continue
+                if entry.state is State.PENDING:
+                    entry = replace(entry, lease_until_ms=self._clock.steady_ms() + entry.lease_until_ms)
+                self._follow(entry, None, whether_told)
+                self._put_payload(entry.id, payload)
+                count += 1
+            self._db.execute(_RAISE, ("fence", fence))
+            self.set_memo(note, "yes")
+            return count
+
     def memo(self, name: str) -> str | None:
         row = self._db.execute("SELECT memo FROM memos WHERE name = ?", (name,)).fetchone()
         return None if row is None else str(row[0])
+
+    def note(self, name: str, memo: str) -> None:
+        """A memo in a step of its own."""
+        with self._exclusively():
+            self.set_memo(name, memo)
 
     def set_memo(self, name: str, memo: str) -> None:
         self._db.execute("INSERT OR REPLACE INTO memos VALUES (?, ?)", (name, memo))
@@ -339,6 +569,10 @@ class SqliteJournal(LocalJournal):
 
     def close(self) -> None:
         self._db.close()
+
+
+def _news(entry: Entry) -> tuple[int, bool, bool]:
+    return entry.generation, entry.state is State.DONE, not entry.has_open_deliveries
 
 
 @contextmanager

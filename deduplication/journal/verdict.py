@@ -5,13 +5,23 @@ The numbers in brackets are the rules of docs/architecture.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import astuple, dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from deduplication.claims import Gate, Kind, Name
 from deduplication.fingerprint import Fingerprint, agree, conflicts, filled
-from deduplication.journal.base import MOST_BEGINS, Claim, Ending, InFlight, Settlement, Wanted
+from deduplication.journal.base import (
+    MOST_BEGINS,
+    Claim,
+    Ending,
+    Found,
+    InFlight,
+    Released,
+    Replayed,
+    Settlement,
+    Wanted,
+)
 from deduplication.journal.entry import Delivery, DeliveryStatus, Entry, State, Stop
 
 CONTENT_ASKED_AGAIN_MS = 5_000
@@ -49,12 +59,30 @@ class Known:
         return [self.entries[ref.entry] for ref in self.names[name].refs if ref.entry in self.entries]
 
 
+def known_of(found: Iterable[Found], steady_ms: int, now_ms: int) -> Known:
+    """What ``look`` found, to be judged without claiming anything."""
+    looked = list(found)
+    names = {
+        each.name: NameRecord(each.is_marked, tuple(Ref(entry.id, entry.created_ms) for entry in each.entries))
+        for each in looked
+    }
+    return Known(names, {entry.id: entry for each in looked for entry in each.entries}, now_ms, steady_ms)
+
+
 @dataclass(frozen=True)
 class Repeat:
     """Of an entry that is done, met under this name."""
 
     of: Entry
     name: Name
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Another item (None: it is no longer known) was accepted with the proof that this one comes with."""
+
+    name: Name
+    of: Entry | None
 
 
 @dataclass(frozen=True)
@@ -74,7 +102,7 @@ class Take:
     deliveries: tuple[Delivery, ...] = ()
 
 
-Judgement = Repeat | Told | InFlight | Take
+Judgement = Repeat | Refused | Told | InFlight | Take
 
 
 def judge(claim: Claim, known: Known) -> Judgement:
@@ -83,11 +111,15 @@ def judge(claim: Claim, known: Known) -> Judgement:
     mine = next((entry for entry in under.values() if entry.owner == claim.owner), None)
     if mine and mine.state is State.DONE:
         return Told(mine)
-    candidates = [each for each in under.values() if each is mine or _may_be_same(claim, known, each)]
+    candidates = [
+        each for each in under.values() if each is mine or _may_be_same(claim.own, claim.fingerprint, known, each)
+    ]
     settled = [each for each in candidates if _is_settled_for(claim, each)]
     if settled:
         best = _nearest(claim, known, settled)
         return Repeat(best, _name_of(claim, known, best))
+    if refused := _proven_elsewhere(claim, known, candidates):
+        return refused
     held = [each for each in candidates if each.is_held(known.steady_ms) and each is not mine]
     if held:
         last = max(held, key=lambda each: each.lease_until_ms)
@@ -102,10 +134,24 @@ def judge(claim: Claim, known: Known) -> Judgement:
     return _at_shared_gates(claim, known, joined, deliveries)
 
 
-def _may_be_same(claim: Claim, known: Known, entry: Entry) -> bool:
+def _proven_elsewhere(claim: Claim, known: Known, candidates: list[Entry]) -> Refused | InFlight | None:
+    """A proof that does not cover what the item says is good for one item: once accepted, it proves no other."""
+    for name in claim.own:
+        if name.gate is Gate.PROOF:
+            others = [each for each in known.under(name) if each not in candidates]
+            accepted = next((each for each in others if each.state is State.DONE), None)
+            if accepted or (known.names[name].is_marked and not known.under(name)):
+                return Refused(name, accepted)
+            held = next((each for each in others if each.is_held(known.steady_ms)), None)
+            if held:
+                return InFlight(name.gate, name.label, held.lease_until_ms - known.steady_ms)
+    return None
+
+
+def _may_be_same(own: tuple[Name, ...], fingerprint: str, known: Known, entry: Entry) -> bool:
     """No part that both know differs; where only an undated id speaks for it, they must agree in all (4)."""
-    ours, theirs = Fingerprint.parse(claim.fingerprint), Fingerprint.parse(entry.fingerprint)
-    met_at = [name for name in claim.own if any(ref.entry == entry.id for ref in known.names[name].refs)]
+    ours, theirs = Fingerprint.parse(fingerprint), Fingerprint.parse(entry.fingerprint)
+    met_at = [name for name in own if any(ref.entry == entry.id for ref in known.names[name].refs)]
     return agree(ours, theirs) if all(name.needs_agreement for name in met_at) else not conflicts(ours, theirs)
 
 
@@ -125,7 +171,7 @@ def _nearest(claim: Claim, known: Known, candidates: list[Entry]) -> Entry:
 
 
 def _equal_parts(one: str, other: str) -> int:
-    pairs = zip(astuple(Fingerprint.parse(one)), astuple(Fingerprint.parse(other)), strict=True)
+    pairs = zip(Fingerprint.parse(one).parts, Fingerprint.parse(other).parts, strict=True)
     return sum(ours is not None and ours == theirs for ours, theirs in pairs)
 
 
@@ -146,7 +192,7 @@ def _deliveries(claim: Claim, joined: Entry | None, candidates: list[Entry]) -> 
         had = next(
             (d for entry in candidates if (d := entry.delivery_to(each.destination)) and _is_delivered(d, entry)), None
         )
-        wanted.append(had or _wanted(each, before))
+        wanted.append(had or _wanted(each, before, _generation(claim, joined)))
     gone = [
         delivery
         for delivery in (joined.deliveries if joined else ())
@@ -159,8 +205,15 @@ def _is_delivered(delivery: Delivery, entry: Entry | None) -> bool:
     return delivery.status is DeliveryStatus.DELIVERED and not (entry and entry.is_trial)
 
 
-def _wanted(wanted: Wanted, before: Delivery | None) -> Delivery:
-    fresh = Delivery(wanted.destination, wanted.webhook_id, content=wanted.content)
+def _generation(claim: Claim, joined: Entry | None) -> int:
+    """What was only printed begins anew when it is to be sent: that it was "delivered" is older news (12)."""
+    if joined is None:
+        return 0
+    return joined.next_generation if joined.is_trial and not claim.is_trial else joined.generation
+
+
+def _wanted(wanted: Wanted, before: Delivery | None, generation: int) -> Delivery:
+    fresh = Delivery(wanted.destination, wanted.webhook_id, generation=generation, content=wanted.content)
     if before is None:
         return fresh
     return replace(fresh, webhook_id=before.webhook_id, tries=before.tries, attempts=before.attempts)
@@ -186,8 +239,11 @@ class _Met:
         return InFlight(self.name.gate, self.name.label, self.held_ms)
 
 
-def _met_at(name: Name, known: Known, own_entry: str | None) -> _Met | None:
-    """A name that points to the item's own entry never stops it (3). The mark says done, the entry says held."""
+def _met_at(name: Name, known: Known, own_entry: str | None, is_trial: bool) -> _Met | None:
+    """A name that points to the item's own entry never stops it (3). The mark says done, the entry says held.
+
+    What was only printed is in the way of what is only printed (12).
+    """
     record = known.names[name]
     ref = record.refs[0] if record.refs else None
     if ref and ref.entry == own_entry:
@@ -195,8 +251,12 @@ def _met_at(name: Name, known: Known, own_entry: str | None) -> _Met | None:
     if record.is_marked:
         return _Met(name, ref)
     holder = known.entries.get(ref.entry) if ref else None
-    if holder is None:
+    if holder is None or (holder.is_trial and not is_trial):
         return None
+    if standing(holder, name) is not Standing.HELD:  # its mark is over, and with it the name
+        return None
+    if holder.is_trial and holder.state is State.DONE:
+        return _Met(name, ref)
     if holder.is_held(known.steady_ms):
         return _Met(name, ref, held_ms=holder.lease_until_ms - known.steady_ms)
     return _Met(name, ref, is_stored=True) if holder.has_open_deliveries else None
@@ -209,7 +269,7 @@ def _at_shared_gates(
     left_out: tuple[Name, ...] = ()
     for gate in (Gate.SUBJECT_GROUP, Gate.MEDIA):
         names = [name for name in claim.shared if name.gate is gate]
-        met = [found for name in names if (found := _met_at(name, known, own_entry))]
+        met = [found for name in names if (found := _met_at(name, known, own_entry, claim.is_trial))]
         settled = [each for each in met if not each.held_ms]
         if settled and len(settled) == len(names):  # of several media all must be known
             first = next((each for each in settled if not each.is_stored), settled[0])
@@ -218,18 +278,18 @@ def _at_shared_gates(
         if held:
             return max(held, key=lambda each: each.held_ms).wait()
         left_out += tuple(each.name for each in settled)
-    return _at_content_gates(known, joined, deliveries, left_out)
+    return _at_content_gates(claim, known, joined, deliveries, left_out)
 
 
 def _at_content_gates(
-    known: Known, joined: Entry | None, deliveries: tuple[Delivery, ...], left_out: tuple[Name, ...]
+    claim: Claim, known: Known, joined: Entry | None, deliveries: tuple[Delivery, ...], left_out: tuple[Name, ...]
 ) -> InFlight | Take:
     """A destination that had the same words is left out; one where they are on their way is asked again later (9)."""
     own_entry = joined.id if joined else None
     met = {
         each.destination: found
         for each in deliveries
-        if each.status.is_open and each.content and (found := _met_at(each.content, known, own_entry))
+        if each.status.is_open and each.content and (found := _met_at(each.content, known, own_entry, claim.is_trial))
     }
     is_anything_sent = any(
         each.destination not in met and (each.status.is_open or each.status is DeliveryStatus.DELIVERED)
@@ -285,8 +345,10 @@ def taken(claim: Claim, take: Take, known: Known, fence: int) -> Entry:
         lease_until_ms=0,
         created_ms=known.now_ms,
     )
+    is_lock_of_another = entry.is_lock and entry.owner != claim.owner
     return replace(
         entry,
+        created_ms=known.now_ms if is_lock_of_another else entry.created_ms,  # whoever takes it over has a new lock
         own=tuple(dict.fromkeys((*claim.own, *entry.own))),
         fingerprint=_filled(entry, claim),
         shared=shared,
@@ -298,6 +360,7 @@ def taken(claim: Claim, take: Take, known: Known, fence: int) -> Entry:
         deliveries=take.deliveries,
         stop=take.stop,
         is_trial=claim.is_trial and (joined is None or joined.is_trial),
+        generation=_generation(claim, joined),
     )
 
 
@@ -335,17 +398,24 @@ def settled(entry: Entry, settlement: Settlement, now_ms: int) -> Entry:
     )
 
 
+def is_settled_already(entry: Entry, claim: Claim, settlement: Settlement) -> bool:
+    """The owner says it again, since it did not hear the answer."""
+    return entry.owner == claim.owner and entry.state is State.DONE and settlement.ending is Ending.DONE
+
+
 def with_facts(entry: Entry, settlement: Settlement) -> Entry:
     """From one that lost the entry: that it delivered is a fact, anything else would be a decision (8)."""
     for delivery in settlement.deliveries:
         if delivery.status is DeliveryStatus.DELIVERED:
-            entry = entry.with_delivery(delivery)
+            entry = entry.with_fact(delivery)
     return entry
 
 
-def begun(entry: Entry, delivery: Delivery, known: Known, owner: str, lease_ms: int, fence: int) -> Delivery:
+def begun(
+    entry: Entry, delivery: Delivery, known: Known, owner: str, server: str, lease_ms: int, fence: int
+) -> Delivery:
     """What ``begin`` makes of a delivery that is due; it is the owner's only if it is delivering then."""
-    met = _met_at(delivery.content, known, entry.id) if delivery.content else None
+    met = _met_at(delivery.content, known, entry.id, entry.is_trial) if delivery.content else None
     if met:
         return _at_content_gate(delivery, met, known.now_ms)
     if delivery.begins >= MOST_BEGINS:
@@ -356,11 +426,22 @@ def begun(entry: Entry, delivery: Delivery, known: Known, owner: str, lease_ms: 
         status=DeliveryStatus.DELIVERING,
         awaits_content=False,
         owner=owner,
+        server=server,
         fence=fence,
         begins=delivery.begins + 1,
         lease_until_ms=known.steady_ms + lease_ms,
         next_try_ms=known.now_ms + lease_ms,
     )
+
+
+def held_parts(entry: Entry, steady_ms: int) -> Iterator[tuple[Delivery | None, int]]:
+    """What someone is at, and until when: a lock as a whole, or each delivery of a request or a worker."""
+    under_way = [each for each in entry.deliveries if each.status is DeliveryStatus.DELIVERING]
+    if entry.is_held(steady_ms):
+        parts: list[Delivery | None] = [None] if entry.is_lock else [*under_way]
+        yield from ((part, entry.lease_until_ms) for part in parts)
+    elif entry.state is State.DONE:
+        yield from ((each, each.lease_until_ms) for each in under_way if each.lease_until_ms > steady_ms)
 
 
 def is_finished_by(entry: Entry, delivery: Delivery, owner: str) -> bool:
@@ -369,16 +450,121 @@ def is_finished_by(entry: Entry, delivery: Delivery, owner: str) -> bool:
     return holder == owner and delivery.status is DeliveryStatus.DELIVERING
 
 
-def released(follower: Entry, now_ms: int) -> Entry:
+def promoted(follower: Entry, now_ms: int) -> Entry:
     """It goes out in place of the one it repeats, and holds the name that had stopped it (6)."""
+    held = (follower.stop.name,) if follower.stop and follower.stop.gate is not Gate.CONTENT else ()
+    return replace(
+        follower,
+        shared=held,
+        deliveries=tuple(_no_longer_skipped(each, now_ms) for each in follower.deliveries),
+        released_ms=now_ms,
+        generation=follower.next_generation,
+    )
+
+
+def _no_longer_skipped(delivery: Delivery, now_ms: int) -> Delivery:
+    """A generation of its own: a machine that knows it as skipped must not bring that back (10)."""
+    if delivery.status is not DeliveryStatus.SKIPPED:
+        return delivery
+    return replace(_due_now(delivery, now_ms), generation=delivery.generation + 1, reason="released")
+
+
+def _due_now(delivery: Delivery, now_ms: int) -> Delivery:
+    """Its words are not taken, but asked for when it is begun: the destination may have them from another item."""
+    asks = delivery.content is not None
+    return replace(delivery, status=DeliveryStatus.WAITING, next_try_ms=now_ms, awaits_content=asks)
+
+
+# What a person asks for
+
+
+def replay_refusal(entry: Entry, delivery: Delivery, force: bool, steady_ms: int) -> Replayed | None:
+    if delivery.status in (DeliveryStatus.DELIVERED, DeliveryStatus.SKIPPED) and not force:
+        return Replayed.ALREADY_DELIVERED
+    is_begun = delivery.status is DeliveryStatus.DELIVERING and delivery.lease_until_ms > steady_ms
+    if entry.is_held(steady_ms) or (entry.state is State.DONE and is_begun):
+        return Replayed.UNDER_WAY
+    return None
+
+
+def replayed(entry: Entry, delivery: Delivery, known: Known, webhook_id: str | None) -> Entry:
+    """To this destination once more, past its content gate, with the shared names that nobody else has now (21)."""
+    again = replace(
+        delivery,
+        webhook_id=webhook_id or delivery.webhook_id,
+        status=DeliveryStatus.WAITING,
+        generation=delivery.generation + 1,
+        tries=0,
+        begins=0,
+        next_try_ms=known.now_ms,
+        delivered_ms=None,
+        owner="",
+        lease_until_ms=0,
+        receiver_id=None,
+        reason="replayed",
+        content=None,
+        awaits_content=False,
+        missing_ms=None,
+    )
+    shared = tuple(name for name in entry.shared if _met_at(name, known, entry.id, entry.is_trial) is None)
+    after = _taken_up(replace(entry.with_delivery(again), shared=shared), entry.next_generation, known.now_ms)
+    return after if delivery.status is not DeliveryStatus.SKIPPED else _let_go(after, known.now_ms)
+
+
+def release_refusal(entry: Entry, known: Known, force: bool) -> Released | None:
+    if entry.is_held(known.steady_ms) or all(each.status is not DeliveryStatus.SKIPPED for each in entry.deliveries):
+        return Released.NOT_SUPPRESSED if entry.released_ms is None else Released.ALREADY_RELEASED
+    others = {other.id: other for name in entry.own for other in known.under(name) if other.id != entry.id}
+    had_by = [
+        other
+        for other in others.values()
+        if other.is_delivered_somewhere and _may_be_same(entry.own, entry.fingerprint, known, other)
+    ]
+    return Released.ALREADY_DELIVERED if had_by and not force else None
+
+
+def released(entry: Entry, now_ms: int) -> Entry:
+    """What was skipped goes out, past all gates; it holds no shared name that it does not hold already (22)."""
     deliveries = tuple(
-        replace(each, status=DeliveryStatus.WAITING, next_try_ms=now_ms, reason="released")
+        replace(_no_longer_skipped(each, now_ms), content=None, awaits_content=False)
         if each.status is DeliveryStatus.SKIPPED
         else each
-        for each in follower.deliveries
+        for each in entry.deliveries
     )
-    held = (follower.stop.name,) if follower.stop and follower.stop.gate is not Gate.CONTENT else ()
-    return replace(follower, shared=held, deliveries=deliveries, released_ms=now_ms)
+    shared = tuple(name for name in entry.shared if standing(entry, name) is not Standing.GIVEN_BACK)
+    after = replace(entry, deliveries=deliveries, shared=shared)
+    return _let_go(_taken_up(after, entry.next_generation, now_ms), now_ms)
+
+
+def _taken_up(entry: Entry, generation: int, now_ms: int) -> Entry:
+    """Done, whatever it was, and kept as one that was settled now. What a re-send left open is due too (24)."""
+    deliveries = entry.deliveries
+    if entry.state is not State.DONE:
+        deliveries = tuple(_due_now(each, now_ms) if each.status.is_open else each for each in deliveries)
+    return replace(
+        entry, deliveries=deliveries, state=State.DONE, lease_until_ms=0, settled_ms=now_ms, generation=generation
+    )
+
+
+def _let_go(entry: Entry, now_ms: int) -> Entry:
+    """It was stopped, and follows nobody any more."""
+    stop = replace(entry.stop, follows=False) if entry.stop else None
+    return replace(entry, stop=stop, released_ms=now_ms)
+
+
+def freed(entry: Entry) -> Entry:
+    """A re-send joins it; the generation keeps a machine that was away from making it done again (11)."""
+    if entry.state is State.FREE:
+        return entry
+    return replace(
+        entry,
+        state=State.FREE,
+        owner="",
+        lease_until_ms=0,
+        stop=None,
+        released_ms=None,
+        generation=entry.next_generation,
+    )
 
 
 class Standing(StrEnum):
@@ -394,15 +580,23 @@ def standing(entry: Entry, name: Name) -> Standing:
     by whoever is at it or waits for the next try (6)."""
     if name.is_own:
         return Standing.MARKED if entry.state is State.DONE and not entry.is_trial else Standing.HELD
+    if name.kind is Kind.LOCK:  # one that is over blocks nobody
+        return _held(entry.state is State.PENDING)
     if not entry.deliveries:  # a script's own claim
-        is_published = entry.is_delivered_somewhere and name.kind is not Kind.LOCK  # a lock that is over blocks nobody
-        return Standing.MARKED if is_published else _held(entry.state is State.PENDING)
+        return Standing.MARKED if entry.is_delivered_somewhere else _held(entry.state is State.PENDING)
     carried = [each for each in entry.deliveries if name.gate is not Gate.CONTENT or each.content == name]
-    if any(_is_delivered(each, entry) for each in carried):
-        return Standing.MARKED
+    if any(each.status is DeliveryStatus.DELIVERED for each in carried):
+        return Standing.HELD if entry.is_trial else Standing.MARKED
     waits_elsewhere = name.gate is Gate.CONTENT and any(each.awaits_content for each in carried)
     is_open = entry.state is not State.FREE and any(each.status.is_open for each in carried)
     return _held(is_open and not waits_elsewhere)
+
+
+def found(name: Name, is_marked: bool, entries: Iterable[Entry]) -> Found:
+    """A shared name's mark may be over, or taken away, before the entry is: then only one that holds it counts."""
+    is_past = not is_marked and not name.is_own
+    under = (each for each in entries if name in each.names)
+    return Found(name, is_marked, tuple(each for each in under if not is_past or standing(each, name) is Standing.HELD))
 
 
 def _held(is_held: bool) -> Standing:

@@ -23,6 +23,7 @@ State = Literal["closed", "open", "half-open"]
 
 FAILURES_KEPT_S = 24 * 3600
 PROBE_WAIT_S = 3.0
+KNOWN_WELL_S = 1.0
 MARGIN_S = 0.01  # a window is full up to and including its last instant
 
 _RATE = re.compile(r"\s*([1-9][0-9]{0,8})\s*(?:/|\sper\s)\s*([1-9][0-9]{0,3})?\s*([a-z]+)\s*", re.IGNORECASE)
@@ -67,15 +68,23 @@ class Guard:
         self._fallback = fallback
         self._limits = limits
         self._clock = clock
+        self._well_until_s: dict[str, float] = {}
         self._ailing: set[str] = set()  # destinations whose failures this process knows of
         self._probes: dict[str, int] = {}  # at which count of failures it probes which destination
 
     def wait_s(self, destination: str) -> float:
         """0.0: go ahead, which has been counted; otherwise how long to wait before asking again.
 
-        Whoever goes ahead says afterwards how it went, by ``succeeded`` or ``failed``.
+        Whoever goes ahead says afterwards how it went, by ``succeeded`` or ``failed``. That a destination without a
+        rate is well is asked once a second, not for each email.
         """
-        return self._counters.ask(lambda counters: self._wait_s(counters, destination))
+        is_asked = self._limits[destination].rate is not None or destination in self._ailing
+        if not is_asked and self._clock() < self._well_until_s.get(destination, 0.0):
+            return 0.0
+        wait_s = self._counters.ask(lambda counters: self._wait_s(counters, destination))
+        if wait_s == 0.0:
+            self._well_until_s[destination] = self._clock() + KNOWN_WELL_S
+        return wait_s
 
     def succeeded(self, destination: str) -> None:
         """The destination is at work, even if it refused this one webhook: the breaker closes, failures are forgotten.

@@ -175,8 +175,8 @@ class LogDestination:
         self._write = write
 
     def deliver(self, webhook: Webhook, within_s: float | None = None) -> Receipt:
-        shown = json.dumps(dict(webhook.payload), indent=2)
-        self._write(f"webhook {webhook.webhook_id} would be sent:\n{shown}")
+        lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in webhook.payload.items())
+        self._write(f"webhook {webhook.webhook_id} would be sent:\n{{\n{lines}\n}}")
         return Receipt()
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 
 class DeliveryFailed(Exception):
@@ -44,6 +45,19 @@ class Destination(Protocol):
         ``within_s`` is the time left for all of it, where that is less than the destination's own timeouts.
         """
         ...
+
+
+Payload = Mapping[str, Any]
+
+
+def pack(payload: Payload) -> bytes:
+    """As the journal keeps it. Mail is text, and shrinks to a fraction."""
+    return zlib.compress(json.dumps(payload).encode(), level=1)
+
+
+def unpack(kept: bytes) -> Payload:
+    plain = kept if kept.startswith(b"{") else zlib.decompress(kept)
+    return cast(Payload, json.loads(plain))
 
 
 def webhook_id(canonical_id: str, fingerprint: str, destination: str) -> str:

@@ -209,6 +209,8 @@ def _finite(text: str) -> float | str:
 def _is_within(document: Any, levels: int) -> bool:
     containers = [document] if isinstance(document, dict | list) else []
     for _ in range(levels):
+        if not containers:
+            return True
         inner = (each.values() if isinstance(each, dict) else each for each in containers)
         containers = [value for values in inner for value in values if isinstance(value, dict | list)]
     return not containers

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
+from selectolax.lexbor import LexborHTMLParser
 
-from deduplication.body import html_links, html_text, images_of, looks_like_html, plain_links, plain_text, targets_of
+from deduplication import body as body_module
+from deduplication.body import Html, looks_like_html, plain_links, plain_text
 from deduplication.email import Email
 from deduplication.limits import MAX_LINK_CHARS, MOST_LINKS
 
@@ -55,7 +58,7 @@ def test_of_plain_text_a_reader_sees_all(body: str, text: str) -> None:
     ],
 )
 def test_of_html_a_reader_sees_the_text(body: str, text: str) -> None:
-    assert html_text(body) == text
+    assert Html(body).text == text
 
 
 @pytest.mark.parametrize(
@@ -113,9 +116,9 @@ def test_a_huge_html_body_reads_like_a_small_one() -> None:
         '<img alt="" src="https://a.example/i.png?x=1&amp;y=2"></td></tr>'
     )
     body = f"<head><style>p {{}}</style><title>no</title></head><table>{row * 3000}</table><script>no</script>"
-    assert html_text(body) == " ".join(["Fish & chips link"] * 3000)
-    assert html_links(body) == ("https://a.example/?x=1&y=2",)
-    assert images_of(body) == ("https://a.example/i.png?x=1&y=2",)
+    assert Html(body).text == " ".join(["Fish & chips link"] * 3000)
+    assert Html(body).links == ("https://a.example/?x=1&y=2",)
+    assert Html(body).images == ("https://a.example/i.png?x=1&y=2",)
 
 
 @pytest.mark.timeout(60)
@@ -132,8 +135,8 @@ def test_tags_within_tags_within_tags_do_not_keep_the_service_busy(body: str) ->
 @pytest.mark.timeout(60)
 def test_tags_beyond_what_anybody_writes_are_taken_as_they_stand() -> None:
     one, other = (f"<p>{word} https://a.example</p>" + "<" * 500_000 for word in ("Ada", "Eve"))
-    assert html_text(one) == " ".join(one.split()) != html_text(other)
-    assert (html_links(one), images_of(one)) == (("https://a.example",), ())
+    assert Html(one).text == " ".join(one.split()) != Html(other).text
+    assert (Html(one).links, Html(one).images) == (("https://a.example",), ())
 
 
 @pytest.mark.parametrize(
@@ -169,7 +172,7 @@ def test_links_are_found_once_each_and_without_the_sentence_around_them(body: st
     ],
 )
 def test_links_of_html_are_its_targets_and_those_written_in_it(body: str, links: tuple[str, ...]) -> None:
-    assert html_links(body) == links
+    assert Html(body).links == links
 
 
 @pytest.mark.parametrize(
@@ -183,7 +186,7 @@ def test_links_of_html_are_its_targets_and_those_written_in_it(body: str, links:
     ],
 )
 def test_images_are_those_on_the_web_and_in_the_email(body: str, images: tuple[str, ...]) -> None:
-    assert images_of(body) == images
+    assert Html(body).images == images
 
 
 SAME_TEXT = [
@@ -206,23 +209,23 @@ SAME_TEXT = [
 @pytest.mark.parametrize("body", SAME_TEXT, ids=range(len(SAME_TEXT)))
 def test_whatever_html_leads_to_or_shows_is_a_difference(body: str) -> None:
     one, other = body.format(1), body.format(2)
-    assert html_text(one) == html_text(other)
-    assert targets_of(one) != targets_of(other)
+    assert Html(one).text == Html(other).text
+    assert Html(one).targets != Html(other).targets
 
 
 def test_links_that_changed_places_are_a_difference() -> None:
     yes, no = "https://a.example/yes", "https://a.example/no"
     pages = [f"<a href='{first}'>Yes</a> <a href='{second}'>No</a>" for first, second in ((yes, no), (no, yes))]
-    assert targets_of(pages[0]) != targets_of(pages[1])
+    assert Html(pages[0]).targets != Html(pages[1]).targets
 
 
 def test_how_a_door_points_to_an_image_of_the_email_is_no_difference() -> None:
-    assert targets_of("<img src='cid:logo@a'>") == targets_of("<img src='?view=att&th=1'>") == []
+    assert Html("<img src='cid:logo@a'>").targets == Html("<img src='?view=att&th=1'>").targets == ()
 
 
 def test_an_image_within_the_html_is_named_by_its_digest() -> None:
     body = "<img src='data:image/png;base64,{}'>"
-    one, again, two = (images_of(body.format(content)) for content in ("aGVs\r\nbG8=", "aGVsbG8=", "aGVsbG9v"))
+    one, again, two = (Html(body.format(content)).images for content in ("aGVs\r\nbG8=", "aGVsbG8=", "aGVsbG9v"))
     assert one == again != two
     assert one[0].startswith("data:sha256,") and len(one[0]) == 76
 
@@ -234,7 +237,7 @@ def test_a_link_that_ends_in_a_thousand_brackets_is_trimmed_in_no_time() -> None
 
 @given(st.text(alphabet="<>/ab!-'\"= \n&;pstylecrimg:hdi", max_size=80))
 def test_whatever_a_body_holds_it_is_read(body: str) -> None:
-    for part in (plain_text(body), html_text(body), *html_links(body), *images_of(body)):
+    for part in (plain_text(body), Html(body).text, *Html(body).links, *Html(body).images):
         part.encode()
     looks_like_html(body)
 
@@ -247,9 +250,9 @@ MANY = 3 * MOST_LINKS
     ("read", "piece"),
     [
         (plain_links, "https://a.example/{} "),
-        (html_links, '<a href="https://a.example/{}">x</a>'),
-        (html_links, "https://a.example/{} "),
-        (images_of, '<img src="https://a.example/{}">'),
+        (lambda body: Html(body).links, '<a href="https://a.example/{}">x</a>'),
+        (lambda body: Html(body).links, "https://a.example/{} "),
+        (lambda body: Html(body).images, '<img src="https://a.example/{}">'),
     ],
 )
 @pytest.mark.parametrize("count", [MANY, 300_000])
@@ -266,6 +269,47 @@ def test_a_link_longer_than_any_is_none() -> None:
 @pytest.mark.parametrize("attribute", ["a{} ", 'a{}="x" ', "a{}='x'", "a{}/", 'x="<" a{} '])
 def test_a_tag_of_any_number_of_attributes_is_read_in_no_time(attribute: str) -> None:
     tag = f"<a {''.join(map(attribute.format, range(300_000)))}>"
-    assert html_text(f"<p>Before {tag}link</a> after</p>").endswith("link after")
-    assert html_links(f'{tag}x</a><a href="https://a.example">y</a>') == ("https://a.example",)
-    assert images_of(f'{tag}<img src="cid:1">') == ("cid:1",)
+    assert Html(f"<p>Before {tag}link</a> after</p>").text.endswith("link after")
+    assert Html(f'{tag}x</a><a href="https://a.example">y</a>').links == ("https://a.example",)
+    assert Html(f'{tag}<img src="cid:1">').images == ("cid:1",)
+
+
+def test_html_is_parsed_for_its_text_and_for_all_else_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[str] = []
+
+    def parse(body: str) -> LexborHTMLParser:
+        parsed.append(body)
+        return LexborHTMLParser(body)
+
+    monkeypatch.setattr(body_module, "LexborHTMLParser", parse)
+    email = Email(html="<p>un</p><a href='https://a.example'>deux</a><img src='https://a.example/i.png'>")
+    for _ in range(2):
+        assert (email.text, email.links, email.images) == (
+            "un deux",
+            ("https://a.example",),
+            ("https://a.example/i.png",),
+        )
+        assert email.targets == ("href=https://a.example", "src=https://a.example/i.png")
+    assert len(parsed) == 2
+
+
+@pytest.mark.parametrize(
+    ("body", "targets"),
+    [
+        # With a gap before <div>, the link that is not closed would be opened again for it.
+        ("<p><a href='https://a.example'>x</p><div></div>", ("href=https://a.example",)),
+        ("<img alt='a<p>b'>", ("alt=a<p>b",)),
+        ("<a<p href='https://a.example'>x</a>", ()),
+    ],
+)
+def test_gaps_are_for_reading_and_change_nothing_of_where_html_leads(body: str, targets: tuple[str, ...]) -> None:
+    assert Html(body).targets == targets
+
+
+@given(st.lists(st.sampled_from(["http", "HTTPs", "://", ":", "/", "x", ".", " ", "<", "(", ")", "'", "\u00a0"])))
+@example(["http", "://", "x", "http", "://", "x"])
+@example(["://", "http", "://", "<", "HTTPs", "://", "x"])
+def test_written_links_are_all_that_begin_as_links_do(pieces: list[str]) -> None:
+    text = "".join(pieces)
+    found = re.findall(r"https?://[^\s<>\"'\u00a0]+", text, re.IGNORECASE)
+    assert plain_links(text) == plain_links(" ".join(found))

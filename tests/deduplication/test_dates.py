@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
+from email.utils import format_datetime
 
 import pytest
 from hypothesis import example, given
@@ -132,6 +133,22 @@ _ALMOST_DATES = st.text(alphabet="0123456789:+-TZ,. ()WedOctGMTCEST", max_size=4
 def test_no_text_breaks_the_reading_of_a_date(date: str) -> None:
     moment = parse_date(date)
     assert moment is None or moment.tzinfo is UTC
+
+
+@given(
+    st.datetimes(min_value=datetime(1000, 1, 2), max_value=datetime(2999, 12, 30)),
+    st.integers(min_value=-24 * 60 + 1, max_value=24 * 60 - 1),
+)
+def test_the_notation_of_nearly_all_mail_says_when_and_so_do_its_relatives(time_there: datetime, minutes: int) -> None:
+    moment = time_there.replace(microsecond=0, tzinfo=timezone(timedelta(minutes=minutes)))
+    usual = format_datetime(moment)
+    for date in (usual, usual.partition(", ")[2], f"{usual} (CEST)", usual.upper(), usual.replace(",", "day,")):
+        assert parse_date(date) == moment
+
+
+@pytest.mark.parametrize("date", ["Wed, 31 Feb 2017 18:31:04 -0700", "Wed, 11 Oct 2017 24:31:04 -0700"])
+def test_the_usual_notation_of_no_moment_is_none(date: str) -> None:
+    assert parse_date(date) is None
 
 
 @pytest.mark.parametrize(

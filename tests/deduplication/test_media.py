@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deduplication.body import html_links
+from deduplication.body import Html
 from deduplication.claims import WEEK_MS, Gate, Kind, Name
 from deduplication.identity import MAX_POST_KEY
 from deduplication.media import IDENTITY_PARAMETERS, MediaMode, canonical_url, delivery_links, media_name
@@ -293,7 +293,7 @@ def test_the_links_of_a_body_are_found_with_their_entities_decoded() -> None:
         '<p><a href="https://drive.google.com/uc?export=download&amp;id=1">rushes</a> https://we.tl/t-1.</p>'
         '<a href="https://studio.example/"><img src="https://www.dropbox.com/s/a/photo.jpg"></a>'
     )
-    assert delivery_links(html_links(body), MediaMode.LISTED) == (
+    assert delivery_links(Html(body).links, MediaMode.LISTED) == (
         "https://drive.google.com/uc?export=download&id=1",
         "https://we.tl/t-1",
     )

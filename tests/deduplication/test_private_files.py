@@ -11,9 +11,9 @@ import pytest
 
 from deduplication.private_files import open_private
 from orchestrator.audit import audit, keep_audit
+from orchestrator.build import build
 from orchestrator.settings import load_settings
 from orchestrator.tokens import ensure_tokens
-from orchestrator.wiring import build
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +27,11 @@ def modes(folder: Path) -> dict[str, int]:
     return {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.rglob("*")}
 
 
-SETTINGS = {"a trial": {}, "a destination": {"webhook_url": "http://127.0.0.1:1/"}}
+SETTINGS = {
+    "a trial": {},
+    "a destination": {"webhook_url": "http://127.0.0.1:1/"},
+    "redis": {"redis_url": "redis://127.0.0.1:1/0"},
+}
 
 
 @pytest.mark.parametrize("given", SETTINGS.values(), ids=SETTINGS)
@@ -39,9 +43,9 @@ def test_every_file_of_the_data_folder_is_for_its_owner_only_and_so_is_the_folde
     ensure_tokens(settings)
     found = modes(tmp_path)
     service.close()
-    names = ("mailonce.db", "deliveries.db", "counters.db")
+    names = ("journal.db",) if "redis_url" in given else ("journal.db", "counters.db")
     assert {"ingress_token", "admin_token", "service.json", *names, *(f"{name}-wal" for name in names)} <= found.keys()
-    folders = {"data", "trial"} & found.keys()
+    folders = {"data", "spool"} & found.keys()
     assert {found[name] for name in folders} == {0o700}
     assert {found[name] for name in found.keys() - folders} == {0o600}
 
@@ -51,7 +55,7 @@ def test_files_that_others_could_read_are_tightened_at_the_start(tmp_path: Path,
     settings = load_settings(data_dir=tmp_path, **given)
     service = build(settings)
     kept = keep_audit(tmp_path, "test")
-    for path in tmp_path.rglob("*"):
+    for path in tmp_path.glob("*"):
         if path.is_file():
             path.chmod(0o644)
     beside, kept_beside = build(settings), keep_audit(tmp_path, "test")
@@ -62,7 +66,8 @@ def test_files_that_others_could_read_are_tightened_at_the_start(tmp_path: Path,
     beside.close()
     service.close()
     assert "audit.log" in found
-    assert set(found.values()) == {0o600}
+    without_contents = {"machine", "redis_number", "chores.lock", "side.json", "side.gate", "side.lock"}
+    assert {mode for name, mode in found.items() if name not in without_contents} == {0o600}
 
 
 def test_memory_needs_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

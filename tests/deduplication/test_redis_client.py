@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC
+from itertools import count
 from zoneinfo import ZoneInfo
 
 import fakeredis
 import pytest
 import redis
 
-from deduplication.claims import Claim, Claimed, Duplicate, Gate, Kind, Name
+from deduplication.claims import Gate, Kind, Name
+from deduplication.journal.base import Claim, Claimed, Duplicate, Ending, Settlement, Wanted
+from deduplication.journal.entry import DeliveryStatus, Entry
+from deduplication.journal.redis import RedisJournal
 from deduplication.redis_client import (
     connect,
     is_email_id_processed,
@@ -19,8 +25,6 @@ from deduplication.redis_client import (
     mark_email_id_processed,
     mark_subject_group_processed,
 )
-from deduplication.stores.redis import RedisStore
-from deduplication.stores.spelling import Speller
 from deduplication.subject_group import group_name, month_of
 from tests.support.redis_server import RedisServer, free_port
 
@@ -57,13 +61,51 @@ def real(redis_server: RedisServer) -> Iterator[redis.Redis]:
     client.close()
 
 
-def claim(owner: str, *names: Name) -> Claim:
-    return Claim("e1", names, "f1", owner, lease_ms=60_000)
+OpenJournal = Callable[..., RedisJournal]
 
 
-def deliver(store: RedisStore, *names: Name) -> None:
-    assert isinstance(store.claim(claim("service", *names)), Claimed)
-    assert store.commit(claim("service", *names))
+@pytest.fixture
+def open_journal(redis_server: RedisServer) -> Iterator[OpenJournal]:
+    """The service's journal on the Redis of ``real``."""
+    with ExitStack() as stack:
+
+        def open_one(*, group_ttl: bool = False) -> RedisJournal:
+            client = connect(redis_server.url, timeout_s=5, decode_responses=False)
+            journal = RedisJournal(client, "m1", group_ttl=group_ttl)
+            stack.callback(journal.close)
+            return journal
+
+        yield open_one
+
+
+_numbers = count(1)
+
+
+def claim(*own: Name, shared: tuple[Name, ...] = (), fingerprint: str = "") -> Claim:
+    number = next(_numbers)
+    return Claim(f"entry{number}", f"owner{number}", own, shared, (Wanted("crm", "msg"),), fingerprint)
+
+
+def settle(
+    journal: RedisJournal, asked: Claim, entry: Entry, status: DeliveryStatus = DeliveryStatus.DELIVERED
+) -> None:
+    """Delivered, or whatever became of it; what was skipped stays so."""
+    ended = tuple(
+        replace(each, status=status, next_try_ms=1 if status.is_open else None)
+        for each in entry.deliveries
+        if each.status is DeliveryStatus.DELIVERING
+    )
+    assert journal.settle(asked, entry, Settlement(Ending.DONE, "processed", ended, payload=b"payload"))
+
+
+def begin(journal: RedisJournal, asked: Claim) -> Entry:
+    verdict = journal.claim(asked)
+    assert isinstance(verdict, Claimed), verdict
+    return verdict.entry
+
+
+def deliver(journal: RedisJournal, asked: Claim) -> None:
+    settle(journal, asked, begin(journal, asked))
 
 
 def test_a_marked_email_id_is_processed_and_no_other(client: redis.Redis) -> None:
@@ -191,60 +233,108 @@ def test_while_redis_answers_the_memory_set_has_no_say_and_nothing_is_logged(
     assert not caplog.messages
 
 
-def test_a_script_sees_the_email_ids_of_the_service_once_they_are_done(real: redis.Redis) -> None:
-    store = RedisStore(real)
-    store.claim(claim("service", EMAIL))
+# Beside the service
+
+
+def test_a_script_sees_the_email_ids_of_the_service_once_they_are_done(
+    real: redis.Redis, open_journal: OpenJournal
+) -> None:
+    journal, asked = open_journal(), claim(EMAIL)
+    entry = begin(journal, asked)
     assert not is_email_id_processed(real, "e1", log, IDS_KEY), "only claimed so far"
-    store.commit(claim("service", EMAIL))
+    settle(journal, asked, entry)
     assert is_email_id_processed(real, "e1", log, IDS_KEY)
 
 
-def test_the_service_sees_the_email_ids_of_a_script(real: redis.Redis) -> None:
+def test_what_the_service_stored_for_a_later_try_is_done_for_scripts_too(
+    real: redis.Redis, open_journal: OpenJournal
+) -> None:
+    journal, group = open_journal(), group_name("lot_456", month_of(UTC), ttl_seconds=0)
+    asked = claim(EMAIL, shared=(group,))
+    settle(journal, asked, begin(journal, asked), DeliveryStatus.WAITING)
+    assert is_email_id_processed(real, "e1", log, IDS_KEY), "its provider was told so"
+    assert not is_subject_group_processed(real, "lot_456", log), "nobody has got anything of this group yet"
+
+
+def test_what_the_service_gave_back_is_not_processed(real: redis.Redis, open_journal: OpenJournal) -> None:
+    journal, asked = open_journal(), claim(EMAIL)
+    assert journal.settle(asked, begin(journal, asked), Settlement(Ending.FREE))
+    assert not is_email_id_processed(real, "e1", log, IDS_KEY)
+
+
+def test_the_service_sees_the_email_ids_of_a_script(real: redis.Redis, open_journal: OpenJournal) -> None:
     mark_email_id_processed(real, "e1", log, IDS_KEY)
-    verdict = RedisStore(real).claim(claim("service", EMAIL))
-    assert verdict == Duplicate(Gate.IDENTITY, EMAIL.label, original=None, first_seen_ms=None)
+    verdict = open_journal().claim(claim(EMAIL))
+    assert isinstance(verdict, Duplicate) and verdict.entry, "it gets an entry of its own, to be released from"
+    assert (verdict.stop.gate, verdict.stop.name) == (Gate.IDENTITY, EMAIL)
+    assert (verdict.stop.original, verdict.stop.first_seen_ms) == (None, None)
 
 
 @pytest.mark.parametrize(
     ("fingerprint", "again"), [("", Claimed), ("-.-.n.s.-.i.-", Claimed), ("t.0.0.-.0.i.-", Duplicate)]
 )
 def test_an_undated_id_of_a_script_stops_nothing_and_hides_nothing_of_the_service(
-    real: redis.Redis, fingerprint: str, again: type
+    real: redis.Redis, open_journal: OpenJournal, fingerprint: str, again: type
 ) -> None:
     mark_email_id_processed(real, "e1", log, "processed_ids:undated")
-    store, undated = RedisStore(real), Name(Kind.EMAIL_ID, "undated", "e1")
-    first, second = (Claim("e1", (undated,), fingerprint, owner, lease_ms=60_000) for owner in ("first", "second"))
-    assert isinstance(store.claim(first), Claimed)
-    assert store.commit(first)
-    assert type(store.claim(second)) is again
+    journal, undated = open_journal(), Name(Kind.EMAIL_ID, "undated", "e1")
+    deliver(journal, claim(undated, fingerprint=fingerprint))
+    assert type(journal.claim(claim(undated, fingerprint=fingerprint))) is again
 
 
 @pytest.mark.parametrize("ttl_seconds", [0, 60])
-def test_a_script_sees_the_groups_of_the_service_once_they_are_done(real: redis.Redis, ttl_seconds: int) -> None:
-    store = RedisStore(real, Speller(group_ttl=ttl_seconds > 0))
-    names = (EMAIL, group_name("lot_456", month_of(UTC), ttl_seconds))
-    store.claim(claim("service", *names))
+def test_a_script_sees_the_groups_of_the_service_once_they_are_done(
+    real: redis.Redis, open_journal: OpenJournal, ttl_seconds: int
+) -> None:
+    journal = open_journal(group_ttl=ttl_seconds > 0)
+    asked = claim(EMAIL, shared=(group_name("lot_456", month_of(UTC), ttl_seconds),))
+    entry = begin(journal, asked)
     assert not is_subject_group_processed(real, "lot_456", log, ttl_seconds=ttl_seconds), "only claimed so far"
-    store.commit(claim("service", *names))
+    settle(journal, asked, entry)
     assert is_subject_group_processed(real, "lot_456", log, ttl_seconds=ttl_seconds)
+    month = month_of(UTC)
+    assert real.sismember(f"subject_groups:{month}", f"{month}:lot_456"), "the Set is history at least"
 
 
 @pytest.mark.parametrize("ttl_seconds", [0, 60])
-def test_the_service_sees_the_groups_of_a_script(real: redis.Redis, ttl_seconds: int) -> None:
+def test_the_service_sees_the_groups_of_a_script(
+    real: redis.Redis, open_journal: OpenJournal, ttl_seconds: int
+) -> None:
     mark_subject_group_processed(real, "lot_456", log, ttl_seconds=ttl_seconds)
     group = group_name("lot_456", month_of(UTC), ttl_seconds)
-    verdict = RedisStore(real, Speller(group_ttl=ttl_seconds > 0)).claim(claim("service", EMAIL, group))
-    assert isinstance(verdict, Duplicate)
-    assert (verdict.gate, verdict.name) == (Gate.SUBJECT_GROUP, group.label)
+    journal, asked = open_journal(group_ttl=ttl_seconds > 0), claim(EMAIL, shared=(group,))
+    verdict = journal.claim(asked)
+    assert isinstance(verdict, Duplicate) and verdict.entry
+    assert verdict.stop.name == group
+    settle(journal, asked, verdict.entry)
     assert is_email_id_processed(real, "e1", log, IDS_KEY), "what was skipped is settled"
 
 
-def test_when_the_ttl_key_is_gone_both_take_the_group_again_though_history_names_it(real: redis.Redis) -> None:
-    store, month = RedisStore(real, Speller(group_ttl=True)), month_of(UTC)
+@pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "Pacific/Pago_Pago"])
+def test_scripts_and_the_service_share_the_month_of_their_zone(
+    real: redis.Redis, open_journal: OpenJournal, zone: str
+) -> None:
+    tz = ZoneInfo(zone)
+    deliver(open_journal(), claim(EMAIL, shared=(group_name("lot_456", month_of(tz), ttl_seconds=0),)))
+    assert is_subject_group_processed(real, "lot_456", log, tz=tz)
+    assert not real.keys("ttl:*")
+
+
+def test_a_group_of_another_month_stops_nothing(real: redis.Redis, open_journal: OpenJournal) -> None:
+    mark_subject_group_processed(real, "lot_456", log)
+    other = group_name("lot_456", "1999-12", ttl_seconds=0)
+    assert isinstance(open_journal().claim(claim(EMAIL, shared=(other,))), Claimed)
+
+
+def test_when_the_ttl_key_is_gone_both_take_the_group_again_though_history_names_it(
+    real: redis.Redis, open_journal: OpenJournal
+) -> None:
+    journal, month = open_journal(group_ttl=True), month_of(UTC)
     group = group_name("lot_456", month, ttl_seconds=60)
-    deliver(store, EMAIL, group)
+    deliver(journal, claim(EMAIL, shared=(group,)))
+    assert 0 < real.ttl(f"ttl:subject_groups:{month}:lot_456") <= 60
     real.delete(f"ttl:subject_groups:{month}:lot_456")
     assert real.sismember(f"subject_groups:{month}", f"{month}:lot_456")
     assert not is_subject_group_processed(real, "lot_456", log, ttl_seconds=60)
-    other = Claim("e2", (Name(Kind.EMAIL_ID, "2026-11-16", "e2"), group), "f2", "service", lease_ms=60_000)
-    assert isinstance(store.claim(other), Claimed)
+    other = claim(Name(Kind.EMAIL_ID, "2026-11-16", "e2"), shared=(group,))
+    assert isinstance(journal.claim(other), Claimed)

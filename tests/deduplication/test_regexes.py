@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deduplication.regexes import BadRegex, check, search
+from deduplication.regexes import BadRegex, check, first_captured, search
 
 
 @pytest.mark.timeout(60)
@@ -43,3 +43,18 @@ def test_case_matters_only_where_it_is_asked_for() -> None:
 
 def test_half_a_surrogate_pair_in_a_text_is_no_error() -> None:
     assert search("b", "a\ud800b")
+
+
+@pytest.mark.parametrize(
+    ("regex", "text", "captured"),
+    [
+        (r"lot (\S+)", "ÉTÉ: Lot №42 é", "№42"),
+        (r"lot (\d+)", "lot x", ""),
+        (r"lot(?: (\d+))?", "lot x", ""),
+        (r"(\d+)", "a\ud800 7", "7"),
+    ],
+)
+def test_what_it_captures_first_is_told_and_nothing_where_there_is_nothing(
+    regex: str, text: str, captured: str
+) -> None:
+    assert first_captured(regex, text) == captured

@@ -1,4 +1,4 @@
-"""Every kind of REDIS_URL, against real servers: Sentinel with a failover, a Cluster of three, TLS, ACL users."""
+"""Every kind of REDIS_URL, against real servers: Sentinel with a failover, a Cluster of three, TLS, sockets, ACL."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import ssl
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +15,26 @@ import pytest
 import redis
 import trustme
 
-from deduplication.claims import WEEK_MS, Claim, Claimed, Duplicate, Kind, Name
+from deduplication.claims import WEEK_MS, Kind, Name, Pattern
 from deduplication.errors import StoreMisconfigured
+from deduplication.journal.base import (
+    Claim,
+    Claimed,
+    Duplicate,
+    Ending,
+    Forgotten,
+    InFlight,
+    Released,
+    Replayed,
+    Settlement,
+    Wanted,
+)
+from deduplication.journal.entry import DeliveryStatus, Entry
+from deduplication.journal.failover import FailoverJournal
+from deduplication.journal.redis import RedisJournal
+from deduplication.journal.side import Side
+from deduplication.journal.sqlite import SqliteJournal
 from deduplication.redis_client import connect, parse_address
-from deduplication.stores.base import Pattern
-from deduplication.stores.failover import FailoverStore, Mode
-from deduplication.stores.redis import RedisStore
-from deduplication.stores.spelling import Speller
-from deduplication.stores.sqlite import SqliteStore
 from tests.support.redis_server import RedisServer
 from tests.support.tls import tls_in_front_of
 
@@ -41,33 +55,95 @@ def start() -> Iterator[Start]:
         yield start
 
 
-def claim(number: int, owner: str) -> Claim:
-    names = (
-        Name(Kind.EMAIL_ID, "2026-11-16", f"e{number}"),
-        Name(Kind.POST, "", f"m{number}", WEEK_MS),
-        Name(Kind.SUBJECT_GROUP, "2026-11", f"g{number}", WEEK_MS),
-        Name(Kind.MEDIA, "", f"https://a.example/{number}", WEEK_MS),
+_owners = count(1)
+
+
+def claim(number: int, shared_with: int | None = None) -> Claim:
+    """Each time of another owner. ``shared_with``: the one whose group and media it has."""
+    other, owner = number if shared_with is None else shared_with, next(_owners)
+    own = (Name(Kind.EMAIL_ID, "2026-11-16", f"e{number}"), Name(Kind.POST, "", f"m{number}", WEEK_MS))
+    shared = (
+        Name(Kind.SUBJECT_GROUP, "2026-11", f"g{other}", WEEK_MS),
+        Name(Kind.MEDIA, "", f"https://a.example/{other}", WEEK_MS),
     )
-    return Claim(f"e{number}", names, "f", owner, 60_000)
+    wanted = (Wanted("crm", f"msg_{number}", Name(Kind.CONTENT, "crm", f"w{number}", WEEK_MS)),)
+    return Claim(f"entry{owner}", f"owner{owner}", own, shared, wanted, lease_ms=60_000)
+
+
+def open_failover(url: str, folder: Path, prefix: str = "", timeout_s: float = 5) -> FailoverJournal:
+    on_redis = RedisJournal(connect(url, timeout_s, decode_responses=False), "m1", prefix)
+    folder.mkdir(exist_ok=True)
+    return FailoverJournal(on_redis, SqliteJournal(folder / "journal.db"), folder)
+
+
+def settle(journal: FailoverJournal, number: int, status: DeliveryStatus, shared_with: int | None = None) -> Entry:
+    """It ends like this, or is skipped."""
+    asked = claim(number, shared_with)
+    verdict = journal.claim(asked)
+    assert isinstance(verdict, Claimed | Duplicate) and verdict.entry, verdict
+    ended = tuple(
+        replace(each, status=status, next_try_ms=1 if status.is_open else None)
+        for each in verdict.entry.deliveries
+        if each.status is DeliveryStatus.DELIVERING
+    )
+    for each in ended:
+        if status is DeliveryStatus.DELIVERED:
+            journal.note_delivered(verdict.entry, each)
+    assert journal.settle(asked, verdict.entry, Settlement(Ending.DONE, "told", ended, payload=b"payload"))
+    return verdict.entry
+
+
+def is_repeat(journal: FailoverJournal, number: int) -> bool:
+    verdict = journal.claim(claim(number))
+    return isinstance(verdict, Duplicate) and verdict.entry is None
 
 
 def try_everything(url: str, folder: Path, prefix: str = "") -> None:
-    store = FailoverStore(RedisStore(connect(url, timeout_s=2), Speller(prefix)), SqliteStore(folder / "local.db"))
-    assert store.situation().mode is Mode.REDIS
-    mine = claim(1, "a")
-    assert isinstance(store.claim(mine), Claimed)
-    assert store.renew(mine)
-    assert store.commit(mine)
-    assert isinstance(store.claim(claim(1, "b")), Duplicate)
-    store.claim(claim(2, "a"))
-    assert store.release(claim(2, "a"), retries_left=3)
-    assert {record.item for record in store.find(Pattern(Kind.EMAIL_ID))} == {"e1", "e2"}
-    assert store.forget(mine.names) == 4
-    store.tick()
-    assert isinstance(store.claim(claim(1, "c")), Claimed)
-    assert store.facts().maxmemory_policy == "noeviction"
-    assert store.situation().mode is Mode.REDIS
-    store.close()
+    """Every step of the journal, and that all of it went to this Redis."""
+    journal = open_failover(url, folder / "machine", prefix)
+    assert journal.standing.side is Side.REDIS
+
+    mine = claim(1)
+    claimed = journal.claim(mine)
+    assert isinstance(claimed, Claimed)
+    assert isinstance(journal.claim(claim(1)), InFlight)
+    assert [each.entry.id for each in journal.under_way()] == [claimed.entry.id]
+    assert journal.renew(claimed.entry.id, mine.owner, 60_000)
+    assert journal.settle(mine, claimed.entry, Settlement(Ending.FREE, retries_left=3))
+    delivered = settle(journal, 1, DeliveryStatus.DELIVERED)
+    assert delivered.id == claimed.entry.id
+    assert is_repeat(journal, 1)
+
+    skipped = settle(journal, 2, DeliveryStatus.DELIVERED, shared_with=1)
+    assert journal.payload(skipped.id) == b"payload"
+    assert journal.release(skipped.id) is Released.RELEASED
+    waiting = settle(journal, 3, DeliveryStatus.WAITING)
+    assert sorted(journal.due({"crm": 10}, hold_ms=0)) == sorted([(skipped.id, "crm"), (waiting.id, "crm")])
+    assert journal.destinations() == ["crm"]
+    for entry, status in ((skipped, DeliveryStatus.DELIVERED), (waiting, DeliveryStatus.DEAD)):
+        begun = journal.begin(entry.id, "crm", "worker", 60_000)
+        assert begun and begun.payload == b"payload"
+        assert journal.finish(entry.id, "worker", replace(begun.delivery, status=status, next_try_ms=None))
+    assert journal.replay(waiting.id, "crm") is Replayed.REPLAYED
+
+    entries = list(journal.find())
+    assert [entry.id for entry in entries] == [waiting.id, skipped.id, delivered.id]
+    found = journal.look([*mine.own, *mine.shared])
+    assert [each.is_marked for each in found] == [True] * 4
+    assert {entry.id for each in found for entry in each.entries} == {delivered.id}
+    every = {name for number in (1, 2, 3) for name in claim(number).own}
+    assert {name for name in journal.names(Pattern()) if name.is_own} == every
+    assert set(journal.names(Pattern(Kind.EMAIL_ID, value="e1"))) == {mine.own[0]}
+    assert set(journal.names(Pattern(Kind.MEDIA))) == {mine.shared[1], claim(3).shared[1]}
+
+    assert journal.forget(mine.own) == Forgotten(2)
+    assert journal.forget(claim(3).own) == Forgotten(0, (waiting.id,))
+    assert journal.reopen(skipped.id, "crm")
+    journal.tick()
+    assert isinstance(journal.claim(replace(claim(1), shared=(), destinations=(Wanted("crm", "msg"),))), Claimed)
+    assert journal.redis_facts().maxmemory_policy == "noeviction"
+    assert journal.standing.side is Side.REDIS
+    journal.close()
 
 
 def command(server: RedisServer, *words: str | int) -> Any:
@@ -108,7 +184,7 @@ def test_after_a_sentinel_failover_what_was_decided_alone_is_merged_into_the_new
     conf = tmp_path / "sentinel.conf"
     conf.write_text(
         f"sentinel monitor mail 127.0.0.1 {master.port} 1\n"
-        "sentinel down-after-milliseconds mail 500\nsentinel failover-timeout mail 2000\n"
+        "sentinel down-after-milliseconds mail 600000\nsentinel failover-timeout mail 2000\n"
     )
     sentinel = RedisServer()
     sentinel.options = [str(conf), "--port", str(sentinel.port), "--bind", "127.0.0.1", "--sentinel"]
@@ -117,25 +193,31 @@ def test_after_a_sentinel_failover_what_was_decided_alone_is_merged_into_the_new
         wait_for(lambda: len(command(sentinel, "SENTINEL", "REPLICAS", "mail")) == 1)
         url = f"redis+sentinel://127.0.0.1:{sentinel.port}/mail"
         try_everything(url, tmp_path)
-        store = FailoverStore(RedisStore(connect(url, timeout_s=5)), SqliteStore(tmp_path / "local.db"))
-        before = claim(10, "a")
-        store.claim(before)
-        store.commit(before)
+        journal = open_failover(url, tmp_path / "another machine")
+        settle(journal, 10, DeliveryStatus.DELIVERED)
+        wait_for(lambda: replica.client.get("post:m10") == "0")
         master.kill()
-        during = claim(11, "a")
-        assert isinstance(store.claim(during), Claimed), "decided alone"
-        store.commit(during)
-        assert isinstance(store.claim(claim(10, "b")), Duplicate)
+
+        def is_alone() -> bool:
+            journal.tick()
+            return journal.standing.side is Side.LOCAL
+
+        wait_for(is_alone)
+        settle(journal, 11, DeliveryStatus.DELIVERED)
+        waiting = settle(journal, 12, DeliveryStatus.WAITING)
+        assert is_repeat(journal, 10)
+        command(sentinel, "SENTINEL", "SET", "mail", "down-after-milliseconds", 500)
         wait_for(lambda: replica.client.info("replication")["role"] == "master")
 
         def is_back() -> bool:
-            store.probe()
-            return store.situation().mode is Mode.REDIS
+            journal.tick()
+            return journal.standing.side is Side.REDIS
 
         wait_for(is_back)
         assert replica.client.get("post:m11") == "0", "merged into the new master"
-        assert isinstance(store.claim(claim(11, "c")), Duplicate)
-        store.close()
+        assert is_repeat(journal, 11)
+        assert (waiting.id, "crm") in journal.due({"crm": 10}, hold_ms=0)
+        journal.close()
     finally:
         sentinel.stop()
 
@@ -160,13 +242,15 @@ def test_an_acl_user_with_its_own_prefix(start: Start, tmp_path: Path) -> None:
     try_everything(f"redis://app:p%40ss@127.0.0.1:{server.port}/0", tmp_path, prefix="m:")
 
 
+def test_a_socket_in_the_file_system(start: Start, tmp_path: Path) -> None:
+    start("--unixsocket", str(tmp_path / "redis.sock"))
+    try_everything(f"unix://{tmp_path / 'redis.sock'}", tmp_path)
+
+
 def test_a_wrong_password_is_loud(start: Start, tmp_path: Path) -> None:
     server = start("--requirepass", "right")
     with pytest.raises(StoreMisconfigured):
-        FailoverStore(
-            RedisStore(connect(f"redis://:wrong@127.0.0.1:{server.port}", timeout_s=5)),
-            SqliteStore(tmp_path / "local.db"),
-        )
+        open_failover(f"redis://:wrong@127.0.0.1:{server.port}", tmp_path / "machine")
 
 
 @pytest.mark.parametrize("url", ["", "http://x", "redis+magic://x", "localhost:6379", "redis://x:port"])

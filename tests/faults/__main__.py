@@ -1,32 +1,67 @@
-"""make faults: every scenario with 2,000 emails, and 2,000 through the queue; make test has short versions."""
+"""make faults: every scenario with 2,000 emails, and 2,000 through the queue; make test has short versions.
+
+``ARGS=mutants`` leaves out each rule of the failover in turn, and fails if no scenario notices. ``ARGS=short`` runs the
+short versions; other words choose scenarios by their names.
+"""
 
 from __future__ import annotations
 
 import sys
 
 from tests.faults import queue_run
+from tests.faults.mutants import MUTANTS
 from tests.faults.scenarios import SCENARIOS
-from tests.faults.world import HEADER, run
+from tests.faults.world import HEADER, LONG, SHORT, Result, Size, run
 from tests.support.rabbitmq_server import RabbitmqServer
 
-EMAILS = 2000
-DURATION_S = 10.0
 QUEUE_DURATION_S = 100.0
 NOTICEABLE_S = 0.05  # RabbitMQ delivers within 4 ms: what is added to that is the scheduling of two cores
 
 
 def main(words: list[str]) -> int:
+    if words[:1] == ["mutants"]:
+        return run_mutants(words[1:])
+    size = SHORT if words[:1] == ["short"] else LONG
+    words = words[1:] if size is SHORT else words
     chosen = [each for each in SCENARIOS if not words or any(word in each.name for word in words)]
-    results = []
     print(HEADER)
-    for scenario in chosen:
-        result = run(scenario, EMAILS, DURATION_S, is_long=True)
-        results.append(result)
-        print(result.row, flush=True)
-    problems = [result.problems for result in results] + [_through_the_queue(broker) for broker in _brokers(words)]
+    problems = [_shown(run(scenario, size)).problems for scenario in chosen]
+    if size is LONG:
+        problems += [_through_the_queue(broker) for broker in _brokers(words)]
     failed = [each for each in problems if each]
     print(f"\n{len(problems) - len(failed)} passed, {len(failed)} failed")
     return 1 if failed else 0
+
+
+def run_mutants(words: list[str]) -> int:
+    """Each with the scenarios that should notice, until one does."""
+    scenarios = {scenario.name: scenario for scenario in SCENARIOS}
+    survivors = []
+    for name, mutant in MUTANTS.items():
+        if words and not any(word in name for word in words):
+            continue
+        for scenario in mutant.caught_by:
+            problems = _problems_of(name, scenarios[scenario].name, SHORT)
+            if problems:
+                print(f"{name:<36} caught by {scenario!r}: {'; '.join(problems)}", flush=True)
+                break
+            print(f"{name:<36} not noticed by {scenario!r}", flush=True)
+        else:
+            survivors.append(name)
+    print(f"\nsurvived: {', '.join(survivors) or 'none'}")
+    return 1 if survivors else 0
+
+
+def _problems_of(mutant: str, scenario: str, size: Size) -> list[str]:
+    try:
+        return run(next(each for each in SCENARIOS if each.name == scenario), size, mutant).problems
+    except AssertionError as error:
+        return [str(error)]
+
+
+def _shown(result: Result) -> Result:
+    print(result.row, flush=True)
+    return result
 
 
 def _brokers(words: list[str]) -> list[str]:
@@ -37,7 +72,7 @@ def _brokers(words: list[str]) -> list[str]:
 
 
 def _through_the_queue(broker: str) -> list[str]:
-    report = queue_run.run(queue_run.Plan(EMAILS, QUEUE_DURATION_S, slow_s=0.2, broker=broker))
+    report = queue_run.run(queue_run.Plan(LONG.emails, QUEUE_DURATION_S, slow_s=0.2, broker=broker))
     print(report.row, flush=True)
     slow_down = report.healthy_p95_s / report.alone_p95_s
     is_noticed = slow_down > 2 and report.healthy_p95_s - report.alone_p95_s > NOTICEABLE_S

@@ -93,7 +93,7 @@ class TimedSink(Sink):
         return len(self.arrivals.keys() - {WARM_UP})
 
     def is_down(self, down: bool) -> None:
-        self._otherwise = Reply(503) if down else Reply()
+        self.otherwise = Reply(503) if down else Reply()
 
     def tally(self, killed_at: float | None) -> Tally:
         again = [times for times in self.arrivals.values() if len(times) > 1]
@@ -110,7 +110,7 @@ def run(plan: Plan) -> Report:
             _wait_for(plan, [alone])
         alone_p95_s = _p95(sent, alone)
         healthy, flaky, slow = (stack.enter_context(TimedSink()) for _ in range(3))
-        slow._otherwise = Reply(delay_s=plan.slow_s)
+        slow.otherwise = Reply(delay_s=plan.slow_s)
         flaky.is_down(True)
         with _service(broker_url, {"healthy": healthy, "flaky": flaky, "slow": slow}) as (server, worker):
             killed_at: list[float] = []

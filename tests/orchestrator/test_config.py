@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from deduplication.media import MediaMode
 from deduplication.subject_group import DEFAULT_PATTERNS, GroupMode, SubjectPattern
 from orchestrator.config import EVERYTHING_ELSE, UNSUBSCRIBE, Config, DestinationConfig, load_config
-from orchestrator.explain import shown
+from orchestrator.operations.explain import shown
 from orchestrator.settings import SettingsError, load_settings
 
 at_leisure = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -98,7 +98,7 @@ def test_what_a_destination_does_not_say_has_a_default() -> None:
         "headers": {},
         "connect_timeout_s": 3,
         "read_timeout_s": 5,
-        "max_attempts": 9,
+        "max_attempts": 10,
         "rate": None,
         "content_window_s": None,
         "enabled": True,

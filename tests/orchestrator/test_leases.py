@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
-from deduplication.claims import Claim, Claimed, Duplicate, InFlight, Kind, Name
+from deduplication.claims import Kind, Name
 from deduplication.errors import StoreUnavailable
-from deduplication.stores.memory import MemoryStore, Shelf
-from orchestrator.leases import LeaseKeeper
-from tests.support.stores import FakeClock
-
-NAME = Name(Kind.EMAIL_ID, "2026-11-16", "e1")
-
-
-def claim(owner: str, lease_ms: int = 60_000) -> Claim:
-    return Claim("e1", (NAME,), "f", owner, lease_ms)
+from deduplication.journal.base import Claim, Claimed, Duplicate, Ending, InFlight, Settlement
+from deduplication.journal.entry import Entry
+from deduplication.journal.memory import MemoryJournal
+from orchestrator.leases import Held, LeaseKeeper
+from tests.support.journals import FakeClock
 
 
-class FlakyStore(MemoryStore):
+def claim(owner: str, item: str = "e1", lease_ms: int = 60_000) -> Claim:
+    return Claim(f"entry-of-{owner}", owner, (Name(Kind.EMAIL_ID, "2026-11-16", item),), lease_ms=lease_ms)
+
+
+class FlakyJournal(MemoryJournal):
     is_down = False
 
-    def commit(self, claim: Claim) -> bool:
+    def settle(self, claim: Claim, entry: Entry, settlement: Settlement) -> bool:
         if self.is_down:
             raise StoreUnavailable("disk full")
-        return super().commit(claim)
+        return super().settle(claim, entry, settlement)
+
+    def take(self, claim: Claim) -> Entry:
+        verdict = self.claim(claim)
+        assert isinstance(verdict, Claimed)
+        return verdict.entry
 
 
 @pytest.fixture
@@ -34,51 +40,56 @@ def clock() -> FakeClock:
 
 
 @pytest.fixture
-def store(clock: FakeClock) -> FlakyStore:
-    return FlakyStore(clock, Shelf())
+def journal(clock: FakeClock) -> FlakyJournal:
+    return FlakyJournal(clock.clock)
 
 
 @pytest.fixture
-def keeper(store: FlakyStore) -> Iterator[LeaseKeeper]:
-    keeper = LeaseKeeper(store, lease_ms=300)
+def keeper(journal: FlakyJournal) -> Iterator[LeaseKeeper]:
+    keeper = LeaseKeeper(journal, lease_ms=300)
     yield keeper
     keeper.close()
 
 
-def test_commits_that_failed_are_made_as_soon_as_they_can_be(store: FlakyStore, keeper: LeaseKeeper) -> None:
-    mine = claim("a")
-    other = Claim("e2", (Name(Kind.EMAIL_ID, "2026-11-16", "e2"),), "f", "a2", 60_000)
-    store.is_down = True
-    for owed in (other, mine):
-        store.claim(owed)
-        keeper.owe_commit(owed)
-    keeper.pay_owed()
-    assert isinstance(store.claim(claim("b")), InFlight)
-    store.is_down = False
-    keeper.pay_owed()
-    assert isinstance(store.claim(claim("b")), Duplicate)
+def settle(keeper: LeaseKeeper, journal: FlakyJournal, claim: Claim) -> None:
+    entry = journal.take(claim)
+    keeper.settle(Held(entry.id, claim.owner), partial(journal.settle, claim, entry, Settlement(Ending.DONE)))
+
+
+def test_settlements_that_failed_are_made_as_soon_as_they_can_be(journal: FlakyJournal, keeper: LeaseKeeper) -> None:
+    journal.is_down = True
+    settle(keeper, journal, claim("a2", "e2"))
+    settle(keeper, journal, claim("a"))
+    keeper.settle_owed()
+    assert isinstance(journal.claim(claim("b")), InFlight)
+    journal.is_down = False
+    keeper.settle_owed()
+    assert isinstance(journal.claim(claim("b")), Duplicate)
 
 
 def test_a_lease_is_renewed_while_the_delivery_goes_on_and_not_after(
-    store: FlakyStore, clock: FakeClock, keeper: LeaseKeeper, eventually: Callable[[Callable[[], bool]], None]
+    journal: FlakyJournal, clock: FakeClock, keeper: LeaseKeeper, eventually: Callable[[Callable[[], bool]], None]
 ) -> None:
     mine = claim("slow", lease_ms=300)
-    store.claim(mine)
-    with keeper.holding(mine):
+    entry = journal.take(mine)
+
+    def is_renewed() -> bool:
+        known = journal.read(entry.id)
+        return known is not None and known.lease_until_ms == clock.ms + 300
+
+    with keeper.holding(Held(entry.id, mine.owner)):
         for _ in range(3):
             clock.advance(200)
-            eventually(lambda: next(store.read([NAME])).lease_until_ms == clock.ms + 300)
-        assert isinstance(store.claim(claim("b")), InFlight)
+            eventually(is_renewed)
+        assert isinstance(journal.claim(claim("b")), InFlight)
     clock.advance(300)
-    assert isinstance(store.claim(claim("b")), Claimed)
+    assert isinstance(journal.claim(claim("b")), Claimed)
 
 
-def test_what_is_owed_is_paid_before_the_end(store: FlakyStore) -> None:
-    keeper = LeaseKeeper(store, lease_ms=60_000)
-    mine = claim("a")
-    assert isinstance(store.claim(mine), Claimed)
-    store.is_down = True
-    keeper.commit(mine)
-    store.is_down = False
+def test_what_is_owed_is_settled_before_the_end(journal: FlakyJournal) -> None:
+    keeper = LeaseKeeper(journal, lease_ms=60_000)
+    journal.is_down = True
+    settle(keeper, journal, claim("a"))
+    journal.is_down = False
     keeper.close()
-    assert isinstance(store.claim(claim("b")), Duplicate)
+    assert isinstance(journal.claim(claim("b")), Duplicate)

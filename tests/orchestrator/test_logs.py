@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from orchestrator.logs import FORMAT, MAX_LINE_CHARS, LineFormatter
 
-FORGED = "x\n2026-11-16 09:00:00 WARNING orchestrator.reset: AUDIT reset scope=all"
+FORGED = "x\n2026-11-16 09:00:00 WARNING orchestrator.operations.reset: AUDIT reset scope=all"
 
 
 def formatted(message: str, *values: object, error: BaseException | None = None) -> list[str]:

@@ -1,4 +1,4 @@
-"""Scripts beside the service work on its store, wherever they are started."""
+"""Scripts beside the service work on its journal, wherever they are started."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from deduplication.content import ContentGate
-from deduplication.stores.failover import FailoverStore
-from orchestrator.scripts import new_token, open_store
+from deduplication.journal.failover import FailoverJournal
+from orchestrator.scripts import new_token, open_journal
 from orchestrator.settings import SettingsError
 from tests.support.redis_server import RedisServer
 from tests.support.server import Server
@@ -40,11 +40,11 @@ def has_run(folder: Path) -> None:
 
 def mark_and_ask(text: str) -> bool:
     """Whether it was there before."""
-    store = open_store()
-    gate = ContentGate(store, new_token)
+    journal = open_journal()
+    gate = ContentGate(journal, new_token)
     was_there = gate.is_duplicate("telegram", text)
     gate.mark_as_forwarded("telegram", text)
-    store.close()
+    journal.close()
     return was_there
 
 
@@ -56,7 +56,7 @@ def test_from_another_folder_a_script_is_on_the_store_of_the_service(
     has_run(service)
     assert not mark_and_ask("Hello from elsewhere")
     assert list(elsewhere.iterdir()) == []
-    assert (service / "data/mailonce.db").exists(), "the real one, though the service was on trial"
+    assert (service / "data/journal.db").exists()
     monkeypatch.chdir(service)
     assert mark_and_ask("Hello from elsewhere")
 
@@ -64,7 +64,7 @@ def test_from_another_folder_a_script_is_on_the_store_of_the_service(
 def test_where_no_service_has_run_a_script_has_a_store_of_its_own(elsewhere: Path) -> None:
     assert not mark_and_ask("Hello")
     assert mark_and_ask("Hello")
-    assert (elsewhere / "data/mailonce.db").exists()
+    assert (elsewhere / "data/journal.db").exists()
 
 
 def test_a_script_is_on_the_redis_of_the_service_and_on_no_other(
@@ -72,12 +72,12 @@ def test_a_script_is_on_the_redis_of_the_service_and_on_no_other(
 ) -> None:
     (service / ".env").write_text(f"REDIS_URL={redis_server.url}\n")
     has_run(service)
-    store = open_store()
-    assert isinstance(store, FailoverStore)
-    store.close()
+    journal = open_journal()
+    assert isinstance(journal, FailoverJournal)
+    journal.close()
     monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:1/0")
     with pytest.raises(SettingsError, match="REDIS_URL and KEY_PREFIX take what the service in"):
-        open_store()
+        open_journal()
     assert list(elsewhere.iterdir()) == []
 
 
@@ -85,5 +85,5 @@ def test_a_service_that_cannot_be_read_is_not_taken_for_none(elsewhere: Path) ->
     (elsewhere / "data").mkdir()
     (elsewhere / "data/service.json").write_text("{")
     with pytest.raises(SettingsError, match="service.json cannot be read"):
-        open_store()
-    assert not (elsewhere / "data/mailonce.db").exists()
+        open_journal()
+    assert not (elsewhere / "data/journal.db").exists()

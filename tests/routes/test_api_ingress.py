@@ -14,7 +14,7 @@ import pytest
 from werkzeug.test import TestResponse
 
 from deduplication.email import Email
-from deduplication.stores.base import Pattern, State
+from deduplication.journal.entry import State
 from orchestrator.intake import Sources
 from tests.routes.conftest import App, StartApp, bearer
 from tests.support.redis_server import RedisServer, free_port
@@ -69,7 +69,7 @@ def test_without_the_right_token_nothing_is_taken(app: App, sink: Sink, headers:
     refused(answer, 401, "unauthorized")
     assert answer.headers["WWW-Authenticate"] == "Bearer"
     assert sink.received == []
-    assert list(app.service.store.find(Pattern())) == []
+    assert list(app.service.journal.find()) == []
 
 
 @pytest.mark.parametrize(
@@ -256,14 +256,16 @@ def test_the_webhook_holds_the_whole_email(start_app: StartApp, sink: Sink) -> N
         b"=?utf-8?Q?Lot_456_=C3=A9t=C3=A9?=|ada@example.org|Mon, 16 Nov 2026 09:59:00 +0100", usedforsecurity=False
     ).hexdigest()
     assert answer.status_code == 200
-    (received,) = sink.received
+    (received,), (entry,) = sink.received, app.service.journal.find()
     assert answer.get_json() == {
         "success": True,
         "status": "processed",
         "email_id": email_id,
+        "id": entry.id,
         "subject_group": "lot_456",
-        "deliveries": {"default": {"id": received.webhook_id, "status": "delivered"}},
+        "deliveries": {"default": {"id": f"{entry.id}:default", "status": "delivered"}},
     }
+    assert entry.deliveries[0].webhook_id == received.webhook_id
     assert received.payload == {
         "email_id": email_id,
         "subject": "Lot 456 été",
@@ -309,20 +311,17 @@ def test_strange_characters_come_through(app: App, sink: Sink, field: str) -> No
     assert app.post_raw(payload).get_json()["status"] == "already_processed"
 
 
-def test_a_failed_delivery_asks_for_a_retry_and_the_next_try_goes_through(start_app: StartApp) -> None:
-    with Sink(Reply(500), Reply(500), Reply(429, headers={"Retry-After": "77"})) as sink:
+def test_a_failed_delivery_is_stored_and_tried_again_when_the_destination_asked_for(start_app: StartApp) -> None:
+    with Sink(Reply(429, headers={"Retry-After": "77"})) as sink:
         app = start_app(webhook_url=sink.url)
-        answers = [app.post(email()) for _ in range(4)]
-    assert [answer.get_json()["status"] for answer in answers] == ["retry_later"] * 2 + [
-        "processed",
-        "already_processed",
-    ]
-    assert [answer.status_code for answer in answers] == [503] * 2 + [200] * 2
-    assert [answer.get_json()["success"] for answer in answers] == [False] * 2 + [True] * 2
-    assert answers[0].headers["Retry-After"] == "10"
-    assert 77 <= int(answers[1].headers["Retry-After"]) <= 85, "what the destination asked for, and some jitter"
-    assert len(sink.accepted) == 1
-    assert {record.state for record in app.service.store.find(Pattern())} == {State.DONE}
+        answer = app.post(email())
+        assert (answer.status_code, answer.get_json()["status"]) == (200, "queued")
+        (entry,) = app.service.journal.find()
+    (delivery,) = entry.deliveries
+    assert (entry.state, delivery.status) == (State.DONE, "waiting")
+    assert delivery.next_try_ms is not None
+    waits_s = (delivery.next_try_ms - delivery.attempts[0].at_ms) / 1000
+    assert 77 <= waits_s <= 85 + 60, "what the destination asked for, and some jitter"
 
 
 def test_without_a_destination_the_webhook_is_printed(start_app: StartApp, capsys: pytest.CaptureFixture[str]) -> None:
@@ -379,7 +378,7 @@ def test_the_same_email_in_any_notation_is_a_duplicate_that_names_the_original(
     start_app: StartApp, sink: Sink, notation: dict[str, str]
 ) -> None:
     app = start_app(webhook_url=sink.url, subject_groups="off")
-    original = app.post(email()).get_json()["email_id"]
+    original = app.post(email()).get_json()["id"]
     answer = app.post(email(**notation))
     assert (answer.status_code, answer.get_json()["status"]) == (200, "already_processed")
     reason = answer.get_json()["reason"]
@@ -488,7 +487,7 @@ def test_a_body_that_nobody_says_the_type_of_hides_no_difference(ungrouped: App,
 
 
 def test_the_second_email_of_a_group_is_skipped_with_the_reason(app: App, sink: Sink) -> None:
-    original = app.post(email(subject="Lot 456 - Documents")).get_json()["email_id"]
+    original = app.post(email(subject="Lot 456 - Documents")).get_json()["id"]
     second = email(subject="Re: Lot 456", date="2026-11-17T09:00:00Z", sender="bob@example.org", body="Merci")
     answer = app.post(second)
     body = answer.get_json()
@@ -499,7 +498,8 @@ def test_the_second_email_of_a_group_is_skipped_with_the_reason(app: App, sink: 
     assert reason["name"].startswith("subject_group:")
     assert reason["name"].endswith(":lot_456")
     assert reason["first_seen"]
-    assert app.status_of(second) == "already_processed", "what was skipped is settled"
+    assert app.status_of(second) == "skipped_subject_group", "what was skipped is settled"
+    assert [entry.repeats for entry in app.service.journal.find()] == [1, 0]
     assert len(sink.received) == 1
 
 

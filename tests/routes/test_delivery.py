@@ -11,14 +11,12 @@ from typing import Any
 import pytest
 from standardwebhooks import Webhook as Verifier
 
-from deduplication.claims import Claim, Verdict
-from deduplication.errors import StoreUnavailable
-from orchestrator.delivery.record import Delivery, DeliveryStatus
-from routes.app import create_app
+from deduplication.journal.entry import DeliveryStatus
 from tests.routes.conftest import App, StartApp, bearer
 from tests.support.server import ADMIN_TOKEN, email
 from tests.support.sink import Reply, Sink
 
+Eventually = Callable[[Callable[[], bool]], None]
 SECRET = "whsec_" + "A" * 32
 DOWN = Reply(500)
 GONE = Reply(410)
@@ -43,22 +41,29 @@ def records(app: App) -> dict[str, dict[str, Any]]:
     return {each["destination"]: each for each in admin(app, "deliveries")["deliveries"]}
 
 
-def test_a_failure_for_now_is_given_back_and_its_record_counts_the_rounds(start_app: StartApp) -> None:
+def test_what_fails_for_now_is_stored_and_goes_out_later_and_the_provider_may_forget_it(
+    start_app: StartApp, eventually: Eventually
+) -> None:
     with Sink(DOWN, DOWN) as sink:
         app = start_app(webhook_url=sink.url)
         answer = app.post(email())
-        assert (answer.status_code, answer.get_json()["status"]) == (503, "retry_later")
-        assert answer.get_json()["error"] == "default: answered 500; send it again"
+        assert (answer.status_code, answer.get_json()["status"]) == (200, "queued")
         assert answer.get_json()["deliveries"]["default"]["status"] == "waiting"
         waiting = records(app)["default"]
-        assert (waiting["tries"], waiting["next_try"], waiting["reason"]) == (1, None, "default: answered 500")
+        assert (waiting["tries"], waiting["reason"]) == (1, "default: answered 500")
         assert [attempt["status_code"] for attempt in waiting["attempts"]] == [500, 500], "one quick try more"
-        assert admin(app, f"deliveries/{waiting['id']}")["payload"] is None, "the provider has it still"
-        assert app.status_of(email()) == "processed"
+        assert admin(app, f"deliveries/{waiting['id']}")["payload"]["subject"] == email()["subject"]
+        assert app.status_of(email()) == "queued"
+        make_due(app)
+        eventually(lambda: records(app)["default"]["status"] == "delivered")
         done = records(app)["default"]
-    assert (done["status"], done["tries"], done["reason"]) == ("delivered", 2, None)
+        assert app.status_of(email()) == "already_processed"
+    assert (done["tries"], done["reason"]) == (2, None)
     assert [attempt["status_code"] for attempt in done["attempts"]] == [500, 500, 200]
-    assert done["created"] == waiting["created"]
+    assert (done["id"], done["created"], done["webhook_id"]) == tuple(
+        waiting[each] for each in ("id", "created", "webhook_id")
+    )
+    assert admin(app, f"deliveries/{done['id']}")["payload"] is None
 
 
 def test_what_is_refused_for_good_is_a_dead_letter_and_the_provider_may_forget_it(start_app: StartApp) -> None:
@@ -72,20 +77,19 @@ def test_what_is_refused_for_good_is_a_dead_letter_and_the_provider_may_forget_i
             "default: answered 410",
         )
         assert admin(app, f"deliveries/{dead['id']}")["payload"]["subject"] == "Lot 7"
-        assert app.status_of(email(subject="Lot 7")) == "already_processed"
+        assert app.status_of(email(subject="Lot 7")) == "dead_lettered"
         assert app.status_of(email(subject="Lot 7", body="Another")) == "processed", "its group was given back"
 
 
-def test_no_retries_left_is_a_dead_letter(start_app: StartApp, tmp_path: Path) -> None:
+def test_no_retries_left_is_a_dead_letter(start_app: StartApp, tmp_path: Path, eventually: Eventually) -> None:
     with Sink(otherwise=DOWN) as sink:
-        path = toml(tmp_path / "m.toml", crm=f"url = '{sink.url}'\nmax_attempts = 3\nbreaker_failures = 0")
+        path = toml(tmp_path / "m.toml", crm=f"url = '{sink.url}'\nmax_attempts = 2\nbreaker_failures = 0")
         app = start_app(mailonce_config=path)
-        assert [app.status_of(email()) for _ in range(4)] == [
-            *["retry_later"] * 2,
-            "dead_lettered",
-            "already_processed",
-        ]
-        assert records(app)["crm"]["reason"] == "crm: answered 500; tried 3 times"
+        assert app.status_of(email()) == "queued"
+        make_due(app)
+        eventually(lambda: records(app)["crm"]["status"] == "dead")
+        assert app.status_of(email()) == "dead_lettered"
+        assert records(app)["crm"]["reason"] == "crm: answered 500; tried 2 times"
 
 
 def test_one_destination_dead_and_one_delivered_is_dead_lettered_once(start_app: StartApp, tmp_path: Path) -> None:
@@ -98,7 +102,7 @@ def test_one_destination_dead_and_one_delivered_is_dead_lettered_once(start_app:
             "crm": "delivered",
             "archive": "dead",
         }
-        assert app.status_of(email()) == "already_processed"
+        assert app.status_of(email()) == "dead_lettered"
         assert (len(crm.received), len(archive.received)) == (1, 1)
 
 
@@ -112,11 +116,16 @@ def test_what_every_destination_refused_gives_its_group_back(start_app: StartApp
         assert app.status_of(email(subject="Lot 7", body="A third")) == "skipped_subject_group"
 
 
-def test_a_dead_destination_is_not_asked_again_while_another_still_fails(start_app: StartApp, tmp_path: Path) -> None:
+def test_a_dead_destination_is_not_asked_again_while_another_still_fails(
+    start_app: StartApp, tmp_path: Path, eventually: Eventually
+) -> None:
     with Sink(DOWN, DOWN) as crm, Sink(otherwise=GONE) as archive:
         path = toml(tmp_path / "m.toml", crm=f"url = '{crm.url}'", archive=f"url = '{archive.url}'")
         app = start_app(mailonce_config=path)
-        assert [app.status_of(email()) for _ in range(2)] == ["retry_later", "dead_lettered"]
+        assert app.status_of(email()) == "queued"
+        make_due(app)
+        eventually(lambda: records(app)["crm"]["status"] == "delivered")
+        assert app.status_of(email()) == "dead_lettered"
         assert (len(crm.accepted), len(archive.received)) == (1, 1)
 
 
@@ -146,39 +155,38 @@ def test_a_destination_with_its_breaker_open_is_not_asked(start_app: StartApp, t
             app.post(email(subject=f"number {number}"))
         asked = len(sink.received)
         answer = app.post(email(subject="the next one"))
-        assert (answer.status_code, answer.get_json()["status"]) == (503, "retry_later")
-        assert int(answer.headers["Retry-After"]) > 10
+        assert (answer.status_code, answer.get_json()["status"]) == (200, "queued")
         assert len(sink.received) == asked
         assert admin(app, "stats")["destinations"]["crm"]["breaker"] == "open"
 
 
 def test_what_goes_to_a_disabled_destination_waits_and_is_sent_when_it_is_enabled(
-    start_app: StartApp, tmp_path: Path, eventually: Callable[[Callable[[], bool]], None]
+    start_app: StartApp, tmp_path: Path, eventually: Eventually
 ) -> None:
     with Sink() as sink:
         lines = f"url = '{sink.url}'"
         app = start_app(mailonce_config=toml(tmp_path / "m.toml", crm=f"{lines}\nenabled = false"))
         answer = app.post(email())
         assert (answer.status_code, answer.get_json()["status"]) == (200, "queued")
-        assert app.status_of(email()) == "already_processed"
+        assert app.status_of(email()) == "queued"
         (waiting,) = admin(app, "deliveries?status=waiting")["deliveries"]
         assert (waiting["reason"], waiting["tries"]) == ("crm: disabled", 0)
+        make_due(app)
         app.service.close()
-        make_due(app, waiting["id"])
         enabled = start_app(mailonce_config=toml(tmp_path / "m.toml", crm=lines))
         eventually(lambda: len(sink.accepted) == 1)
         eventually(lambda: records(enabled)["crm"]["status"] == "delivered")
 
 
-def make_due(app: App, delivery_id: str) -> None:
-    """As if its time had come."""
-    from orchestrator.delivery.ledger.sqlite import SqliteLedger
-
-    ledger = SqliteLedger(app.service.settings.data_dir / "deliveries.db")
-    delivery = ledger.get(delivery_id)
-    assert delivery is not None
-    ledger.save(replace(delivery, next_try_ms=delivery.created_ms))
-    ledger.close()
+def make_due(app: App) -> None:
+    """As if the time of all that waits had come."""
+    journal = app.service.journal
+    for entry in journal.find():
+        for delivery in entry.deliveries:
+            if delivery.status is DeliveryStatus.WAITING:
+                begun = journal.begin(entry.id, delivery.destination, "test", 60_000)
+                assert begun
+                journal.finish(entry.id, "test", replace(delivery, next_try_ms=1))
 
 
 def test_the_webhook_is_signed_and_both_secrets_of_a_rotation_verify_it(start_app: StartApp, sink: Sink) -> None:
@@ -214,7 +222,7 @@ def test_a_dead_letter_is_replayed_past_identity_under_the_same_webhook_id(start
         delivery_id = dead_letter(app)
         answer = admin(app, f"deliveries/{delivery_id}/replay", {})
         assert (answer["status"], answer["delivery"]["status"]) == ("replayed", "delivered")
-        assert [each.webhook_id for each in sink.received] == [delivery_id] * 2
+        assert [each.webhook_id for each in sink.received] == [answer["delivery"]["webhook_id"]] * 2
         assert sink.accepted[0].payload["subject"] == email()["subject"]
         again = admin(app, f"deliveries/{delivery_id}/replay", {})
         assert (again["success"], again["status"]) == (False, "already_delivered")
@@ -237,7 +245,7 @@ def test_a_forced_replay_goes_to_a_destination_that_has_it(start_app: StartApp, 
     answer = admin(app, f"deliveries/{delivery_id}/replay", {"force": True, "new_id": True})
     assert answer["delivery"]["status"] == "delivered"
     first, second = (each.webhook_id for each in sink.accepted)
-    assert first == delivery_id != second
+    assert first != second == answer["delivery"]["webhook_id"]
     assert app.status_of(email()) == "already_processed"
 
 
@@ -249,9 +257,7 @@ def test_without_its_payload_nothing_is_replayed(start_app: StartApp, sink: Sink
     assert app.status_of(email()) == "already_processed", "nothing was forgotten on the way"
 
 
-def test_many_are_replayed_by_a_filter_after_a_dry_run(
-    start_app: StartApp, eventually: Callable[[Callable[[], bool]], None]
-) -> None:
+def test_many_are_replayed_by_a_filter_after_a_dry_run(start_app: StartApp, eventually: Eventually) -> None:
     with Sink(GONE, GONE, GONE) as sink:
         app = start_app(webhook_url=sink.url)
         for number in range(4):
@@ -290,110 +296,6 @@ def test_an_unknown_delivery_is_not_found_and_a_stranger_is_refused(app: App) ->
     for path in ("deliveries", "stats", "deliveries/msg_x"):
         assert app.http.get(f"/api/admin/{path}").status_code == 401
     assert app.http.post("/api/admin/deliveries/replay", json={}).status_code == 401
-
-
-# When parts are away
-
-
-class Away:
-    """A store that can be told not to answer claims."""
-
-    def __init__(self, store: Any) -> None:
-        self._store = store
-        self.is_away = False
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-    def claim(self, claim: Claim) -> Verdict:
-        if self.is_away:
-            raise StoreUnavailable("away")
-        verdict: Verdict = self._store.claim(claim)
-        return verdict
-
-
-def with_store(app: App, store: Away) -> App:
-    intake = app.service.intake
-    service = replace(
-        app.service, intake=replace(intake, store=store, dispatcher=replace(intake.dispatcher, store=store))
-    )
-    return App(service, create_app(service).test_client())
-
-
-def test_without_locks_the_record_says_whether_a_destination_has_it(start_app: StartApp, sink: Sink) -> None:
-    app = start_app(webhook_url=sink.url)
-    store = Away(app.service.store)
-    app = with_store(app, store)
-    app.post(email())
-    store.is_away = True
-    assert app.status_of(email()) == "already_processed"
-    assert app.status_of(email(subject="another")) == "retry_later"
-    assert len(sink.received) == 1
-
-
-def test_without_the_locks_of_its_destinations_the_records_say_which_of_them_have_it(
-    start_app: StartApp, tmp_path: Path
-) -> None:
-    """The email itself can be claimed, its destinations cannot: crm has it by its record, archive may not have it."""
-    with Sink() as crm, Sink(DOWN, DOWN) as archive:
-        path = toml(tmp_path / "m.toml", crm=f"url = '{crm.url}'", archive=f"url = '{archive.url}'")
-        app = start_app(mailonce_config=path)
-        assert app.status_of(email()) == "retry_later"
-        dispatcher = app.service.intake.dispatcher
-        away = Away(app.service.store)
-        away.is_away = True
-        intake = replace(app.service.intake, dispatcher=replace(dispatcher, store=away))
-        service = replace(app.service, intake=intake)
-        answer = App(service, create_app(service).test_client()).post(email()).get_json()
-        assert {name: each["status"] for name, each in answer["deliveries"].items()} == {
-            "crm": "delivered",
-            "archive": "waiting",
-        }
-        assert (answer["status"], len(crm.received)) == ("retry_later", 1)
-
-
-def test_after_a_reset_the_record_no_longer_says_so(start_app: StartApp, sink: Sink) -> None:
-    app = start_app(webhook_url=sink.url)
-    email_id = app.post(email()).get_json()["email_id"]
-    app.reset({"scope": "email_id", "value": email_id})
-    assert admin(app, "deliveries")["deliveries"] == []
-    store = Away(app.service.store)
-    store.is_away = True
-    assert with_store(app, store).status_of(email()) == "retry_later"
-
-
-class NoLedger:
-    """A ledger that can keep nothing."""
-
-    def __getattr__(self, name: str) -> Any:
-        def refuse(*_: object) -> None:
-            raise StoreUnavailable("disk full")
-
-        return refuse
-
-
-def test_without_a_ledger_what_is_delivered_is_done_and_what_is_dead_stays_with_the_provider(
-    start_app: StartApp,
-) -> None:
-    with Sink(Reply(200), GONE) as sink:
-        app = start_app(webhook_url=sink.url)
-        dispatcher = replace(app.service.intake.dispatcher, ledger=NoLedger())
-        service = replace(app.service, intake=replace(app.service.intake, dispatcher=dispatcher))
-        app = App(service, create_app(service).test_client())
-        assert app.status_of(email()) == "processed"
-        assert app.status_of(email()) == "already_processed"
-        assert app.status_of(email(subject="refused")) == "retry_later", "never 2xx for what is not stored"
-
-
-def test_a_record_delivered_or_known_to_the_receiver_counts_as_delivered() -> None:
-    from orchestrator.delivery.dispatch import is_recorded_as_delivered
-
-    waiting = Delivery("d", "e", "crm", "d", DeliveryStatus.WAITING, created_ms=5, scheduled_ms=5)
-    assert not is_recorded_as_delivered(waiting, 10)
-    assert is_recorded_as_delivered(replace(waiting, status=DeliveryStatus.DELIVERED), 10)
-    assert is_recorded_as_delivered(replace(waiting, delivered_ms=10), 10)
-    assert not is_recorded_as_delivered(replace(waiting, delivered_ms=9), 10)
-    assert is_recorded_as_delivered(replace(waiting, receiver_id="r"), 10)
 
 
 def test_logs_and_records_carry_ids_and_no_contents(start_app: StartApp, caplog: pytest.LogCaptureFixture) -> None:

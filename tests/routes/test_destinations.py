@@ -13,6 +13,7 @@ import pytest
 
 from routes.app import create_app
 from tests.routes.conftest import App, StartApp, bearer
+from tests.routes.test_delivery import Eventually, make_due
 from tests.support.redis_server import RedisServer
 from tests.support.server import ADMIN_TOKEN, email
 from tests.support.sink import Reply, Sink
@@ -44,11 +45,12 @@ def linking(*links: str, subject: str) -> dict[str, object]:
 
 
 def test_a_retry_goes_only_to_the_destination_that_still_misses_it(
-    start_app: StartApp, sinks: tuple[Sink, Sink], two: Path
+    start_app: StartApp, sinks: tuple[Sink, Sink], two: Path, eventually: Eventually
 ) -> None:
     app = start_app(mailonce_config=two)
-    statuses = [app.status_of(email()) for _ in range(3)]
-    assert statuses == ["retry_later", "processed", "already_processed"]
+    assert [app.status_of(email()) for _ in range(2)] == ["queued", "queued"]
+    make_due(app)
+    eventually(lambda: app.status_of(email()) == "already_processed")
     assert [len(sink.accepted) for sink in sinks] == [1, 1]
     assert [len(sink.received) for sink in sinks] == [1, 3]
     ids = {sink.accepted[0].webhook_id for sink in sinks}
@@ -73,42 +75,54 @@ def test_two_servers_and_two_destinations_make_one_post_each(
 
 
 def test_a_reset_of_a_destination_sends_again_there_and_only_there(
-    start_app: StartApp, sinks: tuple[Sink, Sink], two: Path
+    start_app: StartApp, sinks: tuple[Sink, Sink], two: Path, eventually: Eventually
 ) -> None:
     app = start_app(mailonce_config=two)
-    for _ in range(2):
-        app.post(email())
+    app.post(email())
+    assert app.reset({"scope": "destination", "value": "archive"}).get_json()["kept"], "it is still to be delivered"
+    make_due(app)
+    eventually(lambda: app.status_of(email()) == "already_processed")
     assert app.reset({"scope": "destination", "value": "crm"}).get_json()["names"] > 0
     assert app.status_of(email()) == "processed"
     assert [len(sink.accepted) for sink in sinks] == [2, 1]
 
 
-def test_a_reset_of_an_email_sends_again_everywhere(start_app: StartApp, sinks: tuple[Sink, Sink], two: Path) -> None:
+def test_a_reset_of_an_email_sends_again_everywhere(
+    start_app: StartApp, sinks: tuple[Sink, Sink], two: Path, eventually: Eventually
+) -> None:
     app = start_app(mailonce_config=two)
-    for _ in range(2):
-        email_id = app.post(email()).get_json()["email_id"]
+    email_id = app.post(email()).get_json()["email_id"]
+    make_due(app)
+    eventually(lambda: app.status_of(email()) == "already_processed")
     app.reset({"scope": "email_id", "value": email_id})
     assert app.status_of(email()) == "processed"
     assert [len(sink.accepted) for sink in sinks] == [2, 2]
 
 
-def test_a_lock_held_elsewhere_makes_the_email_wait_and_log_and_admin_say_who_holds_it(
-    app: App, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("store", ["sqlite", "redis"])
+def test_what_is_under_way_is_shown_as_a_lock_of_the_server_that_is_at_it(
+    start_app: StartApp, redis_server: RedisServer, store: str
 ) -> None:
-    caplog.set_level("INFO")
-    email_id = app.post(email()).get_json()["email_id"]
-    app.reset({"scope": "email_id", "value": email_id})
-    lock = app.service.parts.locks.acquire_lock(email_id, "default")
-    assert lock is not None
-    answer = app.post(email())
-    assert (answer.status_code, answer.get_json()["status"]) == (503, "already_processing")
-    assert "another request is at it" in answer.get_json()["error"]
-    assert f"its lock is held by {lock.server_id}" in caplog.text
-    (shown,) = app.http.get("/api/admin/locks", headers=bearer(ADMIN_TOKEN)).get_json()["locks"]
-    assert (shown["id"], shown["server_id"], shown["platform"]) == (lock.id, lock.server_id, "default")
-    assert "owner" not in shown
-    app.service.parts.locks.release_lock(lock, "failed")
-    assert app.status_of(email()) == "processed"
+    shown: list[dict[str, str]] = []
+    heard: list[str] = []
+
+    def look() -> None:
+        shown.extend(app.http.get("/api/admin/locks", headers=bearer(ADMIN_TOKEN)).get_json()["locks"])
+        heard.append(app.status_of(email()))
+
+    class LookingSink(Sink):
+        def next_reply(self) -> Reply:
+            look()
+            return super().next_reply()
+
+    with LookingSink() as sink:
+        app = start_app(webhook_url=sink.url, redis_url=redis_server.url if store == "redis" else "")
+        told = app.post(email()).get_json()
+    assert (told["status"], heard) == ("processed", ["already_processing"])
+    (lock,) = shown
+    assert (lock["content_id"], lock["platform"]) == (told["email_id"], "default")
+    assert lock["server_id"] == app.service.intake.server
+    assert "owner" not in lock
     assert app.http.get("/api/admin/locks", headers=bearer("x" * 20)).status_code == 401
 
 
@@ -120,8 +134,8 @@ def test_an_email_whose_every_file_was_announced_before_is_skipped(
     first = app.post(linking(WEEKLY, subject="a")).get_json()
     again = app.post(linking(WEEKLY + "&dl=1", subject="bb")).get_json()
     assert again["status"] == "skipped_media"
-    assert (again["reason"]["gate"], again["reason"]["original"]) == ("media", first["email_id"])
-    assert app.status_of(linking(WEEKLY + "&dl=1", subject="bb")) == "already_processed"
+    assert (again["reason"]["gate"], again["reason"]["original"]) == ("media", first["id"])
+    assert app.status_of(linking(WEEKLY + "&dl=1", subject="bb")) == "skipped_media"
     assert app.status_of(linking(WEEKLY, OTHER, subject="ccc")) == "processed", "one of its files is new"
     assert app.status_of(linking(OTHER, subject="dddd")) == "skipped_media"
     if store == "redis":
@@ -155,7 +169,7 @@ def test_identity_group_and_three_links_are_one_round_trip(
         return int(redis_server.client.info("commandstats")["cmdstat_evalsha"]["calls"])
 
     least = min(map(round_trips, range(5)))  # now and then the background asks what is due
-    assert least == 3, "claim, commit, and the record of the delivery"
+    assert least == 2, "claim and settle"
     assert redis_server.client.exists("media:https://we.tl/t-0-2")
 
 
@@ -198,7 +212,7 @@ def test_words_that_every_destination_had_are_skipped_with_a_reason(start_app: S
         assert app.status_of(email(subject="two")) == "processed", "archive did not have it"
         third = app.post(email(subject="three")).get_json()
         assert (third["status"], third["reason"]["gate"]) == ("skipped_content", "content")
-        assert third["reason"]["original"] == first["email_id"]
+        assert third["reason"]["original"] == first["id"]
         assert (len(crm.received), len(archive.received)) == (1, 1)
 
 
@@ -217,12 +231,14 @@ def test_realtime_only_skips_what_is_older_than_the_service_and_records_nothing(
 
 
 def test_a_retry_for_another_destination_leaves_the_record_of_the_first_delivered(
-    start_app: StartApp, sinks: tuple[Sink, Sink], two: Path
+    start_app: StartApp, sinks: tuple[Sink, Sink], two: Path, eventually: Eventually
 ) -> None:
     """Its own words at the first destination are no duplicate of anybody's."""
     two.write_text(two.read_text().replace("[destinations.crm]", "[destinations.crm]\ncontent_window_s = 3600"))
     app = start_app(mailonce_config=two)
-    assert [app.status_of(email()) for _ in range(2)] == ["retry_later", "processed"]
+    assert app.status_of(email()) == "queued"
+    make_due(app)
+    eventually(lambda: app.status_of(email()) == "already_processed")
     shown = app.http.get("/api/admin/deliveries", headers=bearer(ADMIN_TOKEN)).get_json()["deliveries"]
     assert {each["status"] for each in shown} == {"delivered"}
 

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import base64
+import os
 import socket
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from deduplication.journal.entry import Delivery, DeliveryStatus, Entry
 from orchestrator.config import load_config
-from orchestrator.delivery.outbox import QueueUnavailable
-from orchestrator.delivery.queue import DramatiqQueue
-from orchestrator.delivery.record import Delivery
+from orchestrator.delivery.dramatiq_queue import DramatiqQueue
+from orchestrator.delivery.queue import QueueUnavailable
 from orchestrator.settings import SettingsError, load_settings
 from orchestrator.worker import Worker, start_worker
 from tests.routes.conftest import App, StartApp
+from tests.support.proxy import Proxy
 from tests.support.redis_server import RedisServer, free_port
 from tests.support.server import email
 from tests.support.sink import Reply, Sink
@@ -37,14 +40,24 @@ class Queued:
         settings = self.app.service.settings.model_copy(update={"worker_threads": 4})
         self.worker = start_worker(settings, load_config(settings))
 
-    def record(self, destination: str) -> Delivery:
-        ledger = self.app.service.parts.ledger
-        from orchestrator.delivery.ledger.base import Wanted
+    @property
+    def entry(self) -> Entry:
+        """Of the one email there is."""
+        (entry,) = self.app.service.journal.find()
+        return entry
 
-        (found,) = ledger.find(Wanted(destination=destination))
-        known = ledger.get(found.id)
+    @property
+    def payload(self) -> bytes | None:
+        return self.app.service.journal.payload(self.entry.id)
+
+    def delivery(self, destination: str) -> Delivery:
+        known = self.entry.delivery_to(destination)
         assert known is not None
         return known
+
+    @property
+    def deliveries(self) -> list[Delivery]:
+        return [each for entry in self.app.service.journal.find() for each in entry.deliveries]
 
 
 @pytest.fixture
@@ -71,15 +84,15 @@ def test_a_request_is_answered_queued_and_the_worker_delivers(
     service = queued(crm=f"url = '{sink.url}'")
     answer = service.app.post(email())
     assert (answer.status_code, answer.get_json()["status"]) == (200, "queued")
-    assert service.app.status_of(email()) == "already_processed"
+    assert service.app.status_of(email()) == "queued"
     assert sink.received == []
-    waiting = service.record("crm")
-    assert waiting.payload is not None
+    assert service.payload is not None
     service.start_worker()
     eventually(lambda: len(sink.accepted) == 1)
-    eventually(lambda: service.record("crm").status == "delivered")
-    assert service.record("crm").payload is None
-    assert sink.accepted[0].webhook_id == waiting.id == answer.get_json()["deliveries"]["crm"]["id"]
+    eventually(lambda: service.delivery("crm").status == "delivered")
+    assert service.payload is None
+    assert service.app.status_of(email()) == "already_processed"
+    assert sink.accepted[0].webhook_id == service.delivery("crm").webhook_id
 
 
 VERDICTS = [
@@ -103,10 +116,10 @@ def test_the_verdict_on_an_attempt_and_its_place_in_the_schedule(
         service = queued(crm=f"url = '{sink.url}'\nread_timeout_s = {0.3 if reply.delay_s else 10}")
         service.app.post(email())
         service.start_worker()
-        eventually(lambda: service.record("crm").tries == 1)
-        record = service.record("crm")
+        eventually(lambda: service.delivery("crm").tries == 1)
+        record = service.delivery("crm")
     assert (record.status, len(record.attempts)) == (status, 1)
-    assert (record.payload is None) == (status == "delivered")
+    assert (service.payload is None) == (status == "delivered")
     if wait_s is None:
         assert record.next_try_ms is None
     else:
@@ -122,7 +135,7 @@ def test_a_415_is_tried_once_as_a_form_where_that_is_allowed(
         service = queued(crm=f"url = '{sink.url}'\nfallback_form = true")
         service.app.post(email())
         service.start_worker()
-        eventually(lambda: service.record("crm").status == "delivered")
+        eventually(lambda: service.delivery("crm").status == "delivered")
     assert [each.headers["Content-Type"] for each in sink.received] == [
         "application/json",
         "application/x-www-form-urlencoded",
@@ -134,8 +147,8 @@ def test_each_destination_has_its_own_way(queued: Callable[..., Queued], eventua
         service = queued(crm=f"url = '{crm.url}'", archive=f"url = '{archive.url}'")
         service.app.post(email())
         service.start_worker()
-        eventually(lambda: {service.record(name).status for name in ("crm", "archive")} == {"delivered", "dead"})
-    assert (service.record("crm").status, len(crm.received), len(archive.received)) == ("delivered", 1, 1)
+        eventually(lambda: {service.delivery(name).status for name in ("crm", "archive")} == {"delivered", "dead"})
+    assert (service.delivery("crm").status, len(crm.received), len(archive.received)) == ("delivered", 1, 1)
 
 
 def test_a_slow_destination_does_not_hold_up_another(queued: Callable[..., Queued], eventually: Eventually) -> None:
@@ -157,8 +170,10 @@ def test_a_message_that_was_lost_is_made_good_by_the_schedule(
     service = queued(crm=f"url = '{sink.url}'")
     service.app.post(email())
     redis_server.client.delete(*redis_server.client.keys("mailonce:*"))
-    waiting = service.record("crm")
-    service.app.service.parts.ledger.save(replace(waiting, next_try_ms=waiting.created_ms))
+    waiting, journal = service.entry, service.app.service.journal
+    begun = journal.begin(waiting.id, "crm", "test", 60_000)
+    assert begun
+    journal.finish(waiting.id, "test", replace(service.delivery("crm"), status=DeliveryStatus.WAITING, next_try_ms=1))
     service.start_worker()
     eventually(lambda: len(sink.accepted) == 1)
 
@@ -170,10 +185,10 @@ def test_a_message_that_comes_twice_is_delivered_once(
     service.app.post(email())
     again = DramatiqQueue(redis_server.url, 1.0)
     for _ in range(10):
-        again.put(service.record("crm").id, "crm")
+        again.put(service.entry.id, "crm")
     again.close()
     service.start_worker()
-    eventually(lambda: service.record("crm").status == "delivered")
+    eventually(lambda: service.delivery("crm").status == "delivered")
     eventually(lambda: redis_server.client.llen("mailonce:mailonce.crm") == 0)
     assert len(sink.received) == 1
 
@@ -183,11 +198,32 @@ def test_a_reset_does_not_lose_what_still_waits_in_the_queue(
 ) -> None:
     """Its provider was told 200 and has forgotten it."""
     service = queued(crm=f"url = '{sink.url}'")
-    email_id = service.app.post(email()).get_json()["email_id"]
-    service.app.reset({"scope": "email_id", "value": email_id})
+    told = service.app.post(email()).get_json()
+    reset = service.app.reset({"scope": "email_id", "value": told["email_id"]}).get_json()
+    assert (reset["names"], reset["kept"]) == (0, [told["id"]])
     service.start_worker()
-    eventually(lambda: service.record("crm").status == "delivered")
+    eventually(lambda: service.delivery("crm").status == "delivered")
     assert len(sink.accepted) == 1
+
+
+def test_a_large_email_over_a_slow_line_reaches_the_worker_on_another_machine(
+    start_app: StartApp, redis_server: RedisServer, sink: Sink, tmp_path: Path, eventually: Eventually
+) -> None:
+    """All of it takes several times as long as anybody waits for an answer of Redis."""
+    body = base64.b64encode(os.urandom(3 << 20)).decode()
+    with Proxy(redis_server.port) as line:
+        line.bytes_per_s = 2 << 20
+        app = start_app(webhook_url=sink.url, redis_url=line.url, queue_url=redis_server.url, redis_timeout_ms=1_000)
+        answer = app.post(email(body=body))
+        assert (answer.status_code, answer.get_json()["status"]) == (200, "queued")
+        elsewhere = {"data_dir": tmp_path / "elsewhere", "redis_url": redis_server.url}
+        settings = app.service.settings.model_copy(update=elsewhere)
+        worker = start_worker(settings, load_config(settings))
+        try:
+            eventually(lambda: len(sink.accepted) == 1)
+        finally:
+            worker.stop()
+    assert sink.accepted[0].payload["body"] == body
 
 
 def test_while_the_queue_is_away_the_request_delivers(start_app: StartApp, sink: Sink) -> None:
@@ -202,10 +238,9 @@ def test_while_queue_and_destination_are_away_the_email_is_stored_for_the_worker
         app = start_app(webhook_url=sink.url, queue_url=f"redis://127.0.0.1:{free_port()}/0")
         answer = app.post(email())
         assert (answer.status_code, answer.get_json()["status"]) == (200, "queued")
-        delivery = app.service.parts.ledger.get(answer.get_json()["deliveries"]["default"]["id"])
-        assert delivery is not None
-        assert delivery.payload is not None
-        assert delivery.next_try_ms is not None
+        (entry,) = app.service.journal.find()
+        assert app.service.journal.payload(entry.id) is not None
+        assert (entry.deliveries[0].status, entry.deliveries[0].tries) == ("waiting", 1)
 
 
 def test_a_rabbitmq_that_is_away_is_noticed() -> None:
@@ -213,20 +248,6 @@ def test_a_rabbitmq_that_is_away_is_noticed() -> None:
     with pytest.raises(QueueUnavailable):
         queue.put("d", "crm")
     queue.close()
-
-
-def test_what_another_holds_comes_again_when_its_lease_is_over(queued: Callable[..., Queued], sink: Sink) -> None:
-    """Its holder may be dead; until then it is left alone, and its message is done with."""
-    service = queued(crm=f"url = '{sink.url}'")
-    service.app.post(email())
-    parts, waiting = service.app.service.parts, service.record("crm")
-    assert parts.locks.acquire_lock(waiting.item, "crm")  # for five minutes
-    now_ms = parts.time.now_ms()
-    assert parts.dispatcher.deliver_stored(waiting.id, hold_ms=20_000) is None
-    next_try_ms = service.record("crm").next_try_ms
-    assert next_try_ms is not None
-    assert 295_000 < next_try_ms - now_ms < 310_000
-    assert sink.received == []
 
 
 def test_a_broker_that_takes_the_connection_and_stays_silent_is_away() -> None:
@@ -237,17 +258,15 @@ def test_a_broker_that_takes_the_connection_and_stays_silent_is_away() -> None:
         queue.close()
 
 
-def test_a_record_without_its_payload_is_not_sent_as_an_empty_one(
-    queued: Callable[..., Queued], sink: Sink, eventually: Eventually
+def test_what_has_lost_its_payload_is_a_dead_letter_and_not_sent_as_an_empty_one(
+    queued: Callable[..., Queued], sink: Sink, redis_server: RedisServer, eventually: Eventually
 ) -> None:
     service = queued(crm=f"url = '{sink.url}'")
     service.app.post(email())
-    waiting = service.record("crm")
-    service.app.service.parts.ledger.save(replace(waiting, payload=None))
+    redis_server.client.delete(f"payload:{service.entry.id}")
     service.start_worker()
-    eventually(lambda: service.record("crm").next_try_ms is None)
-    assert sink.received == []
-    assert service.record("crm").status == "waiting"
+    eventually(lambda: service.delivery("crm").status == "dead")
+    assert (service.delivery("crm").reason, sink.received) == ("what was to be sent is no longer kept", [])
 
 
 def test_the_breaker_is_shared_and_puts_queued_deliveries_off_without_using_tries(
@@ -259,21 +278,13 @@ def test_the_breaker_is_shared_and_puts_queued_deliveries_off_without_using_trie
         for number in range(6):
             service.app.post(email(subject=f"number {number}"))
         eventually(lambda: _reasons(service).get("crm: failed too often, given a pause", 0) >= 2)
-        put_off = [each for each in _records(service) if "too often" in (each.reason or "")]
+        put_off = [each for each in service.deliveries if "too often" in (each.reason or "")]
         assert {each.tries for each in put_off} == {0}
         assert service.app.service.parts.guard.state("crm") == "open", "the web process knows it, too"
 
 
-def _records(service: Queued) -> list[Any]:
-    from orchestrator.delivery.ledger.base import Wanted
-
-    return list(service.app.service.parts.ledger.find(Wanted()))
-
-
 def _reasons(service: Queued) -> dict[str, int]:
-    from collections import Counter
-
-    return Counter(each.reason or "" for each in _records(service))
+    return Counter(each.reason or "" for each in service.deliveries)
 
 
 def test_without_a_queue_there_is_no_worker(tmp_path: Path) -> None:

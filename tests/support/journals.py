@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import redis
 
 from deduplication.journal import redis as on_redis
-from deduplication.journal.base import Journal
+from deduplication.journal.base import DEFAULT_RETENTION, Journal, Retention
 from deduplication.journal.clock import Clock
 from deduplication.journal.failover import FailoverJournal
 from deduplication.journal.memory import MemoryJournal
@@ -42,8 +43,8 @@ class FakeClock:
 class MovableRedisJournal(RedisJournal):
     """Its scripts add an offset to the server's time."""
 
-    def __init__(self, client: redis.Redis, machine: str = "m1", prefix: str = "", *, group_ttl: bool = False) -> None:
-        super().__init__(client, machine, prefix, group_ttl=group_ttl)
+    def __init__(self, client: redis.Redis, retention: Retention = DEFAULT_RETENTION, prefix: str = "") -> None:
+        super().__init__(client, "m1", prefix, retention=retention)
         found = "local now = "
         for step in self._scripts:
             text = on_redis.source(step)
@@ -53,6 +54,9 @@ class MovableRedisJournal(RedisJournal):
 
     def now_ms(self) -> int:
         return super().now_ms() + int(self._client.get(_OFFSET) or 0)
+
+    def set_time_to(self, now_ms: int) -> None:
+        self._client.set(_OFFSET, now_ms - super().now_ms())
 
     def advance(self, ms: int) -> None:
         for key in list(self._client.scan_iter()):
@@ -64,39 +68,56 @@ class MovableRedisJournal(RedisJournal):
 
 @dataclass(frozen=True)
 class JournalBench:
-    """A journal under test."""
+    """A journal under test; ``another`` is a second handle on it, as another worker would have."""
 
     kind: str
     journal: Journal
     advance: Callable[[int], None]
+    open_another: Callable[[], Journal]
+
+    @cached_property
+    def another(self) -> Journal:
+        return self.open_another()
 
 
 @contextmanager
-def open_journal(kind: str, folder: Path, redis_server: RedisServer | None = None) -> Iterator[JournalBench]:
+def open_journal(
+    kind: str, folder: Path, redis_server: RedisServer | None = None, retention: Retention = DEFAULT_RETENTION
+) -> Iterator[JournalBench]:
     time = FakeClock()
-    if kind == "memory":
-        yield JournalBench(kind, MemoryJournal(time.clock), time.advance)
-    elif kind == "sqlite":
-        journal = SqliteJournal(folder / "journal.db", time.clock)
-        yield JournalBench(kind, journal, time.advance)
-        journal.close()
-    else:
-        assert redis_server is not None
-        is_alone = kind == "redis"
-        client = connect(f"{redis_server.address}/{0 if is_alone else 1}", timeout_s=10, decode_responses=False)
-        movable = MovableRedisJournal(client)
-        if is_alone:
-            yield JournalBench(kind, movable, movable.advance)
-            client.close()
-            return
-        (folder / "machine").mkdir()
-        local = SqliteJournal(folder / "machine" / "journal.db", time.clock)
-        both = FailoverJournal(movable, local, folder / "machine", clock=time.clock)
-        assert both.standing.side is Side.REDIS
+    with ExitStack() as stack:
+
+        def open_on_redis(database: int) -> MovableRedisJournal:
+            assert redis_server is not None
+            client = connect(f"{redis_server.address}/{database}", timeout_s=10, decode_responses=False)
+            stack.callback(client.close)
+            return MovableRedisJournal(client, retention)
+
+        def open_one() -> Journal:
+            match kind:
+                case "memory":
+                    return MemoryJournal(time.clock, retention)
+                case "sqlite":
+                    local = SqliteJournal(folder / "journal.db", time.clock, retention)
+                    stack.callback(local.close)
+                    return local
+                case "redis":
+                    return open_on_redis(0)
+            machine = folder / "machine"
+            machine.mkdir(exist_ok=True)
+            local = SqliteJournal(machine / "journal.db", time.clock, retention)
+            both = FailoverJournal(open_on_redis(1), local, machine)
+            stack.callback(both.close)
+            assert both.standing.side is Side.REDIS
+            return both
+
+        journal = open_one()
+        clock_of_redis = {"redis": 0, "failover": 1}
+        movable = open_on_redis(clock_of_redis[kind]) if kind in clock_of_redis else None
 
         def advance(ms: int) -> None:
-            movable.advance(ms)
             time.advance(ms)
+            if movable:
+                movable.advance(ms)
 
-        yield JournalBench(kind, both, advance)
-        both.close()
+        yield JournalBench(kind, journal, advance, lambda: journal if kind == "memory" else open_one())

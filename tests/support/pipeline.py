@@ -1,4 +1,4 @@
-"""The pipeline without HTTP around it: real names and records, and destinations that do as they are told.
+"""The pipeline without HTTP around it: a real journal, and destinations that do as they are told.
 
 What tests see of it is this: an email is sent, a status comes back, and destinations have got webhooks.
 """
@@ -11,30 +11,26 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
-from deduplication.claims import Claim, Verdict
 from deduplication.errors import StoreUnavailable
+from deduplication.journal.base import Claim, Journal, Settlement, Verdict
+from deduplication.journal.entry import Delivery, Entry
 from deduplication.media import DEFAULT_HOSTS, IDENTITY_PARAMETERS
 from deduplication.realtime_guard import RealtimeGuard
-from deduplication.stores.base import Store
 from deduplication.subject_group import DEFAULT_PATTERNS, GroupMode
 from orchestrator.delivery.counters import process_counters
-from orchestrator.delivery.courier import Clock, Courier, Place
-from orchestrator.delivery.dispatch import Dispatcher
 from orchestrator.delivery.guard import Guard, Limits
-from orchestrator.delivery.ledger.sqlite import SqliteLedger
-from orchestrator.delivery.outbox import Outbox, QueueUnavailable
-from orchestrator.delivery.record import Delivery
-from orchestrator.delivery.webhook import DeliveryFailed, Receipt, Webhook
+from orchestrator.delivery.queue import QueueUnavailable
+from orchestrator.delivery.sender import Clock, DestinationPolicy, Sender
+from orchestrator.delivery.webhook import DeliveryFailed, Payload, Receipt, Webhook, unpack
 from orchestrator.intake import Intake, Naming, Outcome, Sources
-from orchestrator.item import email_item
+from orchestrator.item import Item, email_item
 from orchestrator.leases import LeaseKeeper
 from orchestrator.routing import Route, Router
 from routes.providers import gmail
+from tests.support.journals import FakeClock, JournalBench
 from tests.support.server import email
-from tests.support.stores import Bench, FakeClock
 
 LEASE_MS = 7_000  # shorter than a request may take: who sleeps over it has time left to do wrong
 MAX_ATTEMPTS = 3
@@ -68,27 +64,32 @@ class FakeDestination:
 
 
 @dataclass
-class SwitchableStore:
-    """The store under test, but for the steps that fail, and one thing that happens right after the next claim."""
+class SwitchableJournal:
+    """The journal under test, but for the steps that fail, and one thing that happens right after the next claim."""
 
-    store: Store
+    journal: Journal
     failing: set[str] = field(default_factory=set)
     after_claim: Callable[[], object] | None = None
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.store, name)
+        self._fail_if_told(name)
+        return getattr(self.journal, name)
 
     def claim(self, claim: Claim) -> Verdict:
         self._fail_if_told("claim")
-        verdict = self.store.claim(claim)
+        verdict = self.journal.claim(claim)
         happens, self.after_claim = self.after_claim, None
         if happens:
             happens()
         return verdict
 
-    def commit(self, claim: Claim) -> bool:
-        self._fail_if_told("commit")
-        return self.store.commit(claim)
+    def settle(self, claim: Claim, entry: Entry, settlement: Settlement) -> bool:
+        self._fail_if_told("settle")
+        return self.journal.settle(claim, entry, settlement)
+
+    def finish(self, entry: str, owner: str, delivery: Delivery) -> Entry | None:
+        self._fail_if_told("finish")
+        return self.journal.finish(entry, owner, delivery)
 
     def _fail_if_told(self, step: str) -> None:
         if step in self.failing:
@@ -100,11 +101,11 @@ class FakeQueue:
 
     def __init__(self) -> None:
         self.is_away = False
-        self.announced: list[str] = []
+        self.announced: list[tuple[str, str]] = []
 
-    def put(self, delivery_id: str, destination: str) -> None:
+    def put(self, entry: str, destination: str) -> None:
         self.check()
-        self.announced.append(delivery_id)
+        self.announced.append((entry, destination))
 
     def check(self) -> None:
         if self.is_away:
@@ -118,54 +119,69 @@ class FakeQueue:
 class Pipeline:
     intake: Intake
     destinations: Mapping[str, FakeDestination]
-    store: SwitchableStore
+    journal: SwitchableJournal
     queue: FakeQueue
     let_time_pass: Callable[[int], None]
 
     @property
-    def dispatcher(self) -> Dispatcher:
-        return self.intake.dispatcher
+    def sender(self) -> Sender:
+        return self.intake.sender
 
     def send(self, **fields: Any) -> Outcome:
         """An email, as a provider would hand it over: what it is told."""
-        return self.intake.receive(email_item(gmail.parse(email(**fields)), ids_kept_ms=None))
+        return self.intake.receive(item(**fields))
 
     def status_of(self, **fields: Any) -> str:
         return str(self.send(**fields).status)
 
-    def record(self, destination: str = "crm", **fields: Any) -> Delivery:
-        """What is on record of the email at that destination."""
-        item = email_item(gmail.parse(email(**fields)), ids_kept_ms=None)
-        (named,) = [
-            each for each in self.intake.case_of(item, self.intake.router.pick(item)).deliveries
-            if each.destination == destination
-        ]  # fmt: skip
-        known = self.dispatcher.ledger.get(named.id)
-        assert known is not None, "there is no record of it"
+    def entry(self, **fields: Any) -> Entry:
+        """What the journal has of the email."""
+        own = item(**fields).own_names
+        known: dict[str, Entry] = {each.id: each for found in self.journal.look(own) for each in found.entries}
+        assert len(known) == 1, known
+        return next(iter(known.values()))
+
+    def delivery(self, destination: str = "crm", **fields: Any) -> Delivery:
+        known = self.entry(**fields).delivery_to(destination)
+        assert known is not None
         return known
 
-    def let_the_worker_work(self) -> None:
-        """With everything that was announced so far."""
+    def payload(self, **fields: Any) -> Payload | None:
+        kept = self.journal.payload(self.entry(**fields).id)
+        return unpack(kept) if kept else None
+
+    def deliver_announced(self) -> None:
+        """What a worker does with everything that was announced so far."""
         announced, self.queue.announced[:] = list(self.queue.announced), []
-        for delivery_id in announced:
-            self.dispatcher.deliver_or_leave(delivery_id)
+        for entry, destination in announced:
+            self.sender.deliver_or_leave(entry, destination)
+
+    def deliver_due(self) -> int:
+        """What every process does each second: how many were due."""
+        due = self.journal.due(dict.fromkeys(self.destinations, 100), hold_ms=60_000)
+        for entry, destination in due:
+            self.sender.deliver_or_leave(entry, destination)
+        return len(due)
 
     def settle_what_is_owed(self) -> None:
         """What the background does every second."""
-        self.dispatcher.leases.pay_owed()
+        self.intake.leases.settle_owed()
+
+
+def item(**fields: Any) -> Item:
+    return email_item(gmail.parse(email(**fields)), ids_kept_ms=None)
 
 
 @contextmanager
 def open_pipeline(
-    bench: Bench,
-    folder: Path,
+    bench: JournalBench,
     destinations: Mapping[str, FakeDestination],
     *,
-    store: Store | None = None,
+    journal: Journal | None = None,
     with_queue: bool = False,
     **route: Any,
 ) -> Iterator[Pipeline]:
-    """One server on the bench's names; ``store``: its own handle on them. ``route`` is what the one route says."""
+    """One server on the bench's journal; ``journal``: its own handle on it. ``route`` is what the one route says."""
     clock = FakeClock()
 
     def let_time_pass(ms: int) -> None:
@@ -173,7 +189,7 @@ def open_pipeline(
         bench.advance(ms)
 
     with ExitStack() as stack:
-        switchable = SwitchableStore(store or bench.store)
+        switchable = SwitchableJournal(journal or bench.journal)
         numbers = itertools.count()
         sources = Sources(
             now=lambda: datetime.fromtimestamp(clock.ms / 1000, UTC),
@@ -182,29 +198,26 @@ def open_pipeline(
         )
         leases = LeaseKeeper(switchable, LEASE_MS)
         stack.callback(leases.close)
-        ledger = SqliteLedger(folder / "deliveries.db", now_ms=clock)
-        stack.callback(ledger.close)
-        limits = dict.fromkeys(destinations, Limits(breaker_failures=0))
-        places = {name: Place(each, max_attempts=MAX_ATTEMPTS) for name, each in destinations.items()}
-        guard = Guard(process_counters(), process_counters(), limits)
-        dispatcher = Dispatcher(
-            store=switchable,
+        sender = Sender(
+            journal=switchable,
             leases=leases,
-            ledger=ledger,
-            courier=Courier(places, guard, Clock(clock, sources.monotonic, lambda _seconds: None)),
+            policies={name: DestinationPolicy(each, max_attempts=MAX_ATTEMPTS) for name, each in destinations.items()},
+            guard=Guard(
+                process_counters(), process_counters(), dict.fromkeys(destinations, Limits(breaker_failures=0))
+            ),
             pools={name: stack.enter_context(ThreadPoolExecutor(4)) for name in destinations},
             new_token=sources.new_token,
-            has_workers=with_queue,
+            clock=Clock(bench.journal.now_ms, sources.monotonic, lambda _seconds: None),
         )
         queue = FakeQueue()
         intake = Intake(
-            store=switchable,
+            journal=switchable,
             leases=leases,
             router=Router((), Route("all", tuple(destinations), **{"group_mode": GroupMode.PATTERNS} | route)),
-            dispatcher=dispatcher,
+            sender=sender,
             naming=Naming(UTC, DEFAULT_PATTERNS, 0, DEFAULT_HOSTS, IDENTITY_PARAMETERS),
             guard=RealtimeGuard(STARTED),
             sources=sources,
-            outbox=Outbox(ledger, queue, clock) if with_queue else None,
+            queue=queue if with_queue else None,
         )
         yield Pipeline(intake, destinations, switchable, queue, let_time_pass)

@@ -1,4 +1,4 @@
-"""A TCP proxy between the servers and Redis that can cut, hang, and lose requests or replies."""
+"""A TCP proxy between the servers and Redis that can cut, hang, be slow, and lose requests or replies."""
 
 from __future__ import annotations
 
@@ -23,6 +23,9 @@ class Proxy:
         self._target_port = target_port
         self._fault = Fault.NONE
         self._once = False
+        self.delay_s = 0.0  # how much later every reply comes
+        self.bytes_per_s = 0  # of requests on a slow line; 0: as fast as they come
+        self.delayed = 0
         self._pairs: set[tuple[socket.socket, socket.socket]] = set()
         self._lock = threading.Lock()
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -88,6 +91,8 @@ class Proxy:
                 self._wait_while_hanging()
                 if self._strikes(Fault.CUT_BEFORE_SEND):
                     break
+                if self.bytes_per_s:
+                    time.sleep(len(chunk) / self.bytes_per_s)
                 server.sendall(chunk)
         self._close(pair)
 
@@ -96,6 +101,9 @@ class Proxy:
         with contextlib.suppress(OSError):
             while chunk := server.recv(65536):
                 self._wait_while_hanging()
+                if self.delay_s:
+                    time.sleep(self.delay_s)
+                    self.delayed += 1
                 if self._strikes(Fault.CUT_AFTER_SEND):
                     break
                 if self._strikes(Fault.CUT_MID_REPLY):

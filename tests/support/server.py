@@ -33,10 +33,14 @@ def email(**fields: Any) -> dict[str, Any]:
 
 
 class Server:
-    """``app``: another application than ours, by the shipped gunicorn.conf.py. ``folder``: where it is started."""
+    """``app``: another application than ours, by the shipped gunicorn.conf.py; ``first`` is imported before that.
 
-    def __init__(self, data_dir: Path, app: str | None = None, **settings: str) -> None:
+    ``folder``: where it is started.
+    """
+
+    def __init__(self, data_dir: Path, app: str | None = None, first: str = "sys", **settings: str) -> None:
         self._app = app
+        self._first = first
         self.folder = data_dir
         self.data_dir = data_dir
         self.port = free_port()
@@ -71,7 +75,8 @@ class Server:
     def _command(self) -> list[str]:
         if self._app is None:
             return [MAILONCE, "serve"]
-        return [sys.executable, "-m", "gunicorn", "-c", str(ROOT / "deploy/gunicorn.conf.py"), self._app]
+        start = f"import {self._first}; from gunicorn.app.wsgiapp import run; run()"
+        return [sys.executable, "-c", start, "-c", str(ROOT / "deploy/gunicorn.conf.py"), self._app]
 
     def wait_until_up(self) -> None:
         deadline = time.monotonic() + 90

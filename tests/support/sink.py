@@ -55,7 +55,7 @@ class Sink:
 
     def __init__(self, *replies: Reply, otherwise: Reply | None = None) -> None:
         self._replies = list(replies)
-        self._otherwise = otherwise or Reply()
+        self.otherwise = otherwise or Reply()
         self._lock = threading.Lock()
         self.received: list[Received] = []
         self.arrived = threading.Event()
@@ -75,9 +75,12 @@ class Sink:
         self._server.server_close()
         self._thread.join()
 
+    def reply_to(self, payload: dict[str, Any]) -> Reply:
+        return self.next_reply()
+
     def next_reply(self) -> Reply:
         with self._lock:
-            return self._replies.pop(0) if self._replies else self._otherwise
+            return self._replies.pop(0) if self._replies else self.otherwise
 
     def take(self, received: Received) -> None:
         with self._lock:
@@ -133,12 +136,12 @@ def _handler(sink: Sink) -> type[BaseHTTPRequestHandler]:
             body = self.rfile.read(length)
             if len(body) < length:
                 raise ConnectionResetError("the client left in the middle of its request")
-            reply = sink.next_reply()
+            payload = _payload(self.headers.get("Content-Type", ""), body)
+            reply = sink.reply_to(payload)
             sink.arrived.set()
             if reply.after:
                 reply.after.wait(120)
             time.sleep(reply.delay_s)
-            payload = _payload(self.headers.get("Content-Type", ""), body)
             webhook_id = self.headers.get("webhook-id", "")
             sink.take(Received(self.path, webhook_id, payload, dict(self.headers), reply.status, body))
             self._answer(reply)

@@ -1,12 +1,12 @@
 -- Takes one stored delivery for its owner. Follows entry.lua.
 --
--- ARGV[3]  {entry, destination, owner, lease_ms, most_begins}
+-- ARGV[3]  {entry, destination, owner, lease_ms, most_begins, server}
 -- Returns {number, entry, payload}, or {number} where there is nothing to do: settled, begun elsewhere, or its words are on their way.
 
 if refusal() then return {0} end
 
-local id, destination, owner, lease_ms, most_begins = unpack(request)
-local entry = read_entry(id)
+local id, destination, owner, lease_ms, most_begins, server = unpack(request)
+local entry, stored = read_entry(id)
 local delivery = entry and delivery_to(entry, destination)
 if not delivery or entry[STATE] ~= 'done' or not is_open(delivery) then return {0} end
 
@@ -15,33 +15,23 @@ local function begun(number) return {number, cmsgpack.pack(entry), call('GET', p
 if delivery[STATUS] == 'delivering' and delivery[D_LEASE] > now then
   return delivery[D_OWNER] == owner and begun(0) or {0}
 end
-local before = cmsgpack.unpack(cmsgpack.pack(entry))
+local before = cmsgpack.unpack(stored)
 local number = next_number()
 
 -- The words at this destination, if another item has them now
-local content, had_by, under_way_ms = delivery[CONTENT], nil, nil
-local ref = content and refs_of(content)[1]
-if content and not (ref and ref[1] == id) then
-  local holder = ref and read_entry(ref[1])
-  if is_marked(content) then
-    had_by = ref and ref[1] or 'another program'
-  elseif holder and is_held(holder) then
-    under_way_ms = holder[LEASE] - now
-  elseif holder and has_open_deliveries(holder) then
-    under_way_ms = CONTENT_ASKED_AGAIN_MS
-  end
-end
-if had_by then
+local met = delivery[CONTENT] and met_by(delivery[CONTENT], id, entry[TRIAL])
+if met and not met.held_ms and not met.stored then
   delivery[STATUS], delivery[NEXT_TRY] = 'skipped', false
-  delivery[REASON] = 'repeats ' .. label_of(content) .. ' of ' .. had_by
-elseif under_way_ms then
-  delivery[STATUS], delivery[NEXT_TRY], delivery[AWAITS] = 'waiting', now + under_way_ms, true
+  delivery[REASON] = 'repeats ' .. label_of(delivery[CONTENT]) .. ' of ' .. (met.original or 'another program')
+elseif met then
+  delivery[STATUS], delivery[NEXT_TRY], delivery[AWAITS] = 'waiting', now + (met.held_ms or CONTENT_ASKED_AGAIN_MS), true
   delivery[REASON] = 'the same content is on its way'
 elseif delivery[BEGINS] >= most_begins then
   delivery[STATUS], delivery[NEXT_TRY], delivery[D_OWNER] = 'dead', false, ''
   delivery[REASON] = 'begun ' .. delivery[BEGINS] .. ' times and never finished'
 else
   delivery[STATUS], delivery[AWAITS], delivery[D_OWNER], delivery[D_FENCE] = 'delivering', false, owner, number
+  delivery[SERVER] = server
   delivery[BEGINS], delivery[D_LEASE], delivery[NEXT_TRY] = delivery[BEGINS] + 1, now + lease_ms, now + lease_ms
   save(entry, before)
   return begun(number)

@@ -5,7 +5,8 @@
 -- Returns one of
 --   {"claimed", entry, is_first (1 or 0), label left out...}
 --   {"stopped", entry}                                        the owner settles it together with its payload
---   {"repeat", position of the own name, original, created_ms, what its provider was told}
+--   {"repeat", position of the own name, original, created_ms, what its provider was told, fate (open, dead or over)}
+--   {"refused", position of the proof, original, created_ms}  the last two where the other item is still known
 --   {"in_flight", gate, label, ms left}
 --   {"lost_memory"} or {"closed", ms left}                    see refusal
 
@@ -14,50 +15,19 @@ local id, owner, lease_ms, fingerprint, own, shared, destinations, about, is_tri
 local refused = refusal()
 if refused then return refused end
 
--- Fingerprints (fingerprint.py): text.files.file_names.file_sizes.links.ids.head, "-" for what is unknown
-local TEXT, FILES, FILE_NAMES, IDS, HEAD = 1, 2, 3, 6, 7
-
-local function parts_of(written)
-  if written == '' then return {'-', '-', '-', '-', '-', '-', '-'} end
-  if not string.find(written, '.', 1, true) then return {string.sub(written, 1, 24), '-', '-', '-', '-', '-', '-'} end
-  local parts = {}
-  for part in string.gmatch(written, '[^.]+') do parts[#parts + 1] = part end
-  return parts
-end
-
 local ours = parts_of(fingerprint)
 
-local function conflicts(theirs)
-  local are_files_known = ours[FILES] ~= '-' and theirs[FILES] ~= '-'
-  for i = TEXT, HEAD do
-    local is_asked = i ~= IDS and (i ~= FILE_NAMES or not are_files_known)
-    if is_asked and ours[i] ~= '-' and theirs[i] ~= '-' and ours[i] ~= theirs[i] then return true end
+local function fate_of(entry)
+  if has_open_deliveries(entry) then return 'open' end
+  for _, delivery in ipairs(entry[DELIVERIES]) do
+    if delivery[STATUS] == 'dead' then return 'dead' end
   end
-  return false
+  return 'over'
 end
-
-local function equal_parts(theirs)
-  local equal = 0
-  for i = TEXT, HEAD do
-    if ours[i] ~= '-' and ours[i] == theirs[i] then equal = equal + 1 end
-  end
-  return equal
-end
-
--- What is known, and of the rest what this item tells: a repeat may fill in a part, never change one.
-local function filled(written)
-  local parts, any_known = parts_of(written), false
-  for i = TEXT, HEAD do
-    if parts[i] == '-' then parts[i] = ours[i] end
-    any_known = any_known or parts[i] ~= '-'
-  end
-  return any_known and table.concat(parts, '.') or ''
-end
-
-local function is_undated(name) return name[KIND] == 'email_id' and name[SCOPE] == 'undated' end
 
 -- Identity: the entries under the item's own names, in the order of these
 
+read_refs(own)
 local under, met_at, marked = {}, {}, nil
 for position, name in ipairs(own) do
   local found = false
@@ -75,8 +45,7 @@ for position, name in ipairs(own) do
   if not found and not marked and not is_undated(name) and is_marked(name) then marked = name end
 end
 
-local function answer_to(entry, is_first, left_out)
-  local packed = cmsgpack.pack(entry)
+local function answer_to(entry, packed, is_first, left_out)
   if entry[STOP] then return {'stopped', packed} end
   local answer = {'claimed', packed, is_first and 1 or 0}
   for _, name in ipairs(left_out or {}) do answer[#answer + 1] = label_of(name) end
@@ -86,21 +55,22 @@ end
 local mine
 for _, entry in ipairs(under) do
   if entry[OWNER] == owner then
-    if entry[STATE] == 'done' then return answer_to(entry, false) end
+    if entry[STATE] == 'done' then return answer_to(entry, cmsgpack.pack(entry), false) end
     mine = mine or entry
   end
 end
 
-local candidates = {}
+local candidates, is_candidate = {}, {}
 for _, entry in ipairs(under) do
-  local theirs = parts_of(entry[PRINT])
-  local is_same = not conflicts(theirs)
-  if not met_at[entry[ID]].dated then is_same = ours[TEXT] ~= '-' and entry[PRINT] == fingerprint end
-  if entry == mine or is_same then candidates[#candidates + 1] = entry end
+  local is_same = is_same_item(fingerprint, ours, entry, met_at[entry[ID]].dated)
+  if entry == mine or is_same then
+    candidates[#candidates + 1] = entry
+    is_candidate[entry[ID]] = true
+  end
 end
 
 local function is_nearer(one, other)
-  local a, b = equal_parts(parts_of(one[PRINT])), equal_parts(parts_of(other[PRINT]))
+  local a, b = equal_parts(ours, parts_of(one[PRINT])), equal_parts(ours, parts_of(other[PRINT]))
   if a ~= b then return a > b end
   a, b = met_at[one[ID]].position, met_at[other[ID]].position
   if a ~= b then return a < b end
@@ -120,10 +90,27 @@ end
 if settled then
   if settled[REPEATED_BY] ~= owner then
     settled[REPEATS], settled[REPEATED], settled[REPEATED_BY] = settled[REPEATS] + 1, now, owner
-    settled[PRINT] = filled(settled[PRINT])
+    settled[PRINT] = filled(settled[PRINT], ours)
     call('SET', prefix .. 'entry:' .. settled[ID], cmsgpack.pack(settled), 'KEEPTTL')
   end
-  return {'repeat', met_at[settled[ID]].position, settled[ID], settled[CREATED], settled[ANSWER]}
+  return {'repeat', met_at[settled[ID]].position, settled[ID], settled[CREATED], settled[ANSWER], fate_of(settled)}
+end
+
+-- A proof that was accepted with one item proves no other.
+for position, name in ipairs(own) do
+  if name[KIND] == 'proof' then
+    local is_known, held_ms = false, nil
+    for _, ref in ipairs(refs_of(name)) do
+      local entry = under[ref[1]]
+      is_known = is_known or entry ~= nil
+      if entry and not is_candidate[ref[1]] then
+        if entry[STATE] == 'done' then return {'refused', position, entry[ID], entry[CREATED]} end
+        if is_held(entry) then held_ms = held_ms or entry[LEASE] - now end
+      end
+    end
+    if not is_known and is_marked(name) then return {'refused', position} end
+    if held_ms then return {'in_flight', 'proof', label_of(name), held_ms} end
+  end
 end
 if held then
   local name = own[met_at[held[ID]].position]
@@ -132,6 +119,10 @@ end
 joined = mine or joined
 
 -- Where it goes: the present route decides; what a candidate has delivered counts as delivered
+
+-- What was only printed begins anew when it is to be sent: that it was "delivered" is older news.
+local generation = joined and joined[E_GENERATION] or 0
+if joined and joined[TRIAL] and not is_trial then generation = next_generation(joined) end
 
 local deliveries = {}
 for _, wanted in ipairs(destinations) do
@@ -144,7 +135,10 @@ for _, wanted in ipairs(destinations) do
     end
   end
   if not had then
-    had = {wanted[1], wanted[2], 'delivering', 0, 0, 0, false, false, '', 0, 0, false, false, wanted[3], false, {}}
+    had = {
+      wanted[1], wanted[2], 'delivering', generation, 0, 0, false, false, '', 0, 0, false, false,
+      wanted[3], false, {}, false, '',
+    }
     local before = joined and delivery_to(joined, wanted[1])
     if before then had[WEBHOOK], had[TRIES], had[ATTEMPTS] = before[WEBHOOK], before[TRIES], before[ATTEMPTS] end
   end
@@ -166,6 +160,7 @@ local function take(stop, left_out)
   local before = joined and cmsgpack.unpack(cmsgpack.pack(joined))
   local entry = joined or {
     id, 'pending', owner, 0, 0, now, fingerprint, {}, {}, {}, false, '', false, false, false, 0, false, '', is_trial, about,
+    0,
   }
   local known, all = {}, {}
   for _, names in ipairs({own, entry[OWN]}) do
@@ -184,29 +179,19 @@ local function take(stop, left_out)
     end
   end
   if stop then skip_all() end
+  if is_lock(entry) and entry[OWNER] ~= owner then entry[CREATED] = now end -- whoever takes it over has a new lock
   entry[STATE], entry[OWNER], entry[FENCE], entry[LEASE] = 'pending', owner, next_number(), now + lease_ms
-  entry[OWN], entry[SHARED], entry[DELIVERIES], entry[PRINT] = all, kept, deliveries, filled(entry[PRINT])
+  entry[OWN], entry[SHARED], entry[DELIVERIES], entry[PRINT] = all, kept, deliveries, filled(entry[PRINT], ours)
   entry[STOP], entry[ABOUT], entry[TRIAL] = stop or false, about, is_trial and entry[TRIAL]
-  save(entry, before)
-  return answer_to(entry, joined == nil, left_out)
+  entry[E_GENERATION] = generation
+  return answer_to(entry, save(entry, before), joined == nil, left_out)
 end
 
 if not joined and marked then return take({marked, false, false, false}) end
 
--- The gates of the names it shares with other items. Another item there is done, held (under way) or stored.
+-- The gates of the names it shares with other items
 
 local own_entry = joined and joined[ID]
-
-local function met_by(name)
-  local ref = refs_of(name)[1]
-  if ref and ref[1] == own_entry then return nil end
-  local original, created = ref and ref[1] or false, ref and ref[2] or false
-  if is_marked(name) then return {name = name, original = original, created = created} end
-  local holder = ref and read_entry(ref[1])
-  if not holder then return nil end
-  if is_held(holder) then return {name = name, original = original, created = created, held_ms = holder[LEASE] - now} end
-  if has_open_deliveries(holder) then return {name = name, original = original, created = created, stored = true} end
-end
 
 local function stop_of(met) return {met.name, met.original, met.created, met.stored or false} end
 
@@ -218,7 +203,7 @@ for _, gate in ipairs({'subject_group', 'media'}) do
   for _, name in ipairs(shared) do
     if GATES[name[KIND]] == gate then
       asked = asked + 1
-      local met = met_by(name)
+      local met = met_by(name, own_entry, is_trial)
       if met and met.held_ms then
         if not longest or met.held_ms > longest.held_ms then longest = met end
       elseif met then
@@ -236,7 +221,7 @@ end
 
 local met, is_anything_sent, longest, first = {}, false, nil, nil
 for i, delivery in ipairs(deliveries) do
-  local found = is_open(delivery) and delivery[CONTENT] and met_by(delivery[CONTENT])
+  local found = is_open(delivery) and delivery[CONTENT] and met_by(delivery[CONTENT], own_entry, is_trial)
   if found then
     met[i] = found
     if found.held_ms then

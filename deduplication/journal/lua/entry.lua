@@ -1,16 +1,21 @@
 -- Put in front of every other script: how an entry and its names are read from Redis and written to it.
 --
 -- ARGV[1]  prefix of all keys (a Cluster needs a {hash tag} in it: entries are found by what their names refer to)
--- ARGV[2]  MessagePack {machine, seen, group_ttl, entry_ms, dead_ms}: who asks and the last number it got, whether a
---          String decides about subject groups, and how long entries and dead letters are kept
+-- ARGV[2]  MessagePack {machine, seen, group_ttl, entry_ms, dead_ms, delivered_payload_ms}: who asks and the last number
+--          it got, whether a String decides about subject groups, and how long entries, dead letters and the payloads of
+--          what was delivered are kept
 -- ARGV[3]  MessagePack, what the script itself takes
+-- ARGV[4]  a payload, "" for none; ARGV[5] "1": it was sent ahead, in pieces
 -- Keys, after the prefix:
 --   entry:{id}        String, MessagePack: the entry as a list (see the positions below); None is false
---   payload:{id}      String, what is kept to be sent
---   n:{digest}        String "id@created_ms ...": the entries that have or hold a name; several only where texts differ
+--   upload:{id}       String, a large payload that is being sent ahead, in pieces
+--   payload:{id}      String, what is kept to be sent: as long as the entry, until all of it is delivered
+--   n:{digest}        String "id ...": the entries that have an own name; several only where texts differ. Of a shared
+--                     name "id@created_ms": it tells the original for longer than that is kept
 --   followers:{id}    List of entries stopped by a name that this one holds while it waits for its next try
 --   due:{destination} ZSET, entry -> next try          dead:{destination} ZSET, entry -> when it died
 --   destinations      Set of those that ever had something due or dead
+--   locks             ZSET, entry -> when the lock of a script ends
 --   entries:{hour}    List of the entries that came in that hour
 --   fence             the counter of all numbers
 --   machines          Hash, machine -> the last number it was given; and until when a Redis that lost its memory is closed
@@ -19,33 +24,48 @@
 -- All times are milliseconds of this server's TIME.
 
 local ID, STATE, OWNER, FENCE, LEASE, CREATED, PRINT, OWN, SHARED, DELIVERIES = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
-local RETRIES, ANSWER, SETTLED, STOP, RELEASED, REPEATS, REPEATED, REPEATED_BY, TRIAL, ABOUT =
-  11, 12, 13, 14, 15, 16, 17, 18, 19, 20
+local RETRIES, ANSWER, SETTLED, STOP, RELEASED, REPEATS, REPEATED, REPEATED_BY, TRIAL, ABOUT, E_GENERATION =
+  11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21
 local DESTINATION, WEBHOOK, STATUS, GENERATION, TRIES, BEGINS, NEXT_TRY, DELIVERED = 1, 2, 3, 4, 5, 6, 7, 8
 local D_OWNER, D_LEASE, D_FENCE, RECEIVER, REASON, CONTENT, AWAITS, ATTEMPTS = 9, 10, 11, 12, 13, 14, 15, 16
+local MISSING, SERVER = 17, 18
 local KIND, SCOPE, VALUE, KEPT = 1, 2, 3, 4
 local CLOSED_UNTIL = 'closed until'
 local HOUR_MS, CONTENT_ASKED_AGAIN_MS = 3600000, 5000
 
 local call = redis.call
 local prefix = ARGV[1]
-local machine, seen, group_ttl, entry_ms, dead_ms = unpack(cmsgpack.unpack(ARGV[2]))
+local machine, seen, group_ttl, entry_ms, dead_ms, delivered_payload_ms = unpack(cmsgpack.unpack(ARGV[2]))
 local request = cmsgpack.unpack(ARGV[3])
 local time = call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 
 local GATES = {
-  email_id = 'identity', post = 'identity', subject_group = 'subject_group', media = 'media', content = 'content',
+  email_id = 'identity', post = 'identity', proof = 'proof', subject_group = 'subject_group', media = 'media', content = 'content',
   lock = 'lock',
 }
 
-local function is_own(name) return GATES[name[KIND]] == 'identity' end
+local function is_own(name) return GATES[name[KIND]] == 'identity' or name[KIND] == 'proof' end
 
-local function label_of(name) return name[KIND] .. ':' .. name[SCOPE] .. ':' .. name[VALUE] end
+-- What was made or read once in a script is not made or read again.
+local labels, pointers, known_marks, known_refs = {}, {}, {}, {}
+
+local function label_of(name)
+  local label = labels[name]
+  if not label then
+    label = name[KIND] .. ':' .. name[SCOPE] .. ':' .. name[VALUE]
+    labels[name] = label
+  end
+  return label
+end
 
 local function digest_of(name) return string.sub(redis.sha1hex(label_of(name)), 1, 20) end
 
-local function pointer(name) return prefix .. 'n:' .. digest_of(name) end
+local function pointer(name)
+  local label = label_of(name)
+  if not pointers[label] then pointers[label] = prefix .. 'n:' .. digest_of(name) end
+  return pointers[label]
+end
 
 local function tombstone(name) return prefix .. 'forgotten:' .. digest_of(name) end
 
@@ -64,16 +84,17 @@ local function next_number()
   return number
 end
 
+-- An entry, and how it is written: unpacked once more, that is the entry before whatever is made of it
 local function read_entry(id)
   local stored = call('GET', prefix .. 'entry:' .. id)
-  return stored and cmsgpack.unpack(stored)
+  return stored and cmsgpack.unpack(stored), stored
 end
 
 -- Where a name's mark stands: {key, member (in a Set) or false, the value that says done, the one that says pending}
 local function spell(name)
   local kind, scope, value = name[KIND], name[SCOPE], name[VALUE]
   if kind == 'email_id' then return {prefix .. 'processed_ids:' .. scope, value} end
-  if kind == 'post' then return {prefix .. 'post:' .. value, false, '0', 'pending'} end
+  if kind == 'post' or kind == 'proof' then return {prefix .. 'post:' .. value, false, '0', 'pending'} end
   if kind == 'media' then return {prefix .. 'media:' .. value, false, '1', 'pending'} end
   if kind == 'content' then return {prefix .. 'dedup:' .. scope .. ':' .. value, false, '1'} end
   if kind == 'lock' then return {prefix .. 'lock:' .. scope .. ':' .. value, false, 'released', 'held'} end
@@ -81,9 +102,6 @@ local function spell(name)
   if group_ttl then return {prefix .. 'ttl:subject_groups:' .. member, false, '1', false, member} end
   return {prefix .. 'subject_groups:' .. scope, member}
 end
-
--- What was read once in a script is not read again.
-local known_marks, known_refs = {}, {}
 
 local function is_marked(name)
   local label = label_of(name)
@@ -98,16 +116,21 @@ local function is_marked(name)
   return known_marks[label]
 end
 
--- {{id, created_ms}...} of the entries under a name
-local function refs_of(name)
-  local label = label_of(name)
-  if known_refs[label] then return known_refs[label] end
+local function note_refs(name, written)
   local refs = {}
-  known_refs[label] = refs
-  for id, created in string.gmatch(call('GET', pointer(name)) or '', '(%S+)@(%d+)') do
-    refs[#refs + 1] = {id, tonumber(created)}
-  end
+  for id, created in string.gmatch(written or '', '([^%s@]+)@?(%d*)') do refs[#refs + 1] = {id, tonumber(created)} end
+  known_refs[label_of(name)] = refs
   return refs
+end
+
+-- {{id, created_ms (of a shared name)}...} of the entries under a name
+local function refs_of(name) return known_refs[label_of(name)] or note_refs(name, call('GET', pointer(name))) end
+
+-- Of several names at once
+local function read_refs(names)
+  local keys = {}
+  for i, name in ipairs(names) do keys[i] = pointer(name) end
+  for i, written in ipairs(#keys > 0 and call('MGET', unpack(keys)) or {}) do note_refs(names[i], written) end
 end
 
 local function write_refs(name, refs, kept_ms)
@@ -117,34 +140,56 @@ local function write_refs(name, refs, kept_ms)
     return
   end
   local words = {}
-  for i, ref in ipairs(refs) do words[i] = ref[1] .. '@' .. string.format('%.0f', ref[2]) end
+  for i, ref in ipairs(refs) do words[i] = is_own(name) and ref[1] or ref[1] .. '@' .. string.format('%.0f', ref[2]) end
   local text = table.concat(words, ' ')
   if kept_ms then call('SET', pointer(name), text, 'PX', kept_ms) else call('SET', pointer(name), text) end
 end
 
 -- A Set's members go together, so it lives as long as the longest of them.
-local function add_member(key, member, kept_ms)
-  local added = call('SADD', key, member)
+local function add_members(key, members, kept_ms)
+  local added = call('SADD', key, unpack(members))
   local left_ms = call('PTTL', key)
   if not kept_ms then
     if left_ms >= 0 then call('PERSIST', key) end
   elseif left_ms >= 0 then
     if left_ms < kept_ms then call('PEXPIRE', key, kept_ms) end
-  elseif added == 1 and call('SCARD', key) == 1 then
+  elseif added > 0 and call('SCARD', key) == added then
     call('PEXPIRE', key, kept_ms)
   end
 end
 
-local function mark(name)
-  known_marks[label_of(name)] = true
-  local key, member, done, _, history = unpack(spell(name))
-  local kept_ms = name[KEPT]
-  if member then
-    add_member(key, member, kept_ms)
-    return
+-- How long the mark of a name lasts from now on, nil for ever; merge tells of marks that were made some time ago.
+local marked_for_ms = 0
+
+local function mark_left(name) return name[KEPT] and name[KEPT] - marked_for_ms end
+
+local function is_mark_over(name) return name[KEPT] and mark_left(name) <= 0 end
+
+local function mark_all(names)
+  local sets = {}
+  for _, name in ipairs(names) do
+    known_marks[label_of(name)] = true
+    local key, member, done, _, history = unpack(spell(name))
+    local kept_ms = mark_left(name)
+    if not member then
+      if kept_ms then call('SET', key, done, 'PX', kept_ms) else call('SET', key, done) end
+      key, member = prefix .. 'subject_groups:' .. name[SCOPE], history
+    end
+    if member then
+      local set = sets[key] or {members = {}, kept_ms = kept_ms}
+      set.members[#set.members + 1] = member
+      set.kept_ms = set.kept_ms and kept_ms and math.max(set.kept_ms, kept_ms)
+      sets[key] = set
+    end
   end
-  if kept_ms then call('SET', key, done, 'PX', kept_ms) else call('SET', key, done) end
-  if history then add_member(prefix .. 'subject_groups:' .. name[SCOPE], history, kept_ms) end
+  for key, set in pairs(sets) do add_members(key, set.members, set.kept_ms) end
+end
+
+local function drop_mark(name)
+  known_marks[label_of(name)] = false
+  local key, member, _, _, history = unpack(spell(name))
+  if member then call('SREM', key, member) else call('DEL', key) end
+  if history then call('SREM', prefix .. 'subject_groups:' .. name[SCOPE], history) end
 end
 
 -- What an operator sees of a name that is not done: pending, the retries left, or nothing. A mark stays.
@@ -192,6 +237,41 @@ local function delivery_to(entry, destination)
   end
 end
 
+-- Still to be sent, or a person may ask for it; under way only if it had come to an end before (entry.py, needs_payload)
+local function needs_payload(entry)
+  if entry[STATE] ~= 'done' then return entry[E_GENERATION] > 0 end
+  for _, delivery in ipairs(entry[DELIVERIES]) do
+    if delivery[STATUS] ~= 'delivered' then return true end
+  end
+  return false
+end
+
+local function next_generation(entry)
+  local highest = entry[E_GENERATION]
+  for _, delivery in ipairs(entry[DELIVERIES]) do highest = math.max(highest, delivery[GENERATION]) end
+  return highest + 1
+end
+
+-- A re-send joins it (verdict.py, freed)
+local function set_free_again(entry)
+  if entry[STATE] == 'free' then return end
+  entry[E_GENERATION] = next_generation(entry)
+  entry[STATE], entry[OWNER], entry[LEASE], entry[STOP], entry[RELEASED] = 'free', '', 0, false, false
+end
+
+-- Its words are not taken, but asked for when it is begun (verdict.py, _due_now)
+local function set_due_now(delivery)
+  delivery[STATUS], delivery[NEXT_TRY], delivery[AWAITS] = 'waiting', now, delivery[CONTENT] and true
+end
+
+-- Done, whatever it was; what a re-send left open is due too (verdict.py, _taken_up)
+local function take_up(entry, generation)
+  for _, delivery in ipairs(entry[DELIVERIES]) do
+    if entry[STATE] ~= 'done' and is_open(delivery) then set_due_now(delivery) end
+  end
+  entry[STATE], entry[LEASE], entry[SETTLED], entry[E_GENERATION] = 'done', 0, now, generation
+end
+
 -- Every name of an entry by its label: own, shared, and its words at each destination
 local function names_of(entry)
   local names = {}
@@ -215,11 +295,26 @@ local function standing(entry, name, label)
   local any_open = false
   for _, delivery in ipairs(entry[DELIVERIES]) do
     if not is_content or (delivery[CONTENT] and label_of(delivery[CONTENT]) == label) then
-      if is_delivered(delivery, entry) then return 'marked' end
+      if delivery[STATUS] == 'delivered' then return entry[TRIAL] and 'held' or 'marked' end
       any_open = any_open or (is_open(delivery) and not (is_content and delivery[AWAITS]))
     end
   end
   return entry[STATE] ~= 'free' and any_open and 'held' or 'given back'
+end
+
+-- Another item at a shared name: done, under way (held_ms left), or stored for a later try. Its own entry never stops
+-- it, and what was only printed is in the way of nothing but what is only printed.
+local function met_by(name, own_entry, for_trial)
+  local ref = refs_of(name)[1]
+  if ref and ref[1] == own_entry then return nil end
+  local original, created = ref and ref[1] or false, ref and ref[2] or false
+  if is_marked(name) then return {name = name, original = original, created = created} end
+  local holder = ref and read_entry(ref[1])
+  if not holder or (holder[TRIAL] and not for_trial) then return nil end
+  if standing(holder, name, label_of(name)) ~= 'held' then return nil end -- its mark is over, and with it the name
+  if holder[TRIAL] and holder[STATE] == 'done' then return {name = name, original = original, created = created} end
+  if is_held(holder) then return {name = name, original = original, created = created, held_ms = holder[LEASE] - now} end
+  if has_open_deliveries(holder) then return {name = name, original = original, created = created, stored = true} end
 end
 
 -- A lock is an entry too, but not an item that anybody sent: it is not listed, and not kept when it is over.
@@ -228,7 +323,7 @@ local function is_lock(entry) return entry[OWN][1] and entry[OWN][1][KIND] == 'l
 -- Until when an entry is kept; nil while something is still to be delivered
 local function kept_until(entry)
   if has_open_deliveries(entry) then return nil end
-  if is_lock(entry) then return now end
+  if is_lock(entry) and #entry[DELIVERIES] == 0 then return now end
   local kept_ms = entry_ms
   for _, delivery in ipairs(entry[DELIVERIES]) do
     if delivery[STATUS] == 'dead' then kept_ms = dead_ms end
@@ -263,12 +358,10 @@ local function write_all_refs(name, refs)
 end
 
 local function refer(name, entry, kept_ms)
-  local refs, others = is_own(name) and refs_of(name) or {}, {}
-  for _, ref in ipairs(refs) do
-    if ref[1] ~= entry[ID] then others[#others + 1] = ref end
-  end
-  others[#others + 1] = {entry[ID], entry[CREATED]}
-  if #others == 1 then write_refs(name, others, kept_ms) else write_all_refs(name, others) end
+  local refs, is_known = is_own(name) and refs_of(name) or {}, false
+  for _, ref in ipairs(refs) do is_known = is_known or ref[1] == entry[ID] end
+  if not is_known then refs[#refs + 1] = {entry[ID], entry[CREATED]} end
+  if #refs == 1 then write_refs(name, refs, kept_ms) else write_all_refs(name, refs) end
 end
 
 local function holds(entry, name)
@@ -285,7 +378,32 @@ local function unrefer(name, id)
   if #left < #refs then write_all_refs(name, left) end
 end
 
+-- With its mark a shared name keeps telling the original.
+local function give_back(name, entry)
+  if is_own(name) or not is_marked(name) then
+    unrefer(name, entry[ID])
+  elseif holds(entry, name) then
+    refer(name, entry, name[KEPT])
+  end
+  show(name, nil)
+end
+
+-- The words of a delivery at its destination are as if it had never brought them.
+local function drop_words(delivery, id)
+  local ref = delivery[CONTENT] and refs_of(delivery[CONTENT])[1]
+  if ref and ref[1] == id then
+    drop_mark(delivery[CONTENT])
+    unrefer(delivery[CONTENT], id)
+  end
+end
+
 local function index_deliveries(entry, before)
+  for _, was in ipairs(before and before[DELIVERIES] or {}) do
+    if not delivery_to(entry, was[DESTINATION]) then
+      if was[STATUS] == 'dead' then call('ZREM', prefix .. 'dead:' .. was[DESTINATION], entry[ID]) end
+      if is_open(was) then call('ZREM', prefix .. 'due:' .. was[DESTINATION], entry[ID]) end
+    end
+  end
   for _, delivery in ipairs(entry[DELIVERIES]) do
     local was = before and delivery_to(before, delivery[DESTINATION])
     local was_due = was and before[STATE] == 'done' and is_open(was) and was[NEXT_TRY]
@@ -309,45 +427,90 @@ local function index_deliveries(entry, before)
   end
 end
 
--- The entry, and what its change means for each of its names (local.py, _save)
-local function save(entry, before)
-  local kept_ms = kept_for(entry)
-  local key = prefix .. 'entry:' .. entry[ID]
-  if kept_ms then call('SET', key, cmsgpack.pack(entry), 'PX', kept_ms) else call('SET', key, cmsgpack.pack(entry)) end
-  local names, past = names_of(entry), before and names_of(before) or {}
-  local is_end_moved = before and is_kept_otherwise(entry, before)
-  local shown = entry[STATE] == 'pending' and 'pending' or (entry[RETRIES] and tostring(entry[RETRIES]) or nil)
-  for label, name in pairs(names) do
-    local was, is = past[label] and standing(before, name, label), standing(entry, name, label)
-    if is == 'given back' then
-      if was ~= is then
-        unrefer(name, entry[ID])
-        show(name, nil)
-      end
-    elseif is_own(name) then
-      if not was or is_end_moved then refer(name, entry, kept_ms and kept_ms + 2 * HOUR_MS) end
-    elseif was ~= is or (is == 'held' and is_end_moved and holds(entry, name)) then
-      refer(name, entry, is == 'marked' and name[KEPT] or kept_ms)
-    end
-    if is == 'marked' and was ~= is then mark(name) end
-    if is == 'held' and (was ~= is or before[STATE] ~= entry[STATE]) then
-      show(name, shown, name[KIND] == 'lock' and math.max(1, entry[LEASE] - now) or entry_ms)
-    end
-  end
-  for label, name in pairs(past) do
-    if not names[label] then
-      unrefer(name, entry[ID])
-      show(name, nil)
-    end
-  end
-  index_deliveries(entry, before)
-  if not before and not is_lock(entry) then
-    local hour = prefix .. 'entries:' .. math.floor(now / HOUR_MS)
-    if call('RPUSH', hour, entry[ID]) == 1 then call('PEXPIRE', hour, entry_ms + HOUR_MS) end
+-- An email that is delivered at once has no payload, and spends nothing here.
+local function keep_payload(entry, before, kept_ms, is_end_moved)
+  if before[STATE] ~= 'done' and before[E_GENERATION] == 0 then return end
+  local key, was_needed = prefix .. 'payload:' .. entry[ID], needs_payload(before)
+  if needs_payload(entry) then
+    if was_needed and not is_end_moved then return end
+    if kept_ms then call('PEXPIRE', key, kept_ms + 2 * HOUR_MS) else call('PERSIST', key) end
+  elseif was_needed then
+    if delivered_payload_ms > 0 then call('PEXPIRE', key, delivered_payload_ms) else call('DEL', key) end
   end
 end
 
--- The last open delivery has ended: dead everywhere, the oldest follower goes out in its place (verdict.py, released)
+local function given_payload() return ARGV[5] == '1' or (ARGV[4] ~= '' and ARGV[4]) end
+
+-- payload: the bytes, or true for what was sent ahead; kept_ms nil: until further notice
+local function put_payload(id, payload, kept_ms)
+  local key = prefix .. 'payload:' .. id
+  if payload == true then
+    if call('EXISTS', prefix .. 'upload:' .. id) == 1 then call('RENAME', prefix .. 'upload:' .. id, key) end
+    if kept_ms then call('PEXPIRE', key, kept_ms) else call('PERSIST', key) end
+  elseif payload then
+    if kept_ms then call('SET', key, payload, 'PX', kept_ms) else call('SET', key, payload) end
+  end
+end
+
+local function is_of_another(name, entry)
+  local ref = refs_of(name)[1]
+  return is_marked(name) or (ref and ref[1] ~= entry[ID] and read_entry(ref[1]))
+end
+
+-- The entry, and what its change means for its payload and each of its names (local.py, _save). Returns it packed.
+local function save(entry, before)
+  local kept_ms = kept_for(entry)
+  local key, packed = prefix .. 'entry:' .. entry[ID], cmsgpack.pack(entry)
+  if kept_ms then call('SET', key, packed, 'PX', kept_ms) else call('SET', key, packed) end
+  local names, past = names_of(entry), before and names_of(before) or {}
+  local is_end_moved = before and is_kept_otherwise(entry, before)
+  if before then keep_payload(entry, before, kept_ms, is_end_moved) end
+  local shown = entry[STATE] == 'pending' and 'pending'
+  if not shown and (entry[RETRIES] or 0) > 0 then shown = tostring(entry[RETRIES]) end -- a 0 would say done
+  local marked = {}
+  for label, name in pairs(names) do
+    local was, is = past[label] and standing(before, name, label), standing(entry, name, label)
+    if is == 'given back' then
+      if was ~= is then give_back(name, entry) end
+    elseif is_own(name) then
+      if not was or is_end_moved then refer(name, entry, kept_ms and kept_ms + 2 * HOUR_MS) end
+    elseif entry[TRIAL] and is_of_another(name, entry) then
+      -- what is only printed takes a name from nobody
+    elseif is == 'marked' and is_mark_over(name) then
+      -- nothing refers to it any more
+    elseif was ~= is or (is_end_moved and holds(entry, name)) then
+      local ref_ms = kept_ms  -- while something is open as long as that, then as long as the mark
+      if kept_ms and (is == 'marked' or is_marked(name)) then ref_ms = mark_left(name) end
+      refer(name, entry, ref_ms)
+    end
+    if is == 'marked' and was ~= is and not is_mark_over(name) then marked[#marked + 1] = name end
+    if is == 'held' and (was ~= is or before[STATE] ~= entry[STATE] or name[KIND] == 'lock') then
+      show(name, shown, name[KIND] == 'lock' and math.max(1, entry[LEASE] - now) or entry_ms)
+    end
+  end
+  mark_all(marked)
+  for label, name in pairs(past) do
+    if not names[label] then give_back(name, entry) end
+  end
+  index_deliveries(entry, before)
+  if is_lock(entry) then
+    call('ZADD', prefix .. 'locks', entry[STATE] == 'pending' and entry[LEASE] or 0, entry[ID])
+    call('ZREMRANGEBYSCORE', prefix .. 'locks', '-inf', now)
+  elseif not before then
+    local hour = prefix .. 'entries:' .. math.floor(entry[CREATED] / HOUR_MS)
+    if call('RPUSH', hour, entry[ID]) == 1 then call('PEXPIRE', hour, entry_ms + HOUR_MS) end
+  end
+  return packed
+end
+
+-- What was skipped is due now
+local function wait_for_release(delivery)
+  set_due_now(delivery)
+  delivery[REASON], delivery[GENERATION] = 'released', delivery[GENERATION] + 1
+end
+
+-- The last open delivery has ended: delivered somewhere, its followers stay skipped; dead everywhere, the oldest of them
+-- goes out in its place (verdict.py, promoted)
 local function end_if_over(entry)
   if entry[STATE] ~= 'done' or entry[STOP] and not entry[RELEASED] then return end
   if has_open_deliveries(entry) then return end
@@ -355,23 +518,24 @@ local function end_if_over(entry)
   local ids = call('LRANGE', list, 0, -1)
   if #ids == 0 then return end
   call('DEL', list)
-  if is_delivered_somewhere(entry) then return end
-  local first
+  local is_delivered, first = is_delivered_somewhere(entry), nil
   for _, id in ipairs(ids) do
     local follower = read_entry(id)
-    if follower and follower[STOP] and not follower[RELEASED] then
+    local stop = follower and follower[STATE] == 'done' and not follower[RELEASED] and follower[STOP]
+    if stop and stop[4] and stop[2] == entry[ID] then
       local before = cmsgpack.unpack(cmsgpack.pack(follower))
-      if not first then
+      if is_delivered then
+        stop[4] = false
+      elseif not first then
         first = follower
+        follower[E_GENERATION] = next_generation(follower)
         for _, delivery in ipairs(follower[DELIVERIES]) do
-          if delivery[STATUS] == 'skipped' then
-            delivery[STATUS], delivery[NEXT_TRY], delivery[REASON] = 'waiting', now, 'released'
-          end
+          if delivery[STATUS] == 'skipped' then wait_for_release(delivery) end
         end
-        follower[SHARED] = GATES[follower[STOP][1][KIND]] ~= 'content' and {follower[STOP][1]} or {}
+        follower[SHARED] = GATES[stop[1][KIND]] ~= 'content' and {stop[1]} or {}
         follower[RELEASED] = now
       else
-        follower[STOP][2], follower[STOP][3] = first[ID], first[CREATED]
+        stop[2], stop[3] = first[ID], first[CREATED]
         call('RPUSH', prefix .. 'followers:' .. first[ID], id)
       end
       save(follower, before)

@@ -1,10 +1,34 @@
--- Drops names as if they had never been; an entry that is still to be delivered keeps its own names. Follows entry.lua.
+-- Drops names as if they had never been; an entry that is still to be delivered keeps its own names, and one that no
+-- destination has is free under them, for a re-send to join. Follows entry.lua.
 --
 -- ARGV[3]  {name...}
 -- Returns {number, how many names were known and are gone, entry that keeps its names...}
 
 local number = next_number()
 local forgotten, kept, is_kept = 0, {}, {}
+
+-- entry.py, is_undelivered
+local function is_undelivered(entry)
+  if entry[STATE] == 'pending' or #entry[DELIVERIES] == 0 then return false end
+  for _, delivery in ipairs(entry[DELIVERIES]) do
+    if delivery[STATUS] ~= 'dead' and delivery[STATUS] ~= 'skipped' then return false end
+  end
+  return true
+end
+
+local function drop_from(entry, label)
+  for _, position in ipairs({OWN, SHARED}) do
+    local left = {}
+    for _, each in ipairs(entry[position]) do
+      if label_of(each) ~= label then left[#left + 1] = each end
+    end
+    entry[position] = left
+  end
+  for _, delivery in ipairs(entry[DELIVERIES]) do
+    if delivery[CONTENT] and label_of(delivery[CONTENT]) == label then delivery[CONTENT] = false end
+  end
+end
+
 for _, name in ipairs(request) do
   local label, stays, entries = label_of(name), false, {}
   local refs = refs_of(name)
@@ -23,26 +47,20 @@ for _, name in ipairs(request) do
   end
   if not stays then
     if is_marked(name) or #entries > 0 then forgotten = forgotten + 1 end
+    local to_join = {}
     for _, entry in ipairs(entries) do
       local before = cmsgpack.unpack(cmsgpack.pack(entry))
-      for _, position in ipairs({OWN, SHARED}) do
-        local left = {}
-        for _, each in ipairs(entry[position]) do
-          if label_of(each) ~= label then left[#left + 1] = each end
-        end
-        entry[position] = left
-      end
-      for _, delivery in ipairs(entry[DELIVERIES]) do
-        if delivery[CONTENT] and label_of(delivery[CONTENT]) == label then delivery[CONTENT] = false end
+      if is_own(name) and is_undelivered(entry) then
+        to_join[#to_join + 1] = {entry[ID], entry[CREATED]}
+        set_free_again(entry)
+      else
+        drop_from(entry, label)
       end
       save(entry, before)
     end
-    local key, member, _, _, history = unpack(spell(name))
-    if member then call('SREM', key, member) else call('DEL', key) end
-    if history then call('SREM', prefix .. 'subject_groups:' .. name[SCOPE], history) end
-    call('DEL', pointer(name))
+    drop_mark(name)
+    write_all_refs(name, to_join)
     call('SET', tombstone(name), now, 'PX', entry_ms)
-    known_marks[label], known_refs[label] = false, {}
   end
 end
 return {number, forgotten, unpack(kept)}

@@ -1,8 +1,10 @@
 -- Takes over what a machine knows: decided while it was alone, delivered without Redis having heard of it, or everything,
 -- to a Redis that lost its memory. Merging twice changes nothing. Follows entry.lua.
 --
--- ARGV[3]  {hold_ms, {entry, payload or false}...}; leases and next tries as milliseconds from now. A hold keeps Redis
---          closed for that much longer, until the other machines have told it what they know too.
+-- ARGV[3]  {hold_ms, {entry, payload (true: sent ahead) or false, marked_for_ms}...}; leases and next tries as milliseconds from now, and how
+--          long ago the entry's names were marked. A hold keeps Redis closed for that much longer, until the other
+--          machines have told it what they know too. What was never tried is then due at once: the message that
+--          announced it to a worker may be gone as well.
 -- Returns {number}.
 
 local function is_further(one, other)
@@ -10,6 +12,7 @@ local function is_further(one, other)
     local is_settled = not is_open(delivery)
     return {
       delivery[GENERATION], delivery[STATUS] == 'delivered' and 1 or 0, is_settled and 1 or 0, delivery[TRIES],
+      delivery[NEXT_TRY] and 1 or 0,  -- stored: a request that is still at it has none
       delivery[D_FENCE],
     }
   end
@@ -28,14 +31,28 @@ local function add_missing(names, more)
   end
 end
 
--- Of two states of one entry: done, then pending (the later end of its lease counts), then free
+-- Of two states of one entry: the later generation; done, then pending (the later end of its lease counts), then free
 local RANK = {free = 0, pending = 1, done = 2}
 
+-- What the machine no longer knows of was reopened there.
+local function without_reopened(known, told)
+  local left = {}
+  for _, delivery in ipairs(known[DELIVERIES]) do
+    if delivery_to(told, delivery[DESTINATION]) then
+      left[#left + 1] = delivery
+    else
+      drop_words(delivery, known[ID])
+    end
+  end
+  return left
+end
+
 local function merged(known, told)
+  local is_newer, is_older = told[E_GENERATION] > known[E_GENERATION], told[E_GENERATION] < known[E_GENERATION]
   local is_later = RANK[told[STATE]] > RANK[known[STATE]]
     or (told[STATE] == 'pending' and known[STATE] == 'pending' and told[LEASE] > known[LEASE])
-  if is_later then
-    for _, field in ipairs({STATE, OWNER, FENCE, LEASE, ANSWER, SETTLED, STOP, RELEASED}) do
+  if is_newer or (is_later and not is_older) then
+    for _, field in ipairs({STATE, OWNER, FENCE, LEASE, ANSWER, SETTLED, STOP, RELEASED, E_GENERATION}) do
       known[field] = told[field]
     end
   end
@@ -46,11 +63,12 @@ local function merged(known, told)
   for _, delivery in ipairs(told[DELIVERIES]) do
     local before, i = delivery_to(known, delivery[DESTINATION])
     if not before then
-      known[DELIVERIES][#known[DELIVERIES] + 1] = delivery
+      if not is_older then known[DELIVERIES][#known[DELIVERIES] + 1] = delivery end  -- else it was reopened here
     elseif is_further(delivery, before) then
       known[DELIVERIES][i] = delivery
     end
   end
+  if is_newer then known[DELIVERIES] = without_reopened(known, told) end
   return known
 end
 
@@ -67,7 +85,8 @@ end
 if seen > tonumber(call('GET', prefix .. 'fence') or 0) then call('SET', prefix .. 'fence', seen) end
 
 for i = 2, #request do
-  local told, payload = unpack(request[i])
+  local told, payload
+  told, payload, marked_for_ms = unpack(request[i])
   if told[STATE] == 'pending' then told[LEASE] = now + told[LEASE] end
   for _, delivery in ipairs(told[DELIVERIES]) do
     if delivery[NEXT_TRY] then delivery[NEXT_TRY] = now + delivery[NEXT_TRY] end
@@ -78,8 +97,13 @@ for i = 2, #request do
   local known = read_entry(told[ID])
   local before = known and cmsgpack.unpack(cmsgpack.pack(known))
   local after = known and merged(known, told) or told
+  for _, delivery in ipairs(request[1] > 0 and after[DELIVERIES] or {}) do
+    if delivery[STATUS] == 'waiting' and delivery[TRIES] == 0 then delivery[NEXT_TRY] = now end
+  end
   save(after, before)
-  if payload and has_open_deliveries(after) then call('SET', prefix .. 'payload:' .. after[ID], payload) end
+  if payload and (has_open_deliveries(after) or not before) then -- a dead letter's too, as long as that is kept
+    put_payload(after[ID], payload, kept_for(after))
+  end
 end
 if request[1] > 0 then call('HSET', prefix .. 'machines', CLOSED_UNTIL, now + request[1]) end
 return {next_number()}

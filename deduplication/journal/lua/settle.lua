@@ -2,18 +2,21 @@
 --
 -- ARGV[3]  {entry, owner, ending ("done" or "free"), answer, deliveries, retries_left or false,
 --          own, shared, fingerprint, about, is_trial}; the last five for an entry that was forgotten meanwhile
--- ARGV[4]  the payload, "" for none
+-- ARGV[4]  the payload, "" for none or where it was sent ahead (ARGV[5] is "1")
 -- Returns {number, 1}, or {number, 0} where the owner decides nothing any more (what it delivered is taken all the same), or where the item
 -- that stopped this one turned out dead meanwhile.
 
 local id, owner, ending, answer, deliveries, retries_left, own, shared, fingerprint, about, is_trial = unpack(request)
 local number = next_number()
-local entry = read_entry(id)
+local entry, stored = read_entry(id)
 
 local function put_deliveries(only_facts)
   for _, delivery in ipairs(deliveries) do
-    local _, i = delivery_to(entry, delivery[DESTINATION])
-    if i and (not only_facts or delivery[STATUS] == 'delivered') then entry[DELIVERIES][i] = delivery end
+    local known, i = delivery_to(entry, delivery[DESTINATION])
+    if i and (not only_facts or delivery[STATUS] == 'delivered') then
+      if only_facts then delivery[GENERATION] = known[GENERATION] end
+      entry[DELIVERIES][i] = delivery
+    end
   end
 end
 
@@ -24,14 +27,15 @@ if not entry then
   if not any_delivered then return {number, 0} end
   entry = {
     id, 'pending', owner, number, 0, now, fingerprint, own, shared, deliveries, false, '', false, false, false, 0, false,
-    '', is_trial, about,
+    '', is_trial, about, 0,
   }
 else
-  before = cmsgpack.unpack(cmsgpack.pack(entry))
+  before = cmsgpack.unpack(stored)
   if entry[OWNER] ~= owner or entry[STATE] ~= 'pending' then
     put_deliveries(true)
     save(entry, before)
-    return {number, 0}
+    end_if_over(entry)
+    return {number, entry[OWNER] == owner and before[STATE] == 'done' and ending == 'done' and 1 or 0}
   end
 end
 
@@ -61,9 +65,7 @@ if ending == 'free' then
 end
 entry[STATE], entry[LEASE], entry[ANSWER], entry[SETTLED] = 'done', 0, answer, now
 save(entry, before)
-if ARGV[4] ~= '' then
-  local kept_ms = kept_for(entry)
-  local key = prefix .. 'payload:' .. id
-  if kept_ms then call('SET', key, ARGV[4], 'PX', kept_ms) else call('SET', key, ARGV[4]) end
-end
+local kept_ms = kept_for(entry)
+if kept_ms then kept_ms = needs_payload(entry) and kept_ms + 2 * HOUR_MS or delivered_payload_ms end
+if kept_ms ~= 0 then put_payload(id, given_payload(), kept_ms) end
 return {number, 1}

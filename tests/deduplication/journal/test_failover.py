@@ -12,9 +12,22 @@ from pathlib import Path
 import pytest
 
 from deduplication.claims import WEEK_MS, Kind, Name
+from deduplication.content import ContentGate
 from deduplication.errors import StoreUnavailable
-from deduplication.journal.base import Claim, Claimed, Duplicate, Ending, InFlight, Settlement, Verdict, Wanted
-from deduplication.journal.entry import DeliveryStatus, Entry
+from deduplication.journal.base import (
+    Claim,
+    Claimed,
+    Duplicate,
+    Ending,
+    InFlight,
+    Released,
+    Replayed,
+    Settlement,
+    Verdict,
+    Wanted,
+)
+from deduplication.journal.codec import flat_entry
+from deduplication.journal.entry import DeliveryStatus, Entry, State
 from deduplication.journal.failover import (
     REFUSED_TICKS,
     RELIABLE_REPLY_MS,
@@ -25,7 +38,9 @@ from deduplication.journal.failover import (
 from deduplication.journal.redis import RedisJournal
 from deduplication.journal.side import Side
 from deduplication.journal.sqlite import SqliteJournal
+from deduplication.locks import PublicationLocks
 from deduplication.redis_client import connect
+from deduplication.reservations import Reservations, Reserved, Skipped
 from tests.support.journals import FakeClock
 from tests.support.redis_server import RedisServer
 
@@ -58,11 +73,13 @@ class Machine:
         self.time = FakeClock()
         folder.mkdir()
 
-    def process(self, timeout_s: float = 5.0, on_failure: OnFailure = OnFailure.OPEN) -> FailoverJournal:
+    def process(
+        self, timeout_s: float = 5.0, on_failure: OnFailure = OnFailure.OPEN, hold_ms: int = 50
+    ) -> FailoverJournal:
         client = connect(self.server.url, timeout_s, decode_responses=False)
         on_redis = RedisJournal(client, machine=self.folder.name)
         local = SqliteJournal(self.folder / "journal.db", self.time.clock)
-        journal = FailoverJournal(on_redis, local, self.folder, on_failure, self.time.clock, hold_ms=50)
+        journal = FailoverJournal(on_redis, local, self.folder, on_failure, hold_ms)
         self.stack.callback(journal.close)
         return journal
 
@@ -105,14 +122,36 @@ def settle_as_delivered(journal: FailoverJournal, claim: Claim, entry: Entry) ->
     return journal.settle(claim, entry, Settlement(Ending.DONE, "processed", (delivered,)))
 
 
-def store(journal: FailoverJournal, value: str) -> Entry:
+def store(
+    journal: FailoverJournal,
+    value: str,
+    status: DeliveryStatus = DeliveryStatus.WAITING,
+    next_try_ms: int = 1,
+    tries: int = 1,
+) -> Entry:
     claim = a_claim(value)
     verdict = journal.claim(claim)
     assert isinstance(verdict, Claimed)
-    waiting = replace(verdict.entry.deliveries[0], status=DeliveryStatus.WAITING, tries=1, next_try_ms=1)
+    waiting = replace(
+        verdict.entry.deliveries[0], status=status, tries=tries, next_try_ms=next_try_ms if status.is_open else None
+    )
     settlement = Settlement(Ending.DONE, "queued", (waiting,), payload=b"payload")
     assert journal.settle(claim, verdict.entry, settlement)
     return verdict.entry
+
+
+def suppress(journal: FailoverJournal, value: str, shared: Name, payload: bytes | None = b"payload") -> Entry:
+    claim = a_claim(value, (shared,))
+    verdict = journal.claim(claim)
+    assert isinstance(verdict, Duplicate) and verdict.entry
+    assert journal.settle(claim, verdict.entry, Settlement(Ending.DONE, "skipped", payload=payload))
+    return verdict.entry
+
+
+def send(journal: FailoverJournal, entry: Entry, status: DeliveryStatus) -> None:
+    begun = journal.begin(entry.id, "crm", "worker", LEASE_MS)
+    assert begun and begun.payload == b"payload"
+    assert journal.finish(entry.id, "worker", replace(begun.delivery, status=status, next_try_ms=None))
 
 
 def is_alone(process: FailoverJournal) -> bool:
@@ -192,6 +231,24 @@ def test_what_is_under_way_on_redis_is_under_way_on_its_own_side(machine: Machin
     assert isinstance(verdict, Claimed)
     assert settle_as_delivered(process, claim, verdict.entry), "a settlement goes to the side the machine is on then"
     assert isinstance(again(process, "a"), Duplicate)
+
+
+def test_leases_that_redis_granted_and_those_of_this_machine_are_of_one_clock(
+    own_redis: RedisServer, tmp_path: Path, stack: ExitStack
+) -> None:
+    """With the machine's real clock: its journal counts boots into it, and a grant noted without them was long over."""
+    client = connect(own_redis.url, 5.0, decode_responses=False)
+    process = FailoverJournal(RedisJournal(client, "m1"), SqliteJournal(tmp_path / "journal.db"), tmp_path)
+    stack.callback(process.close)
+    assert isinstance(process.claim(a_claim("a")), Claimed)
+    own_redis.kill()
+    leave(process)
+    assert isinstance(again(process, "a"), InFlight)
+    alone = process.claim(a_claim("b"))
+    assert isinstance(alone, Claimed)
+    left_ms = alone.entry.lease_until_ms - process.local.lease_time_ms()
+    assert 0 < left_ms <= LEASE_MS
+    assert process.before_sending(alone)
 
 
 def test_what_was_decided_alone_is_told_before_redis_decides_again(machine: Machine, come_back: ComeBack) -> None:
@@ -333,6 +390,29 @@ def test_a_settlement_that_redis_did_not_answer_is_told_again(machine: Machine, 
     assert isinstance(again(process, "a"), Duplicate)
 
 
+def test_what_is_stored_here_and_not_settled_there_is_told_with_its_next_try(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Never tried yet, it looked no further than the claim it came from: done, and due never."""
+    process = machine.process()
+    claim = a_claim("a")
+    verdict = process.claim(claim)
+    assert isinstance(verdict, Claimed)
+    waiting = replace(verdict.entry.deliveries[0], status=DeliveryStatus.WAITING, next_try_ms=1)
+
+    def lost(*_: object) -> bool:
+        raise StoreUnavailable("redis: gone")
+
+    monkeypatch.setattr(process._redis, "settle", lost)
+    with pytest.raises(StoreUnavailable):
+        process.settle(claim, verdict.entry, Settlement(Ending.DONE, "queued", (waiting,), payload=b"payload"))
+    monkeypatch.undo()
+    machine.pass_s(10)
+    process.tick()
+    assert isinstance(again(process, "a"), Duplicate)
+    assert process.due({"crm": 10}, 20_000) == [(verdict.entry.id, "crm")]
+
+
 def test_a_late_answer_is_not_relied_on(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     process = machine.process()
     ask = process._redis.claim
@@ -346,6 +426,8 @@ def test_a_late_answer_is_not_relied_on(machine: Machine, monkeypatch: pytest.Mo
     with pytest.raises(StoreUnavailable, match="too late"):
         again(process, "a")
     assert process.numbers.late_replies == 1
+    monkeypatch.undo()
+    assert isinstance(again(process, "a"), Claimed), "it was given back: its provider need not wait for the lease"
 
 
 # Redis forgets
@@ -397,6 +479,18 @@ def test_a_redis_back_at_the_moment_between_claim_and_settlement_is_noticed(
     eventually(lambda: is_open(process))
     assert isinstance(again(process, "a"), Duplicate)
     assert process.numbers.memory_losses == 1
+
+
+def test_a_redis_that_is_being_told_is_not_gone(machine: Machine) -> None:
+    """A machine that left it meanwhile decided alone, and sent again what others had sent."""
+    process = machine.process(hold_ms=60_000)
+    deliver(process, "a")
+    machine.server.client.flushall()
+    for _ in range(SILENT_TICKS + 2):
+        process.tick()
+    assert not is_alone(process)
+    with pytest.raises(StoreUnavailable, match="being told"):
+        again(process, "a")
 
 
 def test_another_machine_tells_what_it_knows_before_anything_is_decided(
@@ -452,3 +546,230 @@ def test_what_waited_on_a_redis_that_was_emptied_is_announced_again(machine: Mac
     assert process.due({"crm": 10}, 20_000) == [(entry.id, "crm")]
     begun = process.begin(entry.id, "crm", "worker", LEASE_MS)
     assert begun and begun.payload == b"payload"
+
+
+def test_what_was_only_announced_to_workers_is_due_at_once_on_a_redis_that_was_emptied(
+    machine: Machine, eventually: Eventually
+) -> None:
+    """The messages were lost with it; what failed before keeps its schedule."""
+    process = machine.process()
+    in_ten_minutes = max(process.now_ms(), process.local.now_ms()) + 600_000
+    entry = store(process, "a", next_try_ms=in_ten_minutes, tries=0)
+    store(process, "b", next_try_ms=in_ten_minutes, tries=1)
+    assert process.due({"crm": 10}, 20_000) == []
+    machine.server.client.flushall()
+    process.tick()
+    eventually(lambda: is_open(process))
+    assert process.due({"crm": 10}, 20_000) == [(entry.id, "crm")]
+
+
+def test_the_copy_of_what_a_worker_delivered_is_over_too(machine: Machine, eventually: Eventually) -> None:
+    process = machine.process()
+    entry = store(process, "a")
+    send(process, entry, DeliveryStatus.DELIVERED)
+    process.tick()
+    assert process.local.payload(entry.id) is None
+    machine.server.client.flushall()
+    process.tick()
+    eventually(lambda: is_open(process))
+    assert process.due({"crm": 10}, 20_000) == [], "and is not sent again after Redis lost its memory"
+
+
+def test_a_copy_that_is_over_stays_so_whichever_line_is_read_first(machine: Machine) -> None:
+    process = machine.process()
+    entry = store(process, "a")
+    process.tick()
+    waiting = process.local.read(entry.id)
+    assert waiting and waiting.has_open_deliveries
+    send(process, entry, DeliveryStatus.DELIVERED)
+    process.tick()
+    process._spool.append("settled", flat_entry(waiting))  # as another process wrote it, read later
+    process.tick()
+    known = process.local.read(entry.id)
+    assert known and known.deliveries[0].status is DeliveryStatus.DELIVERED
+
+
+# Sent again, released, reopened
+
+
+def test_a_replay_on_redis_is_numbered_and_survives_its_loss_of_memory(
+    machine: Machine, eventually: Eventually
+) -> None:
+    process = machine.process()
+    entry = store(process, "a")
+    send(process, entry, DeliveryStatus.DEAD)
+    seen = process._note.read()
+    assert process.replay(entry.id, "crm") is Replayed.REPLAYED
+    assert process._note.read() > seen
+    machine.server.client.flushall()
+    process.tick()
+    eventually(lambda: is_open(process))
+    assert process.due({"crm": 10}, 20_000) == [(entry.id, "crm")]
+    send(process, entry, DeliveryStatus.DELIVERED)
+
+
+@pytest.mark.parametrize("step", ["replay", "release"])
+def test_a_payload_that_lies_on_this_machine_alone_goes_along(machine: Machine, step: str) -> None:
+    process = machine.process()
+    deliver(process, "a", (GROUP,))
+    entry = suppress(process, "b", GROUP, payload=None)
+    if step == "replay":
+        assert process.replay(entry.id, "crm", force=True) is Replayed.NO_PAYLOAD
+    else:
+        assert process.release(entry.id) is Released.NO_PAYLOAD
+    known = process._redis.read(entry.id)
+    assert known
+    process.local.keep_copy(known, b"payload")
+    if step == "replay":
+        assert process.replay(entry.id, "crm", force=True) is Replayed.REPLAYED
+    else:
+        assert process.release(entry.id) is Released.RELEASED
+    send(process, entry, DeliveryStatus.DELIVERED)
+    process.tick()
+    assert process.local.payload(entry.id) is None and process.payload(entry.id) is None
+
+
+def test_what_redis_has_is_sent_again_by_redis_alone(machine: Machine) -> None:
+    process = machine.process()
+    deliver(process, "a", (GROUP,))
+    dead, skipped = store(process, "b", DeliveryStatus.DEAD), suppress(process, "c", GROUP)
+    machine.server.kill()
+    leave(process)
+    with pytest.raises(StoreUnavailable, match="alone"):
+        process.replay(dead.id, "crm")
+    with pytest.raises(StoreUnavailable, match="alone"):
+        process.release(skipped.id)
+
+
+def test_what_was_decided_alone_is_sent_again_from_here_and_told(machine: Machine, come_back: ComeBack) -> None:
+    process = machine.process()
+    machine.server.kill()
+    leave(process)
+    deliver(process, "a", (GROUP,))
+    dead, skipped = store(process, "b", DeliveryStatus.DEAD), suppress(process, "c", GROUP)
+    assert process.replay(dead.id, "crm") is Replayed.REPLAYED
+    assert process.release(skipped.id) is Released.RELEASED
+    assert set(process.due({"crm": 10}, 20_000)) == {(dead.id, "crm"), (skipped.id, "crm")}
+    send(process, dead, DeliveryStatus.DELIVERED)
+    come_back(process)
+    machine.pass_s(31)
+    send(process, skipped, DeliveryStatus.DELIVERED)
+    for entry in (dead, skipped):
+        known = process.read(entry.id)
+        assert known and known.deliveries[0].status is DeliveryStatus.DELIVERED
+
+
+def test_a_machine_with_older_news_does_not_bring_back_what_was_reopened(
+    machine: Machine, tmp_path: Path, stack: ExitStack
+) -> None:
+    one, other = machine.process(), Machine(machine.server, tmp_path / "m2", stack).process()
+    entry = deliver(other, "a")
+    other.tick()
+    older = other.local.read(entry.id)
+    assert older and older.deliveries[0].status is DeliveryStatus.DELIVERED
+    assert one.reopen(entry.id, "crm")
+    one._redis.merge([(older, None)], machine.time.clock, seen=0)
+    known = one.read(entry.id)
+    assert known and known.state is State.FREE and known.deliveries == ()
+    resent = again(other, "a")
+    assert isinstance(resent, Claimed) and not resent.is_first
+    sending = other.before_sending(resent)
+    assert sending and sending.deliveries[0].status is DeliveryStatus.DELIVERING, "its copy is older news, too"
+    other.tick()
+    copy = other.local.read(entry.id)
+    assert copy and (copy.state, copy.generation) == (State.PENDING, 1)
+    one._redis.merge([(older, None)], machine.time.clock, seen=0)
+    known = one.read(entry.id)
+    assert known and known.state is State.PENDING
+    assert known.deliveries[0].status is DeliveryStatus.DELIVERING
+
+
+def test_what_was_reopened_on_redis_is_reopened_in_the_copy_here(machine: Machine, eventually: Eventually) -> None:
+    process = machine.process()
+    entry = deliver(process, "a")  # still in the spool
+    assert process.reopen(entry.id, "crm")
+    machine.server.client.flushall()
+    process.tick()
+    eventually(lambda: is_open(process))
+    assert isinstance(again(process, "a"), Claimed)
+
+
+def test_what_was_reopened_alone_is_told_with_its_words(machine: Machine, come_back: ComeBack) -> None:
+    process = machine.process()
+    words = Name(Kind.CONTENT, "crm", "words", WEEK_MS)
+    claim = replace(a_claim("a"), destinations=(Wanted("crm", "msg_a", words),))
+    verdict = process.claim(claim)
+    assert isinstance(verdict, Claimed) and settle_as_delivered(process, claim, verdict.entry)
+    process.tick()
+    machine.server.client.save()
+    machine.server.kill()
+    leave(process)
+    assert process.reopen(verdict.entry.id, "crm")
+    come_back(process)
+    known = process.read(verdict.entry.id)
+    assert known and known.state is State.FREE and known.deliveries == ()
+    same_words = replace(a_claim("b"), destinations=(Wanted("crm", "msg_b", words),))
+    assert isinstance(process.claim(same_words), Claimed)
+    assert isinstance(again(process, "a"), Claimed)
+
+
+# Scripts
+
+
+def scripts(process: FailoverJournal) -> tuple[Reservations, PublicationLocks, ContentGate]:
+    def new_token() -> str:
+        return f"token{next(_numbers)}"
+
+    return (
+        Reservations(process, new_token, LEASE_MS),
+        PublicationLocks(process, "server a", new_token),
+        ContentGate(process, new_token),
+    )
+
+
+def test_what_scripts_did_on_redis_is_known_when_redis_is_gone(machine: Machine) -> None:
+    process = machine.process()
+    posts, locks, words = scripts(process)
+    reserved = posts.reserve("p1", ["https://a.example/1"])
+    assert isinstance(reserved, Reserved) and posts.published(reserved)
+    words.mark_as_forwarded("crm", "the same words")
+    over, held = locks.acquire_lock("e1", "crm"), locks.acquire_lock("e2", "crm")
+    assert over and held and locks.release_lock(over, "completed")
+    machine.server.kill()
+    leave(process)
+    assert posts.state_of("p1") == "0"
+    assert isinstance(posts.reserve("p2", ["https://a.example/1"]), Skipped)
+    assert words.is_duplicate("crm", "the same words")
+    assert locks.acquire_lock("e1", "crm") and not locks.acquire_lock("e2", "crm")
+    assert {lock.content_id for lock in locks.active_locks()} == {"e1", "e2"}
+
+
+def test_a_post_published_while_redis_went_away_is_told_once_it_is_back(machine: Machine, come_back: ComeBack) -> None:
+    process = machine.process()
+    posts, locks, _ = scripts(process)
+    reserved = posts.reserve("p1", ["https://a.example/1"])
+    machine.server.kill()
+    assert isinstance(reserved, Reserved) and posts.published(reserved), "it was published, whoever heard of it"
+    leave(process)
+    assert posts.state_of("p1") == "0"
+    lock = locks.acquire_lock("e1", "crm")
+    come_back(process)
+    assert posts.state_of("p1") == "0"
+    assert isinstance(posts.reserve("p2", ["https://a.example/1"]), Skipped)
+    assert lock and [each.owner for each in locks.active_locks()] == [lock.owner]
+
+
+def test_a_redis_that_was_emptied_is_told_what_scripts_did(machine: Machine, eventually: Eventually) -> None:
+    process = machine.process()
+    posts, locks, words = scripts(process)
+    reserved = posts.reserve("p1")
+    assert isinstance(reserved, Reserved) and posts.published(reserved)
+    words.mark_as_forwarded("crm", "the same words")
+    machine.pass_s(2 * 3600)
+    assert locks.acquire_lock("e1", "crm")
+    machine.server.client.flushall()
+    process.tick()
+    eventually(lambda: is_open(process))
+    assert locks.acquire_lock("e1", "crm") is None
+    assert posts.state_of("p1") == "0"
+    assert words.is_duplicate("crm", "the same words")

@@ -13,13 +13,14 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from deduplication.claims import WEEK_MS, Kind, Name
+from deduplication.claims import WEEK_MS, Kind, Name, Pattern
 from deduplication.journal.base import (
     Begun,
     Claim,
     Claimed,
     Duplicate,
     Ending,
+    Found,
     InFlight,
     Settlement,
     Wanted,
@@ -29,7 +30,9 @@ from tests.support.journals import JOURNALS, open_journal
 from tests.support.redis_server import RedisServer
 
 LEASE_MS = 60_000
-DAY_MS = 24 * 3_600_000
+HOLD_MS = 15_000  # less than any time that passes here, more than a busy machine takes: Redis has a real clock
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
 OWN = [
     Name(Kind.EMAIL_ID, "2026-11-16", "e1"),
     Name(Kind.EMAIL_ID, "undated", "e2"),
@@ -40,6 +43,7 @@ SHARED = [
     Name(Kind.MEDIA, "", "https://a.example/x", WEEK_MS),
     Name(Kind.MEDIA, "", "https://a.example/y", WEEK_MS),
 ]
+LOCK = Name(Kind.LOCK, "crm", "e1")
 WORDS = ["w1", "w2"]
 DESTINATIONS = ["crm", "slack"]
 FINGERPRINTS = [
@@ -77,8 +81,8 @@ class LockStep(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.stack.close()
 
-    def on_all(self, step: str, *arguments: Any) -> Any:
-        answers = {bench.kind: getattr(bench.journal, step)(*arguments) for bench in self.benches}
+    def on_all(self, step: str, *arguments: Any, **named: Any) -> Any:
+        answers = {bench.kind: getattr(bench.journal, step)(*arguments, **named) for bench in self.benches}
         seen = {kind: repr(without_times(answer)) for kind, answer in answers.items()}
         assert len(set(seen.values())) == 1, "\n".join(f"{kind}: {text}" for kind, text in seen.items())
         return answers["memory"]
@@ -118,6 +122,16 @@ class LockStep(RuleBasedStateMachine):
             assert isinstance(again, Claimed) and again.entry.id == verdict.entry.id, "same token, same answer"
         self.claims.append((claim, verdict))
 
+    @rule(words=st.sampled_from([None, *WORDS]))
+    def take_lock(self, words: str | None) -> None:
+        """As a script does, by itself or to mark words."""
+        owner = self.a_token()
+        content = Name(Kind.CONTENT, "crm", words, 3 * DAY_MS) if words else None
+        wanted = (Wanted("crm", "", content),) if words else ()
+        about = About(item="e1", server="s1")
+        claim = Claim(f"entry{self.count}", owner, (LOCK,), (), wanted, lease_ms=LEASE_MS, about=about)
+        self.claims.append((claim, self.on_all("claim", claim)))
+
     def some_entry(self, data: st.DataObject) -> tuple[Claim, Entry] | None:
         held = [(claim, verdict.entry) for claim, verdict in self.claims if getattr(verdict, "entry", None)]
         return data.draw(st.sampled_from(held)) if held else None
@@ -131,12 +145,13 @@ class LockStep(RuleBasedStateMachine):
         ended = []
         for delivery in entry.deliveries:
             if delivery.status is DeliveryStatus.DELIVERING:
-                ended.append(self.end_of(delivery, data))
+                ended.append(self.end_of(delivery, data, may_wait=not entry.is_lock))
         payload = data.draw(st.sampled_from([None, b"payload"]))
         self.on_all("settle", claim, entry, Settlement(ending, "answer", tuple(ended), retries, payload))
 
-    def end_of(self, delivery: Delivery, data: st.DataObject) -> Delivery:
-        status = data.draw(st.sampled_from([DeliveryStatus.DELIVERED, DeliveryStatus.WAITING, DeliveryStatus.DEAD]))
+    def end_of(self, delivery: Delivery, data: st.DataObject, may_wait: bool = True) -> Delivery:
+        ends = [DeliveryStatus.DELIVERED, DeliveryStatus.DEAD] + [DeliveryStatus.WAITING] * may_wait
+        status = data.draw(st.sampled_from(ends))
         next_try_ms = 0 if status is DeliveryStatus.WAITING else None
         delivered_ms = 1 if status is DeliveryStatus.DELIVERED else None
         return replace(
@@ -155,7 +170,7 @@ class LockStep(RuleBasedStateMachine):
         if chosen is None:
             return
         owner = self.a_token()
-        begun = self.on_all("begin", chosen[1].id, destination, owner, LEASE_MS)
+        begun = self.on_all("begin", chosen[1].id, destination, owner, LEASE_MS, "s1")
         if begun:
             self.begun.append((chosen[1].id, owner, begun))
 
@@ -167,8 +182,27 @@ class LockStep(RuleBasedStateMachine):
 
     @rule(limit=st.integers(1, 3))
     def due(self, limit: int) -> None:
-        found = [sorted(bench.journal.due(dict.fromkeys(DESTINATIONS, limit * 10), 1000)) for bench in self.benches]
+        found = [sorted(bench.journal.due(dict.fromkeys(DESTINATIONS, limit * 10), HOLD_MS)) for bench in self.benches]
         assert all(each == found[0] for each in found)
+
+    @rule(data=st.data(), destination=st.sampled_from(DESTINATIONS), force=st.booleans(), renamed=st.booleans())
+    def replay(self, data: st.DataObject, destination: str, force: bool, renamed: bool) -> None:
+        chosen = self.some_entry(data)
+        if chosen:
+            webhook_id = self.a_token() if renamed else None
+            self.on_all("replay", chosen[1].id, destination, force=force, webhook_id=webhook_id)
+
+    @rule(data=st.data(), force=st.booleans())
+    def release(self, data: st.DataObject, force: bool) -> None:
+        chosen = self.some_entry(data)
+        if chosen:
+            self.on_all("release", chosen[1].id, force=force)
+
+    @rule(data=st.data(), destination=st.sampled_from(DESTINATIONS))
+    def reopen(self, data: st.DataObject, destination: str) -> None:
+        chosen = self.some_entry(data)
+        if chosen:
+            self.on_all("reopen", chosen[1].id, destination)
 
     @rule(names=subsets([*OWN, *SHARED], least=1))
     def forget(self, names: list[Name]) -> None:
@@ -191,13 +225,58 @@ class LockStep(RuleBasedStateMachine):
             assert not differing, [(kind, entries[id_], known["memory"][id_]) for id_ in differing]
 
     @invariant()
+    def every_name_that_something_is_known_of_is_found(self) -> None:
+        if not hasattr(self, "benches"):
+            return
+        names = [*OWN, *SHARED, *(Name(Kind.CONTENT, to, words) for to in DESTINATIONS for words in WORDS)]
+        found = self.on_all("look", names)
+        known = {each.name for each in found if each.is_marked or any(not entry.is_lock for entry in each.entries)}
+        for bench in self.benches:
+            assert known <= set(bench.journal.names(Pattern())), bench.kind
+
+    @invariant()
+    def the_journals_keep_the_same_payloads(self) -> None:
+        for claim, _ in self.claims:
+            if self.benches[0].journal.read(claim.entry):
+                payloads = {bench.kind: bench.journal.payload(claim.entry) for bench in self.benches}
+                assert len(set(payloads.values())) == 1, (claim.entry, payloads)
+
+    @invariant()
+    def what_waits_is_at_a_known_destination(self) -> None:
+        for bench in getattr(self, "benches", []):
+            waiting = {
+                delivery.destination
+                for entry in bench.journal.find()
+                if entry.state is State.DONE
+                for delivery in entry.deliveries
+                if delivery.status.is_open
+            }
+            listed = set(bench.journal.destinations())
+            assert waiting <= listed if bench.kind in ("redis", "failover") else waiting == listed, bench.kind
+
+    @invariant()
     def the_lists_show_what_is_there(self) -> None:
         for bench in getattr(self, "benches", []):
             listed = {entry.id: entry for entry in bench.journal.find()}
             for claim, _ in self.claims:
                 entry = bench.journal.read(claim.entry)
                 is_old = entry and bench.journal.now_ms() - entry.created_ms > WEEK_MS
-                assert (entry is None) == (claim.entry not in listed) or is_old, bench.kind
+                is_listed = entry is not None and not entry.is_lock
+                assert is_listed == (claim.entry in listed) or is_old, bench.kind
+
+    @invariant()
+    def the_same_is_under_way(self) -> None:
+        """Of what a request is at, only what came lately."""
+        seen = set()
+        for bench in getattr(self, "benches", []):
+            lately_ms = bench.journal.now_ms() - HOUR_MS
+            under_way = [
+                (each.entry.id, each.delivery and each.delivery.destination)
+                for each in bench.journal.under_way()
+                if each.entry.state is State.DONE or each.entry.is_lock or each.entry.created_ms > lately_ms
+            ]
+            seen.add(tuple(sorted(under_way, key=repr)))
+        assert len(seen) <= 1, seen
 
     @invariant()
     def nothing_to_be_delivered_is_out_of_reach(self) -> None:
@@ -210,6 +289,10 @@ class LockStep(RuleBasedStateMachine):
 def without_times(answer: Any) -> Any:
     """Clocks and counters of different journals differ; what they lead to does not."""
     match answer:
+        case list():
+            return [without_times(each) for each in answer]
+        case Found():
+            return answer.name.label, answer.is_marked, sorted(entry.id for entry in answer.entries)
         case Claimed():
             return replace(answer, entry=without_times(answer.entry))
         case Duplicate():

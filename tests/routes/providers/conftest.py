@@ -15,7 +15,7 @@ import pytest
 from werkzeug.test import TestResponse
 
 from deduplication.email import Email
-from deduplication.stores.base import Pattern, Record
+from deduplication.journal.entry import Entry
 from orchestrator.config import Config
 from orchestrator.delivery.fetching import FetchFailed
 from orchestrator.intake import Sources
@@ -84,8 +84,8 @@ class Door:
         return str(self.post(request).get_json()["status"])
 
     @property
-    def recorded(self) -> list[Record]:
-        return list(self.app.service.store.find(Pattern()))
+    def recorded(self) -> list[Entry]:
+        return list(self.app.service.journal.find())
 
     @property
     def delivered(self) -> list[dict[str, Any]]:

@@ -14,11 +14,12 @@ from urllib.parse import urlencode
 
 import pytest
 
-from deduplication.claims import Claim, Claimed
-from deduplication.reservations import post_name
-from deduplication.stores.base import State
+from deduplication.claims import Kind
+from deduplication.journal.base import Claim, Claimed, Ending, Settlement
+from deduplication.journal.entry import Entry
 from orchestrator.item import email_item
 from orchestrator.settings import SettingsError
+from routes.providers.base import ProviderRequest
 from routes.providers.samples import Letter, SampleRequest
 from tests.routes.providers.conftest import LETTER, NOW, Door, OpenDoor, email_in, provider_of, request_of, with_body
 from tests.routes.providers.contract import ProviderContract
@@ -260,13 +261,13 @@ class TestTokens:
         request = self.request()
         held = self.held_by_another(door, request)
         assert door.post(request).status_code == 503
-        door.app.service.store.release(held, None)
+        door.app.service.journal.settle(*held, Settlement(Ending.FREE))
         assert door.status_of(request) == "processed"
         assert len(door.delivered) == 1
 
     def test_only_acceptance_uses_a_token_up(self, door: Door) -> None:
         request = self.request()
-        self.held_by_another(door, request)
+        self.held_by_another(door, request, with_token=False)
         assert door.post(request).status_code == 503
         assert door.status_of(with_body(request, request.body.replace(b"Voil%C3%A0", b"Autre+chose"))) == "processed"
         assert door.post(request).status_code == 401
@@ -280,27 +281,30 @@ class TestTokens:
         request = self.request()
         self.held_by_another(door, request)
         assert door.post(request).status_code == 503
-        fields = dict(signed(DOCUMENTED))
-        name = f"mailgun-token:{fields['token']}"
-        claim = Claim("another", (post_name(name),), "", "another owner", 60_000)
-        assert isinstance(door.app.service.store.claim(claim), Claimed)
-        answer = door.post(form(fields))
-        assert (answer.status_code, answer.get_json()["status"]) == (503, "retry_later")
+        other = with_body(request, request.body.replace(b"Voil%C3%A0", b"Autre+chose"))
+        answer = door.post(other)
+        assert (answer.status_code, answer.get_json()["status"]) == (503, "already_processing")
         assert door.delivered == []
 
     def test_an_accepted_token_is_remembered_for_longer_than_it_is_fresh(self, door: Door) -> None:
         door.post(self.request())
-        (token,) = [each for each in door.recorded if "mailgun-token" in each.name.value]
-        assert token.state is State.DONE
-        assert token.expires_ms is not None
-        assert token.expires_ms - door.app.service.store.now_ms() > 6.9 * 24 * 3600 * 1000
+        (entry,) = door.recorded
+        (token,) = [name for name in entry.own if name.kind is Kind.PROOF]
+        assert door.app.service.journal.look([token])[0].is_marked
+        assert token.kept_ms == 7 * 24 * 3600 * 1000
 
-    def held_by_another(self, door: Door, request: SampleRequest) -> Claim:
+    def held_by_another(self, door: Door, request: SampleRequest, with_token: bool = True) -> tuple[Claim, Entry]:
         """Another request is delivering the same email just now."""
-        item = email_item(email_in(provider_of(self.settings, "mailgun"), request), None)
-        claim = Claim(item.id, item.own_names, item.fingerprint, "another owner", 60_000)
-        assert isinstance(door.app.service.store.claim(claim), Claimed)
-        return claim
+        provider = provider_of(self.settings, "mailgun")
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        proof = provider.once(ProviderRequest(headers, lambda: request.body, NOW))
+        item = email_item(email_in(provider, request), None)
+        if with_token:
+            item = item.proven_by(proof or "")
+        claim = Claim("another", "another owner", item.own_names, fingerprint=item.fingerprint)
+        verdict = door.app.service.journal.claim(claim)
+        assert isinstance(verdict, Claimed)
+        return claim, verdict.entry
 
     def test_two_accounts_have_keys_of_their_own(self, open_door: OpenDoor) -> None:
         both = f"{self.settings}\n[providers.mailgun-eu]\ntype = 'mailgun'\nsigning_key = '{OTHER_KEY}'"

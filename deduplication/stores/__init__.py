@@ -1,1 +1,0 @@
-"""Where names are remembered. The contract is in base.py; every store passes the same test-suite."""

@@ -1,1 +1,0 @@
-"""The delivery records: what was sent where, what waits, what is dead."""

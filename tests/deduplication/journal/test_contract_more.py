@@ -1,0 +1,292 @@
+"""More of what every journal promises: steps that change nothing, several items at once, and stored deliveries."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import islice
+
+import pytest
+
+from deduplication.claims import Gate, Kind, Name
+from deduplication.journal.base import Claimed, Duplicate, Ending, Forgotten, InFlight, Settlement
+from deduplication.journal.entry import Attempt, Delivery, DeliveryStatus, Entry
+from tests.deduplication.journal import test_contract as contract
+from tests.deduplication.journal.test_contract import (
+    CANONICAL,
+    DAY_MS,
+    FILE_X,
+    FILE_Y,
+    GROUP,
+    ID,
+    LEASE_MS,
+    MESSAGE_ID,
+    OTHER_TEXT,
+    TEXT,
+    UNDATED,
+    Desk,
+    a_claim,
+)
+from tests.support.journals import JournalBench
+
+desk = contract.desk
+THREADS = 8
+
+
+def an_id(value: str) -> Name:
+    return Name(Kind.EMAIL_ID, "2026-11-16", value)
+
+
+# What changes nothing
+
+
+def test_an_item_that_has_to_wait_takes_none_of_its_names(desk: Desk) -> None:
+    desk.claim(ID, shared=(GROUP,))
+    _, waiting = desk.claim(CANONICAL, MESSAGE_ID, shared=(FILE_X, GROUP))
+    assert isinstance(waiting, InFlight)
+    assert all(
+        not found.is_marked and not found.entries for found in desk.journal.look([CANONICAL, MESSAGE_ID, FILE_X])
+    )
+    _, alone = desk.claim(CANONICAL, MESSAGE_ID, shared=(FILE_X,))
+    assert isinstance(alone, Claimed) and alone.is_first
+
+
+@pytest.mark.parametrize("ending", Ending)
+def test_what_is_settled_cannot_be_settled_again(desk: Desk, ending: Ending) -> None:
+    claim, verdict = desk.claim(ID, shared=(GROUP,))
+    desk.end(claim, verdict.entry, DeliveryStatus.DELIVERED)
+    before = desk.read(verdict.entry.id)
+    told = desk.journal.settle(claim, verdict.entry, Settlement(ending, "told otherwise", retries_left=3))
+    assert told is (ending is Ending.DONE), "the same answer, if the first one was lost"
+    assert desk.read(verdict.entry.id) == before
+    assert [found.is_marked for found in desk.journal.look([ID, GROUP])] == [True, True]
+
+
+def test_forgetting_counts_the_names_that_it_knew(desk: Desk) -> None:
+    desk.deliver(ID, shared=(GROUP,))
+    assert desk.journal.forget([ID, ID, CANONICAL, GROUP]) == Forgotten(2)
+    assert desk.journal.forget([ID, GROUP]) == Forgotten(0)
+
+
+def test_a_claim_that_moves_to_a_name_of_another_is_stopped_and_gives_the_old_one_back(desk: Desk) -> None:
+    first = desk.deliver(ID, shared=(FILE_Y,))
+    claim, _ = desk.claim(CANONICAL, shared=(FILE_X,))
+    moved = desk.journal.claim(replace(claim, shared=(FILE_Y,)))
+    assert isinstance(moved, Duplicate) and moved.entry
+    assert (moved.stop.name, moved.stop.original) == (FILE_Y, first.id)
+    _, other = desk.claim(MESSAGE_ID, shared=(FILE_X,))
+    assert isinstance(other, Claimed)
+
+
+def test_a_claim_that_moves_to_a_name_another_is_at_keeps_what_it_has(desk: Desk) -> None:
+    desk.claim(ID, shared=(FILE_Y,))
+    claim, verdict = desk.claim(CANONICAL, shared=(FILE_X,))
+    assert isinstance(desk.journal.claim(replace(claim, shared=(FILE_Y,))), InFlight)
+    _, other = desk.claim(MESSAGE_ID, shared=(FILE_X,))
+    assert isinstance(other, InFlight)
+    assert desk.end(claim, verdict.entry, DeliveryStatus.DELIVERED)
+
+
+# Several items
+
+
+def test_both_items_of_one_name_may_be_under_way_at_once(desk: Desk) -> None:
+    one, first = desk.claim(ID, fingerprint=TEXT)
+    other, second = desk.claim(ID, fingerprint=OTHER_TEXT)
+    assert isinstance(first, Claimed) and isinstance(second, Claimed)
+    assert first.entry.id != second.entry.id
+    assert desk.end(one, first.entry, DeliveryStatus.DELIVERED)
+    assert desk.end(other, second.entry, DeliveryStatus.DELIVERED)
+
+
+def test_one_that_could_be_either_of_two_waits_for_the_one_under_way(desk: Desk) -> None:
+    desk.claim(ID, fingerprint=TEXT)
+    desk.claim(ID, fingerprint=OTHER_TEXT)
+    _, unknown = desk.claim(ID)
+    assert isinstance(unknown, InFlight)
+
+
+def test_under_a_name_of_its_own_the_undated_form_of_an_item_is_known_to_the_dated_one(desk: Desk) -> None:
+    first = desk.deliver(UNDATED, MESSAGE_ID)
+    _, dated = desk.claim(ID, MESSAGE_ID)
+    assert isinstance(dated, Duplicate)
+    assert dated.stop.original == first.id
+
+
+def test_an_earlier_gate_speaks_first(desk: Desk) -> None:
+    desk.deliver(ID, shared=(FILE_X,))
+    grouped = desk.deliver(CANONICAL, shared=(GROUP,))
+    _, stopped = desk.claim(MESSAGE_ID, shared=(FILE_X, GROUP))
+    assert isinstance(stopped, Duplicate)
+    assert (stopped.stop.gate, stopped.stop.original) == (Gate.SUBJECT_GROUP, grouped.id)
+
+
+def test_what_nobody_came_back_for_is_forgotten_after_a_week(desk: Desk) -> None:
+    _, verdict = desk.claim(ID, shared=(GROUP,))
+    desk.pass_ms(9 * DAY_MS)
+    assert desk.journal.read(verdict.entry.id) is None
+    _, anew = desk.claim(ID, shared=(GROUP,))
+    assert isinstance(anew, Claimed) and anew.is_first
+
+
+def test_fencing_numbers_rise_over_taking_over_giving_back_and_forgetting(desk: Desk) -> None:
+    fences = []
+    _, verdict = desk.claim()
+    fences.append(verdict.entry.fence)
+    desk.pass_ms(LEASE_MS)
+    claim, verdict = desk.claim()
+    fences.append(verdict.entry.fence)
+    desk.give_back(claim, verdict.entry)
+    _, verdict = desk.claim()
+    fences.append(verdict.entry.fence)
+    desk.journal.forget([ID])
+    _, verdict = desk.claim()
+    fences.append(verdict.entry.fence)
+    assert fences == sorted(set(fences))
+
+
+def test_a_lapsed_claim_is_taken_over_by_exactly_one_of_many(desk: Desk) -> None:
+    desk.claim(ID, shared=(GROUP,))
+    desk.pass_ms(LEASE_MS)
+    claims = [a_claim(ID, shared=(GROUP,)) for _ in range(2 * THREADS)]
+    with ThreadPoolExecutor(THREADS) as threads:
+        verdicts = list(threads.map(desk.journal.claim, claims))
+    assert [type(each) for each in verdicts].count(Claimed) == 1
+    assert [type(each) for each in verdicts].count(InFlight) == 2 * THREADS - 1
+
+
+# Stored deliveries
+
+
+def wait_at(desk: Desk, number: int, next_try_ms: int | None, destination: str = "crm") -> Entry:
+    claim, verdict = desk.claim(an_id(f"e{number}"), to=(destination,))
+    waiting = replace(verdict.entry.deliveries[0], status=DeliveryStatus.WAITING, next_try_ms=next_try_ms)
+    assert desk.journal.settle(claim, verdict.entry, Settlement(Ending.DONE, "queued", (waiting,), payload=b"payload"))
+    return desk.read(verdict.entry.id)
+
+
+def due(desk: Desk, limit: int = 10, hold_ms: int = LEASE_MS) -> list[str]:
+    return [entry for entry, _ in desk.journal.due({"crm": limit}, hold_ms)]
+
+
+def test_what_is_due_comes_oldest_first_and_once(desk: Desk, bench: JournalBench) -> None:
+    now_ms = desk.journal.now_ms()
+    later, third, second, first = (
+        wait_at(desk, number, now_ms + ms).id for number, ms in enumerate((600_000, -10, -200, -3000))
+    )
+    assert due(desk, limit=2) == [first, second]
+    assert due(Desk(replace(bench, journal=bench.another)), limit=2) == [third]
+    assert due(desk) == []
+    desk.pass_ms(LEASE_MS - 10_000)
+    assert due(desk) == [], "held"
+    desk.pass_ms(600_000)
+    assert set(due(desk)) == {first, second, third, later}, "nobody began them"
+
+
+def test_a_new_next_try_counts_from_when_it_is_recorded(desk: Desk) -> None:
+    entry = wait_at(desk, 1, 1)
+    assert due(desk) == [entry.id]
+    begun = desk.begin(entry)
+    assert begun
+    assert due(desk) == [], "begun"
+    again_ms = desk.journal.now_ms() + 300_000
+    after = replace(begun.delivery, status=DeliveryStatus.WAITING, tries=1, next_try_ms=again_ms)
+    assert desk.journal.finish(entry.id, "worker", after)
+    desk.pass_ms(LEASE_MS)
+    assert due(desk) == []
+    desk.pass_ms(300_000)
+    assert due(desk) == [entry.id]
+
+
+def test_what_is_over_or_has_no_next_try_is_never_due(desk: Desk) -> None:
+    desk.deliver(ID, shared=(GROUP,))
+    desk.kill(CANONICAL)
+    desk.suppress(MESSAGE_ID, shared=(GROUP,))
+    wait_at(desk, 1, None)
+    desk.claim(an_id("under way"))
+    desk.pass_ms(DAY_MS)
+    assert due(desk) == []
+
+
+def test_what_is_over_cannot_be_begun(desk: Desk) -> None:
+    over = [desk.deliver(ID, shared=(GROUP,)), desk.kill(CANONICAL), desk.suppress(MESSAGE_ID, shared=(GROUP,))]
+    _, under_way = desk.claim(an_id("under way"))
+    for entry in (*over, under_way.entry):
+        assert desk.begin(entry) is None
+        assert desk.begin(entry, "elsewhere") is None
+    assert desk.journal.begin("unknown", "crm", "worker", LEASE_MS) is None
+    claim, both = desk.claim(an_id("both"), to=("crm", "slack"))
+    half = desk.end_each(claim, both.entry, DeliveryStatus.DELIVERED, DeliveryStatus.WAITING)
+    assert desk.begin(half, "crm") is None
+    assert desk.begin(half, "slack")
+    assert [desk.read(entry.id) for entry in over] == over
+
+
+def test_each_of_many_is_handed_to_one(desk: Desk, bench: JournalBench) -> None:
+    entries = {wait_at(desk, number, 1).id for number in range(40)}
+    handles = [bench.journal, bench.another]
+    with ThreadPoolExecutor(THREADS) as threads:
+        handed = threads.map(lambda n: handles[n % 2].due({"crm": 5}, LEASE_MS), range(2 * THREADS))
+        found = [entry for each in handed for entry, _ in each]
+    assert sorted(found) == sorted(entries)
+
+
+def test_every_field_of_a_delivery_is_kept(desk: Desk, bench: JournalBench) -> None:
+    claim, verdict = desk.claim(words=True)
+    full = Delivery(
+        destination="crm",
+        webhook_id="msg_other",
+        status=DeliveryStatus.DEAD,
+        tries=2,
+        delivered_ms=17,
+        receiver_id="r-9",
+        reason="destination: crm, « occupé »",
+        content=verdict.entry.deliveries[0].content,
+        attempts=(Attempt(1, 20, 503, "answered 503"), Attempt(2, 30, error="no answer")),
+        missing_ms=5,
+        server="web-1",
+    )
+    assert desk.journal.settle(claim, verdict.entry, Settlement(Ending.DONE, "told", (full,), payload=b"payload"))
+    known = bench.another.read(verdict.entry.id)
+    assert known and known.deliveries == (full,)
+
+
+@pytest.mark.parametrize("payload", [b"\x00\xff\x80 not text", b"x" * 3_000_000], ids=["any bytes", "several MB"])
+def test_a_payload_comes_back_as_it_was(desk: Desk, bench: JournalBench, payload: bytes) -> None:
+    claim, verdict = desk.claim()
+    waiting = replace(verdict.entry.deliveries[0], status=DeliveryStatus.WAITING, next_try_ms=1)
+    assert desk.journal.settle(claim, verdict.entry, Settlement(Ending.DONE, "queued", (waiting,), payload=payload))
+    assert bench.another.payload(verdict.entry.id) == payload
+    begun = bench.another.begin(verdict.entry.id, "crm", "worker", LEASE_MS)
+    assert begun and begun.payload == payload
+
+
+def test_destinations_and_names_may_be_called_anything(desk: Desk) -> None:
+    odd = ["crm:waiting", "due", "a b", "é[*]?", "entries"]
+    stored = {name: wait_at(desk, number, 1, destination=name).id for number, name in enumerate(odd)}
+    assert desk.journal.destinations() == sorted(odd)
+    assert sorted(desk.journal.due(dict.fromkeys(odd, 10), LEASE_MS)) == sorted((id_, to) for to, id_ in stored.items())
+    for name, id_ in stored.items():
+        assert desk.journal.begin(id_, name, "worker", LEASE_MS)
+
+
+def test_find_goes_from_the_newest_to_the_oldest(desk: Desk) -> None:
+    entries = []
+    for number in range(5):
+        entries.append(wait_at(desk, number, 1).id)
+        desk.pass_ms(3_600_000)
+    assert [entry.id for entry in desk.journal.find()] == entries[::-1]
+
+
+def test_find_meets_each_of_many_once_though_they_change_meanwhile(desk: Desk) -> None:
+    entries = [desk.store(an_id(f"e{number}")) for number in range(550)]
+    found = desk.journal.find()
+    met = [entry.id for entry in islice(found, 5)]
+    for entry in (entries[0], entries[300], entries[-1]):
+        desk.send(entry, DeliveryStatus.DEAD)
+    met += [entry.id for entry in found]
+    assert sorted(met) == sorted(entry.id for entry in entries)
+
+
+def test_a_journal_that_works_passes_its_check(desk: Desk) -> None:
+    desk.journal.check()
