@@ -113,6 +113,7 @@ class FailoverJournal:
         self._side = MachineSide(folder)
         self._spool = Spool(self._spools)
         self._note = Note(folder / "redis_number")
+        redis.seen = self._note.read
         self._id = secrets.token_hex(6)
         self._canary = Name(Kind.LOCK, "canary", self._id)
         self._redis_ahead_ms = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -111,6 +111,7 @@ class RedisJournal:
         self._machine = machine
         self._settings = (group_ttl, retention.entry_ms, retention.dead_ms, retention.delivered_payload_ms)
         self.last_number = 0
+        self.seen: Callable[[], int] = lambda: 0  # what the machine has noted, for steps that are not told it
         self._scripts = {step: client.register_script(source(step)) for step in _STEPS}
 
     def claim(self, claim: Claim, seen: int = 0) -> Verdict:
@@ -350,7 +351,7 @@ class RedisJournal:
     def number(self) -> int:
         """The last number that this Redis knows to have given to this machine."""
         with translated_errors():
-            return int(cast(bytes | None, self._client.hget(f"{self._prefix}machines", self._machine)) or 0)
+            return int(cast(bytes | None, self._client.get(f"{self._prefix}machine:{self._machine}")) or 0)
 
     def now_ms(self) -> int:
         with translated_errors():
@@ -378,7 +379,7 @@ class RedisJournal:
         return answer
 
     def _run(self, step: str, request: list[Any], payload: bytes = b"", seen: int = 0) -> Any:
-        context = msgpack.packb([self._machine, seen, *self._settings])
+        context = msgpack.packb([self._machine, seen or self.seen(), *self._settings])
         packed = msgpack.packb(request, use_bin_type=False)  # scripts know one kind of string
         arguments: list[Any] = [self._prefix, context, packed, payload]
         if len(payload) > PIECE_BYTES:

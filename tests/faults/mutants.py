@@ -76,8 +76,8 @@ def back_to_redis_without_telling_it() -> None:
 def no_hold() -> None:
     real = FailoverJournal._merge
 
-    def merge(self: FailoverJournal, entries: Sequence[Entry], _hold_ms: int = 0) -> None:
-        real(self, entries, 0)
+    def merge(self: FailoverJournal, entries: Sequence[Entry], hold_ms: int = 0) -> None:
+        real(self, entries, min(hold_ms, 1))
 
     put(FailoverJournal, "_merge", merge)
 

@@ -18,7 +18,8 @@
 --   locks             ZSET, entry -> when the lock of a script ends
 --   entries:{hour}    List of the entries that came in that hour
 --   fence             the counter of all numbers
---   machines          Hash, machine -> the last number it was given; and until when a Redis that lost its memory is closed
+--   machine:<name>    the last number that machine was given
+--   closed_until      until when a Redis that lost its memory is closed
 --   forgotten:{digest} String, when a name was last reset: what a machine took before that is not brought back
 --   and the marks of each kind of name, which an operator reads and other programs write (see spell)
 -- All times are milliseconds of this server's TIME.
@@ -30,11 +31,11 @@ local DESTINATION, WEBHOOK, STATUS, GENERATION, TRIES, BEGINS, NEXT_TRY, DELIVER
 local D_OWNER, D_LEASE, D_FENCE, RECEIVER, REASON, CONTENT, AWAITS, ATTEMPTS = 9, 10, 11, 12, 13, 14, 15, 16
 local MISSING, SERVER = 17, 18
 local KIND, SCOPE, VALUE, KEPT = 1, 2, 3, 4
-local CLOSED_UNTIL = 'closed until'
 local HOUR_MS, CONTENT_ASKED_AGAIN_MS = 3600000, 5000
 
 local call = redis.call
 local prefix = ARGV[1]
+local CLOSED_UNTIL = prefix .. 'closed_until'
 local machine, seen, group_ttl, entry_ms, dead_ms, delivered_payload_ms = unpack(cmsgpack.unpack(ARGV[2]))
 local request = cmsgpack.unpack(ARGV[3])
 local time = call('TIME')
@@ -72,15 +73,18 @@ local function tombstone(name) return prefix .. 'forgotten:' .. digest_of(name) 
 -- Why nothing can be decided here now: this Redis knows less than the machine was told by it, or it did, and is closed
 -- until the machines have told it what they know.
 local function refusal()
-  local given, closed_until = unpack(call('HMGET', prefix .. 'machines', machine, CLOSED_UNTIL))
+  local given, closed_until = unpack(call('MGET', prefix .. 'machine:' .. machine, CLOSED_UNTIL))
   if seen > tonumber(given or 0) then return {'lost_memory'} end
   if closed_until and tonumber(closed_until) > now then return {'closed', tonumber(closed_until) - now} end
 end
 
 -- Every step takes a number, settlements too: a Redis that lost one of them is noticed by whoever asks next.
-local function next_number()
+-- Where it lost more, only telling it everything raises the machine's number again: others may have raised the fence
+-- meanwhile, and whoever settled then hid the loss from his own machine.
+local function next_number(is_told)
   local number = call('INCR', prefix .. 'fence')
-  call('HSET', prefix .. 'machines', machine, number)
+  local given = call('GETSET', prefix .. 'machine:' .. machine, number)
+  if seen > tonumber(given or 0) and not is_told then call('SET', prefix .. 'machine:' .. machine, given or 0) end
   return number
 end
 

@@ -1,10 +1,10 @@
 -- Takes over what a machine knows: decided while it was alone, delivered without Redis having heard of it, or everything,
 -- to a Redis that lost its memory. Merging twice changes nothing. Follows entry.lua.
 --
--- ARGV[3]  {hold_ms, {entry, payload (true: sent ahead) or false, marked_for_ms}...}; leases and next tries as milliseconds from now, and how
---          long ago the entry's names were marked. A hold keeps Redis closed for that much longer, until the other
---          machines have told it what they know too. What was never tried is then due at once: the message that
---          announced it to a worker may be gone as well.
+-- ARGV[3]  {hold_ms, {entry, payload (true: sent ahead) or false, marked_for_ms}...}; leases and next tries as
+--          milliseconds from now, and how long ago the entry's names were marked. A hold keeps Redis closed for that much
+--          longer, until the other machines have told it what they know too. What was never tried is then due at once:
+--          the message that announced it to a worker may be gone as well. A hold without entries says that all was told.
 -- Returns {number}.
 
 local function is_further(one, other)
@@ -105,5 +105,5 @@ for i = 2, #request do
     put_payload(after[ID], payload, kept_for(after))
   end
 end
-if request[1] > 0 then call('HSET', prefix .. 'machines', CLOSED_UNTIL, now + request[1]) end
-return {next_number()}
+if request[1] > 0 then call('SET', CLOSED_UNTIL, now + request[1]) end
+return {next_number(request[1] > 0 and #request == 1)}

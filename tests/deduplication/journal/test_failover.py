@@ -506,6 +506,26 @@ def test_another_machine_tells_what_it_knows_before_anything_is_decided(
     assert isinstance(again(one, "a"), Duplicate) and isinstance(again(one, "b"), Duplicate)
 
 
+def test_a_settlement_does_not_hide_the_loss_from_its_own_machine(
+    machine: Machine, tmp_path: Path, stack: ExitStack, eventually: Eventually
+) -> None:
+    """The other machine has raised the fence meanwhile; a number above the note looked as if nothing was lost."""
+    one, other = machine.process(), Machine(machine.server, tmp_path / "m2", stack).process()
+    deliver(other, "b")
+    claim = a_claim("c")
+    under_way = other.claim(claim)
+    assert isinstance(under_way, Claimed)
+    for number in range(9):
+        deliver(one, f"a{number}")
+    machine.server.client.flushall()
+    one.tick()
+    settle_as_delivered(other, claim, under_way.entry)
+    other.tick()
+    assert other.numbers.memory_losses == 1
+    eventually(lambda: is_open(one))
+    assert isinstance(again(one, "b"), Duplicate)
+
+
 # What is stored for a later try
 
 

@@ -95,6 +95,6 @@ def test_a_look_at_many_names_is_one_round_trip(journal: RedisJournal, client: r
 def test_a_redis_that_is_being_told_what_it_lost_answers_no_look(
     journal: RedisJournal, client: redis.Redis, prefix: str
 ) -> None:
-    client.hset(f"{prefix}machines", "closed until", journal.now_ms() + 60_000)
+    client.set(f"{prefix}closed_until", journal.now_ms() + 60_000)
     with pytest.raises(StoreUnavailable, match="lost its memory"):
         journal.look([Name(Kind.EMAIL_ID, "2026-11-16", "e1")])
