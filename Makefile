@@ -8,7 +8,7 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints
 VERSION = $(shell $(PYTHON) -c 'import sys; print("fine" if sys.version_info >= (3, 11) else sys.version.split()[0])')
 NEEDS = Mailonce needs Python 3.11 or newer; $(PYTHON) is $(or $(VERSION),not there). Name another: make PYTHON=python3.12
 
-.PHONY: setup run test lint demo bench walk faults clean
+.PHONY: setup run test lint screenshots demo bench walk figures faults clean
 
 setup: $(READY)
 
@@ -37,6 +37,9 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+screenshots: $(READY)
+	$(BIN)/python -m tests.screenshots
+
 demo: $(READY)
 	$(BIN)/python -m tests.demo
 
@@ -45,6 +48,9 @@ bench: $(READY)
 
 walk: $(READY)
 	$(BIN)/python -m tests.walk $(ARGS)
+
+figures: $(READY)
+	$(BIN)/python -m tests.figures $(ARGS)
 
 faults: $(READY)
 	$(BIN)/python -m tests.faults $(ARGS)

@@ -5,15 +5,15 @@ import sys
 from deduplication.errors import DeduplicationError
 from orchestrator.audit import keep_audit
 from orchestrator.build import build
+from orchestrator.config.settings import SettingsError, load_settings
 from orchestrator.logs import configure_logging
-from orchestrator.settings import SettingsError, load_settings
 from routes.app import create_app
 
 CANNOT_BOOT = 3  # gunicorn ends on this one; a process that ends with another is started again, and again
 
 try:
     settings = load_settings()
-    configure_logging(settings.log_level)
+    configure_logging(settings.log_level, settings.log_format)
     app = create_app(build(settings))
     keep_audit(settings.data_dir, by="service")
 except (SettingsError, DeduplicationError) as error:

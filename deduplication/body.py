@@ -7,11 +7,11 @@ import html
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import chain, islice
 
 from selectolax.lexbor import LexborHTMLParser
 
+from deduplication.kept_property import kept_property
 from deduplication.limits import MAX_LINK_CHARS, MOST_LINKS
 from deduplication.unicode_text import nfc
 
@@ -22,6 +22,14 @@ _IMAGE = re.compile(r"(https?://|cid:|data:)\S", re.IGNORECASE)
 _ON_THE_WEB = re.compile(r"(?:https?://|data:)\S", re.IGNORECASE)
 _SHOWN = ("href", "action", "src", "srcset", "background", "alt", "style")
 _LEADING = "a[href], area[href], base[href], form[action], img, [background], [style*='url(']"
+# A short note as people and scripts write it: paragraphs, line ends and bold words, with no attributes and no entities.
+# Nothing in it is left for a parser to decide.
+_WORDS = r"[^<>&\0\ufeff]"
+_NOTED = "|".join(
+    [rf"{_WORDS}++", "<br ?/?>", *(rf"<{tag}>{_WORDS}*+</{tag}>" for tag in ("b", "i", "u", "em", "strong"))]
+)
+_NOTE = re.compile(rf"(?:{_NOTED}|<p>(?:{_NOTED})*+</p>|<div>(?:{_NOTED})*+</div>)*+")
+_NOTED_GAPS, _NOTED_TAGS = re.compile(r"</?(?:p|div|br ?/?)>"), re.compile(r"<[^>]*+>")
 _ATTRIBUTE = re.compile(
     r"\b(href|action|src|srcset|background|alt)\s*=\s*(?:\"([^\"<>]*)\"|'([^'<>]*)'|([^\s\"'<>]+))", re.IGNORECASE
 )
@@ -33,7 +41,7 @@ _BLOCK = (
     r"|a(?:ddress|rticle|side)|f(?:ieldset|igure|ooter|orm)|o(?:l|ption)|center|img|li|main|nav|section|ul)\b"
 )
 # Nearly all are in lower case: case is disregarded, which takes twice as long, only where there is some.
-_BLOCK_START = re.compile(rf"<(?=/?(?:{_BLOCK}|(?=[a-z]*+[A-Z\u0130\u0131\u017f])(?i:{_BLOCK})))")
+_BLOCK_START = re.compile(rf"<(?=/?+(?:{_BLOCK}|(?=[a-z]*+[A-Z\u0130\u0131\u017f])(?i:{_BLOCK})))")
 _BLOCK_TAGS = re.compile(rf"(?:</?{_BLOCK}[^<>]*+>)++", re.IGNORECASE)
 _TAGS = re.compile(r"(?:<[!/a-zA-Z][^<>]*+>)++")
 _DOCUMENT = re.compile(r"\s*<(?:!doctype html|html|head|body)\b", re.IGNORECASE)
@@ -140,19 +148,21 @@ class Html:
 
     body: str
 
-    @cached_property
+    @kept_property
     def text(self) -> str:
         """As plain_text, with tags, scripts and styles gone and entities decoded."""
         if self._is_beyond_reading:
             return plain_text(self.body)
         if self._is_costly:
             return plain_text(_unparsed_text(self.body))
+        if _NOTE.fullmatch(self.body):
+            return plain_text(_NOTED_TAGS.sub("", _NOTED_GAPS.sub(" ", self.body)))
         # A tree of its own: in one with gaps, tags that are closed in the wrong order would lead to other places.
         tree = LexborHTMLParser(_BLOCK_START.sub(" <", self.body))
         tree.strip_tags(["script", "style", "head", "title"])
         return plain_text(tree.body.text() if tree.body else "")
 
-    @cached_property
+    @kept_property
     def links(self) -> tuple[str, ...]:
         """Those that it leads to, then those that are written in its text."""
         if self._is_beyond_reading:
@@ -166,7 +176,7 @@ class Html:
             return linked
         return _first_links(chain(linked, _written_links(self.text)))
 
-    @cached_property
+    @kept_property
     def images(self) -> tuple[str, ...]:
         """The images that it shows, each once, in order: on the web, in the email (cid:), or within the HTML itself.
 
@@ -181,7 +191,7 @@ class Html:
             sources = (value for tag, name, value in self._attributes if tag == "img" and name == "src")
         return _first(_image(source) for source in sources if _IMAGE.match(source))
 
-    @cached_property
+    @kept_property
     def targets(self) -> tuple[str, ...]:
         """All that it leads to or shows beside its text, in order: two emails that differ in it say different things.
 
@@ -199,9 +209,14 @@ class Html:
             f"{name}={_image(value)}" for name, value in given if value and (name != "src" or _ON_THE_WEB.match(value))
         )
 
-    @cached_property
+    @kept_property
     def _attributes(self) -> tuple[tuple[str, str, str], ...]:
-        """Of each tag that leads somewhere or shows something: its name, and the attributes that say what."""
+        """Of each tag that leads somewhere or shows something: its name, and the attributes that say what.
+
+        Where none of their names is written anywhere there are none, and nothing need be parsed a second time.
+        """
+        if not _may_lead(self.body) and not _may_lead(self.body.lower()):
+            return ()
         nodes = ((node.tag or "", node.attributes) for node in LexborHTMLParser(self.body).css(_LEADING))
         return tuple(
             (tag, name, value)
@@ -210,17 +225,22 @@ class Html:
             if (value := (attributes.get(name) or "").strip())
         )
 
-    @cached_property
+    @kept_property
     def _tags(self) -> int:
         return self.body.count("<")
 
-    @cached_property
+    @kept_property
     def _is_costly(self) -> bool:
         return self._tags > _MAX_PARSED_TAGS or _MANY_ATTRIBUTES.search(self.body) is not None
 
     @property
     def _is_beyond_reading(self) -> bool:
         return self._tags > _MAX_READ_TAGS
+
+
+def _may_lead(body: str) -> bool:
+    """<image> is read as <img>."""
+    return "href" in body or "style" in body or "<im" in body or "background" in body or "action" in body
 
 
 def _image(source: str) -> str:

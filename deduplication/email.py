@@ -9,13 +9,13 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cached_property
 from itertools import groupby
 from typing import Any
 
 from deduplication.body import Html, plain_links, plain_text
 from deduplication.dates import parse_date
 from deduplication.decoding import base64_decoded, decoded
+from deduplication.kept_property import kept_property
 from deduplication.limits import MAX_HEADER_CHARS, MAX_NAME_CHARS, MOST_ATTACHMENTS, MOST_RECIPIENTS
 from deduplication.unicode_text import nfc
 
@@ -27,6 +27,11 @@ _PIECE = re.compile(
     rf"<\s*(?P<bracketed>(?:{_QUOTED}|[^<>\s@\"]++)@[^<>\s@\"]++)\s*>"
     rf"|(?P<bare>(?:{_QUOTED}|{_ATOM}++)@{_ATOM}++)(?!@)|{_QUOTED}|(?:{_ATOM}|@)++|(?P<end>[,;])",
     re.DOTALL,
+)
+# What nearly all senders look like, in a fifth of the time: a name, or one in quotes, and an address without oddities.
+_USUAL_SENDER = re.compile(
+    r'(?:[^"(),;:<>@\[\]\\]{0,200}|"[^"\\]{0,200}" ?)'
+    r"<([a-zA-Z0-9_+=-][a-zA-Z0-9._+=-]{0,200}@[a-zA-Z0-9.-]{0,200}[a-zA-Z0-9])>"
 )
 _NOTHING_BUT_QUOTED = re.compile(r'[\s<]*"([^"\\]*)"[\s>]*')
 _QUOTED_OR_COMMENT = re.compile(r'"(?:[^"\\]|\\.)*+(?P<closed>"?)|\(', re.DOTALL)
@@ -72,6 +77,9 @@ class Attachment:
         object.__setattr__(self, "content_type", content_type)
 
 
+_TEXTS = ("subject", "sender", "date", "html", "plain", "message_id", "event_id", "provider")
+
+
 @dataclass(frozen=True)
 class Email:
     """One email as a provider handed it over. ``subject``, ``sender`` and ``date`` are as received.
@@ -100,27 +108,31 @@ class Email:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if isinstance(value, str):
+        for name in _TEXTS:
+            value = getattr(self, name)
+            if not value.isascii():
                 object.__setattr__(self, name, well_formed(value))
-        recipients = (each[:MAX_NAME_CHARS] for each in self.recipients[:MOST_RECIPIENTS])
-        object.__setattr__(self, "recipients", tuple(recipients))
-        object.__setattr__(self, "attachments", self.attachments[:MOST_ATTACHMENTS])
-        object.__setattr__(self, "spam", {name: value[:MAX_HEADER_CHARS] for name, value in self.spam.items()})
+        if self.recipients:
+            recipients = tuple(each[:MAX_NAME_CHARS] for each in self.recipients[:MOST_RECIPIENTS])
+            object.__setattr__(self, "recipients", recipients)
+        if len(self.attachments) > MOST_ATTACHMENTS:
+            object.__setattr__(self, "attachments", self.attachments[:MOST_ATTACHMENTS])
+        if self.spam:
+            object.__setattr__(self, "spam", {name: value[:MAX_HEADER_CHARS] for name, value in self.spam.items()})
 
-    @cached_property
+    @kept_property
     def sender_email(self) -> str:
         return address_of(self.sender)
 
-    @cached_property
+    @kept_property
     def clean_subject(self) -> str:
         return decode_subject(self.subject)
 
-    @cached_property
+    @kept_property
     def date_utc(self) -> datetime | None:
         return parse_date(self.date)
 
-    @property
+    @kept_property
     def is_html(self) -> bool:
         return bool(self.html) and not self.html.isspace()
 
@@ -129,11 +141,11 @@ class Email:
         """The HTML where there is some, else the text: of the two, what mail programs show."""
         return self.html if self.is_html else self.plain
 
-    @cached_property
+    @kept_property
     def text(self) -> str:
         return self._read_html.text if self.is_html else plain_text(self.plain)
 
-    @cached_property
+    @kept_property
     def links(self) -> tuple[str, ...]:
         return self._read_html.links if self.is_html else plain_links(self.plain)
 
@@ -146,7 +158,7 @@ class Email:
         """What the HTML leads to or shows; what a text leads to stands in it."""
         return self._read_html.targets if self.is_html else ()
 
-    @cached_property
+    @kept_property
     def _read_html(self) -> Html:
         return Html(self.html)
 
@@ -164,7 +176,8 @@ def well_formed(text: str) -> str:
 
 def address_of(sender: str) -> str:
     """The address alone, in lower case, of the first author; empty if there is none."""
-    return next(_addresses(sender), "")
+    usual = _USUAL_SENDER.fullmatch(sender)
+    return usual[1].lower() if usual else next(_addresses(sender), "")
 
 
 def addresses_in(text: str) -> list[str]:

@@ -9,6 +9,10 @@ class StoreUnavailable(DeduplicationError):
     """The journal cannot answer for now; asking again later may work."""
 
 
+class NoRoom(StoreUnavailable):
+    """What is to be sent later cannot be kept: no more payloads are taken, here or on Redis, until some have gone."""
+
+
 class StoreMisconfigured(DeduplicationError):
     """The journal refuses what we ask of it: a bug or a wrong setting that waiting will not cure."""
 

@@ -42,7 +42,7 @@ class Fingerprint:
     def __str__(self) -> str:
         """``text.files.file_names.file_sizes.links.ids.head``, "-" for what is unknown; empty where all of it is."""
         parts = self.parts
-        return ".".join(part or _UNKNOWN for part in parts) if any(parts) else ""
+        return ".".join([part or _UNKNOWN for part in parts]) if any(parts) else ""
 
     @classmethod
     def parse(cls, written: str) -> Fingerprint:

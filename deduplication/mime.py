@@ -14,10 +14,10 @@ import html
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from deduplication.decoding import base64_decoded, decoded, strictly_decoded
 from deduplication.email import Attachment, Email, address_of, addresses_in, decode_subject, well_formed
+from deduplication.kept_property import kept_property
 
 MAX_HEADER_BYTES = 64 * 1024
 MAX_PARAMETERS = 100
@@ -113,25 +113,25 @@ class _Entity:
         value = b", ".join(self.headers.get(name, [])) if name in RECIPIENT_HEADERS else self.first(name)
         return " ".join(_header_text(value[:MAX_HEADER_BYTES], self.charset).split())
 
-    @cached_property
+    @kept_property
     def content_type(self) -> str:
         return _matched(_MEDIA_TYPE, self.first("content-type")) or "text/plain"
 
-    @cached_property
+    @kept_property
     def _type_parameters(self) -> Mapping[str, _Parameter]:
         return _parameters(self.first("content-type"))
 
-    @cached_property
+    @kept_property
     def charset(self) -> str:
         return self._type_parameters.get("charset", _Parameter(b"")).value.decode("latin-1")
 
-    @cached_property
+    @kept_property
     def boundary(self) -> bytes:
         """Empty for all that is not a multipart."""
         is_multipart = self.content_type.startswith("multipart/")
         return self._type_parameters.get("boundary", _Parameter(b"")).value.rstrip() if is_multipart else b""
 
-    @cached_property
+    @kept_property
     def file_name(self) -> str:
         disposition = _parameters(self.first("content-disposition"))
         name = disposition.get("filename") or self._type_parameters.get("name") or _Parameter(b"")
@@ -139,12 +139,12 @@ class _Entity:
             decoded(name.value, name.charset) if name.charset else _header_text(name.value, self.charset)
         )
 
-    @cached_property
+    @kept_property
     def is_text(self) -> bool:
         """A multipart without parts is text, too."""
         return self.content_type in ("text/plain", "text/html") or self.content_type.startswith("multipart/")
 
-    @cached_property
+    @kept_property
     def is_attachment(self) -> bool:
         return _matched(_KEYWORD, self.first("content-disposition")) == "attachment"
 

@@ -188,14 +188,24 @@ def _host_and_port(text: str, default_port: int) -> tuple[str, int]:
 
 
 def connect(url: str, timeout_s: float = SOCKET_TIMEOUT_S, *, decode_responses: bool = True) -> redis.Redis:
-    """A client that never retries by itself: a repeated claim must carry its owner token knowingly."""
+    """A client that never retries by itself: a repeated claim must carry its owner token knowingly.
+
+    Nor does it introduce itself (HELLO, CLIENT SETINFO...): four answers to wait for before the first one that matters,
+    and a Redis that is loading or slow takes a second or two for each. Over TLS without a password it says its name:
+    behind the handshake the server sends session tickets, which the pool takes for a reply to nothing unless an answer
+    was read after them.
+    """
     address = parse_address(url)
     options: dict[str, Any] = {
         "socket_timeout": timeout_s,
         "socket_connect_timeout": timeout_s,
         "retry": Retry(NoBackoff(), 0),
         "decode_responses": decode_responses,
+        "protocol": 2,
+        "driver_info": None,
     }
+    if address.login.keys() == {"ssl"}:
+        options["client_name"] = "mailonce"
     if address.is_sentinel:
         return _sentinel_client(address, options)
     if address.is_cluster:

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from enum import StrEnum
-from functools import cached_property
 
 from unidecode import unidecode
 
 from deduplication.claims import Kind, Name
 from deduplication.email import decode_subject
+from deduplication.kept_property import kept_property
 from deduplication.regexes import first_captured
 from deduplication.unicode_text import nfc
 
@@ -27,6 +27,7 @@ _PREFIXES = re.compile(
     re.IGNORECASE,
 )
 _NO_WORD = re.compile(r"[\W_]+")
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
 
 
 class GroupMode(StrEnum):
@@ -46,24 +47,26 @@ class SubjectPattern:
     phrases: tuple[str, ...]
     regex: str
 
-    @cached_property
+    @kept_property
     def _phrases(self) -> tuple[str, ...]:
         return tuple(map(_words, self.phrases))
 
     def group_of(self, words: str) -> str | None:
-        if not all(phrase in words for phrase in self._phrases):
-            return None
+        for phrase in self._phrases:
+            if phrase not in words:
+                return None
         captured = first_captured(self.regex, words)
         return f"{self.name}_{captured}" if captured else None
 
 
 DEFAULT_PATTERNS = (
+    # "lot" is asked for twice: most subjects hold no such word, and a phrase is looked for in no time.
     SubjectPattern(
         "media_solution_missions_recadrage_lot",
-        ("media solution", "missions recadrage"),
+        ("media solution", "missions recadrage", "lot"),
         r"\blot\s+(\d+)\b",
     ),
-    SubjectPattern("lot", (), r"\blot\s+(\d+)\b"),
+    SubjectPattern("lot", ("lot",), r"\blot\s+(\d+)\b"),
 )
 
 
@@ -72,7 +75,7 @@ def normalize_no_accents_lower_trim(text: str) -> str:
 
     Other scripts keep their letters: transliterated, two different Chinese subjects can read the same.
     """
-    folded = text if text.isascii() else nfc(nfc(text).translate(_FOLDED))
+    folded = text if text.isascii() else nfc(_NOT_ASCII.sub(lambda letters: letters[0].translate(_FOLDED), nfc(text)))
     return " ".join(folded.lower().split())
 
 
@@ -111,13 +114,17 @@ def generate_subject_group_id(
     mode: GroupMode = GroupMode.PATTERNS,
 ) -> str | None:
     """The group the subject belongs to, or None: an empty subject never groups, nor does "(no subject)"."""
+    if mode is GroupMode.OFF:
+        return None
     core = strip_leading_reply_prefixes(normalize_no_accents_lower_trim(decode_subject(subject)))
     words = _words(core)
-    if not core or words in _NO_SUBJECT or mode is GroupMode.OFF:
+    if not core or words in _NO_SUBJECT:
         return None
-    matched = next(filter(None, (pattern.group_of(words) for pattern in patterns)), None)
-    if matched or mode is GroupMode.PATTERNS:
-        return matched
+    for pattern in patterns:
+        if matched := pattern.group_of(words):
+            return matched
+    if mode is GroupMode.PATTERNS:
+        return None
     digest = hashlib.md5(core.encode(), usedforsecurity=False).hexdigest()
     return f"subject_hash_{digest}"
 

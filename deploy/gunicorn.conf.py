@@ -8,13 +8,15 @@ from datetime import UTC, datetime
 
 from deduplication.errors import DeduplicationError
 from orchestrator.build import check_start, make_data_dir
-from orchestrator.settings import SettingsError, load_settings, log_where_settings_come_from
+from orchestrator.config.settings import SettingsError, load_settings, log_where_settings_come_from
+from orchestrator.logs import configure_logging
 from orchestrator.tokens import ensure_tokens, show_new
 from routes.providers.registry import checked_config
 from routes.server import gunicorn_options
 
 try:
     _settings = load_settings()
+    configure_logging(_settings.log_level, _settings.log_format)
     log_where_settings_come_from()
     make_data_dir(_settings)
     check_start(_settings, checked_config(_settings))

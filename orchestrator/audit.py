@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 from deduplication.private_files import PRIVATE, make_private
@@ -12,6 +15,18 @@ from orchestrator.logs import LineFormatter
 audit = logging.getLogger("mailonce.audit")
 
 FILE = "audit.log"
+
+_acting: ContextVar[str] = ContextVar("_acting", default="")
+
+
+@contextmanager
+def acting_as(by: str) -> Iterator[None]:
+    """What is done inside is done by them, where more is known than which process it was."""
+    token = _acting.set(by)
+    try:
+        yield
+    finally:
+        _acting.reset(token)
 
 
 def keep_audit(data_dir: Path, by: str) -> logging.Handler:
@@ -24,7 +39,13 @@ def keep_audit(data_dir: Path, by: str) -> logging.Handler:
     except OSError as error:
         audit.error("%s cannot be written (%s): what operators do stands in the log only", data_dir / FILE, error)
         handler = logging.NullHandler()
-    handler.setFormatter(LineFormatter(f"%(asctime)s {by.replace('%', '%%')}: %(message)s"))
+
+    def say_who(record: logging.LogRecord) -> bool:
+        record.by = _acting.get() or by
+        return True
+
+    handler.addFilter(say_who)
+    handler.setFormatter(LineFormatter("%(asctime)s %(by)s: %(message)s"))
     audit.addHandler(handler)
     audit.setLevel(logging.INFO)
     return handler

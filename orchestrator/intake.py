@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, tzinfo
 from enum import StrEnum
 from functools import partial
+from typing import cast
 
 from deduplication.claims import Gate, Name
 from deduplication.content import content_name
-from deduplication.errors import DeduplicationError, StoreUnavailable
+from deduplication.errors import DeduplicationError, NoRoom, StoreUnavailable
 from deduplication.journal.base import (
     Claim,
     Claimed,
@@ -21,6 +22,7 @@ from deduplication.journal.base import (
     InFlight,
     Journal,
     Settlement,
+    Settling,
     Verdict,
     Wanted,
 )
@@ -34,19 +36,26 @@ from deduplication.subject_group import (
     group_name,
     month_of,
 )
+from orchestrator.config.settings import DELIVERY_BUDGET_S
 from orchestrator.delivery.queue import ANNOUNCED_AGAIN_AFTER_MS, Queue, QueueUnavailable
+from orchestrator.delivery.schedule import put_off
 from orchestrator.delivery.sender import Budget, Sender
 from orchestrator.delivery.webhook import Payload, pack, webhook_id
+from orchestrator.grouping import groups
 from orchestrator.item import Item
 from orchestrator.leases import Held, LeaseKeeper
+from orchestrator.metrics.meter import REALTIME, Meter
+from orchestrator.metrics.tally import Tally
+from orchestrator.privacy import Privacy
 from orchestrator.routing import Route, Router
-from orchestrator.settings import DELIVERY_BUDGET_S
+from orchestrator.settler import Settler
 
 log = logging.getLogger(__name__)
 
 MOST_MEDIA = 50  # one claim, one script: a newsletter of links must not make it a long one
 RETRY_AFTER_FAILURE_S = 10
 MAX_WAIT_FOR_ANOTHER_S = 10
+MOST_AT_ONCE = 50  # claims in one step: nobody else waits long for the journal meanwhile
 
 
 class Status(StrEnum):
@@ -68,6 +77,8 @@ SKIPPED_AT = {
     Gate.MEDIA: Status.SKIPPED_MEDIA,
     Gate.CONTENT: Status.SKIPPED_CONTENT,
 }
+
+ENDED_WELL = {DeliveryStatus.DELIVERED, DeliveryStatus.SKIPPED}
 
 
 class ProofUsed(Exception):
@@ -134,17 +145,34 @@ class Case:
     payload: Payload
     budget: Budget
 
+    @property
+    def names(self) -> frozenset[Name]:
+        contents = (each.content for each in self.claim.destinations if each.content)
+        return frozenset((*self.claim.own, *self.claim.shared, *contents))
+
     def outcome(self, status: Status, entry: Entry | None = None, **more: object) -> Outcome:
-        known = {"id": entry.id, "deliveries": entry.deliveries} if entry else {}
-        return replace(Outcome(status, self.item.id, subject_group=self.group), **{**known, **more})  # type: ignore[arg-type]
+        known = {"id": entry.id, "deliveries": entry.deliveries, **more} if entry else more
+        return Outcome(status, self.item.id, subject_group=self.group, **known)  # type: ignore[arg-type]
 
     def retry_later(self, error: str, wait_s: int = RETRY_AFTER_FAILURE_S) -> Outcome:
         return self.outcome(Status.RETRY_LATER, error=error, retry_after_s=wait_s)
 
 
 @dataclass(frozen=True)
+class ToSettle:
+    """One of several items, with its settlement. With a queue, ``going`` is announced then; ``unsent`` is the entry as
+    it was claimed, to be sent after all where it cannot be stored."""
+
+    case: Case
+    settling: Settling
+    going: Sequence[Delivery] = ()
+    unsent: Entry | None = None
+
+
+@dataclass(frozen=True)
 class Intake:
     """``queue`` None: the request itself delivers. ``keeps_delivered``: also what was delivered keeps its payload.
+    ``keeps_suppressed``: so does what was stopped, and can be released.
 
     ``is_trial``: nothing is configured, webhooks are only printed.
     """
@@ -156,39 +184,71 @@ class Intake:
     naming: Naming
     guard: RealtimeGuard
     sources: Sources
+    privacy: Privacy
     resolve: Callable[[str], str] | None = None
     queue: Queue | None = None
     is_trial: bool = False
     keeps_delivered: bool = False
+    keeps_suppressed: bool = True
+    note_old: Callable[[Claim], None] = lambda _claim: None
     server: str = ""
+    meter: Meter = field(default_factory=lambda: Meter(Tally()))
 
     def receive(self, item: Item) -> Outcome:
         """Ends with the item delivered, stored, dead, recognised as a settled one, skipped, or given back."""
-        return replace(self._decide(item), warnings=item.warnings)
+        started = self.sources.monotonic()
+        return self._told(item, self._decide(item), self.sources.monotonic() - started)
+
+    def _told(self, item: Item, outcome: Outcome, took_s: float) -> Outcome:
+        """What its provider hears is logged and counted."""
+        log_decision(item, outcome, took_s)
+        gate = outcome.reason.gate if outcome.reason else None
+        self.meter.count_email(
+            item.provider, outcome.status, REALTIME if outcome.status is Status.SKIPPED_OLD else gate
+        )
+        if outcome.subject_group and gate is None and outcome.status in (Status.PROCESSED, Status.QUEUED):
+            self.meter.count_group()
+        for delivery in outcome.deliveries:
+            if delivery.status is DeliveryStatus.SKIPPED:
+                self.meter.count_attempt(delivery.destination, delivery.status)
+        return replace(outcome, warnings=item.warnings) if item.warnings else outcome
 
     def _decide(self, item: Item) -> Outcome:
-        route = self.router.pick(item)
-        case = self.prepare(item, route)
+        started = self.sources.monotonic()
+        case = self._prepare_or_skip(item)
+        if isinstance(case, Outcome):
+            return case
         try:
-            if route.realtime_only and self._is_old(case):
-                log.info("item %s: older than the service, and its route takes new ones only", item.id)
-                return Outcome(Status.SKIPPED_OLD, item.id)
             verdict = self.journal.claim(case.claim)
             if isinstance(verdict, Claimed) and self.resolve:
                 case, verdict = self._claim_final_links(case, verdict)
         except StoreUnavailable as error:
-            log.error("item %s: %s; asking for a retry", item.id, error)
-            return case.retry_later("the store is away")  # the error may name an address inside
-        match verdict:
-            case Claimed():
-                return self._deliver(case, verdict)
-            case Duplicate():
-                return self._skip(case, verdict.entry) if verdict.entry else self._repeat(case, verdict)
-            case InFlight():
-                log.info("item %s: its %s is held by another request", item.id, verdict.gate)
-                wait_s = max(1, min(MAX_WAIT_FOR_ANOTHER_S, -(-verdict.retry_after_ms // 1000)))
-                why = f"another request is at it, or at an email with the same {verdict.gate}"
-                return case.outcome(Status.ALREADY_PROCESSING, error=why, retry_after_s=wait_s)
+            return self._store_is_away(case, error)
+        self.meter.time_decision(self.sources.monotonic() - started)
+        return self._deliver(case, verdict) if isinstance(verdict, Claimed) else self._stop(case, verdict)
+
+    def _prepare_or_skip(self, item: Item) -> Case | Outcome:
+        """What is too old for its route takes no names."""
+        route = self.router.pick(item)
+        case = self.prepare(item, route)
+        try:
+            if not route.realtime_only or not self._is_old(case):
+                return case
+        except StoreUnavailable as error:
+            return self._store_is_away(case, error)
+        self.note_old(case.claim)
+        return Outcome(Status.SKIPPED_OLD, item.id)
+
+    def _store_is_away(self, case: Case, error: StoreUnavailable) -> Outcome:
+        log.error("item %s: %s; asking for a retry", case.item.id, error)
+        return case.retry_later("the store is away")  # the error may name an address inside
+
+    def _stop(self, case: Case, verdict: Duplicate | InFlight) -> Outcome:
+        if isinstance(verdict, Duplicate):
+            return self._skip(case, verdict.entry) if verdict.entry else self._repeat(case, verdict)
+        wait_s = max(1, min(MAX_WAIT_FOR_ANOTHER_S, -(-verdict.retry_after_ms // 1000)))
+        why = f"another request is at it, or at an email with the same {verdict.gate}"
+        return case.outcome(Status.ALREADY_PROCESSING, error=why, retry_after_s=wait_s)
 
     def _is_old(self, case: Case) -> bool:
         """One that is under way never is: its retry after our restart is older than our start."""
@@ -208,7 +268,7 @@ class Intake:
         claim = Claim(
             entry=new_entry_id(),
             owner=owner,
-            own=item.own_names,
+            own=self.privacy.names(item.own_names) if item.is_named_by_words else item.own_names,
             shared=self.naming.shared_names(group, links, now),
             destinations=tuple(
                 Wanted(name, webhook_id(key, item.fingerprint, name), self.content_at(name, item, route))
@@ -216,13 +276,15 @@ class Intake:
             ),
             fingerprint=item.fingerprint,
             lease_ms=self.leases.lease_ms,
-            about=item.about(route.name, self.server),
+            about=self.privacy.about(item.about(route.name, self.server)),
             is_trial=self.is_trial,
         )
         received_at = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         payload = {**item.payload, "received_at": received_at, "subject_group": group}
-        budget = Budget(self.sources.monotonic() + DELIVERY_BUDGET_S, self.sources.monotonic)
-        return Case(item, group, links, claim, payload, budget)
+        return Case(item, group, links, claim, payload, self._budget())
+
+    def _budget(self) -> Budget:
+        return Budget(self.sources.monotonic() + DELIVERY_BUDGET_S, self.sources.monotonic)
 
     def content_at(self, destination: str, item: Item, route: Route) -> Name | None:
         window_ms = route.content_window_ms(self.sender.policies[destination].content_window_ms, item)
@@ -248,31 +310,50 @@ class Intake:
         stop = verdict.stop
         if stop.gate is Gate.PROOF:
             raise ProofUsed
-        log.info("item %s: stopped at %s, repeats %s", case.item.id, stop.gate, stop.original)
         return case.outcome(repeat_status(verdict.answer, verdict.fate), id=stop.original or "", reason=stop)
 
     def _skip(self, case: Case, entry: Entry) -> Outcome:
         """Stopped by a name that it shares with another: settled together with its payload, so that it can go out."""
         stop = entry.stop or Stop(entry.own[0])
         status = SKIPPED_AT[stop.gate]
-        settlement = Settlement(Ending.DONE, status, payload=pack(case.payload))
+        is_kept = self.keeps_suppressed or stop.follows  # a follower may have to go out in place of the other
+        settlement = Settlement(Ending.DONE, status, payload=pack(case.payload) if is_kept else None)
         try:
             is_settled = self.journal.settle(case.claim, entry, settlement)
+        except NoRoom:
+            return self._give_back(case, entry)
         except DeduplicationError as error:
             log.error("item %s: stopped at %s, but not recorded: %s", case.item.id, stop.gate, error)
             return case.retry_later("the store is away")
         if not is_settled:
             return case.retry_later("what it repeats could not be delivered")
-        log.info("item %s: stopped at %s, repeats %s", case.item.id, stop.gate, stop.original)
         return case.outcome(status, entry, reason=stop)
 
     def _deliver(self, case: Case, claimed: Claimed) -> Outcome:
         entry = self.journal.before_sending(claimed)
         if entry is None:
-            log.warning("item %s: its lease ran out before it was sent", case.item.id)
-            return case.retry_later("it took too long to get to it")
+            return self._lease_ran_out(case)
         if self.queue:
-            return self._enqueue(case, entry, self.queue)
+            try:
+                stored, going = self._to_be_announced(entry)
+                return self._announce(case, stored, going, self._settle(case, stored))
+            except NoRoom:
+                log.debug("item %s: no room to store it, delivering at once", case.item.id)
+        return self._send_and_settle(case, entry)
+
+    def _lease_ran_out(self, case: Case) -> Outcome:
+        log.warning("item %s: its lease ran out before it was sent", case.item.id)
+        return case.retry_later("it took too long to get to it")
+
+    def _send_and_settle(self, case: Case, entry: Entry) -> Outcome:
+        entry = self._send(case, entry)
+        try:
+            return self._settle(case, entry)
+        except NoRoom:
+            return self._give_back(case, entry)
+
+    def _send(self, case: Case, entry: Entry) -> Entry:
+        """The entry with what became of its deliveries; it is still to be settled."""
         try:
             sent = self.sender.send(case.claim, entry, case.payload, case.budget)
         except BaseException:
@@ -283,42 +364,194 @@ class Intake:
             raise
         for delivery in sent:
             entry = entry.with_delivery(delivery)
-        return self._settle(case, entry)
+        return entry
 
-    def _enqueue(self, case: Case, entry: Entry, queue: Queue) -> Outcome:
-        """Stored first, then announced. What cannot be announced is delivered here and now."""
+    def _give_back(self, case: Case, entry: Entry) -> Outcome:
+        """What is to be sent later cannot be stored: its provider keeps it. Who has got it has got it."""
+        delivered = tuple(each for each in entry.deliveries if each.status is DeliveryStatus.DELIVERED)
+        settlement = Settlement(Ending.FREE, deliveries=delivered)
+        settle = partial(self.journal.settle, case.claim, entry, settlement)
+        self.leases.settle(Held(entry.id, case.claim.owner), settle)
+        return case.retry_later("not through, and there is no room to store it")
+
+    def _to_be_announced(self, entry: Entry) -> tuple[Entry, list[Delivery]]:
+        """The entry as it is stored before anybody hears of it, and what of it workers will be told of."""
         again_ms = self.sender.clock.now_ms() + ANNOUNCED_AGAIN_AFTER_MS
-        going = [each for each in entry.deliveries if each.status is DeliveryStatus.DELIVERING]
-        for delivery in going:
-            entry = entry.with_delivery(replace(delivery, status=DeliveryStatus.WAITING, next_try_ms=again_ms))
-        outcome = self._settle(case, entry)
+        going = []
+        for delivery in entry.deliveries:
+            if delivery.status is not DeliveryStatus.DELIVERING:
+                continue
+            pause = self.sender.pause_at(delivery.destination)
+            if pause:
+                entry = entry.with_delivery(put_off(delivery, pause, self.sender.clock.now_ms()))
+            else:
+                going.append(delivery)
+                entry = entry.with_delivery(replace(delivery, status=DeliveryStatus.WAITING, next_try_ms=again_ms))
+        return entry, going
+
+    def _announce(self, case: Case, entry: Entry, going: Sequence[Delivery], outcome: Outcome) -> Outcome:
+        """What was stored is announced. What cannot be is delivered here and now."""
         if outcome.status is not Status.QUEUED:
             return outcome
         for delivery in going:
             try:
-                queue.put(entry.id, delivery.destination)
+                cast(Queue, self.queue).put(entry.id, delivery.destination)
             except QueueUnavailable as error:
                 log.error("item %s: not announced, delivering at once: %s", case.item.id, error)
                 sent = self.sender.deliver_or_leave(entry.id, delivery.destination)
                 entry = entry.with_delivery(sent) if sent else entry
-        return case.outcome(_status_of(entry), entry)
+        return case.outcome(status_of(entry), entry)
 
     def _settle(self, case: Case, entry: Entry) -> Outcome:
-        """Names, decision and deliveries in one step. Only what is recorded, or delivered for sure, is told 2xx."""
-        status = _status_of(entry)
-        is_over = all(each.status is DeliveryStatus.DELIVERED for each in entry.deliveries)
-        payload = None if is_over and not self.keeps_delivered else pack(case.payload)
-        settlement = Settlement(Ending.DONE, status, entry.deliveries, payload=payload)
-        settle = partial(self.journal.settle, case.claim, entry, settlement)
-        if is_over:
-            self.leases.settle(Held(entry.id, case.claim.owner), settle)
-            return case.outcome(status, entry)
+        """Names, decision and deliveries in one step. Raises NoRoom where what is to be sent later cannot be stored."""
+        settling = self._settling(case, entry)
         try:
-            is_settled = settle()
+            answer: bool | DeduplicationError = self.journal.settle(case.claim, entry, settling.settlement)
         except DeduplicationError as error:
-            log.error("item %s: not delivered, and cannot be stored: %s", case.item.id, error)
+            answer = error
+        return self._conclude(case, settling, answer)
+
+    def _settling(self, case: Case, entry: Entry) -> Settling:
+        statuses = {each.status for each in entry.deliveries}
+        needs_no_payload = _is_over(entry) or (not self.keeps_suppressed and statuses <= ENDED_WELL)
+        payload = None if needs_no_payload and not self.keeps_delivered else pack(case.payload)
+        return Settling(case.claim, entry, Settlement(Ending.DONE, status_of(entry), entry.deliveries, payload=payload))
+
+    def _conclude(self, case: Case, settling: Settling, answer: bool | DeduplicationError) -> Outcome:
+        """Only what is recorded, or delivered for sure, is told 2xx. Raises NoRoom: nothing is settled then."""
+        entry, status = settling.entry, Status(settling.settlement.answer)
+        if _is_over(entry):
+            if isinstance(answer, DeduplicationError):
+                settle = partial(self.journal.settle, case.claim, entry, settling.settlement)
+                self.leases.owe(Held(entry.id, case.claim.owner), settle, answer)
+            return case.outcome(status, entry)
+        if isinstance(answer, NoRoom):
+            raise answer
+        if isinstance(answer, DeduplicationError):
+            log.error("item %s: not delivered, and cannot be stored: %s", case.item.id, answer)
             return case.retry_later("not through, and the store is away")
-        return case.outcome(status, entry) if is_settled else case.retry_later("another request has taken it over")
+        return case.outcome(status, entry) if answer else case.retry_later("another request has taken it over")
+
+    # Several items of one request
+
+    def receive_many(self, items: Sequence[Item]) -> list[Outcome | Exception]:
+        """Each as by itself, and in order, but for those that share a name: of them the later ones come after. An error
+        of ours stands in the place of the outcome that it prevented, and stops no other."""
+        outcomes: dict[int, Outcome | Exception] = {}
+        cases: dict[int, Case] = {}
+        for position, item in enumerate(items):
+            try:
+                if self.resolve:  # where its links lead shows only when it is claimed, and there it may meet another
+                    outcomes[position] = self.receive(item)
+                    continue
+                case = self._prepare_or_skip(item)
+            except Exception as error:
+                outcomes[position] = error
+                continue
+            if isinstance(case, Outcome):
+                outcomes[position] = self._told(item, case, 0.0)
+            else:
+                cases[position] = case
+        for group in groups({position: case.names for position, case in cases.items()}, MOST_AT_ONCE):
+            started = self.sources.monotonic()
+            for position, outcome in self._receive_group({position: cases[position] for position in group}).items():
+                if isinstance(outcome, Outcome):
+                    outcome = self._told(items[position], outcome, self.sources.monotonic() - started)
+                outcomes[position] = outcome
+        return [outcomes[position] for position in range(len(items))]
+
+    def _receive_group(self, cases: Mapping[int, Case]) -> dict[int, Outcome | Exception]:
+        """Claimed in one step. Then each is sent, and what was sent is settled while the next ones are."""
+        verdicts: Sequence[Verdict | DeduplicationError]
+        claimed_at = self.sources.monotonic()
+        try:
+            verdicts = self.journal.claim_many([case.claim for case in cases.values()])
+        except DeduplicationError as error:
+            verdicts = [error] * len(cases)
+        else:
+            for _ in cases:
+                self.meter.time_decision(self.sources.monotonic() - claimed_at)
+        outcomes: dict[int, Outcome | Exception] = {}
+        with Settler(self._settle_some) as settler:
+            for (position, case), verdict in zip(cases.items(), verdicts, strict=True):
+                try:
+                    if self._is_late(claimed_at):  # those before it took their time: is it still ours?
+                        verdict = self.journal.claim(case.claim)
+                    turn = self._take_turn(case, verdict)
+                except StoreUnavailable as error:
+                    outcomes[position] = self._store_is_away(case, error)
+                except Exception as error:
+                    outcomes[position] = error
+                else:
+                    if isinstance(turn, Outcome):
+                        outcomes[position] = turn
+                    else:
+                        settler.put(position, turn)
+        return outcomes | settler.results
+
+    def _is_late(self, claimed_at: float) -> bool:
+        return (self.sources.monotonic() - claimed_at) * 1000 > self.leases.lease_ms / 2
+
+    def _take_turn(self, case: Case, verdict: Verdict | DeduplicationError) -> Outcome | ToSettle:
+        """One of several: what has become of it, or what is to be settled."""
+        if isinstance(verdict, DeduplicationError):
+            raise verdict
+        if not isinstance(verdict, Claimed):
+            return self._stop(case, verdict)
+        entry = self.journal.before_sending(verdict)
+        if entry is None:
+            return self._lease_ran_out(case)
+        if self.queue:
+            stored, going = self._to_be_announced(entry)
+            return ToSettle(case, self._settling(case, stored), going, entry)
+        case = replace(case, budget=self._budget())
+        return ToSettle(case, self._settling(case, self._send(case, entry)))
+
+    def _settle_some(self, some: Sequence[ToSettle]) -> list[Outcome | Exception]:
+        answers: Sequence[bool | DeduplicationError]
+        try:
+            answers = self.journal.settle_many([each.settling for each in some])
+        except DeduplicationError as error:
+            answers = [error] * len(some)
+        outcomes: list[Outcome | Exception] = []
+        for each, answer in zip(some, answers, strict=True):
+            try:
+                outcomes.append(self._finish(each, answer))
+            except Exception as error:
+                outcomes.append(error)
+        return outcomes
+
+    def _finish(self, turn: ToSettle, answer: bool | DeduplicationError) -> Outcome:
+        try:
+            outcome = self._conclude(turn.case, turn.settling, answer)
+        except NoRoom:
+            if turn.unsent:
+                return self._send_and_settle(replace(turn.case, budget=self._budget()), turn.unsent)
+            return self._give_back(turn.case, turn.settling.entry)
+        return self._announce(turn.case, turn.settling.entry, turn.going, outcome) if turn.unsent else outcome
+
+
+def _is_over(entry: Entry) -> bool:
+    return all(each.status is DeliveryStatus.DELIVERED for each in entry.deliveries)
+
+
+def log_decision(item: Item, outcome: Outcome, took_s: float) -> None:
+    """One line for each item, whatever became of it."""
+    line = "item %(item)s: %(status)s, entry %(entry)s, by %(provider)s in %(ms)d ms"
+    said: dict[str, object] = {
+        "item": outcome.item_id,
+        "status": outcome.status.value,
+        "entry": outcome.id or None,
+        "provider": item.provider,
+        "ms": int(took_s * 1000),
+    }
+    if outcome.reason:
+        line += ", at %(gate)s, repeats %(original)s"
+        said |= {"gate": outcome.reason.gate.value, "original": outcome.reason.original}
+    if outcome.error:
+        line += ", %(error)s"
+        said["error"] = outcome.error
+    log.info(line, said)
 
 
 def for_recipient(item: Item, route: Route) -> tuple[Item, Route]:
@@ -335,7 +568,8 @@ def repeat_status(answer: str, fate: Fate) -> Status:
     return Status.QUEUED if fate is Fate.OPEN else Status.DEAD_LETTERED
 
 
-def _status_of(entry: Entry) -> Status:
+def status_of(entry: Entry) -> Status:
+    """Of one that is to be sent, by what became of its deliveries so far."""
     statuses = {delivery.status for delivery in entry.deliveries}
     if any(status.is_open for status in statuses):
         return Status.QUEUED

@@ -25,7 +25,8 @@ class Item:
 
     ``media`` are links known to be media, ``links`` those that may be. ``fields`` is what routes may ask about, each
     with all its values; ``destinations`` the only ones the sender wants (None: all of the route). ``recipient``: the
-    address it was delivered to, the first of an email's recipients.
+    address it was delivered to, the first of an email's recipients. ``is_named_by_words``: a name of its own may be
+    made of what somebody wrote, such as its subject.
     """
 
     id: str
@@ -41,9 +42,14 @@ class Item:
     source: str = ""
     subject: str = ""
     is_message: bool = False
+    is_named_by_words: bool = True
     is_recognisable: bool = True
     destinations: tuple[str, ...] | None = None
     recipient: str = ""
+
+    @property
+    def provider(self) -> str:
+        return self.fields["provider"][0]
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -54,8 +60,8 @@ class Item:
 
     def about(self, route: str, server: str) -> About:
         """What a person looks for it by."""
-        subject, sender, provider = ((self.fields[name] or ("",))[0] for name in ("subject", "sender", "provider"))
-        return About(self.id, provider, route, subject[:MOST_SHOWN_CHARS], sender[:MOST_SHOWN_CHARS], server)
+        subject, sender = ((self.fields[name] or ("",))[0] for name in ("subject", "sender"))
+        return About(self.id, self.provider, route, subject[:MOST_SHOWN_CHARS], sender[:MOST_SHOWN_CHARS], server)
 
     def proven_by(self, proof: str) -> Item:
         """The same item, whose provider's proof of origin may prove no other (deduplication/claims.py)."""
@@ -143,6 +149,7 @@ def message_item(message: Message) -> Item:
         moment=message.moment,
         source=message.source,
         is_message=True,
+        is_named_by_words=message.is_known_by_title,
         destinations=message.destinations,
     )
 

@@ -62,10 +62,14 @@ class LeaseKeeper:
         try:
             step()
         except DeduplicationError as error:
-            with self._lock:
-                self._owed.append((held, step))
-                self._start()
-            log.error("entry %s: not recorded yet: %s", held.entry, error)
+            self.owe(held, step, error)
+
+    def owe(self, held: Held, step: Callable[[], object], error: DeduplicationError) -> None:
+        """The step failed, and is taken as soon as the journal can."""
+        with self._lock:
+            self._owed.append((held, step))
+            self._start()
+        log.error("entry %s: not recorded yet: %s", held.entry, error)
 
     def close(self) -> None:
         self._stop.set()

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeVar
 
 from deduplication.content import WINDOW_MS
 from deduplication.limits import MAX_FOLDED_CHARS
 from deduplication.media import MediaMode
-from deduplication.regexes import search
+from deduplication.regexes import is_in
 from deduplication.subject_group import GroupMode, normalize_no_accents_lower_trim
-from orchestrator.config import Condition, RouteConfig
+from orchestrator.config.model import Condition, RouteConfig
 from orchestrator.item import Item
 
 MOST_CHARS_FOR_A_REGEX = 100_000  # a sender decides how long a text is
@@ -64,10 +65,14 @@ class Router:
     def __init__(self, routes: Sequence[RouteConfig], defaults: Route) -> None:
         self._routes = routes
         self._defaults = defaults
+        self._made = lru_cache(maxsize=1000)(self._make)  # of all that may match together, few ever do
 
     def pick(self, item: Item) -> Route:
         """All destinations of the matching routes up to the first that stops; of each gate, the first word on it."""
-        taken = list(self._taken(item))
+        return self._made(tuple(self._taken(item)))
+
+    def _make(self, positions: tuple[int, ...]) -> Route:
+        taken = [self._routes[position] for position in positions]
         named = dict.fromkeys(name for route in taken for name in route.destinations or ())
         defaults = self._defaults
         return Route(
@@ -94,11 +99,12 @@ class Router:
             reached = reached and not (matched and route.stop)
         return trials
 
-    def _taken(self, item: Item) -> Iterator[RouteConfig]:
+    def _taken(self, item: Item) -> Iterator[int]:
+        """The positions of the matching routes."""
         reader = _Reader(item)
-        for route in self._routes:
+        for position, route in enumerate(self._routes):
             if _combined(route, map(reader.holds, route.match)):
-                yield route
+                yield position
                 if route.stop:
                     return
 
@@ -147,4 +153,4 @@ def _says(condition: Condition, text: str) -> bool:
 
 def _finds(regex: str, texts: Iterable[str], *, ignore_case: bool) -> bool:
     """Only the first MOST_CHARS_FOR_A_REGEX characters of a text are searched; contains and equals see all of it."""
-    return any(search(regex, text[:MOST_CHARS_FOR_A_REGEX], ignore_case=ignore_case) for text in texts)
+    return any(is_in(regex, text[:MOST_CHARS_FOR_A_REGEX], ignore_case=ignore_case) for text in texts)

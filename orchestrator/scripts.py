@@ -6,8 +6,8 @@ from pathlib import Path
 
 from deduplication.journal.base import Journal
 from orchestrator.build import build_journal, follow_redis, make_data_dir, system_sources
+from orchestrator.config.settings import DOTENV, Settings, load_settings
 from orchestrator.service_note import NoService, check_same_redis, find_service
-from orchestrator.settings import DOTENV, Settings, load_settings
 
 new_token = system_sources().new_token
 

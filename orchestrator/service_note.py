@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from deduplication.redis_client import parse_address
-from orchestrator.config import Config
-from orchestrator.settings import Settings, SettingsError, environment
+from orchestrator.config.model import Config
+from orchestrator.config.settings import Settings, SettingsError, environment
 
 NOTE = "service.json"
 OF_THE_UNIT = Path("/var/lib/mailonce")  # where deploy/mailonce.service keeps its data

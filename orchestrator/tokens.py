@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import sys
@@ -9,15 +10,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deduplication.private_files import make_private
-from orchestrator.settings import Settings, SettingsError
+from orchestrator.config.settings import Settings, SettingsError
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """``new`` holds the files made just now, to be shown once."""
+    """``view`` may look, not act; ``metrics`` opens /metrics alone. ``new``: the files made just now, shown once."""
 
     ingress: tuple[str, ...]
     admin: tuple[str, ...]
+    view: tuple[str, ...] = ()
+    metrics: tuple[str, ...] = ()
     new: tuple[Path, ...] = ()
 
 
@@ -25,7 +30,7 @@ def ensure_tokens(settings: Settings) -> Tokens:
     made: list[Path] = []
     ingress = settings.ingress_token or (_kept(ingress_token_file(settings), made),)
     admin = settings.admin_token or (_kept(admin_token_file(settings), made),)
-    return Tokens(ingress, admin, tuple(made))
+    return Tokens(ingress, admin, settings.view_token, settings.metrics_token, tuple(made))
 
 
 def show_new(tokens: Tokens) -> None:
@@ -34,7 +39,7 @@ def show_new(tokens: Tokens) -> None:
         if sys.stdout.isatty():
             print(f"{path.name}: {path.read_text().strip()}   (shown once; kept in {path})", flush=True)
         else:
-            print(f"{path.name}: made, and kept in {path.resolve()}", flush=True)
+            log.info("%s: made, and kept in %s", path.name, path.resolve())
 
 
 def ingress_token_file(settings: Settings) -> Path:

@@ -11,14 +11,17 @@ from dataclasses import dataclass
 from multiprocessing.context import SpawnProcess
 from types import FrameType
 
-from orchestrator.build import Parts, build_due, build_parts, build_queue, follow_redis
-from orchestrator.config import Config, load_config
+from orchestrator.audit import keep_audit
+from orchestrator.build import Parts, build_due, build_parts, build_queue, build_recorder, build_watch, follow_redis
+from orchestrator.config.model import Config, load_config
+from orchestrator.config.settings import Settings, SettingsError
 from orchestrator.delivery.dramatiq_queue import Consumers
 from orchestrator.delivery.due import DueDeliveries
 from orchestrator.delivery.queue import Queue
 from orchestrator.logs import configure_logging
+from orchestrator.metrics.counted import WORKER, Recorder
+from orchestrator.operations.alert_watch import AlertWatch
 from orchestrator.service_note import leave_address, leave_note
-from orchestrator.settings import Settings, SettingsError
 
 log = logging.getLogger(__name__)
 
@@ -37,12 +40,16 @@ class Worker:
     queue: Queue
     consumers: Consumers
     due: DueDeliveries
+    recorder: Recorder
+    watch: AlertWatch
 
     def stop(self, timeout_s: float = GRACE_S) -> None:
         """Deliveries under way are finished; what was only fetched goes back into the queue."""
         self.due.close()
         self.consumers.stop(timeout_s)
         self.queue.close()
+        self.watch.close()
+        self.recorder.close()
         self.parts.close()
 
 
@@ -51,14 +58,18 @@ def start_worker(settings: Settings, config: Config) -> Worker:
     if queue is None:
         raise SettingsError("QUEUE_URL takes the address of a queue; without one requests deliver, and need no worker")
     lease_s = min(settings.lease_seconds, LEASE_S)
-    parts = build_parts(settings.model_copy(update={"lease_seconds": lease_s}), config)
+    parts = build_parts(settings.model_copy(update={"lease_seconds": lease_s}), config, slot=WORKER)
     leave_note(settings, config)
     follow_redis(parts.journal)
     consumers = Consumers(settings.queue_url, config.destinations, settings.worker_threads)
     consumers.start(parts.sender.deliver_or_leave)
     due = build_due(parts, settings.worker_threads)
     due.start()
-    return Worker(parts, queue, consumers, due)
+    recorder = build_recorder(parts)
+    recorder.start()
+    watch = build_watch(parts)
+    watch.start()
+    return Worker(parts, queue, consumers, due, recorder, watch)
 
 
 class Supervisor:
@@ -125,7 +136,8 @@ class Supervisor:
 
 def run_process(settings: Settings, config: Config) -> None:
     """A process of its own, until it is told to end, or until its supervisor is gone."""
-    configure_logging(settings.log_level)
+    configure_logging(settings.log_level, settings.log_format)
+    keep_audit(settings.data_dir, by="worker")  # a 410 pauses its destination
     stopping = threading.Event()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # from a terminal it reaches all; the supervisor ends us
     signal.signal(signal.SIGHUP, signal.SIG_IGN)

@@ -10,21 +10,31 @@ from deduplication.errors import StoreUnavailable
 from deduplication.locks import PublicationLock
 from orchestrator.build import Service
 from orchestrator.operations.reset import InvalidReset, Reset, Scope, reset
-from routes.auth import require_bearer
+from routes.auth import MayOnlyLook, require_role
 from routes.providers.base import InvalidPayload, json_object, text_field
-from routes.responses import Answer, store_unavailable
+from routes.responses import Answer, may_only_look, store_unavailable
+
+BY = "api"  # the admin token is everybody's
 
 
 def admins_only(name: str, service: Service) -> Blueprint:
-    """A blueprint under /api/admin that asks for the admin token, and says so while the store is away."""
+    """A blueprint under /api/admin: the admin token, or the view token to look; it says so while the store is away."""
     blueprint = Blueprint(name, __name__, url_prefix="/api/admin")
 
     @blueprint.before_request
     def authenticate() -> None:
-        require_bearer(request.headers.get("Authorization"), service.tokens.admin)
+        tokens, looks = service.tokens, request.method in ("GET", "HEAD")
+        require_role(request.headers.get("Authorization"), tokens.admin, tokens.view, looks=looks)
 
     blueprint.register_error_handler(StoreUnavailable, store_unavailable)
+    blueprint.register_error_handler(MayOnlyLook, lambda _: may_only_look())
     return blueprint
+
+
+def optional_json() -> dict[str, Any]:
+    """The document of a request that may do without one."""
+    body = request.get_data()
+    return json_object(request.content_type, body) if body else {}
 
 
 def admin_blueprint(service: Service) -> Blueprint:

@@ -4,32 +4,35 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict
-from datetime import UTC, datetime
-from itertools import islice
 from typing import Any
 
 from flask import Blueprint, jsonify, request
 
-from deduplication.dates import parse_date
 from deduplication.journal.base import Replayed
-from deduplication.journal.entry import Delivery, DeliveryStatus, Entry
+from deduplication.journal.entry import DeliveryStatus
+from deduplication.journal.listing import Position
 from orchestrator.build import Parts, Service
 from orchestrator.delivery.webhook import unpack
 from orchestrator.operations.deliveries import (
+    Counts,
     How,
     Wanted,
     delivery_id,
     find_deliveries,
+    look_at,
+    read_cursor,
     read_delivery,
+    read_page,
     replay,
-    stats,
+    replay_at_once,
+    shown,
 )
-from routes.api_admin import admins_only
+from orchestrator.operations.figures import Span, shown_figures
+from routes.api_admin import admins_only, optional_json
 from routes.providers.base import InvalidPayload, json_object
+from routes.questions import OF_ANOTHER, check_fields, read_choice, read_flags, read_limit, read_moment_ms, read_words
 from routes.responses import Answer, replayed
 
-MOST_LISTED = 1000
 FLAGS = ("force", "new_id", "dry_run")
 FILTERS = ("status", "destination", "since", "until")
 
@@ -37,26 +40,25 @@ FILTERS = ("status", "destination", "since", "until")
 def deliveries_blueprint(service: Service) -> Blueprint:
     api = admins_only("api_deliveries", service)
     _add_reading(api, service.parts)
-    _add_replaying(api, service)
+    _add_replaying(api, service.parts)
     return api
 
 
 def _add_reading(api: Blueprint, parts: Parts) -> None:
+    counts = Counts(parts.journal)
+
     @api.get("/stats")
     def numbers() -> Answer:
-        return jsonify({"success": True, **stats(parts)}), 200
+        check_fields(request.args, ("span",))
+        span = Span(read_choice(request.args, "span", Span) or Span.DAY)
+        return jsonify({"success": True, **shown_figures(parts, counts, span)}), 200
 
     @api.get("/deliveries")
     def listed() -> Answer:
-        limit = _limit(request.args.get("limit", "100"))
-        unknown = set(request.args) - {*FILTERS, "limit"}
-        if unknown:
-            raise InvalidPayload(
-                "the query takes status, destination, since, until and limit", field=sorted(unknown)[0]
-            )
-        found = list(islice(find_deliveries(parts.journal, _wanted(request.args)), limit + 1))
-        body = {"success": True, "deliveries": [shown(*each) for each in found[:limit]], "more": len(found) > limit}
-        return jsonify(body), 200
+        limit = read_limit(request.args)
+        check_fields(request.args, (*FILTERS, "limit", "cursor"))
+        wanted = read_wanted(request.args)
+        return jsonify({"success": True, **read_page(parts, wanted, limit, read_after(wanted, request.args))}), 200
 
     @api.get("/deliveries/<id_>")
     def one(id_: str) -> Answer:
@@ -64,20 +66,18 @@ def _add_reading(api: Blueprint, parts: Parts) -> None:
         if found is None:
             return replayed(id_, Replayed.UNKNOWN)
         kept = parts.journal.payload(found[0].id)
-        return jsonify({"success": True, **shown(*found), "payload": unpack(kept) if kept else None}), 200
+        (seen,) = look_at(parts, [found])
+        return jsonify({"success": True, **shown(seen), "payload": unpack(kept) if kept else None}), 200
 
 
-def _add_replaying(api: Blueprint, service: Service) -> None:
-    parts = service.parts
-
+def _add_replaying(api: Blueprint, parts: Parts) -> None:
     @api.post("/deliveries/<id_>/replay")
     def replay_one(id_: str) -> Answer:
-        how = _how(_optional_json())
-        answer = replay(parts.journal, id_, how, parts.sources.new_token)
-        if answer == Replayed.REPLAYED and service.queue is None:
-            parts.sender.deliver_stored(*id_.split(":", 1))  # an operator sees at once what became of it
+        how = _how(optional_json())
+        answer = replay_at_once(parts, id_, how)
         after = read_delivery(parts.journal, id_)
-        return replayed(id_, answer, dry_run=how.dry_run, delivery=shown(*after) if after else None)
+        delivery = shown(*look_at(parts, [after])) if after else None
+        return replayed(id_, answer, dry_run=how.dry_run, delivery=delivery)
 
     @api.post("/deliveries/replay")
     def replay_many() -> Answer:
@@ -85,80 +85,33 @@ def _add_replaying(api: Blueprint, service: Service) -> None:
         filters = {name: document.pop(name) for name in FILTERS if name in document}
         how = _how(document)
         found = [
-            delivery_id(entry.id, each.destination) for entry, each in find_deliveries(parts.journal, _wanted(filters))
+            delivery_id(each.entry.id, each.delivery.destination)
+            for each in find_deliveries(parts.journal, read_wanted(filters))
         ]
         answers = Counter(replay(parts.journal, id_, how, parts.sources.new_token) for id_ in found)
         return jsonify({"success": True, "dry_run": how.dry_run, "matched": answers.total(), **answers}), 200
 
 
-def shown(entry: Entry, delivery: Delivery) -> dict[str, Any]:
-    """Everything but the payload, with readable times."""
-    return {
-        "id": delivery_id(entry.id, delivery.destination),
-        "email_id": entry.about.item,
-        "destination": delivery.destination,
-        "status": delivery.status,
-        "webhook_id": delivery.webhook_id,
-        "created": _time(entry.created_ms),
-        "delivered": _time(delivery.delivered_ms),
-        "next_try": _time(delivery.next_try_ms),
-        "tries": delivery.tries,
-        "attempts": [{"at": _time(each.at_ms), **_without_time(asdict(each))} for each in delivery.attempts],
-        "receiver_id": delivery.receiver_id,
-        "reason": delivery.reason,
-    }
-
-
-def _without_time(attempt: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in attempt.items() if name != "at_ms"}
-
-
-def _time(moment_ms: int | None) -> str | None:
-    return (
-        None if moment_ms is None else datetime.fromtimestamp(moment_ms / 1000, UTC).isoformat(timespec="milliseconds")
-    )
-
-
-def _wanted(given: Mapping[str, Any]) -> Wanted:
-    status = given.get("status")
-    if status is not None and status not in list(DeliveryStatus):
-        raise InvalidPayload(f"status takes one of {', '.join(DeliveryStatus)}", field="status")
-    destination = given.get("destination")
-    if destination is not None and not isinstance(destination, str):
-        raise InvalidPayload("destination takes the name of a destination", field="destination")
+def read_wanted(given: Mapping[str, Any]) -> Wanted:
+    status = read_choice(given, "status", DeliveryStatus)
     return Wanted(
         DeliveryStatus(status) if status else None,
-        destination or None,
-        _moment(given, "since"),
-        _moment(given, "until"),
+        read_words(given, "destination", "the name of a destination"),
+        read_moment_ms(given, "since"),
+        read_moment_ms(given, "until"),
     )
 
 
-def _moment(given: Mapping[str, Any], field: str) -> int | None:
-    value = given.get(field)
-    if value is None:
+def read_after(wanted: Wanted, given: Mapping[str, str]) -> Position | None:
+    cursor = given.get("cursor")
+    if not cursor:
         return None
-    moment = parse_date(value) if isinstance(value, str) else None
-    if moment is None:
-        raise InvalidPayload(f"{field} takes a time such as 2026-11-16T09:00:00Z", field=field)
-    return int(moment.timestamp() * 1000)
-
-
-def _limit(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= MOST_LISTED):
-        raise InvalidPayload(f"limit takes 1 to {MOST_LISTED}", field="limit")
-    return int(text)
-
-
-def _optional_json() -> dict[str, Any]:
-    body = request.get_data()
-    return json_object(request.content_type, body) if body else {}
+    try:
+        return read_cursor(wanted, cursor)
+    except (ValueError, TypeError) as error:
+        raise InvalidPayload(OF_ANOTHER, field="cursor") from error
 
 
 def _how(document: dict[str, Any]) -> How:
-    for name, value in document.items():
-        if name not in FLAGS:
-            raise InvalidPayload(f"the body takes {', '.join((*FILTERS, *FLAGS))}", field=name)
-        if not isinstance(value, bool):
-            raise InvalidPayload(f"{name} takes true or false", field=name)
-    return How(**document)
+    check_fields(document, (*FILTERS, *FLAGS), "body")
+    return How(**read_flags(document, FLAGS))

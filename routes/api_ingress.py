@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import logging
-import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from flask import Blueprint, Response, g, jsonify, request
+from flask import Blueprint, jsonify, request
 from werkzeug.exceptions import ClientDisconnected, HTTPException
 
 from deduplication.errors import StoreUnavailable
+from deduplication.message import Message
 from orchestrator.build import Service
 from orchestrator.delivery.fetching import FetchFailed, fetch
-from orchestrator.intake import Outcome, ProofUsed
-from orchestrator.item import email_item, message_item
+from orchestrator.intake import Outcome, ProofUsed, Status
+from orchestrator.item import Item, email_item, message_item
 from routes.auth import Unauthorized, require_bearer
 from routes.providers import message
 from routes.providers.base import InvalidPayload, Parsed, ProviderRequest, Surroundings, json_value
 from routes.providers.options import MB
 from routes.providers.registry import TYPES, AnyProvider, missing_setting, open_providers
+from routes.request_ids import client_address
 from routes.responses import (
     RETRY_AFTER_AN_ERROR_S,
     UNEXPECTED,
@@ -38,41 +42,42 @@ from routes.responses import (
 
 log = logging.getLogger(__name__)
 
+MESSAGE = "message"
+
 
 def ingress_blueprint(service: Service) -> Blueprint:
     """Raises SettingsError if mailonce.toml opens a provider without what proves its requests' origin."""
     api_ingress = Blueprint("api_ingress", __name__, url_prefix="/api/ingress")
 
-    @api_ingress.before_request
-    def number() -> None:
-        """What is refused has no email id: the log and the sender know it by this."""
-        g.request_id = secrets.token_hex(6)
-
-    @api_ingress.after_request
-    def tell_number(answer: Response) -> Response:
-        answer.headers["X-Request-Id"] = g.request_id
-        return answer
-
     max_bytes = int(service.settings.max_body_mb * MB)
     providers = open_providers(service.config, Surroundings(service.tokens.ingress, fetch, max_bytes))
+    service.parts.meter.know_providers({*providers, MESSAGE})
     for provider in providers.values():
         _add(api_ingress, service, provider)
     for name in sorted(TYPES.keys() - providers.keys()):
-        _add_shut(api_ingress, name)
+        _add_shut(api_ingress, service, name)
 
     @api_ingress.post("/message")
     def ingest_messages() -> Answer:
-        require_bearer(request.headers.get("Authorization"), service.tokens.ingress)
-        documents = message.documents(json_value(request.content_type, request.get_data()))
-        answers = [_answer_to_message(service, document) for document in documents]
-        return outcomes([body for body, _ in answers], [wait_s for _, wait_s in answers if wait_s])
+        with _timed(service):
+            return _answer_to_messages(service)
 
     return api_ingress
 
 
+@contextmanager
+def _timed(service: Service) -> Iterator[None]:
+    started = time.monotonic()
+    try:
+        yield
+    finally:
+        service.parts.meter.time_request(time.monotonic() - started)
+
+
 def _add(api_ingress: Blueprint, service: Service, provider: AnyProvider) -> None:
     def ingest() -> Answer:
-        return _answer(service, provider)
+        with _timed(service):
+            return _answer(service, provider)
 
     for ending in provider.endings:
         path = f"/{provider.name}{ending}"
@@ -85,7 +90,7 @@ def _somebody_is_here() -> Answer:
     return jsonify({"success": True}), 200
 
 
-def _add_shut(api_ingress: Blueprint, name: str) -> None:
+def _add_shut(api_ingress: Blueprint, service: Service, name: str) -> None:
     """Somebody set the provider up at the other end only: the answer and the log say what is missing here.
 
     Probes are answered: Mandrill gives its key away only once it has found the URL.
@@ -97,6 +102,7 @@ def _add_shut(api_ingress: Blueprint, name: str) -> None:
         if not told:
             log.warning("%s /api/ingress/%s: %s", request.method, name, error)
             told = True
+        service.parts.providers.note_refusal(name, error)
         return not_set_up(error)
 
     for ending in TYPES[name].endings:
@@ -107,7 +113,7 @@ def _add_shut(api_ingress: Blueprint, name: str) -> None:
 
 
 def _answer(service: Service, provider: AnyProvider) -> Answer:
-    statuses = provider.statuses
+    statuses, count_email = provider.statuses, service.parts.meter.count_email
     try:
         return _received(service, provider, _provider_request(service))
     except ClientDisconnected:
@@ -115,22 +121,31 @@ def _answer(service: Service, provider: AnyProvider) -> Answer:
     except HTTPException:
         raise
     except (Unauthorized, ProofUsed):
-        log.warning("provider %s: request %s does not prove its origin", provider.name, g.request_id)
+        address = client_address(request.environ, service.settings.trusted_proxies)
+        log.warning("provider %s: the request does not prove its origin, from %s", provider.name, address)
+        _note_refusal(service, provider.name, "unauthorized", f"it does not prove its origin, from {address}")
         return unauthorized(provider.challenge, statuses)
     except InvalidPayload as error:
-        log.warning("provider %s: request %s rejected for good: %s", provider.name, g.request_id, error)
+        log.warning("provider %s: rejected for good: %s", provider.name, error)
+        _note_refusal(service, provider.name, "invalid", str(error))
         return invalid(error, statuses)
     except (FetchFailed, StoreUnavailable) as error:
-        log.error("provider %s: request %s asked to try again: %s", provider.name, g.request_id, error)
+        log.error("provider %s: asked to try again: %s", provider.name, error)
+        count_email(provider.name, Status.RETRY_LATER)
         return retry_later("the store is away" if isinstance(error, StoreUnavailable) else str(error), statuses)
     except Exception:  # what makes a provider come back after an error of ours is its own status
-        log.exception("provider %s: unexpected error at request %s", provider.name, g.request_id)
+        log.exception("provider %s: unexpected error", provider.name)
+        count_email(provider.name, Status.RETRY_LATER)
         return internal_error(statuses)
 
 
+def _note_refusal(service: Service, provider: str, status: str, why: str) -> None:
+    service.parts.meter.count_email(provider, status)
+    service.parts.providers.note_refusal(provider, why)
+
+
 def _provider_request(service: Service) -> ProviderRequest:
-    headers = {name.lower(): value for name, value in request.headers}
-    return ProviderRequest(headers, request.get_data, service.intake.sources.now())
+    return ProviderRequest(request.headers, request.get_data, service.intake.sources.now())
 
 
 def _received(service: Service, provider: AnyProvider, asked: ProviderRequest) -> Answer:
@@ -138,39 +153,87 @@ def _received(service: Service, provider: AnyProvider, asked: ProviderRequest) -
     note = provider.handshake(asked)
     if note is not None:
         log.info("provider %s: %s", provider.name, note)
+        service.parts.meter.count_email(provider.name, "no_email")
         return no_email(note, provider.statuses)
     results = _results(service, provider.parse(asked), provider.once(asked))
     for position, each in enumerate(results, 1):
         if isinstance(each, InvalidPayload):
-            which = (provider.name, g.request_id, position)
-            log.warning("provider %s: request %s, email %d rejected for good: %s", *which, each)
+            log.warning("provider %s: email %d rejected for good: %s", provider.name, position, each)
+            _note_refusal(service, provider.name, "invalid", str(each))
+        else:
+            service.parts.providers.note_email(provider.name, each.status)
     return outcomes_of_emails(results, provider.statuses)
 
 
 def _results(service: Service, parsed: list[Parsed], proof: str | None) -> list[Outcome | InvalidPayload]:
     """Each email gets its own verdict; a bad one does not stop the others."""
     kept_ms = service.settings.ids_kept_ms
-    results: list[Outcome | InvalidPayload] = []
-    for position, each in enumerate(parsed):
-        if isinstance(each, InvalidPayload):
-            results.append(each)
-            continue
-        item = email_item(each, kept_ms)
-        if proof is not None:
-            item = item.proven_by(f"{proof}/{position}" if position else proof)
-        results.append(service.intake.receive(item))
-    return results
+    emails = {place: each for place, each in enumerate(parsed) if not isinstance(each, InvalidPayload)}
+    items = {place: email_item(each, kept_ms) for place, each in emails.items()}
+    if proof is None and len(items) > 1:
+        received = [_or_raise(each) for each in service.intake.receive_many(list(items.values()))]
+    else:  # one whose proof was used before ends the request: those behind it are not proven either
+        proven = (_proven(item, proof, place) for place, item in items.items())
+        received = [service.intake.receive(item) for item in proven]
+    results = dict(zip(items, received, strict=True))
+    return [each if isinstance(each, InvalidPayload) else results[place] for place, each in enumerate(parsed)]
 
 
-def _answer_to_message(service: Service, document: Any) -> tuple[dict[str, Any], int | None]:
+def _proven(item: Item, proof: str | None, place: int) -> Item:
+    return item if proof is None else item.proven_by(f"{proof}/{place}" if place else proof)
+
+
+def _or_raise(outcome: Outcome | Exception) -> Outcome:
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
+
+
+def _answer_to_messages(service: Service) -> Answer:
+    try:
+        require_bearer(request.headers.get("Authorization"), service.tokens.ingress)
+    except Unauthorized:
+        address = client_address(request.environ, service.settings.trusted_proxies)
+        _note_refusal(service, MESSAGE, "unauthorized", f"no or wrong token, from {address}")
+        raise
+    documents = message.documents(json_value(request.content_type, request.get_data()))
+    answers = _answers_to_messages(service, documents)
+    return outcomes([body for body, _ in answers], [wait_s for _, wait_s in answers if wait_s])
+
+
+def _answers_to_messages(service: Service, documents: list[Any]) -> list[tuple[dict[str, Any], int | None]]:
     """Each message gets its own verdict; neither a bad one nor an error of ours stops the others."""
+    read = [_read_message(service, document) for document in documents]
+    items = [each[1] for each in read if isinstance(each, tuple)]
+    received = iter(service.intake.receive_many(items))
+    return [
+        _answer_to_message(service, each[0], next(received)) if isinstance(each, tuple) else _refusal(service, each)
+        for each in read
+    ]
+
+
+def _read_message(service: Service, document: Any) -> tuple[Message, Item] | Exception:
     try:
         parsed = message.parse(document, service.config.destinations)
-        result = service.intake.receive(message_item(parsed))
-    except InvalidPayload as error:
-        return {**refused(error), "field": error.field}, None
-    except Exception:
-        log.exception("a message: unexpected error")
-        return UNEXPECTED, RETRY_AFTER_AN_ERROR_S
+        return parsed, message_item(parsed)
+    except Exception as error:
+        return error
+
+
+def _answer_to_message(
+    service: Service, parsed: Message, result: Outcome | Exception
+) -> tuple[dict[str, Any], int | None]:
+    if isinstance(result, Exception):
+        return _refusal(service, result)
+    service.parts.providers.note_email(MESSAGE, result.status)
     ids = {"key": parsed.key, "source": parsed.source, "id": parsed.id, "item_id": result.item_id}
     return described(result, **ids), result.retry_after_s
+
+
+def _refusal(service: Service, error: Exception) -> tuple[dict[str, Any], int | None]:
+    if isinstance(error, InvalidPayload):
+        _note_refusal(service, MESSAGE, "invalid", str(error))
+        return {**refused(error), "field": error.field}, None
+    log.error("a message: unexpected error", exc_info=error)
+    service.parts.meter.count_email(MESSAGE, Status.RETRY_LATER)
+    return UNEXPECTED, RETRY_AFTER_AN_ERROR_S

@@ -12,10 +12,24 @@ class Unauthorized(Exception):
     """The request carries no proof of where it comes from, or one that is not ours."""
 
 
+class MayOnlyLook(Exception):
+    """The token is a VIEW_TOKEN, and the request would change something."""
+
+
 def require_bearer(authorization: str | None, tokens: Iterable[str]) -> None:
     scheme, given = _parts(authorization)
     if scheme != "bearer" or not equals_any(given.encode(), (token.encode() for token in tokens)):
         raise Unauthorized
+
+
+def require_role(authorization: str | None, admin: Iterable[str], view: Iterable[str], *, looks: bool) -> None:
+    """The admin token for anything, the view token only to look."""
+    try:
+        require_bearer(authorization, admin)
+    except Unauthorized:
+        require_bearer(authorization, view)
+        if not looks:
+            raise MayOnlyLook from None
 
 
 def require_basic(authorization: str | None, username: str, passwords: Iterable[str]) -> None:

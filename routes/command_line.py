@@ -7,8 +7,9 @@ import json
 import logging
 import os
 import sys
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,30 +17,59 @@ from typing import Any
 
 import click
 
+from deduplication.claims import Gate
 from deduplication.dates import parse_date
 from deduplication.email import Email
 from deduplication.errors import DeduplicationError
-from deduplication.journal.base import Replayed
+from deduplication.journal.base import Released, Replayed
 from deduplication.journal.entry import DeliveryStatus
 from deduplication.mime import parse_mime
 from orchestrator.audit import audit, keep_audit
 from orchestrator.build import Parts, build_parts, check_start
-from orchestrator.config import Config, load_config
+from orchestrator.config.model import Config, load_config
+from orchestrator.config.settings import Settings, SettingsError, load_settings, log_where_settings_come_from
 from orchestrator.delivery.fetching import fetch
+from orchestrator.intake import Status
 from orchestrator.item import Item, email_item
 from orchestrator.logs import configure_logging
 from orchestrator.operations.check import judged, preview
-from orchestrator.operations.deliveries import WOULD_REPLAY, How, Wanted, delivery_id, find_deliveries, stats
+from orchestrator.operations.decision_index import GATES, Filter
+from orchestrator.operations.decisions import (
+    WOULD_RELEASE,
+    ReleaseHow,
+    list_decisions,
+    read_decision,
+    release,
+    release_matching,
+    shown_in_full,
+)
+from orchestrator.operations.decisions import shown as shown_decision
+from orchestrator.operations.deliveries import (
+    WOULD_REPLAY,
+    Counts,
+    How,
+    Wanted,
+    delivery_id,
+    find_deliveries,
+    read_page,
+)
 from orchestrator.operations.deliveries import replay as replay_delivery
+from orchestrator.operations.destinations import InvalidPause
+from orchestrator.operations.destinations import pause as pause_destination
+from orchestrator.operations.destinations import resume as resume_destination
 from orchestrator.operations.explain import shown
+from orchestrator.operations.figures import Span, shown_figures
 from orchestrator.operations.reset import InvalidReset, Reset, Scope, reset
+from orchestrator.operations.words import shown_duration
 from orchestrator.service_note import NoService, check_same_redis, find_service
-from orchestrator.settings import Settings, SettingsError, load_settings, log_where_settings_come_from
 from orchestrator.tokens import ensure_tokens
 from routes.providers import gmail
 from routes.providers.base import InvalidPayload, Surroundings, json_object, sound
 from routes.providers.registry import TYPES, checked_config, missing_setting, open_providers
 from routes.providers.samples import SampleUnavailable, curl_line, sample
+from routes.terminal import stats_table, table
+
+WATCHED_EVERY_S = 2.0
 
 
 class Mailonce(click.Group):
@@ -87,10 +117,13 @@ def worker(processes: int | None, threads: int | None) -> None:
     settings = settings.model_copy(update={name: value for name, value in given.items() if value})
     if not settings.queue_url:
         raise SettingsError("QUEUE_URL takes the address of a queue; without one requests deliver, and need no worker")
-    check_start(settings, load_config(settings))
+    config = load_config(settings)
+    check_start(settings, config)
     from orchestrator.worker import Supervisor  # needs the extra "queue"
+    from routes.metrics import serving_metrics  # Flask, which no other command needs
 
-    Supervisor(settings).run()
+    with serving_metrics(settings, config):
+        Supervisor(settings).run()
 
 
 @main.command()
@@ -163,6 +196,48 @@ def forget(scope: str, value: str, dry_run: bool, yes: bool) -> None:
 
 
 @main.command()
+@click.option("--status", type=click.Choice([status.value for status in DeliveryStatus]), help="Only these.")
+@click.option("--destination", help="Only this destination.")
+@click.option("--since", type=time_ms, metavar="TIME", help="Only those that came in at this time or later.")
+@click.option("--until", type=time_ms, metavar="TIME", help="Only those that came in before this time.")
+@click.option("--limit", type=click.IntRange(1, 100_000), default=100, show_default=True, help="At most so many.")
+@click.option("--json", "as_json", is_flag=True, help="All that is known of them, as JSON.")
+def deliveries(limit: int, as_json: bool, **options: Any) -> None:
+    """What was sent where, what waits and why, and what is dead.
+
+    What waits is in the order of its next try, what is dead in that of its death, all else by when it came in.
+
+    \b
+    mailonce deliveries --status waiting
+    mailonce deliveries --status dead --destination crm --since 2026-11-01T00:00:00Z
+    """
+    status = DeliveryStatus(options["status"]) if options["status"] else None
+    wanted = Wanted(status, options["destination"], options["since"], options["until"])
+    with _parts() as parts:
+        page = read_page(parts, wanted, limit)
+    if as_json:
+        click.echo(json.dumps({"deliveries": page["deliveries"], "more": page["more"]}, indent=2))
+        return
+    rows = [
+        (
+            each["id"],
+            each["destination"],
+            each["status"],
+            f"{each['tries']}/{each['max_attempts'] or '?'}",
+            shown_duration(each["age_s"]),
+            (each["next_try"] or "-")[:19],
+            each["reason"] or "",
+        )
+        for each in page["deliveries"]
+    ]
+    heads = ("ID", "DESTINATION", "STATUS", "TRIES", "AGE", "NEXT TRY (UTC)", "REASON")
+    if rows:
+        click.echo(table(heads, rows))
+    more = f"; there are more, --limit {limit} was reached" if page["more"] else ""
+    click.echo(f"{len(rows)} deliveries{more}", err=True)
+
+
+@main.command()
 @click.argument("ids", nargs=-1)
 @click.option(
     "--status",
@@ -178,16 +253,19 @@ def forget(scope: str, value: str, dry_run: bool, yes: bool) -> None:
 def replay(ids: tuple[str, ...], **options: Any) -> None:
     """Send deliveries again: those given, or all that fit. The running service or worker sends them.
 
+    What waits is tried now, and its schedule begins anew; what is under way is left alone.
+
     \b
     mailonce replay k3v7c2m9x4qa:crm
     mailonce replay --destination crm --since 2026-11-01T00:00:00Z --dry-run
+    mailonce replay --status waiting
     """
     how = How(options["force"], options["new_id"], options["dry_run"])
     status = DeliveryStatus(options["status"] or DeliveryStatus.DEAD)
     with _parts() as parts:
         wanted = Wanted(status, options["destination"], options["since"], options["until"])
         found = () if ids else find_deliveries(parts.journal, wanted)
-        chosen = [*ids, *(delivery_id(entry.id, each.destination) for entry, each in found)]
+        chosen = [*ids, *(delivery_id(each.entry.id, each.delivery.destination) for each in found)]
         with click.progressbar(chosen, label="Dry run" if how.dry_run else "Replaying", file=sys.stderr) as progress:
             answers = Counter(replay_delivery(parts.journal, id_, how, parts.sources.new_token) for id_ in progress)
     for answer, count in answers.items():
@@ -198,11 +276,197 @@ def replay(ids: tuple[str, ...], **options: Any) -> None:
         sys.exit(1)
 
 
-@main.command("stats")
-def numbers() -> None:
-    """How each destination is: breaker, and deliveries by status, as JSON."""
+def _filtered(command: Callable[..., None]) -> Callable[..., None]:
+    """The options that say which decisions."""
+    statuses, gates = [status.value for status in Status], [gate.value for gate in GATES]
+    options = (
+        click.option("--status", type=click.Choice(statuses), help="Only these."),
+        click.option("--gate", type=click.Choice(gates), help="Only what was stopped there."),
+        click.option("--provider", help="Only of this provider."),
+        click.option("--destination", help="Only those for this destination."),
+        click.option("-q", "--search", "q", help="A part of the sender or subject; or an id, email id or Message-ID."),
+        click.option("--since", type=time_ms, metavar="TIME", help="Only those that came in at this time or later."),
+        click.option("--until", type=time_ms, metavar="TIME", help="Only those that came in before this time."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _filter(options: dict[str, Any]) -> Filter:
+    status, gate = options["status"], options["gate"]
+    texts = {name: options[name] or None for name in ("provider", "destination", "q")}
+    return Filter(
+        Status(status) if status else None,
+        Gate(gate) if gate else None,
+        **texts,
+        since_ms=options["since"],
+        until_ms=options["until"],
+    )
+
+
+@main.command("decisions")
+@_filtered
+@click.option("--limit", type=click.IntRange(1, 100_000), default=50, show_default=True, help="At most so many.")
+@click.option("--json", "as_json", is_flag=True, help="All that is known of them, as JSON.")
+def decided(limit: int, as_json: bool, **options: Any) -> None:
+    """What became of each email and why, the newest first.
+
+    \b
+    mailonce decisions --gate subject_group
+    mailonce decisions -q ada@example.org --since 2026-11-01T00:00:00Z
+    """
     with _parts() as parts:
-        click.echo(json.dumps(stats(parts), indent=2))
+        page = list_decisions(parts, _filter(options), limit)
+    found = [shown_decision(each) for each in page.decisions]
+    if as_json:
+        click.echo(json.dumps({"decisions": found, "more": page.next is not None}, indent=2))
+        return
+    rows = [
+        (each["received_at"][:19], each["id"], each["status"], _one_line(each["sender"]), each["reason"])
+        for each in found
+    ]
+    if rows:
+        click.echo(table(("CAME IN (UTC)", "ID", "STATUS", "FROM", "REASON"), rows))
+    more = f"; there are more, --limit {limit} was reached" if page.next else ""
+    click.echo(f"{len(rows)} decisions{more}", err=True)
+
+
+def _one_line(text: str) -> str:
+    """What a sender wrote must not move the cursor of a terminal."""
+    return "".join(each if each.isprintable() else " " for each in text)
+
+
+@main.command()
+@click.argument("text", metavar="ID")
+@click.option("--json", "as_json", is_flag=True, help="All that is known of it, with its payload, as JSON.")
+def why(text: str, as_json: bool) -> None:
+    """Say what became of an email and why. ID is its id, its email id or its Message-ID.
+
+    \b
+    mailonce why k3v7c2m9x4qa
+    mailonce why "<CAF=1@mail.example.org>"
+    """
+    with _parts() as parts:
+        found = read_decision(parts, text)
+        shown_whole = shown_in_full(parts, found) if found else None
+    if shown_whole is None:
+        raise click.ClickException("no email is known by that id, or it is no longer kept")
+    if as_json:
+        click.echo(json.dumps(shown_whole, indent=2))
+        return
+    click.echo(_one_line(f"{shown_whole['reason']}."))
+    told = {
+        "id": shown_whole["id"],
+        "email id": shown_whole["email_id"],
+        "status": shown_whole["status"],
+        "came in": shown_whole["received_at"],
+        "by": f"{shown_whole['provider']}, route {shown_whole['route']}",
+        "from": shown_whole["sender"],
+        "subject": shown_whole["subject"],
+        "repeats": shown_whole["original"],
+        "names": ", ".join(name["name"] for name in shown_whole["names"]),
+        "releasable until": shown_whole["releasable_until"],
+    }
+    for name, value in told.items():
+        if value:
+            click.echo(f"  {name:18} {_one_line(str(value))}")
+    for gate in shown_whole["gates"]:
+        click.echo(f"  gate {gate['gate']:13} {_one_line(gate['said'])}")
+    for delivery in shown_whole["deliveries"]:
+        click.echo(
+            f"  to {delivery['destination']:15} {delivery['status']}, attempts kept: {len(delivery['attempts'])}"
+        )
+
+
+@main.command("release")
+@click.argument("ids", nargs=-1)
+@_filtered
+@click.option("--force", is_flag=True, help="Also where the same email was delivered under another id.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be released.")
+@click.option("--yes", is_flag=True, help="Do not ask, where neither ids nor a filter are given.")
+def let_go(ids: tuple[str, ...], force: bool, dry_run: bool, yes: bool, **options: Any) -> None:
+    """Send after all what a gate stopped: those given, or all that fit. The running service or worker sends them.
+
+    \b
+    mailonce release k3v7c2m9x4qa
+    mailonce release --gate subject_group -q "lot 456" --dry-run
+    """
+    how, wanted = ReleaseHow(force, dry_run), _filter(options)
+    if not ids and wanted == Filter() and not dry_run and not yes:
+        click.confirm("Release everything that was stopped and is still kept?", abort=True)
+    with _parts() as parts:
+        if ids:
+            answers = Counter(release(parts, id_, how, _user()) for id_ in ids)
+        else:
+            answers = Counter(answer for _, answer in release_matching(parts, wanted, how, _user()))
+    for answer, count in answers.items():
+        click.echo(f"{answer.replace('_', ' ')}: {count}")
+    if not answers:
+        click.echo("nothing to release")
+    if ids and answers[Released.RELEASED] + answers[WOULD_RELEASE] < len(ids):
+        sys.exit(1)
+
+
+@main.command()
+@click.argument("destination")
+@click.option("--reason", default="", help="Why, for whoever looks.")
+def pause(destination: str, reason: str) -> None:
+    """Send nothing to a destination until it is resumed: on every server, also over restarts. What comes for it waits.
+
+    \b
+    mailonce pause crm --reason "moves to another host"
+    """
+    with _parts() as parts, _told_what_it_takes():
+        pause_destination(parts, destination, reason, _user())
+    click.echo(f"{destination} is paused; what comes for it waits until: mailonce resume {destination}")
+
+
+@main.command()
+@click.argument("destination")
+def resume(destination: str) -> None:
+    """Send to a paused destination again; what waits for it goes out."""
+    with _parts() as parts, _told_what_it_takes():
+        state = resume_destination(parts, destination, _user())
+    click.echo(f"{destination} {'is resumed; what waits for it goes out' if state else 'was not paused'}")
+
+
+@contextmanager
+def _told_what_it_takes() -> Iterator[None]:
+    try:
+        yield
+    except InvalidPause as error:
+        raise click.ClickException(str(error)) from error
+
+
+@main.command("stats")
+@click.option(
+    "--span",
+    type=click.Choice([span.value for span in Span]),
+    default=Span.DAY.value,
+    show_default=True,
+    help="So far back.",
+)
+@click.option("--json", "as_json", is_flag=True, help="As GET /api/admin/stats has it.")
+@click.option("--watch", is_flag=True, help="Show it again every two seconds, until Ctrl+C.")
+def numbers(span: str, as_json: bool, watch: bool) -> None:
+    """What came, what was delivered, stopped or failed, what waits, and how each destination is.
+
+    \b
+    mailonce stats --span week
+    mailonce stats --watch
+    """
+    with _parts() as parts, suppress(KeyboardInterrupt):
+        counts = Counts(parts.journal)
+        while True:
+            figures = shown_figures(parts, counts, Span(span))
+            text = json.dumps(figures, indent=None if watch else 2) if as_json else stats_table(figures)
+            if watch and not as_json:
+                click.clear()
+            click.echo(text)
+            if not watch:
+                return
+            time.sleep(WATCHED_EVERY_S)
 
 
 @main.command()
@@ -243,7 +507,7 @@ def signed_sample(provider: str, url: str | None) -> None:
 
 def _settings() -> Settings:
     settings = load_settings()
-    configure_logging(settings.log_level)
+    configure_logging(settings.log_level, settings.log_format)
     log_where_settings_come_from()
     return settings
 
@@ -286,7 +550,7 @@ def _opened(settings: Settings, config: Config) -> Iterator[Parts]:
     """Without the lines that a service logs when it starts."""
     log, level = logging.getLogger(), logging.getLogger().level
     log.setLevel(logging.ERROR)
-    parts = build_parts(settings, config)
+    parts = build_parts(settings, config, slot="command")  # what it delivers counts, too
     try:
         yield parts
     finally:

@@ -21,7 +21,7 @@ from gunicorn.http.errors import ChunkMissingTerminator, NoMoreData, ParseExcept
 from gunicorn.workers.gthread import TConn, ThreadWorker
 from werkzeug.exceptions import BadRequest, ClientDisconnected, RequestEntityTooLarge
 
-from orchestrator.logs import LineFormatter
+from orchestrator.logs import LogFormat, make_formatter
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -128,13 +128,18 @@ class ConnectionWorker(ThreadWorker):
 
 
 class Log(Logger):
-    """gunicorn's own lines, as safe as ours."""
+    """gunicorn's own lines look as ours."""
+
+    log_format: LogFormat = "text"
 
     def setup(self, cfg: Config) -> None:
         super().setup(cfg)
         for handler in [*self.error_log.handlers, *self.access_log.handlers]:
-            known = handler.formatter
-            handler.setFormatter(LineFormatter(known._fmt if known else None, known.datefmt if known else None))
+            handler.setFormatter(make_formatter(self.log_format))
+
+
+class JsonLog(Log):
+    log_format = "json"
 
 
 class Workplaces:
@@ -172,7 +177,7 @@ class PatientRequest(Request):
         else:
             places.release()
         try:
-            body = super().get_data(*args, **kwargs)
+            body = self._read_length() or super().get_data(*args, **kwargs)
             if (
                 self.content_length is None
                 and len(body) == self.max_content_length
@@ -191,4 +196,16 @@ class PatientRequest(Request):
                 places.acquire()
         if len(body) < (self.content_length or 0):
             raise ClientDisconnected
+        return body
+
+    def _read_length(self) -> bytes | None:
+        """A body whose length was told, in one go: werkzeug's stream clears 64 KB for each. None is left to that."""
+        length = self.content_length
+        if not length or length > (self.max_content_length or 0) or "_cached_data" in vars(self):
+            return None
+        try:
+            body: bytes = self.environ["wsgi.input"].read(length)
+        except (OSError, ValueError):
+            raise ClientDisconnected from None
+        self._cached_data = body
         return body

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import json
 from typing import Any
 
 from flask import Response, jsonify
 from werkzeug.exceptions import HTTPException, NotFound
 
 from deduplication.errors import StoreUnavailable
-from deduplication.journal.base import Replayed
+from deduplication.journal.base import Released, Replayed
 from deduplication.journal.entry import Stop
 from orchestrator.intake import Outcome, Status
+from orchestrator.operations.decisions import WOULD_RELEASE
 from orchestrator.operations.deliveries import WOULD_REPLAY, delivery_id
+from orchestrator.operations.words import shown_moment
 from routes.providers.base import InvalidPayload, Statuses
 
 Answer = tuple[Response, int] | tuple[Response, int, dict[str, str]]
@@ -37,12 +39,22 @@ REPLAYED_STATUS: dict[str, tuple[int, str]] = {
     Replayed.UNDER_WAY: (409, "it is being delivered just now"),
     Replayed.NO_PAYLOAD: (409, "its payload is not kept; release the email with reset, and have it sent again"),
 }
+RELEASED_STATUS: dict[str, tuple[int, str]] = {
+    Released.RELEASED: (200, "released"),
+    WOULD_RELEASE: (200, "it would be released"),
+    Released.UNKNOWN: (404, "there is no such email, or it is no longer kept"),
+    Released.ALREADY_RELEASED: (409, "it was released before"),
+    Released.NOT_SUPPRESSED: (409, "nothing of it was stopped"),
+    Released.ALREADY_DELIVERED: (409, "the same email was delivered; force sends this one all the same"),
+    Released.NO_PAYLOAD: (409, "its payload is not kept; reset it, and have it sent again"),
+}
 PROOFS = {
     "Bearer": "Authorization takes Bearer and a valid token",
     'Basic realm="mailonce"': "Authorization takes Basic and a valid username and password",
     "": "the request takes a valid signature",
 }
 OUR_OWN = Statuses()
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
 UNEXPECTED = {"success": False, "status": "retry_later", "error": "internal error; the log says more"}
 RETRY_AFTER_AN_ERROR_S = 60
 NOTHING_HERE = "nothing has this address; a provider has /api/ingress/ and its name in mailonce.toml"
@@ -99,19 +111,29 @@ def described(result: Outcome, **ids: str) -> dict[str, Any]:
 
 
 def replayed(id_: str, answer: str, **more: Any) -> Answer:
-    status, text = REPLAYED_STATUS[answer]
+    return _acted(id_, answer, REPLAYED_STATUS[answer], more)
+
+
+def released(id_: str, answer: str, **more: Any) -> Answer:
+    return _acted(id_, answer, RELEASED_STATUS[answer], more)
+
+
+def _acted(id_: str, answer: str, told: tuple[int, str], more: dict[str, Any]) -> Answer:
+    status, text = told
     return jsonify({"success": status == 200, "status": answer, "id": id_, "message": text, **more}), status
 
 
 def _with_retry_after(body: dict[str, Any], status: int, retry_after_s: int | None) -> Answer:
+    """As jsonify has it, which makes an encoder for each answer."""
+    answer = Response(f"{_ENCODER.encode(body)}\n", mimetype="application/json")
     if retry_after_s is None or status == 200:
-        return jsonify(body), status
-    return jsonify(body), status, {"Retry-After": str(retry_after_s)}
+        return answer, status
+    return answer, status, {"Retry-After": str(retry_after_s)}
 
 
 def _reason(stop: Stop) -> dict[str, str | None]:
     seen_ms = stop.first_seen_ms
-    first_seen = None if seen_ms is None else datetime.fromtimestamp(seen_ms / 1000, UTC).isoformat(timespec="seconds")
+    first_seen = None if seen_ms is None else shown_moment(seen_ms)
     return {
         "gate": stop.gate,
         "name": stop.name.label,
@@ -138,6 +160,10 @@ def unauthorized(challenge: str = "Bearer", statuses: Statuses = OUR_OWN) -> Ans
     body = {"success": False, "status": "unauthorized", "error": PROOFS[challenge]}
     headers = {"WWW-Authenticate": challenge} if challenge else {}
     return jsonify(body), statuses.unauthorized, headers
+
+
+def may_only_look() -> Answer:
+    return jsonify({"success": False, "status": "unauthorized", "error": "VIEW_TOKEN may look, not act"}), 403
 
 
 def no_email(note: str, statuses: Statuses) -> Answer:

@@ -18,7 +18,7 @@ from typing import Any
 from flask.testing import FlaskClient
 
 from orchestrator.build import build
-from orchestrator.settings import load_settings
+from orchestrator.config.settings import load_settings
 from routes.app import create_app
 from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, email
 from tests.support.sink import Sink

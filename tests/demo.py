@@ -19,10 +19,10 @@ import requests
 from werkzeug.serving import WSGIRequestHandler, make_server
 
 from orchestrator.build import build
-from orchestrator.config import load_config
+from orchestrator.config.model import load_config
+from orchestrator.config.settings import Settings, load_settings
 from orchestrator.delivery.fetching import fetch
 from orchestrator.intake import Sources
-from orchestrator.settings import Settings, load_settings
 from routes.app import create_app
 from routes.providers.base import Surroundings
 from routes.providers.registry import AnyProvider, open_providers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -16,12 +17,13 @@ from typing import Any
 import pytest
 import requests
 
-from orchestrator.config import load_config
+from orchestrator.config.model import load_config
+from orchestrator.config.settings import Settings, load_settings
 from orchestrator.delivery.fetching import fetch
 from orchestrator.delivery.http import HttpDestination, HttpOptions
 from orchestrator.delivery.webhook import DeliveryFailed, Webhook
 from orchestrator.item import message_item
-from orchestrator.settings import Settings, load_settings
+from orchestrator.operations.alerts import AlertCondition
 from routes.providers.base import Surroundings
 from routes.providers.message import parse
 from routes.providers.registry import TYPES, open_providers
@@ -52,12 +54,14 @@ def test_the_curl_lines_can_be_pasted(tmp_path: Path) -> None:
             answers.append(read_curl(pasted, tmp_path).send().json())
         first_line = commands("curl")[0].replace("http://127.0.0.1:8000", server.url)
         other_body = read_curl(first_line.replace('"Hello"', '"Something else"'), tmp_path).send().json()
-    first, dead, replays, messages, reset = answers
+    first, dead, replays, decisions, releases, messages, reset = answers
     assert [each["status"] for each in messages["results"]] == ["processed", "already_processed"]
     assert first["status"] == other_body["status"] == "processed", "what a newcomer tries next is no duplicate"
     assert first["email_id"] in README
-    assert dead == {"success": True, "deliveries": [], "more": False}
+    assert dead == {"success": True, "deliveries": [], "more": False, "next": None}
     assert (replays["dry_run"], replays["matched"]) == (True, 0)
+    assert decisions == {"success": True, "decisions": [], "more": False, "next": None}
+    assert releases == {"success": True, "dry_run": True, "matched": 0}
     assert reset["success"] is True
     assert reset["dry_run"] is True
     assert reset["names"] == 3
@@ -81,6 +85,17 @@ def test_the_shown_media_section_loads(tmp_path: Path) -> None:
     config = load_config(load_settings(mailonce_config=path))
     assert config.media.resolve == ("bit.ly",)
     assert config.media.identity_parameters["files.example"] == ("id",)
+
+
+def test_the_shown_alerts_section_loads_with_what_ships_and_every_condition_has_its_row(tmp_path: Path) -> None:
+    (block,) = [block for block in blocks() if block.startswith("[alerts]")]
+    path = tmp_path / "mailonce.toml"
+    path.write_text(block)
+    shown, shipped = load_config(load_settings(mailonce_config=path)).alerts, load_config(load_settings()).alerts
+    assert (shown.after_s, shown.off, shown.secret) == (shipped.after_s, shipped.off, shipped.secret)
+    assert shown.url
+    rows = re.findall(r"^\| `(\w+)` \| .* \|$", README, re.MULTILINE)
+    assert set(AlertCondition) <= set(rows)
 
 
 def test_the_shown_providers_load_and_every_provider_has_its_row(
@@ -206,10 +221,25 @@ def test_the_commands_can_be_pasted(tmp_path: Path) -> None:
     (tmp_path / ".venv").symlink_to(sys.prefix)
     (tmp_path / "mailonce.toml").write_text("[providers.mailgun]\nsigning_key = 'key-of-the-readme'\n")
     pasted = [each for each in shown_commands() if " " in each]
-    assert {each.split()[1] for each in pasted} == {"stats", "reset", "replay", "worker", "check", "sample"}
+    assert {each.split()[1] for each in pasted} == {
+        "stats",
+        "reset",
+        "decisions",
+        "why",
+        "release",
+        "deliveries",
+        "replay",
+        "pause",
+        "resume",
+        "worker",
+        "check",
+        "sample",
+    }
     server = Server(tmp_path / "data")
     server.folder = tmp_path
+    (first_email,) = re.findall(r"-d '(\{.*?\})'", commands("curl")[0], re.DOTALL)
     with server:
+        server.post(json.loads(first_email))
         for line in pasted:
             assert line.startswith(".venv/bin/mailonce "), f"{line!r} is not on PATH"
             words = [*shlex.split(line), *(["--help"] if line.endswith(" worker") else [])]

@@ -26,7 +26,7 @@ from types import FrameType
 from typing import Any
 
 from orchestrator.build import Service, build
-from orchestrator.settings import load_settings
+from orchestrator.config.settings import load_settings
 from orchestrator.worker import Worker, start_worker
 from routes.app import create_app
 from tests.routes.providers.conftest import LETTER, request_of

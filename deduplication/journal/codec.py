@@ -1,7 +1,7 @@
 """An entry as flat lists, the form in which journals write it down and scripts on Redis read it.
 
 Positions, not keys: an entry is written twice for every email, and what it takes is what the shared Redis spends.
-None is written as false: a list in Lua ends at the first nil.
+None is written as false: a list in Lua ends at the first nil. Enumerations are strings, and written as these.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from deduplication.claims import Kind, Name
+from deduplication.journal.base import Claim
+from deduplication.journal.destination_state import DestinationState
 from deduplication.journal.entry import About, Attempt, Delivery, DeliveryStatus, Entry, State, Stop
 
 # Made once: json.dumps makes an encoder for every call that asks for anything special.
@@ -26,7 +28,7 @@ def flat_entry(entry: Entry) -> list[Any]:
     """The order is that of lua/entry.lua."""
     return [
         entry.id,
-        entry.state.value,
+        entry.state,
         entry.owner,
         entry.fence,
         entry.lease_until_ms,
@@ -35,23 +37,39 @@ def flat_entry(entry: Entry) -> list[Any]:
         flat_names(entry.own),
         flat_names(entry.shared),
         [flat_delivery(each) for each in entry.deliveries],
-        _flat(entry.retries_left),
+        False if entry.retries_left is None else entry.retries_left,
         entry.answer,
-        _flat(entry.settled_ms),
+        False if entry.settled_ms is None else entry.settled_ms,
         _flat_stop(entry.stop) if entry.stop else False,
-        _flat(entry.released_ms),
+        False if entry.released_ms is None else entry.released_ms,
         entry.repeats,
-        _flat(entry.repeated_ms),
+        False if entry.repeated_ms is None else entry.repeated_ms,
         entry.repeated_by,
         entry.is_trial,
         flat_about(entry.about),
         entry.generation,
+        entry.payload_bytes,
+        entry.payload_machine,
     ]
 
 
 def read_entry(flat: list[Any]) -> Entry:
+    """Redis may keep more behind it, for itself."""
     id_, state, owner, fence, lease, created, fingerprint, own, shared, deliveries, *rest = flat
-    retries, answer, settled, stop, released, repeats, repeated_ms, repeated_by, is_trial, about, generation = rest
+    (
+        retries,
+        answer,
+        settled,
+        stop,
+        released,
+        repeats,
+        repeated_ms,
+        repeated_by,
+        is_trial,
+        about,
+        generation,
+        *payload,
+    ) = rest
     return Entry(
         id=id_,
         own=tuple(map(read_name, own)),
@@ -62,7 +80,7 @@ def read_entry(flat: list[Any]) -> Entry:
         fence=fence,
         lease_until_ms=lease,
         created_ms=created,
-        about=About(*about),
+        about=About(own[0][2] if about[0] is False else about[0], *about[1:]),
         deliveries=tuple(map(read_delivery, deliveries)),
         retries_left=_read(retries),
         answer=answer,
@@ -74,15 +92,17 @@ def read_entry(flat: list[Any]) -> Entry:
         repeated_by=repeated_by,
         is_trial=is_trial,
         generation=generation,
+        payload_bytes=payload[0] if len(payload) > 1 else 0,
+        payload_machine=payload[1] if len(payload) > 1 else "",
     )
 
 
 def flat_name(name: Name) -> list[Any]:
-    return [name.kind.value, name.scope, name.value, _flat(name.kept_ms)]
+    return [name.kind, name.scope, name.value, False if name.kept_ms is None else name.kept_ms]
 
 
 def flat_names(names: tuple[Name, ...]) -> list[list[Any]]:
-    return [flat_name(name) for name in names]
+    return [[each.kind, each.scope, each.value, False if each.kept_ms is None else each.kept_ms] for each in names]
 
 
 def read_name(flat: list[Any]) -> Name:
@@ -94,21 +114,21 @@ def flat_delivery(delivery: Delivery) -> list[Any]:
     return [
         delivery.destination,
         delivery.webhook_id,
-        delivery.status.value,
+        delivery.status,
         delivery.generation,
         delivery.tries,
         delivery.begins,
-        _flat(delivery.next_try_ms),
-        _flat(delivery.delivered_ms),
+        False if delivery.next_try_ms is None else delivery.next_try_ms,
+        False if delivery.delivered_ms is None else delivery.delivered_ms,
         delivery.owner,
         delivery.lease_until_ms,
         delivery.fence,
-        _flat(delivery.receiver_id),
-        _flat(delivery.reason),
+        False if delivery.receiver_id is None else delivery.receiver_id,
+        False if delivery.reason is None else delivery.reason,
         flat_name(delivery.content) if delivery.content else False,
         delivery.awaits_content,
         [[each.at_ms, each.latency_ms, _flat(each.status_code), _flat(each.error)] for each in delivery.attempts],
-        _flat(delivery.missing_ms),
+        False if delivery.missing_ms is None else delivery.missing_ms,
         delivery.server,
     ]
 
@@ -138,8 +158,24 @@ def read_delivery(flat: list[Any]) -> Delivery:
     )
 
 
+def flat_state(state: DestinationState) -> list[Any]:
+    return [state.is_paused, state.since_ms, state.reason, state.by, state.well_since_ms]
+
+
+def read_state(flat: list[Any]) -> DestinationState:
+    return DestinationState(*flat)
+
+
 def flat_about(about: About) -> list[str]:
-    return [about.item, about.provider, about.route, about.subject, about.sender, about.server]
+    """On Redis, which is the rule, nothing is spent on saying so."""
+    flat = [about.item, about.provider, about.route, about.subject, about.sender, about.server]
+    return [*flat, about.store] if about.store else flat
+
+
+def short_about(claim: Claim) -> list[Any]:
+    """For Redis, where every byte of an entry counts: of an item that goes by its first own name false, not that."""
+    item, *rest = flat_about(claim.about)
+    return [False if claim.own and claim.own[0].value == item else item, *rest]
 
 
 def _flat_stop(stop: Stop) -> list[Any]:

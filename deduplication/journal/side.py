@@ -1,15 +1,17 @@
 """On which side this machine is, Redis or its own journal: one answer for all processes that share a DATA_DIR.
 
 A claim holds a shared lock from before it reads the side until what it was granted is noted; changing the side takes
-the lock alone. The kernel frees the lock of a process that dies.
+the lock alone. The kernel frees the lock of a process that dies; one that is stopped inside is ended by whoever waits.
 """
 
 from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import secrets
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -20,6 +22,8 @@ from pathlib import Path
 
 from deduplication.errors import StoreUnavailable
 from deduplication.private_files import write_private
+
+log = logging.getLogger(__name__)
 
 LOCK_PATIENCE_S = 5.0
 _POLL_S = 0.005
@@ -75,19 +79,9 @@ class MachineSide:
         self._seen = seen
         return seen.standing
 
-    @contextmanager
-    def shared(self) -> Iterator[Standing]:
+    def shared(self) -> Shared:
         """The side cannot change inside. Raises StoreUnavailable while a change takes its time."""
-        gate, lock = self._fd("gate", self._gate), self._fd("lock", self._lock)
-        _take(gate, fcntl.LOCK_SH)
-        try:
-            _take(lock, fcntl.LOCK_SH)
-        finally:
-            fcntl.flock(gate, fcntl.LOCK_UN)
-        try:
-            yield self.read()
-        finally:
-            fcntl.flock(lock, fcntl.LOCK_UN)
+        return Shared(self, self._fd("gate", self._gate), self._fd("lock", self._lock))
 
     @contextmanager
     def alone(self) -> Iterator[Standing]:
@@ -108,9 +102,33 @@ class MachineSide:
 
     def _fd(self, name: str, path: Path) -> int:
         """One for each thread: a lock belongs to the open file, and threads must not unlock for each other."""
-        if not hasattr(self._threads, name):
-            setattr(self._threads, name, os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-        return int(getattr(self._threads, name))
+        fd: int | None = getattr(self._threads, name, None)
+        if fd is None:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+            setattr(self._threads, name, fd)
+        return fd
+
+
+class Shared:
+    """Every step of the journal is taken inside of one: a generator in its place took as long as the locks."""
+
+    def __init__(self, side: MachineSide, gate: int, lock: int) -> None:
+        self._side, self._gate, self._lock = side, gate, lock
+
+    def __enter__(self) -> Standing:
+        _take(self._gate, fcntl.LOCK_SH)
+        try:
+            _take(self._lock, fcntl.LOCK_SH)
+        finally:
+            fcntl.flock(self._gate, fcntl.LOCK_UN)
+        try:
+            return self._side.read()
+        except BaseException:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        fcntl.flock(self._lock, fcntl.LOCK_UN)
 
 
 def machine_name(folder: Path) -> str:
@@ -136,12 +154,53 @@ def _flock(fd: int, how: int) -> Iterator[None]:
 
 
 def _take(fd: int, how: int) -> None:
-    deadline = time.monotonic() + LOCK_PATIENCE_S
+    deadline = 0.0
     while True:
         try:
             fcntl.flock(fd, how | fcntl.LOCK_NB)
             return
         except BlockingIOError:
+            deadline = deadline or time.monotonic() + LOCK_PATIENCE_S
             if time.monotonic() > deadline:
-                raise StoreUnavailable("this machine is changing between Redis and its own journal") from None
+                if not _end_stopped_holders(fd):
+                    raise StoreUnavailable("this machine is changing between Redis and its own journal") from None
+                deadline += LOCK_PATIENCE_S
             time.sleep(_POLL_S)
+
+
+def _end_stopped_holders(fd: int) -> bool:
+    """By SIGKILL, which is safe at any moment here: stopped for ever, one would keep its machine from changing sides.
+
+    Linux only, and only processes that are seen from here and may be ended. One that a debugger holds is left alone.
+    """
+    is_any_ended = False
+    for pid in _holders(fd):
+        with suppress(OSError):
+            handle = os.pidfd_open(pid)  # from here on the number cannot come to mean another process
+            try:
+                stat = Path(f"/proc/{pid}/stat").read_text()
+                if _holds(pid, fd) and stat.rpartition(")")[2].split()[0] == "T":
+                    signal.pidfd_send_signal(handle, signal.SIGKILL)
+                    is_any_ended = True
+                    log.error("process %d was stopped while it held the lock of this machine's side: ended", pid)
+            finally:
+                os.close(handle)
+    return is_any_ended
+
+
+def _holders(fd: int) -> set[int]:
+    """Of a lock on a file with this inode number, in whichever file system."""
+    inode, locks = str(os.fstat(fd).st_ino), Path("/proc/locks")
+    lines = [line.split() for line in locks.read_text().splitlines()] if locks.exists() else []
+    # 1: FLOCK ADVISORY READ 4711 fd:01:131074 0 EOF; who waits has an arrow behind the number
+    return {int(line[4]) for line in lines if line[1] == "FLOCK" and line[5].endswith(f":{inode}")}
+
+
+def _holds(pid: int, fd: int) -> bool:
+    """It has this very file open, with a lock on it."""
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            is_this_file = os.path.samestat(link.stat(), os.fstat(fd))
+            if is_this_file and "lock:" in Path(f"/proc/{pid}/fdinfo/{link.name}").read_text():
+                return True
+    return False

@@ -12,6 +12,7 @@ import os
 import secrets
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from deduplication.errors import StoreUnavailable
 from deduplication.journal.codec import in_json
 
 ROTATE_AT_BYTES = 4 << 20
+PIECE_BYTES = 64 << 10
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Piece:
-    """The complete lines of one file from a position on, and where they end."""
+    """Complete lines of one file from a position on, and where they end."""
 
     file: str
     end: int
@@ -50,17 +52,24 @@ class Spool:
         self._told: list[str] = []
         self._fd, self._size = self._open(), 0
 
-    def append(self, kind: str, value: Any = None) -> None:
+    def append(self, kind: str, *values: Any) -> None:
+        """A line for each value, or one without."""
         with self._lock:
             told, self._told = self._told, []
-            line = in_json([kind, value, told]).encode() + b"\n"
+            lines = [in_json([kind, value, told if position == 0 else ()]) for position, value in enumerate(values)]
+            text = "\n".join(lines or [in_json([kind, None, told])]).encode() + b"\n"
             if self._size >= ROTATE_AT_BYTES:
                 os.close(self._fd)
                 self._fd, self._size = self._open(), 0
             try:
-                self._size += os.write(self._fd, line)  # one call: a process that is killed leaves a whole line or none
+                written = os.write(self._fd, text)  # one call: a process that is killed leaves whole lines, one cut off
             except OSError as error:
                 raise StoreUnavailable(f"DATA_DIR cannot be written: {error}") from error
+            self._size += written
+            if written < len(text):  # the disk is full; what follows must not be read as the rest of that line
+                os.close(self._fd)
+                self._fd, self._size = self._open(), 0
+                raise StoreUnavailable("DATA_DIR cannot be written: no space left")
 
     def confirm(self, entry: str) -> None:
         """Goes with the next line, or with ``flush``: that Redis knows is not worth a line of its own."""
@@ -83,28 +92,33 @@ class Spool:
 
 
 def read_spools(folder: Path, positions: dict[str, int]) -> Iterator[Piece]:
-    """What all files hold beyond these positions; a line that is still being written is left for later."""
+    """What all files hold beyond these positions; a line that is still being written is left for later.
+
+    Piece by piece: the lines of a busy second, read at once, were the largest thing in a process.
+    """
     for path in sorted(folder.glob("*.spool")):
-        start = positions.get(path.name, 0)
-        with path.open("rb") as file:
-            file.seek(start)
-            text = file.read()
-        complete = text[: text.rfind(b"\n") + 1]
-        if complete:
-            lines = tuple(Line(*json.loads(line)) for line in complete.splitlines())
-            yield Piece(path.name, start + len(complete), lines)
+        try:
+            file = path.open("rb")
+        except FileNotFoundError:  # a neighbour has drained and removed it
+            continue
+        with file:
+            size, end = os.fstat(file.fileno()).st_size, file.seek(positions.get(path.name, 0))
+            while end < size:
+                lines = [line for line in file.readlines(PIECE_BYTES) if line.endswith(b"\n")]
+                if not lines:
+                    break
+                end = file.seek(end + sum(map(len, lines)))
+                yield Piece(path.name, end, tuple(Line(*json.loads(line)) for line in lines))
 
 
 def remove_drained(folder: Path, positions: dict[str, int]) -> list[str]:
-    """Files that nobody writes any more and that are drained to their end."""
+    """Files that nobody writes any more and that are drained to their end. A neighbour may be at the same."""
     removed = []
     for path in folder.glob("*.spool"):
-        with path.open("rb") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                continue
-            if positions.get(path.name, 0) >= path.stat().st_size:
+        with suppress(FileNotFoundError, BlockingIOError), path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file.seek(positions.get(path.name, 0))
+            if not file.readline().endswith(b"\n"):  # a line that was cut off: nobody has relied on it
                 path.unlink()
                 removed.append(path.name)
     return removed

@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cache
 from itertools import islice
 from pathlib import Path
 
 from deduplication.claims import Name, Pattern
-from deduplication.errors import StoreMisconfigured, StoreUnavailable
+from deduplication.errors import NoRoom, StoreMisconfigured, StoreUnavailable
 from deduplication.journal.base import DEFAULT_RETENTION, Retention
 from deduplication.journal.clock import Clock, boot_id, system_clock
-from deduplication.journal.codec import flat_entry, in_json, read_delivery, read_entry
+from deduplication.journal.codec import flat_entry, flat_state, in_json, read_delivery, read_entry, read_state
+from deduplication.journal.destination_state import DestinationState
 from deduplication.journal.entry import Entry, State
-from deduplication.journal.local import HOUR_MS, LocalJournal
+from deduplication.journal.listing import ALL, Count, Page, PayloadPlace, Position, Window
+from deduplication.journal.local import HOUR_MS, LocalJournal, dead_at
 from deduplication.journal.spool import Line, read_spools, remove_drained
+from deduplication.journal.storage import DiskRoom, Storage
 from deduplication.journal.verdict import NameRecord, Ref
-from deduplication.private_files import open_private
+from deduplication.private_files import make_private, open_private
 
 BUSY_TIMEOUT_S = 5.0
 PURGE_EVERY_MS = 60_000
+TAKEN_UP_KEPT_MS = 24 * HOUR_MS  # who follows is never that far behind, or begins anew
+_SHARED_KEY = "key of all who share the journal"
 _UNDER_WAY_MS = 2 * HOUR_MS
 _FOR_EVER_MS = 253_402_300_799_000  # the end of the year 9999
 _PAGE = 500
+_POLL_S = 0.0001
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS entries (
@@ -49,11 +59,40 @@ CREATE TABLE IF NOT EXISTS due (
     PRIMARY KEY (destination, next_try_ms, entry)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS due_by_entry ON due (entry);
+CREATE TABLE IF NOT EXISTS dead (
+    destination TEXT NOT NULL, died_ms INTEGER NOT NULL, entry TEXT NOT NULL, PRIMARY KEY (entry, destination)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS dead_by_time ON dead (destination, died_ms, entry);
 CREATE TABLE IF NOT EXISTS payloads (entry TEXT PRIMARY KEY, until_ms INTEGER NOT NULL, payload BLOB NOT NULL);
 CREATE INDEX IF NOT EXISTS payloads_by_end ON payloads (until_ms);
+CREATE TABLE IF NOT EXISTS suppressed (entry TEXT PRIMARY KEY, created_ms INTEGER NOT NULL, bytes INTEGER NOT NULL);
+CREATE INDEX IF NOT EXISTS suppressed_by_creation ON suppressed (created_ms, entry);
 CREATE TABLE IF NOT EXISTS numbers (name TEXT PRIMARY KEY, number INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS spools (file TEXT PRIMARY KEY, position INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS destination_states (destination TEXT PRIMARY KEY, state TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS taken_up (
+    at_ms INTEGER NOT NULL, entry TEXT NOT NULL, PRIMARY KEY (at_ms, entry)
+) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS memos (name TEXT PRIMARY KEY, memo TEXT NOT NULL) WITHOUT ROWID;
+"""
+# What payloads take, and what of it may go, is counted by the file itself: whatever puts or drops one.
+_COUNTING = """
+INSERT OR IGNORE INTO numbers SELECT 'payload_bytes', coalesce(sum(length(payload)), 0) FROM payloads
+    WHERE NOT EXISTS (SELECT 1 FROM numbers WHERE name = 'payload_bytes');
+INSERT OR IGNORE INTO numbers VALUES ('suppressed_bytes', 0);
+CREATE TRIGGER IF NOT EXISTS payload_put AFTER INSERT ON payloads BEGIN
+    UPDATE numbers SET number = number + length(NEW.payload) WHERE name = 'payload_bytes';
+END;
+CREATE TRIGGER IF NOT EXISTS payload_dropped AFTER DELETE ON payloads BEGIN
+    UPDATE numbers SET number = number - length(OLD.payload) WHERE name = 'payload_bytes';
+    DELETE FROM suppressed WHERE entry = OLD.entry;
+END;
+CREATE TRIGGER IF NOT EXISTS suppressed_put AFTER INSERT ON suppressed BEGIN
+    UPDATE numbers SET number = number + NEW.bytes WHERE name = 'suppressed_bytes';
+END;
+CREATE TRIGGER IF NOT EXISTS suppressed_dropped AFTER DELETE ON suppressed BEGIN
+    UPDATE numbers SET number = number - OLD.bytes WHERE name = 'suppressed_bytes';
+END;
 """
 # For whoever looks into the file: a row for each lock of a script and each delivery that someone was ever at. An entry
 # is a list (codec.py). Leases are measured by a clock that cannot be set; how far the time of day is ahead is noted.
@@ -88,12 +127,18 @@ SELECT content_id, platform, server_id, fence,
     created_ms, expires_ms
 FROM dated;
 """
+# Of a file that is older than the index.
+_INDEX_THE_DEAD = """
+INSERT OR IGNORE INTO dead SELECT json_extract(each.value, '$[0]'), changed_ms, entries.id
+FROM entries, json_each(entries.entry, '$[9]') AS each WHERE json_extract(each.value, '$[2]') = 'dead';
+"""
 # References live with their entry, or with the mark of a name that is shared: it keeps telling the original.
 _OVER = "SELECT id FROM entries WHERE until_ms <= :now"
 _IS_SHARED = "substr(label, 1, instr(label, ':') - 1) IN ('subject_group', 'media', 'content')"
 _DROP_WITH_ENTRY = (
     f"DELETE FROM payloads WHERE entry IN ({_OVER})",  # noqa: S608 - all constants
     f"DELETE FROM due WHERE entry IN ({_OVER})",  # noqa: S608
+    f"DELETE FROM dead WHERE entry IN ({_OVER})",  # noqa: S608
     f"DELETE FROM refs WHERE entry IN ({_OVER}) AND NOT ({_IS_SHARED} AND label IN (SELECT label FROM marks))",  # noqa: S608
     "DELETE FROM entries WHERE until_ms <= :now",
 )
@@ -111,12 +156,18 @@ WITH RECURSIVE waiting (destination) AS (
     WHERE destination IS NOT NULL
 ) SELECT destination FROM waiting WHERE destination IS NOT NULL
 """
-_RAISE = "INSERT INTO numbers VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET number = max(number, excluded.number)"
-_MARKED = "SELECT label FROM marks WHERE label IN (SELECT value FROM json_each(?)) AND until_ms > ?"
-_REFS = """
-SELECT label, entry, seen_ms FROM refs WHERE label IN (SELECT value FROM json_each(?)) ORDER BY seen_ms, entry
+# What waits and was sent to Redis is Redis's to hand out, whatever changes about it here.
+_PUT_ENTRY = """
+INSERT OR REPLACE INTO entries VALUES (:id, :entry, :created_ms, :until_ms, :follows, :change, :now_ms,
+    CASE WHEN :told = 'no' AND EXISTS (SELECT 1 FROM entries WHERE id = :id AND told <> 'no' AND until_ms = :for_ever)
+    THEN 'handed over' ELSE coalesce(:told, (SELECT told FROM entries WHERE id = :id)) END)
 """
-_NEXT = "INSERT INTO numbers VALUES (?, 1) ON CONFLICT (name) DO UPDATE SET number = number + 1 RETURNING number"
+_MAY_GO = "INSERT OR IGNORE INTO suppressed SELECT entry, ?, length(payload) FROM payloads WHERE entry = ?"
+_RAISE = "INSERT INTO numbers VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET number = max(number, excluded.number)"
+_NEXT = (
+    "INSERT INTO numbers VALUES (:name, :count) "
+    "ON CONFLICT (name) DO UPDATE SET number = number + :count RETURNING number"
+)
 
 _MAY_PASS = {
     sqlite3.SQLITE_BUSY,
@@ -166,6 +217,71 @@ class _News:
             self.told.append(entry)
 
 
+class _Turn:
+    """Whose turn it is among the processes of the machine: one that waits for sqlite's own lock sleeps for whole
+    milliseconds, and most transactions take a tenth of one. The kernel frees the turn of a process that dies."""
+
+    def __init__(self, database: Path) -> None:
+        file = database.with_name(f"{database.name}.turn")
+        self._fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        make_private(file)  # whoever can open it could hold everybody up
+
+    def take(self, within_s: float) -> None:
+        if self._fd < 0:
+            raise StoreUnavailable("sqlite: the journal is closed")
+        ends_at = time.monotonic() + within_s
+        while True:
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() > ends_at:
+                    raise StoreUnavailable("sqlite: database is locked") from None
+                time.sleep(_POLL_S)
+
+    def give(self) -> None:
+        fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class _Wal:
+    """The file that commits are appended to. One fsync is for all who have committed by then.
+
+    Only for what nobody relies on before it is synced: within sqlite a commit is seen by others at once.
+    """
+
+    def __init__(self, database: Path) -> None:
+        self.commits = 0
+        self._path = database.with_name(f"{database.name}-wal")
+        self._fd: int | None = None
+        self._synced = 0
+        self._lock = threading.Lock()
+
+    def sync(self) -> None:
+        """Returns once all that was committed before the call is on the disk."""
+        wanted = self.commits
+        with self._lock:
+            if self._synced >= wanted:
+                return
+            reached = self.commits
+            try:
+                if self._fd is None:
+                    self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+                os.fsync(self._fd)
+            except OSError as error:
+                raise StoreUnavailable(f"DATA_DIR cannot be written: {error}") from error
+            self._synced = reached
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            os.close(fd)
+
+
 class SqliteJournal(LocalJournal):
     """One connection a process, used by one thread at a time; between processes BEGIN IMMEDIATE is the lock."""
 
@@ -176,19 +292,27 @@ class SqliteJournal(LocalJournal):
         retention: Retention = DEFAULT_RETENTION,
         busy_timeout_s: float = BUSY_TIMEOUT_S,
         marks_kept_ms: int | None = None,
+        room: DiskRoom | None = None,
     ) -> None:
-        """``marks_kept_ms``: no mark lasts longer here; Redis has them too, and keeps them for their whole time."""
+        """``marks_kept_ms``: no mark lasts longer here; Redis has them too, and keeps them for their whole time.
+        ``room`` None: for any number of payloads."""
         self._lock = threading.RLock()
         self._purged_ms = 0
         self._is_durable = False
-        self._told = Told.NO
+        self._reserved: dict[str, list[int]] = {}  # numbers for the transaction that is under way
+        self._told: Told | None = Told.NO  # of what is written; None: as it was
         self._busy_timeout_s = busy_timeout_s
         self._marks_kept_ms = marks_kept_ms
+        self._room = room
         with translated_errors():
             self._db = open_private(path, busy_timeout_s)
+            self._turn, self._wal = _Turn(path), _Wal(path)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=NORMAL")
-            self._db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} {_PUBLICATION_LOCKS} COMMIT;")
+            has_dead = self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'dead'").fetchone()
+            more = "" if has_dead else _INDEX_THE_DEAD
+            schema = f"{_SCHEMA} {_COUNTING} {_PUBLICATION_LOCKS} {more}"
+            self._db.executescript(f"BEGIN IMMEDIATE; {schema} COMMIT;")
         super().__init__(clock or system_clock(self._count_boots()), retention)
         with self._exclusively():
             ahead_ms = self.now_ms() - self._clock.steady_ms()
@@ -199,7 +323,7 @@ class SqliteJournal(LocalJournal):
         with self._exclusively():
             if self.memo("boot") != boot_id():
                 self.set_memo("boot", boot_id())
-                return int(self._db.execute(_NEXT, ("boots",)).fetchone()[0])
+                return self._next("boots")
             return int(self._db.execute("SELECT number FROM numbers WHERE name = 'boots'").fetchone()[0])
 
     @contextmanager
@@ -214,6 +338,11 @@ class SqliteJournal(LocalJournal):
         if not self._lock.acquire(timeout=self._busy_timeout_s):
             raise StoreUnavailable("sqlite: database is locked")
         try:
+            self._turn.take(self._busy_timeout_s)
+        except StoreUnavailable:
+            self._lock.release()
+            raise
+        try:
             with translated_errors():
                 if durable is not self._is_durable:
                     self._db.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
@@ -222,11 +351,25 @@ class SqliteJournal(LocalJournal):
                 try:
                     yield
                     self._db.execute("COMMIT")
+                    self._wal.commits += 1
                 finally:
+                    self._reserved = {}
                     if self._db.in_transaction:
                         self._db.execute("ROLLBACK")
         finally:
+            self._turn.give()
             self._lock.release()
+
+    @contextmanager
+    def _part(self) -> Iterator[None]:
+        self._db.execute("SAVEPOINT part")
+        try:
+            yield
+        except NoRoom:
+            self._db.execute("ROLLBACK TO part")
+            self._db.execute("RELEASE part")
+            raise
+        self._db.execute("RELEASE part")
 
     def _purge(self) -> None:
         """Marks, payloads and entries whose time is over."""
@@ -236,16 +379,20 @@ class SqliteJournal(LocalJournal):
         self._purged_ms = now_ms
         self._db.execute("DELETE FROM marks WHERE until_ms <= ?", (now_ms,))
         self._db.execute("DELETE FROM payloads WHERE until_ms <= ?", (now_ms,))
+        self._db.execute("DELETE FROM taken_up WHERE at_ms <= ?", (now_ms - TAKEN_UP_KEPT_MS,))
         for statement in _DROP_WITH_ENTRY:
             self._db.execute(statement, {"now": now_ms})
 
     def _names(self, names: Sequence[Name]) -> dict[Name, NameRecord]:
         labels = {name: name.label for name in names}
-        asked = in_json(list(labels.values()))  # one list, one statement: however many names, it is prepared once
-        marked = {row[0] for row in self._db.execute(_MARKED, (asked, self.now_ms()))}
+        marked: set[str] = set()
         refs: dict[str, list[Ref]] = {}
-        for label, entry, seen_ms in self._db.execute(_REFS, (asked,)):
-            refs.setdefault(label, []).append(Ref(entry, seen_ms))
+        asked = iter(labels.values())
+        while page := list(islice(asked, _PAGE)):
+            in_marks, in_refs = _of_labels(len(page))
+            marked.update(row[0] for row in self._db.execute(in_marks, (*page, self.now_ms())))
+            for label, entry, seen_ms in self._db.execute(in_refs, page):
+                refs.setdefault(label, []).append(Ref(entry, seen_ms))
         return {name: NameRecord(label in marked, tuple(refs.get(label, ()))) for name, label in labels.items()}
 
     def _mark(self, marks: Sequence[tuple[Name, int | None]]) -> None:
@@ -273,18 +420,23 @@ class SqliteJournal(LocalJournal):
         stop = entry.stop
         is_follower = stop and stop.follows and not entry.released_ms and entry.state is State.DONE
         self._db.execute(
-            "INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                entry.id,
-                in_json(flat_entry(entry)),
-                entry.created_ms,
-                _FOR_EVER_MS if until_ms is None else until_ms,
-                stop.original if stop and is_follower else None,
-                int(self._db.execute(_NEXT, ("change",)).fetchone()[0]),
-                self.now_ms(),
-                self._told,
-            ),
+            _PUT_ENTRY,
+            {
+                "id": entry.id,
+                "entry": in_json(flat_entry(entry)),
+                "created_ms": entry.created_ms,
+                "until_ms": _FOR_EVER_MS if until_ms is None else until_ms,
+                "follows": stop.original if stop and is_follower else None,
+                "change": self._next("change"),
+                "now_ms": self.now_ms(),
+                "told": self._told,
+                "for_ever": _FOR_EVER_MS,
+            },
         )
+        if entry.is_suppressed:
+            self._db.execute(_MAY_GO, (entry.created_ms, entry.id))
+        elif before and before.is_suppressed:
+            self._db.execute("DELETE FROM suppressed WHERE entry = ?", (entry.id,))
         if before and before.has_open_deliveries:
             self._db.execute("DELETE FROM due WHERE entry = ?", (entry.id,))
         if entry.has_open_deliveries:
@@ -297,15 +449,63 @@ class SqliteJournal(LocalJournal):
                 ],
             )
 
+        was_dead, is_dead = dead_at(before), dead_at(entry)
+        if was_dead != is_dead:
+            gone, died = (
+                [(entry.id, to) for to in was_dead - is_dead],
+                [(to, self.now_ms(), entry.id) for to in is_dead],
+            )
+            self._db.executemany("DELETE FROM dead WHERE entry = ? AND destination = ?", gone)
+            self._db.executemany("INSERT OR IGNORE INTO dead VALUES (?, ?, ?)", died)
+
     def _drop_entry(self, entry: str) -> None:
         self._db.execute("DELETE FROM entries WHERE id = ?", (entry,))
 
     def _put_payload(self, entry: str, payload: bytes | None, until_ms: int | None = None) -> None:
-        if payload is None:
-            self._db.execute("DELETE FROM payloads WHERE entry = ?", (entry,))
-        else:
+        self._db.execute("DELETE FROM payloads WHERE entry = ?", (entry,))  # REPLACE would not count what it drops
+        if payload is not None:
             until_ms = _FOR_EVER_MS if until_ms is None else until_ms
-            self._db.execute("INSERT OR REPLACE INTO payloads VALUES (?, ?, ?)", (entry, until_ms, payload))
+            self._db.execute("INSERT INTO payloads VALUES (?, ?, ?)", (entry, until_ms, payload))
+
+    def _make_room(self, payload_bytes: int) -> bool:
+        """The oldest of what is only kept to be released goes first."""
+        if self._room is None:
+            return True
+        while not self._room.has_room_for(payload_bytes, self._number("payload_bytes"), self._reusable_bytes()):
+            if (
+                self._number("payload_bytes") - self._number("suppressed_bytes") + payload_bytes
+                > self._room.limit_bytes
+            ):
+                return False
+            oldest = self._db.execute("SELECT entry FROM suppressed ORDER BY created_ms, entry LIMIT 1").fetchone()
+            if oldest is None:
+                return False
+            self._put_payload(oldest[0], None)
+            entry = self._entry(oldest[0])
+            if entry:
+                self._save(replace(entry, payload_bytes=0, payload_machine=""), entry)
+        return True
+
+    def _reusable_bytes(self) -> int:
+        free_pages = self._db.execute("PRAGMA freelist_count").fetchone()[0]
+        return int(free_pages * self._db.execute("PRAGMA page_size").fetchone()[0])
+
+    def _number(self, name: str) -> int:
+        return int(self._db.execute("SELECT number FROM numbers WHERE name = ?", (name,)).fetchone()[0])
+
+    def storage(self) -> Storage:
+        with self._lock, translated_errors():
+            suppressed_bytes = self._number("suppressed_bytes")
+            disk_bytes = self._number("payload_bytes") - suppressed_bytes
+            if self._room is None:
+                return Storage(disk_bytes=disk_bytes, suppressed_bytes=suppressed_bytes)
+            left_bytes = self._room.left_bytes() + self._reusable_bytes()
+            return Storage(
+                disk_bytes=disk_bytes,
+                suppressed_bytes=suppressed_bytes,
+                disk_limit_bytes=self._room.limit_bytes,
+                disk_left_bytes=left_bytes,
+            )
 
     def _keep_payload(self, entry: str, until_ms: int | None) -> None:
         if until_ms is not None and until_ms <= self.now_ms():
@@ -326,6 +526,22 @@ class SqliteJournal(LocalJournal):
         )
         return [read_entry(json.loads(row[0])) for row in rows.fetchall()]
 
+    def _waiting(self, destination: str, from_ms: int, limit: int) -> list[Entry]:
+        rows = self._db.execute(
+            "SELECT e.entry FROM due JOIN entries AS e ON e.id = due.entry "
+            "WHERE destination = ? AND next_try_ms >= ? AND told = 'no' ORDER BY next_try_ms, due.entry LIMIT ?",
+            (destination, from_ms, limit),
+        )
+        return [read_entry(json.loads(row[0])) for row in rows.fetchall()]
+
+    def _states(self) -> dict[str, DestinationState]:
+        rows = self._db.execute("SELECT destination, state FROM destination_states")
+        return {destination: read_state(json.loads(state)) for destination, state in rows.fetchall()}
+
+    def _put_state(self, destination: str, state: DestinationState) -> None:
+        told = (destination, in_json(flat_state(state)))
+        self._db.execute("INSERT OR REPLACE INTO destination_states VALUES (?, ?)", told)
+
     def destinations(self) -> list[str]:
         with self._lock, translated_errors():
             return [row[0] for row in self._db.execute(_DESTINATIONS)]
@@ -341,8 +557,46 @@ class SqliteJournal(LocalJournal):
         )
         return [read_entry(json.loads(row[0])) for row in rows.fetchall()]
 
+    def _came(self, after: Position, before: Position, limit: int, *, newest_first: bool) -> list[Entry]:
+        order = "DESC" if newest_first else "ASC"
+        rows = self._db.execute(
+            "SELECT entry FROM entries WHERE (created_ms, id) > (?, ?) AND (created_ms, id) < (?, ?) "  # noqa: S608
+            f"AND until_ms > ? ORDER BY created_ms {order}, id {order} LIMIT ?",
+            (after.at_ms, after.entry, before.at_ms, before.entry, self.now_ms(), limit),
+        )
+        return [read_entry(json.loads(row[0])) for row in rows.fetchall()]
+
+    def _note_taken_up(self, entry: str) -> None:
+        self._db.execute("INSERT OR IGNORE INTO taken_up VALUES (?, ?)", (self.now_ms(), entry))
+
+    def _taken_up(self, after: Position, limit: int) -> list[Position]:
+        asked = "SELECT at_ms, entry FROM taken_up WHERE (at_ms, entry) > (?, ?) ORDER BY at_ms, entry LIMIT ?"
+        return [Position(*row) for row in self._db.execute(asked, (after.at_ms, after.entry, limit))]
+
+    def shared_key(self, candidate: bytes) -> bytes:
+        with self._exclusively():
+            if self.memo(_SHARED_KEY) is None:
+                self.set_memo(_SHARED_KEY, candidate.hex())
+            return bytes.fromhex(self.memo(_SHARED_KEY) or "")
+
+    def replace_shared_key(self, key: bytes) -> None:
+        """By the one that Redis has."""
+        self.note(_SHARED_KEY, key.hex())
+
     def _next_fence(self) -> int:
-        return int(self._db.execute(_NEXT, ("fence",)).fetchone()[0])
+        return self._next("fence")
+
+    def _next(self, name: str) -> int:
+        reserved = self._reserved.get(name)
+        return reserved.pop() if reserved else self._reserve(name, 1).pop()
+
+    def _reserve(self, name: str, count: int) -> list[int]:
+        """The last one is to be used first. What is not used is never used: numbers only have to rise."""
+        last = int(self._db.execute(_NEXT, {"name": name, "count": count}).fetchone()[0])
+        return list(range(last, last - count, -1))
+
+    def _expect(self, count: int) -> None:
+        self._reserved = {name: self._reserve(name, count) for name in ("fence", "change")}
 
     def _entry(self, entry: str) -> Entry | None:
         row = self._db.execute(
@@ -357,18 +611,45 @@ class SqliteJournal(LocalJournal):
             ).fetchone()
         return row[0] if row else None
 
-    def find(self) -> Iterator[Entry]:
-        return (entry for entry in self.everything() if not entry.is_lock)
+    def locate_payloads(self, entries: Sequence[str]) -> dict[str, PayloadPlace]:
+        with self._lock, translated_errors():
+            asked = "SELECT 1 FROM payloads WHERE entry = ? AND until_ms > ?"
+            kept = {entry for entry in entries if self._db.execute(asked, (entry, self.now_ms())).fetchone()}
+        return {entry: PayloadPlace.DISK if entry in kept else PayloadPlace.GONE for entry in entries}
 
-    def everything(self) -> Iterator[Entry]:
+    def _page(self, is_dead: bool, destination: str | None, after: Position | None, limit: int) -> Page:
+        page = _page_of_index(is_dead, destination is not None, after is not None)
+        asked: dict[str, object] = {"to": destination, "now": self.now_ms(), "limit": limit}
+        if after:
+            asked |= {"after_ms": after.at_ms, "after_entry": after.entry, "after_to": after.destination}
+        with self._lock, translated_errors():
+            rows = self._db.execute(page, asked).fetchall()
+        return [(Position(*position), read_entry(json.loads(entry))) for *position, entry in rows]
+
+    def count_deliveries(self) -> dict[str, Count]:
+        with self._lock, translated_errors():
+            waiting, dead = (
+                dict(self._db.execute(f"SELECT destination, count(*) FROM {index} GROUP BY destination").fetchall())  # noqa: S608
+                for index in ("due", "dead")
+            )
+        return {name: Count(waiting.get(name, 0), dead.get(name, 0)) for name in {*waiting, *dead}}
+
+    def find(self, window: Window = ALL) -> Iterator[Entry]:
+        return (entry for entry in self.everything(window) if not entry.is_lock)
+
+    def everything(self, window: Window = ALL) -> Iterator[Entry]:
         """Locks and the words that scripts marked too."""
-        last: tuple[int, str] = (_FOR_EVER_MS, "")
+        since_ms, until_ms = window.since_ms or 0, _FOR_EVER_MS if window.until_ms is None else window.until_ms
+        last = (until_ms, "")
+        if window.start:
+            last = min(last, (window.start.at_ms, f"{window.start.entry}\0"))  # itself too
         while True:
             with self._lock, translated_errors():
                 rows = self._db.execute(
-                    "SELECT entry, created_ms, id FROM entries WHERE (created_ms, id) < (?, ?) AND until_ms > ? "
+                    "SELECT entry, created_ms, id FROM entries "
+                    "WHERE (created_ms, id) < (?, ?) AND created_ms >= ? AND until_ms > ? "
                     "ORDER BY created_ms DESC, id DESC LIMIT ?",
-                    (*last, self.now_ms(), _PAGE),
+                    (*last, since_ms, self.now_ms(), _PAGE),
                 ).fetchall()
             yield from [read_entry(json.loads(row[0])) for row in rows]
             if len(rows) < _PAGE:
@@ -429,7 +710,8 @@ class SqliteJournal(LocalJournal):
             case "delivered":
                 flat, delivery = line.value[0], read_delivery(line.value[1])
                 known = self._latest(flat[0], news)
-                latest = known if known and known.generation >= flat[-1] else read_entry(flat)
+                told = read_entry(flat)
+                latest = known if known and known.generation >= told.generation else told
                 after = latest.with_fact(delivery)
                 if not any(each.status.is_open for each in after.deliveries):
                     # What was settled here already is as old as it is, however late its line is read.
@@ -449,30 +731,59 @@ class SqliteJournal(LocalJournal):
         return change.entry if change else self._entry(entry)
 
     def _follow(self, entry: Entry, before: Entry | None, told: Told) -> None:
+        """Redis counts the repeats that it answers; here only those are counted that were answered alone."""
+        repeats, repeated_ms, by = (before.repeats, before.repeated_ms, before.repeated_by) if before else (0, None, "")
+        entry = replace(entry, repeats=repeats, repeated_ms=repeated_ms, repeated_by=by)
         self._told = told
         try:
             self._save(entry, before)
         finally:
             self._told = Told.NO
 
-    def keep_copy(self, entry: Entry, payload: bytes | None) -> None:
-        """Of what is about to be sent to Redis and told 200 for: it rests here until Redis has it, or lost it."""
-        with self._transaction(durable=True):
-            self._follow(entry, self._entry(entry.id), Told.HANDED_OVER)
-            self._put_payload(entry.id, payload)
+    def keep_copies(self, copies: Iterable[tuple[Entry, bytes | None]]) -> set[str]:
+        """Of what is about to be sent to Redis and told 200 for: it rests here until Redis has it, or lost it.
+
+        Returns the entries that there is no room for, because of their payloads.
+        """
+        refused = set()
+        with self._transaction():
+            for entry, payload in copies:
+                try:
+                    with self._part():
+                        self._keep_copy(entry, payload)
+                except NoRoom:
+                    refused.add(entry.id)
+        self._wal.sync()
+        return refused
+
+    def _keep_copy(self, entry: Entry, payload: bytes | None) -> None:
+        if payload is not None and not self._make_room(len(payload)):
+            raise NoRoom("this disk: no room for more payloads")
+        self._put_payload(entry.id, payload)
+        self._follow(entry, self._entry(entry.id), Told.HANDED_OVER)
 
     def replace_copy(self, entry: Entry) -> None:
         """By what Redis says of it, whatever is known here."""
         with self._transaction():
             deliveries = tuple(replace(each, owner="", lease_until_ms=0) for each in entry.deliveries)
             self._follow(replace(entry, deliveries=deliveries), self._entry(entry.id), Told.YES)
-            if not entry.needs_payload:
+            if not entry.payload_bytes:  # what was refused there brought one
                 self._put_payload(entry.id, None)
 
-    def keep_payload(self, entry: str, payload: bytes | None) -> None:
-        """Of an entry that Redis keeps: it can be released from here."""
+    def keep_payload(self, entry: str, payload: bytes) -> bool:
+        """Of an entry that Redis keeps: it can be sent from here. False: there is no room for it."""
         with self._transaction():
+            if not self._make_room(len(payload)):
+                return False
             self._put_payload(entry, payload)
+        self._wal.sync()
+        return True
+
+    def payload_bytes(self, entry: str) -> int:
+        """How much it has of that payload."""
+        with self._lock, translated_errors():
+            row = self._db.execute("SELECT length(payload) FROM payloads WHERE entry = ?", (entry,)).fetchone()
+        return int(row[0]) if row else 0
 
     def marks_for_redis(self, after: str, limit: int) -> list[Name]:
         """Those beyond this label; each is kept for what is left of its time."""
@@ -487,6 +798,46 @@ class SqliteJournal(LocalJournal):
             for label, until_ms in rows
         ]
 
+    def open_copies(self, after: str, limit: int) -> dict[str, int]:
+        """What waits here and at Redis, in the order of the ids, each with the number of its change."""
+        with self._lock, translated_errors():
+            rows = self._db.execute(
+                "SELECT id, change FROM entries WHERE until_ms = ? AND id > ? AND told = 'yes' ORDER BY id LIMIT ?",
+                (_FOR_EVER_MS, after, limit),
+            )
+            return dict(rows.fetchall())
+
+    def told_copies(self, entries: Iterable[str]) -> dict[str, int]:
+        """Those of them of which Redis knows all that is known here, each with the number of its change."""
+        with self._lock, translated_errors():
+            asked = "SELECT change FROM entries WHERE id = ? AND told = 'yes'"
+            found = {entry: self._db.execute(asked, (entry,)).fetchone() for entry in entries}
+        return {entry: row[0] for entry, row in found.items() if row}
+
+    def follow_copies(self, latest: Iterable[Entry], changes: Mapping[str, int]) -> None:
+        """Takes over where they differ from the copies here, unless these have changed since."""
+        with self._transaction():
+            for entry in latest:
+                row = self._db.execute("SELECT change FROM entries WHERE id = ?", (entry.id,)).fetchone()
+                known = self._entry(entry.id)
+                if known is None or row[0] != changes[entry.id] or _course(entry) == _course(known):
+                    continue
+                self._follow(entry, known, Told.YES)
+                for delivery in known.deliveries:
+                    if entry.delivery_to(delivery.destination) is None:  # it was reopened
+                        self._drop_words(delivery, entry.id)
+
+    def follow_resets(self, resets: Mapping[Name, int], memo: tuple[str, str]) -> None:
+        """Of names that were reset on Redis at that time; the memo is written in the same step."""
+        with self._transaction():
+            self._told = None
+            try:
+                for name, reset_ms in resets.items():
+                    self._forget(name, reset_ms)
+            finally:
+                self._told = Told.NO
+            self.set_memo(*memo)
+
     def untold(self, limit: int, changed_before_ms: int) -> list[tuple[int, Entry]]:
         """What Redis has not confirmed, oldest change first, each with the number of its change."""
         with self._lock, translated_errors():
@@ -500,7 +851,10 @@ class SqliteJournal(LocalJournal):
     def is_handed_over(self, entry: str) -> bool:
         """Redis has it, or is about to: it alone hands it out."""
         with self._lock, translated_errors():
-            row = self._db.execute("SELECT told FROM entries WHERE id = ?", (entry,)).fetchone()
+            return self._is_handed_over(entry)
+
+    def _is_handed_over(self, entry: str) -> bool:
+        row = self._db.execute("SELECT told FROM entries WHERE id = ?", (entry,)).fetchone()
         return row is not None and row[0] != Told.NO
 
     def untold_count(self) -> int:
@@ -544,16 +898,25 @@ class SqliteJournal(LocalJournal):
                     continue
                 if entry.state is State.PENDING:
                     entry = replace(entry, lease_until_ms=self._clock.steady_ms() + entry.lease_until_ms)
-                self._follow(entry, None, whether_told)
                 self._put_payload(entry.id, payload)
+                self._follow(replace(entry, payload_bytes=len(payload or b"")), None, whether_told)
                 count += 1
             self._db.execute(_RAISE, ("fence", fence))
             self.set_memo(note, "yes")
             return count
 
     def memo(self, name: str) -> str | None:
-        row = self._db.execute("SELECT memo FROM memos WHERE name = ?", (name,)).fetchone()
+        with self._lock, translated_errors():
+            row = self._db.execute("SELECT memo FROM memos WHERE name = ?", (name,)).fetchone()
         return None if row is None else str(row[0])
+
+    def change_memo(self, name: str, before: str | None, memo: str) -> bool:
+        """False: another process has changed it meanwhile."""
+        with self._exclusively():
+            is_as_before = self.memo(name) == before
+            if is_as_before:
+                self.set_memo(name, memo)
+            return is_as_before
 
     def note(self, name: str, memo: str) -> None:
         """A memo in a step of its own."""
@@ -568,11 +931,47 @@ class SqliteJournal(LocalJournal):
             self._db.execute("UPDATE numbers SET number = number WHERE name = 'fence'")
 
     def close(self) -> None:
-        self._db.close()
+        with self._lock:  # a thread that is in a transaction ends it first
+            self._turn.close()
+            self._wal.close()
+            self._db.close()
+
+
+@cache
+def _page_of_index(is_dead: bool, is_of_one: bool, is_after: bool) -> str:
+    index, at, beyond, order = ("dead", "died_ms", "<", "DESC") if is_dead else ("due", "next_try_ms", ">", "ASC")
+    conditions = ["until_ms > :now"]
+    if is_of_one:
+        conditions.append("destination = :to")
+    if is_after:
+        conditions.append(f"({at}, i.entry, destination) {beyond} (:after_ms, :after_entry, :after_to)")
+    return (
+        f"SELECT {at}, i.entry, destination, e.entry FROM {index} AS i JOIN entries AS e ON e.id = i.entry "  # noqa: S608
+        f"WHERE {' AND '.join(conditions)} ORDER BY {at} {order}, i.entry {order}, destination {order} LIMIT :limit"
+    )
 
 
 def _news(entry: Entry) -> tuple[int, bool, bool]:
     return entry.generation, entry.state is State.DONE, not entry.has_open_deliveries
+
+
+@cache
+def _of_labels(count: int) -> tuple[str, str]:
+    """Which of so many labels are marked, and what they refer to. (A JSON list would lose what follows a NUL.)"""
+    labels = ", ".join("?" * count)
+    return (
+        f"SELECT label FROM marks WHERE label IN ({labels}) AND until_ms > ?",  # noqa: S608 - placeholders alone
+        f"SELECT label, entry, seen_ms FROM refs WHERE label IN ({labels}) ORDER BY seen_ms, entry",  # noqa: S608
+    )
+
+
+def _course(entry: Entry) -> tuple[object, ...]:
+    """What has become of it so far; not who is at it now, nor when it is tried next."""
+    deliveries = [
+        (each.destination, each.generation, each.tries, not each.status.is_open and each.status)
+        for each in entry.deliveries
+    ]
+    return entry.generation, entry.state, entry.released_ms, deliveries
 
 
 @contextmanager

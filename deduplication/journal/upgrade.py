@@ -44,26 +44,32 @@ def upgrade_folder(data_dir: Path, journal: SqliteJournal) -> int:
     StoreUnavailable while the older version still has its files open.
     """
     trial = data_dir / "trial"  # where it kept what was only printed
-    return _take_over_folder(data_dir, journal) + _take_over_folder(trial, journal, is_trial=True)
+    if not _old_files(data_dir) and not _old_files(trial):
+        return 0
+    with _alone_in(data_dir):
+        return _take_over_folder(data_dir, journal) + _take_over_folder(trial, journal, is_trial=True)
+
+
+def _old_files(folder: Path) -> list[Path]:
+    return [folder / name for name in OLD_FILES if (folder / name).exists()]
 
 
 def _take_over_folder(folder: Path, journal: SqliteJournal, *, is_trial: bool = False) -> int:
-    if not any((folder / name).exists() for name in OLD_FILES):
+    files = _old_files(folder)
+    if not files:
         return 0
-    with _alone_in(folder):
-        files = [folder / name for name in OLD_FILES if (folder / name).exists()]
-        note = "upgrade of trial" if is_trial else "upgrade"
-        count = 0
-        if files and not journal.memo(note):
-            with closing(_OldFolder(folder, journal.now_ms())) as old:
-                taken = _with_payloads(take_over(old, journal.now_ms(), is_trial=is_trial), old.payload)
-                told = ((each.entry, payload, each.told) for each, payload in taken)
-                count = journal.take_over(note, told, () if is_trial else old.marks(), old.fence())
-            log.warning("%s: %d entries taken over from the version before", folder, count)
-        for file in files:
-            file.replace(file.with_name(f"{file.name}.old"))
-        journal.set_memo(note, "")  # that it was done is what the names of the files say from now on
-        return count
+    note = "upgrade of trial" if is_trial else "upgrade"
+    count = 0
+    if not journal.memo(note):
+        with closing(_OldFolder(folder, journal.now_ms())) as old:
+            taken = _with_payloads(take_over(old, journal.now_ms(), is_trial=is_trial), old.payload)
+            told = ((each.entry, payload, each.told) for each, payload in taken)
+            count = journal.take_over(note, told, () if is_trial else old.marks(), old.fence())
+        log.warning("%s: %d entries taken over from the version before", folder, count)
+    for file in files:
+        file.replace(file.with_name(f"{file.name}.old"))
+    journal.set_memo(note, "")  # that it was done is what the names of the files say from now on
+    return count
 
 
 @contextmanager

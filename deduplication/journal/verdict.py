@@ -22,9 +22,11 @@ from deduplication.journal.base import (
     Settlement,
     Wanted,
 )
-from deduplication.journal.entry import Delivery, DeliveryStatus, Entry, State, Stop
+from deduplication.journal.entry import Delivery, DeliveryStatus, Entry, State, Stop, changed
 
 CONTENT_ASKED_AGAIN_MS = 5_000
+
+DECIDED_HERE = "local"  # About.store
 
 
 @dataclass(frozen=True)
@@ -346,7 +348,7 @@ def taken(claim: Claim, take: Take, known: Known, fence: int) -> Entry:
         created_ms=known.now_ms,
     )
     is_lock_of_another = entry.is_lock and entry.owner != claim.owner
-    return replace(
+    return changed(
         entry,
         created_ms=known.now_ms if is_lock_of_another else entry.created_ms,  # whoever takes it over has a new lock
         own=tuple(dict.fromkeys((*claim.own, *entry.own))),
@@ -356,7 +358,7 @@ def taken(claim: Claim, take: Take, known: Known, fence: int) -> Entry:
         owner=claim.owner,
         fence=fence,
         lease_until_ms=known.steady_ms + claim.lease_ms,
-        about=claim.about,
+        about=replace(claim.about, store=DECIDED_HERE),
         deliveries=take.deliveries,
         stop=take.stop,
         is_trial=claim.is_trial and (joined is None or joined.is_trial),
@@ -367,7 +369,7 @@ def taken(claim: Claim, take: Take, known: Known, fence: int) -> Entry:
 def repeated(entry: Entry, claim: Claim, now_ms: int) -> Entry:
     if entry.repeated_by == claim.owner:
         return entry
-    return replace(
+    return changed(
         entry,
         fingerprint=_filled(entry, claim),
         repeats=entry.repeats + 1,
@@ -385,10 +387,10 @@ def settled(entry: Entry, settlement: Settlement, now_ms: int) -> Entry:
         entry = entry.with_delivery(delivery)
     left = [number for number in (entry.retries_left, settlement.retries_left) if number is not None]
     if settlement.ending is Ending.FREE:
-        return replace(
+        return changed(
             entry, state=State.FREE, owner="", lease_until_ms=0, retries_left=min(left, default=None), stop=None
         )
-    return replace(
+    return changed(
         entry,
         state=State.DONE,
         lease_until_ms=0,
@@ -487,8 +489,24 @@ def replay_refusal(entry: Entry, delivery: Delivery, force: bool, steady_ms: int
     return None
 
 
-def replayed(entry: Entry, delivery: Delivery, known: Known, webhook_id: str | None) -> Entry:
-    """To this destination once more, past its content gate, with the shared names that nobody else has now (21)."""
+def replayed(entry: Entry, delivery: Delivery, known: Known, force: bool, webhook_id: str | None) -> Entry:
+    """To this destination once more, past its content gate, with the shared names that nobody else has now (21).
+
+    What waits anyway is tried now, unless forced: by the schedule from its beginning, and behind the same gates.
+    """
+    if entry.has_open_delivery_to(delivery.destination) and not force:
+        tried_now = replace(
+            delivery,
+            webhook_id=webhook_id or delivery.webhook_id,
+            status=DeliveryStatus.WAITING,
+            tries=0,
+            next_try_ms=known.now_ms,
+            owner="",
+            lease_until_ms=0,
+            reason="replayed",
+            missing_ms=None,
+        )
+        return entry.with_delivery(tried_now)
     again = replace(
         delivery,
         webhook_id=webhook_id or delivery.webhook_id,

@@ -61,6 +61,17 @@ class DramatiqQueue:
         except (StoreUnavailable, AMQPError, OSError) as error:
             raise QueueUnavailable(f"the queue is away: {type(error.__cause__ or error).__name__}") from error
 
+    def depth(self, destination: str) -> int:
+        queue_name = queue_of(destination)
+        try:
+            self._broker.declare_queue(queue_name)
+            if isinstance(self._broker, RabbitmqBroker):
+                del self._broker.connection  # it may have rested for longer than RabbitMQ lets it
+                return int(self._broker.get_queue_message_counts(queue_name)[0])
+            return int(self._broker.do_qsize(queue_name))  # type: ignore[attr-defined]
+        except Exception as error:  # as in put
+            raise QueueUnavailable(f"the queue is away: {type(error).__name__}") from error
+
     def close(self) -> None:
         self._broker.close()
 

@@ -86,18 +86,22 @@ class Guard:
             self._well_until_s[destination] = self._clock() + KNOWN_WELL_S
         return wait_s
 
-    def succeeded(self, destination: str) -> None:
+    def succeeded(self, destination: str) -> bool:
         """The destination is at work, even if it refused this one webhook: the breaker closes, failures are forgotten.
+
+        True: until then it was not well.
 
         Nothing is asked where this process knows of no failures. It learns of those that others counted when it asks
         for its go-ahead; of those counted after that, the next success.
         """
-        probed_at = self._probes.pop(destination, None)
-        if destination in self._ailing:
-            self._ailing.discard(destination)
-            self._counters.ask(lambda counters: self._breaker(counters, destination).close())
-        if probed_at is not None:
+        self._probes.pop(destination, None)
+        if destination not in self._ailing:
+            return False
+        self._ailing.discard(destination)
+        was_tripped = self._counters.ask(lambda counters: self._breaker(counters, destination).close())
+        if was_tripped:
             log.info("destination %s: works again, breaker closed", destination)
+        return was_tripped
 
     def failed(self, destination: str) -> None:
         """The destination did not answer, or is not well: one more failure in a row.
@@ -197,11 +201,13 @@ class _Breaker:
         if self.is_tripped(self.counters.incr(self._key("failures"), FAILURES_KEPT_S + self._pause_s)):
             self._pause()  # others may have counted at the same time
 
-    def close(self) -> None:
+    def close(self) -> bool:
+        """Whether it was tripped."""
         failures = self.failures()
         self.counters.clear(self._key("failures"))
         self.counters.clear(self._key("pause"))
         self.give_back_probe(failures)
+        return self.is_tripped(failures)
 
     def take_probe(self, failures: int) -> bool:
         """True for exactly one caller at each opening, or another once its lease is over."""

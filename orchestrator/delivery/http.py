@@ -14,7 +14,6 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http.client import HTTPException
 from http.cookiejar import DefaultCookiePolicy
-from importlib import metadata
 from typing import Any, Literal
 from urllib.parse import urlencode
 
@@ -25,11 +24,14 @@ from urllib3.exceptions import HTTPError, LocationValueError, NewConnectionError
 
 from orchestrator.delivery.answer_deadline import AnswerDeadlineAdapter
 from orchestrator.delivery.signing import Signer
-from orchestrator.delivery.webhook import DeliveryFailed, Receipt, Webhook
+from orchestrator.delivery.webhook import GONE, DeliveryFailed, Receipt, Webhook
+from orchestrator.version import our_version
 
 Format = Literal["json", "form"]
 
 MAX_ANSWER_BYTES = 64 * 1024
+LARGE_BYTES, PIECE_BYTES = 256 << 10, 64 << 10
+SLOWEST_BYTES_PER_S = 256 << 10  # a large webhook gets the time that this line would take, on top of its timeouts
 MAX_RECEIVER_ID_CHARACTERS = 200
 
 _RETRYABLE = {408, 409, 425, 429}
@@ -113,18 +115,21 @@ class HttpDestination:
         if left_s <= 0:
             raise self._failed("no time left", permanent=False)
         body = _form(webhook.payload) if format == "form" else json.dumps(dict(webhook.payload))
+        content = body.encode()
+        more_s = len(content) / SLOWEST_BYTES_PER_S if len(content) > LARGE_BYTES else 0.0
+        ends_at = time.monotonic() + min(left_s, self._options.read_timeout_s + more_s)
         try:
             with self._session.post(
                 self._options.url,
-                data=body.encode(),
+                data=_TimedBody(content, ends_at) if more_s else content,
                 headers=self._headers(webhook.webhook_id, format, body),
-                timeout=self._timeout(left_s),  # type: ignore[arg-type]  # the stubs leave out urllib3's Timeout
+                timeout=self._timeout(left_s, more_s),  # type: ignore[arg-type]  # the stubs leave out urllib3's Timeout
                 allow_redirects=False,
                 stream=True,
             ) as response:
                 return _Answer(response.status_code, response.headers.get("Retry-After"), _start_of_body(response))
         except (requests.RequestException, HTTPError) as error:
-            failure = self._unanswered(error, left_s)
+            failure = self._unanswered(error, left_s, more_s)
         # Raised out here it has no cause, whose text would tell the path: with some receivers that is the secret.
         raise failure
 
@@ -136,8 +141,9 @@ class HttpDestination:
             **self._signer.headers(webhook_id, self._now(), body),
         }
 
-    def _timeout(self, left_s: float) -> Timeout:
-        return Timeout(total=left_s, connect=self._options.connect_timeout_s, read=self._options.read_timeout_s)
+    def _timeout(self, left_s: float, more_s: float) -> Timeout:
+        read_s = self._options.read_timeout_s + more_s
+        return Timeout(total=left_s, connect=self._options.connect_timeout_s, read=read_s)
 
     def _judge(self, answer: _Answer) -> Receipt:
         status = answer.status_code
@@ -145,19 +151,21 @@ class HttpDestination:
             return Receipt(status, _receiver_id(answer.body))
         if 300 <= status < 400:
             raise self._failed(f"answered {status}, and redirects are not followed", permanent=True, status=status)
+        if status == GONE:
+            raise self._failed(f"answered {status} Gone", permanent=False, status=status)
         if 400 <= status < 500 and status not in _RETRYABLE:
             raise self._failed(f"answered {status}", permanent=True, status=status)
         retry_after_s = _seconds(answer.retry_after, self._now())
         raise self._failed(f"answered {status}", permanent=False, status=status, retry_after_s=retry_after_s)
 
-    def _unanswered(self, error: Exception, left_s: float) -> DeliveryFailed:
+    def _unanswered(self, error: Exception, left_s: float, more_s: float) -> DeliveryFailed:
         if isinstance(error, _UNUSABLE_URL):
             return self._failed("its URL cannot be used", permanent=True)
         if isinstance(error, requests.ConnectTimeout):
             waited_s = min(self._options.connect_timeout_s, left_s)
             return self._failed(f"no connection within {round(waited_s, 1):g} s", permanent=False)
         if isinstance(error, requests.ReadTimeout):
-            waited_s = min(self._options.read_timeout_s, left_s)
+            waited_s = min(self._options.read_timeout_s + more_s, left_s)
             return self._failed(f"no answer within {round(waited_s, 1):g} s", permanent=False)
         return self._failed(_reason(error), permanent=False)
 
@@ -168,6 +176,27 @@ class HttpDestination:
         return DeliveryFailed(reason, permanent=permanent, status_code=status, retry_after_s=retry_after_s)
 
 
+class _TimedBody:
+    """Sent piece by piece, so that none of it has to be through within the timeout of a connection, and all of it until
+    ``ends_at``: the timeout of a socket is one for everything that is sent by one call."""
+
+    def __init__(self, content: bytes, ends_at: float) -> None:
+        self._content = content
+        self._ends_at = ends_at
+
+    def __len__(self) -> int:
+        return len(self._content)
+
+    def __iter__(self) -> Iterator[bytes]:
+        for start in range(0, len(self._content), PIECE_BYTES):
+            if time.monotonic() > self._ends_at:
+                raise TimeoutError("not sent in time")
+            yield self._content[start : start + PIECE_BYTES]
+
+
+_in_json = json.JSONEncoder().encode  # json.dumps asks about its options anew for every value
+
+
 class LogDestination:
     """Prints each webhook it would send, so that the first email shows something. For trying out only."""
 
@@ -175,7 +204,7 @@ class LogDestination:
         self._write = write
 
     def deliver(self, webhook: Webhook, within_s: float | None = None) -> Receipt:
-        lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in webhook.payload.items())
+        lines = ",\n".join([f'  "{name}": {_in_json(value)}' for name, value in webhook.payload.items()])
         self._write(f"webhook {webhook.webhook_id} would be sent:\n{{\n{lines}\n}}")
         return Receipt()
 
@@ -190,18 +219,11 @@ def _session(chosen_headers: Mapping[str, str], pool_size: int) -> _Session:
     session.trust_env = False
     session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
     session.headers.clear()
-    session.headers.update({"User-Agent": f"Mailonce/{_version()}", "Accept": "*/*"})
+    session.headers.update({"User-Agent": f"Mailonce/{our_version()}", "Accept": "*/*"})
     session.headers.update({name: value for name, value in chosen_headers.items() if not _is_reserved(name)})
     for scheme in ("http://", "https://"):
         session.mount(scheme, AnswerDeadlineAdapter(pool_maxsize=pool_size, max_retries=0))
     return session
-
-
-def _version() -> str:
-    try:
-        return metadata.version("mailonce")
-    except metadata.PackageNotFoundError:
-        return "0"
 
 
 def _is_reserved(header: str) -> bool:

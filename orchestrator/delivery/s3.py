@@ -9,8 +9,8 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
+from orchestrator.config.settings import SettingsError
 from orchestrator.delivery.fetching import FetchFailed
-from orchestrator.settings import SettingsError
 
 GONE = ("NoSuchKey", "NoSuchBucket", "404")
 ENCRYPTED_BY_SES = "x-amz-key-v2"

@@ -5,12 +5,15 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from deduplication.journal.entry import ATTEMPTS_KEPT, Attempt, Delivery, DeliveryStatus
 from orchestrator.delivery.webhook import DeliveryFailed, Receipt
 
 RETRY_DELAYS_S = (5, 300, 1800, 7200, 5 * 3600, 10 * 3600, 14 * 3600, 20 * 3600, 24 * 3600)  # Standard Webhooks
 MOST_RETRY_AFTER_S = 3600
+MOST_AGE_MS = 76 * 3_600_000
+TOO_OLD = "waited 76 h"
 JITTER = 0.1  # of the delay, and only added: never earlier than the destination asked for
 
 Jitter = Callable[[], float]
@@ -32,11 +35,25 @@ def delay_ms(tries: int, retry_after_s: int | None, jitter: Jitter = random.rand
     return int(wanted_s * 1000 * (1 + JITTER * jitter()))
 
 
+@dataclass(frozen=True)
+class Patience:
+    """How often it is tried, and since when it waits: past 76 hours, a try that fails is its last."""
+
+    max_attempts: int
+    waits_since_ms: int
+
+    def why_over(self, tries: int, now_ms: int) -> str | None:
+        if tries >= self.max_attempts:
+            return f"tried {tries} times"
+        return TOO_OLD if now_ms - self.waits_since_ms >= MOST_AGE_MS else None
+
+
 def after(
-    delivery: Delivery, posted: Round, max_attempts: int, now_ms: int, jitter: Jitter = random.random
+    delivery: Delivery, posted: Round, patience: Patience, now_ms: int, jitter: Jitter = random.random
 ) -> Delivery:
     """The delivery after an attempt: delivered, dead, or waiting for the next."""
-    tried = replace(
+    tried = partial(
+        replace,
         delivery,
         tries=delivery.tries + 1,
         attempts=(*delivery.attempts, *posted.attempts)[-ATTEMPTS_KEPT:],
@@ -45,16 +62,15 @@ def after(
     )
     if posted.failure is None:
         receiver_id = posted.receipt.receiver_id if posted.receipt else None
-        return replace(
-            tried, status=DeliveryStatus.DELIVERED, delivered_ms=now_ms, receiver_id=receiver_id, reason=None
-        )
+        return tried(status=DeliveryStatus.DELIVERED, delivered_ms=now_ms, receiver_id=receiver_id, reason=None)
     reason = str(posted.failure)
     if posted.failure.permanent:
-        return replace(tried, status=DeliveryStatus.DEAD, reason=reason)
-    if tried.tries >= max_attempts:
-        return replace(tried, status=DeliveryStatus.DEAD, reason=f"{reason}; tried {tried.tries} times")
-    next_try_ms = now_ms + delay_ms(tried.tries, posted.failure.retry_after_s, jitter)
-    return replace(tried, status=DeliveryStatus.WAITING, reason=reason, next_try_ms=next_try_ms)
+        return tried(status=DeliveryStatus.DEAD, reason=reason)
+    why_over = patience.why_over(delivery.tries + 1, now_ms)
+    if why_over and not posted.failure.is_gone:  # gone is the destination, which a person looks after
+        return tried(status=DeliveryStatus.DEAD, reason=f"{reason}; {why_over}")
+    next_try_ms = now_ms + delay_ms(delivery.tries + 1, posted.failure.retry_after_s, jitter)
+    return tried(status=DeliveryStatus.WAITING, reason=reason, next_try_ms=next_try_ms)
 
 
 def put_off(delivery: Delivery, reason: str, until_ms: int) -> Delivery:

@@ -6,16 +6,20 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future, wait
-from dataclasses import dataclass, replace
+from contextvars import copy_context
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from deduplication.errors import DeduplicationError
 from deduplication.journal.base import Claim, Journal
 from deduplication.journal.entry import Attempt, Delivery, DeliveryStatus, Entry
+from orchestrator.delivery.destination_states import DestinationStates, shown_pause
 from orchestrator.delivery.guard import Guard
-from orchestrator.delivery.schedule import Round, after, put_off
+from orchestrator.delivery.schedule import Patience, Round, after, put_off
 from orchestrator.delivery.webhook import DeliveryFailed, Destination, Payload, Receipt, Webhook, unpack
 from orchestrator.leases import Held, LeaseKeeper
+from orchestrator.metrics.meter import Meter
+from orchestrator.metrics.tally import Tally
 
 log = logging.getLogger(__name__)
 
@@ -70,8 +74,10 @@ class Sender:
     guard: Guard
     pools: Mapping[str, Executor]
     new_token: Callable[[], str]
+    states: DestinationStates
     clock: Clock = Clock()
     server: str = ""
+    meter: Meter = field(default_factory=lambda: Meter(Tally()))
 
     # An email that has just come: its provider's request waits
 
@@ -86,7 +92,9 @@ class Sender:
             if len(going) == 1:
                 return (self._send(entry, going[0], payload, budget),)
             futures = [
-                self.pools[each.destination].submit(self._send_one_of_several, claim, entry, each, payload, budget)
+                self.pools[each.destination].submit(
+                    copy_context().run, self._send_one_of_several, claim, entry, each, payload, budget
+                )
                 for each in going
             ]
             wait(futures, timeout=max(0.0, budget.left_s) + GRACE_S)
@@ -105,13 +113,12 @@ class Sender:
 
     def _send(self, entry: Entry, delivery: Delivery, payload: Payload, budget: Budget | None = None) -> Delivery:
         """One attempt. That it was delivered is noted before anything else is done."""
-        sent = self.attempt(delivery, payload, budget)
+        sent = self.attempt(delivery, payload, budget, entry)
         if sent.status is DeliveryStatus.DELIVERED:
             try:
                 self.journal.note_delivered(entry, sent)
             except DeduplicationError as error:
                 log.error("entry %s: delivered to %s, but not noted: %s", entry.id, sent.destination, error)
-            log.info("entry %s: delivered to %s as %s", entry.id, sent.destination, sent.webhook_id)
         return sent
 
     def _result(self, future: Future[Delivery], delivery: Delivery) -> Delivery:
@@ -147,6 +154,7 @@ class Sender:
         if begun.payload is None:
             reason = "what was to be sent is no longer kept"
             sent = replace(begun.delivery, status=DeliveryStatus.DEAD, next_try_ms=None, reason=reason)
+            self.meter.count_attempt(destination, sent.status)
         else:
             with self.leases.holding(held):
                 sent = self._send(begun.entry, begun.delivery, unpack(begun.payload))
@@ -155,8 +163,10 @@ class Sender:
 
     # One attempt
 
-    def attempt(self, delivery: Delivery, payload: Payload, budget: Budget | None = None) -> Delivery:
-        """The delivery after one attempt; nothing is written anywhere. Without a budget: one POST, in its own time."""
+    def attempt(
+        self, delivery: Delivery, payload: Payload, budget: Budget | None = None, entry: Entry | None = None
+    ) -> Delivery:
+        """The delivery after one attempt; it is written nowhere. Without a budget: one POST, in its own time."""
         policy = self.policies.get(delivery.destination)
         now_ms = self.clock.now_ms()
         if policy is None:
@@ -164,6 +174,9 @@ class Sender:
         if not policy.is_enabled:
             reason = f"{delivery.destination}: disabled"
             return put_off(delivery, reason, now_ms + ASK_AGAIN_WHILE_DISABLED_MS)
+        pause = self.pause_at(delivery.destination)
+        if pause:
+            return put_off(delivery, pause, now_ms)
         if budget and budget.left_s < SHORTEST_TRY_S:
             return put_off(delivery, "no time left for it", now_ms)
         wait_s = self._wait_s(delivery.destination, budget)
@@ -171,8 +184,19 @@ class Sender:
             is_well = self.guard.state(delivery.destination) == "closed"
             reason = f"{delivery.destination}: {'over its rate' if is_well else 'failed too often, given a pause'}"
             return put_off(delivery, reason, self.clock.now_ms() + int(wait_s * 1000) + 1)
-        posted = self._post_up_to_twice(delivery, policy.destination, payload, budget)
-        return after(delivery, posted, policy.max_attempts, self.clock.now_ms())
+        posted = self._post_up_to_twice(delivery, policy.destination, payload, budget, entry.id if entry else "-")
+        now_ms = self.clock.now_ms()
+        resumed_ms = self.states.of(delivery.destination).resumed_ms  # while it was paused, no time passed
+        waits_since_ms = entry.waits_since_ms if entry and not budget else now_ms  # one that has come again is as new
+        patience = Patience(policy.max_attempts, max(waits_since_ms, resumed_ms))
+        tried = after(delivery, posted, patience, now_ms)
+        self.meter.count_attempt(delivery.destination, tried.status)
+        return tried
+
+    def pause_at(self, destination: str) -> str | None:
+        """Why nothing is sent there: a person, or its own 410, has paused it. What waits for it is due all the while,
+        but nobody asks for it."""
+        return f"{destination}: paused" if self.states.of(destination).is_paused else None
 
     def _without_a_destination(self, delivery: Delivery, now_ms: int) -> Delivery:
         """Another process may know it already: files are not changed everywhere at the same moment."""
@@ -181,16 +205,28 @@ class Sender:
         if now_ms - missing_ms < UNKNOWN_FOR_MS:
             waiting = put_off(delivery, reason, now_ms + ASK_AGAIN_WHILE_DISABLED_MS)
             return replace(waiting, missing_ms=missing_ms)
+        self.meter.count_attempt(delivery.destination, DeliveryStatus.DEAD)
         return replace(delivery, status=DeliveryStatus.DEAD, next_try_ms=None, reason=reason)
+
+    def paused(self) -> dict[str, dict[str, str]]:
+        found = {name: shown_pause(self.states.of(name)) for name in self.policies}
+        return {name: pause for name, pause in found.items() if pause}
 
     def room_at(self, destination: str) -> int:
         """How many stored deliveries are worth an attempt now: all, one to see if it is well again, or none."""
         policy = self.policies.get(destination)
         if policy is None:
             return MOST_AT_ONCE
-        if not policy.is_enabled:
+        if not policy.is_enabled or self.pause_at(destination):
             return 0
         return {"closed": MOST_AT_ONCE, "half-open": 1, "open": 0}[self.guard.state(destination)]
+
+    def is_down(self, destination: str) -> bool:
+        """It is to be sent to, and its breaker says that this makes no sense for now."""
+        policy = self.policies.get(destination)
+        if policy is None or not policy.is_enabled or self.pause_at(destination):
+            return False
+        return self.guard.state(destination) != "closed"
 
     def _wait_s(self, destination: str, budget: Budget | None) -> float:
         """How long until it may be sent to. Where only the rate is in the way, that is waited for, if not too long."""
@@ -203,15 +239,16 @@ class Sender:
         return wait_s
 
     def _post_up_to_twice(
-        self, delivery: Delivery, destination: Destination, payload: Payload, budget: Budget | None
+        self, delivery: Delivery, destination: Destination, payload: Payload, budget: Budget | None, entry: str
     ) -> Round:
         """A request that still has time tries once more, unless it was told to wait or not to come back."""
         attempts: list[Attempt] = []
         while True:
             attempt, receipt, failure = self._post(delivery, destination, payload, budget)
+            log_attempt(entry, delivery, attempt)
             attempts.append(attempt)
             posted = Round(tuple(attempts), receipt, failure)
-            if failure is None or budget is None or failure.permanent or failure.retry_after_s:
+            if failure is None or budget is None or failure.permanent or failure.is_gone or failure.retry_after_s:
                 return posted
             if len(attempts) == QUICK_TRIES or budget.left_s <= QUICK_PAUSE_S + SHORTEST_TRY_S:
                 return posted
@@ -228,11 +265,30 @@ class Sender:
             receipt = destination.deliver(Webhook(delivery.webhook_id, payload), budget.left_s if budget else None)
         except DeliveryFailed as error:
             failure = error
-            log.warning("%s to %s failed: %s", delivery.webhook_id, delivery.destination, error)
-        latency_ms = int((self.clock.monotonic() - started) * 1000)
+        took_s = self.clock.monotonic() - started
+        self.meter.time_delivery(delivery.destination, took_s)
         code = failure.status_code if failure else receipt.status_code if receipt else None
         if failure is None or (code is not None and code < 500):  # a refusal of this webhook: it is well
-            self.guard.succeeded(delivery.destination)
+            if self.guard.succeeded(delivery.destination):
+                self.states.note_well(delivery.destination)
         else:
             self.guard.failed(delivery.destination)
-        return Attempt(at_ms, latency_ms, code, str(failure) if failure else None), receipt, failure
+        if failure and failure.is_gone:
+            self.states.note_gone(delivery.destination)
+        return Attempt(at_ms, int(took_s * 1000), code, str(failure) if failure else None), receipt, failure
+
+
+def log_attempt(entry: str, delivery: Delivery, attempt: Attempt) -> None:
+    """One line for each POST, in the request or behind it."""
+    line = "entry %(entry)s: to %(destination)s as %(webhook_id)s in %(ms)d ms, "
+    said: dict[str, object] = {
+        "entry": entry,
+        "destination": delivery.destination,
+        "webhook_id": delivery.webhook_id,
+        "ms": attempt.latency_ms,
+        "status_code": attempt.status_code,
+    }
+    if attempt.error is None:
+        log.info(line + "delivered", said)
+    else:
+        log.warning(line + "failed: %(error)s", said | {"error": attempt.error})

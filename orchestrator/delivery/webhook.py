@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
+GONE = 410
+
 
 class DeliveryFailed(Exception):
     """The destination did not take the webhook; ``permanent`` says that trying again will not help."""
@@ -20,6 +22,11 @@ class DeliveryFailed(Exception):
         self.permanent = permanent
         self.status_code = status_code
         self.retry_after_s = retry_after_s
+
+    @property
+    def is_gone(self) -> bool:
+        """The destination wants nothing more, whatever it is."""
+        return self.status_code == GONE
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,13 @@ from deduplication.journal.entry import Stop
 from deduplication.journal.verdict import Judgement, Repeat, Take, judge, known_of
 from deduplication.subject_group import generate_subject_group_id
 from orchestrator.build import Parts, build_intake, make_naming, make_router
-from orchestrator.config import Config
+from orchestrator.config.model import Config
+from orchestrator.config.settings import Settings
 from orchestrator.intake import SKIPPED_AT, for_recipient, repeat_status
 from orchestrator.item import Item
 from orchestrator.operations.explain import explained
+from orchestrator.operations.words import shown_moment
 from orchestrator.routing import Route
-from orchestrator.settings import Settings
 
 
 def preview(settings: Settings, config: Config, item: Item) -> str:
@@ -61,7 +62,7 @@ def judged(parts: Parts, item: Item) -> str:
 
 def _taken(found: Found, lease_time_ms: int) -> Iterator[str]:
     if found.is_marked:
-        by = ", ".join(f"{entry.id} since {_time(entry.created_ms)}" for entry in found.entries)
+        by = ", ".join(f"{entry.id} since {shown_moment(entry.created_ms)}" for entry in found.entries)
         yield f"{found.name.label}: done, by {by or 'another program'}"
         return
     for entry in found.entries:
@@ -83,7 +84,3 @@ def _told(judgement: Judgement) -> str:
             return f"would be already_processing: {judgement.name} is held for another {judgement.retry_after_ms} ms"
         case _:
             return "would be new, and delivered"
-
-
-def _time(moment_ms: int) -> str:
-    return datetime.fromtimestamp(moment_ms / 1000, UTC).isoformat(timespec="seconds")

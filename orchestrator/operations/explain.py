@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from urllib.parse import urlsplit
 
-from orchestrator.config import LOG_URL, Condition, Config, DestinationConfig, RouteConfig
-from orchestrator.config_file import quoted
+from orchestrator.config.file import quoted
+from orchestrator.config.model import LOG_URL, AlertsConfig, Condition, Config, DestinationConfig, RouteConfig
 from orchestrator.routing import MOST_CHARS_FOR_A_REGEX, Trial
 
 
@@ -18,6 +18,7 @@ def shown(config: Config) -> str:
         "Subject patterns": list(_patterns(config)),
         "Media": list(_media(config)),
         "Providers": sorted(config.providers),
+        "Alarms": [_alerts(config.alerts)],
         "Off": list(_off(config)),
     }
     return "\n".join(f"{title}\n{_indented(lines)}" for title, lines in sections.items() if lines)
@@ -70,6 +71,14 @@ def _destination(name: str, config: DestinationConfig) -> str:
         _content(config.content_window_s),
     ]
     return ", ".join(parts) + _switched_off(config)
+
+
+def _alerts(config: AlertsConfig) -> str:
+    lasting = f"what is wrong for {config.after_s:g} s"
+    if not config.url:
+        return f"shown on /health and told nobody: {lasting}"
+    address = urlsplit(config.url)
+    return f"to {address.hostname} by {address.scheme}, {_signed(len(config.secret))}: {lasting}"
 
 
 def _switched_off(config: DestinationConfig) -> str:
@@ -146,6 +155,7 @@ def _off(config: Config) -> Iterator[str]:
         yield from (f"route {quoted(route.name)}: {what}" for what in _off_on(route, config))
         if stopped := _stopped_by(config.routes[:index]):
             yield f"route {quoted(route.name)}: never asked, since {quoted(stopped.name)} takes every email"
+    yield from (f"alarm {condition}: not judged" for condition in config.alerts.off)
 
 
 def _off_at(config: DestinationConfig) -> Iterator[str]:

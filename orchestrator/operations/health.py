@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 import psutil
@@ -14,40 +13,71 @@ from deduplication.journal.base import Journal
 from deduplication.journal.failover import FailoverJournal
 from deduplication.journal.side import Side
 from orchestrator.delivery.queue import Queue, QueueMisconfigured, QueueUnavailable
+from orchestrator.delivery.sender import Sender
+from orchestrator.operations.alert_watch import AlertWatch
+from orchestrator.operations.alerts import GOOD_POLICY, OLDEST_WAITING_S, eviction_warning
+from orchestrator.operations.storage import StorageWatch
+from orchestrator.operations.words import shown_moment
+from orchestrator.version import our_version
 
 Check = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Health:
-    """``ok``; ``degraded``: emails are taken, but something is wrong; ``down``: none can be taken."""
+    """``ok``; ``degraded``: emails are taken, but something is wrong; ``down``: none can be taken.
+
+    ``paused``: the destinations that nothing is sent to until someone resumes them. ``alarms``: those of the fleet.
+    """
 
     status: str
+    version: str
     checks: dict[str, Check]
     warnings: list[str]
+    paused: dict[str, dict[str, str]]
+    alarms: list[dict[str, str | None]]
 
 
 @dataclass(frozen=True)
 class HealthChecks:
-    journal: Journal
+    """Anybody may ask, as often as they like: what takes long to find out is known from who judges the fleet."""
+
+    sender: Sender
     memory_limit_mb: int
+    storage: StorageWatch
+    watch: AlertWatch
     queue: Queue | None = None
     rss_bytes: Callable[[], int] = lambda: psutil.Process().memory_info().rss
+
+    @property
+    def journal(self) -> Journal:
+        return self.sender.journal
 
     def is_ready(self) -> bool:
         """Can an email be taken safely?"""
         return "error" not in _is_up(self.journal)
 
     def report(self) -> Health:
+        """A Redis that does not answer is asked once, for each question would be waited for as long."""
         redis: Check = {"status": "not configured"}
+        taking = database = _is_up(self.journal)
+        silence: Check | None = None
         if isinstance(self.journal, FailoverJournal):
-            redis, database = _redis(self.journal), _is_up(self.journal.local)
-        else:
-            database = _is_up(self.journal)
-        checks = {"redis": redis, "database": database, "queue": self._queue(), "memory": self._memory()}
+            silence = taking if "error" in taking and self.journal.standing.side is Side.REDIS else None
+            redis, database = _redis(self.journal, silence), _is_up(self.journal.local)
+        checks = {
+            "redis": redis,
+            "database": database,
+            "storage": silence or self._storage(),
+            "queue": self._queue(),
+            "destinations": self._destinations(),
+            "deliveries": self._deliveries(),
+            "memory": self._memory(),
+        }
         is_well = all(check["status"] in ("up", "not configured") for check in checks.values())
-        status = "down" if not self.is_ready() else "ok" if is_well else "degraded"
-        return Health(status, checks, _eviction_warnings(redis))
+        status = "down" if "error" in taking else "ok" if is_well else "degraded"
+        alarms = [each.shown() for each in self.watch.alarms()]
+        return Health(status, our_version(), checks, _eviction_warnings(redis), self.sender.paused(), alarms)
 
     def _queue(self) -> Check:
         if self.queue is None:
@@ -56,7 +86,33 @@ class HealthChecks:
             self.queue.check()
         except (QueueUnavailable, QueueMisconfigured) as error:
             return {"status": "down", "error": str(error)}
-        return {"status": "up"}
+        workers = self.watch.findings.workers if self.watch.findings else None
+        return {"status": "no worker" if workers == 0 else "up", "workers": workers}
+
+    def _destinations(self) -> Check:
+        """In trouble: one is paused, or fails so often that it is left alone. One that is disabled is so on purpose."""
+        paused, breakers = self.sender.paused(), {}
+        for name, policy in self.sender.policies.items():
+            if policy.is_enabled and name not in paused:
+                breakers[name] = self.sender.guard.state(name)
+        is_well = not paused and set(breakers.values()) <= {"closed"}
+        return {"status": "up" if is_well else "in trouble", "breakers": breakers}
+
+    def _deliveries(self) -> Check:
+        """Late: one waits for too long. What waits for a destination that is paused or disabled waits on purpose."""
+        found, now_ms = self.watch.findings, self.sender.clock.now_ms()
+        ages_s = {name: max(0, now_ms - since) // 1000 for name, since in (found.oldest_ms if found else {}).items()}
+        is_late = max(ages_s.values(), default=0) > OLDEST_WAITING_S
+        return {"status": "late" if is_late else "up", "oldest_waiting_s": ages_s}
+
+    def _storage(self) -> Check:
+        """Where payloads go by now; over the limit from the first that has no room where it should be."""
+        try:
+            stage, storage = self.storage.look()
+        except DeduplicationError as error:
+            return {"status": "down", "error": str(error)}
+        status = "up" if stage is self.storage.first else "over the limit"
+        return {"status": status, "stage": stage} | asdict(storage)
 
     def _memory(self) -> Check:
         rss_mb = self.rss_bytes() / 1024 / 1024
@@ -76,20 +132,21 @@ def _is_up(journal: Journal) -> Check:
     return {"status": "up"}
 
 
-def _redis(journal: FailoverJournal) -> Check:
+def _redis(journal: FailoverJournal, silence: Check | None) -> Check:
     """On which side this machine is and since when, and what Redis has yet to be told."""
     standing, told = journal.standing, journal.untold()
-    since = datetime.fromtimestamp(standing.since_s, UTC).isoformat(timespec="seconds")
     known = {
         "side": standing.side,
         "generation": standing.generation,
-        "since": since,
+        "since": shown_moment(int(standing.since_s * 1000)),
         "unmerged": told.entries,
         "spool_bytes": told.spool_bytes,
         "numbers": vars(journal.numbers),
     }
     if standing.side is not Side.REDIS:
         return {"status": "down"} | known
+    if silence:
+        return silence | known
     try:
         return {"status": "up"} | known | asdict(journal.redis_facts())
     except DeduplicationError as error:
@@ -98,6 +155,4 @@ def _redis(journal: FailoverJournal) -> Check:
 
 def _eviction_warnings(redis: Check) -> list[str]:
     policy = redis.get("maxmemory_policy")
-    if policy in (None, "noeviction"):
-        return []
-    return [f"Redis maxmemory-policy is {policy}: it silently forgets names; set it to noeviction"]
+    return [] if policy in (None, GOOD_POLICY) else [eviction_warning(policy)]

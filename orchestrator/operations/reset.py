@@ -79,6 +79,28 @@ def reset(journal: Journal, request: Reset) -> Forgotten:
     return done
 
 
+class Forgot(StrEnum):
+    """What became of a wish to forget one email."""
+
+    FORGOTTEN = "forgotten"
+    KEPT = "kept"
+    NOTHING = "nothing"
+    UNKNOWN = "unknown"
+
+
+def forget_email(journal: Journal, id_: str) -> Forgot:
+    """All names of one email, by the id of its entry, as a reset by its email id does; nothing is searched for."""
+    journal.forget(())  # as above
+    entry = journal.read(id_)
+    if entry is None:
+        return Forgot.UNKNOWN
+    done = _forget(journal, list(dict.fromkeys(_names_with_stop(entry))))
+    audit.warning("AUDIT reset entry=%s names=%d kept=%d", id_, done.names, len(done.kept))
+    if id_ in done.kept:
+        return Forgot.KEPT
+    return Forgot.FORGOTTEN if done.names else Forgot.NOTHING
+
+
 def _names_of(journal: Journal, request: Reset) -> Iterator[Name]:
     match request.scope:
         case Scope.EMAIL_ID:

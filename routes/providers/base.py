@@ -9,10 +9,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property
 from typing import Any, ClassVar, Generic, Protocol
 
 from deduplication.email import Email, well_formed
+from deduplication.kept_property import kept_property
 from routes.providers.forms import Form, NotAForm, parse_form
 from routes.providers.options import MB, AnyOptions
 
@@ -34,20 +34,26 @@ class InvalidPayload(Exception):
         self.http_status = http_status
 
 
+class Headers(Protocol):
+    def get(self, name: str, default: str, /) -> str | None:
+        """Is asked for names in lower case."""
+        ...
+
+
 @dataclass(frozen=True)
 class ProviderRequest:
-    """One HTTP request, free of the framework it came through. Names of ``headers`` are in lower case.
+    """One HTTP request, free of the framework it came through.
 
     The body is read when it is first asked for: a proof that stands in the headers is checked before that. Asked again,
-    ``read_body`` gives the same. No cached_property may wait for it: in Python 3.11 all requests share its lock.
+    ``read_body`` gives the same.
     """
 
-    headers: Mapping[str, str]
+    headers: Headers
     read_body: Callable[[], bytes]
     now: datetime
 
     def header(self, name: str) -> str:
-        return self.headers.get(name.lower(), "")
+        return self.headers.get(name.lower(), "") or ""
 
     @property
     def media_type(self) -> str:
@@ -57,13 +63,8 @@ class ProviderRequest:
     def body(self) -> bytes:
         return self.read_body()
 
-    @property
+    @kept_property
     def form(self) -> Form:
-        self.read_body()
-        return self._form
-
-    @cached_property
-    def _form(self) -> Form:
         try:
             return parse_form(self.header("Content-Type"), self.body)
         except NotAForm as error:
@@ -181,7 +182,7 @@ def parse_json(body: bytes | str) -> Any:
         document = json.loads(well_formed(text), parse_constant=_refuse_constant, parse_int=_whole, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise InvalidPayload("the body is not valid JSON") from error
-    if not _is_within(document, MAX_NESTING):
+    if text.count("{") + text.count("[") > MAX_NESTING and not _is_within(document, MAX_NESTING):
         raise InvalidPayload(f"the body takes at most {MAX_NESTING} levels of nesting")
     return _mended(document) if _HALF_A_PAIR.search(text) else document
 

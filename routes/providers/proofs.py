@@ -11,14 +11,13 @@ import hashlib
 import hmac
 from collections.abc import Iterable
 from datetime import datetime, timedelta
-
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, EllipticCurvePublicKey
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import load_der_public_key
+from typing import TYPE_CHECKING
 
 from routes.auth import Unauthorized, equals_any
 from routes.providers.base import ProviderRequest
+
+if TYPE_CHECKING:  # loaded where there is a key: it is 8 MB of a process, and most have none
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 
 CLOCKS_DIFFER_BY = timedelta(minutes=5)
 WEBHOOK_TOLERANCE = timedelta(minutes=5)
@@ -82,6 +81,10 @@ def require_ecdsa(signature: str, message: bytes, keys: Iterable[EllipticCurvePu
 
 
 def _is_signed(signature: bytes, message: bytes, key: EllipticCurvePublicKey) -> bool:
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
+    from cryptography.hazmat.primitives.hashes import SHA256
+
     try:
         key.verify(signature, message, ECDSA(SHA256()))
     except InvalidSignature:
@@ -91,6 +94,9 @@ def _is_signed(signature: bytes, message: bytes, key: EllipticCurvePublicKey) ->
 
 def ecdsa_key(text: str) -> EllipticCurvePublicKey:
     """Of Base64, as SendGrid shows it; raises ValueError if it is not that."""
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+    from cryptography.hazmat.primitives.serialization import load_der_public_key
+
     try:
         key = load_der_public_key(base64.b64decode(text, validate=True))
     except (binascii.Error, ValueError) as error:

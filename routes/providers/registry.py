@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.config import Config, load_config
+from orchestrator.config.model import Config, load_config
+from orchestrator.config.settings import Settings
 from orchestrator.delivery.fetching import fetch
-from orchestrator.settings import Settings
 from routes.providers.base import Provider, Surroundings
 from routes.providers.brevo import Brevo
 from routes.providers.cloudmailin import Cloudmailin

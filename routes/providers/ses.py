@@ -18,8 +18,8 @@ from pydantic import BeforeValidator
 
 from deduplication.email import well_formed
 from deduplication.mime import parse_mime
+from orchestrator.config.settings import SettingsError
 from orchestrator.delivery.fetching import FetchFailed
-from orchestrator.settings import SettingsError
 from routes.auth import Unauthorized
 from routes.providers.base import (
     InvalidPayload,
@@ -33,7 +33,6 @@ from routes.providers.base import (
 )
 from routes.providers.fields import addresses, object_of, scores, text_of
 from routes.providers.options import MB, Options, Several, as_list
-from routes.providers.sns import FETCH_TIMEOUT_S, SnsVerifier, is_sns_address
 
 if TYPE_CHECKING:
     from orchestrator.delivery.s3 import S3
@@ -60,6 +59,8 @@ class Ses(Provider[SesOptions]):
     needs = "topics"
 
     def __init__(self, name: str, options: SesOptions, surroundings: Surroundings) -> None:
+        from routes.providers.sns import SnsVerifier  # brings cryptography, 8 MB: only those with SES have it
+
         super().__init__(name, options, surroundings)
         self._sns = SnsVerifier(surroundings.fetch)
         self._s3 = _open_s3(name) if options.buckets else None
@@ -84,6 +85,8 @@ class Ses(Provider[SesOptions]):
         return None if kind in ("", "Received") else f"{kind[:80]!r} is no email"
 
     def _confirm(self, message: dict[str, Any]) -> str:
+        from routes.providers.sns import FETCH_TIMEOUT_S, is_sns_address
+
         url = text_of(message, "SubscribeURL")
         if not is_sns_address(url):
             raise InvalidPayload("SubscribeURL takes an address of SNS", field="SubscribeURL")

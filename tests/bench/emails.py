@@ -34,13 +34,15 @@ def new_email() -> Email:
     )
 
 
-def new_claim(*, has_group: bool = False) -> Claim:
-    """As the intake makes it of a Mailgun email: id, canonical id, Message-ID and proof, and one destination.
+def new_claim(*, is_rich: bool = False) -> Claim:
+    """As the intake makes it of most emails: id, canonical id and Message-ID, and one destination.
 
-    By default only business patterns make a subject group, so most emails have none.
+    Rich: Mailgun's, which have a proof as well, and with a subject that makes a group.
     """
-    item = email_item(new_email(), ids_kept_ms=None).proven_by(secrets.token_hex(25))
-    group = generate_subject_group_id(item.subject, mode=GroupMode.ALL) if has_group else None
+    item = email_item(new_email(), ids_kept_ms=None)
+    if is_rich:
+        item = item.proven_by(secrets.token_hex(25))
+    group = generate_subject_group_id(item.subject, mode=GroupMode.ALL) if is_rich else None
     return Claim(
         entry=new_entry_id(),
         owner=secrets.token_urlsafe(9),
@@ -85,8 +87,8 @@ class Traffic:
     journal: Journal
     count: int
 
-    def new(self, *, has_group: bool = False) -> Callable[[], None]:
-        claims = iter([new_claim(has_group=has_group) for _ in range(self.count)])
+    def new(self, *, is_rich: bool = False) -> Callable[[], None]:
+        claims = iter([new_claim(is_rich=is_rich) for _ in range(self.count)])
         return lambda: deliver(self.journal, next(claims))
 
     def duplicates(self) -> Callable[[], None]:

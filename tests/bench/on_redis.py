@@ -61,26 +61,26 @@ def redis_rows(server: RedisServer, folder: Path) -> Iterator[Row]:
         trips, commands = commands_of(server, step, EMAILS)
         yield Row(f"redis: round trips, {what}", Figure.once(trips), "", "", trips_must, trips_must, True)
         yield Row(f"redis: commands, {what}", Figure.once(commands), "", "", must, aim, True)
-    trips, commands = commands_of(server, traffic.new(has_group=True), EMAILS)
-    yield Row("redis: commands, new email with a subject group", Figure.once(commands), "")
+    trips, commands = commands_of(server, traffic.new(is_rich=True), EMAILS)
+    yield Row("redis: commands, new email with proof and group", Figure.once(commands), "")
     journal.close()
     yield from memory_rows(server, folder / "memory")
     yield from cpu_rows(server, folder / "cpu")
 
 
 def memory_rows(server: RedisServer, folder: Path) -> Iterator[Row]:
-    within, after, told = _bytes_of_an_email(server, folder / "without", has_group=False)
+    within, after, told = _bytes_of_an_email(server, folder / "without", is_rich=False)
     yield Row("redis: bytes of an email within 7 days", Figure.once(within), "", "", 1_500, 1_000, True)
     yield Row("redis: bytes of an email after 7 days", Figure.once(after), "", told, 120, 30, True)
-    within, after, told = _bytes_of_an_email(server, folder / "with", has_group=True)
-    yield Row("redis: bytes with a subject group within 7 days", Figure.once(within), "")
-    yield Row("redis: bytes with a subject group after 7 days", Figure.once(after), "", told)
+    within, after, told = _bytes_of_an_email(server, folder / "with", is_rich=True)
+    yield Row("redis: bytes with proof and group within 7 days", Figure.once(within), "")
+    yield Row("redis: bytes with proof and group after 7 days", Figure.once(after), "", told)
 
 
-def _bytes_of_an_email(server: RedisServer, folder: Path, *, has_group: bool) -> tuple[float, float, str]:
+def _bytes_of_an_email(server: RedisServer, folder: Path, *, is_rich: bool) -> tuple[float, float, str]:
     server.client.flushall()
     journal = redis_journal(server.url, folder)
-    deliver = Traffic(journal, EMAILS_KEPT + 100).new(has_group=has_group)
+    deliver = Traffic(journal, EMAILS_KEPT + 100).new(is_rich=is_rich)
     for _ in range(100):  # scripts, lists and counters are there by then
         deliver()
     before = _used_bytes(server)

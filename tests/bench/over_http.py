@@ -6,9 +6,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from tests.bench.figures import Figure, Row, alternate, ratio_row
+import psutil
+
+from tests.bench.figures import Figure, Row, against, alternate, number, ratio_row
 from tests.bench.load import Generator, Request
 from tests.support.redis_server import RedisServer
 from tests.support.server import INGRESS_TOKEN, Server, email
@@ -28,8 +31,12 @@ def http_rows(redis: RedisServer, folder: Path) -> Iterator[Row]:
     with ExitStack() as stack:
         generator = stack.enter_context(Generator())
 
+        servers: dict[int, Server] = {}
+
         def start(name: str, app: str | None = None, **settings: str) -> int:
-            return stack.enter_context(Server(folder / name, app, **SETTINGS, **settings)).port
+            server = stack.enter_context(Server(folder / name, app, **SETTINGS, **settings))
+            servers[server.port] = server
+            return server.port
 
         anchors = start("anchors", "tests.bench.anchor_app:app", ANCHOR_REDIS_URL=f"{redis.address}/1")
         on_redis = start("redis", REDIS_URL=redis.url)
@@ -46,24 +53,36 @@ def http_rows(redis: RedisServer, folder: Path) -> Iterator[Row]:
             "queue new": _ingress(queued, NEW, is_new=True),
         }
         busiest = 0.0
+        cpu: dict[str, list[float]] = {name: [] for name in requests}
 
-        def turn(request: Request) -> float:
+        def turn(name: str, request: Request) -> float:
             nonlocal busiest
+            pids = [*servers[request.port].worker_pids(), redis.pid]
+            before_s = _cpu_s(pids)
             told = generator.run(request, ROUND_S)
             assert set(told.statuses) == {200}, (request.path, told.statuses)
+            cpu[name].append((_cpu_s(pids) - before_s) / told.answered)
             busiest = max(busiest, told.busy)
             return told.rate
 
         for request in requests.values():
             generator.run(request, ROUND_S / 2)
-        told = alternate({name: partial(turn, request) for name, request in requests.items()}, ROUNDS)
+        told = alternate({name: partial(turn, name, request) for name, request in requests.items()}, ROUNDS)
     yield ratio_row("http: bare against one-op", told, "bare", "one-op")
     for store in ("redis", "sqlite"):
         yield ratio_row(f"http: duplicate on {store} against one-op", told, f"{store} duplicate", "one-op", 0.70, 0.90)
         yield ratio_row(f"http: new on {store} against one-op", told, f"{store} new", "one-op", 0.35, 0.70)
     yield ratio_row("http: new on redis against naive", told, "redis new", "naive", 1.2, 2.0)
     yield ratio_row("http: new with a queue against one-op", told, "queue new", "one-op", 0.35, 0.60)
+    for name in list(requests)[3:]:
+        costs = [f"{number(median(cpu[each]) * 1e6)} µs" for each in (name, "one-op")]
+        what = f"http: CPU of {name} against one-op, servers and Redis"
+        yield Row(what, against(cpu[name], cpu["one-op"]), "x", " against ".join(costs), is_less_better=True)
     yield Row("http: the load generator's share of a core, at most", Figure.once(busiest), "")
+
+
+def _cpu_s(pids: list[int]) -> float:
+    return sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in pids)
 
 
 def _ingress(port: int, body: Mapping[str, Any], *, is_new: bool) -> Request:

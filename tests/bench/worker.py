@@ -15,9 +15,9 @@ from typing import Any
 import dramatiq
 
 from orchestrator.build import build
+from orchestrator.config.settings import load_settings
 from orchestrator.delivery.dramatiq_queue import make_broker
 from orchestrator.item import email_item
-from orchestrator.settings import load_settings
 from tests.bench.emails import new_email
 from tests.bench.figures import Figure, Row, number
 from tests.support.redis_server import RedisServer

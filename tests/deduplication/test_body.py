@@ -274,14 +274,20 @@ def test_a_tag_of_any_number_of_attributes_is_read_in_no_time(attribute: str) ->
     assert Html(f'{tag}<img src="cid:1">').images == ("cid:1",)
 
 
-def test_html_is_parsed_for_its_text_and_for_all_else_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    parsed: list[str] = []
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the parser was given."""
+    given: list[str] = []
 
     def parse(body: str) -> LexborHTMLParser:
-        parsed.append(body)
+        given.append(body)
         return LexborHTMLParser(body)
 
     monkeypatch.setattr(body_module, "LexborHTMLParser", parse)
+    return given
+
+
+def test_html_is_parsed_for_its_text_and_for_all_else_once_each(parsed: list[str]) -> None:
     email = Email(html="<p>un</p><a href='https://a.example'>deux</a><img src='https://a.example/i.png'>")
     for _ in range(2):
         assert (email.text, email.links, email.images) == (
@@ -313,3 +319,48 @@ def test_written_links_are_all_that_begin_as_links_do(pieces: list[str]) -> None
     text = "".join(pieces)
     found = re.findall(r"https?://[^\s<>\"'\u00a0]+", text, re.IGNORECASE)
     assert plain_links(text) == plain_links(" ".join(found))
+
+
+PIECES = [
+    "<p>", "</p>", "<P>", "<a href=x>", "<A HREF='y'>", "</a>", "<area hReF=a>", "<base href=/>",
+    "<form ACTION=f>", "<img>", "<IMG alt=i>", "<image src=https://i.example>", "<td background=b>",
+    "<table BackGround=t>", "<b style='x:url(s)'>", "<b STYLE='x:u&#114;l(s)'>", "<b style=x>", "<i alt=a>",
+    "<div>", "</div>", "<script>", "<!--", "-->", "\"", "'", ">", "<", "href", " im", "text ", "\u0130",
+    "&quot;",
+]  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=8).map("".join))
+def test_where_nothing_is_written_that_leads_anywhere_a_parser_would_find_nothing(body: str) -> None:
+    nodes = LexborHTMLParser(body).css(body_module._LEADING)
+    found = [node.attributes.get(name) for node in nodes for name in body_module._SHOWN]
+
+    assert bool(Html(body)._attributes) is any(value and value.strip() for value in found)
+
+
+NOTES = [
+    "<p>", "</p>", "<div>", "</div>", "<br>", "<br/>", "<br />", "<b>", "</b>", "<i>", "</i>", "<strong>", "</strong>",
+    "un", " ", "\r\n", "\u0301", "\ufeff", "\0", "&amp;", "<", ">", "\x01", "\x0b", "\x1c", "\ufffe", "<p>un</p>",
+    "<div>deux<br>trois</div>", "<p>le <b>lot</b> 1</p>", "<u></u>", "<em>a</em>b",
+]  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(NOTES), max_size=8).map("".join))
+@example("<p>un<div>deux</div></p>trois")
+@example("<b>un<p>deux</b>trois</p>")
+def test_a_note_reads_as_its_parser_reads_it(body: str) -> None:
+    tree = LexborHTMLParser(body_module._BLOCK_START.sub(" <", body))
+
+    assert Html(body).text == plain_text(tree.body.text() if tree.body else "")
+
+
+def test_a_note_is_not_parsed_at_all(parsed: list[str]) -> None:
+    assert Html("<p>Bonjour <b>Ada</b></p>\n<div>deux<br>trois</div>").text == "Bonjour Ada deux trois"
+    assert not parsed
+
+
+def test_a_body_without_any_of_it_is_parsed_once(parsed: list[str]) -> None:
+    html = Html("<p>Bonjour</p><P>Ada</P>")
+
+    assert (html.text, html.links, html.images, html.targets) == ("Bonjour Ada", (), (), ())
+    assert len(parsed) == 1

@@ -150,6 +150,24 @@ def test_two_halves_of_a_surrogate_pair_are_one_character() -> None:
     assert Email(subject="\ud83c\udf89").subject == "🎉"
 
 
+def joined(*pieces: str) -> st.SearchStrategy[str]:
+    return st.lists(st.sampled_from(pieces), max_size=3).map("".join)
+
+
+@given(
+    joined("Ada", " ", "é", '"', '"Ada, C." ', "\\", "(", ")", ",", ";", "<", "b@c.example", "\n"),
+    joined("a", "B", ".", "'", "-", "+", "@", "é", '"q"', " ", "<"),
+    joined("a", "C", ".", "'", "-", "@", "é", " ", ">"),
+)
+@example('"Ada, Countess" ', "Ada", "Example.org")
+@example("Ada ", "a", "b.")
+@example("", ".a", "b")
+def test_a_usual_sender_is_read_as_by_the_long_way(name: str, local: str, domain: str) -> None:
+    sender = f"{name}<{local}@{domain}>"
+
+    assert address_of(sender) == (addresses_in(sender) or [""])[0]
+
+
 def test_every_address_of_a_list_is_found_and_none_that_is_quoted() -> None:
     listed = 'Ada <a@example.org>, "b@x, c@x" <d@example.org>; (e@x) "f@x"@evil.example, Team: g@example.org;'
     assert addresses_in(listed) == ["a@example.org", "d@example.org", '"f@x"@evil.example', "g@example.org"]

@@ -12,7 +12,7 @@ import pytest
 from deduplication.private_files import open_private
 from orchestrator.audit import audit, keep_audit
 from orchestrator.build import build
-from orchestrator.settings import load_settings
+from orchestrator.config.settings import load_settings
 from orchestrator.tokens import ensure_tokens
 
 
@@ -45,7 +45,7 @@ def test_every_file_of_the_data_folder_is_for_its_owner_only_and_so_is_the_folde
     service.close()
     names = ("journal.db",) if "redis_url" in given else ("journal.db", "counters.db")
     assert {"ingress_token", "admin_token", "service.json", *names, *(f"{name}-wal" for name in names)} <= found.keys()
-    folders = {"data", "spool"} & found.keys()
+    folders = {path.name for path in tmp_path.rglob("*") if path.is_dir()}
     assert {found[name] for name in folders} == {0o700}
     assert {found[name] for name in found.keys() - folders} == {0o600}
 

@@ -233,6 +233,18 @@ def test_while_redis_answers_the_memory_set_has_no_say_and_nothing_is_logged(
     assert not caplog.messages
 
 
+def test_a_new_connection_sends_nothing_but_what_is_asked(redis_server: RedisServer, real: redis.Redis) -> None:
+    """A Redis that was loading took two seconds for each of its four introductions, and the first claim ten."""
+
+    def bytes_sent_by_get() -> int:
+        before = redis_server.client.info("stats")["total_net_input_bytes"]
+        real.get("anything")
+        return int(redis_server.client.info("stats")["total_net_input_bytes"] - before)
+
+    redis_server.client.ping()
+    assert bytes_sent_by_get() == bytes_sent_by_get()
+
+
 # Beside the service
 
 

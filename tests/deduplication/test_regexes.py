@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from deduplication.regexes import BadRegex, check, first_captured, search
+from deduplication.regexes import BadRegex, check, first_captured, is_in
 
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("regex", ["(a|a)*b", "(a+)+b", "(a*)*b", "(.*)(.*)(.*)(.*)c$", r"(\w+\s?)+!"])
 def test_no_text_makes_one_slow(regex: str) -> None:
-    assert search(regex, "a" * 100_000) is None
+    assert not is_in(regex, "a" * 100_000)
 
 
 @pytest.mark.parametrize(
@@ -37,12 +37,12 @@ def test_what_it_has_not_is_said(regex: str, complaint: str) -> None:
 
 
 def test_case_matters_only_where_it_is_asked_for() -> None:
-    assert search("ÉTÉ", "été")
-    assert not search("ÉTÉ", "été", ignore_case=False)
+    assert is_in("ÉTÉ", "été")
+    assert not is_in("ÉTÉ", "été", ignore_case=False)
 
 
 def test_half_a_surrogate_pair_in_a_text_is_no_error() -> None:
-    assert search("b", "a\ud800b")
+    assert is_in("b", "a\ud800b")
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ from deduplication.journal.base import (
 from deduplication.journal.entry import DeliveryStatus, Entry
 from deduplication.journal.failover import FailoverJournal
 from deduplication.journal.redis import RedisJournal
+from deduplication.journal.redis_figures import News, RedisFigures
 from deduplication.journal.side import Side
 from deduplication.journal.sqlite import SqliteJournal
 from deduplication.redis_client import connect, parse_address
@@ -100,6 +101,7 @@ def is_repeat(journal: FailoverJournal, number: int) -> bool:
 
 def try_everything(url: str, folder: Path, prefix: str = "") -> None:
     """Every step of the journal, and that all of it went to this Redis."""
+    try_figures(url, prefix)
     journal = open_failover(url, folder / "machine", prefix)
     assert journal.standing.side is Side.REDIS
 
@@ -144,6 +146,16 @@ def try_everything(url: str, folder: Path, prefix: str = "") -> None:
     assert journal.redis_facts().maxmemory_policy == "noeviction"
     assert journal.standing.side is Side.REDIS
     journal.close()
+
+
+def try_figures(url: str, prefix: str) -> None:
+    one, two = (RedisFigures(connect(url, 5), name, prefix, {60: 3600}) for name in ("one", "two"))
+    one.tell(News("", "mark", '{"n":1}', workers=1, workers_for_s=20, buckets={(60, 0): '{"n":2}'}))
+    assert (two.totals(), two.workers(), two.buckets(60, [0])) == ({"one": '{"n":1}'}, 1, [(0, '{"n":2}')])
+    one.drop_old()
+    assert two.buckets(60, [0]) == []
+    one.close()
+    two.close()
 
 
 def command(server: RedisServer, *words: str | int) -> Any:
@@ -257,3 +269,24 @@ def test_a_wrong_password_is_loud(start: Start, tmp_path: Path) -> None:
 def test_what_is_no_address_is_refused(url: str) -> None:
     with pytest.raises(ValueError):
         parse_address(url)
+
+
+def test_tls_tickets_that_come_before_the_first_command_are_no_broken_connection(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server sends them behind the handshake; the pool took a readable socket for one with a reply to nothing."""
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1", "localhost").configure_cert(context)
+    connect_at_once: Any = redis.connection.SSLConnection.connect
+
+    def connect_and_wait(connection: redis.connection.SSLConnection) -> None:
+        connect_at_once(connection)
+        time.sleep(0.3)  # longer than the tickets take: what the test is about, not a guess at when something is over
+
+    monkeypatch.setattr(redis.connection.SSLConnection, "connect", connect_and_wait)
+    with tls_in_front_of(start().port, context) as port:
+        client = connect(f"rediss://localhost:{port}/0?ssl_ca_certs={tmp_path / 'ca.pem'}", 5)
+        assert client.ping()
+        client.close()

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.config.settings import DELIVERY_BUDGET_S, Settings, load_settings
 from orchestrator.service_note import OF_THE_UNIT
-from orchestrator.settings import DELIVERY_BUDGET_S, Settings, load_settings
 from orchestrator.worker import GRACE_S
 from tests.support.curl import read_curl
 from tests.support.server import Server

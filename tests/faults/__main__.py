@@ -1,4 +1,6 @@
-"""make faults: every scenario with 2,000 emails, and 2,000 through the queue; make test has short versions.
+"""make faults: every scenario with 2,000 emails, 2,000 through the queue, and what is retried (retries.py).
+
+make test has short versions.
 
 ``ARGS=mutants`` leaves out each rule of the failover in turn, and fails if no scenario notices. ``ARGS=short`` runs the
 short versions; other words choose scenarios by their names.
@@ -8,10 +10,12 @@ from __future__ import annotations
 
 import sys
 
-from tests.faults import queue_run
+import requests
+
+from tests.faults import queue_run, retries
 from tests.faults.mutants import MUTANTS
-from tests.faults.scenarios import SCENARIOS
-from tests.faults.world import HEADER, LONG, SHORT, Result, Size, run
+from tests.faults.scenarios import SCENARIOS, Scenario
+from tests.faults.world import HEADER, LONG, SHORT, Size, run
 from tests.support.rabbitmq_server import RabbitmqServer
 
 QUEUE_DURATION_S = 100.0
@@ -25,9 +29,10 @@ def main(words: list[str]) -> int:
     words = words[1:] if size is SHORT else words
     chosen = [each for each in SCENARIOS if not words or any(word in each.name for word in words)]
     print(HEADER)
-    problems = [_shown(run(scenario, size)).problems for scenario in chosen]
+    problems = [_problems_of(scenario, size) for scenario in chosen]
     if size is LONG:
         problems += [_through_the_queue(broker) for broker in _brokers(words)]
+    problems += retries.run_all(size, words)
     failed = [each for each in problems if each]
     print(f"\n{len(problems) - len(failed)} passed, {len(failed)} failed")
     return 1 if failed else 0
@@ -41,7 +46,7 @@ def run_mutants(words: list[str]) -> int:
         if words and not any(word in name for word in words):
             continue
         for scenario in mutant.caught_by:
-            problems = _problems_of(name, scenarios[scenario].name, SHORT)
+            problems = _problems_of(scenarios[scenario], SHORT, name)
             if problems:
                 print(f"{name:<36} caught by {scenario!r}: {'; '.join(problems)}", flush=True)
                 break
@@ -52,16 +57,17 @@ def run_mutants(words: list[str]) -> int:
     return 1 if survivors else 0
 
 
-def _problems_of(mutant: str, scenario: str, size: Size) -> list[str]:
+def _problems_of(scenario: Scenario, size: Size, mutant: str = "") -> list[str]:
+    """A scenario that cannot go on is one that failed, and the others are run all the same."""
     try:
-        return run(next(each for each in SCENARIOS if each.name == scenario), size, mutant).problems
-    except AssertionError as error:
+        result = run(scenario, size, mutant)
+    except (AssertionError, requests.RequestException) as error:
+        if not mutant:
+            print(f"{scenario.name:<48} {error}", flush=True)
         return [str(error)]
-
-
-def _shown(result: Result) -> Result:
-    print(result.row, flush=True)
-    return result
+    if not mutant:
+        print(result.row, flush=True)
+    return result.problems
 
 
 def _brokers(words: list[str]) -> list[str]:

@@ -16,7 +16,7 @@ from deduplication.journal.base import Claimed
 from deduplication.journal.clock import Clock, system_clock
 from deduplication.journal.entry import Entry
 from deduplication.journal.failover import FailoverJournal
-from deduplication.journal.side import MachineSide
+from deduplication.journal.side import MachineSide, Side
 from deduplication.journal.spool import Note, Spool
 
 
@@ -73,6 +73,15 @@ def back_to_redis_without_telling_it() -> None:
     put(FailoverJournal, "_tell_untold", tell_untold)
 
 
+def unanswered_told_at_leisure() -> None:
+    real = FailoverJournal._tell_untold
+
+    def tell_untold(self: FailoverJournal, older_than_ms: int = 0) -> None:
+        real(self, failover.CONFIRMED_WITHIN_MS if self.standing.side is Side.REDIS else older_than_ms)
+
+    put(FailoverJournal, "_tell_untold", tell_untold)
+
+
 def no_hold() -> None:
     real = FailoverJournal._merge
 
@@ -85,9 +94,9 @@ def no_hold() -> None:
 def grants_not_noted() -> None:
     real = Spool.append
 
-    def append(self: Spool, kind: str, value: Any = None) -> None:
+    def append(self: Spool, kind: str, *values: Any) -> None:
         if kind != "granted":
-            real(self, kind, value)
+            real(self, kind, *values)
 
     put(Spool, "append", append)
 
@@ -113,6 +122,7 @@ MUTANTS = {
     "back to Redis without telling it": Mutant(
         back_to_redis_without_telling_it, ("network cut", "deliveries under way when Redis goes")
     ),
+    "unanswered settlements told later": Mutant(unanswered_told_at_leisure, ("settlements lost",)),
     "no hold after a loss of memory": Mutant(no_hold, ("FLUSHALL, one server busy",)),
     "grants not in the spool": Mutant(grants_not_noted, ("deliveries under way when Redis goes",)),
     "leases by the time of day": Mutant(

@@ -11,7 +11,7 @@ from deduplication.journal.base import Claim, Claimed
 from deduplication.journal.redis import RedisJournal
 from deduplication.journal.sqlite import SqliteJournal
 from orchestrator.build import build, build_journal
-from orchestrator.settings import SettingsError, load_settings
+from orchestrator.config.settings import SettingsError, load_settings
 from tests.support.redis_server import RedisServer
 
 TOKENS = {"ingress_token": ("x" * 20,), "admin_token": ("y" * 20,)}

@@ -11,7 +11,7 @@ from deduplication.email import Email
 from deduplication.media import MediaMode
 from deduplication.message import Message
 from deduplication.subject_group import GroupMode
-from orchestrator.config import EVERYTHING_ELSE, UNSUBSCRIBE, Condition, RouteConfig
+from orchestrator.config.model import EVERYTHING_ELSE, UNSUBSCRIBE, Condition, RouteConfig
 from orchestrator.item import Item, email_item, message_item
 from orchestrator.routing import MOST_CHARS_FOR_A_REGEX, Route, Router, Trial
 

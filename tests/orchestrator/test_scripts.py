@@ -8,8 +8,8 @@ import pytest
 
 from deduplication.content import ContentGate
 from deduplication.journal.failover import FailoverJournal
+from orchestrator.config.settings import SettingsError
 from orchestrator.scripts import new_token, open_journal
-from orchestrator.settings import SettingsError
 from tests.support.redis_server import RedisServer
 from tests.support.server import Server
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.settings import Settings, SettingsError, load_settings
+from orchestrator.config.settings import Settings, SettingsError, load_settings
 from orchestrator.tokens import Tokens, admin_token_file, ensure_tokens, ingress_token_file
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 SUPERVISOR = """
 import sys
 from orchestrator import worker
-from orchestrator.settings import SettingsError, load_settings
+from orchestrator.config.settings import SettingsError, load_settings
 
 worker.LOOK_EVERY_S = 0.05
 try:

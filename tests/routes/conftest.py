@@ -12,8 +12,8 @@ from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
 from orchestrator.build import Service, build
+from orchestrator.config.settings import load_settings
 from orchestrator.intake import Sources
-from orchestrator.settings import load_settings
 from routes.app import create_app
 from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, PATIENT_MS
 from tests.support.sink import Sink

@@ -349,16 +349,6 @@ def test_a_date_that_cannot_be_read_is_said_to_be_so(app: App) -> None:
         assert "warnings" not in app.post(email(date=readable, subject=f"dated {readable}")).get_json()
 
 
-def test_what_is_rejected_is_known_in_the_log_by_the_number_its_sender_was_told(
-    app: App, caplog: pytest.LogCaptureFixture
-) -> None:
-    answer = app.post(email(sender="nobody"))
-    assert answer.status_code == 400
-    number = answer.headers["X-Request-Id"]
-    assert f"provider gmail: request {number} rejected for good: sender takes" in caplog.text
-    assert app.post(email()).headers["X-Request-Id"] != number
-
-
 # What is recognised
 
 
@@ -593,3 +583,29 @@ def test_with_a_ttl_its_key_decides_and_the_set_is_history(
     client.delete("ttl:subject_groups:2026-11:lot_456")
     assert client.smembers("subject_groups:2026-11") == {"2026-11:lot_456"}
     assert app.status_of(mails[2]) == "processed"
+
+
+# What came last
+
+
+def test_of_each_provider_the_last_email_and_the_last_refusal_are_known(app: App) -> None:
+    seen = app.service.parts.providers
+    app.post(email())
+    app.post(email())
+    assert (seen.read()["gmail"].status, seen.read()["gmail"].refused_ms) == ("already_processed", 0)
+    app.post(email(sender="nobody"))
+    assert seen.read()["gmail"].why.startswith("sender takes an email address")
+    app.http.post("/api/ingress/gmail", json=email(), headers=bearer("x" * 20))
+    assert seen.read()["gmail"].why == "it does not prove its origin, from 127.0.0.1"
+    assert seen.read()["gmail"].status == "already_processed"
+    app.http.post("/api/ingress/ses", data=b"{}")
+    assert "topics" in seen.read()["ses"].why
+    app.http.post("/api/ingress/message", json={})
+    assert seen.read()["message"].why == "no or wrong token, from 127.0.0.1"
+    app.http.post("/api/ingress/message", json={"source": "a"}, headers=bearer(INGRESS_TOKEN))
+    assert "takes" in seen.read()["message"].why
+    document = {"source": "tg:news", "id": 1, "text": "Hello"}
+    app.http.post("/api/ingress/message", json=document, headers=bearer(INGRESS_TOKEN))
+    assert seen.read()["message"].status == "processed"
+    for content in ("Rapport", "Bonjour", "Ada", "nobody"):
+        assert content not in str(seen.read())

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import stat
+import subprocess
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -24,8 +25,9 @@ from routes.providers.registry import TYPES
 from tests.routes.conftest import StartApp
 from tests.routes.test_delivery import make_due
 from tests.support.redis_server import RedisServer
-from tests.support.server import INGRESS_TOKEN, Server, email
+from tests.support.server import INGRESS_TOKEN, MAILONCE, Server, email
 from tests.support.sink import Reply, Sink
+from tests.support.surroundings import clean_environment
 from tests.support.worker import WorkerProcess
 
 Eventually = Callable[[Callable[[], bool]], None]
@@ -49,7 +51,10 @@ def config(tmp_path: Path, text: str) -> None:
     (tmp_path / "mailonce.toml").write_text(text)
 
 
-@pytest.mark.parametrize("command", ["serve", "worker", "check", "reset", "replay", "stats", "locks", "sample"])
+@pytest.mark.parametrize(
+    "command",
+    ["serve", "worker", "check", "reset", "deliveries", "replay", "pause", "resume", "stats", "locks", "sample"],
+)
 def test_every_command_explains_itself(run: Run, command: str) -> None:
     assert command in run("--help").output
     shown = run(command, "--help")
@@ -172,7 +177,9 @@ def test_check_asks_the_store_what_would_become_of_the_email_now(
 
 
 @pytest.mark.parametrize(
-    "words", [("stats",), ("locks",), ("replay",), ("reset", "all", "--yes"), ("sample", "gmail")], ids=lambda w: w[0]
+    "words",
+    [("stats",), ("locks",), ("deliveries",), ("replay",), ("reset", "all", "--yes"), ("sample", "gmail")],
+    ids=lambda w: w[0],
 )
 def test_where_no_service_has_run_nothing_is_made_and_it_is_said_where_was_looked(
     run: Run, tmp_path: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
@@ -205,7 +212,7 @@ def test_from_another_folder_a_command_finds_the_service_its_files_and_its_store
             assert sent["status"] == "processed"
             monkeypatch.chdir(elsewhere)
             monkeypatch.setenv("HOME", str(home))
-            shown = CliRunner().invoke(main, ["stats"])
+            shown = CliRunner().invoke(main, ["stats", "--json"])
             assert json.loads(shown.stdout)["destinations"]["crm"]["deliveries"]["delivered"] == 1
             assert f"on the service in {service / 'data'}, started in {service}" in shown.output
             monkeypatch.chdir(elsewhere)
@@ -243,7 +250,7 @@ def test_what_a_service_was_told_of_its_destination_a_command_need_not_be_told(
 def test_reset_and_replay_leave_their_lines_in_the_audit_log_of_the_service(
     run: Run, start_app: StartApp, tmp_path: Path
 ) -> None:
-    with Sink(Reply(410)) as sink:
+    with Sink(Reply(422)) as sink:
         answer = start_app(webhook_url=sink.url).post(email()).get_json()
         delivery_id = answer["deliveries"]["default"]["id"]
         run("replay", delivery_id)
@@ -276,7 +283,7 @@ def test_reset_releases_an_email(run: Run, start_app: StartApp, sink: Sink) -> N
 
 
 def test_replay_sends_dead_letters_again(run: Run, start_app: StartApp, eventually: Eventually) -> None:
-    with Sink(Reply(410), Reply(410)) as sink:
+    with Sink(Reply(422), Reply(422)) as sink:
         app = start_app(webhook_url=sink.url)
         ids = [app.post(email(subject=subject)).get_json()["deliveries"]["default"]["id"] for subject in "ab"]
         assert run("replay", "--dry-run").output.splitlines()[-1] == "would replay: 2"
@@ -292,6 +299,33 @@ def test_replay_sends_dead_letters_again(run: Run, start_app: StartApp, eventual
         assert run("replay", "--since", "soon").exit_code == 2
 
 
+def test_deliveries_shows_what_waits_and_why_and_replay_tries_it_now(
+    run: Run, start_app: StartApp, eventually: Eventually
+) -> None:
+    with Sink(otherwise=Reply(503, headers={"Retry-After": "600"})) as sink:
+        app = start_app(webhook_url=sink.url)
+        ids = [app.post(email(subject=subject)).get_json()["deliveries"]["default"]["id"] for subject in "ab"]
+        head, *rows = run("deliveries", "--status", "waiting").stdout.splitlines()
+        assert head.split()[:5] == ["ID", "DESTINATION", "STATUS", "TRIES", "AGE"]
+        assert sorted(row.split()[:4] for row in rows) == [[id_, "default", "waiting", "1/10"] for id_ in sorted(ids)]
+        assert all(row.endswith("default: answered 503") for row in rows)
+        limited = run("deliveries", "--limit", "1")
+        assert "1 deliveries; there are more" in limited.stderr and len(limited.stdout.splitlines()) == 2
+        (first, second) = json.loads(run("deliveries", "--json").stdout)["deliveries"]
+        assert [first["id"], second["id"]] == ids[::-1], "newest email first"
+        assert (first["storage"], first["provider"], first["max_attempts"]) == ("disk", "gmail", 10)
+        assert run("deliveries", "--status", "dead").stdout == ""
+        assert run("deliveries", "--until", "2026-01-01").stdout == ""
+        assert run("deliveries", "--limit", "0").exit_code == 2
+
+        assert "nothing to replay" in run("replay").output, "dead ones are the default"
+        assert "would replay: 2" in run("replay", "--status", "waiting", "--dry-run").output
+        sink.otherwise = Reply()
+        assert "replayed: 2" in run("replay", "--status", "waiting").output
+        eventually(lambda: sorted(sink.counts().values()) == [1, 1])
+        eventually(lambda: run("deliveries", "--status", "waiting").stdout == "")
+
+
 def test_what_a_receiver_remembers_goes_out_again_under_a_new_id(
     run: Run, start_app: StartApp, sink: Sink, eventually: Eventually
 ) -> None:
@@ -305,8 +339,13 @@ def test_stats_and_locks(run: Run, start_app: StartApp, sink: Sink, monkeypatch:
     app = start_app(webhook_url=sink.url)
     app.post(email())
     monkeypatch.setenv("WEBHOOK_URL", sink.url)
-    shown = json.loads(run("stats").output)["destinations"]["default"]
+    figures = json.loads(run("stats", "--json").output)
+    shown = figures["destinations"]["default"]
     assert (shown["breaker"], shown["deliveries"]["delivered"]) == ("closed", 1)
+    assert (figures["totals"]["received"], figures["totals"]["delivered"]) == (1, 1)
+    lines = run("stats", "--span", "week").output.splitlines()
+    assert [line.split()[:3] for line in lines if line.startswith("received")] == [["received", "1", "1"]]
+    assert any(line.split()[:3] == ["default", "well", "0"] for line in lines)
     lock = app.service.parts.locks.acquire_lock("post-1", "telegram")
     assert lock is not None
     assert lock.id in run("locks").output
@@ -432,3 +471,88 @@ def test_the_deliveries_of_a_killed_worker_come_back(
             worker.stop()
         eventually(lambda: len(sink.received) == 2)
         assert len({each.webhook_id for each in sink.received}) == 1
+
+
+@pytest.fixture
+def stopped(start_app: StartApp, sink: Sink) -> dict[str, str]:
+    """The answers to a delivered email, and to one of the same group that was not sent."""
+    app = start_app(webhook_url=sink.url)
+    app.post(email(subject="Lot 456", sender="first@a.example"))
+    told: dict[str, str] = app.post(
+        email(subject="Again lot 456", sender="second@b.example", message_id="<m@b.example>")
+    ).get_json()
+    return told
+
+
+@pytest.mark.parametrize("by", ["id", "email_id", "<m@b.example>", "m@b.example"])
+def test_why_says_what_became_of_an_email_in_a_sentence(run: Run, stopped: dict[str, str], by: str) -> None:
+    said = run("why", stopped.get(by, by)).output
+    assert said.startswith("Not sent: same subject group lot_456 as the email of ")
+    assert " from first@a.example, delivered to default.\n" in said
+    assert stopped["id"] in said
+    assert "gate subject_group stopped: " in said
+    whole = json.loads(run("why", stopped.get(by, by), "--json").stdout)
+    assert whole["payload"]["subject"] == "Again lot 456"
+
+
+def test_why_does_not_know_what_never_came(run: Run, stopped: dict[str, str]) -> None:
+    answer = run("why", "nobody")
+    assert (answer.exit_code, "no email is known by that id" in answer.output) == (1, True)
+
+
+def test_decisions_are_listed_by_filter_as_a_table_or_json(run: Run, stopped: dict[str, str]) -> None:
+    lines = run("decisions", "--gate", "subject_group").stdout.splitlines()
+    assert [line.split("  ")[0] for line in lines][0] == "CAME IN (UTC)"
+    assert len(lines) == 2
+    assert f"{stopped['id']}  skipped_subject_group  second@b.example  Not sent: " in lines[1]
+    assert "2 decisions" in run("decisions").output
+    assert "1 decisions; there are more" in run("decisions", "--limit", "1").output
+    found = json.loads(run("decisions", "-q", "SECOND@", "--json").stdout)
+    assert [each["id"] for each in found["decisions"]] == [stopped["id"]]
+    assert "0 decisions" in run("decisions", "--status", "dead_lettered").output
+
+
+def test_no_sender_can_write_on_the_terminal(run: Run, start_app: StartApp, sink: Sink) -> None:
+    told = start_app(webhook_url=sink.url).post(email(subject="a\x1b[2Jb")).get_json()
+    for words in (("decisions",), ("why", told["id"])):
+        assert "\x1b" not in run(*words).output
+
+
+def test_release_sends_what_was_stopped_once_and_stands_in_the_audit_log(
+    run: Run,
+    stopped: dict[str, str],
+    sink: Sink,
+    tmp_path: Path,
+    eventually: Callable[[Callable[[], bool]], None],
+) -> None:
+    assert run("release", "--gate", "media", "--dry-run").stdout == "nothing to release\n"
+    assert run("release", "--gate", "subject_group", "--dry-run").stdout == "would release: 1\n"
+    assert run("release", stopped["id"]).stdout == "released: 1\n"
+    eventually(lambda: len(sink.accepted) == 2)
+    again = run("release", stopped["id"])
+    assert (again.exit_code, again.stdout) == (1, "already released: 1\n")
+    assert run("release", "-q", "second@b").stdout == "nothing to release\n"
+    audit = (tmp_path / "data/audit.log").read_text()
+    assert f"AUDIT release entry={stopped['id']} force=False by={getpass.getuser()}" in audit
+
+
+def test_release_of_everything_asks_first(run: Run, stopped: dict[str, str], sink: Sink) -> None:
+    assert run("release").exit_code == 1
+    assert len(sink.accepted) == 1
+    assert run("release", "--yes").stdout == "released: 1\n"
+
+
+def test_stats_can_be_watched_until_ctrl_c(start_app: StartApp, tmp_path: Path) -> None:
+    start_app()
+    watching = subprocess.Popen(
+        [MAILONCE, "stats", "--watch", "--json"],
+        env=clean_environment(DATA_DIR=str(tmp_path / "data")),
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert watching.stdout is not None
+    with watching.stdout as shown:
+        assert [json.loads(shown.readline())["totals"]["received"] for _ in range(2)] == [0, 0]
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait(timeout=60) == 0

@@ -19,8 +19,8 @@ from gunicorn.config import Config
 from gunicorn.http.errors import NoMoreData
 from werkzeug.test import EnvironBuilder, run_wsgi_app
 
-from orchestrator.logs import LineFormatter
-from routes.connections import ClientSocket, Log, PatientRequest, Workplaces
+from orchestrator.logs import JsonFormatter, LineFormatter
+from routes.connections import ClientSocket, JsonLog, Log, PatientRequest, Workplaces
 from tests.support.server import INGRESS_TOKEN, Server, email
 
 HALF_SENT = 40
@@ -243,10 +243,12 @@ def test_of_several_requests_as_many_are_worked_at_as_there_are_places_and_waiti
     assert done == [b"quick", b"slow"]
 
 
-def test_gunicorns_own_lines_are_as_safe_as_ours() -> None:
+@pytest.mark.parametrize(("kind", "formatter"), [(Log, LineFormatter), (JsonLog, JsonFormatter)])
+def test_gunicorns_own_lines_look_as_ours(kind: type[Log], formatter: type) -> None:
     config = Config()
     config.set("accesslog", "-")
-    log = Log(config)
-    handlers = [*log.error_log.handlers, *log.access_log.handlers]
+    log = kind(config)
+    known = (*log.error_log.handlers, *log.access_log.handlers)
+    handlers = [each for each in known if hasattr(each, "_gunicorn")]  # pytest has some, too
     assert len(handlers) == 2
-    assert all(isinstance(handler.formatter, LineFormatter) for handler in handlers)
+    assert all(isinstance(handler.formatter, formatter) for handler in handlers)

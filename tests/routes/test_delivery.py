@@ -19,7 +19,7 @@ from tests.support.sink import Reply, Sink
 Eventually = Callable[[Callable[[], bool]], None]
 SECRET = "whsec_" + "A" * 32
 DOWN = Reply(500)
-GONE = Reply(410)
+REFUSED = Reply(422)
 
 
 def toml(path: Path, routes: str = "", **destinations: str) -> Path:
@@ -67,14 +67,14 @@ def test_what_fails_for_now_is_stored_and_goes_out_later_and_the_provider_may_fo
 
 
 def test_what_is_refused_for_good_is_a_dead_letter_and_the_provider_may_forget_it(start_app: StartApp) -> None:
-    with Sink(GONE) as sink:
+    with Sink(REFUSED) as sink:
         app = start_app(webhook_url=sink.url)
         answer = app.post(email(subject="Lot 7"))
         assert (answer.status_code, answer.get_json()["status"]) == (200, "dead_lettered")
         (dead,) = admin(app, "deliveries?status=dead&destination=default")["deliveries"]
         assert (dead["id"], dead["reason"]) == (
             answer.get_json()["deliveries"]["default"]["id"],
-            "default: answered 410",
+            "default: answered 422",
         )
         assert admin(app, f"deliveries/{dead['id']}")["payload"]["subject"] == "Lot 7"
         assert app.status_of(email(subject="Lot 7")) == "dead_lettered"
@@ -93,7 +93,7 @@ def test_no_retries_left_is_a_dead_letter(start_app: StartApp, tmp_path: Path, e
 
 
 def test_one_destination_dead_and_one_delivered_is_dead_lettered_once(start_app: StartApp, tmp_path: Path) -> None:
-    with Sink() as crm, Sink(otherwise=GONE) as archive:
+    with Sink() as crm, Sink(otherwise=REFUSED) as archive:
         path = toml(tmp_path / "m.toml", crm=f"url = '{crm.url}'", archive=f"url = '{archive.url}'")
         app = start_app(mailonce_config=path)
         answer = app.post(email()).get_json()
@@ -107,7 +107,7 @@ def test_one_destination_dead_and_one_delivered_is_dead_lettered_once(start_app:
 
 
 def test_what_every_destination_refused_gives_its_group_back(start_app: StartApp, tmp_path: Path) -> None:
-    with Sink(GONE) as crm, Sink(GONE) as archive:
+    with Sink(REFUSED) as crm, Sink(REFUSED) as archive:
         route = "[[routes]]\nname = 'all'\ndestinations = ['crm', 'archive']\n"
         path = toml(tmp_path / "m.toml", route, crm=f"url = '{crm.url}'", archive=f"url = '{archive.url}'")
         app = start_app(mailonce_config=path)
@@ -119,7 +119,7 @@ def test_what_every_destination_refused_gives_its_group_back(start_app: StartApp
 def test_a_dead_destination_is_not_asked_again_while_another_still_fails(
     start_app: StartApp, tmp_path: Path, eventually: Eventually
 ) -> None:
-    with Sink(DOWN, DOWN) as crm, Sink(otherwise=GONE) as archive:
+    with Sink(DOWN, DOWN) as crm, Sink(otherwise=REFUSED) as archive:
         path = toml(tmp_path / "m.toml", crm=f"url = '{crm.url}'", archive=f"url = '{archive.url}'")
         app = start_app(mailonce_config=path)
         assert app.status_of(email()) == "queued"
@@ -217,7 +217,7 @@ def dead_letter(app: App) -> str:
 
 
 def test_a_dead_letter_is_replayed_past_identity_under_the_same_webhook_id(start_app: StartApp) -> None:
-    with Sink(GONE) as sink:
+    with Sink(REFUSED) as sink:
         app = start_app(webhook_url=sink.url)
         delivery_id = dead_letter(app)
         answer = admin(app, f"deliveries/{delivery_id}/replay", {})
@@ -230,7 +230,7 @@ def test_a_dead_letter_is_replayed_past_identity_under_the_same_webhook_id(start
 
 
 def test_a_replay_that_fails_for_now_waits_for_its_next_try(start_app: StartApp) -> None:
-    with Sink(GONE, DOWN, DOWN) as sink:
+    with Sink(REFUSED, DOWN, DOWN) as sink:
         app = start_app(webhook_url=sink.url)
         answer = admin(app, f"deliveries/{dead_letter(app)}/replay", {})
         assert answer["delivery"]["status"] == "waiting"
@@ -258,7 +258,7 @@ def test_without_its_payload_nothing_is_replayed(start_app: StartApp, sink: Sink
 
 
 def test_many_are_replayed_by_a_filter_after_a_dry_run(start_app: StartApp, eventually: Eventually) -> None:
-    with Sink(GONE, GONE, GONE) as sink:
+    with Sink(REFUSED, REFUSED, REFUSED) as sink:
         app = start_app(webhook_url=sink.url)
         for number in range(4):
             app.post(email(subject=f"number {number}"))
@@ -300,7 +300,7 @@ def test_an_unknown_delivery_is_not_found_and_a_stranger_is_refused(app: App) ->
 
 def test_logs_and_records_carry_ids_and_no_contents(start_app: StartApp, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")
-    with Sink(GONE) as sink:
+    with Sink(REFUSED) as sink:
         app = start_app(webhook_url=sink.url, webhook_secret=SECRET)
         app.post(email(subject="Very secret subject", body="Very secret body"))
         listed = str(admin(app, "deliveries"))

@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from deduplication.errors import StoreUnavailable
+from deduplication.journal.failover import FailoverJournal
+from orchestrator.config.model import load_config
+from orchestrator.delivery.sender import Clock
+from orchestrator.operations.alert_watch import Alerting, AlertWatch
+from orchestrator.operations.alerts import Facts
+from orchestrator.worker import start_worker
 from tests.routes.conftest import StartApp
 from tests.support.redis_server import RedisServer, free_port
+from tests.support.server import email
+from tests.support.sink import Reply, Sink
 
 
 @pytest.fixture
@@ -66,6 +80,34 @@ def test_while_redis_is_down_and_the_local_store_stands_in_it_is_degraded_but_re
     assert (report["checks"]["redis"]["status"], report["checks"]["database"]["status"]) == ("down", "up")
 
 
+@pytest.mark.real_redis
+def test_a_redis_that_does_not_answer_is_asked_once(
+    start_app: StartApp, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, asked = start_app(redis_url=redis_server.url), []
+    journal = app.service.journal
+    assert isinstance(journal, FailoverJournal)
+
+    def unanswered(question: str) -> Callable[[], None]:
+        def ask() -> None:
+            asked.append(question)
+            raise StoreUnavailable("no answer in time")
+
+        return ask
+
+    for question in ("check", "facts", "storage"):
+        monkeypatch.setattr(journal._redis, question, unanswered(question))
+    answer = app.http.get("/health")
+    checks = answer.get_json()["checks"]
+    assert (answer.status_code, checks["redis"]["error"]) == (503, "no answer in time")
+    assert (checks["redis"]["status"], checks["storage"]["status"], checks["database"]["status"]) == (
+        "down",
+        "down",
+        "up",
+    )
+    assert asked == ["check"], "whoever probes has little patience, and its thread is wanted for emails"
+
+
 def test_a_redis_that_evicts_is_warned_about_at_the_start_and_in_health(
     start_app: StartApp, evicting: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -92,3 +134,78 @@ def test_health_needs_no_token_and_changes_nothing(start_app: StartApp) -> None:
     for path in ("/livez", "/readyz", "/health"):
         assert http.get(path).content_type == "application/json"
         assert http.post(path).status_code == 405
+
+
+def test_it_says_which_version_it_is(start_app: StartApp) -> None:
+    assert start_app().http.get("/health").get_json()["version"] == metadata.version("mailonce")
+
+
+def test_a_destination_that_keeps_failing_is_degraded_but_ready(start_app: StartApp, tmp_path: Path) -> None:
+    config = tmp_path / "m.toml"
+    with Sink(otherwise=Reply(503)) as sink:
+        config.write_text(f'[destinations.crm]\nurl = "{sink.url}?key=s3cr3t"\nbreaker_failures = 1\n')
+        app = start_app(mailonce_config=config, memory_limit_mb=100_000)
+        assert app.http.get("/health").get_json()["status"] == "ok"
+        app.post(email())
+    answer = app.http.get("/health")
+    assert (answer.status_code, answer.get_json()["status"]) == (503, "degraded")
+    assert answer.get_json()["checks"]["destinations"] == {"status": "in trouble", "breakers": {"crm": "open"}}
+    assert "s3cr3t" not in answer.text
+    assert app.http.get("/readyz").status_code == 200
+
+
+def test_a_destination_that_is_disabled_is_so_on_purpose(start_app: StartApp, tmp_path: Path) -> None:
+    config = tmp_path / "m.toml"
+    with Sink(otherwise=Reply(503)) as sink:
+        crm = f'[destinations.crm]\nurl = "{sink.url}"\nbreaker_failures = 1\n'
+        config.write_text(crm)
+        start_app(mailonce_config=config).post(email())
+        config.write_text(f"{crm}enabled = false\n")
+        app = start_app(mailonce_config=config, memory_limit_mb=100_000)
+        app.post(email(subject="another"))
+        assert app.http.get("/health").get_json()["status"] == "ok"
+
+
+@pytest.mark.parametrize(("age_s", "status"), [(900, "ok"), (960, "degraded")])
+def test_a_delivery_that_waits_for_too_long_is_degraded(start_app: StartApp, age_s: int, status: str) -> None:
+    app = start_app(memory_limit_mb=100_000)
+    app.service.watch.close()
+    watch = AlertWatch(app.service.journal, lambda: Facts(oldest_s={"crm": age_s - 30}), Alerting())
+    watch.look()
+    health = replace(app.service.health, watch=watch, sender=replace(app.service.parts.sender, clock=later(30)))
+    report = health.report()
+    assert report.status == status
+    assert report.checks["deliveries"]["oldest_waiting_s"]["crm"] in range(age_s - 1, age_s + 5)
+
+
+def later(seconds: int) -> Clock:
+    return Clock(now_ms=lambda: time.time_ns() // 1_000_000 + seconds * 1000)
+
+
+def test_a_queue_without_a_worker_is_degraded_until_there_is_one(
+    start_app: StartApp, redis_server: RedisServer, sink: Sink, eventually: Callable[[Callable[[], bool]], None]
+) -> None:
+    addresses = {"redis_url": redis_server.url, "queue_url": redis_server.url}
+    app = start_app(**addresses, webhook_url=sink.url, memory_limit_mb=100_000)
+
+    def queue() -> tuple[str, dict[str, Any]]:
+        app.service.watch.look()
+        report = app.http.get("/health").get_json()
+        return report["status"], report["checks"]["queue"]
+
+    eventually(lambda: queue() == ("degraded", {"status": "no worker", "workers": 0}))
+    assert app.http.get("/readyz").status_code == 200
+    worker = start_worker(app.service.settings, load_config(app.service.settings))
+    eventually(lambda: queue() == ("ok", {"status": "up", "workers": 1}))
+    worker.stop()
+    eventually(lambda: queue()[0] == "degraded")
+
+
+def test_alarms_of_the_fleet_are_shown(start_app: StartApp) -> None:
+    app = start_app()
+    app.service.watch.close()
+    watch = AlertWatch(app.service.journal, lambda: Facts(died={"crm": 2}), Alerting(after_ms=0))
+    watch.look()
+    (alarm,) = replace(app.service.health, watch=watch).report().alarms
+    assert (alarm["condition"], alarm["destination"]) == ("dead_letters", "crm")
+    assert app.http.get("/health").get_json()["alarms"] == []

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.intake import Intake, Outcome
+from orchestrator.intake import Case, Intake
 from orchestrator.item import Item
+from orchestrator.routing import Route
 from tests.routes.conftest import App, StartApp, bearer
 from tests.support.redis_server import RedisServer
 from tests.support.server import INGRESS_TOKEN
@@ -151,14 +152,14 @@ def test_an_address_that_is_none_names_a_post_without_its_query_too(app: App) ->
 def test_an_error_of_ours_at_one_message_does_not_stop_the_others(
     app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    receive = Intake.receive
+    prepare = Intake.prepare
 
-    def fail_at_two(intake: Intake, item: Item) -> Outcome:
+    def fail_at_two(intake: Intake, item: Item, route: Route) -> Case:
         if item.key == "tg:news:2":
             raise RuntimeError("inner details")
-        return receive(intake, item)
+        return prepare(intake, item, route)
 
-    monkeypatch.setattr(Intake, "receive", fail_at_two)
+    monkeypatch.setattr(Intake, "prepare", fail_at_two)
     answer = post(app, [message(1), message(2), message(3)])
     assert answer.status_code == 503
     assert [each["status"] for each in answer.get_json()["results"]] == ["processed", "retry_later", "processed"]

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from deduplication.journal.entry import Delivery, DeliveryStatus, Entry
-from orchestrator.config import load_config
+from orchestrator.config.model import load_config
+from orchestrator.config.settings import SettingsError, load_settings
 from orchestrator.delivery.dramatiq_queue import DramatiqQueue
 from orchestrator.delivery.queue import QueueUnavailable
-from orchestrator.settings import SettingsError, load_settings
 from orchestrator.worker import Worker, start_worker
 from tests.routes.conftest import App, StartApp
 from tests.support.proxy import Proxy
@@ -102,7 +102,8 @@ VERDICTS = [
     (Reply(delay_s=30), "waiting", 5),
     (Reply(0), "waiting", 5),
     (Reply(200, body=b"x" * 1000, reset_after_bytes=10), "delivered", None),
-    (Reply(410), "dead", None),
+    (Reply(410), "waiting", 5),
+    (Reply(422), "dead", None),
     (Reply(301, headers={"Location": "/x"}), "dead", None),
     (Reply(415), "dead", None),
 ]
@@ -143,7 +144,7 @@ def test_a_415_is_tried_once_as_a_form_where_that_is_allowed(
 
 
 def test_each_destination_has_its_own_way(queued: Callable[..., Queued], eventually: Eventually) -> None:
-    with Sink() as crm, Sink(otherwise=Reply(410)) as archive:
+    with Sink() as crm, Sink(otherwise=Reply(422)) as archive:
         service = queued(crm=f"url = '{crm.url}'", archive=f"url = '{archive.url}'")
         service.app.post(email())
         service.start_worker()
@@ -267,6 +268,16 @@ def test_what_has_lost_its_payload_is_a_dead_letter_and_not_sent_as_an_empty_one
     service.start_worker()
     eventually(lambda: service.delivery("crm").status == "dead")
     assert (service.delivery("crm").reason, sink.received) == ("what was to be sent is no longer kept", [])
+
+
+def test_what_lies_on_the_disk_of_a_web_server_is_delivered_by_that_one_where_it_has_no_worker(
+    start_app: StartApp, redis_server: RedisServer, sink: Sink, eventually: Eventually
+) -> None:
+    app = start_app(redis_url=redis_server.url, queue_url=redis_server.url, webhook_url=sink.url, payload_mb=0.0001)
+    assert app.status_of(email()) == "queued"
+    (entry,) = app.service.journal.find()
+    assert entry.payload_machine
+    eventually(lambda: len(sink.accepted) == 1)
 
 
 def test_the_breaker_is_shared_and_puts_queued_deliveries_off_without_using_tries(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import platform
 import pty
 import re
 import subprocess
@@ -19,8 +21,9 @@ from tests.support.surroundings import ROOT
 
 CANNOT_BOOT = """
 import os
+import platform
 from deduplication.errors import StoreUnavailable
-from orchestrator.settings import SettingsError
+from orchestrator.config.settings import SettingsError
 from orchestrator import build
 master, build_journal = os.getpid(), build.build_journal
 
@@ -191,7 +194,8 @@ def test_new_tokens_are_shown_to_a_terminal_and_only_named_elsewhere(tmp_path: P
 def _on_a_terminal(folder: Path) -> str:
     ours, theirs = pty.openpty()
     show = (
-        "from orchestrator import settings, tokens, build; given = settings.load_settings(); "
+        "from orchestrator import tokens, build; from orchestrator.config import settings; "
+        "given = settings.load_settings(); "
         "build.make_data_dir(given); tokens.show_new(tokens.ensure_tokens(given))"
     )
     env = {"PATH": os.environ["PATH"]}
@@ -200,3 +204,71 @@ def _on_a_terminal(folder: Path) -> str:
     os.close(ours)
     os.close(theirs)
     return shown
+
+
+HEAVY = ("boto3", "cryptography.hazmat", "dramatiq")
+LOADED = f"import sys, wsgi; print(*sorted(sys.modules.keys() & {set(HEAVY)}))"
+
+
+def test_what_only_some_providers_and_a_queue_need_is_no_burden_to_others(tmp_path: Path) -> None:
+    tokens = {"INGRESS_TOKEN": "i" * 40, "ADMIN_TOKEN": "a" * 40}
+    ended = start(tmp_path, sys.executable, "-c", LOADED, PYTHONPATH=str(ROOT), DATA_DIR=str(tmp_path), **tokens)
+    assert (ended.returncode, ended.stdout.split()) == (0, []), ended.stderr
+
+
+HEAPS_OF_THREADS = """
+import ctypes, threading
+from routes.server import gunicorn_options
+from orchestrator.config.settings import Settings
+libc = ctypes.CDLL(None)
+libc.fopen.restype = libc.malloc.restype = ctypes.c_void_p
+gunicorn_options(Settings())["post_fork"](None, None)
+everybody = threading.Barrier(12)
+
+def take_memory():
+    libc.malloc(5000)
+    everybody.wait()
+
+threads = [threading.Thread(target=take_memory) for _ in range(12)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+told = ctypes.c_void_p(libc.fopen(b"heaps.xml", b"w"))
+libc.malloc_info(0, told)
+libc.fclose(told)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library has no heaps of threads")
+def test_the_threads_of_a_worker_share_two_heaps(tmp_path: Path) -> None:
+    ended = start(tmp_path, sys.executable, "-c", HEAPS_OF_THREADS, PYTHONPATH=str(ROOT))
+    assert ended.returncode == 0, ended.stderr
+    assert (tmp_path / "heaps.xml").read_text().count("<heap nr=") <= 2
+
+
+FROZEN = """
+import gc
+from routes.server import gunicorn_options
+from orchestrator.config.settings import Settings
+gunicorn_options(Settings())["pre_fork"](None, None)
+print(len(gc.get_objects()), gc.get_freeze_count())
+"""
+
+
+def test_the_collector_of_a_worker_leaves_alone_what_the_master_has_loaded(tmp_path: Path) -> None:
+    ended = start(tmp_path, sys.executable, "-c", FROZEN, PYTHONPATH=str(ROOT))
+    collected, shared = map(int, ended.stdout.split())
+    assert collected < shared / 100
+
+
+def test_as_json_every_line_is_an_object_gunicorns_too(tmp_path: Path) -> None:
+    with Sink() as sink, Server(tmp_path, WEBHOOK_URL=sink.url, LOG_FORMAT="json", ADMIN_TOKEN="") as server:
+        assert server.post(email()).json()["status"] == "processed"
+    said = [json.loads(line) for line in server.log.read_text().splitlines()]
+    assert {"gunicorn.error", "orchestrator.intake", "orchestrator.delivery.sender"} <= {
+        each["logger"] for each in said
+    }
+    (decision,) = (each for each in said if each["logger"] == "orchestrator.intake")
+    assert (decision["status"], decision["provider"]) == ("processed", "gmail")
+    assert decision["request_id"]

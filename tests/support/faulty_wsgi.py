@@ -22,12 +22,14 @@ from typing import Any
 from deduplication.journal.failover import FailoverJournal
 from deduplication.journal.sqlite import SqliteJournal
 from orchestrator.build import build, system_sources
+from orchestrator.config.settings import Settings, load_settings
 from orchestrator.delivery.http import HttpDestination
+from orchestrator.delivery.webhook import DeliveryFailed
 from orchestrator.logs import configure_logging
-from orchestrator.settings import Settings, load_settings
 from routes.app import create_app
 
 STEPS = ("before claim", "after claim", "before the POST", "after the POST", "after note_delivered", "after settle")
+STEPS_OF_STORED = ("before begin", "after begin", "before finish", "after finish")
 
 
 def crash_at(step: str, by: signal.Signals, file: Path) -> None:
@@ -47,7 +49,11 @@ def crash_at(step: str, by: signal.Signals, file: Path) -> None:
 
         def step_of(*args: Any, **named: Any) -> Any:
             crash_if(before)
-            answer = real(*args, **named)
+            try:
+                answer = real(*args, **named)
+            except DeliveryFailed:  # it was sent all the same
+                crash_if(after)
+                raise
             crash_if(after)
             return answer
 
@@ -57,6 +63,8 @@ def crash_at(step: str, by: signal.Signals, file: Path) -> None:
         around(journal, "claim", "before claim", "after claim")
         around(journal, "note_delivered", after="after note_delivered")
         around(journal, "settle", after="after settle")
+        around(journal, "begin", "before begin", "after begin")
+        around(journal, "finish", "before finish", "after finish")
     around(HttpDestination, "deliver", "before the POST", "after the POST")
 
 
@@ -87,9 +95,9 @@ def with_own_redis(settings: Settings, urls: list[str]) -> Settings:
 
 def make_app() -> Any:
     settings, sources = load_settings(), system_sources()
-    configure_logging(settings.log_level)
+    configure_logging(settings.log_level, settings.log_format)
     if step := os.environ.get("FAULTS_CRASH_AT"):
-        assert step in STEPS
+        assert step in (*STEPS, *STEPS_OF_STORED)
         crash_at(step, signal.Signals[os.environ["FAULTS_CRASH_SIGNAL"]], Path(os.environ["FAULTS_CRASH_FILE"]))
     if file := os.environ.get("FAULTS_CLOCK"):
         sources = replace(sources, now=shift_the_clock(Path(file)))

@@ -7,10 +7,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import cast
 
 import redis
 
-from deduplication.journal import redis as on_redis
 from deduplication.journal.base import DEFAULT_RETENTION, Journal, Retention
 from deduplication.journal.clock import Clock
 from deduplication.journal.failover import FailoverJournal
@@ -18,6 +18,7 @@ from deduplication.journal.memory import MemoryJournal
 from deduplication.journal.redis import RedisJournal
 from deduplication.journal.side import Side
 from deduplication.journal.sqlite import SqliteJournal
+from deduplication.journal.storage import DiskRoom
 from deduplication.redis_client import connect
 from tests.support.redis_server import RedisServer
 
@@ -43,14 +44,19 @@ class FakeClock:
 class MovableRedisJournal(RedisJournal):
     """Its scripts add an offset to the server's time."""
 
-    def __init__(self, client: redis.Redis, retention: Retention = DEFAULT_RETENTION, prefix: str = "") -> None:
-        super().__init__(client, "m1", prefix, retention=retention)
-        found = "local now = "
-        for step in self._scripts:
-            text = on_redis.source(step)
-            assert text.count(found) == 1
-            moved = text.replace(found, f"{found}(tonumber(call('GET', '{_OFFSET}') or 0)) + ")
-            self._scripts[step] = client.register_script(moved)
+    def __init__(
+        self,
+        client: redis.Redis,
+        retention: Retention = DEFAULT_RETENTION,
+        prefix: str = "",
+        most_payload_bytes: int | None = None,
+    ) -> None:
+        super().__init__(client, "m1", prefix, retention=retention, most_payload_bytes=most_payload_bytes)
+
+    def _source(self, step: str) -> str:
+        text, found = super()._source(step), "local now = "
+        assert text.count(found) == 1
+        return text.replace(found, f"{found}(tonumber(call('GET', '{_OFFSET}') or 0)) + ")
 
     def now_ms(self) -> int:
         return super().now_ms() + int(self._client.get(_OFFSET) or 0)
@@ -82,30 +88,38 @@ class JournalBench:
 
 @contextmanager
 def open_journal(
-    kind: str, folder: Path, redis_server: RedisServer | None = None, retention: Retention = DEFAULT_RETENTION
+    kind: str,
+    folder: Path,
+    redis_server: RedisServer | None = None,
+    retention: Retention = DEFAULT_RETENTION,
+    *,
+    redis_bytes: int | None = None,
+    disk_bytes: int | None = None,
 ) -> Iterator[JournalBench]:
+    """``redis_bytes``, ``disk_bytes``: what payloads may take there."""
     time = FakeClock()
+    room = None if disk_bytes is None else DiskRoom(folder, disk_bytes, free_bytes=0)
     with ExitStack() as stack:
 
         def open_on_redis(database: int) -> MovableRedisJournal:
             assert redis_server is not None
             client = connect(f"{redis_server.address}/{database}", timeout_s=10, decode_responses=False)
             stack.callback(client.close)
-            return MovableRedisJournal(client, retention)
+            return MovableRedisJournal(client, retention, most_payload_bytes=redis_bytes)
 
         def open_one() -> Journal:
             match kind:
                 case "memory":
                     return MemoryJournal(time.clock, retention)
                 case "sqlite":
-                    local = SqliteJournal(folder / "journal.db", time.clock, retention)
+                    local = SqliteJournal(folder / "journal.db", time.clock, retention, room=room)
                     stack.callback(local.close)
                     return local
                 case "redis":
                     return open_on_redis(0)
             machine = folder / "machine"
             machine.mkdir(exist_ok=True)
-            local = SqliteJournal(machine / "journal.db", time.clock, retention)
+            local = SqliteJournal(machine / "journal.db", time.clock, retention, room=room)
             both = FailoverJournal(open_on_redis(1), local, machine)
             stack.callback(both.close)
             assert both.standing.side is Side.REDIS
@@ -121,3 +135,12 @@ def open_journal(
                 movable.advance(ms)
 
         yield JournalBench(kind, journal, advance, lambda: journal if kind == "memory" else open_one())
+
+
+def counted_and_kept(client: redis.Redis) -> tuple[int, int]:
+    """What Redis counts payloads for, and what they are; one that ended by itself counts until it is purged."""
+    kept = sum(client.strlen(key) for pattern in ("payload:*", "upload:*") for key in client.scan_iter(pattern))
+    members = cast(list[bytes], client.zrange("payload_ends", 0, -1))
+    ended = [member.decode().split(" ") for member in members]
+    gone = sum(int(size) for key, size in ended if not client.exists(key))
+    return int(client.get("payload_bytes") or 0), kept + gone

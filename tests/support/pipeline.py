@@ -6,20 +6,21 @@ What tests see of it is this: an email is sent, a status comes back, and destina
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from deduplication.errors import StoreUnavailable
-from deduplication.journal.base import Claim, Journal, Settlement, Verdict
+from deduplication.errors import DeduplicationError, StoreUnavailable
+from deduplication.journal.base import Claim, Journal, Settlement, Settling, Verdict
 from deduplication.journal.entry import Delivery, Entry
 from deduplication.media import DEFAULT_HOSTS, IDENTITY_PARAMETERS
 from deduplication.realtime_guard import RealtimeGuard
 from deduplication.subject_group import DEFAULT_PATTERNS, GroupMode
 from orchestrator.delivery.counters import process_counters
+from orchestrator.delivery.destination_states import DestinationStates
 from orchestrator.delivery.guard import Guard, Limits
 from orchestrator.delivery.queue import QueueUnavailable
 from orchestrator.delivery.sender import Clock, DestinationPolicy, Sender
@@ -27,6 +28,7 @@ from orchestrator.delivery.webhook import DeliveryFailed, Payload, Receipt, Webh
 from orchestrator.intake import Intake, Naming, Outcome, Sources
 from orchestrator.item import Item, email_item
 from orchestrator.leases import LeaseKeeper
+from orchestrator.privacy import Privacy
 from orchestrator.routing import Route, Router
 from routes.providers import gmail
 from tests.support.journals import FakeClock, JournalBench
@@ -83,9 +85,17 @@ class SwitchableJournal:
             happens()
         return verdict
 
+    def claim_many(self, claims: Sequence[Claim]) -> list[Verdict | DeduplicationError]:
+        self._fail_if_told("claim")
+        return self.journal.claim_many(claims)
+
     def settle(self, claim: Claim, entry: Entry, settlement: Settlement) -> bool:
         self._fail_if_told("settle")
         return self.journal.settle(claim, entry, settlement)
+
+    def settle_many(self, settlings: Sequence[Settling]) -> list[bool | DeduplicationError]:
+        self._fail_if_told("settle")
+        return self.journal.settle_many(settlings)
 
     def finish(self, entry: str, owner: str, delivery: Delivery) -> Entry | None:
         self._fail_if_told("finish")
@@ -111,6 +121,9 @@ class FakeQueue:
         if self.is_away:
             raise QueueUnavailable("connection refused")
 
+    def depth(self, destination: str) -> int:
+        return sum(to == destination for _, to in self.announced)
+
     def close(self) -> None:
         """Nothing to close."""
 
@@ -130,6 +143,10 @@ class Pipeline:
     def send(self, **fields: Any) -> Outcome:
         """An email, as a provider would hand it over: what it is told."""
         return self.intake.receive(item(**fields))
+
+    def send_many(self, *emails: Mapping[str, Any]) -> list[Outcome | Exception]:
+        """Several emails of one request."""
+        return self.intake.receive_many([item(**fields) for fields in emails])
 
     def status_of(self, **fields: Any) -> str:
         return str(self.send(**fields).status)
@@ -207,6 +224,7 @@ def open_pipeline(
             ),
             pools={name: stack.enter_context(ThreadPoolExecutor(4)) for name in destinations},
             new_token=sources.new_token,
+            states=DestinationStates(switchable, sources.monotonic),
             clock=Clock(bench.journal.now_ms, sources.monotonic, lambda _seconds: None),
         )
         queue = FakeQueue()
@@ -218,6 +236,7 @@ def open_pipeline(
             naming=Naming(UTC, DEFAULT_PATTERNS, 0, DEFAULT_HOSTS, IDENTITY_PARAMETERS),
             guard=RealtimeGuard(STARTED),
             sources=sources,
+            privacy=Privacy(switchable),
             queue=queue if with_queue else None,
         )
         yield Pipeline(intake, destinations, switchable, queue, let_time_pass)

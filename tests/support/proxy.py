@@ -6,6 +6,7 @@ import contextlib
 import socket
 import threading
 import time
+from collections.abc import Callable
 from enum import StrEnum
 
 
@@ -23,10 +24,13 @@ class Proxy:
         self._target_port = target_port
         self._fault = Fault.NONE
         self._once = False
+        self._is_meant: Callable[[bytes], bool] = lambda request: True
+        self.cuts = 0  # how often a request or a reply was lost
         self.delay_s = 0.0  # how much later every reply comes
         self.bytes_per_s = 0  # of requests on a slow line; 0: as fast as they come
         self.delayed = 0
         self._pairs: set[tuple[socket.socket, socket.socket]] = set()
+        self._requests: dict[tuple[socket.socket, socket.socket], bytes] = {}
         self._lock = threading.Lock()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"redis://127.0.0.1:{self._listener.getsockname()[1]}/0"
@@ -43,19 +47,20 @@ class Proxy:
         self._listener.close()
         self._cut_all()
 
-    def set(self, fault: Fault, *, once: bool = False) -> None:
-        """``once``: for the next request or reply only."""
-        self._fault = fault
-        self._once = once
+    def set(self, fault: Fault, *, once: bool = False, meant: Callable[[bytes], bool] = lambda request: True) -> None:
+        """``once``: for the next request or reply only. ``meant``: which requests are lost, or their replies."""
+        self._fault, self._once, self._is_meant = fault, once, meant
         if fault is Fault.REFUSE:
             self._cut_all()
 
-    def _strikes(self, fault: Fault) -> bool:
-        if self._fault is not fault:
-            return False
-        if self._once:
-            self._fault = Fault.NONE
-        return True
+    def _strikes(self, fault: Fault, request: bytes) -> bool:
+        with self._lock:
+            if self._fault is not fault or not self._is_meant(request):
+                return False
+            if self._once:
+                self._fault = Fault.NONE
+            self.cuts += 1
+            return True
 
     def _cut_all(self) -> None:
         with self._lock:
@@ -89,7 +94,8 @@ class Proxy:
         with contextlib.suppress(OSError):
             while chunk := client.recv(65536):
                 self._wait_while_hanging()
-                if self._strikes(Fault.CUT_BEFORE_SEND):
+                self._requests[pair] = chunk
+                if self._strikes(Fault.CUT_BEFORE_SEND, chunk):
                     break
                 if self.bytes_per_s:
                     time.sleep(len(chunk) / self.bytes_per_s)
@@ -104,9 +110,10 @@ class Proxy:
                 if self.delay_s:
                     time.sleep(self.delay_s)
                     self.delayed += 1
-                if self._strikes(Fault.CUT_AFTER_SEND):
+                request = self._requests.get(pair, b"")
+                if self._strikes(Fault.CUT_AFTER_SEND, request):
                     break
-                if self._strikes(Fault.CUT_MID_REPLY):
+                if self._strikes(Fault.CUT_MID_REPLY, request):
                     client.sendall(chunk[: len(chunk) // 2])
                     break
                 client.sendall(chunk)
@@ -119,6 +126,7 @@ class Proxy:
     def _close(self, pair: tuple[socket.socket, socket.socket]) -> None:
         with self._lock:
             self._pairs.discard(pair)
+            self._requests.pop(pair, None)
         for end in pair:
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)

@@ -108,6 +108,11 @@ class RedisServer:
                     raise
                 time.sleep(0.02)
 
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
     def kill(self) -> None:
         if self.process:
             self.process.kill()

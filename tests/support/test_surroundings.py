@@ -24,7 +24,7 @@ HOSTILE_VARIABLES = {
 }
 # In this process, through the command line, through a server, a worker, and the demo.
 SAMPLE = (
-    "tests/orchestrator/test_settings.py",
+    "tests/orchestrator/config/test_settings.py",
     "tests/routes/test_health.py",
     "tests/routes/test_command_line.py::test_stats_and_locks",
     "tests/routes/test_command_line.py::test_a_worker_finishes_what_it_delivers_and_reloads_its_file",

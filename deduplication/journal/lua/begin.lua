@@ -1,16 +1,19 @@
 -- Takes one stored delivery for its owner. Follows entry.lua.
 --
 -- ARGV[3]  {entry, destination, owner, lease_ms, most_begins, server}
--- Returns {number, entry, payload}, or {number} where there is nothing to do: settled, begun elsewhere, or its words are on their way.
+-- Returns {number, entry, payload}, or {number} where there is nothing to do: settled, begun elsewhere, its words are on
+-- their way, or another machine has its payload.
 
-if refusal() then return {0} end
+local refused = refusal()
+if refused then return refused end
 
 local id, destination, owner, lease_ms, most_begins, server = unpack(request)
 local entry, stored = read_entry(id)
 local delivery = entry and delivery_to(entry, destination)
 if not delivery or entry[STATE] ~= 'done' or not is_open(delivery) then return {0} end
+if entry[PAYLOAD_MACHINE] ~= '' and entry[PAYLOAD_MACHINE] ~= machine then return {0} end
 
-local function begun(number) return {number, cmsgpack.pack(entry), call('GET', prefix .. 'payload:' .. id) or ''} end
+local function begun(number) return {number, cmsgpack.pack(entry), call('GET', payload_key(id)) or ''} end
 
 if delivery[STATUS] == 'delivering' and delivery[D_LEASE] > now then
   return delivery[D_OWNER] == owner and begun(0) or {0}

@@ -8,14 +8,9 @@
 --   {"repeat", position of the own name, original, created_ms, what its provider was told, fate (open, dead or over)}
 --   {"refused", position of the proof, original, created_ms}  the last two where the other item is still known
 --   {"in_flight", gate, label, ms left}
---   {"lost_memory"} or {"closed", ms left}                    see refusal
+--   or what refusal says
 
 local id, owner, lease_ms, fingerprint, own, shared, destinations, about, is_trial = unpack(request)
-
-local refused = refusal()
-if refused then return refused end
-
-local ours = parts_of(fingerprint)
 
 local function fate_of(entry)
   if has_open_deliveries(entry) then return 'open' end
@@ -27,7 +22,13 @@ end
 
 -- Identity: the entries under the item's own names, in the order of these
 
-read_refs(own)
+local keys = {MACHINE, CLOSED_UNTIL}
+for _, name in ipairs(own) do keys[#keys + 1] = pointer(name) end
+local known = call('MGET', unpack(keys))
+local refused = refusal_by(known[1], known[2])
+if refused then return refused end
+for i, name in ipairs(own) do note_refs(name, known[i + 2]) end
+
 local under, met_at, marked = {}, {}, nil
 for position, name in ipairs(own) do
   local found = false
@@ -62,7 +63,7 @@ end
 
 local candidates, is_candidate = {}, {}
 for _, entry in ipairs(under) do
-  local is_same = is_same_item(fingerprint, ours, entry, met_at[entry[ID]].dated)
+  local is_same = is_same_item(fingerprint, entry, met_at[entry[ID]].dated)
   if entry == mine or is_same then
     candidates[#candidates + 1] = entry
     is_candidate[entry[ID]] = true
@@ -70,6 +71,7 @@ for _, entry in ipairs(under) do
 end
 
 local function is_nearer(one, other)
+  local ours = parts_of(fingerprint)
   local a, b = equal_parts(ours, parts_of(one[PRINT])), equal_parts(ours, parts_of(other[PRINT]))
   if a ~= b then return a > b end
   a, b = met_at[one[ID]].position, met_at[other[ID]].position
@@ -90,11 +92,13 @@ end
 if settled then
   if settled[REPEATED_BY] ~= owner then
     settled[REPEATS], settled[REPEATED], settled[REPEATED_BY] = settled[REPEATS] + 1, now, owner
-    settled[PRINT] = filled(settled[PRINT], ours)
+    settled[PRINT] = filled(settled[PRINT], fingerprint)
     call('SET', prefix .. 'entry:' .. settled[ID], cmsgpack.pack(settled), 'KEEPTTL')
   end
   return {'repeat', met_at[settled[ID]].position, settled[ID], settled[CREATED], settled[ANSWER], fate_of(settled)}
 end
+
+-- Most calls end above. What only the rest needs is defined here (lua_source.py).
 
 -- A proof that was accepted with one item proves no other.
 for position, name in ipairs(own) do
@@ -160,7 +164,7 @@ local function take(stop, left_out)
   local before = joined and cmsgpack.unpack(cmsgpack.pack(joined))
   local entry = joined or {
     id, 'pending', owner, 0, 0, now, fingerprint, {}, {}, {}, false, '', false, false, false, 0, false, '', is_trial, about,
-    0,
+    0, 0, '',
   }
   local known, all = {}, {}
   for _, names in ipairs({own, entry[OWN]}) do
@@ -181,7 +185,8 @@ local function take(stop, left_out)
   if stop then skip_all() end
   if is_lock(entry) and entry[OWNER] ~= owner then entry[CREATED] = now end -- whoever takes it over has a new lock
   entry[STATE], entry[OWNER], entry[FENCE], entry[LEASE] = 'pending', owner, next_number(), now + lease_ms
-  entry[OWN], entry[SHARED], entry[DELIVERIES], entry[PRINT] = all, kept, deliveries, filled(entry[PRINT], ours)
+  entry[OWN], entry[SHARED], entry[DELIVERIES] = all, kept, deliveries
+  if #under > 0 then entry[PRINT] = filled(entry[PRINT], fingerprint) end
   entry[STOP], entry[ABOUT], entry[TRIAL] = stop or false, about, is_trial and entry[TRIAL]
   entry[E_GENERATION] = generation
   return answer_to(entry, save(entry, before), joined == nil, left_out)

@@ -1,32 +1,44 @@
 -- Put in front of every other script: how an entry and its names are read from Redis and written to it.
 --
 -- ARGV[1]  prefix of all keys (a Cluster needs a {hash tag} in it: entries are found by what their names refer to)
--- ARGV[2]  MessagePack {machine, seen, group_ttl, entry_ms, dead_ms, delivered_payload_ms}: who asks and the last number
---          it got, whether a String decides about subject groups, and how long entries, dead letters and the payloads of
---          what was delivered are kept
+-- ARGV[2]  MessagePack {machine, seen, group_ttl, entry_ms, dead_ms, delivered_payload_ms, most_payload_bytes}: who asks
+--          and the last number it got, whether a String decides about subject groups, how long entries, dead letters and
+--          the payloads of what was delivered are kept, and how much all payloads together may be
 -- ARGV[3]  MessagePack, what the script itself takes
 -- ARGV[4]  a payload, "" for none; ARGV[5] "1": it was sent ahead, in pieces
 -- Keys, after the prefix:
---   entry:{id}        String, MessagePack: the entry as a list (see the positions below); None is false
+--   entry:{id}        String, MessagePack: the entry as a list (see the positions below); None is false. Where machines
+--                     told of repeats that they counted alone, behind it {machine -> how many of these are counted here}
 --   upload:{id}       String, a large payload that is being sent ahead, in pieces
 --   payload:{id}      String, what is kept to be sent: as long as the entry, until all of it is delivered
+--   payload_bytes     how much all payloads and uploads are, together; changed with each of them
+--   payload_ends      ZSET, "payload:{id} {bytes}" or "upload:{id} {bytes}" -> when that key ends by itself, so that what it
+--                     counted for can be taken off then (purge.lua)
 --   n:{digest}        String "id ...": the entries that have an own name; several only where texts differ. Of a shared
 --                     name "id@created_ms": it tells the original for longer than that is kept
 --   followers:{id}    List of entries stopped by a name that this one holds while it waits for its next try
 --   due:{destination} ZSET, entry -> next try          dead:{destination} ZSET, entry -> when it died
+--   due_at:{machine}:{destination}  ZSET, the same of those whose payload that machine alone has, and delivers
+--   payload_machines  Set of machines that ever had such
 --   destinations      Set of those that ever had something due or dead
+--   destination_states  Hash, destination -> MessagePack: whether it is paused, and when it was last well (states.lua)
+--   memos             Hash, name -> text of who keeps something beside the entries (memo.lua)
 --   locks             ZSET, entry -> when the lock of a script ends
 --   entries:{hour}    List of the entries that came in that hour
 --   fence             the counter of all numbers
 --   machine:<name>    the last number that machine was given
+--   shared_key        a key that all who share the journal have
 --   closed_until      until when a Redis that lost its memory is closed
---   forgotten:{digest} String, when a name was last reset: what a machine took before that is not brought back
+--   forgotten         ZSET, label of a name -> when it was last reset: what a machine took before that is not brought back
+--   generations       ZSET, entry -> when it was taken up again or given back after its end
+--                     Both as long as a machine may know better; each machine reads what is new there
 --   and the marks of each kind of name, which an operator reads and other programs write (see spell)
 -- All times are milliseconds of this server's TIME.
 
 local ID, STATE, OWNER, FENCE, LEASE, CREATED, PRINT, OWN, SHARED, DELIVERIES = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
 local RETRIES, ANSWER, SETTLED, STOP, RELEASED, REPEATS, REPEATED, REPEATED_BY, TRIAL, ABOUT, E_GENERATION =
   11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21
+local PAYLOAD_BYTES, PAYLOAD_MACHINE = 22, 23
 local DESTINATION, WEBHOOK, STATUS, GENERATION, TRIES, BEGINS, NEXT_TRY, DELIVERED = 1, 2, 3, 4, 5, 6, 7, 8
 local D_OWNER, D_LEASE, D_FENCE, RECEIVER, REASON, CONTENT, AWAITS, ATTEMPTS = 9, 10, 11, 12, 13, 14, 15, 16
 local MISSING, SERVER = 17, 18
@@ -36,7 +48,9 @@ local HOUR_MS, CONTENT_ASKED_AGAIN_MS = 3600000, 5000
 local call = redis.call
 local prefix = ARGV[1]
 local CLOSED_UNTIL = prefix .. 'closed_until'
-local machine, seen, group_ttl, entry_ms, dead_ms, delivered_payload_ms = unpack(cmsgpack.unpack(ARGV[2]))
+local machine, seen, group_ttl, entry_ms, dead_ms, delivered_payload_ms, most_payload_bytes =
+  unpack(cmsgpack.unpack(ARGV[2]))
+local MACHINE = prefix .. 'machine:' .. machine
 local request = cmsgpack.unpack(ARGV[3])
 local time = call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
@@ -68,23 +82,27 @@ local function pointer(name)
   return pointers[label]
 end
 
-local function tombstone(name) return prefix .. 'forgotten:' .. digest_of(name) end
+local function announce(list, what)
+  call('ZADD', prefix .. list, now, what)
+  call('ZREMRANGEBYSCORE', prefix .. list, '-inf', now - entry_ms)
+end
 
 -- Why nothing can be decided here now: this Redis knows less than the machine was told by it, or it did, and is closed
--- until the machines have told it what they know.
-local function refusal()
-  local given, closed_until = unpack(call('MGET', prefix .. 'machine:' .. machine, CLOSED_UNTIL))
+-- until the machines have told it what they know. {"lost_memory"} or {"closed", ms left} is then the whole answer.
+local function refusal_by(given, closed_until)
   if seen > tonumber(given or 0) then return {'lost_memory'} end
   if closed_until and tonumber(closed_until) > now then return {'closed', tonumber(closed_until) - now} end
 end
+
+local function refusal() return refusal_by(unpack(call('MGET', MACHINE, CLOSED_UNTIL))) end
 
 -- Every step takes a number, settlements too: a Redis that lost one of them is noticed by whoever asks next.
 -- Where it lost more, only telling it everything raises the machine's number again: others may have raised the fence
 -- meanwhile, and whoever settled then hid the loss from his own machine.
 local function next_number(is_told)
   local number = call('INCR', prefix .. 'fence')
-  local given = call('GETSET', prefix .. 'machine:' .. machine, number)
-  if seen > tonumber(given or 0) and not is_told then call('SET', prefix .. 'machine:' .. machine, given or 0) end
+  local given = call('GETSET', MACHINE, number)
+  if seen > tonumber(given or 0) and not is_told then call('SET', MACHINE, given or 0) end
   return number
 end
 
@@ -129,13 +147,6 @@ end
 
 -- {{id, created_ms (of a shared name)}...} of the entries under a name
 local function refs_of(name) return known_refs[label_of(name)] or note_refs(name, call('GET', pointer(name))) end
-
--- Of several names at once
-local function read_refs(names)
-  local keys = {}
-  for i, name in ipairs(names) do keys[i] = pointer(name) end
-  for i, written in ipairs(#keys > 0 and call('MGET', unpack(keys)) or {}) do note_refs(names[i], written) end
-end
 
 local function write_refs(name, refs, kept_ms)
   known_refs[label_of(name)] = refs
@@ -401,26 +412,33 @@ local function drop_words(delivery, id)
   end
 end
 
+-- The index of what waits: handed out to all (at is ""), or to the machine that has its payload
+local function due_key(at, destination)
+  return prefix .. (at == '' and 'due:' or 'due_at:' .. at .. ':') .. destination
+end
+
 local function index_deliveries(entry, before)
   for _, was in ipairs(before and before[DELIVERIES] or {}) do
     if not delivery_to(entry, was[DESTINATION]) then
       if was[STATUS] == 'dead' then call('ZREM', prefix .. 'dead:' .. was[DESTINATION], entry[ID]) end
-      if is_open(was) then call('ZREM', prefix .. 'due:' .. was[DESTINATION], entry[ID]) end
+      if is_open(was) then call('ZREM', due_key(before[PAYLOAD_MACHINE], was[DESTINATION]), entry[ID]) end
     end
   end
   for _, delivery in ipairs(entry[DELIVERIES]) do
     local was = before and delivery_to(before, delivery[DESTINATION])
     local was_due = was and before[STATE] == 'done' and is_open(was) and was[NEXT_TRY]
     local due = entry[STATE] == 'done' and is_open(delivery) and delivery[NEXT_TRY]
-    if (due and not was_due) or delivery[STATUS] == 'dead' then
+    local was_dead, dead = was and was[STATUS] == 'dead', delivery[STATUS] == 'dead' and not is_lock(entry)
+    if (due and not was_due) or dead then
       call('SADD', prefix .. 'destinations', delivery[DESTINATION])
     end
-    if due and due ~= was_due then
-      call('ZADD', prefix .. 'due:' .. delivery[DESTINATION], due, entry[ID])
-    elseif was_due and not due then
-      call('ZREM', prefix .. 'due:' .. delivery[DESTINATION], entry[ID])
+    local index = due and due_key(entry[PAYLOAD_MACHINE], delivery[DESTINATION])
+    local was_index = was_due and due_key(before[PAYLOAD_MACHINE], delivery[DESTINATION])
+    if was_due and (not due or was_index ~= index) then call('ZREM', was_index, entry[ID]) end
+    if due and (due ~= was_due or was_index ~= index) then
+      call('ZADD', index, due, entry[ID])
+      if entry[PAYLOAD_MACHINE] ~= '' then call('SADD', prefix .. 'payload_machines', entry[PAYLOAD_MACHINE]) end
     end
-    local was_dead, dead = was and was[STATUS] == 'dead', delivery[STATUS] == 'dead'
     if dead and not was_dead then
       local index = prefix .. 'dead:' .. delivery[DESTINATION]
       call('ZADD', index, now, entry[ID])
@@ -431,29 +449,84 @@ local function index_deliveries(entry, before)
   end
 end
 
+-- Payloads. What one counts for stands in its entry; whatever takes it away takes that off in the same step.
+
+local COUNTED, ENDS = prefix .. 'payload_bytes', prefix .. 'payload_ends'
+
+local function payload_key(id) return prefix .. 'payload:' .. id end
+
+local function payload_end(entry) return 'payload:' .. entry[ID] .. ' ' .. entry[PAYLOAD_BYTES] end
+
+local function has_payload(entry)
+  return entry[PAYLOAD_BYTES] > 0 and (entry[PAYLOAD_MACHINE] ~= '' or call('EXISTS', payload_key(entry[ID])) == 1)
+end
+
+-- Whether it fits; then it is counted. What nobody else has is taken in any case.
+local function take_room(bytes, is_forced)
+  if call('INCRBY', COUNTED, bytes) <= most_payload_bytes or is_forced then return true end
+  call('DECRBY', COUNTED, bytes)
+  return false
+end
+
+-- had_end: it may be in the list of those that end by themselves
+local function drop_payload(entry, had_end)
+  if entry[PAYLOAD_BYTES] > 0 and entry[PAYLOAD_MACHINE] == '' then
+    call('DEL', payload_key(entry[ID]))
+    call('DECRBY', COUNTED, entry[PAYLOAD_BYTES])
+    if had_end then call('ZREM', ENDS, payload_end(entry)) end
+  end
+  entry[PAYLOAD_BYTES], entry[PAYLOAD_MACHINE] = 0, ''
+end
+
 -- An email that is delivered at once has no payload, and spends nothing here.
 local function keep_payload(entry, before, kept_ms, is_end_moved)
-  if before[STATE] ~= 'done' and before[E_GENERATION] == 0 then return end
-  local key, was_needed = prefix .. 'payload:' .. entry[ID], needs_payload(before)
-  if needs_payload(entry) then
-    if was_needed and not is_end_moved then return end
-    if kept_ms then call('PEXPIRE', key, kept_ms + 2 * HOUR_MS) else call('PERSIST', key) end
-  elseif was_needed then
-    if delivered_payload_ms > 0 then call('PEXPIRE', key, delivered_payload_ms) else call('DEL', key) end
+  if entry[PAYLOAD_BYTES] == 0 then return end
+  local is_needed, had_end = needs_payload(entry), before and before[PAYLOAD_BYTES] > 0 and kept_for(before)
+  local is_same = before and before[PAYLOAD_BYTES] == entry[PAYLOAD_BYTES]
+    and before[PAYLOAD_MACHINE] == entry[PAYLOAD_MACHINE] and needs_payload(before) == is_needed
+  if is_same and not is_end_moved then return end
+  if not is_needed and delivered_payload_ms == 0 then
+    drop_payload(entry, had_end)
+  elseif entry[PAYLOAD_MACHINE] == '' then
+    local left_ms = is_needed and kept_ms and kept_ms + 2 * HOUR_MS
+    if not is_needed then left_ms = delivered_payload_ms end
+    if left_ms then
+      call('PEXPIRE', payload_key(entry[ID]), left_ms)
+      call('ZADD', ENDS, now + left_ms, payload_end(entry))
+    elseif had_end then
+      call('PERSIST', payload_key(entry[ID]))
+      call('ZREM', ENDS, payload_end(entry))
+    end
   end
 end
 
 local function given_payload() return ARGV[5] == '1' or (ARGV[4] ~= '' and ARGV[4]) end
 
--- payload: the bytes, or true for what was sent ahead; kept_ms nil: until further notice
-local function put_payload(id, payload, kept_ms)
-  local key = prefix .. 'payload:' .. id
+-- payload: the bytes, or true for what was sent ahead and is counted already. Followed by save, which knows how long it is
+-- kept. False: there is no room for it, and nothing has changed.
+local function put_payload(entry, payload, bytes, is_forced)
+  local key, upload = payload_key(entry[ID]), prefix .. 'upload:' .. entry[ID]
   if payload == true then
-    if call('EXISTS', prefix .. 'upload:' .. id) == 1 then call('RENAME', prefix .. 'upload:' .. id, key) end
-    if kept_ms then call('PEXPIRE', key, kept_ms) else call('PERSIST', key) end
-  elseif payload then
-    if kept_ms then call('SET', key, payload, 'PX', kept_ms) else call('SET', key, payload) end
+    if call('EXISTS', upload) == 0 then return false end
+  elseif not take_room(bytes, is_forced) then
+    return false
   end
+  drop_payload(entry, true)
+  if payload == true then
+    call('ZREM', ENDS, 'upload:' .. entry[ID] .. ' ' .. bytes)
+    call('RENAME', upload, key)
+    call('PERSIST', key)
+  else
+    call('SET', key, payload)
+  end
+  entry[PAYLOAD_BYTES], entry[PAYLOAD_MACHINE] = bytes, ''
+  return true
+end
+
+-- It lies on the disk of the machine that asks, and is delivered from there.
+local function leave_payload(entry, bytes)
+  drop_payload(entry, true)
+  entry[PAYLOAD_BYTES], entry[PAYLOAD_MACHINE] = bytes, bytes > 0 and machine or ''
 end
 
 local function is_of_another(name, entry)
@@ -464,11 +537,11 @@ end
 -- The entry, and what its change means for its payload and each of its names (local.py, _save). Returns it packed.
 local function save(entry, before)
   local kept_ms = kept_for(entry)
+  local is_end_moved = before and is_kept_otherwise(entry, before)
+  keep_payload(entry, before, kept_ms, is_end_moved)
   local key, packed = prefix .. 'entry:' .. entry[ID], cmsgpack.pack(entry)
   if kept_ms then call('SET', key, packed, 'PX', kept_ms) else call('SET', key, packed) end
   local names, past = names_of(entry), before and names_of(before) or {}
-  local is_end_moved = before and is_kept_otherwise(entry, before)
-  if before then keep_payload(entry, before, kept_ms, is_end_moved) end
   local shown = entry[STATE] == 'pending' and 'pending'
   if not shown and (entry[RETRIES] or 0) > 0 then shown = tostring(entry[RETRIES]) end -- a 0 would say done
   local marked = {}
@@ -538,6 +611,7 @@ local function end_if_over(entry)
         end
         follower[SHARED] = GATES[stop[1][KIND]] ~= 'content' and {stop[1]} or {}
         follower[RELEASED] = now
+        announce('generations', id)
       else
         stop[2], stop[3] = first[ID], first[CREATED]
         call('RPUSH', prefix .. 'followers:' .. first[ID], id)

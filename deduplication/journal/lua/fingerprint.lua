@@ -4,12 +4,19 @@
 
 local TEXT, FILES, FILE_NAMES, IDS, HEAD = 1, 2, 3, 6, 7
 
-local function parts_of(written)
+local known_parts = {} -- of what was taken apart in this script
+
+local function take_apart(written)
   if written == '' then return {'-', '-', '-', '-', '-', '-', '-'} end
   if not string.find(written, '.', 1, true) then return {string.sub(written, 1, 24), '-', '-', '-', '-', '-', '-'} end
   local parts = {}
   for part in string.gmatch(written, '[^.]+') do parts[#parts + 1] = part end
   return parts
+end
+
+local function parts_of(written)
+  known_parts[written] = known_parts[written] or take_apart(written)
+  return known_parts[written]
 end
 
 local function conflicts(ours, theirs)
@@ -30,10 +37,11 @@ local function equal_parts(ours, theirs)
 end
 
 -- What is known, and of the rest what a repeat tells: it may fill in a part, never change one.
-local function filled(written, ours)
-  local parts, any_known = parts_of(written), false
+local function filled(written, fingerprint)
+  if written == fingerprint and string.find(written, '.', 1, true) then return written end
+  local theirs, ours, parts, any_known = parts_of(written), parts_of(fingerprint), {}, false
   for i = TEXT, HEAD do
-    if parts[i] == '-' then parts[i] = ours[i] end
+    parts[i] = theirs[i] == '-' and ours[i] or theirs[i]
     any_known = any_known or parts[i] ~= '-'
   end
   return any_known and table.concat(parts, '.') or ''
@@ -42,7 +50,7 @@ end
 local function is_undated(name) return name[KIND] == 'email_id' and name[SCOPE] == 'undated' end
 
 -- Of entries that meet at a name: no part that both know differs; where only an undated id speaks for it, they agree in all.
-local function is_same_item(fingerprint, ours, entry, is_dated)
-  if not is_dated then return ours[TEXT] ~= '-' and entry[PRINT] == fingerprint end
-  return not conflicts(ours, parts_of(entry[PRINT]))
+local function is_same_item(fingerprint, entry, is_dated)
+  if entry[PRINT] == fingerprint then return is_dated or parts_of(fingerprint)[TEXT] ~= '-' end -- as most repeats
+  return is_dated and not conflicts(parts_of(fingerprint), parts_of(entry[PRINT]))
 end

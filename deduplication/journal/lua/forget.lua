@@ -4,6 +4,9 @@
 -- ARGV[3]  {name...}
 -- Returns {number, how many names were known and are gone, entry that keeps its names...}
 
+local refused = refusal()
+if refused then return refused end
+
 local number = next_number()
 local forgotten, kept, is_kept = 0, {}, {}
 
@@ -16,7 +19,11 @@ local function is_undelivered(entry)
   return true
 end
 
+-- Written out before its first own name goes, for which false stands (codec.py, short_about)
+local function write_item(entry) entry[ABOUT][1] = entry[ABOUT][1] or entry[OWN][1][VALUE] end
+
 local function drop_from(entry, label)
+  write_item(entry)
   for _, position in ipairs({OWN, SHARED}) do
     local left = {}
     for _, each in ipairs(entry[position]) do
@@ -53,6 +60,7 @@ for _, name in ipairs(request) do
       if is_own(name) and is_undelivered(entry) then
         to_join[#to_join + 1] = {entry[ID], entry[CREATED]}
         set_free_again(entry)
+        announce('generations', entry[ID])
       else
         drop_from(entry, label)
       end
@@ -60,7 +68,7 @@ for _, name in ipairs(request) do
     end
     drop_mark(name)
     write_all_refs(name, to_join)
-    call('SET', tombstone(name), now, 'PX', entry_ms)
+    announce('forgotten', label)
   end
 end
 return {number, forgotten, unpack(kept)}

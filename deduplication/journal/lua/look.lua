@@ -1,9 +1,10 @@
 -- What is known of names; nothing changes. Follows entry.lua.
 --
 -- ARGV[3]  {name...}
--- Returns {0, {is marked (1 or 0), entry under it...}...}, or {0} while nothing can be relied on here.
+-- Returns {0, {is marked (1 or 0), entry under it...}...}.
 
-if refusal() then return {0} end
+local refused = refusal()
+if refused then return refused end
 
 local answer = {0}
 for _, name in ipairs(request) do

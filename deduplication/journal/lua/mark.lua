@@ -5,7 +5,7 @@
 
 local unmarked = {}
 for _, name in ipairs(request) do
-  if not is_marked(name) and not call('GET', tombstone(name)) then unmarked[#unmarked + 1] = name end
+  if not is_marked(name) and not call('ZSCORE', prefix .. 'forgotten', label_of(name)) then unmarked[#unmarked + 1] = name end
 end
 mark_all(unmarked)
 return {0}

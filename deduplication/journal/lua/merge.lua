@@ -1,8 +1,9 @@
 -- Takes over what a machine knows: decided while it was alone, delivered without Redis having heard of it, or everything,
 -- to a Redis that lost its memory. Merging twice changes nothing. Follows entry.lua.
 --
--- ARGV[3]  {hold_ms, {entry, payload (true: sent ahead) or false, marked_for_ms}...}; leases and next tries as
---          milliseconds from now, and how long ago the entry's names were marked. A hold keeps Redis closed for that much
+-- ARGV[3]  {hold_ms, {entry, payload (true: sent ahead) or false, marked_for_ms, bytes}...}; leases and next tries as
+--          milliseconds from now, how long ago the entry's names were marked, and how much its payload is. What lies on
+--          the machine that tells is delivered from there, unless Redis has room for it. A hold keeps Redis closed for that much
 --          longer, until the other machines have told it what they know too. What was never tried is then due at once:
 --          the message that announced it to a worker may be gone as well. A hold without entries says that all was told.
 -- Returns {number}.
@@ -72,21 +73,47 @@ local function merged(known, told)
   return known
 end
 
+-- Each machine counts the repeats that it answered alone, and tells all of them each time.
+local REPEATS_TOLD = 24
+
+local function count_repeats(entry, told, repeats)
+  local counted = entry[REPEATS_TOLD] or {}
+  local more = repeats - (counted[machine] or 0)
+  if more <= 0 then return end
+  counted[machine] = repeats
+  entry[REPEATS_TOLD], entry[REPEATS] = counted, entry[REPEATS] + more
+  if (told[REPEATED] or 0) > (entry[REPEATED] or 0) then
+    entry[REPEATED], entry[REPEATED_BY] = told[REPEATED], told[REPEATED_BY]
+  end
+end
+
 -- What was reset after the machine took the item is not brought back.
 local function without_forgotten(names, created)
   local left = {}
   for _, name in ipairs(names) do
-    local forgotten = call('GET', tombstone(name))
+    local forgotten = call('ZSCORE', prefix .. 'forgotten', label_of(name))
     if not forgotten or tonumber(forgotten) < created then left[#left + 1] = name end
   end
   return left
 end
 
+-- What Redis or another machine has of it stays as it is. What the machine itself had alone may be gone by now.
+local function take_payload(entry, payload, bytes, is_here)
+  if entry[PAYLOAD_MACHINE] ~= machine and has_payload(entry) then return end
+  if not needs_payload(entry) then
+    drop_payload(entry, true)
+  elseif not payload or not put_payload(entry, payload, bytes, not is_here) then
+    leave_payload(entry, is_here and bytes or 0)
+  end
+end
+
 if seen > tonumber(call('GET', prefix .. 'fence') or 0) then call('SET', prefix .. 'fence', seen) end
 
 for i = 2, #request do
-  local told, payload
-  told, payload, marked_for_ms = unpack(request[i])
+  local told, payload, bytes
+  told, payload, marked_for_ms, bytes = unpack(request[i])
+  local is_here = told[PAYLOAD_MACHINE] == machine
+  if is_here or told[PAYLOAD_MACHINE] == '' then told[PAYLOAD_BYTES], told[PAYLOAD_MACHINE] = 0, '' end
   if told[STATE] == 'pending' then told[LEASE] = now + told[LEASE] end
   for _, delivery in ipairs(told[DELIVERIES]) do
     if delivery[NEXT_TRY] then delivery[NEXT_TRY] = now + delivery[NEXT_TRY] end
@@ -96,14 +123,15 @@ for i = 2, #request do
   told[SHARED] = without_forgotten(told[SHARED], told[CREATED])
   local known = read_entry(told[ID])
   local before = known and cmsgpack.unpack(cmsgpack.pack(known))
+  local repeats = told[REPEATS]
+  if not known then told[REPEATS] = 0 end
   local after = known and merged(known, told) or told
   for _, delivery in ipairs(request[1] > 0 and after[DELIVERIES] or {}) do
     if delivery[STATUS] == 'waiting' and delivery[TRIES] == 0 then delivery[NEXT_TRY] = now end
   end
+  count_repeats(after, told, repeats)
+  take_payload(after, payload, bytes, is_here)
   save(after, before)
-  if payload and (has_open_deliveries(after) or not before) then -- a dead letter's too, as long as that is kept
-    put_payload(after[ID], payload, kept_for(after))
-  end
 end
 if request[1] > 0 then call('SET', CLOSED_UNTIL, now + request[1]) end
 return {next_number(request[1] > 0 and #request == 1)}

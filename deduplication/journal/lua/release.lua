@@ -1,12 +1,14 @@
 -- Lets go out what was skipped, past all shared names (verdict.py, released). Follows entry.lua and fingerprint.lua.
 --
--- ARGV[3]  {entry, force}
--- ARGV[4]  the payload, if the machine has it and Redis does not; "" for none
--- Returns {number, what became of it}, "closed" while Redis is being told what it lost.
+-- ARGV[3]  {entry, force, bytes}
+--          bytes: of the payload, if the machine has it and Redis does not, else 0
+-- ARGV[4]  that payload; "" for none, or where it stays there
+-- Returns {number, what became of it}.
 
-if refusal() then return {0, 'closed'} end
+local refused = refusal()
+if refused then return refused end
 
-local id, force = unpack(request)
+local id, force, bytes = unpack(request)
 local entry = read_entry(id)
 if not entry then return {0, 'unknown'} end
 local skipped = {}
@@ -27,17 +29,16 @@ for _, name in ipairs(entry[OWN]) do
 end
 for _, other_id in ipairs(others) do
   local other = read_entry(other_id)
-  local is_same = other and is_same_item(entry[PRINT], parts_of(entry[PRINT]), other, is_dated[other_id])
+  local is_same = other and is_same_item(entry[PRINT], other, is_dated[other_id])
   if is_same and is_delivered_somewhere(other) and not force then return {0, 'already_delivered'} end
 end
 
-local key = prefix .. 'payload:' .. id
-if call('EXISTS', key) == 0 then
-  if not given_payload() then return {0, 'no_payload'} end
-  put_payload(id, given_payload())
-end
+if bytes == 0 and not has_payload(entry) then return {0, 'no_payload'} end
 
 local before = cmsgpack.unpack(cmsgpack.pack(entry))
+if not has_payload(entry) and not (given_payload() and put_payload(entry, given_payload(), bytes)) then
+  leave_payload(entry, bytes)
+end
 local shared = {}
 for _, name in ipairs(entry[SHARED]) do
   if standing(entry, name, label_of(name)) ~= 'given back' then shared[#shared + 1] = name end
@@ -52,4 +53,5 @@ take_up(entry, generation)
 if entry[STOP] then entry[STOP][4] = false end
 local number = next_number()
 save(entry, before)
+announce('generations', id)
 return {number, 'released'}

@@ -1,10 +1,10 @@
 -- Drops what is known of one destination and gives the entry back, for a re-send to join. Follows entry.lua.
 --
 -- ARGV[3]  {entry, destination}
--- Returns {number, 1}, {0, 0} where there is no such delivery or something of the entry is still to be delivered, or
--- {0, "closed"} while Redis is being told what it lost.
+-- Returns {number, 1}, {0, 0} where there is no such delivery or something of the entry is still to be delivered.
 
-if refusal() then return {0, 'closed'} end
+local refused = refusal()
+if refused then return refused end
 
 local id, destination = unpack(request)
 local entry = read_entry(id)
@@ -19,4 +19,5 @@ table.remove(entry[DELIVERIES], i)
 local number = next_number()
 save(entry, before)
 drop_words(dropped, id)
+announce('generations', id)
 return {number, 1}

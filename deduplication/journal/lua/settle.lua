@@ -1,14 +1,16 @@
 -- Ends a claim: done or free. Follows entry.lua, which says what ARGV[1] and ARGV[2] hold.
 --
 -- ARGV[3]  {entry, owner, ending ("done" or "free"), answer, deliveries, retries_left or false,
---          own, shared, fingerprint, about, is_trial}; the last five for an entry that was forgotten meanwhile
--- ARGV[4]  the payload, "" for none or where it was sent ahead (ARGV[5] is "1")
+--          own, shared, fingerprint, about, is_trial, bytes, is_here}; own to is_trial for an entry that was forgotten
+--          meanwhile; bytes: of the payload; is_here: it lies on the machine's own disk
+-- ARGV[4]  the payload, "" for none, where it was sent ahead (ARGV[5] is "1"), or where it lies on the machine
 -- Returns {number, 1}, or {number, 0} where the owner decides nothing any more (what it delivered is taken all the same), or where the item
--- that stopped this one turned out dead meanwhile.
+-- that stopped this one turned out dead meanwhile; {number, 2} where there is no room for the payload: nothing is settled.
 
-local id, owner, ending, answer, deliveries, retries_left, own, shared, fingerprint, about, is_trial = unpack(request)
+local id, owner, ending, answer, deliveries, retries_left, own, shared, fingerprint, about, is_trial, bytes, is_here =
+  unpack(request)
 local number = next_number()
-local entry, stored = read_entry(id)
+local entry = read_entry(id)
 
 local function put_deliveries(only_facts)
   for _, delivery in ipairs(deliveries) do
@@ -27,10 +29,11 @@ if not entry then
   if not any_delivered then return {number, 0} end
   entry = {
     id, 'pending', owner, number, 0, now, fingerprint, own, shared, deliveries, false, '', false, false, false, 0, false,
-    '', is_trial, about, 0,
+    '', is_trial, about, 0, 0, '',
   }
 else
-  before = cmsgpack.unpack(stored)
+  before = {unpack(entry)} -- deliveries are replaced as a whole, so their list is all that is to be copied
+  before[DELIVERIES] = {unpack(entry[DELIVERIES])}
   if entry[OWNER] ~= owner or entry[STATE] ~= 'pending' then
     put_deliveries(true)
     save(entry, before)
@@ -55,7 +58,6 @@ if stop and stop[4] and not entry[RELEASED] then
     set_free()
     return {number, 0}
   end
-  if ending == 'done' then call('RPUSH', prefix .. 'followers:' .. stop[2], id) end
 end
 
 put_deliveries(false)
@@ -64,8 +66,13 @@ if ending == 'free' then
   return {number, 1}
 end
 entry[STATE], entry[LEASE], entry[ANSWER], entry[SETTLED] = 'done', 0, answer, now
+if bytes > 0 and (needs_payload(entry) or delivered_payload_ms > 0) then
+  if is_here then
+    leave_payload(entry, bytes)
+  elseif not put_payload(entry, given_payload(), bytes) then
+    return {number, 2}
+  end
+end
+if stop and stop[4] and not entry[RELEASED] then call('RPUSH', prefix .. 'followers:' .. stop[2], id) end
 save(entry, before)
-local kept_ms = kept_for(entry)
-if kept_ms then kept_ms = needs_payload(entry) and kept_ms + 2 * HOUR_MS or delivered_payload_ms end
-if kept_ms ~= 0 then put_payload(id, given_payload(), kept_ms) end
 return {number, 1}

@@ -5,12 +5,16 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import islice
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from deduplication.claims import Gate, Kind, Name
-from deduplication.journal.base import Claimed, Duplicate, Ending, Forgotten, InFlight, Settlement
+from deduplication.journal.base import Claimed, Duplicate, Ending, Forgotten, InFlight, Replayed, Settlement
 from deduplication.journal.entry import Attempt, Delivery, DeliveryStatus, Entry
+from deduplication.journal.listing import LISTED_AT_ONCE, Count, Position, Window
+from deduplication.journal.redis import RedisJournal
 from tests.deduplication.journal import test_contract as contract
 from tests.deduplication.journal.test_contract import (
     CANONICAL,
@@ -290,3 +294,174 @@ def test_find_meets_each_of_many_once_though_they_change_meanwhile(desk: Desk) -
 
 def test_a_journal_that_works_passes_its_check(desk: Desk) -> None:
     desk.journal.check()
+
+
+# Listing
+
+
+def listed(desk: Desk, status: DeliveryStatus, **more: Any) -> list[tuple[str, str]]:
+    return [(each.entry.id, each.delivery.destination) for each in desk.journal.list_deliveries(status, **more)]
+
+
+def test_what_waits_is_listed_by_its_next_try_and_from_any_place_on(desk: Desk) -> None:
+    now_ms = desk.journal.now_ms()
+    times = {"crm": (900, 100, 500), "slack": (300, 500, 700)}
+    stored = {
+        (wait_at(desk, 10 * number + place, now_ms + 1000 * s, to).id, to): s
+        for number, (to, all_s) in enumerate(times.items())
+        for place, s in enumerate(all_s)
+    }
+    found = list(desk.journal.list_deliveries(DeliveryStatus.WAITING))
+    in_order = [(each.entry.id, each.delivery.destination) for each in found]
+    assert [stored[each] for each in in_order] == [100, 300, 500, 500, 700, 900]
+    for place, each in enumerate(found):
+        assert listed(desk, DeliveryStatus.WAITING, after=each.position) == in_order[place + 1 :]
+    of_crm = [each for each in in_order if each[1] == "crm"]
+    assert listed(desk, DeliveryStatus.WAITING, destination="crm") == of_crm
+    assert listed(desk, DeliveryStatus.WAITING, destination="crm", after=found[0].position) == of_crm[1:]
+    assert listed(desk, DeliveryStatus.WAITING, destination="nowhere") == []
+
+
+def test_of_many_with_the_same_next_try_each_is_listed_once(desk: Desk) -> None:
+    stored = {wait_at(desk, number, 1).id for number in range(2 * LISTED_AT_ONCE + 50)}
+    found = [entry for entry, _ in listed(desk, DeliveryStatus.WAITING)]
+    assert sorted(found) == sorted(stored)
+    (third,) = islice(desk.journal.list_deliveries(DeliveryStatus.WAITING), 2, 3)
+    assert len(listed(desk, DeliveryStatus.WAITING, after=third.position)) == len(stored) - 3
+
+
+def test_what_is_dead_is_listed_by_its_death_the_newest_first(desk: Desk) -> None:
+    stored = [desk.store(an_id(f"e{number}")) for number in range(3)]
+    for number in (1, 0, 2):
+        desk.pass_ms(1000)
+        desk.send(stored[number], DeliveryStatus.DEAD)
+    in_order = [(stored[number].id, "crm") for number in (2, 0, 1)]
+    first, *_ = found = list(desk.journal.list_deliveries(DeliveryStatus.DEAD))
+    assert [(each.entry.id, each.delivery.destination) for each in found] == in_order
+    assert listed(desk, DeliveryStatus.DEAD, after=first.position) == in_order[1:]
+    assert listed(desk, DeliveryStatus.DEAD, destination="slack") == listed(desk, DeliveryStatus.WAITING) == []
+
+
+def test_waiting_is_what_the_journal_hands_out(desk: Desk) -> None:
+    """What a worker is at is still stored, and is counted; what was given back is its provider's."""
+    waiting, begun = desk.store(an_id("e1")), desk.store(an_id("e2"), to=("slack",))
+    assert desk.begin(begun, "slack")
+    claim, given_back = desk.claim(an_id("e3"))
+    delivery = replace(given_back.entry.deliveries[0], status=DeliveryStatus.WAITING, next_try_ms=1)
+    desk.journal.settle(claim, given_back.entry, Settlement(Ending.FREE, "told", (delivery,)))
+    desk.claim(an_id("e4"))
+    assert listed(desk, DeliveryStatus.WAITING) == [(waiting.id, "crm")]
+    assert desk.journal.count_deliveries() == {"crm": Count(1, 0), "slack": Count(1, 0)}
+
+
+def test_the_counts_follow_what_becomes_of_deliveries(desk: Desk) -> None:
+    assert desk.journal.count_deliveries() == {}
+    first, second = desk.store(an_id("e1"), to=("crm", "slack")), desk.kill(an_id("e2"))
+    assert desk.journal.count_deliveries() == {"crm": Count(1, 1), "slack": Count(1, 0)}
+    desk.send(first, DeliveryStatus.DELIVERED)
+    desk.send(first, DeliveryStatus.DEAD, "slack")
+    assert desk.journal.count_deliveries() == {"crm": Count(0, 1), "slack": Count(0, 1)}
+    assert desk.journal.replay(second.id, "crm") is Replayed.REPLAYED
+    assert desk.journal.reopen(first.id, "slack")
+    assert desk.journal.count_deliveries() == {"crm": Count(1, 0)}
+
+
+def test_a_dead_letter_that_is_no_longer_kept_is_neither_listed_nor_counted(desk: Desk) -> None:
+    """It is kept from when its provider was told, and may have died days later."""
+    entry = desk.store(an_id("e1"))
+    desk.pass_ms(3 * DAY_MS)
+    desk.send(entry, DeliveryStatus.DEAD)
+    desk.pass_ms(27 * DAY_MS + 3_600_000)
+    assert desk.journal.read(entry.id) is None
+    assert listed(desk, DeliveryStatus.DEAD) == []
+    assert desk.journal.count_deliveries() == {}
+
+
+def test_find_reads_a_window_and_goes_on_from_any_place(desk: Desk) -> None:
+    entries = []
+    for number in range(6):
+        entries.append(desk.deliver(an_id(f"e{number}")) if number % 2 else desk.store(an_id(f"e{number}")))
+        desk.pass_ms(1_200_000)
+    newest_first = [entry.id for entry in reversed(entries)]
+    times = {entry.id: desk.read(entry.id).created_ms for entry in entries}
+    window = Window(since_ms=times[entries[1].id], until_ms=times[entries[4].id])
+    assert [entry.id for entry in desk.journal.find(window)] == newest_first[2:5]
+    for place, id_ in enumerate(newest_first):
+        start = Position(times[id_], id_)
+        assert [entry.id for entry in desk.journal.find(Window(start=start))] == newest_first[place:]
+    narrower = replace(window, start=Position(times[entries[2].id], entries[2].id))
+    assert [entry.id for entry in desk.journal.find(narrower)] == newest_first[3:5]
+
+
+def test_what_is_older_than_the_lists_is_found_in_a_window_too(desk: Desk) -> None:
+    old, older = desk.store(an_id("e1")), desk.store(an_id("e2"))
+    desk.pass_ms(9 * DAY_MS)
+    new = desk.deliver(an_id("e3"))
+    in_order = sorted((old, older), key=lambda entry: (desk.read(entry.id).created_ms, entry.id), reverse=True)
+    ids = [new.id, *(entry.id for entry in in_order)]
+    assert [entry.id for entry in desk.journal.find()] == ids
+    start = Position(desk.read(ids[2]).created_ms, ids[2])
+    assert [entry.id for entry in desk.journal.find(Window(start=start))] == ids[2:]
+    assert [entry.id for entry in desk.journal.find(Window(since_ms=desk.journal.now_ms() - DAY_MS))] == ids[:1]
+    assert [entry.id for entry in desk.journal.find(Window(until_ms=desk.journal.now_ms() - DAY_MS))] == ids[1:]
+
+
+def test_on_redis_find_reads_only_what_is_asked_for(desk: Desk, bench: JournalBench) -> None:
+    """A week of entries is read by nobody who wants a page or an hour of it."""
+    if not isinstance(desk.journal, RedisJournal):
+        pytest.skip("its entries are in lists by the hour")
+    times = []
+    for number in range(4):
+        times.append(desk.read(desk.deliver(an_id(f"e{number}")).id).created_ms)
+        desk.pass_ms(3 * 3_600_000)
+    with patch.object(desk.journal, "_entries", wraps=desk.journal._entries) as reading:
+        list(desk.journal.find(Window(since_ms=times[1], until_ms=times[2])))
+        next(desk.journal.find())
+    assert [len(call.args[0]) for call in reading.call_args_list] == [1, 1, 1], "the hours of both ends, and the newest"
+
+
+def test_where_payloads_are(desk: Desk, bench: JournalBench) -> None:
+    stored, delivered = desk.store(an_id("e1")), desk.deliver(an_id("e2"))
+    where = {"memory": "memory", "sqlite": "disk", "redis": "redis", "failover": "redis"}[bench.kind]
+    assert desk.journal.locate_payloads([stored.id, delivered.id]) == {stored.id: where, delivered.id: "gone"}
+    assert desk.journal.locate_payloads([]) == {}
+
+
+# Trying what waits now
+
+
+def test_what_waits_is_tried_now_and_uses_up_none_of_its_schedule(desk: Desk) -> None:
+    stored = desk.store(an_id("e1"), shared=(GROUP,), to=("crm",), words="w")
+    begun = desk.begin(stored)
+    assert begun
+    later = replace(begun.delivery, status=DeliveryStatus.WAITING, tries=4, next_try_ms=desk.journal.now_ms() + DAY_MS)
+    assert desk.journal.finish(stored.id, "worker", replace(later, reason="HTTP 503"))
+    before = desk.read(stored.id)
+    assert desk.journal.due({"crm": 10}, LEASE_MS) == []
+    assert desk.journal.replay(stored.id, "crm") is Replayed.REPLAYED
+    after = desk.read(stored.id)
+    (delivery,) = after.deliveries
+    assert (delivery.tries, delivery.reason, delivery.content) == (0, "replayed", before.deliveries[0].content)
+    assert (delivery.generation, after.generation, after.shared) == (0, 0, (GROUP,)), "it is what it was"
+    assert desk.journal.due({"crm": 10}, LEASE_MS) == [(stored.id, "crm")]
+    assert desk.journal.replay(stored.id, "crm", force=True, webhook_id="msg_new") is Replayed.REPLAYED
+    (forced,) = desk.read(stored.id).deliveries
+    assert (forced.generation, forced.content, forced.webhook_id) == (1, None, "msg_new"), "past its gate"
+
+
+def test_one_that_is_under_way_is_not_tried_now(desk: Desk) -> None:
+    stored = desk.store(an_id("e1"))
+    begun = desk.begin(stored)
+    assert begun and desk.journal.replay(stored.id, "crm") is Replayed.UNDER_WAY
+    assert desk.read(stored.id).deliveries == (begun.delivery,)
+    assert desk.finish(begun, DeliveryStatus.DELIVERED)
+
+
+def test_trying_now_forgets_no_begin_so_that_poison_ends(desk: Desk) -> None:
+    stored = desk.store(an_id("e1"))
+    for _ in range(3):
+        assert desk.begin(stored)
+        desk.pass_ms(LEASE_MS + 1)
+        assert desk.journal.replay(stored.id, "crm") is Replayed.REPLAYED
+    assert desk.begin(stored) is None
+    assert desk.read(stored.id).deliveries[0].status is DeliveryStatus.DEAD

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import count
@@ -13,7 +14,8 @@ import pytest
 
 from deduplication.claims import WEEK_MS, Kind, Name
 from deduplication.content import ContentGate
-from deduplication.errors import StoreUnavailable
+from deduplication.errors import ConnectionDropped, DeduplicationError, StoreUnavailable
+from deduplication.journal import failover
 from deduplication.journal.base import (
     Claim,
     Claimed,
@@ -27,15 +29,18 @@ from deduplication.journal.base import (
     Wanted,
 )
 from deduplication.journal.codec import flat_entry
+from deduplication.journal.destination_state import DestinationState
 from deduplication.journal.entry import DeliveryStatus, Entry, State
 from deduplication.journal.failover import (
+    COPIES_EVERY_MS,
     REFUSED_TICKS,
     RELIABLE_REPLY_MS,
     SILENT_TICKS,
     FailoverJournal,
     OnFailure,
 )
-from deduplication.journal.redis import RedisJournal
+from deduplication.journal.listing import PayloadPlace
+from deduplication.journal.redis import RedisJournal, RedisLostMemory
 from deduplication.journal.side import Side
 from deduplication.journal.sqlite import SqliteJournal
 from deduplication.locks import PublicationLocks
@@ -278,6 +283,42 @@ def test_telling_twice_changes_nothing(machine: Machine) -> None:
     assert before and after and replace(after, fence=0) == replace(before, fence=0)
 
 
+def test_repeats_that_machines_counted_alone_are_summed(
+    machine: Machine, tmp_path: Path, stack: ExitStack, come_back: ComeBack
+) -> None:
+    one, elsewhere = machine.process(), Machine(machine.server, tmp_path / "m2", stack)
+    other = elsewhere.process()
+    entry = deliver(one, "a")
+    one.tick()
+    assert other.reopen(entry.id, "crm")
+    deliver(other, "a")
+    one.tick()
+    assert isinstance(again(one, "a"), Duplicate), "counted by Redis"
+    machine.server.client.save()
+    machine.server.kill()
+    for process, repeats in ((one, 2), (other, 3)):
+        leave(process)
+        for _ in range(repeats):
+            repeat = again(process, "a")
+            assert isinstance(repeat, Duplicate) and repeat.stop.original == entry.id
+    elsewhere.pass_s(3600)
+    come_back(one)
+    other.tick()
+    known = one.read(entry.id)
+    assert known and known.repeats == 1 + 2 + 3
+    for process, clock in ((one, machine.time.clock), (other, elsewhere.time.clock)):
+        copy = process.local.read(entry.id)
+        assert copy
+        process._redis.merge([(copy, None)], clock, seen=0)
+    assert one.read(entry.id) == known, "telling twice changes nothing"
+    again(other, "a")
+    copy = one.local.read(entry.id)
+    assert copy
+    one._redis.merge([(replace(copy, repeats=copy.repeats + 1), None)], machine.time.clock, seen=0)
+    known = one.read(entry.id)
+    assert known and known.repeats == 6 + 1 + 1, "one more on Redis, and one more alone"
+
+
 def test_all_processes_of_a_machine_are_on_one_side(machine: Machine) -> None:
     one, other = machine.process(), machine.process()
     deliver(other, "a")
@@ -326,6 +367,16 @@ def test_a_process_that_starts_takes_in_what_its_predecessor_left(machine: Machi
     second = machine.process()
     leave(second)
     assert isinstance(again(second, "a"), Duplicate)
+
+
+def test_a_spool_that_a_neighbour_removes_meanwhile_stops_nobody(machine: Machine) -> None:
+    """Two that started at once both found their predecessor's; for the second it was gone, and the server ended."""
+    (machine.folder / "spool").mkdir()
+    (machine.folder / "spool" / "4711-gone.spool").symlink_to("nowhere")  # listed, and not there when it is opened
+    process = machine.process()
+    deliver(process, "a")
+    process.tick()
+    assert process.untold().entries == 0
 
 
 def test_delivered_and_never_settled_is_found_before_it_is_sent_again(machine: Machine, eventually: Eventually) -> None:
@@ -390,6 +441,26 @@ def test_a_settlement_that_redis_did_not_answer_is_told_again(machine: Machine, 
     assert isinstance(again(process, "a"), Duplicate)
 
 
+def test_another_machine_hears_of_it_before_the_lease_is_over(
+    machine: Machine, own_redis: RedisServer, tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was told five seconds later, as if it were about to be confirmed: by then the other had sent it again."""
+    process, other = machine.process(), Machine(own_redis, tmp_path / "m2", stack).process()
+    claim = a_claim("a")
+    verdict = process.claim(claim)
+    assert isinstance(verdict, Claimed)
+
+    def lost(*_: object) -> bool:
+        raise StoreUnavailable("redis: Timeout connecting to server")
+
+    monkeypatch.setattr(process._redis, "settle_many_if_room", lost)
+    assert settle_as_delivered(process, claim, verdict.entry)
+    assert isinstance(again(other, "a"), InFlight)
+    monkeypatch.undo()
+    process.tick()
+    assert isinstance(again(other, "a"), Duplicate)
+
+
 def test_what_is_stored_here_and_not_settled_there_is_told_with_its_next_try(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -403,7 +474,7 @@ def test_what_is_stored_here_and_not_settled_there_is_told_with_its_next_try(
     def lost(*_: object) -> bool:
         raise StoreUnavailable("redis: gone")
 
-    monkeypatch.setattr(process._redis, "settle", lost)
+    monkeypatch.setattr(process._redis, "settle_many_if_room", lost)
     with pytest.raises(StoreUnavailable):
         process.settle(claim, verdict.entry, Settlement(Ending.DONE, "queued", (waiting,), payload=b"payload"))
     monkeypatch.undo()
@@ -415,14 +486,14 @@ def test_what_is_stored_here_and_not_settled_there_is_told_with_its_next_try(
 
 def test_a_late_answer_is_not_relied_on(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     process = machine.process()
-    ask = process._redis.claim
+    ask = process._redis.claim_many
 
-    def slowly(claim: Claim, seen: int = 0) -> Verdict:
-        verdict = ask(claim, seen)
+    def slowly(claims: Sequence[Claim], seen: int = 0) -> list[Verdict | DeduplicationError]:
+        verdicts = ask(claims, seen)
         machine.pass_s(RELIABLE_REPLY_MS / 1000 + 1)
-        return verdict
+        return verdicts
 
-    monkeypatch.setattr(process._redis, "claim", slowly)
+    monkeypatch.setattr(process._redis, "claim_many", slowly)
     with pytest.raises(StoreUnavailable, match="too late"):
         again(process, "a")
     assert process.numbers.late_replies == 1
@@ -453,6 +524,27 @@ def test_an_emptied_redis_is_noticed_and_told_everything(
     assert process.numbers.memory_losses == 1
 
 
+ASKED_OF_REDIS: dict[str, Callable[[FailoverJournal, Entry], object]] = {
+    "replay": lambda process, entry: process.replay(entry.id, "crm"),
+    "release": lambda process, entry: process.release(entry.id),
+    "reopen": lambda process, entry: process.reopen(entry.id, "crm"),
+    "look": lambda process, entry: process.look(entry.own),
+    "forget": lambda process, entry: process.forget(entry.own),
+    "due": lambda process, entry: process.due({"crm": 10}, 20_000),
+    "begin": lambda process, entry: process.begin(entry.id, "crm", "worker", LEASE_MS),
+}
+
+
+@pytest.mark.parametrize("step", ASKED_OF_REDIS)
+def test_an_emptied_redis_that_nobody_has_noticed_says_nothing(machine: Machine, step: str) -> None:
+    """It knows nothing: that is no answer."""
+    process = machine.process()
+    entry = store(process, "a")
+    machine.server.client.flushall()
+    with pytest.raises(RedisLostMemory):
+        ASKED_OF_REDIS[step](process, entry)
+
+
 def is_open(process: FailoverJournal) -> bool:
     try:
         again(process, "probe")
@@ -479,6 +571,26 @@ def test_a_redis_back_at_the_moment_between_claim_and_settlement_is_noticed(
     eventually(lambda: is_open(process))
     assert isinstance(again(process, "a"), Duplicate)
     assert process.numbers.memory_losses == 1
+
+
+def test_a_redis_that_goes_back_between_a_lost_reply_and_the_next_try_is_noticed(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asked again with what the machine had seen at first, it gave to one process what another had just sent."""
+    process, neighbour = machine.process(), machine.process()
+    redis, ask = machine.server.client, process._redis.claim_many
+
+    def lost(claims: Sequence[Claim], seen: int = 0) -> list[Verdict | DeduplicationError]:
+        number = process._note.read()
+        deliver(neighbour, "a")
+        redis.flushall()
+        redis.mset({"fence": number, f"machine:{machine.folder.name}": number})
+        monkeypatch.setattr(process._redis, "claim_many", ask)
+        raise ConnectionDropped("redis: Connection closed by server.")
+
+    monkeypatch.setattr(process._redis, "claim_many", lost)
+    with pytest.raises(RedisLostMemory):
+        again(process, "a")
 
 
 def test_a_redis_that_is_being_told_is_not_gone(machine: Machine) -> None:
@@ -544,6 +656,51 @@ def test_while_redis_is_away_the_copies_of_what_it_has_rest(machine: Machine) ->
     assert process.due({"crm": 10}, 20_000) == [(alone.id, "crm")], "stored here alone is delivered from here"
 
 
+def test_alone_nobody_begins_what_redis_has(machine: Machine) -> None:
+    """A message that was in the queue when Redis went away."""
+    process = machine.process()
+    resting = store(process, "a")
+    process.tick()
+    machine.server.kill()
+    leave(process)
+    assert process.begin(resting.id, "crm", "worker", LEASE_MS) is None
+    alone = store(process, "b")
+    assert process.begin(alone.id, "crm", "worker", LEASE_MS)
+
+
+@pytest.mark.parametrize("change", ["a repeat", "a worker's try that failed"])
+def test_what_redis_has_rests_whatever_changes_about_it_alone(machine: Machine, change: str) -> None:
+    """Each made it one of this machine alone, and so it was sent from here as well as by Redis."""
+    process = machine.process()
+    entry = store(process, "a")
+    begun = process.begin(entry.id, "crm", "worker", LEASE_MS)
+    assert begun
+    process.tick()
+    machine.server.kill()
+    leave(process)
+    if change == "a repeat":
+        assert isinstance(again(process, "a"), Duplicate)
+    else:
+        failed = replace(begun.delivery, status=DeliveryStatus.WAITING, next_try_ms=1)
+        assert process.finish(entry.id, "worker", failed)
+    machine.pass_s(LEASE_MS / 1000)
+    assert process.due({"crm": 10}, 20_000) == []
+    assert process.untold().entries == 1, "Redis is told all the same"
+
+
+def test_what_redis_granted_and_is_stored_alone_is_delivered_from_here(machine: Machine) -> None:
+    """Redis knows no more of it than that someone was at it: it would hand it out to nobody."""
+    process = machine.process()
+    claim = a_claim("a")
+    verdict = process.claim(claim)
+    assert isinstance(verdict, Claimed)
+    machine.server.kill()
+    leave(process)
+    waiting = replace(verdict.entry.deliveries[0], status=DeliveryStatus.WAITING, tries=1, next_try_ms=1)
+    assert process.settle(claim, verdict.entry, Settlement(Ending.DONE, "queued", (waiting,), payload=b"payload"))
+    assert process.due({"crm": 10}, 20_000) == [(verdict.entry.id, "crm")]
+
+
 def test_what_was_stored_alone_is_handed_over_and_then_delivered_by_redis(
     machine: Machine, come_back: ComeBack
 ) -> None:
@@ -583,6 +740,22 @@ def test_what_was_only_announced_to_workers_is_due_at_once_on_a_redis_that_was_e
     assert process.due({"crm": 10}, 20_000) == [(entry.id, "crm")]
 
 
+def test_what_a_worker_is_at_is_not_handed_out_by_a_redis_that_was_emptied(
+    machine: Machine, eventually: Eventually
+) -> None:
+    process = machine.process()
+    entry = store(process, "a")
+    begun = process.begin(entry.id, "crm", "worker", LEASE_MS)
+    assert begun
+    machine.server.client.flushall()
+    process.tick()
+    eventually(lambda: is_open(process))
+    assert process.due({"crm": 10}, 20_000) == []
+    assert process.begin(entry.id, "crm", "another", LEASE_MS) is None
+    delivered = replace(begun.delivery, status=DeliveryStatus.DELIVERED, next_try_ms=None)
+    assert process.finish(entry.id, "worker", delivered), "its owner goes on"
+
+
 def test_the_copy_of_what_a_worker_delivered_is_over_too(machine: Machine, eventually: Eventually) -> None:
     process = machine.process()
     entry = store(process, "a")
@@ -593,6 +766,75 @@ def test_the_copy_of_what_a_worker_delivered_is_over_too(machine: Machine, event
     process.tick()
     eventually(lambda: is_open(process))
     assert process.due({"crm": 10}, 20_000) == [], "and is not sent again after Redis lost its memory"
+
+
+@pytest.mark.parametrize("status", [DeliveryStatus.DELIVERED, DeliveryStatus.DEAD])
+def test_the_copy_of_what_another_machine_delivered_is_over_too(
+    machine: Machine, tmp_path: Path, stack: ExitStack, eventually: Eventually, status: DeliveryStatus
+) -> None:
+    """It waited here for ever with its payload, and was sent again after Redis had lost its memory."""
+    process = machine.process()
+    other = Machine(machine.server, tmp_path / "m2", stack).process()
+    entry = store(process, "a")
+    process.tick()
+    send(other, entry, status)
+    machine.pass_s(COPIES_EVERY_MS / 1000)
+    process.tick()
+    copy = process.local.read(entry.id)
+    assert copy and copy.deliveries[0].status is status
+    assert (process.local.payload(entry.id) is None) is (status is DeliveryStatus.DELIVERED)
+    machine.server.client.flushall()
+    process.tick()
+    eventually(lambda: is_open(process))
+    assert process.due({"crm": 10}, 20_000) == []
+
+
+def test_copies_are_looked_after_in_pages(
+    machine: Machine, tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = machine.process()
+    other = Machine(machine.server, tmp_path / "m2", stack).process()
+    *_, last = sorted([store(process, str(number)) for number in range(5)], key=lambda entry: entry.id)
+    machine.pass_s(COPIES_EVERY_MS / 1000)
+    process.tick()
+    send(other, last, DeliveryStatus.DELIVERED)
+    monkeypatch.setattr(failover, "COPIES_AT_ONCE", 2)
+    waiting = []
+    for _ in range(4):
+        process.tick()  # too soon
+        machine.pass_s(COPIES_EVERY_MS / 1000)
+        process.tick()
+        waiting.append(len(process.local.open_copies("", 10)))
+    assert waiting == [5, 5, 4, 4]
+
+
+def test_a_copy_that_changes_meanwhile_is_left_for_the_next_time(machine: Machine) -> None:
+    process = machine.process()
+    entry = store(process, "a")
+    process.tick()
+    changes = process.local.open_copies("", 10)
+    older = process._redis.read(entry.id)
+    send(process, entry, DeliveryStatus.DELIVERED)
+    process.tick()
+    assert older
+    process.local.follow_copies([older], changes)
+    copy = process.local.read(entry.id)
+    assert copy and copy.deliveries[0].status is DeliveryStatus.DELIVERED
+
+
+def test_what_was_sent_again_elsewhere_is_known_here(
+    machine: Machine, tmp_path: Path, stack: ExitStack, eventually: Eventually
+) -> None:
+    process = machine.process()
+    other = Machine(machine.server, tmp_path / "m2", stack).process()
+    entry = store(process, "a", DeliveryStatus.DEAD)
+    process.tick()
+    assert other.replay(entry.id, "crm") is Replayed.REPLAYED
+    process.tick()
+    machine.server.client.flushall()
+    process.tick()
+    eventually(lambda: is_open(process))
+    assert process.due({"crm": 10}, 20_000) == [(entry.id, "crm")]
 
 
 def test_a_copy_that_is_over_stays_so_whichever_line_is_read_first(machine: Machine) -> None:
@@ -639,7 +881,7 @@ def test_a_payload_that_lies_on_this_machine_alone_goes_along(machine: Machine, 
         assert process.release(entry.id) is Released.NO_PAYLOAD
     known = process._redis.read(entry.id)
     assert known
-    process.local.keep_copy(known, b"payload")
+    process.local.keep_copies([(known, b"payload")])
     if step == "replay":
         assert process.replay(entry.id, "crm", force=True) is Replayed.REPLAYED
     else:
@@ -647,6 +889,14 @@ def test_a_payload_that_lies_on_this_machine_alone_goes_along(machine: Machine, 
     send(process, entry, DeliveryStatus.DELIVERED)
     process.tick()
     assert process.local.payload(entry.id) is None and process.payload(entry.id) is None
+
+
+def test_a_payload_is_at_redis_on_this_disk_or_gone(machine: Machine) -> None:
+    process = machine.process()
+    delivered = deliver(process, "a", (GROUP,))
+    skipped, stored = suppress(process, "b", GROUP), store(process, "c")
+    where = process.locate_payloads([delivered.id, skipped.id, stored.id])
+    assert where == {delivered.id: PayloadPlace.GONE, skipped.id: PayloadPlace.DISK, stored.id: PayloadPlace.REDIS}
 
 
 def test_what_redis_has_is_sent_again_by_redis_alone(machine: Machine) -> None:
@@ -793,3 +1043,135 @@ def test_a_redis_that_was_emptied_is_told_what_scripts_did(machine: Machine, eve
     assert locks.acquire_lock("e1", "crm") is None
     assert posts.state_of("p1") == "0"
     assert words.is_duplicate("crm", "the same words")
+
+
+# What the fleet knows of its destinations
+
+PAUSED = DestinationState(True, 100, "answered 410 Gone", "410")
+RESUMED = DestinationState(False, 200, "", "ada", 200)
+
+
+@pytest.fixture
+def other_machine(machine: Machine, tmp_path: Path, stack: ExitStack) -> Machine:
+    return Machine(machine.server, tmp_path / "m2", stack)
+
+
+def state_of_crm(process: FailoverJournal) -> DestinationState | None:
+    """None: Redis answers nothing yet, it is being told."""
+    try:
+        return process.states().get("crm", DestinationState())
+    except StoreUnavailable:
+        return None
+
+
+def test_what_another_machine_decided_is_known_here_also_when_redis_is_gone(
+    machine: Machine, other_machine: Machine
+) -> None:
+    here, there = machine.process(), other_machine.process()
+    there.put_states({"crm": PAUSED})
+    assert here.states() == {"crm": PAUSED}
+    here.tick()
+    machine.server.kill()
+    leave(here)
+    assert here.states() == {"crm": PAUSED}
+
+
+def test_what_was_decided_alone_is_told_and_the_later_decision_holds_everywhere(
+    machine: Machine, other_machine: Machine, come_back: ComeBack, eventually: Eventually
+) -> None:
+    here, there = machine.process(), other_machine.process()
+    machine.server.kill()
+    leave(here)
+    leave(there)
+    here.put_states({"crm": PAUSED, "slack": RESUMED})
+    there.put_states({"crm": RESUMED, "slack": PAUSED})
+    come_back(here)
+
+    def have_heard() -> bool:
+        other_machine.pass_s(31)
+        there.tick()
+        here.tick()
+        return not is_alone(there)
+
+    eventually(have_heard)
+    here.tick()
+    assert here.local.states() == there.local.states() == {"crm": RESUMED, "slack": RESUMED}
+    eventually(lambda: state_of_crm(here) is not None)
+    assert state_of_crm(here) == RESUMED
+
+
+def test_a_redis_that_lost_its_memory_is_told_who_is_paused_before_it_answers(
+    machine: Machine, eventually: Eventually
+) -> None:
+    process = machine.process()
+    process.put_states({"crm": PAUSED})
+    machine.server.client.flushall()
+    with pytest.raises(RedisLostMemory):
+        process.states()
+    process.tick()
+    eventually(lambda: state_of_crm(process) is not None)
+    assert state_of_crm(process) == PAUSED
+
+
+def test_a_pause_is_kept_over_a_restart_of_everything(
+    machine: Machine, come_back: ComeBack, eventually: Eventually
+) -> None:
+    machine.process().put_states({"crm": PAUSED})
+    machine.server.kill()
+    later = machine.process()
+    leave(later)
+    assert state_of_crm(later) == PAUSED
+    come_back(later)
+    eventually(lambda: state_of_crm(later) is not None)
+    assert state_of_crm(later) == PAUSED
+
+
+def test_what_redis_has_is_neither_pulled_forward_nor_given_up_alone(machine: Machine) -> None:
+    process = machine.process()
+    store(process, "a", next_try_ms=process.now_ms() + 3_600_000)
+    machine.server.kill()
+    leave(process)
+    alone = store(process, "b", next_try_ms=process.now_ms() + 3_600_000)
+    assert process.recover("crm", process.now_ms(), 0, 10, 1000).entries == (alone.id,)
+    assert process.expire("crm", process.now_ms() + 1, 10, "too old") == [alone.id]
+
+
+def test_redis_knows_what_was_decided_alone_before_it_decides_again(machine: Machine, eventually: Eventually) -> None:
+    process = machine.process(timeout_s=0.2)
+    assert machine.server.process
+    machine.server.process.send_signal(signal.SIGSTOP)
+    for _ in range(SILENT_TICKS):
+        process.tick()
+    process.put_states({"crm": PAUSED})
+    machine.server.process.send_signal(signal.SIGCONT)
+
+    def has_come_back() -> bool:
+        machine.pass_s(31)
+        process.tick()
+        return not is_alone(process)
+
+    eventually(has_come_back)
+    assert process.states() == {"crm": PAUSED}
+
+
+def test_a_redis_that_lost_its_memory_is_told_who_is_paused_with_all_the_rest(
+    machine: Machine, eventually: Eventually
+) -> None:
+    process = machine.process()
+    process.put_states({"crm": PAUSED})
+    machine.server.client.flushall()
+    with (machine.folder / "chores.lock").open("w") as chores:  # another process is at what one does for all
+        fcntl.flock(chores, fcntl.LOCK_EX)
+        process.tick()
+        eventually(lambda: state_of_crm(process) is not None)
+        assert state_of_crm(process) == PAUSED
+
+
+def test_a_redis_that_forgot_a_pause_alone_is_noticed(machine: Machine) -> None:
+    process, client = machine.process(), machine.server.client
+    number = client.get("machine:m1") or ""
+    process.put_states({"crm": PAUSED})
+    client.delete("destination_states")
+    client.set("machine:m1", number)  # it is back at the moment before
+    with pytest.raises(RedisLostMemory):
+        process.states()

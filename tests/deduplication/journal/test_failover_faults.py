@@ -5,15 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis as redis_py
 
 from deduplication.claims import WEEK_MS, Gate, Kind, Name, Pattern
 from deduplication.errors import StoreMisconfigured, StoreUnavailable
-from deduplication.journal.base import Claimed, Duplicate, Ending, Forgotten, InFlight, Settlement
-from deduplication.journal.entry import DeliveryStatus
-from deduplication.journal.failover import TOLD_AT_ONCE, FailoverJournal, OnFailure
+from deduplication.journal.base import (
+    Claim,
+    Claimed,
+    Duplicate,
+    Ending,
+    Forgotten,
+    InFlight,
+    Settlement,
+    Settling,
+    Wanted,
+)
+from deduplication.journal.entry import DeliveryStatus, Entry
+from deduplication.journal.failover import RELIABLE_REPLY_MS, TOLD_AT_ONCE, FailoverJournal, OnFailure
 from deduplication.journal.redis import RedisJournal, translated_errors
 from deduplication.journal.side import Side
 from deduplication.journal.sqlite import SqliteJournal
@@ -30,6 +41,7 @@ from tests.deduplication.journal.test_failover import (
     deliver,
     is_alone,
     leave,
+    send,
     settle_as_delivered,
     store,
     suppress,
@@ -62,8 +74,32 @@ def behind(proxy: Proxy, machine: Machine, tmp_path: Path) -> FailoverJournal:
     return journal
 
 
+def entries_of(verdicts: list[Any]) -> list[Entry]:
+    assert all(isinstance(each, Claimed) for each in verdicts), verdicts
+    return [each.entry for each in verdicts]
+
+
+def as_delivered(journal: FailoverJournal, claim: Claim, entry: Entry) -> Settling:
+    """It was sent, and is noted; Redis is still to be told."""
+    delivered = replace(entry.deliveries[0], status=DeliveryStatus.DELIVERED, tries=1, delivered_ms=1)
+    journal.note_delivered(entry, delivered)
+    return Settling(claim, entry, Settlement(Ending.DONE, "processed", (delivered,)))
+
+
 def forget(journal: FailoverJournal, value: str) -> None:
     assert journal.forget(a_claim(value).own) == Forgotten(2)
+
+
+def next_millisecond(server: RedisServer) -> None:
+    """What comes in the same one as a reset counts as before it."""
+
+    def now_ms() -> int:
+        seconds, micros = server.client.time()
+        return int(seconds) * 1000 + int(micros) // 1000
+
+    before_ms = now_ms()
+    while now_ms() == before_ms:
+        pass
 
 
 # Lost replies
@@ -84,6 +120,101 @@ def test_a_lost_reply_is_never_a_duplicate(machine: Machine, proxy: Proxy, tmp_p
     assert isinstance(claimed, Claimed)
     proxy.set(fault, once=True)
     assert settle_as_delivered(process, claim, claimed.entry), "nor does its settlement read as another's"
+
+
+@pytest.mark.parametrize("fault", [Fault.CUT_AFTER_SEND, Fault.CUT_BEFORE_SEND, Fault.CUT_MID_REPLY])
+def test_of_several_a_lost_reply_is_none_of_them_a_duplicate(
+    machine: Machine, proxy: Proxy, tmp_path: Path, fault: Fault
+) -> None:
+    process = behind(proxy, machine, tmp_path)
+    process.claim(a_claim("warm"))
+    claims = [a_claim(f"many{number}") for number in range(20)]
+    proxy.set(fault, once=True)
+    verdicts = process.claim_many(claims)
+    assert [type(each) for each in verdicts] == [Claimed] * 20
+    assert process.numbers.lost_replies == 1
+    settlings = [as_delivered(process, *each) for each in zip(claims, entries_of(verdicts), strict=True)]
+    proxy.set(fault, once=True)
+    assert process.settle_many(settlings) == [True] * 20
+    assert [type(again(process, f"many{number}")) for number in range(20)] == [Duplicate] * 20
+    known = [process.read(claim.entry) for claim in claims]
+    assert [each and each.repeats for each in known] == [1] * 20
+
+
+def test_of_several_that_redis_granted_each_is_known_to_the_machine_when_redis_is_gone(machine: Machine) -> None:
+    process = machine.process()
+    claims = [a_claim(f"many{number}") for number in range(5)]
+    entries = entries_of(process.claim_many(claims))
+    sent = [as_delivered(process, *each) for each in zip(claims[:3], entries[:3], strict=True)]
+    machine.server.kill()
+    assert process.settle_many(sent) == [True] * 3, "facts, in the spool"
+    leave(process)
+    told = [type(again(process, f"many{number}")) for number in range(5)]
+    assert told == [Duplicate] * 3 + [InFlight] * 2
+
+
+def test_of_several_whose_process_died_what_was_sent_is_not_sent_again(machine: Machine) -> None:
+    died, neighbour = machine.process(), machine.process()
+    claims = [replace(a_claim(f"many{number}"), lease_ms=1) for number in range(5)]
+    entries = entries_of(died.claim_many(claims))
+    for each in zip(claims[:3], entries[:3], strict=True):
+        as_delivered(died, *each)
+    next_millisecond(machine.server)
+    next_millisecond(machine.server)  # their leases are over
+    verdicts = neighbour.claim_many([a_claim(f"many{number}") for number in range(5)])
+    assert [each.id for each in entries_of(verdicts)] == [each.id for each in entries]
+    to_send = [neighbour.before_sending(each) for each in verdicts if isinstance(each, Claimed)]
+    statuses = [each and each.deliveries[0].status for each in to_send]
+    assert statuses == [DeliveryStatus.DELIVERED] * 3 + [DeliveryStatus.DELIVERING] * 2
+
+
+def test_of_several_that_wait_none_is_settled_without_redis(machine: Machine) -> None:
+    process = machine.process()
+    claims = [a_claim(f"many{number}") for number in range(3)]
+    entries = entries_of(process.claim_many(claims))
+    waiting = [replace(each.deliveries[0], status=DeliveryStatus.WAITING, next_try_ms=1, tries=1) for each in entries]
+    machine.server.kill()
+    answers = process.settle_many(
+        [
+            Settling(claim, entry, Settlement(Ending.DONE, "queued", (delivery,), payload=b"payload"))
+            for claim, entry, delivery in zip(claims, entries, waiting, strict=True)
+        ]
+    )
+    assert all(isinstance(each, StoreUnavailable) for each in answers)
+
+
+def test_of_several_a_late_answer_is_relied_on_for_none(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = machine.process()
+    deliver(process, "done")
+    on_redis = process._redis.claim_many
+
+    def slowly(*asked: Any) -> Any:
+        verdicts = on_redis(*asked)
+        machine.pass_s(RELIABLE_REPLY_MS / 1000 + 1)
+        return verdicts
+
+    with monkeypatch.context() as slow:
+        slow.setattr(process._redis, "claim_many", slowly)
+        first, known, second = process.claim_many([a_claim("a"), a_claim("done"), a_claim("b")])
+    assert isinstance(first, StoreUnavailable) and isinstance(second, StoreUnavailable)
+    assert isinstance(known, Duplicate), "that it is done is no grant"
+    assert process.numbers.late_replies == 2
+    assert [type(again(process, value)) for value in ("a", "b")] == [Claimed] * 2, "given back at once"
+
+
+def test_several_that_wait_are_synced_to_this_disk_once(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    process, synced = machine.process(), list[int]()
+    claims = [a_claim(f"many{number}") for number in range(10)]
+    entries = entries_of(process.claim_many(claims))
+    monkeypatch.setattr("os.fsync", synced.append)
+    waiting = [replace(each.deliveries[0], status=DeliveryStatus.WAITING, next_try_ms=1) for each in entries]
+    settlings = [
+        Settling(claim, entry, Settlement(Ending.DONE, "queued", (delivery,), payload=b"payload"))
+        for claim, entry, delivery in zip(claims, entries, waiting, strict=True)
+    ]
+    assert process.settle_many(settlings) == [True] * 10
+    assert len(synced) == 1
+    assert sorted(process.local.payload(claim.entry) or b"" for claim in claims) == [b"payload"] * 10
 
 
 def test_the_client_itself_never_sends_a_command_twice(own_redis: RedisServer, proxy: Proxy) -> None:
@@ -366,7 +497,6 @@ def test_what_was_reset_is_not_brought_back_by_a_machine_that_was_away(
     assert isinstance(again(on_redis, "a"), Claimed)
 
 
-@pytest.mark.xfail(strict=True, reason="Other machines do not hear of a reset: alone, they still know what was reset.")
 def test_a_reset_reaches_what_other_machines_know(machine: Machine, proxy: Proxy, tmp_path: Path) -> None:
     first, second = machine.process(), behind(proxy, machine, tmp_path)
     deliver(second, "a")
@@ -374,6 +504,84 @@ def test_a_reset_reaches_what_other_machines_know(machine: Machine, proxy: Proxy
     second.tick()
     proxy.set(Fault.REFUSE)
     leave(second)
+    assert isinstance(again(second, "a"), Claimed)
+
+
+def test_a_reset_heard_late_leaves_what_came_after_it(machine: Machine, proxy: Proxy, tmp_path: Path) -> None:
+    first, second = machine.process(), behind(proxy, machine, tmp_path)
+    deliver(second, "a")
+    forget(first, "a")
+    next_millisecond(machine.server)
+    deliver(second, "a")
+    second.tick()
+    proxy.set(Fault.REFUSE)
+    leave(second)
+    assert isinstance(again(second, "a"), Duplicate)
+
+
+def test_a_reset_heard_late_leaves_what_joined_its_entry_after_it(
+    machine: Machine, proxy: Proxy, tmp_path: Path
+) -> None:
+    """A dead letter keeps its row in a reset, and so the row is older than the reset."""
+    first, second = machine.process(), behind(proxy, machine, tmp_path)
+    machine.time.ms = first.now_ms()
+    dead = store(second, "a", DeliveryStatus.DEAD)
+    forget(first, "a")
+    claim = a_claim("a")
+    verdict = second.claim(claim)
+    assert isinstance(verdict, Claimed) and verdict.entry.id == dead.id
+    machine.pass_s(1)
+    delivered = replace(
+        verdict.entry.deliveries[0], status=DeliveryStatus.DELIVERED, delivered_ms=machine.time.clock.now_ms()
+    )
+    second.note_delivered(verdict.entry, delivered)
+    assert second.settle(claim, verdict.entry, Settlement(Ending.DONE, "processed", (delivered,)))
+    second.tick()
+    proxy.set(Fault.REFUSE)
+    leave(second)
+    assert isinstance(again(second, "a"), Duplicate)
+
+
+def test_a_reset_of_what_another_machine_finished_reaches_the_copy_here(
+    machine: Machine, proxy: Proxy, tmp_path: Path
+) -> None:
+    """The copy still waits here, and what waits keeps its names."""
+    first, second = machine.process(), behind(proxy, machine, tmp_path)
+    waiting = store(second, "a")
+    second.tick()
+    send(first, waiting, DeliveryStatus.DELIVERED)
+    forget(first, "a")
+    second.tick()
+    proxy.set(Fault.REFUSE)
+    leave(second)
+    assert isinstance(again(second, "a"), Claimed)
+
+
+def test_a_reset_is_heard_by_a_process_that_starts_later(machine: Machine, tmp_path: Path) -> None:
+    away = Machine(machine.server, tmp_path / "m2", machine.stack)
+    deliver(away.process(), "a")
+    forget(machine.process(), "a")
+    after = away.process()
+    machine.server.kill()
+    leave(after)
+    assert isinstance(again(after, "a"), Claimed)
+
+
+def test_what_was_reopened_elsewhere_is_reopened_in_the_copy_here(
+    machine: Machine, proxy: Proxy, tmp_path: Path
+) -> None:
+    first, second = machine.process(), behind(proxy, machine, tmp_path)
+    words = Name(Kind.CONTENT, "crm", "words", WEEK_MS)
+    claim = replace(a_claim("a"), destinations=(Wanted("crm", "msg_a", words),))
+    verdict = second.claim(claim)
+    assert isinstance(verdict, Claimed) and settle_as_delivered(second, claim, verdict.entry)
+    second.tick()
+    assert first.reopen(verdict.entry.id, "crm")
+    second.tick()
+    proxy.set(Fault.REFUSE)
+    leave(second)
+    same_words = replace(a_claim("b"), destinations=(Wanted("crm", "msg_b", words),))
+    assert isinstance(second.claim(same_words), Claimed)
     assert isinstance(again(second, "a"), Claimed)
 
 

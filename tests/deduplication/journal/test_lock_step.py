@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -23,16 +24,23 @@ from deduplication.journal.base import (
     Found,
     InFlight,
     Settlement,
+    Settling,
     Wanted,
 )
-from deduplication.journal.entry import About, Delivery, DeliveryStatus, Entry, State
-from tests.support.journals import JOURNALS, open_journal
+from deduplication.journal.destination_state import DestinationState
+from deduplication.journal.entry import About, Attempt, Delivery, DeliveryStatus, Entry, State
+from deduplication.journal.listing import Count
+from deduplication.journal.redis import RedisJournal
+from deduplication.journal.sqlite import SqliteJournal
+from tests.support.journals import JOURNALS, counted_and_kept, open_journal
 from tests.support.redis_server import RedisServer
 
 LEASE_MS = 60_000
 HOLD_MS = 15_000  # less than any time that passes here, more than a busy machine takes: Redis has a real clock
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
+FAR_MS = 2_500_000_000_000  # on every clock here it is still to come
+WELL_MS = 1_000
 OWN = [
     Name(Kind.EMAIL_ID, "2026-11-16", "e1"),
     Name(Kind.EMAIL_ID, "undated", "e2"),
@@ -71,6 +79,7 @@ class LockStep(RuleBasedStateMachine):
         self.count = 0
         self.claims: list[tuple[Claim, Any]] = []
         self.begun: list[tuple[str, str, Begun]] = []
+        self.payloads: dict[str, bytes | None] = {}
 
     @initialize()
     def open_journals(self) -> None:
@@ -106,7 +115,7 @@ class LockStep(RuleBasedStateMachine):
             for name in destinations
         ]
         claim = Claim(
-            entry=f"entry{self.count}",
+            entry=f"entry{self.count:03}",
             owner=owner,
             own=tuple(own),
             shared=tuple(shared),
@@ -122,6 +131,31 @@ class LockStep(RuleBasedStateMachine):
             assert isinstance(again, Claimed) and again.entry.id == verdict.entry.id, "same token, same answer"
         self.claims.append((claim, verdict))
 
+    @rule(
+        items=st.lists(st.tuples(st.sampled_from(OWN), st.sampled_from([None, *SHARED])), min_size=2, max_size=4),
+        destinations=subsets(DESTINATIONS),
+    )
+    def claim_many(self, items: Any, destinations: Any) -> None:
+        """Also of items that have a name in common: then the later ones hear of the first."""
+        claims = []
+        for own, shared in items:
+            owner = self.a_token()
+            wanted = tuple(Wanted(name, f"{owner}-{name}") for name in destinations)
+            shared_names = (shared,) if shared else ()
+            claims.append(Claim(f"entry{self.count:03}", owner, (own,), shared_names, wanted, lease_ms=LEASE_MS))
+        self.claims += zip(claims, self.on_all("claim_many", claims), strict=True)
+
+    @rule(data=st.data(), count=st.integers(2, 3), ending=st.sampled_from(Ending))
+    def settle_many(self, data: st.DataObject, count: int, ending: Ending) -> None:
+        chosen = [each for _ in range(count) if (each := self.some_entry(data)) and not each[1].is_lock]
+        settlings = []
+        for claim, entry in {entry.id: (claim, entry) for claim, entry in chosen}.values():  # nobody settles one twice
+            going = [each for each in entry.deliveries if each.status is DeliveryStatus.DELIVERING]
+            ended = tuple(self.end_of(each, data) for each in going)
+            payload = self.payloads.setdefault(claim.owner, data.draw(st.sampled_from([None, b"payload"])))
+            settlings.append(Settling(claim, entry, Settlement(ending, "answer", ended, None, payload)))
+        self.on_all("settle_many", settlings)
+
     @rule(words=st.sampled_from([None, *WORDS]))
     def take_lock(self, words: str | None) -> None:
         """As a script does, by itself or to mark words."""
@@ -129,7 +163,7 @@ class LockStep(RuleBasedStateMachine):
         content = Name(Kind.CONTENT, "crm", words, 3 * DAY_MS) if words else None
         wanted = (Wanted("crm", "", content),) if words else ()
         about = About(item="e1", server="s1")
-        claim = Claim(f"entry{self.count}", owner, (LOCK,), (), wanted, lease_ms=LEASE_MS, about=about)
+        claim = Claim(f"entry{self.count:03}", owner, (LOCK,), (), wanted, lease_ms=LEASE_MS, about=about)
         self.claims.append((claim, self.on_all("claim", claim)))
 
     def some_entry(self, data: st.DataObject) -> tuple[Claim, Entry] | None:
@@ -146,16 +180,23 @@ class LockStep(RuleBasedStateMachine):
         for delivery in entry.deliveries:
             if delivery.status is DeliveryStatus.DELIVERING:
                 ended.append(self.end_of(delivery, data, may_wait=not entry.is_lock))
-        payload = data.draw(st.sampled_from([None, b"payload"]))
+        payload = None if entry.is_lock else data.draw(st.sampled_from([None, b"payload"]))  # a lock sends nothing
+        payload = self.payloads.setdefault(claim.owner, payload)  # an owner that says it again sends the same
         self.on_all("settle", claim, entry, Settlement(ending, "answer", tuple(ended), retries, payload))
 
     def end_of(self, delivery: Delivery, data: st.DataObject, may_wait: bool = True) -> Delivery:
         ends = [DeliveryStatus.DELIVERED, DeliveryStatus.DEAD] + [DeliveryStatus.WAITING] * may_wait
         status = data.draw(st.sampled_from(ends))
-        next_try_ms = 0 if status is DeliveryStatus.WAITING else None
+        next_try_ms = data.draw(st.sampled_from([0, FAR_MS, FAR_MS + 1])) if status is DeliveryStatus.WAITING else None
         delivered_ms = 1 if status is DeliveryStatus.DELIVERED else None
+        tried_ms = data.draw(st.sampled_from([None, WELL_MS - 1, WELL_MS]))
         return replace(
-            delivery, status=status, tries=delivery.tries + 1, next_try_ms=next_try_ms, delivered_ms=delivered_ms
+            delivery,
+            status=status,
+            tries=delivery.tries + 1,
+            next_try_ms=next_try_ms,
+            delivered_ms=delivered_ms,
+            attempts=() if tried_ms is None else (*delivery.attempts, Attempt(tried_ms, 1)),
         )
 
     @rule(data=st.data(), destination=st.sampled_from([None, *DESTINATIONS]))
@@ -184,6 +225,32 @@ class LockStep(RuleBasedStateMachine):
     def due(self, limit: int) -> None:
         found = [sorted(bench.journal.due(dict.fromkeys(DESTINATIONS, limit * 10), HOLD_MS)) for bench in self.benches]
         assert all(each == found[0] for each in found)
+
+    @rule(destination=st.sampled_from(DESTINATIONS), limit=st.integers(1, 3))
+    def recover(self, destination: str, limit: int) -> None:
+        self.on_all("recover", destination, WELL_MS, 0, limit, HOLD_MS)
+
+    @rule(destination=st.sampled_from(DESTINATIONS), age_ms=st.sampled_from([HOUR_MS, DAY_MS + HOUR_MS]))
+    def expire(self, destination: str, age_ms: int) -> None:
+        expired = []
+        for bench in self.benches:
+            before_ms = bench.journal.now_ms() - age_ms
+            expired.append(sorted(bench.journal.expire(destination, before_ms, 100, "too old")))
+        assert all(each == expired[0] for each in expired), expired
+
+    @rule(
+        destination=st.sampled_from(DESTINATIONS),
+        is_paused=st.booleans(),
+        since_ms=st.integers(0, 3),
+        well_since_ms=st.integers(0, 3),
+    )
+    def put_states(self, destination: str, is_paused: bool, since_ms: int, well_since_ms: int) -> None:
+        state = DestinationState(is_paused, since_ms, self.a_token(), "ada", well_since_ms)
+        self.on_all("put_states", {destination: state})
+
+    @rule(destination=st.sampled_from(DESTINATIONS))
+    def look_at_destinations(self, destination: str) -> None:
+        self.on_all("states")
 
     @rule(data=st.data(), destination=st.sampled_from(DESTINATIONS), force=st.booleans(), renamed=st.booleans())
     def replay(self, data: st.DataObject, destination: str, force: bool, renamed: bool) -> None:
@@ -242,6 +309,19 @@ class LockStep(RuleBasedStateMachine):
                 assert len(set(payloads.values())) == 1, (claim.entry, payloads)
 
     @invariant()
+    def what_is_counted_is_what_is_kept(self) -> None:
+        for bench in getattr(self, "benches", []):
+            journals = [bench.journal, getattr(bench.journal, "local", None), getattr(bench.journal, "_redis", None)]
+            for journal in journals:
+                if isinstance(journal, SqliteJournal):
+                    counted = journal.storage()
+                    kept = journal._db.execute("SELECT coalesce(sum(length(payload)), 0) FROM payloads").fetchone()[0]
+                    assert (counted.disk_bytes or 0) + (counted.suppressed_bytes or 0) == kept, bench.kind
+                elif isinstance(journal, RedisJournal):
+                    counted_bytes, kept_bytes = counted_and_kept(journal._client)
+                    assert counted_bytes == kept_bytes, bench.kind
+
+    @invariant()
     def what_waits_is_at_a_known_destination(self) -> None:
         for bench in getattr(self, "benches", []):
             waiting = {
@@ -263,6 +343,29 @@ class LockStep(RuleBasedStateMachine):
                 is_old = entry and bench.journal.now_ms() - entry.created_ms > WEEK_MS
                 is_listed = entry is not None and not entry.is_lock
                 assert is_listed == (claim.entry in listed) or is_old, bench.kind
+
+    @invariant()
+    def the_indexes_have_what_waits_and_what_is_dead(self) -> None:
+        for bench in getattr(self, "benches", []):
+            entries = [entry for claim, _ in self.claims if (entry := bench.journal.read(claim.entry))]
+            all_of_it = [
+                (each.status, entry.id, each.destination)
+                for entry in entries
+                for each in entry.deliveries
+                if entry.has_open_delivery_to(each.destination)
+                or each.status is DeliveryStatus.DEAD
+                and not entry.is_lock
+            ]
+            for status in (DeliveryStatus.WAITING, DeliveryStatus.DEAD):
+                listed = list(bench.journal.list_deliveries(status))
+                found = [(status, each.entry.id, each.delivery.destination) for each in listed]
+                assert sorted(found) == sorted(each for each in all_of_it if each[0] is status), bench.kind
+                positions = [each.position for each in listed]
+                assert positions == sorted(positions, reverse=status is DeliveryStatus.DEAD), bench.kind
+            dead = Counter(to for status, _, to in all_of_it if status is DeliveryStatus.DEAD)
+            still_open = Counter(to for status, _, to in all_of_it if status.is_open)
+            counts = {to: Count(still_open[to], dead[to]) for to in {*dead, *still_open}}
+            assert bench.journal.count_deliveries() == counts, bench.kind
 
     @invariant()
     def the_same_is_under_way(self) -> None:
@@ -287,8 +390,10 @@ class LockStep(RuleBasedStateMachine):
 
 
 def without_times(answer: Any) -> Any:
-    """Clocks and counters of different journals differ; what they lead to does not."""
+    """Clocks and counters of different journals differ, and each says which it is; what follows does not."""
     match answer:
+        case dict():
+            return sorted(answer.items())
         case list():
             return [without_times(each) for each in answer]
         case Found():
@@ -308,6 +413,7 @@ def without_times(answer: Any) -> Any:
         case Entry():
             return replace(
                 answer,
+                about=replace(answer.about, store=""),
                 deliveries=tuple(map(without_times, answer.deliveries)),
                 stop=answer.stop and replace(answer.stop, first_seen_ms=None),
                 fence=0,
@@ -316,6 +422,7 @@ def without_times(answer: Any) -> Any:
                 settled_ms=answer.settled_ms is not None,
                 repeated_ms=answer.repeated_ms is not None,
                 released_ms=answer.released_ms is not None,
+                payload_machine="",  # on this disk, where there is one beside Redis
             )
     return answer
 

@@ -1,7 +1,8 @@
-"""What the journal in a file promises beyond the contract: when it waits for the disk, and what if it cannot."""
+"""What the journal in a file promises beyond the contract: when it waits for the disk, and what its processes share."""
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,7 +13,8 @@ import pytest
 from deduplication.claims import Kind, Name
 from deduplication.errors import StoreUnavailable
 from deduplication.journal.base import Claim, Claimed, Ending, Settlement, Wanted
-from deduplication.journal.entry import DeliveryStatus, Entry
+from deduplication.journal.entry import DeliveryStatus, Entry, State
+from deduplication.journal.side import MachineSide, Side
 from deduplication.journal.sqlite import SqliteJournal
 from tests.support.journals import FakeClock
 
@@ -120,3 +122,85 @@ def test_beside_redis_a_mark_lasts_no_longer_than_this_machine_should_remember(t
     time.advance(1000)
     assert not journal.look(claim.own)[0].is_marked
     journal.close()
+
+
+def an_entry(id_: str) -> Entry:
+    return Entry(id_, (), (), "", State.DONE, "owner", 1, 0, 1_800_000_000_000)
+
+
+def test_a_process_that_is_stopped_in_its_turn_holds_up_others_no_longer_than_they_wait(tmp_path: Path) -> None:
+    one, other = (SqliteJournal(tmp_path / "journal.db", busy_timeout_s=0.05) for _ in range(2))
+    with one._exclusively(), pytest.raises(StoreUnavailable, match="locked"):
+        other.check()
+    other.check()
+    one.close()
+    with pytest.raises(StoreUnavailable, match="closed"):
+        one.check()
+    other.close()
+
+
+def test_one_fsync_is_for_all_copies_committed_by_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = SqliteJournal(tmp_path / "journal.db")
+    synced: list[int] = []
+
+    def fsync(fd: int) -> None:
+        """While the first is at it, another thread commits, and comes for its own."""
+        synced.append(fd)
+        if len(synced) == 1:
+            with journal._transaction():
+                journal.set_memo("from", "another thread")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    journal.keep_copies([(an_entry("a"), b"payload")])
+    assert len(synced) == 1
+    journal._wal.sync()
+    assert len(synced) == 2, "what was committed during the first fsync may not be in it"
+    journal._wal.sync()
+    assert len(synced) == 2, "nothing was committed since"
+    journal.close()
+
+
+def test_a_copy_that_cannot_be_synced_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = SqliteJournal(tmp_path / "journal.db")
+
+    def fail(_fd: int) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(StoreUnavailable, match="cannot be written"):
+        journal.keep_copies([(an_entry("a"), b"payload")])
+    journal.close()
+
+
+@pytest.mark.parametrize("count", [1, 1_200])
+def test_names_are_found_whatever_is_in_them_and_however_many_are_asked_for(tmp_path: Path, count: int) -> None:
+    journal = SqliteJournal(tmp_path / "journal.db")
+    names = [Name(Kind.POST, "", f'{number} "\0\n\u00e9') for number in range(count)]
+    with journal._transaction():
+        journal._mark([(name, None) for name in names])
+    assert all(found.is_marked for found in journal.look(names))
+    assert not journal.look([Name(Kind.POST, "", '0 "')])[0].is_marked
+    journal.close()
+
+
+def test_every_process_sees_a_change_of_side_at_once(tmp_path: Path) -> None:
+    """Also where a new file gets the inode of one that was replaced before."""
+    one, other = MachineSide(tmp_path), MachineSide(tmp_path)
+    for generation in range(1, 20):
+        side = Side.REDIS if generation % 2 else Side.LOCAL
+        with one.alone():
+            one.change_to(side)
+        with other.shared() as standing:
+            assert (standing.side, standing.generation) == (side, generation)
+
+
+def test_a_file_that_is_older_than_the_index_of_the_dead_gets_it(tmp_path: Path, time: FakeClock) -> None:
+    before = SqliteJournal(tmp_path / "journal.db", time.clock)
+    dead = settle(before, 1, DeliveryStatus.DEAD)
+    settle(before, 2, DeliveryStatus.WAITING)
+    before._db.execute("DROP TABLE dead")
+    before.close()
+    for _ in range(2):
+        journal = SqliteJournal(tmp_path / "journal.db", time.clock)
+        assert [each.entry.id for each in journal.list_deliveries(DeliveryStatus.DEAD)] == [dead.id]
+        journal.close()

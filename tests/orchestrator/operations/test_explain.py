@@ -9,11 +9,11 @@ import pytest
 
 from deduplication.email import Email
 from deduplication.subject_group import GroupMode
-from orchestrator.config import Condition, Config, RouteConfig, load_config
+from orchestrator.config.model import Condition, Config, RouteConfig, load_config
+from orchestrator.config.settings import load_settings
 from orchestrator.item import email_item
 from orchestrator.operations.explain import condition_in_words, explained, shown
 from orchestrator.routing import Route, Router
-from orchestrator.settings import load_settings
 
 SECRET = "s3cr3t-that-must-not-be-shown"
 SIGNING = [f"whsec_{base64.b64encode(bytes([each]) * 24).decode()}" for each in range(2)]
@@ -75,6 +75,10 @@ regex = '(\\d+)'
 hosts = ["files.example"]
 resolve = ["bit.ly"]
 
+[alerts]
+url = "https://user:{SECRET}@ops.example/{SECRET}"
+off = ["low_hit_rate"]
+secret = {SIGNING}
 [providers.ses]
 topics = ["{SECRET}"]
 [providers.mailgun]
@@ -108,6 +112,8 @@ Media
 Providers
   mailgun
   ses
+Alarms
+  to ops.example by https, signed with 2 secrets: what is wrong for 60 s
 Off
   destination archive: switched off; what goes there waits
   destination archive: no signature
@@ -117,7 +123,8 @@ Off
   route "nowhere": no media
   route "nowhere": no content gate
   route "nowhere": all its destinations are switched off
-  route "rest": never asked, since "all" takes every email"""
+  route "rest": never asked, since "all" takes every email
+  alarm low_hit_rate: not judged"""
 
 
 def config_of(text: str) -> Config:

@@ -16,7 +16,7 @@ from werkzeug.test import TestResponse
 
 from deduplication.email import Email
 from deduplication.journal.entry import Entry
-from orchestrator.config import Config
+from orchestrator.config.model import Config
 from orchestrator.delivery.fetching import FetchFailed
 from orchestrator.intake import Sources
 from routes.providers.base import InvalidPayload, ProviderRequest, Surroundings

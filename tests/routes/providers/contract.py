@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import pytest
 from werkzeug.test import TestResponse
 
+from orchestrator.config.settings import SettingsError
 from orchestrator.intake import Intake
-from orchestrator.settings import SettingsError
 from routes.providers.samples import Letter, SampleRequest
 from tests.routes.providers.conftest import LETTER, Door, Fetches, OpenDoor, request_of, with_body, with_headers
 from tests.support.redis_server import free_port

@@ -344,6 +344,16 @@ DOCUMENTS: dict[str, Any] = {
     "admin/reset": {"scope": "email_id", "value": "x", "dry_run": True, "confirm": "all"},
     "admin/deliveries/replay": {"status": "dead", "destination": "default", "since": "2026-11-16", "dry_run": True},
     "admin/deliveries/x/replay": {"force": True, "new_id": False, "dry_run": True},
+    "admin/decisions/release": {
+        "status": "skipped_media",
+        "gate": "media",
+        "provider": "gmail",
+        "destination": "default",
+        "q": "x",
+        "since": "2026-11-16",
+        "dry_run": True,
+    },
+    "admin/decisions/x/release": {"force": True, "dry_run": True},
 }
 
 
@@ -367,13 +377,20 @@ def test_any_value_in_any_place_of_any_other_document_is_answered(
 
 @settings(max_examples=100, deadline=None, suppress_health_check=QUIETLY)
 @given(
-    path=texts.map(lambda text: "deliveries/" + quote(text, errors="surrogatepass")) | st.just("deliveries"),
+    path=st.builds(
+        lambda kind, text: f"{kind}/{quote(text, errors='surrogatepass')}" if text else kind,
+        st.sampled_from(["deliveries", "decisions"]),
+        texts,
+    ),
     query=st.dictionaries(
-        st.sampled_from(["status", "destination", "since", "until", "limit", "x"]), st.binary(max_size=20), max_size=3
+        st.sampled_from(["status", "gate", "provider", "destination", "q", "since", "until", "limit", "cursor", "x"]),
+        st.binary(max_size=20),
+        max_size=3,
     ),
 )
 @example(path="deliveries", query={"limit": b"9" * 5000})
 @example(path="deliveries", query={"since": b"9" * 5000})
+@example(path="deliveries//0", query={})
 def test_any_question_of_an_operator_is_answered(everyones_door: Door, path: str, query: dict[str, bytes]) -> None:
     url = f"/api/admin/{path}?{urlencode(query)}"
     is_sound("", everyones_door.app.http.get(url, headers=bearer(ADMIN_TOKEN)))

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from orchestrator.settings import SettingsError
+from orchestrator.config.settings import SettingsError
 from routes.providers.samples import Letter, SampleRequest
 from tests.routes.providers.conftest import LETTER, OpenDoor, email_in, provider_of, request_of, with_headers
 from tests.routes.providers.contract import ProviderContract, json_with

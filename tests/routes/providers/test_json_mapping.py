@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.settings import SettingsError
+from orchestrator.config.settings import SettingsError
 from routes.providers.samples import Letter, SampleRequest
 from tests.routes.providers.conftest import LETTER, OpenDoor, email_in, provider_of, request_of, with_body, with_headers
 from tests.routes.providers.contract import BasicAuthContract, ProviderContract

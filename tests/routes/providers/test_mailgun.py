@@ -17,8 +17,8 @@ import pytest
 from deduplication.claims import Kind
 from deduplication.journal.base import Claim, Claimed, Ending, Settlement
 from deduplication.journal.entry import Entry
+from orchestrator.config.settings import SettingsError
 from orchestrator.item import email_item
-from orchestrator.settings import SettingsError
 from routes.providers.base import ProviderRequest
 from routes.providers.samples import Letter, SampleRequest
 from tests.routes.providers.conftest import LETTER, NOW, Door, OpenDoor, email_in, provider_of, request_of, with_body

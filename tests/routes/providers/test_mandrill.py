@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from orchestrator.settings import SettingsError
+from orchestrator.config.settings import SettingsError
 from routes.providers.samples import SampleRequest
 from tests.routes.providers.conftest import OpenDoor, email_in, provider_of, with_body, with_headers
 from tests.routes.providers.contract import ProviderContract

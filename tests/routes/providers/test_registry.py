@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.config import Config, load_config
-from orchestrator.settings import SettingsError, load_settings
+from orchestrator.config.model import Config, load_config
+from orchestrator.config.settings import SettingsError, load_settings
 from routes.providers.registry import TYPES, check_providers
 from tests.routes.providers.conftest import OpenDoor
 from tests.routes.providers.everyone import SETTINGS

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import pytest
 from standardwebhooks import Webhook
 
-from orchestrator.settings import SettingsError
+from orchestrator.config.settings import SettingsError
 from routes.providers.samples import Letter, SampleRequest
 from tests.routes.providers.conftest import (
     LETTER,

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key a
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from orchestrator.settings import SettingsError
+from orchestrator.config.settings import SettingsError
 from routes.providers.samples import Letter, SampleRequest
 from routes.providers.sendgrid import SIGNATURE, TIMESTAMP
 from tests.routes.providers.conftest import LETTER, OpenDoor, email_in, provider_of, request_of, with_body, with_headers

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from orchestrator.settings import SettingsError
+from orchestrator.config.settings import SettingsError
 from routes.providers.samples import Letter, SampleRequest
 from routes.providers.sns import MOST_CERTIFICATES
 from tests.routes.providers.conftest import LETTER, Fetches, OpenDoor, email_in, provider_of, with_body

@@ -1,0 +1,16 @@
+"""Times as a person reads them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+
+def shown_duration(seconds: int) -> str:
+    for unit, length_s in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length_s:
+            return f"{seconds // length_s} {unit}"
+    return f"{seconds} s"
+
+
+def shown_moment(moment_ms: int) -> str:
+    return datetime.fromtimestamp(moment_ms / 1000, UTC).isoformat(timespec="seconds")

@@ -1,0 +1,39 @@
+"""The page at /: what happens, why, and what can be done about it. Views are thin: they ask what the API asks."""
+
+from __future__ import annotations
+
+from flask import Blueprint
+
+from deduplication.errors import StoreUnavailable
+from orchestrator.build import Service
+from routes.dashboard import (
+    actions,
+    audit,
+    decisions,
+    deliveries,
+    destinations,
+    forgetting,
+    overview,
+    providers,
+    system,
+)
+from routes.dashboard.access import add_access
+from routes.dashboard.errors import or_page
+from routes.dashboard.headers import add_headers
+from routes.dashboard.words import add_words
+from routes.responses import store_unavailable
+
+VIEWS = (overview, decisions, deliveries, destinations, providers, system, audit, actions, forgetting)
+
+
+def dashboard_blueprint(service: Service) -> Blueprint:
+    page = Blueprint(
+        "dashboard", __name__, template_folder="templates", static_folder="static", static_url_path="/static"
+    )
+    add_headers(page)
+    add_words(page)
+    add_access(page, service)
+    for view in VIEWS:
+        view.add_views(page, service)
+    page.register_error_handler(StoreUnavailable, or_page(store_unavailable))
+    return page

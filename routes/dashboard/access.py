@@ -1,0 +1,183 @@
+"""Who looks at the page and what they may do: sign-in by a token, and a session that names it."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache
+from typing import cast
+
+from flask import Blueprint, Flask, Request, Response, flash, g, redirect, render_template, request, session, url_for
+from flask.sessions import SecureCookieSession, SecureCookieSessionInterface
+from flask_wtf.csrf import validate_csrf
+from werkzeug.exceptions import BadRequest, Forbidden
+from werkzeug.wrappers import Response as AnyResponse
+from wtforms import ValidationError
+
+from orchestrator.build import Service
+from orchestrator.tokens import Tokens
+from routes.auth import equals_any
+from routes.dashboard.queries import local_path
+from routes.request_ids import client_address
+
+log = logging.getLogger(__name__)
+
+COOKIE = "mailonce_session"
+SIGNED_IN_FOR = timedelta(hours=12)
+MOST_FORM_BYTES = 256 * 1024
+MOST_NAME_CHARS = 40
+OPEN = ("dashboard.sign_in", "dashboard.sign_in_form", "dashboard.static")
+FOR_ALL = ("dashboard.sign_in", "dashboard.sign_out")
+FOR_ACTING = ("dashboard.ask", "dashboard.ask_destination", "dashboard.ask_to_forget", "dashboard.ingress_token")
+STRETCHED = 100_000  # rounds: a session must not help whoever has one to guess the token behind its key
+
+
+@dataclass(frozen=True)
+class Viewer:
+    """``name`` is what they call themselves, and "" if they did not."""
+
+    name: str
+    may_act: bool
+
+    @property
+    def by(self) -> str:
+        """For the audit list: the token is everybody's."""
+        return f"page, {self.name}" if self.name else "page"
+
+
+class PageSessions(SecureCookieSessionInterface):
+    """The API has none: an email on its way pays nothing for the page."""
+
+    def open_session(self, app: Flask, request: Request) -> SecureCookieSession | None:
+        return None if request.path.startswith("/api/") else super().open_session(app, request)
+
+    def get_cookie_secure(self, app: Flask) -> bool:
+        """gunicorn believes X-Forwarded-Proto of a proxy on this machine, and of those in FORWARDED_ALLOW_IPS."""
+        return request.is_secure
+
+
+def use_sessions(app: Flask, tokens: Tokens) -> None:
+    """The key comes from the admin token, which lies in DATA_DIR or is the same on all servers: so is the session."""
+    key, *older = (_signing_key(token) for token in tokens.admin)
+    app.session_interface = PageSessions()
+    app.secret_key = key
+    app.config.update(
+        SECRET_KEY_FALLBACKS=older,
+        SESSION_COOKIE_NAME=COOKIE,
+        SESSION_COOKIE_HTTPONLY=True,
+        SESSION_COOKIE_SAMESITE="Lax",
+        SESSION_REFRESH_EACH_REQUEST=False,  # a page that is left open does not stay signed in for ever
+        PERMANENT_SESSION_LIFETIME=SIGNED_IN_FOR,
+        WTF_CSRF_TIME_LIMIT=None,  # as long as the session
+    )
+
+
+@cache
+def _signing_key(token: str) -> str:
+    return hashlib.pbkdf2_hmac("sha256", token.encode(), b"sessions of the mailonce page", STRETCHED).hex()
+
+
+def viewer() -> Viewer:
+    """Of this request; those who are not signed in are turned away before a view is asked."""
+    return cast(Viewer, g.viewer)
+
+
+def add_access(page: Blueprint, service: Service) -> None:
+    @page.before_request
+    def admit() -> AnyResponse | None:
+        """None: go ahead. Whoever only looks can post nothing but their own sign-out."""
+        request.max_content_length = MOST_FORM_BYTES
+        g.viewer = _signed_in(service.tokens)
+        if g.viewer is None and request.endpoint not in OPEN:
+            return _to_sign_in()
+        if request.method == "POST":
+            request.get_data()  # as a whole and in time, before anything parses it
+            _check_form_is_ours()
+        acts = request.endpoint in FOR_ACTING or (request.method == "POST" and request.endpoint not in FOR_ALL)
+        if acts and not g.viewer.may_act:
+            raise Forbidden("This token may look, not act. Sign in with the admin token to do that.")
+        return None
+
+    @page.get("/sign-in")
+    def sign_in_form() -> str:
+        return render_template("dashboard/sign_in.html", next=local_path(request.args.get("next", "")))
+
+    @page.post("/sign-in")
+    def sign_in() -> AnyResponse:
+        return _sign_in(service)
+
+    @page.post("/sign-out")
+    def sign_out() -> AnyResponse:
+        session.clear()
+        return redirect(url_for("dashboard.sign_in_form"))
+
+
+def _sign_in(service: Service) -> AnyResponse:
+    address = client_address(request.environ, service.settings.trusted_proxies)
+    next_path = local_path(request.form.get("next", ""))
+    wait_s = service.parts.sign_ins.wait_s(address)
+    if wait_s:
+        log.warning("page: too many tries to sign in from %s", address)
+        return _refused(f"Too many tries. Try again in {wait_s} seconds.", 429, next_path)
+    token = request.form.get("token", "").strip()
+    if not equals_any(token.encode(), (each.encode() for each in (*service.tokens.admin, *service.tokens.view))):
+        log.warning("page: a wrong token from %s", address)
+        return _refused("That token is neither ADMIN_TOKEN nor VIEW_TOKEN.", 401, next_path)
+    service.parts.sign_ins.succeeded(address)
+    session.clear()
+    session.permanent = True
+    session["token"] = _digest(token)
+    session["name"] = _plain_name(request.form.get("name", ""))
+    return redirect(next_path or url_for("dashboard.overview"), code=303)
+
+
+def _refused(words: str, status: int, next_path: str) -> Response:
+    flash(words, "error")
+    answer = Response(render_template("dashboard/sign_in.html", next=next_path), status)
+    if status == 401:
+        answer.headers["WWW-Authenticate"] = "Form"  # HTTP wants a challenge; this one opens no dialog in any browser
+    return answer
+
+
+def _signed_in(tokens: Tokens) -> Viewer | None:
+    """A session names its token: it ends with the token, and says itself nothing of what may be done."""
+    digest = session.get("token")
+    if not isinstance(digest, str):
+        return None
+    if _is_among(digest, tokens.admin):
+        return Viewer(session.get("name", ""), may_act=True)
+    return Viewer(session.get("name", ""), may_act=False) if _is_among(digest, tokens.view) else None
+
+
+def _is_among(digest: str, tokens: Iterable[str]) -> bool:
+    return any([hmac.compare_digest(digest, _digest(each)) for each in tokens])
+
+
+@cache
+def _digest(token: str) -> str:
+    return hashlib.sha256(_signing_key(token).encode()).hexdigest()[:32]
+
+
+def _to_sign_in() -> AnyResponse:
+    """A fragment cannot show a form: the page itself has to go there."""
+    if request.headers.get("HX-Request"):
+        shown = local_path(request.headers.get("HX-Current-URL", "").removeprefix(request.host_url.rstrip("/")))
+        return Response(status=401, headers={"HX-Redirect": url_for("dashboard.sign_in_form", next=shown or None)})
+    asked = request.full_path.rstrip("?") if request.method == "GET" else ""
+    return redirect(url_for("dashboard.sign_in_form", next=asked if asked not in ("", "/") else None))
+
+
+def _check_form_is_ours() -> None:
+    try:
+        validate_csrf(request.headers.get("X-CSRFToken") or request.form.get("csrf_token"))
+    except ValidationError as error:
+        raise BadRequest("This form is too old, or not from this page. Load the page again.") from error
+
+
+def _plain_name(text: str) -> str:
+    """It stands in audit.log: one line, no commas or colons that would look like ours."""
+    return "".join(char for char in text if char.isalnum() or char in " .-_@").strip()[:MOST_NAME_CHARS]

@@ -1,0 +1,48 @@
+"""The first page: is it working? What came, what became of it, over an hour, a day, a week, a month."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flask import Blueprint, render_template, request
+
+from orchestrator.build import Service
+from orchestrator.operations.banners import banners
+from orchestrator.operations.figures import OverTime, Span, over_time, totals
+from routes.questions import read_choice
+
+SERIES = ("received", "delivered", "stopped", "failed")
+
+
+def add_views(page: Blueprint, service: Service) -> None:
+    parts = service.parts
+
+    @page.get("/")
+    def overview() -> str:
+        figures = over_time(parts, asked_span())
+        return render_template(
+            "dashboard/overview.html",
+            health=service.health.report(),
+            totals=totals(parts),
+            figures=figures,
+            plot=plotted(figures),
+            spans=list(Span),
+        )
+
+    @page.get("/notices")
+    def notices() -> str:
+        return render_template("dashboard/_notices.html", banners=banners(service.health.report()))
+
+
+def asked_span() -> Span:
+    given = {"span": request.args.get("span") or Span.DAY}
+    return Span(read_choice(given, "span", Span) or Span.DAY)
+
+
+def plotted(figures: OverTime) -> dict[str, Any]:
+    """As uPlot wants it: the times, then the values of each series."""
+    times = [point.start_s for point in figures.points]
+    return {
+        "labels": list(SERIES),
+        "data": [times, *([getattr(point, name) for point in figures.points] for name in SERIES)],
+    }

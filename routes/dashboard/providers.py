@@ -1,0 +1,30 @@
+"""Providers: where each sends its emails, and how to try it."""
+
+from __future__ import annotations
+
+from flask import Blueprint, render_template, request
+from markupsafe import escape
+
+from orchestrator.build import Service
+from orchestrator.delivery.fetching import fetch
+from routes.providers.base import Surroundings
+from routes.providers.registry import TYPES, missing_setting, open_providers
+
+
+def add_views(page: Blueprint, service: Service) -> None:
+    opened = open_providers(service.config, Surroundings(service.tokens.ingress, fetch))
+    shut = {
+        name: missing_setting(name).removeprefix(f"{name} is not set up: ")
+        for name in sorted(TYPES.keys() - opened.keys())
+    }
+
+    @page.get("/providers")
+    def providers() -> str:
+        names = [*opened, "message"]
+        seen = service.parts.providers.read()
+        return render_template("dashboard/providers.html", names=names, seen=seen, shut=shut, address=request.host_url)
+
+    @page.get("/ingress-token")
+    def ingress_token() -> str:
+        """Only when somebody asks to see it; whoever only looks does not get it: to send emails in is to act."""
+        return escape(service.tokens.ingress[0])

@@ -1,0 +1,415 @@
+"""The page as people use it: a real Chromium against a real server that delivers to real sinks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+
+from orchestrator.sign_ins import TRIES
+from routes.dashboard.actions import AT_ONCE
+from tests.routes.dashboard.conftest import VIEW_TOKEN
+from tests.support.browser import open_browser
+from tests.support.redis_server import RedisServer
+from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, Server, email
+from tests.support.sink import Reply, Sink
+from tests.support.surroundings import ROOT
+
+AXE = ROOT / "tests/fixtures/axe/axe.min.js"
+EVIL = "<img src=x onerror=pwned(1)><script>pwned(2)</script>\"'><b id=injected>"
+VIEWS = ("/", "/decisions", "/deliveries", "/destinations", "/providers", "/system", "/audit")
+_numbers = count()
+
+
+@dataclass(frozen=True)
+class World:
+    """``crm`` takes what it gets; ``archive`` gets what has "invoice" in its subject, and refuses it for good."""
+
+    server: Server
+    crm: Sink
+    archive: Sink
+
+    def send(self, **fields: Any) -> dict[str, Any]:
+        answer: dict[str, Any] = self.server.post(email(**fields)).json()
+        return answer
+
+    @property
+    def url(self) -> str:
+        return self.server.url
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with open_browser() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("page")
+    with Sink() as crm, Sink(otherwise=Reply(422, body=EVIL.encode())) as archive:
+        config = folder / "mailonce.toml"
+        config.write_text(
+            f'[destinations.crm]\nurl = "{crm.url}"\n[destinations.archive]\nurl = "{archive.url}"\n'
+            '[[routes]]\nname = "invoices"\ndestinations = ["archive"]\n'
+            'match = [{ field = "subject", contains = "invoice" }]\n'
+            '[[routes]]\nname = "everything else"\ndestinations = ["crm"]\n'
+        )
+        settings = {"VIEW_TOKEN": VIEW_TOKEN, "TRUSTED_PROXIES": "127.0.0.1", "MAILONCE_CONFIG": str(config)}
+        with Server(folder / "data", WEB_CONCURRENCY="1", **settings) as server:  # one: a pause holds at once
+            yield World(server, crm, archive)
+
+
+SignIn = Callable[..., Page]
+
+
+@pytest.fixture
+def sign_in(browser: Browser, world: World) -> Iterator[SignIn]:
+    """A page that is signed in. Each has an address of its own, so that tries to sign in are not counted together."""
+    opened: list[BrowserContext] = []
+
+    def start(token: str = ADMIN_TOKEN, url: str = world.url, **options: Any) -> Page:
+        headers = {"X-Forwarded-For": f"192.0.2.{next(_numbers) % 250 + 1}"}
+        context = browser.new_context(extra_http_headers=headers, **options)
+        context.set_default_timeout(30_000)
+        opened.append(context)
+        page = context.new_page()
+        page.goto(f"{url}/sign-in")
+        page.fill("#token", token)
+        page.fill("#name", "Ada")
+        page.click("button.primary")
+        return page
+
+    yield start
+    for context in opened:
+        context.close()
+
+
+def settled(page: Page) -> None:
+    """Nothing is on its way any more."""
+    expect(page.locator(".htmx-request")).to_have_count(0)
+
+
+def hurry(page: Page) -> None:
+    """Looks more often, so that a test need not wait for five seconds each time."""
+    page.evaluate("setInterval(poll, 250)")
+
+
+def row(page: Page, subject: str) -> Any:
+    return page.locator("tr", has_text=subject)
+
+
+def test_a_wrong_token_is_refused_and_tries_are_limited(sign_in: SignIn) -> None:
+    page = sign_in("wrong-token-of-some-length")
+    expect(page.get_by_role("alert")).to_contain_text("neither ADMIN_TOKEN nor VIEW_TOKEN")
+    for _ in range(TRIES.amount):
+        page.fill("#token", "wrong-token-of-some-length")
+        page.click("button.primary")
+    expect(page.get_by_role("alert")).to_contain_text("Too many tries")
+    page.fill("#token", ADMIN_TOKEN)
+    page.click("button.primary")
+    expect(page.get_by_role("alert")).to_contain_text("Too many tries")
+
+
+def test_a_duplicate_appears_by_itself_with_its_reason(world: World, sign_in: SignIn) -> None:
+    page = sign_in()
+    page.goto(f"{world.url}/decisions?q=appears")
+    expect(page.locator(".empty")).to_be_visible()
+    for _ in range(2):
+        world.send(subject="It appears by itself")
+    found = row(page, "It appears by itself")
+    expect(found).to_contain_text("It came again once", timeout=30_000)
+    expect(found.locator("time")).to_have_text(re.compile(r"^\d\d:\d\d, (now|\d+ s ago)$"))
+
+
+def test_a_suppressed_email_is_released_and_the_sink_gets_it_once(world: World, sign_in: SignIn) -> None:
+    world.send(subject="Lot 4711", body="first")
+    world.send(subject="Re: lot 4711 again", body="second", sender="eve@example.org")
+    page = sign_in()
+    page.goto(f"{world.url}/decisions?status=skipped_subject_group&q=4711")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    expect(row(page, "again")).to_contain_text("same subject group lot_4711 as the email of")
+    page.get_by_role("link", name="Re: lot 4711 again").click()
+    page.get_by_role("link", name="Release…").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("delivered after all, once")
+    dialog.get_by_role("button", name="Release 1 email").click()
+    expect(page.get_by_role("status").filter(has_text="1 email released.")).to_be_visible()
+    expect(page.locator(".reason")).to_contain_text("Released at")
+    sent = [each for each in world.crm.accepted if each.payload.get("subject") == "Re: lot 4711 again"]
+    assert len(sent) == 1
+
+
+def test_all_dead_letters_of_a_filter_are_replayed_and_the_filter_stays(world: World, sign_in: SignIn) -> None:
+    with ThreadPoolExecutor(4) as several:
+        list(
+            several.map(lambda n: world.send(subject=f"Invoice {n} to replay", body=f"number {n}"), range(AT_ONCE + 3))
+        )
+    page = sign_in()
+    page.goto(f"{world.url}/deliveries")
+    page.get_by_label("Status").select_option("dead")
+    page.wait_for_url("**/deliveries?status=dead")
+    page.get_by_label("Destination").select_option("archive")
+    page.wait_for_url("**/deliveries?status=dead&destination=archive")
+    world.archive.otherwise = Reply()
+    try:
+        page.get_by_role("link", name="Replay all that match…").click()
+        button = page.get_by_role("button", name=re.compile(r"^Replay \d+ deliveries$"))
+        dead = int(re.sub(r"\D", "", button.inner_text()))
+        assert dead >= AT_ONCE + 3
+        with page.expect_response(lambda answer: answer.request.method == "POST") as first:
+            button.click()
+        assert f"Replay: {AT_ONCE} of {dead}" in first.value.text()
+        expect(page.locator(".flash")).to_contain_text(f"{dead} deliveries sent again.")
+        assert page.url.endswith("/deliveries?status=dead&destination=archive")
+        expect(page.locator(".empty")).to_contain_text("match this filter")
+        page.goto(f"{world.url}/deliveries?destination=archive")
+        hurry(page)
+        expect(row(page, f"Invoice {AT_ONCE + 2} to replay")).to_contain_text("delivered", timeout=60_000)
+    finally:
+        world.archive.otherwise = Reply(422, body=EVIL.encode())
+
+
+def test_chosen_emails_are_forgotten_and_come_as_new(world: World, sign_in: SignIn) -> None:
+    for subject in ("Forget me one", "Forget me two", "Forget me not"):
+        world.send(subject=subject)
+    page = sign_in()
+    page.goto(f"{world.url}/decisions?q=Forget+me")
+    button = page.get_by_role("button", name="Forget the chosen…")
+    expect(button).to_be_disabled()
+    for subject in ("Forget me one", "Forget me two"):
+        page.get_by_label(f"Choose {subject}").check()
+    button.click()
+    expect(page.get_by_role("dialog")).to_contain_text("it counts as new and is delivered")
+    page.get_by_role("button", name="Forget 2 emails").click()
+    expect(page.locator(".flash")).to_contain_text("2 emails forgotten.")
+    statuses = [world.send(subject=f"Forget me {which}")["status"] for which in ("one", "two", "not")]
+    assert statuses == ["processed", "processed", "already_processed"]
+
+
+def test_a_name_is_forgotten(world: World, sign_in: SignIn) -> None:
+    world.send(subject="Lot 815", body="first")
+    page = sign_in()
+    page.goto(f"{world.url}/decisions?q=Lot+815")
+    page.get_by_role("link", name="Lot 815").click()
+    page.locator(".names li", has_text="subject_group:").get_by_role("link", name="Forget…").click()
+    page.get_by_role("button", name=re.compile(r"Forget \d+ names")).click()
+    expect(page.locator(".flash")).to_contain_text("forgotten")
+    assert world.send(subject="Re: lot 815", body="second")["status"] == "processed"
+
+
+def test_a_destination_is_paused_and_resumed(world: World, sign_in: SignIn) -> None:
+    page = sign_in()
+    page.goto(f"{world.url}/destinations")
+    card = page.locator(".card", has=page.get_by_role("heading", name="crm"))
+    card.get_by_role("link", name="Pause…").click()
+    page.get_by_label("Why").fill("it moves")
+    page.get_by_role("button", name="Pause it").click()
+    expect(card).to_contain_text("it moves")
+    expect(page.locator("#notices")).to_contain_text("crm is paused")
+    page.evaluate("document.querySelector('#notices p').isTheSame = true")
+    with page.expect_response("**/notices"):
+        page.evaluate("poll()")
+    settled(page)
+    assert page.evaluate("document.querySelector('#notices p').isTheSame"), "what did not change is not announced again"
+    assert world.send(subject="While it is paused")["status"] == "queued"
+    card.get_by_role("link", name="Resume…").click()
+    expect(page.get_by_role("dialog")).to_contain_text("1 delivery waits for crm")
+    page.get_by_role("button", name="Resume it").click()
+    expect(card.locator(".badge.good").first).to_have_text("ok")
+    page.goto(f"{world.url}/decisions?q=While+it+is+paused")
+    hurry(page)
+    expect(row(page, "While it is paused")).to_contain_text("Delivered to crm", timeout=30_000)
+    page.goto(f"{world.url}/audit")
+    expect(page.locator("tbody tr").nth(1)).to_contain_text("page, Ada")
+
+
+def test_whoever_may_only_look_sees_no_way_to_act_and_finds_none_by_hand(world: World, sign_in: SignIn) -> None:
+    id_ = world.send(subject="Only to look at")["id"]
+    page = sign_in(VIEW_TOKEN)
+    for path in (*VIEWS, f"/decisions/{id_}"):
+        page.goto(world.url + path)
+        expect(page.get_by_text("view only")).to_be_visible()
+        assert page.locator("a:has-text('…'), button:has-text('…'), td input").count() == 0, path
+    by_hand = (
+        """async ([path, token]) => (await fetch(path, {method: "POST", headers: {"X-CSRFToken": token}})).status"""
+    )
+    token = page.locator("input[name=csrf_token]").first.get_attribute("value")
+    for path in ("/do/forget", "/do/replay", "/do/release", "/forget", "/destinations/crm/pause"):
+        assert page.evaluate(by_hand, [path, token]) == 403
+    assert world.send(subject="Only to look at")["status"] == "already_processed"
+
+
+def test_a_newcomer_is_told_what_to_send_and_the_token_shows_when_clicked(
+    browser: Browser, tmp_path: Path, sign_in: SignIn
+) -> None:
+    with Server(tmp_path / "empty") as server:
+        page = sign_in(url=server.url)
+        page.goto(f"{server.url}/decisions")
+        curl = page.locator("#curl")
+        expect(curl).to_contain_text("/api/ingress/gmail")
+        assert INGRESS_TOKEN not in page.content()
+        page.get_by_role("button", name="Show the token").click()
+        expect(curl).to_contain_text(f"Bearer {INGRESS_TOKEN}")
+
+
+@pytest.mark.real_redis
+def test_an_outage_of_redis_is_a_banner_that_goes_when_it_is_over(tmp_path: Path, sign_in: SignIn) -> None:
+    redis = RedisServer().start()
+    try:
+        with Server(tmp_path / "data", REDIS_URL=redis.url) as server:
+            page = sign_in(url=server.url)
+            settled(page)
+            expect(page.locator("#notices .notice")).to_have_count(0)
+            hurry(page)
+            redis.kill()
+            expect(page.locator("#notices")).to_contain_text("Redis is away", timeout=60_000)
+            redis.start()
+            expect(page.locator("#notices")).not_to_contain_text("Redis is away", timeout=60_000)
+    finally:
+        redis.stop()
+
+
+# Hostile contents
+
+
+def test_markup_that_somebody_sent_is_text_everywhere(world: World, sign_in: SignIn) -> None:
+    sent = [
+        world.send(
+            subject=f"invoice {EVIL}",
+            sender=f"{EVIL} <evil@example.org>",
+            html=f"<p>{EVIL}</p>",
+            plain=EVIL,
+            attachments=[{"name": EVIL, "type": "text/plain", "content": "eA=="}],
+        ),
+        world.send(subject=f"Lot 666 {EVIL}"),
+        world.send(subject=f"Lot 666 again {EVIL}", body=EVIL),
+    ]
+    assert world.server.post({EVIL: EVIL, "subject": EVIL}).status_code == 400
+    page = sign_in()
+    page.context.add_init_script("window.pwned = (n) => { window.isPwned = n; };")
+    details = [f"/decisions/{each['id']}" for each in sent]
+    tabs = [f"{details[0]}?tab={tab}" for tab in ("text", "html", "headers", "json")]
+    filtered = [f"/decisions?q={EVIL.replace('#', '')}", f"/decisions?destination={EVIL}", f"/nothing/{EVIL}"]
+    asked = [f"/do/forget?id={sent[0]['id']}&back=/{EVIL}", f"/do/replay?id={EVIL}"]
+    for path in (*VIEWS, *details, *tabs, *filtered, *asked):
+        page.goto(world.url + path)
+        settled(page)
+        assert page.evaluate("window.isPwned") is None, path
+        assert page.locator("#injected").count() == 0, path
+    page.goto(f"{world.url}/decisions?q=invoice")
+    expect(row(page, "invoice").first).to_contain_text("<script>pwned(2)</script>")
+
+
+def test_the_email_as_html_runs_nothing_and_fetches_nothing(world: World, sign_in: SignIn) -> None:
+    with Sink() as elsewhere:
+        there = elsewhere.url
+        html = (
+            f"<html><head><link rel=stylesheet href='{there}/css'><link rel=preconnect href='{there}'>"
+            f"<meta http-equiv=refresh content='0;url={there}/refresh'><base href='{there}/'></head>"
+            f"<body style='background: url({there}/style)'><h1>Dear reader</h1><img src='{there}/img'>"
+            f"<iframe src='{there}/frame'></iframe><object data='{there}/object'></object>"
+            f"<script>parent.isPwned = 1; fetch('{there}/fetch')</script>"
+            f"<form action='{there}/form'><button>Go</button></form></body></html>"
+        )
+        id_ = world.send(subject="Invoice with much inside", html=html, plain="Dear reader")["id"]
+        page = sign_in()
+        page.goto(f"{world.url}/decisions/{id_}?tab=html")
+        frame = page.frame_locator("iframe.email")
+        expect(frame.get_by_role("heading", name="Dear reader")).to_be_visible()
+        frame.get_by_role("button", name="Go").click()
+        page.wait_for_load_state("networkidle")
+        expect(frame.get_by_role("heading", name="Dear reader")).to_be_visible()
+        assert page.evaluate("window.isPwned") is None
+        assert elsewhere.connections == 0
+
+
+def test_the_policy_blocks_a_script_that_got_into_the_page_all_the_same(world: World, sign_in: SignIn) -> None:
+    page = sign_in()
+    blocked = page.evaluate(
+        """() => new Promise((resolve) => {
+            document.addEventListener("securitypolicyviolation", (event) => resolve(event.violatedDirective));
+            const script = document.createElement("script");
+            script.textContent = "window.isPwned = 1";
+            document.body.append(script);
+            if (window.isPwned) resolve("nothing: it ran");
+        })"""
+    )
+    assert blocked == "script-src-elem"
+    assert page.evaluate("window.isPwned") is None
+
+
+# For everybody
+
+
+def test_nothing_serious_keeps_people_out(world: World, sign_in: SignIn) -> None:
+    """Neither in light nor in dark, and on a phone nothing is wider than the screen."""
+    sent = world.send(subject="Invoice that everybody can read")
+    world.send(subject="Lot 99", body="first")
+    stopped = world.send(subject="Re: lot 99", body="second")
+    page = sign_in(bypass_csp=True, reduced_motion="reduce")
+    page.context.add_init_script(path=AXE)
+    details = [f"/decisions/{each['id']}?tab={tab}" for each, tab in ((sent, "json"), (stopped, "html"))]
+    asked = [f"/do/release?id={stopped['id']}", "/destinations/crm/pause", "/forget?scope=subject_group&value=lot_99"]
+    found = {}
+    for path in (*VIEWS, *details, *asked, "/decisions?q=nothing+is+found", "/nothing/here", "/sign-in"):
+        page.set_viewport_size({"width": 1280, "height": 800})
+        page.emulate_media(color_scheme="light")
+        page.goto(world.url + path)
+        settled(page)
+        found[path, "light"] = serious(page, "{resultTypes: ['violations']}")
+        page.emulate_media(color_scheme="dark")
+        found[path, "dark"] = serious(page, "{resultTypes: ['violations'], runOnly: ['color-contrast']}")
+        page.set_viewport_size({"width": 390, "height": 844})
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{path} is wider than a phone"
+    assert {where: what for where, what in found.items() if what} == {}
+
+
+def serious(page: Page, options: str) -> list[tuple[str, str]]:
+    violations = page.evaluate(f"axe.run(document, {options})")["violations"]
+    return [(each["id"], each["nodes"][0]["html"]) for each in violations if each["impact"] in ("serious", "critical")]
+
+
+def test_it_works_by_keyboard_alone(world: World, sign_in: SignIn) -> None:
+    page = sign_in()
+    page.goto(f"{world.url}/destinations")
+    page.keyboard.press("Tab")
+    expect(page.locator(":focus")).to_have_text("Skip to content")
+    page.get_by_role("link", name="Pause…").first.focus()
+    page.keyboard.press("Enter")
+    dialog = page.get_by_role("dialog", name=re.compile("^Pause"))
+    expect(dialog).to_be_visible()
+    assert page.evaluate("document.getElementById('dialog').contains(document.activeElement)")
+    page.keyboard.press("Escape")
+    expect(dialog).not_to_be_visible()
+
+
+def test_it_does_not_ask_while_nobody_looks(world: World, sign_in: SignIn) -> None:
+    page = sign_in()
+    page.goto(f"{world.url}/decisions")
+    settled(page)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.evaluate("Object.defineProperty(document, 'hidden', {value: true, configurable: true}); poll();")
+    page.evaluate("fetch('/static/page.css')")  # whatever was asked before that is known by now
+    assert asked == [f"{world.url}/static/page.css"]
+    with page.expect_request(f"{world.url}/decisions*"):
+        page.evaluate("delete document.hidden; document.dispatchEvent(new Event('visibilitychange'));")
+
+
+def test_without_a_script_every_link_and_form_works(world: World, sign_in: SignIn) -> None:
+    world.send(subject="Lot 31", body="first")
+    world.send(subject="Re: lot 31 plain", body="second")
+    page = sign_in(java_script_enabled=False)
+    page.goto(f"{world.url}/decisions?q=lot+31+plain")
+    page.get_by_role("link", name="Re: lot 31 plain").click()
+    page.get_by_role("link", name="Release…").click()
+    page.get_by_role("button", name="Release 1 email").click()
+    expect(page.locator(".flash")).to_have_text("1 email released.")

@@ -1,0 +1,48 @@
+"""Alarms as an operator gets them: from a real server with two processes, as signed webhooks, once each."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from standardwebhooks import Webhook
+
+from tests.support.redis_server import RedisServer
+from tests.support.server import Server
+from tests.support.sink import Reply, Sink
+from tests.support.worker import WorkerProcess
+
+SECRET = f"whsec_{base64.b64encode(b'k' * 24).decode()}"
+
+
+@pytest.mark.real_redis
+def test_the_begin_and_the_end_are_told_once_and_signed(
+    tmp_path: Path, redis_server: RedisServer, eventually: Callable[[Callable[[], bool]], None]
+) -> None:
+    with Sink(Reply(500)) as ops, Sink() as crm:
+        config = tmp_path / "mailonce.toml"
+        config.write_text(
+            f'[alerts]\nurl = "{ops.url}"\nsecret = "{SECRET}"\nafter_s = 0\n[destinations.crm]\nurl = "{crm.url}"\n'
+        )
+        addresses = {
+            "REDIS_URL": redis_server.url,
+            "QUEUE_URL": redis_server.url,
+            "MAILONCE_CONFIG": str(config),
+        }
+        with Server(tmp_path / "a", WEB_CONCURRENCY="2", **addresses) as server:
+            eventually(lambda: len(ops.accepted) == 1)
+            (alarm,) = server.health()["alarms"]
+            assert alarm["condition"] == "no_worker"
+            with WorkerProcess(tmp_path / "b", **addresses):
+                eventually(lambda: len(ops.accepted) == 2)
+                eventually(lambda: server.health()["alarms"] == [])
+        failed, begun, ended = ops.received
+        assert failed.webhook_id == begun.webhook_id, "tried again, it is the same"
+        for each in (begun, ended):
+            said = Webhook(SECRET).verify(each.body, dict(each.headers))
+            assert (said["type"], said["data"]["condition"]) == ("mailonce.alert", "no_worker")
+        assert begun.payload["data"]["status"] == "begun"
+        assert ended.payload["data"]["status"] == "ended"
+        assert crm.received == []

@@ -1,0 +1,238 @@
+"""A destination that is paused, by its own 410 or by an operator, and what becomes of the emails meanwhile."""
+
+from __future__ import annotations
+
+import getpass
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.audit import audit, keep_audit
+from tests.routes.conftest import App, StartApp, bearer
+from tests.routes.test_command_line import Run, run
+from tests.routes.test_delivery import DOWN, admin, make_due, records, toml
+from tests.support.redis_server import RedisServer
+from tests.support.server import ADMIN_TOKEN, email
+from tests.support.sink import Reply, Sink
+
+__all__ = ["run"]  # a fixture
+
+Eventually = Callable[[Callable[[], bool]], None]
+GONE = Reply(410)
+
+
+def crm(app: App) -> Any:
+    return admin(app, "destinations")["destinations"]["crm"]
+
+
+@pytest.fixture
+def config(sink: Sink, tmp_path: Path) -> Path:
+    return toml(tmp_path / "m.toml", crm=f"url = '{sink.url}'\nbreaker_pause_s = 1")
+
+
+def test_410_pauses_the_destination_and_loses_nothing(
+    start_app: StartApp, tmp_path: Path, eventually: Eventually, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Sink(GONE) as sink:
+        path = toml(tmp_path / "m.toml", crm=f"url = '{sink.url}'\nmax_attempts = 1")
+        app = start_app(mailonce_config=path)
+        handler = keep_audit(tmp_path, "service")
+        try:
+            assert app.status_of(email(subject="first")) == "queued"
+        finally:
+            audit.removeHandler(handler)
+            handler.close()
+        waiting = records(app)["crm"]
+        assert (waiting["status"], waiting["reason"]) == ("waiting", "crm: paused (answered 410 Gone)")
+        paused = crm(app)["paused"]
+        assert (paused["reason"], paused["by"]) == ("answered 410 Gone", "410")
+        for number in range(5):
+            answer = app.post(email(subject=f"number {number}"))
+            assert (answer.status_code, answer.get_json()["status"]) == (200, "queued")
+        assert {each["reason"] for each in admin(app, "deliveries")["deliveries"]} == {waiting["reason"]}
+        make_due(app)
+        due = app.service.due
+        assert due is not None
+        due.tick()
+        assert len(sink.received) == 1, "nothing is sent there"
+        assert crm(app)["waiting"] == 6
+        assert admin(app, "destinations/crm/resume", {})["status"] == "resumed"
+        eventually(lambda: len(sink.accepted) == 6)
+        assert set(sink.counts().values()) == {1}
+    lines = (tmp_path / "audit.log").read_text().splitlines()
+    assert len(lines) == 1 and "AUDIT pause destination=crm by=410 reason=answered 410 Gone" in lines[0]
+    assert any(
+        each.levelno == logging.WARNING and "answered 410 Gone, paused" in each.message for each in caplog.records
+    )
+
+
+def test_a_request_to_several_is_queued_for_the_one_that_is_paused(start_app: StartApp, tmp_path: Path) -> None:
+    with Sink() as crm_sink, Sink() as archive:
+        path = toml(tmp_path / "m.toml", crm=f"url = '{crm_sink.url}'", archive=f"url = '{archive.url}'")
+        app = start_app(mailonce_config=path)
+        admin(app, "destinations/crm/pause", {})
+        answer = app.post(email()).get_json()
+        assert answer["status"] == "queued"
+        assert {name: each["status"] for name, each in answer["deliveries"].items()} == {
+            "crm": "waiting",
+            "archive": "delivered",
+        }
+        assert (len(crm_sink.received), len(archive.received)) == (0, 1)
+
+
+@pytest.mark.parametrize("store", ["sqlite", "redis"])
+def test_a_pause_is_noticed_by_every_process_survives_a_restart_and_ends_with_resume(
+    start_app: StartApp, sink: Sink, config: Path, eventually: Eventually, redis_server: RedisServer, store: str
+) -> None:
+    settings = {"mailonce_config": config} | ({"redis_url": redis_server.url} if store == "redis" else {})
+    one, other = start_app(**settings), start_app(**settings)
+    answer = admin(one, "destinations/crm/pause", {"reason": "moves to another host"})
+    assert (answer["success"], answer["status"]) == (True, "paused")
+    assert answer["paused"] == crm(other)["paused"]
+    assert (answer["paused"]["reason"], answer["paused"]["by"]) == ("moves to another host", "api")
+    eventually(lambda: other.service.parts.sender.pause_at("crm") is not None)
+    assert other.status_of(email()) == "queued"
+    for app in (one, other):
+        assert app.service.due
+        app.service.due.close()
+    again = start_app(**settings)
+    assert again.status_of(email(subject="another")) == "queued"
+    assert sink.received == []
+    assert admin(again, "destinations/crm/resume", {})["status"] == "resumed"
+    eventually(lambda: len(sink.accepted) == 2)
+    assert crm(again)["paused"] is None
+    assert admin(again, "destinations/crm/resume", {})["status"] == "not_paused"
+    assert again.status_of(email(subject="a third")) == "processed"
+
+
+def test_a_pause_is_shown_wherever_an_operator_looks(start_app: StartApp, config: Path) -> None:
+    app = start_app(mailonce_config=config)
+    assert crm(app) == {"enabled": True, "breaker": "closed", "paused": None, "waiting": 0}
+    assert app.http.get("/health").get_json()["paused"] == {}
+    paused = admin(app, "destinations/crm/pause", {"reason": "x"})["paused"]
+    assert admin(app, "stats")["destinations"]["crm"]["paused"] == paused
+    health = app.http.get("/health")
+    assert health.get_json()["paused"] == {"crm": paused}
+    assert (health.status_code, health.get_json()["status"]) == (503, "degraded")
+
+
+def test_a_replay_to_a_paused_destination_waits(start_app: StartApp, tmp_path: Path) -> None:
+    with Sink(Reply(422)) as sink:
+        app = start_app(mailonce_config=toml(tmp_path / "m.toml", crm=f"url = '{sink.url}'"))
+        app.post(email())
+        admin(app, "destinations/crm/pause", {})
+        answer = admin(app, f"deliveries/{records(app)['crm']['id']}/replay", {})
+        assert (answer["delivery"]["status"], answer["delivery"]["reason"]) == ("waiting", "crm: paused")
+        assert len(sink.received) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "field", "takes"),
+    [
+        ("destinations/crn/pause", {}, 404, "destination", "destination takes one of crm"),
+        ("destinations/crn/resume", {}, 404, "destination", "destination takes one of crm"),
+        ("destinations/crm/pause", {"reason": 7}, 400, "reason", "reason takes a string"),
+        ("destinations/crm/pause", {"reason": "x" * 201}, 400, "reason", "reason takes up to 200 characters"),
+        ("destinations/crm/pause", {"why": "x"}, 400, "why", "the body takes reason"),
+        ("destinations/crm/resume", {"reason": "x"}, 400, "reason", "the body takes nothing"),
+    ],
+)
+def test_a_wrong_request_says_what_it_takes(
+    start_app: StartApp, config: Path, path: str, body: object, status: int, field: str, takes: str
+) -> None:
+    app = start_app(mailonce_config=config)
+    answer = app.http.post(f"/api/admin/{path}", json=body, headers=bearer(ADMIN_TOKEN))
+    assert (answer.status_code, answer.get_json()["field"], answer.get_json()["error"]) == (status, field, takes)
+    assert crm(app)["paused"] is None
+
+
+def test_a_pause_needs_no_body_and_the_admin_token(start_app: StartApp, config: Path) -> None:
+    app = start_app(mailonce_config=config)
+    for path in ("destinations/crm/pause", "destinations/crm/resume"):
+        assert app.http.post(f"/api/admin/{path}").status_code == 401
+        assert app.http.post(f"/api/admin/{path}", headers=bearer(ADMIN_TOKEN)).status_code == 200
+    assert app.http.get("/api/admin/destinations").status_code == 401
+
+
+def test_what_waits_goes_out_when_the_breaker_closes_though_its_time_has_not_come(
+    start_app: StartApp, tmp_path: Path, eventually: Eventually
+) -> None:
+    with Sink(otherwise=DOWN) as sink:
+        limits = "breaker_failures = 4\nbreaker_pause_s = 1"
+        app = start_app(mailonce_config=toml(tmp_path / "m.toml", crm=f"url = '{sink.url}'\n{limits}"))
+        for number in range(10):
+            assert app.status_of(email(subject=f"number {number}")) == "queued"
+        put_far_off(app)
+        sink.otherwise = Reply()
+        eventually(lambda: app.status_of(email(subject="the probe")) == "already_processed")
+        eventually(lambda: len(sink.accepted) == 11)
+        assert set(sink.counts().values()) == {1}
+
+
+def put_far_off(app: App) -> None:
+    """As if all of them had been tried for hours."""
+    journal = app.service.journal
+    for entry in list(journal.find()):
+        (delivery,) = entry.deliveries
+        assert journal.begin(entry.id, "crm", "test", 60_000)
+        journal.finish(entry.id, "test", replace(delivery, next_try_ms=journal.now_ms() + 10 * 3_600_000))
+
+
+# mailonce pause, mailonce resume
+
+
+def test_a_command_pauses_and_resumes_the_running_service_and_is_audited(
+    run: Run, start_app: StartApp, sink: Sink, tmp_path: Path, eventually: Eventually
+) -> None:
+    toml(tmp_path / "mailonce.toml", crm=f"url = '{sink.url}'")
+    app = start_app()
+    assert run("pause", "crm", "--reason", "moves").exit_code == 0
+    assert (crm(app)["paused"]["reason"], crm(app)["paused"]["by"]) == ("moves", getpass.getuser())
+    eventually(lambda: app.service.parts.sender.pause_at("crm") is not None)
+    assert app.status_of(email()) == "queued"
+    assert sink.received == []
+    assert "resumed" in run("resume", "crm").output
+    eventually(lambda: len(sink.accepted) == 1)
+    assert "was not paused" in run("resume", "crm").output
+    paused, resumed = (tmp_path / "data/audit.log").read_text().splitlines()
+    assert f"mailonce, by {getpass.getuser()}: AUDIT pause destination=crm" in paused and "reason=moves" in paused
+    assert "AUDIT resume destination=crm" in resumed
+
+
+@pytest.mark.parametrize("command", ["pause", "resume"])
+def test_a_command_for_an_unknown_destination_names_the_known_ones(
+    run: Run, start_app: StartApp, sink: Sink, tmp_path: Path, command: str
+) -> None:
+    toml(tmp_path / "mailonce.toml", crm=f"url = '{sink.url}'", archive=f"url = '{sink.url}'")
+    start_app()
+    refused = run(command, "crn")
+    assert refused.exit_code == 1
+    assert "destination takes one of archive, crm" in refused.output
+
+
+# A test event
+
+
+def test_a_test_event_is_one_post_that_leaves_no_trace_and_is_not_stopped_by_a_pause(
+    start_app: StartApp, config: Path, sink: Sink
+) -> None:
+    app = start_app(mailonce_config=config)
+    admin(app, "destinations/crm/pause", {})
+    taken = admin(app, "destinations/crm/test", {})
+    assert (taken["success"], taken["status"], taken["status_code"], taken["error"]) == (True, "taken", 200, None)
+    (event,) = sink.received
+    assert (event.payload["type"], event.payload["destination"]) == ("mailonce.test", "crm")
+    assert event.webhook_id.startswith("msg_test_")
+    sink.otherwise = DOWN
+    for _ in range(10):
+        refused = admin(app, "destinations/crm/test", {})
+        assert (refused["success"], refused["status"]) == (False, "refused")
+        assert refused["error"] == f"crm: answered {DOWN.status}"
+    assert crm(app)["breaker"] == "closed", "it counts for no breaker"
+    assert admin(app, "deliveries")["deliveries"] == []
+    answer = app.http.post("/api/admin/destinations/crn/test", json={}, headers=bearer(ADMIN_TOKEN))
+    assert (answer.status_code, answer.get_json()["field"]) == (404, "destination")

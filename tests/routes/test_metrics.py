@@ -1,0 +1,282 @@
+"""GET /metrics: every figure of it, after something happened that it counts."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+import requests
+
+from deduplication.journal.failover import FailoverJournal
+from orchestrator.config.model import load_config
+from orchestrator.config.settings import Settings, SettingsError, load_settings
+from orchestrator.worker import start_worker
+from routes.metrics import serving_metrics
+from tests.routes.conftest import App, StartApp, bearer
+from tests.support.proxy import Fault, Proxy
+from tests.support.redis_server import RedisServer, free_port
+from tests.support.scrape import samples
+from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, Server, email
+from tests.support.sink import Reply, Sink
+from tests.support.worker import WorkerProcess
+
+Eventually = Callable[[Callable[[], bool]], None]
+
+METRICS_TOKEN = "metrics-token-for-tests"
+LOT = {"subject": "Lot 456"}
+
+
+def scrape(app: App, token: str = ADMIN_TOKEN) -> dict[str, float]:
+    answer = app.http.get("/metrics", headers=bearer(token))
+    assert answer.status_code == 200
+    return samples(answer.text)
+
+
+def emails(status: str, provider: str = "gmail") -> str:
+    return f"mailonce_emails_total{{provider={provider},status={status}}}"
+
+
+def deliveries(outcome: str, destination: str = "default") -> str:
+    return f"mailonce_deliveries_total{{destination={destination},outcome={outcome}}}"
+
+
+@pytest.mark.parametrize(
+    ("token", "status"), [(ADMIN_TOKEN, 200), (METRICS_TOKEN, 200), (INGRESS_TOKEN, 401), ("", 401)]
+)
+def test_it_takes_the_admin_token_or_one_of_its_own(start_app: StartApp, token: str, status: int) -> None:
+    app = start_app(metrics_token=METRICS_TOKEN)
+    assert app.http.get("/metrics", headers=bearer(token)).status_code == status
+    assert app.http.get("/api/admin/stats", headers=bearer(METRICS_TOKEN)).status_code == 401, "it opens nothing else"
+
+
+def test_without_a_token_of_its_own_only_the_admin_token_is_good(start_app: StartApp) -> None:
+    app = start_app()
+    assert app.http.get("/metrics", headers=bearer("")).status_code == 401
+    assert app.http.get("/metrics").status_code == 401
+
+
+@pytest.mark.parametrize("accept", ["", "text/plain;version=0.0.4", "application/openmetrics-text;version=1.0.0"])
+def test_prometheus_gets_the_format_it_asks_for(app: App, accept: str) -> None:
+    app.post(email())
+    answer = app.http.get("/metrics", headers=bearer(ADMIN_TOKEN) | {"Accept": accept})
+    assert answer.content_type.startswith(accept.partition(";")[0] or "text/plain")
+    assert answer.text.endswith("# EOF\n") == ("openmetrics" in accept)
+
+
+def test_emails_are_counted_by_provider_and_by_what_was_answered(app: App) -> None:
+    app.post(email(subject="one"))
+    app.post(email(subject="one"))
+    app.post(email(**LOT))
+    app.post(email(**LOT, date="2026-11-16T10:00:00Z"))
+    app.post({"subject": 5})
+    app.http.post("/api/ingress/gmail", json=email(), headers=bearer("wrong"))
+    app.http.post("/api/ingress/message", json=email(), headers=bearer("wrong"))
+    messages = [{"source": "tg:news", "id": 1, "text": "Hello"}, {"source": ""}]
+    app.http.post("/api/ingress/message", json=messages, headers=bearer(INGRESS_TOKEN))
+    found = scrape(app)
+    assert {name: count for name, count in found.items() if name.startswith("mailonce_emails_total")} == {
+        emails("processed"): 2,
+        emails("already_processed"): 1,
+        emails("skipped_subject_group"): 1,
+        emails("invalid"): 1,
+        emails("unauthorized"): 1,
+        emails("unauthorized", "message"): 1,
+        emails("processed", "message"): 1,
+        emails("invalid", "message"): 1,
+    }
+    assert found["mailonce_duplicates_total{gate=identity}"] == 1
+    assert found["mailonce_duplicates_total{gate=subject_group}"] == 1
+    assert found["mailonce_hit_ratio"] == 2 / 5
+    assert found["mailonce_subject_groups_total"] == 1
+    assert found["mailonce_decision_seconds_count"] == 5
+    assert found["mailonce_request_seconds_count"] == 8
+    assert found["mailonce_delivery_seconds_count{destination=default}"] == 3
+    assert found["mailonce_delivery_seconds_bucket{destination=default,le=+Inf}"] == 3
+    assert found["mailonce_build_info{version=0.1.0}"] == 1
+
+
+def test_attempts_and_what_becomes_of_them_are_counted(start_app: StartApp) -> None:
+    with Sink(Reply(200), Reply(422), Reply(500), Reply(500)) as sink:
+        app = start_app(webhook_url=sink.url)
+        for number in range(3):
+            app.post(email(subject=f"number {number}"))
+        found = scrape(app)
+    assert [found[deliveries(outcome)] for outcome in ("delivered", "dead", "failed")] == [1, 1, 1]
+    assert found["mailonce_dead_letters{destination=default}"] == 1
+    assert found["mailonce_deliveries_waiting{destination=default}"] == 1
+    assert found["mailonce_delivery_seconds_count{destination=default}"] == 4, "each POST"
+    assert found["mailonce_breaker_state{destination=default,state=closed}"] == 1
+
+
+def test_breakers_and_pauses_are_told(start_app: StartApp, tmp_path: Path) -> None:
+    config = tmp_path / "mailonce.toml"
+    lines = "breaker_failures = 1\nbreaker_pause_s = 3600"
+    config.write_text(
+        f"[destinations.crm]\nurl = 'http://127.0.0.1:{free_port()}/'\n{lines}\n"
+        "[destinations.archive]\nurl = 'log:'\nenabled = false\n"
+        "[[routes]]\nname = 'all'\ndestinations = ['crm', 'archive']\n"
+    )
+    app = start_app(mailonce_config=config)
+    app.post(email())
+    app.http.post("/api/admin/destinations/archive/pause", json={}, headers=bearer(ADMIN_TOKEN))
+    found = scrape(app)
+    assert found["mailonce_breaker_state{destination=crm,state=open}"] == 1
+    assert found["mailonce_breaker_state{destination=crm,state=closed}"] == 0
+    assert found["mailonce_destination_paused{destination=archive}"] == 1
+    assert found["mailonce_destination_paused{destination=crm}"] == 0
+    assert found["mailonce_destination_enabled{destination=archive}"] == 0
+
+
+def test_what_waits_for_a_destination_that_is_gone_is_other(start_app: StartApp, tmp_path: Path) -> None:
+    config = tmp_path / "mailonce.toml"
+    config.write_text("[destinations.old]\nurl = 'http://127.0.0.1:9/'\nenabled = false\n")
+    app = start_app(mailonce_config=config)
+    app.post(email())
+    config.write_text("[destinations.new]\nurl = 'log:'\n")
+    found = scrape(start_app(mailonce_config=config))
+    assert found["mailonce_deliveries_waiting{destination=other}"] == 1
+    assert found["mailonce_deliveries_waiting{destination=new}"] == 0
+    assert not [name for name in found if "old" in name and name.startswith("mailonce_deliveries_waiting")]
+
+
+def test_facts_of_redis_and_of_the_queue(start_app: StartApp, redis_server: RedisServer) -> None:
+    app = start_app(
+        redis_url=redis_server.url, queue_url=redis_server.url, webhook_url=f"http://127.0.0.1:{free_port()}/"
+    )
+    for number in range(3):
+        app.post(email(subject=f"number {number}"))
+    found = scrape(app)
+    assert found["mailonce_queue_depth{destination=default}"] == 3
+    assert found["mailonce_deliveries_waiting{destination=default}"] == 3
+    assert found["mailonce_workers_alive"] == 0
+    assert found["mailonce_redis_maxmemory_policy{policy=noeviction}"] == 1
+    assert found["mailonce_redis_evicted_keys_total"] == 0
+    assert found["mailonce_local_journal"] == 0
+    assert "mailonce_unmerged_entries" in found
+    assert found["mailonce_redis_steps_total"] >= 6
+    assert found["mailonce_side_seconds_total{side=redis}"] > 0
+    worker = start_worker(app.service.settings, load_config(app.service.settings))
+    try:
+        assert scrape(app)["mailonce_workers_alive"] == 1
+    finally:
+        worker.stop()
+    assert scrape(app)["mailonce_workers_alive"] == 0
+
+
+def test_without_a_queue_nobody_asks_for_workers(app: App) -> None:
+    assert "mailonce_workers_alive" not in scrape(app)
+
+
+def test_a_redis_that_hangs_holds_up_no_scrape_for_long(start_app: StartApp, redis_server: RedisServer) -> None:
+    """It answers while the facts are still waited for; every step of Redis would take a minute."""
+    with Proxy(redis_server.port) as line:
+        app = start_app(redis_url=line.url, redis_timeout_ms=60_000)
+        app.post(email())
+        line.set(Fault.HANG)
+        answered = threading.Event()
+        found: dict[str, float] = {}
+
+        def ask() -> None:
+            found.update(scrape(app))
+            answered.set()
+
+        asking = threading.Thread(target=ask, daemon=True)
+        asking.start()
+        assert answered.wait(30), "it waits for Redis"
+        assert found[emails("processed")] == 1
+        assert found["mailonce_journal_answers"] == 0
+        assert "mailonce_deliveries_waiting{destination=default}" not in found
+        line.set(Fault.REFUSE)
+        asking.join()
+
+
+def test_errors_of_redis_are_counted_by_class_and_the_side_by_its_time(
+    start_app: StartApp, redis_server: RedisServer, eventually: Eventually
+) -> None:
+    with Proxy(redis_server.port) as line:
+        app = start_app(redis_url=line.url)
+        assert isinstance(app.service.journal, FailoverJournal)
+        line.set(Fault.REFUSE)
+        assert app.status_of(email()) == "retry_later"
+        assert scrape(app)["mailonce_redis_errors_total{class=ConnectionError}"] >= 1
+        eventually(lambda: app.status_of(email(subject="alone")) == "processed")
+        found = scrape(app)
+        assert (found["mailonce_local_journal"], found["mailonce_journal_answers"]) == (1, 1)
+        eventually(lambda: scrape(app)["mailonce_side_seconds_total{side=local}"] > 0)
+        assert scrape(app)["mailonce_unmerged_entries"] >= 1
+
+
+def test_totals_survive_kill_9_and_go_on_over_restarts_of_several_processes(tmp_path: Path) -> None:
+    def totals(server: Server) -> dict[str, float]:
+        answer = requests.get(f"{server.url}/metrics", headers=bearer(ADMIN_TOKEN), timeout=30)
+        found = samples(answer.text)
+        return {name: found.get(name, 0) for name in (emails("processed"), emails("already_processed"))}
+
+    server = Server(tmp_path / "data", WEB_CONCURRENCY="2").start()
+    try:
+        for number in range(20):
+            for _ in range(2):
+                assert server.post(email(subject=f"number {number}")).status_code == 200
+        assert totals(server) == {emails("processed"): 20, emails("already_processed"): 20}
+        server.kill()
+        server.start()
+        for number in range(20, 30):
+            server.post(email(subject=f"number {number}"))
+        server.stop()
+        server.start()
+        assert totals(server) == {emails("processed"): 30, emails("already_processed"): 20}
+        slots = sorted(path.name for path in (tmp_path / "data" / "metrics").glob("*.db"))
+        assert slots == ["web-0.db", "web-1.db"]
+    finally:
+        server.stop()
+
+
+def test_the_oldest_that_waits_has_its_age(start_app: StartApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = start_app(webhook_url=f"http://127.0.0.1:{free_port()}/")
+    app.post(email())
+    assert scrape(app)["mailonce_oldest_waiting_seconds{destination=default}"] < 600
+    now_ms = app.service.journal.now_ms
+    monkeypatch.setattr(app.service.journal, "now_ms", lambda: now_ms() + 1_000_000)
+    assert 1_000 <= scrape(app)["mailonce_oldest_waiting_seconds{destination=default}"] < 1_600
+
+
+def test_a_worker_on_a_machine_of_its_own_tells_what_it_delivered(
+    redis_server: RedisServer, sink: Sink, tmp_path: Path, eventually: Eventually
+) -> None:
+    port = str(free_port())
+    settings = {"REDIS_URL": redis_server.url, "QUEUE_URL": redis_server.url, "WEBHOOK_URL": sink.url}
+    own = {"WORKER_METRICS_PORT": port, "ADMIN_TOKEN": ADMIN_TOKEN, "METRICS_TOKEN": METRICS_TOKEN}
+    url = f"http://127.0.0.1:{port}/metrics"
+
+    def counts() -> dict[str, float]:
+        return samples(requests.get(url, headers=bearer(METRICS_TOKEN), timeout=30).text)
+
+    with Server(tmp_path / "web", **settings) as server, WorkerProcess(tmp_path / "worker", **settings, **own):
+        server.post(email())
+        eventually(lambda: counts()[deliveries("delivered")] == 1)
+        assert emails("queued") not in counts(), "that was counted elsewhere"
+        assert counts()["mailonce_workers_alive"] == 1
+        assert requests.get(url, headers=bearer(INGRESS_TOKEN), timeout=30).status_code == 401
+
+
+def test_a_port_for_the_metrics_of_a_worker_that_is_taken_stops_its_start(tmp_path: Path, sink: Sink) -> None:
+    port = sink.url.rpartition(":")[2].partition("/")[0]
+    settings = load_settings(data_dir=tmp_path, worker_metrics_port=port)
+    with pytest.raises(SettingsError, match="WORKER_METRICS_PORT takes a free port"), _serving(settings):
+        pass
+
+
+def _serving(settings: Settings) -> AbstractContextManager[None]:
+    return serving_metrics(settings, load_config(settings))
+
+
+def test_what_a_gate_leaves_out_is_a_skipped_delivery(app: App) -> None:
+    words = "One two three four five six seven eight nine ten"
+    messages = [{"source": "tg:news", "id": number, "text": words} for number in (1, 2)]
+    app.http.post("/api/ingress/message", json=messages, headers=bearer(INGRESS_TOKEN))
+    found = scrape(app)
+    assert (found[deliveries("delivered")], found[deliveries("skipped")]) == (1, 1)
+    assert found["mailonce_duplicates_total{gate=content}"] == 1
