@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -262,3 +263,12 @@ def test_every_setting_stands_in_the_table() -> None:
 def test_every_make_target_exists(target: str) -> None:
     assert f"make {target}" in README
     assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+
+
+def test_every_dependency_has_its_reason() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = [*project["dependencies"], *(each for extra in project["optional-dependencies"].values() for each in extra)]
+    names = {re.split(r"[\[>=<]", each)[0] for each in asked} - {"mailonce"}
+    said = set(re.findall(r"[\w-]+", (ROOT / "docs/dependencies.md").read_text()))
+    untold = {name for name in names if name not in said and not (name.startswith("types-") and "types-" in said)}
+    assert not untold, "docs/dependencies.md says why"
