@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import secrets
+import select
 import signal
 import threading
 import time
@@ -27,6 +28,7 @@ log = logging.getLogger(__name__)
 
 LOCK_PATIENCE_S = 5.0
 _POLL_S = 0.005
+_ENDS_WITHIN_S = 5.0
 
 
 class Side(StrEnum):
@@ -164,7 +166,7 @@ def _take(fd: int, how: int) -> None:
             if time.monotonic() > deadline:
                 if not _end_stopped_holders(fd):
                     raise StoreUnavailable("this machine is changing between Redis and its own journal") from None
-                deadline += LOCK_PATIENCE_S
+                deadline = time.monotonic() + LOCK_PATIENCE_S
             time.sleep(_POLL_S)
 
 
@@ -181,6 +183,7 @@ def _end_stopped_holders(fd: int) -> bool:
                 stat = Path(f"/proc/{pid}/stat").read_text()
                 if _holds(pid, fd) and stat.rpartition(")")[2].split()[0] == "T":
                     signal.pidfd_send_signal(handle, signal.SIGKILL)
+                    select.select([handle], [], [], _ENDS_WITHIN_S)  # its locks are free from then on
                     is_any_ended = True
                     log.error("process %d was stopped while it held the lock of this machine's side: ended", pid)
             finally:
