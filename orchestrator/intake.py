@@ -41,21 +41,18 @@ from orchestrator.delivery.queue import ANNOUNCED_AGAIN_AFTER_MS, Queue, QueueUn
 from orchestrator.delivery.schedule import put_off
 from orchestrator.delivery.sender import Budget, Sender
 from orchestrator.delivery.webhook import Payload, pack, webhook_id
-from orchestrator.grouping import groups
 from orchestrator.item import Item
 from orchestrator.leases import Held, LeaseKeeper
 from orchestrator.metrics.meter import REALTIME, Meter
 from orchestrator.metrics.tally import Tally
 from orchestrator.privacy import Privacy
 from orchestrator.routing import Route, Router
-from orchestrator.settler import Settler
 
 log = logging.getLogger(__name__)
 
 MOST_MEDIA = 50  # one claim, one script: a newsletter of links must not make it a long one
 RETRY_AFTER_FAILURE_S = 10
 MAX_WAIT_FOR_ANOTHER_S = 10
-MOST_AT_ONCE = 50  # claims in one step: nobody else waits long for the journal meanwhile
 
 
 class Status(StrEnum):
@@ -159,17 +156,6 @@ class Case:
 
 
 @dataclass(frozen=True)
-class ToSettle:
-    """One of several items, with its settlement. With a queue, ``going`` is announced then; ``unsent`` is the entry as
-    it was claimed, to be sent after all where it cannot be stored."""
-
-    case: Case
-    settling: Settling
-    going: Sequence[Delivery] = ()
-    unsent: Entry | None = None
-
-
-@dataclass(frozen=True)
 class Intake:
     """``queue`` None: the request itself delivers. ``keeps_delivered``: also what was delivered keeps its payload.
     ``keeps_suppressed``: so does what was stopped, and can be released.
@@ -197,9 +183,9 @@ class Intake:
     def receive(self, item: Item) -> Outcome:
         """Ends with the item delivered, stored, dead, recognised as a settled one, skipped, or given back."""
         started = self.sources.monotonic()
-        return self._told(item, self._decide(item), self.sources.monotonic() - started)
+        return self.tell(item, self._decide(item), self.sources.monotonic() - started)
 
-    def _told(self, item: Item, outcome: Outcome, took_s: float) -> Outcome:
+    def tell(self, item: Item, outcome: Outcome, took_s: float) -> Outcome:
         """What its provider hears is logged and counted."""
         log_decision(item, outcome, took_s)
         gate = outcome.reason.gate if outcome.reason else None
@@ -215,7 +201,7 @@ class Intake:
 
     def _decide(self, item: Item) -> Outcome:
         started = self.sources.monotonic()
-        case = self._prepare_or_skip(item)
+        case = self.prepare_or_skip(item)
         if isinstance(case, Outcome):
             return case
         try:
@@ -223,11 +209,11 @@ class Intake:
             if isinstance(verdict, Claimed) and self.resolve:
                 case, verdict = self._claim_final_links(case, verdict)
         except StoreUnavailable as error:
-            return self._store_is_away(case, error)
+            return self.store_is_away(case, error)
         self.meter.time_decision(self.sources.monotonic() - started)
-        return self._deliver(case, verdict) if isinstance(verdict, Claimed) else self._stop(case, verdict)
+        return self._deliver(case, verdict) if isinstance(verdict, Claimed) else self.stop(case, verdict)
 
-    def _prepare_or_skip(self, item: Item) -> Case | Outcome:
+    def prepare_or_skip(self, item: Item) -> Case | Outcome:
         """What is too old for its route takes no names."""
         route = self.router.pick(item)
         case = self.prepare(item, route)
@@ -235,15 +221,15 @@ class Intake:
             if not route.realtime_only or not self._is_old(case):
                 return case
         except StoreUnavailable as error:
-            return self._store_is_away(case, error)
+            return self.store_is_away(case, error)
         self.note_old(case.claim)
         return Outcome(Status.SKIPPED_OLD, item.id)
 
-    def _store_is_away(self, case: Case, error: StoreUnavailable) -> Outcome:
+    def store_is_away(self, case: Case, error: StoreUnavailable) -> Outcome:
         log.error("item %s: %s; asking for a retry", case.item.id, error)
         return case.retry_later("the store is away")  # the error may name an address inside
 
-    def _stop(self, case: Case, verdict: Duplicate | InFlight) -> Outcome:
+    def stop(self, case: Case, verdict: Duplicate | InFlight) -> Outcome:
         if isinstance(verdict, Duplicate):
             return self._skip(case, verdict.entry) if verdict.entry else self._repeat(case, verdict)
         wait_s = max(1, min(MAX_WAIT_FOR_ANOTHER_S, -(-verdict.retry_after_ms // 1000)))
@@ -281,9 +267,9 @@ class Intake:
         )
         received_at = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         payload = {**item.payload, "received_at": received_at, "subject_group": group}
-        return Case(item, group, links, claim, payload, self._budget())
+        return Case(item, group, links, claim, payload, self.new_budget())
 
-    def _budget(self) -> Budget:
+    def new_budget(self) -> Budget:
         return Budget(self.sources.monotonic() + DELIVERY_BUDGET_S, self.sources.monotonic)
 
     def content_at(self, destination: str, item: Item, route: Route) -> Name | None:
@@ -321,7 +307,7 @@ class Intake:
         try:
             is_settled = self.journal.settle(case.claim, entry, settlement)
         except NoRoom:
-            return self._give_back(case, entry)
+            return self.give_back(case, entry)
         except DeduplicationError as error:
             log.error("item %s: stopped at %s, but not recorded: %s", case.item.id, stop.gate, error)
             return case.retry_later("the store is away")
@@ -332,27 +318,27 @@ class Intake:
     def _deliver(self, case: Case, claimed: Claimed) -> Outcome:
         entry = self.journal.before_sending(claimed)
         if entry is None:
-            return self._lease_ran_out(case)
+            return self.lease_ran_out(case)
         if self.queue:
             try:
-                stored, going = self._to_be_announced(entry)
-                return self._announce(case, stored, going, self._settle(case, stored))
+                stored, going = self.to_be_announced(entry)
+                return self.announce(case, stored, going, self._settle(case, stored))
             except NoRoom:
                 log.debug("item %s: no room to store it, delivering at once", case.item.id)
-        return self._send_and_settle(case, entry)
+        return self.send_and_settle(case, entry)
 
-    def _lease_ran_out(self, case: Case) -> Outcome:
+    def lease_ran_out(self, case: Case) -> Outcome:
         log.warning("item %s: its lease ran out before it was sent", case.item.id)
         return case.retry_later("it took too long to get to it")
 
-    def _send_and_settle(self, case: Case, entry: Entry) -> Outcome:
-        entry = self._send(case, entry)
+    def send_and_settle(self, case: Case, entry: Entry) -> Outcome:
+        entry = self.send(case, entry)
         try:
             return self._settle(case, entry)
         except NoRoom:
-            return self._give_back(case, entry)
+            return self.give_back(case, entry)
 
-    def _send(self, case: Case, entry: Entry) -> Entry:
+    def send(self, case: Case, entry: Entry) -> Entry:
         """The entry with what became of its deliveries; it is still to be settled."""
         try:
             sent = self.sender.send(case.claim, entry, case.payload, case.budget)
@@ -366,7 +352,7 @@ class Intake:
             entry = entry.with_delivery(delivery)
         return entry
 
-    def _give_back(self, case: Case, entry: Entry) -> Outcome:
+    def give_back(self, case: Case, entry: Entry) -> Outcome:
         """What is to be sent later cannot be stored: its provider keeps it. Who has got it has got it."""
         delivered = tuple(each for each in entry.deliveries if each.status is DeliveryStatus.DELIVERED)
         settlement = Settlement(Ending.FREE, deliveries=delivered)
@@ -374,7 +360,7 @@ class Intake:
         self.leases.settle(Held(entry.id, case.claim.owner), settle)
         return case.retry_later("not through, and there is no room to store it")
 
-    def _to_be_announced(self, entry: Entry) -> tuple[Entry, list[Delivery]]:
+    def to_be_announced(self, entry: Entry) -> tuple[Entry, list[Delivery]]:
         """The entry as it is stored before anybody hears of it, and what of it workers will be told of."""
         again_ms = self.sender.clock.now_ms() + ANNOUNCED_AGAIN_AFTER_MS
         going = []
@@ -389,7 +375,7 @@ class Intake:
                 entry = entry.with_delivery(replace(delivery, status=DeliveryStatus.WAITING, next_try_ms=again_ms))
         return entry, going
 
-    def _announce(self, case: Case, entry: Entry, going: Sequence[Delivery], outcome: Outcome) -> Outcome:
+    def announce(self, case: Case, entry: Entry, going: Sequence[Delivery], outcome: Outcome) -> Outcome:
         """What was stored is announced. What cannot be is delivered here and now."""
         if outcome.status is not Status.QUEUED:
             return outcome
@@ -404,20 +390,20 @@ class Intake:
 
     def _settle(self, case: Case, entry: Entry) -> Outcome:
         """Names, decision and deliveries in one step. Raises NoRoom where what is to be sent later cannot be stored."""
-        settling = self._settling(case, entry)
+        settling = self.settling_of(case, entry)
         try:
             answer: bool | DeduplicationError = self.journal.settle(case.claim, entry, settling.settlement)
         except DeduplicationError as error:
             answer = error
-        return self._conclude(case, settling, answer)
+        return self.conclude(case, settling, answer)
 
-    def _settling(self, case: Case, entry: Entry) -> Settling:
+    def settling_of(self, case: Case, entry: Entry) -> Settling:
         statuses = {each.status for each in entry.deliveries}
         needs_no_payload = _is_over(entry) or (not self.keeps_suppressed and statuses <= ENDED_WELL)
         payload = None if needs_no_payload and not self.keeps_delivered else pack(case.payload)
         return Settling(case.claim, entry, Settlement(Ending.DONE, status_of(entry), entry.deliveries, payload=payload))
 
-    def _conclude(self, case: Case, settling: Settling, answer: bool | DeduplicationError) -> Outcome:
+    def conclude(self, case: Case, settling: Settling, answer: bool | DeduplicationError) -> Outcome:
         """Only what is recorded, or delivered for sure, is told 2xx. Raises NoRoom: nothing is settled then."""
         entry, status = settling.entry, Status(settling.settlement.answer)
         if _is_over(entry):
@@ -431,104 +417,6 @@ class Intake:
             log.error("item %s: not delivered, and cannot be stored: %s", case.item.id, answer)
             return case.retry_later("not through, and the store is away")
         return case.outcome(status, entry) if answer else case.retry_later("another request has taken it over")
-
-    # Several items of one request
-
-    def receive_many(self, items: Sequence[Item]) -> list[Outcome | Exception]:
-        """Each as by itself, and in order, but for those that share a name: of them the later ones come after. An error
-        of ours stands in the place of the outcome that it prevented, and stops no other."""
-        outcomes: dict[int, Outcome | Exception] = {}
-        cases: dict[int, Case] = {}
-        for position, item in enumerate(items):
-            try:
-                if self.resolve:  # where its links lead shows only when it is claimed, and there it may meet another
-                    outcomes[position] = self.receive(item)
-                    continue
-                case = self._prepare_or_skip(item)
-            except Exception as error:
-                outcomes[position] = error
-                continue
-            if isinstance(case, Outcome):
-                outcomes[position] = self._told(item, case, 0.0)
-            else:
-                cases[position] = case
-        for group in groups({position: case.names for position, case in cases.items()}, MOST_AT_ONCE):
-            started = self.sources.monotonic()
-            for position, outcome in self._receive_group({position: cases[position] for position in group}).items():
-                if isinstance(outcome, Outcome):
-                    outcome = self._told(items[position], outcome, self.sources.monotonic() - started)
-                outcomes[position] = outcome
-        return [outcomes[position] for position in range(len(items))]
-
-    def _receive_group(self, cases: Mapping[int, Case]) -> dict[int, Outcome | Exception]:
-        """Claimed in one step. Then each is sent, and what was sent is settled while the next ones are."""
-        verdicts: Sequence[Verdict | DeduplicationError]
-        claimed_at = self.sources.monotonic()
-        try:
-            verdicts = self.journal.claim_many([case.claim for case in cases.values()])
-        except DeduplicationError as error:
-            verdicts = [error] * len(cases)
-        else:
-            for _ in cases:
-                self.meter.time_decision(self.sources.monotonic() - claimed_at)
-        outcomes: dict[int, Outcome | Exception] = {}
-        with Settler(self._settle_some) as settler:
-            for (position, case), verdict in zip(cases.items(), verdicts, strict=True):
-                try:
-                    if self._is_late(claimed_at):  # those before it took their time: is it still ours?
-                        verdict = self.journal.claim(case.claim)
-                    turn = self._take_turn(case, verdict)
-                except StoreUnavailable as error:
-                    outcomes[position] = self._store_is_away(case, error)
-                except Exception as error:
-                    outcomes[position] = error
-                else:
-                    if isinstance(turn, Outcome):
-                        outcomes[position] = turn
-                    else:
-                        settler.put(position, turn)
-        return outcomes | settler.results
-
-    def _is_late(self, claimed_at: float) -> bool:
-        return (self.sources.monotonic() - claimed_at) * 1000 > self.leases.lease_ms / 2
-
-    def _take_turn(self, case: Case, verdict: Verdict | DeduplicationError) -> Outcome | ToSettle:
-        """One of several: what has become of it, or what is to be settled."""
-        if isinstance(verdict, DeduplicationError):
-            raise verdict
-        if not isinstance(verdict, Claimed):
-            return self._stop(case, verdict)
-        entry = self.journal.before_sending(verdict)
-        if entry is None:
-            return self._lease_ran_out(case)
-        if self.queue:
-            stored, going = self._to_be_announced(entry)
-            return ToSettle(case, self._settling(case, stored), going, entry)
-        case = replace(case, budget=self._budget())
-        return ToSettle(case, self._settling(case, self._send(case, entry)))
-
-    def _settle_some(self, some: Sequence[ToSettle]) -> list[Outcome | Exception]:
-        answers: Sequence[bool | DeduplicationError]
-        try:
-            answers = self.journal.settle_many([each.settling for each in some])
-        except DeduplicationError as error:
-            answers = [error] * len(some)
-        outcomes: list[Outcome | Exception] = []
-        for each, answer in zip(some, answers, strict=True):
-            try:
-                outcomes.append(self._finish(each, answer))
-            except Exception as error:
-                outcomes.append(error)
-        return outcomes
-
-    def _finish(self, turn: ToSettle, answer: bool | DeduplicationError) -> Outcome:
-        try:
-            outcome = self._conclude(turn.case, turn.settling, answer)
-        except NoRoom:
-            if turn.unsent:
-                return self._send_and_settle(replace(turn.case, budget=self._budget()), turn.unsent)
-            return self._give_back(turn.case, turn.settling.entry)
-        return self._announce(turn.case, turn.settling.entry, turn.going, outcome) if turn.unsent else outcome
 
 
 def _is_over(entry: Entry) -> bool:

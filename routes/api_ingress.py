@@ -17,6 +17,7 @@ from orchestrator.build import Service
 from orchestrator.delivery.fetching import FetchFailed, fetch
 from orchestrator.intake import Outcome, ProofUsed, Status
 from orchestrator.item import Item, email_item, message_item
+from orchestrator.several import Several
 from routes.auth import Unauthorized, require_bearer
 from routes.providers import message
 from routes.providers.base import InvalidPayload, Parsed, ProviderRequest, Surroundings, json_value
@@ -171,7 +172,7 @@ def _results(service: Service, parsed: list[Parsed], proof: str | None) -> list[
     emails = {place: each for place, each in enumerate(parsed) if not isinstance(each, InvalidPayload)}
     items = {place: email_item(each, kept_ms) for place, each in emails.items()}
     if proof is None and len(items) > 1:
-        received = [_or_raise(each) for each in service.intake.receive_many(list(items.values()))]
+        received = [_or_raise(each) for each in Several(service.intake).receive(list(items.values()))]
     else:  # one whose proof was used before ends the request: those behind it are not proven either
         proven = (_proven(item, proof, place) for place, item in items.items())
         received = [service.intake.receive(item) for item in proven]
@@ -205,7 +206,7 @@ def _answers_to_messages(service: Service, documents: list[Any]) -> list[tuple[d
     """Each message gets its own verdict; neither a bad one nor an error of ours stops the others."""
     read = [_read_message(service, document) for document in documents]
     items = [each[1] for each in read if isinstance(each, tuple)]
-    received = iter(service.intake.receive_many(items))
+    received = iter(Several(service.intake).receive(items))
     return [
         _answer_to_message(service, each[0], next(received)) if isinstance(each, tuple) else _refusal(service, each)
         for each in read

@@ -2,46 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from deduplication.journal.base import Released
-from orchestrator import intake
-from orchestrator.intake import Outcome, ProofUsed
-from tests.support.journals import JournalBench, open_journal
-from tests.support.pipeline import DOWN, LEASE_MS, REFUSES, FakeDestination, Pipeline, Reaction, item, open_pipeline
-from tests.support.redis_server import RedisServer
+from orchestrator.intake import ProofUsed
+from tests.orchestrator.conftest import Open
+from tests.support.journals import JournalBench
+from tests.support.pipeline import DOWN, LEASE_MS, REFUSES, FakeDestination, Reaction, item, open_pipeline
 
 LOT = "Lot 456 - Documents"
 FILE = "<p>https://we.tl/t-abc</p>"
-Open = Callable[..., Pipeline]
-
-
-@pytest.fixture
-def start(bench: JournalBench) -> Iterator[Open]:
-    """A server over each journal in turn, with destinations by name and how each of them reacts."""
-    with ExitStack() as stack:
-
-        def enter(opened: AbstractContextManager[Pipeline]) -> Pipeline:
-            return stack.enter_context(opened)
-
-        def start(reactions: dict[str, list[Reaction]] | None = None, **options: Any) -> Pipeline:
-            told = {name: FakeDestination(list(each)) for name, each in (reactions or {"crm": []}).items()}
-            return enter(open_pipeline(bench, told, **options))
-
-        yield start
-
-
-@pytest.fixture(params=["sqlite", "redis", "failover"])
-def full(request: pytest.FixtureRequest, tmp_path: Path, redis_server: RedisServer) -> Iterator[JournalBench]:
-    """A journal that has no room for any payload."""
-    with open_journal(request.param, tmp_path, redis_server, redis_bytes=1, disk_bytes=1) as bench:
-        yield bench
 
 
 # Where nothing can be stored
@@ -448,119 +418,3 @@ def test_while_the_queue_is_away_the_request_delivers_and_what_fails_is_left_to_
     assert (pipeline.delivery().status, pipeline.payload() is None) == (record, record == "delivered")
     assert (pipeline.delivery().next_try_ms is not None) == (record == "waiting")
     assert pipeline.status_of() == again
-
-
-# Several items of one request
-
-
-def told(outcomes: list[Outcome | Exception]) -> list[str]:
-    return [str(each.status) if isinstance(each, Outcome) else type(each).__name__ for each in outcomes]
-
-
-def emails(count: int) -> list[dict[str, Any]]:
-    return [{"subject": f"Report {number}", "body": f"text {number}"} for number in range(count)]
-
-
-@pytest.mark.parametrize("with_queue", [False, True], ids=["inline", "with a queue"])
-def test_several_go_out_once_each_in_their_order(
-    start: Open, with_queue: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(intake, "MOST_AT_ONCE", 3)
-    pipeline, some = start(with_queue=with_queue), emails(7)
-    assert told(pipeline.send_many(*some)) == ["queued" if with_queue else "processed"] * 7
-    pipeline.deliver_announced()
-    subjects = [webhook.payload["subject"] for webhook in pipeline.destinations["crm"].taken]
-    assert subjects == [each["subject"] for each in some]
-    assert told(pipeline.send_many(*some)) == ["already_processed"] * 7
-
-
-def test_each_of_several_gets_the_outcome_it_would_get_alone(start: Open) -> None:
-    pipeline = start({"crm": [None, DOWN, DOWN, REFUSES]})
-    pipeline.send(subject="known")
-    some = [{"subject": "down"}, {"subject": "known"}, {"subject": "refused"}, {"subject": "well"}]
-    assert told(pipeline.send_many(*some)) == ["queued", "already_processed", "dead_lettered", "processed"]
-    assert pipeline.payload(subject="down") and pipeline.payload(subject="refused")
-
-
-def test_of_several_those_that_share_a_name_go_one_after_the_other(start: Open) -> None:
-    pipeline = start()
-    some = [
-        {"subject": LOT, "body": "one"},
-        {"subject": "Alone"},
-        {"subject": LOT, "body": "one"},
-        {"subject": LOT, "body": "two"},
-        {"subject": "Files", "body": FILE},
-        {"subject": "The same files", "body": FILE},
-    ]
-    expected = ["processed", "processed", "already_processed", "skipped_subject_group", "processed", "skipped_media"]
-    assert told(pipeline.send_many(*some)) == expected
-    assert len(pipeline.destinations["crm"].taken) == 3
-
-
-def test_an_error_of_our_own_at_one_of_several_gives_that_one_back_alone(start: Open) -> None:
-    pipeline = start({"crm": [None, RuntimeError("a bug"), None]})
-    assert told(pipeline.send_many(*emails(3))) == ["processed", "RuntimeError", "processed"]
-    assert told(pipeline.send_many(*emails(3))) == ["already_processed", "processed", "already_processed"]
-
-
-def test_while_names_cannot_be_claimed_none_of_several_is_sent(start: Open) -> None:
-    pipeline = start()
-    pipeline.journal.failing.add("claim")
-    assert told(pipeline.send_many(*emails(3))) == ["retry_later"] * 3
-    assert pipeline.destinations["crm"].asked == []
-    pipeline.journal.failing.clear()
-    assert told(pipeline.send_many(*emails(3))) == ["processed"] * 3
-
-
-def test_what_was_delivered_of_several_but_not_marked_is_marked_later(start: Open) -> None:
-    pipeline = start({"crm": [None, DOWN, DOWN]})
-    pipeline.journal.failing.add("settle")
-    assert told(pipeline.send_many(*emails(2))) == ["processed", "retry_later"]
-    pipeline.journal.failing.clear()
-    pipeline.settle_what_is_owed()
-    assert told(pipeline.send_many(*emails(2)))[0] == "already_processed"
-    assert len(pipeline.destinations["crm"].taken) == 1
-
-
-def test_one_of_several_whose_turn_comes_late_is_asked_for_again(bench: JournalBench, start: Open) -> None:
-    """The first took longer than the lease of those behind it: another server has sent one of them meanwhile."""
-    slow, other = start(), start(journal=bench.another)
-    some = emails(3)
-
-    def take_long() -> None:
-        slow.let_time_pass(LEASE_MS)
-        assert other.status_of(**some[1]) == "processed"
-
-    slow.destinations["crm"].reactions.append(take_long)
-    assert told(slow.send_many(*some))[1:] == ["already_processed", "processed"]
-    assert [len(each.destinations["crm"].taken) for each in (slow, other)] == [2, 1]
-
-
-def test_what_was_sent_of_several_is_settled_before_the_next_one_is_through(
-    bench: JournalBench, start: Open, eventually: Callable[[Callable[[], bool]], None]
-) -> None:
-    """A process that dies during the second POST must not have the first one sent again."""
-    pipeline, other = start(), start(journal=bench.another)
-    some = emails(2)
-
-    def is_first_settled() -> bool:
-        return other.status_of(**some[0]) == "already_processed"
-
-    pipeline.destinations["crm"].reactions += [None, lambda: eventually(is_first_settled)]
-    assert told(pipeline.send_many(*some)) == ["processed"] * 2
-
-
-@pytest.mark.parametrize("with_queue", [False, True], ids=["inline", "with a queue"])
-def test_of_several_what_cannot_be_stored_is_sent_or_given_back(full: JournalBench, with_queue: bool) -> None:
-    reactions: list[Reaction] = [None, DOWN, DOWN, None]
-    with open_pipeline(full, {"crm": FakeDestination(reactions)}, with_queue=with_queue) as pipeline:
-        assert told(pipeline.send_many(*emails(3))) == ["processed", "retry_later", "processed"]
-        assert told(pipeline.send_many(*emails(3))) == ["already_processed", "processed", "already_processed"]
-
-
-def test_where_links_are_followed_several_go_one_at_a_time(bench: JournalBench) -> None:
-    """Two links that lead to one file: which, nobody knows before they are followed."""
-    with open_pipeline(bench, {"crm": FakeDestination()}) as pipeline:
-        resolving = replace(pipeline.intake, resolve=lambda link: "https://we.tl/t-final")
-        some = [item(subject=f"S{number}", body=f"<p>https://we.tl/t-{number}</p>") for number in range(2)]
-        assert told(resolving.receive_many(some)) == ["processed", "skipped_media"]

@@ -30,6 +30,7 @@ from orchestrator.item import Item, email_item
 from orchestrator.leases import LeaseKeeper
 from orchestrator.privacy import Privacy
 from orchestrator.routing import Route, Router
+from orchestrator.several import Several
 from routes.providers import gmail
 from tests.support.journals import FakeClock, JournalBench
 from tests.support.server import email
@@ -45,18 +46,21 @@ Reaction = DeliveryFailed | Exception | Callable[[], object] | None
 
 @dataclass
 class FakeDestination:
-    """Reacts to one webhook after the other as told, and takes all after that.
+    """Reacts to one webhook after the other as told, and takes all after that; to those of a subject in ``by_subject``
+    as that says, whatever their order.
 
     A reaction is an error to raise, None to take it, or something to do in the middle of taking it.
     """
 
     reactions: list[Reaction] = field(default_factory=list)
+    by_subject: dict[str, list[Reaction]] = field(default_factory=dict)
     asked: list[Webhook] = field(default_factory=list)
     taken: list[Webhook] = field(default_factory=list)
 
     def deliver(self, webhook: Webhook, within_s: float | None = None) -> Receipt:
         self.asked.append(webhook)
-        reaction = self.reactions.pop(0) if self.reactions else None
+        reactions = self.by_subject.get(webhook.payload.get("subject", ""), self.reactions)
+        reaction = reactions.pop(0) if reactions else None
         if isinstance(reaction, Exception):
             raise reaction
         if reaction:
@@ -146,7 +150,7 @@ class Pipeline:
 
     def send_many(self, *emails: Mapping[str, Any]) -> list[Outcome | Exception]:
         """Several emails of one request."""
-        return self.intake.receive_many([item(**fields) for fields in emails])
+        return Several(self.intake).receive([item(**fields) for fields in emails])
 
     def status_of(self, **fields: Any) -> str:
         return str(self.send(**fields).status)
