@@ -216,7 +216,8 @@ class LocalJournal(ABC):
             case Told(entry):
                 return _answer(entry, (), is_first=False)
             case Repeat(original, name):
-                self._save(repeated(original, claim, known.now_ms), original)
+                after = repeated(original, claim, known.now_ms)  # which changes nothing about its names
+                self._put_entry(after, original, self._until_ms(after))
                 stop = Stop(name, original.id, original.created_ms)
                 return Duplicate(stop, original.answer, original.fate)
             case Refused(name, other):
