@@ -20,6 +20,9 @@ class PageVisitor:
         self.http.trust_env = False
         self.http.verify = verify
         self.http.headers["Accept"] = "text/html"
+        self.sign_in(token)
+
+    def sign_in(self, token: str = ADMIN_TOKEN) -> None:
         answer = self.post("/sign-in", form_on="/sign-in", token=token, name="Ada")
         assert answer.status_code == 303, answer.text
 
