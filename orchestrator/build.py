@@ -54,6 +54,7 @@ from orchestrator.privacy import Privacy
 from orchestrator.routing import Route, Router
 from orchestrator.service_note import leave_note
 from orchestrator.sign_ins import SignIns
+from orchestrator.sign_outs import SignOuts
 from orchestrator.tokens import Tokens, ensure_tokens, show_new
 
 log = logging.getLogger(__name__)
@@ -73,6 +74,7 @@ class Parts:
     journal: Journal
     guard: Guard
     sign_ins: SignIns
+    sign_outs: SignOuts
     leases: LeaseKeeper
     sender: Sender
     locks: PublicationLocks
@@ -192,6 +194,7 @@ def build_parts(settings: Settings, config: Config, sources: Sources | None = No
         journal=journal,
         guard=guard,
         sign_ins=SignIns(counters),
+        sign_outs=SignOuts(journal),
         leases=leases,
         sender=sender,
         locks=PublicationLocks(journal, server, sources.new_token),
@@ -246,7 +249,7 @@ def build_watch(parts: Parts) -> AlertWatch:
     facts = FactsReader(parts.journal, parts.sender, parts.counted, parts.oldest, bool(parts.settings.queue_url))
     tell = HttpDestination("alerts", HttpOptions(alerts.url, alerts.secret), pool_size=1) if alerts.url else None
     how = Alerting(tell, int(alerts.after_s * 1000), frozenset(alerts.off))
-    return AlertWatch(parts.journal, facts.read, how, also=(parts.providers.write,))
+    return AlertWatch(parts.journal, facts.read, how, also=(parts.providers.write, parts.sign_outs.tell))
 
 
 def build_intake(parts: Parts, queue: Queue | None = None) -> Intake:

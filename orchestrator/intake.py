@@ -39,7 +39,7 @@ from deduplication.subject_group import (
 from orchestrator.config.settings import DELIVERY_BUDGET_S
 from orchestrator.delivery.queue import ANNOUNCED_AGAIN_AFTER_MS, Queue, QueueUnavailable
 from orchestrator.delivery.schedule import put_off
-from orchestrator.delivery.sender import Budget, Sender
+from orchestrator.delivery.sender import Budget, Hold, Sender
 from orchestrator.delivery.webhook import Payload, pack, webhook_id
 from orchestrator.item import Item
 from orchestrator.leases import Held, LeaseKeeper
@@ -367,9 +367,10 @@ class Intake:
         for delivery in entry.deliveries:
             if delivery.status is not DeliveryStatus.DELIVERING:
                 continue
-            pause = self.sender.pause_at(delivery.destination)
-            if pause:
-                entry = entry.with_delivery(put_off(delivery, pause, self.sender.clock.now_ms()))
+            hold = self.sender.hold_at(delivery.destination)
+            if hold is Hold.PAUSED:
+                reason = f"{delivery.destination}: {hold}"
+                entry = entry.with_delivery(put_off(delivery, reason, self.sender.clock.now_ms()))
             else:
                 going.append(delivery)
                 entry = entry.with_delivery(replace(delivery, status=DeliveryStatus.WAITING, next_try_ms=again_ms))

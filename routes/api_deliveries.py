@@ -20,7 +20,7 @@ from orchestrator.operations.deliveries import (
     delivery_id,
     find_deliveries,
     look_at,
-    read_cursor,
+    position_of,
     read_delivery,
     read_page,
     replay,
@@ -107,8 +107,8 @@ def read_after(wanted: Wanted, given: Mapping[str, str]) -> Position | None:
     if not cursor:
         return None
     try:
-        return read_cursor(wanted, cursor)
-    except (ValueError, TypeError) as error:
+        return position_of(wanted, cursor)
+    except ValueError as error:
         raise InvalidPayload(OF_ANOTHER, field="cursor") from error
 
 

@@ -20,6 +20,7 @@ from routes.dashboard.access import use_sessions
 from routes.dashboard.errors import or_page
 from routes.health import health_blueprint
 from routes.metrics import metrics_blueprint
+from routes.patience import WaitsOnce
 from routes.providers.base import InvalidPayload
 from routes.request_ids import RequestIds, client_address
 from routes.responses import Answer, http_error, incomplete, internal_error, invalid, too_large, unauthorized
@@ -36,7 +37,8 @@ def create_app(service: Service) -> Flask:
     app = Flask(__name__, static_folder=None)
     app.url_map.merge_slashes = False  # a path with two slashes is an unknown one, not a redirect to a page
     app.request_class = PatientRequest
-    app.wsgi_app = RequestIds(Workplaces(app.wsgi_app, service.settings.web_threads))  # type: ignore[method-assign]
+    placed = Workplaces(app.wsgi_app, service.settings.web_threads)
+    app.wsgi_app = RequestIds(WaitsOnce(placed))  # type: ignore[method-assign]
     app.json.sort_keys = False  # type: ignore[attr-defined]
     app.config["MAX_CONTENT_LENGTH"] = int(service.settings.max_body_mb * 1024 * 1024)
     app.register_blueprint(ingress_blueprint(service))

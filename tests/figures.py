@@ -1,6 +1,7 @@
 """make figures: emails over two servers with a queue and two workers; then everybody who tells figures must agree.
 
-The judges are the answers that the clients got and what arrived at the sink. ``ARGS=5000`` for more than 1,000 emails.
+The judges are the answers that the clients got and what arrived at the sink. ``ARGS=5000`` for more than 1,000 emails,
+``ARGS=hour`` for tests/hour.py.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from typing import Any
 
 import requests
 
+from tests import hour
+from tests.support.page import PageVisitor
 from tests.support.redis_server import RedisServer, free_port
 from tests.support.scrape import samples
 from tests.support.server import ADMIN_TOKEN, MAILONCE, Server, email
@@ -147,13 +150,7 @@ def of_metrics(urls: list[str]) -> Figures:
 
 def of_page(server: Server) -> Figures:
     """Its tiles. What was answered is not on them."""
-    with requests.Session() as visitor:
-        form = visitor.get(f"{server.url}/sign-in", headers={"Accept": "text/html"}, timeout=30).text
-        (csrf_token,) = set(re.findall(r'name="csrf_token" value="([^"]+)"', form))
-        visitor.post(
-            f"{server.url}/sign-in", data={"csrf_token": csrf_token, "token": ADMIN_TOKEN, "name": "Ada"}, timeout=30
-        )
-        page = visitor.get(f"{server.url}/", headers={"Accept": "text/html"}, timeout=30).text
+    page = PageVisitor(server.url).text("/")
     tile = r'<span class="label">([^<]+)</span><span class="value">([\d,]+)</span><span class="note">([^<]*)</span>'
     tiles = {label: (value, note) for label, value, note in re.findall(tile, page)}
 
@@ -238,6 +235,8 @@ def _once_settled(ask: Callable[[], Figures], truth: Callable[[], Figures]) -> F
 
 
 def main(arguments: list[str]) -> int:
+    if arguments[:1] == ["hour"]:
+        return hour.main(arguments[1:])
     count = int(arguments[0]) if arguments else EMAILS
     with tempfile.TemporaryDirectory(prefix="mailonce-figures-") as folder:
         truth, said, hours = run(count, Path(folder))

@@ -1,4 +1,4 @@
-"""make screenshots: the page with data, empty, one decision, on a phone and in the dark, as PNGs in build/screenshots.
+"""make screenshots: every page with data, empty, on a phone and in the dark, as PNGs in build/screenshots.
 
 The emails go through a real server to real sinks; the figures of the day before are made up. The two that the README
 shows are written to docs/ as well.
@@ -32,6 +32,7 @@ SHOTS, DOCS = ROOT / "build/screenshots", ROOT / "docs"
 DESKTOP, PHONE = ViewportSize(width=1280, height=860), ViewportSize(width=390, height=844)
 IN_THE_README = ViewportSize(width=1080, height=720)
 STEP_S, STEPS = 600, 143
+PAGES = ("decisions", "deliveries", "destinations", "providers", "system", "audit")
 DESTINATIONS = ("crm", "archive", "search")
 CONFIG = """
 [destinations.crm]
@@ -131,6 +132,14 @@ def sign_in(browser: Browser, server: Server, **options: Any) -> Page:
     return page
 
 
+def pause(page: Page, server: Server, destination: str) -> None:
+    """So that there is something in the audit list."""
+    page.goto(f"{server.url}/destinations/{destination}/pause")
+    page.fill("[name=reason]", "moves to another host")
+    page.click("button.primary")
+    page.wait_for_url(f"{server.url}/destinations")
+
+
 def shoot(page: Page, address: str, name: str, *, whole: bool = False) -> None:
     page.goto(address)
     expect(page.locator(".htmx-request")).to_have_count(0)
@@ -146,12 +155,16 @@ def main() -> None:
         folder = Path(temporary)
         (folder / "empty").mkdir()
         with service(folder / "empty", has_data=False) as server:
+            anonymous = browser.new_context(viewport=DESKTOP).new_page()
+            shoot(anonymous, f"{server.url}/sign-in", "sign-in")
             page = sign_in(browser, server)
             shoot(page, f"{server.url}/", "empty", whole=True)
+            for name in PAGES:
+                shoot(page, f"{server.url}/{name}", f"empty-{name}", whole=True)
         (folder / "full").mkdir()
         with service(folder / "full", has_data=True) as server:
             page = sign_in(browser, server)
-            for name in ("decisions", "deliveries", "destinations", "providers", "system"):
+            for name in PAGES:
                 shoot(page, f"{server.url}/{name}", name, whole=True)
             shoot(page, f"{server.url}/", "overview", whole=True)
             page.goto(f"{server.url}/decisions?q=Re:+Fwd")
@@ -165,14 +178,19 @@ def main() -> None:
             page.get_by_role("link", name="Release…").click()
             expect(page.get_by_role("dialog")).to_be_visible()
             page.screenshot(path=SHOTS / "question.png")
+            pause(page, server, "archive")
+            page.set_viewport_size(DESKTOP)
+            shoot(page, f"{server.url}/audit", "audit")
             dark = sign_in(browser, server, color_scheme="dark")
             shoot(dark, f"{server.url}/", "overview-dark", whole=True)
-            shoot(dark, f"{server.url}/decisions", "decisions-dark")
             shoot(dark, detail, "decision-dark", whole=True)
+            for name in PAGES:
+                shoot(dark, f"{server.url}/{name}", f"{name}-dark")
             phone = sign_in(browser, server, viewport=PHONE, device_scale_factor=2)
-            shoot(phone, f"{server.url}/", "overview-phone")
-            shoot(phone, f"{server.url}/decisions", "decisions-phone")
-            shoot(phone, detail, "decision-phone")
+            shoot(phone, f"{server.url}/", "overview-phone", whole=True)
+            shoot(phone, detail, "decision-phone", whole=True)
+            for name in PAGES:
+                shoot(phone, f"{server.url}/{name}", f"{name}-phone")
     for name in ("overview", "decision"):
         shutil.copy(SHOTS / f"page-{name}.png", DOCS)
 

@@ -63,12 +63,14 @@ from deduplication.journal.redis_keys import Shown, escape_glob, shown_names
 from deduplication.journal.redis_scripts import Call, Scripts
 from deduplication.journal.storage import LOOK_EVERY_S, Storage
 from deduplication.journal.verdict import Standing, found, held_parts, settled, standing
+from deduplication.silence import JOURNALS, note_silence, raise_if_silent
 
 _REFUSED = (
     redis.exceptions.AuthenticationError,
     redis.exceptions.AuthorizationError,
     redis.exceptions.NoPermissionError,
 )
+_SILENT = (redis.exceptions.TimeoutError, redis.exceptions.BusyLoadingError)  # the next question would wait as long
 _OF_THE_CLIENT = (redis.exceptions.RedisError, redis.exceptions.RedisClusterException)
 # What Redis refuses for now: full, read-only, still loading, its disk full, its replicas away, a script hanging...
 _FOR_NOW = ("OOM", "READONLY", "LOADING", "MISCONF", "NOREPLICAS", "BUSY", "CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN")
@@ -664,10 +666,8 @@ class RedisJournal:
 
     def _run_all(self, calls: Sequence[Call]) -> list[Any]:
         """Each answer, or its own error in place of that."""
-        try:
+        with translated_errors():
             answers = self._scripts.run(calls)
-        except _OF_THE_CLIENT as error:
-            raise _translated(error) from error
         for position, answer in enumerate(answers):
             if isinstance(answer, redis.exceptions.ResponseError):
                 answers[position] = _translated(answer)
@@ -783,11 +783,16 @@ def _states(answer: list[bytes]) -> dict[str, DestinationState]:
 
 
 @contextmanager
-def translated_errors() -> Iterator[None]:
+def translated_errors(server: str = JOURNALS) -> Iterator[None]:
+    """``server``: whose silence it is, where nobody waits for it twice."""
+    raise_if_silent(server)
     try:
         yield
     except _OF_THE_CLIENT as error:
-        raise _translated(error) from error
+        ours = _translated(error)
+        if isinstance(error, _SILENT) and isinstance(ours, StoreUnavailable):
+            note_silence(ours, server)
+        raise ours from error
 
 
 def _translated(error: Exception) -> DeduplicationError:

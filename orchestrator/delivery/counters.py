@@ -16,6 +16,7 @@ from limits.typing import RedisClient
 
 from deduplication.private_files import open_private
 from deduplication.redis_client import connect
+from deduplication.silence import is_silent
 
 log = logging.getLogger(__name__)
 
@@ -223,7 +224,7 @@ class FallbackCounters:
     def ask(self, question: Callable[[Storage], T]) -> T:
         """A question that fails half-way is put to the fallback as a whole."""
         was_away = self._is_away
-        if was_away and not self._is_due():
+        if is_silent() or (was_away and not self._is_due()):
             return question(self._fallback)
         try:
             if was_away:

@@ -54,7 +54,7 @@ class DramatiqQueue:
                 del self._broker.connection  # of this thread; one that RabbitMQ has left looks open until it is used
                 _ = self._broker.connection
             elif isinstance(self._broker, RedisBroker):
-                with translated_errors():
+                with translated_errors("the queue's"):
                     self._broker.client.ping()
         except (StoreMisconfigured, *_REFUSED_BY_RABBITMQ) as error:
             raise QueueMisconfigured(str(error) or type(error).__name__) from error

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future, wait
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from functools import partial
 
 from deduplication.errors import DeduplicationError
@@ -31,6 +32,15 @@ SHORTEST_TRY_S = 0.5
 GRACE_S = 1.0  # an attempt ends by itself at the end of its budget; this is for its way back
 RATE_PATIENCE_S = 10.0  # a worker's thread is its destination's own, so it may as well wait
 MOST_AT_ONCE = 1_000_000
+
+
+class Hold(StrEnum):
+    """Why nothing is sent to a destination, in the words that whoever looks at what waits for it reads."""
+
+    NO_DESTINATION = "no such destination in mailonce.toml"
+    DISABLED = "disabled"
+    PAUSED = "paused"
+    GIVEN_A_PAUSE = "failed too often, given a pause"
 
 
 @dataclass(frozen=True)
@@ -167,40 +177,47 @@ class Sender:
         self, delivery: Delivery, payload: Payload, budget: Budget | None = None, entry: Entry | None = None
     ) -> Delivery:
         """The delivery after one attempt; it is written nowhere. Without a budget: one POST, in its own time."""
-        policy = self.policies.get(delivery.destination)
-        now_ms = self.clock.now_ms()
-        if policy is None:
+        name, now_ms = delivery.destination, self.clock.now_ms()
+        hold = self.hold_at(name)
+        if hold is Hold.NO_DESTINATION:
             return self._without_a_destination(delivery, now_ms)
-        if not policy.is_enabled:
-            reason = f"{delivery.destination}: disabled"
-            return put_off(delivery, reason, now_ms + ASK_AGAIN_WHILE_DISABLED_MS)
-        pause = self.pause_at(delivery.destination)
-        if pause:
-            return put_off(delivery, pause, now_ms)
+        if hold:
+            again_ms = now_ms + ASK_AGAIN_WHILE_DISABLED_MS if hold is Hold.DISABLED else now_ms
+            return put_off(delivery, f"{name}: {hold}", again_ms)
+        policy = self.policies[name]
         if budget and budget.left_s < SHORTEST_TRY_S:
             return put_off(delivery, "no time left for it", now_ms)
-        wait_s = self._wait_s(delivery.destination, budget)
+        wait_s = self._wait_s(name, budget)
         if wait_s > 0:
-            is_well = self.guard.state(delivery.destination) == "closed"
-            reason = f"{delivery.destination}: {'over its rate' if is_well else 'failed too often, given a pause'}"
-            return put_off(delivery, reason, self.clock.now_ms() + int(wait_s * 1000) + 1)
+            reason = "over its rate" if self.guard.state(name) == "closed" else Hold.GIVEN_A_PAUSE
+            return put_off(delivery, f"{name}: {reason}", self.clock.now_ms() + int(wait_s * 1000) + 1)
         posted = self._post_up_to_twice(delivery, policy.destination, payload, budget, entry.id if entry else "-")
         now_ms = self.clock.now_ms()
-        resumed_ms = self.states.of(delivery.destination).resumed_ms  # while it was paused, no time passed
+        resumed_ms = self.states.of(name).resumed_ms  # while it was paused, no time passed
         waits_since_ms = entry.waits_since_ms if entry and not budget else now_ms  # one that has come again is as new
         patience = Patience(policy.max_attempts, max(waits_since_ms, resumed_ms))
         tried = after(delivery, posted, patience, now_ms)
-        self.meter.count_attempt(delivery.destination, tried.status)
+        self.meter.count_attempt(name, tried.status)
         return tried
 
-    def pause_at(self, destination: str) -> str | None:
-        """Why nothing is sent there: a person, or its own 410, has paused it. What waits for it is due all the while,
-        but nobody asks for it."""
-        return f"{destination}: paused" if self.states.of(destination).is_paused else None
+    def hold_at(self, destination: str) -> Hold | None:
+        """Why nothing is sent there, by mailonce.toml or because a person, or its own 410, has paused it: nobody is
+        asked. What waits for one that is paused is due all the while, but nobody asks for it."""
+        policy = self.policies.get(destination)
+        if policy is None:
+            return Hold.NO_DESTINATION
+        if not policy.is_enabled:
+            return Hold.DISABLED
+        return Hold.PAUSED if self.states.of(destination).is_paused else None
+
+    def why_held_back(self, destination: str) -> Hold | None:
+        """Why nothing that is stored goes there now, its breaker included; None: it is well."""
+        hold = self.hold_at(destination)
+        return hold or (None if self.guard.state(destination) == "closed" else Hold.GIVEN_A_PAUSE)
 
     def _without_a_destination(self, delivery: Delivery, now_ms: int) -> Delivery:
         """Another process may know it already: files are not changed everywhere at the same moment."""
-        reason = f"{delivery.destination}: no such destination in mailonce.toml"
+        reason = f"{delivery.destination}: {Hold.NO_DESTINATION}"
         missing_ms = delivery.missing_ms or now_ms
         if now_ms - missing_ms < UNKNOWN_FOR_MS:
             waiting = put_off(delivery, reason, now_ms + ASK_AGAIN_WHILE_DISABLED_MS)
@@ -214,19 +231,14 @@ class Sender:
 
     def room_at(self, destination: str) -> int:
         """How many stored deliveries are worth an attempt now: all, one to see if it is well again, or none."""
-        policy = self.policies.get(destination)
-        if policy is None:
-            return MOST_AT_ONCE
-        if not policy.is_enabled or self.pause_at(destination):
-            return 0
+        hold = self.hold_at(destination)
+        if hold:
+            return MOST_AT_ONCE if hold is Hold.NO_DESTINATION else 0  # without one, they are settled without a POST
         return {"closed": MOST_AT_ONCE, "half-open": 1, "open": 0}[self.guard.state(destination)]
 
     def is_down(self, destination: str) -> bool:
         """It is to be sent to, and its breaker says that this makes no sense for now."""
-        policy = self.policies.get(destination)
-        if policy is None or not policy.is_enabled or self.pause_at(destination):
-            return False
-        return self.guard.state(destination) != "closed"
+        return self.why_held_back(destination) is Hold.GIVEN_A_PAUSE
 
     def _wait_s(self, destination: str, budget: Budget | None) -> float:
         """How long until it may be sent to. Where only the rate is in the way, that is waited for, if not too long."""

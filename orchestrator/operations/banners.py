@@ -50,7 +50,7 @@ def _alarms(health: Health) -> Iterator[Banner]:
 
 def _destinations(health: Health) -> Iterator[Banner]:
     for name, paused in health.paused.items():
-        why = f"{paused['reason']}. " if paused["reason"] else ""
+        why = f"Why: {paused['reason']}. " if paused["reason"] else ""
         yield Banner(f"{name} is paused", f"{why}What comes for it waits.", paused["since"], is_bad=False)
     known = {alarm["destination"] for alarm in health.alarms}
     for name, breaker in health.checks["destinations"]["breakers"].items():

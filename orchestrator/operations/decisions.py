@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -23,6 +22,7 @@ from orchestrator.delivery.webhook import unpack
 from orchestrator.intake import Status
 from orchestrator.item import MOST_SHOWN_CHARS
 from orchestrator.operations import deliveries
+from orchestrator.operations.cursors import read_cursor, read_number, write_cursor
 from orchestrator.operations.decision_index import GATES, Filter, Sought, decided_status, searched_text
 from orchestrator.operations.deliveries import Seen, look_at, shown_time
 from orchestrator.operations.reasons import Case, said_at, sentence
@@ -76,22 +76,10 @@ class DecisionPage:
 
 def list_decisions(parts: Parts, wanted: Filter, limit: int, cursor: str | None = None) -> DecisionPage:
     """The newest first. Raises ValueError where ``cursor`` is not one that was given here."""
-    before = read_cursor(cursor) if cursor else None
+    before = read_number(read_cursor(cursor, 1)[0]) if cursor else None  # the number of the last row that was shown
     bring_up_to_date(parts)
     found, before = _read_page(parts, wanted, limit, before)
     return DecisionPage(tuple(explain(parts, found)), None if before is None else write_cursor(before))
-
-
-def write_cursor(number: int) -> str:
-    return base64.urlsafe_b64encode(number.to_bytes(8)).decode().rstrip("=")
-
-
-def read_cursor(cursor: str) -> int:
-    """The number of the last row that was shown. Raises ValueError if it is none."""
-    number = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
-    if len(number) != 8 or number[0] > 127:
-        raise ValueError("no cursor")
-    return int.from_bytes(number)
 
 
 def bring_up_to_date(parts: Parts) -> None:

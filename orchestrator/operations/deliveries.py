@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +18,9 @@ from deduplication.journal.verdict import replay_refusal
 from orchestrator.audit import audit
 from orchestrator.build import Parts
 from orchestrator.delivery.destination_states import shown_pause
+from orchestrator.delivery.sender import Hold
 from orchestrator.delivery.webhook import Payload, unpack
+from orchestrator.operations.cursors import read_cursor, read_number, write_cursor
 
 WOULD_REPLAY = "would_replay"
 INDEXED = (DeliveryStatus.WAITING, DeliveryStatus.DEAD)
@@ -28,10 +28,6 @@ RESTS_FOR = 20  # times as long as counting took: it never takes more than a twe
 
 GIVEN_BACK = "given back to its provider, to be sent again"
 UNDER_WAY = "under way"
-NO_DESTINATION = "no such destination in mailonce.toml"
-DISABLED = "disabled"
-PAUSED = "paused"
-GIVEN_A_PAUSE = "failed too often, given a pause"
 AWAITS_WORDS = "its words are on their way there"
 ANNOUNCED = "announced to the workers"
 
@@ -70,18 +66,16 @@ def find_deliveries(journal: Journal, wanted: Wanted, after: Position | None = N
 
 def cursor_after(wanted: Wanted, last: Listed) -> str:
     """Where the next page begins, for whoever asks the same again."""
-    place = [wanted.status, last.position.at_ms, last.position.entry, last.position.destination]
-    return base64.urlsafe_b64encode(json.dumps(place).encode()).decode().rstrip("=")
+    position = last.position
+    return write_cursor(wanted.status or "", position.at_ms, position.entry, position.destination)
 
 
-def read_cursor(wanted: Wanted, cursor: str) -> Position:
+def position_of(wanted: Wanted, cursor: str) -> Position:
     """Raises ValueError if it is none, or one of another list."""
-    status, at_ms, entry, destination = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
-    if status != wanted.status or not isinstance(at_ms, int) or not isinstance(entry, str):
+    status, at_ms, entry, destination = read_cursor(cursor, 4)
+    if status != (wanted.status or ""):
         raise ValueError("of another list")
-    if not f"{entry}{destination}".isprintable():
-        raise ValueError("no id has half a character in it, and no store takes it")
-    return Position(at_ms, entry, str(destination))
+    return Position(read_number(at_ms), entry, destination)
 
 
 @dataclass(frozen=True)
@@ -117,16 +111,9 @@ def look_at(parts: Parts, found: Sequence[tuple[Entry, Delivery]]) -> list[Seen]
 
 
 def why_held_back(parts: Parts, destination: str) -> str | None:
-    """Why nothing that is stored goes to it now; None if it is well."""
-    policy = parts.sender.policies.get(destination)
-    if policy is None:
-        return NO_DESTINATION
-    if not policy.is_enabled:
-        return DISABLED
-    state = parts.sender.states.of(destination)
-    if state.is_paused:
-        return f"{PAUSED} ({state.reason})" if state.reason else PAUSED
-    return None if parts.guard.state(destination) == "closed" else GIVEN_A_PAUSE
+    """Why nothing that is stored goes to it now, and what a person gave as a reason; None if it is well."""
+    hold, reason = parts.sender.why_held_back(destination), parts.sender.states.of(destination).reason
+    return f"{hold} ({reason})" if hold is Hold.PAUSED and reason else hold
 
 
 def _reason(entry: Entry, delivery: Delivery, held_back: Callable[[str], str | None], *, has_queue: bool) -> str | None:

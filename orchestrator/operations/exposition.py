@@ -26,6 +26,7 @@ from deduplication.journal.failover import FailoverJournal
 from deduplication.journal.listing import Count
 from deduplication.journal.redis import RedisFacts
 from deduplication.journal.side import Side
+from deduplication.silence import waiting_once
 from orchestrator.build import Parts
 from orchestrator.delivery.guard import State
 from orchestrator.delivery.queue import Queue, QueueUnavailable
@@ -70,6 +71,12 @@ class Facts:
 
 
 def read_facts(parts: Parts, queue: Queue | None) -> Facts:
+    """In a thread of its own, which does not wait for each question to a Redis that keeps silent."""
+    with waiting_once():
+        return _read_facts(parts, queue)
+
+
+def _read_facts(parts: Parts, queue: Queue | None) -> Facts:
     destinations = parts.config.destinations
     counts, oldest_s, depths, redis = None, None, None, None
     with suppress(DeduplicationError):  # mailonce_journal_answers says so

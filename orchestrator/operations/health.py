@@ -12,6 +12,7 @@ from deduplication.errors import DeduplicationError
 from deduplication.journal.base import Journal
 from deduplication.journal.failover import FailoverJournal
 from deduplication.journal.side import Side
+from deduplication.silence import waiting_once
 from orchestrator.delivery.queue import Queue, QueueMisconfigured, QueueUnavailable
 from orchestrator.delivery.sender import Sender
 from orchestrator.operations.alert_watch import AlertWatch
@@ -58,17 +59,19 @@ class HealthChecks:
         return "error" not in _is_up(self.journal)
 
     def report(self) -> Health:
-        """A Redis that does not answer is asked once, for each question would be waited for as long."""
+        """A Redis that keeps silent is waited for once: whoever probes has little patience."""
+        with waiting_once():
+            return self._report()
+
+    def _report(self) -> Health:
         redis: Check = {"status": "not configured"}
         taking = database = _is_up(self.journal)
-        silence: Check | None = None
         if isinstance(self.journal, FailoverJournal):
-            silence = taking if "error" in taking and self.journal.standing.side is Side.REDIS else None
-            redis, database = _redis(self.journal, silence), _is_up(self.journal.local)
+            redis, database = _redis(self.journal), _is_up(self.journal.local)
         checks = {
             "redis": redis,
             "database": database,
-            "storage": silence or self._storage(),
+            "storage": self._storage(),
             "queue": self._queue(),
             "destinations": self._destinations(),
             "deliveries": self._deliveries(),
@@ -132,7 +135,7 @@ def _is_up(journal: Journal) -> Check:
     return {"status": "up"}
 
 
-def _redis(journal: FailoverJournal, silence: Check | None) -> Check:
+def _redis(journal: FailoverJournal) -> Check:
     """On which side this machine is and since when, and what Redis has yet to be told."""
     standing, told = journal.standing, journal.untold()
     known = {
@@ -145,8 +148,6 @@ def _redis(journal: FailoverJournal, silence: Check | None) -> Check:
     }
     if standing.side is not Side.REDIS:
         return {"status": "down"} | known
-    if silence:
-        return silence | known
     try:
         return {"status": "up"} | known | asdict(journal.redis_facts())
     except DeduplicationError as error:

@@ -7,7 +7,6 @@ import hmac
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import cache
 from typing import cast
 
@@ -19,6 +18,7 @@ from werkzeug.wrappers import Response as AnyResponse
 from wtforms import ValidationError
 
 from orchestrator.build import Service
+from orchestrator.sign_outs import SIGNED_IN_FOR
 from orchestrator.tokens import Tokens
 from routes.auth import equals_any
 from routes.dashboard.queries import local_path
@@ -27,10 +27,10 @@ from routes.request_ids import client_address
 log = logging.getLogger(__name__)
 
 COOKIE = "mailonce_session"
-SIGNED_IN_FOR = timedelta(hours=12)
 MOST_FORM_BYTES = 256 * 1024
 MOST_NAME_CHARS = 40
-OPEN = ("dashboard.sign_in", "dashboard.sign_in_form", "dashboard.static")
+STATIC = "dashboard.static"
+OPEN = ("dashboard.sign_in", "dashboard.sign_in_form", STATIC)
 FOR_ALL = ("dashboard.sign_in", "dashboard.sign_out")
 FOR_ACTING = ("dashboard.ask", "dashboard.ask_destination", "dashboard.ask_to_forget", "dashboard.ingress_token")
 STRETCHED = 100_000  # rounds: a session must not help whoever has one to guess the token behind its key
@@ -91,7 +91,7 @@ def add_access(page: Blueprint, service: Service) -> None:
     def admit() -> AnyResponse | None:
         """None: go ahead. Whoever only looks can post nothing but their own sign-out."""
         request.max_content_length = MOST_FORM_BYTES
-        g.viewer = _signed_in(service.tokens)
+        g.viewer = _signed_in(service) if request.endpoint != STATIC else None
         if g.viewer is None and request.endpoint not in OPEN:
             return _to_sign_in()
         if request.method == "POST":
@@ -112,7 +112,7 @@ def add_access(page: Blueprint, service: Service) -> None:
 
     @page.post("/sign-out")
     def sign_out() -> AnyResponse:
-        session.clear()
+        _end_session(service)
         return redirect(url_for("dashboard.sign_in_form"))
 
 
@@ -128,8 +128,9 @@ def _sign_in(service: Service) -> AnyResponse:
         log.warning("page: a wrong token from %s", address)
         return _refused("That token is neither ADMIN_TOKEN nor VIEW_TOKEN.", 401, next_path)
     service.parts.sign_ins.succeeded(address)
-    session.clear()
+    _end_session(service)
     session.permanent = True
+    session["id"] = service.parts.sources.new_token()
     session["token"] = _digest(token)
     session["name"] = _plain_name(request.form.get("name", ""))
     return redirect(next_path or url_for("dashboard.overview"), code=303)
@@ -143,10 +144,17 @@ def _refused(words: str, status: int, next_path: str) -> Response:
     return answer
 
 
-def _signed_in(tokens: Tokens) -> Viewer | None:
+def _end_session(service: Service) -> None:
+    """In this browser, and wherever else its cookie was copied to."""
+    if "id" in session:
+        service.parts.sign_outs.end(session["id"])
+    session.clear()
+
+
+def _signed_in(service: Service) -> Viewer | None:
     """A session names its token: it ends with the token, and says itself nothing of what may be done."""
-    digest = session.get("token")
-    if not isinstance(digest, str):
+    id_, digest, tokens = session.get("id"), session.get("token"), service.tokens
+    if not id_ or not isinstance(digest, str) or service.parts.sign_outs.has_ended(id_):
         return None
     if _is_among(digest, tokens.admin):
         return Viewer(session.get("name", ""), may_act=True)

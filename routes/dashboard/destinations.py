@@ -5,6 +5,7 @@ from __future__ import annotations
 from flask import Blueprint, abort, flash, redirect, render_template, request, url_for
 from werkzeug.wrappers import Response
 
+from orchestrator.audit import acting_as
 from orchestrator.build import Service
 from orchestrator.operations.destinations import (
     InvalidPause,
@@ -44,7 +45,8 @@ def add_views(page: Blueprint, service: Service) -> None:
     @page.post("/destinations/<name>/<any(pause, resume, test):act>")
     def act_on_destination(name: str, act: str) -> Response:
         try:
-            flash(*_act(name, act))
+            with acting_as(viewer().by):
+                flash(*_act(name, act))
         except InvalidPause as error:
             flash(str(error), "error")
         return redirect(url_for("dashboard.destinations_list"), code=303)

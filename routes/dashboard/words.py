@@ -35,6 +35,21 @@ SAID = {
     "skipped_old": "too old",
     "retry_later": "given back",
 }
+FACTS = {
+    "rss_mb": "In use",
+    "stage": "Payloads go to",
+    "redis_bytes": "To be sent, on Redis",
+    "disk_bytes": "To be sent, on disk",
+    "suppressed_bytes": "To be released",
+    "redis_left_bytes": "Left on Redis",
+    "disk_left_bytes": "Left on disk",
+    "redis_limit_bytes": "Limit on Redis",
+    "disk_limit_bytes": "Limit on disk",
+    "side": "Decides",
+    "generation": "Changes of side",
+    "unmerged": "Not yet told",
+    "spool_bytes": "On its way there",
+}
 
 
 def moment(at: int | float | str | None) -> Markup:
@@ -72,10 +87,19 @@ def duration(seconds: int | None) -> str:
     return "–" if seconds is None else shown_duration(seconds)
 
 
-def size(count: int) -> str:
-    if count < 1024:
-        return f"{count} bytes"
-    return f"{count / 1024:,.0f} KB" if count < 1024 * 1024 else f"{count / 1024 / 1024:,.1f} MB"
+def size(count: float) -> str:
+    """1,024 to the next unit, as df -h has it."""
+    for unit, digits in (("bytes", 0), ("KB", 0), ("MB", 1)):
+        if count < 1024:
+            return f"{count:,.{digits}f} {unit}"
+        count /= 1024
+    return f"{count:,.1f} GB"
+
+
+def fact(key: str) -> str:
+    """What a fact of /health is called."""
+    known = FACTS.get(key)
+    return known or key.removesuffix("_bytes").removesuffix("_mb").removesuffix("_s").replace("_", " ").capitalize()
 
 
 def badge(status: str) -> Markup:
@@ -106,7 +130,17 @@ def asset(name: str) -> str:
 
 
 def add_words(page: Blueprint) -> None:
-    filters: tuple[Callable[..., str], ...] = (moment, number, percent, milliseconds, duration, size, badge, said)
+    filters: tuple[Callable[..., str], ...] = (
+        moment,
+        number,
+        percent,
+        milliseconds,
+        duration,
+        size,
+        fact,
+        badge,
+        said,
+    )
     for each in filters:
         page.add_app_template_filter(each)
 

@@ -51,9 +51,19 @@ def test_page_by_page_each_delivery_is_shown_once(start_app: StartApp, tmp_path:
     assert all(len(page) == limit for page in found[:-1])
 
 
-def test_a_cursor_with_half_a_character_is_refused(start_app: StartApp, sink: Sink) -> None:
-    cursor = base64.urlsafe_b64encode(rb'[null, 1, "\ud800", "crm"]').decode().rstrip("=")
-    answer = ask(start_app(webhook_url=sink.url), f"deliveries?cursor={cursor}")
+FORGED = {
+    "half a character": b"dead\n1\n\xed\xa0\x80\ncrm",
+    "a number that no store takes": b"dead\n" + b"9" * 30 + b"\nentry\ncrm",
+    "a great many brackets": b"[" * 2000,
+    "a line too many": b"dead\n1\nentry\ncrm\n",
+    "of another list": b"waiting\n1\nentry\ncrm",
+}
+
+
+@pytest.mark.parametrize("place", FORGED.values(), ids=FORGED)
+def test_a_cursor_that_somebody_made_up_is_refused(start_app: StartApp, sink: Sink, place: bytes) -> None:
+    cursor = base64.urlsafe_b64encode(place).decode().rstrip("=")
+    answer = ask(start_app(webhook_url=sink.url), f"deliveries?status=dead&cursor={cursor}")
     assert (answer["success"], answer.get("field")) == (False, "cursor")
 
 

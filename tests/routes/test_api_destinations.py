@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from orchestrator.audit import audit, keep_audit
+from orchestrator.delivery.sender import Hold
 from tests.routes.conftest import App, StartApp, bearer
 from tests.routes.test_command_line import Run, run
 from tests.routes.test_delivery import DOWN, admin, make_due, records, toml
@@ -94,7 +95,7 @@ def test_a_pause_is_noticed_by_every_process_survives_a_restart_and_ends_with_re
     assert (answer["success"], answer["status"]) == (True, "paused")
     assert answer["paused"] == crm(other)["paused"]
     assert (answer["paused"]["reason"], answer["paused"]["by"]) == ("moves to another host", "api")
-    eventually(lambda: other.service.parts.sender.pause_at("crm") is not None)
+    eventually(lambda: other.service.parts.sender.hold_at("crm") is Hold.PAUSED)
     assert other.status_of(email()) == "queued"
     for app in (one, other):
         assert app.service.due
@@ -192,7 +193,7 @@ def test_a_command_pauses_and_resumes_the_running_service_and_is_audited(
     app = start_app()
     assert run("pause", "crm", "--reason", "moves").exit_code == 0
     assert (crm(app)["paused"]["reason"], crm(app)["paused"]["by"]) == ("moves", getpass.getuser())
-    eventually(lambda: app.service.parts.sender.pause_at("crm") is not None)
+    eventually(lambda: app.service.parts.sender.hold_at("crm") is Hold.PAUSED)
     assert app.status_of(email()) == "queued"
     assert sink.received == []
     assert "resumed" in run("resume", "crm").output

@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-from deduplication.errors import StoreUnavailable
-from deduplication.journal.failover import FailoverJournal
 from orchestrator.config.model import load_config
 from orchestrator.delivery.sender import Clock
 from orchestrator.operations.alert_watch import Alerting, AlertWatch
@@ -78,34 +76,6 @@ def test_while_redis_is_down_and_the_local_store_stands_in_it_is_degraded_but_re
     report = http.get("/health").get_json()
     assert report["status"] == "degraded"
     assert (report["checks"]["redis"]["status"], report["checks"]["database"]["status"]) == ("down", "up")
-
-
-@pytest.mark.real_redis
-def test_a_redis_that_does_not_answer_is_asked_once(
-    start_app: StartApp, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    app, asked = start_app(redis_url=redis_server.url), []
-    journal = app.service.journal
-    assert isinstance(journal, FailoverJournal)
-
-    def unanswered(question: str) -> Callable[[], None]:
-        def ask() -> None:
-            asked.append(question)
-            raise StoreUnavailable("no answer in time")
-
-        return ask
-
-    for question in ("check", "facts", "storage"):
-        monkeypatch.setattr(journal._redis, question, unanswered(question))
-    answer = app.http.get("/health")
-    checks = answer.get_json()["checks"]
-    assert (answer.status_code, checks["redis"]["error"]) == (503, "no answer in time")
-    assert (checks["redis"]["status"], checks["storage"]["status"], checks["database"]["status"]) == (
-        "down",
-        "down",
-        "up",
-    )
-    assert asked == ["check"], "whoever probes has little patience, and its thread is wanted for emails"
 
 
 def test_a_redis_that_evicts_is_warned_about_at_the_start_and_in_health(

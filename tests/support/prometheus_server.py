@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
 import requests
 
+from tests.support.programs import program
 from tests.support.redis_server import free_port
 
-
-def program(name: str) -> str:
-    """Where it is missing, that is a failure in CI; elsewhere the test is skipped."""
-    found = shutil.which(name)
-    if found:
-        return found
-    how = f"{name} is not on PATH; apt-get install prometheus brings it"
-    if os.environ.get("CI"):
-        pytest.fail(how)
-    pytest.skip(how)
+PACKAGE = "prometheus"
 
 
 class PrometheusServer:
@@ -52,7 +41,7 @@ class PrometheusServer:
             "storage.tsdb.path": self._folder / "data",
             "web.listen-address": self._address,
         }
-        command = [program("prometheus"), *(f"--{name}={value}" for name, value in options.items())]
+        command = [program("prometheus", PACKAGE), *(f"--{name}={value}" for name, value in options.items())]
         with (self._folder / "prometheus.log").open("wb") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
         return self

@@ -143,7 +143,7 @@ function draw(element) {
     legend: { live: !isSmall, markers: { fill: (_, index) => colour(`--series-${index}`), width: 0 } },
     cursor: { drag: { x: false, y: false } },
     scales: { y: { range: (_, __, most) => [0, Math.max(most || 0, unit ? 10 : 4) * 1.08] } },
-    axes: [{ ...axis, values: shownTicks }, { ...axis, size: 72, values: (_, ticks) => ticks.map((tick) => (Number.isInteger(tick) ? shownValue(unit)(_, tick) : "")) }],
+    axes: [{ ...axis, values: shownTicks }, { ...axis, size: unit ? 72 : 52, values: (_, ticks) => ticks.map((tick) => (Number.isInteger(tick) ? shownValue(unit)(_, tick) : "")) }],
     series: [{ value: (_, at) => (at ? new Date(at * 1000).toLocaleString([], { dateStyle: "medium", timeStyle: "short" }) : "–") }, ...series],
   };
   plots.set(element, new uPlot(options, data, element));
@@ -167,6 +167,7 @@ document.addEventListener("htmx:afterSettle", drawAll);
 sayTimes();
 markPicked();
 drawAll();
+document.querySelector(".top nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" }); // on a phone
 
 /* Copying what a button names. */
 document.addEventListener("click", async (event) => {

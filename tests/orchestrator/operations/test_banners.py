@@ -78,5 +78,9 @@ def test_an_alarm_about_a_breaker_is_not_said_twice() -> None:
 def test_a_pause_is_somebodys_wish_and_a_warning_is_not() -> None:
     paused = {"crm": {"since": SINCE, "reason": "it moves", "by": "Ada"}}
     pause, warning = banners(replace(WELL, paused=paused, warnings=["maxmemory-policy is allkeys-lru"]))
-    assert (pause.headline, pause.text, pause.is_bad) == ("crm is paused", "it moves. What comes for it waits.", False)
+    assert (pause.headline, pause.text, pause.is_bad) == (
+        "crm is paused",
+        "Why: it moves. What comes for it waits.",
+        False,
+    )
     assert warning.is_bad and "allkeys-lru" in warning.text

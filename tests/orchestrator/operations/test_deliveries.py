@@ -11,7 +11,7 @@ from deduplication.claims import Kind, Name
 from deduplication.journal.base import Claim, Claimed, Ending, Settlement, Wanted
 from deduplication.journal.entry import Delivery, DeliveryStatus, Entry, State
 from deduplication.journal.memory import MemoryJournal
-from orchestrator.operations.deliveries import Counts, _reason, cursor_after, find_deliveries, read_cursor
+from orchestrator.operations.deliveries import Counts, _reason, cursor_after, find_deliveries, position_of
 from orchestrator.operations.deliveries import Wanted as Question
 from tests.support.journals import FakeClock
 
@@ -74,9 +74,9 @@ def test_a_cursor_is_for_the_question_that_it_answers(journal: MemoryJournal) ->
     settle(journal, 0, DeliveryStatus.WAITING)
     (found,) = find_deliveries(journal, Question(DeliveryStatus.WAITING))
     cursor = cursor_after(Question(DeliveryStatus.WAITING), found)
-    assert read_cursor(Question(DeliveryStatus.WAITING), cursor) == found.position
+    assert position_of(Question(DeliveryStatus.WAITING), cursor) == found.position
     with pytest.raises(ValueError, match="another list"):
-        read_cursor(Question(DeliveryStatus.DEAD), cursor)
+        position_of(Question(DeliveryStatus.DEAD), cursor)
 
 
 def test_counting_rests_for_as_long_as_it_took_many_times_over(journal: MemoryJournal) -> None:

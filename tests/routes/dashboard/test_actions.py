@@ -141,7 +141,7 @@ def test_a_destination_is_paused_resumed_and_tested_after_asking(
     operator.post("/destinations/default/resume")
     assert not app.service.journal.states()["default"].is_paused
     written = audited.read_text()
-    assert all(f"AUDIT {what} destination=default" in written for what in ("pause", "resume", "test"))
+    assert all(f"page, Ada: AUDIT {what} destination=default" in written for what in ("pause", "resume", "test"))
 
 
 def test_a_reason_that_is_too_long_is_refused(app: App, operator: Visitor) -> None:

@@ -36,6 +36,19 @@ def test_filters_and_search_stand_in_the_address(app: App, operator: Visitor, qu
     assert {subject for subject in ("Lot 1", "Re: lot 1", "Hello") if f">{subject}</a>" in page} == shown
 
 
+@pytest.mark.parametrize("path", ["/decisions", "/deliveries"])
+def test_a_filter_has_statuses_in_words_names_as_they_are_and_what_was_chosen(
+    start_app: StartApp, tmp_path: Path, sink: Sink, path: str
+) -> None:
+    config = toml(tmp_path / "m.toml", my_crm=f"url = '{sink.url}'", dead=f"url = '{sink.url}'")
+    page = signed_in(start_app(mailonce_config=config)).text(f"{path}?destination=my_crm&last=day")
+    assert '<option value="my_crm" selected>my_crm</option><option value="dead">dead</option>' in page
+    assert '<option value="day" selected>last 24 hours</option>' in page
+    assert f'<a class="button quiet" href="{path}">Clear</a>' in page
+    words = {"/decisions": "same group", "/deliveries": "delivering"}[path]
+    assert f">{words}</option>" in page
+
+
 def test_the_pages_of_a_list_follow_each_other(app: App, operator: Visitor) -> None:
     for number in range(60):
         app.post(email(subject=f"Number {number}", body=f"{number}"))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from routes.dashboard.words import badge, counted, duration, milliseconds, moment, percent, size
+from routes.dashboard.words import badge, counted, duration, fact, milliseconds, moment, percent, size
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,12 @@ def test_durations(seconds: int | None, shown: str) -> None:
 
 def test_numbers_have_their_units() -> None:
     assert (milliseconds(12.4), milliseconds(12_400), milliseconds(None)) == ("12 ms", "12.4 s", "–")
-    assert (size(1), size(2048), size(5 << 20)) == ("1 bytes", "2 KB", "5.0 MB")
+    assert (size(1), size(2048), size(5 << 20), size(71 << 30)) == ("1 bytes", "2 KB", "5.0 MB", "71.0 GB")
+    assert (fact("disk_left_bytes"), fact("oldest_waiting_s"), fact("breakers")) == (
+        "Left on disk",
+        "Oldest waiting",
+        "Breakers",
+    )
     assert (counted(1, "delivery", "deliveries"), counted(1234, "email")) == ("1 delivery", "1,234 emails")
 
 

@@ -1,0 +1,45 @@
+"""A cookie that somebody copied, after its owner has signed out: over real processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import requests
+
+from tests.support.page import PageVisitor
+from tests.support.redis_server import RedisServer
+from tests.support.server import Server
+
+ENOUGH_FOR_BOTH = 12  # connections: each process of a server takes some of them
+
+
+def statuses(url: str, cookie: str) -> set[int]:
+    """What it is worth, over connections of its own."""
+    headers = {"Cookie": f"mailonce_session={cookie}", "Accept": "text/html", "Connection": "close"}
+    answers = (
+        requests.get(f"{url}/notices", headers=headers, timeout=60, allow_redirects=False)
+        for _ in range(ENOUGH_FOR_BOTH)
+    )
+    return {answer.status_code for answer in answers}
+
+
+def test_a_copied_cookie_is_worth_nothing_on_any_process_or_server_once_its_owner_signed_out(
+    tmp_path: Path, redis_server: RedisServer
+) -> None:
+    settings = {"REDIS_URL": redis_server.url, "WEB_CONCURRENCY": "2"}
+    with Server(tmp_path / "one", **settings) as one, Server(tmp_path / "other", **settings) as other:
+        owner, colleague = PageVisitor(one.url), PageVisitor(one.url)
+        copied = owner.http.cookies["mailonce_session"]
+        assert statuses(one.url, copied) == statuses(other.url, copied) == {200}
+        assert owner.post("/sign-out", form_on="/").status_code == 302
+        assert statuses(one.url, copied) == statuses(other.url, copied) == {302}
+        assert statuses(other.url, colleague.http.cookies["mailonce_session"]) == {200}, "others stay signed in"
+
+
+def test_a_new_sign_in_ends_the_session_before_it(tmp_path: Path) -> None:
+    with Server(tmp_path) as server:
+        visitor = PageVisitor(server.url)
+        copied = visitor.http.cookies["mailonce_session"]
+        visitor.sign_in()
+        assert statuses(server.url, copied) == {302}
+        assert statuses(server.url, visitor.http.cookies["mailonce_session"]) == {200}
