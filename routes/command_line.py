@@ -58,6 +58,7 @@ from orchestrator.operations.reset import InvalidReset, Reset, Scope, reset
 from orchestrator.operations.words import shown_duration
 from orchestrator.service_note import NoService, check_same_redis, find_service
 from orchestrator.tokens import ensure_tokens
+from routes.commands.import_mail import import_mail
 from routes.commands.listen import listen
 from routes.commands.send_test import send_test
 from routes.commands.service import as_the_service_has_them, open_parts, opened, read_settings, user_name
@@ -498,5 +499,5 @@ def signed_sample(provider: str, url: str | None) -> None:
     click.echo(curl_line(request, url or settings.address))
 
 
-for command in (listen, send_test):
+for command in (import_mail, listen, send_test):
     main.add_command(command)

@@ -30,6 +30,12 @@ def read_settings() -> Settings:
 def open_parts() -> Iterator[Parts]:
     """On the journal of the service, and with what is done to it in the service's audit.log."""
     settings, config = as_the_service_has_them(read_settings())
+    with audited(settings, config) as parts:
+        yield parts
+
+
+@contextmanager
+def audited(settings: Settings, config: Config) -> Iterator[Parts]:
     handler = keep_audit(settings.data_dir, by=f"mailonce, by {user_name()}")
     try:
         with opened(settings, config) as parts:

@@ -55,7 +55,7 @@ def config(tmp_path: Path, text: str) -> None:
     "command",
     [
         *("serve", "worker", "check", "reset", "deliveries", "replay", "pause", "resume", "stats", "locks", "sample"),
-        *("listen", "send-test"),
+        *("import", "listen", "send-test"),
     ],
 )
 def test_every_command_explains_itself(run: Run, command: str) -> None:
