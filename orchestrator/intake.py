@@ -66,6 +66,7 @@ class Status(StrEnum):
     SKIPPED_CONTENT = "skipped_content"
     SKIPPED_OLD = "skipped_old"
     RETRY_LATER = "retry_later"
+    IMPORTED = "imported"  # told to nobody: what was handled before (orchestrator/importing)
 
 
 SKIPPED_AT = {

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
 import json
-import logging
-import os
 import sys
 import time
 from collections import Counter
@@ -24,14 +21,12 @@ from deduplication.errors import DeduplicationError
 from deduplication.journal.base import Released, Replayed
 from deduplication.journal.entry import DeliveryStatus
 from deduplication.mime import parse_mime
-from orchestrator.audit import audit, keep_audit
-from orchestrator.build import Parts, build_parts, check_start
+from orchestrator.build import check_start
 from orchestrator.config.model import Config, load_config
-from orchestrator.config.settings import Settings, SettingsError, load_settings, log_where_settings_come_from
+from orchestrator.config.settings import Settings, SettingsError
 from orchestrator.delivery.fetching import fetch
 from orchestrator.intake import Status
 from orchestrator.item import Item, email_item
-from orchestrator.logs import configure_logging
 from orchestrator.operations.check import judged, preview
 from orchestrator.operations.decision_index import GATES, Filter
 from orchestrator.operations.decisions import (
@@ -63,11 +58,15 @@ from orchestrator.operations.reset import InvalidReset, Reset, Scope, reset
 from orchestrator.operations.words import shown_duration
 from orchestrator.service_note import NoService, check_same_redis, find_service
 from orchestrator.tokens import ensure_tokens
+from routes.commands.import_mail import import_mail
+from routes.commands.listen import listen
+from routes.commands.send_test import send_test
+from routes.commands.service import as_the_service_has_them, open_parts, opened, read_settings, user_name
 from routes.providers import gmail
 from routes.providers.base import InvalidPayload, Surroundings, json_object, sound
 from routes.providers.registry import TYPES, checked_config, missing_setting, open_providers
 from routes.providers.samples import SampleUnavailable, curl_line, sample
-from routes.terminal import stats_table, table
+from routes.terminal import one_line, stats_table, table
 
 WATCHED_EVERY_S = 2.0
 
@@ -101,7 +100,7 @@ def main() -> None:
 @main.command()
 def serve() -> None:
     """Take emails in: the web server. SIGTERM ends it gracefully, SIGHUP reloads mailonce.toml."""
-    settings = _settings()
+    settings = read_settings()
     from routes.server import Server  # gunicorn reads the environment on import; wrong settings are told before that
 
     Server(settings).run()
@@ -112,7 +111,7 @@ def serve() -> None:
 @click.option("--threads", type=click.IntRange(1, 256), help="For each destination; instead of WORKER_THREADS.")
 def worker(processes: int | None, threads: int | None) -> None:
     """Deliver what requests have queued (QUEUE_URL). SIGTERM ends it gracefully, SIGHUP reloads mailonce.toml."""
-    settings = _settings()
+    settings = read_settings()
     given = {"worker_processes": processes, "worker_threads": threads}
     settings = settings.model_copy(update={name: value for name, value in given.items() if value})
     if not settings.queue_url:
@@ -139,7 +138,7 @@ def check(email_file: Path | None, json_file: Path | None) -> None:
     With --email or --json, say which route, names and gates that email would meet, which of its names are taken in the
     store of the service, and what would become of it now. Nothing is sent or recorded.
     """
-    settings = _settings()
+    settings = read_settings()
     config = checked_config(settings)
     click.echo(shown(config))
     email = _email_from(email_file, json_file)
@@ -156,7 +155,7 @@ def _judged(settings: Settings, config: Config, item: Item) -> str:
         return f"would be new: {error}"
     check_same_redis(note, settings)
     settings = settings.model_copy(update={"data_dir": Path(note.data_dir)})
-    with _opened(settings, config.in_trial(note.is_trial)) as parts:
+    with opened(settings, config.in_trial(note.is_trial)) as parts:
         return judged(parts, item)
 
 
@@ -188,7 +187,7 @@ def forget(scope: str, value: str, dry_run: bool, yes: bool) -> None:
         raise click.ClickException(str(error)) from error
     if wanted.scope is Scope.ALL and not dry_run and not yes:
         click.confirm("Forget everything? Every email that comes again is then delivered again.", abort=True)
-    with _parts() as parts:
+    with open_parts() as parts:
         done = reset(parts.journal, wanted)
     click.echo(f"{done.names} names {'would be ' if dry_run else ''}forgotten")
     if done.kept:
@@ -213,7 +212,7 @@ def deliveries(limit: int, as_json: bool, **options: Any) -> None:
     """
     status = DeliveryStatus(options["status"]) if options["status"] else None
     wanted = Wanted(status, options["destination"], options["since"], options["until"])
-    with _parts() as parts:
+    with open_parts() as parts:
         page = read_page(parts, wanted, limit)
     if as_json:
         click.echo(json.dumps({"deliveries": page["deliveries"], "more": page["more"]}, indent=2))
@@ -262,7 +261,7 @@ def replay(ids: tuple[str, ...], **options: Any) -> None:
     """
     how = How(options["force"], options["new_id"], options["dry_run"])
     status = DeliveryStatus(options["status"] or DeliveryStatus.DEAD)
-    with _parts() as parts:
+    with open_parts() as parts:
         wanted = Wanted(status, options["destination"], options["since"], options["until"])
         found = () if ids else find_deliveries(parts.journal, wanted)
         chosen = [*ids, *(delivery_id(each.entry.id, each.delivery.destination) for each in found)]
@@ -316,25 +315,20 @@ def decided(limit: int, as_json: bool, **options: Any) -> None:
     mailonce decisions --gate subject_group
     mailonce decisions -q ada@example.org --since 2026-11-01T00:00:00Z
     """
-    with _parts() as parts:
+    with open_parts() as parts:
         page = list_decisions(parts, _filter(options), limit)
     found = [shown_decision(each) for each in page.decisions]
     if as_json:
         click.echo(json.dumps({"decisions": found, "more": page.next is not None}, indent=2))
         return
     rows = [
-        (each["received_at"][:19], each["id"], each["status"], _one_line(each["sender"]), each["reason"])
+        (each["received_at"][:19], each["id"], each["status"], one_line(each["sender"]), each["reason"])
         for each in found
     ]
     if rows:
         click.echo(table(("CAME IN (UTC)", "ID", "STATUS", "FROM", "REASON"), rows))
     more = f"; there are more, --limit {limit} was reached" if page.next else ""
     click.echo(f"{len(rows)} decisions{more}", err=True)
-
-
-def _one_line(text: str) -> str:
-    """What a sender wrote must not move the cursor of a terminal."""
-    return "".join(each if each.isprintable() else " " for each in text)
 
 
 @main.command()
@@ -347,7 +341,7 @@ def why(text: str, as_json: bool) -> None:
     mailonce why k3v7c2m9x4qa
     mailonce why "<CAF=1@mail.example.org>"
     """
-    with _parts() as parts:
+    with open_parts() as parts:
         found = read_decision(parts, text)
         shown_whole = shown_in_full(parts, found) if found else None
     if shown_whole is None:
@@ -355,7 +349,7 @@ def why(text: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(shown_whole, indent=2))
         return
-    click.echo(_one_line(f"{shown_whole['reason']}."))
+    click.echo(one_line(f"{shown_whole['reason']}."))
     told = {
         "id": shown_whole["id"],
         "email id": shown_whole["email_id"],
@@ -370,9 +364,9 @@ def why(text: str, as_json: bool) -> None:
     }
     for name, value in told.items():
         if value:
-            click.echo(f"  {name:18} {_one_line(str(value))}")
+            click.echo(f"  {name:18} {one_line(str(value))}")
     for gate in shown_whole["gates"]:
-        click.echo(f"  gate {gate['gate']:13} {_one_line(gate['said'])}")
+        click.echo(f"  gate {gate['gate']:13} {one_line(gate['said'])}")
     for delivery in shown_whole["deliveries"]:
         click.echo(
             f"  to {delivery['destination']:15} {delivery['status']}, attempts kept: {len(delivery['attempts'])}"
@@ -395,11 +389,11 @@ def let_go(ids: tuple[str, ...], force: bool, dry_run: bool, yes: bool, **option
     how, wanted = ReleaseHow(force, dry_run), _filter(options)
     if not ids and wanted == Filter() and not dry_run and not yes:
         click.confirm("Release everything that was stopped and is still kept?", abort=True)
-    with _parts() as parts:
+    with open_parts() as parts:
         if ids:
-            answers = Counter(release(parts, id_, how, _user()) for id_ in ids)
+            answers = Counter(release(parts, id_, how, user_name()) for id_ in ids)
         else:
-            answers = Counter(answer for _, answer in release_matching(parts, wanted, how, _user()))
+            answers = Counter(answer for _, answer in release_matching(parts, wanted, how, user_name()))
     for answer, count in answers.items():
         click.echo(f"{answer.replace('_', ' ')}: {count}")
     if not answers:
@@ -417,8 +411,8 @@ def pause(destination: str, reason: str) -> None:
     \b
     mailonce pause crm --reason "moves to another host"
     """
-    with _parts() as parts, _told_what_it_takes():
-        pause_destination(parts, destination, reason, _user())
+    with open_parts() as parts, _told_what_it_takes():
+        pause_destination(parts, destination, reason, user_name())
     click.echo(f"{destination} is paused; what comes for it waits until: mailonce resume {destination}")
 
 
@@ -426,8 +420,8 @@ def pause(destination: str, reason: str) -> None:
 @click.argument("destination")
 def resume(destination: str) -> None:
     """Send to a paused destination again; what waits for it goes out."""
-    with _parts() as parts, _told_what_it_takes():
-        state = resume_destination(parts, destination, _user())
+    with open_parts() as parts, _told_what_it_takes():
+        state = resume_destination(parts, destination, user_name())
     click.echo(f"{destination} {'is resumed; what waits for it goes out' if state else 'was not paused'}")
 
 
@@ -456,7 +450,7 @@ def numbers(span: str, as_json: bool, watch: bool) -> None:
     mailonce stats --span week
     mailonce stats --watch
     """
-    with _parts() as parts, suppress(KeyboardInterrupt):
+    with open_parts() as parts, suppress(KeyboardInterrupt):
         counts = Counts(parts.journal)
         while True:
             figures = shown_figures(parts, counts, Span(span))
@@ -472,7 +466,7 @@ def numbers(span: str, as_json: bool, watch: bool) -> None:
 @main.command()
 def locks() -> None:
     """The publication locks that are active now: who delivers what, where, until when."""
-    with _parts() as parts:
+    with open_parts() as parts:
         active = parts.locks.active_locks()
     for lock in active:
         click.echo(f"{lock.id}  {lock.server_id}  until {lock.expires.isoformat(timespec='seconds')}")
@@ -490,9 +484,9 @@ def signed_sample(provider: str, url: str | None) -> None:
     """
     if not provider:
         raise click.UsageError(f"provider takes one of {', '.join(TYPES)}, or another name from mailonce.toml")
-    settings = _settings()
+    settings = read_settings()
     if not settings.ingress_token:
-        settings, _ = _of_service(settings)
+        settings, _ = as_the_service_has_them(settings)
     config = load_config(settings)
     opened = open_providers(config, Surroundings(ensure_tokens(settings).ingress, fetch))
     if provider not in opened:
@@ -505,54 +499,5 @@ def signed_sample(provider: str, url: str | None) -> None:
     click.echo(curl_line(request, url or settings.address))
 
 
-def _settings() -> Settings:
-    settings = load_settings()
-    configure_logging(settings.log_level, settings.log_format)
-    log_where_settings_come_from()
-    return settings
-
-
-@contextmanager
-def _parts() -> Iterator[Parts]:
-    """On the journal of the service, and with what is done to it in the service's audit.log."""
-    settings, config = _of_service(_settings())
-    handler = keep_audit(settings.data_dir, by=f"mailonce, by {_user()}")
-    try:
-        with _opened(settings, config) as parts:
-            yield parts
-    finally:
-        audit.removeHandler(handler)
-        handler.close()
-
-
-def _of_service(here: Settings) -> tuple[Settings, Config]:
-    """As the service has them: its .env and its mailonce.toml are where it was started."""
-    note = find_service(here)
-    given = {"mailonce_config": here.mailonce_config.resolve()} if here.mailonce_config else {}
-    if Path(note.folder) != Path.cwd():
-        click.echo(f"mailonce: on the service in {note.data_dir}, started in {note.folder}", err=True)
-        with suppress(OSError):
-            os.chdir(note.folder)
-    settings = load_settings(data_dir=Path(note.data_dir), **given)
-    check_same_redis(note, settings)
-    return settings, load_config(settings).in_trial(note.is_trial)
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container's user may have no name
-        return str(os.getuid())
-
-
-@contextmanager
-def _opened(settings: Settings, config: Config) -> Iterator[Parts]:
-    """Without the lines that a service logs when it starts."""
-    log, level = logging.getLogger(), logging.getLogger().level
-    log.setLevel(logging.ERROR)
-    parts = build_parts(settings, config, slot="command")  # what it delivers counts, too
-    try:
-        yield parts
-    finally:
-        parts.close()
-        log.setLevel(level)
+for command in (import_mail, listen, send_test):
+    main.add_command(command)

@@ -12,6 +12,11 @@ SPARK_WIDTH = 36
 SERIES = ("received", "delivered", "stopped", "failed")
 
 
+def one_line(text: str) -> str:
+    """What a sender wrote must not move the cursor of a terminal."""
+    return "".join(each if each.isprintable() else " " for each in text)
+
+
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
     """``right``: the columns of numbers."""
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]

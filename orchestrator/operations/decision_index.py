@@ -118,7 +118,7 @@ def decided_status(entry: Entry, lease_time_ms: int) -> Status:
         return Status.RETRY_LATER
     if entry.stop and entry.released_ms is None:
         return SKIPPED_AT.get(entry.stop.gate, Status.ALREADY_PROCESSED)
-    return Status.SKIPPED_OLD if entry.answer == Status.SKIPPED_OLD else status_of(entry)
+    return Status(entry.answer) if entry.answer in (Status.SKIPPED_OLD, Status.IMPORTED) else status_of(entry)
 
 
 def searched_text(entry: Entry, privacy: Privacy) -> str:

@@ -277,7 +277,8 @@ def gate_reports(entry: Entry) -> list[GateReport]:
         if entry.stop and entry.stop.gate is gate:
             reports.append(GateReport(gate, f"stopped: {entry.stop.name.label} is taken"))
             break
-        asked = f"passed: {', '.join(labels)}" if labels else "passed"
+        passed = "not asked, it was imported" if entry.answer == Status.IMPORTED else "passed"
+        asked = f"{passed}: {', '.join(labels)}" if labels else passed
         reports.append(GateReport(gate, asked if labels or entry.stop else "nothing to ask"))
     return reports
 

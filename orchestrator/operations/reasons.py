@@ -49,6 +49,8 @@ def _beginning(case: Case) -> str:
         return _given_back(case)
     if case.status is Status.SKIPPED_OLD:
         return "Not sent: it is older than the service, and its route takes new ones only"
+    if case.status is Status.IMPORTED:
+        return f"Imported at {case.when(entry.created_ms)}, from the mail before: known, and not sent from here"
     if entry.stop and entry.released_ms is None:
         return f"Not sent: {_stopped_by(case, entry.stop)}"
     if entry.is_trial:
@@ -119,6 +121,8 @@ def _fate(original: Entry) -> str:
     by_status = {
         status: [each.destination for each in original.deliveries if each.status is status] for status in DeliveryStatus
     }
+    if original.answer == Status.IMPORTED:
+        return ", which was imported"
     if had := by_status[DeliveryStatus.DELIVERED]:
         return f", delivered to {_list(had)}"
     if original.has_open_deliveries:

@@ -53,7 +53,10 @@ def config(tmp_path: Path, text: str) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["serve", "worker", "check", "reset", "deliveries", "replay", "pause", "resume", "stats", "locks", "sample"],
+    [
+        *("serve", "worker", "check", "reset", "deliveries", "replay", "pause", "resume", "stats", "locks", "sample"),
+        *("import", "listen", "send-test"),
+    ],
 )
 def test_every_command_explains_itself(run: Run, command: str) -> None:
     assert command in run("--help").output

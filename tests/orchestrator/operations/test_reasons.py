@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC
 from zoneinfo import ZoneInfo
 
@@ -50,6 +51,16 @@ FOLLOWS = Stop(GROUP, "e1", ORIGINAL_MS, follows=True)
     ("decided", "repeats", "said"),
     [
         (entry(HAD), None, "Delivered to crm at 12:01"),
+        (
+            entry(answer="imported"),
+            None,
+            "Imported at 12:00, from the mail before: known, and not sent from here",
+        ),
+        (
+            entry(SKIPPED, stop=STOP),
+            replace(original(), answer="imported"),
+            "Not sent: same subject group lot_456 as the email of 10:02 from a@b, which was imported",
+        ),
         (
             entry(HAD, delivery(DeliveryStatus.SKIPPED, "erp")),
             None,

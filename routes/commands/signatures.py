@@ -1,0 +1,69 @@
+"""Whether a webhook is from who has the secret, as a receiver checks it (Standard Webhooks), and why not."""
+
+from __future__ import annotations
+
+import hmac
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+
+from standardwebhooks import Webhook as SigningKey
+
+TOLERANCE_S = 5 * 60
+SECONDS = re.compile("[0-9]{1,11}")  # up to the year 5138
+HEADERS = ("webhook-id", "webhook-timestamp", "webhook-signature")
+
+
+class Proof(StrEnum):
+    GOOD = "good"
+    UNCHECKED = "unchecked"
+    MISSING = "missing"
+    WRONG = "wrong"
+
+
+@dataclass(frozen=True)
+class Checked:
+    """``why`` says in words what came of it."""
+
+    proof: Proof
+    why: str
+
+    @property
+    def is_refused(self) -> bool:
+        return self.proof in (Proof.MISSING, Proof.WRONG)
+
+
+def check_signature(secrets: Sequence[str], headers: Mapping[str, str], body: bytes, now: datetime) -> Checked:
+    """``headers`` by names in lower case. Signatures of other versions than v1 are passed over."""
+    given = {name: headers.get(name, "") for name in HEADERS}
+    if not secrets:
+        signed = "it is signed" if given["webhook-signature"] else "it is not signed"
+        return Checked(Proof.UNCHECKED, f"{signed}; without a --secret nobody can tell by whom")
+    absent = [name for name, value in given.items() if not value]
+    if absent:
+        return Checked(Proof.MISSING, f"it has no {' and no '.join(absent)}: does its destination have a secret?")
+    written = given["webhook-timestamp"]
+    if not SECONDS.fullmatch(written):
+        return Checked(Proof.WRONG, "webhook-timestamp takes seconds since 1970")
+    sent = datetime.fromtimestamp(int(written), UTC)
+    age_s = (now - sent).total_seconds()
+    if abs(age_s) > TOLERANCE_S:
+        off = f"{abs(age_s):.0f} s {'old' if age_s > 0 else 'ahead'}"
+        return Checked(
+            Proof.WRONG, f"webhook-timestamp is {off}, more than {TOLERANCE_S} s: replayed, or a clock is off"
+        )
+    signatures = [each for each in given["webhook-signature"].split() if each.startswith("v1,")]
+    if not signatures:
+        return Checked(Proof.WRONG, "webhook-signature holds none of version v1")
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        return Checked(Proof.WRONG, "the body is no UTF-8, as everything is that was signed")
+    for number, secret in enumerate(secrets, 1):
+        expected = SigningKey(secret).sign(given["webhook-id"], sent, text).encode()
+        if any(hmac.compare_digest(expected, each.encode()) for each in signatures):
+            return Checked(Proof.GOOD, f"by secret {number} of {len(secrets)}" if len(secrets) > 1 else "by the secret")
+    tried = "the secret does not fit" if len(secrets) == 1 else f"none of the {len(secrets)} secrets fits"
+    return Checked(Proof.WRONG, f"{tried}: it was signed with another one, or changed on the way")

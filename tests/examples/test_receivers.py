@@ -1,0 +1,200 @@
+"""The receivers of examples/, each against real webhooks of our own sender."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import requests
+
+from orchestrator.delivery.http import HttpDestination, HttpOptions
+from orchestrator.delivery.signing import Signer
+from orchestrator.delivery.webhook import DeliveryFailed, Webhook
+from tests.support.redis_server import free_port
+from tests.support.runtimes import runtime
+from tests.support.server import Server, email
+from tests.support.surroundings import ROOT, clean_environment
+
+EXAMPLES = ROOT / "examples"
+SECRET, OLD_SECRET, OTHER = ("whsec_" + letter * 32 for letter in "ABC")
+
+
+@dataclass(frozen=True)
+class Receiver:
+    """``folder``: where it keeps what it has taken."""
+
+    url: str
+    folder: Path
+
+    def taken(self) -> list[str]:
+        """The subject of each that had an effect."""
+        if (self.folder / "taken.db").exists():
+            with sqlite3.connect(self.folder / "taken.db") as db:
+                return sorted(subject for (subject,) in db.execute("SELECT subject FROM taken"))
+        bodies = [path.read_bytes() for path in (self.folder / "taken").glob("*")]
+        return sorted(json.loads(body)["subject"] for body in bodies)
+
+
+def command(name: str, port: int) -> list[str]:
+    """As its README starts it."""
+    if name == "python":
+        return [sys.executable, str(EXAMPLES / "receiver-python" / "receiver.py")]
+    if name == "node":
+        return [runtime("node", "nodejs"), str(EXAMPLES / "receiver-node" / "receiver.mjs")]
+    script = str(EXAMPLES / "receiver-php" / "receiver.php")
+    return [runtime("php", "php-cli"), "-d", "post_max_size=50M", "-S", f"127.0.0.1:{port}", script]
+
+
+@contextmanager
+def receiving(name: str, folder: Path) -> Iterator[Receiver]:
+    port = free_port()
+    with (folder / "receiver.log").open("ab") as log:
+        process = subprocess.Popen(
+            command(name, port),
+            cwd=folder,
+            env=clean_environment(PORT=str(port), WEBHOOK_SECRET=f"{OLD_SECRET},{SECRET}"),
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), 5).close()
+                break
+            except OSError:
+                log_text = (folder / "receiver.log").read_text()
+                assert process.poll() is None and time.monotonic() < deadline, log_text
+                time.sleep(0.02)
+        yield Receiver(f"http://127.0.0.1:{port}/hooks/mail", folder)
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+@pytest.fixture(params=["python", "node", "php"])
+def receiver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Receiver]:
+    with receiving(request.param, tmp_path) as receiver:
+        yield receiver
+
+
+def deliver(
+    receiver: Receiver, *secrets: str, webhook_id: str = "msg_1", subject: str = "Lot 1", body: str = ""
+) -> int:
+    """By our own sender; what was answered."""
+    destination = HttpDestination("here", HttpOptions(receiver.url, secrets), pool_size=1)
+    try:
+        receipt = destination.deliver(Webhook(webhook_id, {"subject": subject, "body": body}), 60)
+        return receipt.status_code or 0
+    except DeliveryFailed as error:
+        return error.status_code or 0
+
+
+def post(receiver: Receiver, headers: dict[str, str], body: bytes = b'{"subject": "forged"}') -> int:
+    content = {"Content-Type": "application/json"}
+    return requests.post(receiver.url, data=body, headers=headers | content, timeout=60).status_code
+
+
+def signed(moment: datetime, body: bytes = b'{"subject": "forged"}', webhook_id: str = "msg_1") -> dict[str, str]:
+    return {"webhook-id": webhook_id, **Signer((SECRET,)).headers(webhook_id, moment, body.decode())}
+
+
+def test_a_webhook_is_taken_once_and_its_repeat_answered_200(receiver: Receiver) -> None:
+    assert [deliver(receiver, SECRET) for _ in range(3)] == [200] * 3
+    assert deliver(receiver, SECRET, webhook_id="msg_2", subject="Lot 2 é") == 200
+    assert receiver.taken() == ["Lot 1", "Lot 2 é"]
+
+
+def test_of_many_at_once_one_is_taken(receiver: Receiver) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: deliver(receiver, SECRET), range(16)))
+    assert answers == [200] * 16
+    assert receiver.taken() == ["Lot 1"]
+
+
+def test_while_secrets_are_changed_the_old_and_the_new_one_are_good(receiver: Receiver) -> None:
+    assert deliver(receiver, OLD_SECRET, webhook_id="msg_1") == 200
+    assert deliver(receiver, OTHER, SECRET, webhook_id="msg_2") == 200
+    assert len(receiver.taken()) == 2
+
+
+def test_a_wrong_or_missing_signature_is_refused(receiver: Receiver) -> None:
+    assert deliver(receiver, OTHER) == 401
+    assert deliver(receiver) == 401
+    now = datetime.now(UTC)
+    good = signed(now)
+    for changes in (
+        {"webhook-id": "msg_2"},
+        {"webhook-timestamp": str(int(now.timestamp()) + 1)},
+        {"webhook-timestamp": "now"},
+        {"webhook-timestamp": "1e9"},
+        {"webhook-signature": ""},
+        {"webhook-signature": "v1"},
+        {"webhook-signature": "v1,"},
+        {"webhook-signature": "v1,%%%"},
+        {"webhook-signature": good["webhook-signature"].replace("v1,", "v1a,")},
+        {"webhook-signature": good["webhook-signature"].replace("v1,", "")},
+    ):
+        assert post(receiver, good | changes) == 401, changes
+    assert post(receiver, good, b'{"subject": "changed"}') == 401
+    assert receiver.taken() == []
+
+
+def test_other_versions_beside_ours_are_passed_over(receiver: Receiver) -> None:
+    headers = signed(datetime.now(UTC))
+    headers["webhook-signature"] = f"v1a,bm90IG91cnM= {headers['webhook-signature']} v9,AAAA"
+    assert post(receiver, headers) == 200
+
+
+def test_an_old_timestamp_and_one_ahead_are_refused(receiver: Receiver) -> None:
+    for minutes in (-6, 6):
+        assert post(receiver, signed(datetime.now(UTC) + timedelta(minutes=minutes))) == 401
+    assert receiver.taken() == []
+    assert post(receiver, signed(datetime.now(UTC) - timedelta(minutes=3))) == 200
+
+
+def test_a_webhook_id_is_no_path(receiver: Receiver) -> None:
+    evil = "../../evil/../\\x"
+    assert post(receiver, signed(datetime.now(UTC), webhook_id=evil)) == 200
+    assert receiver.taken() == ["forged"]
+    assert not list(receiver.folder.parent.glob("evil*"))
+
+
+def test_a_large_webhook_is_taken(receiver: Receiver) -> None:
+    assert deliver(receiver, SECRET, body="x" * 20_000_000) == 200
+
+
+@pytest.mark.parametrize("name", ["python", "node", "php"])
+def test_what_was_taken_is_known_after_a_restart(name: str, tmp_path: Path) -> None:
+    for _ in range(2):
+        with receiving(name, tmp_path) as receiver:
+            assert deliver(receiver, SECRET) == 200
+    assert receiver.taken() == ["Lot 1"]
+
+
+def test_an_email_goes_all_the_way(receiver: Receiver) -> None:
+    with Server(receiver.folder / "data", WEBHOOK_URL=receiver.url, WEBHOOK_SECRET=SECRET) as server:
+        statuses = [server.post(email(subject="All the way")).json()["status"] for _ in range(2)]
+    assert statuses == ["processed", "already_processed"]
+    assert receiver.taken() == ["All the way"]
+
+
+def test_a_missing_runtime_fails_in_ci_and_is_skipped_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(pytest.fail.Exception, match="apt-get install php-cli"):
+        runtime("php", "php-cli")
+    monkeypatch.delenv("CI")
+    with pytest.raises(pytest.skip.Exception, match="apt-get install nodejs"):
+        runtime("node", "nodejs")
