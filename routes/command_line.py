@@ -29,6 +29,7 @@ from orchestrator.build import Parts, build_parts, check_start
 from orchestrator.config.model import Config, load_config
 from orchestrator.config.settings import Settings, SettingsError, load_settings, log_where_settings_come_from
 from orchestrator.delivery.fetching import fetch
+from orchestrator.delivery.signing import new_secret, public_keys
 from orchestrator.intake import Status
 from orchestrator.item import Item, email_item
 from orchestrator.logs import configure_logging
@@ -503,6 +504,21 @@ def signed_sample(provider: str, url: str | None) -> None:
     except SampleUnavailable as error:
         raise click.ClickException(str(error)) from error
     click.echo(curl_line(request, url or settings.address))
+
+
+@main.command("new-secret")
+@click.option("--private", is_flag=True, help="An ed25519 key: the receiver gets its public key, and cannot sign.")
+def show_new_secret(private: bool) -> None:
+    """Print a new secret to sign webhooks with: for `secret` of a destination, and for its receiver.
+
+    \b
+    mailonce new-secret
+    mailonce new-secret --private
+    """
+    secret = new_secret(is_private=private)
+    click.echo(secret)
+    for key in public_keys([secret]):
+        click.echo(f"{key}  (public: this one goes to the receiver)", err=True)
 
 
 def _settings() -> Settings:

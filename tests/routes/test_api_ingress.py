@@ -267,6 +267,8 @@ def test_the_webhook_holds_the_whole_email(start_app: StartApp, sink: Sink) -> N
     }
     assert entry.deliveries[0].webhook_id == received.webhook_id
     assert received.payload == {
+        "type": "email.received",
+        "timestamp": "2026-11-16T09:00:00Z",
         "email_id": email_id,
         "subject": "Lot 456 été",
         "sender": "Ada Lovelace <Ada@Example.org>",

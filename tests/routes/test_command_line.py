@@ -18,6 +18,7 @@ import pytest
 import requests
 from click.testing import CliRunner, Result
 
+from orchestrator.delivery.signing import check_secret, public_keys
 from orchestrator.item import email_item
 from routes.command_line import main
 from routes.providers import gmail
@@ -556,3 +557,10 @@ def test_stats_can_be_watched_until_ctrl_c(start_app: StartApp, tmp_path: Path) 
         assert [json.loads(shown.readline())["totals"]["received"] for _ in range(2)] == [0, 0]
         watching.send_signal(signal.SIGINT)
         assert watching.wait(timeout=60) == 0
+
+
+def test_a_new_secret_is_printed_alone_and_its_public_key_beside(run: Run) -> None:
+    shared, private = run("new-secret"), run("new-secret", "--private")
+    assert check_secret(shared.stdout.strip()).startswith("whsec_")
+    assert shared.stderr == ""
+    assert private.stderr.split()[0] == public_keys([private.stdout.strip()])[0]
