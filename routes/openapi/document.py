@@ -48,7 +48,7 @@ SIGNED = [
 def build_document(app: Flask, config: Config) -> dict[str, Any]:
     """Raises KeyError for a route that nobody described."""
     doors = {
-        f"/api/ingress/{name}{ending}": provider
+        f"/api/ingress/{name}{ending}": (name, provider)
         for name, provider in known_providers(config).items()
         for ending in provider.endings
     }
@@ -73,9 +73,9 @@ def build_document(app: Flask, config: Config) -> dict[str, Any]:
     }
 
 
-def _operation(rule: Rule, method: str, doors: Mapping[str, type[AnyProvider]]) -> Operation:
+def _operation(rule: Rule, method: str, doors: Mapping[str, tuple[str, type[AnyProvider]]]) -> Operation:
     if rule.rule in doors:
-        return PROBE if method == "GET" else door(doors[rule.rule])
+        return PROBE if method == "GET" else door(*doors[rule.rule])
     return MESSAGES if rule.endpoint == "api_ingress.ingest_messages" else OPERATIONS[rule.endpoint]
 
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from routes.openapi import answers, requests
 from routes.openapi.operations import JSON, Answer, Body, Operation
 from routes.providers.gmail import Gmail
+from routes.providers.json_mapping import JsonMapping
 from routes.providers.registry import AnyProvider
 from routes.responses import OUR_OWN
 
@@ -69,9 +70,10 @@ AT_EVERY_DOOR = {
 }
 
 
-def door(provider: type[AnyProvider]) -> Operation:
+def door(name: str, provider: type[AnyProvider]) -> Operation:
     """Of an open one and of a shut one alike: the document is about the API, not about mailonce.toml."""
     statuses = provider.statuses
+    words = (inspect.getdoc(sys.modules[provider.__module__]) or "").replace("``", "`")
     kinds: tuple[type[BaseModel], ...] = (answers.EmailVerdict, answers.EmailVerdicts)
     told = {
         **AT_EVERY_DOOR,
@@ -89,11 +91,13 @@ def door(provider: type[AnyProvider]) -> Operation:
         told[statuses.rejected] = Answer("It can never be taken as it is.", (answers.Refusal, answers.EmailVerdicts))
     proof = "" if provider.security else IN_THE_BODY
     content = {each: _SCHEMAS.get(each, {"type": "string"}) for each in provider.media_types}
+    if provider is JsonMapping:  # one email or a list, wherever mailonce.toml says
+        content = {JSON: {"type": ["object", "array"]}}
     return Operation(
         INGRESS,
-        f"An email comes in from {provider.__name__}",
+        f"An email comes in from {name}",
         told,
-        description="\n\n".join(filter(None, (inspect.getdoc(sys.modules[provider.__module__]), proof))),
+        description="\n\n".join(filter(None, (words, proof))),
         security=provider.security,
         body=Body({JSON: requests.EmailIn} if provider is Gmail else content),
     )
@@ -103,7 +107,8 @@ PROBE = Operation(
     INGRESS,
     "Whether anybody is here",
     {
-        **AT_EVERY_DOOR,
+        405: AT_EVERY_DOOR[405],
+        500: AT_EVERY_DOOR[500],
         200: Answer("Yes.", (answers.Here,)),
         404: _refusal("It is not set up: `error` says which settings are missing."),
     },
