@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, tzinfo
+from datetime import datetime, tzinfo
 from enum import StrEnum
 from functools import partial
 from typing import cast
@@ -40,7 +40,7 @@ from orchestrator.config.settings import DELIVERY_BUDGET_S
 from orchestrator.delivery.queue import ANNOUNCED_AGAIN_AFTER_MS, Queue, QueueUnavailable
 from orchestrator.delivery.schedule import put_off
 from orchestrator.delivery.sender import Budget, Hold, Sender
-from orchestrator.delivery.webhook import Payload, pack, webhook_id
+from orchestrator.delivery.webhook import Payload, pack, shown_timestamp, webhook_id
 from orchestrator.item import Item
 from orchestrator.leases import Held, LeaseKeeper
 from orchestrator.metrics.meter import REALTIME, Meter
@@ -266,8 +266,9 @@ class Intake:
             about=self.privacy.about(item.about(route.name, self.server)),
             is_trial=self.is_trial,
         )
-        received_at = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        payload = {**item.payload, "received_at": received_at, "subject_group": group}
+        received_at = shown_timestamp(now)
+        told = {"type": item.event, "timestamp": received_at}
+        payload = {**told, **item.payload, "received_at": received_at, "subject_group": group}
         return Case(item, group, links, claim, payload, self.new_budget())
 
     def new_budget(self) -> Budget:

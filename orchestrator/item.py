@@ -13,6 +13,7 @@ from deduplication.email import Attachment, Email
 from deduplication.identity import bounded_key, compute_fingerprint, is_recognisable, own_names
 from deduplication.journal.entry import About
 from deduplication.message import Message
+from orchestrator.delivery.webhook import EventType
 
 BODY_PREVIEW_CHARS = 200
 MOST_SHOWN_CHARS = 120  # of a subject or sender: a sender decides how long they are
@@ -50,6 +51,10 @@ class Item:
     @property
     def provider(self) -> str:
         return self.fields["provider"][0]
+
+    @property
+    def event(self) -> EventType:
+        return EventType.MESSAGE_RECEIVED if self.is_message else EventType.EMAIL_RECEIVED
 
     @property
     def warnings(self) -> tuple[str, ...]:

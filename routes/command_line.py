@@ -25,6 +25,7 @@ from orchestrator.build import check_start
 from orchestrator.config.model import Config, load_config
 from orchestrator.config.settings import Settings, SettingsError
 from orchestrator.delivery.fetching import fetch
+from orchestrator.delivery.signing import new_secret, public_keys
 from orchestrator.intake import Status
 from orchestrator.item import Item, email_item
 from orchestrator.operations.check import judged, preview
@@ -243,13 +244,14 @@ def deliveries(limit: int, as_json: bool, **options: Any) -> None:
     type=click.Choice([status.value for status in DeliveryStatus]),
     help="Without ids: which ones. Default: dead.",
 )
+@click.option("--all", "everything", is_flag=True, help="All of that status, where neither ids nor a filter are given.")
 @click.option("--destination", help="Only this destination.")
 @click.option("--since", type=time_ms, metavar="TIME", help="Only those that came in at this time or later.")
 @click.option("--until", type=time_ms, metavar="TIME", help="Only those that came in before this time.")
 @click.option("--force", is_flag=True, help="Also what the destination has already.")
 @click.option("--new-id", is_flag=True, help="Under a new webhook-id: the receiver takes it for another one.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be sent again.")
-def replay(ids: tuple[str, ...], **options: Any) -> None:
+def replay(ids: tuple[str, ...], everything: bool, **options: Any) -> None:
     """Send deliveries again: those given, or all that fit. The running service or worker sends them.
 
     What waits is tried now, and its schedule begins anew; what is under way is left alone.
@@ -260,6 +262,8 @@ def replay(ids: tuple[str, ...], **options: Any) -> None:
     mailonce replay --status waiting
     """
     how = How(options["force"], options["new_id"], options["dry_run"])
+    has_filter = any(options[name] for name in ("status", "destination", "since", "until"))
+    _check_aim(is_aimed=bool(ids) or has_filter, everything=everything, dry_run=how.dry_run)
     status = DeliveryStatus(options["status"] or DeliveryStatus.DEAD)
     with open_parts() as parts:
         wanted = Wanted(status, options["destination"], options["since"], options["until"])
@@ -290,6 +294,14 @@ def _filtered(command: Callable[..., None]) -> Callable[..., None]:
     for option in reversed(options):
         command = option(command)
     return command
+
+
+def _check_aim(*, is_aimed: bool, everything: bool, dry_run: bool) -> None:
+    """Nothing is done to everything because a filter was forgotten, here as by HTTP."""
+    if is_aimed and everything:
+        raise click.UsageError("--all takes neither ids nor a filter beside it.")
+    if not (is_aimed or everything or dry_run):
+        raise click.UsageError("Give ids, a filter such as --destination, or --all.")
 
 
 def _filter(options: dict[str, Any]) -> Filter:
@@ -378,8 +390,10 @@ def why(text: str, as_json: bool) -> None:
 @_filtered
 @click.option("--force", is_flag=True, help="Also where the same email was delivered under another id.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be released.")
-@click.option("--yes", is_flag=True, help="Do not ask, where neither ids nor a filter are given.")
-def let_go(ids: tuple[str, ...], force: bool, dry_run: bool, yes: bool, **options: Any) -> None:
+@click.option(
+    "--all", "everything", is_flag=True, help="All that were stopped, where neither ids nor a filter are given."
+)
+def let_go(ids: tuple[str, ...], force: bool, dry_run: bool, everything: bool, **options: Any) -> None:
     """Send after all what a gate stopped: those given, or all that fit. The running service or worker sends them.
 
     \b
@@ -387,8 +401,7 @@ def let_go(ids: tuple[str, ...], force: bool, dry_run: bool, yes: bool, **option
     mailonce release --gate subject_group -q "lot 456" --dry-run
     """
     how, wanted = ReleaseHow(force, dry_run), _filter(options)
-    if not ids and wanted == Filter() and not dry_run and not yes:
-        click.confirm("Release everything that was stopped and is still kept?", abort=True)
+    _check_aim(is_aimed=bool(ids) or wanted != Filter(), everything=everything, dry_run=dry_run)
     with open_parts() as parts:
         if ids:
             answers = Counter(release(parts, id_, how, user_name()) for id_ in ids)
@@ -497,6 +510,21 @@ def signed_sample(provider: str, url: str | None) -> None:
     except SampleUnavailable as error:
         raise click.ClickException(str(error)) from error
     click.echo(curl_line(request, url or settings.address))
+
+
+@main.command("new-secret")
+@click.option("--private", is_flag=True, help="An ed25519 key: the receiver gets its public key, and cannot sign.")
+def show_new_secret(private: bool) -> None:
+    """Print a new secret to sign webhooks with: for `secret` of a destination, and for its receiver.
+
+    \b
+    mailonce new-secret
+    mailonce new-secret --private
+    """
+    secret = new_secret(is_private=private)
+    click.echo(secret)
+    for key in public_keys([secret]):
+        click.echo(f"{key}  (public: this one goes to the receiver)", err=True)
 
 
 for command in (import_mail, listen, send_test):

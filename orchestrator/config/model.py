@@ -47,7 +47,7 @@ _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _HEADER_VALUE = re.compile(r"(?:[!-~](?:[\t -~]*[!-~])?)?")
 _YES_OR_NO = "true or false"
 _A_REGEX = "a regular expression"
-_SIGNED_BY = 'a Standard Webhooks secret ("whsec_..."), or a list of them'
+_SIGNED_BY = 'a Standard Webhooks secret ("whsec_..." or "whsk_..."), or a list of them'
 
 
 def _as_described() -> PydanticCustomError:

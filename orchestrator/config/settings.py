@@ -78,7 +78,9 @@ class Settings(BaseSettings):
     )
     metrics_token: _Tokens = Field((), description="tokens of at least 16 characters, several with commas")
     webhook_url: str = Field("", description="an http:// or https:// address, empty for the log destination")
-    webhook_secret: _Tokens = Field((), description="Standard Webhooks secrets (whsec_...), several with commas")
+    webhook_secret: _Tokens = Field(
+        (), description="Standard Webhooks secrets (whsec_... or whsk_...), several with commas"
+    )
     queue_url: str = Field(
         "", description="a redis://, rediss://, unix:// or redis+sentinel:// or amqp(s):// address, empty for inline"
     )

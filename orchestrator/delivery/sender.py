@@ -17,7 +17,7 @@ from deduplication.journal.entry import Attempt, Delivery, DeliveryStatus, Entry
 from orchestrator.delivery.destination_states import DestinationStates, shown_pause
 from orchestrator.delivery.guard import Guard
 from orchestrator.delivery.schedule import Patience, Round, after, put_off
-from orchestrator.delivery.webhook import DeliveryFailed, Destination, Payload, Receipt, Webhook, unpack
+from orchestrator.delivery.webhook import DeliveryFailed, Destination, Payload, Receipt, Webhook, stored_event
 from orchestrator.leases import Held, LeaseKeeper
 from orchestrator.metrics.meter import Meter
 from orchestrator.metrics.tally import Tally
@@ -167,7 +167,8 @@ class Sender:
             self.meter.count_attempt(destination, sent.status)
         else:
             with self.leases.holding(held):
-                sent = self._send(begun.entry, begun.delivery, unpack(begun.payload))
+                payload = stored_event(begun.payload, begun.entry, begun.delivery)
+                sent = self._send(begun.entry, begun.delivery, payload)
         self.leases.settle(held, partial(self.journal.finish, entry, owner, sent))
         return sent
 

@@ -1,4 +1,4 @@
-"""What is sent and what may come of it. How it is sent over HTTP stands in http.py."""
+"""What is sent, what it says it is, and what may come of it. How it is sent over HTTP stands in http.py."""
 
 from __future__ import annotations
 
@@ -7,9 +7,23 @@ import json
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Any, Protocol, cast
 
+from deduplication.journal.entry import Delivery, Entry
+
 GONE = 410
+
+
+class EventType(StrEnum):
+    """What a webhook says that it is. ``email.released``: a gate stopped it, and a person let it go."""
+
+    EMAIL_RECEIVED = "email.received"
+    EMAIL_RELEASED = "email.released"
+    MESSAGE_RECEIVED = "message.received"
+    ALERT = "mailonce.alert"
+    TEST = "mailonce.test"
 
 
 class DeliveryFailed(Exception):
@@ -65,6 +79,27 @@ def pack(payload: Payload) -> bytes:
 def unpack(kept: bytes) -> Payload:
     plain = kept if kept.startswith(b"{") else zlib.decompress(kept)
     return cast(Payload, json.loads(plain))
+
+
+def shown_timestamp(moment: datetime) -> str:
+    """When the event happened, as every webhook has it: the same over all its attempts."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def stored_event(kept: bytes, entry: Entry, delivery: Delivery) -> Payload:
+    """What was stored, as it is sent now. An email that a person has released since says so; one that follows another
+    goes out by itself, and what was not stopped (of the first generation) is what it was."""
+    payload = unpack(kept)
+    if "type" not in payload:  # stored before webhooks said what they are
+        is_message = "message_key" in payload
+        told = EventType.MESSAGE_RECEIVED if is_message else EventType.EMAIL_RECEIVED
+        payload = {"type": told, "timestamp": payload.get("received_at"), **payload}
+    follows = entry.stop is not None and entry.stop.follows
+    is_email = payload["type"] == EventType.EMAIL_RECEIVED
+    if entry.released_ms is None or follows or not delivery.generation or not is_email:
+        return payload
+    released_at = datetime.fromtimestamp(entry.released_ms / 1000, UTC)
+    return {**payload, "type": EventType.EMAIL_RELEASED, "timestamp": shown_timestamp(released_at)}
 
 
 def webhook_id(canonical_id: str, fingerprint: str, destination: str) -> str:

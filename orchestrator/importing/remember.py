@@ -29,8 +29,9 @@ from deduplication.journal.entry import Entry, State
 from deduplication.journal.verdict import Take, judge, known_of
 from deduplication.subject_group import month_of
 from orchestrator.grouping import groups
-from orchestrator.intake import MOST_AT_ONCE, Intake, Status
+from orchestrator.intake import Intake, Status
 from orchestrator.item import Item
+from orchestrator.several import MOST_AT_ONCE
 
 
 class Remembered(StrEnum):

@@ -6,10 +6,11 @@ import hashlib
 import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from orchestrator.delivery.webhook import Webhook
+from orchestrator.delivery.webhook import EventType, Webhook, shown_timestamp
 from orchestrator.operations.words import shown_duration, shown_moment
 
 REDIS_ERROR_SHARE = 0.05
@@ -19,7 +20,6 @@ LEAST_RECEIVED = 1_000  # in a day: of fewer emails one in a hundred says nothin
 OLDEST_WAITING_S = 15 * 60
 GOOD_POLICY = "noeviction"
 
-TYPE = "mailonce.alert"
 TOLD_AGAIN_AFTER_S = (10, 60, 300, 1800)  # what could not be told; then it is left at that
 MOST_EPISODES = 1_000
 
@@ -271,7 +271,8 @@ class Board:
         return [Alarm(*_parts(key), since_ms, self.episodes[key].text) for since_ms, key in on]
 
     def webhook(self, key: str, phase: Phase) -> Webhook:
-        """The same id however often it is sent, and by whichever server."""
+        """The same id however often it is sent, and by whichever server. ``data`` repeats the fields:
+        alarms had them nowhere else."""
         episode, (condition, destination) = self.episodes[key], _parts(key)
         is_over = phase is Phase.ENDED
         lasted = f"Over after {shown_duration((episode.ended_ms - episode.begun_ms) // 1000)}: " if is_over else ""
@@ -284,12 +285,9 @@ class Board:
             "since": shown_moment(episode.begun_ms),
             "until": shown_moment(episode.ended_ms) if is_over else None,
         }
-        payload = {
-            "type": TYPE,
-            "timestamp": shown_moment(episode.ended_ms if is_over else episode.begun_ms),
-            "data": said,
-        }
-        return Webhook(f"alert_{digest[:32]}", payload)
+        happened = datetime.fromtimestamp((episode.ended_ms if is_over else episode.begun_ms) / 1000, UTC)
+        told = {"type": EventType.ALERT, "timestamp": shown_timestamp(happened)}
+        return Webhook(f"alert_{digest[:32]}", {**told, **said, "data": said})
 
     def written(self) -> str:
         episodes = {key: asdict(each) for key, each in self.episodes.items()}

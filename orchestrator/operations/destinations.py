@@ -12,10 +12,10 @@ from deduplication.journal.listing import Count
 from orchestrator.audit import audit
 from orchestrator.build import Parts
 from orchestrator.delivery.destination_states import shown_pause
-from orchestrator.delivery.webhook import DeliveryFailed, Webhook
+from orchestrator.delivery.signing import public_keys
+from orchestrator.delivery.webhook import DeliveryFailed, EventType, Webhook, shown_timestamp
 
 MOST_REASON_CHARACTERS = 200
-TEST_EVENT = "mailonce.test"
 TEST_WITHIN_S = 8.0
 
 
@@ -42,7 +42,8 @@ def resume(parts: Parts, name: str, by: str) -> DestinationState | None:
 
 
 def destinations(parts: Parts) -> dict[str, dict[str, Any]]:
-    """For each: whether it is enabled, its breaker, whether it is paused and why, and how many wait for it."""
+    """For each: whether it is enabled, its breaker, whether it is paused and why, how many wait for it, and what its
+    receiver verifies ed25519 signatures with."""
     states, counts = parts.journal.states(), parts.journal.count_deliveries()
     return {
         name: {
@@ -50,6 +51,7 @@ def destinations(parts: Parts) -> dict[str, dict[str, Any]]:
             "breaker": parts.guard.state(name),
             "paused": shown_pause(states.get(name)),
             "waiting": counts.get(name, Count()).waiting,
+            "public_keys": public_keys(config.secret),
         }
         for name, config in parts.config.destinations.items()
     }
@@ -78,7 +80,8 @@ def send_test(parts: Parts, name: str, by: str) -> Tested:
     """One POST that is no email: nothing is recorded, repeated or counted, and a pause or breaker does not stop it."""
     _check_known(parts, name)
     note = "A test event, sent by an operator. There is no email behind it."
-    event = Webhook(f"msg_test_{parts.sources.new_token()}", {"type": TEST_EVENT, "destination": name, "note": note})
+    told = {"type": EventType.TEST, "timestamp": shown_timestamp(parts.sources.now())}
+    event = Webhook(f"msg_test_{parts.sources.new_token()}", {**told, "destination": name, "note": note})
     started = time.monotonic()
     status_code, error = None, None
     try:

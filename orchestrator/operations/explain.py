@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 from orchestrator.config.file import quoted
 from orchestrator.config.model import LOG_URL, AlertsConfig, Condition, Config, DestinationConfig, RouteConfig
+from orchestrator.delivery.signing import public_keys
 from orchestrator.routing import MOST_CHARS_FOR_A_REGEX, Trial
 
 
@@ -61,7 +62,7 @@ def _destination(name: str, config: DestinationConfig) -> str:
         return f"{name}: printed, sent nowhere" + _switched_off(config)
     parts = [
         f"{name}: to {urlsplit(config.url).hostname} by {urlsplit(config.url).scheme}",
-        _signed(len(config.secret)),
+        _signed(config.secret),
         _format(config),
         f"up to {_count(config.max_attempts, 'attempt')}",
         f"at most {config.rate}" if config.rate else "at any rate",
@@ -78,15 +79,19 @@ def _alerts(config: AlertsConfig) -> str:
     if not config.url:
         return f"shown on /health and told nobody: {lasting}"
     address = urlsplit(config.url)
-    return f"to {address.hostname} by {address.scheme}, {_signed(len(config.secret))}: {lasting}"
+    return f"to {address.hostname} by {address.scheme}, {_signed(config.secret)}: {lasting}"
 
 
 def _switched_off(config: DestinationConfig) -> str:
     return "" if config.enabled else " (switched off)"
 
 
-def _signed(secrets: int) -> str:
-    return "not signed" if not secrets else "signed" if secrets == 1 else f"signed with {secrets} secrets"
+def _signed(secrets: Sequence[str]) -> str:
+    """With the public keys, which the receiver needs and anybody may see."""
+    if not secrets:
+        return "not signed"
+    public = "".join(f", public key {key}" for key in public_keys(secrets))
+    return f"signed{public}" if len(secrets) == 1 else f"signed with {len(secrets)} secrets{public}"
 
 
 def _format(config: DestinationConfig) -> str:

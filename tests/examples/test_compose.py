@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from orchestrator.config.settings import Settings
-from tests.support.prometheus_server import program
+from tests.support.programs import program
 from tests.support.surroundings import ROOT
 
 FOLDER = ROOT / "examples/compose"
@@ -92,7 +92,7 @@ def test_prometheus_scrapes_the_server_with_its_token(tmp_path: Path) -> None:
         text = at[f"/etc/prometheus/{name}"].read_text()
         (tmp_path / name).write_text(text.replace("/run/secrets/", ""))
     (tmp_path / secret).write_text("metrics-token-for-tests")
-    command = [program("promtool"), "check", "config", str(tmp_path / "prometheus.yml")]
+    command = [program("promtool", "prometheus"), "check", "config", str(tmp_path / "prometheus.yml")]
     checked = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert checked.returncode == 0, checked.stdout + checked.stderr
 

@@ -21,8 +21,8 @@ import requests
 from orchestrator.delivery.http import HttpDestination, HttpOptions
 from orchestrator.delivery.signing import Signer
 from orchestrator.delivery.webhook import DeliveryFailed, Webhook
+from tests.support.programs import program
 from tests.support.redis_server import free_port
-from tests.support.runtimes import runtime
 from tests.support.server import Server, email
 from tests.support.surroundings import ROOT, clean_environment
 
@@ -51,9 +51,9 @@ def command(name: str, port: int) -> list[str]:
     if name == "python":
         return [sys.executable, str(EXAMPLES / "receiver-python" / "receiver.py")]
     if name == "node":
-        return [runtime("node", "nodejs"), str(EXAMPLES / "receiver-node" / "receiver.mjs")]
+        return [program("node", "nodejs"), str(EXAMPLES / "receiver-node" / "receiver.mjs")]
     script = str(EXAMPLES / "receiver-php" / "receiver.php")
-    return [runtime("php", "php-cli"), "-d", "post_max_size=50M", "-S", f"127.0.0.1:{port}", script]
+    return [program("php", "php-cli"), "-d", "post_max_size=50M", "-S", f"127.0.0.1:{port}", script]
 
 
 @contextmanager
@@ -194,7 +194,7 @@ def test_a_missing_runtime_fails_in_ci_and_is_skipped_elsewhere(monkeypatch: pyt
     monkeypatch.setenv("PATH", "")
     monkeypatch.setenv("CI", "true")
     with pytest.raises(pytest.fail.Exception, match="apt-get install php-cli"):
-        runtime("php", "php-cli")
+        program("php", "php-cli")
     monkeypatch.delenv("CI")
     with pytest.raises(pytest.skip.Exception, match="apt-get install nodejs"):
-        runtime("node", "nodejs")
+        program("node", "nodejs")

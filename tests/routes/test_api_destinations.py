@@ -6,6 +6,7 @@ import getpass
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,7 @@ def test_a_pause_is_noticed_by_every_process_survives_a_restart_and_ends_with_re
 
 def test_a_pause_is_shown_wherever_an_operator_looks(start_app: StartApp, config: Path) -> None:
     app = start_app(mailonce_config=config)
-    assert crm(app) == {"enabled": True, "breaker": "closed", "paused": None, "waiting": 0}
+    assert crm(app) == {"enabled": True, "breaker": "closed", "paused": None, "waiting": 0, "public_keys": []}
     assert app.http.get("/health").get_json()["paused"] == {}
     paused = admin(app, "destinations/crm/pause", {"reason": "x"})["paused"]
     assert admin(app, "stats")["destinations"]["crm"]["paused"] == paused
@@ -147,7 +148,7 @@ def test_a_wrong_request_says_what_it_takes(
 ) -> None:
     app = start_app(mailonce_config=config)
     answer = app.http.post(f"/api/admin/{path}", json=body, headers=bearer(ADMIN_TOKEN))
-    assert (answer.status_code, answer.get_json()["field"], answer.get_json()["error"]) == (status, field, takes)
+    assert (answer.status_code, answer.get_json()["field"], answer.get_json()["detail"]) == (status, field, takes)
     assert crm(app)["paused"] is None
 
 
@@ -227,6 +228,7 @@ def test_a_test_event_is_one_post_that_leaves_no_trace_and_is_not_stopped_by_a_p
     assert (taken["success"], taken["status"], taken["status_code"], taken["error"]) == (True, "taken", 200, None)
     (event,) = sink.received
     assert (event.payload["type"], event.payload["destination"]) == ("mailonce.test", "crm")
+    assert datetime.fromisoformat(event.payload["timestamp"]).tzinfo is UTC
     assert event.webhook_id.startswith("msg_test_")
     sink.otherwise = DOWN
     for _ in range(10):
@@ -237,3 +239,14 @@ def test_a_test_event_is_one_post_that_leaves_no_trace_and_is_not_stopped_by_a_p
     assert admin(app, "deliveries")["deliveries"] == []
     answer = app.http.post("/api/admin/destinations/crn/test", json={}, headers=bearer(ADMIN_TOKEN))
     assert (answer.status_code, answer.get_json()["field"]) == (404, "destination")
+
+
+def test_the_public_key_of_a_destination_is_shown_and_never_its_secret(start_app: StartApp, tmp_path: Path) -> None:
+    private, public = (
+        "whsk_6Xb/dCcHpPea21PS1N9VY/NZW723CEc77N4rJCubMbfVKIDij2HKpMKkioLlX0dRqSKJp4AJ6p9lMicMFs6Kvg==",
+        ("whpk_1SiA4o9hyqTCpIqC5V9HUakiiaeACeqfZTInDBbOir4="),
+    )
+    settings = f"url = 'https://crm.example'\nsecret = ['whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw', '{private}']"
+    app = start_app(mailonce_config=toml(tmp_path / "m.toml", crm=settings))
+    assert crm(app)["public_keys"] == [public]
+    assert private[5:20] not in app.http.get("/api/admin/destinations", headers=bearer(ADMIN_TOKEN)).get_data(True)

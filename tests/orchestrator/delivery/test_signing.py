@@ -4,9 +4,11 @@ import base64
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from orchestrator.delivery.signing import Signer, check_secret
+from orchestrator.delivery.signing import Signer, check_secret, new_secret, public_keys
 
 OLD = "whsec_" + base64.b64encode(b"the old secret of 24 byt").decode()
 NEW = "whsec_" + base64.b64encode(b"the new secret, of thirty-two b.").decode()
@@ -18,6 +20,10 @@ KNOWN_ID = "msg_p5jXN8AQM9LWM0D4loKWxJek"
 KNOWN_MOMENT = datetime.fromtimestamp(1614265330, UTC)
 KNOWN_BODY = '{"test": 2432232314}'
 KNOWN_SIGNATURE = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+
+# The example that Svix, where the scheme comes from, prints for an asymmetric key.
+PRIVATE = "whsk_6Xb/dCcHpPea21PS1N9VY/NZW723CEc77N4rJCubMbfVKIDij2HKpMKkioLlX0dRqSKJp4AJ6p9lMicMFs6Kvg=="
+ITS_PUBLIC = "whpk_1SiA4o9hyqTCpIqC5V9HUakiiaeACeqfZTInDBbOir4="
 
 
 def of_bytes(count: int) -> str:
@@ -104,3 +110,54 @@ def test_what_is_no_secret_is_refused_and_not_repeated(text: str) -> None:
         with pytest.raises(ValueError) as refused:
             refusing(text)
         assert str(refused.value) == "takes a Standard Webhooks secret such as whsec_ and Base64 of 24 to 64 bytes"
+
+
+def verify_by_public_key(public: str, headers: dict[str, str], body: str) -> None:
+    """As a receiver does it by the text of the standard: ed25519 over id, timestamp and body."""
+    key = Ed25519PublicKey.from_public_bytes(base64.b64decode(public.removeprefix("whpk_")))
+    message = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.{body}".encode()
+    (signature,) = [each[4:] for each in headers["webhook-signature"].split() if each.startswith("v1a,")]
+    key.verify(base64.b64decode(signature), message)
+
+
+def test_a_private_key_signs_what_its_public_key_verifies() -> None:
+    assert public_keys([PRIVATE]) == [ITS_PUBLIC]
+    headers = signed(PRIVATE, body='{"subject": "Grüße"}')
+    verify_by_public_key(ITS_PUBLIC, headers, '{"subject": "Grüße"}')
+    with pytest.raises(InvalidSignature):
+        verify_by_public_key(ITS_PUBLIC, headers, '{"subject": "Grüsse"}')
+    with pytest.raises(InvalidSignature):
+        verify_by_public_key(ITS_PUBLIC, headers | {"webhook-id": "msg_2"}, '{"subject": "Grüße"}')
+
+
+def test_while_a_shared_secret_is_replaced_by_a_key_both_verify() -> None:
+    headers = signed(OLD, PRIVATE)
+    verify_by_public_key(ITS_PUBLIC, headers, "{}")
+    assert Webhook(OLD).verify("{}", headers) == {}
+    assert [each.split(",")[0] for each in headers["webhook-signature"].split()] == ["v1", "v1a"]
+
+
+def test_a_private_key_may_be_given_without_its_public_half() -> None:
+    seed = "whsk_" + base64.b64encode(base64.b64decode(PRIVATE.removeprefix("whsk_"))[:32]).decode()
+    assert public_keys([seed]) == [ITS_PUBLIC]
+    assert signed(seed)["webhook-signature"].startswith("v1a,")
+
+
+def test_new_secrets_are_ones_and_differ() -> None:
+    for is_private in (False, True):
+        made = {check_secret(new_secret(is_private=is_private)) for _ in range(3)}
+        assert len(made) == 3
+    headers = signed(key := new_secret(is_private=True))
+    verify_by_public_key(public_keys([key])[0], headers, "{}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["whsk_", "whsk_" + of_bytes(31), "whsk_" + of_bytes(33), "whsk_" + of_bytes(64), PRIVATE[:-4], ITS_PUBLIC],
+)
+def test_what_is_no_private_key_is_refused_and_not_repeated(text: str) -> None:
+    """Of 64 bytes the second half is the public key of the first: a mistyped key shows here, not at the receiver."""
+    for refusing in (check_secret, lambda secret: Signer([OLD, secret])):
+        with pytest.raises(ValueError) as refused:
+            refusing(text)
+        assert str(refused.value).startswith("takes ") and text[5:15] not in str(refused.value)[6:] or len(text) == 5
