@@ -42,6 +42,7 @@ screenshots: $(READY)
 
 docs-reference: $(READY)
 	$(BIN)/python -m tests.configuration_page
+	$(BIN)/python -m tests.capacity_page
 
 demo: $(READY)
 	$(BIN)/python -m tests.demo

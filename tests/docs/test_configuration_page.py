@@ -97,4 +97,5 @@ def test_the_sentences_cost_the_service_nothing() -> None:
 
 
 def test_make_has_the_target() -> None:
-    assert re.search(r"^docs-reference:.*\n\t.* -m tests\.configuration_page$", (ROOT / "Makefile").read_text(), re.M)
+    makefile = (ROOT / "Makefile").read_text()
+    assert re.search(r"^docs-reference:.*\n\t.* -m tests\.configuration_page$", makefile, re.MULTILINE)
