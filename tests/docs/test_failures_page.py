@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from orchestrator.operations.alerts import AlertCondition
 from tests.faults.scenarios import SCENARIOS, Scenario
 from tests.support.surroundings import ROOT
 
@@ -36,3 +37,9 @@ def test_the_words_to_look_for_in_the_log_are_those_of_the_code(words: tuple[str
 def test_what_health_says_is_what_it_can_say() -> None:
     for check, status in re.findall(r"^\| `(\w+): ([a-z ]+)`", PAGE, re.MULTILINE):
         assert f'"{status}"' in SOURCES, f"{check}: {status}"
+
+
+def test_every_alarm_is_found_by_its_name() -> None:
+    (table,) = re.findall(r"^\| you see \|.*\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
+    seen = "\n".join(row.split(" | ")[0] for row in table.splitlines())
+    assert [condition for condition in AlertCondition if f"`{condition}`" not in seen] == []
