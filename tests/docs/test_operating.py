@@ -258,6 +258,19 @@ def test_a_second_server_knows_what_the_first_did_and_delivers_what_that_left_be
     assert set(sink.counts(_subject).values()) == {1}
 
 
+@pytest.mark.real_redis
+def test_services_with_a_prefix_each_share_a_redis_and_know_nothing_of_each_other(
+    tmp_path: Path, redis_server: RedisServer
+) -> None:
+    """docs/capacity.md, "Several Redis"."""
+    with Sink() as sink:
+        for prefix in ("acme:", "globex:"):
+            settings = {"WEBHOOK_URL": sink.url, "REDIS_URL": redis_server.url, "KEY_PREFIX": prefix}
+            with Server(tmp_path / prefix.rstrip(":"), **settings) as server:
+                assert [send(server, "one") for _ in range(2)] == ["processed", KNOWN]
+    assert {key.split(":")[0] for key in redis_server.client.scan_iter()} == {"acme", "globex"}
+
+
 @pytest.mark.parametrize(
     ("setting", "path"),
     [
