@@ -1,4 +1,4 @@
-"""make api-page: writes the reference in docs/api.md from /api/openapi.json, as tables of Markdown."""
+"""make docs-reference: writes the reference in docs/api.md from /api/openapi.json, as tables of Markdown."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.routes.providers.everyone import SETTINGS
 from tests.support.surroundings import ROOT
 
 PAGE = ROOT / "docs/api.md"
-MARK = "<!-- What follows is written by `make api-page`, from the document. -->\n"
+MARK = "<!-- What follows is written by `make docs-reference`, from the document. -->\n"
 TITLES = {
     "ingress": "The doors",
     "decisions": "Decisions",

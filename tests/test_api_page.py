@@ -12,7 +12,7 @@ from tests.support.server import ADMIN_TOKEN, Server
 
 
 def test_the_reference_is_up_to_date() -> None:
-    assert PAGE.read_text() == page(read_document()), "make api-page writes it anew"
+    assert PAGE.read_text() == page(read_document()), "make docs-reference writes it anew"
 
 
 def test_every_link_within_the_page_leads_somewhere() -> None:

@@ -105,7 +105,10 @@ _Text = Annotated[str, Field(min_length=1)]
 
 
 class _Model(BaseModel):
-    """Every field's description completes the sentence "<field> takes ..."."""
+    """Every field's description completes the sentence "<field> takes ..."; the text below it says what it does.
+
+    docs/configuration.md is written from both (make docs-reference).
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
@@ -117,24 +120,38 @@ class DestinationConfig(_Model):
     """
 
     url: str = Field(repr=False, description=f'an http:// or https:// address, or "{LOG_URL}"')
+    """Where the webhook goes; "log:" prints it instead."""
     secret: tuple[_Secret, ...] = Field(default=(), repr=False, description=_SIGNED_BY)
+    """Signs the webhook, with each of them while you rotate; without one it is not signed."""
     format: Literal["json", "form"] = Field(default="json", description='"json" or "form"')
+    """How the webhook is written."""
     fallback_form: bool = Field(default=False, description=_YES_OR_NO)
+    """Whether a form is tried where JSON is answered with 415."""
     headers: dict[_HeaderName, _HeaderValue] = Field(
         default_factory=dict, repr=False, description='a table of texts such as { X-Team = "sales" }'
     )
+    """Sent with every webhook; those of the webhook itself cannot be set."""
     connect_timeout_s: _Number = Field(default=3.0, ge=0.1, le=60, description="0.1 to 60 seconds")
+    """How long connecting may take, and sending the body; more for large emails over slow lines."""
     read_timeout_s: _Number = Field(default=5.0, ge=0.1, le=300, description="0.1 to 300 seconds")
+    """How long the whole answer may take."""
     max_attempts: _Whole = Field(default=10, ge=1, le=50, description="1 to 50 attempts, the first one counted")
+    """After so many a delivery is a dead letter."""
     rate: str | None = Field(default=None, description='a rate such as "10/s"')
+    """Never exceeded, over all processes of all servers."""
     content_window_s: _Whole | None = Field(
         default=None, ge=0, le=366 * 86_400, description="whole seconds up to 366 days, 0 for no content gate"
     )
+    """How long the same first ten words are a duplicate here; left out, 72 hours for messages and not at all for
+    emails."""
     enabled: bool = Field(default=True, description=_YES_OR_NO)
+    """With false, deliveries are stored and wait until it is true again."""
     breaker_failures: _Whole = Field(
         default=5, ge=0, le=1000, description="0 to 1000 failures in a row, 0 for no breaker"
     )
+    """After so many failures in a row the destination is left alone."""
     breaker_pause_s: _Number = Field(default=30.0, ge=1, le=86_400, description="1 to 86400 seconds")
+    """How long it is left alone before one delivery tries it."""
 
     _one_or_several = field_validator("secret", mode="before")(_one_or_several)
 
@@ -170,10 +187,15 @@ class Condition(_Model):
     field: Literal["subject", "sender", "recipient", "body", "provider", "source"] = Field(
         description='"subject", "sender", "recipient", "body", "provider" or "source"'
     )
+    """What is looked at."""
     equals: str | None = Field(default=None, description="text")
+    """All of the field."""
     contains: str | None = Field(default=None, description="text")
+    """A part of the field."""
     regex: str | None = Field(default=None, description=_A_REGEX)
+    """Found somewhere in the field; RE2, of a body in the first 100,000 characters."""
     exact: bool = Field(default=False, description=_YES_OR_NO)
+    """Whether accents, case and white space matter."""
 
     @field_validator("regex")
     @classmethod
@@ -203,19 +225,29 @@ class RouteConfig(_Model):
     """
 
     name: _Text = Field(description="a name")
+    """Shown in decisions and by `mailonce check`."""
     match: tuple[Condition, ...] = Field(
         default=(), description='a list of conditions such as [{ field = "subject", contains = "lot" }]'
     )
+    """All of them must hold; without any, every email does. The last route has none."""
     any: bool = Field(default=False, description=_YES_OR_NO)
+    """One condition is enough."""
     destinations: tuple[str, ...] | None = Field(
         default=None, description="a list of one or more names of destinations"
     )
+    """Where the email goes; left out where there is only one destination, or where a later route says it."""
     subject_groups: GroupMode | None = Field(default=None, description='"all", "patterns" or "off"')
+    """Instead of SUBJECT_GROUPS, for the emails of this route."""
     media: MediaMode | None = Field(default=None, description='"off", "listed" or "all"')
+    """Which links count as files: none, those of the listed hosts, or all; left out, `"listed"`."""
     content: bool | None = Field(default=None, description=_YES_OR_NO)
+    """Whether the words decide, too; left out, as the destination's `content_window_s` says."""
     realtime_only: bool | None = Field(default=None, description=_YES_OR_NO)
+    """Whether what is older than the start of the service is skipped; left out, it is not."""
     identity_by_recipient: bool | None = Field(default=None, description=_YES_OR_NO)
+    """Whether one email to two of your addresses is two, which no group and no file stops; left out, it is one."""
     stop: bool = Field(default=True, description=_YES_OR_NO)
+    """With false, the routes after this one have their say, too."""
 
     @field_validator("destinations")
     @classmethod
@@ -231,10 +263,13 @@ class MediaConfig(_Model):
     """``hosts`` replaces the shipped list, ``identity`` adds to the shipped table, ``resolve`` is empty by default."""
 
     hosts: tuple[str, ...] = Field(default=DEFAULT_HOSTS, description="a list of hosts")
+    """Whose links hand over files, instead of the shipped list."""
     identity: dict[str, tuple[str, ...]] = Field(
         default_factory=dict, description='a table such as { "files.example" = ["id"] }'
     )
+    """Where the query says which file it is: the host, and the parameters that do."""
     resolve: tuple[str, ...] = Field(default=(), description="a list of hosts")
+    """Whose links are followed to where they lead, such as bit.ly."""
 
     @property
     def identity_parameters(self) -> dict[str, tuple[str, ...]]:
@@ -245,9 +280,13 @@ class AlertsConfig(_Model):
     """Whom alarms are told; without ``url`` nobody: they are shown on /health."""
 
     url: str = Field(default="", repr=False, description="an http:// or https:// address")
+    """Where alarms are sent; without it, they are only shown."""
     secret: tuple[_Secret, ...] = Field(default=(), repr=False, description=_SIGNED_BY)
+    """Signs them, as a destination's does."""
     after_s: _Number = Field(default=60.0, ge=0, le=86_400, description="0 to 86400 seconds")
+    """How long something has to be wrong, or right again."""
     off: tuple[AlertCondition, ...] = Field(default=(), description=f"a list of some of {', '.join(AlertCondition)}")
+    """Conditions that nobody wants to hear of."""
 
     _one_or_several = field_validator("secret", mode="before")(_one_or_several)
 
@@ -267,8 +306,11 @@ class AlertsConfig(_Model):
 
 class PatternConfig(_Model):
     name: _Text = Field(description="a name")
+    """The group is this, an underscore and what the regex captured."""
     phrases: tuple[str, ...] = Field(default=(), description="a list of texts")
+    """All of them must stand in the subject."""
     regex: str = Field(description=_A_REGEX)
+    """Captures exactly one value."""
 
     @field_validator("regex")
     @classmethod
@@ -295,17 +337,23 @@ class Config(_Model):
     destinations: dict[_Name, DestinationConfig] = Field(
         default_factory=dict, description="tables, each written [destinations.name]"
     )
+    """Where webhooks go."""
     routes: tuple[RouteConfig, ...] = Field(
         default=(UNSUBSCRIBE, EVERYTHING_ELSE), description="tables, each written [[routes]]"
     )
+    """Which emails go where, and which gates they meet; asked in order."""
     subject_patterns: tuple[PatternConfig, ...] | None = Field(
         default=None, description="tables, each written [[subject_patterns]]"
     )
+    """Which subjects mean the same, instead of the shipped two."""
     media: MediaConfig = Field(default=MediaConfig(), description="a table, written [media]")
+    """Which links are files."""
     alerts: AlertsConfig = Field(default=AlertsConfig(), description="a table, written [alerts]")
+    """Whom alarms are told."""
     providers: dict[_Name, dict[str, Any]] = Field(
         default_factory=dict, repr=False, description="tables, each written [providers.name]"
     )
+    """Which providers are open, and what proves that a request is theirs."""
     _document: Document | None = PrivateAttr(None)
     _is_trial: bool = PrivateAttr(False)
 

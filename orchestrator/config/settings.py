@@ -53,7 +53,10 @@ def environment() -> Mapping[str, str]:
 
 
 class Settings(BaseSettings):
-    """Every setting with its default; the README's table explains them."""
+    """Every setting: its description completes "NAME takes ...", the text below it says what it does.
+
+    docs/configuration.md and deploy/env.example are written from here (make docs-reference).
+    """
 
     model_config = SettingsConfigDict(
         frozen=True,
@@ -68,62 +71,109 @@ class Settings(BaseSettings):
         "",
         description="a redis://, rediss://, unix://, redis+sentinel:// or redis+cluster:// address, empty for none",
     )
+    """Where the journal lives that all servers share; without it, it is sqlite in DATA_DIR, for one machine."""
     redis_timeout_ms: int = Field(2000, ge=10, le=60_000, description="10 to 60000 milliseconds")
+    """How long one answer of Redis is waited for; then the provider hears retry-later."""
     key_prefix: str = Field("", description="any text put in front of every Redis key")
+    """Keeps several services on one Redis apart; on a Cluster it is a hash tag, `{mailonce}:` if empty."""
     data_dir: Path = Field(Path("data"), description="a folder that can be written")
+    """The folder for the journal of this machine, generated tokens and audit.log; one for each machine, never
+    shared or copied."""
     ingress_token: _Tokens = Field((), description="tokens of at least 16 characters, several with commas")
+    """For those who send emails in; if empty, one is made at the first start and kept in DATA_DIR."""
     admin_token: _Tokens = Field((), description="tokens of at least 16 characters, several with commas")
+    """For operators, on the page and below `/api/admin`; if empty, one is made at the first start and kept in
+    DATA_DIR."""
     view_token: _Tokens = Field(
         (), description="tokens of at least 16 characters other than ADMIN_TOKEN's, several with commas, empty for none"
     )
+    """For those who may look and not act, on the page and by GET below `/api/admin`."""
     metrics_token: _Tokens = Field((), description="tokens of at least 16 characters, several with commas")
+    """Opens `GET /metrics` and nothing else; ADMIN_TOKEN opens it, too."""
     webhook_url: str = Field("", description="an http:// or https:// address, empty for the log destination")
+    """Where the webhook goes; if empty, it is printed to the log. Not beside destinations in mailonce.toml."""
     webhook_secret: _Tokens = Field(
         (), description="Standard Webhooks secrets (whsec_... or whsk_...), several with commas"
     )
+    """Signs the webhook with each of them, by Standard Webhooks; if empty, it is not signed."""
     queue_url: str = Field(
         "", description="a redis://, rediss://, unix:// or redis+sentinel:// or amqp(s):// address, empty for inline"
     )
+    """Where deliveries are announced to `mailonce worker`; if empty, or while the queue is out of reach, requests
+    deliver."""
     worker_processes: int = Field(1, ge=1, le=64, description="1 to 64 processes")
+    """Processes of one `mailonce worker`."""
     worker_threads: int = Field(8, ge=1, le=256, description="1 to 256 threads for each destination")
+    """Threads for each destination in each process of `mailonce worker`."""
     worker_metrics_port: int = Field(0, ge=0, le=65535, description="1 to 65535, 0 for none")
+    """Where a worker on a machine of its own answers `GET /metrics`, on HOST; a web server on the same DATA_DIR
+    tells of its workers anyway."""
     dead_letter_days: float = Field(30, gt=0, le=3660, description="days up to 3660")
+    """How long dead letters are kept with their payload."""
     decision_days: float = Field(7, ge=1, le=366, description="1 to 366 days")
+    """How long it is known what became of an email and why, with its subject and sender."""
     privacy: PrivacyMode = Field(PrivacyMode.NORMAL, description="normal or strict")
+    """With `strict`, subject and sender stand in no entry, list or log, only in payloads while these are needed."""
     keep_suppressed: bool = Field(True, description="1 or 0")
+    """Whether what a gate stopped keeps its payload, so that it can be released."""
     delivered_payload_days: float = Field(0, ge=0, le=3660, description="days up to 3660, 0 for not at all")
+    """How long the payload of what was delivered is kept for a forced replay."""
     payload_mb: float | None = Field(
         None,
         gt=0,
         le=1 << 20,
         description="megabytes up to 1048576, empty for a quarter of what Redis may use, else 256",
     )
+    """How much Redis keeps of what is still to be sent; more lies on this machine's disk, and is
+    sent from here."""
     payload_disk_mb: float = Field(2048, gt=0, le=1 << 30, description="megabytes up to 1073741824, more than 0")
+    """How much of it this machine's disk keeps; beyond that, what cannot be delivered at once is
+    answered with retry-later."""
     disk_free_mb: float = Field(512, ge=0, le=1 << 30, description="megabytes up to 1073741824, 0 for no floor")
+    """How much of the disk payloads leave free."""
     mailonce_config: Path | None = Field(None, description="the path of a file that exists")
+    """The file with destinations, routes, subject patterns, providers and alerts; if empty, ./mailonce.toml where
+    that exists."""
     timezone: str = Field("UTC", description="an IANA time zone such as Europe/Paris")
+    """Decides when a month begins, for subject groups, and in which time decisions are told."""
     subject_groups: GroupMode = Field(GroupMode.PATTERNS, description="patterns, all or off")
+    """Which subjects make a group: those that match a pattern, every one (`all`), or none (`off`)."""
     subject_group_ttl_seconds: int = Field(
         0, ge=0, le=10 * 366 * 86_400, description="seconds up to ten years, 0 for the calendar month"
     )
+    """How long a subject group stops others; 0 is to the end of the month."""
     processed_ids_days: int = Field(0, ge=0, le=36_600, description="days up to 36600, 0 for ever")
+    """How long the ids of processed emails are kept; 0 is for ever."""
     on_store_failure: OnFailure = Field(OnFailure.OPEN, description="open or closed")
+    """While Redis is away: `open` decides by what this machine knows, `closed` answers retry-later."""
     local_retention_days: float = Field(7, gt=0, le=366, description="days up to 366")
+    """How long this machine remembers what Redis decided."""
     lease_seconds: float = Field(60, ge=1, le=3600, description="1 to 3600 seconds")
+    """How long a crashed delivery blocks its email."""
     max_body_mb: float = Field(25, gt=0, le=1024, description="megabytes up to 1024")
+    """The largest request that is taken."""
     memory_limit_mb: int = Field(512, ge=1, description="megabytes")
+    """The memory of a web process above which `/health` is degraded."""
     log_level: str = Field("INFO", description="DEBUG, INFO, WARNING or ERROR")
+    """What is logged, from this level up."""
     log_format: LogFormat = Field("text", description="text or json")
+    """Readable lines, or with `json` one object a line, gunicorn's lines included."""
     trusted_proxies: _Networks = Field(
         (), description="addresses or networks of proxies such as 127.0.0.1 or 10.0.0.0/8, several with commas"
     )
+    """Whose X-Forwarded-For is believed, so that the log names who was refused."""
     service_started_at: datetime | None = Field(
         None, description="a date and time with its zone, such as 2026-11-16T09:00:00Z"
     )
+    """What routes with `realtime_only` take as new is newer than this; if empty, the start of the server."""
     host: str = Field("127.0.0.1", description="an address to listen on")
+    """Where the web server listens; 0.0.0.0 is every network of this machine."""
     port: int = Field(8000, ge=1, le=65535, description="1 to 65535")
+    """The port it listens on."""
     web_concurrency: int = Field(2, ge=1, le=64, description="1 to 64 worker processes")
+    """Processes of the web server."""
     web_threads: int = Field(8, ge=1, le=256, description="1 to 256 threads for each worker")
+    """Requests that each of these processes works on at a time."""
 
     @field_validator("ingress_token", "admin_token", "view_token", "metrics_token", mode="before")
     @classmethod

@@ -40,10 +40,15 @@ class JsonOptions(NoOptions):
     """
 
     fields: dict[str, str] = Field(default_factory=dict)
+    """Where the parts stand, as dotted paths; one that is not named stands under its own name."""
     items: str = ""
+    """The path of the list of emails, where the list is not the whole body."""
     token: _Secrets = ()
+    """A Bearer token of its own, instead of INGRESS_TOKEN."""
     username: str = ""
+    """Basic auth of its own, instead of a token."""
     password: _Secrets = ()
+    """The password beside it."""
 
     @field_validator("fields")
     @classmethod

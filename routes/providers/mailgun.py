@@ -33,7 +33,9 @@ SPAM_HEADERS = ("X-Mailgun-Sflag", "X-Mailgun-Sscore", "X-Mailgun-Spf", "X-Mailg
 
 class MailgunOptions(Options):
     signing_key: Several
+    """The HTTP webhook signing key of the account."""
     freshness_hours: Annotated[float, Field(gt=0, le=7 * 24)] = 12
+    """How old a signed request may be; Mailgun tries for eight hours."""
 
 
 class Mailgun(Provider[MailgunOptions]):

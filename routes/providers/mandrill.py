@@ -57,7 +57,9 @@ class MandrillOptions(Options):
     """``url`` is what was entered at Mandrill, to the letter: it is part of what is signed."""
 
     webhook_key: Annotated[Several, AfterValidator(_own)]
+    """The key that Mandrill shows beside the webhook."""
     url: Given
+    """The whole address as it was entered at Mandrill, to the letter: it is part of what is signed."""
 
 
 class Mandrill(Provider[MandrillOptions]):

@@ -38,7 +38,9 @@ class Options(NoOptions):
     """What every provider takes. Of attachments only the description is kept, unless they are wanted inline."""
 
     attachments: Literal["metadata", "inline"] = "metadata"
+    """What is handed on of attachments: name, type, size and SHA-256, or with `inline` their contents, too."""
     attachments_max_mb: Annotated[float, Field(gt=0, le=100)] = 5
+    """Up to how many megabytes of one email's attachments are handed on inline."""
 
     @property
     def inline_attachment_bytes(self) -> int:
@@ -48,7 +50,9 @@ class Options(NoOptions):
 
 class BasicAuthOptions(Options):
     username: Given
+    """The user in the URL that the provider is given."""
     password: Several
+    """The password in that URL."""
 
 
 AnyOptions = TypeVar("AnyOptions", bound=NoOptions)

@@ -41,7 +41,9 @@ def _keys(secrets: tuple[str, ...]) -> tuple[str, ...]:
 
 class ResendOptions(Options):
     secret: Annotated[Several, AfterValidator(_keys)]
+    """The signing secret of the webhook."""
     api_key: Annotated[str, Field(repr=False)] = ""
+    """Fetches text and date, which Resend does not send."""
 
 
 class Resend(Provider[ResendOptions]):

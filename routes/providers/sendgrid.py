@@ -44,8 +44,11 @@ class SendgridOptions(Options):
     """Basic auth, a signature, or both; never neither."""
 
     username: str = ""
+    """The user in the URL that SendGrid is given."""
     password: Annotated[tuple[str, ...], BeforeValidator(as_list), Field(repr=False)] = ()
+    """The password in that URL."""
     verification_key: Annotated[tuple[str, ...], BeforeValidator(as_list), AfterValidator(_keys)] = ()
+    """The public key of a signed Inbound Parse webhook; instead of username and password, or beside them."""
 
     @model_validator(mode="after")
     def _check_there_is_a_proof(self) -> Self:

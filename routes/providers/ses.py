@@ -51,7 +51,9 @@ class SesOptions(Options):
     """
 
     topics: Several
+    """The ARNs of the only topics whose messages are taken."""
     buckets: Annotated[tuple[str, ...], BeforeValidator(as_list)] = ()
+    """The only buckets that are read, for the action Deliver to S3 bucket; needs the extra `ses`."""
 
 
 class Ses(Provider[SesOptions]):

@@ -1,7 +1,7 @@
 """make bench: what an email costs, each figure against anchors measured in the same run, in rounds that alternate.
 
     make bench                              everything, about seven minutes
-    make bench ARGS="redis http"            these alone: redis, process, http, batch, worker, ids, seen, names, start
+    make bench ARGS="redis http"            these alone; --help lists them
     make bench ARGS="--json bench.json"     also as JSON, with machine, versions and date
     make bench ARGS="start --emails 50000"  the memory of a web worker after so many emails
     make bench ARGS=sizes                   what hostile requests cost, of all sizes (bench_sizes.py)
@@ -30,6 +30,7 @@ from tests import bench_names, bench_sizes
 from tests.bench.figures import Figure, Row, table
 from tests.bench.in_process import process_rows
 from tests.bench.many_ids import id_rows
+from tests.bench.on_disk import disk_rows
 from tests.bench.on_redis import redis_rows
 from tests.bench.over_http import batch_rows, http_rows
 from tests.bench.seen import seen_rows
@@ -58,6 +59,7 @@ def parts(emails: int) -> Mapping[str, Part]:
         "batch": batch_rows,
         "worker": worker_rows,
         "ids": id_rows,
+        "disk": disk_rows,
         "seen": seen_rows,
         "names": name_rows,
         "start": partial(start_rows, emails=emails),

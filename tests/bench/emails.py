@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from deduplication.email import Email
 from deduplication.journal.base import Claim, Claimed, Duplicate, Ending, Journal, Settlement, Wanted
@@ -34,7 +35,7 @@ def new_email() -> Email:
     )
 
 
-def new_claim(*, is_rich: bool = False) -> Claim:
+def new_claim(*, is_rich: bool = False, destinations: tuple[str, ...] = ("crm",)) -> Claim:
     """As the intake makes it of most emails: id, canonical id and Message-ID, and one destination.
 
     Rich: Mailgun's, which have a proof as well, and with a subject that makes a group.
@@ -48,7 +49,7 @@ def new_claim(*, is_rich: bool = False) -> Claim:
         owner=secrets.token_urlsafe(9),
         own=item.own_names,
         shared=(group_name(group, "2026-11", ttl_seconds=0),) if group else (),
-        destinations=(Wanted("crm", webhook_id(item.key, item.fingerprint, "crm")),),
+        destinations=tuple(Wanted(each, webhook_id(item.key, item.fingerprint, each)) for each in destinations),
         fingerprint=item.fingerprint,
         about=item.about("default", "a-server"),
     )
@@ -66,13 +67,13 @@ def deliver(journal: Journal, claim: Claim) -> None:
     entry = journal.before_sending(verdict)
     assert entry is not None
     attempt = Attempt(entry.created_ms, 12, 200)
-    (delivery,) = entry.deliveries
-    sent = replace(
-        delivery, status=DeliveryStatus.DELIVERED, tries=1, delivered_ms=entry.created_ms, attempts=(attempt,)
-    )
-    journal.note_delivered(entry, sent)
-    settlement = Settlement(Ending.DONE, "processed", (sent,))
-    assert journal.settle(claim, entry.with_delivery(sent), settlement)
+    for delivery in entry.deliveries:
+        sent = replace(
+            delivery, status=DeliveryStatus.DELIVERED, tries=1, delivered_ms=entry.created_ms, attempts=(attempt,)
+        )
+        journal.note_delivered(entry, sent)
+        entry = entry.with_delivery(sent)
+    assert journal.settle(claim, entry, Settlement(Ending.DONE, "processed", entry.deliveries))
 
 
 def repeat(journal: Journal, claim: Claim) -> None:
@@ -87,8 +88,9 @@ class Traffic:
     journal: Journal
     count: int
 
-    def new(self, *, is_rich: bool = False) -> Callable[[], None]:
-        claims = iter([new_claim(is_rich=is_rich) for _ in range(self.count)])
+    def new(self, **how: Any) -> Callable[[], None]:
+        """``how``: as new_claim takes it."""
+        claims = iter([new_claim(**how) for _ in range(self.count)])
         return lambda: deliver(self.journal, next(claims))
 
     def duplicates(self) -> Callable[[], None]:

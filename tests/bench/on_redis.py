@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from deduplication.journal.base import Journal
 from deduplication.journal.failover import FailoverJournal
@@ -69,7 +70,9 @@ def redis_rows(server: RedisServer, folder: Path) -> Iterator[Row]:
 
 
 def memory_rows(server: RedisServer, folder: Path) -> Iterator[Row]:
-    within, after, told = _bytes_of_an_email(server, folder / "without", is_rich=False)
+    within, after, told = _bytes_of_an_email(server, folder / "without")
+    with_two, _, _ = _bytes_of_an_email(server, folder / "two", destinations=("crm", "erp"))
+    yield Row("redis: bytes of each further destination within 7 days", Figure.once(with_two - within), "")
     yield Row("redis: bytes of an email within 7 days", Figure.once(within), "", "", 1_500, 1_000, True)
     yield Row("redis: bytes of an email after 7 days", Figure.once(after), "", told, 120, 30, True)
     within, after, told = _bytes_of_an_email(server, folder / "with", is_rich=True)
@@ -77,10 +80,10 @@ def memory_rows(server: RedisServer, folder: Path) -> Iterator[Row]:
     yield Row("redis: bytes with proof and group after 7 days", Figure.once(after), "", told)
 
 
-def _bytes_of_an_email(server: RedisServer, folder: Path, *, is_rich: bool) -> tuple[float, float, str]:
+def _bytes_of_an_email(server: RedisServer, folder: Path, **how: Any) -> tuple[float, float, str]:
     server.client.flushall()
     journal = redis_journal(server.url, folder)
-    deliver = Traffic(journal, EMAILS_KEPT + 100).new(is_rich=is_rich)
+    deliver = Traffic(journal, EMAILS_KEPT + 100).new(**how)
     for _ in range(100):  # scripts, lists and counters are there by then
         deliver()
     before = _used_bytes(server)
@@ -128,6 +131,8 @@ def cpu_rows(server: RedisServer, folder: Path) -> Iterator[Row]:
     told = alternate({name: lambda step=step: spent_us(step) for name, step in steps.items()}, ROUNDS)  # type: ignore[misc]
     medians = {name: Figure.of(costs).median for name, costs in told.items()}
     texts = {name: f"{number(cost)} µs" for name, cost in medians.items()}
+    for name in ("new", "duplicate"):
+        yield Row(f"redis: CPU of a {name} email", Figure.of(told[name]), "µs")
     for name, must, aim in (("new", 1.5, 0.9), ("duplicate", None, None)):
         what = f"redis: CPU of a {name} email against naive"
         yield Row(

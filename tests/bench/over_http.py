@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -13,6 +13,7 @@ import psutil
 
 from tests.bench.figures import Figure, Row, against, alternate, number, ratio_row
 from tests.bench.load import Generator, Request
+from tests.bench.worker import Counter
 from tests.support.redis_server import RedisServer
 from tests.support.server import INGRESS_TOKEN, Server, email
 
@@ -41,6 +42,8 @@ def http_rows(redis: RedisServer, folder: Path) -> Iterator[Row]:
         anchors = start("anchors", "tests.bench.anchor_app:app", ANCHOR_REDIS_URL=f"{redis.address}/1")
         on_redis = start("redis", REDIS_URL=redis.url)
         on_sqlite = start("sqlite")
+        receiver = stack.enter_context(closing(Counter()))
+        delivered = start("delivered", REDIS_URL=f"{redis.address}/4", WEBHOOK_URL=receiver.url)
         queued = start("queued", REDIS_URL=f"{redis.address}/2", QUEUE_URL=f"{redis.address}/3")
         requests = {
             "bare": Request(anchors, "/bare", NEW, is_new=True),
@@ -50,6 +53,7 @@ def http_rows(redis: RedisServer, folder: Path) -> Iterator[Row]:
             "redis new": _ingress(on_redis, NEW, is_new=True),
             "sqlite duplicate": _ingress(on_sqlite, SAME, is_new=False),
             "sqlite new": _ingress(on_sqlite, NEW, is_new=True),
+            "delivered new": _ingress(delivered, NEW, is_new=True),
             "queue new": _ingress(queued, NEW, is_new=True),
         }
         busiest = 0.0
@@ -75,6 +79,8 @@ def http_rows(redis: RedisServer, folder: Path) -> Iterator[Row]:
     yield ratio_row("http: new on redis against naive", told, "redis new", "naive", 1.2, 2.0)
     yield ratio_row("http: new with a queue against one-op", told, "queue new", "one-op", 0.35, 0.60)
     for name in list(requests)[3:]:
+        yield Row(f"http: {name}", Figure.of(told[name]), "/s")
+        yield Row(f"http: CPU of {name}, servers and Redis", Figure.of([each * 1e6 for each in cpu[name]]), "µs")
         costs = [f"{number(median(cpu[each]) * 1e6)} µs" for each in (name, "one-op")]
         what = f"http: CPU of {name} against one-op, servers and Redis"
         yield Row(what, against(cpu[name], cpu["one-op"]), "x", " against ".join(costs), is_less_better=True)

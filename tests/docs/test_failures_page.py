@@ -1,0 +1,45 @@
+"""docs/failures.md says what the code says: its faults, its log lines, its words on /health."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from orchestrator.operations.alerts import AlertCondition
+from tests.faults.scenarios import SCENARIOS, Scenario
+from tests.support.surroundings import ROOT
+
+PAGE = (ROOT / "docs/failures.md").read_text()
+SOURCES = "\n".join(
+    path.read_text() for folder in ("deduplication", "orchestrator", "routes") for path in (ROOT / folder).rglob("*.py")
+)
+
+
+def doubled(scenario: Scenario) -> str:
+    if scenario.most_doubles is None:
+        return f"those that met the other server: {scenario.expected_doubles}"
+    return f"at most {scenario.most_doubles}: {scenario.expected_doubles}" if scenario.most_doubles else "0"
+
+
+def test_every_fault_has_its_row_with_the_doubles_that_make_faults_lets_pass() -> None:
+    (table,) = re.findall(r"^\| fault \| doubled \|\n\|---\|---\|\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
+    assert table.splitlines() == [f"| {each.name} | {doubled(each)} |" for each in SCENARIOS]
+
+
+@pytest.mark.parametrize("words", re.findall(r'(?:[Ll]og|warning|see): "([^"]+)"|see "([^"]+)" in the log', PAGE))
+def test_the_words_to_look_for_in_the_log_are_those_of_the_code(words: tuple[str, str]) -> None:
+    """With ... for what differs each time."""
+    for piece in max(words).split("..."):
+        assert piece in SOURCES.replace("%s", "").replace('"\n', ""), piece
+
+
+def test_what_health_says_is_what_it_can_say() -> None:
+    for check, status in re.findall(r"^\| `(\w+): ([a-z ]+)`", PAGE, re.MULTILINE):
+        assert f'"{status}"' in SOURCES, f"{check}: {status}"
+
+
+def test_every_alarm_is_found_by_its_name() -> None:
+    (table,) = re.findall(r"^\| you see \|.*\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
+    seen = "\n".join(row.split(" | ")[0] for row in table.splitlines())
+    assert [condition for condition in AlertCondition if f"`{condition}`" not in seen] == []

