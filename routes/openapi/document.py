@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from flask import Flask
@@ -169,10 +169,3 @@ def _judged() -> dict[str, dict[str, str]]:
         "4XX": {"description": "Refused for good: a dead letter."},
         "5XX": {"description": "Tried again; Retry-After is honoured."},
     }
-
-
-def listed_operations(document: Mapping[str, Any]) -> Iterable[tuple[str, str, dict[str, Any]]]:
-    """Each with its path and method."""
-    for path, methods in document["paths"].items():
-        for method, operation in methods.items():
-            yield path, method, operation

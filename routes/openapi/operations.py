@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import BaseModel
@@ -45,7 +45,6 @@ class Operation:
     security: tuple[str, ...] = ()
     query: Model | None = None
     body: Body | None = None
-    path_words: Mapping[str, str] = field(default_factory=dict)
 
 
 def problem(description: str, *headers: str) -> Answer:

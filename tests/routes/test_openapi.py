@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from flask import Blueprint
 from openapi_spec_validator import validate
 
 from orchestrator.delivery.webhook import EventType
+from orchestrator.operations.alerts import Board, Episode, Phase
 from routes import api_decisions, api_deliveries
 from routes.app import create_app
 from routes.openapi import requests
@@ -91,6 +94,15 @@ def test_all_five_webhooks_are_described(document: dict[str, Any]) -> None:
         model = document["components"]["schemas"][schema]
         assert model["properties"]["type"]["const"] == event
         assert {"type", "timestamp"} <= set(model["required"])
+
+
+def test_an_alarm_is_sent_as_described(everything: App) -> None:
+    """The others are held against the document by the sink of every test."""
+    begun = Episode(1, "crm keeps failing", begun_ms=1_000)
+    board = Board("fleet", {"breaker_open:crm": begun, "no_worker": replace(begun, ended_ms=2_000)})
+    for key, phase in (("breaker_open:crm", Phase.BEGUN), ("no_worker", Phase.ENDED)):
+        sent = json.loads(json.dumps(board.webhook(key, phase).payload))
+        described(everything.http.application, everything.service.config).check_webhook(sent)
 
 
 def test_what_requests_take_is_what_the_views_read() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.routes.providers.everyone import SETTINGS
-from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, Server
+from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, Server, email
 from tests.support.surroundings import ROOT, clean_environment
 
 VIEW_TOKEN = "view-token-for-tests-only"
@@ -51,6 +51,18 @@ bearer = "{VIEW_TOKEN}"
 bearer = "{VIEW_TOKEN}"
 """
 
+REAL_ONES = """
+[[operations]]
+include-path-regex = "^/api/admin/destinations/"
+parameters = {{ name = "crm" }}
+[[operations]]
+include-path-regex = "^/api/admin/decisions/"
+parameters = {{ id = "{id}" }}
+[[operations]]
+include-path-regex = "^/api/admin/deliveries/"
+parameters = {{ id = "{id}:crm" }}
+"""
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
@@ -64,7 +76,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.mark.parametrize(
     ("credentials", "phases", "examples"),
     [
-        pytest.param(ADMIN + LOGIN, "coverage,fuzzing", 2, id="an-admin"),
+        pytest.param(ADMIN + LOGIN + REAL_ONES, "coverage,fuzzing", 2, id="an-admin"),
         pytest.param(VIEWER, "fuzzing", 2, id="a-viewer"),
         pytest.param("", "fuzzing", 2, id="a-stranger"),
     ],
@@ -72,8 +84,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def test_whoever_asks_for_whatever_gets_an_answer_as_described(
     server: Server, tmp_path: Path, request: pytest.FixtureRequest, credentials: str, phases: str, examples: int
 ) -> None:
+    server.post(email(subject="Lot 456"))
+    stopped = server.post(email(subject="Lot 456 bis")).json()["id"]
     config = tmp_path / "schemathesis.toml"
-    config.write_text(credentials + RULES)
+    config.write_text(credentials.format(id=stopped) + RULES)
     told = ["--phases", phases, "--max-examples", str(examples), "--continue-on-failure"]
     seeded = ["--seed", str(request.config.option.hypothesis_seed), "--generation-database", "none", "--no-color"]
     run = subprocess.run(

@@ -47,7 +47,7 @@ class Described:
         assert answer.mimetype in told["content"], f"{where} as {answer.mimetype} is not described"
         for header in ("Retry-After", "WWW-Authenticate", "Allow"):
             assert header not in answer.headers or header in told["headers"], f"{where}: {header} is not described"
-        if answer.is_json and method != "HEAD":
+        if answer.is_json:
             self.validate(told["content"][answer.mimetype]["schema"], answer.get_json(), where)
 
     def check_webhook(self, payload: dict[str, Any]) -> None:
@@ -56,7 +56,7 @@ class Described:
         self.validate(schema, payload, f"webhook {event}")
 
     def operation(self, method: str, path: str) -> dict[str, Any] | None:
-        method = "get" if method == "HEAD" else method.lower()
+        method = method.lower()
         found = [(name, methods) for regex, name, methods in self._paths if regex.fullmatch(path) and method in methods]
         found.sort(key=lambda each: "{" in each[0])
         operation: dict[str, Any] | None = found[0][1][method] if found else None
@@ -103,7 +103,7 @@ def hold_to_its_description(app: Flask, config: Config) -> FlaskClient:
         def open(self, *args: Any, **kwargs: Any) -> TestResponse:
             answer = super().open(*args, **kwargs)
             asked = answer.request
-            if asked.method in ("GET", "HEAD", "POST") and not _is_of_the_page(app, asked) and answer.mimetype != HTML:
+            if asked.method in ("GET", "POST") and not _is_of_the_page(app, asked) and answer.mimetype != HTML:
                 described(app, config).check(asked.method, asked.path, answer)
             return answer
 
