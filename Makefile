@@ -8,7 +8,7 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints
 VERSION = $(shell $(PYTHON) -c 'import sys; print("fine" if sys.version_info >= (3, 11) else sys.version.split()[0])')
 NEEDS = Mailonce needs Python 3.11 or newer; $(PYTHON) is $(or $(VERSION),not there). Name another: make PYTHON=python3.12
 
-.PHONY: setup run test lint screenshots demo bench walk figures faults clean
+.PHONY: setup run test lint screenshots api-page demo bench walk figures faults clean
 
 setup: $(READY)
 
@@ -39,6 +39,9 @@ lint: $(READY)
 
 screenshots: $(READY)
 	$(BIN)/python -m tests.screenshots
+
+api-page: $(READY)
+	$(BIN)/python -m tests.api_page
 
 demo: $(READY)
 	$(BIN)/python -m tests.demo

@@ -25,7 +25,16 @@ from orchestrator.operations.decisions import (
 )
 from routes.api_admin import BY, admins_only, optional_json
 from routes.providers.base import InvalidPayload, json_object
-from routes.questions import OF_ANOTHER, check_fields, read_choice, read_flags, read_limit, read_moment_ms, read_words
+from routes.questions import (
+    OF_ANOTHER,
+    check_aim,
+    check_fields,
+    read_choice,
+    read_flags,
+    read_limit,
+    read_moment_ms,
+    read_words,
+)
 from routes.responses import Answer, released
 
 FILTERS = ("status", "gate", "provider", "destination", "q", "since", "until")
@@ -74,9 +83,10 @@ def _add_releasing(api: Blueprint, service: Service) -> None:
     @api.post("/decisions/release")
     def release_many() -> Answer:
         document = json_object(request.content_type, request.get_data())
-        check_fields(document, (*FILTERS, *FLAGS), "body")
-        how = ReleaseHow(**read_flags(document, FLAGS))
-        answers = Counter(answer for _, answer in release_matching(parts, read_filter(document), how, BY))
+        check_fields(document, (*FILTERS, *FLAGS, "all"), "body")
+        how, wanted = ReleaseHow(**read_flags(document, FLAGS)), read_filter(document)
+        check_aim(document, FILTERS, has_filter=wanted != Filter(), dry_run=how.dry_run)
+        answers = Counter(answer for _, answer in release_matching(parts, wanted, how, BY))
         return jsonify({"success": True, "dry_run": how.dry_run, "matched": answers.total(), **answers}), 200
 
 

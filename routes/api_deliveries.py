@@ -30,7 +30,16 @@ from orchestrator.operations.deliveries import (
 from orchestrator.operations.figures import Span, shown_figures
 from routes.api_admin import admins_only, optional_json
 from routes.providers.base import InvalidPayload, json_object
-from routes.questions import OF_ANOTHER, check_fields, read_choice, read_flags, read_limit, read_moment_ms, read_words
+from routes.questions import (
+    OF_ANOTHER,
+    check_aim,
+    check_fields,
+    read_choice,
+    read_flags,
+    read_limit,
+    read_moment_ms,
+    read_words,
+)
 from routes.responses import Answer, replayed
 
 FLAGS = ("force", "new_id", "dry_run")
@@ -73,7 +82,9 @@ def _add_reading(api: Blueprint, parts: Parts) -> None:
 def _add_replaying(api: Blueprint, parts: Parts) -> None:
     @api.post("/deliveries/<id_>/replay")
     def replay_one(id_: str) -> Answer:
-        how = _how(optional_json())
+        document = optional_json()
+        check_fields(document, FLAGS, "body")
+        how = How(**read_flags(document, FLAGS))
         answer = replay_at_once(parts, id_, how)
         after = read_delivery(parts.journal, id_)
         delivery = shown(*look_at(parts, [after])) if after else None
@@ -82,11 +93,11 @@ def _add_replaying(api: Blueprint, parts: Parts) -> None:
     @api.post("/deliveries/replay")
     def replay_many() -> Answer:
         document = json_object(request.content_type, request.get_data())
-        filters = {name: document.pop(name) for name in FILTERS if name in document}
-        how = _how(document)
+        check_fields(document, (*FILTERS, *FLAGS, "all"), "body")
+        how, wanted = How(**read_flags(document, FLAGS)), read_wanted(document)
+        check_aim(document, FILTERS, has_filter=wanted != Wanted(), dry_run=how.dry_run)
         found = [
-            delivery_id(each.entry.id, each.delivery.destination)
-            for each in find_deliveries(parts.journal, read_wanted(filters))
+            delivery_id(each.entry.id, each.delivery.destination) for each in find_deliveries(parts.journal, wanted)
         ]
         answers = Counter(replay(parts.journal, id_, how, parts.sources.new_token) for id_ in found)
         return jsonify({"success": True, "dry_run": how.dry_run, "matched": answers.total(), **answers}), 200
@@ -110,8 +121,3 @@ def read_after(wanted: Wanted, given: Mapping[str, str]) -> Position | None:
         return read_cursor(wanted, cursor)
     except (ValueError, TypeError) as error:
         raise InvalidPayload(OF_ANOTHER, field="cursor") from error
-
-
-def _how(document: dict[str, Any]) -> How:
-    check_fields(document, (*FILTERS, *FLAGS), "body")
-    return How(**read_flags(document, FLAGS))

@@ -13,6 +13,7 @@ from routes.api_decisions import decisions_blueprint
 from routes.api_deliveries import deliveries_blueprint
 from routes.api_destinations import destinations_blueprint
 from routes.api_ingress import ingress_blueprint
+from routes.api_openapi import openapi_blueprint
 from routes.auth import Unauthorized
 from routes.connections import PatientRequest, Workplaces
 from routes.dashboard import dashboard_blueprint
@@ -44,6 +45,7 @@ def create_app(service: Service) -> Flask:
     app.register_blueprint(decisions_blueprint(service))
     app.register_blueprint(deliveries_blueprint(service))
     app.register_blueprint(destinations_blueprint(service))
+    app.register_blueprint(openapi_blueprint(service.config))
     app.register_blueprint(health_blueprint(service))
     app.register_blueprint(metrics_blueprint(service.parts, service.queue, service.tokens))
     app.register_blueprint(dashboard_blueprint(service))

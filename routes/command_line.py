@@ -245,13 +245,14 @@ def deliveries(limit: int, as_json: bool, **options: Any) -> None:
     type=click.Choice([status.value for status in DeliveryStatus]),
     help="Without ids: which ones. Default: dead.",
 )
+@click.option("--all", "everything", is_flag=True, help="All of that status, where neither ids nor a filter are given.")
 @click.option("--destination", help="Only this destination.")
 @click.option("--since", type=time_ms, metavar="TIME", help="Only those that came in at this time or later.")
 @click.option("--until", type=time_ms, metavar="TIME", help="Only those that came in before this time.")
 @click.option("--force", is_flag=True, help="Also what the destination has already.")
 @click.option("--new-id", is_flag=True, help="Under a new webhook-id: the receiver takes it for another one.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be sent again.")
-def replay(ids: tuple[str, ...], **options: Any) -> None:
+def replay(ids: tuple[str, ...], everything: bool, **options: Any) -> None:
     """Send deliveries again: those given, or all that fit. The running service or worker sends them.
 
     What waits is tried now, and its schedule begins anew; what is under way is left alone.
@@ -262,6 +263,8 @@ def replay(ids: tuple[str, ...], **options: Any) -> None:
     mailonce replay --status waiting
     """
     how = How(options["force"], options["new_id"], options["dry_run"])
+    has_filter = any(options[name] for name in ("status", "destination", "since", "until"))
+    _check_aim(is_aimed=bool(ids) or has_filter, everything=everything, dry_run=how.dry_run)
     status = DeliveryStatus(options["status"] or DeliveryStatus.DEAD)
     with _parts() as parts:
         wanted = Wanted(status, options["destination"], options["since"], options["until"])
@@ -292,6 +295,14 @@ def _filtered(command: Callable[..., None]) -> Callable[..., None]:
     for option in reversed(options):
         command = option(command)
     return command
+
+
+def _check_aim(*, is_aimed: bool, everything: bool, dry_run: bool) -> None:
+    """Nothing is done to everything because a filter was forgotten, here as by HTTP."""
+    if is_aimed and everything:
+        raise click.UsageError("--all takes neither ids nor a filter beside it.")
+    if not (is_aimed or everything or dry_run):
+        raise click.UsageError("Give ids, a filter such as --destination, or --all.")
 
 
 def _filter(options: dict[str, Any]) -> Filter:
@@ -385,8 +396,10 @@ def why(text: str, as_json: bool) -> None:
 @_filtered
 @click.option("--force", is_flag=True, help="Also where the same email was delivered under another id.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be released.")
-@click.option("--yes", is_flag=True, help="Do not ask, where neither ids nor a filter are given.")
-def let_go(ids: tuple[str, ...], force: bool, dry_run: bool, yes: bool, **options: Any) -> None:
+@click.option(
+    "--all", "everything", is_flag=True, help="All that were stopped, where neither ids nor a filter are given."
+)
+def let_go(ids: tuple[str, ...], force: bool, dry_run: bool, everything: bool, **options: Any) -> None:
     """Send after all what a gate stopped: those given, or all that fit. The running service or worker sends them.
 
     \b
@@ -394,8 +407,7 @@ def let_go(ids: tuple[str, ...], force: bool, dry_run: bool, yes: bool, **option
     mailonce release --gate subject_group -q "lot 456" --dry-run
     """
     how, wanted = ReleaseHow(force, dry_run), _filter(options)
-    if not ids and wanted == Filter() and not dry_run and not yes:
-        click.confirm("Release everything that was stopped and is still kept?", abort=True)
+    _check_aim(is_aimed=bool(ids) or wanted != Filter(), everything=everything, dry_run=dry_run)
     with _parts() as parts:
         if ids:
             answers = Counter(release(parts, id_, how, _user()) for id_ in ids)

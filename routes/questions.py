@@ -51,6 +51,15 @@ def read_words(given: Mapping[str, Any], field: str, takes: str) -> str | None:
     return value or None
 
 
+def check_aim(document: Mapping[str, Any], filters: Collection[str], *, has_filter: bool, dry_run: bool) -> None:
+    """Nothing is done to everything because a filter was forgotten: who wants that says ``all``."""
+    wants_all = read_flags(document, ("all",)).get("all", False)
+    if wants_all and has_filter:
+        raise InvalidPayload("all takes no filter beside it", field="all")
+    if not (wants_all or has_filter or dry_run):
+        raise InvalidPayload(f'the body takes a filter ({", ".join(filters)}), or "all": true for all', field="all")
+
+
 def read_flags(document: Mapping[str, Any], flags: Collection[str]) -> dict[str, bool]:
     """Of those that are given."""
     given = {name: value for name, value in document.items() if name in flags}

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from urllib.parse import quote
 
-from flask import Response, jsonify
+from flask import Response, jsonify, request
 from werkzeug.exceptions import HTTPException, NotFound
+from werkzeug.http import HTTP_STATUS_CODES
 
 from deduplication.errors import StoreUnavailable
 from deduplication.journal.base import Released, Replayed
@@ -54,10 +56,30 @@ PROOFS = {
     "": "the request takes a valid signature",
 }
 OUR_OWN = Statuses()
+DOORS = "/api/ingress/"
+PROBLEM = "application/problem+json"
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
-UNEXPECTED = {"success": False, "status": "retry_later", "error": "internal error; the log says more"}
+UNEXPECTED: dict[str, Any] = {"success": False, "status": "retry_later", "error": "internal error; the log says more"}
 RETRY_AFTER_AN_ERROR_S = 60
 NOTHING_HERE = "nothing has this address; a provider has /api/ingress/ and its name in mailonce.toml"
+
+
+def failed(http_status: int, status: str, error: str, headers: dict[str, str] | None = None, **more: str) -> Answer:
+    """At a door as it was promised to providers, everywhere else as a problem document (RFC 9457), whose ``code`` is
+    what ``status`` is at the doors."""
+    if request.path.startswith(DOORS):
+        body: dict[str, Any] = {"success": False, "status": status, "error": error, **more}
+        return jsonify(body), http_status, headers or {}
+    body = {
+        "type": "about:blank",
+        "title": HTTP_STATUS_CODES.get(http_status, "Error"),
+        "status": http_status,
+        "detail": error,
+        "instance": quote(request.path),
+        "code": status,
+        **more,
+    }
+    return Response(f"{_ENCODER.encode(body)}\n", mimetype=PROBLEM), http_status, headers or {}
 
 
 def is_accepted(result: Outcome) -> bool:
@@ -120,7 +142,9 @@ def released(id_: str, answer: str, **more: Any) -> Answer:
 
 def _acted(id_: str, answer: str, told: tuple[int, str], more: dict[str, Any]) -> Answer:
     status, text = told
-    return jsonify({"success": status == 200, "status": answer, "id": id_, "message": text, **more}), status
+    if status != 200:
+        return failed(status, answer, text, id=id_)
+    return jsonify({"success": True, "status": answer, "id": id_, "message": text, **more}), status
 
 
 def _with_retry_after(body: dict[str, Any], status: int, retry_after_s: int | None) -> Answer:
@@ -143,7 +167,10 @@ def _reason(stop: Stop) -> dict[str, str | None]:
 
 
 def invalid(error: InvalidPayload, statuses: Statuses = OUR_OWN) -> Answer:
-    return jsonify(refused(error)), _rejection(error, statuses)
+    status = _rejection(error, statuses)
+    if error.field:
+        return failed(status, "invalid", str(error), field=error.field)
+    return failed(status, "invalid", str(error))
 
 
 def refused(error: InvalidPayload) -> dict[str, Any]:
@@ -157,13 +184,12 @@ def _rejection(error: InvalidPayload, statuses: Statuses) -> int:
 
 def unauthorized(challenge: str = "Bearer", statuses: Statuses = OUR_OWN) -> Answer:
     """The same words whatever was wrong: they must not help anybody to guess."""
-    body = {"success": False, "status": "unauthorized", "error": PROOFS[challenge]}
     headers = {"WWW-Authenticate": challenge} if challenge else {}
-    return jsonify(body), statuses.unauthorized, headers
+    return failed(statuses.unauthorized, "unauthorized", PROOFS[challenge], headers)
 
 
 def may_only_look() -> Answer:
-    return jsonify({"success": False, "status": "unauthorized", "error": "VIEW_TOKEN may look, not act"}), 403
+    return failed(403, "forbidden", "VIEW_TOKEN may look, not act")
 
 
 def no_email(note: str, statuses: Statuses) -> Answer:
@@ -172,36 +198,32 @@ def no_email(note: str, statuses: Statuses) -> Answer:
 
 
 def not_set_up(error: str) -> Answer:
-    return jsonify({"success": False, "status": "invalid", "error": error}), 404
+    return failed(404, "invalid", error)
 
 
 def retry_later(error: str, statuses: Statuses) -> Answer:
-    body = {"success": False, "status": "retry_later", "error": f"{error}; send it again"}
-    return jsonify(body), statuses.retry, {"Retry-After": "10"}
+    return failed(statuses.retry, "retry_later", f"{error}; send it again", {"Retry-After": "10"})
 
 
 def http_error(error: HTTPException) -> Answer:
     """404, 405 and whatever else Flask itself refuses."""
     text = NOTHING_HERE if isinstance(error, NotFound) else error.description or error.name
-    body = {"success": False, "status": "invalid", "error": text}
     headers = {name: value for name, value in error.get_headers() if name in ("Allow", "Connection", "Retry-After")}
-    return jsonify(body), error.code or 500, headers
+    return failed(error.code or 500, "invalid", text, headers)
 
 
 def too_large(most_mb: float) -> Answer:
-    error = f"the request takes at most {most_mb:g} MB (MAX_BODY_MB)"
-    return jsonify({"success": False, "status": "invalid", "error": error}), 413
+    return failed(413, "invalid", f"the request takes at most {most_mb:g} MB (MAX_BODY_MB)")
 
 
 def incomplete(statuses: Statuses | None = None) -> Answer:
     """Half a request says nothing of the email: its sender must keep it."""
-    body = {"success": False, "status": "retry_later", "error": "the request did not arrive as a whole, or not in time"}
-    return jsonify(body), statuses.retry if statuses else 408, {"Connection": "close"}
+    error = "the request did not arrive as a whole, or not in time"
+    return failed(statuses.retry if statuses else 408, "retry_later", error, {"Connection": "close"})
 
 
 def store_unavailable(error: StoreUnavailable) -> Answer:
-    body = {"success": False, "status": "retry_later", "error": str(error)}
-    return jsonify(body), 503, {"Retry-After": "10"}
+    return failed(503, "retry_later", str(error), {"Retry-After": "10"})
 
 
 def healthy(is_so: bool) -> int:
@@ -211,4 +233,4 @@ def healthy(is_so: bool) -> int:
 def internal_error(statuses: Statuses = OUR_OWN) -> Answer:
     """Nothing is known of the email's fate, so the provider must keep it; some do not after a 5xx."""
     status = statuses.retry if statuses.retry < 500 else 500
-    return jsonify(UNEXPECTED), status, {"Retry-After": str(RETRY_AFTER_AN_ERROR_S)}
+    return failed(status, "retry_later", UNEXPECTED["error"], {"Retry-After": str(RETRY_AFTER_AN_ERROR_S)})

@@ -1,4 +1,4 @@
-"""Errors as pages, for whoever looks with a browser; the API answers as it always did."""
+"""Errors as pages, for whoever looks with a browser; the API answers with problem documents."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def wants_page() -> bool:
 
 def error_page(as_json: Answer) -> Response:
     status = as_json[1]
-    said = as_json[0].get_json()["error"]
+    said = as_json[0].get_json()["detail"]
     title, text = WORDS.get(status, ("That did not work", said))
     page = Response(render_template("dashboard/error.html", title=title, text=text, status=status), status)
     for name, value in as_json[2].items() if len(as_json) == 3 else ():

@@ -111,6 +111,10 @@ class Provider(ABC, Generic[AnyOptions]):
     """BEARER or BASIC where the proof is in the Authorization header: some show it only if they are asked for it."""
     endings: ClassVar[tuple[str, ...]] = ("",)
     """What may follow its name in the URL."""
+    media_types: ClassVar[tuple[str, ...]] = ("application/json",)
+    """What its requests are; routes/openapi tells it."""
+    security: ClassVar[tuple[str, ...]] = ()
+    """Which of SECURITY in routes/openapi/doors.py prove a request's origin. None: the proof stands in the body."""
     answers_probes: ClassVar[bool] = False
     """Whether it looks with GET or HEAD if anybody is there."""
 

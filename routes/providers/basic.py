@@ -15,6 +15,7 @@ class BasicAuthProvider(Provider[BasicAuthOptions]):
     options_type = BasicAuthOptions
     needs = "username and password"
     challenge = BASIC
+    security = ("login",)
 
     def verify(self, request: ProviderRequest) -> None:
         require_basic(request.header("Authorization"), self.options.username, self.options.password)

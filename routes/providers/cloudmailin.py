@@ -35,6 +35,7 @@ _SIZE = re.compile("[0-9]{1,15}")
 
 class Cloudmailin(BasicAuthProvider):
     statuses = Statuses(rejected=422)
+    media_types = ("application/json", "multipart/form-data")
 
     def parse(self, request: ProviderRequest) -> list[Parsed]:
         if request.media_type != "multipart/form-data":

@@ -25,6 +25,7 @@ class Gmail(Provider[NoOptions]):
 
     options_type = NoOptions
     challenge = BEARER
+    security = ("ingressToken",)
 
     def verify(self, request: ProviderRequest) -> None:
         require_bearer(request.header("Authorization"), self.surroundings.ingress_tokens)

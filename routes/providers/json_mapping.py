@@ -66,6 +66,7 @@ class JsonOptions(NoOptions):
 
 class JsonMapping(Provider[JsonOptions]):
     options_type = JsonOptions
+    security = ("ingressToken", "login")
     answers_probes = True  # many look with HEAD or GET before they send
 
     def __init__(self, name: str, options: JsonOptions, surroundings: Surroundings) -> None:

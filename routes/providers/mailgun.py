@@ -41,6 +41,7 @@ class Mailgun(Provider[MailgunOptions]):
     needs = "signing_key"
     statuses = Statuses(rejected=406)
     endings = ("", "/mime")
+    media_types = ("application/x-www-form-urlencoded", "multipart/form-data")
 
     def verify(self, request: ProviderRequest) -> None:
         try:

@@ -15,6 +15,8 @@ class Mime(Provider[Options]):
 
     options_type = Options
     challenge = BEARER
+    media_types = MEDIA_TYPES
+    security = ("ingressToken",)
 
     def verify(self, request: ProviderRequest) -> None:
         require_bearer(request.header("Authorization"), self.surroundings.ingress_tokens)

@@ -49,6 +49,12 @@ def open_providers(config: Config, surroundings: Surroundings) -> dict[str, AnyP
     return {name: _open(name, dict(table), config, surroundings) for name, table in tables.items()}
 
 
+def known_providers(config: Config) -> dict[str, type[AnyProvider]]:
+    """Those that there is a door for, open or shut, by their names."""
+    named = {name: TYPES[table.get("type", name)] for name, table in config.providers.items()}
+    return dict(TYPES) | named
+
+
 def check_providers(config: Config) -> None:
     """Raises SettingsError as ``open_providers`` does."""
     open_providers(config, Surroundings((), fetch))

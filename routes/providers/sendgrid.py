@@ -59,6 +59,8 @@ class SendgridOptions(Options):
 class Sendgrid(Provider[SendgridOptions]):
     options_type = SendgridOptions
     needs = "username and password, or verification_key"
+    media_types = ("multipart/form-data", "application/x-www-form-urlencoded")
+    security = ("login", "sendgridSignature")
 
     def __init__(self, name: str, options: SendgridOptions, surroundings: Surroundings) -> None:
         super().__init__(name, options, surroundings)

@@ -57,6 +57,7 @@ class SesOptions(Options):
 class Ses(Provider[SesOptions]):
     options_type = SesOptions
     needs = "topics"
+    media_types = ("text/plain",)
 
     def __init__(self, name: str, options: SesOptions, surroundings: Surroundings) -> None:
         from routes.providers.sns import SnsVerifier  # brings cryptography, 8 MB: only those with SES have it

@@ -1,4 +1,7 @@
-"""The whole service behind Flask's test client: real settings, real sqlite, and a real sink where one is given."""
+"""The whole service behind Flask's test client: real settings, real sqlite, and a real sink where one is given.
+
+Whatever is answered in any of these tests must be described in /api/openapi.json.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from orchestrator.build import Service, build
 from orchestrator.config.settings import load_settings
 from orchestrator.intake import Sources
 from routes.app import create_app
+from tests.support.described import check_webhook, hold_to_its_description
 from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, PATIENT_MS
 from tests.support.sink import Sink
 
@@ -55,7 +59,7 @@ def start_app(tmp_path: Path) -> Iterator[StartApp]:
         own = {"data_dir": tmp_path / "data", "ingress_token": INGRESS_TOKEN, "admin_token": ADMIN_TOKEN}
         service = build(load_settings(**own | {"redis_timeout_ms": PATIENT_MS} | settings), sources)
         built.append(service)
-        return App(service, create_app(service).test_client())
+        return App(service, hold_to_its_description(create_app(service), service.config))
 
     yield start
     for service in built:
@@ -64,8 +68,12 @@ def start_app(tmp_path: Path) -> Iterator[StartApp]:
 
 @pytest.fixture
 def sink() -> Iterator[Sink]:
+    """What it was sent in the end must be described, too."""
     with Sink() as sink:
         yield sink
+    for webhook in sink.received:
+        if webhook.headers.get("Content-Type") == "application/json":
+            check_webhook(webhook.payload)
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ def test_without_the_admin_token_nothing_is_looked_at_or_forgotten(
     app = start_app(max_body_mb=1)
     app.post(email())
     answer = app.http.post("/api/admin/reset", data=body, content_type="application/json", headers=headers)
-    assert (answer.status_code, answer.get_json()["status"]) == (401, "unauthorized")
+    assert (answer.status_code, answer.get_json()["code"]) == (401, "unauthorized")
     assert app.status_of(email()) == "already_processed"
 
 
@@ -73,8 +73,8 @@ def test_a_wrong_request_is_refused_with_the_field_and_forgets_nothing(
     answer = quick.reset(payload)
     assert answer.status_code == 400
     body = answer.get_json()
-    assert (body["success"], body["status"], body["field"]) == (False, "invalid", field)
-    assert error in body["error"]
+    assert (body["status"], body["code"], body["field"]) == (400, "invalid", field)
+    assert error in body["detail"]
     assert quick.status_of(email()) == "already_processed"
 
 
@@ -154,5 +154,5 @@ def test_another_worker_of_the_same_store_forgets_too(start_app: StartApp) -> No
 def test_while_the_store_is_gone_the_operator_is_asked_to_try_again(start_app: StartApp) -> None:
     app = start_app(redis_url=f"redis://127.0.0.1:{free_port()}/0")
     answer = app.reset(ALL)
-    assert (answer.status_code, answer.get_json()["status"]) == (503, "retry_later")
+    assert (answer.status_code, answer.get_json()["code"]) == (503, "retry_later")
     assert answer.headers["Retry-After"]

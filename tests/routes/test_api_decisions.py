@@ -12,6 +12,7 @@ import requests
 from deduplication.journal.failover import FailoverJournal
 from deduplication.journal.side import Side
 from deduplication.redis_client import connect
+from routes.api_decisions import FILTERS
 from tests.routes.conftest import App, StartApp, bearer
 from tests.support.redis_server import RedisServer
 from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, Server, email
@@ -99,7 +100,7 @@ def test_one_is_found_by_any_of_its_ids(start_app: StartApp, sink: Sink, setting
     text = {"id": told["id"], "email_id": told["email_id"], "message_id": "one@mail.example"}[by]
     assert ask(app, f"decisions/{text}")["id"] == told["id"]
     assert [each["id"] for each in ask(app, f"decisions?q={text}")["decisions"]] == [told["id"]]
-    assert ask(app, "decisions/nobody")["status"] == "unknown"
+    assert ask(app, "decisions/nobody")["code"] == "unknown"
 
 
 def test_a_released_email_is_delivered_once_and_says_so(
@@ -116,8 +117,8 @@ def test_a_released_email_is_delivered_once_and_says_so(
     assert (decision["status"], decision["releasable_until"]) == ("processed", None)
     assert decision["reason"].startswith("Released at ")
     again = stopped.http.post(f"/api/admin/{path}", headers=bearer(ADMIN_TOKEN))
-    assert (again.status_code, again.get_json()["status"]) == (409, "already_released")
-    assert act(stopped, path, dry_run=True)["status"] == "already_released"
+    assert (again.status_code, again.get_json()["code"]) == (409, "already_released")
+    assert act(stopped, path, dry_run=True)["code"] == "already_released"
     assert len(sink.accepted) == 2
     assert caplog.text.count(f"AUDIT release entry={second['id']} force=False by=api") == 1
 
@@ -126,8 +127,8 @@ def test_what_was_not_stopped_is_not_released(stopped: App) -> None:
     _, first = ask(stopped, "decisions")["decisions"]
     for document in ({}, {"dry_run": True}):
         answer = act(stopped, f"decisions/{first['id']}/release", **document)
-        assert (answer["success"], answer["status"]) == (False, "not_suppressed")
-    assert act(stopped, "decisions/nobody/release")["status"] == "unknown"
+        assert (answer["status"], answer["code"]) == (409, "not_suppressed")
+    assert act(stopped, "decisions/nobody/release")["code"] == "unknown"
 
 
 def test_all_that_match_are_released_with_the_count_first(
@@ -154,7 +155,7 @@ def test_what_is_not_kept_cannot_be_released_and_says_so(
     second, _ = ask(app, "decisions")["decisions"]
     assert (second["status"], second["releasable_until"]) == ("skipped_subject_group", None)
     for document in ({}, {"dry_run": True}):
-        assert act(app, f"decisions/{second['id']}/release", **document)["status"] == "no_payload"
+        assert act(app, f"decisions/{second['id']}/release", **document)["code"] == "no_payload"
     assert app.service.journal.payload(second["id"]) is None
 
 
@@ -247,7 +248,7 @@ def test_page_by_page_each_decision_is_shown_once(many: App, limit: int) -> None
 )
 def test_what_cannot_be_asked_is_refused_by_its_name(app: App, query: str, field: str) -> None:
     answer = ask(app, f"decisions?{query}")
-    assert (answer["success"], answer["field"]) == (False, field)
+    assert (answer["status"], answer["field"]) == (400, field)
 
 
 @pytest.mark.parametrize(
@@ -257,13 +258,28 @@ def test_what_cannot_be_asked_is_refused_by_its_name(app: App, query: str, field
         ("decisions/release", {"q": ["x"]}, "q"),
         ("decisions/release", {"dry_run": "yes"}, "dry_run"),
         ("decisions/release", {"limit": 1}, "limit"),
+        ("decisions/release", {}, "all"),
+        ("decisions/release", {"force": True, "q": ""}, "all"),
+        ("decisions/release", {"all": True, "gate": "media"}, "all"),
         ("decisions/x/release", {"q": "x"}, "q"),
         ("decisions/x/release", {"force": 1}, "force"),
     ],
 )
 def test_what_cannot_be_released_so_is_refused_by_its_name(app: App, path: str, document: Any, field: str) -> None:
     answer = act(app, path, **document)
-    assert (answer["success"], answer["field"]) == (False, field)
+    assert (answer["status"], answer["field"]) == (400, field)
+
+
+def test_to_do_it_to_everything_has_to_be_said(app: App, sink: Sink) -> None:
+    """`{}` is what a program sends whose filter got lost."""
+    app.post(email(subject=LOT))
+    app.post(email(subject=f"{LOT} bis"))
+    refused = act(app, "decisions/release")
+    assert ", ".join(FILTERS) in refused["detail"]
+    assert '"all": true' in refused["detail"]
+    assert act(app, "decisions/release", dry_run=True)["would_release"] == 1
+    assert len(sink.accepted) == 1
+    assert act(app, "decisions/release", all=True)["released"] == 1
 
 
 @pytest.mark.parametrize("path", ["decisions", "decisions/x"])
@@ -288,7 +304,7 @@ def test_what_is_too_old_is_listed_and_counted_and_nothing_else(
     assert (one["subject"], one["payload"]) == ("Yesterday's news", None)
     assert ask(app, f"decisions/{listed['email_id']}")["id"] == listed["id"]
     assert list(app.service.journal.find()) == [], "it marks nothing"
-    assert act(app, f"decisions/{listed['id']}/release")["status"] == "unknown"
+    assert act(app, f"decisions/{listed['id']}/release")["code"] == "unknown"
     assert ask(app, "decisions?status=processed")["decisions"] == []
 
 

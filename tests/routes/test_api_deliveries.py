@@ -54,13 +54,13 @@ def test_page_by_page_each_delivery_is_shown_once(start_app: StartApp, tmp_path:
 def test_a_cursor_with_half_a_character_is_refused(start_app: StartApp, sink: Sink) -> None:
     cursor = base64.urlsafe_b64encode(rb'[null, 1, "\ud800", "crm"]').decode().rstrip("=")
     answer = ask(start_app(webhook_url=sink.url), f"deliveries?cursor={cursor}")
-    assert (answer["success"], answer.get("field")) == (False, "cursor")
+    assert (answer["status"], answer.get("field")) == (400, "cursor")
 
 
 @pytest.mark.parametrize("cursor", ["x", "bm90IGpzb24", "WzEsMiwzXQ", "W251bGwsIDEsICJhIiwgImIiXQ", "é"])
 def test_a_cursor_of_nothing_or_of_another_list_is_refused(start_app: StartApp, sink: Sink, cursor: str) -> None:
     answer = ask(start_app(webhook_url=sink.url), f"deliveries?status=dead&cursor={cursor}")
-    assert (answer["success"], answer["field"]) == (False, "cursor")
+    assert (answer["status"], answer["field"]) == (400, "cursor")
 
 
 def test_what_waits_says_why_for_how_long_and_where_its_payload_is(start_app: StartApp) -> None:
@@ -95,5 +95,5 @@ def test_stats_have_the_totals_and_what_happened_over_a_span(app: App) -> None:
 @pytest.mark.parametrize(("query", "field"), [("span=year", "span"), ("span=", "span"), ("since=x", "since")])
 def test_stats_of_something_else_are_refused_by_its_name(app: App, query: str, field: str) -> None:
     answer = ask(app, f"stats?{query}")
-    assert (answer["success"], answer["field"]) == (False, field)
-    assert "takes" in answer["error"]
+    assert (answer["status"], answer["field"]) == (400, field)
+    assert "takes" in answer["detail"]

@@ -147,7 +147,7 @@ def test_a_wrong_request_says_what_it_takes(
 ) -> None:
     app = start_app(mailonce_config=config)
     answer = app.http.post(f"/api/admin/{path}", json=body, headers=bearer(ADMIN_TOKEN))
-    assert (answer.status_code, answer.get_json()["field"], answer.get_json()["error"]) == (status, field, takes)
+    assert (answer.status_code, answer.get_json()["field"], answer.get_json()["detail"]) == (status, field, takes)
     assert crm(app)["paused"] is None
 
 

@@ -179,7 +179,7 @@ def test_check_asks_the_store_what_would_become_of_the_email_now(
 
 @pytest.mark.parametrize(
     "words",
-    [("stats",), ("locks",), ("deliveries",), ("replay",), ("reset", "all", "--yes"), ("sample", "gmail")],
+    [("stats",), ("locks",), ("deliveries",), ("replay", "--all"), ("reset", "all", "--yes"), ("sample", "gmail")],
     ids=lambda w: w[0],
 )
 def test_where_no_service_has_run_nothing_is_made_and_it_is_said_where_was_looked(
@@ -293,7 +293,9 @@ def test_replay_sends_dead_letters_again(run: Run, start_app: StartApp, eventual
         assert len(sink.received) == 2
         assert "replayed: 1" in run("replay", ids[0]).output
         eventually(lambda: len(sink.accepted) == 1)
-        assert "replayed: 1" in run("replay").output
+        assert run("replay").exit_code == 2, "nothing is done to everything because a filter was forgotten"
+        assert run("replay", "--all", "--status", "dead").exit_code == 2
+        assert "replayed: 1" in run("replay", "--all").output
         eventually(lambda: len(sink.accepted) == 2)
         eventually(lambda: "already delivered: 1" in run("replay", ids[0]).output)
         assert run("replay", "msg_unknown").exit_code == 1
@@ -319,7 +321,7 @@ def test_deliveries_shows_what_waits_and_why_and_replay_tries_it_now(
         assert run("deliveries", "--until", "2026-01-01").stdout == ""
         assert run("deliveries", "--limit", "0").exit_code == 2
 
-        assert "nothing to replay" in run("replay").output, "dead ones are the default"
+        assert "nothing to replay" in run("replay", "--all").output, "dead ones are the default"
         assert "would replay: 2" in run("replay", "--status", "waiting", "--dry-run").output
         sink.otherwise = Reply()
         assert "replayed: 2" in run("replay", "--status", "waiting").output
@@ -537,10 +539,12 @@ def test_release_sends_what_was_stopped_once_and_stands_in_the_audit_log(
     assert f"AUDIT release entry={stopped['id']} force=False by={getpass.getuser()}" in audit
 
 
-def test_release_of_everything_asks_first(run: Run, stopped: dict[str, str], sink: Sink) -> None:
-    assert run("release").exit_code == 1
+def test_release_of_everything_has_to_be_said(run: Run, stopped: dict[str, str], sink: Sink) -> None:
+    for words in ([], ["--force"], ["--all", "--gate", "media"], ["--all", stopped["id"]]):
+        assert run("release", *words).exit_code == 2
     assert len(sink.accepted) == 1
-    assert run("release", "--yes").stdout == "released: 1\n"
+    assert run("release", "--dry-run").stdout == "would release: 1\n"
+    assert run("release", "--all").stdout == "released: 1\n"
 
 
 def test_stats_can_be_watched_until_ctrl_c(start_app: StartApp, tmp_path: Path) -> None:

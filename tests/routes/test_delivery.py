@@ -225,7 +225,7 @@ def test_a_dead_letter_is_replayed_past_identity_under_the_same_webhook_id(start
         assert [each.webhook_id for each in sink.received] == [answer["delivery"]["webhook_id"]] * 2
         assert sink.accepted[0].payload["subject"] == email()["subject"]
         again = admin(app, f"deliveries/{delivery_id}/replay", {})
-        assert (again["success"], again["status"]) == (False, "already_delivered")
+        assert (again["status"], again["code"]) == (409, "already_delivered")
         assert len(sink.received) == 2
 
 
@@ -241,7 +241,7 @@ def test_a_replay_that_fails_for_now_waits_for_its_next_try(start_app: StartApp)
 def test_a_forced_replay_goes_to_a_destination_that_has_it(start_app: StartApp, sink: Sink) -> None:
     app = start_app(webhook_url=sink.url, delivered_payload_days=1)
     delivery_id = app.post(email()).get_json()["deliveries"]["default"]["id"]
-    assert admin(app, f"deliveries/{delivery_id}/replay", {"new_id": True})["status"] == "already_delivered"
+    assert admin(app, f"deliveries/{delivery_id}/replay", {"new_id": True})["code"] == "already_delivered"
     answer = admin(app, f"deliveries/{delivery_id}/replay", {"force": True, "new_id": True})
     assert answer["delivery"]["status"] == "delivered"
     first, second = (each.webhook_id for each in sink.accepted)
@@ -253,7 +253,7 @@ def test_without_its_payload_nothing_is_replayed(start_app: StartApp, sink: Sink
     app = start_app(webhook_url=sink.url)
     delivery_id = app.post(email()).get_json()["deliveries"]["default"]["id"]
     answer = admin(app, f"deliveries/{delivery_id}/replay", {"force": True})
-    assert (answer["success"], answer["status"]) == (False, "no_payload")
+    assert (answer["status"], answer["code"]) == (409, "no_payload")
     assert app.status_of(email()) == "already_processed", "nothing was forgotten on the way"
 
 
@@ -281,6 +281,12 @@ def test_many_are_replayed_by_a_filter_after_a_dry_run(start_app: StartApp, even
         ("deliveries/replay", {"since": "yesterday"}, "since"),
         ("deliveries/replay", {"dry_run": "yes"}, "dry_run"),
         ("deliveries/replay", {"everything": True}, "everything"),
+        ("deliveries/replay", {}, "all"),
+        ("deliveries/replay", {"force": True}, "all"),
+        ("deliveries/replay", {"destination": None, "status": None}, "all"),
+        ("deliveries/replay", {"all": False}, "all"),
+        ("deliveries/replay", {"all": True, "status": "dead"}, "all"),
+        ("deliveries/replay", {"all": "yes"}, "all"),
         ("deliveries?status=deed", None, "status"),
         ("deliveries?limit=0", None, "limit"),
         ("deliveries?before=1", None, "before"),
@@ -288,7 +294,7 @@ def test_many_are_replayed_by_a_filter_after_a_dry_run(start_app: StartApp, even
 )
 def test_a_wrong_question_says_what_it_takes(app: App, path: str, body: object, field: str) -> None:
     answer = admin(app, path, body)
-    assert (answer["success"], answer["status"], answer["field"]) == (False, "invalid", field)
+    assert (answer["status"], answer["code"], answer["field"]) == (400, "invalid", field)
 
 
 def test_an_unknown_delivery_is_not_found_and_a_stranger_is_refused(app: App) -> None:

@@ -135,7 +135,7 @@ def test_the_view_token_may_get_from_the_api_and_not_post_to_it(app: App) -> Non
         assert app.http.get(f"/api/admin/{path}", headers=bearer(VIEW_TOKEN)).status_code == 200
     for path in ("reset", "deliveries/replay", "destinations/default/pause", "destinations/default/test"):
         answer = app.http.post(f"/api/admin/{path}", json={}, headers=bearer(VIEW_TOKEN))
-        assert (answer.status_code, answer.get_json()["error"]) == (403, "VIEW_TOKEN may look, not act")
+        assert (answer.status_code, answer.get_json()["detail"]) == (403, "VIEW_TOKEN may look, not act")
     assert app.http.post("/api/ingress/gmail", json=email(), headers=bearer(VIEW_TOKEN)).status_code == 401
 
 

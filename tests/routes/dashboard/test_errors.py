@@ -15,12 +15,15 @@ def test_an_unknown_address_is_a_page_for_a_browser_and_json_for_a_program(app: 
     assert "Nothing has this address" in page.text
     assert "Set-Cookie" not in page.headers
     program = app.http.get("/nothing/here")
-    assert (program.status_code, program.get_json()["status"]) == (404, "invalid")
+    assert (program.status_code, program.get_json()["code"]) == (404, "invalid")
 
 
 @pytest.mark.parametrize("path", ["/api/nothing", "/api/ingress/nobody", "/api/admin/deliveries"])
 def test_below_api_every_error_is_json(app: App, path: str) -> None:
-    assert app.http.get(path, headers=HTML).get_json()["success"] is False
+    answer = app.http.get(path, headers=HTML)
+    promised = path.startswith("/api/ingress")
+    assert answer.mimetype == ("application/json" if promised else "application/problem+json")
+    assert (answer.get_json()["success"] is False) if promised else (answer.get_json()["status"] == answer.status_code)
 
 
 def test_a_wrong_filter_is_named_on_a_page(operator: Visitor) -> None:
