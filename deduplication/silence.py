@@ -39,7 +39,7 @@ def raise_if_silent(server: str = JOURNALS) -> None:
         raise StoreUnavailable(known[server])
 
 
-def note_silence(error: StoreUnavailable, server: str = JOURNALS) -> None:
+def note_silence(error: Exception, server: str = JOURNALS) -> None:
     known = _silent.get()
     if known is not None:
         known[server] = str(error)

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from operator import itemgetter
 
 from deduplication.errors import DeduplicationError
 from deduplication.journal.base import Journal
@@ -20,6 +21,7 @@ log = logging.getLogger(__name__)
 
 SIGNED_IN_FOR = timedelta(hours=12)
 KEPT_S = int((SIGNED_IN_FOR + timedelta(hours=1)).total_seconds())  # clocks differ
+MOST_LISTED = 10_000  # the last of them: whoever has a token could sign out all day, and each page reads the list
 MEMO = "sessions that ended"
 
 
@@ -72,7 +74,7 @@ class SignOuts:
         while True:
             written = journal.memo(MEMO)
             known = self._living(written)
-            after = {**known, **sessions}
+            after = dict(sorted({**known, **sessions}.items(), key=itemgetter(1))[-MOST_LISTED:])
             if after == known or journal.change_memo(MEMO, written, json.dumps(after)):
                 return  # otherwise another was faster
 

@@ -666,8 +666,11 @@ class RedisJournal:
 
     def _run_all(self, calls: Sequence[Call]) -> list[Any]:
         """Each answer, or its own error in place of that."""
-        with translated_errors():
+        raise_if_silent()
+        try:
             answers = self._scripts.run(calls)
+        except _OF_THE_CLIENT as error:
+            raise _translated(error) from error
         for position, answer in enumerate(answers):
             if isinstance(answer, redis.exceptions.ResponseError):
                 answers[position] = _translated(answer)
@@ -789,13 +792,10 @@ def translated_errors(server: str = JOURNALS) -> Iterator[None]:
     try:
         yield
     except _OF_THE_CLIENT as error:
-        ours = _translated(error)
-        if isinstance(error, _SILENT) and isinstance(ours, StoreUnavailable):
-            note_silence(ours, server)
-        raise ours from error
+        raise _translated(error, server) from error
 
 
-def _translated(error: Exception) -> DeduplicationError:
+def _translated(error: Exception, server: str = JOURNALS) -> DeduplicationError:
     ours: DeduplicationError
     match error:
         case _ if isinstance(error, _REFUSED):  # before ConnectionError, whose children two of them are
@@ -811,6 +811,8 @@ def _translated(error: Exception) -> DeduplicationError:
         case _:  # WRONGTYPE, NOPERM, a script error
             ours = StoreMisconfigured(f"redis: {_in_plain_words(error)}")
     ours.__cause__ = error
+    if isinstance(error, _SILENT):
+        note_silence(ours, server)
     return ours
 
 

@@ -12,6 +12,7 @@ from deduplication.errors import StoreUnavailable
 from deduplication.journal.failover import FailoverJournal
 from deduplication.journal.memory import MemoryJournal
 from deduplication.journal.side import Side
+from orchestrator import sign_outs
 from orchestrator.build import build_journal
 from orchestrator.config.settings import load_settings
 from orchestrator.sign_outs import KEPT_S, MEMO, SIGNED_IN_FOR, SignOuts
@@ -31,6 +32,16 @@ def test_a_session_that_ended_is_listed_for_as_long_as_its_cookie_would_count() 
     assert not others.has_ended("first")
     ours.end("second")
     assert "first" not in (journal.memo(MEMO) or ""), "the list does not grow for ever"
+
+
+def test_the_list_has_an_end_and_the_last_ones_are_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sign_outs, "MOST_LISTED", 3)
+    now_s = 1_000_000.0
+    ours = SignOuts(MemoryJournal(), lambda: now_s)
+    for number in range(5):
+        now_s += 1
+        ours.end(str(number))
+    assert [number for number in range(5) if ours.has_ended(str(number))] == [2, 3, 4]
 
 
 @pytest.fixture
