@@ -1,27 +1,28 @@
 # Every target sets up what it needs; nothing has to be done before.
 PYTHON ?= python3
-BIN := .venv/bin
-RUNS := .venv/.runs
-READY := .venv/.ready
+VENV ?= .venv
+BIN := $(VENV)/bin
+RUNS := $(VENV)/.runs
+READY := $(VENV)/.ready
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
 VERSION = $(shell $(PYTHON) -c 'import sys; print("fine" if sys.version_info >= (3, 11) else sys.version.split()[0])')
 NEEDS = Mailonce needs Python 3.11 or newer; $(PYTHON) is $(or $(VERSION),not there). Name another: make PYTHON=python3.12
 
-.PHONY: setup run test lint screenshots docs-reference demo bench walk figures faults clean
+.PHONY: setup run test lint screenshots docs-reference demo bench walk figures faults dist clean
 
 setup: $(READY)
 
 # What running needs, the queue's client included: QUEUE_URL is one setting away.
 $(RUNS): pyproject.toml constraints.txt
 	$(if $(filter fine,$(VERSION)),,$(error $(NEEDS)))
-	@echo "Installing what Mailonce needs into .venv. This takes a minute, and only the first time."
-	@$(PYTHON) -m venv .venv
+	@echo "Installing what Mailonce needs into $(VENV). This takes a minute, and only the first time."
+	@$(PYTHON) -m venv $(VENV)
 	@$(INSTALL) -e '.[queue]'
 	@touch $@
 
 $(READY): $(RUNS)
-	@echo "Installing the tools for tests and lint into .venv. This takes a minute, and only the first time."
+	@echo "Installing the tools for tests and lint into $(VENV). This takes a minute, and only the first time."
 	@$(INSTALL) -e '.[dev]'
 	@touch $@
 
@@ -60,5 +61,11 @@ figures: $(READY)
 faults: $(READY)
 	$(BIN)/python -m tests.faults $(ARGS)
 
+# Wheel and sdist, by the pinned tools. The wheel is made from the sdist, so that this one is complete.
+dist: $(READY)
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/python -m twine check --strict dist/*
+
 clean:
-	rm -rf .venv build *.egg-info
+	rm -rf $(VENV) build dist *.egg-info

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import metadata
 
 
+@cache
 def our_version() -> str:
     try:
         return metadata.version("mailonce")

@@ -11,7 +11,7 @@ import pytest
 from tests.support import redis_server as real_redis
 from tests.support.journals import JOURNALS, JournalBench, open_journal
 from tests.support.redis_server import RedisServer
-from tests.support.surroundings import forget_environment
+from tests.support.surroundings import forget_environment, keep_files_in_memory
 
 NEED_REDIS = {"redis", "failover"}
 
@@ -37,6 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)  # before Hypothesis looks at its seed
 def pytest_configure(config: pytest.Config) -> None:
     forget_environment()
+    keep_files_in_memory()
     if config.option.hypothesis_seed is None:
         config.option.hypothesis_seed = secrets.randbits(32)  # xdist hands it on to its workers
     real_redis.use_the_wheel = config.option.redis == "wheel"

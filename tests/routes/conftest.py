@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
+from werkzeug.routing import Rule
 from werkzeug.test import TestResponse
 
 from orchestrator.build import Service, build
@@ -44,6 +45,29 @@ class App:
 
 
 StartApp = Callable[..., App]
+Builder = Callable[..., tuple[str, str]]
+
+
+def remember_url_builders() -> None:
+    """Tests make thousands of apps with the same addresses.
+
+    Werkzeug compiles two functions for each, which is two thirds of making an app. They depend on nothing but the
+    parts of the address (and defaults, which we have none of).
+    """
+    compile_builder = Rule._compile_builder
+    known: dict[tuple[object, ...], Builder] = {}
+
+    def compile_or_remember(rule: Rule, append_unknown: bool = True) -> Builder:
+        assert not rule.defaults
+        parts = (*rule._trace, append_unknown)
+        if parts not in known:
+            known[parts] = compile_builder(rule, append_unknown)
+        return known[parts]
+
+    Rule._compile_builder = compile_or_remember  # type: ignore[method-assign, assignment]
+
+
+remember_url_builders()
 
 
 def bearer(token: str) -> dict[str, str]:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
+import signal
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+MEMORY = Path("/dev/shm")  # noqa: S108
+ROOM_BYTES = 4 * 1024**3
 _KEPT = ("PATH", "TMPDIR", "CI", "TERM", "COLUMNS", "LANG", "LC_ALL")
 
 
@@ -15,7 +20,21 @@ def clean_environment(**settings: str) -> dict[str, str]:
 
 
 def forget_environment() -> None:
-    """For this process: no setting, proxy, home or configuration of whoever runs the tests gets in."""
+    """For this process: no setting, proxy, home, configuration or ignored Ctrl+C of whoever runs the tests gets in."""
     for name in set(os.environ) - set(_KEPT):
         if not name.startswith("PYTEST_"):
             del os.environ[name]
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background jobs, and in all that they start
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def keep_files_in_memory() -> None:
+    """Thousands of tests make databases of their own, and a disk makes each of them wait.
+
+    Where TMPDIR is set, the files go there; and on the disk where memory has no room, or runs no programs.
+    """
+    if "TMPDIR" in os.environ or not os.access(MEMORY, os.W_OK) or os.statvfs(MEMORY).f_flag & os.ST_NOEXEC:
+        return
+    if shutil.disk_usage(MEMORY).free > ROOM_BYTES:
+        os.environ["TMPDIR"] = str(MEMORY)
+        tempfile.tempdir = None  # looked up anew

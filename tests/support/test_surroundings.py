@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from tests.support.surroundings import ROOT, clean_environment
+from tests.support import surroundings
+from tests.support.surroundings import ROOT, clean_environment, keep_files_in_memory
 
 HOSTILE_VARIABLES = {
     "WEBHOOK_URL": "http://127.0.0.1:9/",
@@ -40,7 +43,7 @@ def checkout(tmp_path: Path) -> Path:
     """A copy of ours in which somebody has configured Mailonce, and broken it."""
     copy = tmp_path / "checkout"
     shutil.copytree(
-        ROOT, copy, ignore=shutil.ignore_patterns(".git", ".venv", "data", "mailonce.toml", ".env", ".*_cache")
+        ROOT, copy, ignore=shutil.ignore_patterns(".git", ".venv*", "data", "mailonce.toml", ".env", ".*_cache")
     )
     (copy / "mailonce.toml").write_text("this is not TOML")
     (copy / ".env").write_text("".join(f"{name}={value}\n" for name, value in HOSTILE_VARIABLES.items()))
@@ -61,3 +64,17 @@ def test_neither_files_beside_the_tests_nor_variables_change_what_they_see(check
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert (checkout / "data/mailonce.db").read_text() == "broken"
+
+
+def test_files_are_kept_in_memory_where_it_has_room_unless_somebody_says_where(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(surroundings, "MEMORY", tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    for given, room_bytes, used in (("", 0, str(tmp_path)), ("", 2**80, None), ("/else", 0, "/else")):
+        monkeypatch.setenv("TMPDIR", given)
+        if not given:
+            monkeypatch.delenv("TMPDIR")
+        monkeypatch.setattr(surroundings, "ROOM_BYTES", room_bytes)
+        keep_files_in_memory()
+        assert os.environ.get("TMPDIR") == used

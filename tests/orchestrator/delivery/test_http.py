@@ -21,6 +21,7 @@ import trustme
 
 from orchestrator.delivery.http import MAX_ANSWER_BYTES, HttpDestination, HttpOptions, LogDestination
 from orchestrator.delivery.webhook import DeliveryFailed, Receipt, Webhook
+from orchestrator.version import our_version
 from tests.support.proxy import Proxy
 from tests.support.sink import Received, Reply, Sink
 
@@ -423,7 +424,11 @@ class TestRequest:
             raise metadata.PackageNotFoundError(name)
 
         monkeypatch.setattr(metadata, "version", unknown)
-        assert received().headers["User-Agent"] == "Mailonce/0"
+        our_version.cache_clear()
+        try:
+            assert received().headers["User-Agent"] == "Mailonce/0"
+        finally:
+            our_version.cache_clear()
 
     def test_without_secrets_there_is_no_signature(self) -> None:
         names = header_names(received())

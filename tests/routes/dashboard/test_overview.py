@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.operations.figures import totals
+from orchestrator.version import our_version
 from tests.routes.conftest import App, StartApp, bearer
 from tests.routes.dashboard.conftest import Visitor, signed_in
 from tests.routes.test_delivery import DOWN, toml
@@ -92,7 +93,7 @@ def test_a_provider_shows_its_last_email_and_what_was_refused_and_why(app: App, 
 
 def test_the_system_shows_version_store_and_locks(operator: Visitor) -> None:
     page = operator.text("/system")
-    assert "Mailonce 0.1.0" in page and "Nobody holds a lock" in page
+    assert f"Mailonce {our_version()}" in page and "Nobody holds a lock" in page
     lock = operator.app.service.parts.locks.acquire_lock("post-1", "telegram")
     assert lock
     shown = operator.text("/system")

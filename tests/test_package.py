@@ -1,0 +1,199 @@
+"""What ``make dist`` makes is complete, and the wheel serves on a machine that has no checkout."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import venv
+import zipfile
+from email import message_from_bytes
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+import requests
+from packaging.requirements import Requirement
+
+from tests.support.server import MAILONCE, Server, email
+from tests.support.sink import Sink
+from tests.support.surroundings import ROOT, clean_environment
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+VERSION = PROJECT["version"]
+CHANGELOG = (ROOT / "CHANGELOG.md").read_text()
+IGNORED = [line.rstrip("/") for line in (ROOT / ".gitignore").read_text().splitlines()]
+PRIVATE = (".env", "mailonce.toml", "data/journal.sqlite", "routes/__pycache__/left.pyc", "deploy/.env", ".venv-3.13/x")
+PACKAGES = ("routes/", "orchestrator/", "deduplication/", "wsgi.py")
+SHARED = ("deploy/", "docs/", "examples/", "CHANGELOG.md", "constraints.txt")
+MADE = re.compile(r"PKG-INFO|setup\.cfg|mailonce\.egg-info/.*")
+
+
+def checkout(to: Path) -> Path:
+    """What git would keep of the checkout, and then what nobody wants to publish."""
+    shutil.copytree(ROOT, to, ignore=shutil.ignore_patterns(".git", *IGNORED))
+    for name in PRIVATE:
+        (to / name).parent.mkdir(parents=True, exist_ok=True)
+        (to / name).write_text("SECRET=not-to-be-published")
+    return to
+
+
+def tracked() -> list[str]:
+    """Git's list. Without git it skips the test on a machine of yours and fails it in CI."""
+    if shutil.which("git") and (ROOT / ".git").exists():
+        told = subprocess.run(["git", "-C", str(ROOT), "ls-files"], capture_output=True, text=True, check=True).stdout
+        return [name for name in told.splitlines() if (ROOT / name).is_file()]
+    how = "what belongs into the sdist is known from git: apt-get install git, and a checkout"
+    if os.environ.get("CI"):
+        pytest.fail(how)
+    pytest.skip(how)
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder ``make dist`` has filled, with the tools of the environment that runs the tests."""
+    copy = checkout(tmp_path_factory.mktemp("dist") / "checkout")
+    ready = f"{sys.prefix}/.ready"
+    made = subprocess.run(
+        ["make", f"--old-file={ready}", "dist", f"VENV={sys.prefix}"],
+        cwd=copy,
+        env=clean_environment(PYTHONPATH=""),
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert made.returncode == 0, made.stdout + made.stderr
+    return copy / "dist"
+
+
+def in_sdist(dist: Path) -> set[str]:
+    with tarfile.open(dist / f"mailonce-{VERSION}.tar.gz") as archive:
+        return {name.partition("/")[2] for name in archive.getnames() if archive.getmember(name).isfile()}
+
+
+def in_wheel(dist: Path) -> set[str]:
+    with zipfile.ZipFile(dist / f"mailonce-{VERSION}-py3-none-any.whl") as archive:
+        return {name for name in archive.namelist() if not name.endswith("/")}
+
+
+def test_the_sdist_has_every_file_of_the_checkout_and_nothing_private(dist: Path) -> None:
+    held = in_sdist(dist)
+    assert not set(tracked()) - held, "MANIFEST.in leaves them out"
+    assert not held & set(PRIVATE)
+    assert all((ROOT / name).is_file() for name in held if not MADE.fullmatch(name))
+
+
+def test_the_wheel_has_all_of_the_packages_and_what_stands_beside_them(dist: Path) -> None:
+    held = in_wheel(dist)
+    beside = f"mailonce-{VERSION}.data/data/share/mailonce/"
+    for name in tracked():
+        if name.startswith(PACKAGES):
+            assert name in held
+        if name.startswith(SHARED):
+            assert beside + name in held
+    assert f"mailonce-{VERSION}.dist-info/licenses/LICENSE" in held
+    assert not [name for name in held if any(fnmatch.fnmatch(part, "*.pyc") for part in name.split("/"))]
+    assert not [name for name in held if name.endswith((".env", "mailonce.toml"))]
+    allowed = (*PACKAGES, beside, f"mailonce-{VERSION}.dist-info/")
+    assert all(name.startswith(allowed) for name in held), "nothing else of ours in site-packages"
+
+
+def needed(wheel: Path) -> set[str]:
+    """Every distribution that installing the wheel brings along, as it and those it needs declare it."""
+    with zipfile.ZipFile(wheel) as archive:
+        declared = message_from_bytes(archive.read(f"mailonce-{VERSION}.dist-info/METADATA"))
+    waiting, found = [str(line) for line in declared.get_all("Requires-Dist", [])], set[str]()
+    while waiting:
+        requirement = Requirement(waiting.pop())
+        wanted = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        if wanted and requirement.name not in found:
+            found.add(requirement.name)
+            waiting += metadata.requires(requirement.name) or []
+    return found
+
+
+@pytest.fixture(scope="module")
+def installed(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A clean environment with the wheel in it, by pip and without an index: what it declares has to be enough.
+
+    Its dependencies are linked to those of the environment that runs the tests, instead of being downloaded once more.
+    """
+    (wheel,) = dist.glob("*.whl")
+    folder = tmp_path_factory.mktemp("machine") / "venv"
+    venv.create(folder, with_pip=False)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    for name in needed(wheel):
+        distribution = metadata.distribution(name)
+        for top in {Path(file).parts[0] for file in distribution.files or []} - {"..", "__pycache__"}:
+            link = packages / top
+            if not link.exists():
+                link.symlink_to(Path(str(distribution.locate_file(top))))
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(folder / "bin/python")]
+    for words in (["install", "--no-index", "-c", str(ROOT / "constraints.txt"), str(wheel)], ["check"]):
+        done = subprocess.run(pip + words, env=bare(), capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def bare() -> dict[str, str]:
+    return {"PATH": os.environ["PATH"]}
+
+
+class Installed(Server):
+    """Started from an empty folder; nothing of the checkout can be imported, and nothing but tokens and PORT is set."""
+
+    def __init__(self, environment: Path, folder: Path, **settings: str) -> None:
+        super().__init__(folder, **settings)
+        self._program = str(environment / "bin/mailonce")
+        del self._env["PYTHONPATH"], self._env["DATA_DIR"]
+
+    def _command(self) -> list[str]:
+        return [self._program, "serve"]
+
+
+def test_the_installed_wheel_serves_from_an_empty_folder(installed: Path, tmp_path: Path) -> None:
+    modules = ("deduplication", "orchestrator", "routes", "wsgi")
+    where = "import sys, importlib; print(*(importlib.import_module(name).__file__ for name in sys.argv[1:]))"
+    paths = subprocess.run(
+        [str(installed / "bin/python"), "-c", where, *modules],
+        cwd=tmp_path,
+        env=bare(),
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    assert len(paths) == len(modules) and all(Path(path).is_relative_to(installed) for path in paths)
+    folder = tmp_path / "empty"
+    with Sink() as sink, Installed(installed, folder, WEBHOOK_URL=sink.url) as server:
+        assert [server.post(email()).json()["status"] for _ in range(2)] == ["processed", "already_processed"]
+        (received,) = sink.received
+        assert received.payload["subject"] == "Rapport hebdomadaire"
+        assert server.health()["version"] == VERSION
+        page = requests.get(f"{server.url}/", timeout=30)
+        assert page.status_code == 200 and "Mailonce" in page.text
+        (style,) = set(re.findall(r'href="(/[^"]*page\.css[^"]*)"', page.text))
+        assert requests.get(f"{server.url}{style}", timeout=30).status_code == 200
+    assert (folder / "data").is_dir(), "what it keeps is in the folder it was started in"
+    assert (installed / "share/mailonce/deploy/mailonce.service").is_file()
+
+
+def test_mailonce_says_its_version() -> None:
+    told = subprocess.run([MAILONCE, "--version"], env=clean_environment(), capture_output=True, text=True, check=True)
+    assert told.stdout == f"mailonce, version {VERSION}\n"
+
+
+def test_the_changelog_begins_with_the_version_and_dates_the_released_ones() -> None:
+    headings = re.findall(r"^## \[(.*)\] - (.*)$", CHANGELOG, re.MULTILINE)
+    assert len(headings) == len(re.findall(r"^## ", CHANGELOG, re.MULTILINE))
+    (first, _), *earlier = headings
+    assert first == VERSION
+    dates = [date for _, date in headings if date != "unreleased"]
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\d", date) for date in dates)
+    assert "unreleased" not in [date for _, date in earlier]
+    numbers = [tuple(map(int, version.split("."))) for version, _ in headings]
+    assert numbers == sorted(numbers, reverse=True) and dates == sorted(dates, reverse=True)
