@@ -129,7 +129,7 @@ class Load:
                 self.statuses[answer.json()["status"]] += 1
             if answer.ok:
                 return
-            time.sleep(min(5.0, float(answer.headers.get("Retry-After", 1))))
+            time.sleep(min(3.0, float(answer.headers.get("Retry-After", 1))))  # before its connection is closed
 
 
 @dataclass(frozen=True)
