@@ -26,6 +26,7 @@ _SEPARATOR = re.compile(
     rb"From [^\r\n]*\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)\b[^\r\n]*"
     rb"\b(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\b[^\r\n]*\b\d\d:\d\d"
 )
+_BLANK_LINES = (b"\n", b"\r\n")
 _QUOTED_FROM = re.compile(rb"^>(>*From )", re.MULTILINE)
 
 
@@ -123,7 +124,7 @@ class Mbox:
         start, lines, size = at, list[bytes](), 0
         begins_line, is_after_blank, is_open = True, True, False
         while chunk := file.readline(CHUNK_BYTES):
-            if begins_line and is_after_blank and _SEPARATOR.match(chunk):
+            if is_after_blank and _SEPARATOR.match(chunk):
                 if is_open:
                     yield self._piece(start, at, lines, size)
                 start, lines, size, is_open = at, [], 0, True
@@ -132,7 +133,7 @@ class Mbox:
                 if size <= self.most_bytes:
                     lines.append(chunk)
             at += len(chunk)
-            is_after_blank = begins_line and not chunk.strip(b"\r\n")
+            is_after_blank = begins_line and chunk in _BLANK_LINES
             begins_line = chunk.endswith(b"\n")
         if is_open:
             yield self._piece(start, at, lines, size)
@@ -141,7 +142,7 @@ class Mbox:
         where = f"the message at byte {start}"
         if size > self.most_bytes:
             return Piece(where, str(end), end, error=_too_large(self.most_bytes))
-        if lines and not lines[-1].strip(b"\r\n"):
+        if lines and lines[-1] in _BLANK_LINES:
             lines.pop()  # it belongs to the separator
         return Piece(where, str(end), end, _QUOTED_FROM.sub(rb"\1", b"".join(lines)))
 

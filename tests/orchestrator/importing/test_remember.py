@@ -142,6 +142,24 @@ def test_a_request_that_comes_between_look_and_claim_wins(pipeline: Pipeline) ->
     assert pipeline.delivery(**one()).delivered_ms
 
 
+def test_what_a_request_left_between_look_and_claim_is_given_back(pipeline: Pipeline) -> None:
+    """Its lease is over, and it may have been sent: only its provider's retry may go on with it."""
+    importer, intake = Importer(pipeline.intake), pipeline.intake
+    look = importer._look
+
+    def look_and_let_it_come(claims: Any) -> Any:
+        looked = look(claims)
+        assert isinstance(
+            pipeline.journal.claim(intake.prepare(item(**one()), intake.router.pick(item())).claim), Claimed
+        )
+        pipeline.let_time_pass(LEASE_MS + 1)
+        return looked
+
+    object.__setattr__(importer, "_look", look_and_let_it_come)
+    assert [each.what for each in importer.remember([item(**one())])] == [Remembered.LEFT]
+    assert pipeline.status_of(**one()) == "processed"
+
+
 def test_what_was_only_printed_becomes_known(bench: JournalBench) -> None:
     with open_pipeline(bench, {"crm": FakeDestination()}) as pipeline:
         trial = replace(pipeline, intake=replace(pipeline.intake, is_trial=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mailbox
 import os
+import tracemalloc
 from email.message import EmailMessage
 from pathlib import Path
 
@@ -71,6 +72,26 @@ def test_a_place_that_is_none_any_more_is_not_gone_on_from(mbox: Path) -> None:
     assert len(read(mbox, str(10**12))) == len(read(mbox))
 
 
+def test_a_separator_follows_on_an_empty_line(tmp_path: Path) -> None:
+    """Somebody writes about one, and his mail program has not quoted it."""
+    (tmp_path / "box").write_bytes(SEPARATOR + b"Subject: One\n\nYou wrote:\n" + SEPARATOR + b"Subject: Two\n\n")
+    assert subjects(read(tmp_path / "box")) == ["One"]
+
+
+def test_a_message_of_any_size_takes_no_more_memory_than_one_may(tmp_path: Path) -> None:
+    path = tmp_path / "box"
+    path.write_bytes(SEPARATOR + b"Subject: Large\n\n" + (b"x" * 99 + b"\n") * 300_000)
+    source = open_source(path, MB)
+    tracemalloc.start()
+    try:
+        (piece,) = source.pieces("")
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert piece.error
+    assert most_bytes < 8 * MB
+
+
 @pytest.mark.parametrize("ending", [b"\n", b"\r\n"])
 @pytest.mark.parametrize(
     "separator",
@@ -105,6 +126,8 @@ def test_a_line_without_end_is_read_in_pieces(tmp_path: Path, monkeypatch: pytes
     filler = b"\n" + b"x" * (len(SEPARATOR) - 1) + b"x" * len(SEPARATOR)
     path.write_bytes(SEPARATOR + b"Subject: A\n" + filler + SEPARATOR + b"\n" + SEPARATOR + b"Subject: B\n\n")
     assert subjects(read(path)) == ["A", "B"]
+    path.write_bytes(SEPARATOR + b"Subject: A\n\n" + b"x" * len(SEPARATOR) + b"\n" + SEPARATOR + b"Subject: B\n\n")
+    assert subjects(read(path)) == ["A"], "the end of a long line is no empty one"
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,11 @@ import requests
 from click.testing import CliRunner, Result
 
 from deduplication.mime import parse_mime
+from orchestrator.config.model import load_config
+from orchestrator.config.settings import load_settings
 from orchestrator.importing.note import Notes
-from orchestrator.importing.sources import Mbox
+from orchestrator.importing.sources import Mbox, Piece
+from orchestrator.item import Item, email_item
 from routes.command_line import main
 from routes.commands import import_mail
 from routes.commands.progress import Progress
@@ -393,3 +396,22 @@ def test_on_a_terminal_progress_is_one_line_written_over(tmp_path: Path) -> None
     assert b"\r\x1b[K" in seen
     assert b" emails, " in seen
     assert out.startswith("2,000 imported")
+
+
+def test_many_large_emails_are_not_in_memory_at_once(tmp_path: Path) -> None:
+    """As many as one step takes, of two megabytes each."""
+    path = tmp_path / "box"
+    with path.open("wb") as file:
+        for number in range(40):
+            file.write(SEPARATOR + f"From: a{number}@example.org\nSubject: Large\n\n".encode())
+            file.write((b"words of it " * 8 + b"\n") * 20_000 + b"\n")
+    batches = []
+    run = import_mail.Run(load_settings(), load_config(load_settings()), Mbox(path, 25 * 1024 * 1024), read_large)
+    while batch := run.next_batch(""):
+        batches.append(len(batch))
+    assert sum(batches) == 40
+    assert max(batches) <= 6, "about eight megabytes"
+
+
+def read_large(piece: Piece) -> Item:
+    return email_item(parse_mime(piece.raw), None)
