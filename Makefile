@@ -3,12 +3,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUNS := .venv/.runs
 READY := .venv/.ready
+WRITES := .venv/.writes
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
 VERSION = $(shell $(PYTHON) -c 'import sys; print("fine" if sys.version_info >= (3, 11) else sys.version.split()[0])')
 NEEDS = Mailonce needs Python 3.11 or newer; $(PYTHON) is $(or $(VERSION),not there). Name another: make PYTHON=python3.12
 
-.PHONY: setup run test lint screenshots demo bench walk figures faults clean
+.PHONY: setup run test lint docs screenshots demo bench walk figures faults clean
 
 setup: $(READY)
 
@@ -25,6 +26,11 @@ $(READY): $(RUNS)
 	@$(INSTALL) -e '.[dev]'
 	@touch $@
 
+$(WRITES): $(RUNS)
+	@echo "Installing what builds the documentation into .venv. This takes a minute, and only the first time."
+	@$(INSTALL) -e '.[docs]'
+	@touch $@
+
 run: $(RUNS)
 	@$(BIN)/mailonce serve
 
@@ -36,6 +42,11 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# In site/. What links to nowhere fails.
+docs: $(WRITES)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "The documentation is in site/: open site/index.html"
 
 screenshots: $(READY)
 	$(BIN)/python -m tests.screenshots
@@ -56,4 +67,4 @@ faults: $(READY)
 	$(BIN)/python -m tests.faults $(ARGS)
 
 clean:
-	rm -rf .venv build *.egg-info
+	rm -rf .venv build site *.egg-info
