@@ -17,7 +17,7 @@ ini, env    Settings, one NAME=value a line; or a systemd unit, whose sections s
 json        An answer: that of the curl line above it, at first or when it is sent again. Without one above, it parses.
 http        A webhook, with the headers and fields of a real one.
 text        What the command above it, under the same heading, prints; ids, times and numbers may differ. Where there is
-            none, lines of the log (they stand there, or the code has three words of each in a row), or a picture of
+            none, lines of the log (they stand there, or the code has four words of each in a row), or a picture of
             folders with arrows: they exist.
 yaml        Parses; services, if it has any, are those of a compose file of ours.
 nginx       Each line stands in deploy/nginx.conf, be it as a comment.

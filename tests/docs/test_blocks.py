@@ -74,9 +74,10 @@ def is_shown_in(line: str, output: str) -> bool:
 
 
 def is_said_by_the_code(line: str) -> bool:
-    words = re.findall(r"[\w'-]+,?", line)
-    runs = (" ".join(words[start : start + 3]) for start in range(len(words) - 2))
-    return any(run in code() for run in runs)
+    """It has four words in a row that stand so in the code."""
+    words = [word.strip(":.") for word in line.split()]
+    runs = (" ".join(words[start : start + 4]) for start in range(len(words) - 3))
+    return any(run in code() for run in runs if not re.search(r"\d", run))
 
 
 def check_below(block: Block, output: str) -> None:

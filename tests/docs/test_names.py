@@ -26,7 +26,9 @@ from tests.support.surroundings import ROOT
 
 SETTINGS = {name.upper() for name in Settings.model_fields}
 NOT_OURS = {"FORWARDED_ALLOW_IPS", "EX_TEMPFAIL", "LISTEN_FDS", "NO_PROXY", "HTTP_PROXY", "HTTPS_PROXY"}
-NAMED_ADDRESS = re.compile(r"(?:(GET|POST|PUT|DELETE) )?(/(?:api|health|livez|readyz|metrics)[^\s?]*)")
+NAMED_ADDRESS = re.compile(
+    r"(?:(GET|POST|PUT|DELETE) (?!/hooks/)(?=/)|(?=/(?:api|health|livez|readyz|metrics)))([^\s?]*)"
+)
 ADDRESS_PART = re.compile(r"<.*?>|\{.*?\}")
 PROVIDERS = (ROOT / "docs/providers.md").read_text()
 
