@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -30,6 +31,15 @@ def _exists(page: Path, link: str) -> bool:
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_pictures_say_what_they_show(page: Path) -> None:
     assert all(token.content for token in inline(page) if token.type == "image")
+
+
+@pytest.mark.parametrize("name", ["gates", "setups", "way"])
+def test_drawings_have_a_title_a_description_and_both_schemes(name: str) -> None:
+    drawing = ElementTree.parse(ROOT / f"docs/assets/{name}.svg").getroot()  # noqa: S314 - our own file
+    texts = {element.tag.rpartition("}")[2]: element.text for element in drawing}
+    assert texts["title"] and texts["desc"]
+    assert drawing.attrib["aria-labelledby"] == "title desc"
+    assert "prefers-color-scheme: dark" in str(texts["style"])
 
 
 def test_every_page_is_in_the_navigation_in_its_order() -> None:
