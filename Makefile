@@ -4,12 +4,13 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 RUNS := $(VENV)/.runs
 READY := $(VENV)/.ready
+WRITES := $(VENV)/.writes
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
 VERSION = $(shell $(PYTHON) -c 'import sys; print("fine" if sys.version_info >= (3, 11) else sys.version.split()[0])')
 NEEDS = Mailonce needs Python 3.11 or newer; $(PYTHON) is $(or $(VERSION),not there). Name another: make PYTHON=python3.12
 
-.PHONY: setup run test lint screenshots docs-reference demo bench walk figures faults dist clean
+.PHONY: setup run test lint docs docs-reference screenshots demo bench walk figures faults dist clean
 
 setup: $(READY)
 
@@ -26,6 +27,11 @@ $(READY): $(RUNS)
 	@$(INSTALL) -e '.[dev]'
 	@touch $@
 
+$(WRITES): $(RUNS)
+	@echo "Installing what builds the documentation into $(VENV). This takes a minute, and only the first time."
+	@$(INSTALL) -e '.[docs]'
+	@touch $@
+
 run: $(RUNS)
 	@$(BIN)/mailonce serve
 
@@ -37,6 +43,11 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# In site/. What links to nowhere fails.
+docs: $(WRITES)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "The documentation is in site/: open site/index.html"
 
 screenshots: $(READY)
 	$(BIN)/python -m tests.screenshots
@@ -68,4 +79,4 @@ dist: $(READY)
 	$(BIN)/python -m twine check --strict dist/*
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) build site dist *.egg-info

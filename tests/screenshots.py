@@ -1,7 +1,7 @@
 """make screenshots: every page with data, empty, on a phone and in the dark, as PNGs in build/screenshots.
 
-The emails go through a real server to real sinks; the figures of the day before are made up. The two that the README
-shows are written to docs/ as well.
+The emails go through a real server to real sinks; the figures of the day before are made up. The two that the docs
+show are written there as well.
 """
 
 from __future__ import annotations

@@ -46,11 +46,17 @@ def test_a_python_that_is_not_there_is_named(checkout: Path) -> None:
 
 @pytest.mark.parametrize(
     ("target", "installed"),
-    [("run", ["queue"]), ("setup", ["queue", "dev"]), ("test", ["queue", "dev"]), ("lint", ["queue", "dev"])],
+    [
+        ("run", ["queue"]),
+        ("setup", ["queue", "dev"]),
+        ("test", ["queue", "dev"]),
+        ("lint", ["queue", "dev"]),
+        ("docs", ["queue", "docs"]),
+    ],
 )
 def test_running_does_without_the_tools_for_tests(checkout: Path, target: str, installed: list[str]) -> None:
     steps = make(checkout, "--dry-run", target, f"PYTHON={sys.executable}").stdout
-    assert [extra for extra in ("queue", "dev") if f"-e '.[{extra}]'" in steps] == installed
+    assert [extra for extra in ("queue", "dev", "docs") if f"-e '.[{extra}]'" in steps] == installed
     assert steps.count('echo "Installing') == len(installed), "it says what takes so long"
 
 

@@ -1,0 +1,79 @@
+"""The service that the pages speak of: in a folder of its own, with the providers of docs/providers.md."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from tests.docs.commands import commands
+from tests.docs.pages import Block, all_blocks
+from tests.support.curl import read_curl
+from tests.support.server import Server
+
+ADDRESS = "http://127.0.0.1:8000"
+LETTER = b"From: Ada <ada@example.org>\r\nDate: Mon, 16 Nov 2026 09:00:00 +0000\r\nSubject: Hello\r\n\r\nHello\r\n"
+
+
+def values_of(toml: str) -> dict[str, str]:
+    """One for each env:NAME, of the kind that its name asks for."""
+    return {name: _value(name) for name in re.findall(r'"env:(\w+)"', toml)}
+
+
+def _value(name: str) -> str:
+    if name.endswith("VERIFICATION_KEY"):
+        key = ec.generate_private_key(ec.SECP256R1()).public_key()
+        return "".join(key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode().split("\n")[1:-2])
+    return "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw" if name.endswith("SECRET") else f"the-{name.lower()}-of-the-docs"
+
+
+@dataclass
+class Service:
+    server: Server
+    folder: Path
+    answers: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """To each curl line that sends something in: the first time, and again."""
+
+    def run(self, words: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+        """As somebody in its folder does, with nothing on PATH that is ours."""
+        return subprocess.run(
+            words, cwd=self.folder, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, timeout=120
+        )
+
+    def send(self, curl: str) -> tuple[int, Any]:
+        answer = read_curl(curl.replace(ADDRESS, self.server.url), self.folder).send()
+        is_json = answer.headers["Content-Type"].startswith("application/json")
+        return answer.status_code, answer.json() if is_json else answer.text
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    folder = tmp_path_factory.mktemp("service")
+    (folder / ".venv").symlink_to(sys.prefix)
+    (folder / "letter.eml").write_bytes(LETTER)
+    toml = "\n".join(block.text for block in all_blocks("toml") if _opens_a_provider(block))
+    (folder / "mailonce.toml").write_text(toml)
+    server = Server(folder / "data", INGRESS_TOKEN="", ADMIN_TOKEN="")
+    server.folder = folder
+    settings = values_of(toml) | {"PORT": str(server.port)}
+    (folder / ".env").write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+    with server:
+        started = Service(server, folder)
+        for block in all_blocks("sh"):
+            if block.page in ("README.md", "docs/first-steps.md"):
+                for command in commands(block.text):
+                    if "/api/ingress/" in command.text and command.program == "curl":
+                        started.answers.setdefault(command.text, [started.send(command.text)[1] for _ in range(2)])
+        yield started
+
+
+def _opens_a_provider(block: Block) -> bool:
+    return block.page == "docs/providers.md" and block.text.startswith("[providers.")

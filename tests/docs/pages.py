@@ -1,0 +1,114 @@
+"""The pages, taken apart: blocks, code within lines, links, headings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from tests.support.surroundings import ROOT
+
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+_LANGUAGES = {"bash": "sh", "shell": "sh", "console": "sh", "env": "ini", "dotenv": "ini", "yml": "yaml", "": "text"}
+
+
+@dataclass(frozen=True)
+class Block:
+    """``line`` is where it begins; ``above`` the block before it under the same heading."""
+
+    page: str
+    line: int
+    language: str
+    text: str
+    above: Block | None = field(repr=False, compare=False)
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+@cache
+def tokens(page: Path) -> tuple[Token, ...]:
+    return tuple(MarkdownIt("commonmark").enable("table").parse(page.read_text()))
+
+
+@cache
+def blocks(page: Path) -> tuple[Block, ...]:
+    found: list[Block] = []
+    above = None
+    for token in tokens(page):
+        if token.type == "heading_open":
+            above = None
+        if token.type in ("fence", "code_block"):
+            text = token.content.strip("\n")
+            written = token.info.split()[0] if token.info.strip() else ""
+            language = guess(text) if token.type == "code_block" else _LANGUAGES.get(written, written)
+            line = token.map[0] + 1 if token.map else 0
+            above = Block(name_of(page), line, language, text, above)
+            found.append(above)
+    return tuple(found)
+
+
+def all_blocks(*languages: str) -> list[Block]:
+    found = [block for page in PAGES for block in blocks(page)]
+    return [block for block in found if not languages or block.language in languages]
+
+
+def guess(text: str) -> str:
+    """Of a block that was only indented."""
+    if re.match(r"\[\[?[a-z]", text):
+        return "toml"
+    if re.match(r"(from|import) \w|# \w+\.py\n", text):
+        return "python"
+    if re.match(r"[\[{]", text):
+        return "json"
+    if re.fullmatch(r"(#.*\n|[A-Z_]+=.*\n?)+", text):
+        return "ini"
+    return "sh" if re.match(r"(curl|make|sudo|systemctl|docker|\.venv/)\b|[A-Z_]+=\S+ ", text) else "text"
+
+
+def inline(page: Path) -> Iterator[Token]:
+    """What stands within paragraphs, headings and tables, piece by piece."""
+    for token in tokens(page):
+        yield from token.children or ()
+
+
+def code_in_lines(page: Path) -> list[str]:
+    return [re.sub(r"\s+", " ", token.content).strip() for token in inline(page) if token.type == "code_inline"]
+
+
+def prose(page: Path) -> str:
+    """Text and the code within it; no blocks."""
+    return "\n".join(token.content for token in inline(page) if token.type in ("text", "code_inline"))
+
+
+def links(page: Path) -> list[str]:
+    found = [token.attrs.get("href") or token.attrs.get("src") for token in inline(page)]
+    return [str(each) for each in found if each]
+
+
+@cache
+def anchors(page: Path) -> frozenset[str]:
+    """As GitHub and mkdocs both make them of headings."""
+    slugs: list[str] = []
+    for heading, content in zip(tokens(page), tokens(page)[1:], strict=False):
+        if heading.type == "heading_open":
+            text = "".join(part.content for part in content.children or ())
+            slug = re.sub(r"[^\w\- ]", "", text.strip().lower()).replace(" ", "-")
+            slugs.append(slug if slug not in slugs else f"{slug}-{slugs.count(slug)}")
+    return frozenset(slugs)
+
+
+@cache
+def code() -> str:
+    """Of all that prints or logs, with any white space as one blank."""
+    folders = ("deduplication", "orchestrator", "routes", "tests")
+    return " ".join(" ".join(path.read_text().split()) for folder in folders for path in (ROOT / folder).rglob("*.py"))

@@ -1,0 +1,377 @@
+"""Every block of every page does what it shows; the rule is in __init__.py."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import re
+import shlex
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+import yaml
+
+from orchestrator.config.model import load_config
+from orchestrator.config.settings import Settings, load_settings
+from orchestrator.delivery.fetching import fetch
+from orchestrator.delivery.http import HttpDestination, HttpOptions
+from orchestrator.delivery.webhook import DeliveryFailed, Webhook
+from orchestrator.item import message_item
+from routes.providers.base import Surroundings
+from routes.providers.message import parse
+from routes.providers.registry import open_providers
+from tests.docs.commands import Command, commands
+from tests.docs.conftest import Service, values_of
+from tests.docs.pages import Block, all_blocks, code
+from tests.support.redis_server import RedisServer, free_port
+from tests.support.server import INGRESS_TOKEN, Server
+from tests.support.sink import Sink
+from tests.support.surroundings import ROOT, clean_environment
+from tests.support.worker import WorkerProcess
+
+KINDS = {"sh", "toml", "python", "ini", "json", "http", "text", "yaml", "nginx"}
+ON_OTHER_MACHINES = """
+    . apt apt-get cat cd chmod chown cp crontab date docker echo git gzip install journalctl kill ln ls mailonce make
+    mkdir mv nginx openssl pip promtool ps python3 redis-cli redis-server rm rsync set source sqlite3 ssh systemctl
+    tail tar test umask useradd
+"""
+PROGRAMS = set(ON_OTHER_MACHINES.split())
+OTHERS_UNITS = {"nginx", "prometheus", "rabbitmq-server", "redis", "redis-server"}
+MAKE_VARIABLES = {"ARGS", "PYTHON", "SEED"}
+REDIS = "redis://127.0.0.1:6379/0"
+OURS = re.compile(r"(?:deploy|docs|examples|tests|routes|orchestrator|deduplication)/[\w./-]*")
+SETTINGS = {name.upper() for name in Settings.model_fields}
+
+
+def params(*languages: str) -> list[object]:
+    """Those that speak of a Redis get a real one."""
+    return [
+        pytest.param(block, id=str(block), marks=[pytest.mark.real_redis] if REDIS in block.text else [])
+        for block in all_blocks(*languages)
+    ]
+
+
+@pytest.fixture
+def redis_url(request: pytest.FixtureRequest) -> str:
+    """Of a real one, for tests of blocks that name one."""
+    if not request.node.get_closest_marker("real_redis"):
+        return ""
+    server: RedisServer = request.getfixturevalue("redis_server")
+    return server.url
+
+
+def is_shown_in(line: str, output: str) -> bool:
+    """With other ids, times, numbers and widths. Pictures made of blocks are left out."""
+    words = [word for word in line.split() if word.isascii()]
+    pattern = r"\s+".join(r"\S+" if re.search(r"\d", word) else re.escape(word) for word in words)
+    return re.search(pattern, output) is not None
+
+
+def is_said_by_the_code(line: str) -> bool:
+    """It has four words in a row that stand so in the code."""
+    words = [word.strip(":.") for word in line.split()]
+    runs = (" ".join(words[start : start + 4]) for start in range(len(words) - 3))
+    return any(run in code() for run in runs if not re.search(r"\d", run))
+
+
+def check_below(block: Block, output: str) -> None:
+    """What is shown below the command, if anything, is what it printed."""
+    for below in all_blocks("text"):
+        if below.above == block:
+            lines = [line for line in below.text.splitlines() if line.strip()]
+            lost = [
+                line for line in lines if not is_shown_in(line, output) and (output or not is_said_by_the_code(line))
+            ]
+            assert not lost, f"{below} shows what {block} does not print:\n{output}"
+
+
+def test_every_block_is_of_a_kind_that_is_covered() -> None:
+    known = "\n".join(
+        path.read_text(errors="replace")
+        for folder in ("examples", "deploy")
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file()
+    )
+    uncovered = [block for block in all_blocks() if block.language not in KINDS and block.text not in known]
+    assert not uncovered, [
+        f"{block} is {block.language}; tests/docs/__init__.py says what can be" for block in uncovered
+    ]
+
+
+@pytest.mark.parametrize("block", params("sh"))
+def test_commands_do_what_they_say(block: Block, service: Service, tmp_path: Path, redis_url: str) -> None:
+    printed = [_done(command, service, tmp_path, redis_url) for command in commands(block.text)]
+    assert printed, "there is no command"
+    check_below(block, "\n".join(each for each in printed if each is not None))
+
+
+def _done(command: Command, service: Service, folder: Path, redis_url: str) -> str | None:
+    """What it printed; None if it was not run."""
+    settings = {name: value.replace(REDIS, redis_url) for name, value in command.settings.items()}
+    unknown = settings.keys() - SETTINGS - MAKE_VARIABLES
+    assert not unknown, f"{unknown} are no settings"
+    words, program = command.words, command.program
+    if program == "curl":
+        status, answer = service.send(command.text)
+        assert status < 400 or "/health" in command.text, answer
+        return json.dumps(answer) if not isinstance(answer, str) else answer
+    if program in ("make", ".venv/bin/mailonce") and words[1] in ("run", "serve"):
+        with Server(folder / "data", INGRESS_TOKEN="", ADMIN_TOKEN="", **settings) as server:
+            server.stop()
+            return server.log.read_text().replace(server.url, "http://127.0.0.1:8000").replace(f"{folder}/", "")
+    if program == ".venv/bin/mailonce" and words[1] == "worker":
+        with WorkerProcess(folder / "data", **settings) as worker:
+            return worker.log.read_text()
+    if not words:
+        load_settings(**{name.lower(): value for name, value in settings.items()})
+        return None
+    if program in (".venv/bin/mailonce", ".venv/bin/python", "python3"):
+        return _run(command, service)
+    check = _check_target if program == "make" else _check_elsewhere
+    check(command)
+    return None
+
+
+def _check_target(command: Command) -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for word in command.words[1:]:
+        name, is_variable, _ = word.partition("=")
+        assert name in MAKE_VARIABLES if is_variable else re.search(rf"^{name}:", makefile, re.MULTILINE), word
+
+
+def _run(command: Command, service: Service) -> str:
+    words = command.words
+    if words[1] in _named_files():
+        return ""  # started by test_the_shown_receiver_verifies_and_deduplicates
+    if words[1] == "-m" or OURS.match(words[1]):  # a script of this repository
+        words = (sys.executable, *words[1:])
+        ran = subprocess.run(words, cwd=ROOT, env=clean_environment(), capture_output=True, text=True, timeout=600)
+    else:
+        ran = service.run(words)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    if command.into_shell:
+        status, answer = service.send(ran.stdout.strip())
+        assert (status, answer["success"]) == (200, True)
+    return ran.stdout
+
+
+def _named_files() -> dict[str, Block]:
+    named = ((re.match(r"# (\w+\.py)\n", block.text), block) for block in all_blocks("python"))
+    return {found[1]: block for found, block in named if found}
+
+
+def _check_elsewhere(command: Command) -> None:
+    """For a machine that is not here: at least, what it names of ours is there."""
+    unknown = [program for program in _programs(command.text) if program not in PROGRAMS]
+    assert not unknown, f"nothing covers {unknown}"
+    missing = [path for path in OURS.findall(command.text) if not (ROOT / path).exists()]
+    assert not missing, f"{command.text} names what does not exist: {missing}"
+    if command.program == "systemctl":
+        named = [word.removesuffix(".service") for word in command.words[2:] if not word.startswith("-")]
+        unknown = [
+            unit for unit in named if unit not in OTHERS_UNITS and not (ROOT / f"deploy/{unit}.service").exists()
+        ]
+        assert not unknown, f"{command.text} names units that do not exist: {unknown}"
+    if command.program.endswith("pip"):
+        project = (ROOT / "pyproject.toml").read_text()
+        extras = [extra for group in re.findall(r"\[([\w,]+)\]", command.text) for extra in group.split(",")]
+        assert all(re.search(rf"^{extra} = \[", project, re.MULTILINE) for extra in extras), command.text
+
+
+def _programs(text: str) -> list[str]:
+    """The first word of each part between && and | and ;"""
+    words = shlex.shlex(text.replace("\\\n", " "), posix=True, punctuation_chars=True)
+    words.whitespace_split = True
+    found, is_first = [], True
+    for word in words:
+        if re.fullmatch(r"[();<>|&]+", word):
+            is_first = True
+        elif is_first and word != "sudo" and "=" not in word:
+            found.append(word.rpartition("/")[2] or word)
+            is_first = False
+    return found
+
+
+@pytest.mark.parametrize("block", params("toml"))
+def test_sections_of_mailonce_toml_load(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in values_of(block.text).items():
+        monkeypatch.setenv(name, value)
+    for comment in ("", "# "):  # and once more with what stands there as a comment
+        path = tmp_path / "mailonce.toml"
+        path.write_text(re.sub(rf"^{comment}(\w+ = )", r"\1", block.text, flags=re.MULTILINE))
+        config = load_config(load_settings(mailonce_config=path))
+        open_providers(config.model_copy(update={"providers": _without_s3(config.providers)}), Surroundings((), fetch))
+
+
+def _without_s3(providers: dict[str, dict[str, object]]) -> dict[str, dict[str, object]]:
+    """A client of S3 wants a region; that it is opened is tested in test_ses.py."""
+    return {name: {key: value for key, value in table.items() if key != "buckets"} for name, table in providers.items()}
+
+
+@pytest.mark.parametrize("block", params("ini"))
+def test_settings_load(block: Block) -> None:
+    if block.text.startswith("["):
+        unit = configparser.RawConfigParser(strict=False)
+        unit.read_string(block.text)
+        assert set(unit.sections()) <= {"Unit", "Service", "Install"}, "a systemd unit"
+        return
+    lines = [line for line in block.text.splitlines() if line and not line.startswith("#")]
+    given = dict(line.split("=", 1) for line in lines)
+    assert given.keys() <= SETTINGS | set(values_of("\n".join(each.text for each in all_blocks("toml"))))
+    load_settings(**{name.lower(): value for name, value in given.items() if name in SETTINGS})
+
+
+@pytest.mark.parametrize("block", params("python"))
+def test_python_runs_in_a_fresh_interpreter(block: Block, tmp_path: Path, redis_url: str) -> None:
+    if "app.run(" in block.text:
+        return  # a receiver, tried below
+    assert paste(block.text.replace(REDIS, redis_url), tmp_path)
+
+
+def paste(text: str, folder: Path) -> str:
+    """With nothing in front of it. What it prints."""
+    ran = subprocess.run(
+        [sys.executable, "-"],
+        input=text,
+        cwd=folder,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+@pytest.mark.parametrize(
+    ("module", "first", "again"),
+    [
+        ("reservations", "publish it\n", ""),
+        ("locks", "publish it, under the number 1\n", "publish it, under the number 2\n"),
+        ("content", "forward it\n", ""),
+        ("realtime_guard", "handle it\n", "handle it\n"),
+    ],
+)
+def test_the_example_of_every_vocabulary_remembers(tmp_path: Path, module: str, first: str, again: str) -> None:
+    (block,) = [each for each in all_blocks("python") if f"from deduplication.{module} import" in each.text]
+    assert [paste(block.text, tmp_path) for _ in range(2)] == [first, again]
+
+
+def test_the_example_for_scripts_on_redis_remembers(tmp_path: Path, redis_server: RedisServer) -> None:
+    (block,) = [each for each in all_blocks("python") if "from deduplication.redis_client import" in each.text]
+    pasted = block.text.replace(REDIS, redis_server.url)
+    assert [paste(pasted, tmp_path) for _ in range(2)] == ["process it\n", ""]
+    assert redis_server.client.keys() == ["processed_ids:2026-11-16"]
+
+
+@pytest.mark.parametrize(
+    "block", [pytest.param(each, id=str(each)) for each in all_blocks("python") if "app.run(" in each.text]
+)
+def test_the_shown_receiver_verifies_and_deduplicates(block: Block, tmp_path: Path) -> None:
+    """Two attempts of one webhook, one of them forged."""
+    (secret,) = re.findall('SECRET = "(.*?)"', block.text)
+    port = free_port()
+    (tmp_path / "receiver.py").write_text(re.sub(r"port=\d+", f"port={port}", block.text))
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    process = subprocess.Popen(
+        [".venv/bin/python", "receiver.py"], cwd=tmp_path, env={"PATH": "/usr/bin:/bin"}, stderr=subprocess.DEVNULL
+    )
+    try:
+        url = f"http://127.0.0.1:{port}/hooks/mail"
+        _wait_for(port, process)
+        good = HttpDestination("crm", HttpOptions(url, (secret,)), pool_size=1)
+        attempts = [Webhook("msg_1", {"email_id": email_id, "subject": "Signé 🖋"}) for email_id in ("e1", "e2")]
+        assert [good.deliver(webhook).receiver_id for webhook in attempts] == ["e1", "e1"], "the first one counts"
+        post = message_item(parse({"source": "tg:news", "id": "1", "text": "Hello"}, ()))
+        assert good.deliver(Webhook("msg_2", dict(post.payload))).receiver_id == post.key
+        forged = HttpDestination("crm", HttpOptions(url, ("whsec_" + "B" * 32,)), pool_size=1)
+        with pytest.raises(DeliveryFailed, match="answered 401"):
+            forged.deliver(attempts[0])
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=5).close()
+            return
+        except OSError:
+            assert process.poll() is None and time.monotonic() < deadline, "the receiver did not start"
+            time.sleep(0.02)
+
+
+@pytest.mark.parametrize("block", params("json"))
+def test_answers_are_those_of_the_curl_line_above(block: Block, service: Service) -> None:
+    shown = json.loads(block.text)
+    above = block.above
+    while above is not None and above.language == "json":
+        above = above.above
+    asked = [each.text for each in commands(above.text)] if above is not None and above.language == "sh" else []
+    for curl in (each for each in asked if each.startswith("curl")):
+        real = service.answers.get(curl) or [service.send(curl)[1]]
+        assert _unchanging(shown) in map(_unchanging, real)
+
+
+def _unchanging(answer: dict[str, Any]) -> dict[str, Any]:
+    """What is the same each time: all the names, and some of the values."""
+    return {name: value if name in ("success", "status", "email_id") else "" for name, value in answer.items()}
+
+
+@pytest.mark.parametrize("block", params("http"))
+def test_webhooks_have_the_headers_and_fields_that_are_shown(block: Block, tmp_path: Path) -> None:
+    head, _, body = block.text.partition("\n\n")
+    shown_headers = {line.split(": ")[0].lower() for line in head.splitlines()[1:]}
+    secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+    with Sink() as sink, Server(tmp_path, WEBHOOK_URL=sink.url, WEBHOOK_SECRET=secret) as server:
+        server.post({name: json.loads(body)[name] for name in ("subject", "sender", "date", "body")})
+    (got,) = sink.accepted
+    assert got.payload.keys() == json.loads(body).keys()
+    assert shown_headers <= {name.lower() for name in got.headers}
+    assert got.headers.keys() & {"webhook-signature", "Webhook-Signature"}
+
+
+def test_the_fields_of_a_message_are_those_that_are_listed(tmp_path: Path) -> None:
+    with Sink() as sink, Server(tmp_path, WEBHOOK_URL=sink.url) as server:
+        requests.post(
+            f"{server.url}/api/ingress/message",
+            json={"source": "tg:news", "id": "1", "text": "Hello"},
+            headers={"Authorization": f"Bearer {INGRESS_TOKEN}"},
+            timeout=60,
+        )
+    (listed,) = re.findall(r"other fields: (`.*?)\.\s", (ROOT / "docs/destinations.md").read_text(), re.DOTALL)
+    assert set(sink.accepted[0].payload) == set(re.findall(r"`(\w+)`", listed))
+
+
+@pytest.mark.parametrize("block", params("text"))
+def test_what_no_command_prints_is_logged_or_drawn(block: Block, service: Service) -> None:
+    if block.above is not None and block.above.language == "sh":
+        return  # what that prints is compared where it is run
+    requests.post(f"{service.server.url}/api/ingress/mailgun", data={"signature": "wrong"}, timeout=60)
+    logged = service.server.log.read_text()
+    for line in block.text.splitlines():
+        is_drawn = all((ROOT / folder).is_dir() for folder in re.findall(r"\b([a-z]+)/ ", line)) and "->" in block.text
+        assert is_drawn or is_shown_in(line, logged) or is_said_by_the_code(line), line
+
+
+@pytest.mark.parametrize("block", params("yaml"))
+def test_yaml_parses_and_names_services_of_ours(block: Block) -> None:
+    document = yaml.safe_load(block.text)
+    composed = [path for folder in ("deploy", "examples") for path in (ROOT / folder).rglob("compose*.yaml")]
+    known = {name for path in composed for name in yaml.safe_load(path.read_text())["services"]}
+    assert isinstance(document, dict | list)
+    assert not isinstance(document, dict) or set(document.get("services", ())) <= known
+
+
+@pytest.mark.parametrize("block", params("nginx"))
+def test_lines_for_nginx_are_those_that_ship(block: Block) -> None:
+    shipped = {line.strip().removeprefix("# ") for line in (ROOT / "deploy/nginx.conf").read_text().splitlines()}
+    assert {line.strip().removeprefix("# ") for line in block.text.splitlines() if line.strip()} <= shipped

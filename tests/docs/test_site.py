@@ -1,0 +1,105 @@
+"""``make docs``: the site builds without a warning, reads as written, and loads nothing from elsewhere."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from tests.support.browser import open_browser
+from tests.support.surroundings import ROOT, clean_environment
+
+NAMES = [page.stem for page in sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if importlib.util.find_spec("material") is None:
+        how = "the documentation is built with the extra docs: make docs installs it"
+        if os.environ.get("CI"):
+            pytest.fail(how)
+        pytest.skip(how)
+    folder = tmp_path_factory.mktemp("site")
+    built = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)],
+        cwd=ROOT,
+        env=clean_environment(NO_MKDOCS_2_WARNING="1"),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert (built.returncode, built.stdout + built.stderr) == (0, "")
+    return folder
+
+
+def text_of(site: Path, name: str) -> str:
+    (article,) = re.findall(r"<article.*?</article>", (site / f"{name}.html").read_text(), re.DOTALL)
+    return str(article)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_is_loaded_from_elsewhere(site: Path, name: str) -> None:
+    page = (site / f"{name}.html").read_text()
+    loaded = re.findall(r'<(?:script|img|iframe|source)[^>]*\ssrc="([^"]*)"', page)
+    loaded += re.findall(r'<link[^>]*\shref="([^"]*)"', page)
+    assert loaded, "it has a style at least"
+    assert [each for each in loaded if "//" in each] == []
+    assert 'class="mermaid"' not in page, "which the theme would load from elsewhere"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_lists_are_lists_and_tables_are_tables(site: Path, name: str) -> None:
+    """mkdocs wants an empty line before them, which other readers of Markdown do not."""
+    swallowed = re.findall(r"<p>(?:(?!</p>).)*\n(?:- |\d+\. |\|).*", text_of(site, name))
+    assert swallowed == [], "an empty line is missing before it"
+    outside_of_code = re.sub(r"<(pre|code)\b.*?</\1>", "", text_of(site, name), flags=re.DOTALL)
+    assert "```" not in outside_of_code
+
+
+def test_the_search_finds_every_page(site: Path) -> None:
+    index = (site / "search/search_index.json").read_text()
+    assert [name for name in NAMES if f'"{name}.html' not in index] == []
+
+
+@pytest.fixture
+def address(site: Path) -> Iterator[str]:
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, format: str, *args: object) -> None:
+            """Not into the output of the tests."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site)))
+    thread = Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_a_browser_asks_nobody_else_and_has_nothing_to_complain_of(address: str) -> None:
+    with open_browser() as browser:
+        page = browser.new_page()
+        asked: list[str] = []
+        complaints: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        for name in ("index", "recognition", "providers"):
+            page.goto(f"{address}/{name}.html", wait_until="networkidle")
+            for picture in page.locator("article img").all():
+                assert picture.evaluate("image => image.complete && image.naturalWidth > 0")
+        page.get_by_placeholder("Search").click()
+        page.keyboard.type("breaker")
+        page.locator(".md-search-result__item a").first.wait_for()
+    assert asked
+    assert [url for url in asked if not url.startswith((address, "data:", "blob:"))] == []
+    assert complaints == []
