@@ -18,6 +18,7 @@ from tests.routes.conftest import App, StartApp, bearer
 from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, email
 from tests.support.sink import Received, Reply, Sink
 
+Eventually = Callable[[Callable[[], bool]], None]
 LOT = "Lot 456 : nouvelle mission"
 
 
@@ -29,12 +30,12 @@ def act(app: App, path: str) -> Any:
     return app.http.post(f"/api/admin/{path}", json={}, headers=bearer(ADMIN_TOKEN)).get_json()
 
 
-def test_an_email_is_received_and_every_attempt_says_the_same(start_app: StartApp, sink: Sink) -> None:
-    app = start_app(webhook_url=sink.url)
+def test_an_email_is_received_and_every_attempt_says_the_same(app: App, sink: Sink, eventually: Eventually) -> None:
     sink.otherwise = Reply(422)
     answer = app.post(email()).get_json()
     sink.otherwise = Reply()
     act(app, f"deliveries/{answer['id']}:default/replay")
+    eventually(lambda: len(sink.accepted) == 1)
     first, second = sink.received
     assert first.webhook_id == second.webhook_id
     assert told(first) == told(second) == ("email.received", first.payload["received_at"])
@@ -48,13 +49,15 @@ def test_a_message_is_received(app: App, sink: Sink) -> None:
     assert told(webhook) == ("message.received", webhook.payload["received_at"])
 
 
-def test_what_a_person_released_says_so_in_every_attempt(app: App, sink: Sink) -> None:
+def test_what_a_person_released_says_so_in_every_attempt(app: App, sink: Sink, eventually: Eventually) -> None:
     app.post(email(subject=LOT))
     id_ = app.post(email(subject=f"{LOT} bis")).get_json()["id"]
     sink.otherwise = Reply(422)
     released_at = act(app, f"decisions/{id_}/release")["decision"]["released_at"]
+    eventually(lambda: len(sink.received) == 2)
     sink.otherwise = Reply()
-    act(app, f"deliveries/{id_}:default/replay")
+    eventually(lambda: act(app, f"deliveries/{id_}:default/replay")["status"] == "replayed")
+    eventually(lambda: len(sink.accepted) == 2)
     _, refused, taken = sink.received
     assert told(refused) == told(taken) == ("email.released", f"{released_at[:19]}Z")
     assert taken.payload["subject"] == f"{LOT} bis"
