@@ -284,7 +284,6 @@ def test_from_start_does_not_go_on(run: Run, tmp_path: Path) -> None:
     assert summary(run("import", "--json", "--from-start", str(path)))["read"] == 3
 
 
-@pytest.mark.real_redis
 def test_a_store_that_is_away_stops_it_with_one_line(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:1/0")
     monkeypatch.setenv("ON_STORE_FAILURE", "closed")
