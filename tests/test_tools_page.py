@@ -22,6 +22,15 @@ EMAILS = (
     ("Lot 456 - Documents", "bob@example.org", "Mon, 02 Nov 2026 09:00:00 +0000"),
     ("Re: Lot 456", "carla@example.org", "Tue, 03 Nov 2026 10:30:00 +0000"),
 )
+PRINTED = """2 emails, of 2026-11-02 to 2026-11-03
+        1 new: their webhooks would have been sent
+        0 duplicates, each the same as an email before it
+        1 stopped by subject_group
+        1 subject groups, each of one month
+For example, stopped by subject_group:
+  "Re: Lot 456" from carla@example.org, 2026-11-03T10:30:00+00:00
+    after "Lot 456 - Documents" from bob@example.org, 2026-11-02T09:00:00+00:00 (lot_456)
+"""
 
 
 def start(command: str, folder: Path) -> subprocess.Popen[str]:
@@ -66,12 +75,16 @@ def test_the_other_commands_work_beside_a_service_as_printed(tmp_path: Path) -> 
                     out, errors = process.communicate(timeout=300)
                 assert process.returncode == 0, errors
                 shown[command] = out
-    (sample,) = re.findall(r"^```text\n(.*?)\n```$", PAGE, re.MULTILINE | re.DOTALL)
     printed = shown["mailonce import --dry-run inbox.mbox"]
-    for line in sample.splitlines():
-        if "duplicates" not in line and not line.startswith("1,204"):
-            words = re.sub(r"^\s*[\d,]+ |, \d{4}-.*", "", line).strip()  # numbers and dates are its own
-            assert words in printed, line
+    assert without_numbers(printed).startswith(without_numbers(PRINTED))
+    (sample,) = re.findall(r"^```text\n(.*?)\n```$", PAGE, re.MULTILINE | re.DOTALL)
+    for line in without_numbers(sample).splitlines():
+        assert line in without_numbers(printed), line
+
+
+def without_numbers(text: str) -> str:
+    """And without dates: none of these emails comes in later than now, whenever that is."""
+    return re.sub(r" *\d[\d,:T+-]*", " #", text)
 
 
 def test_the_columns_are_those_that_are_read() -> None:

@@ -19,7 +19,7 @@ from deduplication.claims import Gate, Kind
 from deduplication.errors import DeduplicationError
 from deduplication.mime import parse_mime
 from orchestrator.audit import audit
-from orchestrator.build import build_intake, follow_redis
+from orchestrator.build import build_intake, follow_redis, make_data_dir
 from orchestrator.config.model import Config, load_config
 from orchestrator.config.settings import Settings
 from orchestrator.importing.note import Notes
@@ -29,7 +29,7 @@ from orchestrator.importing.rows import InvalidRow, row_item
 from orchestrator.importing.sources import NoSource, Piece, Source, open_source
 from orchestrator.item import Item, email_item
 from orchestrator.operations.decision_index import GATES
-from orchestrator.service_note import NoService
+from orchestrator.service_note import NoService, find_service
 from routes.commands.progress import Progress
 from routes.commands.service import as_the_service_has_them, audited, opened, read_settings
 from routes.providers.base import InvalidPayload, sound
@@ -111,8 +111,9 @@ class Run:
 @click.option("--dry-run", is_flag=True, help="Remember nothing: say what the service would have done to these emails.")
 @click.option("--provider", default="mime", show_default=True, help="Whose emails they are, for routes that ask.")
 @click.option("--from-start", is_flag=True, help="Do not go on where a run before was stopped.")
+@click.option("--yes", is_flag=True, help="Also into a service that was started in another folder.")
 @click.option("--json", "as_json", is_flag=True, help="The summary as JSON.")
-def import_mail(path: Path, dry_run: bool, provider: str, from_start: bool, as_json: bool) -> None:
+def import_mail(path: Path, dry_run: bool, provider: str, from_start: bool, yes: bool, as_json: bool) -> None:
     """Remember mail that was handled before: what of it comes again is recognised. Nothing is ever sent of it.
 
     PATH is an mbox, a Maildir, a folder of .eml files, or a .csv with a line of column names: email_id and date; or
@@ -124,7 +125,8 @@ def import_mail(path: Path, dry_run: bool, provider: str, from_start: bool, as_j
     mailonce import ~/mail/inbox.mbox
     """
     path = path.resolve()  # before anyone goes to the folder of the service
-    settings, config = _settings_of_service()
+    here = read_settings()
+    settings, config = (here, load_config(here)) if dry_run else _settings_of_service(here, yes)
     known = sorted({*TYPES, *config.providers})
     if provider not in known:
         raise click.ClickException(f"--provider takes one of {', '.join(known)}")
@@ -139,13 +141,21 @@ def import_mail(path: Path, dry_run: bool, provider: str, from_start: bool, as_j
         _import(run, from_start, as_json)
 
 
-def _settings_of_service() -> tuple[Settings, Config]:
-    """Before the first start there is none: then those of this folder, as it will have them."""
-    here = read_settings()
+def _settings_of_service(here: Settings, is_any_meant: bool) -> tuple[Settings, Config]:
+    """Before the first start there is none: then those of this folder, as it will have them.
+
+    Other commands take the service that was started last, wherever that was. Ten thousand emails in the memory of
+    another one than was meant are hard to get out again.
+    """
     try:
-        return as_the_service_has_them(here)
+        note = find_service(here)
     except NoService:
         return here, load_config(here)
+    is_meant = is_any_meant or "data_dir" in here.model_fields_set or Path(note.folder) == Path.cwd()
+    if not is_meant:
+        how = f"DATA_DIR={note.data_dir} or --yes says that it is meant"
+        raise click.ClickException(f"the service was started in {note.folder}, not here; {how}")
+    return as_the_service_has_them(here)
 
 
 def _reader(provider: str, ids_kept_ms: int | None) -> Callable[[Piece], Item]:
@@ -167,6 +177,7 @@ def _reader(provider: str, ids_kept_ms: int | None) -> Callable[[Piece], Item]:
 
 def _import(run: Run, from_start: bool, as_json: bool) -> None:
     counts, stopped = Counter[str](), ""
+    make_data_dir(run.settings)  # there may have been no service yet, and audit.log lies in it
     with audited(run.settings, run.config) as parts:
         follow_redis(parts.journal)
         importer, notes = Importer(build_intake(parts)), Notes(run.settings.data_dir, run.source)

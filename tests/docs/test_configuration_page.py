@@ -25,7 +25,8 @@ from tests.configuration_page import (
 )
 from tests.support.surroundings import ROOT, clean_environment
 
-MODELS = [Settings, Config, *TABLES.values(), *{provider.options_type for provider in TYPES.values()}]
+OPTIONS = dict.fromkeys(provider.options_type for provider in TYPES.values())  # in one order for all who run a part
+MODELS = [Settings, Config, *TABLES.values(), *OPTIONS]
 
 
 def test_the_page_is_what_make_docs_reference_writes() -> None:

@@ -142,9 +142,30 @@ def _eml(folder: Path, message: EmailMessage) -> Path:
 
 def test_it_can_be_imported_before_the_first_start(run: Run, tmp_path: Path) -> None:
     assert summary(run("import", "--json", str(write_mbox(tmp_path / "box", [message(1)]))))["imported"] == 1
+    assert "AUDIT import ends: 1 imported" in (tmp_path / "data" / "audit.log").read_text()
     with Sink() as sink, Server(tmp_path / "data", WEBHOOK_URL=sink.url) as server:
         assert post_mime(server, message(1))["status"] == "already_processed"
         assert post_mime(server, message(2))["status"] == "processed"
+
+
+def test_a_service_that_was_started_elsewhere_has_to_be_meant(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is found by the address it leaves at home, as for every command."""
+    monkeypatch.delenv("DATA_DIR")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    path = str(write_mbox(tmp_path / "box", [message(1)]))
+    (tmp_path / "here").mkdir()
+    with Server(tmp_path / "there", HOME=str(tmp_path / "home")):
+        monkeypatch.chdir(tmp_path / "here")
+        refused = run("import", path)
+        assert refused.exit_code == 1
+        assert f"the service was started in {tmp_path / 'there'}, not here; DATA_DIR=" in refused.output
+        assert summary(run("import", "--dry-run", "--json", path))["new"] == 1
+        assert not any((tmp_path / "here").iterdir())
+        assert summary(run("import", "--json", "--yes", path))["data_dir"] == str(tmp_path / "there")
+        monkeypatch.setenv("DATA_DIR", str(tmp_path / "there"))
+        assert summary(run("import", "--json", path))["known"] == 1
 
 
 def test_the_same_mail_is_known_from_every_kind_of_source(run: Run, tmp_path: Path) -> None:
@@ -284,7 +305,6 @@ def test_from_start_does_not_go_on(run: Run, tmp_path: Path) -> None:
     assert summary(run("import", "--json", "--from-start", str(path)))["read"] == 3
 
 
-@pytest.mark.real_redis
 def test_a_store_that_is_away_stops_it_with_one_line(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:1/0")
     monkeypatch.setenv("ON_STORE_FAILURE", "closed")

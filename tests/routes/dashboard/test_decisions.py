@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.importing.remember import Importer
+from orchestrator.item import email_item
+from routes.providers import gmail
 from tests.routes.conftest import App, StartApp
 from tests.routes.dashboard.conftest import Visitor, signed_in
 from tests.routes.test_delivery import toml
@@ -151,3 +154,13 @@ def test_an_act_on_nothing_in_particular_is_refused(app: App, operator: Visitor)
     answer = operator.post("/do/forget", total="1")
     assert answer.status_code == 400
     assert app.status_of(email()) == "already_processed"
+
+
+def test_what_was_imported_is_shown_as_that_and_offers_nothing_to_send(app: App, operator: Visitor) -> None:
+    Importer(app.service.intake).remember([email_item(gmail.parse(email(subject="From before")), None)])
+    listed = operator.text("/decisions?status=imported")
+    assert ">From before</a>" in listed
+    id_ = listed.partition('href="/decisions/')[2].partition('"')[0]
+    page = operator.text(f"/decisions/{id_}")
+    assert "Imported at " in page and "Nothing is sent of what was imported." in page
+    assert "Replay…" not in page and "Release…" not in page and "Forget…" in page
