@@ -6,7 +6,8 @@ fails. The kind of a block is its language (```sh); an indented block has none, 
 sh          Each command by its program, after settings such as ``PORT=80`` in front of it (which must be settings):
             curl            sent to a server, for which http://127.0.0.1:8000 stands; the answer is no error
             .venv/bin/...   run in the folder of a service that has got the emails of README and first-steps.md;
-                            ``| sh`` behind a ``sample`` sends what it printed. ``worker`` and ``serve`` are started
+                            ``| sh`` behind a ``sample`` sends what it printed. ``worker``, ``serve`` and ``listen``
+                            are started
             make            ``make run`` is started; of others the target exists
             others          (systemctl, docker, redis-cli...; see PROGRAMS) are for another machine: the files of this
                             repository that they name exist, and so do the units, services and settings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mailbox
 import re
 import subprocess
 import sys
@@ -20,6 +21,10 @@ from tests.support.curl import read_curl
 from tests.support.server import Server
 
 ADDRESS = "http://127.0.0.1:8000"
+INBOX = (
+    ("Lot 456 - Documents", "bob@example.org", "Mon, 02 Nov 2026 09:00:00 +0000"),
+    ("Re: Lot 456", "carla@example.org", "Tue, 03 Nov 2026 10:30:00 +0000"),
+)
 LETTER = b"From: Ada <ada@example.org>\r\nDate: Mon, 16 Nov 2026 09:00:00 +0000\r\nSubject: Hello\r\n\r\nHello\r\n"
 
 
@@ -48,6 +53,16 @@ class Service:
             words, cwd=self.folder, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, timeout=120
         )
 
+    def listen(self, words: tuple[str, ...]) -> str:
+        """Its first line. At another port: the one that it has by itself may be somebody's."""
+        told = [*words, "--port", "0"]
+        with subprocess.Popen(told, cwd=self.folder, stderr=subprocess.PIPE, text=True) as listening:
+            assert listening.stderr
+            line = listening.stderr.readline()
+            listening.terminate()
+        assert line.startswith("mailonce listens on http://127.0.0.1:")
+        return line
+
     def send(self, curl: str) -> tuple[int, Any]:
         answer = read_curl(curl.replace(ADDRESS, self.server.url), self.folder).send()
         is_json = answer.headers["Content-Type"].startswith("application/json")
@@ -59,6 +74,10 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     folder = tmp_path_factory.mktemp("service")
     (folder / ".venv").symlink_to(sys.prefix)
     (folder / "letter.eml").write_bytes(LETTER)
+    box = mailbox.mbox(folder / "inbox.mbox")
+    for subject, sender, date in INBOX:
+        box.add(f"From: {sender}\r\nDate: {date}\r\nSubject: {subject}\r\n\r\nHello\r\n".encode())
+    box.close()
     toml = "\n".join(block.text for block in all_blocks("toml") if _opens_a_provider(block))
     (folder / "mailonce.toml").write_text(toml)
     server = Server(folder / "data", INGRESS_TOKEN="", ADMIN_TOKEN="")

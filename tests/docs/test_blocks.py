@@ -125,6 +125,8 @@ def _done(command: Command, service: Service, folder: Path, redis_url: str) -> s
         with Server(folder / "data", INGRESS_TOKEN="", ADMIN_TOKEN="", **settings) as server:
             server.stop()
             return server.log.read_text().replace(server.url, "http://127.0.0.1:8000").replace(f"{folder}/", "")
+    if program == ".venv/bin/mailonce" and words[1] == "listen":
+        return service.listen(words)
     if program == ".venv/bin/mailonce" and words[1] == "worker":
         with WorkerProcess(folder / "data", **settings) as worker:
             return worker.log.read_text()

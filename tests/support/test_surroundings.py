@@ -31,7 +31,7 @@ SAMPLE = (
     "tests/routes/test_health.py",
     "tests/routes/test_command_line.py::test_stats_and_locks",
     "tests/routes/test_command_line.py::test_a_worker_finishes_what_it_delivers_and_reloads_its_file",
-    "tests/test_readme.py::test_the_shown_mailonce_toml_is_what_ships",
+    "tests/docs/test_configuration_page.py",
     "tests/deploy/test_deploy.py::test_the_shipped_configuration_passes_gunicorns_check",
     "tests/deploy/test_deploy.py::test_the_printed_curl_line_can_be_pasted",
     "tests/test_demo.py",

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
@@ -431,7 +430,6 @@ def without_times(answer: Any) -> Any:
     return answer
 
 
-@pytest.mark.timeout(300)
 def test_the_journals_agree_under_any_sequence(redis_server: RedisServer) -> None:
     LockStep.redis_server = redis_server
     run_state_machine_as_test(
