@@ -54,13 +54,12 @@ class Service:
         )
 
     def listen(self, words: tuple[str, ...]) -> str:
-        """Its first line. At another port: the one that it has by itself may be somebody's."""
+        """What it says first. At another port: the one that it has by itself may be somebody's."""
         told = [*words, "--port", "0"]
         with subprocess.Popen(told, cwd=self.folder, stderr=subprocess.PIPE, text=True) as listening:
             assert listening.stderr
-            line = listening.stderr.readline()
+            line = next(line for line in listening.stderr if line.startswith("mailonce listens on http://127.0.0.1:"))
             listening.terminate()
-        assert line.startswith("mailonce listens on http://127.0.0.1:")
         return line
 
     def send(self, curl: str) -> tuple[int, Any]:
