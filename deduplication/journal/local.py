@@ -37,6 +37,7 @@ from deduplication.journal.following import News
 from deduplication.journal.listing import Listed, Page, Position, go_through
 from deduplication.journal.storage import Storage
 from deduplication.journal.verdict import (
+    MOST_REFS,
     Known,
     NameRecord,
     Ref,
@@ -226,8 +227,17 @@ class LocalJournal(ABC):
                 fence = self._next_fence()
                 entry = taken(claim, take, known, fence)
                 self._save(entry, take.joined)
+                self._drop_oldest_refs(known, entry)
                 left_out = tuple(name.label for name in take.left_out)
                 return _answer(entry, left_out, is_first=take.joined is None)
+
+    def _drop_oldest_refs(self, known: Known, entry: Entry) -> None:
+        """Undated emails of one subject and sender share a name: each claim would look at all that ever came."""
+        for name, record in known.names.items():
+            if name.is_own and len(record.refs) >= MOST_REFS:
+                others = sorted((ref for ref in record.refs if ref.entry != entry.id), key=lambda ref: ref.seen_ms)
+                for ref in others[: len(others) + 1 - MOST_REFS]:
+                    self._unrefer(name, ref.entry)
 
     def before_sending(self, claimed: Claimed) -> Entry | None:
         return claimed.entry if claimed.entry.lease_until_ms > self._clock.steady_ms() else None

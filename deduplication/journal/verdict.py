@@ -25,6 +25,7 @@ from deduplication.journal.base import (
 from deduplication.journal.entry import Delivery, DeliveryStatus, Entry, State, Stop, changed
 
 CONTENT_ASKED_AGAIN_MS = 5_000
+MOST_REFS = 64  # entries under one name of their own: a further one takes the place of the oldest
 
 DECIDED_HERE = "local"  # About.store
 

@@ -14,7 +14,7 @@
 --   payload_bytes     how much all payloads and uploads are, together; changed with each of them
 --   payload_ends      ZSET, "payload:{id} {bytes}" or "upload:{id} {bytes}" -> when that key ends by itself, so that what it
 --                     counted for can be taken off then (purge.lua)
---   n:{digest}        String "id ...": the entries that have an own name; several only where texts differ. Of a shared
+--   n:{digest}        String "id ...": the entries that have an own name; several only where texts differ, up to 64. Of a shared
 --                     name "id@created_ms": it tells the original for longer than that is kept
 --   followers:{id}    List of entries stopped by a name that this one holds while it waits for its next try
 --   due:{destination} ZSET, entry -> next try          dead:{destination} ZSET, entry -> when it died
@@ -44,6 +44,7 @@ local D_OWNER, D_LEASE, D_FENCE, RECEIVER, REASON, CONTENT, AWAITS, ATTEMPTS = 9
 local MISSING, SERVER = 17, 18
 local KIND, SCOPE, VALUE, KEPT = 1, 2, 3, 4
 local HOUR_MS, CONTENT_ASKED_AGAIN_MS = 3600000, 5000
+local MOST_REFS = 64 -- as in verdict.py
 
 local call = redis.call
 local prefix = ARGV[1]
@@ -376,6 +377,7 @@ local function refer(name, entry, kept_ms)
   local refs, is_known = is_own(name) and refs_of(name) or {}, false
   for _, ref in ipairs(refs) do is_known = is_known or ref[1] == entry[ID] end
   if not is_known then refs[#refs + 1] = {entry[ID], entry[CREATED]} end
+  if #refs > MOST_REFS then table.remove(refs, 1) end
   if #refs == 1 then write_refs(name, refs, kept_ms) else write_all_refs(name, refs) end
 end
 

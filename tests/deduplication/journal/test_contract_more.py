@@ -15,6 +15,7 @@ from deduplication.journal.base import Claimed, Duplicate, Ending, Forgotten, In
 from deduplication.journal.entry import Attempt, Delivery, DeliveryStatus, Entry
 from deduplication.journal.listing import LISTED_AT_ONCE, Count, Position, Window
 from deduplication.journal.redis import RedisJournal
+from deduplication.journal.verdict import MOST_REFS
 from tests.deduplication.journal import test_contract as contract
 from tests.deduplication.journal.test_contract import (
     CANONICAL,
@@ -115,6 +116,21 @@ def test_under_a_name_of_its_own_the_undated_form_of_an_item_is_known_to_the_dat
     _, dated = desk.claim(ID, MESSAGE_ID)
     assert isinstance(dated, Duplicate)
     assert dated.stop.original == first.id
+
+
+def test_a_name_that_many_items_share_refers_to_the_latest_of_them(desk: Desk, bench: JournalBench) -> None:
+    """A device that writes no date has one id for all its emails: each claim would look at all that ever came."""
+    texts = [f"t{number}.f.n.-.l.-.h" for number in range(MOST_REFS + 2)]
+    for text in texts:
+        desk.deliver(UNDATED, fingerprint=text)
+        bench.advance(1)
+    (found,) = desk.journal.look([UNDATED])
+    assert len(found.entries) == MOST_REFS
+    _, latest = desk.claim(UNDATED, fingerprint=texts[-1])
+    _, oldest_kept = desk.claim(UNDATED, fingerprint=texts[2])
+    _, oldest = desk.claim(UNDATED, fingerprint=texts[0])
+    assert isinstance(latest, Duplicate) and isinstance(oldest_kept, Duplicate)
+    assert isinstance(oldest, Claimed) and oldest.is_first, "rather twice than never"
 
 
 def test_an_earlier_gate_speaks_first(desk: Desk) -> None:
