@@ -94,10 +94,10 @@ def open_source(path: Path, most_bytes: int) -> Source:
 
 
 @dataclass(frozen=True)
-class Mbox:
+class _OneFile:
+    """What was read of it before is known by how it begins."""
+
     path: Path
-    most_bytes: int
-    kind: str = "mbox"
 
     @property
     def total(self) -> int:
@@ -108,6 +108,12 @@ class Mbox:
 
     def begins_with(self, head: str) -> bool:
         return _head(self.path, int(head.partition(":")[0])) == head  # it may have been shorter then
+
+
+@dataclass(frozen=True)
+class Mbox(_OneFile):
+    most_bytes: int
+    kind: str = "mbox"
 
     def pieces(self, after: str) -> Iterator[Piece]:
         with self.path.open("rb") as file:
@@ -194,21 +200,10 @@ class Folder:
 
 
 @dataclass(frozen=True)
-class Csv:
+class Csv(_OneFile):
     """Names of columns in whatever case; commas, semicolons or tabs between them, as the first line has them."""
 
-    path: Path
     kind: str = "CSV"
-
-    @property
-    def total(self) -> int:
-        return self.path.stat().st_size
-
-    def head(self) -> str:
-        return _head(self.path, HEAD_BYTES)
-
-    def begins_with(self, head: str) -> bool:
-        return _head(self.path, int(head.partition(":")[0])) == head  # it may have been shorter then
 
     def pieces(self, after: str) -> Iterator[Piece]:
         with self.path.open("rb") as file:
