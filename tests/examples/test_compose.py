@@ -109,6 +109,6 @@ def test_grafana_finds_prometheus_and_the_dashboard() -> None:
 
 def test_every_example_is_listed_and_has_a_readme() -> None:
     listed = re.findall(r"^\| \[([\w-]+)\]\(\1/\)", (ROOT / "examples/README.md").read_text(), re.MULTILINE)
-    folders = [path.name for path in (ROOT / "examples").iterdir() if path.is_dir()]
+    folders = [path.name for path in (ROOT / "examples").iterdir() if path.is_dir() and path.name != "__pycache__"]
     assert sorted(listed) == sorted(folders)
     assert all((ROOT / "examples" / name / "README.md").is_file() for name in folders)

@@ -81,7 +81,8 @@ def start_app(tmp_path: Path) -> Iterator[StartApp]:
 
     def start(sources: Sources | None = None, **settings: Any) -> App:
         own = {"data_dir": tmp_path / "data", "ingress_token": INGRESS_TOKEN, "admin_token": ADMIN_TOKEN}
-        service = build(load_settings(**own | {"redis_timeout_ms": PATIENT_MS} | settings), sources)
+        patient = {"redis_timeout_ms": PATIENT_MS, "memory_limit_mb": 100_000}  # this process has run many tests
+        service = build(load_settings(**own | patient | settings), sources)
         built.append(service)
         return App(service, hold_to_its_description(create_app(service), service.config))
 

@@ -33,7 +33,7 @@ def evicting(redis_server: RedisServer) -> Iterator[RedisServer]:
 
 
 def test_on_the_embedded_store_all_is_well(start_app: StartApp) -> None:
-    http = start_app(memory_limit_mb=100_000).http
+    http = start_app().http
     for path in ("/livez", "/readyz"):
         answer = http.get(path)
         assert (answer.status_code, answer.get_json()) == (200, {"status": "ok"})
@@ -49,7 +49,7 @@ def test_on_the_embedded_store_all_is_well(start_app: StartApp) -> None:
 
 
 def test_on_redis_all_is_well(start_app: StartApp, redis_server: RedisServer) -> None:
-    http = start_app(redis_url=redis_server.url, memory_limit_mb=100_000).http
+    http = start_app(redis_url=redis_server.url).http
     assert http.get("/readyz").status_code == 200
     answer = http.get("/health")
     assert (answer.status_code, answer.get_json()["status"]) == (200, "ok")
@@ -71,7 +71,7 @@ def test_while_redis_is_down_and_nothing_may_stand_in_for_it_the_process_lives_b
 
 
 def test_while_redis_is_down_and_the_local_store_stands_in_it_is_degraded_but_ready(start_app: StartApp) -> None:
-    http = start_app(redis_url=f"redis://127.0.0.1:{free_port()}/0", memory_limit_mb=100_000).http
+    http = start_app(redis_url=f"redis://127.0.0.1:{free_port()}/0").http
     assert http.get("/readyz").status_code == 200
     report = http.get("/health").get_json()
     assert report["status"] == "degraded"
@@ -81,7 +81,7 @@ def test_while_redis_is_down_and_the_local_store_stands_in_it_is_degraded_but_re
 def test_a_redis_that_evicts_is_warned_about_at_the_start_and_in_health(
     start_app: StartApp, evicting: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    http = start_app(redis_url=evicting.url, memory_limit_mb=100_000).http
+    http = start_app(redis_url=evicting.url).http
     assert [r.levelno for r in caplog.records if "allkeys-lru" in r.message] == [logging.WARNING]
     report = http.get("/health").get_json()
     (warning,) = report["warnings"]
@@ -114,7 +114,7 @@ def test_a_destination_that_keeps_failing_is_degraded_but_ready(start_app: Start
     config = tmp_path / "m.toml"
     with Sink(otherwise=Reply(503)) as sink:
         config.write_text(f'[destinations.crm]\nurl = "{sink.url}?key=s3cr3t"\nbreaker_failures = 1\n')
-        app = start_app(mailonce_config=config, memory_limit_mb=100_000)
+        app = start_app(mailonce_config=config)
         assert app.http.get("/health").get_json()["status"] == "ok"
         app.post(email())
     answer = app.http.get("/health")
@@ -131,14 +131,14 @@ def test_a_destination_that_is_disabled_is_so_on_purpose(start_app: StartApp, tm
         config.write_text(crm)
         start_app(mailonce_config=config).post(email())
         config.write_text(f"{crm}enabled = false\n")
-        app = start_app(mailonce_config=config, memory_limit_mb=100_000)
+        app = start_app(mailonce_config=config)
         app.post(email(subject="another"))
         assert app.http.get("/health").get_json()["status"] == "ok"
 
 
 @pytest.mark.parametrize(("age_s", "status"), [(900, "ok"), (960, "degraded")])
 def test_a_delivery_that_waits_for_too_long_is_degraded(start_app: StartApp, age_s: int, status: str) -> None:
-    app = start_app(memory_limit_mb=100_000)
+    app = start_app()
     app.service.watch.close()
     watch = AlertWatch(app.service.journal, lambda: Facts(oldest_s={"crm": age_s - 30}), Alerting())
     watch.look()
@@ -156,7 +156,7 @@ def test_a_queue_without_a_worker_is_degraded_until_there_is_one(
     start_app: StartApp, redis_server: RedisServer, sink: Sink, eventually: Callable[[Callable[[], bool]], None]
 ) -> None:
     addresses = {"redis_url": redis_server.url, "queue_url": redis_server.url}
-    app = start_app(**addresses, webhook_url=sink.url, memory_limit_mb=100_000)
+    app = start_app(**addresses, webhook_url=sink.url)
 
     def queue() -> tuple[str, dict[str, Any]]:
         app.service.watch.look()

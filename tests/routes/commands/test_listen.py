@@ -8,7 +8,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -174,7 +174,8 @@ def test_a_reader_that_leaves_ends_it(tmp_path: Path) -> None:
         assert process.stdout
         url = re.findall(r"http://\S+/", process.stderr.readline())[0]
         process.stdout.close()
-        assert requests.post(url, data=b"{}", timeout=30).ok
+        with suppress(requests.RequestException):  # it may end before it has answered
+            requests.post(url, data=b"{}", timeout=30)
         assert process.wait(60) == 1
         assert "Traceback" not in process.stderr.read()
 
