@@ -28,6 +28,7 @@ from routes.providers.fields import (
     object_of,
     objects,
     scores,
+    size_of,
     text_of,
     thread_of,
 )
@@ -70,5 +71,4 @@ def _first_text(given: Any) -> str:
 
 def _attachment(given: dict[str, Any]) -> Attachment:
     """Only described; whoever wants it downloads it with the DownloadToken that ``extra`` hands on."""
-    size = given.get("ContentLength")
-    return Attachment(text_of(given, "Name"), text_of(given, "ContentType"), size if isinstance(size, int) else 0, "")
+    return Attachment(text_of(given, "Name"), text_of(given, "ContentType"), size_of(given, "ContentLength"), "")

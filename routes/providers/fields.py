@@ -148,3 +148,9 @@ def text_of(document: Mapping[str, Any], field: str) -> str:
     """Of a part that the email can do without: whatever is not text is left out."""
     value = document.get(field)
     return value if isinstance(value, str) else ""
+
+
+def size_of(document: Mapping[str, Any], field: str) -> int:
+    """0 where it is no number of bytes; ``true`` is none, though Python takes it for one."""
+    value = document.get(field)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0

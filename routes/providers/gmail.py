@@ -14,7 +14,7 @@ from typing import Any
 from deduplication.email import Attachment, Email, address_of
 from routes.auth import require_bearer
 from routes.providers.base import BEARER, InvalidPayload, Parsed, Provider, ProviderRequest, json_object, text_field
-from routes.providers.fields import BODY_TYPES, addresses, from_base64, html_and_plain, text_of
+from routes.providers.fields import BODY_TYPES, addresses, from_base64, html_and_plain, size_of, text_of
 from routes.providers.options import NoOptions
 
 FIELDS = ("subject", "sender", "date", "html", "plain", "body", "body_type", "recipient", "to", "attachments")
@@ -69,7 +69,7 @@ def _attachment(given: Any) -> Attachment:
     content = from_base64(file.get("content"))
     if content is not None:
         return Attachment.of(name, content_type, content, inline=False)
-    size, sha256 = file.get("size"), text_of(file, "sha256").strip().lower()
+    sha256 = text_of(file, "sha256").strip().lower()
     is_told_otherwise = not sha256 and file.keys() - {"name", "content_type", "size"}
     described = hashlib.sha256(json.dumps(file, sort_keys=True).encode()).hexdigest() if is_told_otherwise else ""
-    return Attachment(name, content_type, size if isinstance(size, int) else 0, sha256, text_sha256=described)
+    return Attachment(name, content_type, size_of(file, "size"), sha256, text_sha256=described)

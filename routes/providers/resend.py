@@ -24,7 +24,7 @@ from routes.providers.base import (
     sound,
     text_field,
 )
-from routes.providers.fields import addresses, header, header_pairs, objects, text_of, thread_of
+from routes.providers.fields import addresses, header, header_pairs, objects, size_of, text_of, thread_of
 from routes.providers.options import MB, Options, Several
 from routes.providers.proofs import require_standard_webhook, webhook_key
 
@@ -118,7 +118,4 @@ def _is_resends(url: str) -> bool:
 
 
 def _attachment(given: dict[str, Any]) -> Attachment:
-    size = given.get("size")
-    return Attachment(
-        text_of(given, "filename"), text_of(given, "content_type"), size if isinstance(size, int) else 0, ""
-    )
+    return Attachment(text_of(given, "filename"), text_of(given, "content_type"), size_of(given, "size"), "")
