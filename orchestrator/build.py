@@ -171,7 +171,8 @@ def build_parts(settings: Settings, config: Config, sources: Sources | None = No
         journal.count_step = meter.count_redis_step
     leases = LeaseKeeper(journal, settings.lease_ms)
     counters = _counters(settings)
-    guard = Guard(counters, process_counters(), {name: _limits(each) for name, each in config.destinations.items()})
+    alone = process_counters()  # while the shared ones are away
+    guard = Guard(counters, alone, {name: _limits(each) for name, each in config.destinations.items()})
     pool_size = max(settings.web_threads, settings.worker_threads)
     sender = Sender(
         journal=journal,
@@ -193,7 +194,7 @@ def build_parts(settings: Settings, config: Config, sources: Sources | None = No
         config=config,
         journal=journal,
         guard=guard,
-        sign_ins=SignIns(counters),
+        sign_ins=SignIns(counters, alone),
         sign_outs=SignOuts(journal),
         leases=leases,
         sender=sender,
@@ -206,7 +207,7 @@ def build_parts(settings: Settings, config: Config, sources: Sources | None = No
         decisions=decisions,
         providers=ProvidersSeen(journal),
         sources=sources,
-        closing=(leases.close, decisions.close, counters.close, journal.close, close_counted),
+        closing=(leases.close, decisions.close, counters.close, alone.close, journal.close, close_counted),
     )
 
 

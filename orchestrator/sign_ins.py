@@ -11,15 +11,15 @@ import limits
 from limits.storage import Storage
 from limits.strategies import MovingWindowRateLimiter
 
-from orchestrator.delivery.counters import Clock, FallbackCounters, process_counters
+from orchestrator.delivery.counters import Clock, FallbackCounters
 
 TRIES = limits.parse("10 per minute")
 NETWORK_OF_ONE = 64  # bits: who has one IPv6 address has as many as they like
 
 
 class SignIns:
-    def __init__(self, shared: Storage, clock: Clock = time.time) -> None:
-        self._counters = FallbackCounters(shared, process_counters(clock), lambda: None, clock)
+    def __init__(self, shared: Storage, fallback: Storage, clock: Clock = time.time) -> None:
+        self._counters = FallbackCounters(shared, fallback, lambda: None, clock)
         self._clock = clock
 
     def wait_s(self, address: str) -> int:

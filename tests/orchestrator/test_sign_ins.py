@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing
+
 import pytest
 
 from orchestrator.delivery.counters import process_counters
@@ -20,8 +23,9 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def sign_ins(clock: Clock) -> SignIns:
-    return SignIns(process_counters(clock), clock)
+def sign_ins(clock: Clock) -> Iterator[SignIns]:
+    with closing(process_counters(clock)) as shared, closing(process_counters(clock)) as alone:
+        yield SignIns(shared, alone, clock)
 
 
 def use_up(sign_ins: SignIns, address: str) -> None:
