@@ -74,7 +74,12 @@ def claim(number: int, shared_with: int | None = None) -> Claim:
 def open_failover(url: str, folder: Path, prefix: str = "", timeout_s: float = 5) -> FailoverJournal:
     on_redis = RedisJournal(connect(url, timeout_s, decode_responses=False), "m1", prefix)
     folder.mkdir(exist_ok=True)
-    return FailoverJournal(on_redis, SqliteJournal(folder / "journal.db"), folder)
+    local = SqliteJournal(folder / "journal.db")
+    try:
+        return FailoverJournal(on_redis, local, folder)
+    except StoreMisconfigured:
+        local.close()
+        raise
 
 
 def settle(journal: FailoverJournal, number: int, status: DeliveryStatus, shared_with: int | None = None) -> Entry:
