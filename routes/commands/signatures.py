@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 
-from standardwebhooks import Webhook as SigningKey
+from orchestrator.delivery.signing import PRIVATE, Signer
 
 TOLERANCE_S = 5 * 60
 SECONDS = re.compile("[0-9]{1,11}")  # up to the year 5138
@@ -36,7 +36,8 @@ class Checked:
 
 
 def check_signature(secrets: Sequence[str], headers: Mapping[str, str], body: bytes, now: datetime) -> Checked:
-    """``headers`` by names in lower case. Signatures of other versions than v1 are passed over."""
+    """``headers`` by names in lower case. Each secret signs as the service does, and makes the same: HMAC (v1) or, of a
+    private key, ed25519 (v1a). Signatures of other versions are passed over."""
     given = {name: headers.get(name, "") for name in HEADERS}
     if not secrets:
         signed = "it is signed" if given["webhook-signature"] else "it is not signed"
@@ -54,15 +55,16 @@ def check_signature(secrets: Sequence[str], headers: Mapping[str, str], body: by
         return Checked(
             Proof.WRONG, f"webhook-timestamp is {off}, more than {TOLERANCE_S} s: replayed, or a clock is off"
         )
-    signatures = [each for each in given["webhook-signature"].split() if each.startswith("v1,")]
+    versions = sorted({"v1a" if secret.startswith(PRIVATE) else "v1" for secret in secrets})
+    signatures = [each for each in given["webhook-signature"].split() if each.partition(",")[0] in versions]
     if not signatures:
-        return Checked(Proof.WRONG, "webhook-signature holds none of version v1")
+        return Checked(Proof.WRONG, f"webhook-signature holds none of version {' or '.join(versions)}")
     try:
         text = body.decode()
     except UnicodeDecodeError:
         return Checked(Proof.WRONG, "the body is no UTF-8, as everything is that was signed")
     for number, secret in enumerate(secrets, 1):
-        expected = SigningKey(secret).sign(given["webhook-id"], sent, text).encode()
+        expected = Signer([secret]).headers(given["webhook-id"], sent, text)["webhook-signature"].encode()
         if any(hmac.compare_digest(expected, each.encode()) for each in signatures):
             return Checked(Proof.GOOD, f"by secret {number} of {len(secrets)}" if len(secrets) > 1 else "by the secret")
     tried = "the secret does not fit" if len(secrets) == 1 else f"none of the {len(secrets)} secrets fits"

@@ -20,7 +20,7 @@ from click.testing import CliRunner
 
 import routes.commands.listen as listen
 from orchestrator.delivery.http import HttpDestination, HttpOptions
-from orchestrator.delivery.signing import Signer
+from orchestrator.delivery.signing import Signer, new_secret
 from orchestrator.delivery.webhook import DeliveryFailed, Webhook
 from routes.command_line import main
 from routes.commands.signatures import Proof, check_signature
@@ -221,6 +221,12 @@ def test_a_good_signature_is_good_whatever_stands_beside_it() -> None:
     headers = signed(OTHER, SECRET)
     headers["webhook-signature"] = f"v1a,bm90IG91cnM= v2 {headers['webhook-signature']} junk"
     assert check_signature((SECRET,), headers, b"{}", NOW).proof is Proof.GOOD
+
+
+def test_one_that_a_private_key_signed_is_checked_with_that_key() -> None:
+    private, other = new_secret(is_private=True), new_secret(is_private=True)
+    assert check_signature((SECRET, private), signed(private), b"{}", NOW).proof is Proof.GOOD
+    assert check_signature((other,), signed(private), b"{}", NOW).proof is Proof.WRONG
 
 
 @pytest.mark.parametrize(
