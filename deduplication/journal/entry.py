@@ -236,6 +236,10 @@ class Entry:
         return any(each.status is DeliveryStatus.DELIVERED for each in self.deliveries)
 
     @property
+    def is_delivered_everywhere(self) -> bool:
+        return bool(self.deliveries) and all(each.status is DeliveryStatus.DELIVERED for each in self.deliveries)
+
+    @property
     def names(self) -> tuple[Name, ...]:
         """Own names, the shared ones it holds, and its words at each destination."""
         return (*self.own, *self.shared, *(each.content for each in self.deliveries if each.content))

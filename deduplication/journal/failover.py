@@ -7,6 +7,7 @@ when it is back, it is told first. docs/architecture.md has the rules, and what 
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
 import secrets
@@ -46,7 +47,7 @@ from deduplication.journal.following import News
 from deduplication.journal.listing import ALL, Count, Listed, PayloadPlace, Position, Window
 from deduplication.journal.redis import Announced, RedisBeingTold, RedisFacts, RedisJournal, RedisLostMemory
 from deduplication.journal.side import MachineSide, Side, Standing
-from deduplication.journal.spool import Note, Spool
+from deduplication.journal.spool import Note, Spool, SpoolFile
 from deduplication.journal.sqlite import SqliteJournal
 from deduplication.journal.storage import Storage
 from deduplication.journal.verdict import settled
@@ -70,6 +71,7 @@ HEARD_UNTIL = "announced until, ms of Redis"
 HEARD_AGAIN_MS = 600_000  # a Redis may be replaced by one whose clock is behind
 DRAINED_WITHIN_MS = 3_000
 COPIES_EVERY_MS, COPIES_AT_ONCE = 5_000, 200
+PLENTY_BYTES = 256 << 20  # more than all processes of a machine store in the second until they look again
 NO_ROOM_HERE = "this disk: no room for more payloads"
 
 
@@ -147,6 +149,7 @@ class FailoverJournal:
         self._unanswered: set[str] = set()  # entries whose settlement Redis may not have got
         self._heard: set[Announced] = set()
         self._copies_at_ms, self._copies_after = 0, ""
+        self._room_bytes = 0  # for payloads on this disk
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self.numbers = Numbers()
@@ -247,12 +250,37 @@ class FailoverJournal:
                 return self.local.settle_many(settlings)
             going = [_Going(each, _with_payload_bytes(each, self.local.now_ms())) for each in settlings]
             waiting = [each for each in going if each.after.has_open_deliveries]
-            refused = self.local.keep_copies([(each.after, each.payload) for each in waiting]) if waiting else ()
+            refused = self._keep_copies(waiting) if waiting else ()
             to_redis = [each for each in going if not each.after.is_suppressed and each.after.id not in refused]
             for each, answer in zip(to_redis, self._settle_if_room(to_redis), strict=True):
                 each.answer = answer
             self._note.raise_to(self._redis.last_number)
             return [NoRoom(NO_ROOM_HERE) if each.after.id in refused else self._conclude(each) for each in going]
+
+    def _keep_copies(self, waiting: Sequence[_Going]) -> set[str]:
+        """Of what is about to be sent to Redis and told 200 for: they rest here until Redis has them, or lost them.
+
+        Returns the entries that there is no room for, because of their payloads. As long as there is plenty, nobody is
+        asked for it.
+        """
+        self._room_bytes -= sum(len(each.payload or b"") for each in waiting)  # until it is looked at again
+        if self._room_bytes > PLENTY_BYTES:
+            self._append_copies(waiting).sync()
+            return set()
+        kept: list[_Going] = []
+        with self.local.counting_room(self._spools) as room_bytes:
+            for each in waiting:
+                if len(each.payload or b"") <= room_bytes:
+                    room_bytes -= len(each.payload or b"")
+                    kept.append(each)
+            file = self._append_copies(kept) if kept else None
+        if file:
+            file.sync()
+        return {each.after.id for each in waiting} - {each.after.id for each in kept}
+
+    def _append_copies(self, copies: Sequence[_Going]) -> SpoolFile:
+        lines = ([flat_entry(each.after), base64.b64encode(each.payload or b"").decode()] for each in copies)
+        return self._spool.append("stored", *lines)
 
     def _settle_if_room(self, going: Sequence[_Going]) -> Sequence[bool | None | DeduplicationError]:
         settlings = [each.settling for each in going]
@@ -271,8 +299,8 @@ class FailoverJournal:
             if not is_settled:
                 self._replace_copy(after.id)  # another has decided: what is kept here must not say otherwise
             elif settling.settlement.ending is Ending.DONE:
-                if after.deliveries and after.is_delivered_somewhere and not after.has_open_deliveries:
-                    self._spool.confirm(after.id)
+                if after is going.after and (after.has_open_deliveries or after.is_delivered_everywhere):
+                    self._spool.confirm(after.id)  # all of it stands there already
                 else:
                     self._spool.append("settled", flat_entry(after))
             return is_settled
@@ -280,6 +308,8 @@ class FailoverJournal:
             if isinstance(error, NoRoom) or not isinstance(error, StoreUnavailable):
                 return error
             if after.has_open_deliveries or not after.is_delivered_somewhere:
+                if after.has_open_deliveries:
+                    self._unanswered.add(after.id)
                 return error
             if not after.deliveries:  # a script's: nothing else has noted yet that it was published
                 self._spool.append("published", flat_entry(after))
@@ -294,10 +324,12 @@ class FailoverJournal:
         """
         claim, entry, settlement = settling.claim, settling.entry, settling.settlement
         kept = settlement.payload if after.needs_payload else None
-        if kept and not after.has_open_deliveries and not self.local.keep_payload(entry.id, kept):
-            if after.is_to_be_sent:
-                raise NoRoom("no room for more payloads, neither on Redis nor on this disk")
-            kept = None
+        if kept and not after.has_open_deliveries:
+            self.local.drain(self._spools)  # what is to be sent comes first, and some of it may still stand there
+            if not self.local.keep_payload(entry.id, kept):
+                if after.is_to_be_sent:
+                    raise NoRoom("no room for more payloads, neither on Redis nor on this disk")
+                kept = None
         bytes_here = len(kept or b"")
         here = replace(settlement, payload=None, deliveries=tuple(map(self._due_here_at_once, settlement.deliveries)))
         is_settled = self._ask(lambda: self._redis.settle_if_room(claim, entry, here, bytes_here))
@@ -374,7 +406,7 @@ class FailoverJournal:
             until_ms, next_try_ms = self._clock.steady_ms() + lease_ms, self.local.now_ms() + lease_ms
             begun = self._redis.begin(entry, destination, owner, lease_ms, server)
             if begun and begun.entry.payload_machine:
-                begun = replace(begun, payload=self.local.payload(entry))
+                begun = replace(begun, payload=self._payload_here(entry))
             if begun:  # a Redis that loses its memory now must not hand it out to another
                 held = replace(begun.delivery, lease_until_ms=until_ms, next_try_ms=next_try_ms)
                 self._spool.append("settled", flat_entry(begun.entry.with_delivery(held)))
@@ -423,7 +455,7 @@ class FailoverJournal:
                     raise StoreUnavailable("Redis is away: it has this entry, and hands it out alone")
                 return locally()
             answer = self._ask(lambda: on_redis(None))
-            payload = self.local.payload(entry) if answer in (Replayed.NO_PAYLOAD, Released.NO_PAYLOAD) else None
+            payload = self._payload_here(entry) if answer in (Replayed.NO_PAYLOAD, Released.NO_PAYLOAD) else None
             if payload is not None:
                 answer = self._ask(lambda: on_redis(payload))
             self._note.raise_to(self._redis.last_number)
@@ -501,10 +533,17 @@ class FailoverJournal:
         def on_redis() -> bytes | None:
             kept = self._redis.payload(entry)
             if kept is None and (known := self._redis.read(entry)) and known.payload_machine == self._redis.machine:
-                return self.local.payload(entry)
+                return self._payload_here(entry)
             return kept
 
         return self._on_side(on_redis, lambda: self.local.payload(entry))
+
+    def _payload_here(self, entry: str) -> bytes | None:
+        """It may still stand in a spool."""
+        payload = self.local.payload(entry)
+        if payload is None and self.local.drain(self._spools):
+            payload = self.local.payload(entry)
+        return payload
 
     def storage(self) -> Storage:
         here = self.local.storage()
@@ -521,7 +560,10 @@ class FailoverJournal:
     def locate_payloads(self, entries: Sequence[str]) -> dict[str, PayloadPlace]:
         def on_redis() -> dict[str, PayloadPlace]:
             found = self._redis.locate_payloads(entries)
-            return found | self.local.locate_payloads([each for each in entries if found[each] is PayloadPlace.GONE])
+            elsewhere = [each for each in entries if found[each] is PayloadPlace.GONE]
+            if elsewhere:
+                self.local.drain(self._spools)
+            return found | self.local.locate_payloads(elsewhere)
 
         return self._on_side(on_redis, lambda: self.local.locate_payloads(entries))
 
@@ -649,6 +691,7 @@ class FailoverJournal:
                 self._share_states()
                 self._hear_what_others_did()
                 self._look_after_copies()
+        self._room_bytes = self.local.room_bytes()
 
     def _hear_what_others_did(self) -> None:
         """Alone, this machine must not stop what was reset by way of another. Heard twice, it changes nothing."""

@@ -1,7 +1,8 @@
-"""What Redis granted to this machine and what was delivered under it: two small appends an email, no transaction.
+"""What Redis granted to this machine and what became of it: two small appends an email, no transaction.
 
-Each process appends to files of its own; any process of the machine can read them, also after kill -9. Behind the
-requests they are drained into the local journal, lines and position in one transaction.
+Each process appends to files of its own; any process of the machine can read them, also after kill -9. What a provider
+is told 200 for before it is delivered is appended with its payload, and synced. Behind the requests all of it is
+drained into the local journal, lines and position in one transaction.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 import os
 import secrets
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,16 @@ class Line:
     value: Any
     told: tuple[str, ...] = ()
 
+    @property
+    def flat(self) -> Any:
+        """The entry that it is about; None where it only confirms."""
+        return self.value[0] if self.kind in ("delivered", "stored") else self.value
+
+    @property
+    def grant(self) -> tuple[str, int]:
+        """Which entry, and by which number it was granted."""
+        return self.flat[0], self.flat[3]
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -41,35 +52,87 @@ class Piece:
     end: int
     lines: tuple[Line, ...]
 
+    @property
+    def entries(self) -> set[str]:
+        return {line.flat[0] for line in self.lines if line.flat}
+
+
+class SpoolFile:
+    """It stays open as long as somebody writes to it, or waits for what stands there. It is locked by the process that
+    writes it, so that the others can tell when that one is gone."""
+
+    def __init__(self, folder: Path) -> None:
+        path = folder / f"{os.getpid()}-{secrets.token_hex(4)}.spool"
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._fd, fcntl.LOCK_EX)
+        self._folder = folder
+        self._syncing = threading.Lock()
+        self._appends = self._synced = 0
+        self.size = 0
+
+    def append(self, text: bytes) -> bool:
+        """One call: a process that is killed leaves whole lines, one cut off. False: the disk is full, and has cut it
+        off; what follows must not be read as the rest of that line."""
+        try:
+            written = os.write(self._fd, text)
+        except OSError as error:
+            raise StoreUnavailable(f"DATA_DIR cannot be written: {error}") from error
+        self.size += written
+        self._appends += 1
+        return written == len(text)
+
+    def sync(self) -> None:
+        """Returns once all that was appended before the call is on the disk. One fsync is for all who wait for it."""
+        wanted = self._appends
+        with self._syncing:
+            if self._synced >= wanted:
+                return
+            reached = self._appends
+            try:
+                os.fsync(self._fd)
+                if self._synced == 0:
+                    _sync_folder(self._folder)
+            except OSError as error:
+                raise StoreUnavailable(f"DATA_DIR cannot be written: {error}") from error
+            self._synced = reached
+
+    def __del__(self) -> None:
+        with suppress(AttributeError):  # it could not be opened
+            os.close(self._fd)
+
+
+def _sync_folder(folder: Path) -> None:
+    """A file that is on the disk, and in no folder there, would be lost all the same."""
+    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
 
 class Spool:
-    """The file is locked by the process that writes it, so that the others can tell when that one is gone."""
+    """What one process appends, to one file after the other."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._folder.mkdir(mode=0o700, exist_ok=True)
         self._lock = threading.Lock()
         self._told: list[str] = []
-        self._fd, self._size = self._open(), 0
+        self._file = SpoolFile(folder)
 
-    def append(self, kind: str, *values: Any) -> None:
-        """A line for each value, or one without."""
+    def append(self, kind: str, *values: Any) -> SpoolFile:
+        """A line for each value, or one without. Whoever needs them on the disk syncs the file that they are in."""
         with self._lock:
             told, self._told = self._told, []
             lines = [in_json([kind, value, told if position == 0 else ()]) for position, value in enumerate(values)]
             text = "\n".join(lines or [in_json([kind, None, told])]).encode() + b"\n"
-            if self._size >= ROTATE_AT_BYTES:
-                os.close(self._fd)
-                self._fd, self._size = self._open(), 0
-            try:
-                written = os.write(self._fd, text)  # one call: a process that is killed leaves whole lines, one cut off
-            except OSError as error:
-                raise StoreUnavailable(f"DATA_DIR cannot be written: {error}") from error
-            self._size += written
-            if written < len(text):  # the disk is full; what follows must not be read as the rest of that line
-                os.close(self._fd)
-                self._fd, self._size = self._open(), 0
+            if self._file.size >= ROTATE_AT_BYTES:
+                self._file = SpoolFile(self._folder)
+            file = self._file
+            if not file.append(text):
+                self._file = SpoolFile(self._folder)
                 raise StoreUnavailable("DATA_DIR cannot be written: no space left")
+            return file
 
     def confirm(self, entry: str) -> None:
         """Goes with the next line, or with ``flush``: that Redis knows is not worth a line of its own."""
@@ -82,13 +145,7 @@ class Spool:
 
     def close(self) -> None:
         self.flush()
-        os.close(self._fd)
-
-    def _open(self) -> int:
-        path = self._folder / f"{os.getpid()}-{secrets.token_hex(4)}.spool"
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        return fd
+        del self._file
 
 
 def read_spools(folder: Path, positions: dict[str, int]) -> Iterator[Piece]:
@@ -111,14 +168,18 @@ def read_spools(folder: Path, positions: dict[str, int]) -> Iterator[Piece]:
                 yield Piece(path.name, end, tuple(Line(*json.loads(line)) for line in lines))
 
 
-def remove_drained(folder: Path, positions: dict[str, int]) -> list[str]:
-    """Files that nobody writes any more and that are drained to their end. A neighbour may be at the same."""
+def remove_drained(folder: Path, positions: dict[str, int], keep_for_sure: Callable[[], None]) -> list[str]:
+    """Files that nobody writes any more and that are drained to their end. A neighbour may be at the same.
+
+    ``keep_for_sure`` is called before one goes: from then on what it held must outlast a power cut elsewhere.
+    """
     removed = []
     for path in folder.glob("*.spool"):
         with suppress(FileNotFoundError, BlockingIOError), path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             file.seek(positions.get(path.name, 0))
             if not file.readline().endswith(b"\n"):  # a line that was cut off: nobody has relied on it
+                keep_for_sure()
                 path.unlink()
                 removed.append(path.name)
     return removed

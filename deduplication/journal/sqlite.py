@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import fcntl
 import json
 import os
 import sqlite3
+import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,6 +17,7 @@ from enum import StrEnum
 from functools import cache
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from deduplication.claims import Name, Pattern
 from deduplication.errors import NoRoom, StoreMisconfigured, StoreUnavailable
@@ -22,7 +25,7 @@ from deduplication.journal.base import DEFAULT_RETENTION, Retention
 from deduplication.journal.clock import Clock, boot_id, system_clock
 from deduplication.journal.codec import flat_entry, flat_state, in_json, read_delivery, read_entry, read_state
 from deduplication.journal.destination_state import DestinationState
-from deduplication.journal.entry import Entry, State
+from deduplication.journal.entry import Entry, State, changed
 from deduplication.journal.listing import ALL, Count, Page, PayloadPlace, Position, Window
 from deduplication.journal.local import HOUR_MS, LocalJournal, dead_at
 from deduplication.journal.spool import Line, read_spools, remove_drained
@@ -162,6 +165,8 @@ INSERT OR REPLACE INTO entries VALUES (:id, :entry, :created_ms, :until_ms, :fol
     CASE WHEN :told = 'no' AND EXISTS (SELECT 1 FROM entries WHERE id = :id AND told <> 'no' AND until_ms = :for_ever)
     THEN 'handed over' ELSE coalesce(:told, (SELECT told FROM entries WHERE id = :id)) END)
 """
+_REFER = "INSERT OR IGNORE INTO refs VALUES (?, ?, ?)"
+_MARK = "INSERT INTO marks VALUES (?, ?) ON CONFLICT (label) DO UPDATE SET until_ms = max(until_ms, excluded.until_ms)"
 _MAY_GO = "INSERT OR IGNORE INTO suppressed SELECT entry, ?, length(payload) FROM payloads WHERE entry = ?"
 _RAISE = "INSERT INTO numbers VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET number = max(number, excluded.number)"
 _NEXT = (
@@ -188,6 +193,9 @@ class Told(StrEnum):
     YES = "yes"
 
 
+_TOLD_BY = {"settled": Told.YES, "published": Told.NO, "stored": Told.HANDED_OVER}  # which line of a spool
+
+
 @dataclass(frozen=True)
 class _Change:
     entry: Entry
@@ -205,6 +213,13 @@ class _News:
     def __init__(self) -> None:
         self.changes: dict[str, _Change] = {}
         self.told: list[str] = []
+        self.known: dict[str, Entry] = {}  # as the journal has them before the drain
+        self.delivered: set[tuple[str, int]] = set()  # grants that are told once more, as delivered
+        self.with_payload: set[str] = set()
+
+    def latest(self, entry: str) -> Entry | None:
+        change = self.changes.get(entry)
+        return change.entry if change else self.known.get(entry)
 
     def put(self, entry: Entry, known: Entry | None, told: Told) -> None:
         earlier = self.changes.pop(entry.id, None)
@@ -300,6 +315,7 @@ class SqliteJournal(LocalJournal):
         self._purged_ms = 0
         self._is_durable = False
         self._reserved: dict[str, list[int]] = {}  # numbers for the transaction that is under way
+        self._gathered: dict[str, list[Any]] | None = None  # rows by their statement, while many are written
         self._told: Told | None = Told.NO  # of what is written; None: as it was
         self._busy_timeout_s = busy_timeout_s
         self._marks_kept_ms = marks_kept_ms
@@ -383,7 +399,30 @@ class SqliteJournal(LocalJournal):
         for statement in _DROP_WITH_ENTRY:
             self._db.execute(statement, {"now": now_ms})
 
+    def _write(self, statement: str, rows: Sequence[Any]) -> None:
+        if self._gathered is None:
+            self._db.executemany(statement, rows)
+        else:
+            self._gathered.setdefault(statement, []).extend(rows)
+
+    @contextmanager
+    def _gathering(self) -> Iterator[None]:
+        """What many entries write is written a table at a time, or before somebody reads it."""
+        self._gathered = {}
+        try:
+            yield
+            self._write_gathered()
+        finally:
+            self._gathered = None
+
+    def _write_gathered(self) -> None:
+        if self._gathered:
+            gathered, self._gathered = self._gathered, {}
+            for statement, rows in gathered.items():
+                self._db.executemany(statement, rows)
+
     def _names(self, names: Sequence[Name]) -> dict[Name, NameRecord]:
+        self._write_gathered()
         labels = {name: name.label for name in names}
         marked: set[str] = set()
         refs: dict[str, list[Ref]] = {}
@@ -397,20 +436,18 @@ class SqliteJournal(LocalJournal):
 
     def _mark(self, marks: Sequence[tuple[Name, int | None]]) -> None:
         most_ms = _FOR_EVER_MS if self._marks_kept_ms is None else self.now_ms() + self._marks_kept_ms
-        self._db.executemany(
-            "INSERT INTO marks VALUES (?, ?) "
-            "ON CONFLICT (label) DO UPDATE SET until_ms = max(until_ms, excluded.until_ms)",
-            [(name.label, most_ms if until_ms is None else min(until_ms, most_ms)) for name, until_ms in marks],
-        )
+        rows = [(name.label, most_ms if until_ms is None else min(until_ms, most_ms)) for name, until_ms in marks]
+        self._write(_MARK, rows)
 
     def _refer(self, names: Sequence[Name], ref: Ref) -> None:
         shared = [(name.label,) for name in names if not name.is_own]
         if shared:
+            self._write_gathered()
             self._db.executemany("DELETE FROM refs WHERE label = ?", shared)
-        rows = [(name.label, ref.entry, ref.seen_ms) for name in names]
-        self._db.executemany("INSERT OR IGNORE INTO refs VALUES (?, ?, ?)", rows)
+        self._write(_REFER, [(name.label, ref.entry, ref.seen_ms) for name in names])
 
     def _unrefer(self, name: Name, entry: str) -> None:
+        self._write_gathered()
         self._db.execute("DELETE FROM refs WHERE label = ? AND entry = ?", (name.label, entry))
 
     def _drop_mark(self, name: Name) -> None:
@@ -419,20 +456,18 @@ class SqliteJournal(LocalJournal):
     def _put_entry(self, entry: Entry, before: Entry | None, until_ms: int | None) -> None:
         stop = entry.stop
         is_follower = stop and stop.follows and not entry.released_ms and entry.state is State.DONE
-        self._db.execute(
-            _PUT_ENTRY,
-            {
-                "id": entry.id,
-                "entry": in_json(flat_entry(entry)),
-                "created_ms": entry.created_ms,
-                "until_ms": _FOR_EVER_MS if until_ms is None else until_ms,
-                "follows": stop.original if stop and is_follower else None,
-                "change": self._next("change"),
-                "now_ms": self.now_ms(),
-                "told": self._told,
-                "for_ever": _FOR_EVER_MS,
-            },
-        )
+        row = {
+            "id": entry.id,
+            "entry": in_json(flat_entry(entry)),
+            "created_ms": entry.created_ms,
+            "until_ms": _FOR_EVER_MS if until_ms is None else until_ms,
+            "follows": stop.original if stop and is_follower else None,
+            "change": self._next("change"),
+            "now_ms": self.now_ms(),
+            "told": self._told,
+            "for_ever": _FOR_EVER_MS,
+        }
+        self._write(_PUT_ENTRY, [row])
         if entry.is_suppressed:
             self._db.execute(_MAY_GO, (entry.created_ms, entry.id))
         elif before and before.is_suppressed:
@@ -492,6 +527,14 @@ class SqliteJournal(LocalJournal):
 
     def _number(self, name: str) -> int:
         return int(self._db.execute("SELECT number FROM numbers WHERE name = ?", (name,)).fetchone()[0])
+
+    def room_bytes(self) -> int:
+        """For payloads of what is to be sent: what is only kept to be released makes room for them."""
+        storage = self.storage()
+        if storage.disk_limit_bytes is None:
+            return sys.maxsize
+        within_limit = storage.disk_limit_bytes - (storage.disk_bytes or 0)
+        return min(within_limit, (storage.disk_left_bytes or 0) + (storage.suppressed_bytes or 0))
 
     def storage(self) -> Storage:
         with self._lock, translated_errors():
@@ -599,6 +642,7 @@ class SqliteJournal(LocalJournal):
         self._reserved = {name: self._reserve(name, count) for name in ("fence", "change")}
 
     def _entry(self, entry: str) -> Entry | None:
+        self._write_gathered()
         row = self._db.execute(
             "SELECT entry FROM entries WHERE id = ? AND until_ms > ?", (entry, self.now_ms())
         ).fetchone()
@@ -679,27 +723,52 @@ class SqliteJournal(LocalJournal):
         """Takes in what the processes of this machine wrote behind Redis. Returns how many lines."""
         with self._transaction():
             positions = dict(self._db.execute("SELECT file, position FROM spools").fetchall())
-            count, news = 0, _News()
-            for piece in read_spools(folder, positions):
-                for line in piece.lines:
-                    self._take_in(line, news)
-                positions[piece.file] = piece.end
-                self._db.execute("INSERT OR REPLACE INTO spools VALUES (?, ?)", (piece.file, piece.end))
-                count += len(piece.lines)
-            self._db.executemany("UPDATE entries SET told = 'yes' WHERE id = ?", [(id_,) for id_ in news.told])
-            for change in news.changes.values():
-                self._follow(change.entry, change.before, change.told)
-        for file in remove_drained(folder, positions):
+            count = self._take_in_spools(folder, positions)
+        for file in remove_drained(folder, positions, self._wal.sync):
             with self._transaction():
                 self._db.execute("DELETE FROM spools WHERE file = ?", (file,))
         return count
 
+    @contextmanager
+    def counting_room(self, folder: Path) -> Iterator[int]:
+        """How much more may be stored, all that stands in spools counted; nobody else asks meanwhile."""
+        with self._transaction():
+            self._take_in_spools(folder, dict(self._db.execute("SELECT file, position FROM spools").fetchall()))
+            yield self.room_bytes()
+
+    def _take_in_spools(self, folder: Path, positions: dict[str, int]) -> int:
+        count, news = 0, _News()
+        for piece in read_spools(folder, positions):
+            news.known |= self._entries_of(piece.entries - news.known.keys())
+            news.delivered = {line.grant for line in piece.lines if line.kind == "delivered"}
+            for line in piece.lines:
+                self._take_in(line, news)
+            positions[piece.file] = piece.end
+            self._db.execute("INSERT OR REPLACE INTO spools VALUES (?, ?)", (piece.file, piece.end))
+            count += len(piece.lines)
+        self._db.executemany("UPDATE entries SET told = 'yes' WHERE id = ?", [(id_,) for id_ in news.told])
+        if news.changes:
+            self._reserved["change"] = self._reserve("change", len(news.changes))
+            with self._gathering():
+                for change in news.changes.values():
+                    self._follow(change.entry, change.before, change.told)
+                    if change.entry.id in news.with_payload and not change.entry.needs_payload:
+                        self._keep_payload(change.entry.id, self._payload_until_ms(change.entry))
+        return count
+
+    def _entries_of(self, ids: Iterable[str]) -> dict[str, Entry]:
+        asked = "SELECT id, entry FROM entries WHERE id IN (SELECT value FROM json_each(?)) AND until_ms > ?"
+        rows = self._db.execute(asked, (json.dumps(list(ids)), self.now_ms()))
+        return {id_: read_entry(json.loads(entry)) for id_, entry in rows}
+
     def _take_in(self, line: Line, news: _News) -> None:
         """Every grant is kept: the item is busy while any of them is live."""
         match line.kind:
+            case "granted" if line.grant in news.delivered and not news.latest(line.flat[0]):
+                pass  # that it was delivered follows, with all that stands here
             case "granted":
                 entry = read_entry(line.value)
-                known = self._latest(entry.id, news)
+                known = news.latest(entry.id)
                 is_known_better = known and (
                     known.generation > entry.generation
                     or known.generation == entry.generation
@@ -708,59 +777,37 @@ class SqliteJournal(LocalJournal):
                 if not is_known_better:
                     news.put(entry, known, Told.YES)
             case "delivered":
-                flat, delivery = line.value[0], read_delivery(line.value[1])
-                known = self._latest(flat[0], news)
-                told = read_entry(flat)
+                told, delivery = read_entry(line.value[0]), read_delivery(line.value[1])
+                known = news.latest(told.id)
                 latest = known if known and known.generation >= told.generation else told
                 after = latest.with_fact(delivery)
                 if not any(each.status.is_open for each in after.deliveries):
                     # What was settled here already is as old as it is, however late its line is read.
                     settled_ms = latest.settled_ms if latest.state is State.DONE else self.now_ms()
-                    after = replace(after, state=State.DONE, lease_until_ms=0, settled_ms=settled_ms)
+                    after = changed(after, state=State.DONE, lease_until_ms=0, settled_ms=settled_ms)
                 news.put(after, known, Told.NO)
-            case "settled" | "published":
-                entry = read_entry(line.value)
-                known = self._latest(entry.id, news)
+            case "settled" | "published" | "stored":
+                entry = read_entry(line.flat)
+                known = news.latest(entry.id)
                 if known is None or _news(entry) >= _news(known):  # processes write, and are read, in any order
-                    news.put(entry, known, Told.YES if line.kind == "settled" else Told.NO)
+                    news.put(entry, known, _TOLD_BY[line.kind])
+                    if line.kind == "stored" and line.value[1]:
+                        payload = base64.b64decode(line.value[1])
+                        self._make_room(len(payload))  # whoever appended it has seen that there is some
+                        self._put_payload(entry.id, payload)
+                        news.with_payload.add(entry.id)
         for id_ in line.told:
             news.confirm(id_)
-
-    def _latest(self, entry: str, news: _News) -> Entry | None:
-        change = news.changes.get(entry)
-        return change.entry if change else self._entry(entry)
 
     def _follow(self, entry: Entry, before: Entry | None, told: Told) -> None:
         """Redis counts the repeats that it answers; here only those are counted that were answered alone."""
         repeats, repeated_ms, by = (before.repeats, before.repeated_ms, before.repeated_by) if before else (0, None, "")
-        entry = replace(entry, repeats=repeats, repeated_ms=repeated_ms, repeated_by=by)
+        entry = changed(entry, repeats=repeats, repeated_ms=repeated_ms, repeated_by=by)
         self._told = told
         try:
             self._save(entry, before)
         finally:
             self._told = Told.NO
-
-    def keep_copies(self, copies: Iterable[tuple[Entry, bytes | None]]) -> set[str]:
-        """Of what is about to be sent to Redis and told 200 for: it rests here until Redis has it, or lost it.
-
-        Returns the entries that there is no room for, because of their payloads.
-        """
-        refused = set()
-        with self._transaction():
-            for entry, payload in copies:
-                try:
-                    with self._part():
-                        self._keep_copy(entry, payload)
-                except NoRoom:
-                    refused.add(entry.id)
-        self._wal.sync()
-        return refused
-
-    def _keep_copy(self, entry: Entry, payload: bytes | None) -> None:
-        if payload is not None and not self._make_room(len(payload)):
-            raise NoRoom("this disk: no room for more payloads")
-        self._put_payload(entry.id, payload)
-        self._follow(entry, self._entry(entry.id), Told.HANDED_OVER)
 
     def replace_copy(self, entry: Entry) -> None:
         """By what Redis says of it, whatever is known here."""

@@ -286,7 +286,7 @@ def test_the_breaker_is_shared_and_puts_queued_deliveries_off_without_using_trie
     with Sink(otherwise=Reply(503)) as sink:
         service = queued(crm=f"url = '{sink.url}'\nbreaker_failures = 2\nbreaker_pause_s = 60")
         service.start_worker()
-        for number in range(6):
+        for number in range(24):  # more than are sent at once before the breaker has heard of the first
             service.app.post(email(subject=f"number {number}"))
         eventually(lambda: _reasons(service).get("crm: failed too often, given a pause", 0) >= 2)
         put_off = [each for each in service.deliveries if "too often" in (each.reason or "")]

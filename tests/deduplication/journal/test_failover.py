@@ -644,7 +644,48 @@ def test_a_settlement_does_not_hide_the_loss_from_its_own_machine(
 def test_what_is_stored_is_on_redis_and_on_this_disk(machine: Machine) -> None:
     process = machine.process()
     entry = store(process, "a")
-    assert process.payload(entry.id) == b"payload" and process.local.payload(entry.id) == b"payload"
+    assert process.payload(entry.id) == b"payload"
+    assert machine.process().local.payload(entry.id) == b"payload", "also if the process that stored it is gone"
+
+
+def test_what_was_delivered_before_its_copy_was_taken_in_leaves_no_payload(machine: Machine) -> None:
+    """All of its lines are drained at once."""
+    process = machine.process()
+    entry = store(process, "a")
+    send(process, entry, DeliveryStatus.DELIVERED)
+    process.tick()
+    known = process.local.read(entry.id)
+    assert known and known.is_delivered_everywhere
+    assert process.local.payload(entry.id) is None and process.local.storage().disk_bytes == 0
+
+
+def test_a_copy_that_is_taken_in_late_does_not_bring_back_what_was_delivered(machine: Machine) -> None:
+    """Of two processes, the one that delivered is read first."""
+    web, worker = machine.process(), machine.process()
+    entry = store(web, "a")
+    (stored,) = (path for path in (machine.folder / "spool").glob("*.spool") if b"stored" in path.read_bytes())
+    send(worker, entry, DeliveryStatus.DELIVERED)
+    hidden = stored.rename(machine.folder / "hidden")
+    worker.tick()
+    hidden.rename(stored)
+    worker.tick()
+    known = worker.local.read(entry.id)
+    assert known and known.is_delivered_everywhere and worker.local.payload(entry.id) is None
+
+
+def test_what_ended_dead_at_one_and_delivered_at_another_is_known_here_as_that(machine: Machine) -> None:
+    process = machine.process()
+    claim = replace(a_claim("a"), destinations=(Wanted("crm", "msg_1"), Wanted("erp", "msg_2")))
+    verdict = process.claim(claim)
+    assert isinstance(verdict, Claimed)
+    crm, erp = verdict.entry.deliveries
+    delivered = replace(crm, status=DeliveryStatus.DELIVERED, tries=1, delivered_ms=1)
+    process.note_delivered(verdict.entry, delivered)
+    ended = (delivered, replace(erp, status=DeliveryStatus.DEAD, tries=10, next_try_ms=None))
+    assert process.settle(claim, verdict.entry, Settlement(Ending.DONE, "dead_lettered", ended, payload=b"payload"))
+    process.tick()
+    known = process.local.read(verdict.entry.id)
+    assert known and [each.status for each in known.deliveries] == [DeliveryStatus.DELIVERED, DeliveryStatus.DEAD]
 
 
 def test_while_redis_is_away_the_copies_of_what_it_has_rest(machine: Machine) -> None:
@@ -879,9 +920,7 @@ def test_a_payload_that_lies_on_this_machine_alone_goes_along(machine: Machine, 
         assert process.replay(entry.id, "crm", force=True) is Replayed.NO_PAYLOAD
     else:
         assert process.release(entry.id) is Released.NO_PAYLOAD
-    known = process._redis.read(entry.id)
-    assert known
-    process.local.keep_copies([(known, b"payload")])
+    assert process.local.keep_payload(entry.id, b"payload")
     if step == "replay":
         assert process.replay(entry.id, "crm", force=True) is Replayed.REPLAYED
     else:

@@ -139,7 +139,7 @@ def test_a_process_that_is_stopped_in_its_turn_holds_up_others_no_longer_than_th
     other.close()
 
 
-def test_one_fsync_is_for_all_copies_committed_by_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_fsync_is_for_all_payloads_committed_by_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = SqliteJournal(tmp_path / "journal.db")
     synced: list[int] = []
 
@@ -151,7 +151,7 @@ def test_one_fsync_is_for_all_copies_committed_by_then(tmp_path: Path, monkeypat
                 journal.set_memo("from", "another thread")
 
     monkeypatch.setattr(os, "fsync", fsync)
-    journal.keep_copies([(an_entry("a"), b"payload")])
+    assert journal.keep_payload("a", b"payload")
     assert len(synced) == 1
     journal._wal.sync()
     assert len(synced) == 2, "what was committed during the first fsync may not be in it"
@@ -160,7 +160,7 @@ def test_one_fsync_is_for_all_copies_committed_by_then(tmp_path: Path, monkeypat
     journal.close()
 
 
-def test_a_copy_that_cannot_be_synced_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_payload_that_cannot_be_synced_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = SqliteJournal(tmp_path / "journal.db")
 
     def fail(_fd: int) -> None:
@@ -168,7 +168,7 @@ def test_a_copy_that_cannot_be_synced_does_not_count(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(StoreUnavailable, match="cannot be written"):
-        journal.keep_copies([(an_entry("a"), b"payload")])
+        journal.keep_payload("a", b"payload")
     journal.close()
 
 

@@ -171,6 +171,7 @@ def test_the_oldest_of_the_suppressed_makes_room_for_what_is_to_be_sent(on_disk:
         on_disk.advance(1000)
     follow(journal)
     store(journal, size=2 * KB)
+    follow(journal)
     on_disk.advance(CONFIRMED_WITHIN_MS)
     follow(journal)
     assert [read(journal, each).payload_bytes for each in suppressed] == [0, 0] + [KB] * 8
