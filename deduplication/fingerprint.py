@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 NOTHING_THERE = "0"
 _UNKNOWN = "-"
@@ -45,6 +46,7 @@ class Fingerprint:
         return ".".join([part or _UNKNOWN for part in parts]) if any(parts) else ""
 
     @classmethod
+    @lru_cache(maxsize=512)  # a repeat is compared with what came before it, most often a moment ago
     def parse(cls, written: str) -> Fingerprint:
         """Without a dot it is older than the parts: the SHA-256 of the text, of which nothing else is known."""
         if "." not in written:

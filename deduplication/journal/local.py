@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeVar
 
 from deduplication.claims import Name
 from deduplication.errors import DeduplicationError, NoRoom
@@ -65,6 +66,8 @@ from deduplication.journal.verdict import (
     with_facts,
 )
 
+T = TypeVar("T")
+
 HOUR_MS = 3_600_000
 
 
@@ -92,6 +95,11 @@ class LocalJournal(ABC):
     def _transaction(self, *, durable: bool = False) -> AbstractContextManager[None]:
         """All inside is one atomic step for every thread and process; durable: it survives a power cut."""
 
+    def _step(self, step: Callable[[], T], *, durable: bool = False) -> T:
+        """One that every email takes. What it raises undoes it; it may be tried again then, with others or alone."""
+        with self._transaction(durable=durable):
+            return step()
+
     def _part(self) -> AbstractContextManager[None]:
         """Inside a transaction: one of several steps, which NoRoom undoes without the others."""
         return nullcontext()
@@ -100,7 +108,8 @@ class LocalJournal(ABC):
         """So many entries are about to be written in this transaction."""
 
     @abstractmethod
-    def _names(self, names: Sequence[Name]) -> dict[Name, NameRecord]: ...
+    def _look_up(self, names: Sequence[Name]) -> tuple[dict[Name, NameRecord], dict[str, Entry]]:
+        """What is known of each name, and the entries that they refer to, as far as these are still there."""
 
     @abstractmethod
     def _mark(self, marks: Sequence[tuple[Name, int | None]]) -> None:
@@ -200,8 +209,7 @@ class LocalJournal(ABC):
     # Claiming and settling
 
     def claim(self, claim: Claim) -> Verdict:
-        with self._transaction():
-            return self._claim(claim)
+        return self._step(lambda: self._claim(claim))
 
     def claim_many(self, claims: Sequence[Claim]) -> list[Verdict | DeduplicationError]:
         with self._transaction():
@@ -246,8 +254,7 @@ class LocalJournal(ABC):
         """Nothing stands between the POST and its settlement on this machine."""
 
     def settle(self, claim: Claim, entry: Entry, settlement: Settlement) -> bool:
-        with self._transaction(durable=settlement.payload is not None):
-            return self._settle(claim, entry, settlement)
+        return self._step(lambda: self._settle(claim, entry, settlement), durable=settlement.payload is not None)
 
     def settle_many(self, settlings: Sequence[Settling]) -> list[bool | DeduplicationError]:
         answers: list[bool | DeduplicationError] = []
@@ -595,11 +602,11 @@ class LocalJournal(ABC):
         record = self._names((name,))[name]
         return record.is_marked or any(ref.entry != entry and self._entry(ref.entry) for ref in record.refs)
 
+    def _names(self, names: Sequence[Name]) -> dict[Name, NameRecord]:
+        return self._look_up(names)[0]
+
     def _known(self, names: Sequence[Name]) -> Known:
-        records = self._names(names)
-        ids = dict.fromkeys(ref.entry for record in records.values() for ref in record.refs)
-        entries = {id_: entry for id_ in ids if (entry := self._entry(id_))}
-        return Known(records, entries, self._clock.now_ms(), self._clock.steady_ms())
+        return Known(*self._look_up(names), self._clock.now_ms(), self._clock.steady_ms())
 
     def _save(self, entry: Entry, before: Entry | None = None) -> Entry:
         """The entry, and what its change means for its payload and each of its names. Returns it as it is kept."""

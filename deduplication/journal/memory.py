@@ -54,10 +54,12 @@ class MemoryJournal(LocalJournal):
         with self._lock:
             yield
 
-    def _names(self, names: Sequence[Name]) -> dict[Name, NameRecord]:
+    def _look_up(self, names: Sequence[Name]) -> tuple[dict[Name, NameRecord], dict[str, Entry]]:
         now_ms, marks, refs = self.now_ms(), self._rows.marks, self._rows.refs
         alive = {name for name in names if (until_ms := marks.get(name, 0)) is None or until_ms > now_ms}
-        return {name: NameRecord(name in alive, refs.get(name, ())) for name in names}
+        ids = {ref.entry for name in names for ref in refs.get(name, ())}
+        entries = {id_: entry for id_ in ids if (entry := self._entry(id_))}
+        return {name: NameRecord(name in alive, refs.get(name, ())) for name in names}, entries
 
     def _mark(self, marks: Sequence[tuple[Name, int | None]]) -> None:
         for name, until_ms in marks:

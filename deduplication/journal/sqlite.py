@@ -10,14 +10,14 @@ import sqlite3
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from deduplication.claims import Name, Pattern
 from deduplication.errors import NoRoom, StoreMisconfigured, StoreUnavailable
@@ -30,8 +30,11 @@ from deduplication.journal.listing import ALL, Count, Page, PayloadPlace, Positi
 from deduplication.journal.local import HOUR_MS, LocalJournal, dead_at
 from deduplication.journal.spool import Line, read_spools, remove_drained
 from deduplication.journal.storage import DiskRoom, Storage
+from deduplication.journal.together import Together
 from deduplication.journal.verdict import NameRecord, Ref
 from deduplication.private_files import make_private, open_private
+
+T = TypeVar("T")
 
 BUSY_TIMEOUT_S = 5.0
 PURGE_EVERY_MS = 60_000
@@ -41,6 +44,7 @@ _UNDER_WAY_MS = 2 * HOUR_MS
 _FOR_EVER_MS = 253_402_300_799_000  # the end of the year 9999
 _PAGE = 500
 _POLL_S = 0.0001
+_CHECKPOINT_PAGES = 8_000  # 32 MB; an email writes twenty, many of them again and again: by default, 50 emails were one
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS entries (
@@ -82,7 +86,7 @@ CREATE TABLE IF NOT EXISTS memos (name TEXT PRIMARY KEY, memo TEXT NOT NULL) WIT
 _COUNTING = """
 INSERT OR IGNORE INTO numbers SELECT 'payload_bytes', coalesce(sum(length(payload)), 0) FROM payloads
     WHERE NOT EXISTS (SELECT 1 FROM numbers WHERE name = 'payload_bytes');
-INSERT OR IGNORE INTO numbers VALUES ('suppressed_bytes', 0);
+INSERT OR IGNORE INTO numbers VALUES ('suppressed_bytes', 0), ('fence', 0), ('change', 0), ('boots', 0);
 CREATE TRIGGER IF NOT EXISTS payload_put AFTER INSERT ON payloads BEGIN
     UPDATE numbers SET number = number + length(NEW.payload) WHERE name = 'payload_bytes';
 END;
@@ -169,10 +173,7 @@ _REFER = "INSERT OR IGNORE INTO refs VALUES (?, ?, ?)"
 _MARK = "INSERT INTO marks VALUES (?, ?) ON CONFLICT (label) DO UPDATE SET until_ms = max(until_ms, excluded.until_ms)"
 _MAY_GO = "INSERT OR IGNORE INTO suppressed SELECT entry, ?, length(payload) FROM payloads WHERE entry = ?"
 _RAISE = "INSERT INTO numbers VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET number = max(number, excluded.number)"
-_NEXT = (
-    "INSERT INTO numbers VALUES (:name, :count) "
-    "ON CONFLICT (name) DO UPDATE SET number = number + :count RETURNING number"
-)
+_RESERVE = "UPDATE numbers SET number = number + ? WHERE name IN ('fence', 'change') RETURNING name, number"
 
 _MAY_PASS = {
     sqlite3.SQLITE_BUSY,
@@ -325,11 +326,13 @@ class SqliteJournal(LocalJournal):
             self._turn, self._wal = _Turn(path), _Wal(path)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=NORMAL")
+            self._db.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}")
             has_dead = self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'dead'").fetchone()
             more = "" if has_dead else _INDEX_THE_DEAD
             schema = f"{_SCHEMA} {_COUNTING} {_PUBLICATION_LOCKS} {more}"
             self._db.executescript(f"BEGIN IMMEDIATE; {schema} COMMIT;")
         super().__init__(clock or system_clock(self._count_boots()), retention)
+        self._together = Together(self._lock, self._transaction, busy_timeout_s)
         with self._exclusively():
             ahead_ms = self.now_ms() - self._clock.steady_ms()
             self._db.execute("INSERT OR REPLACE INTO numbers VALUES ('day_ahead_ms', ?)", (ahead_ms,))
@@ -339,17 +342,14 @@ class SqliteJournal(LocalJournal):
         with self._exclusively():
             if self.memo("boot") != boot_id():
                 self.set_memo("boot", boot_id())
-                return self._next("boots")
-            return int(self._db.execute("SELECT number FROM numbers WHERE name = 'boots'").fetchone()[0])
+                self._db.execute("UPDATE numbers SET number = number + 1 WHERE name = 'boots'")
+            return self._number("boots")
+
+    def _transaction(self, *, durable: bool = False) -> AbstractContextManager[None]:
+        return self._exclusively(durable=durable, purging=True)
 
     @contextmanager
-    def _transaction(self, *, durable: bool = False) -> Iterator[None]:
-        with self._exclusively(durable=durable):
-            yield
-            self._purge()
-
-    @contextmanager
-    def _exclusively(self, *, durable: bool = False) -> Iterator[None]:
+    def _exclusively(self, *, durable: bool = False, purging: bool = False) -> Iterator[None]:
         """The threads of this process take turns, and none waits longer than it would for another process."""
         if not self._lock.acquire(timeout=self._busy_timeout_s):
             raise StoreUnavailable("sqlite: database is locked")
@@ -359,22 +359,28 @@ class SqliteJournal(LocalJournal):
             self._lock.release()
             raise
         try:
-            with translated_errors():
-                if durable is not self._is_durable:
-                    self._db.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
-                    self._is_durable = durable
-                self._db.execute("BEGIN IMMEDIATE")
-                try:
-                    yield
-                    self._db.execute("COMMIT")
-                    self._wal.commits += 1
-                finally:
-                    self._reserved = {}
-                    if self._db.in_transaction:
-                        self._db.execute("ROLLBACK")
+            if durable is not self._is_durable:
+                self._db.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
+                self._is_durable = durable
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                if purging:
+                    self._purge()
+                self._db.execute("COMMIT")
+                self._wal.commits += 1
+            finally:
+                self._reserved = {}
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+        except sqlite3.DatabaseError as error:
+            raise _translated(error) from error
         finally:
             self._turn.give()
             self._lock.release()
+
+    def _step(self, step: Callable[[], T], *, durable: bool = False) -> T:
+        return self._together.run(step, durable=durable)
 
     @contextmanager
     def _part(self) -> Iterator[None]:
@@ -421,18 +427,26 @@ class SqliteJournal(LocalJournal):
             for statement, rows in gathered.items():
                 self._db.executemany(statement, rows)
 
-    def _names(self, names: Sequence[Name]) -> dict[Name, NameRecord]:
+    def _look_up(self, names: Sequence[Name]) -> tuple[dict[Name, NameRecord], dict[str, Entry]]:
         self._write_gathered()
-        labels = {name: name.label for name in names}
+        labels, now_ms = {name: name.label for name in names}, self.now_ms()
         marked: set[str] = set()
         refs: dict[str, list[Ref]] = {}
+        entries: dict[str, Entry] = {}
         asked = iter(labels.values())
         while page := list(islice(asked, _PAGE)):
-            in_marks, in_refs = _of_labels(len(page))
-            marked.update(row[0] for row in self._db.execute(in_marks, (*page, self.now_ms())))
-            for label, entry, seen_ms in self._db.execute(in_refs, page):
-                refs.setdefault(label, []).append(Ref(entry, seen_ms))
-        return {name: NameRecord(label in marked, tuple(refs.get(label, ()))) for name, label in labels.items()}
+            for label, id_, seen_ms, entry in self._db.execute(_look_up(len(page)), (*page, now_ms, now_ms, *page)):
+                if id_ is None:
+                    marked.add(label)
+                    continue
+                refs.setdefault(label, []).append(Ref(id_, seen_ms))
+                if entry is not None and id_ not in entries:
+                    entries[id_] = read_entry(json.loads(entry))
+        found = {
+            name: NameRecord(label in marked, tuple(sorted(refs.get(label, ()), key=_by_age)))
+            for name, label in labels.items()
+        }
+        return found, entries
 
     def _mark(self, marks: Sequence[tuple[Name, int | None]]) -> None:
         most_ms = _FOR_EVER_MS if self._marks_kept_ms is None else self.now_ms() + self._marks_kept_ms
@@ -630,16 +644,14 @@ class SqliteJournal(LocalJournal):
         return self._next("fence")
 
     def _next(self, name: str) -> int:
-        reserved = self._reserved.get(name)
-        return reserved.pop() if reserved else self._reserve(name, 1).pop()
-
-    def _reserve(self, name: str, count: int) -> list[int]:
-        """The last one is to be used first. What is not used is never used: numbers only have to rise."""
-        last = int(self._db.execute(_NEXT, {"name": name, "count": count}).fetchone()[0])
-        return list(range(last, last - count, -1))
+        if not self._reserved.get(name):
+            self._expect(1)  # whoever needs one of them most often needs the other, too
+        return self._reserved[name].pop()
 
     def _expect(self, count: int) -> None:
-        self._reserved = {name: self._reserve(name, count) for name in ("fence", "change")}
+        """The last one is to be used first. What is not used is never used: numbers only have to rise."""
+        for name, last in self._db.execute(_RESERVE, (count,)).fetchall():
+            self._reserved[name] = list(range(last, last - count, -1))
 
     def _entry(self, entry: str) -> Entry | None:
         self._write_gathered()
@@ -748,7 +760,7 @@ class SqliteJournal(LocalJournal):
             count += len(piece.lines)
         self._db.executemany("UPDATE entries SET told = 'yes' WHERE id = ?", [(id_,) for id_ in news.told])
         if news.changes:
-            self._reserved["change"] = self._reserve("change", len(news.changes))
+            self._expect(len(news.changes))
             with self._gathering():
                 for change in news.changes.values():
                     self._follow(change.entry, change.before, change.told)
@@ -1003,13 +1015,18 @@ def _news(entry: Entry) -> tuple[int, bool, bool]:
 
 
 @cache
-def _of_labels(count: int) -> tuple[str, str]:
+def _look_up(count: int) -> str:
     """Which of so many labels are marked, and what they refer to. (A JSON list would lose what follows a NUL.)"""
     labels = ", ".join("?" * count)
     return (
-        f"SELECT label FROM marks WHERE label IN ({labels}) AND until_ms > ?",  # noqa: S608 - placeholders alone
-        f"SELECT label, entry, seen_ms FROM refs WHERE label IN ({labels}) ORDER BY seen_ms, entry",  # noqa: S608
+        f"SELECT label, NULL, NULL, NULL FROM marks WHERE label IN ({labels}) AND until_ms > ? "  # noqa: S608 - placeholders alone
+        "UNION ALL SELECT label, refs.entry, seen_ms, e.entry "
+        f"FROM refs LEFT JOIN entries AS e ON e.id = refs.entry AND e.until_ms > ? WHERE label IN ({labels})"
     )
+
+
+def _by_age(ref: Ref) -> tuple[int, str]:
+    return ref.seen_ms, ref.entry
 
 
 def _course(entry: Entry) -> tuple[object, ...]:
@@ -1021,11 +1038,15 @@ def _course(entry: Entry) -> tuple[object, ...]:
     return entry.generation, entry.state, entry.released_ms, deliveries
 
 
+def _translated(error: sqlite3.DatabaseError) -> StoreUnavailable | StoreMisconfigured:
+    primary_code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    kind = StoreUnavailable if primary_code in _MAY_PASS else StoreMisconfigured
+    return kind(f"sqlite: {error}")
+
+
 @contextmanager
 def translated_errors() -> Iterator[None]:
     try:
         yield
     except sqlite3.DatabaseError as error:
-        primary_code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-        kind = StoreUnavailable if primary_code in _MAY_PASS else StoreMisconfigured
-        raise kind(f"sqlite: {error}") from error
+        raise _translated(error) from error

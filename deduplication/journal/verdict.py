@@ -165,6 +165,8 @@ def _is_settled_for(claim: Claim, entry: Entry) -> bool:
 
 def _nearest(claim: Claim, known: Known, candidates: list[Entry]) -> Entry:
     """Most equal known parts, then the name that counts most, then the oldest (1)."""
+    if len(candidates) == 1:
+        return candidates[0]
 
     def distance(entry: Entry) -> tuple[int, int, int, str]:
         position = claim.own.index(_name_of(claim, known, entry))
@@ -380,6 +382,8 @@ def repeated(entry: Entry, claim: Claim, now_ms: int) -> Entry:
 
 
 def _filled(entry: Entry, claim: Claim) -> str:
+    if entry.fingerprint == claim.fingerprint:
+        return entry.fingerprint
     return str(filled(Fingerprint.parse(entry.fingerprint), Fingerprint.parse(claim.fingerprint)))
 
 
