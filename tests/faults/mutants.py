@@ -17,7 +17,7 @@ from deduplication.journal.clock import Clock, system_clock
 from deduplication.journal.entry import Entry
 from deduplication.journal.failover import FailoverJournal
 from deduplication.journal.side import MachineSide, Side
-from deduplication.journal.spool import Note, Spool
+from deduplication.journal.spool import Note, Spool, SpoolFile
 
 
 @dataclass(frozen=True)
@@ -94,11 +94,14 @@ def no_hold() -> None:
 def grants_not_noted() -> None:
     real = Spool.append
 
-    def append(self: Spool, kind: str, *values: Any) -> None:
-        if kind != "granted":
-            real(self, kind, *values)
+    def append(self: Spool, kind: str, *values: Any) -> SpoolFile:
+        return real(self, "told") if kind == "granted" else real(self, kind, *values)
 
     put(Spool, "append", append)
+
+
+def copies_not_kept() -> None:
+    put(FailoverJournal, "_append_copies", lambda self, _copies: self._spool.append("told"))
 
 
 def leases_by_the_time_of_day() -> None:
@@ -125,6 +128,7 @@ MUTANTS = {
     "unanswered settlements told later": Mutant(unanswered_told_at_leisure, ("settlements lost",)),
     "no hold after a loss of memory": Mutant(no_hold, ("FLUSHALL, one server busy",)),
     "grants not in the spool": Mutant(grants_not_noted, ("deliveries under way when Redis goes",)),
+    "copies of what waits not kept": Mutant(copies_not_kept, ("queue: kill -9 Redis, AOF off",)),
     "leases by the time of day": Mutant(
         leases_by_the_time_of_day, ("clock two minutes forward", "clock a day back after kill -9")
     ),
