@@ -44,6 +44,7 @@ _BLOCK = (
 _BLOCK_START = re.compile(rf"<(?=/?+(?:{_BLOCK}|(?=[a-z]*+[A-Z\u0130\u0131\u017f])(?i:{_BLOCK})))")
 _BLOCK_TAGS = re.compile(rf"(?:</?{_BLOCK}[^<>]*+>)++", re.IGNORECASE)
 _TAGS = re.compile(r"(?:<[!/a-zA-Z][^<>]*+>)++")
+_SPACES = bytes(ord(" ") if chr(code).isspace() else code for code in range(256))
 _DOCUMENT = re.compile(r"\s*<(?:!doctype html|html|head|body)\b", re.IGNORECASE)
 _TAG = re.compile(r"<(/?)([a-z][^\s<>/]*)([^<>]*>)?", re.IGNORECASE)
 _ELEMENTS = frozenset(  # of HTML, those of old included
@@ -91,7 +92,13 @@ def looks_like_html(body: str) -> bool:
 
 def plain_text(text: str) -> str:
     """Of plain text all of it, white space collapsed, NFC: what looks like a tag there was written to be read."""
-    return nfc(" ".join(text.split()))
+    try:
+        letters = text.encode("latin-1").translate(_SPACES)
+    except UnicodeEncodeError:
+        return nfc(" ".join(text.split()))
+    # Of these letters each is in its normal form. To make words of them takes twice as long as to look for two spaces.
+    letters = b" ".join(letters.split()) if b"   " in letters else letters.replace(b"  ", b" ").strip(b" ")
+    return letters.decode("latin-1")
 
 
 def _unparsed_text(body: str) -> str:

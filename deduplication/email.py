@@ -167,11 +167,13 @@ def well_formed(text: str) -> str:
     """JSON may carry half a surrogate pair, which no hash, file or socket takes."""
     if text.isascii():
         return text
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
+    for charset in ("latin-1", "utf-8"):  # the first takes a tenth of the time, and will do for half of the world
+        try:
+            text.encode(charset)
+        except UnicodeEncodeError:
+            continue
+        return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def address_of(sender: str) -> str:

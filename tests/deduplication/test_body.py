@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable
 
 import pytest
@@ -31,6 +32,12 @@ from deduplication.limits import MAX_LINK_CHARS, MOST_LINKS
 )
 def test_of_plain_text_a_reader_sees_all(body: str, text: str) -> None:
     assert plain_text(body) == text
+
+
+@given(st.text() | st.text(alphabet="aé \t\r\n\x0b\x1c\x85\xa0\u2003\u0301’"))
+@example("  a   b  ")
+def test_of_plain_text_the_words_count(body: str) -> None:
+    assert plain_text(body) == unicodedata.normalize("NFC", " ".join(body.split()))
 
 
 @pytest.mark.parametrize(
