@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import secrets
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from tests.support.redis_server import RedisServer
 from tests.support.surroundings import forget_environment, keep_files_in_memory
 
 NEED_REDIS = {"redis", "failover"}
+GARBAGE = 5_000  # so many objects are worth a look; Python's own 700 are soon made by a test that builds an app
 
 # Without a profile of ours, CI=true would make every run try the same examples. How long an example takes on a busy
 # machine says nothing about it, and examples kept in the checkout would make a run depend on the one before.
@@ -61,6 +63,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
         if "redis_server" in item.fixturenames or any(each in NEED_REDIS for each in parameters if type(each) is str):
             item.add_marker("real_redis")
+
+
+def pytest_collection_finish() -> None:
+    """What was loaded stays to the end; to look through it again and again was a fifth of the time of the tests."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GARBAGE)
 
 
 @pytest.fixture(autouse=True)

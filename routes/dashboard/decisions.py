@@ -6,7 +6,6 @@ from flask import Blueprint, Response, render_template, request
 from werkzeug.exceptions import NotFound
 
 from orchestrator.build import Service
-from orchestrator.delivery.fetching import fetch
 from orchestrator.intake import Status
 from orchestrator.operations.decisions import Decision, gate_reports, list_decisions, read_decision
 from orchestrator.operations.deliveries import read_payload
@@ -14,8 +13,8 @@ from routes.api_decisions import FILTERS, GATES, read_filter
 from routes.dashboard.email_content import EmailContent, harmless_html
 from routes.dashboard.headers import EMAIL_ONLY
 from routes.dashboard.queries import PAGE_LENGTH, asked_for, filters_of
-from routes.providers.base import InvalidPayload, Surroundings
-from routes.providers.registry import open_providers
+from routes.providers.base import InvalidPayload
+from routes.providers.registry import open_names
 from routes.questions import OF_ANOTHER
 
 TABS = ("text", "html", "headers", "json")
@@ -23,7 +22,7 @@ TABS = ("text", "html", "headers", "json")
 
 def add_views(page: Blueprint, service: Service) -> None:
     parts = service.parts
-    providers = sorted({*open_providers(service.config, Surroundings(service.tokens.ingress, fetch)), "message"})
+    providers = sorted({*open_names(service.config), "message"})
 
     @page.get("/decisions")
     def decisions() -> str:

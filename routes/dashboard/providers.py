@@ -6,16 +6,14 @@ from flask import Blueprint, render_template, request
 from markupsafe import escape
 
 from orchestrator.build import Service
-from orchestrator.delivery.fetching import fetch
-from routes.providers.base import Surroundings
-from routes.providers.registry import TYPES, missing_setting, open_providers
+from routes.providers.registry import TYPES, missing_setting, open_names
 
 
 def add_views(page: Blueprint, service: Service) -> None:
-    opened = open_providers(service.config, Surroundings(service.tokens.ingress, fetch))
+    opened = open_names(service.config)
     shut = {
         name: missing_setting(name).removeprefix(f"{name} is not set up: ")
-        for name in sorted(TYPES.keys() - opened.keys())
+        for name in sorted(TYPES.keys() - set(opened))
     }
 
     @page.get("/providers")

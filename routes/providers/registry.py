@@ -45,8 +45,14 @@ NOT_A_PROVIDER = "message"
 
 def open_providers(config: Config, surroundings: Surroundings) -> dict[str, AnyProvider]:
     """By their names. Raises SettingsError if a section is wrong, or lacks what proves a request's origin."""
-    tables: dict[str, Mapping[str, Any]] = {name: {} for name in ALWAYS_OPEN} | dict(config.providers)
-    return {name: _open(name, dict(table), config, surroundings) for name, table in tables.items()}
+    return {
+        name: _open(name, dict(config.providers.get(name, {})), config, surroundings) for name in open_names(config)
+    }
+
+
+def open_names(config: Config) -> list[str]:
+    """Of those that ``open_providers`` opens."""
+    return list(dict.fromkeys((*ALWAYS_OPEN, *config.providers)))
 
 
 def known_providers(config: Config) -> dict[str, type[AnyProvider]]:

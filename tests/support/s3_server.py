@@ -5,13 +5,24 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import boto3
 import pytest
+from botocore.loaders import JSONFileLoader
 from moto.server import ThreadedMotoServer
 
 BUCKET = "inbound-emails"
+
+
+def remember_descriptions() -> None:
+    """Each client reads all that Amazon has, megabytes of JSON, and tests make dozens of clients."""
+    read = cache(JSONFileLoader().load_file)
+    JSONFileLoader.load_file = lambda _, path: read(path)
+
+
+remember_descriptions()
 
 
 def aim_at(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

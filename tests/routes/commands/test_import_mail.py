@@ -53,6 +53,13 @@ def write_mbox(path: Path, messages: list[EmailMessage]) -> Path:
     return path
 
 
+def write_many(path: Path, count: int) -> Path:
+    """As if of ``message``, which takes two milliseconds for each."""
+    shape = message(1234567).as_bytes()
+    path.write_bytes(b"".join(SEPARATOR + shape.replace(b"1234567", b"%d" % number) + b"\n" for number in range(count)))
+    return path
+
+
 def post_mime(server: Server, message: EmailMessage) -> dict[str, Any]:
     headers = {"Authorization": f"Bearer {INGRESS_TOKEN}", "Content-Type": "message/rfc822"}
     answer = requests.post(f"{server.url}/api/ingress/mime", data=message.as_bytes(), headers=headers, timeout=60)
@@ -223,7 +230,7 @@ def test_a_bug_of_ours_in_one_message_stops_no_other(run: Run, tmp_path: Path, m
 
 
 def test_a_run_that_was_killed_goes_on_and_loses_nothing(tmp_path: Path, run: Run) -> None:
-    path = write_mbox(tmp_path / "box", [message(number) for number in range(3000)])
+    path = write_many(tmp_path / "box", 3000)
     notes = tmp_path / "data" / "imports"
     process = subprocess.Popen(
         [MAILONCE, "import", str(path)],
@@ -250,7 +257,7 @@ def test_a_run_that_was_killed_goes_on_and_loses_nothing(tmp_path: Path, run: Ru
 
 
 def test_ctrl_c_tells_what_was_done_and_how_to_go_on(tmp_path: Path) -> None:
-    path = write_mbox(tmp_path / "box", [message(number) for number in range(3000)])
+    path = write_many(tmp_path / "box", 3000)
     process = subprocess.Popen(
         [MAILONCE, "import", "--json", str(path)],
         cwd=tmp_path,
@@ -393,7 +400,7 @@ def test_progress_tells_rate_and_time_left_now_and_then() -> None:
 
 
 def test_on_a_terminal_progress_is_one_line_written_over(tmp_path: Path) -> None:
-    path = write_mbox(tmp_path / "box", [message(number) for number in range(2000)])
+    path = write_many(tmp_path / "box", 2000)
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [MAILONCE, "import", str(path)],
