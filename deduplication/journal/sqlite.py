@@ -173,7 +173,8 @@ _REFER = "INSERT OR IGNORE INTO refs VALUES (?, ?, ?)"
 _MARK = "INSERT INTO marks VALUES (?, ?) ON CONFLICT (label) DO UPDATE SET until_ms = max(until_ms, excluded.until_ms)"
 _MAY_GO = "INSERT OR IGNORE INTO suppressed SELECT entry, ?, length(payload) FROM payloads WHERE entry = ?"
 _RAISE = "INSERT INTO numbers VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET number = max(number, excluded.number)"
-_RESERVE = "UPDATE numbers SET number = number + ? WHERE name IN ('fence', 'change') RETURNING name, number"
+_RESERVE_BOTH = "UPDATE numbers SET number = number + ? WHERE name IN ('fence', 'change') RETURNING name, number"
+_RESERVE_CHANGES = "UPDATE numbers SET number = number + ? WHERE name = 'change' RETURNING name, number"
 
 _MAY_PASS = {
     sqlite3.SQLITE_BUSY,
@@ -644,13 +645,16 @@ class SqliteJournal(LocalJournal):
         return self._next("fence")
 
     def _next(self, name: str) -> int:
-        if not self._reserved.get(name):
-            self._expect(1)  # whoever needs one of them most often needs the other, too
+        if not self._reserved.get(name):  # what gets a new fence is written next, and that is a change
+            self._reserve(1, _RESERVE_BOTH if name == "fence" else _RESERVE_CHANGES)
         return self._reserved[name].pop()
 
     def _expect(self, count: int) -> None:
+        self._reserve(count, _RESERVE_BOTH)
+
+    def _reserve(self, count: int, statement: str) -> None:
         """The last one is to be used first. What is not used is never used: numbers only have to rise."""
-        for name, last in self._db.execute(_RESERVE, (count,)).fetchall():
+        for name, last in self._db.execute(statement, (count,)).fetchall():
             self._reserved[name] = list(range(last, last - count, -1))
 
     def _entry(self, entry: str) -> Entry | None:
@@ -760,7 +764,7 @@ class SqliteJournal(LocalJournal):
             count += len(piece.lines)
         self._db.executemany("UPDATE entries SET told = 'yes' WHERE id = ?", [(id_,) for id_ in news.told])
         if news.changes:
-            self._expect(len(news.changes))
+            self._reserve(len(news.changes), _RESERVE_CHANGES)
             with self._gathering():
                 for change in news.changes.values():
                     self._follow(change.entry, change.before, change.told)

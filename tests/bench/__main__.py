@@ -79,7 +79,11 @@ def measure(part: Part) -> list[Row]:
 def surroundings() -> Mapping[str, object]:
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": {"system": f"{platform.system()} {platform.machine()}", "cores": os.cpu_count(), "load": os.getloadavg()},
+        "machine": {
+            "system": f"{platform.system()} {platform.machine()}",
+            "cores": os.cpu_count(),
+            "load": os.getloadavg(),
+        },
         "versions": {
             "python": platform.python_version(),
             "redis-server": ".".join(map(str, redis_server_version())),
