@@ -20,6 +20,7 @@ from typing import Any
 
 from deduplication.errors import StoreUnavailable
 from deduplication.journal.codec import in_json
+from deduplication.journal.shared_sync import SharedSync
 
 ROTATE_AT_BYTES = 4 << 20
 PIECE_BYTES = 64 << 10
@@ -66,8 +67,8 @@ class SpoolFile:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._fd, fcntl.LOCK_EX)
         self._folder = folder
-        self._syncing = threading.Lock()
-        self._appends = self._synced = 0
+        self._is_in_folder = False
+        self._synced = SharedSync()
         self.size = 0
 
     def append(self, text: bytes) -> bool:
@@ -78,23 +79,18 @@ class SpoolFile:
         except OSError as error:
             raise StoreUnavailable(f"DATA_DIR cannot be written: {error}") from error
         self.size += written
-        self._appends += 1
+        self._synced.writes += 1
         return written == len(text)
 
     def sync(self) -> None:
-        """Returns once all that was appended before the call is on the disk. One fsync is for all who wait for it."""
-        wanted = self._appends
-        with self._syncing:
-            if self._synced >= wanted:
-                return
-            reached = self._appends
-            try:
-                os.fsync(self._fd)
-                if self._synced == 0:
-                    _sync_folder(self._folder)
-            except OSError as error:
-                raise StoreUnavailable(f"DATA_DIR cannot be written: {error}") from error
-            self._synced = reached
+        """Returns once all that was appended before the call is on the disk."""
+        self._synced.wait(self._fsync)
+
+    def _fsync(self) -> None:
+        os.fsync(self._fd)
+        if not self._is_in_folder:
+            _sync_folder(self._folder)
+            self._is_in_folder = True
 
     def __del__(self) -> None:
         with suppress(AttributeError):  # it could not be opened

@@ -28,6 +28,7 @@ from deduplication.journal.destination_state import DestinationState
 from deduplication.journal.entry import Entry, State, changed
 from deduplication.journal.listing import ALL, Count, Page, PayloadPlace, Position, Window
 from deduplication.journal.local import HOUR_MS, LocalJournal, dead_at
+from deduplication.journal.shared_sync import SharedSync
 from deduplication.journal.spool import Line, read_spools, remove_drained
 from deduplication.journal.storage import DiskRoom, Storage
 from deduplication.journal.together import Together
@@ -266,32 +267,27 @@ class _Turn:
 
 
 class _Wal:
-    """The file that commits are appended to. One fsync is for all who have committed by then.
+    """The file that commits are appended to.
 
     Only for what nobody relies on before it is synced: within sqlite a commit is seen by others at once.
     """
 
     def __init__(self, database: Path) -> None:
-        self.commits = 0
         self._path = database.with_name(f"{database.name}-wal")
         self._fd: int | None = None
-        self._synced = 0
-        self._lock = threading.Lock()
+        self._synced = SharedSync()
+
+    def note_commit(self) -> None:
+        self._synced.writes += 1
 
     def sync(self) -> None:
         """Returns once all that was committed before the call is on the disk."""
-        wanted = self.commits
-        with self._lock:
-            if self._synced >= wanted:
-                return
-            reached = self.commits
-            try:
-                if self._fd is None:
-                    self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-                os.fsync(self._fd)
-            except OSError as error:
-                raise StoreUnavailable(f"DATA_DIR cannot be written: {error}") from error
-            self._synced = reached
+        self._synced.wait(self._fsync)
+
+    def _fsync(self) -> None:
+        if self._fd is None:
+            self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        os.fsync(self._fd)
 
     def close(self) -> None:
         fd, self._fd = self._fd, None
@@ -369,7 +365,7 @@ class SqliteJournal(LocalJournal):
                 if purging:
                     self._purge()
                 self._db.execute("COMMIT")
-                self._wal.commits += 1
+                self._wal.note_commit()
             finally:
                 self._reserved = {}
                 if self._db.in_transaction:

@@ -138,9 +138,9 @@ def test_a_journal_that_is_busy_takes_several_in_one_commit(
     with journal._exclusively():
         asked = [threads.submit(journal._step, lambda n=n: journal.set_memo(str(n), "yes")) for n in range(6)]
         eventually(lambda: len(journal._together._waiting) == 6)
-        before = journal._wal.commits
+        before = journal._wal._synced.writes
     for each in asked:
         each.result()
-    assert journal._wal.commits == before + 2, "that of whoever had it, and one for all others"
+    assert journal._wal._synced.writes == before + 2, "that of whoever had it, and one for all others"
     assert [journal.memo(str(number)) for number in range(6)] == ["yes"] * 6
     journal.close()
