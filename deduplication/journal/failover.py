@@ -149,7 +149,7 @@ class FailoverJournal:
         self._unanswered: set[str] = set()  # entries whose settlement Redis may not have got
         self._heard: set[Announced] = set()
         self._copies_at_ms, self._copies_after = 0, ""
-        self._room_bytes = 0  # for payloads on this disk
+        self._room_bytes = local.room_bytes()  # for payloads on this disk
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self.numbers = Numbers()
