@@ -307,9 +307,10 @@ class FailoverJournal:
         except DeduplicationError as error:
             if isinstance(error, NoRoom) or not isinstance(error, StoreUnavailable):
                 return error
-            if after.has_open_deliveries or not after.is_delivered_somewhere:
-                if after.has_open_deliveries:
-                    self._unanswered.add(after.id)
+            if after.has_open_deliveries:
+                self._unanswered.add(after.id)
+                return error
+            if not after.is_delivered_somewhere:
                 return error
             if not after.deliveries:  # a script's: nothing else has noted yet that it was published
                 self._spool.append("published", flat_entry(after))
