@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, cast
 
 import msgpack
@@ -178,6 +178,7 @@ class RedisJournal:
         self._prefix_bytes = prefix.encode()
         self.machine = machine
         self._settings = (group_ttl, retention.entry_ms, retention.dead_ms, retention.delivered_payload_ms)
+        self._listed_hours = retention.entry_ms // _HOUR_MS + 3  # as long as lua/entry.lua, save, keeps their lists
         self.last_number = 0
         self.seen: Callable[[], int] = lambda: 0  # what the machine has noted, for steps that are not told it
         self._scripts = Scripts(client, f"{prefix}fence", {step: self._source(step) for step in _STEPS})
@@ -405,9 +406,9 @@ class RedisJournal:
         return {name: count for name, count in found.items() if count != Count()}
 
     def find(self, window: Window = ALL) -> Iterator[Entry]:
-        """Hour by hour, the newest first; then what waits or is dead for longer than these lists are kept."""
-        now_hour, kept_ms = self.now_ms() // _HOUR_MS, self._settings[1]
-        first, last = now_hour, now_hour - kept_ms // _HOUR_MS - 1
+        """Hour by hour, the newest first; then what is kept for longer than these lists."""
+        first = self.now_ms() // _HOUR_MS
+        last = first - self._listed_hours + 1
         is_all_listed = window.since_ms is not None and window.since_ms // _HOUR_MS >= last
         if window.until_ms is not None:
             first = min(first, window.until_ms // _HOUR_MS)
@@ -426,9 +427,8 @@ class RedisJournal:
             start = window.start
             yield from (
                 entry
-                for entry in filter(window.has, self._waiting_or_dead())
-                if entry.created_ms // _HOUR_MS < last
-                and (start is None or (entry.created_ms, entry.id) <= (start.at_ms, start.entry))
+                for entry in filter(window.has, self._created_before(last * _HOUR_MS))
+                if start is None or (entry.created_ms, entry.id) <= (start.at_ms, start.entry)
             )
 
     def _of_hour(self, hour: int, length: int, start: Position | None) -> Iterator[Entry]:
@@ -443,12 +443,17 @@ class RedisJournal:
                 ids, start = ids[ids.index(start.entry.encode()) :], None
             yield from self._entries(ids)
 
-    def _waiting_or_dead(self) -> list[Entry]:
+    def _created_before(self, before_ms: int) -> list[Entry]:
+        """What waits, is dead, or was settled long after it came."""
         with translated_errors(), self._client.pipeline(transaction=False) as pipeline:
+            pipeline.zrange(f"{self._prefix}late", 0, -1)
             for index in (*self._due_indexes(), *(f"{self._prefix}dead:{each}" for each in self.destinations())):
                 pipeline.zrange(index, 0, -1)
-            ids = dict.fromkeys(id_ for listed in pipeline.execute() for id_ in listed)
-        return sorted(self._entries(list(ids)), key=lambda entry: (entry.created_ms, entry.id), reverse=True)
+            late, *listed = pipeline.execute()
+        settled_late = (id_ for id_, created_ms in map(bytes.split, late) if int(created_ms) < before_ms)
+        ids = dict.fromkeys((*settled_late, *chain.from_iterable(listed)))
+        found = (entry for entry in self._entries(list(ids)) if entry.created_ms < before_ms)
+        return sorted(found, key=lambda entry: (entry.created_ms, entry.id), reverse=True)
 
     def _due_indexes(self) -> list[str]:
         """Of every destination: of what all may deliver, and of what lies on one machine."""
@@ -461,8 +466,7 @@ class RedisJournal:
         """The list of an hour only ever grows, at its end, also by what a machine tells late: a part of it was told."""
         now_ms = self.now_ms()
         heard = Heard.read(places, now_ms)
-        kept_hours = self._settings[1] // _HOUR_MS + 2
-        hours = heard.hours_to_look_at(now_ms, kept_hours)
+        hours = heard.hours_to_look_at(now_ms, self._listed_hours)
         with translated_errors(), self._client.pipeline(transaction=False) as pipeline:
             pipeline.get(f"{self._prefix}closed_until")
             pipeline.zrangebyscore(

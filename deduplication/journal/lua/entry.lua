@@ -25,6 +25,7 @@
 --   memos             Hash, name -> text of who keeps something beside the entries (memo.lua)
 --   locks             ZSET, entry -> when the lock of a script ends
 --   entries:{hour}    List of the entries that came in that hour
+--   late              ZSET, "entry created_ms" -> until when an entry is kept that the list of its hour ends before
 --   fence             the counter of all numbers
 --   machine:<name>    the last number that machine was given
 --   shared_key        a key that all who share the journal have
@@ -353,11 +354,12 @@ local function kept_for(entry)
   return until_ms and math.max(HOUR_MS, until_ms - now)
 end
 
--- What refers to an entry is written again only if its end moves: not for the seconds that a delivery takes
+-- What refers to an entry is written again only if its end moves to another hour, not for the seconds that a delivery
+-- takes; and if it would be over, as each change then gives it one more.
 local function is_kept_otherwise(entry, before)
   local one, other = kept_until(entry), kept_until(before)
-  if one and other then return math.abs(one - other) > HOUR_MS end
-  return one ~= other
+  if not one or not other then return one ~= other end
+  return one < now + HOUR_MS or math.floor(one / HOUR_MS) ~= math.floor(other / HOUR_MS)
 end
 
 -- Where texts differ, a name has several entries, and refers to each as long as that is kept.
@@ -536,6 +538,12 @@ local function is_of_another(name, entry)
   return is_marked(name) or (ref and ref[1] ~= entry[ID] and read_entry(ref[1]))
 end
 
+-- What was settled within an hour is kept no longer than the list of its hour; this one may be.
+local function list_late(entry, kept_ms)
+  call('ZREMRANGEBYSCORE', prefix .. 'late', '-inf', now)
+  call('ZADD', prefix .. 'late', now + kept_ms, entry[ID] .. ' ' .. string.format('%.0f', entry[CREATED]))
+end
+
 -- The entry, and what its change means for its payload and each of its names (local.py, _save). Returns it packed.
 local function save(entry, before)
   local kept_ms = kept_for(entry)
@@ -577,7 +585,10 @@ local function save(entry, before)
     call('ZREMRANGEBYSCORE', prefix .. 'locks', '-inf', now)
   elseif not before then
     local hour = prefix .. 'entries:' .. math.floor(entry[CREATED] / HOUR_MS)
-    if call('RPUSH', hour, entry[ID]) == 1 then call('PEXPIRE', hour, entry_ms + HOUR_MS) end
+    if call('RPUSH', hour, entry[ID]) == 1 then call('PEXPIRE', hour, entry_ms + 3 * HOUR_MS) end
+  end
+  if kept_ms and (not before or is_end_moved) and entry[CREATED] < now - HOUR_MS and not is_lock(entry) then
+    list_late(entry, kept_ms)
   end
   return packed
 end

@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import pytest
 
-from deduplication.claims import Gate, Kind, Name
+from deduplication.claims import Gate, Kind, Name, Pattern
 from deduplication.journal.base import Claimed, Duplicate, Ending, Forgotten, InFlight, Replayed, Settlement
 from deduplication.journal.entry import Attempt, Delivery, DeliveryStatus, Entry
 from deduplication.journal.listing import LISTED_AT_ONCE, Count, Position, Window
@@ -420,6 +420,32 @@ def test_what_is_older_than_the_lists_is_found_in_a_window_too(desk: Desk) -> No
     assert [entry.id for entry in desk.journal.find(Window(start=start))] == ids[2:]
     assert [entry.id for entry in desk.journal.find(Window(since_ms=desk.journal.now_ms() - DAY_MS))] == ids[:1]
     assert [entry.id for entry in desk.journal.find(Window(until_ms=desk.journal.now_ms() - DAY_MS))] == ids[1:]
+
+
+def test_what_is_kept_for_longer_than_the_lists_is_found_by_its_names(desk: Desk) -> None:
+    """A dead one that turns out to have arrived is neither, and what was only printed marks nothing."""
+    claim, verdict = desk.claim(an_id("e1"), to=("crm",), is_trial=True)
+    desk.end(claim, verdict.entry, DeliveryStatus.DEAD)
+    desk.pass_ms(9 * DAY_MS)
+    desk.end(claim, verdict.entry, DeliveryStatus.DELIVERED)
+    assert an_id("e1") in set(desk.journal.names(Pattern()))
+    desk.claim(an_id("e2"))
+    assert [entry.own for entry in desk.journal.find()] == [(an_id("e2"),), (an_id("e1"),)]
+
+
+def test_one_that_comes_every_half_hour_for_longer_than_a_week_reaches_nobody_twice(desk: Desk) -> None:
+    """It is kept for an hour after its last change, and so must be what finds it."""
+    claim, first = desk.claim(an_id("e1"), to=("crm", "slack"))
+    arrived = (replace(first.entry.deliveries[0], status=DeliveryStatus.DELIVERED),)
+    assert desk.journal.settle(claim, first.entry, Settlement(Ending.FREE, "", arrived))
+    desk.pass_ms(7 * DAY_MS - 600_000)
+    for _ in range(10):
+        claim, again = desk.claim(an_id("e1"), to=("crm", "slack"))
+        assert again.entry.id == first.entry.id
+        assert [each.status for each in again.entry.deliveries] == [DeliveryStatus.DELIVERED, DeliveryStatus.DELIVERING]
+        assert desk.give_back(claim, again.entry)
+        assert [entry.id for entry in desk.journal.find()] == [first.entry.id]
+        desk.pass_ms(1_800_000)
 
 
 def test_on_redis_find_reads_only_what_is_asked_for(desk: Desk, bench: JournalBench) -> None:

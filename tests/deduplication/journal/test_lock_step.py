@@ -343,9 +343,8 @@ class LockStep(RuleBasedStateMachine):
             listed = {entry.id: entry for entry in bench.journal.find()}
             for claim, _ in self.claims:
                 entry = bench.journal.read(claim.entry)
-                is_old = entry and bench.journal.now_ms() - entry.created_ms > WEEK_MS
                 is_listed = entry is not None and not entry.is_lock
-                assert is_listed == (claim.entry in listed) or is_old, bench.kind
+                assert is_listed == (claim.entry in listed), bench.kind
 
     @invariant()
     def the_indexes_have_what_waits_and_what_is_dead(self) -> None:

@@ -465,7 +465,7 @@ def test_what_lies_on_a_machine_is_listed_and_seen_to_be_under_way(machine: Mach
     here = store(process)
     begin(process, here)
     assert [each.entry.id for each in process.under_way()] == [here]
-    assert here in {each.id for each in process._redis._waiting_or_dead()}
+    assert here in {each.id for each in process._redis._created_before(process._redis.now_ms() + 1)}
 
 
 # Stages
