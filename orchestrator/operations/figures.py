@@ -161,7 +161,7 @@ def _destination(name: str, together: Sums, steps: list[Sums]) -> DestinationFig
     return DestinationFigures(
         delivered=delivered,
         failed=failed,
-        success_rate=delivered / (delivered + failed) if attempts else None,
+        success_rate=delivered / (delivered + failed) if delivered + failed else None,
         whole_p50_ms=_ms(whole.quantile_s(0.5)),
         whole_p95_ms=_ms(whole.quantile_s(0.95)),
         p50_ms=tuple(_ms(each.quantile_s(0.5)) for each in times),

@@ -95,6 +95,12 @@ def test_a_destination_that_nothing_was_sent_to_has_no_rate(parts: Parts) -> Non
     assert (crm.success_rate, crm.whole_p50_ms, crm.whole_p95_ms) == (None, None, None)
 
 
+def test_neither_has_one_that_had_all_of_it_before(parts: Parts) -> None:
+    parts.meter.count_attempt("crm", DeliveryStatus.SKIPPED)
+    crm = over_time(parts, Span.HOUR).destinations["crm"]
+    assert (crm.delivered, crm.failed, crm.success_rate) == (0, 0, None)
+
+
 def test_totals_of_nothing(parts: Parts) -> None:
     shown = totals(parts)
     assert (shown.received, shown.hit_rate, shown.waiting, shown.oldest_waiting_s) == (0, None, 0, None)
