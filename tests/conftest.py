@@ -9,6 +9,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tests.support import programs_loaded
 from tests.support import redis_server as real_redis
 from tests.support.journals import JOURNALS, JournalBench, open_journal
 from tests.support.redis_server import RedisServer
@@ -42,7 +43,12 @@ def pytest_configure(config: pytest.Config) -> None:
     keep_files_in_memory()
     if config.option.hypothesis_seed is None:
         config.option.hypothesis_seed = secrets.randbits(32)  # xdist hands it on to its workers
+    programs_loaded.is_used = True
     real_redis.use_the_wheel = config.option.redis == "wheel"
+
+
+def pytest_unconfigure() -> None:
+    programs_loaded.end()
 
 
 @pytest.hookimpl(trylast=True)

@@ -24,9 +24,10 @@ import requests
 
 from tests import hour
 from tests.support.page import PageVisitor
+from tests.support.programs_loaded import MAILONCE
 from tests.support.redis_server import RedisServer, free_port
 from tests.support.scrape import samples
-from tests.support.server import ADMIN_TOKEN, MAILONCE, Server, email
+from tests.support.server import ADMIN_TOKEN, Server, email
 from tests.support.sink import Reply, Sink
 from tests.support.surroundings import clean_environment
 from tests.support.worker import WorkerProcess

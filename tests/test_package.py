@@ -20,7 +20,8 @@ import pytest
 import requests
 from packaging.requirements import Requirement
 
-from tests.support.server import MAILONCE, Server, email
+from tests.support.programs_loaded import MAILONCE
+from tests.support.server import Server, email
 from tests.support.sink import Sink
 from tests.support.surroundings import ROOT, clean_environment
 

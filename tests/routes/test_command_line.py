@@ -25,8 +25,9 @@ from routes.providers import gmail
 from routes.providers.registry import TYPES
 from tests.routes.conftest import StartApp
 from tests.routes.test_delivery import make_due
+from tests.support.programs_loaded import MAILONCE
 from tests.support.redis_server import RedisServer
-from tests.support.server import INGRESS_TOKEN, MAILONCE, Server, email
+from tests.support.server import INGRESS_TOKEN, Server, email
 from tests.support.sink import Reply, Sink
 from tests.support.surroundings import clean_environment
 from tests.support.worker import WorkerProcess

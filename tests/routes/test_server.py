@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from deduplication.subject_group import generate_subject_group_id
+from tests.support.programs_loaded import MAILONCE
 from tests.support.redis_server import RedisServer, free_port
-from tests.support.server import MAILONCE, Server, email
+from tests.support.server import Server, email
 from tests.support.sink import Sink
 from tests.support.surroundings import ROOT
 

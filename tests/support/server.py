@@ -13,10 +13,11 @@ from typing import Any
 import psutil
 import requests
 
+from tests.support import programs_loaded
+from tests.support.programs_loaded import MAILONCE
 from tests.support.redis_server import free_port
 from tests.support.surroundings import ROOT, clean_environment
 
-MAILONCE = str(Path(sys.executable).with_name("mailonce"))
 INGRESS_TOKEN = "ingress-token-for-tests"
 ADMIN_TOKEN = "admin-token-for-tests-only"
 PATIENT_MS = "5000"  # for Redis, so that a busy machine does not pass for one that is away
@@ -49,7 +50,7 @@ class Server:
         own = {"PORT": str(self.port), "INGRESS_TOKEN": INGRESS_TOKEN, "ADMIN_TOKEN": ADMIN_TOKEN}
         self._env = clean_environment(DATA_DIR=str(data_dir), REDIS_TIMEOUT_MS=PATIENT_MS) | own | settings
         data_dir.mkdir(parents=True, exist_ok=True)
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | programs_loaded.Forked | None = None
 
     def __enter__(self) -> Server:
         return self.start()
@@ -63,14 +64,7 @@ class Server:
         return self
 
     def launch(self) -> None:
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                self._command(),
-                cwd=self.folder,
-                env=self._env,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
+        self.process = programs_loaded.start(self._command(), self.folder, self._env, self.log)
 
     def _command(self) -> list[str]:
         if self._app is None:

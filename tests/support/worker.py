@@ -10,7 +10,9 @@ from pathlib import Path
 
 import psutil
 
-from tests.support.server import MAILONCE, PATIENT_MS
+from tests.support import programs_loaded
+from tests.support.programs_loaded import MAILONCE
+from tests.support.server import PATIENT_MS
 from tests.support.surroundings import clean_environment
 
 
@@ -20,7 +22,7 @@ class WorkerProcess:
         self.log = data_dir / "worker.log"
         self._data_dir = data_dir
         self._env = clean_environment(DATA_DIR=str(data_dir), REDIS_TIMEOUT_MS=PATIENT_MS) | settings
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | programs_loaded.Forked | None = None
 
     def __enter__(self) -> WorkerProcess:
         return self.start()
@@ -29,10 +31,7 @@ class WorkerProcess:
         self.stop()
 
     def start(self) -> WorkerProcess:
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [MAILONCE, "worker"], cwd=self._data_dir, env=self._env, stdout=log, stderr=subprocess.STDOUT
-            )
+        self.process = programs_loaded.start([MAILONCE, "worker"], self._data_dir, self._env, self.log)
         self.wait_for_children()
         return self
 

@@ -29,8 +29,9 @@ from orchestrator.item import Item, email_item
 from routes.command_line import main
 from routes.commands import import_mail
 from routes.commands.progress import Progress
+from tests.support.programs_loaded import MAILONCE
 from tests.support.redis_server import RedisServer
-from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, MAILONCE, Server
+from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, Server
 from tests.support.sink import Sink
 from tests.support.surroundings import clean_environment
 

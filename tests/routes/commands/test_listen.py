@@ -24,7 +24,8 @@ from orchestrator.delivery.signing import Signer, new_secret
 from orchestrator.delivery.webhook import DeliveryFailed, Webhook
 from routes.command_line import main
 from routes.commands.signatures import Proof, check_signature
-from tests.support.server import MAILONCE, Server, email
+from tests.support.programs_loaded import MAILONCE
+from tests.support.server import Server, email
 from tests.support.surroundings import clean_environment
 
 SECRET, OTHER = "whsec_" + "A" * 32, "whsec_" + "B" * 32
