@@ -278,7 +278,7 @@ class LockStep(RuleBasedStateMachine):
     def forget(self, names: list[Name]) -> None:
         self.on_all("forget", names)
 
-    @rule(ms=st.sampled_from([20_000, LEASE_MS, DAY_MS, WEEK_MS]))
+    @rule(ms=st.sampled_from([20_000, LEASE_MS, HOUR_MS // 2, DAY_MS, WEEK_MS - HOUR_MS // 4, WEEK_MS]))
     def let_time_pass(self, ms: int) -> None:
         for bench in self.benches:
             bench.advance(ms)
