@@ -456,9 +456,10 @@ class FailoverJournal:
                     raise StoreUnavailable("Redis is away: it has this entry, and hands it out alone")
                 return locally()
             answer = self._ask(lambda: on_redis(None))
-            payload = self._payload_here(entry) if answer in (Replayed.NO_PAYLOAD, Released.NO_PAYLOAD) else None
-            if payload is not None:
-                answer = self._ask(lambda: on_redis(payload))
+            if answer in (Replayed.NO_PAYLOAD, Released.NO_PAYLOAD):
+                self.local.drain(self._spools)  # where it may stand, and that it is delivered and no longer kept
+                if (payload := self.local.payload(entry)) is not None:
+                    answer = self._ask(lambda: on_redis(payload))
             self._note.raise_to(self._redis.last_number)
             if answer in (Replayed.REPLAYED, Released.RELEASED):
                 self._copy_from_redis(entry)

@@ -13,6 +13,7 @@ import pytest
 from deduplication.claims import Gate, Kind, Name, Pattern
 from deduplication.journal.base import Claimed, Duplicate, Ending, Forgotten, InFlight, Replayed, Settlement
 from deduplication.journal.entry import Attempt, Delivery, DeliveryStatus, Entry
+from deduplication.journal.failover import FailoverJournal
 from deduplication.journal.listing import LISTED_AT_ONCE, Count, Position, Window
 from deduplication.journal.redis import RedisJournal
 from deduplication.journal.verdict import MOST_REFS
@@ -467,6 +468,14 @@ def test_where_payloads_are(desk: Desk, bench: JournalBench) -> None:
     where = {"memory": "memory", "sqlite": "disk", "redis": "redis", "failover": "redis"}[bench.kind]
     assert desk.journal.locate_payloads([stored.id, delivered.id]) == {stored.id: where, delivered.id: "gone"}
     assert desk.journal.locate_payloads([]) == {}
+
+
+def test_what_was_delivered_is_kept_nowhere_to_be_sent_again(desk: Desk) -> None:
+    stored = desk.store(an_id("e1"))
+    if isinstance(desk.journal, FailoverJournal):
+        desk.journal.tick()  # the machine has a copy
+    desk.send(stored, DeliveryStatus.DELIVERED)
+    assert desk.journal.replay(stored.id, "crm", force=True) is Replayed.NO_PAYLOAD
 
 
 # Trying what waits now
