@@ -129,6 +129,10 @@ class LocalJournal(ABC):
     def _put_entry(self, entry: Entry, before: Entry | None, until_ms: int | None) -> None: ...
 
     @abstractmethod
+    def _put_repeat(self, entry: Entry) -> None:
+        """One more was counted, which changes neither its names nor how long it is kept."""
+
+    @abstractmethod
     def _drop_entry(self, entry: str) -> None: ...
 
     @abstractmethod
@@ -225,8 +229,9 @@ class LocalJournal(ABC):
             case Told(entry):
                 return _answer(entry, (), is_first=False)
             case Repeat(original, name):
-                after = repeated(original, claim, known.now_ms)  # which changes nothing about its names
-                self._put_entry(after, original, self._until_ms(after))
+                after = repeated(original, claim, known.now_ms)
+                if after is not original:
+                    self._put_repeat(after)
                 stop = Stop(name, original.id, original.created_ms)
                 return Duplicate(stop, original.answer, original.fate)
             case Refused(name, other):

@@ -94,6 +94,10 @@ class MemoryJournal(LocalJournal):
             if oldest and not oldest.has_open_deliveries:
                 self._forget_entry(oldest)
 
+    def _put_repeat(self, entry: Entry) -> None:
+        _, until_ms = self._rows.entries[entry.id]
+        self._rows.entries[entry.id] = (entry, until_ms)
+
     def _forget_entry(self, entry: Entry) -> None:
         del self._rows.entries[entry.id]
         self._rows.payloads.pop(entry.id, None)

@@ -170,6 +170,12 @@ INSERT OR REPLACE INTO entries VALUES (:id, :entry, :created_ms, :until_ms, :fol
     CASE WHEN :told = 'no' AND EXISTS (SELECT 1 FROM entries WHERE id = :id AND told <> 'no' AND until_ms = :for_ever)
     THEN 'handed over' ELSE coalesce(:told, (SELECT told FROM entries WHERE id = :id)) END)
 """
+_PUT_REPEAT = """
+UPDATE entries SET entry = :entry, change = :change, changed_ms = :now_ms,
+    told = CASE WHEN :told = 'no' AND told <> 'no' AND until_ms = :for_ever
+    THEN 'handed over' ELSE coalesce(:told, told) END
+WHERE id = :id
+"""
 _REFER = "INSERT OR IGNORE INTO refs VALUES (?, ?, ?)"
 _MARK = "INSERT INTO marks VALUES (?, ?) ON CONFLICT (label) DO UPDATE SET until_ms = max(until_ms, excluded.until_ms)"
 _MAY_GO = "INSERT OR IGNORE INTO suppressed SELECT entry, ?, length(payload) FROM payloads WHERE entry = ?"
@@ -464,19 +470,27 @@ class SqliteJournal(LocalJournal):
     def _drop_mark(self, name: Name) -> None:
         self._db.execute("DELETE FROM marks WHERE label = ?", (name.label,))
 
-    def _put_entry(self, entry: Entry, before: Entry | None, until_ms: int | None) -> None:
-        stop = entry.stop
-        is_follower = stop and stop.follows and not entry.released_ms and entry.state is State.DONE
-        row = {
+    def _row_of(self, entry: Entry) -> dict[str, object]:
+        """What every change of an entry writes."""
+        return {
             "id": entry.id,
             "entry": in_json(flat_entry(entry)),
-            "created_ms": entry.created_ms,
-            "until_ms": _FOR_EVER_MS if until_ms is None else until_ms,
-            "follows": stop.original if stop and is_follower else None,
             "change": self._next("change"),
             "now_ms": self.now_ms(),
             "told": self._told,
             "for_ever": _FOR_EVER_MS,
+        }
+
+    def _put_repeat(self, entry: Entry) -> None:
+        self._write(_PUT_REPEAT, [self._row_of(entry)])
+
+    def _put_entry(self, entry: Entry, before: Entry | None, until_ms: int | None) -> None:
+        stop = entry.stop
+        is_follower = stop and stop.follows and not entry.released_ms and entry.state is State.DONE
+        row = self._row_of(entry) | {
+            "created_ms": entry.created_ms,
+            "until_ms": _FOR_EVER_MS if until_ms is None else until_ms,
+            "follows": stop.original if stop and is_follower else None,
         }
         self._write(_PUT_ENTRY, [row])
         if entry.is_suppressed:

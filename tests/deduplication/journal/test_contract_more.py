@@ -449,6 +449,18 @@ def test_one_that_comes_every_half_hour_for_longer_than_a_week_reaches_nobody_tw
         desk.pass_ms(1_800_000)
 
 
+def test_a_repeat_moves_no_end(desk: Desk) -> None:
+    """What was only printed shows it: it marks nothing, so that its names end with it."""
+    claim, first = desk.claim(an_id("e1"), is_trial=True)
+    desk.end(claim, first.entry, DeliveryStatus.DELIVERED)
+    desk.pass_ms(7 * DAY_MS - 600_000)
+    _, again = desk.claim(an_id("e1"), is_trial=True)
+    assert isinstance(again, Duplicate)
+    assert desk.read(first.entry.id).repeats == 1
+    desk.pass_ms(1_200_000)
+    assert desk.journal.read(first.entry.id) is None
+
+
 def test_on_redis_find_reads_only_what_is_asked_for(desk: Desk, bench: JournalBench) -> None:
     """A week of entries is read by nobody who wants a page or an hour of it."""
     if not isinstance(desk.journal, RedisJournal):
