@@ -130,10 +130,9 @@ def judge(claim: Claim, known: Known) -> Judgement:
         return InFlight(name.gate, name.label, last.lease_until_ms - known.steady_ms)
     joined = mine or (_nearest(claim, known, candidates) if candidates else None)
     deliveries = _deliveries(claim, joined, candidates)
-    if joined is None:
-        mark = next((name for name in claim.own if _stops_by_its_mark(name, known)), None)
-        if mark:
-            return Take(stop=Stop(mark), deliveries=_all_skipped(deliveries))
+    mark = _marked_before(claim, known, joined) if joined else _marked(claim, known)
+    if mark:
+        return Take(joined, Stop(mark), deliveries=_all_skipped(deliveries))
     return _at_shared_gates(claim, known, joined, deliveries)
 
 
@@ -184,9 +183,18 @@ def _name_of(claim: Claim, known: Known, entry: Entry) -> Name:
     return next(name for name in claim.own if any(ref.entry == entry.id for ref in known.names[name].refs))
 
 
-def _stops_by_its_mark(name: Name, known: Known) -> bool:
-    """Made by another program, or older than the entries. An undated id never stops by its mark alone (4)."""
-    return known.names[name].is_marked and not known.under(name) and not name.needs_agreement
+def _marked(claim: Claim, known: Known) -> Name | None:
+    """By another program, or before the entries that are known. An undated id never stops by its mark alone (4)."""
+    names = (name for name in claim.own if not name.needs_agreement and not known.under(name))
+    return next((name for name in names if known.names[name].is_marked), None)
+
+
+def _marked_before(claim: Claim, known: Known, joined: Entry) -> Name | None:
+    """What such a mark stopped, and nobody settled, is stopped by it again, until that is reset."""
+    name = joined.stop.name if joined.stop else None
+    if name not in joined.own or (name in claim.own and not known.names[name].is_marked):
+        return None
+    return name
 
 
 def _deliveries(claim: Claim, joined: Entry | None, candidates: list[Entry]) -> tuple[Delivery, ...]:
@@ -392,8 +400,9 @@ def settled(entry: Entry, settlement: Settlement, now_ms: int) -> Entry:
         entry = entry.with_delivery(delivery)
     left = [number for number in (entry.retries_left, settlement.retries_left) if number is not None]
     if settlement.ending is Ending.FREE:
+        stop = entry.stop if entry.stop and entry.stop.name.is_own else None  # nothing else would tell of that mark
         return changed(
-            entry, state=State.FREE, owner="", lease_until_ms=0, retries_left=min(left, default=None), stop=None
+            entry, state=State.FREE, owner="", lease_until_ms=0, retries_left=min(left, default=None), stop=stop
         )
     return changed(
         entry,
@@ -578,7 +587,7 @@ def _let_go(entry: Entry, now_ms: int) -> Entry:
 def freed(entry: Entry) -> Entry:
     """A re-send joins it; the generation keeps a machine that was away from making it done again (11)."""
     if entry.state is State.FREE:
-        return entry
+        return replace(entry, stop=None)
     return replace(
         entry,
         state=State.FREE,

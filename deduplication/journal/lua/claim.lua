@@ -192,7 +192,19 @@ local function take(stop, left_out)
   return answer_to(entry, save(entry, before), joined == nil, left_out)
 end
 
-if not joined and marked then return take({marked, false, false, false}) end
+-- What a mark stopped whose entry is gone, and nobody settled, is stopped by it again, until that is reset (verdict.py,
+-- _marked_before)
+if joined then
+  local stopping = joined[STOP] and label_of(joined[STOP][1])
+  marked = nil
+  for _, name in ipairs(joined[OWN]) do
+    if label_of(name) == stopping then marked = name end
+  end
+  for _, name in ipairs(own) do
+    if label_of(name) == stopping and not is_marked(name) then marked = nil end
+  end
+end
+if marked then return take({marked, false, false, false}) end
 
 -- The gates of the names it shares with other items
 

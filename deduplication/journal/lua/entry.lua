@@ -271,9 +271,10 @@ end
 
 -- A re-send joins it (verdict.py, freed)
 local function set_free_again(entry)
+  entry[STOP] = false
   if entry[STATE] == 'free' then return end
   entry[E_GENERATION] = next_generation(entry)
-  entry[STATE], entry[OWNER], entry[LEASE], entry[STOP], entry[RELEASED] = 'free', '', 0, false, false
+  entry[STATE], entry[OWNER], entry[LEASE], entry[RELEASED] = 'free', '', 0, false
 end
 
 -- Its words are not taken, but asked for when it is begun (verdict.py, _due_now)

@@ -47,7 +47,8 @@ if retries_left then
 end
 
 local function set_free()
-  entry[STATE], entry[OWNER], entry[LEASE], entry[STOP] = 'free', '', 0, false
+  entry[STATE], entry[OWNER], entry[LEASE] = 'free', '', 0
+  entry[STOP] = entry[STOP] and is_own(entry[STOP][1]) and entry[STOP] -- nothing else would tell of that mark
   save(entry, before)
 end
 

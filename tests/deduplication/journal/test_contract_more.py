@@ -11,7 +11,7 @@ from unittest.mock import patch
 import pytest
 
 from deduplication.claims import Gate, Kind, Name, Pattern
-from deduplication.journal.base import Claimed, Duplicate, Ending, Forgotten, InFlight, Replayed, Settlement
+from deduplication.journal.base import Claim, Claimed, Duplicate, Ending, Forgotten, InFlight, Replayed, Settlement
 from deduplication.journal.entry import Attempt, Delivery, DeliveryStatus, Entry
 from deduplication.journal.failover import FailoverJournal
 from deduplication.journal.listing import LISTED_AT_ONCE, Count, Position, Window
@@ -91,6 +91,49 @@ def test_a_claim_that_moves_to_a_name_another_is_at_keeps_what_it_has(desk: Desk
     _, other = desk.claim(MESSAGE_ID, shared=(FILE_X,))
     assert isinstance(other, InFlight)
     assert desk.end(claim, verdict.entry, DeliveryStatus.DELIVERED)
+
+
+def older_than_its_entry(desk: Desk) -> tuple[Claim, Duplicate]:
+    """One that comes again when its mark alone is left."""
+    desk.deliver(ID)
+    desk.pass_ms(8 * DAY_MS)
+    claim, stopped = desk.claim(ID, MESSAGE_ID)
+    assert isinstance(stopped, Duplicate) and stopped.entry and stopped.stop.name == ID
+    return claim, stopped
+
+
+def test_what_a_mark_stopped_is_stopped_again_if_the_answer_was_lost(desk: Desk) -> None:
+    claim, stopped = older_than_its_entry(desk)
+    again = desk.journal.claim(claim)
+    assert isinstance(again, Duplicate) and again.stop == stopped.stop
+    assert desk.skip(claim, again)
+    assert isinstance(desk.claim(ID)[1], Duplicate)
+
+
+@pytest.mark.parametrize("own", [(ID,), (ID, MESSAGE_ID), (MESSAGE_ID,)])
+@pytest.mark.parametrize("is_given_back", [True, False])
+def test_so_it_is_if_nobody_settled_it(desk: Desk, own: tuple[Name, ...], is_given_back: bool) -> None:
+    """Its server crashed, or had no room for its payload: it was delivered all the same."""
+    claim, stopped = older_than_its_entry(desk)
+    assert stopped.entry
+    if is_given_back:
+        assert desk.give_back(claim, stopped.entry)
+    desk.pass_ms(LEASE_MS + 1)
+    _, again = desk.claim(*own)
+    assert isinstance(again, Duplicate) and again.entry
+    assert (again.entry.id, again.stop.name) == (stopped.entry.id, ID)
+
+
+@pytest.mark.parametrize("own", [(ID,), (ID, MESSAGE_ID), (MESSAGE_ID,)])
+@pytest.mark.parametrize("is_given_back", [True, False])
+def test_until_its_name_is_reset(desk: Desk, own: tuple[Name, ...], is_given_back: bool) -> None:
+    claim, stopped = older_than_its_entry(desk)
+    assert stopped.entry
+    if is_given_back:
+        assert desk.give_back(claim, stopped.entry)
+    desk.pass_ms(LEASE_MS + 1)
+    desk.journal.forget([ID])
+    assert isinstance(desk.claim(*own)[1], Claimed)
 
 
 # Several items

@@ -131,8 +131,8 @@ class LockStep(RuleBasedStateMachine):
         )
         verdict = self.on_all("claim", claim)
         again = self.on_all("claim", claim)
-        if isinstance(verdict, Claimed):
-            assert isinstance(again, Claimed) and again.entry.id == verdict.entry.id, "same token, same answer"
+        if entry := getattr(verdict, "entry", None):
+            assert type(again) is type(verdict) and again.entry.id == entry.id, "same token, same answer"
         self.claims.append((claim, verdict))
 
     @rule(
