@@ -151,7 +151,7 @@ class LockStep(RuleBasedStateMachine):
 
     @rule(data=st.data(), count=st.integers(2, 3), ending=st.sampled_from(Ending))
     def settle_many(self, data: st.DataObject, count: int, ending: Ending) -> None:
-        chosen = [each for _ in range(count) if (each := self.some_entry(data)) and not each[1].is_lock]
+        chosen = [each for _ in range(count) if (each := self.some_entry_at_hand(data)) and not each[1].is_lock]
         settlings = []
         for claim, entry in {entry.id: (claim, entry) for claim, entry in chosen}.values():  # nobody settles one twice
             going = [each for each in entry.deliveries if each.status is DeliveryStatus.DELIVERING]
@@ -175,9 +175,14 @@ class LockStep(RuleBasedStateMachine):
         held = [(claim, verdict.entry) for claim, verdict in self.claims if getattr(verdict, "entry", None)]
         return data.draw(st.sampled_from(held)) if held else None
 
+    def some_entry_at_hand(self, data: st.DataObject) -> tuple[Claim, Entry] | None:
+        """Nobody is at an item for as long as its entry is kept."""
+        chosen = self.some_entry(data)
+        return chosen if chosen and self.benches[0].journal.read(chosen[1].id) else None
+
     @rule(data=st.data(), ending=st.sampled_from(Ending), retries=st.sampled_from([None, 3, 0]))
     def settle(self, data: st.DataObject, ending: Ending, retries: int | None) -> None:
-        chosen = self.some_entry(data)
+        chosen = self.some_entry_at_hand(data)
         if chosen is None:
             return
         claim, entry = chosen
