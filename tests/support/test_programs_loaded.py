@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -56,10 +55,7 @@ def test_it_is_ended_and_awaited_like_any_process(tmp_path: Path) -> None:
     assert not psutil.pid_exists(process.pid)
     other = start(asleep, tmp_path, clean_environment(), tmp_path / "log")
     os.kill(other.pid, signal.SIGKILL)
-    deadline = time.monotonic() + 60
-    while other.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert other.poll() == -signal.SIGKILL
+    assert other.wait(timeout=60) == -signal.SIGKILL
 
 
 def test_what_python_reads_while_it_starts_is_read_anew(tmp_path: Path) -> None:

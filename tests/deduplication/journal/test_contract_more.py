@@ -102,6 +102,15 @@ def older_than_its_entry(desk: Desk) -> tuple[Claim, Duplicate]:
     return claim, stopped
 
 
+def left_unsettled(desk: Desk, is_given_back: bool) -> Entry:
+    claim, stopped = older_than_its_entry(desk)
+    assert stopped.entry
+    if is_given_back:
+        assert desk.give_back(claim, stopped.entry)
+    desk.pass_ms(LEASE_MS + 1)
+    return stopped.entry
+
+
 def test_what_a_mark_stopped_is_stopped_again_if_the_answer_was_lost(desk: Desk) -> None:
     claim, stopped = older_than_its_entry(desk)
     again = desk.journal.claim(claim)
@@ -114,24 +123,16 @@ def test_what_a_mark_stopped_is_stopped_again_if_the_answer_was_lost(desk: Desk)
 @pytest.mark.parametrize("is_given_back", [True, False])
 def test_so_it_is_if_nobody_settled_it(desk: Desk, own: tuple[Name, ...], is_given_back: bool) -> None:
     """Its server crashed, or had no room for its payload: it was delivered all the same."""
-    claim, stopped = older_than_its_entry(desk)
-    assert stopped.entry
-    if is_given_back:
-        assert desk.give_back(claim, stopped.entry)
-    desk.pass_ms(LEASE_MS + 1)
+    stopped = left_unsettled(desk, is_given_back)
     _, again = desk.claim(*own)
     assert isinstance(again, Duplicate) and again.entry
-    assert (again.entry.id, again.stop.name) == (stopped.entry.id, ID)
+    assert (again.entry.id, again.stop.name) == (stopped.id, ID)
 
 
 @pytest.mark.parametrize("own", [(ID,), (ID, MESSAGE_ID), (MESSAGE_ID,)])
 @pytest.mark.parametrize("is_given_back", [True, False])
 def test_until_its_name_is_reset(desk: Desk, own: tuple[Name, ...], is_given_back: bool) -> None:
-    claim, stopped = older_than_its_entry(desk)
-    assert stopped.entry
-    if is_given_back:
-        assert desk.give_back(claim, stopped.entry)
-    desk.pass_ms(LEASE_MS + 1)
+    left_unsettled(desk, is_given_back)
     desk.journal.forget([ID])
     assert isinstance(desk.claim(*own)[1], Claimed)
 
