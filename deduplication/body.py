@@ -7,43 +7,44 @@ import html
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from html.entities import html5
 from itertools import chain, islice
-
-from selectolax.lexbor import LexborHTMLParser
 
 from deduplication.kept_property import kept_property
 from deduplication.limits import MAX_LINK_CHARS, MOST_LINKS
 from deduplication.unicode_text import nfc
 
 _LINK = re.compile(r"https?://[^\s<>\"'\u00a0]+", re.IGNORECASE)
-_HREF = re.compile(r"\bhref\s*=[\s\"']*(https?://[^\s<>\"']+)", re.IGNORECASE)
-_SOURCE = re.compile(r"<img\b[^<>]*?\bsrc\s*=\s*(?:\"([^\"<>]*)\"|'([^'<>]*)'|([^\s\"'<>]+))", re.IGNORECASE)
 _IMAGE = re.compile(r"(https?://|cid:|data:)\S", re.IGNORECASE)
 _ON_THE_WEB = re.compile(r"(?:https?://|data:)\S", re.IGNORECASE)
 _SHOWN = ("href", "action", "src", "srcset", "background", "alt", "style")
-_LEADING = "a[href], area[href], base[href], form[action], img, [background], [style*='url(']"
-# A short note as people and scripts write it: paragraphs, line ends and bold words, with no attributes and no entities.
-# Nothing in it is left for a parser to decide.
-_WORDS = r"[^<>&\0\ufeff]"
-_NOTED = "|".join(
-    [rf"{_WORDS}++", "<br ?/?>", *(rf"<{tag}>{_WORDS}*+</{tag}>" for tag in ("b", "i", "u", "em", "strong"))]
-)
-_NOTE = re.compile(rf"(?:{_NOTED}|<p>(?:{_NOTED})*+</p>|<div>(?:{_NOTED})*+</div>)*+")
-_NOTED_GAPS, _NOTED_TAGS = re.compile(r"</?(?:p|div|br ?/?)>"), re.compile(r"<[^>]*+>")
-_ATTRIBUTE = re.compile(
-    r"\b(href|action|src|srcset|background|alt)\s*=\s*(?:\"([^\"<>]*)\"|'([^'<>]*)'|([^\s\"'<>]+))", re.IGNORECASE
-)
-_HIDDEN = re.compile(r"<(/?)(script|style|head|title)\b[^<>]*>", re.IGNORECASE)
-# Where one of these opens or closes, a reader sees a gap; other tags may stand inside a word. By their first letters,
-# the most frequent ones first: each tag of an email is looked up in this list.
+_LEADS = {"a": "href", "area": "href", "base": "href", "form": "action"}
+# A reader sees a gap where one of these opens or closes; other tags may occur inside a word. Ordered by first letter,
+# the most frequent first, because each tag of an email is looked up in this list.
 _BLOCK = (
     r"(?:p(?:re)?|t(?:able|body|d|foot|h|head|r)|d(?:d|iv|l|t)|b(?:lockquote|ody|r)|h(?:[1-6]|eader|r|tml)"
     r"|a(?:ddress|rticle|side)|f(?:ieldset|igure|ooter|orm)|o(?:l|ption)|center|img|li|main|nav|section|ul)\b"
 )
-# Nearly all are in lower case: case is disregarded, which takes twice as long, only where there is some.
-_BLOCK_START = re.compile(rf"<(?=/?+(?:{_BLOCK}|(?=[a-z]*+[A-Z\u0130\u0131\u017f])(?i:{_BLOCK})))")
-_BLOCK_TAGS = re.compile(rf"(?:</?{_BLOCK}[^<>]*+>)++", re.IGNORECASE)
-_TAGS = re.compile(r"(?:<[!/a-zA-Z][^<>]*+>)++")
+# The tokens of HTML other than text, as its standard splits them. A token without an end extends to the end of the body
+# and no quantifier gives back what it matched, so each character is read a fixed number of times.
+_SPACE = r"\t\n\f\r "
+_NAME = rf"[a-z][^{_SPACE}/>]*+"
+_KEY = rf"[^{_SPACE}/>][^{_SPACE}/>=]*+"
+_VALUE = rf"""=[{_SPACE}]*+(?:"[^"]*+(?:"|\Z)|'[^']*+(?:'|\Z)|[^{_SPACE}"'>][^{_SPACE}>]*+)?+"""
+_ATTRIBUTES = rf"(?:[{_SPACE}/]++|{_KEY}(?:[{_SPACE}]*+{_VALUE})?+)*+"
+_TAG_OR_COMMENT = (
+    rf"/?+{_NAME}{_ATTRIBUTES}(?:>|\Z)"
+    r"|!--(?:-?>|[^-]*+(?:(?!--!?>)-[^-]*+)*+(?:--!?>|\Z))|(?:[!?]|/(?![a-z]|\Z))[^>]*+(?:>|\Z)"
+)
+_HIDDEN = "|".join(
+    rf"{name}(?=[{_SPACE}/>]){_ATTRIBUTES}(?<!/)>[^<]*+(?:(?!</{name}[{_SPACE}/>])<[^<]*+)*+"
+    for name in ("script", "style", "title")
+)
+_MARKUP = re.compile(rf"(?:(<)(?=/?+{_BLOCK})|<)(?:{_HIDDEN}|{_TAG_OR_COMMENT})", re.IGNORECASE | re.ASCII)
+_START_TAG = re.compile(rf"<(?:{_HIDDEN}|({_NAME})({_ATTRIBUTES})>|{_TAG_OR_COMMENT})", re.IGNORECASE | re.ASCII)
+_ATTRIBUTE = re.compile(rf"({_KEY})(?:[{_SPACE}]*+({_VALUE}))?+", re.ASCII)
+_REFERENCE = re.compile(r"&(?:#[0-9]+;?|#x[0-9a-f]+;?|([0-9a-z]++(?:;|(?!=))))", re.IGNORECASE | re.ASCII)
+_LONG_NUMBER = re.compile(r"&#(?=[0-9])0*+([0-9]{0,8}+)[0-9]*+")
 _SPACES = bytes(ord(" ") if chr(code).isspace() else code for code in range(256))
 _DOCUMENT = re.compile(r"\s*<(?:!doctype html|html|head|body)\b", re.IGNORECASE)
 _TAG = re.compile(r"<(/?)([a-z][^\s<>/]*)([^<>]*>)?", re.IGNORECASE)
@@ -64,11 +65,7 @@ _ELEMENTS = frozenset(  # of HTML, those of old included
 _OUTLOOKS_OWN = re.compile(r"(?:[ovwm]|st\d+):")
 _LOOKED_AT_CHARS = 100_000  # what is HTML shows it sooner
 MOST_LOOKED_AT = 100_000  # the same link over and over again
-_MAX_PARSED_TAGS = 10_000
 _MAX_READ_TAGS = 500_000  # nobody wrote that: it is taken as it stands, in a tenth of the time
-# A tag of hundreds of attributes: what is quoted, or stands between spaces and slashes, over and over again. Such a
-# tag is long, which is quickly seen of each that is not.
-_MANY_ATTRIBUTES = re.compile(r"""<(?=[^>]{400})(?:[^<>"'\s/]*+(?>"[^"<>]*+"|'[^'<>]*+'|[\s/"']++)){400}""")
 
 
 def looks_like_html(body: str) -> bool:
@@ -101,18 +98,16 @@ def plain_text(text: str) -> str:
     return letters.decode("latin-1")
 
 
-def _unparsed_text(body: str) -> str:
-    """In linear time whatever the tags: nobody's email may keep the service busy for minutes."""
-    shown, *hidden = _HIDDEN.split(body)
-    pieces, inside = [shown], ""
-    for closing, tag, text in zip(hidden[::3], hidden[1::3], hidden[2::3], strict=True):
-        if closing and tag.lower() == inside:
-            inside = ""
-        elif not closing and not inside:
-            inside = tag.lower()
-        if not inside:
-            pieces.append(text)
-    return html.unescape(_TAGS.sub("", _BLOCK_TAGS.sub(" ", " ".join(pieces))))
+def _unescaped(text: str) -> str:
+    """With entities decoded. int() raises at a number of 4301 digits, so numbers are cut to nine: invalid as well."""
+    return html.unescape(_LONG_NUMBER.sub(r"&#0\1", text) if "&#" in text else text)
+
+
+def _unescaped_value(value: str) -> str:
+    """As _unescaped, by the rule for attributes: in a URL, &copy=1 and &notes hold no © and no ¬."""
+    if "&" not in value:
+        return value
+    return _REFERENCE.sub(lambda found: html5.get(found[1], found[0]) if found[1] else _unescaped(found[0]), value)
 
 
 def plain_links(text: str) -> tuple[str, ...]:
@@ -147,38 +142,31 @@ def _first(found: Iterable[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Html:
-    """A body of HTML. Each part of it is read when it is first asked for, and once.
+    """A body of HTML. Each part of it is read when it is first asked for, and once, in linear time and memory.
 
-    Parsing tags nested in tags, or the attributes of one tag, takes quadratic time: minutes for a megabyte of them.
-    Where there are so many, it is ``_is_costly``, and read without a parser, by rules that come close.
+    It is split into tags and text, as a browser does first. No tree is built: 25 KB of unclosed <b> and <p> would make
+    five million elements. So nothing is repaired: an unclosed link counts once, not once for each block that it
+    reaches into, a <td> needs no table, and tags in a <textarea> are tags.
     """
 
     body: str
 
     @kept_property
     def text(self) -> str:
-        """As plain_text, with tags, scripts and styles gone and entities decoded."""
+        """As plain_text, with tags, comments, scripts, styles and titles removed and entities decoded."""
         if self._is_beyond_reading:
             return plain_text(self.body)
-        if self._is_costly:
-            return plain_text(_unparsed_text(self.body))
-        if _NOTE.fullmatch(self.body):
-            return plain_text(_NOTED_TAGS.sub("", _NOTED_GAPS.sub(" ", self.body)))
-        # A tree of its own: in one with gaps, tags that are closed in the wrong order would lead to other places.
-        tree = LexborHTMLParser(_BLOCK_START.sub(" <", self.body))
-        tree.strip_tags(["script", "style", "head", "title"])
-        return plain_text(tree.body.text() if tree.body else "")
+        pieces = _MARKUP.split(self.body)
+        pieces[1::2] = [" " if gap else "" for gap in pieces[1::2]]  # of a tag there is "<" for a gap, else None
+        pieces[::2] = [_unescaped(piece) if "&" in piece else piece for piece in pieces[::2]]
+        return plain_text("".join(pieces).replace("\0", ""))
 
     @kept_property
     def links(self) -> tuple[str, ...]:
         """Those that it leads to, then those that are written in its text."""
         if self._is_beyond_reading:
             return plain_links(self.body)
-        if self._is_costly:
-            targets = (html.unescape(match[1]) for match in _HREF.finditer(self.body))
-        else:
-            targets = (value for tag, name, value in self._attributes if tag == "a" and name == "href")
-        linked = _first_links(targets)
+        linked = _first_links(value for tag, name, value in self._attributes if tag == "a" and name == "href")
         if len(linked) == MOST_LINKS:
             return linked
         return _first_links(chain(linked, _written_links(self.text)))
@@ -189,13 +177,7 @@ class Html:
 
         The last are named by their digest alone, as they may be of any size.
         """
-        if self._is_beyond_reading:
-            return ()
-        if self._is_costly:
-            found = (html.unescape("".join(filter(None, match.groups()))) for match in _SOURCE.finditer(self.body))
-            sources = (source.strip() for source in found)
-        else:
-            sources = (value for tag, name, value in self._attributes if tag == "img" and name == "src")
+        sources = (value for tag, name, value in self._attributes if tag == "img" and name == "src")
         return _first(_image(source) for source in sources if _IMAGE.match(source))
 
     @kept_property
@@ -205,49 +187,54 @@ class Html:
         But an image of the email itself (cid:, or relative): it is one of its files, and doors point to it as they
         like.
         """
-        if self._is_beyond_reading:
-            return ()
-        if self._is_costly:
-            found = (match.groups() for match in _ATTRIBUTE.finditer(self.body))
-            given = ((name.lower(), html.unescape("".join(filter(None, values))).strip()) for name, *values in found)
-        else:
-            given = ((name, value) for _, name, value in self._attributes)
         return tuple(
-            f"{name}={_image(value)}" for name, value in given if value and (name != "src" or _ON_THE_WEB.match(value))
+            f"{name}={_image(value)}"
+            for _, name, value in self._attributes
+            if name != "src" or _ON_THE_WEB.match(value)
         )
 
     @kept_property
     def _attributes(self) -> tuple[tuple[str, str, str], ...]:
-        """Of each tag that leads somewhere or shows something: its name, and the attributes that say what.
-
-        Where none of their names is written anywhere there are none, and nothing need be parsed a second time.
-        """
-        if not _may_lead(self.body) and not _may_lead(self.body.lower()):
+        """Of each tag that leads somewhere or shows something: its name, and the attributes that say what."""
+        if self._is_beyond_reading or not _may_lead(self.body):
             return ()
-        nodes = ((node.tag or "", node.attributes) for node in LexborHTMLParser(self.body).css(_LEADING))
         return tuple(
             (tag, name, value)
-            for tag, attributes in nodes
+            for tag, found in _leading_tags(self.body)
             for name in _SHOWN
-            if (value := (attributes.get(name) or "").strip())
+            if (value := found.get(name))
         )
 
     @kept_property
-    def _tags(self) -> int:
-        return self.body.count("<")
-
-    @kept_property
-    def _is_costly(self) -> bool:
-        return self._tags > _MAX_PARSED_TAGS or _MANY_ATTRIBUTES.search(self.body) is not None
-
-    @property
     def _is_beyond_reading(self) -> bool:
-        return self._tags > _MAX_READ_TAGS
+        return self.body.count("<") > _MAX_READ_TAGS
 
 
-def _may_lead(body: str) -> bool:
-    """<image> is read as <img>."""
-    return "href" in body or "style" in body or "<im" in body or "background" in body or "action" in body
+def _may_lead(written: str) -> bool:
+    """Strings are searched one by one, which takes a tenth of the time of a regex that ignores case."""
+    low = written.lower()
+    return "href" in low or "url(" in low or "background" in low or "action" in low or "&" in low or "<im" in low
+
+
+def _leading_tags(body: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """The tags with a target (_LEADS), a background or a url() in their style, and images: with their attributes."""
+    for match in _START_TAG.finditer(body):
+        tag, written = (match[1] or "").lower(), match[2] or ""
+        tag = "img" if tag == "image" else tag
+        if tag == "img" or _may_lead(written):
+            given = _read_attributes(written)
+            if tag == "img" or _LEADS.get(tag) in given or "background" in given or "url(" in given.get("style", ""):
+                yield tag, given
+
+
+def _read_attributes(written: str) -> dict[str, str]:
+    """Those of _SHOWN, the first of each name: without quotes and outer spaces, decoded, lines ending in LF."""
+    given: dict[str, str] = {}
+    for attribute in _ATTRIBUTE.finditer(written.replace("\r\n", "\n").replace("\0", "\ufffd")):
+        if (name := attribute[1].lower()) in _SHOWN and name not in given:
+            value = (attribute[2] or "")[1:].strip(" \t\n\f\r")
+            given[name] = _unescaped_value(value[1:-1] if value[:1] in ("'", '"') else value).strip()
+    return given
 
 
 def _image(source: str) -> str:

@@ -10,7 +10,7 @@ UNDATED = "undated"  # in place of the day of an email without a date
 
 
 class Kind(StrEnum):
-    """What sort of name it is; how each is kept stands in docs/architecture.md and, for Redis, in journal/lua."""
+    """What sort of name it is; how each is kept stands in docs/architecture-old.md and, for Redis, in journal/lua."""
 
     EMAIL_ID = "email_id"
     POST = "post"

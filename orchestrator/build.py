@@ -36,6 +36,7 @@ from orchestrator.delivery.queue import Queue, QueueMisconfigured, QueueUnavaila
 from orchestrator.delivery.resolution import LinkResolver
 from orchestrator.delivery.sender import Clock, DestinationPolicy, Sender
 from orchestrator.delivery.webhook import Destination
+from orchestrator.guesses import GuessLimit
 from orchestrator.intake import Intake, Naming, Sources
 from orchestrator.leases import LeaseKeeper
 from orchestrator.metrics.counted import Counted, Recorder
@@ -53,7 +54,6 @@ from orchestrator.operations.waiting import OldestWaiting
 from orchestrator.privacy import Privacy
 from orchestrator.routing import Route, Router
 from orchestrator.service_note import leave_note
-from orchestrator.sign_ins import SignIns
 from orchestrator.sign_outs import SignOuts
 from orchestrator.tokens import Tokens, ensure_tokens, show_new
 
@@ -61,6 +61,7 @@ log = logging.getLogger(__name__)
 
 LOCKS_EVERY_S = 300
 STORAGE_EVERY_S = 1
+GUESSES_TIMEOUT_S = 1.0  # of Redis; then each process counts alone, so that a scrape is not held up
 THREADS_FOR_DUE = 2  # a destination, beside those of the requests
 LOCAL_BUSY_TIMEOUT_S = 1.0  # while Redis is away a provider rather hears "retry later" than waits
 
@@ -73,7 +74,7 @@ class Parts:
     config: Config
     journal: Journal
     guard: Guard
-    sign_ins: SignIns
+    guesses: GuessLimit
     sign_outs: SignOuts
     leases: LeaseKeeper
     sender: Sender
@@ -170,7 +171,9 @@ def build_parts(settings: Settings, config: Config, sources: Sources | None = No
     if isinstance(journal, FailoverJournal):
         journal.count_step = meter.count_redis_step
     leases = LeaseKeeper(journal, settings.lease_ms)
-    counters = _counters(settings)
+    redis_timeout_s = settings.redis_timeout_ms / 1000
+    counters = _counters(settings, redis_timeout_s)
+    guess_counters = _counters(settings, min(GUESSES_TIMEOUT_S, redis_timeout_s)) if settings.redis_url else counters
     alone = process_counters()  # while the shared ones are away
     guard = Guard(counters, alone, {name: _limits(each) for name, each in config.destinations.items()})
     pool_size = max(settings.web_threads, settings.worker_threads)
@@ -194,7 +197,7 @@ def build_parts(settings: Settings, config: Config, sources: Sources | None = No
         config=config,
         journal=journal,
         guard=guard,
-        sign_ins=SignIns(counters, alone),
+        guesses=GuessLimit(guess_counters, alone),
         sign_outs=SignOuts(journal),
         leases=leases,
         sender=sender,
@@ -207,7 +210,15 @@ def build_parts(settings: Settings, config: Config, sources: Sources | None = No
         decisions=decisions,
         providers=ProvidersSeen(journal),
         sources=sources,
-        closing=(leases.close, decisions.close, counters.close, alone.close, journal.close, close_counted),
+        closing=(
+            leases.close,
+            decisions.close,
+            counters.close,
+            guess_counters.close,
+            alone.close,
+            journal.close,
+            close_counted,
+        ),
     )
 
 
@@ -406,8 +417,8 @@ def make_naming(settings: Settings, config: Config) -> Naming:
     )
 
 
-def _counters(settings: Settings) -> SqliteCounters | RedisCounters:
-    timeout_s, path = settings.redis_timeout_ms / 1000, settings.data_dir / "counters.db"
+def _counters(settings: Settings, timeout_s: float) -> SqliteCounters | RedisCounters:
+    path = settings.data_dir / "counters.db"
     try:
         return open_counters(settings.redis_url, timeout_s, settings.redis_prefix, path)
     except sqlite3.Error as error:

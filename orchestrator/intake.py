@@ -1,4 +1,4 @@
-"""The way of an item: pick the route, claim, deliver, settle. docs/architecture.md, section 1, tells why so."""
+"""The way of an item: pick the route, claim, deliver, settle. docs/architecture-old.md, section 1, tells why so."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ class Intake:
     guard: RealtimeGuard
     sources: Sources
     privacy: Privacy
-    resolve: Callable[[str], str] | None = None
+    resolve: Callable[[Sequence[str]], Sequence[str]] | None = None
     queue: Queue | None = None
     is_trial: bool = False
     keeps_delivered: bool = False
@@ -280,8 +280,9 @@ class Intake:
 
     def _claim_final_links(self, case: Case, claimed: Claimed) -> tuple[Case, Verdict]:
         """Where a link leads elsewhere in the end, the claim follows it there."""
-        table, resolve = self.naming.identity_parameters, self.resolve or str
-        finals = {media_name(link, table): media_name(resolve(link), table) for link in case.links}
+        table, resolve = self.naming.identity_parameters, self.resolve or list
+        followed = zip(case.links, resolve(case.links), strict=True)
+        finals = {media_name(link, table): media_name(final, table) for link, final in followed}
         shared = tuple(dict.fromkeys(finals.get(name, name) for name in case.claim.shared))
         if shared == case.claim.shared:
             return case, claimed

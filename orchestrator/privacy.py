@@ -8,9 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import logging
 import re
-import secrets
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,15 +16,11 @@ from enum import StrEnum
 
 from deduplication.claims import Kind, Name
 from deduplication.email import well_formed
-from deduplication.errors import StoreUnavailable
 from deduplication.journal.base import Journal
 from deduplication.journal.entry import About, Entry
 from orchestrator.item import MOST_SHOWN_CHARS
+from orchestrator.shared_key import SharedKey
 
-log = logging.getLogger(__name__)
-
-KEY_BYTES = 32
-ASK_EVERY_S = 60.0
 _DIGEST = re.compile("~[a-z2-7]{16}")
 
 
@@ -42,10 +36,7 @@ class Privacy:
         self, journal: Journal, mode: PrivacyMode = PrivacyMode.NORMAL, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         self.mode = mode
-        self._journal = journal
-        self._monotonic = monotonic
-        self._key = secrets.token_bytes(KEY_BYTES)
-        self._ask_at = float("-inf")
+        self._shared_key = SharedKey(journal, monotonic)
         self.look_after_key()
 
     @property
@@ -53,14 +44,8 @@ class Privacy:
         return self.mode is PrivacyMode.STRICT
 
     def look_after_key(self) -> None:
-        """That of the journal, now and then: another Redis may have another one, or has to be told ours again."""
-        if not self.is_strict or self._monotonic() < self._ask_at:
-            return
-        try:
-            self._key = self._journal.shared_key(self._key)
-            self._ask_at = self._monotonic() + ASK_EVERY_S
-        except StoreUnavailable as error:
-            log.warning("PRIVACY=strict: digests are made with a key of this process alone for now: %s", error)
+        if self.is_strict:
+            self._shared_key.refresh()
 
     def about(self, about: About) -> About:
         if not self.is_strict:
@@ -72,7 +57,7 @@ class Privacy:
         if not self.is_strict or not text or _DIGEST.fullmatch(text):
             return text
         said = " ".join(well_formed(text.strip()[:MOST_SHOWN_CHARS]).casefold().split()).encode()
-        return "~" + base64.b32encode(hmac.digest(self._key, said, "sha256"))[:16].decode().lower()
+        return "~" + base64.b32encode(hmac.digest(self._shared_key.value, said, "sha256"))[:16].decode().lower()
 
     def shown(self, entry: Entry) -> Entry:
         """What an operator sees: no digests, and while it is strict nothing of what was kept before, its names among

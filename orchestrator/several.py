@@ -1,6 +1,6 @@
 """Several items of one request: claimed in groups, sent in their order, settled while the next ones are sent.
 
-docs/architecture.md, section 1, tells why so. The steps are those of one item (intake.py).
+docs/architecture-old.md, section 1, tells why so. The steps are those of one item (intake.py).
 """
 
 from __future__ import annotations

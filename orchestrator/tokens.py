@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deduplication.private_files import make_private
-from orchestrator.config.settings import Settings, SettingsError
+from orchestrator.config.settings import STRONG_TOKENS, Settings, SettingsError, token_weakness
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +61,8 @@ def _kept(path: Path, made: list[Path]) -> str:
         raise SettingsError(f"DATA_DIR takes a folder that can be written; {path}: {error.strerror}") from error
     if not (token and token.isascii() and token.isprintable()):
         raise SettingsError(f"{path} holds no token; delete it to have a new one made")
+    if weakness := token_weakness(token):
+        raise SettingsError(f"{path} takes {STRONG_TOKENS}; its token {weakness}; delete it to have a new one made")
     return token
 
 

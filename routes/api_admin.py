@@ -10,8 +10,10 @@ from deduplication.errors import StoreUnavailable
 from deduplication.locks import PublicationLock
 from orchestrator.build import Service
 from orchestrator.operations.reset import InvalidReset, Reset, Scope, reset
-from routes.auth import MayOnlyLook, require_role
+from routes.auth import MayOnlyLook, limited, require_role
+from routes.connections import mark_proven
 from routes.providers.base import InvalidPayload, json_object, text_field
+from routes.request_ids import client_address
 from routes.responses import Answer, may_only_look, store_unavailable
 
 BY = "api"  # the admin token is everybody's
@@ -24,7 +26,11 @@ def admins_only(name: str, service: Service) -> Blueprint:
     @blueprint.before_request
     def authenticate() -> None:
         tokens, looks = service.tokens, request.method in ("GET", "HEAD")
-        require_role(request.headers.get("Authorization"), tokens.admin, tokens.view, looks=looks)
+        given = request.headers.get("Authorization")
+        address = client_address(request.environ, service.settings.trusted_proxies)
+        with limited(service.parts.guesses, address, given):
+            require_role(given, tokens.admin, tokens.view, looks=looks)
+        mark_proven()
 
     blueprint.register_error_handler(StoreUnavailable, store_unavailable)
     blueprint.register_error_handler(MayOnlyLook, lambda _: may_only_look())

@@ -19,6 +19,7 @@ from orchestrator.intake import Outcome, ProofUsed, Status
 from orchestrator.item import Item, email_item, message_item
 from orchestrator.several import Several
 from routes.auth import Unauthorized, require_bearer
+from routes.connections import NoRoomForBody, mark_proven
 from routes.providers import message
 from routes.providers.base import InvalidPayload, Parsed, ProviderRequest, Surroundings, json_value
 from routes.providers.options import MB
@@ -33,6 +34,7 @@ from routes.responses import (
     internal_error,
     invalid,
     no_email,
+    no_room,
     not_set_up,
     outcomes,
     outcomes_of_emails,
@@ -119,6 +121,10 @@ def _answer(service: Service, provider: AnyProvider) -> Answer:
         return _received(service, provider, _provider_request(service))
     except ClientDisconnected:
         return incomplete(statuses)
+    except NoRoomForBody as error:
+        log.warning("provider %s: asked to try again: %s", provider.name, error.description)
+        count_email(provider.name, Status.RETRY_LATER)
+        return no_room(error, statuses)
     except HTTPException:
         raise
     except (Unauthorized, ProofUsed):
@@ -151,6 +157,7 @@ def _provider_request(service: Service) -> ProviderRequest:
 
 def _received(service: Service, provider: AnyProvider, asked: ProviderRequest) -> Answer:
     provider.verify(asked)
+    mark_proven()
     note = provider.handshake(asked)
     if note is not None:
         log.info("provider %s: %s", provider.name, note)
@@ -197,6 +204,7 @@ def _answer_to_messages(service: Service) -> Answer:
         address = client_address(request.environ, service.settings.trusted_proxies)
         _note_refusal(service, MESSAGE, "unauthorized", f"no or wrong token, from {address}")
         raise
+    mark_proven()
     documents = message.documents(json_value(request.content_type, request.get_data()))
     answers = _answers_to_messages(service, documents)
     return outcomes([body for body, _ in answers], [wait_s for _, wait_s in answers if wait_s])

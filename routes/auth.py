@@ -5,20 +5,54 @@ from __future__ import annotations
 import base64
 import binascii
 import hmac
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from orchestrator.guesses import GuessLimit
 
 
 class Unauthorized(Exception):
     """The request carries no proof of where it comes from, or one that is not ours."""
 
 
+class TooManyGuesses(Exception):
+    """The address has sent too many wrong tokens; it may try again in ``wait_s`` seconds."""
+
+    def __init__(self, wait_s: int) -> None:
+        super().__init__(f"too many wrong tokens; try again in {wait_s} seconds")
+        self.wait_s = wait_s
+
+
 class MayOnlyLook(Exception):
     """The token is a VIEW_TOKEN, and the request would change something."""
 
 
+@contextmanager
+def limited(guesses: GuessLimit, address: str, given: str | None) -> Iterator[None]:
+    """Around the check of a person's token: a wrong one is counted, and after too many none is looked at.
+
+    A request without a token is no guess.
+    """
+    wait_s = guesses.wait_s(address)
+    if wait_s:
+        raise TooManyGuesses(wait_s)
+    try:
+        yield
+    except Unauthorized:
+        if given:
+            guesses.count(address)
+        raise
+
+
 def require_bearer(authorization: str | None, tokens: Iterable[str]) -> None:
     scheme, given = _parts(authorization)
-    if scheme != "bearer" or not equals_any(given.encode(), (token.encode() for token in tokens)):
+    if scheme != "bearer":
+        raise Unauthorized
+    require_token(given, tokens)
+
+
+def require_token(given: str, tokens: Iterable[str]) -> None:
+    if not equals_any(given.encode(), (token.encode() for token in tokens)):
         raise Unauthorized
 
 

@@ -9,17 +9,19 @@ from __future__ import annotations
 import logging
 import signal
 import socket
+import tempfile
+import threading
 import time
 from collections.abc import Iterable
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from flask import Request
+from flask import Request, request
 from gunicorn.glogging import Logger
 from gunicorn.http.errors import ChunkMissingTerminator, NoMoreData, ParseException
 from gunicorn.workers.gthread import TConn, ThreadWorker
-from werkzeug.exceptions import BadRequest, ClientDisconnected, RequestEntityTooLarge
+from werkzeug.exceptions import BadRequest, ClientDisconnected, RequestEntityTooLarge, ServiceUnavailable
 
 from orchestrator.logs import LogFormat, make_formatter
 
@@ -36,7 +38,11 @@ BODY_S = 60.0
 LINGER_S = 30.0
 SILENCE_S = 2.0
 MOST_DISCARDED_BYTES = 256 * 1024 * 1024
+PIECE_BYTES = 128 * 1024  # what a connection may hold in memory; larger bodies go to a temporary file
+UNPROVEN_BYTES = 128 * 1024 * 1024  # of larger bodies in each worker process, while their sender is not verified
+UNPROVEN_WAIT_S = 5.0  # Amazon SNS and Resend give up after 15
 PLACES = "mailonce.places"
+UNPROVEN = "mailonce.unproven"
 
 
 class Places:
@@ -54,6 +60,27 @@ class Places:
         self._free.put(None)
 
 
+class ByteBudget:
+    """Bytes that requests reserve and return; a request that finds too few waits."""
+
+    def __init__(self, count: int) -> None:
+        self._free = count
+        self._returned = threading.Condition()
+
+    def reserve(self, count: int, timeout_s: float) -> bool:
+        """False if they were not free in time."""
+        with self._returned:
+            is_free = self._returned.wait_for(lambda: self._free >= count, timeout_s)
+            if is_free:
+                self._free -= count
+            return is_free
+
+    def give_back(self, count: int) -> None:
+        with self._returned:
+            self._free += count
+            self._returned.notify_all()
+
+
 class ClientSocket(socket.socket):
     """Reads until its deadline, however slowly the other side sends.
 
@@ -67,6 +94,8 @@ class ClientSocket(socket.socket):
         self.deadline = time.monotonic() + seconds
 
     def recv(self, size: int, flags: int = 0) -> bytes:
+        """At most a piece: gunicorn asks for a megabyte, and keeps in memory what the request does not read yet."""
+        size = min(size, PIECE_BYTES)
         left_s = self.deadline - time.monotonic()
         if left_s <= 0:
             raise NoMoreData
@@ -95,7 +124,7 @@ class ClientSocket(socket.socket):
             self.shutdown(socket.SHUT_WR)
             while discarded < MOST_DISCARDED_BYTES and time.monotonic() < ends_at:
                 self.expect_within(SILENCE_S)
-                chunk = self.recv(1024 * 1024)
+                chunk = self.recv(PIECE_BYTES)
                 if not chunk:
                     break
                 discarded += len(chunk)
@@ -145,12 +174,13 @@ class JsonLog(Log):
 class Workplaces:
     """At most ``count`` requests are worked at; one that waits for its own body gives its place to another."""
 
-    def __init__(self, app: WSGIApplication, count: int) -> None:
+    def __init__(self, app: WSGIApplication, count: int, unproven_bytes: int = UNPROVEN_BYTES) -> None:
         self._app = app
         self._places = Places(count)
+        self._unproven = ByteBudget(unproven_bytes)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        environ[PLACES] = self._places
+        environ[PLACES], environ[UNPROVEN] = self._places, self._unproven
         self._places.acquire()
         try:
             return self._app(environ, start_response)
@@ -167,9 +197,29 @@ class BrokenChunks(BadRequest):
         return [*super().get_headers(*args, **kwargs), ("Connection", "close")]
 
 
+class NoRoomForBody(ServiceUnavailable):
+    """Too many large bodies from unverified senders, or the disk for temporary files is full."""
+
+    description = "too many large requests at once"
+
+
 class PatientRequest(Request):
+    is_proven = False
+    _reserved_bytes = 0
+
+    def mark_proven(self) -> None:
+        self.is_proven = True
+        self._return_bytes()
+
+    def close(self) -> None:
+        """Flask calls this when the request is over."""
+        self._return_bytes()
+        super().close()
+
     def get_data(self, *args: Any, **kwargs: Any) -> Any:
         """The whole body or an error: werkzeug alone takes half an email that broke off, or is cut at the limit."""
+        if "_cached_data" in vars(self):
+            return super().get_data(*args, **kwargs)
         places: Places = self.environ[PLACES]
         client = self.environ.get("gunicorn.socket")
         if isinstance(client, ClientSocket):
@@ -177,13 +227,7 @@ class PatientRequest(Request):
         else:
             places.release()
         try:
-            body = self._read_length() or super().get_data(*args, **kwargs)
-            if (
-                self.content_length is None
-                and len(body) == self.max_content_length
-                and self.environ["wsgi.input"].read(1)
-            ):
-                raise RequestEntityTooLarge
+            self._cached_data = self._read_body()
         except (NoMoreData, ParseException) as error:
             if isinstance(error, NoMoreData) or (isinstance(error, ChunkMissingTerminator) and len(error.term) < 2):
                 raise ClientDisconnected from None  # it ended where the end of a chunk was due
@@ -194,18 +238,65 @@ class PatientRequest(Request):
                 client.places = None
             else:
                 places.acquire()
-        if len(body) < (self.content_length or 0):
+        if len(self._cached_data) < (self.content_length or 0):
             raise ClientDisconnected
-        return body
+        return super().get_data(*args, **kwargs)
 
-    def _read_length(self) -> bytes | None:
-        """A body whose length was told, in one go: werkzeug's stream clears 64 KB for each. None is left to that."""
-        length = self.content_length
-        if not length or length > (self.max_content_length or 0) or "_cached_data" in vars(self):
-            return None
+    def _read_body(self) -> bytes:
+        """By way of a temporary file if it is large: a client that stops half-way then holds no memory."""
+        length, most_bytes = self.content_length, self.max_content_length or 0
+        if length is None and "wsgi.input_terminated" not in self.environ:
+            return b""  # nobody knows where it ends
+        if (length or 0) > most_bytes:
+            raise RequestEntityTooLarge
+        wanted = most_bytes + 1 if length is None else length
+        first = self._receive(min(wanted, PIECE_BYTES))
+        if len(first) < PIECE_BYTES:
+            return first
+        self._reserve(wanted)
         try:
-            body: bytes = self.environ["wsgi.input"].read(length)
+            with tempfile.TemporaryFile() as file:
+                file.write(first)
+                while piece := self._receive(min(wanted - file.tell(), PIECE_BYTES)):
+                    file.write(piece)
+                if file.tell() > most_bytes:
+                    raise RequestEntityTooLarge
+                file.seek(0)
+                return file.read()
+        except OSError as error:
+            log.error("a body cannot be kept in a temporary file: %s", error)
+            raise NoRoomForBody from error
+
+    def _receive(self, size: int) -> bytes:
+        try:
+            received: bytes = self.environ["wsgi.input"].read(size)
         except (OSError, ValueError):
             raise ClientDisconnected from None
-        self._cached_data = body
-        return body
+        return received
+
+    def _reserve(self, count: int) -> None:
+        """Another request gets the place of one that waits."""
+        if self.is_proven:
+            return
+        budget: ByteBudget = self.environ[UNPROVEN]
+        if not budget.reserve(count, 0):
+            places = getattr(self.environ.get("gunicorn.socket"), "places", None)
+            if places:
+                places.release()
+            try:
+                if not budget.reserve(count, UNPROVEN_WAIT_S):
+                    raise NoRoomForBody
+            finally:
+                if places:
+                    places.acquire()
+        self._reserved_bytes = count
+
+    def _return_bytes(self) -> None:
+        if self._reserved_bytes:
+            self.environ[UNPROVEN].give_back(self._reserved_bytes)
+            self._reserved_bytes = 0
+
+
+def mark_proven() -> None:
+    """The sender of this request is verified: its body no longer counts against the budget of unproven bytes."""
+    cast(PatientRequest, request).mark_proven()

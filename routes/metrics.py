@@ -15,8 +15,9 @@ from orchestrator.config.settings import Settings, SettingsError
 from orchestrator.delivery.queue import Queue
 from orchestrator.operations.exposition import Exposition
 from orchestrator.tokens import Tokens, ensure_tokens
-from routes.auth import Unauthorized, require_bearer
-from routes.responses import unauthorized
+from routes.auth import TooManyGuesses, Unauthorized, limited, require_bearer
+from routes.request_ids import client_address
+from routes.responses import too_many_guesses, unauthorized
 
 
 def metrics_blueprint(parts: Parts, queue: Queue | None, tokens: Tokens) -> Blueprint:
@@ -25,7 +26,9 @@ def metrics_blueprint(parts: Parts, queue: Queue | None, tokens: Tokens) -> Blue
 
     @metrics.get("/metrics")
     def scrape() -> Response:
-        require_bearer(request.headers.get("Authorization"), (*tokens.admin, *tokens.metrics))
+        given = request.headers.get("Authorization")
+        with limited(parts.guesses, client_address(request.environ, parts.settings.trusted_proxies), given):
+            require_bearer(given, (*tokens.admin, *tokens.metrics))
         text, content_type = exposition.render(request.headers.get("Accept", ""))
         return Response(text, content_type=content_type)
 
@@ -40,6 +43,7 @@ def serving_metrics(settings: Settings, config: Config) -> Iterator[None]:
         return
     app = Flask(__name__)
     app.register_error_handler(Unauthorized, lambda _: unauthorized())
+    app.register_error_handler(TooManyGuesses, lambda error: too_many_guesses(error.wait_s))
     try:
         server = make_server(
             settings.host, settings.worker_metrics_port, app, threaded=True, request_handler=_WithoutAccessLog

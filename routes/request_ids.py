@@ -44,23 +44,34 @@ def client_address(environ: WSGIEnvironment, trusted: Networks) -> str:
 
     Anybody can write X-Forwarded-For, so it is read from its end, as far as trusted proxies have written it.
     """
-    address = str(environ.get("REMOTE_ADDR") or "")
+    address = peer_address(environ)
     told = str(environ.get("HTTP_X_FORWARDED_FOR", "")).split(",")
     while told and _is_among(address, trusted):
-        before = told.pop().strip()
-        if not _is_address(before):
+        before = _plain(told.pop().strip())
+        if not before:
             break
         address = before
     return address or "-"
 
 
+def is_from_unknown_proxy(environ: WSGIEnvironment, trusted: Networks) -> bool:
+    """Whether X-Forwarded-For came from an address that is not trusted: then it is not read."""
+    return "HTTP_X_FORWARDED_FOR" in environ and not _is_among(peer_address(environ), trusted)
+
+
+def peer_address(environ: WSGIEnvironment) -> str:
+    """The other end of the connection; empty if it has no address."""
+    return _plain(str(environ.get("REMOTE_ADDR") or ""))
+
+
 def _is_among(address: str, networks: Networks) -> bool:
-    return _is_address(address) and any(ip_address(address) in network for network in networks)
+    return bool(address) and any(ip_address(address) in network for network in networks)
 
 
-def _is_address(text: str) -> bool:
+def _plain(text: str) -> str:
+    """An address, and empty if it is none. A socket for IPv4 and IPv6 (HOST=::) calls 192.0.2.1 ::ffff:192.0.2.1."""
     try:
-        ip_address(text)
+        address = ip_address(text)
     except ValueError:
-        return False
-    return True
+        return ""
+    return str(getattr(address, "ipv4_mapped", None) or address)

@@ -188,6 +188,10 @@ def unauthorized(challenge: str = "Bearer", statuses: Statuses = OUR_OWN) -> Ans
     return failed(statuses.unauthorized, "unauthorized", PROOFS[challenge], headers)
 
 
+def too_many_guesses(wait_s: int) -> Answer:
+    return failed(429, "too_many_guesses", "too many wrong tokens from this address", {"Retry-After": str(wait_s)})
+
+
 def may_only_look() -> Answer:
     return failed(403, "forbidden", "VIEW_TOKEN may look, not act")
 
@@ -203,6 +207,11 @@ def not_set_up(error: str) -> Answer:
 
 def retry_later(error: str, statuses: Statuses) -> Answer:
     return failed(statuses.retry, "retry_later", f"{error}; send it again", {"Retry-After": "10"})
+
+
+def no_room(error: HTTPException, statuses: Statuses = OUR_OWN) -> Answer:
+    """The request has to wait for others."""
+    return retry_later(error.description or error.name, statuses)
 
 
 def http_error(error: HTTPException) -> Answer:

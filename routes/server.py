@@ -64,6 +64,7 @@ def gunicorn_options(settings: Settings) -> dict[str, Any]:
         "timeout": 60,
         "keepalive": 5,
         "control_socket_disable": True,
+        "forwarder_headers": "",  # else, behind a local proxy, a header SCRIPT_NAME: /x makes /metrics of /x/metrics
         "pre_fork": _share_what_is_loaded,
         "post_fork": _share_heaps,
     }

@@ -66,6 +66,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "The web server": (
         "host",
         "port",
+        "public_url",
         "web_concurrency",
         "web_threads",
         "max_body_mb",

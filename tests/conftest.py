@@ -35,6 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--redis", choices=("any", "wheel"), default="any", help="any: redis-server on PATH, else the wheel's"
     )
+    parser.addoption("--examples", type=int, default=0, help="how many orders of steps the protocol is tried in")
 
 
 @pytest.hookimpl(tryfirst=True)  # before Hypothesis looks at its seed

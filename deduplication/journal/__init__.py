@@ -1,1 +1,1 @@
-"""One entry for each item received; its names are the index, its deliveries are inside (docs/architecture.md)."""
+"""One entry for each item received; its names are the index, its deliveries are inside (docs/architecture-old.md)."""

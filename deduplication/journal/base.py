@@ -1,7 +1,7 @@
 """What every journal promises. tests/deduplication/journal/test_contract.py holds each of them to it.
 
 The journal has one *entry* for each item received. Its names are the index to it; its deliveries are inside. Every step
-below is atomic, and all times are the journal's own. docs/architecture.md tells why the rules are as they are.
+below is atomic, and all times are the journal's own. docs/architecture-old.md tells why the rules are as they are.
 
 * ``claim`` asks for an item by all its names at once. It answers
 

@@ -2,7 +2,7 @@
 
 While Redis is there, it decides; what it granted and what was delivered is appended to a spool, and drained into the
 local journal behind the requests. When it is sure to be gone, the machine changes to its own side and decides alone;
-when it is back, it is told first. docs/architecture.md has the rules, and what taught them.
+when it is back, it is told first. docs/architecture-old.md has the rules, and what taught them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The first start after the version before the journal: what that one kept on this disk or on Redis is taken over.
 
-docs/architecture.md, "Upgrading", says what an operator does, and what becomes of which record.
+docs/architecture-old.md, "Upgrading", says what an operator does, and what becomes of which record.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The rules about an item, pure: what is known goes in, what follows comes out. lua/ says the same for Redis.
 
-The numbers in brackets are the rules of docs/architecture.md.
+The numbers in brackets are the rules of docs/architecture-old.md.
 """
 
 from __future__ import annotations

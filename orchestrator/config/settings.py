@@ -28,7 +28,9 @@ log = logging.getLogger(__name__)
 
 DOTENV = Path(".env")  # of the folder the service is started in; what the environment says goes before it
 SHORTEST_GUESSED = 6  # HOST and PORT are too much like names that others use
+STRONG_TOKENS = "tokens of at least 16 characters, 8 of them different"
 DELIVERY_BUDGET_S = 8  # what a provider's request waits for all its deliveries
+_TOKENS = ("ingress_token", "admin_token", "view_token", "metrics_token")
 _HASH_TAG = re.compile(r"\{[^{}]+\}")
 _Tokens = Annotated[tuple[str, ...], NoDecode]
 _Networks = Annotated[tuple[IPv4Network | IPv6Network, ...], NoDecode]
@@ -40,6 +42,13 @@ def is_web_address(text: str) -> bool:
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         return False
+
+
+def token_weakness(token: str) -> str:
+    """What makes it too easy to guess, in words that do not show it; empty for a strong one."""
+    different = len(set(token))
+    is_strong = len(token) >= 16 and different >= 8
+    return "" if is_strong else f"has {len(token)} characters, {different} of them different"
 
 
 class SettingsError(Exception):
@@ -79,16 +88,16 @@ class Settings(BaseSettings):
     data_dir: Path = Field(Path("data"), description="a folder that can be written")
     """The folder for the journal of this machine, generated tokens and audit.log; one for each machine, never
     shared or copied."""
-    ingress_token: _Tokens = Field((), description="tokens of at least 16 characters, several with commas")
+    ingress_token: _Tokens = Field((), description=f"{STRONG_TOKENS}, several with commas")
     """For those who send emails in; if empty, one is made at the first start and kept in DATA_DIR."""
-    admin_token: _Tokens = Field((), description="tokens of at least 16 characters, several with commas")
+    admin_token: _Tokens = Field((), description=f"{STRONG_TOKENS}, several with commas")
     """For operators, on the page and below `/api/admin`; if empty, one is made at the first start and kept in
     DATA_DIR."""
     view_token: _Tokens = Field(
-        (), description="tokens of at least 16 characters other than ADMIN_TOKEN's, several with commas, empty for none"
+        (), description=f"{STRONG_TOKENS} and other than ADMIN_TOKEN's, several with commas, empty for none"
     )
     """For those who may look and not act, on the page and by GET below `/api/admin`."""
-    metrics_token: _Tokens = Field((), description="tokens of at least 16 characters, several with commas")
+    metrics_token: _Tokens = Field((), description=f"{STRONG_TOKENS}, several with commas")
     """Opens `GET /metrics` and nothing else; ADMIN_TOKEN opens it, too."""
     webhook_url: str = Field("", description="an http:// or https:// address, empty for the log destination")
     """Where the webhook goes; if empty, it is printed to the log. Not beside destinations in mailonce.toml."""
@@ -161,7 +170,8 @@ class Settings(BaseSettings):
     trusted_proxies: _Networks = Field(
         (), description="addresses or networks of proxies such as 127.0.0.1 or 10.0.0.0/8, several with commas"
     )
-    """Whose X-Forwarded-For is believed, so that the log names who was refused."""
+    """Whose X-Forwarded-For is believed, so that the log names who was refused and one guesser locks out nobody
+    else."""
     service_started_at: datetime | None = Field(
         None, description="a date and time with its zone, such as 2026-11-16T09:00:00Z"
     )
@@ -170,19 +180,22 @@ class Settings(BaseSettings):
     """Where the web server listens; 0.0.0.0 is every network of this machine."""
     port: int = Field(8000, ge=1, le=65535, description="1 to 65535")
     """The port it listens on."""
+    public_url: str = Field("", description="an http:// or https:// address without a query, empty for HOST and PORT")
+    """Where providers reach the service, for the URLs that the page shows."""
     web_concurrency: int = Field(2, ge=1, le=64, description="1 to 64 worker processes")
     """Processes of the web server."""
     web_threads: int = Field(8, ge=1, le=256, description="1 to 256 threads for each worker")
     """Requests that each of these processes works on at a time."""
 
-    @field_validator("ingress_token", "admin_token", "view_token", "metrics_token", mode="before")
+    @field_validator(*_TOKENS, mode="before")
     @classmethod
     def _split_tokens(cls, value: Any) -> Any:
         if not isinstance(value, str):
             return value
         tokens = tuple(token.strip() for token in value.split(",") if token.strip())
-        if any(len(token) < 16 for token in tokens):
-            raise ValueError("a token is too short")
+        for number, token in enumerate(tokens, 1):
+            if weakness := token_weakness(token):
+                raise ValueError(f"token {number} {weakness}")
         return tokens
 
     @field_validator("webhook_secret", "trusted_proxies", mode="before")
@@ -210,6 +223,13 @@ class Settings(BaseSettings):
         if value and not is_web_address(value):
             raise ValueError("not a web address")
         return value
+
+    @field_validator("public_url")
+    @classmethod
+    def _check_public_url(cls, value: str) -> str:
+        if value and (not is_web_address(value) or set(value) & set("?#@ ")):
+            raise ValueError("not a web address")
+        return value.rstrip("/")
 
     @field_validator("timezone")
     @classmethod
@@ -309,16 +329,7 @@ class Settings(BaseSettings):
         return self.mailonce_config or (default if default.is_file() else None)
 
 
-_SECRET = (
-    "ingress_token",
-    "admin_token",
-    "view_token",
-    "metrics_token",
-    "redis_url",
-    "queue_url",
-    "webhook_url",
-    "webhook_secret",
-)
+_SECRET = (*_TOKENS, "redis_url", "queue_url", "webhook_url", "public_url", "webhook_secret")
 
 
 def load_settings(**given: Any) -> Settings:
@@ -356,5 +367,7 @@ def _complaint(error: dict[str, Any]) -> str:
         return str(error["ctx"]["error"])
     name = str(error["loc"][0])
     takes = Settings.model_fields[name].description
+    if name in _TOKENS and "error" in error.get("ctx", {}):
+        return f"{name.upper()} takes {takes}; {error['ctx']['error']}"
     shown = "its value" if name in _SECRET else repr(error["input"])
     return f"{name.upper()} takes {takes}; {shown} is not that"

@@ -16,7 +16,7 @@ from limits.typing import RedisClient
 
 from deduplication.private_files import open_private
 from deduplication.redis_client import connect
-from deduplication.silence import is_silent
+from deduplication.silence import is_silent, note_silence
 
 log = logging.getLogger(__name__)
 
@@ -188,6 +188,10 @@ class RedisCounters(RedisStorage):
     def base_exceptions(self) -> tuple[type[Exception], ...]:
         return (self.dependency.RedisError, self.dependency.exceptions.RedisClusterException)
 
+    @property
+    def timeouts(self) -> type[Exception]:
+        return cast(type[Exception], self.dependency.exceptions.TimeoutError)
+
     def close(self) -> None:
         self._client.close()
 
@@ -231,6 +235,8 @@ class FallbackCounters:
                 self._shared.incr(_CANARY, _CANARY_KEPT_S)
             answer = question(self._shared)
         except self._shared.base_exceptions as error:
+            if isinstance(self._shared, RedisCounters) and isinstance(error, self._shared.timeouts):
+                note_silence(error)  # it is the journal's Redis: a page does not wait for it again
             self._leave(error)
             return question(self._fallback)
         if was_away:

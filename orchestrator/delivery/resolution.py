@@ -10,7 +10,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from queue import Empty, SimpleQueue
@@ -142,25 +142,30 @@ class LinkResolver:
     """Follows redirects from host to host on the list; with an empty list, it is off.
 
     ``allowed_hosts`` are hosts with their subdomains, on ports 80 and 443, or "host:port". Each host is looked up once,
-    all its addresses must be public, and the connection goes to one of these. ``timeout_s`` is for everything together.
+    all its addresses must be public, and the connection goes to one of these. ``timeout_s`` is for all links of a
+    call together.
     ``is_allowed_address`` and ``tls`` are for tests, which have only loopback and their own certificates.
     """
 
     allowed_hosts: Collection[str] = ()
     max_redirects: int = 5
-    timeout_s: float = 3.0
+    timeout_s: float = 2.0
     lookup: Lookup = system_lookup
     is_allowed_address: Callable[[str], bool] = is_public_address
     tls: ssl.SSLContext = field(default_factory=strict_tls)
     monotonic: Callable[[], float] = time.monotonic
 
-    def resolve(self, url: str) -> str:
-        """The final URL; the URL itself if its host is not on the list, on any error, or after too many redirects.
+    def resolve(self, urls: Iterable[str]) -> list[str]:
+        """The final URLs; a URL itself if its host is not on the list, on any error, or after too many redirects.
 
         A redirect to a host that is not on the list is final: that host is not asked.
         """
+        deadline = _Deadline(self.monotonic() + self.timeout_s, self.monotonic)
+        return [self._resolve(url, deadline) for url in urls]
+
+    def _resolve(self, url: str, deadline: _Deadline) -> str:
         try:
-            return self._follow(url, _Deadline(self.monotonic() + self.timeout_s, self.monotonic))
+            return self._follow(url, deadline)
         except _Unresolved as reason:
             log.warning("a link at %s is left unresolved: %s", _host_shown(url), reason)
         except TimeoutError:

@@ -76,4 +76,4 @@ def _others(health: Health) -> Iterator[Banner]:
     elif queue["status"] == "no worker":
         yield Banner("The queue has no worker", "What is queued waits until one is started: mailonce worker.")
     for warning in health.warnings:
-        yield Banner("Redis is set up wrongly", warning)
+        yield Banner("The configuration needs attention", warning)

@@ -1,7 +1,7 @@
 """/metrics: what this machine has counted, and what the journal, the queue and Redis say now, as Prometheus reads it.
 
 Counters are this machine's own, over all its processes: sum them over servers. Gauges are facts of the fleet, the same
-on every server: take one of them (docs/architecture.md, section 10).
+on every server: take one of them (docs/architecture-old.md, section 10).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import psutil
@@ -17,6 +17,7 @@ from orchestrator.delivery.queue import Queue, QueueMisconfigured, QueueUnavaila
 from orchestrator.delivery.sender import Sender
 from orchestrator.operations.alert_watch import AlertWatch
 from orchestrator.operations.alerts import GOOD_POLICY, OLDEST_WAITING_S, eviction_warning
+from orchestrator.operations.proxy_watch import ProxyWatch
 from orchestrator.operations.storage import StorageWatch
 from orchestrator.operations.words import shown_moment
 from orchestrator.version import our_version
@@ -48,6 +49,7 @@ class HealthChecks:
     storage: StorageWatch
     watch: AlertWatch
     queue: Queue | None = None
+    proxies: ProxyWatch = field(default_factory=ProxyWatch)
     rss_bytes: Callable[[], int] = lambda: psutil.Process().memory_info().rss
 
     @property
@@ -80,7 +82,8 @@ class HealthChecks:
         is_well = all(check["status"] in ("up", "not configured") for check in checks.values())
         status = "down" if "error" in taking else "ok" if is_well else "degraded"
         alarms = [each.shown() for each in self.watch.alarms()]
-        return Health(status, our_version(), checks, _eviction_warnings(redis), self.sender.paused(), alarms)
+        warnings = [*_eviction_warnings(redis), *self.proxies.warnings()]
+        return Health(status, our_version(), checks, warnings, self.sender.paused(), alarms)
 
     def _queue(self) -> Check:
         if self.queue is None:

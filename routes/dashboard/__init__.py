@@ -19,7 +19,6 @@ from routes.dashboard import (
 )
 from routes.dashboard.access import add_access
 from routes.dashboard.errors import or_page
-from routes.dashboard.headers import add_headers
 from routes.dashboard.words import add_words
 from routes.responses import store_unavailable
 
@@ -30,7 +29,6 @@ def dashboard_blueprint(service: Service) -> Blueprint:
     page = Blueprint(
         "dashboard", __name__, template_folder="templates", static_folder="static", static_url_path="/static"
     )
-    add_headers(page)
     add_words(page)
     add_access(page, service)
     for view in VIEWS:

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
 from typing import cast
 
-from flask import Blueprint, Flask, Request, Response, flash, g, redirect, render_template, request, session, url_for
+from flask import (
+    Blueprint,
+    Flask,
+    Request,
+    Response,
+    current_app,
+    flash,
+    g,
+    redirect,
+    render_template,
+    request,
+    session,
+    url_for,
+)
 from flask.sessions import SecureCookieSession, SecureCookieSessionInterface
 from flask_wtf.csrf import validate_csrf
 from werkzeug.exceptions import BadRequest, Forbidden
@@ -18,9 +29,9 @@ from werkzeug.wrappers import Response as AnyResponse
 from wtforms import ValidationError
 
 from orchestrator.build import Service
+from orchestrator.shared_key import SharedKey
 from orchestrator.sign_outs import SIGNED_IN_FOR
-from orchestrator.tokens import Tokens
-from routes.auth import equals_any
+from routes.auth import TooManyGuesses, Unauthorized, limited, require_token
 from routes.dashboard.queries import local_path
 from routes.request_ids import client_address
 
@@ -30,10 +41,10 @@ COOKIE = "mailonce_session"
 MOST_FORM_BYTES = 256 * 1024
 MOST_NAME_CHARS = 40
 STATIC = "dashboard.static"
+WITHOUT_SESSION = ("/api/", "/livez", "/readyz", "/health", "/metrics")
 OPEN = ("dashboard.sign_in", "dashboard.sign_in_form", STATIC)
 FOR_ALL = ("dashboard.sign_in", "dashboard.sign_out")
 FOR_ACTING = ("dashboard.ask", "dashboard.ask_destination", "dashboard.ask_to_forget", "dashboard.ingress_token")
-STRETCHED = 100_000  # rounds: a session must not help whoever has one to guess the token behind its key
 
 
 @dataclass(frozen=True)
@@ -50,23 +61,27 @@ class Viewer:
 
 
 class PageSessions(SecureCookieSessionInterface):
-    """The API has none: an email on its way pays nothing for the page."""
+    """The API has none: an email on its way pays nothing for the page, and no probe waits for the key."""
+
+    def __init__(self, key: SharedKey) -> None:
+        self._key = key
 
     def open_session(self, app: Flask, request: Request) -> SecureCookieSession | None:
-        return None if request.path.startswith("/api/") else super().open_session(app, request)
+        if request.path.startswith(WITHOUT_SESSION):
+            return None
+        self._key.refresh()
+        app.secret_key = hmac.digest(self._key.value, b"sessions of the page", "sha256")
+        return super().open_session(app, request)
 
     def get_cookie_secure(self, app: Flask) -> bool:
         """gunicorn believes X-Forwarded-Proto of a proxy on this machine, and of those in FORWARDED_ALLOW_IPS."""
         return request.is_secure
 
 
-def use_sessions(app: Flask, tokens: Tokens) -> None:
-    """The key comes from the admin token, which lies in DATA_DIR or is the same on all servers: so is the session."""
-    key, *older = (_signing_key(token) for token in tokens.admin)
-    app.session_interface = PageSessions()
-    app.secret_key = key
+def use_sessions(app: Flask, key: SharedKey) -> None:
+    """A session is valid on all servers that share the key."""
+    app.session_interface = PageSessions(key)
     app.config.update(
-        SECRET_KEY_FALLBACKS=older,
         SESSION_COOKIE_NAME=COOKIE,
         SESSION_COOKIE_HTTPONLY=True,
         SESSION_COOKIE_SAMESITE="Lax",
@@ -74,11 +89,6 @@ def use_sessions(app: Flask, tokens: Tokens) -> None:
         PERMANENT_SESSION_LIFETIME=SIGNED_IN_FOR,
         WTF_CSRF_TIME_LIMIT=None,  # as long as the session
     )
-
-
-@cache
-def _signing_key(token: str) -> str:
-    return hashlib.pbkdf2_hmac("sha256", token.encode(), b"sessions of the mailonce page", STRETCHED).hex()
 
 
 def viewer() -> Viewer:
@@ -119,15 +129,16 @@ def add_access(page: Blueprint, service: Service) -> None:
 def _sign_in(service: Service) -> AnyResponse:
     address = client_address(request.environ, service.settings.trusted_proxies)
     next_path = local_path(request.form.get("next", ""))
-    wait_s = service.parts.sign_ins.wait_s(address)
-    if wait_s:
-        log.warning("page: too many tries to sign in from %s", address)
-        return _refused(f"Too many tries. Try again in {wait_s} seconds.", 429, next_path)
     token = request.form.get("token", "").strip()
-    if not equals_any(token.encode(), (each.encode() for each in (*service.tokens.admin, *service.tokens.view))):
+    try:
+        with limited(service.parts.guesses, address, token):
+            require_token(token, (*service.tokens.admin, *service.tokens.view))
+    except TooManyGuesses as error:
+        log.warning("page: too many wrong tokens from %s", address)
+        return _refused(f"Too many tries. Try again in {error.wait_s} seconds.", 429, next_path)
+    except Unauthorized:
         log.warning("page: a wrong token from %s", address)
         return _refused("That token is neither ADMIN_TOKEN nor VIEW_TOKEN.", 401, next_path)
-    service.parts.sign_ins.succeeded(address)
     _end_session(service)
     session.permanent = True
     session["id"] = service.parts.sources.new_token()
@@ -165,9 +176,9 @@ def _is_among(digest: str, tokens: Iterable[str]) -> bool:
     return any([hmac.compare_digest(digest, _digest(each)) for each in tokens])
 
 
-@cache
 def _digest(token: str) -> str:
-    return hashlib.sha256(_signing_key(token).encode()).hexdigest()[:32]
+    """Keyed: a cookie can be read by whoever has it, and must not help to guess the token."""
+    return hmac.digest(cast(bytes, current_app.secret_key), token.encode(), "sha256").hex()
 
 
 def _to_sign_in() -> AnyResponse:

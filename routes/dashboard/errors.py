@@ -7,7 +7,6 @@ from typing import TypeVar
 
 from flask import Response, render_template, request
 
-from routes.dashboard.headers import protect
 from routes.responses import Answer
 
 E = TypeVar("E", bound=Exception)
@@ -45,4 +44,4 @@ def error_page(as_json: Answer) -> Response:
     page = Response(render_template("dashboard/error.html", title=title, text=text, status=status), status)
     for name, value in as_json[2].items() if len(as_json) == 3 else ():
         page.headers[name] = value
-    return protect(page)
+    return page

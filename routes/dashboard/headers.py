@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flask import Blueprint, Response, request
+from flask import Response, request
 
 OURS_ONLY = "; ".join(
     [
@@ -33,7 +33,7 @@ A_YEAR = "public, max-age=31536000, immutable"
 
 
 def protect(answer: Response) -> Response:
-    """Whatever a view has said itself stays."""
+    """Adds them to every answer, of the API too; a header that the view has set stays, except Cache-Control."""
     headers = answer.headers
     headers.setdefault("Content-Security-Policy", OURS_ONLY)
     headers.setdefault("X-Frame-Options", "DENY")
@@ -46,7 +46,3 @@ def protect(answer: Response) -> Response:
     else:
         headers["Cache-Control"] = "no-store"
     return answer
-
-
-def add_headers(page: Blueprint) -> None:
-    page.after_request(protect)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flask import Blueprint, render_template, request
+from flask import Blueprint, render_template
 from markupsafe import escape
 
 from orchestrator.build import Service
@@ -16,11 +16,16 @@ def add_views(page: Blueprint, service: Service) -> None:
         for name in sorted(TYPES.keys() - set(opened))
     }
 
+    @page.context_processor
+    def address() -> dict[str, str]:
+        """Pages show no Host of a request: the client can send any."""
+        return {"address": service.settings.public_url or service.settings.address}
+
     @page.get("/providers")
     def providers() -> str:
         names = [*opened, "message"]
         seen = service.parts.providers.read()
-        return render_template("dashboard/providers.html", names=names, seen=seen, shut=shut, address=request.host_url)
+        return render_template("dashboard/providers.html", names=names, seen=seen, shut=shut)
 
     @page.get("/ingress-token")
     def ingress_token() -> str:

@@ -60,6 +60,7 @@ OF_ADMINS = {
     **EVERYWHERE,
     400: problem("The request cannot be understood: `detail` says what it takes, `field` names the part."),
     401: problem("No or a wrong token.", "WWW-Authenticate"),
+    429: problem("Too many wrong tokens from this address.", "Retry-After"),
     503: problem("The store is away. Try again.", "Retry-After"),
 }
 OF_ACTING_ADMINS = {
@@ -171,7 +172,10 @@ OPERATIONS: Mapping[str, Operation] = {
     "metrics.scrape": replace(
         _public(
             "For Prometheus",
-            {200: Answer("The metrics.", media_types=OPENMETRICS), 401: OF_ADMINS[401], 503: OF_ADMINS[503]},
+            {
+                200: Answer("The metrics.", media_types=OPENMETRICS),
+                **{status: OF_ADMINS[status] for status in (401, 429, 503)},
+            },
         ),
         security=("adminToken", "metricsToken"),
     ),

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import timedelta
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from werkzeug.http import parse_options_header
 
 from deduplication.decoding import decoded
 from deduplication.email import Email
@@ -28,10 +30,11 @@ from routes.providers.base import (
 from routes.providers.fields import File, addresses, attachments_of, scores, text_of
 from routes.providers.forms import Form, Upload
 from routes.providers.options import Options, as_list
-from routes.providers.proofs import ecdsa_key, require_ecdsa
+from routes.providers.proofs import ecdsa_key, require_ecdsa, require_recent
 
 SIGNATURE = "X-Twilio-Email-Event-Webhook-Signature"
 TIMESTAMP = "X-Twilio-Email-Event-Webhook-Timestamp"
+FIELDS = ("headers", "email", "from", "subject", "html", "text", "charsets", "envelope", "attachment-info")
 
 
 def _keys(texts: tuple[str, ...]) -> tuple[str, ...]:
@@ -49,6 +52,8 @@ class SendgridOptions(Options):
     """The password in that URL."""
     verification_key: Annotated[tuple[str, ...], BeforeValidator(as_list), AfterValidator(_keys)] = ()
     """The public key of a signed Inbound Parse webhook; instead of username and password, or beside them."""
+    freshness_hours: Annotated[float, Field(gt=0, le=30 * 24)] = 96
+    """How old a signed request may be; SendGrid retries for three days."""
 
     @model_validator(mode="after")
     def _check_there_is_a_proof(self) -> Self:
@@ -71,18 +76,22 @@ class Sendgrid(Provider[SendgridOptions]):
         self._public_keys = [ecdsa_key(text) for text in options.verification_key]
 
     def verify(self, request: ProviderRequest) -> None:
-        """No freshness: the body is signed, retries go on for three days, and a replayed email is a known email."""
+        """The signature covers the timestamp and the body: with digits only, neither can take bytes from the other."""
         if self.options.username:
             require_basic(request.header("Authorization"), self.options.username, self.options.password)
         if self._public_keys:
-            message = request.header(TIMESTAMP).encode() + request.body
-            require_ecdsa(request.header(SIGNATURE), message, self._public_keys)
+            timestamp = request.header(TIMESTAMP)
+            require_recent(timestamp, request.now, timedelta(hours=self.options.freshness_hours))
+            require_ecdsa(request.header(SIGNATURE), timestamp.encode() + request.body, self._public_keys)
 
     def parse(self, request: ProviderRequest) -> list[Parsed]:
+        if self._public_keys:
+            _require_own_boundary(request)
         form = request.form
         if "email" not in form and "headers" not in form:
             raise InvalidPayload("headers is needed, or email with the raw option", field="headers")
-        email = self._raw(form) if "email" in form else self._parsed(form)
+        _require_each_field_once(form)
+        email = self._parsed(form) if "headers" in form else self._raw(form)
         verdicts = scores({name: form.text(name) for name in ("spam_score", "SPF", "dkim")})
         return [sound(replace(email, spam={**email.spam, **verdicts}))]
 
@@ -108,6 +117,30 @@ class Sendgrid(Provider[SendgridOptions]):
             html=html,
             plain=text,
             attachments=attachments_of(_files(form), self.options.inline_attachment_bytes),
+        )
+
+
+def _require_each_field_once(form: Form) -> None:
+    """SendGrid's boundary is always the same, so a sender can write further fields into the text of an email. Fields
+    that SendGrid sends itself are then there twice; and with ``headers``, which it sends too, ``email`` is not read."""
+    for name in FIELDS:
+        count = len(form.fields.get(name, ()))
+        if count > 1:
+            raise InvalidPayload(f"{name} must be given once, got {count} times", field=name)
+
+
+def _require_own_boundary(request: ProviderRequest) -> None:
+    """Content-Type is not signed: the same body with another boundary, or as urlencoded, would be another email."""
+    media_type, parameters = parse_options_header(request.header("Content-Type"))
+    line = b"--" + parameters.get("boundary", "").encode()
+    begins = request.body.startswith(line + b"\r\n")
+    _, closing, epilogue = request.body.partition(b"\r\n" + line + b"--")
+    ends = closing and epilogue in (b"", b"\r\n")
+    if media_type != "multipart/form-data" or not (begins and ends):
+        raise InvalidPayload(
+            "Content-Type must be multipart/form-data with the boundary of the body's first and last line, "
+            f"got {request.header('Content-Type')[:200]!r}",
+            field="Content-Type",
         )
 
 

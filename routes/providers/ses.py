@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BeforeValidator
+from pydantic import AfterValidator, BeforeValidator
 
 from deduplication.email import well_formed
 from deduplication.mime import parse_mime
@@ -44,16 +44,37 @@ MAX_MESSAGE_BYTES = 2 * MB  # SNS: 256 KB, before it is written as JSON twice
 VERDICTS = ("spamVerdict", "virusVerdict", "spfVerdict", "dkimVerdict", "dmarcVerdict")
 
 
+def _topics(topics: tuple[str, ...]) -> tuple[str, ...]:
+    from routes.providers.sns import TOPIC
+
+    for topic in topics:
+        if not TOPIC.fullmatch(topic):
+            raise ValueError(f"must be ARNs such as arn:aws:sns:eu-west-1:123456789012:inbound, got {topic!r}")
+    return topics
+
+
+def _ca_file(path: str) -> str:
+    from routes.providers.sns import read_authorities
+
+    try:
+        read_authorities(path)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"must be a file with certificates in PEM, got {path!r}") from error
+    return path
+
+
 class SesOptions(Options):
     """``topics`` are the only ones whose messages are taken: anybody can subscribe our URL to a topic of theirs.
 
     ``buckets`` are the only ones that are read, whatever a message says.
     """
 
-    topics: Several
+    topics: Annotated[Several, AfterValidator(_topics)]
     """The ARNs of the only topics whose messages are taken."""
     buckets: Annotated[tuple[str, ...], BeforeValidator(as_list)] = ()
     """The only buckets that are read, for the action Deliver to S3 bucket; needs the extra `ses`."""
+    ca_file: Annotated[str, AfterValidator(_ca_file)] = ""
+    """A PEM file with further issuers of SNS's certificates, should Amazon use one that Mailonce does not know."""
 
 
 class Ses(Provider[SesOptions]):
@@ -62,10 +83,12 @@ class Ses(Provider[SesOptions]):
     media_types = ("text/plain",)
 
     def __init__(self, name: str, options: SesOptions, surroundings: Surroundings) -> None:
-        from routes.providers.sns import SnsVerifier  # brings cryptography, 8 MB: only those with SES have it
+        # brings cryptography, 8 MB: only those with SES have it
+        from routes.providers.sns import AMAZON_CA, SnsVerifier, read_authorities
 
         super().__init__(name, options, surroundings)
-        self._sns = SnsVerifier(surroundings.fetch)
+        more = read_authorities(options.ca_file) if options.ca_file else []
+        self._sns = SnsVerifier(surroundings.fetch, read_authorities(AMAZON_CA) + more)
         self._s3 = _open_s3(name) if options.buckets else None
 
     def verify(self, request: ProviderRequest) -> None:
@@ -88,11 +111,12 @@ class Ses(Provider[SesOptions]):
         return None if kind in ("", "Received") else f"{kind[:80]!r} is no email"
 
     def _confirm(self, message: dict[str, Any]) -> str:
-        from routes.providers.sns import FETCH_TIMEOUT_S, is_sns_address
+        from routes.providers.sns import FETCH_TIMEOUT_S, is_sns_url
 
         url = text_of(message, "SubscribeURL")
-        if not is_sns_address(url):
-            raise InvalidPayload("SubscribeURL takes an address of SNS", field="SubscribeURL")
+        if not is_sns_url(url, message["TopicArn"]):
+            reason = f"SubscribeURL must be an https URL of SNS in the topic's region, got {url[:200]!r}"
+            raise InvalidPayload(reason, field="SubscribeURL")
         self.surroundings.fetch(url, {}, FETCH_TIMEOUT_S, MAX_CONFIRMATION_BYTES)
         log.info("provider %s: subscription to %s confirmed", self.name, message["TopicArn"])
         return "subscription confirmed"

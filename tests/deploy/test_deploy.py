@@ -7,18 +7,26 @@ import re
 import stat
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
+from deduplication.redis_client import connect
 from orchestrator.config.settings import DELIVERY_BUDGET_S, Settings, load_settings
 from orchestrator.service_note import OF_THE_UNIT
 from orchestrator.worker import GRACE_S
+from routes.connections import UNPROVEN_BYTES
 from tests.support.curl import read_curl
+from tests.support.redis_server import RedisServer
 from tests.support.server import Server
 from tests.support.surroundings import ROOT, clean_environment
 
 DEPLOY = ROOT / "deploy"
+COMPOSED = ("deploy", "examples/compose")
+PINNED = re.compile(r"[\w/.-]+:v?\d+\.\d+\.\d+[\w.-]*(@sha256:[0-9a-f]{64})?")
 SETTING_LINE = re.compile(r"^#([A-Z_]+)=(.*)$", re.MULTILINE)
 
 
@@ -50,6 +58,11 @@ def dockerfile_command(instruction: str) -> list[str]:
     assert found, f"{instruction} is not there, or not in the exec form"
     command: list[str] = json.loads(found.group(1))
     return command
+
+
+def composed(folder: str) -> dict[str, dict[str, Any]]:
+    services: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / folder / "compose.yaml").read_text())["services"]
+    return services
 
 
 def without_comments(path: Path) -> str:
@@ -170,7 +183,8 @@ def test_nginx_publishes_what_providers_need_and_nothing_for_operators() -> None
 
 
 def test_compose_takes_the_redis_it_is_given() -> None:
-    assert first(r"^ {6}REDIS_URL: (\S+)$", DEPLOY / "compose.yaml") == "${REDIS_URL:-redis://redis:6379/0}"
+    url = composed("deploy")["web"]["environment"]["REDIS_URL"]
+    assert url == "${REDIS_URL:-redis://:${REDIS_PASSWORD}@redis:6379/0}"
 
 
 def test_nginx_lets_the_largest_email_through() -> None:
@@ -179,15 +193,70 @@ def test_nginx_lets_the_largest_email_through() -> None:
 
 
 def test_redis_in_compose_keeps_names_on_disk_and_never_evicts() -> None:
-    command = first(r"^ {4}command: (redis-server .*)$", DEPLOY / "compose.yaml").split()
-    options = dict(zip(command[1::2], command[2::2], strict=True))
-    assert options == {"--appendonly": "yes", "--maxmemory-policy": "noeviction"}
-    assert first(r"^ {6}- redis:(\S+)$", DEPLOY / "compose.yaml") == "/data"
+    for folder in COMPOSED:
+        redis = composed(folder)["redis"]
+        command = redis["command"].split()
+        options = dict(zip(command[1::2], command[2::2], strict=True))
+        assert (options["--appendonly"], options["--maxmemory-policy"]) == ("yes", "noeviction")
+        assert redis["volumes"] == ["redis:/data"]
 
 
-@pytest.mark.parametrize("token", ["INGRESS_TOKEN", "ADMIN_TOKEN"])
-def test_compose_does_not_start_without_tokens(token: str) -> None:
-    assert first(rf"^ {{6}}{token}: \$\{{({token}):\?.+\}}$", DEPLOY / "compose.yaml") == token
+@pytest.mark.parametrize("folder", COMPOSED)
+def test_redis_in_compose_asks_for_its_password_and_is_asked_with_it(folder: str) -> None:
+    password = "0123456789abcdef"
+    redis, web = (composed(folder)[name] for name in ("redis", "web"))
+    _, *options = redis["command"].replace("${REDIS_PASSWORD}", password).split()
+    (_, healthcheck) = redis["healthcheck"]["test"]
+    assert list(redis["environment"]) == ["REDISCLI_AUTH"], "redis-cli reads it"
+    server = RedisServer(*options).start()
+    try:
+        for given, status in (({"REDISCLI_AUTH": password}, 0), ({}, 1)):
+            asked = healthcheck.replace("redis-cli", f"redis-cli -p {server.port}")
+            assert subprocess.run(["sh", "-c", asked], env=clean_environment(**given), timeout=60).returncode == status
+        url = re.search(r"redis://:[^}]+\}@redis:6379/\d", web["environment"]["REDIS_URL"])
+        assert url
+        reached = url[0].replace("${REDIS_PASSWORD}", password).replace("redis:6379", f"127.0.0.1:{server.port}")
+        with closing(connect(reached, 10)) as client:
+            assert client.ping()
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize("folder", COMPOSED)
+def test_whatever_compose_starts_is_pinned_and_bounded_and_may_do_little(folder: str) -> None:
+    for name, service in composed(folder).items():
+        is_ours = service["image"].partition(":")[0] == "mailonce"
+        assert is_ours or PINNED.fullmatch(service["image"]), name
+        assert re.fullmatch(r"\d+g", service["mem_limit"]), name
+        assert (service["cap_drop"], service["security_opt"]) == (["ALL"], ["no-new-privileges:true"]), name
+        assert service.get("read_only") or name == "grafana", "which writes to more than its volume"
+    options = composed(folder)["redis"]["command"].split()
+    assert options[options.index("--maxmemory") + 1] == "1gb", "half of its mem_limit: it is never killed for it"
+
+
+def test_the_images_that_ours_is_built_from_are_pinned() -> None:
+    images = re.findall(r"^FROM (\S+)", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
+    assert len(images) == 2
+    assert all(map(PINNED.fullmatch, images))
+
+
+@pytest.mark.parametrize("unit", ["mailonce.service", "mailonce-worker.service"])
+def test_the_units_bound_the_memory_and_a_process_that_is_killed_ends_no_other(unit: str) -> None:
+    bound_mb = int(first(r"^MemoryMax=(\d+)G$", DEPLOY / unit)) * 1024
+    processes = Settings.model_fields["web_concurrency"].default
+    assert bound_mb > processes * Settings.model_fields["memory_limit_mb"].default, "/health tells of it before"
+    assert first(r"^OOMPolicy=(\w+)$", DEPLOY / unit) == "continue"
+
+
+def test_strangers_cannot_fill_the_temporary_files_of_the_container() -> None:
+    (temporary,) = composed("deploy")["web"]["tmpfs"]
+    _, _, size = temporary.partition(":size=")
+    assert int(size.removesuffix("m")) >= 2 * UNPROVEN_BYTES / 2**20 * Settings.model_fields["web_concurrency"].default
+
+
+@pytest.mark.parametrize("secret", ["INGRESS_TOKEN", "ADMIN_TOKEN", "REDIS_PASSWORD"])
+def test_compose_does_not_start_without_secrets(secret: str) -> None:
+    assert first(rf"^ {{6}}\w+: \$\{{({secret}):\?.+\}}$", DEPLOY / "compose.yaml") == secret
 
 
 def test_the_image_runs_the_shipped_configuration_as_an_ordinary_user() -> None:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import re
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 import requests
 
 from orchestrator.config.settings import Settings
-from orchestrator.sign_ins import TRIES
-from tests.support.nginx_server import NginxServer
+from orchestrator.guesses import LIMIT
+from tests.support.nginx_server import SHIPPED, NginxServer
 from tests.support.page import PageVisitor
 from tests.support.programs import program
+from tests.support.redis_server import free_port
 from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, Server, email
 
 FOR_OPERATORS = ("/api/admin/decisions", "/api/admin/stats", "/metrics", "/health")
@@ -26,7 +32,8 @@ MB = 1024 * 1024
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """As env.example says behind a proxy on the same machine."""
     program("nginx", "nginx")
-    with Server(tmp_path_factory.mktemp("server"), TRUSTED_PROXIES="127.0.0.1") as server:
+    settings = {"TRUSTED_PROXIES": "127.0.0.1", "PUBLIC_URL": "https://mail.example.org"}
+    with Server(tmp_path_factory.mktemp("server"), **settings) as server:
         yield server
 
 
@@ -90,17 +97,17 @@ def test_one_signs_in_by_tls_and_the_cookie_is_for_tls_alone(with_page: NginxSer
     assert visitor.signed_in.headers["Location"] == "/"
     for path in ("/", "/decisions", "/deliveries", "/destinations", "/system", "/audit"):
         assert "Sign out" in visitor.text(path)
-    assert "https://localhost/api/ingress/gmail" in visitor.text("/providers"), "what one tells a provider"
+    assert "https://mail.example.org/api/ingress/gmail" in visitor.text("/providers"), "what one tells a provider"
     assert "Secure" not in PageVisitor(server.url).signed_in.headers["Set-Cookie"]
 
 
 def test_tries_to_sign_in_are_counted_for_who_asks_and_not_for_nginx(with_page: NginxServer, server: Server) -> None:
     guesser = PageVisitor(with_page.url, "wrong-token-of-some-length", with_page.http("127.0.0.3"))
-    for number in range(TRIES.amount):
+    for number in range(LIMIT.amount):
         guesser.http.headers["X-Forwarded-For"] = f"198.51.100.{number}"  # whatever one says of oneself
         refused = guesser.sign_in("wrong-token-of-some-length")
     assert (guesser.signed_in.status_code, refused.status_code) == (401, 429)
-    assert len(lines_of(server, "a wrong token from 127.0.0.3")) == TRIES.amount
+    assert len(lines_of(server, "a wrong token from 127.0.0.3")) == LIMIT.amount
     assert PageVisitor(with_page.url, http=with_page.http(ALLOWED)).signed_in.status_code == 303
 
 
@@ -112,6 +119,45 @@ def test_a_refused_request_is_logged_with_who_asked_and_under_the_id_that_was_gi
     assert (answer.status_code, answer.headers["X-Request-Id"]) == (401, "provider-4711")
     (line,) = lines_of(server, "provider-4711")
     assert line.endswith("the request does not prove its origin, from 127.0.0.2")
+
+
+RETRY = {"gmail": 503, "brevo": 429}
+
+
+def post_to(nginx: NginxServer, provider: str, address: str) -> int:
+    url = f"{nginx.url}/api/ingress/{provider}"
+    return nginx.http(address).post(url, json={}, headers={"Connection": "close"}, timeout=60).status_code
+
+
+@pytest.mark.parametrize("provider", RETRY)
+def test_one_address_holds_so_many_requests_and_no_more(
+    shipped: NginxServer, provider: str, eventually: Callable[[Callable[[], bool]], None]
+) -> None:
+    (most,) = re.findall(r"limit_conn mailonce_client (\d+);", SHIPPED.read_text())
+    guesser = {"gmail": "127.0.0.4", "brevo": "127.0.0.5"}[provider]
+    trusting = ssl.create_default_context(cafile=shipped.authority)
+    with ExitStack() as open_ones:
+        for _ in range(int(most)):
+            plain = socket.create_connection(("127.0.0.1", shipped.port), 60, source_address=(guesser, 0))
+            client = open_ones.enter_context(trusting.wrap_socket(plain, server_hostname="localhost"))
+            client.sendall(b"POST /api/ingress/mailgun HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n")
+        eventually(lambda: post_to(shipped, provider, guesser) == RETRY[provider])
+        assert post_email(shipped, b"{}").status_code == 400, "others are not held up"
+
+
+def test_requests_that_come_too_fast_are_asked_for_again(server: Server, tmp_path: Path) -> None:
+    slow = (("rate=50r/s", "rate=1r/m"), ("burst=500", "burst=1 nodelay"))
+    with NginxServer(tmp_path / "nginx", server.port, changes=slow) as nginx:
+        for address, (provider, status) in zip(("127.0.0.4", "127.0.0.5"), RETRY.items(), strict=True):
+            answers = [post_to(nginx, provider, address) for _ in range(3)]
+            assert (status in answers[:2], answers[2]) == (False, status)
+
+
+def test_while_the_server_is_down_brevo_is_told_to_try_again(tmp_path: Path) -> None:
+    program("nginx", "nginx")
+    with NginxServer(tmp_path / "nginx", free_port()) as nginx:
+        assert post_to(nginx, "brevo", ALLOWED) == 429
+        assert post_to(nginx, "gmail", ALLOWED) == 502
 
 
 def test_the_largest_email_goes_through_and_one_just_too_large_gets_our_own_answer(shipped: NginxServer) -> None:

@@ -44,6 +44,7 @@ ON_OTHER_MACHINES = """
 PROGRAMS = set(ON_OTHER_MACHINES.split())
 OTHERS_UNITS = {"nginx", "prometheus", "rabbitmq-server", "redis", "redis-server"}
 MAKE_VARIABLES = {"ARGS", "PYTHON", "SEED"}
+COMPOSE_VARIABLES = set(re.findall(r"\$\{(\w+)", (ROOT / "deploy/compose.yaml").read_text()))
 REDIS = "redis://127.0.0.1:6379/0"
 OURS = re.compile(r"(?:deploy|docs|examples|tests|routes|orchestrator|deduplication)/[\w./-]*")
 SETTINGS = {name.upper() for name in Settings.model_fields}
@@ -114,7 +115,7 @@ def test_commands_do_what_they_say(block: Block, service: Service, tmp_path: Pat
 def _done(command: Command, service: Service, folder: Path, redis_url: str) -> str | None:
     """What it printed; None if it was not run."""
     settings = {name: value.replace(REDIS, redis_url) for name, value in command.settings.items()}
-    unknown = settings.keys() - SETTINGS - MAKE_VARIABLES
+    unknown = settings.keys() - SETTINGS - MAKE_VARIABLES - COMPOSE_VARIABLES
     assert not unknown, f"{unknown} are no settings"
     words, program = command.words, command.program
     if program == "curl":

@@ -23,6 +23,7 @@ from tests.configuration_page import (
     sentence,
     takes,
 )
+from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN
 from tests.support.surroundings import ROOT, clean_environment
 
 OPTIONS = dict.fromkeys(provider.options_type for provider in TYPES.values())  # in one order for all who run a part
@@ -85,7 +86,7 @@ def test_the_sentences_cost_the_service_nothing() -> None:
         "import sys, wsgi; from orchestrator.config.settings import Settings; "
         "print('tests.configuration_page' in sys.modules, Settings.model_fields['port'].description)"
     )
-    tokens = {"INGRESS_TOKEN": "i" * 16, "ADMIN_TOKEN": "a" * 16}
+    tokens = {"INGRESS_TOKEN": INGRESS_TOKEN, "ADMIN_TOKEN": ADMIN_TOKEN}
     ran = subprocess.run(
         [sys.executable, "-c", looks],
         env=clean_environment(**tokens),

@@ -25,7 +25,16 @@ from tests.docs.pages import PAGES, all_blocks, anchors, blocks, code, code_in_l
 from tests.support.surroundings import ROOT
 
 SETTINGS = {name.upper() for name in Settings.model_fields}
-NOT_OURS = {"FORWARDED_ALLOW_IPS", "EX_TEMPFAIL", "LISTEN_FDS", "NO_PROXY", "HTTP_PROXY", "HTTPS_PROXY"}
+NOT_OURS = {
+    "FORWARDED_ALLOW_IPS",
+    "EX_TEMPFAIL",
+    "LISTEN_FDS",
+    "NO_PROXY",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "REDIS_PASSWORD",
+    "SCRIPT_NAME",
+}
 NAMED_ADDRESS = re.compile(
     r"(?:(GET|POST|PUT|DELETE) (?!/hooks/)(?=/)|(?=/(?:api|health|livez|readyz|metrics)))([^\s?]*)"
 )
@@ -49,6 +58,15 @@ def test_values_of_settings_are_taken(page: Path) -> None:
             assert found[1] in SETTINGS | NOT_OURS, span
             if found[1] in SETTINGS:
                 load_settings(**{found[1].lower(): found[2]})
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_tests_that_are_named_exist(page: Path) -> None:
+    named = {span for span in code_in_lines(page) if re.fullmatch(r"test_\w+", span)}
+    known = {
+        name for path in (ROOT / "tests").rglob("*.py") for name in re.findall(r"def (test_\w+)", path.read_text())
+    }
+    assert named <= known
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

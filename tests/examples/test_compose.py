@@ -1,4 +1,4 @@
-"""examples/compose, as YAML: there is no docker in the tests. What it mounts is there, and what it starts is pinned."""
+"""examples/compose, as YAML: there is no docker in the tests. tests/deploy has what holds for deploy/ as well."""
 
 from __future__ import annotations
 
@@ -31,11 +31,6 @@ def test_all_parts_are_there() -> None:
     build = SERVICES["web"]["build"]
     assert (FOLDER / build["context"]).resolve() == ROOT
     assert (ROOT / build["dockerfile"]).is_file()
-
-
-def test_every_image_is_pinned_by_a_tag() -> None:
-    for name, service in SERVICES.items():
-        assert re.fullmatch(r"[\w/.-]+:v?\d+\.\d+[\w.-]*", service["image"]), name
 
 
 def test_all_that_is_mounted_exists() -> None:
@@ -71,12 +66,7 @@ def test_every_variable_is_in_env_example_and_every_setting_is_one() -> None:
     assert asked == given
     assert set(SERVICES["web"]["environment"]) <= {name.upper() for name in Settings.model_fields}
     needed = {name for name, how in VARIABLE.findall((FOLDER / "compose.yaml").read_text()) if how == ":?"}
-    assert needed == {"INGRESS_TOKEN", "ADMIN_TOKEN", "METRICS_TOKEN", "GRAFANA_PASSWORD"}
-
-
-def test_redis_keeps_names_on_disk_and_never_evicts() -> None:
-    assert SERVICES["redis"]["command"] == "redis-server --appendonly yes --maxmemory-policy noeviction"
-    assert ("redis", "/data") in mounts("redis")
+    assert needed == {"INGRESS_TOKEN", "ADMIN_TOKEN", "METRICS_TOKEN", "REDIS_PASSWORD", "GRAFANA_PASSWORD"}
 
 
 def test_prometheus_scrapes_the_server_with_its_token(tmp_path: Path) -> None:

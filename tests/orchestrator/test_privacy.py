@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from deduplication.journal.entry import About, Entry, State
 from deduplication.journal.memory import MemoryJournal
-from orchestrator.privacy import ASK_EVERY_S, Privacy, PrivacyMode
+from orchestrator.privacy import Privacy, PrivacyMode
+from orchestrator.shared_key import ASK_EVERY_S
 
 SUBJECT, SENDER = "Grievance about lot 456", "whistle@blower.example"
 

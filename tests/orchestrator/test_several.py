@@ -127,6 +127,6 @@ def test_of_several_what_cannot_be_stored_is_sent_or_given_back(full: JournalBen
 def test_where_links_are_followed_several_go_one_at_a_time(bench: JournalBench) -> None:
     """Two links that lead to one file: which, nobody knows before they are followed."""
     with open_pipeline(bench, {"crm": FakeDestination()}) as pipeline:
-        resolving = replace(pipeline.intake, resolve=lambda link: "https://we.tl/t-final")
+        resolving = replace(pipeline.intake, resolve=lambda links: ["https://we.tl/t-final"] * len(links))
         some = [item(subject=f"S{number}", body=f"<p>https://we.tl/t-{number}</p>") for number in range(2)]
         assert told(Several(resolving).receive(some)) == ["processed", "skipped_media"]

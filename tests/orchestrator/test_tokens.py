@@ -11,6 +11,8 @@ import pytest
 from orchestrator.config.settings import Settings, SettingsError, load_settings
 from orchestrator.tokens import Tokens, admin_token_file, ensure_tokens, ingress_token_file
 
+ONE, OTHER, ADMIN = "one-ingress-token", "other-ingress-token", "one-admin-token-of-tests"
+
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
@@ -45,14 +47,14 @@ def test_nothing_but_the_tokens_is_left_in_the_folder(settings: Settings, tmp_pa
 
 
 def test_given_tokens_are_used_and_nothing_is_written(tmp_path: Path) -> None:
-    given = load_settings(data_dir=tmp_path, ingress_token=f"{'a' * 16},{'b' * 16}", admin_token="c" * 16)
-    assert ensure_tokens(given) == Tokens(ingress=("a" * 16, "b" * 16), admin=("c" * 16,))
+    given = load_settings(data_dir=tmp_path, ingress_token=f"{ONE},{OTHER}", admin_token=ADMIN)
+    assert ensure_tokens(given) == Tokens(ingress=(ONE, OTHER), admin=(ADMIN,))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_only_the_token_that_is_missing_is_made(tmp_path: Path) -> None:
-    tokens = ensure_tokens(load_settings(data_dir=tmp_path, ingress_token="a" * 16))
-    assert tokens.ingress == ("a" * 16,)
+    tokens = ensure_tokens(load_settings(data_dir=tmp_path, ingress_token=ONE))
+    assert tokens.ingress == (ONE,)
     assert [path.name for path in tokens.new] == ["admin_token"]
 
 
@@ -61,12 +63,13 @@ def test_an_operators_own_file_is_read_without_its_line_end(settings: Settings) 
     assert ensure_tokens(settings).ingress == ("an-operators-own-token",)
 
 
-@pytest.mark.parametrize("content", [b"", b" \n", b"\xff\xfe\x00binary"])
-def test_a_file_without_a_token_stops_the_start(settings: Settings, content: bytes) -> None:
+@pytest.mark.parametrize("content", [b"", b" \n", b"\xff\xfe\x00binary", b"too-short", b"a" * 40])
+def test_a_file_without_a_strong_token_stops_the_start(settings: Settings, content: bytes) -> None:
     ingress_token_file(settings).write_bytes(content)
     with pytest.raises(SettingsError, match="ingress_token.*delete it") as raised:
         ensure_tokens(settings)
     assert "\n" not in str(raised.value)
+    assert not content.strip() or content.decode("latin-1") not in str(raised.value)
 
 
 def test_a_folder_that_cannot_be_written_stops_the_start(tmp_path: Path) -> None:

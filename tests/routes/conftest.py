@@ -23,6 +23,8 @@ from tests.support.described import check_webhook, hold_to_its_description
 from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, PATIENT_MS
 from tests.support.sink import Sink
 
+OLD_TOKEN, NEW_TOKEN = "the-old-token-of-someone", "the-new-token-of-someone"
+
 
 @dataclass(frozen=True)
 class App:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from deduplication.claims import Kind, Pattern
-from tests.routes.conftest import App, StartApp, bearer
+from tests.routes.conftest import NEW_TOKEN, OLD_TOKEN, App, StartApp, bearer
 from tests.support.redis_server import RedisServer, free_port
 from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, email
 from tests.support.sink import Sink
@@ -43,8 +43,8 @@ def test_without_the_admin_token_nothing_is_looked_at_or_forgotten(
 
 
 def test_while_admin_tokens_are_rotated_both_are_taken(start_app: StartApp) -> None:
-    app = start_app(admin_token=f"{'old' * 6},{'new' * 6}")
-    for token in ("old" * 6, "new" * 6):
+    app = start_app(admin_token=f"{OLD_TOKEN},{NEW_TOKEN}")
+    for token in (OLD_TOKEN, NEW_TOKEN):
         assert app.http.post("/api/admin/reset", json=ALL, headers=bearer(token)).status_code == 200
 
 

@@ -16,7 +16,7 @@ from werkzeug.test import TestResponse
 from deduplication.email import Email
 from deduplication.journal.entry import State
 from orchestrator.intake import Sources
-from tests.routes.conftest import App, StartApp, bearer
+from tests.routes.conftest import NEW_TOKEN, OLD_TOKEN, App, StartApp, bearer
 from tests.support.redis_server import RedisServer, free_port
 from tests.support.server import INGRESS_TOKEN, email
 from tests.support.sink import Reply, Sink
@@ -84,8 +84,8 @@ def test_the_token_is_asked_for_before_the_body_is_looked_at(
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
 def test_while_tokens_are_rotated_both_are_taken(start_app: StartApp, scheme: str) -> None:
-    app = start_app(ingress_token=f"{'old' * 6},{'new' * 6}")
-    for token in ("old" * 6, "new" * 6):
+    app = start_app(ingress_token=f"{OLD_TOKEN},{NEW_TOKEN}")
+    for token in (OLD_TOKEN, NEW_TOKEN):
         headers = {"Authorization": f"{scheme} {token}"}
         assert app.http.post("/api/ingress/gmail", json=email(), headers=headers).status_code == 200
 

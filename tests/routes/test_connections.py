@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import hmac
 import io
 import json
 import os
+import select
 import signal
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from http.client import HTTPResponse
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
+import psutil
 import pytest
 from gunicorn.config import Config
 from gunicorn.http.errors import NoMoreData
 from werkzeug.test import EnvironBuilder, run_wsgi_app
 
+from orchestrator.intake import Intake, Outcome
+from orchestrator.item import Item
 from orchestrator.logs import JsonFormatter, LineFormatter
-from routes.connections import ClientSocket, JsonLog, Log, PatientRequest, Workplaces
+from routes.connections import ByteBudget, ClientSocket, JsonLog, Log, PatientRequest, Workplaces
+from tests.routes.conftest import StartApp
 from tests.support.server import INGRESS_TOKEN, Server, email
 
 HALF_SENT = 40
@@ -170,6 +177,82 @@ def test_a_connection_is_kept_for_the_next_request(server: Server) -> None:
             assert answer(client)[0] == 400
 
 
+# What strangers hold
+
+
+def large_head() -> bytes:
+    return head("/api/ingress/mailgun", Content_Length=str(25 * len(MEGABYTE)), Content_Type="multipart/form-data")
+
+
+def test_half_sent_bodies_are_held_on_disk_and_not_in_memory(server: Server) -> None:
+    (worker,) = map(psutil.Process, server.worker_pids())
+    before = worker.memory_info().rss
+    with ExitStack() as open_ones:
+        for _ in range(5):
+            client = open_ones.enter_context(connect(server))
+            client.sendall(large_head())
+            client.sendall(24 * MEGABYTE)  # returns once the server has read all but what the sockets hold
+        assert worker.memory_info().rss - before < 50 * len(MEGABYTE)
+
+
+def test_large_bodies_of_strangers_share_one_budget_and_hold_up_no_verified_or_small_one(server: Server) -> None:
+    """Five of 25 MB have room in 128 MB; the sixth waits, and is then asked for again."""
+    with ExitStack() as open_ones:
+        clients = [open_ones.enter_context(connect(server)) for _ in range(6)]
+        for client in clients:
+            client.sendall(large_head() + MEGABYTE)
+        answered, _, _ = select.select(clients, [], [], 60)
+        given, body = answer(*answered)
+        assert (given, body["status"]) == (503, "retry_later")
+        sent = email(subject="large", body="x" * (24 * len(MEGABYTE)))
+        assert server.post(sent).json()["status"] == "processed"
+        small = open_ones.enter_context(connect(server))
+        small.sendall(head("/api/ingress/mailgun", Content_Length="2", Content_Type="multipart/form-data") + b"{}")
+        assert answer(small)[0] == 401
+        assert select.select(clients, [], [], 0)[0] in ([], answered)
+
+
+def test_a_body_counts_until_its_sender_is_verified_or_refused(
+    start_app: StartApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The budget has room for one at a time, and nobody waits: while one is delivered, the next is read."""
+    config = tmp_path / "mailonce.toml"
+    config.write_text("[providers.mailgun]\nsigning_key = 'key'\n")
+    monkeypatch.setattr("routes.app.UNPROVEN_BYTES", 0)
+    monkeypatch.setattr("routes.connections.UNPROVEN_WAIT_S", 0)
+    app = start_app(max_body_mb=1, mailonce_config=config)
+    receive = Intake.receive
+    inner: list[int | None] = []
+
+    def send(token: str, key: str = "key") -> int:
+        now = str(int(time.time()))
+        signature = hmac.new(key.encode(), f"{now}{token}".encode(), "sha256").hexdigest()
+        fields = {"timestamp": now, "token": token, "signature": signature, "body-plain": "x" * 900_000}
+        headers = {"message-headers": json.dumps([["From", "ada@example.org"], ["Message-Id", f"<{token}@x>"]])}
+        return app.http.post("/api/ingress/mailgun", data=fields | headers).status_code
+
+    def receive_and_send_another(intake: Intake, item: Item) -> Outcome:
+        if not inner:
+            inner.append(None)
+            inner.append(send("second"))
+        return receive(intake, item)
+
+    assert [send(f"stranger {number}", "another key") for number in range(3)] == [401] * 3
+    monkeypatch.setattr(Intake, "receive", receive_and_send_another)
+    assert (send("first"), inner) == (200, [None, 200])
+
+
+def test_a_request_waits_until_another_has_returned_its_bytes(eventually: Callable[[Callable[[], bool]], None]) -> None:
+    budget, reserved = ByteBudget(10), []
+    assert budget.reserve(8, timeout_s=0) and not budget.reserve(3, timeout_s=0)
+    waiting = Thread(target=lambda: reserved.append(budget.reserve(3, timeout_s=3600)), daemon=True)
+    waiting.start()
+    eventually(lambda: bool(vars(budget._returned)["_waiters"]))
+    budget.give_back(8)
+    eventually(lambda: reserved == [True])
+    assert not budget.reserve(8, timeout_s=0)
+
+
 # Its end
 
 
@@ -221,13 +304,15 @@ def test_of_several_requests_as_many_are_worked_at_as_there_are_places_and_waiti
     body_may_come, is_reading, done = Event(), Event(), []
 
     class SlowBody(io.BytesIO):
-        def readinto(self, buffer: Any) -> int:
+        def read(self, size: int | None = -1) -> bytes:
             is_reading.set()
             body_may_come.wait(30)
-            return super().readinto(buffer)
+            return super().read(size)
 
     def app(environ: Any, start_response: Any) -> list[bytes]:
-        done.append(PatientRequest(environ).get_data())
+        asked = PatientRequest(environ)
+        asked.max_content_length = 10
+        done.append(asked.get_data())
         start_response("200 OK", [])
         return []
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
@@ -178,7 +178,7 @@ def test_identity_group_and_three_links_are_one_round_trip(
 def test_a_reservation_moves_to_where_its_links_lead(start_app: StartApp, sink: Sink) -> None:
     app = start_app(webhook_url=sink.url)
     finals = {"https://we.tl/t-short": "https://wetransfer.com/downloads/final/1"}
-    intake = replace(app.service.intake, resolve=lambda url: finals.get(url, url))
+    intake = replace(app.service.intake, resolve=lambda urls: [finals.get(url, url) for url in urls])
     service = replace(app.service, intake=intake)
     resolving = App(service, create_app(service).test_client())
     assert resolving.status_of(linking("https://we.tl/t-short", subject="a")) == "processed"
@@ -186,6 +186,20 @@ def test_a_reservation_moves_to_where_its_links_lead(start_app: StartApp, sink: 
     assert app.status_of(linking("https://we.tl/t-short", subject="ccc")) == "processed", "the raw link was given back"
     finals["https://we.tl/t-new"] = "https://wetransfer.com/downloads/final/1"
     assert resolving.status_of(linking("https://we.tl/t-new", subject="dddd")) == "skipped_media"
+
+
+def test_the_links_of_an_email_are_followed_together_under_one_deadline(start_app: StartApp, sink: Sink) -> None:
+    app = start_app(webhook_url=sink.url)
+    followed: list[list[str]] = []
+
+    def resolve(urls: Sequence[str]) -> Sequence[str]:
+        followed.append(list(urls))
+        return urls
+
+    service = replace(app.service, intake=replace(app.service.intake, resolve=resolve))
+    links = ["https://we.tl/t-1", "https://we.tl/t-2", "https://we.tl/t-3"]
+    assert App(service, create_app(service).test_client()).status_of(linking(*links, subject="a")) == "processed"
+    assert followed == [links]
 
 
 def test_the_content_gate_is_off_for_emails_unless_a_destination_asks_for_it(

@@ -90,6 +90,33 @@ def test_a_redis_that_evicts_is_warned_about_at_the_start_and_in_health(
     assert report["status"] == "ok", "it works for now"
 
 
+@pytest.mark.parametrize(
+    ("peer", "headers", "is_warned"),
+    [
+        ("192.0.2.7", {"X-Forwarded-For": "203.0.113.9"}, True),
+        ("192.0.2.7", {}, False),
+        ("10.0.0.1", {"X-Forwarded-For": "203.0.113.9"}, False),
+        ("::ffff:10.0.0.1", {"X-Forwarded-For": "203.0.113.9"}, False),
+    ],
+)
+@pytest.mark.parametrize("path", ["/api/ingress/gmail", "/api/admin/stats", "/readyz", "/sign-in"])
+def test_a_proxy_that_is_not_trusted_is_warned_about(
+    start_app: StartApp,
+    caplog: pytest.LogCaptureFixture,
+    path: str,
+    peer: str,
+    headers: dict[str, str],
+    is_warned: bool,
+) -> None:
+    http = start_app(trusted_proxies="10.0.0.0/8").http
+    http.get(path, headers=headers, environ_base={"REMOTE_ADDR": peer})
+    answer = http.get("/health")
+    assert ["TRUSTED_PROXIES" in each for each in answer.get_json()["warnings"]] == [True] * is_warned
+    assert (answer.status_code, peer in answer.text) == (200, False), "whoever may read /health learns no address"
+    logged = [each.message for each in caplog.records if "TRUSTED_PROXIES" in each.message]
+    assert [peer in each for each in logged] == [True] * is_warned
+
+
 def test_memory_over_the_limit_is_degraded_but_ready(start_app: StartApp) -> None:
     http = start_app(memory_limit_mb=1).http
     report = http.get("/health").get_json()

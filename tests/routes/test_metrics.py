@@ -13,6 +13,7 @@ import requests
 from deduplication.journal.failover import FailoverJournal
 from orchestrator.config.model import load_config
 from orchestrator.config.settings import Settings, SettingsError, load_settings
+from orchestrator.guesses import LIMIT
 from orchestrator.version import our_version
 from orchestrator.worker import start_worker
 from routes.metrics import serving_metrics
@@ -260,7 +261,10 @@ def test_a_worker_on_a_machine_of_its_own_tells_what_it_delivered(
         eventually(lambda: counts()[deliveries("delivered")] == 1)
         assert emails("queued") not in counts(), "that was counted elsewhere"
         assert counts()["mailonce_workers_alive"] == 1
-        assert requests.get(url, headers=bearer(INGRESS_TOKEN), timeout=30).status_code == 401
+        guesses = [requests.get(url, headers=bearer(INGRESS_TOKEN), timeout=30).status_code for _ in range(21)]
+        assert guesses == [401] * LIMIT.amount + [429]
+        answer = requests.get(f"{server.url}/metrics", headers=bearer(ADMIN_TOKEN), timeout=30)
+        assert answer.status_code == 429, "all servers count together"
 
 
 def test_a_port_for_the_metrics_of_a_worker_that_is_taken_stops_its_start(tmp_path: Path, sink: Sink) -> None:

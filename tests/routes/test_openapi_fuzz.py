@@ -69,7 +69,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """With every door open."""
     folder = tmp_path_factory.mktemp("fuzzed")
     (folder / "mailonce.toml").write_text(f'[destinations.crm]\nurl = "log:"\n{SETTINGS}')
-    with Server(folder, VIEW_TOKEN=VIEW_TOKEN, LOG_LEVEL="WARNING") as server:
+    with Server(folder, VIEW_TOKEN=VIEW_TOKEN, LOG_LEVEL="WARNING", TRUSTED_PROXIES="127.0.0.1") as server:
         yield server
 
 

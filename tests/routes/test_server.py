@@ -16,7 +16,7 @@ import pytest
 from deduplication.subject_group import generate_subject_group_id
 from tests.support.programs_loaded import MAILONCE
 from tests.support.redis_server import RedisServer, free_port
-from tests.support.server import Server, email
+from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, Server, email
 from tests.support.sink import Sink
 from tests.support.surroundings import ROOT
 
@@ -212,7 +212,7 @@ LOADED = f"import sys, wsgi; print(*sorted(sys.modules.keys() & {set(HEAVY)}))"
 
 
 def test_what_only_some_providers_and_a_queue_need_is_no_burden_to_others(tmp_path: Path) -> None:
-    tokens = {"INGRESS_TOKEN": "i" * 40, "ADMIN_TOKEN": "a" * 40}
+    tokens = {"INGRESS_TOKEN": INGRESS_TOKEN, "ADMIN_TOKEN": ADMIN_TOKEN}
     ended = start(tmp_path, sys.executable, "-c", LOADED, PYTHONPATH=str(ROOT), DATA_DIR=str(tmp_path), **tokens)
     assert (ended.returncode, ended.stdout.split()) == (0, []), ended.stderr
 

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,13 @@ def with_the_page(config: str, allowed: str) -> str:
 
 
 class NginxServer:
-    def __init__(self, folder: Path, behind_port: int, page_allowed: str | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        behind_port: int,
+        page_allowed: str | None = None,
+        changes: Iterable[tuple[str, str]] = (),
+    ) -> None:
         """``page_allowed``: the network that may see the page; None: it is not published."""
         folder.mkdir()
         self._folder = folder
@@ -65,6 +72,7 @@ class NginxServer:
             ("/etc/ssl/mailonce/fullchain.pem", f"{folder}/own.pem"),
             ("/etc/ssl/mailonce/privkey.pem", f"{folder}/own.pem"),
             ("127.0.0.1:8000;", f"127.0.0.1:{behind_port};"),
+            *changes,
         ):
             assert shipped in config
             config = config.replace(shipped, ours)

@@ -12,6 +12,7 @@ import pytest
 from deduplication.subject_group import GroupMode
 from orchestrator.config.settings import Settings, SettingsError, load_settings, log_where_settings_come_from, misspelt
 
+STRONG = "abcdefgh" * 2  # just enough
 SECRET = "s3cr3t-that-must-not-be-shown"
 
 
@@ -89,9 +90,9 @@ def test_an_ordinary_environment_makes_no_noise() -> None:
     ("name", "value", "field", "read"),
     [
         ("REDIS_URL", "redis://localhost:6379/0", "redis_url", "redis://localhost:6379/0"),
-        ("INGRESS_TOKEN", f" {'a' * 16} , {'b' * 16},", "ingress_token", ("a" * 16, "b" * 16)),
-        ("ADMIN_TOKEN", "c" * 16, "admin_token", ("c" * 16,)),
-        ("VIEW_TOKEN", f"{'d' * 16},{'e' * 16}", "view_token", ("d" * 16, "e" * 16)),
+        ("INGRESS_TOKEN", f" {STRONG} , {STRONG}b,", "ingress_token", (STRONG, f"{STRONG}b")),
+        ("ADMIN_TOKEN", STRONG, "admin_token", (STRONG,)),
+        ("VIEW_TOKEN", f"{STRONG},{STRONG}e", "view_token", (STRONG, f"{STRONG}e")),
         ("SUBJECT_GROUPS", "all", "subject_groups", GroupMode.ALL),
         ("TIMEZONE", "Europe/Paris", "tz", ZoneInfo("Europe/Paris")),
         ("LEASE_SECONDS", "1.5", "lease_ms", 1500),
@@ -105,6 +106,7 @@ def test_an_ordinary_environment_makes_no_noise() -> None:
             (ip_network("127.0.0.1"), ip_network("10.0.0.0/8")),
         ),
         ("PORT", "", "port", 8000),
+        ("PUBLIC_URL", "https://mail.example.org/inbound/", "public_url", "https://mail.example.org/inbound"),
     ],
 )
 def test_the_environment_is_read(monkeypatch: pytest.MonkeyPatch, name: str, value: str, field: str, read: Any) -> None:
@@ -122,9 +124,13 @@ def test_given_settings_win_over_the_environment(monkeypatch: pytest.MonkeyPatch
     [
         ("REDIS_URL", "localhost:6379", "redis://"),
         ("REDIS_TIMEOUT_MS", "0", "10 to 60000 milliseconds"),
-        ("INGRESS_TOKEN", "short", "at least 16 characters"),
-        ("ADMIN_TOKEN", f"{'a' * 16},short", "at least 16 characters"),
+        ("INGRESS_TOKEN", "short", "at least 16 characters, 8 of them different"),
+        ("ADMIN_TOKEN", f"{STRONG},short", "; token 2 has 5 characters, 5 of them different"),
+        ("VIEW_TOKEN", "abcdefg" * 3, "; token 1 has 21 characters, 7 of them different"),
+        ("METRICS_TOKEN", STRONG[:15], "; token 1 has 15 characters, 8 of them different"),
         ("WEBHOOK_URL", "crm.example/hook", "http:// or https://"),
+        ("PUBLIC_URL", "mail.example.org", "http:// or https://"),
+        ("PUBLIC_URL", "https://mail.example.org/?a=b", "without a query"),
         ("LOG_FORMAT", "xml", "text or json"),
         ("TRUSTED_PROXIES", "10.0.0.0/8,nginx", "addresses or networks of proxies"),
         ("MAILONCE_CONFIG", "no/such/file.toml", "a file that exists"),
@@ -170,6 +176,7 @@ def test_several_wrong_values_are_named_in_one_line(monkeypatch: pytest.MonkeyPa
     [
         ("REDIS_URL", f"http://user:{SECRET}@localhost"),
         ("WEBHOOK_URL", f"ftp://user:{SECRET}@crm.example"),
+        ("PUBLIC_URL", f"https://user:{SECRET}@mail.example.org"),
         ("INGRESS_TOKEN", f"{SECRET},short"),
         ("ADMIN_TOKEN", f"{SECRET},short"),
     ],

@@ -119,24 +119,24 @@ def resolver(
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_a_redirect_is_followed_to_the_final_url(site: Site, status: int) -> None:
     site.answers = {"/a": to("/b?id=1", status), "/b?id=1": to(site.url("/c"), status), "/c": Answer(200)}
-    assert resolver(site).resolve(site.url("/a")) == site.url("/c")
+    assert resolver(site).resolve([site.url("/a")])[0] == site.url("/c")
     assert site.lines == ["HEAD /a", "HEAD /b?id=1", "HEAD /c"]
 
 
 @pytest.mark.parametrize("status", [200, 204, 304, 401, 403, 404])
 def test_an_answer_that_is_no_redirect_is_final(site: Site, status: int) -> None:
     site.answers = {"/a": to("/b"), "/b": Answer(status, {"Location": "/c"})}
-    assert resolver(site).resolve(site.url("/a")) == site.url("/b")
+    assert resolver(site).resolve([site.url("/a")])[0] == site.url("/b")
 
 
 def test_a_redirect_without_a_location_is_final(site: Site) -> None:
     site.answers = {"/a": Answer(302)}
-    assert resolver(site).resolve(site.url("/a")) == site.url("/a")
+    assert resolver(site).resolve([site.url("/a")])[0] == site.url("/a")
 
 
 def test_nothing_is_asked_and_nothing_said_with_an_empty_list(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     off = LinkResolver(lookup=always(LOOPBACK), is_allowed_address=lambda _address: True)
-    assert [off.resolve(url) for url in (site.url("/a"), "no url")] == [site.url("/a"), "no url"]
+    assert [off.resolve([url])[0] for url in (site.url("/a"), "no url")] == [site.url("/a"), "no url"]
     assert (site.asked, caplog.text) == ([], "")
 
 
@@ -144,19 +144,19 @@ def test_nothing_is_asked_and_nothing_said_with_an_empty_list(site: Site, caplog
     "host", ["other.example", "notshort.example", "short.example.evil.example", "short.example@x.example"]
 )
 def test_a_host_that_is_not_on_the_list_is_not_asked(site: Site, host: str) -> None:
-    assert resolver(site).resolve(site.url("/a", host)) == site.url("/a", host)
+    assert resolver(site).resolve([site.url("/a", host)])[0] == site.url("/a", host)
     assert site.asked == []
 
 
 def test_a_subdomain_of_a_listed_host_is_asked_with_its_own_name(site: Site) -> None:
     site.answers = {"/a": to("https://files.example/x")}
-    assert resolver(site).resolve(site.url("/a", "EU.short.example.")) == "https://files.example/x"
+    assert resolver(site).resolve([site.url("/a", "EU.short.example.")])[0] == "https://files.example/x"
     assert site.asked[0].headers["Host"] == f"eu.short.example:{site.port}"
 
 
 def test_a_port_is_asked_only_if_it_is_listed(site: Site) -> None:
     by_name = LinkResolver(["short.example"], lookup=always(LOOPBACK), is_allowed_address=lambda _address: True)
-    assert by_name.resolve(site.url("/a")) == site.url("/a")
+    assert by_name.resolve([site.url("/a")])[0] == site.url("/a")
     assert site.asked == []
 
 
@@ -169,39 +169,39 @@ def test_a_redirect_to_a_host_that_is_not_on_the_list_is_final_and_not_asked(sit
 
     final = site.url("/secret", "other.example")
     site.answers = {"/a": to(final)}
-    assert resolver(site, lookup=lookup).resolve(site.url("/a")) == final
+    assert resolver(site, lookup=lookup).resolve([site.url("/a")])[0] == final
     assert (site.lines, looked_up) == (["HEAD /a"], ["short.example"])
 
 
 def test_five_redirects_are_followed(site: Site) -> None:
     site.answers = {f"/{n}": to(f"/{n + 1}") for n in range(5)}
-    assert resolver(site).resolve(site.url("/0")) == site.url("/5")
+    assert resolver(site).resolve([site.url("/0")])[0] == site.url("/5")
 
 
 def test_a_sixth_redirect_leaves_the_url_as_it_was(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     site.answers = {f"/{n}": to(f"/{n + 1}") for n in range(6)}
-    assert resolver(site).resolve(site.url("/0")) == site.url("/0")
+    assert resolver(site).resolve([site.url("/0")])[0] == site.url("/0")
     assert len(site.asked) == 6
     assert "more than 5 redirects" in caplog.text
 
 
 def test_a_loop_ends_at_the_limit(site: Site) -> None:
     site.answers = {"/a": to("/b"), "/b": to("/a")}
-    assert resolver(site).resolve(site.url("/a")) == site.url("/a")
+    assert resolver(site).resolve([site.url("/a")])[0] == site.url("/a")
     assert len(site.asked) == 6
 
 
 @pytest.mark.parametrize("status", [405, 501])
 def test_get_is_asked_where_head_is_refused(site: Site, status: int) -> None:
     site.answers = {"HEAD /a": Answer(status), "GET /a": to("https://files.example/x")}
-    assert resolver(site).resolve(site.url("/a")) == "https://files.example/x"
+    assert resolver(site).resolve([site.url("/a")])[0] == "https://files.example/x"
     assert site.lines == ["HEAD /a", "GET /a"]
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
 def test_a_host_in_trouble_leaves_the_url_as_it_was(site: Site, status: int, caplog: pytest.LogCaptureFixture) -> None:
     site.answers = {"/a": to("/b"), "/b": Answer(status)}
-    assert resolver(site).resolve(site.url("/a")) == site.url("/a")
+    assert resolver(site).resolve([site.url("/a")])[0] == site.url("/a")
     assert f"short.example answered {status}" in caplog.text
 
 
@@ -211,23 +211,23 @@ def test_a_host_in_trouble_leaves_the_url_as_it_was(site: Site, status: int, cap
 )
 def test_a_redirect_to_no_web_address_leaves_the_url_as_it_was(site: Site, location: str) -> None:
     site.answers = {"/a": to(location)}
-    assert resolver(site).resolve(site.url("/a")) == site.url("/a")
+    assert resolver(site).resolve([site.url("/a")])[0] == site.url("/a")
 
 
 @pytest.mark.parametrize("url", ["", "no url", "mailto:a@short.example", "http://short.example:99999/", "http://[::1"])
 def test_what_is_no_web_address_stays_as_it_is(site: Site, url: str) -> None:
-    assert resolver(site).resolve(url) == url
+    assert resolver(site).resolve([url])[0] == url
 
 
 def test_a_hash_is_handed_on_and_a_new_one_wins(site: Site) -> None:
     site.answers = {"/a": to("/b"), "/c": to("https://mega.nz/file/x#key")}
-    assert resolver(site).resolve(site.url("/a#part")) == site.url("/b#part")
-    assert resolver(site).resolve(site.url("/c#part")) == "https://mega.nz/file/x#key"
+    assert resolver(site).resolve([site.url("/a#part")])[0] == site.url("/b#part")
+    assert resolver(site).resolve([site.url("/c#part")])[0] == "https://mega.nz/file/x#key"
 
 
 def test_a_path_beyond_ascii_is_asked_for_percent_encoded(site: Site) -> None:
     site.answers = {"/%C3%A9t%C3%A9%20a": to("/b/été".encode().decode("latin-1"))}
-    assert resolver(site).resolve(site.url("/été%20a")) == site.url("/b/été")
+    assert resolver(site).resolve([site.url("/été%20a")])[0] == site.url("/b/été")
     assert site.lines == ["HEAD /%C3%A9t%C3%A9%20a", "HEAD /b/%C3%A9t%C3%A9"]
 
 
@@ -236,7 +236,7 @@ def test_no_cookie_no_credentials_and_no_proxy_are_used(site: Site, monkeypatch:
         for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
             monkeypatch.setenv(name, f"http://{LOOPBACK}:{proxy.port}")
         site.answers = {"/a": to("/b")}
-        resolver(site).resolve(site.url("/a", "ada:secret@short.example"))
+        resolver(site).resolve([site.url("/a", "ada:secret@short.example")])[0]
         assert proxy.asked == []
     assert site.lines == ["HEAD /a", "HEAD /b"]
     assert not [each for each in site.asked if {"Cookie", "Authorization"} & set(each.headers)]
@@ -245,8 +245,8 @@ def test_no_cookie_no_credentials_and_no_proxy_are_used(site: Site, monkeypatch:
 def test_the_log_says_host_and_reason_and_never_the_path(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     site.answers = {"/secret?key=1": Answer(503)}
     with caplog.at_level(logging.DEBUG):
-        resolver(site).resolve(site.url("/secret?key=1"))
-        resolver(site, lookup=always("10.0.0.1")).resolve(site.url("/secret?key=1"))
+        resolver(site).resolve([site.url("/secret?key=1")])[0]
+        resolver(site, lookup=always("10.0.0.1")).resolve([site.url("/secret?key=1")])[0]
     assert "a link at short.example is left unresolved: short.example answered 503" in caplog.text
     assert "short.example has 10.0.0.1, which is not public" in caplog.text
     assert "secret" not in caplog.text
@@ -283,13 +283,13 @@ def test_an_address_inside_a_network_is_not_public_in_any_notation(address: str)
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "2130706433", "0x7f.1"])
 def test_loopback_is_never_reached_even_if_someone_lists_it(site: Site, host: str) -> None:
     strict = LinkResolver([f"{host}:{site.port}"])
-    assert strict.resolve(site.url("/a", host)) == site.url("/a", host)
+    assert strict.resolve([site.url("/a", host)])[0] == site.url("/a", host)
     assert site.asked == []
 
 
 def test_one_address_that_is_not_public_spoils_all(site: Site) -> None:
     site.answers = {"/a": to("https://files.example/x")}
-    assert resolver(site, lookup=always(LOOPBACK, "10.0.0.1")).resolve(site.url("/a")) == site.url("/a")
+    assert resolver(site, lookup=always(LOOPBACK, "10.0.0.1")).resolve([site.url("/a")])[0] == site.url("/a")
     assert site.asked == []
 
 
@@ -298,7 +298,7 @@ def test_a_redirect_does_not_lead_inside(site: Site, caplog: pytest.LogCaptureFi
         return ["169.254.169.254" if host == "inside.short.example" else LOOPBACK]
 
     site.answers = {"/a": to(site.url("/latest/meta-data", "inside.short.example"))}
-    assert resolver(site, lookup=lookup).resolve(site.url("/a")) == site.url("/a")
+    assert resolver(site, lookup=lookup).resolve([site.url("/a")])[0] == site.url("/a")
     assert site.lines == ["HEAD /a"]
     assert "inside.short.example has 169.254.169.254, which is not public" in caplog.text
 
@@ -312,14 +312,14 @@ def test_a_host_is_looked_up_once_a_hop_and_a_later_answer_changes_nothing(site:
         return next(answers)
 
     site.answers = {"HEAD /a": Answer(405), "GET /a": to("https://files.example/x")}
-    assert resolver(site, lookup=lookup).resolve(site.url("/a")) == "https://files.example/x"
+    assert resolver(site, lookup=lookup).resolve([site.url("/a")])[0] == "https://files.example/x"
     assert (asked, site.lines) == (["short.example"], ["HEAD /a", "GET /a"])
 
 
 def test_the_second_hop_is_looked_up_and_checked_anew(site: Site) -> None:
     answers = iter([[LOOPBACK], ["10.0.0.1"]])
     site.answers = {"/a": to("/b")}
-    assert resolver(site, lookup=lambda _host, _port: next(answers)).resolve(site.url("/a")) == site.url("/a")
+    assert resolver(site, lookup=lambda _host, _port: next(answers)).resolve([site.url("/a")])[0] == site.url("/a")
     assert site.lines == ["HEAD /a"]
 
 
@@ -334,7 +334,7 @@ def test_the_system_is_asked_for_the_checked_address_and_nothing_else(
         return real(host, *args, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(socket, "getaddrinfo", spy)
-    resolver(site).resolve(site.url("/a"))
+    resolver(site).resolve([site.url("/a")])[0]
     assert (set(asked), len(site.asked)) == ({LOOPBACK}, 1)
 
 
@@ -344,7 +344,7 @@ def test_the_first_address_within_reach_is_taken(site: Site, addresses: tuple[st
     reachable = LinkResolver(
         [f"short.example:{site.port}"], lookup=always(*addresses), is_allowed_address=lambda _address: True
     )
-    assert reachable.resolve(site.url("/a")) == "https://files.example/x"
+    assert reachable.resolve([site.url("/a")])[0] == "https://files.example/x"
 
 
 @pytest.mark.parametrize("failure", [socket.gaierror("no such host"), UnicodeError("label too long")])
@@ -352,12 +352,12 @@ def test_a_host_that_is_not_found_leaves_the_url_as_it_was(site: Site, failure: 
     def lookup(_host: str, _port: int) -> list[str]:
         raise failure
 
-    assert resolver(site, lookup=lookup).resolve(site.url("/a")) == site.url("/a")
+    assert resolver(site, lookup=lookup).resolve([site.url("/a")])[0] == site.url("/a")
     assert site.asked == []
 
 
 def test_a_host_without_an_address_leaves_the_url_as_it_was(site: Site, caplog: pytest.LogCaptureFixture) -> None:
-    assert resolver(site, lookup=always()).resolve(site.url("/a")) == site.url("/a")
+    assert resolver(site, lookup=always()).resolve([site.url("/a")])[0] == site.url("/a")
     assert "short.example has no address" in caplog.text
 
 
@@ -416,7 +416,7 @@ def test_an_answer_that_drips_in_ends_at_the_deadline(
     slow = LinkResolver(
         [f"short.example:{port}"], timeout_s=0.4, lookup=always(LOOPBACK), is_allowed_address=lambda _address: True
     )
-    assert slow.resolve(f"{scheme}://short.example:{port}/a") == f"{scheme}://short.example:{port}/a"
+    assert slow.resolve([f"{scheme}://short.example:{port}/a"])[0] == f"{scheme}://short.example:{port}/a"
 
 
 @pytest.mark.parametrize("answer", [b"no http\r\n\r\n", b"HTTP/1.1 302 Found\r\n" + b"X: 1\r\n" * 200])
@@ -427,11 +427,18 @@ def test_a_damaged_answer_leaves_the_url_as_it_was(
     confused = LinkResolver(
         [f"short.example:{port}"], timeout_s=10, lookup=always(LOOPBACK), is_allowed_address=lambda _address: True
     )
-    assert confused.resolve(f"http://short.example:{port}/a") == f"http://short.example:{port}/a"
+    assert confused.resolve([f"http://short.example:{port}/a"])[0] == f"http://short.example:{port}/a"
     assert "no answer" not in caplog.text
 
 
-def test_the_deadline_is_one_for_all_hops(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("paths", "redirects"),
+    [(["/a"], {"/a": "/b", "/b": "/c", "/c": "/d"}), (["/a", "/b", "/c"], {})],
+    ids=["hops of a link", "links of an email"],
+)
+def test_the_deadline_is_one_for_all(
+    site: Site, caplog: pytest.LogCaptureFixture, paths: list[str], redirects: dict[str, str]
+) -> None:
     now_s = 0.0
 
     def lookup(_host: str, _port: int) -> list[str]:
@@ -439,11 +446,16 @@ def test_the_deadline_is_one_for_all_hops(site: Site, caplog: pytest.LogCaptureF
         now_s += 20
         return [LOOPBACK]
 
-    site.answers = {"/a": to("/b"), "/b": to("/c"), "/c": to("/d")}
+    site.answers = {path: to(location) for path, location in redirects.items()}
     slow = resolver(site, timeout_s=50, lookup=lookup, monotonic=lambda: now_s)
-    assert slow.resolve(site.url("/a")) == site.url("/a")
+    urls = [site.url(path) for path in paths]
+    assert slow.resolve(urls) == urls
     assert site.lines == ["HEAD /a", "HEAD /b"], "50 s are over when the third host is found"
     assert "no answer within 50 s" in caplog.text
+
+
+def test_the_deadline_of_the_service_is_two_seconds() -> None:
+    assert LinkResolver().timeout_s == 2
 
 
 def test_a_lookup_that_hangs_ends_at_the_deadline(site: Site, caplog: pytest.LogCaptureFixture) -> None:
@@ -454,7 +466,7 @@ def test_a_lookup_that_hangs_ends_at_the_deadline(site: Site, caplog: pytest.Log
         answered.set()
         return [LOOPBACK]
 
-    assert resolver(site, timeout_s=0.2, lookup=lookup).resolve(site.url("/a")) == site.url("/a")
+    assert resolver(site, timeout_s=0.2, lookup=lookup).resolve([site.url("/a")])[0] == site.url("/a")
     assert not answered.is_set()
     go_on.set()
     assert "no answer within 0.2 s" in caplog.text
@@ -497,7 +509,7 @@ def test_a_certificate_is_checked_against_the_host_and_not_the_address(authority
     context, wanted = serving(authority, "short.example")
     with Site(context) as site:
         site.answers = {"/a": to("/b"), "/b": to("https://files.example/x")}
-        resolved = over_tls(site, trusting(authority)).resolve(site.url("/a", scheme="https"))
+        resolved = over_tls(site, trusting(authority)).resolve([site.url("/a", scheme="https")])[0]
     assert resolved == "https://files.example/x"
     assert wanted == ["short.example", "short.example"]
     assert site.asked[0].headers["Host"] == f"short.example:{site.port}"
@@ -510,7 +522,7 @@ def test_a_certificate_for_something_else_leaves_the_url_as_it_was(
     with Site(serving(authority, *names)[0]) as site:
         site.answers = {"/a": to("https://files.example/x")}
         url = site.url("/a", scheme="https")
-        assert over_tls(site, trusting(authority)).resolve(url) == url
+        assert over_tls(site, trusting(authority)).resolve([url])[0] == url
         assert site.asked == []
     assert "SSLCertVerificationError" in caplog.text
 
@@ -522,6 +534,6 @@ def test_a_certificate_that_nobody_vouches_for_leaves_the_url_as_it_was(
         monkeypatch.setenv("SSL_CERT_FILE", bundle)  # the environment does not vouch either
         site.answers = {"/a": to("https://files.example/x")}
         url = site.url("/a", scheme="https")
-        assert over_tls(site, strict_tls()).resolve(url) == url
+        assert over_tls(site, strict_tls()).resolve([url])[0] == url
         assert site.asked == []
     assert "SSLCertVerificationError" in caplog.text

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 from flask import session
 from flask.sessions import NullSession
 
-from orchestrator.sign_ins import TRIES
+from orchestrator.guesses import LIMIT
 from tests.routes.conftest import App, StartApp, bearer
 from tests.routes.dashboard.conftest import FRAGMENT, VIEW_TOKEN, Visitor, signed_in
 from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, email
@@ -49,20 +52,55 @@ def test_a_wrong_token_is_told_apart_from_nothing(app: App, token: str) -> None:
     assert visitor.get("/").status_code == 302
 
 
-def test_tries_to_sign_in_are_limited_by_address_and_forgotten_with_a_right_one(start_app: StartApp) -> None:
-    app, other_process = start_app(), start_app()
-    guesser = Visitor(app)
-    for _ in range(TRIES.amount - 1):
-        assert guesser.sign_in("wrong-token-of-some-length").status_code == 401
-    assert guesser.sign_in(ADMIN_TOKEN).status_code == 303
-    for _ in range(TRIES.amount):
-        assert guesser.sign_in("wrong-token-of-some-length").status_code == 401
-    refused = Visitor(other_process).sign_in(ADMIN_TOKEN)
-    assert refused.status_code == 429
-    assert "Too many tries" in refused.text
-    elsewhere = Visitor(app)
-    elsewhere.http.environ_base["REMOTE_ADDR"] = "192.0.2.7"
-    assert elsewhere.sign_in(ADMIN_TOKEN).status_code == 303
+def guess_at_the_page(app: App, token: str) -> int:
+    return Visitor(app).sign_in(token).status_code
+
+
+def guess_at_the_api(app: App, token: str) -> int:
+    return app.http.get("/api/admin/stats", headers=bearer(token)).status_code
+
+
+def guess_at_the_metrics(app: App, token: str) -> int:
+    return app.http.get("/metrics", headers=bearer(token)).status_code
+
+
+GUESSES = (guess_at_the_page, guess_at_the_api, guess_at_the_metrics)
+RIGHT = {guess_at_the_page: 303, guess_at_the_api: 200, guess_at_the_metrics: 200}
+
+
+@pytest.mark.parametrize("guess", GUESSES)
+def test_after_too_many_wrong_tokens_at_one_place_all_places_refuse_whatever_the_address_sends(
+    start_app: StartApp, guess: Callable[[App, str], int]
+) -> None:
+    app, other_process = start_app(view_token=VIEW_TOKEN), start_app(view_token=VIEW_TOKEN)
+    for number in range(LIMIT.amount):
+        assert guess(app, f"wrong token number {number}") == 401
+    assert [each(other_process, ADMIN_TOKEN) for each in GUESSES] == [429] * 3
+    assert app.http.get("/api/admin/stats").headers["Retry-After"].isdigit()
+    assert app.status_of(email()) == "processed", "emails are never limited"
+    app.http.environ_base["REMOTE_ADDR"] = "192.0.2.7"
+    assert app.http.get("/metrics", headers=bearer(ADMIN_TOKEN)).status_code == 200
+
+
+@pytest.mark.parametrize("token", [ADMIN_TOKEN, VIEW_TOKEN])
+def test_a_right_token_does_not_clear_the_count_of_wrong_ones(app: App, token: str) -> None:
+    for _ in range(LIMIT.amount - 1):
+        assert guess_at_the_page(app, "wrong-token-of-some-length") == 401
+        assert guess_at_the_page(app, token) == 303
+    assert guess_at_the_page(app, "wrong-token-of-some-length") == 401
+    assert guess_at_the_page(app, token) == 429
+
+
+def test_right_tokens_and_requests_without_one_are_not_counted(app: App) -> None:
+    for _ in range(LIMIT.amount + 1):
+        assert [each(app, ADMIN_TOKEN) for each in GUESSES] == [RIGHT[each] for each in GUESSES]
+        assert app.http.get("/api/admin/stats").status_code == app.http.get("/metrics").status_code == 401
+
+
+def test_whoever_is_signed_in_stays_so_while_others_at_their_address_guess(operator: Visitor) -> None:
+    for _ in range(LIMIT.amount + 1):
+        guess_at_the_api(operator.app, "wrong-token-of-some-length")
+    assert "Sign out" in operator.text("/")
 
 
 def test_the_session_is_a_cookie_that_no_script_reads_and_no_other_site_sends(app: App) -> None:
@@ -85,12 +123,29 @@ def test_a_session_of_one_server_is_good_at_another_with_the_same_token(start_ap
     assert "Ada" in there.text("/")
 
 
-def test_a_session_ends_with_its_token_and_outlives_the_rotation_of_another(start_app: StartApp) -> None:
-    first, second = "first" * 4, "second" * 4
-    cookie = signed_in(start_app(admin_token=f"{first},{second}"), second).http.get_cookie("mailonce_session")
+def test_the_key_of_sessions_is_no_function_of_the_tokens(start_app: StartApp, tmp_path: Path) -> None:
+    """Two installations with the same tokens: a cookie of one says nothing to the other, not even a digest."""
+    one, other = start_app(), start_app(data_dir=tmp_path / "other")
+    cookies = [signed_in(each).http.get_cookie("mailonce_session") for each in (one, other)]
+    assert cookies[0] and cookies[1]
+    there = Visitor(other)
+    there.http.set_cookie("mailonce_session", cookies[0].value)
+    assert there.get("/").status_code == 302
+    digests = []
+    for app in (one, other):
+        visitor = signed_in(app)
+        with visitor.http.session_transaction() as kept:
+            digests.append(kept["token"])
+    assert digests[0] != digests[1]
+
+
+@pytest.mark.parametrize("setting", ["admin_token", "view_token"])
+def test_a_session_ends_with_its_token_and_outlives_the_rotation_of_another(start_app: StartApp, setting: str) -> None:
+    first, second, third = "first-of-three-tokens", "second-of-three-tokens", "third-of-three-tokens"
+    cookie = signed_in(start_app(**{setting: f"{first},{second}"}), second).http.get_cookie("mailonce_session")
     assert cookie
-    for tokens, status in ((f"{second},{first}", 200), (second, 302), (first, 302), (f"{'third' * 4},{first}", 302)):
-        there = Visitor(start_app(admin_token=tokens))
+    for tokens, status in ((f"{second},{first}", 200), (second, 200), (first, 302), (f"{third},{first}", 302)):
+        there = Visitor(start_app(**{setting: tokens}))
         there.http.set_cookie("mailonce_session", cookie.value)
         assert there.get("/").status_code == status, tokens
 

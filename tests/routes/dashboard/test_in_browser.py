@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
 
-from orchestrator.sign_ins import TRIES
+from orchestrator.guesses import LIMIT
 from routes.dashboard.actions import AT_ONCE
 from tests.routes.dashboard.conftest import VIEW_TOKEN
 from tests.support.browser import open_browser
@@ -110,7 +110,7 @@ def row(page: Page, subject: str) -> Any:
 def test_a_wrong_token_is_refused_and_tries_are_limited(sign_in: SignIn) -> None:
     page = sign_in("wrong-token-of-some-length")
     expect(page.get_by_role("alert")).to_contain_text("neither ADMIN_TOKEN nor VIEW_TOKEN")
-    for _ in range(TRIES.amount):
+    for _ in range(LIMIT.amount):
         page.fill("#token", "wrong-token-of-some-length")
         page.click("button.primary")
     expect(page.get_by_role("alert")).to_contain_text("Too many tries")
@@ -272,7 +272,7 @@ def test_a_newcomer_is_told_what_to_send_and_the_token_shows_when_clicked(
 def test_an_outage_of_redis_is_a_banner_that_goes_when_it_is_over(tmp_path: Path, sign_in: SignIn) -> None:
     redis = RedisServer().start()
     try:
-        with Server(tmp_path / "data", REDIS_URL=redis.url) as server:
+        with Server(tmp_path / "data", REDIS_URL=redis.url, TRUSTED_PROXIES="127.0.0.1") as server:
             page = sign_in(url=server.url)
             settled(page)
             expect(page.locator("#notices .notice")).to_have_count(0)

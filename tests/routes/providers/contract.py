@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import tempfile
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -11,6 +13,7 @@ from werkzeug.test import TestResponse
 
 from orchestrator.config.settings import SettingsError
 from orchestrator.intake import Intake
+from routes import connections
 from routes.providers.samples import Letter, SampleRequest
 from tests.routes.providers.conftest import LETTER, Door, Fetches, OpenDoor, request_of, with_body, with_headers
 from tests.support.redis_server import free_port
@@ -135,6 +138,20 @@ class ProviderContract:
         assert (answer.status_code, answer.get_json()["status"]) == (self.retry, "retry_later")
         assert int(answer.headers["Retry-After"]) > 0
         assert door.delivered == []
+
+    def test_a_large_body_for_which_there_is_no_room_is_asked_for_again(
+        self, open_door: OpenDoor, fetches: Fetches, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail() -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        door = open_door(self.settings)
+        monkeypatch.setattr(connections, "PIECE_BYTES", 1)
+        monkeypatch.setattr(tempfile, "TemporaryFile", fail)
+        answer = door.post(self.request(self.settings))
+        assert (answer.status_code, answer.get_json()["status"]) == (self.retry, "retry_later")
+        assert int(answer.headers["Retry-After"]) > 0
+        assert (door.recorded, door.delivered) == ([], [])
 
     def test_after_an_error_of_our_own_the_provider_comes_back(
         self, open_door: OpenDoor, fetches: Fetches, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from dataclasses import replace
+from datetime import timedelta
 from hashlib import sha256
 from typing import ClassVar
 
@@ -15,9 +16,19 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from orchestrator.config.settings import SettingsError
+from routes.auth import Unauthorized
 from routes.providers.samples import Letter, SampleRequest
 from routes.providers.sendgrid import SIGNATURE, TIMESTAMP
-from tests.routes.providers.conftest import LETTER, OpenDoor, email_in, provider_of, request_of, with_body, with_headers
+from tests.routes.providers.conftest import (
+    LETTER,
+    NOW,
+    OpenDoor,
+    email_in,
+    provider_of,
+    request_of,
+    with_body,
+    with_headers,
+)
 from tests.routes.providers.contract import BasicAuthContract, ProviderContract
 
 BASIC = "[providers.sendgrid]\nusername = 'sender'\npassword = 'first password'"
@@ -58,6 +69,11 @@ Content-Disposition: form-data; name="charsets"
 {"to":"UTF-8","cc":"UTF-8","html":"iso-8859-1","subject":"cp850","from":"UTF-8","text":"windows-1252"}
 --xYzZY--
 """.replace(b"\n", b"\r\n")
+
+
+def _with_field(name: str, value: bytes) -> bytes:
+    field = b'\r\n--xYzZY\r\nContent-Disposition: form-data; name="' + name.encode() + b'"\r\n\r\n' + value
+    return CHARSETS.replace(b"Como usted pidi\xa2\r\n--", b"Como usted pidi\xa2" + field + b"\r\n--", 1)
 
 
 class TestSendgrid(BasicAuthContract):
@@ -133,6 +149,19 @@ class TestSendgrid(BasicAuthContract):
         assert payload["recipients"] == ["inbox@in.example.com", "bob@example.org"]
         assert [each["name"] for each in payload["attachments"]] == ["liste.csv", "photo.png"]
 
+    @pytest.mark.parametrize("field", ["headers", "from", "subject", "charsets"])
+    def test_a_field_that_a_sender_wrote_into_the_text_is_noticed(self, open_door: OpenDoor, field: str) -> None:
+        """The boundary is always the same: whoever knows it can close the text, and go on with fields of their own."""
+        door = open_door(BASIC)
+        answer = door.post(with_body(self.request(BASIC), _with_field(field, b"From: forged@example.com")))
+        assert (answer.status_code, answer.get_json()["field"]) == (400, field)
+        assert door.delivered == []
+
+    def test_a_raw_email_that_a_sender_wrote_into_the_text_is_not_read(self) -> None:
+        body = _with_field("email", b"From: forged@example.com\r\nSubject: forged\r\n\r\nforged")
+        email = email_in(provider_of(BASIC, self.name), with_body(self.request(BASIC), body))
+        assert email.sender_email == "sender@example.com"
+
     def test_a_form_without_an_email_is_rejected(self, open_door: OpenDoor) -> None:
         body = b'--xYzZY\r\nContent-Disposition: form-data; name="text"\r\n\r\nhello\r\n--xYzZY--\r\n'
         answer = open_door(BASIC).post(with_body(self.request(BASIC), body))
@@ -149,9 +178,12 @@ def public(key: EllipticCurvePrivateKey) -> str:
 KEYS = [generate_private_key(SECP256R1()) for _ in range(2)]
 
 
-def signed(request: SampleRequest, key: EllipticCurvePrivateKey) -> SampleRequest:
-    signature = key.sign(b"1600112502" + request.body, ECDSA(SHA256()))
-    headers = {SIGNATURE: base64.b64encode(signature).decode(), TIMESTAMP: "1600112502"}
+SIGNED_AT = str(int(NOW.timestamp()))
+
+
+def signed(request: SampleRequest, key: EllipticCurvePrivateKey, timestamp: str = SIGNED_AT) -> SampleRequest:
+    signature = key.sign(timestamp.encode() + request.body, ECDSA(SHA256()))
+    headers = {SIGNATURE: base64.b64encode(signature).decode(), TIMESTAMP: timestamp}
     return replace(request, headers={**request.headers, **headers})
 
 
@@ -183,8 +215,71 @@ class TestSignedSendgrid(ProviderContract):
         door = open_door(self.settings)
         request = self.request(self.settings)
         self.is_unauthorized(door, door.post(with_body(request, request.body.replace(b"456", b"457"))))
-        self.is_unauthorized(door, door.post(with_headers(request, **{TIMESTAMP.replace("-", "_"): "1600112503"})))
+        later = {TIMESTAMP.replace("-", "_"): f"{int(SIGNED_AT) + 1}"}
+        self.is_unauthorized(door, door.post(with_headers(request, **later)))
         self.is_unauthorized(door, door.post(with_headers(request, **{SIGNATURE.replace("-", "_"): "!"})))
+
+    @pytest.mark.parametrize(
+        ("freshness", "age", "http_status"),
+        [
+            ("", timedelta(hours=96), 200),
+            ("", timedelta(hours=96, seconds=1), 401),
+            ("", timedelta(minutes=-6), 401),
+            ("\nfreshness_hours = 1", timedelta(hours=1, seconds=1), 401),
+        ],
+    )
+    def test_a_signed_request_is_good_for_four_days_or_as_long_as_set(
+        self, open_door: OpenDoor, freshness: str, age: timedelta, http_status: int
+    ) -> None:
+        request = signed(request_of(self.settings, self.name), KEYS[0], str(int((NOW - age).timestamp())))
+        assert open_door(self.settings + freshness).post(request).status_code == http_status
+
+    @pytest.mark.parametrize("moved", [1, len(b"--xYzZY")])
+    def test_the_head_of_the_body_cannot_be_moved_into_the_timestamp(self, open_door: OpenDoor, moved: int) -> None:
+        request = self.request(self.settings)
+        timestamp = SIGNED_AT + request.body[:moved].decode()
+        door = open_door(self.settings)
+        shifted = with_headers(with_body(request, request.body[moved:]), **{TIMESTAMP.replace("-", "_"): timestamp})
+        self.is_unauthorized(door, door.post(shifted))
+
+    @pytest.mark.parametrize("timestamp", ["", " ", f"{SIGNED_AT} ", f"+{SIGNED_AT}", f"{SIGNED_AT}.0", "\u0661"])
+    def test_the_timestamp_is_digits_even_if_it_is_signed(self, timestamp: str) -> None:
+        request = signed(request_of(self.settings, self.name), KEYS[0], timestamp)
+        with pytest.raises(Unauthorized):
+            email_in(provider_of(self.settings, self.name), request)
+
+    @pytest.mark.parametrize(
+        "content_type",
+        [
+            "multipart/form-data; boundary=inner",
+            "multipart/form-data; boundary=xYzZ",
+            "multipart/form-data; boundary=",
+            "multipart/form-data",
+            "application/x-www-form-urlencoded",
+            "application/x-www-form-urlencoded; boundary=xYzZY",
+        ],
+    )
+    def test_signed_bytes_mean_one_email_whatever_content_type_they_come_with(
+        self, open_door: OpenDoor, content_type: str
+    ) -> None:
+        """An email that quotes a form of its own, which another boundary would make the request's."""
+        forged = "From: boss@example.org\r\nDate: Mon, 16 Nov 2026 10:00:00 +0100"
+        part = f'--inner\r\nContent-Disposition: form-data; name="headers"\r\n\r\n{forged}\r\n--inner--\r\n'
+        request = self.request(self.settings, replace(LETTER, text=f"\r\n{part}\r\n&headers={forged}&"))
+        door = open_door(self.settings)
+        answer = door.post(with_headers(request, content_type=content_type))
+        assert (answer.status_code, answer.get_json()["field"]) == (400, "Content-Type")
+        assert (door.recorded, door.delivered) == ([], [])
+        assert door.status_of(request) == "processed"
+        assert door.delivered[0]["sender_email"] == "ada@example.org"
+
+    @pytest.mark.parametrize(
+        ("before", "after"),
+        [(b"", b"\r\nepilogue"), (b"preamble\r\n", b""), (b"\r\n", b""), (b"--xYzZY--\r\n", b""), (b"", b"--xYzZY--")],
+    )
+    def test_a_signed_form_is_the_whole_body(self, open_door: OpenDoor, before: bytes, after: bytes) -> None:
+        body = before + self.request(self.settings).body + after
+        assert open_door(self.settings).post(self.with_proof_of(body)).status_code == 400
 
     def test_with_a_password_as_well_both_are_needed(self, open_door: OpenDoor) -> None:
         both = f"{BASIC}\nverification_key = '{public(KEYS[0])}'"

@@ -5,30 +5,41 @@ from __future__ import annotations
 import base64
 import json
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Event, Thread
 from typing import Any, ClassVar
 
 import pytest
 
 from orchestrator.config.settings import SettingsError
+from orchestrator.delivery.fetching import FetchFailed
+from routes.auth import Unauthorized
 from routes.providers.samples import Letter, SampleRequest
-from routes.providers.sns import MOST_CERTIFICATES
-from tests.routes.providers.conftest import LETTER, Fetches, OpenDoor, email_in, provider_of, with_body
+from routes.providers.sns import MOST_CERTIFICATES, SnsVerifier
+from tests.routes.providers.conftest import LETTER, NOW, Fetches, OpenDoor, email_in, provider_of, with_body
 from tests.routes.providers.contract import ProviderContract
-from tests.routes.providers.sns_stand_in import HOST, TOPIC, Sns, in_s3, received
+from tests.routes.providers.sns_stand_in import AMAZON, HOST, TOPIC, Authority, Sns, in_s3, received
 from tests.routes.providers.test_mime import LATIN_1
 from tests.support.s3_server import BUCKET, S3Server, aim_at, s3_error, s3_server, s3_that_answers
 
 SETTINGS = f"[providers.ses]\ntopics = ['{TOPIC}']"
 STRANGER_TOPIC = "arn:aws:sns:eu-west-1:999999999999:inbound"
-SNS, NEXT_SNS = Sns(), Sns(f"{HOST}/SimpleNotificationService-next.pem")
+SNS, NEXT_SNS = Sns(), Sns(f"{HOST}/SimpleNotificationService-fedcba9876543210.pem")
 FORGER = Sns()  # under the address of the real one, but with another key
 
 
 def tampered(request: SampleRequest, **changes: Any) -> SampleRequest:
     return with_body(request, json.dumps(json.loads(request.body) | changes).encode())
+
+
+def _waits_for_a_fetch(thread: Thread) -> bool:
+    frame = sys._current_frames()[thread.ident or 0]
+    return frame.f_code.co_name == "_fetch_chain" and "failed_at" in frame.f_locals
 
 
 class TestSes(ProviderContract):
@@ -131,6 +142,17 @@ class TestSes(ProviderContract):
             "https://evil.example#.sns.eu-west-1.amazonaws.com/x.pem",
             "https://sns.evil.eu-west-1.amazonaws.com/x.pem",
             "https://s3.eu-west-1.amazonaws.com/bucket/x.pem",
+            "https://sns.s3.amazonaws.com/SimpleNotificationService-0a.pem",
+            "https://sns.s3-us-west-2.amazonaws.com/SimpleNotificationService-0a.pem",
+            "https://sns.us-west-2.amazonaws.com/SimpleNotificationService-0a.pem",
+            "https://sns.eu-west-1.amazonaws.com.cn/SimpleNotificationService-0a.pem",
+            "https://sns-eu-west-1.amazonaws.com/SimpleNotificationService-0a.pem",
+            "https://sns.eu-west-1.amazonaws.com/other/SimpleNotificationService-0a.pem",
+            "https://sns.eu-west-1.amazonaws.com/SimpleNotificationService-.pem",
+            "https://sns.eu-west-1.amazonaws.com/SimpleNotificationService-0a.pem?x",
+            "https://sns.eu-west-1.amazonaws.com/SimpleNotificationService-0a.pem\n",
+            "https://sns.eu-west-1.amazonaws.com/SimpleNotificationService-x.pem",
+            "https://sns.eu-west-1.amazonaws.com/?Action=GetTopicAttributes&x=.pem",
             "https://sns.eu-west-1.amazonaws.com:8443/x.pem",
             "https://sns.eu-west-1.amazonaws.com:x/x.pem",
             "https://sns.eu-west-1.amazonaws.com/x.crt",
@@ -150,11 +172,24 @@ class TestSes(ProviderContract):
         self.is_unauthorized(door, door.post(tampered(self.request("forged"), SigningCertURL=url)))
         assert fetches.asked == []
 
-    @pytest.mark.parametrize("host", ["sns.us-gov-west-1.amazonaws.com", "sns.cn-north-1.amazonaws.com.cn"])
-    def test_every_region_of_sns_is_known(self, open_door: OpenDoor, fetches: Fetches, host: str) -> None:
-        regional = Sns(f"https://{host}/SimpleNotificationService-x.pem")
+    @pytest.mark.parametrize(
+        ("topic", "host", "dns_name"),
+        [
+            ("aws:sns:us-east-1", "sns.us-east-1.amazonaws.com", "sns.amazonaws.com"),
+            ("aws:sns:af-south-1", "sns.af-south-1.amazonaws.com", "sns-signing.af-south-1.amazonaws.com"),
+            ("aws:sns:af-south-1", "sns.af-south-1.amazonaws.com", "sns.af-south-1.amazonaws.com"),
+            ("aws-us-gov:sns:us-gov-east-1", "sns.us-gov-east-1.amazonaws.com", "sns-us-gov-west-1.amazonaws.com"),
+            ("aws-cn:sns:cn-north-1", "sns.cn-north-1.amazonaws.com.cn", "sns-cn-north-1.amazonaws.com.cn"),
+        ],
+    )
+    def test_every_region_of_sns_is_known(
+        self, open_door: OpenDoor, fetches: Fetches, topic: str, host: str, dns_name: str
+    ) -> None:
+        arn = f"arn:{topic}:123456789012:inbound"
+        regional = Sns(f"https://{host}/SimpleNotificationService-0a.pem", dns_name=dns_name)
         fetches.pages[regional.certificate_url] = regional.certificate
-        assert open_door(SETTINGS).post(regional.notification(received(LETTER))).status_code == 200
+        door = open_door(f"[providers.ses]\ntopics = '{arn}'")
+        assert door.post(regional.notification(received(LETTER), TopicArn=arn)).status_code == 200
 
     @pytest.mark.parametrize(
         ("valid", "http_status"),
@@ -163,9 +198,59 @@ class TestSes(ProviderContract):
     def test_a_certificate_is_good_in_its_time(
         self, open_door: OpenDoor, fetches: Fetches, valid: timedelta, http_status: int
     ) -> None:
-        aged = Sns(f"{HOST}/aged.pem", valid)
+        aged = Sns(valid=valid)
         fetches.pages[aged.certificate_url] = aged.certificate
         assert open_door(SETTINGS).post(aged.notification(received(LETTER))).status_code == http_status
+
+    def test_a_certificate_that_expires_while_it_is_kept_proves_nothing(self, fetches: Fetches) -> None:
+        sns = Sns(valid=timedelta(minutes=1))
+        fetches.pages[sns.certificate_url] = sns.certificate
+        provider, request = provider_of(SETTINGS, "ses", fetches), sns.notification(received(LETTER))
+        email_in(provider, request)
+        with pytest.raises(Unauthorized):
+            email_in(provider, request, NOW + timedelta(minutes=2))
+
+    @pytest.mark.parametrize(
+        "forged",
+        [
+            Sns(authority=None),
+            Sns(authority=Authority(AMAZON.name)),
+            Sns(dns_name="sns.evil.example"),
+            Sns(dns_name="sns.us-east-1.amazonaws.com"),
+        ],
+        ids=["self-signed", "signed with another key", "for another host", "for another region"],
+    )
+    def test_a_certificate_that_amazon_did_not_issue_for_sns_proves_nothing(
+        self, open_door: OpenDoor, fetches: Fetches, forged: Sns
+    ) -> None:
+        fetches.pages[forged.certificate_url] = forged.certificate
+        door = open_door(SETTINGS)
+        self.is_unauthorized(door, door.post(forged.notification(received(LETTER))))
+
+    def test_an_issuer_that_is_not_known_here_is_named_until_ca_file_holds_it(
+        self, open_door: OpenDoor, fetches: Fetches, tmp_path: Path
+    ) -> None:
+        """Amazon may issue from a new one any day, and SNS gives an email up after a 401."""
+        new = Authority("Amazon RSA 2048 M05")
+        sns, ca_file = Sns(authority=new), tmp_path / "ca.pem"
+        ca_file.write_bytes(new.certificate)
+        fetches.pages[sns.certificate_url] = sns.certificate
+        door = open_door(SETTINGS)
+        answer = door.post(sns.notification(received(LETTER)))
+        assert (answer.status_code, door.recorded, door.delivered) == (503, [], [])
+        assert "ca_file must hold the issuer" in answer.get_json()["error"]
+        assert new.name in answer.get_json()["error"]
+        provider = provider_of(f"{SETTINGS}\nca_file = '{ca_file}'", "ses", fetches)
+        assert email_in(provider, sns.notification(received(LETTER))).subject == LETTER.subject
+        assert email_in(provider, NEXT_SNS.notification(received(LETTER))).subject == LETTER.subject, "it adds to ours"
+
+    @pytest.mark.parametrize("content", [None, b"", b"no certificate"])
+    def test_ca_file_takes_certificates(self, open_door: OpenDoor, tmp_path: Path, content: bytes | None) -> None:
+        path = tmp_path / "ca.pem"
+        if content is not None:
+            path.write_bytes(content)
+        with pytest.raises(SettingsError, match=rf"providers\.ses\.ca_file must be a file .* in PEM, got '{path}'"):
+            open_door(f"{SETTINGS}\nca_file = '{path}'")
 
     @pytest.mark.parametrize("page", [b"", b"<html>", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----"])
     def test_a_page_that_is_no_certificate_proves_nothing(
@@ -184,8 +269,49 @@ class TestSes(ProviderContract):
         assert (answer.status_code, answer.get_json()["status"]) == (503, "retry_later")
         assert "nobody is there" in caplog.text
         assert door.recorded == []
-        fetches.pages[SNS.certificate_url] = SNS.certificate
-        assert door.status_of(self.request(SETTINGS)) == "processed"
+
+    def test_after_a_failure_no_certificate_is_fetched_for_a_second(self, fetches: Fetches) -> None:
+        """Whatever its address: a stranger who knows the topic can make up any number of them."""
+        provider, request = provider_of(SETTINGS, "ses", fetches), self.request(SETTINGS)
+        unknown = tampered(request, SigningCertURL=f"{HOST}/SimpleNotificationService-0.pem")
+        for after_s, each in [(0, unknown), (0, unknown), (0.9, unknown), (0.9, request)]:
+            with pytest.raises(FetchFailed):
+                email_in(provider, each, NOW + timedelta(seconds=after_s))
+        assert len(fetches.asked) == 1
+        assert email_in(provider, request, NOW + timedelta(seconds=1)).subject == LETTER.subject
+        with pytest.raises(FetchFailed):
+            email_in(provider, unknown, NOW + timedelta(seconds=2))
+        assert email_in(provider, request, NOW + timedelta(seconds=2)).subject == LETTER.subject, "it is kept"
+
+    def test_requests_that_wait_for_a_fetch_share_its_failure(self) -> None:
+        """While SNS does not answer, they would wait for five seconds each, one after the other."""
+        asked, may_fail, errors = SimpleQueue[str](), Event(), SimpleQueue[Exception]()
+
+        def fetch(url: str, headers: Mapping[str, str], timeout_s: float, max_bytes: int) -> bytes:
+            asked.put(url)
+            may_fail.wait()
+            raise FetchFailed("no answer")
+
+        verifier = SnsVerifier(fetch, [])
+        message = json.loads(self.request(SETTINGS).body)
+
+        def verify(after_s: int) -> None:
+            try:
+                verifier.verify(message, [TOPIC], NOW + timedelta(seconds=after_s))
+            except FetchFailed as error:
+                errors.put(error)
+
+        first, *others = threads = [Thread(target=verify, args=(after_s,)) for after_s in (0, 2, 4)]
+        first.start()
+        asked.get()
+        for thread in others:
+            thread.start()
+        while not all(_waits_for_a_fetch(thread) for thread in others):
+            time.sleep(0.01)
+        may_fail.set()
+        for thread in threads:
+            thread.join()
+        assert (errors.qsize(), asked.qsize()) == (3, 0)
 
     def test_a_certificate_is_fetched_once_and_only_a_few_are_kept(self, open_door: OpenDoor, fetches: Fetches) -> None:
         door = open_door(SETTINGS)
@@ -193,7 +319,7 @@ class TestSes(ProviderContract):
             door.post(self.request(SETTINGS))
         assert fetches.urls == [SNS.certificate_url]
         for each in range(MOST_CERTIFICATES):
-            other = replace(SNS, certificate_url=f"{HOST}/{each}.pem")
+            other = replace(SNS, certificate_url=f"{HOST}/SimpleNotificationService-{each}.pem")
             fetches.pages[other.certificate_url] = SNS.certificate
             assert door.post(other.notification(received(LETTER))).status_code == 200
         door.post(self.request(SETTINGS))
@@ -225,7 +351,22 @@ class TestSes(ProviderContract):
     def test_a_subscription_that_could_not_be_confirmed_comes_again(self, open_door: OpenDoor) -> None:
         assert open_door(SETTINGS).post(SNS.confirmation()).status_code == 503
 
-    @pytest.mark.parametrize("url", ["https://evil.example/", "http://sns.eu-west-1.amazonaws.com/", ""])
+    @pytest.mark.parametrize("topic", ["inbound", "arn:aws:sqs:eu-west-1:123456789012:inbound", f"{TOPIC}\\n"])
+    def test_topics_takes_arns_of_sns(self, open_door: OpenDoor, topic: str) -> None:
+        with pytest.raises(SettingsError, match=r"providers\.ses\.topics must be ARNs such as .*, got '"):
+            open_door(f'[providers.ses]\ntopics = "{topic}"')
+
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "https://evil.example/",
+            "http://sns.eu-west-1.amazonaws.com/",
+            "https://sns.s3.amazonaws.com/",
+            "https://sns.eu-west-1.amazonaws.com",
+            "https://sns.us-east-1.amazonaws.com/?Action=ConfirmSubscription",
+            "",
+        ],
+    )
     def test_it_is_confirmed_at_sns_itself_or_not_at_all(self, open_door: OpenDoor, fetches: Fetches, url: str) -> None:
         fetches.pages[url] = b"ok"
         assert open_door(SETTINGS).post(SNS.confirmation(SubscribeURL=url)).status_code == 400

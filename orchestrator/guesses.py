@@ -1,4 +1,4 @@
-"""How often somebody may try to sign in: counted for each address, by all processes and servers together."""
+"""How many wrong tokens an address may send: counted by all processes and servers together."""
 
 from __future__ import annotations
 
@@ -9,38 +9,40 @@ import time
 
 import limits
 from limits.storage import Storage
-from limits.strategies import MovingWindowRateLimiter
+from limits.strategies import FixedWindowRateLimiter
 
 from orchestrator.delivery.counters import Clock, FallbackCounters
 
-TRIES = limits.parse("10 per minute")
+LIMIT = limits.parse("20 per minute")
 NETWORK_OF_ONE = 64  # bits: who has one IPv6 address has as many as they like
 
 
-class SignIns:
+class GuessLimit:
+    """For the tokens of people: the page, the admin API and the metrics. Nothing but time ends it.
+
+    Emails are never limited by it: behind a proxy a guesser would stop all of them.
+    """
+
     def __init__(self, shared: Storage, fallback: Storage, clock: Clock = time.time) -> None:
         self._counters = FallbackCounters(shared, fallback, lambda: None, clock)
         self._clock = clock
 
     def wait_s(self, address: str) -> int:
-        """0: go ahead, which has been counted; otherwise in how many seconds to try again.
-
-        A try is counted before the token is looked at: of many at once, no more than the limit are looked at.
-        """
+        """0 if the address may send a token, otherwise the seconds until it may."""
         key = _key(address)
 
         def ask(counters: Storage) -> int:
-            limiter = MovingWindowRateLimiter(counters)
-            if limiter.hit(TRIES, key):
+            limiter = FixedWindowRateLimiter(counters)
+            if limiter.test(LIMIT, key):
                 return 0
-            left_s = limiter.get_window_stats(TRIES, key).reset_time - self._clock()
-            return max(1, min(math.ceil(left_s), TRIES.get_expiry()))
+            left_s = limiter.get_window_stats(LIMIT, key).reset_time - self._clock()
+            return max(1, min(math.ceil(left_s), LIMIT.get_expiry()))
 
         return self._counters.ask(ask)
 
-    def succeeded(self, address: str) -> None:
-        """Whoever has a token is no guesser: their slips of the pen are forgotten."""
-        self._counters.ask(lambda counters: MovingWindowRateLimiter(counters).clear(TRIES, _key(address)))
+    def count(self, address: str) -> None:
+        """A wrong token. The minute begins with the first one."""
+        self._counters.ask(lambda counters: FixedWindowRateLimiter(counters).hit(LIMIT, _key(address)))
 
 
 def _key(address: str) -> str:
@@ -52,4 +54,4 @@ def _key(address: str) -> str:
     else:
         bits = NETWORK_OF_ONE if parsed.version == 6 else parsed.max_prefixlen
         network = str(ipaddress.ip_network(f"{parsed}/{bits}", strict=False))
-    return f"sign-in/{hashlib.sha256(network.encode()).hexdigest()[:16]}"
+    return f"guesses/{hashlib.sha256(network.encode()).hexdigest()[:16]}"

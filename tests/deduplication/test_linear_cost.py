@@ -1,0 +1,24 @@
+"""Whatever an email holds, it is read in memory proportional to its length; make bench ARGS=sizes prints the time."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.hostile import EMAILS, SIZES_BYTES
+from tests.support.surroundings import ROOT
+
+MAX_BASE_BYTES = 8 * 1024 * 1024
+MAX_FACTOR = 20
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", EMAILS)
+def test_reading_an_email_takes_memory_in_proportion_to_its_length(name: str) -> None:
+    command = [sys.executable, "-m", "tests.support.hostile", name]
+    run = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
+    peaks = {int(size): int(peak) for size, peak, _ in map(str.split, run.stdout.splitlines())}
+    assert len(peaks) == len(SIZES_BYTES)
+    assert {size: peak for size, peak in peaks.items() if peak > MAX_BASE_BYTES + MAX_FACTOR * size} == {}

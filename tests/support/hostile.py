@@ -1,0 +1,132 @@
+"""Raw emails that are meant to cost more than their length, and what reading one costs.
+
+python -m tests.support.hostile NAME prints a line for each of SIZES_BYTES: its bytes, the peak of the memory that it
+took to read it, and the seconds of CPU. It is a process of its own, so that nothing else has grown its memory.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from deduplication.mime import parse_mime
+
+SIZES_BYTES = (1000, 16 * 1024, 256 * 1024, 4 * 1024 * 1024)
+
+Hostile = Callable[[int], bytes]
+
+
+def filled(piece: str, size_bytes: int) -> str:
+    """The piece as often as it fits; with {0} in it, another each time."""
+    if "{0}" not in piece:
+        return piece * (size_bytes // len(piece.encode()))
+    return "".join(map(piece.format, range(size_bytes // len(piece.format(0)))))[:size_bytes]
+
+
+def mime(head: str, *pieces: str, end: str = "") -> Hostile:
+    """An email whose last header and body are ``head``, then each piece as often as it fits into its share."""
+
+    def email(size_bytes: int) -> bytes:
+        share_bytes = (size_bytes - len(head) - len(end)) // len(pieces)
+        filling = "".join(filled(piece, share_bytes) for piece in pieces)
+        return f"From: ada@example.org\r\n{head}{filling}{end}".encode()
+
+    return email
+
+
+def html(start: str, *pieces: str, end: str = "") -> Hostile:
+    return mime(f"Content-Type: text/html\r\n\r\n{start}", *pieces, end=end)
+
+
+def text(headers: str, piece: bytes) -> Hostile:
+    return lambda size: b"From: ada@example.org\r\n%b\r\n%b" % (headers.encode(), piece * (size // len(piece)))
+
+
+_ATTRIBUTES = " ".join(f"a{number}_{{0}}" for number in range(20))
+_MIXED = "Content-Type: multipart/mixed; boundary=x\r\n\r\n"
+EMAILS: Mapping[str, Hostile] = {
+    "formatting in blocks": html("<p>", "<b {0}>", "<p>x"),
+    "fonts that are not closed": html("", "<p><font size={0}>x"),
+    "links in blocks": html("<p>", "<a href='https://files.example/{0}'>", "<p>x"),
+    "one long link in blocks": html("<p><a href='https://files.example/", "y", end="'>" + "<p>x" * 2000),
+    "one long attribute in blocks": html("<p><b title='", "y", end="'>" + "<p>x" * 2000),
+    "links in links": html("", "<a href='https://files.example/{0}'><div>"),
+    "links": html("", '<a href="https://files.example/{0}">x</a>'),
+    "tags in tags": html("", "<div>"),
+    "tags side by side": html("", "<p>x</p>"),
+    "ends of other tags": html("", "<x>", "</y>"),
+    "tables in tables": html("", "<table><tr><td>"),
+    "text between cells": html("<table>", "<b a{0}>x<p>"),
+    "lists in lists": html("", "<ul><li>"),
+    "definitions": html("", "<dl><dt><b a{0}>"),
+    "headings": html("", "<h1><i a{0}>"),
+    "attributes of one tag": html("<a ", 'a{0}="x" ', end=">"),
+    "attributes with > in quotes": html("<a ", f"{_ATTRIBUTES} b='>' ", end=">"),
+    "attributes with < in quotes": html("<a ", f"{_ATTRIBUTES} b='<' ", end=">"),
+    "attributes of the body": html("", f"<body {_ATTRIBUTES}>"),
+    "attributes of the document": html("", "<html a{0} lang=en>"),
+    "quotes that are not closed": html("", '<a href="'),
+    "open brackets": html("", "<"),
+    "open tags": html("", "<a "),
+    "entities": html("", "&eacute;"),
+    "an entity of digits": html("<" * 10_001 + "&#", "9", end=";"),
+    "ampersands": html("", "&"),
+    "comments": html("", "<!-- x -->"),
+    "comments that are not closed": html("", "<!-- "),
+    "dashes in a comment": html("<!--", "-"),
+    "conditional comments": html("", "<!--[if mso]><table><![endif]-->"),
+    "CDATA": html("", "<![CDATA[x]]>"),
+    "SVG": html("", "<svg><desc><nobr a{0}>", "<p>x"),
+    "MathML": html("", "<math><mi><b a{0}>"),
+    "forms": html("", "<form action=/{0}><input>"),
+    "options": html("<select>", "<option><b a{0}>"),
+    "templates": html("", "<template><b a{0}>"),
+    "text areas": html("", "<textarea><b a{0}>"),
+    "objects": html("", "<object><b a{0}><p>x"),
+    "scripts": html("", "<script>x</script>"),
+    "scripts that are not closed": html("", "<script>"),
+    "styles that close themselves": html("", "<style/>"),
+    "titles": html("", "<title>x"),
+    "images": html("", '<img src="https://i.example/{0}.png">'),
+    "images in the HTML": html("", "<img src='data:image/png;base64,aGVsbG8{0}'>"),
+    "image tags without an end": html("", "<img src "),
+    "styles": html("", "<p style='background: url(https://i.example/{0})'>x"),
+    "malformed UTF-8": text("Content-Type: text/html; charset=utf-8\r\n", b"<p>\xc3\xff"),
+    "malformed UTF-7": text("Content-Type: text/plain; charset=utf-7\r\n", b"+AGE"),
+    "malformed ISO-2022-JP": text("Content-Type: text/plain; charset=iso-2022-jp\r\n", b"\x1b$B\xff"),
+    "an unknown charset": text("Content-Type: text/html; charset=nonsense\r\n", b"<b>\xe9"),
+    "damaged Base64": text("Content-Transfer-Encoding: base64\r\n", b"=!YQ"),
+    "quoted-printable": mime("Content-Transfer-Encoding: quoted-printable\r\n\r\n", "=C3=A9"),
+    "headers": mime("", "X-A: b\r\n"),
+    "recipients in headers": mime("", "To: a{0}@b.example\r\n"),
+    "a folded header": mime("Subject: x", "\r\n x"),
+    "encoded words": mime("Subject: x", "\r\n =?utf-8?B?w6k=?="),
+    "halves of encoded words": mime("Subject: ", "=?utf-8?B?"),
+    "a Content-Type of parameters": mime("Content-Type: text/plain", "; a{0}=b"),
+    "parts": mime(_MIXED, "--x\r\n\r\nx\r\n"),
+    "parts of HTML": mime(_MIXED, "--x\r\nContent-Type: text/html\r\n\r\n<p><b a{0}>\r\n"),
+    "attachments": mime(_MIXED, '--x\r\nContent-Disposition: attachment; filename="{0}"\r\n\r\nx\r\n'),
+    "parts in parts": mime(_MIXED, "--x\r\nContent-Type: multipart/mixed; boundary=x\r\n\r\n"),
+    "parts in other parts": mime(_MIXED, "--x\r\nContent-Type: multipart/mixed; boundary={0}\r\n\r\n--{0}\r\n"),
+}
+
+
+def memory_bytes(line: str) -> int:
+    """A line of /proc: VmHWM is the most memory that the process has had, VmRSS what it has now."""
+    found = next(each for each in Path("/proc/self/status").read_text().splitlines() if each.startswith(line))
+    return int(found.split()[1]) * 1024
+
+
+def main(name: str) -> None:
+    for size_bytes in SIZES_BYTES:
+        raw = EMAILS[name](size_bytes)
+        before_bytes, before_s = memory_bytes("VmRSS"), time.process_time()
+        email = parse_mime(raw)
+        _ = email.text, email.links, email.images, email.targets, email.clean_subject, email.sender_email
+        print(len(raw), memory_bytes("VmHWM") - before_bytes, f"{time.process_time() - before_s:.3f}", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
