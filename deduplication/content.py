@@ -6,22 +6,18 @@ import hashlib
 import logging
 import re
 import unicodedata
-from collections.abc import Callable
-from dataclasses import replace
 from itertools import islice
 
-from deduplication.claims import Kind, Name
 from deduplication.errors import StoreUnavailable
-from deduplication.journal.base import Claim, Claimed, Duplicate, Ending, Journal, Settlement, Wanted
-from deduplication.journal.entry import About, DeliveryStatus, new_entry_id
+from deduplication.journal.coordinator import Coordinator
 from deduplication.limits import MAX_FIRST_WORDS_CHARS
+from deduplication.names import Kind, Name
 from deduplication.unicode_text import nfc
 
 log = logging.getLogger(__name__)
 
 WINDOW_MS = 72 * 3600 * 1000
 WORDS = 10
-MARKING_LEASE_MS = 5000  # only as long as marking takes: claim and commit follow each other at once
 
 _WRITTEN = re.compile(r"\S+")
 # Emoji made of a digit or a letter: 1️⃣ and ℹ️.
@@ -75,14 +71,13 @@ def content_name(destination: str, text: str, window_ms: int = WINDOW_MS) -> Nam
 
 
 class ContentGate:
-    """Which texts a destination already had, in its own words. Without its journal it lets everything through.
+    """Which texts a destination already had, for scripts. If neither Redis nor the journal answers, every text is new.
 
-    Log lines name the destination and the hash, never the text. A journal that is set up wrongly still raises.
+    Log lines name the destination and the hash, never the text. A wrong setting still raises.
     """
 
-    def __init__(self, journal: Journal, new_token: Callable[[], str], window_ms: int = WINDOW_MS) -> None:
-        self._journal = journal
-        self._new_token = new_token
+    def __init__(self, coordinator: Coordinator, window_ms: int = WINDOW_MS) -> None:
+        self._coordinator = coordinator
         self._window_ms = window_ms
 
     def is_duplicate(self, destination: str, text: str) -> bool:
@@ -91,9 +86,9 @@ class ContentGate:
         if name is None:
             return False
         try:
-            return self._journal.look([name])[0].is_marked
+            return self._coordinator.known([name]).of(name).is_marked
         except StoreUnavailable as error:
-            log.warning("content %s for %s: taken as new, the journal is away: %s", name.value, destination, error)
+            log.warning("content %s for %s: taken as new: %s", name.value, destination, error)
             return False
 
     def mark_as_forwarded(self, destination: str, text: str) -> None:
@@ -102,29 +97,6 @@ class ContentGate:
         if name is None:
             return
         try:
-            self._mark(name)
+            self._coordinator.mark([name])
         except StoreUnavailable as error:
-            log.warning("content %s for %s: not marked, the journal is away: %s", name.value, destination, error)
-
-    def _mark(self, name: Name) -> None:
-        """Under a lock of its own: a text is no item, and stands in no list of them."""
-        claim = Claim(
-            entry=new_entry_id(),
-            owner=self._new_token(),
-            own=(Name(Kind.LOCK, name.scope, name.value),),
-            destinations=(Wanted(name.scope, "", name),),
-            lease_ms=MARKING_LEASE_MS,
-            about=About(item=name.value),
-        )
-        verdict = self._journal.claim(claim)
-        if isinstance(verdict, Claimed):
-            (delivery,) = verdict.entry.deliveries
-            delivered = replace(delivery, status=DeliveryStatus.DELIVERED, delivered_ms=verdict.entry.created_ms)
-            self._journal.note_delivered(verdict.entry, delivered)
-            self._journal.settle(claim, verdict.entry, Settlement(Ending.DONE, deliveries=(delivered,)))
-            return
-        if isinstance(verdict, Duplicate) and verdict.entry:
-            self._journal.settle(claim, verdict.entry, Settlement(Ending.FREE))
-            if not verdict.stop.follows:  # it is marked already
-                return
-        log.warning("content %s for %s: not marked, another owner holds it", name.value, name.scope)
+            log.warning("content %s for %s: not marked: %s", name.value, destination, error)

@@ -6,10 +6,10 @@ import hashlib
 import json
 import re
 
-from deduplication.claims import UNDATED, WEEK_MS, Kind, Name
 from deduplication.email import Email, address_of, well_formed
 from deduplication.fingerprint import NOTHING_THERE, Fingerprint, digest, digest_of_all
 from deduplication.limits import MAX_HEADER_CHARS
+from deduplication.names import UNDATED, WEEK_MS, Kind, Name
 from deduplication.unicode_text import nfc
 
 MAX_POST_KEY = 512

@@ -10,10 +10,10 @@ from functools import lru_cache
 from string import whitespace
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from deduplication.claims import WEEK_MS, Kind, Name
 from deduplication.email import well_formed
 from deduplication.identity import bounded_key
 from deduplication.limits import MAX_SITE_CHARS
+from deduplication.names import WEEK_MS, Kind, Name
 
 FRAGMENT = "#"
 # Where the query says which file it is: a host with its subdomains, or host/path; the longest entry decides, and if it

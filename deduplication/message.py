@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from deduplication.body import plain_links, plain_text
-from deduplication.claims import Name
 from deduplication.dates import parse_date
 from deduplication.fingerprint import Fingerprint, digest, digest_of_all
 from deduplication.kept_property import kept_property
 from deduplication.limits import MOST_LINKS
 from deduplication.media import canonical_url
+from deduplication.names import Name
 from deduplication.reservations import compute_post_key, post_name
 
 ITEM_ID_PREFIX = "msg_"

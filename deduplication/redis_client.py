@@ -19,8 +19,18 @@ from redis.cluster import ClusterNode, RedisCluster
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
+from deduplication.errors import DeduplicationError, NoAnswer, StoreMisconfigured, StoreUnavailable
 from deduplication.subject_group import monthly_scope_group_id
 
+_GONE = ("LOADING", "READONLY", "OOM", "CLUSTERDOWN", "MISCONF", "NOREPLICAS", "MASTERDOWN", "TRYAGAIN", "BUSY")
+# Their code is not in the text: redis-py makes a class of it.
+_GONE_CLASSES = (
+    redis.exceptions.OutOfMemoryError,
+    redis.exceptions.ReadOnlyError,
+    redis.exceptions.TryAgainError,
+    redis.exceptions.ClusterDownError,
+    redis.exceptions.MasterDownError,
+)
 TTL_PREFIX = "ttl:subject_groups:"
 SOCKET_TIMEOUT_S = 0.25
 
@@ -210,7 +220,10 @@ def connect(url: str, timeout_s: float = SOCKET_TIMEOUT_S, *, decode_responses: 
         return _sentinel_client(address, options)
     if address.is_cluster:
         nodes = [ClusterNode(host, port) for host, port in address.hosts]  # type: ignore[no-untyped-call]
-        return cast(redis.Redis, RedisCluster(startup_nodes=nodes, **options, **address.login))
+        try:
+            return cast(redis.Redis, RedisCluster(startup_nodes=nodes, **options, **address.login))
+        except redis.exceptions.RedisClusterException as error:  # its constructor asks for the nodes
+            raise StoreUnavailable(str(error)) from error
     return redis.Redis.from_url(url, retry_on_timeout=False, **options)
 
 
@@ -221,3 +234,25 @@ def _sentinel_client(address: Address, options: dict[str, Any]) -> redis.Redis:
     sentinels = Sentinel(address.hosts, sentinel_kwargs=timeouts, **options, **address.login)  # type: ignore[no-untyped-call]
     client = sentinels.master_for(service or "mymaster", db=int(db or 0))  # type: ignore[no-untyped-call]
     return cast(redis.Redis, client)
+
+
+def ping(client: redis.Redis) -> None:
+    """Raises NoAnswer, or StoreMisconfigured if the credentials are refused."""
+    try:
+        client.ping()
+    except redis.exceptions.RedisError as error:
+        raise translated(error) from error
+
+
+def translated(error: redis.exceptions.RedisError) -> DeduplicationError:
+    """What counts as "gone" (rule 8); everything else is a wrong setting or a bug, and loud."""
+    if isinstance(error, redis.exceptions.AuthenticationError) or "unauthenticated" in str(error):
+        return StoreMisconfigured(f"Redis refused the credentials: {error}")
+    if isinstance(error, redis.exceptions.ConnectionError | redis.exceptions.TimeoutError):
+        return NoAnswer(f"Redis does not answer: {type(error).__name__}")
+    text = str(error)
+    if isinstance(error, _GONE_CLASSES):
+        return NoAnswer(f"Redis cannot be used now: {type(error).__name__}")
+    if text.startswith(_GONE) or any(f" -{word}" in text or f": {word} " in text for word in _GONE):
+        return NoAnswer(f"Redis cannot be used now: {text.split()[0]}")
+    return StoreMisconfigured(f"Redis refused a command: {text}")

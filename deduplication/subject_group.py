@@ -12,9 +12,9 @@ from enum import StrEnum
 
 from unidecode import unidecode
 
-from deduplication.claims import Kind, Name
 from deduplication.email import decode_subject
 from deduplication.kept_property import kept_property
+from deduplication.names import Kind, Name
 from deduplication.regexes import first_captured
 from deduplication.unicode_text import nfc
 

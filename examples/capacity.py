@@ -1,4 +1,4 @@
-"""What your own emails need: Redis, servers, workers, disk. Any Python 3.11, and nothing else.
+"""What your own emails need: Redis, servers, workers, disk. It needs only Python 3.11.
 
     python3 examples/capacity.py --emails 1000000 --duplicates 0.3 --peak 5
 
@@ -23,7 +23,7 @@ MEASURED = Path(__file__).parents[1] / "docs/bench.json"
 DAY_S = 86_400
 KB, MB, GB = 1_000, 1_000_000, 1_000_000_000
 HEADROOM = 0.5  # how busy anything may be at the peak
-ROOM = 1.5  # for Redis beside its data: fragments, and what changes while it writes its file
+ROOM = 1.5  # for Redis in addition to its data: fragmentation, and changes while it writes its file
 QUEUED = 2  # steps on Redis of an email through the queue, against those of one that a request delivers
 THREADS = 8  # WEB_THREADS, and WORKER_THREADS for each destination
 
@@ -72,6 +72,7 @@ class Load:
     waiting_hours: float = 24
     kept_days: float = 7
     id_days: float = 365
+    stream_mb: float = 256
     destinations: int = 1
     receiver_ms: float = 200
     cores: int = 2
@@ -111,7 +112,7 @@ def needs(load: Load, costs: Costs) -> Needs:
     ids_bytes = new_a_day * load.id_days * costs.redis_bytes_id
     entries_bytes = new_a_day * load.kept_days * entry_bytes
     payload_bytes = new_a_day * load.waiting * load.waiting_hours / 24 * load.body_kb * KB
-    redis_bytes = entries_bytes + ids_bytes + payload_bytes
+    redis_bytes = entries_bytes + ids_bytes + payload_bytes + load.stream_mb * MB
 
     redis_new_us = costs.redis_new_us * (QUEUED if load.queue else 1)
     redis_core = (new_a_second * redis_new_us + repeats_a_second * costs.redis_duplicate_us) / 1e6
@@ -139,21 +140,22 @@ def needs(load: Load, costs: Costs) -> Needs:
         web_processes=web_processes,
         servers=servers,
         worker_processes=worker_processes,
-        disk_bytes=(new_a_day * load.kept_days * costs.disk_bytes + payload_bytes) / servers,
+        disk_bytes=new_a_day * load.kept_days * costs.disk_bytes + payload_bytes / servers,
         memory_mb=(web_processes + worker_processes) * costs.process_mb,
     )
 
 
 def shown(load: Load, found: Needs) -> str:
-    kept = "for ever: after a year" if load.id_days == 365 else f"for {load.id_days:g} days (PROCESSED_IDS_DAYS)"
+    kept = "forever: after a year" if load.id_days == 365 else f"for {load.id_days:g} days (PROCESSED_IDS_DAYS)"
     lines = [
         ("emails", f"{load.emails:,.0f} a day, {found.peak_a_second:,.1f} a second at the peak"),
         ("Redis, memory", f"{found.redis_bytes / GB:,.2f} GB; maxmemory {found.redis_maxmemory_bytes / GB:,.2f} GB"),
         ("  of it ids", f"{found.redis_ids_bytes / GB:,.2f} GB, kept {kept}"),
-        ("  of it payloads", f"{found.redis_payload_bytes / MB:,.0f} MB (PAYLOAD_MB; what is more goes to the disk)"),
+        ("  of it payloads", f"{found.redis_payload_bytes / MB:,.0f} MB (PAYLOAD_MB; providers keep the rest)"),
+        ("  of it the stream", f"{load.stream_mb:,.0f} MB (STREAM_MB)"),
         ("Redis, processor", f"{found.redis_core:.1%} of one core at the peak"),
         ("Redis, how many", f"{found.redis_shards}" + (": see KEY_PREFIX" if found.redis_shards > 1 else "")),
-        ("web processes", f"{found.web_processes} (WEB_CONCURRENCY, over all servers)"),
+        ("web processes", f"{found.web_processes} (WEB_CONCURRENCY, across all servers)"),
         ("worker processes", f"{found.worker_processes}" + ("" if load.queue else ": requests deliver")),
         ("their memory", f"{found.memory_mb:,.0f} MB"),
         ("servers", f"{found.servers} with {load.cores} cores; one more, so that one may fail"),
@@ -164,7 +166,7 @@ def shown(load: Load, found: Needs) -> str:
 
 def share(text: str) -> float:
     if not 0 <= float(text) <= 1:
-        raise argparse.ArgumentTypeError("takes a share from 0 to 1, such as 0.3")
+        raise argparse.ArgumentTypeError("must be a share from 0 to 1, such as 0.3")
     return float(text)
 
 
@@ -181,6 +183,7 @@ def main(words: Sequence[str] | None = None) -> None:
     option(
         "--id-days", type=float, default=Load.id_days, help="PROCESSED_IDS_DAYS, or as far as you plan (%(default)s)"
     )
+    option("--stream-mb", type=float, default=Load.stream_mb, help="STREAM_MB (%(default)s)")
     option("--destinations", type=int, default=Load.destinations, help="of an email (%(default)s)")
     option("--receiver-ms", type=float, default=Load.receiver_ms, help="how long a destination takes (%(default)s)")
     option("--cores", type=int, default=Load.cores, help="of a server (%(default)s)")

@@ -1,4 +1,4 @@
-"""How many wrong tokens an address may send: counted by all processes and servers together."""
+"""Limits how many wrong tokens an address may send, counted across all processes and servers."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from limits.strategies import FixedWindowRateLimiter
 from orchestrator.delivery.counters import Clock, FallbackCounters
 
 LIMIT = limits.parse("20 per minute")
-NETWORK_OF_ONE = 64  # bits: who has one IPv6 address has as many as they like
+NETWORK_OF_ONE = 64  # bits: whoever has one IPv6 address has a whole network of them
 
 
 class GuessLimit:
-    """For the tokens of people: the page, the admin API and the metrics. Nothing but time ends it.
+    """For the page, the admin API and the metrics. Only time lifts it, a correct token does not.
 
-    Emails are never limited by it: behind a proxy a guesser would stop all of them.
+    Ingress is never limited: behind a shared proxy, one guesser would stop all emails.
     """
 
     def __init__(self, shared: Storage, fallback: Storage, clock: Clock = time.time) -> None:
@@ -41,12 +41,12 @@ class GuessLimit:
         return self._counters.ask(ask)
 
     def count(self, address: str) -> None:
-        """A wrong token. The minute begins with the first one."""
+        """Counts a wrong token. The minute begins with the first one."""
         self._counters.ask(lambda counters: FixedWindowRateLimiter(counters).hit(LIMIT, _key(address)))
 
 
 def _key(address: str) -> str:
-    """A digest: an address is personal data, and the counters are no place for it."""
+    """A digest, because an address is personal data."""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What comes in, email or message, as the way through the service needs it."""
+"""An email or a message on its way through the service."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from deduplication.claims import WEEK_MS, Kind, Name
 from deduplication.email import Attachment, Email
-from deduplication.identity import bounded_key, compute_fingerprint, is_recognisable, own_names
+from deduplication.identity import compute_fingerprint, is_recognisable, own_names
 from deduplication.journal.entry import About
 from deduplication.message import Message
+from deduplication.names import Kind, Name
 from orchestrator.delivery.webhook import EventType
 
 BODY_PREVIEW_CHARS = 200
@@ -21,8 +21,8 @@ MOST_SHOWN_CHARS = 120  # of a subject or sender: a sender decides how long they
 
 @dataclass(frozen=True)
 class Item:
-    """``key`` is the same in whatever notation the item comes: webhook ids are made of it. Where it is not
-    ``is_recognisable``, other items may have that key, too.
+    """``key`` is the same in every notation of the item: webhook ids are made of it. If it is not ``is_recognisable``,
+    other items may have that key too. ``proof``: its provider's proof of origin, which may prove no other item.
 
     ``media`` are links known to be media, ``links`` those that may be. ``fields`` is what routes may ask about, each
     with all its values; ``destinations`` the only ones the sender wants (None: all of the route). ``recipient``: the
@@ -47,6 +47,7 @@ class Item:
     is_recognisable: bool = True
     destinations: tuple[str, ...] | None = None
     recipient: str = ""
+    proof: str = ""
 
     @property
     def provider(self) -> str:
@@ -64,13 +65,9 @@ class Item:
         return ("date cannot be read and counts as absent; it takes a time such as 2026-11-16T09:00:00Z",)
 
     def about(self, route: str, server: str) -> About:
-        """What a person looks for it by."""
+        """Fields shown in lists and used for search."""
         subject, sender = ((self.fields[name] or ("",))[0] for name in ("subject", "sender"))
         return About(self.id, self.provider, route, subject[:MOST_SHOWN_CHARS], sender[:MOST_SHOWN_CHARS], server)
-
-    def proven_by(self, proof: str) -> Item:
-        """The same item, whose provider's proof of origin may prove no other (deduplication/claims.py)."""
-        return replace(self, own_names=(*self.own_names, Name(Kind.PROOF, "", bounded_key(proof), WEEK_MS)))
 
     def for_recipient(self) -> Item:
         """The same item, but known only as the one to this recipient."""
@@ -84,11 +81,12 @@ class Item:
 def email_item(email: Email, ids_kept_ms: int | None) -> Item:
     names = own_names(email, ids_kept_ms)
     ids = [name.value for name in names if name.kind is Kind.EMAIL_ID]
+    fingerprint = str(compute_fingerprint(email))
     return Item(
         id=ids[0],
-        key=ids[-1],  # the canonical one
+        key=ids[-1] if email.date_utc else f"{names[-1].value}|{fingerprint}",  # the canonical id, or the post key
         own_names=tuple(names),
-        fingerprint=str(compute_fingerprint(email)),
+        fingerprint=fingerprint,
         is_recognisable=is_recognisable(email),
         text=email.text,
         links=email.links,
@@ -125,7 +123,7 @@ def email_item(email: Email, ids_kept_ms: int | None) -> Item:
 def message_item(message: Message) -> Item:
     return Item(
         id=message.item_id,
-        key=message.key,
+        key=f"{message.key}|{message.fingerprint}",
         own_names=(message.name_to_claim,),
         fingerprint=str(message.fingerprint),
         text=message.text,

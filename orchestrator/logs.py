@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Literal
 
@@ -94,6 +96,17 @@ def escaped(line: str) -> str:
 
 def make_formatter(log_format: LogFormat) -> logging.Formatter:
     return JsonFormatter() if log_format == "json" else LineFormatter()
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without the lines that a part logs when it is built."""
+    root, level = logging.getLogger(), logging.getLogger().level
+    root.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        root.setLevel(level)
 
 
 def configure_logging(level: str, log_format: LogFormat) -> None:

@@ -1,35 +1,32 @@
-"""For scripts beside the service: the journal it uses, opened by the same settings."""
+"""For scripts next to the service: its journal and its Redis, opened with the same settings."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import time
 
-from deduplication.journal.base import Journal
-from orchestrator.build import build_journal, follow_redis, make_data_dir, system_sources
-from orchestrator.config.settings import DOTENV, Settings, load_settings
-from orchestrator.service_note import NoService, check_same_redis, find_service
+from deduplication.journal.coordinator import Coordinator
+from deduplication.journal.sqlite import Journal
+from orchestrator.build import build_coordinator, build_fleet, build_registry
+from orchestrator.config.settings import load_settings
+from orchestrator.service_note import find_service
 
-new_token = system_sources().new_token
 
+def open_coordinator() -> Coordinator:
+    """That of the service with this DATA_DIR. With a REDIS_URL and no DATA_DIR, Redis is asked each time (rule 31).
 
-def open_journal() -> Journal:
-    """The service's own, from any folder; where none has run, one in DATA_DIR.
-
-    Raises SettingsError if a setting is wrong, or REDIS_URL is not the service's.
+    Raises SettingsError if a setting is wrong, no service has run there, or REDIS_URL is not the service's.
     """
-    settings = _settings_of_service()
-    make_data_dir(settings)
-    journal = build_journal(settings)
-    follow_redis(journal)
-    return journal
-
-
-def _settings_of_service() -> Settings:
-    here = load_settings()
-    try:
-        note = find_service(here)
-    except NoService:  # a script may use the vocabularies alone
-        return here
-    settings = load_settings(data_dir=Path(note.data_dir), mailonce_config=None, _env_file=Path(note.folder, DOTENV))
-    check_same_redis(note, settings)
-    return settings
+    settings = load_settings()
+    if settings.redis_url and "data_dir" not in settings.model_fields_set and not settings.data_dir.exists():
+        journal = Journal(":memory:")
+        return Coordinator(journal, build_registry(settings, journal), follows=False)
+    note = find_service(settings)
+    coordinator = build_coordinator(settings, is_trial=note.is_trial)
+    fleet = build_fleet(settings, coordinator, is_trial=note.is_trial)
+    if fleet:
+        fleet.start()
+        coordinator.closing.append(fleet.close)
+        ends_at = time.monotonic() + 3 * settings.redis_timeout_ms / 1000
+        while coordinator.redis.status == "suspected" and time.monotonic() < ends_at:
+            time.sleep(0.01)  # until Redis has answered, or is known to be away
+    return coordinator

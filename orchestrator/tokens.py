@@ -1,4 +1,4 @@
-"""The bearer tokens: from the settings or, on a first run without them, made and kept in DATA_DIR."""
+"""The bearer tokens: from the settings or, on a first run without them, generated and kept in DATA_DIR."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Tokens:
-    """``view`` may look, not act; ``metrics`` opens /metrics alone. ``new``: the files made just now, shown once."""
+    """``view`` is read-only; ``metrics`` gives access to /metrics only. ``new``: files that were just generated."""
 
     ingress: tuple[str, ...]
     admin: tuple[str, ...]
@@ -34,12 +34,12 @@ def ensure_tokens(settings: Settings) -> Tokens:
 
 
 def show_new(tokens: Tokens) -> None:
-    """To a terminal only: elsewhere the output is somebody's log, such as the journal of the machine."""
+    """Prints new tokens to a terminal only: elsewhere the output ends up in a log."""
     for path in tokens.new:
         if sys.stdout.isatty():
-            print(f"{path.name}: {path.read_text().strip()}   (shown once; kept in {path})", flush=True)
+            print(f"{path.name}: {path.read_text().strip()}   (shown once; stored in {path})", flush=True)
         else:
-            log.info("%s: made, and kept in %s", path.name, path.resolve())
+            log.info("%s: generated, stored in %s", path.name, path.resolve())
 
 
 def ingress_token_file(settings: Settings) -> Path:
@@ -51,23 +51,23 @@ def admin_token_file(settings: Settings) -> Path:
 
 
 def _kept(path: Path, made: list[Path]) -> str:
-    """The token in the file. Of several processes that start at once, one makes it and all read the same."""
+    """The token in the file. If several processes start at once, one generates it and all read the same."""
     try:
         if not path.exists() and _write_first(path, secrets.token_urlsafe(24)):
             made.append(path)
         make_private(path)
         token = path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError as error:
-        raise SettingsError(f"DATA_DIR takes a folder that can be written; {path}: {error.strerror}") from error
+        raise SettingsError(f"DATA_DIR must be a writable folder; {path}: {error.strerror}") from error
     if not (token and token.isascii() and token.isprintable()):
-        raise SettingsError(f"{path} holds no token; delete it to have a new one made")
+        raise SettingsError(f"{path} has no token; delete it to generate a new one")
     if weakness := token_weakness(token):
-        raise SettingsError(f"{path} takes {STRONG_TOKENS}; its token {weakness}; delete it to have a new one made")
+        raise SettingsError(f"{path} must have {STRONG_TOKENS}; its token {weakness}; delete it to generate a new one")
     return token
 
 
 def _write_first(path: Path, token: str) -> bool:
-    """Linking a finished file is atomic: nobody ever reads half a token."""
+    """Linking a finished file is atomic: no process reads half a token."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as file:

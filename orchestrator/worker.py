@@ -12,20 +12,14 @@ from multiprocessing.context import SpawnProcess
 from types import FrameType
 
 from orchestrator.audit import keep_audit
-from orchestrator.build import Parts, build_due, build_parts, build_queue, build_recorder, build_watch, follow_redis
+from orchestrator.build import Service, build_service
 from orchestrator.config.model import Config, load_config
 from orchestrator.config.settings import Settings, SettingsError
 from orchestrator.delivery.dramatiq_queue import Consumers
-from orchestrator.delivery.due import DueDeliveries
-from orchestrator.delivery.queue import Queue
 from orchestrator.logs import configure_logging
-from orchestrator.metrics.counted import WORKER, Recorder
-from orchestrator.operations.alert_watch import AlertWatch
-from orchestrator.service_note import leave_address, leave_note
 
 log = logging.getLogger(__name__)
 
-LEASE_S = 10.0  # so that a killed worker's deliveries are back within 30 s
 GRACE_S = 25.0  # the wait for the rate, and a POST with its default timeouts
 LOOK_EVERY_S = 0.5
 CANNOT_START = 3  # the exit code of a process that would fail in the same way again
@@ -34,42 +28,27 @@ _CONTEXT = multiprocessing.get_context("spawn")
 
 @dataclass(frozen=True)
 class Worker:
-    """The worker of one process: what the queue announces, and what is due."""
+    """The worker of one process: it delivers when the queue says that something is due, and looks every second."""
 
-    parts: Parts
-    queue: Queue
+    service: Service
     consumers: Consumers
-    due: DueDeliveries
-    recorder: Recorder
-    watch: AlertWatch
 
     def stop(self, timeout_s: float = GRACE_S) -> None:
-        """Deliveries under way are finished; what was only fetched goes back into the queue."""
-        self.due.close()
+        """Deliveries under way are finished; messages that were only fetched go back into the queue."""
         self.consumers.stop(timeout_s)
-        self.queue.close()
-        self.watch.close()
-        self.recorder.close()
-        self.parts.close()
+        self.service.close()
 
 
 def start_worker(settings: Settings, config: Config) -> Worker:
-    queue = build_queue(settings)
-    if queue is None:
-        raise SettingsError("QUEUE_URL takes the address of a queue; without one requests deliver, and need no worker")
-    lease_s = min(settings.lease_seconds, LEASE_S)
-    parts = build_parts(settings.model_copy(update={"lease_seconds": lease_s}), config, slot=WORKER)
-    leave_note(settings, config)
-    follow_redis(parts.journal)
+    if not settings.queue_url:
+        raise SettingsError(
+            "QUEUE_URL must be the address of a queue; without one, requests deliver and need no worker"
+        )
+    service = build_service(settings, config, is_worker=True)
+    service.start(delivers=True)
     consumers = Consumers(settings.queue_url, config.destinations, settings.worker_threads)
-    consumers.start(parts.sender.deliver_or_leave)
-    due = build_due(parts, settings.worker_threads)
-    due.start()
-    recorder = build_recorder(parts)
-    recorder.start()
-    watch = build_watch(parts)
-    watch.start()
-    return Worker(parts, queue, consumers, due, recorder, watch)
+    consumers.start(service.retrier.deliver_due)
+    return Worker(service, consumers)
 
 
 class Supervisor:
@@ -86,7 +65,6 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_stop)
         signal.signal(signal.SIGHUP, self._on_reload)
-        leave_address(self._settings)
         log.info("worker: %d processes, %d threads a destination", *self._size())
         while not self._stopping.wait(LOOK_EVERY_S):
             if any(process.exitcode == CANNOT_START for process in self._processes):
@@ -112,7 +90,7 @@ class Supervisor:
         try:
             self._config = load_config(self._settings)
         except SettingsError as error:
-            log.error("not reloaded, the old mailonce.toml stays in force: %s", error)
+            log.error("not reloaded, the previous mailonce.toml stays in force: %s", error)
             return
         old, self._processes = self._processes, []
         self._fill_up()

@@ -1,41 +1,46 @@
-"""/api/admin/destinations: how each destination is; to pause one, to resume it, and to send it a test event."""
+"""/api/admin/destinations and /api/admin/stats: how the service and each destination is doing."""
 
 from __future__ import annotations
 
-from typing import Any
-
-from flask import Blueprint, jsonify
+from flask import Blueprint, jsonify, request
 
 from orchestrator.build import Service
-from orchestrator.delivery.destination_states import shown_pause
 from orchestrator.operations.destinations import InvalidPause, destinations, pause, resume, send_test
+from orchestrator.operations.figures import stats
 from routes.api_admin import BY, admins_only, optional_json
-from routes.providers.base import InvalidPayload, text_field
+from routes.providers.base import InvalidPayload
+from routes.questions import Nothing, PauseRequest, StatsQuery, read
 from routes.responses import Answer, invalid
 
 
 def destinations_blueprint(service: Service) -> Blueprint:
-    api, parts = admins_only("api_destinations", service), service.parts
+    api = admins_only("api_destinations", service)
+
+    @api.get("/stats")
+    def figures() -> Answer:
+        return jsonify({"success": True, **stats(service, read(StatsQuery, request.args).span)}), 200
 
     @api.get("/destinations")
     def listed() -> Answer:
-        return jsonify({"success": True, "destinations": destinations(parts)}), 200
+        found = {name: each.model_dump(mode="json") for name, each in destinations(service).items()}
+        return jsonify({"success": True, "destinations": found}), 200
 
     @api.post("/destinations/<name>/pause")
     def pause_one(name: str) -> Answer:
-        state = pause(parts, name, text_field(_body({"reason"}), "reason"), BY)
-        return jsonify({"success": True, "status": "paused", "destination": name, "paused": shown_pause(state)}), 200
+        reason = read(PauseRequest, optional_json(), "body").reason or ""
+        paused = pause(service, name, reason, BY).model_dump(mode="json")
+        return jsonify({"success": True, "status": "paused", "destination": name, "paused": paused}), 200
 
     @api.post("/destinations/<name>/resume")
     def resume_one(name: str) -> Answer:
-        _body(set())
-        status = "resumed" if resume(parts, name, BY) else "not_paused"
+        read(Nothing, optional_json(), "body")
+        status = "resumed" if resume(service, name, BY) else "not_paused"
         return jsonify({"success": True, "status": status, "destination": name, "paused": None}), 200
 
     @api.post("/destinations/<name>/test")
     def test_one(name: str) -> Answer:
-        _body(set())
-        tested = send_test(parts, name, BY)
+        read(Nothing, optional_json(), "body")
+        tested = send_test(service, name, BY)
         status = "refused" if tested.error else "taken"
         return jsonify({"success": not tested.error, "status": status, "destination": name, **vars(tested)}), 200
 
@@ -45,11 +50,3 @@ def destinations_blueprint(service: Service) -> Blueprint:
         return invalid(InvalidPayload(str(error), field=error.field, http_status=http_status))
 
     return api
-
-
-def _body(fields: set[str]) -> dict[str, Any]:
-    document = optional_json()
-    unknown = sorted(set(document) - fields)
-    if unknown:
-        raise InvalidPayload(f"the body takes {', '.join(fields) or 'nothing'}", field=unknown[0])
-    return document

@@ -1,4 +1,4 @@
-"""POST /api/ingress/<provider>: an email comes in."""
+"""POST /api/ingress/<provider>: receives emails."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from flask import Blueprint, jsonify, request
 from werkzeug.exceptions import ClientDisconnected, HTTPException
 
 from deduplication.errors import StoreUnavailable
-from deduplication.message import Message
 from orchestrator.build import Service
 from orchestrator.delivery.fetching import FetchFailed, fetch
-from orchestrator.intake import Outcome, ProofUsed, Status
-from orchestrator.item import Item, email_item, message_item
-from orchestrator.several import Several
+from orchestrator.item import email_item, message_item
+from orchestrator.pipeline import Outcome, ProofUsed, Status
 from routes.auth import Unauthorized, require_bearer
 from routes.connections import NoRoomForBody, mark_proven
 from routes.providers import message
@@ -54,11 +53,11 @@ def ingress_blueprint(service: Service) -> Blueprint:
 
     max_bytes = int(service.settings.max_body_mb * MB)
     providers = open_providers(service.config, Surroundings(service.tokens.ingress, fetch, max_bytes))
-    service.parts.meter.know_providers({*providers, MESSAGE})
+    service.meter.know_providers({*providers, MESSAGE})
     for provider in providers.values():
         _add(api_ingress, service, provider)
     for name in sorted(TYPES.keys() - providers.keys()):
-        _add_shut(api_ingress, service, name)
+        _add_disabled(api_ingress, service, name)
 
     @api_ingress.post("/message")
     def ingest_messages() -> Answer:
@@ -74,7 +73,7 @@ def _timed(service: Service) -> Iterator[None]:
     try:
         yield
     finally:
-        service.parts.meter.time_request(time.monotonic() - started)
+        service.meter.time_request(time.monotonic() - started)
 
 
 def _add(api_ingress: Blueprint, service: Service, provider: AnyProvider) -> None:
@@ -86,37 +85,37 @@ def _add(api_ingress: Blueprint, service: Service, provider: AnyProvider) -> Non
         path = f"/{provider.name}{ending}"
         api_ingress.add_url_rule(path, f"POST {path}", ingest, methods=["POST"])
         if provider.answers_probes:
-            api_ingress.add_url_rule(path, f"GET {path}", _somebody_is_here, methods=["GET"])
+            api_ingress.add_url_rule(path, f"GET {path}", _answer_probe, methods=["GET"])
 
 
-def _somebody_is_here() -> Answer:
+def _answer_probe() -> Answer:
     return jsonify({"success": True}), 200
 
 
-def _add_shut(api_ingress: Blueprint, service: Service, name: str) -> None:
-    """Somebody set the provider up at the other end only: the answer and the log say what is missing here.
+def _add_disabled(api_ingress: Blueprint, service: Service, name: str) -> None:
+    """The provider is configured to call us, but not configured here: the answer and the log say what is missing.
 
-    Probes are answered: Mandrill gives its key away only once it has found the URL.
+    Probes are answered: Mandrill shows its key only once the URL responds.
     """
-    error, told = missing_setting(name), False
+    error, is_logged = missing_setting(name), False
 
     def refuse() -> Answer:
-        nonlocal told
-        if not told:
+        nonlocal is_logged
+        if not is_logged:
             log.warning("%s /api/ingress/%s: %s", request.method, name, error)
-            told = True
-        service.parts.providers.note_refusal(name, error)
+            is_logged = True
+        service.providers.note_refusal(name, error)
         return not_set_up(error)
 
     for ending in TYPES[name].endings:
         path = f"/{name}{ending}"
         api_ingress.add_url_rule(path, f"POST {path}", refuse, methods=["POST"])
-        probed = _somebody_is_here if TYPES[name].answers_probes else refuse
-        api_ingress.add_url_rule(path, f"GET {path}", probed, methods=["GET"])
+        answer_get = _answer_probe if TYPES[name].answers_probes else refuse
+        api_ingress.add_url_rule(path, f"GET {path}", answer_get, methods=["GET"])
 
 
 def _answer(service: Service, provider: AnyProvider) -> Answer:
-    statuses, count_email = provider.statuses, service.parts.meter.count_email
+    statuses, count_email = provider.statuses, service.meter.count_email
     try:
         return _received(service, provider, _provider_request(service))
     except ClientDisconnected:
@@ -140,19 +139,19 @@ def _answer(service: Service, provider: AnyProvider) -> Answer:
         log.error("provider %s: asked to try again: %s", provider.name, error)
         count_email(provider.name, Status.RETRY_LATER)
         return retry_later("the store is away" if isinstance(error, StoreUnavailable) else str(error), statuses)
-    except Exception:  # what makes a provider come back after an error of ours is its own status
+    except Exception:  # which status makes a provider retry depends on the provider
         log.exception("provider %s: unexpected error", provider.name)
         count_email(provider.name, Status.RETRY_LATER)
         return internal_error(statuses)
 
 
 def _note_refusal(service: Service, provider: str, status: str, why: str) -> None:
-    service.parts.meter.count_email(provider, status)
-    service.parts.providers.note_refusal(provider, why)
+    service.meter.count_email(provider, status)
+    service.providers.note_refusal(provider, why)
 
 
 def _provider_request(service: Service) -> ProviderRequest:
-    return ProviderRequest(request.headers, request.get_data, service.intake.sources.now())
+    return ProviderRequest(request.headers, request.get_data, service.pipeline.now())
 
 
 def _received(service: Service, provider: AnyProvider, asked: ProviderRequest) -> Answer:
@@ -161,7 +160,7 @@ def _received(service: Service, provider: AnyProvider, asked: ProviderRequest) -
     note = provider.handshake(asked)
     if note is not None:
         log.info("provider %s: %s", provider.name, note)
-        service.parts.meter.count_email(provider.name, "no_email")
+        service.meter.count_email(provider.name, "no_email")
         return no_email(note, provider.statuses)
     results = _results(service, provider.parse(asked), provider.once(asked))
     for position, each in enumerate(results, 1):
@@ -169,32 +168,25 @@ def _received(service: Service, provider: AnyProvider, asked: ProviderRequest) -
             log.warning("provider %s: email %d rejected for good: %s", provider.name, position, each)
             _note_refusal(service, provider.name, "invalid", str(each))
         else:
-            service.parts.providers.note_email(provider.name, each.status)
+            service.providers.note_email(provider.name, each.status)
     return outcomes_of_emails(results, provider.statuses)
 
 
 def _results(service: Service, parsed: list[Parsed], proof: str | None) -> list[Outcome | InvalidPayload]:
-    """Each email gets its own verdict; a bad one does not stop the others."""
+    """Each email gets its own answer; an invalid one does not stop the others.
+
+    If the proof of one was accepted with another email, the request is refused: the emails after it have no proof.
+    """
     kept_ms = service.settings.ids_kept_ms
-    emails = {place: each for place, each in enumerate(parsed) if not isinstance(each, InvalidPayload)}
-    items = {place: email_item(each, kept_ms) for place, each in emails.items()}
-    if proof is None and len(items) > 1:
-        received = [_or_raise(each) for each in Several(service.intake).receive(list(items.values()))]
-    else:  # one whose proof was used before ends the request: those behind it are not proven either
-        proven = (_proven(item, proof, place) for place, item in items.items())
-        received = [service.intake.receive(item) for item in proven]
-    results = dict(zip(items, received, strict=True))
-    return [each if isinstance(each, InvalidPayload) else results[place] for place, each in enumerate(parsed)]
-
-
-def _proven(item: Item, proof: str | None, place: int) -> Item:
-    return item if proof is None else item.proven_by(f"{proof}/{place}" if place else proof)
-
-
-def _or_raise(outcome: Outcome | Exception) -> Outcome:
-    if isinstance(outcome, Exception):
-        raise outcome
-    return outcome
+    results: list[Outcome | InvalidPayload] = []
+    for place, each in enumerate(parsed):
+        if isinstance(each, InvalidPayload):
+            results.append(each)
+        else:
+            item = email_item(each, kept_ms)
+            proven = replace(item, proof=f"{proof}/{place}" if place else proof) if proof else item
+            results.append(service.pipeline.receive(proven))
+    return results
 
 
 def _answer_to_messages(service: Service) -> Answer:
@@ -206,35 +198,18 @@ def _answer_to_messages(service: Service) -> Answer:
         raise
     mark_proven()
     documents = message.documents(json_value(request.content_type, request.get_data()))
-    answers = _answers_to_messages(service, documents)
+    answers = [_answer_to_message(service, document) for document in documents]
     return outcomes([body for body, _ in answers], [wait_s for _, wait_s in answers if wait_s])
 
 
-def _answers_to_messages(service: Service, documents: list[Any]) -> list[tuple[dict[str, Any], int | None]]:
-    """Each message gets its own verdict; neither a bad one nor an error of ours stops the others."""
-    read = [_read_message(service, document) for document in documents]
-    items = [each[1] for each in read if isinstance(each, tuple)]
-    received = iter(Several(service.intake).receive(items))
-    return [
-        _answer_to_message(service, each[0], next(received)) if isinstance(each, tuple) else _refusal(service, each)
-        for each in read
-    ]
-
-
-def _read_message(service: Service, document: Any) -> tuple[Message, Item] | Exception:
+def _answer_to_message(service: Service, document: Any) -> tuple[dict[str, Any], int | None]:
+    """Each message gets its own answer; neither an invalid one nor an internal error stops the others."""
     try:
         parsed = message.parse(document, service.config.destinations)
-        return parsed, message_item(parsed)
-    except Exception as error:
-        return error
-
-
-def _answer_to_message(
-    service: Service, parsed: Message, result: Outcome | Exception
-) -> tuple[dict[str, Any], int | None]:
-    if isinstance(result, Exception):
-        return _refusal(service, result)
-    service.parts.providers.note_email(MESSAGE, result.status)
+        result = service.pipeline.receive(message_item(parsed))
+    except Exception as error:  # the other messages get their own answers
+        return _refusal(service, error)
+    service.providers.note_email(MESSAGE, result.status)
     ids = {"key": parsed.key, "source": parsed.source, "id": parsed.id, "item_id": result.item_id}
     return described(result, **ids), result.retry_after_s
 
@@ -244,5 +219,5 @@ def _refusal(service: Service, error: Exception) -> tuple[dict[str, Any], int | 
         _note_refusal(service, MESSAGE, "invalid", str(error))
         return {**refused(error), "field": error.field}, None
     log.error("a message: unexpected error", exc_info=error)
-    service.parts.meter.count_email(MESSAGE, Status.RETRY_LATER)
+    service.meter.count_email(MESSAGE, Status.RETRY_LATER)
     return UNEXPECTED, RETRY_AFTER_AN_ERROR_S

@@ -8,11 +8,10 @@ from flask import Flask, request
 from werkzeug.exceptions import ClientDisconnected, HTTPException, NotFound, RequestEntityTooLarge
 
 from orchestrator.build import Service
-from orchestrator.shared_key import SharedKey
+from orchestrator.sessions import Sessions
 from routes.api_admin import admin_blueprint
-from routes.api_decisions import decisions_blueprint
-from routes.api_deliveries import deliveries_blueprint
 from routes.api_destinations import destinations_blueprint
+from routes.api_emails import emails_blueprint
 from routes.api_ingress import ingress_blueprint
 from routes.api_openapi import openapi_blueprint
 from routes.auth import TooManyGuesses, Unauthorized
@@ -68,14 +67,13 @@ def create_app(service: Service) -> Flask:
     app.config["MAX_CONTENT_LENGTH"] = max_body_bytes
     app.register_blueprint(ingress_blueprint(service))
     app.register_blueprint(admin_blueprint(service))
-    app.register_blueprint(decisions_blueprint(service))
-    app.register_blueprint(deliveries_blueprint(service))
+    app.register_blueprint(emails_blueprint(service))
     app.register_blueprint(destinations_blueprint(service))
     app.register_blueprint(openapi_blueprint(service.config))
     app.register_blueprint(health_blueprint(service))
-    app.register_blueprint(metrics_blueprint(service.parts, service.queue, service.tokens))
+    app.register_blueprint(metrics_blueprint(service))
     app.register_blueprint(dashboard_blueprint(service))
-    use_sessions(app, SharedKey(service.journal))
+    use_sessions(app, Sessions(service.journal))
     app.before_request(note_proxy)
     app.register_error_handler(Unauthorized, refuse)
     app.register_error_handler(TooManyGuesses, refuse_guesser)

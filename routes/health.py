@@ -1,4 +1,4 @@
-"""/livez: the process answers. /readyz: it can take emails. /health: the whole picture."""
+"""/livez: the process answers. /readyz: it can accept emails. /health: the whole picture."""
 
 from __future__ import annotations
 
@@ -23,6 +23,6 @@ def health_blueprint(service: Service) -> Blueprint:
     @health.get("/health")
     def report() -> Answer:
         found = service.health.report()
-        return jsonify(vars(found)), healthy(found.status == "ok")
+        return jsonify(found.model_dump(mode="json")), healthy(found.status == "ok")
 
     return health

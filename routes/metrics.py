@@ -9,26 +9,24 @@ from contextlib import contextmanager
 from flask import Blueprint, Flask, Response, request
 from werkzeug.serving import WSGIRequestHandler, make_server
 
-from orchestrator.build import Parts, build_parts, build_queue
+from orchestrator.build import Service, build_service
 from orchestrator.config.model import Config
 from orchestrator.config.settings import Settings, SettingsError
-from orchestrator.delivery.queue import Queue
 from orchestrator.operations.exposition import Exposition
-from orchestrator.tokens import Tokens, ensure_tokens
 from routes.auth import TooManyGuesses, Unauthorized, limited, require_bearer
 from routes.request_ids import client_address
 from routes.responses import too_many_guesses, unauthorized
 
 
-def metrics_blueprint(parts: Parts, queue: Queue | None, tokens: Tokens) -> Blueprint:
+def metrics_blueprint(service: Service) -> Blueprint:
     metrics = Blueprint("metrics", __name__)
-    exposition = Exposition(parts, queue)
+    exposition = Exposition(service)
 
     @metrics.get("/metrics")
     def scrape() -> Response:
         given = request.headers.get("Authorization")
-        with limited(parts.guesses, client_address(request.environ, parts.settings.trusted_proxies), given):
-            require_bearer(given, (*tokens.admin, *tokens.metrics))
+        with limited(service.guesses, client_address(request.environ, service.settings.trusted_proxies), given):
+            require_bearer(given, (*service.tokens.admin, *service.tokens.metrics))
         text, content_type = exposition.render(request.headers.get("Accept", ""))
         return Response(text, content_type=content_type)
 
@@ -37,7 +35,7 @@ def metrics_blueprint(parts: Parts, queue: Queue | None, tokens: Tokens) -> Blue
 
 @contextmanager
 def serving_metrics(settings: Settings, config: Config) -> Iterator[None]:
-    """On WORKER_METRICS_PORT, for as long as the worker runs: its processes count into files of their machine."""
+    """On WORKER_METRICS_PORT, for as long as the worker runs: its processes count in the journal of their machine."""
     if not settings.worker_metrics_port:
         yield
         return
@@ -48,10 +46,10 @@ def serving_metrics(settings: Settings, config: Config) -> Iterator[None]:
         server = make_server(
             settings.host, settings.worker_metrics_port, app, threaded=True, request_handler=_WithoutAccessLog
         )
-    except (OSError, SystemExit) as error:  # werkzeug ends the process where the port is taken
-        raise SettingsError(f"WORKER_METRICS_PORT takes a free port; {settings.worker_metrics_port} is not") from error
-    queue, parts = build_queue(settings), build_parts(settings, config)
-    app.register_blueprint(metrics_blueprint(parts, queue, ensure_tokens(settings)))
+    except (OSError, SystemExit) as error:  # werkzeug ends the process if the port is in use
+        raise SettingsError(f"WORKER_METRICS_PORT must be a free port, got {settings.worker_metrics_port}") from error
+    service = build_service(settings, config)
+    app.register_blueprint(metrics_blueprint(service))
     thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
     thread.start()
     try:
@@ -60,11 +58,9 @@ def serving_metrics(settings: Settings, config: Config) -> Iterator[None]:
         server.shutdown()
         thread.join()
         server.server_close()
-        parts.close()
-        if queue:
-            queue.close()
+        service.close()
 
 
 class _WithoutAccessLog(WSGIRequestHandler):
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-        """A line every few seconds would tell nobody anything."""
+        """A line every few seconds would help nobody."""

@@ -1,11 +1,11 @@
-"""Every request has an id, in its answer and in all its log lines: the caller's own, where that is a sane one."""
+"""Every request has an id, in its response and in all its log lines: the caller's own if it is a sane one."""
 
 from __future__ import annotations
 
 import re
 import secrets
 from collections.abc import Iterable
-from ipaddress import IPv4Network, IPv6Network, ip_address
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.logs import request_id
@@ -20,7 +20,7 @@ _SANE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=-]{0,127}")
 
 
 class RequestIds:
-    """Around the whole application, so that whatever answers carries it."""
+    """Wraps the whole application, so that every response has the header."""
 
     def __init__(self, app: WSGIApplication) -> None:
         self._app = app
@@ -40,14 +40,14 @@ class RequestIds:
 
 
 def client_address(environ: WSGIEnvironment, trusted: Networks) -> str:
-    """Who asked: the one at the other end of the connection, or whom a proxy that we trust says that it asks for.
+    """The address of the client: the peer of the connection, or the one that a trusted proxy names.
 
-    Anybody can write X-Forwarded-For, so it is read from its end, as far as trusted proxies have written it.
+    Anyone can send X-Forwarded-For, so it is read from its end, only as far as trusted proxies wrote it.
     """
     address = peer_address(environ)
-    told = str(environ.get("HTTP_X_FORWARDED_FOR", "")).split(",")
-    while told and _is_among(address, trusted):
-        before = _plain(told.pop().strip())
+    forwarded = str(environ.get("HTTP_X_FORWARDED_FOR", "")).split(",")
+    while forwarded and _is_among(address, trusted):
+        before = _plain(forwarded.pop().strip())
         if not before:
             break
         address = before
@@ -55,21 +55,24 @@ def client_address(environ: WSGIEnvironment, trusted: Networks) -> str:
 
 
 def is_from_unknown_proxy(environ: WSGIEnvironment, trusted: Networks) -> bool:
-    """Whether X-Forwarded-For came from an address that is not trusted: then it is not read."""
+    """Whether X-Forwarded-For came from an address that is not trusted, and is therefore ignored."""
     return "HTTP_X_FORWARDED_FOR" in environ and not _is_among(peer_address(environ), trusted)
 
 
 def peer_address(environ: WSGIEnvironment) -> str:
-    """The other end of the connection; empty if it has no address."""
+    """The peer of the connection; empty if it has no address."""
     return _plain(str(environ.get("REMOTE_ADDR") or ""))
 
 
 def _is_among(address: str, networks: Networks) -> bool:
-    return bool(address) and any(ip_address(address) in network for network in networks)
+    """A network may be given as IPv4 or in its IPv6 form, ::ffff:127.0.0.1."""
+    forms = [ip_address(address)] if address else []
+    forms += [IPv6Address(f"::ffff:{each}") for each in forms if each.version == 4]
+    return any(form in network for form in forms for network in networks)
 
 
 def _plain(text: str) -> str:
-    """An address, and empty if it is none. A socket for IPv4 and IPv6 (HOST=::) calls 192.0.2.1 ::ffff:192.0.2.1."""
+    """The address, empty if it is not one. With HOST=:: a socket reports 192.0.2.1 as ::ffff:192.0.2.1."""
     try:
         address = ip_address(text)
     except ValueError:

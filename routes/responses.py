@@ -11,12 +11,10 @@ from werkzeug.exceptions import HTTPException, NotFound
 from werkzeug.http import HTTP_STATUS_CODES
 
 from deduplication.errors import StoreUnavailable
-from deduplication.journal.base import Released, Replayed
 from deduplication.journal.entry import Stop
-from orchestrator.intake import Outcome, Status
-from orchestrator.operations.decisions import WOULD_RELEASE
-from orchestrator.operations.deliveries import WOULD_REPLAY, delivery_id
+from orchestrator.operations.deliveries import delivery_id
 from orchestrator.operations.words import shown_moment
+from orchestrator.pipeline import Outcome, Status
 from routes.providers.base import InvalidPayload, Statuses
 
 Answer = tuple[Response, int] | tuple[Response, int, dict[str, str]]
@@ -32,23 +30,6 @@ HTTP_STATUS = {
     Status.SKIPPED_OLD: 200,
     Status.ALREADY_PROCESSING: 503,
     Status.RETRY_LATER: 503,
-}
-REPLAYED_STATUS: dict[str, tuple[int, str]] = {
-    Replayed.REPLAYED: (200, "sent again"),
-    WOULD_REPLAY: (200, "it would be sent again"),
-    Replayed.UNKNOWN: (404, "there is no such delivery, or it is no longer kept"),
-    Replayed.ALREADY_DELIVERED: (409, "the destination has it; force sends it all the same"),
-    Replayed.UNDER_WAY: (409, "it is being delivered just now"),
-    Replayed.NO_PAYLOAD: (409, "its payload is not kept; release the email with reset, and have it sent again"),
-}
-RELEASED_STATUS: dict[str, tuple[int, str]] = {
-    Released.RELEASED: (200, "released"),
-    WOULD_RELEASE: (200, "it would be released"),
-    Released.UNKNOWN: (404, "there is no such email, or it is no longer kept"),
-    Released.ALREADY_RELEASED: (409, "it was released before"),
-    Released.NOT_SUPPRESSED: (409, "nothing of it was stopped"),
-    Released.ALREADY_DELIVERED: (409, "the same email was delivered; force sends this one all the same"),
-    Released.NO_PAYLOAD: (409, "its payload is not kept; reset it, and have it sent again"),
 }
 PROOFS = {
     "Bearer": "Authorization takes Bearer and a valid token",
@@ -130,21 +111,6 @@ def described(result: Outcome, **ids: str) -> dict[str, Any]:
             for each in result.deliveries
         }
     return body
-
-
-def replayed(id_: str, answer: str, **more: Any) -> Answer:
-    return _acted(id_, answer, REPLAYED_STATUS[answer], more)
-
-
-def released(id_: str, answer: str, **more: Any) -> Answer:
-    return _acted(id_, answer, RELEASED_STATUS[answer], more)
-
-
-def _acted(id_: str, answer: str, told: tuple[int, str], more: dict[str, Any]) -> Answer:
-    status, text = told
-    if status != 200:
-        return failed(status, answer, text, id=id_)
-    return jsonify({"success": True, "status": answer, "id": id_, "message": text, **more}), status
 
 
 def _with_retry_after(body: dict[str, Any], status: int, retry_after_s: int | None) -> Answer:

@@ -1,4 +1,7 @@
-"""mailonce serve: gunicorn around the application. SIGTERM lets requests finish, SIGHUP reloads mailonce.toml."""
+"""The web server: gunicorn around the application. SIGTERM lets requests finish, SIGHUP reloads mailonce.toml.
+
+``mailonce serve`` and deploy/gunicorn.conf.py start and close the service by the same functions.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,13 @@ import logging
 import secrets
 import shlex
 import socket
+import sys
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
 
+from flask import Flask
 from gunicorn.app.base import BaseApplication
 from gunicorn.arbiter import Arbiter
 from gunicorn.errors import AppImportError
@@ -21,11 +26,17 @@ from gunicorn.workers.base import Worker
 
 from deduplication.errors import DeduplicationError
 from orchestrator.audit import keep_audit
-from orchestrator.build import Service, build, check_start, make_data_dir
+from orchestrator.build import build, check_start, make_data_dir
 from orchestrator.config.model import Config
-from orchestrator.config.settings import DELIVERY_BUDGET_S, Settings, SettingsError, environment
+from orchestrator.config.settings import (
+    DELIVERY_BUDGET_S,
+    Settings,
+    SettingsError,
+    environment,
+    load_settings,
+    log_where_settings_come_from,
+)
 from orchestrator.logs import configure_logging
-from orchestrator.service_note import leave_address
 from orchestrator.tokens import ensure_tokens, ingress_token_file, show_new
 from routes.app import create_app
 from routes.connections import CONNECTIONS, ConnectionWorker, JsonLog, Log
@@ -38,7 +49,7 @@ HEAPS = 2
 
 
 def check_address(settings: Settings) -> None:
-    """gunicorn would try for five seconds, and name no setting. Sockets that it is handed are taken as they are."""
+    """gunicorn would retry for five seconds and name no setting. Sockets that were passed to it are not checked."""
     if environment().keys() & {"LISTEN_FDS", "GUNICORN_FD"}:
         return
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
@@ -46,10 +57,48 @@ def check_address(settings: Settings) -> None:
         socket.create_server((settings.host, settings.port), family=family).close()
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise SettingsError(f"PORT takes a free port; {settings.bind} is in use by another program") from error
+            raise SettingsError(f"PORT must be a free port; {settings.bind} is in use by another program") from error
         if error.errno == errno.EACCES:
-            raise SettingsError(f"PORT takes a port that this user may open; {settings.port} is not that") from error
-        raise SettingsError(f"HOST takes an address of this machine; {settings.host!r} is not that") from error
+            raise SettingsError(f"PORT must be a port that this user may open, got {settings.port}") from error
+        raise SettingsError(f"HOST must be an address of this machine, got {settings.host!r}") from error
+
+
+def check_before_start(settings: Settings) -> None:
+    """Everything that a process will need, before the socket is opened: a worker that cannot start ends the server."""
+    config = checked_config(settings)
+    make_data_dir(settings)
+    tokens = ensure_tokens(settings)
+    check_start(settings, config)
+    show_new(tokens)
+
+
+def gunicorn_conf() -> dict[str, Any]:
+    """For deploy/gunicorn.conf.py: checks the settings as ``mailonce serve`` does; its options."""
+    try:
+        settings = load_settings()
+        configure_logging(settings.log_level, settings.log_format)
+        log_where_settings_come_from()
+        check_before_start(settings)
+    except (SettingsError, DeduplicationError) as error:
+        sys.exit(f"mailonce: {error}")
+    started_at = datetime.now(UTC).isoformat()  # the same for all workers, including restarted ones
+    return {**gunicorn_options(settings), "raw_env": [f"SERVICE_STARTED_AT={started_at}"]}
+
+
+def load_app(settings: Settings, config: Config | None = None) -> Flask:
+    """The application of a worker process. ``close_app`` closes its service."""
+    configure_logging(settings.log_level, settings.log_format)
+    service = build(settings, config=config)
+    app = create_app(service)
+    app.extensions["mailonce"] = service
+    keep_audit(settings.data_dir, by="service")
+    return app
+
+
+def close_app(_server: Arbiter, worker: Worker) -> None:
+    app = getattr(worker, "wsgi", None)  # None if the worker ended before it was loaded
+    if isinstance(app, Flask):
+        app.extensions["mailonce"].close()
 
 
 def gunicorn_options(settings: Settings) -> dict[str, Any]:
@@ -59,73 +108,61 @@ def gunicorn_options(settings: Settings) -> dict[str, Any]:
         "worker_class": ConnectionWorker,
         "logger_class": JsonLog if settings.log_format == "json" else Log,
         "workers": settings.web_concurrency,
-        "threads": CONNECTIONS,  # at work are WEB_THREADS of them
-        "graceful_timeout": DELIVERY_BUDGET_S + 15,  # a delivery under way is allowed to finish
+        "threads": CONNECTIONS,  # WEB_THREADS of them process requests
+        "graceful_timeout": DELIVERY_BUDGET_S + 15,  # deliveries in progress may finish
         "timeout": 60,
         "keepalive": 5,
         "control_socket_disable": True,
         "forwarder_headers": "",  # else, behind a local proxy, a header SCRIPT_NAME: /x makes /metrics of /x/metrics
         "pre_fork": _share_what_is_loaded,
         "post_fork": _share_heaps,
+        "worker_exit": close_app,
     }
 
 
 def _share_what_is_loaded(_server: Arbiter, _worker: Worker) -> None:
-    """The garbage collector of a worker would write to all of it, and so make a copy of its own: 16 MB."""
+    """The garbage collector of a worker would write to all of it and so copy it: 16 MB."""
     gc.freeze()
 
 
 def _share_heaps(_server: Arbiter, _worker: Worker) -> None:
-    """glibc gives threads heaps of their own, up to eight a core: 9 MB of a worker whose threads take turns anyway."""
-    with suppress(AttributeError):  # another C library, which has no such heaps
+    """glibc gives threads their own heaps, up to eight a core: 9 MB for a worker whose threads take turns anyway."""
+    with suppress(AttributeError):  # another C library, without such heaps
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, HEAPS)
 
 
 class Server(BaseApplication):
-    """Everything is checked in the master, before the socket is opened: a worker that cannot start ends the server."""
-
     def __init__(self, settings: Settings) -> None:
-        started_at = settings.service_started_at or datetime.now(UTC)  # the same for all workers, also restarted ones
+        started_at = settings.service_started_at or datetime.now(
+            UTC
+        )  # the same for all workers, including restarted ones
         self._settings = settings.model_copy(update={"service_started_at": started_at})
         self._config = checked_config(settings)
-        self._service: Service | None = None
         check_address(settings)
-        make_data_dir(settings)
-        check_start(settings, self._config)
-        show_new(ensure_tokens(settings))
-        leave_address(settings)
+        check_before_start(settings)
         super().__init__()
 
     def load_config(self) -> None:
-        options = {**gunicorn_options(self._settings), "when_ready": self._when_ready, "worker_exit": self._worker_exit}
-        for name, value in options.items():
+        for name, value in {**gunicorn_options(self._settings), "when_ready": self._when_ready}.items():
             self.cfg.set(name, value)
 
     def load(self) -> Any:
         """In each worker."""
-        configure_logging(self._settings.log_level, self._settings.log_format)
         try:
-            self._service = build(self._settings, config=self._config)
-            app = create_app(self._service)
+            return load_app(self._settings, self._config)
         except (SettingsError, DeduplicationError) as error:
             raise AppImportError(f"mailonce: {error}") from error
-        keep_audit(self._settings.data_dir, by="service")
-        return app
 
     def reload(self) -> None:
         """On SIGHUP, in the master; the workers are then replaced one by one."""
         try:
             self._config = checked_config(self._settings)
         except SettingsError as error:
-            log.error("not reloaded, the old mailonce.toml stays in force: %s", error)
+            log.error("not reloaded, the previous mailonce.toml stays in force: %s", error)
         super().reload()
 
-    def _worker_exit(self, _server: Arbiter, _worker: Worker) -> None:
-        if self._service:
-            self._service.close()
-
     def _when_ready(self, _server: Arbiter) -> None:
-        if self._settings.log_format == "text":  # who collects JSON gets nothing else, whichever stream it is
+        if self._settings.log_format == "text":  # with LOG_FORMAT=json nothing else is printed to any stream
             print(_welcome(self._settings, self._config), flush=True)
 
 
@@ -137,7 +174,7 @@ def _welcome(settings: Settings, config: Config) -> str:
     places = ", ".join(
         f"{name} ({urlsplit(each.url).hostname or each.url})" for name, each in config.destinations.items()
     )
-    note = "\nqueue: emails wait there until `.venv/bin/mailonce worker`, with the same settings, delivers them"
+    note = "\nqueue: emails wait until `.venv/bin/mailonce worker`, with the same settings, delivers them"
     queue = note if settings.queue_url else ""
     return f"""
 Mailonce listens on {address}   page: {address}/   health: {address}/health

@@ -1,4 +1,4 @@
-"""Where the command mailonce begins."""
+"""The entry point of the command mailonce."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import gc
 
 
 def main() -> None:
-    """What is loaded stays to the end: looking through it for garbage meanwhile was a third of the time to start."""
+    """Modules are never garbage: looking for it while they load was a third of the time to start."""
     gc.disable()
     from routes.command_line import main as run_command
 

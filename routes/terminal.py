@@ -54,7 +54,7 @@ def stats_table(figures: dict[str, Any]) -> str:
     if figures["destinations"]:
         parts.append(_destinations(figures))
     if not totals["is_whole"]:
-        parts.append("Redis is away: these are the figures of this machine alone.")
+        parts.append("Redis does not answer: the figures of other machines are as old as the outage.")
     return "\n\n".join(parts)
 
 

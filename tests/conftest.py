@@ -11,11 +11,10 @@ import pytest
 
 from tests.support import programs_loaded
 from tests.support import redis_server as real_redis
-from tests.support.journals import JOURNALS, JournalBench, open_journal
 from tests.support.redis_server import RedisServer
 from tests.support.surroundings import forget_environment, keep_files_in_memory
 
-NEED_REDIS = {"redis", "failover"}
+NEED_REDIS = {"redis"}
 GARBAGE = 5_000  # so many objects are worth a look; Python's own 700 are soon made by a test that builds an app
 
 # Without a profile of ours, CI=true would make every run try the same examples. How long an example takes on a busy
@@ -94,18 +93,11 @@ def redis_process() -> Iterator[RedisServer]:
 
 @pytest.fixture
 def redis_server(redis_process: RedisServer, request: pytest.FixtureRequest) -> RedisServer:
-    """A real Redis, emptied."""
+    """A real Redis, emptied. Its era has been open for long: tests do not wait as after a real loss of memory."""
     assert request.node.get_closest_marker("real_redis"), "mark it real_redis"
     redis_process.client.flushall()
+    redis_process.open_era()
     return redis_process
-
-
-@pytest.fixture(params=JOURNALS)
-def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[JournalBench]:
-    """Every journal in turn."""
-    server: RedisServer | None = request.getfixturevalue("redis_server") if request.param in NEED_REDIS else None
-    with open_journal(request.param, tmp_path, server) as bench:
-        yield bench
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""make demo: a handful of emails, what became of each, and why. Exits with 1 if one of them went another way."""
+"""make demo: a handful of emails, what happened to each, and why. Exits with 1 if a result differs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from orchestrator.build import build
 from orchestrator.config.model import load_config
 from orchestrator.config.settings import Settings, load_settings
 from orchestrator.delivery.fetching import fetch
-from orchestrator.intake import Sources
 from routes.app import create_app
 from routes.providers.base import Surroundings
 from routes.providers.registry import AnyProvider, open_providers
@@ -48,10 +47,10 @@ COLUMNS = ("what was sent", "HTTP", "status", "why", "webhooks so far")
 
 @dataclass(frozen=True)
 class Step:
-    """One email, the circumstances it meets, and what must become of it.
+    """One email, its circumstances, and the expected result.
 
-    With ``provider`` it is that provider's signed sample, sent as the curl line of ``mailonce sample`` would send it.
-    ``after_webhooks``: it is sent once so many have come, by the service's own retries.
+    With ``provider`` it is that provider's signed sample, sent as the curl command of ``mailonce sample`` does.
+    ``after_webhooks``: it is sent once so many webhooks have arrived, by the service's own retries.
     """
 
     what: str
@@ -67,7 +66,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Result:
-    """What did become of it."""
+    """What happened to it."""
 
     http_status: int
     status: str
@@ -130,7 +129,7 @@ class SettableClock:
 
 class SilentHandler(WSGIRequestHandler):
     def log(self, type: str, message: str, *args: Any) -> None:
-        """The table says it all."""
+        """Only the table is printed."""
 
 
 def demo_settings(data_dir: Path, webhook_url: str) -> Settings:
@@ -143,7 +142,8 @@ def demo_settings(data_dir: Path, webhook_url: str) -> Settings:
 @contextlib.contextmanager
 def serving(settings: Settings, clock: SettableClock) -> Iterator[str]:
     """The address of a real server whose clock can be set."""
-    service = build(settings, Sources(now=clock, new_token=lambda: secrets.token_urlsafe(16)))
+    service = build(settings)
+    service = replace(service, pipeline=replace(service.pipeline, now=clock))
     server = make_server("127.0.0.1", 0, create_app(service), threaded=True, request_handler=SilentHandler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
@@ -158,7 +158,7 @@ def serving(settings: Settings, clock: SettableClock) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Stage:
-    """What the steps are played on."""
+    """Where the steps are played."""
 
     address: str
     clock: SettableClock
@@ -190,7 +190,7 @@ class Stage:
 
 @contextlib.contextmanager
 def stage() -> Iterator[Stage]:
-    """In a folder of its own, with a mailonce.toml of its own, and of which nothing stays."""
+    """In a temporary folder, with its own mailonce.toml."""
     clock = SettableClock()
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mailonce-demo-")))
@@ -207,7 +207,7 @@ def stage() -> Iterator[Stage]:
 
 
 def explained(answer: dict[str, Any]) -> str:
-    """Why the email went this way, from the answer alone."""
+    """The reason, from the response alone."""
     if reason := answer.get("reason"):
         kind, _, value = str(reason["name"]).split(":", 2)
         return f"repeats {str(reason['original'])[:8]}: same {kind} {value[:20]}"

@@ -19,10 +19,11 @@ from typing import Any
 
 from playwright.sync_api import Browser, Page, ViewportSize, expect
 
+from deduplication.clock import Clock
 from deduplication.journal.entry import DeliveryStatus
-from orchestrator.metrics.history import History
+from deduplication.journal.sqlite import Journal
+from orchestrator.metrics.counts import Counts
 from orchestrator.metrics.meter import Meter
-from orchestrator.metrics.tally import open_tally
 from tests.support.browser import open_browser
 from tests.support.server import ADMIN_TOKEN, Server
 from tests.support.sink import Reply, Sink
@@ -78,9 +79,10 @@ def make_up_a_day(data_dir: Path) -> None:
     """Of figures, as a service would have counted them."""
     drawn = random.Random(46)  # noqa: S311  # the same picture each time
     data_dir.mkdir(parents=True)
-    opened, history = open_tally(data_dir / "metrics", "web-0"), History(data_dir / "figures.db")
-    assert opened
-    meter, began_s = Meter(opened.tally, DESTINATIONS), int(time.time() // STEP_S) * STEP_S - STEPS * STEP_S
+    began_s = now_s = int(time.time() // STEP_S) * STEP_S - STEPS * STEP_S
+    journal, meter = Journal(data_dir / "journal.db", Clock(lambda: now_s * 1000, lambda: 0)), Meter(DESTINATIONS)
+    counts = Counts(journal, meter)
+    meter.know_providers(["gmail"])
     for step in range(STEPS):
         daylight = max(0.0, math.sin((step - 20) / STEPS * math.pi * 1.15))
         received = round(6 + 70 * daylight + drawn.uniform(0, 14))
@@ -97,9 +99,9 @@ def make_up_a_day(data_dir: Path) -> None:
                 failed = is_down and name == "search"
                 meter.count_attempt(name, DeliveryStatus.WAITING if failed else DeliveryStatus.DELIVERED)
                 meter.time_delivery(name, drawn.lognormvariate(-3.2 + DESTINATIONS.index(name) * 0.6, 0.6))
-        history.record(opened.tally.read(), began_s + step * STEP_S)
-    history.close()
-    opened.close()
+        now_s = began_s + step * STEP_S
+        counts.flush()
+    journal.close()
 
 
 @contextmanager

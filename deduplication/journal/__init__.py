@@ -1,1 +1,1 @@
-"""One entry for each item received; its names are the index, its deliveries are inside (docs/architecture-old.md)."""
+"""A journal on every machine, Redis the referee. docs/architecture.md has the protocol; modules cite its rules."""

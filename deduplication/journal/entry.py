@@ -1,28 +1,32 @@
-"""What the journal keeps of one item: its names, its state, the decision about it, and its deliveries."""
+"""The values of the journal: an entry for each item received, with a delivery for each of its destinations.
+
+``encode`` is the one layout of an entry: the row in SQLite, the event on the stream, the stored delivery in Redis.
+"""
 
 from __future__ import annotations
 
 import base64
+import json
 import secrets
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from deduplication.claims import Gate, Kind, Name
+from deduplication.names import WEEK_MS, Gate, Kind, Name
 
-Kept = TypeVar("Kept", "Entry", "Delivery")
+BY_SCRIPT = ""  # the destination of a claim whose owner publishes the item itself: reservations
 
-ATTEMPTS_KEPT = 20
-ENTRY_ID_BITS = 60
+Value = TypeVar("Value", "Entry", "Delivery")
 
 
 def new_entry_id() -> str:
     """Twelve letters and digits that nobody can guess."""
-    return base64.b32encode(secrets.token_bytes(8)).decode().lower()[: ENTRY_ID_BITS // 5]
+    return base64.b32encode(secrets.token_bytes(8)).decode().lower()[:12]
 
 
-def changed(value: Kept, **changes: Any) -> Kept:
-    """dataclasses.replace in a fifth of its time: an entry changes a dozen times on the way of an email."""
+def changed(value: Value, **changes: Any) -> Value:
+    """dataclasses.replace in a fifth of its time: an entry changes several times on the way of an email."""
     if not changes.keys() <= value.__dict__.keys():
         raise TypeError(f"{type(value).__name__} has no such fields: {', '.join(changes)}")
     copy = object.__new__(type(value))
@@ -30,31 +34,39 @@ def changed(value: Kept, **changes: Any) -> Kept:
     return copy
 
 
-class State(StrEnum):
-    """Pending: someone is at it, until the lease ends. Free: given back. Done: the provider was told 2xx."""
-
-    PENDING = "pending"
-    FREE = "free"
-    DONE = "done"
-
-
 class DeliveryStatus(StrEnum):
-    """Skipped: by a gate, or because the destination had the same content before."""
+    """CLAIMED: a process works on it until its lease ends. RETURNED: its provider was asked to retry."""
 
+    CLAIMED = "claimed"
+    RETURNED = "returned"
     WAITING = "waiting"
-    DELIVERING = "delivering"
     DELIVERED = "delivered"
     DEAD = "dead"
     SKIPPED = "skipped"
 
     @property
     def is_open(self) -> bool:
-        return self in (DeliveryStatus.WAITING, DeliveryStatus.DELIVERING)
+        return self in (DeliveryStatus.CLAIMED, DeliveryStatus.WAITING)
+
+    @property
+    def is_settled(self) -> bool:
+        return self in SETTLED
+
+
+_LEAST_DONE_FIRST = (
+    DeliveryStatus.CLAIMED,
+    DeliveryStatus.RETURNED,
+    DeliveryStatus.WAITING,
+    DeliveryStatus.DEAD,
+    DeliveryStatus.DELIVERED,
+    DeliveryStatus.SKIPPED,
+)
+SETTLED = frozenset((DeliveryStatus.WAITING, DeliveryStatus.DELIVERED, DeliveryStatus.DEAD, DeliveryStatus.SKIPPED))
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One POST. ``status_code`` None: there was no answer, and ``error`` says why."""
+    """One POST. ``status_code`` is None if there was no response; ``error`` then says why."""
 
     at_ms: int
     latency_ms: int
@@ -64,68 +76,55 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Delivery:
-    """One destination of an entry. Times are milliseconds since 1970, of the journal's clock.
+    """One destination of an entry. Times are milliseconds since 1970.
 
-    ``webhook_id`` is made at the first claim and never changes. ``owner``, ``lease_until_ms`` and ``fence`` belong to
-    the worker that has begun it; while a request delivers, the entry's own hold. ``begins`` counts how often it was
-    begun without being finished, ``generation`` how often it was asked for again after its end. ``content`` is the name
-    of its words at the destination, None without that gate; ``awaits_content``: another item has them there for now.
-    ``missing_ms``: when its destination was first found to be gone. ``server``: the one that began it last.
+    ``generation`` counts how often it was replayed or released after its end: a lower one is older news.
+    ``content`` is the name of its words at the destination, ``waits_for`` a shared name that another item holds.
+    ``missing_ms`` is when its destination was first found to be missing from the configuration.
+
+    The rest is known on one machine only and never encoded: the owner of the claim, the end of its lease on the
+    clock of whoever granted it, and whether Redis accepted a waiting delivery (rule 6).
     """
 
     destination: str
-    webhook_id: str
-    status: DeliveryStatus = DeliveryStatus.DELIVERING
+    webhook_id: str = ""
+    status: DeliveryStatus = DeliveryStatus.CLAIMED
     generation: int = 0
     tries: int = 0
-    begins: int = 0
+    attempts: tuple[Attempt, ...] = ()
+    ended_ms: int | None = None
     next_try_ms: int | None = None
-    delivered_ms: int | None = None
-    owner: str = ""
-    lease_until_ms: int = 0
-    fence: int = 0
     receiver_id: str | None = None
     reason: str | None = None
     content: Name | None = None
-    awaits_content: bool = False
-    attempts: tuple[Attempt, ...] = ()
+    waits_for: Name | None = None
     missing_ms: int | None = None
     server: str = ""
+    owner: str = ""
+    lease_until_ms: int = 0
+    is_accepted: bool = True
 
-    @property
-    def last_attempt_ms(self) -> int:
-        """0: it was never tried."""
-        return self.attempts[-1].at_ms if self.attempts else 0
+    def is_live(self, now_ms: int) -> bool:
+        """A process works on it, by the clock that its lease is counted by."""
+        return self.status is DeliveryStatus.CLAIMED and self.lease_until_ms > now_ms
 
 
 @dataclass(frozen=True)
 class Stop:
-    """Why an item is not sent: the name it met, and the item it repeats (None: marked by another program).
-
-    ``follows``: that one waits for its next try. If it ends dead everywhere, this item goes out after all.
-    """
+    """Why an item is not sent: the name it met, and the entry it repeats (None: marked by another program)."""
 
     name: Name
     original: str | None = None
     first_seen_ms: int | None = None
-    follows: bool = False
 
     @property
     def gate(self) -> Gate:
         return self.name.gate
 
 
-class Fate(StrEnum):
-    """What has become of an item that is done: something of it waits, something is dead, or it is over."""
-
-    OPEN = "open"
-    DEAD = "dead"
-    OVER = "over"
-
-
 @dataclass(frozen=True)
 class About:
-    """What a person looks for an item by. ``store``: which journal decided, "" for the one that all machines share."""
+    """Fields shown in lists and used for search. ``alone``: claimed without Redis, by this machine's journal."""
 
     item: str = ""
     provider: str = ""
@@ -133,129 +132,142 @@ class About:
     subject: str = ""
     sender: str = ""
     server: str = ""
-    store: str = ""
+    alone: bool = False
 
 
 @dataclass(frozen=True)
 class Entry:
-    """``own`` names say which item it is, ``shared`` are those it holds. ``is_trial``: only printed; it marks nothing.
+    """One item. ``own`` names say which item it is; ``shared`` are those it holds or has marked.
 
-    ``answer`` is what its provider was told. ``repeated_by`` is the token of the last repeat, so that a lost reply is
-    not counted twice. ``released_ms``: it was stopped, and went out after all. ``generation``: how often it was taken
-    up again after its end; a machine that comes with an older one has older news. ``payload_bytes``: what is kept to be
-    sent, 0 for nothing. ``payload_machine``: the one whose disk alone has that, and which alone delivers it; "" where
-    the journal itself has it.
+    ``machine`` received it first. ``answer`` is the status its provider was told. ``reset`` is the number of the
+    latest reset of its names that it knows (rule 22). ``retries_left`` belongs to reservations.
+    ``proof`` is the proof of origin and the email it proves, "proof=email", both as digests (rule 28).
     """
 
     id: str
+    machine: str
     own: tuple[Name, ...]
-    shared: tuple[Name, ...]
-    fingerprint: str
-    state: State
-    owner: str
-    fence: int
-    lease_until_ms: int
-    created_ms: int
+    created_ms: int = 0
+    fingerprint: str = ""
+    reset: int = 0
     about: About = About()
     deliveries: tuple[Delivery, ...] = ()
-    retries_left: int | None = None
     answer: str = ""
     settled_ms: int | None = None
+    shared: tuple[Name, ...] = ()
     stop: Stop | None = None
     released_ms: int | None = None
-    repeats: int = 0
-    repeated_ms: int | None = None
-    repeated_by: str = ""
-    is_trial: bool = False
-    generation: int = 0
-    payload_bytes: int = 0
-    payload_machine: str = ""
-
-    def is_held(self, now_ms: int) -> bool:
-        return self.state is State.PENDING and self.lease_until_ms > now_ms
+    retries_left: int | None = None
+    proof: str = ""
 
     @property
-    def is_lock(self) -> bool:
-        """An entry too, but not an item that anybody sent: it is not listed, and not kept when it is over, unless
-        something was delivered under it (the words that a script marks)."""
-        return bool(self.own) and self.own[0].kind is Kind.LOCK
-
-    @property
-    def has_open_deliveries(self) -> bool:
-        return self.state is State.DONE and any(each.status.is_open for each in self.deliveries)
-
-    @property
-    def waits_since_ms(self) -> int:
-        """Since when it has to be delivered: it came, or was taken up again."""
-        return max(self.created_ms, self.settled_ms or 0, self.released_ms or 0)
-
-    @property
-    def fate(self) -> Fate:
-        if self.has_open_deliveries:
-            return Fate.OPEN
-        is_dead = any(each.status is DeliveryStatus.DEAD for each in self.deliveries)
-        return Fate.DEAD if is_dead else Fate.OVER
-
-    @property
-    def needs_payload(self) -> bool:
-        """It is still to be sent, or a person may ask for it. Under way: only if it had come to an end before."""
-        if self.state is not State.DONE:
-            return self.generation > 0
-        return any(each.status is not DeliveryStatus.DELIVERED for each in self.deliveries)
-
-    @property
-    def is_suppressed(self) -> bool:
-        """Skipped for good: its payload is kept only for a person who may release it."""
-        is_over = self.state is State.DONE and self.stop is not None and self.released_ms is None
-        return is_over and not self.is_to_be_sent
-
-    @property
-    def is_to_be_sent(self) -> bool:
-        """Something of it waits, or may have to go out in place of the item it follows: not without a payload."""
-        follows = self.stop is not None and self.stop.follows and self.released_ms is None
-        return self.state is State.DONE and (follows or self.has_open_deliveries)
-
-    @property
-    def is_undelivered(self) -> bool:
-        """It is over, and no destination has it: dead or skipped everywhere."""
-        ends = (DeliveryStatus.DEAD, DeliveryStatus.SKIPPED)
-        is_ended = self.state is not State.PENDING and bool(self.deliveries)
-        return is_ended and all(each.status in ends for each in self.deliveries)
-
-    @property
-    def next_generation(self) -> int:
-        return max(self.generation, *(each.generation for each in self.deliveries), 0) + 1
+    def is_open(self) -> bool:
+        return any(each.status.is_open for each in self.deliveries)
 
     @property
     def is_delivered_somewhere(self) -> bool:
-        """A claim without destinations is a script's: what it settles is what it published, unless it gave up."""
-        if self.is_trial:
-            return False
-        if not self.deliveries:
-            return self.state is State.DONE and self.retries_left != 0 and self.stop is None
         return any(each.status is DeliveryStatus.DELIVERED for each in self.deliveries)
 
     @property
     def is_delivered_everywhere(self) -> bool:
-        return bool(self.deliveries) and all(each.status is DeliveryStatus.DELIVERED for each in self.deliveries)
+        return all(each.status is DeliveryStatus.DELIVERED for each in self.deliveries)
+
+    @property
+    def outcome(self) -> str:
+        """One word for all its deliveries: the status of the one that is least done. "" without any."""
+        if len(self.deliveries) == 1:
+            return self.deliveries[0].status.value
+        statuses = {each.status for each in self.deliveries}
+        return next((status.value for status in _LEAST_DONE_FIRST if status in statuses), "")
 
     @property
     def names(self) -> tuple[Name, ...]:
-        """Own names, the shared ones it holds, and its words at each destination."""
+        """Own names, shared names, and its words at each destination."""
         return (*self.own, *self.shared, *(each.content for each in self.deliveries if each.content))
 
     def delivery_to(self, destination: str) -> Delivery | None:
         return next((each for each in self.deliveries if each.destination == destination), None)
 
-    def has_open_delivery_to(self, destination: str) -> bool:
-        delivery = self.delivery_to(destination)
-        return self.state is State.DONE and delivery is not None and delivery.status.is_open
-
     def with_delivery(self, delivery: Delivery) -> Entry:
-        after = [delivery if each.destination == delivery.destination else each for each in self.deliveries]
-        return changed(self, deliveries=tuple(after))
+        others = tuple(each for each in self.deliveries if each.destination != delivery.destination)
+        return changed(self, deliveries=(*others, delivery))
 
-    def with_fact(self, delivered: Delivery) -> Entry:
-        """It was delivered, by whomever: that counts, also if it was asked for again meanwhile."""
-        before = self.delivery_to(delivered.destination)
-        return self.with_delivery(changed(delivered, generation=before.generation)) if before else self
+
+# The layout: the fields in their order, and nothing behind the last value that says anything. An entry is written for
+# every email, and the stream is kept in the memory of the shared Redis.
+
+SOME_NAME = Name(Kind.LOCK, "", "")  # in place of the name that a delivery waits for, where it is not known
+to_json: Callable[[Any], str] = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
+
+_CODES = dict(zip(Kind, "epgmcl", strict=True))
+_KINDS = {code: kind for kind, code in _CODES.items()}
+_KEPT = {Kind.EMAIL_ID: None, Kind.POST: WEEK_MS, Kind.MEDIA: WEEK_MS}  # said only where it differs
+MOST_RECENT = 2_000
+_RECENT: dict[str, Entry] = {}  # by their texts: an entry is read several times soon after it was written
+_LOCAL = 3  # the last fields of a delivery are known on one machine only
+_ENTRY = [field.default for field in fields(Entry)]
+_DELIVERY = [field.default for field in fields(Delivery)][:-_LOCAL]
+
+
+def encode(entry: Entry) -> str:
+    values = list(entry.__dict__.values())
+    values[2] = [_name_text(each) for each in entry.own]
+    values[6] = list(entry.about.__dict__.values())
+    values[7] = [_delivery_values(each) for each in entry.deliveries]
+    values[10] = [_name_text(each) for each in entry.shared] or ()
+    if entry.stop:
+        values[11] = [_name_text(entry.stop.name), entry.stop.original, entry.stop.first_seen_ms]
+    text = to_json(_trimmed(values, _ENTRY))
+    if len(_RECENT) >= MOST_RECENT:
+        _RECENT.clear()
+    _RECENT[text] = entry
+    return text
+
+
+def decode(text: str) -> Entry:
+    """What one machine alone knows of the deliveries is not to be relied on: of a recent entry it is still there."""
+    return _RECENT.get(text) or decode_values(json.loads(text))
+
+
+def decode_values(values: list[Any]) -> Entry:
+    values += _ENTRY[len(values) :]
+    values[2], values[10] = tuple(map(_name, values[2])), tuple(map(_name, values[10]))
+    values[6] = About(*values[6])
+    values[7] = tuple(map(_delivery, values[7]))
+    if values[11]:
+        name, *rest = values[11]
+        values[11] = Stop(_name(name), *rest)
+    return Entry(*values)
+
+
+def _trimmed(values: list[Any], defaults: list[Any]) -> list[Any]:
+    while values and values[-1] == defaults[len(values) - 1]:
+        values.pop()
+    return values
+
+
+def _name_text(name: Name) -> str:
+    kept = "" if _KEPT.get(name.kind, 0) == name.kept_ms else "-" if name.kept_ms is None else str(name.kept_ms)
+    return f"{_CODES[name.kind]}{kept}:{name.scope}:{name.value}"
+
+
+def _name(text: str) -> Name:
+    head, scope, value = text.split(":", 2)
+    kind, kept = _KINDS[head[0]], head[1:]
+    return Name(kind, scope, value, _KEPT.get(kind) if not kept else None if kept == "-" else int(kept))
+
+
+def _delivery_values(delivery: Delivery) -> list[Any]:
+    values = list(delivery.__dict__.values())[:-_LOCAL]
+    values[5] = [list(each.__dict__.values()) for each in delivery.attempts] or ()
+    values[10] = _name_text(delivery.content) if delivery.content else None
+    values[11] = _name_text(delivery.waits_for) if delivery.waits_for else None
+    return _trimmed(values, _DELIVERY)
+
+
+def _delivery(values: list[Any]) -> Delivery:
+    values += _DELIVERY[len(values) :]
+    values[2] = DeliveryStatus(values[2])
+    values[5] = tuple(Attempt(*each) for each in values[5])
+    values[10], values[11] = (_name(each) if each else None for each in values[10:12])
+    return Delivery(*values)

@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from enum import StrEnum
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -18,7 +19,6 @@ from dotenv import dotenv_values
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from deduplication.journal.failover import OnFailure
 from deduplication.redis_client import parse_address
 from deduplication.subject_group import GroupMode
 from orchestrator.logs import LogFormat
@@ -52,7 +52,14 @@ def token_weakness(token: str) -> str:
 
 
 class SettingsError(Exception):
-    """A setting has a value it does not take; the message names both."""
+    """A setting has a wrong value; the message names both."""
+
+
+class OnFailure(StrEnum):
+    """While Redis is away: decide by what this machine knows of the fleet's work, or ask everybody to retry."""
+
+    OPEN = "open"
+    CLOSED = "closed"
 
 
 def environment() -> Mapping[str, str]:
@@ -80,9 +87,9 @@ class Settings(BaseSettings):
         "",
         description="a redis://, rediss://, unix://, redis+sentinel:// or redis+cluster:// address, empty for none",
     )
-    """Where the journal lives that all servers share; without it, it is sqlite in DATA_DIR, for one machine."""
+    """The Redis that all machines share; without it, each machine decides by its own journal in DATA_DIR."""
     redis_timeout_ms: int = Field(2000, ge=10, le=60_000, description="10 to 60000 milliseconds")
-    """How long one answer of Redis is waited for; then the provider hears retry-later."""
+    """How long to wait for an answer of Redis; after that, the provider is asked to retry."""
     key_prefix: str = Field("", description="any text put in front of every Redis key")
     """Keeps several services on one Redis apart; on a Cluster it is a hash tag, `{mailonce}:` if empty."""
     data_dir: Path = Field(Path("data"), description="a folder that can be written")
@@ -131,15 +138,14 @@ class Settings(BaseSettings):
         None,
         gt=0,
         le=1 << 20,
-        description="megabytes up to 1048576, empty for a quarter of what Redis may use, else 256",
+        description="megabytes up to 1048576, empty for a quarter of what Redis may use, else 1024",
     )
-    """How much Redis keeps of what is still to be sent; more lies on this machine's disk, and is
-    sent from here."""
-    payload_disk_mb: float = Field(2048, gt=0, le=1 << 30, description="megabytes up to 1073741824, more than 0")
-    """How much of it this machine's disk keeps; beyond that, what cannot be delivered at once is
-    answered with retry-later."""
+    """How much Redis stores of emails that are still to be sent; beyond that, providers are asked to retry what cannot
+    be delivered at once."""
+    stream_mb: float = Field(256, ge=1, le=1 << 20, description="1 to 1048576 megabytes")
+    """How much of Redis the stream of outcomes may use, by which every machine learns what the others did."""
     disk_free_mb: float = Field(512, ge=0, le=1 << 30, description="megabytes up to 1073741824, 0 for no floor")
-    """How much of the disk payloads leave free."""
+    """How much of the disk is left free: below that, providers are asked to retry."""
     mailonce_config: Path | None = Field(None, description="the path of a file that exists")
     """The file with destinations, routes, subject patterns, providers and alerts; if empty, ./mailonce.toml where
     that exists."""
@@ -154,11 +160,10 @@ class Settings(BaseSettings):
     processed_ids_days: int = Field(0, ge=0, le=36_600, description="days up to 36600, 0 for ever")
     """How long the ids of processed emails are kept; 0 is for ever."""
     on_store_failure: OnFailure = Field(OnFailure.OPEN, description="open or closed")
-    """While Redis is away: `open` decides by what this machine knows, `closed` answers retry-later."""
-    local_retention_days: float = Field(7, gt=0, le=366, description="days up to 366")
-    """How long this machine remembers what Redis decided."""
-    lease_seconds: float = Field(60, ge=1, le=3600, description="1 to 3600 seconds")
-    """How long a crashed delivery blocks its email."""
+    """While Redis is away: `open` decides by what this machine knows of the whole fleet, `closed` asks providers to
+    retry."""
+    lease_seconds: float = Field(25, ge=2, le=3600, description="2 to 3600 seconds")
+    """How long a crashed request blocks its email; receivers get at most 8 s of it, and at most two fifths."""
     max_body_mb: float = Field(25, gt=0, le=1024, description="megabytes up to 1024")
     """The largest request that is taken."""
     memory_limit_mb: int = Field(512, ge=1, description="megabytes")
@@ -287,12 +292,18 @@ class Settings(BaseSettings):
         return self.key_prefix
 
     @property
-    def local_retention_ms(self) -> int:
-        return int(self.local_retention_days * 24 * 3600 * 1000)
-
-    @property
     def lease_ms(self) -> int:
         return int(self.lease_seconds * 1000)
+
+    @property
+    def delivery_budget_s(self) -> float:
+        """How long a provider's request waits for all its deliveries."""
+        return min(DELIVERY_BUDGET_S, 0.4 * self.lease_seconds)
+
+    @property
+    def lease_margin_s(self) -> float:
+        """How much longer than a POST its lease is: 15 s, by default."""
+        return 0.6 * self.lease_seconds
 
     @property
     def ids_kept_ms(self) -> int | None:
@@ -315,8 +326,8 @@ class Settings(BaseSettings):
         return None if self.payload_mb is None else int(self.payload_mb * 1024 * 1024)
 
     @property
-    def payload_disk_bytes(self) -> int:
-        return int(self.payload_disk_mb * 1024 * 1024)
+    def stream_bytes(self) -> int:
+        return int(self.stream_mb * 1024 * 1024)
 
     @property
     def disk_free_bytes(self) -> int:

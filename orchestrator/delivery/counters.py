@@ -213,10 +213,18 @@ class FallbackCounters:
     """Asks the shared counters, and those of this process alone while the shared ones fail.
 
     Once they failed, one caller a second asks them again, so that a hung Redis does not cost each its timeout. They are
-    back when they can be written: a Redis out of memory still answers what is only read.
+    back when they can be written: a Redis out of memory still answers what is only read. Nobody asks while ``is_gone``.
     """
 
-    def __init__(self, shared: Storage, fallback: Storage, when_back: Callable[[], None], clock: Clock) -> None:
+    def __init__(
+        self,
+        shared: Storage,
+        fallback: Storage,
+        when_back: Callable[[], None],
+        clock: Clock,
+        is_gone: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._is_gone = is_gone
         self._shared = shared
         self._fallback = fallback
         self._when_back = when_back
@@ -227,6 +235,8 @@ class FallbackCounters:
 
     def ask(self, question: Callable[[Storage], T]) -> T:
         """A question that fails half-way is put to the fallback as a whole."""
+        if self._is_gone():
+            self._leave("Redis is gone")
         was_away = self._is_away
         if is_silent() or (was_away and not self._is_due()):
             return question(self._fallback)
@@ -252,7 +262,7 @@ class FallbackCounters:
                 self._asked_s = now_s
             return is_due
 
-    def _leave(self, error: Exception) -> None:
+    def _leave(self, error: Exception | str) -> None:
         with self._lock:
             self._asked_s = self._clock()
             is_news, self._is_away = not self._is_away, True

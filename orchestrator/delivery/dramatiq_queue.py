@@ -11,8 +11,7 @@ from dramatiq.brokers.redis import RedisBroker
 from pika.exceptions import AMQPError, AuthenticationError, ProbableAccessDeniedError, ProbableAuthenticationError
 
 from deduplication.errors import StoreMisconfigured, StoreUnavailable
-from deduplication.journal.redis import translated_errors
-from deduplication.redis_client import connect
+from deduplication.redis_client import connect, ping
 from orchestrator.delivery.queue import QueueMisconfigured, QueueUnavailable
 
 ACTOR = "deliver"
@@ -39,9 +38,9 @@ class DramatiqQueue:
     def __init__(self, url: str, timeout_s: float) -> None:
         self._broker = make_broker(url, timeout_s)
 
-    def put(self, entry: str, destination: str) -> None:
+    def put(self, destination: str) -> None:
         queue_name = queue_of(destination)
-        message: dramatiq.Message[None] = dramatiq.Message(queue_name, ACTOR, (entry, destination), {}, {})
+        message: dramatiq.Message[None] = dramatiq.Message(queue_name, ACTOR, (destination,), {}, {})
         try:
             self._broker.declare_queue(queue_name)
             self._broker.enqueue(message)
@@ -54,8 +53,7 @@ class DramatiqQueue:
                 del self._broker.connection  # of this thread; one that RabbitMQ has left looks open until it is used
                 _ = self._broker.connection
             elif isinstance(self._broker, RedisBroker):
-                with translated_errors("the queue's"):
-                    self._broker.client.ping()
+                ping(self._broker.client)
         except (StoreMisconfigured, *_REFUSED_BY_RABBITMQ) as error:
             raise QueueMisconfigured(str(error) or type(error).__name__) from error
         except (StoreUnavailable, AMQPError, OSError) as error:
@@ -87,13 +85,12 @@ class Consumers:
         self._threads = threads
         self._workers: list[dramatiq.Worker] = []
 
-    def start(self, deliver: Callable[[str, str], object]) -> None:
-        def deliver_announced(entry: str, destination: str = "") -> None:
-            if destination:  # a message that an older version left has none: the schedule brings its delivery
-                deliver(entry, destination)
+    def start(self, deliver_due: Callable[[str], object]) -> None:
+        def handle(destination: str) -> None:
+            deliver_due(destination)
 
         for destination, broker in self._brokers.items():
-            dramatiq.actor(actor_name=ACTOR, queue_name=queue_of(destination), broker=broker)(deliver_announced)
+            dramatiq.actor(actor_name=ACTOR, queue_name=queue_of(destination), broker=broker)(handle)
             worker = dramatiq.Worker(broker, worker_threads=self._threads, worker_timeout=200)
             worker.start()
             self._workers.append(worker)
@@ -110,7 +107,7 @@ class Consumers:
 
 
 def make_broker(url: str, timeout_s: float) -> dramatiq.Broker:
-    """Without middleware: when to try again is the journal's business."""
+    """Without middleware: retries are the schedule's."""
     if urlsplit(url).scheme in ("amqp", "amqps"):
         return RabbitmqBroker(url=_with_timeouts(url), confirm_delivery=True, middleware=[])
     return RedisBroker(  # type: ignore[no-untyped-call]

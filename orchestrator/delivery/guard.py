@@ -6,7 +6,7 @@ import logging
 import math
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -58,13 +58,18 @@ class Guard:
     """Closed: everything goes. Open: nothing for the pause. Then half-open: one probe decides.
 
     All processes count together in ``shared``; while that fails, each alone in ``fallback``. ``clock`` is the
-    time in seconds that both count by.
+    time in seconds that both count by. While the shared ones are known to be gone (``is_gone``), nobody waits for them.
     """
 
     def __init__(
-        self, shared: Storage, fallback: Storage, limits: Mapping[str, Limits], clock: Clock = time.time
+        self,
+        shared: Storage,
+        fallback: Storage,
+        limits: Mapping[str, Limits],
+        clock: Clock = time.time,
+        is_gone: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._counters = FallbackCounters(shared, fallback, self._forget_outage, clock)
+        self._counters = FallbackCounters(shared, fallback, self._forget_outage, clock, is_gone)
         self._fallback = fallback
         self._limits = limits
         self._clock = clock

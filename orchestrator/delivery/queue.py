@@ -1,37 +1,33 @@
-"""The queue between the request that takes an email and the worker that delivers it, as both see it.
+"""The queue between the request that takes an email and the worker that delivers it.
 
-A message names a delivery and holds nothing of it; the journal does. So one that comes twice, or never, does no harm:
-the journal hands the delivery to one, and brings it back if nobody came.
+A message only says that something is due at a destination; the delivery itself is stored. So a message that comes
+twice, or never, does no harm: the store hands each delivery to one worker, and workers look every second as well.
 """
 
 from __future__ import annotations
 
 from typing import Protocol
 
-# A message that is lost, with its sender or with the queue, is made good by the schedule. In a longer backlog that
-# delivers too, and the message finds nothing to do.
-ANNOUNCED_AGAIN_AFTER_MS = 60_000
-
 
 class QueueUnavailable(Exception):
-    """The queue cannot take a message for now."""
+    """The queue cannot accept a message now."""
 
 
 class QueueMisconfigured(Exception):
-    """The queue does not let us in: waiting will not cure it."""
+    """The queue refuses us: waiting will not help."""
 
 
 class Queue(Protocol):
-    def put(self, entry: str, destination: str) -> None:
-        """Once it returns, a worker will hear of it. Raises QueueUnavailable."""
+    def put(self, destination: str) -> None:
+        """Wakes a worker. Raises QueueUnavailable."""
         ...
 
     def check(self) -> None:
-        """Raises QueueUnavailable or QueueMisconfigured if it could take no message now."""
+        """Raises QueueUnavailable or QueueMisconfigured if it could not accept a message now."""
         ...
 
     def depth(self, destination: str) -> int:
-        """How many messages nobody has done with. Raises QueueUnavailable."""
+        """How many messages are still to be handled. Raises QueueUnavailable."""
         ...
 
     def close(self) -> None: ...

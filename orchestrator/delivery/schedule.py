@@ -1,19 +1,20 @@
-"""When a delivery is tried again, and what becomes of it: pure functions over Delivery."""
+"""When a delivery is tried again, and when it is given up: pure functions over Delivery."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
-from deduplication.journal.entry import ATTEMPTS_KEPT, Attempt, Delivery, DeliveryStatus
+from deduplication.journal.entry import Attempt, Delivery, DeliveryStatus, changed
 from orchestrator.delivery.webhook import DeliveryFailed, Receipt
 
 RETRY_DELAYS_S = (5, 300, 1800, 7200, 5 * 3600, 10 * 3600, 14 * 3600, 20 * 3600, 24 * 3600)  # Standard Webhooks
 MOST_RETRY_AFTER_S = 3600
 MOST_AGE_MS = 76 * 3_600_000
 TOO_OLD = "waited 76 h"
+ATTEMPTS_KEPT = 20
 JITTER = 0.1  # of the delay, and only added: never earlier than the destination asked for
 
 Jitter = Callable[[], float]
@@ -53,7 +54,7 @@ def after(
 ) -> Delivery:
     """The delivery after an attempt: delivered, dead, or waiting for the next."""
     tried = partial(
-        replace,
+        changed,
         delivery,
         tries=delivery.tries + 1,
         attempts=(*delivery.attempts, *posted.attempts)[-ATTEMPTS_KEPT:],
@@ -62,17 +63,17 @@ def after(
     )
     if posted.failure is None:
         receiver_id = posted.receipt.receiver_id if posted.receipt else None
-        return tried(status=DeliveryStatus.DELIVERED, delivered_ms=now_ms, receiver_id=receiver_id, reason=None)
+        return tried(status=DeliveryStatus.DELIVERED, ended_ms=now_ms, receiver_id=receiver_id, reason=None)
     reason = str(posted.failure)
     if posted.failure.permanent:
-        return tried(status=DeliveryStatus.DEAD, reason=reason)
+        return tried(status=DeliveryStatus.DEAD, ended_ms=now_ms, reason=reason)
     why_over = patience.why_over(delivery.tries + 1, now_ms)
-    if why_over and not posted.failure.is_gone:  # gone is the destination, which a person looks after
-        return tried(status=DeliveryStatus.DEAD, reason=f"{reason}; {why_over}")
+    if why_over and not posted.failure.is_gone:  # after 410 the destination is paused until a person resumes it
+        return tried(status=DeliveryStatus.DEAD, ended_ms=now_ms, reason=f"{reason}; {why_over}")
     next_try_ms = now_ms + delay_ms(delivery.tries + 1, posted.failure.retry_after_s, jitter)
     return tried(status=DeliveryStatus.WAITING, reason=reason, next_try_ms=next_try_ms)
 
 
 def put_off(delivery: Delivery, reason: str, until_ms: int) -> Delivery:
-    """It waits, and no try is used up."""
-    return replace(delivery, status=DeliveryStatus.WAITING, reason=reason, next_try_ms=until_ms)
+    """It waits; this does not count as an attempt."""
+    return changed(delivery, status=DeliveryStatus.WAITING, reason=reason, next_try_ms=until_ms)

@@ -1,4 +1,4 @@
-"""What is sent, what it says it is, and what may come of it. How it is sent over HTTP stands in http.py."""
+"""What is sent, and the possible results. http.py sends it."""
 
 from __future__ import annotations
 
@@ -72,13 +72,12 @@ Payload = Mapping[str, Any]
 
 
 def pack(payload: Payload) -> bytes:
-    """As the journal keeps it. Mail is text, and shrinks to a fraction."""
+    """As it is stored. Mail is text, and shrinks to a fraction."""
     return zlib.compress(json.dumps(payload).encode(), level=1)
 
 
-def unpack(kept: bytes) -> Payload:
-    plain = kept if kept.startswith(b"{") else zlib.decompress(kept)
-    return cast(Payload, json.loads(plain))
+def unpack(stored: bytes) -> Payload:
+    return cast(Payload, json.loads(zlib.decompress(stored)))
 
 
 def shown_timestamp(moment: datetime) -> str:
@@ -86,22 +85,17 @@ def shown_timestamp(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def stored_event(kept: bytes, entry: Entry, delivery: Delivery) -> Payload:
-    """What was stored, as it is sent now. An email that a person has released since says so; one that follows another
-    goes out by itself, and what was not stopped (of the first generation) is what it was."""
-    payload = unpack(kept)
-    if "type" not in payload:  # stored before webhooks said what they are
-        is_message = "message_key" in payload
-        told = EventType.MESSAGE_RECEIVED if is_message else EventType.EMAIL_RECEIVED
-        payload = {"type": told, "timestamp": payload.get("received_at"), **payload}
-    follows = entry.stop is not None and entry.stop.follows
-    is_email = payload["type"] == EventType.EMAIL_RECEIVED
-    if entry.released_ms is None or follows or not delivery.generation or not is_email:
+def stored_event(stored: bytes, entry: Entry, delivery: Delivery) -> Payload:
+    """What was stored, as it is sent now. An email that a person has released says so."""
+    payload = unpack(stored)
+    is_released = entry.released_ms is not None and delivery.generation > 0
+    if not is_released or payload["type"] != EventType.EMAIL_RECEIVED:
         return payload
-    released_at = datetime.fromtimestamp(entry.released_ms / 1000, UTC)
+    released_at = datetime.fromtimestamp((entry.released_ms or 0) / 1000, UTC)
     return {**payload, "type": EventType.EMAIL_RELEASED, "timestamp": shown_timestamp(released_at)}
 
 
-def webhook_id(canonical_id: str, fingerprint: str, destination: str) -> str:
-    digest = hashlib.sha256(json.dumps([canonical_id, fingerprint, destination]).encode()).hexdigest()
+def webhook_id(destination: str, key: str, fingerprint: str = "") -> str:
+    """The same for every attempt, replay and machine; ``key`` is the same in every notation of the email."""
+    digest = hashlib.sha256(json.dumps([destination, key, fingerprint]).encode()).hexdigest()
     return f"msg_{digest[:32]}"

@@ -1,1 +1,1 @@
-"""Mail that was handled before Mailonce: read from files, and remembered without being sent. docs/tools.md."""
+"""Emails that were handled before Mailonce: read from files and remembered without being sent. docs/tools.md."""

@@ -1,1 +1,1 @@
-"""Counting: what happens is counted in files of this machine, and kept by the minute and the hour."""
+"""Counting: in the memory of each process, written to the journal every second."""

@@ -1,4 +1,4 @@
-"""What an email would meet, for ``mailonce check``: nothing is sent or recorded."""
+"""What would happen to an email, for ``mailonce check``: nothing is sent or recorded."""
 
 from __future__ import annotations
 
@@ -6,25 +6,24 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from deduplication.content import content_name
-from deduplication.journal.base import Found, InFlight
-from deduplication.journal.entry import Stop
-from deduplication.journal.verdict import Judgement, Repeat, Take, judge, known_of
+from deduplication.journal.entry import DeliveryStatus, Entry
+from deduplication.journal.rules import Busy, Judgement, Known, Repeat, Take, judge
+from deduplication.names import Name
 from deduplication.subject_group import generate_subject_group_id
-from orchestrator.build import Parts, build_intake, make_naming, make_router
+from orchestrator.build import Service, make_naming, make_router
 from orchestrator.config.model import Config
 from orchestrator.config.settings import Settings
-from orchestrator.intake import SKIPPED_AT, for_recipient, repeat_status
 from orchestrator.item import Item
 from orchestrator.operations.explain import explained
 from orchestrator.operations.words import shown_moment
-from orchestrator.routing import Route
+from orchestrator.pipeline import SKIPPED_AT, Status, for_recipient, repeat_status
 
 
 def preview(settings: Settings, config: Config, item: Item) -> str:
-    router = make_router(settings, config)
+    """Its route, its destinations and its names, by the configuration alone."""
+    router, naming = make_router(settings, config), make_naming(settings, config)
     route = router.pick(item)
     item, route = for_recipient(item, route)
-    naming = make_naming(settings, config)
     group = generate_subject_group_id(item.subject, naming.patterns, route.group_mode)
     shared = naming.shared_names(group, naming.media_links(item, route), datetime.now(UTC))
     lines = [
@@ -32,55 +31,53 @@ def preview(settings: Settings, config: Config, item: Item) -> str:
         explained(router.explain(item)),
         f"takes the route {route.name!r}, to {', '.join(route.destinations_for(item))}",
         *([f"counts only if it is newer than the service: {item.moment or 'undated'}"] if route.realtime_only else []),
-        "is known by",
+        "is recognised by",
         *(f"  {name.gate}: {name.label}" for name in (*item.own_names, *shared)),
-        *_at_destinations(config, item, route),
     ]
+    for destination in route.destinations_for(item):
+        window_ms = route.content_window_ms(config.destinations[destination].content_window_ms, item)
+        content = content_name(destination, item.text, window_ms) if window_ms else None
+        lines.append(f"at {destination}: {f'content {content.value}' if content else 'no content gate'}")
     return "\n".join(lines)
 
 
-def _at_destinations(config: Config, item: Item, route: Route) -> Iterator[str]:
-    for destination in route.destinations_for(item):
-        own_ms = config.destinations[destination].content_window_ms
-        content = content_name(destination, item.text, route.content_window_ms(own_ms, item))
-        yield f"at {destination}: {f'content {content.value}' if content else 'no content gate'}"
+def judged(service: Service, item: Item) -> str:
+    """Which of its names are taken, and what would happen to it now, by the journal of this machine and its rules."""
+    pipeline = service.pipeline
+    claim = pipeline.prepare(item, pipeline.router.pick(item)).claim
+    with service.journal.reading() as step:
+        known = step.known((*claim.identity, *claim.gates), claim.fingerprint)
+    taken = [f"  {line}" for name in known.names for line in _taken(name, known)]
+    wanted = {each.destination for each in claim.destinations}
+    head = ["has these names taken", *taken] if taken else ["has no name taken"]
+    return "\n".join([*head, _verdict(judge(claim, known), wanted)])
 
 
-def judged(parts: Parts, item: Item) -> str:
-    """Which of its names are taken, and what would become of it now. The journal is only read: what it knows of these
-    names is judged here, by its own rules.
-    """
-    intake = build_intake(parts)
-    claim = intake.prepare(item, intake.router.pick(item)).claim
-    contents = [each.content for each in claim.destinations if each.content]
-    found = parts.journal.look((*claim.own, *claim.shared, *contents))
-    known = known_of(found, parts.journal.lease_time_ms(), parts.journal.now_ms())
-    taken = [f"  {line}" for each in found for line in _taken(each, known.steady_ms)]
-    told = _told(judge(claim, known))
-    return "\n".join([*(["has these names taken", *taken] if taken else ["has no name taken"]), told])
-
-
-def _taken(found: Found, lease_time_ms: int) -> Iterator[str]:
-    if found.is_marked:
-        by = ", ".join(f"{entry.id} since {shown_moment(entry.created_ms)}" for entry in found.entries)
-        yield f"{found.name.label}: done, by {by or 'another program'}"
+def _taken(name: Name, known: Known) -> Iterator[str]:
+    state = known.of(name)
+    done = [entry for entry in state.entries if entry.is_delivered_somewhere]
+    if state.is_marked or done:
+        by = ", ".join(f"{entry.id} since {shown_moment(entry.created_ms)}" for entry in state.entries)
+        yield f"{name.label}: done, by {by or 'another program'}"
         return
-    for entry in found.entries:
-        if entry.is_held(lease_time_ms):
-            yield f"{found.name.label}: held by {entry.id}, for another {entry.lease_until_ms - lease_time_ms} ms"
-        elif entry.has_open_deliveries:
-            yield f"{found.name.label}: held by {entry.id}, which waits for its next try"
+    for entry in state.entries:
+        left_ms = max((each.lease_until_ms for each in entry.deliveries), default=0) - known.now_ms
+        if any(each.status is DeliveryStatus.CLAIMED for each in entry.deliveries) and left_ms > 0:
+            yield f"{name.label}: held by {entry.id}, for another {left_ms} ms"
+        elif entry.is_open:
+            yield f"{name.label}: held by {entry.id}, which waits for its next try"
 
 
-def _told(judgement: Judgement) -> str:
+def _verdict(judgement: Judgement, wanted: set[str]) -> str:
     match judgement:
-        case Repeat(of=original, name=name):
-            return f"would be {repeat_status(original.answer, original.fate)}: {name.label} is done, by {original.id}"
-        case Take(stop=Stop() as stop):
-            return (
-                f"would be {SKIPPED_AT[stop.gate]}: {stop.name.label} is taken, by {stop.original or 'another program'}"
-            )
-        case InFlight():
-            return f"would be already_processing: {judgement.name} is held for another {judgement.retry_after_ms} ms"
+        case Repeat(of=None, name=name):
+            return f"would be {Status.ALREADY_PROCESSED}: {name.label} is done, by another program"
+        case Repeat(of=Entry() as original, name=name):
+            return f"would be {repeat_status(original, wanted)}: it repeats {original.id} ({name.label})"
+        case Busy(name=held, retry_after_ms=left_ms):
+            return f"would be {Status.ALREADY_PROCESSING}: {held} is held for another {left_ms} ms"
+        case Take(stop=stop) if stop:
+            by = stop.original or "another program"
+            return f"would be {SKIPPED_AT[stop.gate]}: {stop.name.label} is taken, by {by}"
         case _:
             return "would be new, and delivered"

@@ -1,292 +1,318 @@
-"""Deliveries as an operator knows them: which there are, and sending one again."""
+"""Deliveries: what was sent where, what waits and why, what is dead, and sending it again."""
 
 from __future__ import annotations
 
-import time
+import secrets
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
-from functools import cache
-from itertools import islice
-from typing import Any
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
 
-from deduplication.journal.base import Journal, Replayed
-from deduplication.journal.entry import Delivery, DeliveryStatus, Entry, State
-from deduplication.journal.listing import Count, Listed, PayloadPlace, Position, Window
-from deduplication.journal.verdict import replay_refusal
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, StrictBool, WithJsonSchema
+
+from deduplication import again
+from deduplication.again import Refusal
+from deduplication.errors import StoreUnavailable
+from deduplication.journal.entry import Attempt, Delivery, DeliveryStatus, Entry
+from deduplication.journal.sqlite import Step
 from orchestrator.audit import audit
-from orchestrator.build import Parts
-from orchestrator.delivery.destination_states import shown_pause
 from orchestrator.delivery.sender import Hold
 from orchestrator.delivery.webhook import Payload, unpack
-from orchestrator.operations.cursors import read_cursor, read_number, write_cursor
+from orchestrator.operations.cursors import InvalidCursor, read_cursor, read_number, write_cursor
+from orchestrator.operations.search import PLACE, DeliveryFilter, Query, catch_up, select
 
-WOULD_REPLAY = "would_replay"
-INDEXED = (DeliveryStatus.WAITING, DeliveryStatus.DEAD)
-RESTS_FOR = 20  # times as long as counting took: it never takes more than a twentieth of anybody's time
+if TYPE_CHECKING:
+    from orchestrator.build import Service
 
-GIVEN_BACK = "given back to its provider, to be sent again"
-UNDER_WAY = "under way"
-AWAITS_WORDS = "its words are on their way there"
-ANNOUNCED = "announced to the workers"
+REPLAYED, WOULD_REPLAY = "replayed", "would_replay"
+PAGE = 500  # for actions on all that match
+BEING_DELIVERED = "being delivered"
+RETURNED = "returned to the provider for retry"
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """Which deliveries; None matches anything. ``since_ms`` and ``until_ms`` are of the email's coming."""
+def shown_time(moment_ms: int) -> str:
+    return datetime.fromtimestamp(moment_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
-    status: DeliveryStatus | None = None
-    destination: str | None = None
-    since_ms: int | None = None
-    until_ms: int | None = None
+
+Time = Annotated[
+    int,
+    PlainSerializer(shown_time, return_type=str, when_used="json"),
+    WithJsonSchema({"type": "string", "format": "date-time"}),
+]
+"""Milliseconds since 1970; in JSON, ISO 8601."""
+
+
+class Storage(StrEnum):
+    """Where the payload is. ANOTHER_MACHINE: that machine has it, if it was kept at all."""
+
+    JOURNAL = "journal"
+    REDIS = "redis"
+    ANOTHER_MACHINE = "another_machine"
+    NONE = "none"
+
+
+class AttemptView(BaseModel):
+    at: Time
+    latency_ms: int
+    status_code: int | None
+    error: str | None
+
+
+class DeliveryBrief(BaseModel):
+    id: str = Field(description="The email's id, a colon and the destination.")
+    destination: str
+    status: DeliveryStatus
+    reason: str | None = Field(description="Why it waits now, or why it ended as it did.")
+    tries: int
+    max_attempts: int | None
+    next_try: Time | None
+    delivered: Time | None
+    receiver_id: str | None
+
+
+class DeliveryView(DeliveryBrief):
+    email_id: str
+    provider: str
+    sender: str
+    subject: str
+    webhook_id: str
+    created: Time
+    age_s: int
+    attempts: list[AttemptView]
+    storage: Storage
+    payload_bytes: int
+    payload_machine: str | None = Field(description="The machine that has the payload, if it is another one.")
+
+
+class DeliveryInFull(DeliveryView):
+    payload: Mapping[str, Any] | None = Field(description="What is sent, as long as it is stored on this machine.")
+
+
+class DeliveryPage(BaseModel):
+    deliveries: list[DeliveryView]
+    more: bool
+    next: str | None = Field(description="`cursor` of the next page.")
 
 
 def delivery_id(entry: str, destination: str) -> str:
     return f"{entry}:{destination}"
 
 
-def find_deliveries(journal: Journal, wanted: Wanted, after: Position | None = None) -> Iterator[Listed]:
-    """What waits by its next try, what is dead by its death, the newest first: from their indexes, so that nothing else
-    is read. All others by their emails, the newest first, and none outside of the time that is asked for."""
-    window = Window(wanted.since_ms, wanted.until_ms, start=after)
-    if wanted.status in INDEXED:
-        found = journal.list_deliveries(wanted.status, wanted.destination, after)
-        yield from (each for each in found if window.has(each.entry))
-        return
-    for entry in journal.find(window):
-        deliveries = entry.deliveries
-        if after and after.entry == entry.id:
-            passed = next((n for n, each in enumerate(deliveries, 1) if each.destination == after.destination), 0)
-            deliveries = deliveries[passed:]
-        for delivery in deliveries:
-            if wanted.status in (None, delivery.status) and wanted.destination in (None, delivery.destination):
-                yield Listed(Position(entry.created_ms, entry.id, delivery.destination), entry, delivery)
+# Reading
 
 
-def cursor_after(wanted: Wanted, last: Listed) -> str:
-    """Where the next page begins, for whoever asks the same again."""
-    position = last.position
-    return write_cursor(wanted.status or "", position.at_ms, position.entry, position.destination)
+def list_deliveries(service: Service, wanted: DeliveryFilter, limit: int, cursor: str | None = None) -> DeliveryPage:
+    """Waiting ones by their next try, dead ones by their end, all others by receipt of the email, newest first.
+
+    Raises InvalidCursor if the cursor is not one of this list.
+    """
+    rows, following = find_deliveries(service, wanted, limit, cursor)
+    with service.journal.reading() as step:
+        views = [view_delivery(service, step, *row) for row in rows]
+    return DeliveryPage(deliveries=views, more=following is not None, next=following)
 
 
-def position_of(wanted: Wanted, cursor: str) -> Position:
-    """Raises ValueError if it is none, or one of another list."""
-    status, at_ms, entry, destination = read_cursor(cursor, 4)
-    if status != (wanted.status or ""):
-        raise ValueError("of another list")
-    return Position(read_number(at_ms), entry, destination)
+def find_deliveries(
+    service: Service, wanted: DeliveryFilter, limit: int, cursor: str | None = None
+) -> tuple[list[tuple[Entry, Delivery]], str | None]:
+    if wanted.q or wanted.sender:
+        catch_up(service.journal)
+    with service.journal.reading() as step:
+        query = select(step, wanted, service.privacy)
+        kind, at, order = _join_deliveries(query, wanted)
+        if cursor:
+            _go_on(query, kind, at, cursor)
+        columns = f"{at}, e.seq, d.destination, e.id"
+        found = step.query(f"{query.sql(columns, order)} LIMIT ?", (*query.values, limit + 1))
+        page = found[:limit]
+        entries = {entry_id: step.read(entry_id) for *_, entry_id in page}
+    shown = [(entries[entry_id], destination) for _, _, destination, entry_id in page]
+    rows = [
+        (service.privacy.shown(entry), delivery)
+        for entry, destination in shown
+        if entry and (delivery := entry.delivery_to(destination))
+    ]
+    return rows, write_cursor(kind, *(each or 0 for each in page[-1][:3])) if len(found) > limit else None
 
 
-@dataclass(frozen=True)
-class Seen:
-    """A delivery with what an operator asks of it. ``reason``: why it waits now, else why it ended as it did."""
-
-    entry: Entry
-    delivery: Delivery
-    reason: str | None
-    age_s: int
-    max_attempts: int | None
-    storage: PayloadPlace
+def count_deliveries(service: Service, wanted: DeliveryFilter, most: int) -> int:
+    """At most ``most``."""
+    with service.journal.reading() as step:
+        query = select(step, wanted, service.privacy)
+        _join_deliveries(query, wanted)
+        found = step.query(f"SELECT count(*) FROM ({query.sql('1')} LIMIT ?)", (*query.values, most))  # noqa: S608
+    return int(found[0][0])
 
 
-def look_at(parts: Parts, found: Sequence[tuple[Entry, Delivery]]) -> list[Seen]:
-    held_back = cache(lambda destination: why_held_back(parts, destination))
-    storages = parts.journal.locate_payloads(list(dict.fromkeys(entry.id for entry, _ in found)))
-    now_ms = parts.journal.now_ms()
-    seen = []
-    for entry, delivery in found:
-        policy = parts.sender.policies.get(delivery.destination)
-        seen.append(
-            Seen(
-                entry,
-                delivery,
-                _reason(entry, delivery, held_back, has_queue=bool(parts.settings.queue_url)),
-                age_s=max(0, now_ms - entry.created_ms) // 1000,
-                max_attempts=policy.max_attempts if policy else None,
-                storage=storages[entry.id],
-            )
-        )
-    return seen
+def _join_deliveries(query: Query, wanted: DeliveryFilter) -> tuple[str, str, str]:
+    """Makes it a query on deliveries ``d``: which list it is, the SQL of a delivery's place in it, and its order."""
+    if wanted.destination:
+        query.require("d.destination = ?", wanted.destination)
+    if wanted.status:
+        query.require(f"d.status = '{wanted.status}'")  # no parameter, or the partial indexes would not be used
+    if query.place == PLACE and wanted.status is DeliveryStatus.WAITING:
+        query.source = "deliveries d CROSS JOIN entries e ON e.seq = d.seq"
+        return "waiting", "d.next_try_ms", "d.next_try_ms, d.seq, d.destination"
+    if query.place == PLACE and wanted.status is DeliveryStatus.DEAD:
+        query.source = "deliveries d CROSS JOIN entries e ON e.seq = d.seq"
+        return "dead", "d.ended_ms", "d.ended_ms DESC, d.seq DESC, d.destination DESC"
+    query.source += " CROSS JOIN deliveries d ON d.seq = e.seq"
+    # A search would sort all that it finds; the deliveries of one email come in the order of their key anyway.
+    order = f"{query.order}, d.destination" if query.place == PLACE else query.order
+    return f"all{wanted.status or ''}", query.place, order
 
 
-def why_held_back(parts: Parts, destination: str) -> str | None:
-    """Why nothing that is stored goes to it now, and what a person gave as a reason; None if it is well."""
-    hold, reason = parts.sender.why_held_back(destination), parts.sender.states.of(destination).reason
-    return f"{hold} ({reason})" if hold is Hold.PAUSED and reason else hold
+def _go_on(query: Query, kind: str, at: str, cursor: str) -> None:
+    given, at_text, seq_text, destination = read_cursor(cursor, 4)
+    if given != kind:
+        raise InvalidCursor("a cursor of another list")
+    place, seq = read_number(at_text), read_number(seq_text)
+    if kind in ("waiting", "dead"):
+        compare = ">" if kind == "waiting" else "<"
+        query.require(f"({at}, d.seq, d.destination) {compare} (?, ?, ?)", place, seq, destination)
+    else:
+        query.after(place, "<=")
+        query.require(f"({at} < ? OR d.destination > ?)", place, destination)
 
 
-def _reason(entry: Entry, delivery: Delivery, held_back: Callable[[str], str | None], *, has_queue: bool) -> str | None:
-    if not delivery.status.is_open:
-        return delivery.reason
-    if delivery.status is DeliveryStatus.DELIVERING:
-        return UNDER_WAY
-    if entry.state is not State.DONE:
-        return GIVEN_BACK
-    if reason := held_back(delivery.destination):
-        return f"{delivery.destination}: {reason}"
-    if delivery.awaits_content:
-        return AWAITS_WORDS
-    return ANNOUNCED if delivery.reason is None and has_queue else delivery.reason
+def read_delivery(service: Service, id_: str) -> DeliveryInFull | None:
+    entry_id, _, destination = id_.partition(":")
+    with service.journal.reading() as step:
+        entry = step.read(entry_id)
+        delivery = entry.delivery_to(destination) if entry else None
+        if entry is None or delivery is None:
+            return None
+        view = view_delivery(service, step, service.privacy.shown(entry), delivery)
+    return DeliveryInFull(**dict(view), payload=read_payload(service, entry_id))
 
 
-def find_page(parts: Parts, wanted: Wanted, limit: int, after: Position | None = None) -> tuple[list[Seen], str | None]:
-    """A page, and the cursor of the following one; None: that was all."""
-    found = list(islice(find_deliveries(parts.journal, wanted, after), limit + 1))
-    seen = look_at(parts, [(each.entry, each.delivery) for each in found[:limit]])
-    return seen, cursor_after(wanted, found[limit - 1]) if len(found) > limit else None
+def read_payload(service: Service, entry_id: str) -> Payload | None:
+    with service.journal.reading() as step:
+        stored = step.payload(entry_id)
+    return unpack(stored) if stored else None
 
 
-def read_page(parts: Parts, wanted: Wanted, limit: int, after: Position | None = None) -> dict[str, Any]:
-    seen, following = find_page(parts, wanted, limit, after)
-    return {"deliveries": [shown(each) for each in seen], "more": following is not None, "next": following}
-
-
-def shown(seen: Seen) -> dict[str, Any]:
-    """Everything but the payload and what says who wrote what, with readable times."""
-    entry, delivery = seen.entry, seen.delivery
-    return {
-        "id": delivery_id(entry.id, delivery.destination),
-        "email_id": entry.about.item,
-        "provider": entry.about.provider,
-        "destination": delivery.destination,
-        "status": delivery.status,
-        "webhook_id": delivery.webhook_id,
-        "created": shown_time(entry.created_ms),
-        "age_s": seen.age_s,
-        "delivered": shown_time(delivery.delivered_ms),
-        "next_try": shown_time(delivery.next_try_ms),
-        "tries": delivery.tries,
-        "max_attempts": seen.max_attempts,
-        "attempts": [
-            {"at": shown_time(at.at_ms), "latency_ms": at.latency_ms, "status_code": at.status_code, "error": at.error}
-            for at in delivery.attempts
-        ],
-        "receiver_id": delivery.receiver_id,
-        "reason": seen.reason,
-        "storage": seen.storage,
-        "payload_bytes": entry.payload_bytes,
-        "payload_machine": entry.payload_machine or None,
-    }
-
-
-def shown_time(moment_ms: int | None) -> str | None:
-    """As it stands in answers."""
-    return (
-        None if moment_ms is None else datetime.fromtimestamp(moment_ms / 1000, UTC).isoformat(timespec="milliseconds")
+def view_delivery(service: Service, step: Step, entry: Entry, delivery: Delivery) -> DeliveryView:
+    config = service.config.destinations.get(delivery.destination)
+    (size,) = step.query(
+        "SELECT coalesce(sum(length(p.content)), 0) FROM payloads p JOIN entries e ON e.seq = p.seq WHERE e.id = ?",
+        (entry.id,),
+    )[0]
+    storage = _storage(service, entry, delivery, size)
+    is_waiting, is_delivered = (delivery.status is each for each in (DeliveryStatus.WAITING, DeliveryStatus.DELIVERED))
+    return DeliveryView(
+        id=delivery_id(entry.id, delivery.destination),
+        email_id=entry.about.item,
+        provider=entry.about.provider,
+        sender=entry.about.sender,
+        subject=entry.about.subject,
+        destination=delivery.destination,
+        status=delivery.status,
+        webhook_id=delivery.webhook_id,
+        created=entry.created_ms,
+        age_s=max(0, step.now_ms - entry.created_ms) // 1000,
+        delivered=delivery.ended_ms if is_delivered else None,
+        next_try=delivery.next_try_ms if is_waiting else None,
+        tries=delivery.tries,
+        max_attempts=config.max_attempts if config else None,
+        attempts=[_view_attempt(each) for each in delivery.attempts],
+        receiver_id=delivery.receiver_id,
+        reason=_reason(service, delivery, step.steady_ms),
+        storage=storage,
+        payload_bytes=size,
+        payload_machine=entry.machine if storage is Storage.ANOTHER_MACHINE else None,
     )
 
 
-def read_payload(journal: Journal, entry_id: str) -> Payload | None:
-    """What was or is to be sent, as far as it is kept."""
-    kept = journal.payload(entry_id)
-    return unpack(kept) if kept else None
+def _view_attempt(attempt: Attempt) -> AttemptView:
+    return AttemptView(
+        at=attempt.at_ms, latency_ms=attempt.latency_ms, status_code=attempt.status_code, error=attempt.error
+    )
 
 
-def read_delivery(journal: Journal, id_: str) -> tuple[Entry, Delivery] | None:
-    entry_id, _, destination = id_.partition(":")
-    entry = journal.read(entry_id)
-    delivery = entry.delivery_to(destination) if entry else None
-    return (entry, delivery) if entry and delivery else None
+def _storage(service: Service, entry: Entry, delivery: Delivery, size: int) -> Storage:
+    if delivery.status is DeliveryStatus.WAITING and service.coordinator.registry:
+        return Storage.REDIS
+    if size:
+        return Storage.JOURNAL
+    keeps = delivery.status in (DeliveryStatus.SKIPPED, DeliveryStatus.DEAD)
+    return Storage.ANOTHER_MACHINE if keeps and entry.machine != service.journal.machine else Storage.NONE
 
 
-@dataclass(frozen=True)
-class How:
-    """``force``: also what was delivered already. ``new_id``: under a webhook-id that the receiver has not seen."""
+def _reason(service: Service, delivery: Delivery, steady_ms: int) -> str | None:
+    if delivery.status is DeliveryStatus.CLAIMED and delivery.lease_until_ms > steady_ms:
+        return BEING_DELIVERED
+    if delivery.status in (DeliveryStatus.CLAIMED, DeliveryStatus.RETURNED):
+        return RETURNED
+    if delivery.status is DeliveryStatus.WAITING and (hold := why_held_back(service, delivery.destination)):
+        return f"{delivery.destination}: {hold}"
+    return delivery.reason
 
-    force: bool = False
-    new_id: bool = False
-    dry_run: bool = False
+
+def why_held_back(service: Service, destination: str) -> str | None:
+    """Why nothing stored is sent there now, with the reason that a person gave; None if it works."""
+    hold = service.sender.why_held_back(destination)
+    reason = service.states.of(destination).reason if hold is Hold.PAUSED else ""
+    return f"{hold} ({reason})" if reason else hold
 
 
-def replay(journal: Journal, id_: str, how: How, new_token: Callable[[], str]) -> str:
-    """Makes it due; whoever looks after what is due sends it. Past identity and content, not past "it has it".
+# Replaying
 
-    What came of it: a Replayed, or WOULD_REPLAY.
-    """
+
+class Replay(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    force: StrictBool = Field(default=False, description="Include deliveries already received.")
+    new_id: StrictBool = Field(default=False, description="With a new webhook-id: the receiver sees another event.")
+    dry_run: StrictBool = Field(default=False, description="Only say what would happen.")
+
+
+def replay(service: Service, id_: str, how: Replay, *, at_once: bool = False) -> str:
+    """Makes a delivery due now. ``at_once``: sends it before returning, unless workers do that. Returns REPLAYED,
+    WOULD_REPLAY or a Refusal."""
     entry, _, destination = id_.partition(":")
+    webhook_id = f"msg_{secrets.token_hex(16)}" if how.new_id else ""
+    refusal = again.replay(
+        service.coordinator, entry, destination, force=how.force, webhook_id=webhook_id, dry_run=how.dry_run
+    )
+    if refusal:
+        return refusal
     if how.dry_run:
-        return _would_replay(journal, entry, destination, how.force)
-    webhook_id = f"msg_{new_token()}" if how.new_id else None
-    answer = journal.replay(entry, destination, force=how.force, webhook_id=webhook_id)
-    if answer is Replayed.REPLAYED:
-        audit.warning("AUDIT replay delivery=%s force=%s new_id=%s", id_, how.force, how.new_id)
-    return answer
+        return WOULD_REPLAY
+    audit.warning("AUDIT replay delivery=%s force=%s new_id=%s", id_, how.force, how.new_id)
+    if at_once:
+        deliver_now(service, destination)
+    return REPLAYED
 
 
-def replay_at_once(parts: Parts, id_: str, how: How) -> str:
-    """An operator sees at once what became of it; with a queue, a worker sends it."""
-    answer = replay(parts.journal, id_, how, parts.sources.new_token)
-    if answer == Replayed.REPLAYED and not parts.settings.queue_url:
-        parts.sender.deliver_stored(*id_.split(":", 1))
-    return answer
-
-
-def replay_email(parts: Parts, entry_id: str, how: How) -> str:
-    """Of an email's deliveries, all that are dead or wait. REPLAYED if there was one, else why there was none."""
-    entry = parts.journal.read(entry_id)
+def replay_email(service: Service, entry_id: str, how: Replay, *, at_once: bool = False) -> str:
+    """All deliveries of an email that are dead or waiting. REPLAYED if there was one, otherwise why not."""
+    with service.journal.reading() as step:
+        entry = step.read(entry_id)
     if entry is None:
-        return Replayed.UNKNOWN
-    left = [each for each in entry.deliveries if each.status in INDEXED or how.force]
-    answers = [
-        replay(parts.journal, delivery_id(entry_id, each.destination), how, parts.sources.new_token) for each in left
-    ]
-    return max(answers, key=lambda each: each == Replayed.REPLAYED, default=Replayed.ALREADY_DELIVERED)
+        return Refusal.UNKNOWN
+    unfinished = (DeliveryStatus.WAITING, DeliveryStatus.DEAD)
+    left = [each for each in entry.deliveries if each.status in unfinished or how.force]
+    answers = [replay(service, delivery_id(entry_id, each.destination), how, at_once=at_once) for each in left]
+    return max(answers, key=lambda answer: answer == REPLAYED, default=Refusal.ALREADY_DELIVERED)
 
 
-def _would_replay(journal: Journal, entry: str, destination: str, force: bool) -> str:
-    found = read_delivery(journal, delivery_id(entry, destination))
-    if found is None:
-        return Replayed.UNKNOWN
-    refusal = replay_refusal(*found, force, journal.lease_time_ms())
-    if refusal is None and not found[0].payload_machine and journal.payload(entry) is None:
-        refusal = Replayed.NO_PAYLOAD
-    return refusal or WOULD_REPLAY
+def replay_matching(service: Service, wanted: DeliveryFilter, how: Replay) -> Counter[str]:
+    """How many deliveries ended how. All are found first: replaying one changes its place in the list."""
+    ids: list[str] = []
+    cursor: str | None = None
+    while not ids or cursor:
+        rows, cursor = find_deliveries(service, wanted, PAGE, cursor)
+        ids += [delivery_id(entry.id, delivery.destination) for entry, delivery in rows]
+        if not rows:
+            break
+    return Counter(replay(service, id_, how) for id_ in ids)
 
 
-class Counts:
-    """How many deliveries there are of each status, by destination.
-
-    What waits and what is dead is the size of an index. To count the others, every entry is read (to count them as they
-    happen would cost each email a command more): on a small journal each time, on a large one now and then.
-    """
-
-    def __init__(self, journal: Journal, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._journal = journal
-        self._monotonic = monotonic
-        self._again_at = float("-inf")
-        self._others: Counter[tuple[str, DeliveryStatus]] = Counter()
-
-    def read(self) -> dict[str, dict[DeliveryStatus, int]]:
-        started = self._monotonic()
-        if started >= self._again_at:
-            self._others = Counter(
-                (each.delivery.destination, each.delivery.status)
-                for each in find_deliveries(self._journal, Wanted())
-                if not each.entry.has_open_delivery_to(each.delivery.destination)
-            )
-            ended = self._monotonic()
-            self._again_at = ended + RESTS_FOR * (ended - started)
-        stored, others = self._journal.count_deliveries(), self._others
-        return {
-            name: {status: others[name, status] for status in DeliveryStatus}
-            | {DeliveryStatus.WAITING: count.waiting, DeliveryStatus.DEAD: count.dead}
-            for name in {*stored, *(destination for destination, _ in others)}
-            for count in [stored.get(name, Count())]
-        }
-
-
-def stats(parts: Parts, counts: Counts) -> dict[str, Any]:
-    """For each destination: how its breaker is, whether it is enabled, and its deliveries by status."""
-    deliveries, states = counts.read(), parts.journal.states()
-    nothing = dict.fromkeys(DeliveryStatus, 0)
-    destinations = {}
-    for name in sorted({*parts.config.destinations, *deliveries}):
-        config = parts.config.destinations.get(name)
-        destinations[name] = {
-            "enabled": config.enabled if config else None,
-            "breaker": parts.guard.state(name) if config else None,
-            "paused": shown_pause(states.get(name)),
-            "deliveries": deliveries.get(name, nothing),
-        }
-    return {"destinations": destinations}
+def deliver_now(service: Service, destination: str) -> None:
+    """Sends what is due there in this thread, so that an operator sees the result; with a queue, workers do it."""
+    if service.queue is None:
+        with suppress(StoreUnavailable):
+            service.retrier.deliver_due(destination)

@@ -1,29 +1,30 @@
-"""The figures that the page, /metrics, /api/admin/stats and ``mailonce stats`` show: one source for all of them."""
+"""The figures that the page, /api/admin/stats and ``mailonce stats`` show: SQL over the counts of the fleet."""
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from orchestrator.build import Parts
-from orchestrator.metrics.history import DAY_S, HOUR_S, add
-from orchestrator.metrics.meter import DEAD, DELIVERED, FAILED
-from orchestrator.metrics.sums import Sums
-from orchestrator.operations.deliveries import Counts, stats
+from deduplication.journal.entry import DeliveryStatus
+from orchestrator.delivery.destination_states import shown_pause
+from orchestrator.metrics.counts import DAY_S, HOUR_S, MINUTE_S, read_points, read_sums
+from orchestrator.metrics.meter import DELIVERED, DELIVERIES, DELIVERY_S, SKIPPED
+from orchestrator.metrics.sums import Histogram, Sums
+from orchestrator.operations.fleet_state import FleetState
 
-MINUTE_S = 60
+if TYPE_CHECKING:  # which builds all of this
+    from orchestrator.build import Service
 
 
 @dataclass(frozen=True)
 class Totals:
-    """Of all machines, since they began to count; ``waiting`` and ``dead`` are what the journal has now.
+    """Of all machines, since they began to count; ``waiting`` and ``dead`` are of now.
 
-    ``received`` is new, ``duplicates`` (exact repeats) and ``suppressed`` (by a group, files, words or age) together;
-    ``statuses`` also has what was given back or refused. ``hit_rate``: the share of those received that were stopped.
-    ``delivered`` and ``failed`` are attempts; one that made a dead letter failed. ``is_whole`` False: Redis is away,
-    and it is what this machine knows.
+    ``received`` emails are new, ``duplicates`` (exact repeats) or ``suppressed`` (by a group, files, words or age);
+    ``statuses`` also counts refused requests and retries. ``hit_rate``: the share of received emails that were stopped.
+    ``delivered`` and ``failed`` are attempts. ``is_whole`` is False while Redis is gone: the figures of other machines
+    are then as old as the outage.
     """
 
     received: int
@@ -40,32 +41,8 @@ class Totals:
     is_whole: bool
 
 
-def totals(parts: Parts) -> Totals:
-    seen = parts.counted.fleet()
-    sums, counts = seen.sums, parts.journal.count_deliveries()
-    oldest = parts.oldest.read(counts)
-    return Totals(
-        received=sums.received,
-        statuses=dict(sorted(sums.statuses.items())),
-        duplicates=sums.duplicates,
-        suppressed=sums.suppressed,
-        hit_rate=sums.hit_rate,
-        delivered=sums.delivered,
-        failed=sums.failed,
-        dead=sum(count.dead for count in counts.values()),
-        waiting=sum(count.waiting for count in counts.values()),
-        oldest_waiting_s=age_s(parts, min(oldest.values())) if oldest else None,
-        workers_alive=parts.counted.workers_alive() if parts.settings.queue_url else None,
-        is_whole=seen.is_whole,
-    )
-
-
-def age_s(parts: Parts, since_ms: int) -> int:
-    return max(0, parts.journal.now_ms() - since_ms) // 1000
-
-
 class Span(StrEnum):
-    """Each with what its points are made of: how long one is, of which buckets, and how many there are."""
+    """How far back. Each has points of a certain length."""
 
     HOUR = "hour"
     DAY = "day"
@@ -74,11 +51,7 @@ class Span(StrEnum):
 
     @property
     def step_s(self) -> int:
-        return {"hour": MINUTE_S, "day": 600, "week": HOUR_S, "month": 6 * HOUR_S}[self]
-
-    @property
-    def bucket_s(self) -> int:
-        return min(self.step_s, HOUR_S)
+        return {"hour": MINUTE_S, "day": 10 * MINUTE_S, "week": HOUR_S, "month": 6 * HOUR_S}[self]
 
     @property
     def length_s(self) -> int:
@@ -98,10 +71,8 @@ class Point:
 
 @dataclass(frozen=True)
 class DestinationFigures:
-    """Over one span. Milliseconds are estimated from a histogram; None: nothing was sent. ``success_rate`` of attempts.
-
-    ``p50_ms`` and ``p95_ms``: for each point of the span.
-    """
+    """Over one span. Times are estimated from a histogram, None if nothing was sent; ``p50_ms`` and ``p95_ms`` are for
+    each point. ``success_rate`` is of attempts."""
 
     delivered: int
     failed: int
@@ -114,7 +85,7 @@ class DestinationFigures:
 
 @dataclass(frozen=True)
 class OverTime:
-    """``points`` are ``step_s`` long, the oldest first, the last one is still growing. ``total`` is their sum."""
+    """``points`` are ``step_s`` long, the oldest first; the last one still grows. ``total`` is their sum."""
 
     span: Span
     step_s: int
@@ -126,53 +97,97 @@ class OverTime:
     is_whole: bool
 
 
-def over_time(parts: Parts, span: Span) -> OverTime:
-    """Of all machines; while Redis is away, of this one."""
-    now_start = int(time.time() // span.step_s) * span.step_s
-    starts = range(now_start - span.length_s + span.step_s, now_start + 1, span.step_s)
-    buckets, is_whole = parts.counted.over_time(span.bucket_s, range(starts[0], now_start + span.step_s, span.bucket_s))
-    steps = [
-        Sums(add(*(buckets[at].counts for at in range(start, start + span.step_s, span.bucket_s) if at in buckets)))
-        for start in starts
-    ]
-    together = Sums(add(*(each.counts for each in steps)))
-    names = dict.fromkeys((*parts.config.destinations, *together.destinations))
-    return OverTime(
-        span=span,
-        step_s=span.step_s,
-        points=tuple(_point(start, sums) for start, sums in zip(starts, steps, strict=True)),
-        total=_point(starts[0], together),
-        duplicates=together.duplicates,
-        suppressed=together.suppressed,
-        destinations={name: _destination(name, together, steps) for name in names},
-        is_whole=is_whole,
+def totals(service: Service, state: FleetState | None = None) -> Totals:
+    state = state or service.observer.fleet_state()
+    sums, views = fleet_sums(service), state.destinations.values()
+    return Totals(
+        received=sums.received,
+        statuses=sums.statuses,
+        duplicates=sums.duplicates,
+        suppressed=sums.suppressed,
+        hit_rate=sums.hit_rate,
+        delivered=sums.delivered(),
+        failed=sums.failed(),
+        dead=sum(each.dead for each in views),
+        waiting=sum(each.waiting for each in views),
+        oldest_waiting_s=max((each.oldest_s for each in views if each.oldest_s is not None), default=None),
+        workers_alive=state.workers,
+        is_whole=state.redis_status in (None, "up"),
     )
 
 
+def fleet_sums(service: Service) -> Sums:
+    service.counts.flush()
+    with service.journal.reading() as step:
+        return Sums(read_sums(step))
+
+
+def over_time(service: Service, span: Span) -> OverTime:
+    service.counts.flush()
+    has_redis, status = service.coordinator.registry is not None, service.coordinator.redis.status
+    with service.journal.reading() as step:
+        last = step.now_ms // 1000 // span.step_s * span.step_s
+        starts = range(last - span.length_s + span.step_s, last + 1, span.step_s)
+        points = read_points(step, HOUR_S if span.step_s >= HOUR_S else MINUTE_S, starts, span.step_s)
+    together: dict[str, float] = {}
+    for counts in points:
+        for key, value in counts.items():
+            together[key] = together.get(key, 0) + value
+    sums, whole = [Sums(counts) for counts in points], Sums(together)
+    names = dict.fromkeys((*service.config.destinations, *whole.by(DELIVERIES, 0)))
+    return OverTime(
+        span=span,
+        step_s=span.step_s,
+        points=tuple(_point(start, each) for start, each in zip(starts, sums, strict=True)),
+        total=_point(starts[0], whole),
+        duplicates=whole.duplicates,
+        suppressed=whole.suppressed,
+        destinations={name: _destination(name, whole, sums) for name in names},
+        is_whole=not has_redis or status == "up",
+    )
+
+
+def stats(service: Service, span: Span) -> dict[str, Any]:
+    """The totals, what happened over the span, and each destination with its deliveries by status: those that wait or
+    are dead as of now, the others since counting began."""
+    state, sums = service.observer.fleet_state(), fleet_sums(service)
+    destinations = {}
+    for name, each in state.destinations.items():
+        attempts = sums.attempts(name)
+        destinations[name] = {
+            "enabled": each.is_enabled,
+            "breaker": each.breaker,
+            "paused": shown_pause(each.paused),
+            "deliveries": {
+                DeliveryStatus.WAITING: each.waiting,
+                DeliveryStatus.DELIVERED: attempts.get(DELIVERED, 0),
+                DeliveryStatus.DEAD: each.dead,
+                DeliveryStatus.SKIPPED: attempts.get(SKIPPED, 0),
+            },
+        }
+    return {
+        "totals": asdict(totals(service, state)),
+        "over_time": asdict(over_time(service, span)),
+        "destinations": destinations,
+    }
+
+
 def _point(start_s: int, sums: Sums) -> Point:
-    return Point(start_s, sums.received, sums.delivered, sums.stopped, sums.failed)
+    return Point(start_s, sums.received, sums.delivered(), sums.stopped, sums.failed())
 
 
-def _destination(name: str, together: Sums, steps: list[Sums]) -> DestinationFigures:
-    attempts = together.attempts(name)
-    delivered, failed = attempts.get(DELIVERED, 0), attempts.get(FAILED, 0) + attempts.get(DEAD, 0)
-    whole = together.delivery_times(name)
-    times = [each.delivery_times(name) for each in steps]
+def _destination(name: str, whole: Sums, points: list[Sums]) -> DestinationFigures:
+    delivered, failed = whole.delivered(name), whole.failed(name)
+
+    def times(sums: Sums) -> Histogram:
+        return sums.histogram(DELIVERY_S, name)
+
     return DestinationFigures(
         delivered=delivered,
         failed=failed,
         success_rate=delivered / (delivered + failed) if delivered + failed else None,
-        whole_p50_ms=_ms(whole.quantile_s(0.5)),
-        whole_p95_ms=_ms(whole.quantile_s(0.95)),
-        p50_ms=tuple(_ms(each.quantile_s(0.5)) for each in times),
-        p95_ms=tuple(_ms(each.quantile_s(0.95)) for each in times),
+        whole_p50_ms=times(whole).quantile_ms(0.5),
+        whole_p95_ms=times(whole).quantile_ms(0.95),
+        p50_ms=tuple(times(each).quantile_ms(0.5) for each in points),
+        p95_ms=tuple(times(each).quantile_ms(0.95) for each in points),
     )
-
-
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds * 1000, 1)
-
-
-def shown_figures(parts: Parts, counts: Counts, span: Span) -> dict[str, Any]:
-    """All of it: the totals, what happened over the span, and how each destination is."""
-    return {"totals": asdict(totals(parts)), "over_time": asdict(over_time(parts, span)), **stats(parts, counts)}

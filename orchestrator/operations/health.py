@@ -1,162 +1,241 @@
-"""Whether the service can do its work, and what stands in the way."""
+"""Whether the service can do its work, and what is wrong if it cannot."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
-from typing import Any
+import resource
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
 
-import psutil
+from pydantic import BaseModel, ConfigDict, Field
 
 from deduplication.errors import DeduplicationError
-from deduplication.journal.base import Journal
-from deduplication.journal.failover import FailoverJournal
-from deduplication.journal.side import Side
-from deduplication.silence import waiting_once
-from orchestrator.delivery.queue import Queue, QueueMisconfigured, QueueUnavailable
-from orchestrator.delivery.sender import Sender
-from orchestrator.operations.alert_watch import AlertWatch
-from orchestrator.operations.alerts import GOOD_POLICY, OLDEST_WAITING_S, eviction_warning
+from deduplication.journal.coordinator import BEHIND_MS
+from orchestrator.config.settings import Settings
+from orchestrator.delivery.destination_states import shown_pause
+from orchestrator.operations.alarms import Alarms
+from orchestrator.operations.alerts import GOOD_POLICY, OLDEST_WAITING_S, AlertCondition
+from orchestrator.operations.destinations import Pause
+from orchestrator.operations.fleet_state import FleetState, Observer
 from orchestrator.operations.proxy_watch import ProxyWatch
-from orchestrator.operations.storage import StorageWatch
 from orchestrator.operations.words import shown_moment
 from orchestrator.version import our_version
 
-Check = dict[str, Any]
+NEARLY = 0.95
 
 
-@dataclass(frozen=True)
-class Health:
-    """``ok``; ``degraded``: emails are taken, but something is wrong; ``down``: none can be taken.
+class HealthCheck(BaseModel):
+    """``status`` is "up", "not configured", or a word for what is wrong; then ``problem`` is a sentence about it."""
 
-    ``paused``: the destinations that nothing is sent to until someone resumes them. ``alarms``: those of the fleet.
-    """
+    model_config = ConfigDict(extra="allow")
 
     status: str
-    version: str
-    checks: dict[str, Check]
+    problem: str | None = None
+
+    @property
+    def is_well(self) -> bool:
+        return self.status in ("up", "not configured")
+
+
+class AlarmShown(BaseModel):
+    condition: AlertCondition
+    destination: str | None
+    since: str = Field(json_schema_extra={"format": "date-time"})
+    text: str
+
+
+class Health(BaseModel):
+    """`degraded`: emails are accepted, but something is wrong; `down`: none can be accepted.
+
+    ``paused``: destinations that nothing is sent to until they are resumed. ``alarms``: those of the fleet.
+    """
+
+    status: Literal["ok", "degraded", "down"]
+    version: str = Field(default_factory=our_version)
+    checks: dict[str, HealthCheck]
     warnings: list[str]
-    paused: dict[str, dict[str, str]]
-    alarms: list[dict[str, str | None]]
+    paused: dict[str, Pause] = {}
+    alarms: list[AlarmShown] = []
+
+
+class HealthChecks:
+    """Anyone may ask, as often as they like: nothing here waits for Redis or the queue."""
+
+    def __init__(
+        self, settings: Settings, observer: Observer, alarms: Alarms, rss_bytes: Callable[[], int] | None = None
+    ) -> None:
+        self._settings = settings
+        self._observer = observer
+        self._alarms = alarms
+        self._rss_bytes = rss_bytes or _rss_bytes
+        self.proxies = ProxyWatch()
+
+    def is_ready(self) -> bool:
+        """Whether an email can be accepted safely."""
+        try:
+            return self._observer.is_ready()
+        except DeduplicationError:
+            return False
+
+    def report(self) -> Health:
+        try:
+            is_ready, state = self._observer.is_ready(), self._observer.fleet_state()
+            alarms = self._alarms.read(state)
+        except DeduplicationError as error:
+            problem = f"The journal of this machine cannot be used: {error}"
+            checks = {"database": _check("down", problem, error=str(error)), "memory": self._memory()}
+            return Health(status="down", checks=checks, warnings=self.proxies.warnings())
+        checks = {
+            "redis": _redis(state),
+            "fleet": _fleet(state),
+            "database": _check("up"),
+            "storage": self._storage(state),
+            "queue": _queue(state),
+            "destinations": _destinations(state),
+            "deliveries": _deliveries(state),
+            "memory": self._memory(),
+        }
+        is_well = all(each.is_well for each in checks.values())
+        paused = {name: shown_pause(each.paused) for name, each in state.destinations.items() if each.paused.is_paused}
+        return Health(
+            status="down" if not is_ready else "ok" if is_well else "degraded",
+            checks=checks,
+            warnings=[*_redis_warnings(state), *self.proxies.warnings()],
+            paused={name: Pause.model_validate(each) for name, each in paused.items()},
+            alarms=[AlarmShown.model_validate(each.shown()) for each in alarms],
+        )
+
+    def _storage(self, state: FleetState) -> HealthCheck:
+        """Room on the disk for the journal, and in Redis for the payloads of stored deliveries."""
+        facts: dict[str, Any] = {
+            "disk_free_bytes": state.disk_free_bytes,
+            "disk_needed_bytes": self._settings.disk_free_bytes,
+        }
+        is_full = state.disk_free_bytes < self._settings.disk_free_bytes
+        if state.outside:
+            facts["journal_payload_bytes"] = state.outside.payload_bytes
+        if state.redis:
+            used, most = state.redis.payload_bytes, state.redis.most_payload_bytes
+            facts |= {"redis_payload_bytes": used, "redis_payload_limit_bytes": most}
+            is_full = is_full or used > NEARLY * most
+        if is_full:
+            return _check("full", "No room is left: emails are returned to their providers for retry", **facts)
+        return _check("up", **facts)
+
+    def _memory(self) -> HealthCheck:
+        rss_mb, limit_mb = round(self._rss_bytes() / 1024 / 1024, 1), self._settings.memory_limit_mb
+        if rss_mb <= limit_mb:
+            return _check("up", rss_mb=rss_mb, limit_mb=limit_mb)
+        problem = f"This process uses {rss_mb} MB, more than MEMORY_LIMIT_MB ({limit_mb})"
+        return _check("over the limit", problem, rss_mb=rss_mb, limit_mb=limit_mb)
+
+
+def _rss_bytes() -> int:
+    """Memory of this process now; where the system does not say, the most it ever had."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def _check(status: str, problem: str | None = None, **facts: Any) -> HealthCheck:
+    return HealthCheck.model_validate({"status": status, "problem": problem, **facts})
+
+
+def _redis(state: FleetState) -> HealthCheck:
+    if state.redis_status is None:
+        return _check("not configured")
+    facts: dict[str, Any] = {"state": state.redis_status, "era": state.era, "unpublished": state.unpublished}
+    if state.redis_status == "up":
+        known = state.redis.model_dump(exclude={"payload_bytes", "most_payload_bytes"}) if state.redis else {}
+        return _check("up", **facts, **known)
+    since = shown_moment(state.lost_ms) if state.lost_ms else None
+    problem = (
+        "Redis does not answer: this machine decides by what it knows of the fleet."
+        f" Entries to publish when Redis is back: {state.unpublished:,}"
+    )
+    return _check("down", problem, since=since, **facts)
+
+
+def _fleet(state: FleetState) -> HealthCheck:
+    """``known_since``: emails that the fleet received before are not known to this machine."""
+    if state.redis_status is None:
+        return _check("not configured")
+    facts: dict[str, Any] = {
+        "machine": state.machine,
+        "behind_s": state.behind_s,
+        "known_since": shown_moment(state.known_since_ms) if state.known_since_ms else None,
+        "gap_since": shown_moment(state.gap_ms) if state.gap_ms else None,
+        "members": {
+            name: {"version": each.get("version"), "seen": shown_moment(each["at_ms"])}
+            for name, each in state.members.items()
+        },
+    }
+    if state.gap_ms:
+        return _check("gap", "This machine missed a part of the fleet's work: the stream was trimmed", **facts)
+    if state.redis_status == "up" and (state.behind_s is None or state.behind_s * 1000 > BEHIND_MS):
+        return _check("behind", "This machine has not read all of the fleet's work yet", **facts)
+    return _check("up", **facts)
+
+
+def _queue(state: FleetState) -> HealthCheck:
+    if state.workers is None:
+        return _check("not configured")
+    if state.outside and state.outside.queue_error:
+        problem = "The queue does not answer: requests deliver emails themselves meanwhile"
+        return _check("down", problem, error=state.outside.queue_error)
+    problem = "The queue has no worker: queued emails wait until one is started (mailonce worker)"
+    return _check("up" if state.workers else "no worker", None if state.workers else problem, workers=state.workers)
+
+
+def _destinations(state: FleetState) -> HealthCheck:
+    """In trouble: one is paused, or its circuit breaker is open. A disabled one is disabled on purpose."""
+    breakers = {name: each.breaker for name, each in state.destinations.items() if each.is_active}
+    is_paused = any(each.paused.is_paused for each in state.destinations.values() if each.is_enabled is not None)
+    failing = [name for name, breaker in breakers.items() if breaker != "closed"]
+    problem = f"Circuit breaker open: {', '.join(failing)}. New emails are queued" if failing else None
+    return _check("in trouble" if failing or is_paused else "up", problem, breakers=breakers)
+
+
+def _deliveries(state: FleetState) -> HealthCheck:
+    """Late: one has waited too long for an active destination."""
+    ages_s = {name: each.oldest_s for name, each in state.destinations.items() if each.is_active and each.oldest_s}
+    is_late = max(ages_s.values(), default=0) > OLDEST_WAITING_S
+    return _check("late" if is_late else "up", oldest_waiting_s=ages_s)
+
+
+def _redis_warnings(state: FleetState) -> Iterator[str]:
+    if state.redis and state.redis.has_bad_policy:
+        policy = state.redis.maxmemory_policy
+        yield f"Redis maxmemory-policy is {policy}: when Redis is full, it forgets names; set it to {GOOD_POLICY}"
+    if state.redis and not state.redis.detects_rollback:
+        yield "Redis forbids INFO to this user: if it is set back to an older snapshot, that goes unnoticed"
 
 
 @dataclass(frozen=True)
-class HealthChecks:
-    """Anybody may ask, as often as they like: what takes long to find out is known from who judges the fleet."""
+class Banner:
+    """For the top of every page. ``is_bad`` is False for what a person asked for."""
 
-    sender: Sender
-    memory_limit_mb: int
-    storage: StorageWatch
-    watch: AlertWatch
-    queue: Queue | None = None
-    proxies: ProxyWatch = field(default_factory=ProxyWatch)
-    rss_bytes: Callable[[], int] = lambda: psutil.Process().memory_info().rss
-
-    @property
-    def journal(self) -> Journal:
-        return self.sender.journal
-
-    def is_ready(self) -> bool:
-        """Can an email be taken safely?"""
-        return "error" not in _is_up(self.journal)
-
-    def report(self) -> Health:
-        """A Redis that keeps silent is waited for once: whoever probes has little patience."""
-        with waiting_once():
-            return self._report()
-
-    def _report(self) -> Health:
-        redis: Check = {"status": "not configured"}
-        taking = database = _is_up(self.journal)
-        if isinstance(self.journal, FailoverJournal):
-            redis, database = _redis(self.journal), _is_up(self.journal.local)
-        checks = {
-            "redis": redis,
-            "database": database,
-            "storage": self._storage(),
-            "queue": self._queue(),
-            "destinations": self._destinations(),
-            "deliveries": self._deliveries(),
-            "memory": self._memory(),
-        }
-        is_well = all(check["status"] in ("up", "not configured") for check in checks.values())
-        status = "down" if "error" in taking else "ok" if is_well else "degraded"
-        alarms = [each.shown() for each in self.watch.alarms()]
-        warnings = [*_eviction_warnings(redis), *self.proxies.warnings()]
-        return Health(status, our_version(), checks, warnings, self.sender.paused(), alarms)
-
-    def _queue(self) -> Check:
-        if self.queue is None:
-            return {"status": "not configured"}
-        try:
-            self.queue.check()
-        except (QueueUnavailable, QueueMisconfigured) as error:
-            return {"status": "down", "error": str(error)}
-        workers = self.watch.findings.workers if self.watch.findings else None
-        return {"status": "no worker" if workers == 0 else "up", "workers": workers}
-
-    def _destinations(self) -> Check:
-        """In trouble: one is paused, or fails so often that it is left alone. One that is disabled is so on purpose."""
-        paused, breakers = self.sender.paused(), {}
-        for name, policy in self.sender.policies.items():
-            if policy.is_enabled and name not in paused:
-                breakers[name] = self.sender.guard.state(name)
-        is_well = not paused and set(breakers.values()) <= {"closed"}
-        return {"status": "up" if is_well else "in trouble", "breakers": breakers}
-
-    def _deliveries(self) -> Check:
-        """Late: one waits for too long. What waits for a destination that is paused or disabled waits on purpose."""
-        found, now_ms = self.watch.findings, self.sender.clock.now_ms()
-        ages_s = {name: max(0, now_ms - since) // 1000 for name, since in (found.oldest_ms if found else {}).items()}
-        is_late = max(ages_s.values(), default=0) > OLDEST_WAITING_S
-        return {"status": "late" if is_late else "up", "oldest_waiting_s": ages_s}
-
-    def _storage(self) -> Check:
-        """Where payloads go by now; over the limit from the first that has no room where it should be."""
-        try:
-            stage, storage = self.storage.look()
-        except DeduplicationError as error:
-            return {"status": "down", "error": str(error)}
-        status = "up" if stage is self.storage.first else "over the limit"
-        return {"status": status, "stage": stage} | asdict(storage)
-
-    def _memory(self) -> Check:
-        rss_mb = self.rss_bytes() / 1024 / 1024
-        within = rss_mb <= self.memory_limit_mb
-        return {
-            "status": "up" if within else "over the limit",
-            "rss_mb": round(rss_mb, 1),
-            "limit_mb": self.memory_limit_mb,
-        }
+    text: str
+    since: str | None = None
+    is_bad: bool = True
 
 
-def _is_up(journal: Journal) -> Check:
-    try:
-        journal.check()
-    except DeduplicationError as error:
-        return {"status": "down", "error": str(error)}
-    return {"status": "up"}
+_ALARM_OF = {"destinations": AlertCondition.BREAKER_OPEN, "queue": AlertCondition.NO_WORKER}
 
 
-def _redis(journal: FailoverJournal) -> Check:
-    """On which side this machine is and since when, and what Redis has yet to be told."""
-    standing, told = journal.standing, journal.untold()
-    known = {
-        "side": standing.side,
-        "generation": standing.generation,
-        "since": shown_moment(int(standing.since_s * 1000)),
-        "unmerged": told.entries,
-        "spool_bytes": told.spool_bytes,
-        "numbers": vars(journal.numbers),
-    }
-    if standing.side is not Side.REDIS:
-        return {"status": "down"} | known
-    try:
-        return {"status": "up"} | known | asdict(journal.redis_facts())
-    except DeduplicationError as error:
-        return {"status": "down", "error": str(error)} | known
-
-
-def _eviction_warnings(redis: Check) -> list[str]:
-    policy = redis.get("maxmemory_policy")
-    return [] if policy in (None, GOOD_POLICY) else [eviction_warning(policy)]
+def banners(health: Health) -> Iterator[Banner]:
+    """What is wrong, each once: an alarm says more than the check."""
+    alarms = {each.condition for each in health.alarms}
+    for name, check in health.checks.items():
+        if check.problem and _ALARM_OF.get(name) not in alarms:
+            yield Banner(check.problem, (check.model_extra or {}).get("since"))
+    for alarm in health.alarms:
+        yield Banner(f"Alarm: {alarm.text}", alarm.since)
+    for name, pause in health.paused.items():
+        reason = f" ({pause.reason})" if pause.reason else ""
+        yield Banner(f"{name} is paused{reason}. New emails for it are queued", pause.since, is_bad=False)
+    for warning in health.warnings:
+        yield Banner(warning)

@@ -1,4 +1,4 @@
-"""Notices a proxy that TRUSTED_PROXIES does not name."""
+"""Notices a proxy that is missing from TRUSTED_PROXIES."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ WARNING = (
 
 
 class ProxyWatch:
-    """The log names the address; /health, which anybody may read, does not."""
+    """The log names the address; /health, which anyone may read, does not."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._shown_until = float("-inf")
 
     def note(self, address: str) -> None:
-        """X-Forwarded-For came from this address. Logged once, until there was none for an hour."""
+        """X-Forwarded-For came from this address. Logged again only after an hour without any."""
         if not self.warnings():
             log.warning("WARNING: %s (%s)", WARNING, address)
         self._shown_until = self._monotonic() + SHOWN_FOR_S

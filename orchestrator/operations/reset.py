@@ -1,24 +1,37 @@
-"""Forgetting on request: which names a reset drops, so that the emails behind them are delivered again."""
+"""Reset: forget names, so that the emails behind them are delivered again when they are received again."""
 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from contextlib import nullcontext, suppress
 from enum import StrEnum
+from functools import partial
 from itertools import islice
+from typing import NamedTuple, Self
 
-from deduplication.claims import Kind, Name, Pattern
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, model_validator
+
+from deduplication import again
+from deduplication.errors import StoreUnavailable
 from deduplication.identity import log_id
-from deduplication.journal.base import Forgotten, Journal
+from deduplication.journal.coordinator import Coordinator
 from deduplication.journal.entry import Entry
-from deduplication.message import ITEM_ID_PREFIX
+from deduplication.journal.rules import reference
+from deduplication.journal.sqlite import Step
+from deduplication.marks import find_marks
+from deduplication.members import last_event, members_before
+from deduplication.names import UNDATED, Kind, Name
 from orchestrator.audit import audit
+from orchestrator.operations.search import catch_up
 
+WAIT_S = 3.0
+AT_ONCE = 500  # names in one step: rule 21 allows 1,000, and emails wait meanwhile
+_LAST = "\U0010ffff"
 _MONTH = re.compile(r"\d{4}-(0[1-9]|1[0-2])")
-_DAY = re.compile(rf"{_MONTH.pattern}-\d\d|undated")
+_DAY = re.compile(rf"{_MONTH.pattern}-\d\d|{UNDATED}")
 _MONTHLY = re.compile(rf"({_MONTH.pattern}):(.+)", re.DOTALL)
-_AT_ONCE = 200  # names in one step: emails must not wait for a reset
 
 
 class Scope(StrEnum):
@@ -31,43 +44,54 @@ class Scope(StrEnum):
     ALL = "all"
 
 
-class InvalidReset(Exception):
-    """The request does not say what to forget; ``field`` takes something else."""
+class Reset(BaseModel):
+    """What to forget. ``value`` is not used for the scope ``all``."""
 
-    def __init__(self, field: str, takes: str) -> None:
-        super().__init__(f"{field} takes {takes}")
-        self.field = field
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
+    scope: Scope = Field(description=f"one of {', '.join(Scope)}")
+    value: str = Field(default="", description="What of the scope; only `all` needs none.")
+    dry_run: StrictBool = False
 
-@dataclass(frozen=True)
-class Reset:
-    """``value`` is not used for the scope ``all``."""
-
-    scope: Scope
-    value: str = ""
-    dry_run: bool = False
-
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def check_value(self) -> Self:
         if self.scope is Scope.MONTH and not _MONTH.fullmatch(self.value):
-            raise InvalidReset("value", "a month such as 2026-11")
+            raise ValueError("value must be a month such as 2026-11")
         if self.scope is Scope.DATE and not _DAY.fullmatch(self.value):
-            raise InvalidReset("value", "a day such as 2026-11-16, or undated")
+            raise ValueError("value must be a day such as 2026-11-16, or undated")
         if self.scope is not Scope.ALL and not self.value:
-            raise InvalidReset("value", f"the {self.scope} to forget")
+            raise ValueError(f"value must be the {self.scope} to forget")
+        return self
 
 
-def reset(journal: Journal, request: Reset) -> Forgotten:
-    """Drops the names of the scope and every other name of the emails behind them.
+class Forgotten(BaseModel):
+    names: int = Field(description="How many names were forgotten.")
+    kept: list[str] = Field(description="Emails that are still to be delivered; their names are kept.")
+    behind: list[str] = Field(description="Machines that had not applied it after 3 seconds. They will.")
 
-    What is still to be delivered is kept, and said to be: its provider was told 200, and nobody would send it again.
+
+def reset(coordinator: Coordinator, request: Reset) -> Forgotten:
+    """Forgets the names of the scope, and all other names of the emails behind them, on all machines.
+
+    Emails that are still to be delivered keep their names: they were accepted, and nobody would send them again.
+    Raises StoreUnavailable while Redis is away.
     """
     if not request.dry_run:
-        journal.forget(())  # refused while it could not reach every machine, also where nothing is found here
+        _check_redis(coordinator)
+    done = _Forgetting(coordinator, request.dry_run)
+    for pattern in _patterns(request):
+        done.forget(_in_journal(coordinator, pattern))
+        with suppress(StoreUnavailable) if request.dry_run else nullcontext():
+            done.forget(_in_redis(coordinator, pattern), are_known=True)
+        if pattern.kind in (Kind.SUBJECT_GROUP, Kind.MEDIA):
+            done.forget(_of_stopped(coordinator, pattern))
+    if request.scope is Scope.EMAIL_ID:
+        catch_up(coordinator.journal)
+        done.forget(
+            _of_entries(coordinator, "seq IN (SELECT seq FROM keys WHERE value = ?) AND seq > ?", request.value)
+        )
     if request.scope is Scope.DESTINATION:
-        done = _forget_destination(journal, request.value, request.dry_run)
-    else:
-        names = list(dict.fromkeys(_names_of(journal, request)))
-        done = _known(journal, names) if request.dry_run else _forget(journal, names)
+        done.reopen(request.value)
     audit.warning(
         "AUDIT reset scope=%s value=%s dry_run=%s names=%d kept=%d",
         request.scope,
@@ -76,11 +100,12 @@ def reset(journal: Journal, request: Reset) -> Forgotten:
         done.names,
         len(done.kept),
     )
-    return done
+    behind = [] if request.dry_run else _wait_for_machines(coordinator)
+    return Forgotten(names=done.names, kept=list(done.kept), behind=behind)
 
 
 class Forgot(StrEnum):
-    """What became of a wish to forget one email."""
+    """The result of a reset of one email."""
 
     FORGOTTEN = "forgotten"
     KEPT = "kept"
@@ -88,99 +113,209 @@ class Forgot(StrEnum):
     UNKNOWN = "unknown"
 
 
-def forget_email(journal: Journal, id_: str) -> Forgot:
-    """All names of one email, by the id of its entry, as a reset by its email id does; nothing is searched for."""
-    journal.forget(())  # as above
-    entry = journal.read(id_)
+def forget_email(coordinator: Coordinator, id_: str) -> Forgot:
+    """All names of one email, by the id of its entry."""
+    _check_redis(coordinator)
+    with coordinator.journal.reading() as step:
+        entry = step.read(id_)
     if entry is None:
         return Forgot.UNKNOWN
-    done = _forget(journal, list(dict.fromkeys(_names_with_stop(entry))))
+    done = _Forgetting(coordinator, is_dry_run=False)
+    done.forget(_labels_of(entry))
     audit.warning("AUDIT reset entry=%s names=%d kept=%d", id_, done.names, len(done.kept))
     if id_ in done.kept:
         return Forgot.KEPT
     return Forgot.FORGOTTEN if done.names else Forgot.NOTHING
 
 
-def _names_of(journal: Journal, request: Reset) -> Iterator[Name]:
+def _check_redis(coordinator: Coordinator) -> None:
+    """Even if nothing is found here, another machine may know the email. What Redis does not know of yet is published:
+    it would keep the names of an email that was delivered a moment ago."""
+    registry = coordinator.registry
+    if registry is None:
+        return
+    try:
+        coordinator.redis.ask(registry.probe)
+        while coordinator.publish_waiting():
+            pass
+    except StoreUnavailable as error:
+        raise StoreUnavailable(
+            f"a reset needs Redis, so that all machines forget; try again later ({error})"
+        ) from error
+
+
+def _wait_for_machines(coordinator: Coordinator) -> list[str]:
+    """Until all living machines have read the stream as far as it goes now; those that have not after 3 s (rule 21)."""
+    registry = coordinator.registry
+    if registry is None:
+        return []
+    ends_at, target = time.monotonic() + WAIT_S, coordinator.redis.ask(lambda: registry.ask(last_event))
+    while True:
+        now_ms = coordinator.journal.clock.now_ms()
+        ask = partial(members_before, event=target, now_ms=now_ms)
+        behind = coordinator.redis.ask(lambda: registry.ask(ask)) - {coordinator.journal.machine}  # noqa: B023
+        if not behind or time.monotonic() >= ends_at:
+            return sorted(behind)
+        time.sleep(0.05)
+
+
+class _Forgetting:
+    """Forgets names in batches, and counts."""
+
+    def __init__(self, coordinator: Coordinator, is_dry_run: bool) -> None:
+        self._coordinator = coordinator
+        self._is_dry_run = is_dry_run
+        self._seen: set[str] = set()
+        self.names = 0
+        self.kept: dict[str, None] = {}
+
+    def forget(self, labels: Iterable[str], *, are_known: bool = False) -> None:
+        """The names, and all other names of the emails behind them. ``are_known``: even if this journal has none."""
+        left = iter(labels)
+        while batch := list(islice(left, AT_ONCE)):
+            places = ",".join("?" * len(batch))
+            with self._coordinator.journal.reading() as step:
+                behind = step.read_rows(f"seq IN (SELECT seq FROM names WHERE reference IN ({places}))", batch)  # noqa: S608
+            more = (label for _, entry in behind for label in _labels_of(entry))
+            found = [label for label in dict.fromkeys((*batch, *more)) if label not in self._seen]
+            self._seen.update(found)
+            for start in range(0, len(found), AT_ONCE):
+                self._forget(found[start : start + AT_ONCE], set(batch) if are_known else set())
+
+    def _forget(self, labels: list[str], known: set[str]) -> None:
+        with self._coordinator.journal.reading() as step:
+            open_ids = {label: _open_entries(step, label) for label in labels}
+            known = {label for label in labels if label in known or _is_known(step, label)}
+        kept = frozenset(label for label, ids in open_ids.items() if ids)
+        if not self._is_dry_run:
+            _, kept = self._coordinator.reset({label: _name(label) for label in labels})
+        self.names += len(known - kept)
+        self.kept |= {id_: None for label in kept for id_ in open_ids[label]}
+
+    def reopen(self, destination: str) -> None:
+        """Each delivery to that destination; what other destinations received stays known."""
+        for entry in _entries(self._coordinator, "instr(outcomes, ?) AND seq > ?", f" {destination}="):
+            if entry.is_open or not (self._is_dry_run or again.reopen(self._coordinator, entry.id, destination)):
+                self.kept[entry.id] = None
+            else:
+                self.names += 1
+
+
+# Which names a scope means
+
+
+class Pattern(NamedTuple):
+    """None matches everything."""
+
+    kind: Kind
+    scope: str | None = None
+    value: str | None = None
+
+
+def _patterns(request: Reset) -> list[Pattern]:
+    value = request.value
     match request.scope:
         case Scope.EMAIL_ID:
-            kinds = () if request.value.startswith(ITEM_ID_PREFIX) else (Kind.EMAIL_ID, Kind.POST)
-            found = [name for kind in kinds for name in journal.names(Pattern(kind, value=request.value))]
-            yield from _with_entries(journal, found, (e for e in journal.find() if e.about.item == request.value))
+            return [Pattern(Kind.EMAIL_ID, None, value), Pattern(Kind.POST, "", value)]
         case Scope.DATE:
-            yield from _with_entries(journal, journal.names(Pattern(Kind.EMAIL_ID, scope=request.value)))
+            return [Pattern(Kind.EMAIL_ID, value)]
         case Scope.SUBJECT_GROUP:
-            monthly = _MONTHLY.fullmatch(request.value)
-            month, group = (monthly[1], monthly[3]) if monthly else (None, request.value)
-            yield from _with_everyone_at(journal, Pattern(Kind.SUBJECT_GROUP, month, group))
+            monthly = _MONTHLY.fullmatch(value)
+            month, group = (monthly[1], monthly[3]) if monthly else (None, value)
+            return [Pattern(Kind.SUBJECT_GROUP, month, group)]
         case Scope.MONTH:
-            yield from _with_everyone_at(journal, Pattern(Kind.SUBJECT_GROUP, request.value))
+            return [Pattern(Kind.SUBJECT_GROUP, value)]
         case Scope.MEDIA:
-            yield from _with_everyone_at(journal, Pattern(Kind.MEDIA, value=request.value))
-        case _:
-            yield from _with_entries(journal, journal.names(Pattern()))
+            return [Pattern(Kind.MEDIA, "", value)]
+        case Scope.DESTINATION:
+            return [Pattern(Kind.CONTENT, value)]
+        case Scope.ALL:
+            return [Pattern(kind) for kind in Kind if kind is not Kind.LOCK]
 
 
-def _with_entries(journal: Journal, names: Iterable[Name], entries: Iterable[Entry] = ()) -> Iterator[Name]:
-    """The names found, and all other names of the emails behind them."""
-    for page in _pages(names):
-        for found in journal.look(page):
-            yield found.name
-            for entry in found.entries:
-                yield from _names_with_stop(entry)
-    for entry in entries:
-        yield from _names_with_stop(entry)
+def _in_journal(coordinator: Coordinator, pattern: Pattern) -> Iterator[str]:
+    """By the primary keys of names and marks; a pattern without a scope looks at one scope after the other."""
+    kind, value = pattern.kind, pattern.value
+    for scope in _scopes(coordinator, f"{kind}:") if pattern.scope is None else [pattern.scope]:
+        start = f"{kind}:{scope}:{value or ''}"
+        # The reference of an undated id ends with "#" and the fingerprint.
+        end = f"{start}{_LAST}" if value is None else f"{start}$" if scope == UNDATED else f"{start}\0"
+        while rows := _references(coordinator, start, end, AT_ONCE):
+            yield from rows
+            start = f"{rows[-1]}\0"
 
 
-def _names_with_stop(entry: Entry) -> Iterator[Name]:
-    """What stopped it goes too, or it would be stopped again when it comes."""
-    yield from entry.names
+def _scopes(coordinator: Coordinator, start: str) -> Iterator[str]:
+    """Days, months or destinations of a kind, each found by one step in the index."""
+    end = f"{start[:-1]};"  # ";" follows ":"
+    while rows := _references(coordinator, start, end, 1):
+        kind, scope, _ = rows[0].split(":", 2)
+        yield scope
+        start = f"{kind}:{scope};"
+
+
+def _references(coordinator: Coordinator, start: str, end: str, limit: int) -> list[str]:
+    one = "SELECT reference FROM {} WHERE reference >= ? AND reference < ?"
+    with coordinator.journal.reading() as step:
+        rows = step.query(
+            f"{one.format('names')} UNION {one.format('marks')} ORDER BY 1 LIMIT ?", (start, end, start, end, limit)
+        )
+    return [label for (label,) in rows]
+
+
+def _in_redis(coordinator: Coordinator, pattern: Pattern) -> Iterator[str]:
+    """Marks that no journal may know: of other programs, or older than this machine."""
+    registry = coordinator.registry
+    if registry:
+        find = partial(find_marks, **pattern._asdict())
+        yield from (name.label for name in coordinator.redis.ask(lambda: registry.ask(find)))
+
+
+def _of_stopped(coordinator: Coordinator, pattern: Pattern) -> Iterator[str]:
+    """All names of the emails that such a name has stopped."""
+    for entry in _entries(coordinator, "gate = ? AND gate <> '' AND seq > ?", pattern.kind.value):
+        name = entry.stop.name if entry.stop else None
+        if name and pattern.scope in (None, name.scope) and pattern.value in (None, name.value):
+            yield from _labels_of(entry)
+
+
+def _of_entries(coordinator: Coordinator, where: str, value: str) -> Iterator[str]:
+    return (label for entry in _entries(coordinator, where, value) for label in _labels_of(entry))
+
+
+def _entries(coordinator: Coordinator, where: str, value: str) -> Iterator[Entry]:
+    """A page at a time; the condition takes the value, and the number after which to go on."""
+    after = 0
+    while True:
+        with coordinator.journal.reading() as step:
+            rows = step.read_rows(f"{where} ORDER BY seq LIMIT ?", (value, after, AT_ONCE))
+        if not rows:
+            return
+        after = rows[-1][0]
+        yield from (entry for _, entry in rows)
+
+
+def _labels_of(entry: Entry) -> Iterator[str]:
+    """What stopped it is forgotten too, or it would be stopped again."""
+    yield from (reference(name, entry.fingerprint) for name in entry.names)
     if entry.stop:
-        yield entry.stop.name
+        yield entry.stop.name.label
 
 
-def _with_everyone_at(journal: Journal, shared: Pattern) -> Iterator[Name]:
-    """The shared names found, and all names of the emails that hold them or were stopped by them."""
-    names = set(journal.names(shared))
-    yield from names
-    if names:
-        for entry in journal.find():
-            if names.intersection(entry.names) or (entry.stop and entry.stop.name in names):
-                yield from entry.names
+def _open_entries(step: Step, label: str) -> list[str]:
+    rows = step.query(
+        "SELECT DISTINCT e.id FROM names n JOIN deliveries d ON d.seq = n.seq JOIN entries e ON e.seq = n.seq WHERE"
+        " n.reference = ? AND (d.status = 'waiting' OR (d.status = 'claimed' AND d.lease_until_ms > ?))",
+        (label, step.steady_ms),
+    )
+    return [id_ for (id_,) in rows]
 
 
-def _pages(names: Iterable[Name]) -> Iterator[tuple[Name, ...]]:
-    left = iter(names)
-    while page := tuple(islice(left, _AT_ONCE)):
-        yield page
+def _is_known(step: Step, label: str) -> bool:
+    query = "SELECT 1 FROM names WHERE reference = ? UNION ALL SELECT 1 FROM marks WHERE reference = ? LIMIT 1"
+    return bool(step.query(query, (label, label)))
 
 
-def _known(journal: Journal, names: list[Name]) -> Forgotten:
-    """What a reset would do."""
-    count, kept = 0, dict[str, None]()
-    for page in _pages(names):
-        for found in journal.look(page):
-            staying = [entry.id for entry in found.entries if entry.has_open_deliveries and found.name.is_own]
-            kept |= dict.fromkeys(staying)
-            count += not staying and (found.is_marked or bool(found.entries))
-    return Forgotten(count, tuple(kept))
-
-
-def _forget(journal: Journal, names: list[Name]) -> Forgotten:
-    done = [journal.forget(page) for page in _pages(names)]
-    kept = dict.fromkeys(entry for each in done for entry in each.kept)
-    return Forgotten(sum(each.names for each in done), tuple(kept))
-
-
-def _forget_destination(journal: Journal, destination: str, dry_run: bool) -> Forgotten:
-    """That it had anything: its words, its locks, each delivery there. What other destinations had stays as it is."""
-    kinds = (Kind.CONTENT, Kind.LOCK)
-    names = list(dict.fromkeys(name for kind in kinds for name in journal.names(Pattern(kind, destination))))
-    sent = [entry for entry in journal.find() if entry.delivery_to(destination)]
-    done = _known(journal, names) if dry_run else _forget(journal, names)
-    if dry_run:
-        now_ms = journal.lease_time_ms()
-        kept = [entry.id for entry in sent if entry.has_open_deliveries or entry.is_held(now_ms)]
-    else:
-        kept = [entry.id for entry in sent if not journal.reopen(entry.id, destination)]
-    return Forgotten(done.names + len(sent) - len(kept), tuple(kept))
+def _name(label: str) -> Name:
+    is_undated = label.startswith(f"{Kind.EMAIL_ID}:{UNDATED}:")
+    return Name.from_label(label.partition("#")[0] if is_undated else label)

@@ -1,4 +1,4 @@
-"""mailonce import: take the mail before Mailonce into its memory, or see first what it would have done to it."""
+"""mailonce import: remember emails that were handled before Mailonce, or see what it would have done with them."""
 
 from __future__ import annotations
 
@@ -8,296 +8,248 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import click
 
-from deduplication.claims import Gate, Kind
 from deduplication.errors import DeduplicationError
 from deduplication.mime import parse_mime
+from deduplication.names import Gate
 from orchestrator.audit import audit
-from orchestrator.build import build_intake, follow_redis, make_data_dir
-from orchestrator.config.model import Config, load_config
+from orchestrator.build import Service, make_data_dir
+from orchestrator.config.model import load_config
 from orchestrator.config.settings import Settings
-from orchestrator.importing.note import Notes
-from orchestrator.importing.rehearsal import Findings, Shown, rehearsing
+from orchestrator.importing.items import InvalidRow, row_item
+from orchestrator.importing.rehearsal import Findings, Rehearsal
 from orchestrator.importing.remember import Importer
-from orchestrator.importing.rows import InvalidRow, row_item
 from orchestrator.importing.sources import NoSource, Piece, Source, open_source
 from orchestrator.item import Item, email_item
-from orchestrator.operations.decision_index import GATES
 from orchestrator.service_note import NoService, find_service
-from routes.commands.progress import Progress
-from routes.commands.service import as_the_service_has_them, audited, opened, read_settings
+from routes.commands.service import audited, opened, read_settings
 from routes.providers.base import InvalidPayload, sound
 from routes.providers.registry import TYPES
 from routes.terminal import one_line
 
-AT_ONCE = 200
-BYTES_AT_ONCE = 8 * 1024 * 1024  # what is read of an email takes several times as much
+AT_ONCE = 100  # emails in one transaction
+BYTES_AT_ONCE = 8 * 1024 * 1024  # parsing an email takes several times its size
 MOST_NAMED = 10
 INTERRUPTED = 130
+SUPPRESSING = (Gate.SUBJECT_GROUP, Gate.MEDIA, Gate.CONTENT)
 
 
 @dataclass
-class Run:
-    """One way through a source. Counts what it holds that is no email, and remembers where the first of them are."""
+class Reader:
+    """Reads a source in batches. ``read`` counts messages and rows; those that are no email are ``unreadable``."""
 
-    settings: Settings
-    config: Config
     source: Source
-    read: Callable[[Piece], Item]
+    parse: Callable[[Piece], Item]
+    read: int = 0
     unreadable: int = 0
     unreadable_examples: list[str] = field(default_factory=list)
-    _count: int = 0
-    _items: Iterator[tuple[Piece, Item | None]] | None = None
-    _progress: Progress | None = None
-    _began: float = field(default_factory=time.monotonic)
 
-    def next_batch(self, after: str) -> list[tuple[Piece, Item | None]]:
-        """None in place of what is no email. ``after``: where to begin, at the first call."""
-        if self._items is None:
-            self._items = self._read_from(after)
-        batch: list[tuple[Piece, Item | None]] = []
-        size = 0
-        for piece, item in self._items:
-            size += len(piece.raw)
-            batch.append((replace(piece, raw=b""), item))
-            if len(batch) == AT_ONCE or size > BYTES_AT_ONCE:
-                break
-        self._count += len(batch)
-        return batch
+    def batches(self, after: str = "") -> Iterator[tuple[list[Item], str]]:
+        """The items of a batch, and the position behind it. Shows progress on a terminal."""
+        items, count, size = list[Item](), 0, 0
+        hidden = not sys.stderr.isatty()
+        with click.progressbar(length=self.source.total, label="Reading", file=sys.stderr, hidden=hidden) as bar:
+            piece = None
+            for piece in self.source.pieces(after):
+                items += self._parse(piece)
+                count, size = count + 1, size + len(piece.raw)
+                if count >= AT_ONCE or size > BYTES_AT_ONCE:
+                    yield items, piece.after
+                    bar.update(piece.read - bar.pos)
+                    items, count, size = [], 0, 0
+            if count and piece:
+                yield items, piece.after
 
-    def _read_from(self, after: str) -> Iterator[tuple[Piece, Item | None]]:
-        for piece in self.source.pieces(after):
-            try:
-                item: Item | None = self.read(piece)
-            except (InvalidPayload, InvalidRow) as error:
-                self._pass_over(piece, str(error))
-                item = None
-            except Exception as error:  # a bug of ours that one message meets must not keep the others out
-                self._pass_over(piece, f"{type(error).__name__} while it was read")
-                item = None
-            yield piece, item
-
-    def _pass_over(self, piece: Piece, why: str) -> None:
+    def _parse(self, piece: Piece) -> Iterator[Item]:
+        self.read += 1
+        try:
+            yield self.parse(piece)
+            return
+        except (InvalidPayload, InvalidRow) as error:
+            reason = str(error)
+        except Exception as error:  # a bug that one message triggers must not keep the others out
+            reason = f"{type(error).__name__} while parsing it"
         self.unreadable += 1
         if len(self.unreadable_examples) < MOST_NAMED:
-            self.unreadable_examples.append(one_line(f"{piece.where}: {why}"))
-
-    def tell_progress(self, batch: list[tuple[Piece, Item | None]]) -> None:
-        if self._progress is None:
-            self._progress = Progress(sys.stderr, batch[0][0].read, self.source.total, self._began)
-        self._progress.tell(batch[-1][0].read, self._count)
-
-    def ended(self) -> dict[str, Any]:
-        if self._progress:
-            self._progress.end()
-        seconds = time.monotonic() - self._began
-        return {
-            "read": self._count,
-            "unreadable": self.unreadable,
-            "unreadable_examples": self.unreadable_examples,
-            "seconds": round(seconds, 3),
-            "per_second": round(self._count / max(seconds, 0.001)),
-        }
+            self.unreadable_examples.append(one_line(f"{piece.where}: {reason}"))
 
 
 @click.command("import")
 @click.argument("path", type=click.Path(exists=True, path_type=Path))
-@click.option("--dry-run", is_flag=True, help="Remember nothing: say what the service would have done to these emails.")
-@click.option("--provider", default="mime", show_default=True, help="Whose emails they are, for routes that ask.")
-@click.option("--from-start", is_flag=True, help="Do not go on where a run before was stopped.")
-@click.option("--yes", is_flag=True, help="Also into a service that was started in another folder.")
-@click.option("--json", "as_json", is_flag=True, help="The summary as JSON.")
+@click.option("--dry-run", is_flag=True, help="Remember nothing; show what the service would have done.")
+@click.option("--provider", default="mime", show_default=True, help="The provider of these emails, for your routes.")
+@click.option("--from-start", is_flag=True, help="Do not resume an interrupted run.")
+@click.option("--yes", is_flag=True, help="Create DATA_DIR if no service has run with it yet.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def import_mail(path: Path, dry_run: bool, provider: str, from_start: bool, yes: bool, as_json: bool) -> None:
-    """Remember mail that was handled before: what of it comes again is recognised. Nothing is ever sent of it.
+    """Remember emails that were handled before, so that they are recognised if they come again. Nothing is ever sent.
 
-    PATH is an mbox, a Maildir, a folder of .eml files, or a .csv with a line of column names: email_id and date; or
-    subject, sender and date; or message_id. The service may run meanwhile. A run that was stopped goes on where it
-    was; to import the same twice changes nothing.
+    PATH is an mbox, a Maildir, a folder of .eml files, or a .csv whose first line names its columns: email_id and date;
+    or subject, sender and date; or message_id. The service may be running. An interrupted run resumes where it stopped;
+    importing the same emails twice changes nothing.
 
     \b
     mailonce import --dry-run ~/mail/inbox.mbox
     mailonce import ~/mail/inbox.mbox
     """
-    path = path.resolve()  # before anyone goes to the folder of the service
-    here = read_settings()
-    settings, config = (here, load_config(here)) if dry_run else _settings_of_service(here, yes)
-    known = sorted({*TYPES, *config.providers})
+    settings = read_settings()
+    known = sorted({*TYPES, *load_config(settings).providers})
     if provider not in known:
-        raise click.ClickException(f"--provider takes one of {', '.join(known)}")
+        raise click.ClickException(f"--provider must be one of {', '.join(known)}")
     try:
-        source = open_source(path, int(settings.max_body_mb * 1024 * 1024))
+        source = open_source(path.resolve(), int(settings.max_body_mb * 1024 * 1024))
     except NoSource as error:
         raise click.ClickException(one_line(str(error))) from error
-    run = Run(settings, config, source, _reader(provider, settings.ids_kept_ms))
-    if dry_run:
-        _rehearse(run, as_json)
-    else:
-        _import(run, from_start, as_json)
 
-
-def _settings_of_service(here: Settings, is_any_meant: bool) -> tuple[Settings, Config]:
-    """Before the first start there is none: then those of this folder, as it will have them.
-
-    Other commands take the service that was started last, wherever that was. Ten thousand emails in the memory of
-    another one than was meant are hard to get out again.
-    """
-    try:
-        note = find_service(here)
-    except NoService:
-        return here, load_config(here)
-    is_meant = is_any_meant or "data_dir" in here.model_fields_set or Path(note.folder) == Path.cwd()
-    if not is_meant:
-        how = f"DATA_DIR={note.data_dir} or --yes says that it is meant"
-        raise click.ClickException(f"the service was started in {note.folder}, not here; {how}")
-    return as_the_service_has_them(here)
-
-
-def _reader(provider: str, ids_kept_ms: int | None) -> Callable[[Piece], Item]:
-    def read(piece: Piece) -> Item:
-        """As the door for raw MIME reads it, and refused where that refuses it."""
+    def parse(piece: Piece) -> Item:
+        """Accepts what the endpoint for raw MIME accepts."""
         if piece.error:
             raise InvalidPayload(piece.error)
         if piece.row is not None:
-            return row_item(piece.row, provider, ids_kept_ms)
+            return row_item(piece.row, provider, settings.ids_kept_ms)
         if not piece.raw.strip():
-            raise InvalidPayload("it is empty")
-        return email_item(sound(parse_mime(piece.raw, provider=provider)), ids_kept_ms)
+            raise InvalidPayload("empty")
+        return email_item(sound(parse_mime(piece.raw, provider=provider)), settings.ids_kept_ms)
 
-    return read
+    started = time.monotonic()
+    reader = Reader(source, parse)
+    if dry_run:
+        summary, stopped = _rehearse(settings, reader)
+    else:
+        summary, stopped = _import(settings, reader, from_start, yes)
+    seconds = time.monotonic() - started
+    summary |= {
+        "read": reader.read,
+        "unreadable": reader.unreadable,
+        "unreadable_examples": reader.unreadable_examples,
+        "seconds": round(seconds, 3),
+        "per_second": round(reader.read / max(seconds, 0.001)),
+        "is_whole": not stopped,
+    }
+    in_words = _dry_run_in_words if dry_run else _import_in_words
+    click.echo(json.dumps(summary, indent=2) if as_json else "\n".join(in_words(summary)))
+    if stopped:
+        click.echo(f"mailonce: {stopped}", err=True)
+        sys.exit(INTERRUPTED if "interrupted" in stopped else 1)
 
 
-# Remembering
-
-
-def _import(run: Run, from_start: bool, as_json: bool) -> None:
-    counts, stopped = Counter[str](), ""
-    make_data_dir(run.settings)  # there may have been no service yet, and audit.log lies in it
-    with audited(run.settings, run.config) as parts:
-        follow_redis(parts.journal)
-        importer, notes = Importer(build_intake(parts)), Notes(run.settings.data_dir, run.source)
-        note = None if from_start else notes.read()
-        after, seen = (note.after, note.seen) if note else ("", 0)
-        if note:
-            click.echo(f"mailonce: a run before was stopped after {seen:,}; going on there", err=True)
-        audit.warning("AUDIT import of a %s begins, after %d", run.source.kind, seen)
+def _import(settings: Settings, reader: Reader, from_start: bool, creates: bool) -> tuple[dict[str, Any], str]:
+    """The summary, and why it stopped early. The position of the last complete batch is kept in the journal."""
+    config = load_config(settings).in_trial(False)  # what is imported counts for the real journal
+    try:
+        find_service(settings)
+    except NoService as error:
+        if not creates:
+            raise click.ClickException(f"{error}; --yes creates it") from error
+        make_data_dir(settings)
+    counts, stopped, note = Counter[str](), "", f"import:{reader.source.key}"
+    with audited(settings, config) as service:
+        importer = Importer(service.journal, service.coordinator.registry, service.pipeline)
+        after, seen = ("", 0) if from_start else _position(service, note)
+        if seen:
+            click.echo(f"mailonce: resuming an interrupted run after {seen:,} emails", err=True)
+        audit.warning("AUDIT import of a %s begins, after %d", reader.source.kind, seen)
         try:
-            while batch := run.next_batch(after):
-                for became in importer.remember([item for _, item in batch if item]):
-                    counts[became.what] += 1
-                    counts["groups"] += any(name.kind is Kind.SUBJECT_GROUP for name in became.shared)
-                seen += len(batch)
-                notes.write(batch[-1][0].after, seen)
-                run.tell_progress(batch)
-            notes.remove()
+            for items, position in reader.batches(after):
+                counts += importer.remember(items)
+                _set_position(service, note, position, seen + reader.read)
+            _set_position(service, note, "", 0)
         except KeyboardInterrupt:
-            stopped = "stopped"
+            stopped = "interrupted; run the same command again to resume"
         except (DeduplicationError, OSError) as error:
-            stopped = f"stopped, since {error}"
-        audit.warning(
-            "AUDIT import ends%s: %d imported, %d known",
-            " early" if stopped else "",
-            counts["imported"],
-            counts["known"],
-        )
-    told = {name: counts[name] for name in ("imported", "groups", "known", "left")} | run.ended()
-    told["data_dir"] = str(run.settings.data_dir.resolve())
-    click.echo(json.dumps(told | {"is_whole": not stopped}, indent=2) if as_json else _imported_in_words(told))
-    if stopped:
-        click.echo(f"mailonce: {stopped}; run the same again to go on", err=True)
-        sys.exit(INTERRUPTED if stopped == "stopped" else 1)
+            stopped = f"stopped: {error}; run the same command again to resume"
+        early = " early" if stopped else ""
+        audit.warning("AUDIT import ends%s: %d imported, %d known", early, counts["imported"], counts["known"])
+    summary = {name: counts[name] for name in ("imported", "groups", "known", "left")}
+    return summary | {"data_dir": str(settings.data_dir.resolve())}, stopped
 
 
-def _imported_in_words(told: dict[str, Any]) -> str:
-    where = f"remembered by the service in {told['data_dir']}"
-    lines = [f"{told['imported']:,} imported, with {told['groups']:,} subject groups of this month; {where}"]
-    if told["known"]:
-        lines.append(f"{told['known']:,} known before, or more than once in there")
-    if told["left"]:
-        lines.append(f"{told['left']:,} left to the service, which is at them or has given them back to their provider")
-    return "\n".join([*lines, *_reading_in_words(told)])
+def _position(service: Service, note: str) -> tuple[str, int]:
+    with service.journal.reading() as step:
+        after, _, seen = step.meta(note).rpartition(" ")
+    return after, int(seen or 0)
 
 
-# Rehearsing
+def _set_position(service: Service, note: str, after: str, seen: int) -> None:
+    with service.journal.step() as step:
+        step.set_meta(note, f"{after} {seen}" if seen else "")
 
 
-def _rehearse(run: Run, as_json: bool) -> None:
-    stopped = False
+def _import_in_words(summary: dict[str, Any]) -> Iterator[str]:
+    yield (
+        f"{summary['imported']:,} imported, with {summary['groups']:,} subject groups of this month, into "
+        f"{summary['data_dir']}"
+    )
+    if summary["known"]:
+        yield f"{summary['known']:,} already known, or repeated in the source"
+    if summary["left"]:
+        yield f"{summary['left']:,} skipped: in progress, returned to their provider, or with the id of another email"
+    yield from _reading_in_words(summary)
+
+
+def _rehearse(settings: Settings, reader: Reader) -> tuple[dict[str, Any], str]:
+    stopped = ""
     with tempfile.TemporaryDirectory(prefix="mailonce-import-") as folder:
-        alone = run.settings.model_copy(update={"data_dir": Path(folder, "data"), "redis_url": ""})
-        with opened(alone, run.config) as parts, rehearsing(parts, Path(folder), datetime.now(UTC)) as rehearsal:
+        alone = settings.model_copy(update={"data_dir": Path(folder, "data"), "redis_url": "", "queue_url": ""})
+        make_data_dir(alone)
+        with opened(alone, load_config(settings)) as service:
+            rehearsal = Rehearsal(service.pipeline, Path(folder, "rehearsal.db"))
             try:
-                while batch := run.next_batch(""):
-                    for _, item in batch:
-                        if item:
-                            rehearsal.receive(item)
-                    run.tell_progress(batch)
+                for items, _ in reader.batches():
+                    for item in items:
+                        rehearsal.receive(item)
             except KeyboardInterrupt:
-                stopped = True
-    told = _shown_findings(rehearsal.findings) | run.ended()
-    click.echo(json.dumps(told | {"is_whole": not stopped}, indent=2) if as_json else _findings_in_words(told))
-    if stopped:
-        click.echo("mailonce: stopped; these are the findings so far", err=True)
-        sys.exit(INTERRUPTED)
+                stopped = "interrupted; these are the findings so far"
+            rehearsal.close()
+    return _summary(rehearsal.findings), stopped
 
 
-def _shown_findings(findings: Findings) -> dict[str, Any]:
-    def shown(email: Shown | None) -> dict[str, str] | None:
-        at = email.at.isoformat(timespec="seconds") if email else ""
-        return {"subject": email.subject, "sender": email.sender, "date": at} if email else None
-
+def _summary(findings: Findings) -> dict[str, Any]:
     return {
         "emails": findings.emails,
         "first": findings.first.isoformat(timespec="seconds") if findings.first else None,
         "last": findings.last.isoformat(timespec="seconds") if findings.last else None,
         "undated": findings.undated,
         "new": findings.new,
-        "duplicates": findings.duplicates,
-        "stopped": {gate.value: findings.stopped[gate] for gate in GATES if gate is not Gate.IDENTITY},
+        "duplicates": findings.stopped[Gate.IDENTITY],
+        "stopped": {gate.value: findings.stopped[gate] for gate in SUPPRESSING},
         "left_out": findings.left_out,
         "groups": findings.groups,
-        "examples": {
-            gate.value: [
-                {"name": each.name, "email": shown(each.stopped), "first": shown(each.first)} for each in examples
-            ]
-            for gate, examples in findings.examples.items()
-        },
+        "examples": {gate.value: examples for gate, examples in findings.examples.items()},
     }
 
 
-def _findings_in_words(told: dict[str, Any]) -> str:
-    between = f", of {told['first'][:10]} to {told['last'][:10]}" if told["first"] else ""
-    rows = [
-        (told["new"], "new: their webhooks would have been sent"),
-        (told["duplicates"], "duplicates, each the same as an email before it"),
-        *((count, f"stopped by {gate}") for gate, count in told["stopped"].items() if count),
-        (told["groups"], "subject groups, each of one month"),
-    ]
-    lines = [f"{told['emails']:,} emails{between}", *(f"{count:>9,} {what}" for count, what in rows)]
-    if told["left_out"]:
-        lines.append(
-            f"{told['left_out']:>9,} deliveries of the new ones left out, as the destination had the same words"
-        )
-    for gate, examples in told["examples"].items():
-        lines.append(f"For example, {'the same' if gate == Gate.IDENTITY else f'stopped by {gate}'}:")
+def _dry_run_in_words(summary: dict[str, Any]) -> Iterator[str]:
+    dates = f", {summary['first'][:10]} to {summary['last'][:10]}" if summary["first"] else ""
+    yield f"{summary['emails']:,} emails{dates}"
+    yield f"{summary['new']:>9,} new: their webhooks would have been sent"
+    yield f"{summary['duplicates']:>9,} duplicates of an earlier email"
+    for gate, count in summary["stopped"].items():
+        if count:
+            yield f"{count:>9,} stopped by {gate}"
+    yield f"{summary['groups']:>9,} subject groups, counted by month"
+    if summary["left_out"]:
+        yield f"{summary['left_out']:>9,} deliveries of new emails skipped by the content gate of their destination"
+    for gate, examples in summary["examples"].items():
+        yield f"For example, {'duplicates' if gate == Gate.IDENTITY else f'stopped by {gate}'}:"
         for each in examples:
-            lines += [f"  {_one(each['email'])}", f"    after {_one(each['first'])} ({one_line(each['name'])[:80]})"]
-    return "\n".join([*lines, *_reading_in_words(told), "Nothing was sent or remembered."])
+            yield f"  {_one(each['email'])}"
+            yield f"    after {_one(each['first'])} ({one_line(each['name'])[:80]})"
+    yield from _reading_in_words(summary)
+    yield "Nothing was sent or remembered."
 
 
 def _one(email: dict[str, str] | None) -> str:
-    if email is None:
-        return "one that is not known"
-    return one_line(f'"{email["subject"]}" from {email["sender"] or "nobody"}, {email["date"]}')
+    return one_line(f'"{email["subject"]}" from {email["sender"]}, {email["date"]}') if email else "an unknown email"
 
 
-def _reading_in_words(told: dict[str, Any]) -> Iterator[str]:
-    if told["unreadable"]:
-        yield f"{told['unreadable']:,} could not be read:"
-        yield from (f"  {each}" for each in told["unreadable_examples"])
-    yield f"{told['read']:,} read in {told['seconds']:,.1f} s, {told['per_second']:,.0f}/s"
+def _reading_in_words(summary: dict[str, Any]) -> Iterator[str]:
+    if summary["unreadable"]:
+        yield f"{summary['unreadable']:,} could not be read:"
+        yield from (f"  {each}" for each in summary["unreadable_examples"])
+    yield f"{summary['read']:,} read in {summary['seconds']:,.1f} s, {summary['per_second']:,.0f}/s"

@@ -1,4 +1,4 @@
-"""mailonce listen: a receiver in the terminal, for whoever wants to see what a destination would get."""
+"""mailonce listen: a test receiver in the terminal, which shows what a destination would get."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ FORM = "application/x-www-form-urlencoded"
 
 @dataclass(frozen=True)
 class Taken:
-    """One webhook, as it came. ``times``: how often its webhook-id has come by now; 0 where it has none.
+    """One webhook. ``times``: how often its webhook-id was received so far; 0 if it has none.
 
-    ``payload`` is None where the body is neither JSON nor a form.
+    ``payload`` is None if the body is neither JSON nor a form.
     """
 
     at: datetime
@@ -51,9 +51,9 @@ class Taken:
 
 @dataclass
 class Receiver:
-    """Takes whatever is posted, at any path, and tells ``show`` of it.
+    """Accepts every POST, at any path, and passes it to ``show``.
 
-    A signature that is missing or wrong is answered 401, as by a receiver of yours; all else with ``status``.
+    A missing or wrong signature is answered with 401, as a real receiver should; everything else with ``status``.
     """
 
     secrets: tuple[str, ...]
@@ -65,14 +65,14 @@ class Receiver:
 
     def receive(self, request: Request) -> Response:
         if request.method != "POST":
-            return Response("mailonce listen takes webhooks: POST them here.\n", 405, {"Allow": "POST"})
+            return Response("mailonce listen accepts webhooks: POST them here.\n", 405, {"Allow": "POST"})
         request.max_content_length = MOST_BODY_BYTES
         try:
             body = request.get_data()
         except HTTPException as error:
             return Response(f"{error.description}\n", error.code)
         headers = {name.lower(): value for name, value in request.headers.items()}
-        with self._lock:  # also the terminal: two webhooks do not mix their lines
+        with self._lock:  # also for the terminal: lines of two webhooks must not mix
             taken = self._take(request.path, headers, body, request.mimetype)
             self.show(taken)
         answer = {"ok": taken.status < 300, "signature": taken.checked.proof, "times": taken.times}
@@ -82,14 +82,14 @@ class Receiver:
         now = datetime.now(UTC)
         checked = check_signature(self.secrets, headers, body, now)
         times = 0
-        if not checked.is_refused:  # a forged one must not make the real one look like a repeat
+        if not checked.is_refused:  # a forged webhook must not make the real one look like a repeat
             times = self._count(headers.get("webhook-id", ""))
         status = 401 if checked.is_refused else self.status
         self.counts.update(webhooks=1, again=times > 1, refused=checked.is_refused)
         return Taken(now, path, headers, body, read_payload(body, mimetype), checked, times, status)
 
     def _count(self, webhook_id: str) -> int:
-        """Of the last so many ids."""
+        """Counts the last MOST_IDS ids."""
         if not webhook_id:
             return 0
         self._seen[webhook_id] = self._seen.pop(webhook_id, 0) + 1
@@ -103,7 +103,7 @@ def read_payload(body: bytes, mimetype: str) -> Any:
         if mimetype == FORM:
             return dict(parse_qsl(body.decode(), keep_blank_values=True))
         payload = json.loads(body)
-        json.dumps(payload)  # what is nested too deeply can be read, and not be written again
+        json.dumps(payload)  # deeply nested JSON can be read, but not written again
         return payload
     except (ValueError, RecursionError):
         return None
@@ -113,7 +113,7 @@ def read_payload(body: bytes, mimetype: str) -> Any:
 
 
 def as_json(taken: Taken) -> str:
-    """On one line. JSON writes every control character as \\u...: nothing of it moves a cursor."""
+    """On one line. JSON escapes control characters, so none reaches the terminal."""
     told = {
         "at": taken.at.isoformat(timespec="milliseconds"),
         "path": taken.path,
@@ -167,7 +167,7 @@ def _nth(count: int) -> str:
 
 class _Quiet(WSGIRequestHandler):
     def log(self, type: str, message: str, *args: Any) -> None:
-        """What came is shown by the receiver; a request that is none is nobody's webhook."""
+        """The receiver shows webhooks itself; other requests are not shown."""
 
 
 def _secret(text: str) -> str:
@@ -178,30 +178,32 @@ def _secret(text: str) -> str:
 
 
 @click.command()
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen; 0.0.0.0 for other machines.")
-@click.option("--port", type=click.IntRange(0, 65535), default=9000, show_default=True, help="0 takes a free one.")
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="The address to listen on; 0.0.0.0 for other machines."
+)
+@click.option("--port", type=click.IntRange(0, 65535), default=9000, show_default=True, help="0 picks a free one.")
 @click.option(
     "--secret",
     "secrets",
     type=_secret,
     multiple=True,
     metavar="WHSEC",
-    help="What signatures are checked with; several may be given. Default: all secrets of WEBHOOK_SECRET and "
-    "mailonce.toml, and without any nothing is checked.",
+    help="Checks signatures; may be repeated. Default: all secrets of WEBHOOK_SECRET and mailonce.toml; without any, "
+    "nothing is checked.",
 )
 @click.option(
-    "--status", type=click.IntRange(200, 599), default=200, show_default=True, help="503 plays a failing one."
+    "--status", type=click.IntRange(200, 599), default=200, show_default=True, help="503 simulates a failing receiver."
 )
-@click.option("--json", "in_json", is_flag=True, help="Each webhook as one line of JSON, with its headers.")
+@click.option("--json", "in_json", is_flag=True, help="Print each webhook as one line of JSON, with its headers.")
 def listen(host: str, port: int, secrets: tuple[str, ...], status: int, in_json: bool) -> None:
-    """Be a destination: show each webhook as it comes, check its signature, and say when one comes again.
+    """Run a test receiver: show each webhook, check its signature, and mark repeats.
 
-    A webhook without a good signature is answered 401, as a receiver should. Ctrl+C ends it.
+    A webhook without a valid signature is answered with 401. Ctrl+C ends it.
 
     \b
     mailonce listen
     WEBHOOK_URL=http://127.0.0.1:9000/ mailonce serve        (in another terminal)
-    mailonce listen --status 503                             (watch how it is tried again)
+    mailonce listen --status 503                             (watch the retries)
     mailonce listen --json | jq .payload.subject
     """
     secrets = secrets or _configured_secrets()
@@ -212,7 +214,7 @@ def listen(host: str, port: int, secrets: tuple[str, ...], status: int, in_json:
     def show(taken: Taken) -> None:
         try:
             click.echo(shown(taken))
-        except BrokenPipeError as error:  # whoever read along has gone
+        except BrokenPipeError as error:  # the reader of the pipe has ended
             broken.append(error)
             if server:
                 threading.Thread(target=server.shutdown).start()
@@ -229,7 +231,7 @@ def listen(host: str, port: int, secrets: tuple[str, ...], status: int, in_json:
     finally:
         server.server_close()
     if broken:
-        raise broken[0]  # click ends as every program in a pipe does
+        raise broken[0]  # click exits like every program in a pipe
     counts = receiver.counts
     click.echo(f"\n{counts['webhooks']} webhooks, {counts['again']} again, {counts['refused']} refused", err=True)
 

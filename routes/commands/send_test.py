@@ -1,4 +1,4 @@
-"""mailonce send-test: does a destination take what we send?"""
+"""mailonce send-test: send a test event to a destination."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ import click
 
 from orchestrator.operations.destinations import InvalidPause
 from orchestrator.operations.destinations import send_test as post_test
-from routes.commands.service import open_parts, user_name
+from routes.commands.service import open_service, user_name
 from routes.terminal import one_line
 
 
 @click.command("send-test")
 @click.argument("destination")
-@click.option("--json", "as_json", is_flag=True, help="The answer as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the response as JSON.")
 def send_test(destination: str, as_json: bool) -> None:
-    """Send a test event to a destination, and say what it answered. Fails where that is not 2xx.
+    """Send a test event to a destination and show its response. Fails unless that is 2xx.
 
-    The event is signed as webhooks are, and says "type": "mailonce.test". There is no email behind it: nothing is
-    recorded or tried again, and neither a pause nor the breaker stops it.
+    The event is signed like any webhook and has "type": "mailonce.test". It belongs to no email: nothing is recorded or
+    retried, and it is sent even if the destination is paused or its circuit breaker is open.
 
     \b
     mailonce send-test crm
     """
-    with open_parts() as parts:
+    with open_service() as service:
         try:
-            tested = post_test(parts, destination, user_name())
+            tested = post_test(service, destination, user_name())
         except InvalidPause as error:
             raise click.ClickException(str(error)) from error
     if as_json:
@@ -35,7 +35,7 @@ def send_test(destination: str, as_json: bool) -> None:
     elif tested.error:
         click.echo(one_line(f"refused after {tested.latency_ms} ms: {tested.error}"))
     else:
-        answered = f"answered {tested.status_code}" if tested.status_code else "only printed"
-        click.echo(f"{destination} has taken it: {answered} after {tested.latency_ms} ms")
+        answered = f"answered {tested.status_code}" if tested.status_code else "printed"
+        click.echo(f"{destination} accepted it: {answered} after {tested.latency_ms} ms")
     if tested.error:
         sys.exit(1)

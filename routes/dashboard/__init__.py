@@ -6,23 +6,15 @@ from flask import Blueprint
 
 from deduplication.errors import StoreUnavailable
 from orchestrator.build import Service
-from routes.dashboard import (
-    actions,
-    audit,
-    decisions,
-    deliveries,
-    destinations,
-    forgetting,
-    overview,
-    providers,
-    system,
-)
+from orchestrator.operations.cursors import InvalidCursor
+from routes.dashboard import actions, destinations, emails, overview, providers, system
 from routes.dashboard.access import add_access
 from routes.dashboard.errors import or_page
 from routes.dashboard.words import add_words
-from routes.responses import store_unavailable
+from routes.questions import wrong_cursor
+from routes.responses import invalid, store_unavailable
 
-VIEWS = (overview, decisions, deliveries, destinations, providers, system, audit, actions, forgetting)
+VIEWS = (overview, emails, destinations, providers, system, actions)
 
 
 def dashboard_blueprint(service: Service) -> Blueprint:
@@ -34,4 +26,5 @@ def dashboard_blueprint(service: Service) -> Blueprint:
     for view in VIEWS:
         view.add_views(page, service)
     page.register_error_handler(StoreUnavailable, or_page(store_unavailable))
+    page.register_error_handler(InvalidCursor, or_page(lambda error: invalid(wrong_cursor(error))))
     return page

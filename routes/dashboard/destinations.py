@@ -1,4 +1,4 @@
-"""Destinations: how each is; to pause one, to resume it, to send it a test event."""
+"""Destinations: the state of each; to pause one, to resume it, to send it a test event."""
 
 from __future__ import annotations
 
@@ -22,22 +22,20 @@ from routes.dashboard.words import milliseconds
 
 
 def add_views(page: Blueprint, service: Service) -> None:
-    parts = service.parts
-
     @page.get("/destinations")
     def destinations_list() -> str:
-        figures = over_time(parts, asked_span())
+        figures = over_time(service, asked_span())
         return render_template(
             "dashboard/destinations.html",
-            destinations=destinations(parts),
-            failures={name: last_failure(parts, name) for name in parts.config.destinations},
+            destinations=destinations(service),
+            failures={name: last_failure(service, name) for name in service.config.destinations},
             figures=figures,
             spans=list(Span),
         )
 
     @page.get("/destinations/<name>/<any(pause, resume, test):act>")
     def ask_destination(name: str, act: str) -> str:
-        known = destinations(parts)
+        known = destinations(service)
         if name not in known:
             abort(404)
         return render_template("dashboard/ask_destination.html", name=name, act=act, known=known[name])
@@ -54,14 +52,14 @@ def add_views(page: Blueprint, service: Service) -> None:
     def _act(name: str, act: str) -> tuple[str, str]:
         by = viewer().by
         if act == "pause":
-            pause(parts, name, request.form.get("reason", "").strip(), by)
-            return f"{name} is paused. What comes for it waits.", "good"
+            pause(service, name, request.form.get("reason", "").strip(), by)
+            return f"{name} is paused. New emails for it are queued.", "good"
         if act == "resume":
-            resumed = resume(parts, name, by)
-            return f"{name} is resumed; what waits for it goes out." if resumed else f"{name} was not paused.", "good"
-        tested = send_test(parts, name, by)
+            resumed = resume(service, name, by)
+            return f"{name} is resumed; what waits for it is sent." if resumed else f"{name} was not paused.", "good"
+        tested = send_test(service, name, by)
         took = milliseconds(tested.latency_ms)
         if tested.error:
-            return f"{name} did not take the test event, after {took}: {tested.error}", "error"
+            return f"{name} did not accept the test event, after {took}: {tested.error}", "error"
         answered = f"answered {tested.status_code}" if tested.status_code else "printed it"
-        return f"{name} took the test event: {answered} after {took}.", "good"
+        return f"{name} accepted the test event: {answered} after {took}.", "good"

@@ -1,4 +1,4 @@
-"""Errors as pages, for whoever looks with a browser; the API answers with problem documents."""
+"""Errors as HTML pages for browsers; the API answers with problem documents."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from routes.responses import Answer
 E = TypeVar("E", bound=Exception)
 
 WORDS = {
-    404: ("Not here", "Nothing has this address, or it is no longer kept."),
-    405: ("Not like this", "This address takes another kind of request."),
-    413: ("Too much", "A form of this page takes at most 256 KB. Choose fewer, or all that match a filter."),
-    500: ("Something went wrong", "It is our fault, and the log says more."),
-    503: ("Not now", "The store cannot answer at the moment. Emails are answered with retry-later meanwhile."),
+    404: ("Not found", "There is no page at this address, or it is no longer kept."),
+    405: ("Method not allowed", "This address expects another kind of request."),
+    413: ("Too large", "A form may have at most 256 KB. Select fewer rows, or all that match a filter."),
+    500: ("Something went wrong", "This is an error in Mailonce. The log has the details."),
+    503: ("Unavailable", "The journal cannot answer right now. Providers are asked to retry meanwhile."),
 }
 
 
-def or_page(told: Callable[[E], Answer]) -> Callable[[E], Answer | Response]:
-    """The same error, for a browser as a page with the same status."""
+def or_page(respond: Callable[[E], Answer]) -> Callable[[E], Answer | Response]:
+    """Browsers get the same error as a page with the same status."""
 
     def answer(error: E) -> Answer | Response:
-        as_json = told(error)
+        as_json = respond(error)
         return error_page(as_json) if wants_page() else as_json
 
     return answer
@@ -39,8 +39,8 @@ def wants_page() -> bool:
 
 def error_page(as_json: Answer) -> Response:
     status = as_json[1]
-    said = as_json[0].get_json()["detail"]
-    title, text = WORDS.get(status, ("That did not work", said))
+    detail = as_json[0].get_json()["detail"]
+    title, text = WORDS.get(status, ("That did not work", detail))
     page = Response(render_template("dashboard/error.html", title=title, text=text, status=status), status)
     for name, value in as_json[2].items() if len(as_json) == 3 else ():
         page.headers[name] = value

@@ -1,4 +1,4 @@
-"""What a browser is told to refuse: anything from elsewhere, anything inline, and to keep what it saw."""
+"""Security headers: nothing from other origins, nothing inline, nothing cached."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OURS_ONLY = "; ".join(
         "frame-ancestors 'none'",
     ]
 )
-# An email's HTML: styles of its own, no script, nothing fetched, and an origin that is nobody's.
+# The HTML of an email: its own styles, no script, no network, and an opaque origin.
 EMAIL_ONLY = "; ".join(
     [
         "sandbox",
@@ -33,7 +33,7 @@ A_YEAR = "public, max-age=31536000, immutable"
 
 
 def protect(answer: Response) -> Response:
-    """Adds them to every answer, of the API too; a header that the view has set stays, except Cache-Control."""
+    """Adds them to every response, including those of the API. Headers set by a view stay, except Cache-Control."""
     headers = answer.headers
     headers.setdefault("Content-Security-Policy", OURS_ONLY)
     headers.setdefault("X-Frame-Options", "DENY")
@@ -42,7 +42,7 @@ def protect(answer: Response) -> Response:
     headers.setdefault("Cross-Origin-Opener-Policy", "same-origin")
     headers.setdefault("X-DNS-Prefetch-Control", "off")
     if request.endpoint == "dashboard.static" and "v" in request.args and answer.status_code in (200, 304):
-        headers["Cache-Control"] = A_YEAR  # its address changes with its contents
+        headers["Cache-Control"] = A_YEAR  # its URL changes with its content
     else:
         headers["Cache-Control"] = "no-store"
     return answer

@@ -1,4 +1,4 @@
-"""The first page: is it working? What came, what became of it, over an hour, a day, a week, a month."""
+"""The first page: what was received, delivered, stopped and failed over an hour, a day, a week or a month."""
 
 from __future__ import annotations
 
@@ -7,23 +7,21 @@ from typing import Any
 from flask import Blueprint, render_template, request
 
 from orchestrator.build import Service
-from orchestrator.operations.banners import banners
 from orchestrator.operations.figures import OverTime, Span, over_time, totals
-from routes.questions import read_choice
+from orchestrator.operations.health import banners
+from routes.questions import StatsQuery, read
 
 SERIES = ("received", "delivered", "stopped", "failed")
 
 
 def add_views(page: Blueprint, service: Service) -> None:
-    parts = service.parts
-
     @page.get("/")
     def overview() -> str:
-        figures = over_time(parts, asked_span())
+        figures = over_time(service, asked_span())
         return render_template(
             "dashboard/overview.html",
             health=service.health.report(),
-            totals=totals(parts),
+            totals=totals(service),
             figures=figures,
             plot=plotted(figures),
             spans=list(Span),
@@ -35,8 +33,7 @@ def add_views(page: Blueprint, service: Service) -> None:
 
 
 def asked_span() -> Span:
-    given = {"span": request.args.get("span") or Span.DAY}
-    return Span(read_choice(given, "span", Span) or Span.DAY)
+    return read(StatsQuery, {"span": request.args.get("span") or Span.DAY}).span
 
 
 def plotted(figures: OverTime) -> dict[str, Any]:

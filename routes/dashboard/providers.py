@@ -24,7 +24,7 @@ def add_views(page: Blueprint, service: Service) -> None:
     @page.get("/providers")
     def providers() -> str:
         names = [*opened, "message"]
-        seen = service.parts.providers.read()
+        seen = service.providers.read()
         return render_template("dashboard/providers.html", names=names, seen=seen, shut=shut)
 
     @page.get("/ingress-token")

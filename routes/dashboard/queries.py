@@ -1,31 +1,32 @@
-"""Filters as they stand in an address: a link can be shared, and a form leaves out what is empty."""
+"""Filters in the URL of a page: links can be shared, and forms omit empty fields."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
+
+from orchestrator.operations.search import FIELDS
 
 LAST = {"hour": 3600, "day": 24 * 3600, "week": 7 * 24 * 3600}
 PAGE_LENGTH = 50
 
 
-def asked_for(given: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
-    """The filter as it stands in the address, for a link to the same; whatever else stands there is left out."""
-    return {name: given[name] for name in (*names, "last") if given.get(name)}
+def asked_for(given: Mapping[str, str]) -> dict[str, str]:
+    """The filter as it is in the URL, for links to the same."""
+    return {name: given[name] for name in (*FIELDS, "last") if given.get(name)}
 
 
-def filters_of(given: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
-    """Those that say something; ``last`` (hour, day, week) says since when."""
-    chosen = {name: given[name] for name in names if given.get(name)}
+def filters_of(given: Mapping[str, str]) -> dict[str, str]:
+    """The fields that are not empty; ``last`` (hour, day, week) becomes ``since``."""
+    chosen = {name: given[name] for name in FIELDS if given.get(name)}
     length_s = LAST.get(given.get("last", ""))
     if length_s and "since" not in chosen:
-        since = datetime.fromtimestamp(time.time() - length_s, UTC)
-        chosen["since"] = since.isoformat(timespec="seconds")
+        chosen["since"] = datetime.fromtimestamp(time.time() - length_s, UTC).isoformat(timespec="seconds")
     return chosen
 
 
 def local_path(text: str) -> str:
-    """Only within this service: a link to the sign-in must not lead to somebody else's."""
+    """Only paths of this service: a link to the sign-in must not lead to another site."""
     is_local = text.startswith("/") and not text.startswith(("//", "/\\")) and text.isprintable()
     return text if is_local else ""

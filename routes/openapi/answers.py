@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from deduplication.claims import Gate
 from deduplication.journal.entry import DeliveryStatus
-from deduplication.journal.listing import PayloadPlace
-from orchestrator.intake import Status
-from orchestrator.operations.alerts import AlertCondition
+from deduplication.names import Gate
+from orchestrator.operations.decisions import Decision, DecisionInFull, DecisionPage
+from orchestrator.operations.deliveries import DeliveryInFull, DeliveryPage, DeliveryView
+from orchestrator.operations.destinations import DestinationShown, Pause
 from orchestrator.operations.figures import OverTime, Totals
-from orchestrator.operations.reset import Scope
+from orchestrator.operations.reset import Forgotten, Scope
+from orchestrator.pipeline import Status
 from routes.openapi.webhooks import Absent, absent
 
 # Errors
@@ -112,95 +113,12 @@ class Done(BaseModel):
     success: Literal[True]
 
 
-class _Listed(Done):
-    more: bool
-    next: str | None = Field(description="`cursor` of the following page.")
+class Decisions(Done, DecisionPage):
+    pass
 
 
-class DeliveryBrief(BaseModel):
-    id: str
-    destination: str
-    status: DeliveryStatus
-    reason: str | None
-    tries: int
-    max_attempts: int | None
-    next_try: datetime | None
-    delivered: datetime | None
-    receiver_id: str | None
-
-
-class _Decision(BaseModel):
-    id: str
-    email_id: str
-    status: Status
-    gate: Gate | None
-    reason: str = Field(description="What became of it and why, in one sentence.")
-    name: str | None
-    original: str | None
-    first_seen: datetime | None
-    follows: bool
-    repeats: int
-    last_repeat: datetime | None
-    provider: str
-    route: str
-    sender: str
-    subject: str
-    received_at: datetime
-    settled_at: datetime | None
-    took_ms: int | None
-    store: str
-    released_at: datetime | None
-    releasable_until: datetime | None
-
-
-class Decision(_Decision):
-    deliveries: list[DeliveryBrief]
-
-
-class Decisions(_Listed):
-    decisions: list[Decision]
-
-
-class Attempt(BaseModel):
-    at: datetime
-    latency_ms: int
-    status_code: int | None
-    error: str | None
-
-
-class Delivery(DeliveryBrief):
-    email_id: str
-    provider: str
-    webhook_id: str
-    created: datetime
-    age_s: int
-    attempts: list[Attempt]
-    storage: PayloadPlace
-    payload_bytes: int
-    payload_machine: str | None
-
-
-class NameShown(BaseModel):
-    gate: Gate
-    name: str
-    is_own: bool
-
-
-class GateSaid(BaseModel):
-    gate: Gate
-    said: str
-
-
-class DecisionInFull(_Decision, Done):
-    server: str
-    is_trial: bool
-    names: list[NameShown]
-    gates: list[GateSaid]
-    original_email: Decision | None
-    deliveries: list[Delivery]
-    payload_bytes: int
-    payload_machine: str | None
-    payload: dict[str, Any] | None = Field(description="What is sent, while it is kept.")
+class DecisionAnswer(Done, DecisionInFull):
+    pass
 
 
 class ReleaseAnswer(Done):
@@ -223,12 +141,12 @@ class Matched(Done):
 # Deliveries and figures
 
 
-class Deliveries(_Listed):
-    deliveries: list[Delivery]
+class Deliveries(Done, DeliveryPage):
+    pass
 
 
-class DeliveryInFull(Delivery, Done):
-    payload: dict[str, Any] | None = Field(description="What is sent, while it is kept.")
+class DeliveryAnswer(Done, DeliveryInFull):
+    pass
 
 
 class ReplayAnswer(Done):
@@ -236,23 +154,16 @@ class ReplayAnswer(Done):
     id: str
     message: str
     dry_run: bool
-    delivery: Delivery | None
+    delivery: DeliveryView | None
 
 
-class Paused(BaseModel):
-    since: datetime
-    reason: str
-    by: str
-
-
-class _Standing(BaseModel):
+class DestinationCounts(BaseModel):
     enabled: bool | None
     breaker: Literal["closed", "open", "half-open"] | None
-    paused: Paused | None
-
-
-class DestinationCounts(_Standing):
-    deliveries: dict[DeliveryStatus, int]
+    paused: Pause | None
+    deliveries: dict[DeliveryStatus, int] = Field(
+        description="Those that wait or are dead now; delivered and skipped ones since counting began."
+    )
 
 
 class Stats(Done):
@@ -264,11 +175,6 @@ class Stats(Done):
 # Destinations
 
 
-class DestinationShown(_Standing):
-    waiting: int
-    public_keys: list[str] = Field(description="What its receiver verifies ed25519 signatures (v1a) with.")
-
-
 class Destinations(Done):
     destinations: dict[str, DestinationShown]
 
@@ -276,7 +182,7 @@ class Destinations(Done):
 class PauseAnswer(Done):
     status: Literal["paused"]
     destination: str
-    paused: Paused
+    paused: Pause
 
 
 class ResumeAnswer(Done):
@@ -297,12 +203,10 @@ class TestAnswer(BaseModel):
 # The rest
 
 
-class ResetAnswer(Done):
+class ResetAnswer(Done, Forgotten):
     status: Literal["reset"]
     scope: Scope
     dry_run: bool
-    names: int = Field(description="How many are forgotten.")
-    kept: list[str] = Field(description="Emails that are still to be delivered.")
 
 
 class Lock(BaseModel):
@@ -325,28 +229,3 @@ class Alive(BaseModel):
 
 class Ready(BaseModel):
     status: Literal["ok", "down"]
-
-
-class HealthCheck(BaseModel):
-    model_config = ConfigDict(extra="allow")
-
-    status: str
-    error: str | Absent = absent()
-
-
-class AlarmShown(BaseModel):
-    condition: AlertCondition
-    destination: str | None
-    since: datetime
-    text: str
-
-
-class HealthReport(BaseModel):
-    """`degraded`: emails are taken, but something is wrong; `down`: none can be taken."""
-
-    status: Literal["ok", "degraded", "down"]
-    version: str
-    checks: dict[str, HealthCheck]
-    warnings: list[str]
-    paused: dict[str, Paused]
-    alarms: list[AlarmShown]

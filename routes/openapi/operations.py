@@ -8,8 +8,11 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from routes.openapi import answers, requests
-from routes.responses import RELEASED_STATUS, REPLAYED_STATUS
+from orchestrator.operations.decisions import Release
+from orchestrator.operations.deliveries import Replay
+from orchestrator.operations.health import Health
+from routes import questions
+from routes.openapi import answers
 
 Model = type[BaseModel]
 JSON = "application/json"
@@ -71,8 +74,8 @@ OF_ACTING_ADMINS = {
     415: problem("The body is not JSON."),
 }
 PATH_WORDS = {
-    "decisions": "Of the email: its `id`. To look, its email id or Message-ID will do, too.",
-    "deliveries": "Of the delivery: the email's `id`, a colon and the destination.",
+    "decisions": "The `id` of the email. For GET, also its email id, Message-ID or a webhook-id.",
+    "deliveries": "The `id` of the delivery: the email's `id`, a colon and the destination.",
     "destinations": "Of the destination, as in mailonce.toml.",
 }
 
@@ -92,7 +95,7 @@ def _act(tag: str, summary: str, model: Model, body: Model, *, needs_body: bool 
 
 
 def _refusable(operation: Operation, refusals: Mapping[str, tuple[int, str]]) -> Operation:
-    """With what the tables of routes/responses.py refuse it for, each by its ``code``."""
+    """With the refusals of routes/questions.py, each by its ``code``."""
     told = {
         status: problem(" ".join(f"`{code}`: {text}." for code, (at, text) in refusals.items() if at == status))
         for status in {at for at, _ in refusals.values()} - {200}
@@ -109,64 +112,64 @@ def _public(summary: str, told: Mapping[int, Answer]) -> Operation:
     return Operation("operations", summary, {**EVERYWHERE, **told})
 
 
-UNKNOWN_EMAIL = "There is no such email, or it is no longer kept."
-UNKNOWN_DELIVERY = "There is no such delivery, or it is no longer kept."
+UNKNOWN_EMAIL = "There is no such email, or it is no longer stored."
+UNKNOWN_DELIVERY = "There is no such delivery, or it is no longer stored."
 
 OPERATIONS: Mapping[str, Operation] = {
-    "api_decisions.listed": _look(
-        "decisions", "What became of each email and why, the newest first", answers.Decisions, requests.DecisionQuery
+    "api_emails.decisions": _look(
+        "decisions", "What happened to each email and why, newest first", answers.Decisions, questions.DecisionQuery
     ),
-    "api_decisions.one": _look(
-        "decisions", "All that is known of one email", answers.DecisionInFull, missing=UNKNOWN_EMAIL
+    "api_emails.decision": _look(
+        "decisions", "All that is known of one email", answers.DecisionAnswer, missing=UNKNOWN_EMAIL
     ),
-    "api_decisions.release_one": _refusable(
-        _act("decisions", "Let go an email that a gate stopped", answers.ReleaseAnswer, requests.ReleaseOne),
-        RELEASED_STATUS,
+    "api_emails.release_one": _refusable(
+        _act("decisions", "Release an email that a gate stopped", answers.ReleaseAnswer, Release),
+        questions.RELEASE_ANSWERS,
     ),
-    "api_decisions.release_many": _act(
-        "decisions", "Let go all that match a filter", answers.Matched, requests.ReleaseMany, needs_body=True
+    "api_emails.release_many": _act(
+        "decisions", "Release all that match a filter", answers.Matched, questions.ReleaseMany, needs_body=True
     ),
-    "api_deliveries.listed": _look(
-        "deliveries", "What was sent where, what waits, what is dead", answers.Deliveries, requests.DeliveryQuery
+    "api_emails.deliveries": _look(
+        "deliveries", "What was sent where, what waits, what is dead", answers.Deliveries, questions.DeliveryQuery
     ),
-    "api_deliveries.one": _look(
-        "deliveries", "One delivery with its payload", answers.DeliveryInFull, missing=UNKNOWN_DELIVERY
+    "api_emails.delivery": _look(
+        "deliveries", "One delivery with its payload", answers.DeliveryAnswer, missing=UNKNOWN_DELIVERY
     ),
-    "api_deliveries.replay_one": _refusable(
-        _act("deliveries", "Send one again", answers.ReplayAnswer, requests.ReplayOne), REPLAYED_STATUS
+    "api_emails.replay_one": _refusable(
+        _act("deliveries", "Send one again", answers.ReplayAnswer, Replay), questions.REPLAY_ANSWERS
     ),
-    "api_deliveries.replay_many": _act(
-        "deliveries", "Send again all that match a filter", answers.Matched, requests.ReplayMany, needs_body=True
+    "api_emails.replay_many": _act(
+        "deliveries", "Send again all that match a filter", answers.Matched, questions.ReplayMany, needs_body=True
     ),
-    "api_deliveries.numbers": _look("operations", "The figures of the fleet", answers.Stats, requests.StatsQuery),
-    "api_destinations.listed": _look("destinations", "How each destination is", answers.Destinations),
+    "api_destinations.figures": _look("operations", "The figures of the fleet", answers.Stats, questions.StatsQuery),
+    "api_destinations.listed": _look("destinations", "The state of each destination", answers.Destinations),
     "api_destinations.pause_one": _of_destination(
-        _act("destinations", "Send nothing there until it is resumed", answers.PauseAnswer, requests.Pause)
+        _act("destinations", "Send nothing there until it is resumed", answers.PauseAnswer, questions.PauseRequest)
     ),
     "api_destinations.resume_one": _of_destination(
-        _act("destinations", "Send there again, what waits first", answers.ResumeAnswer, requests.Nothing)
+        _act("destinations", "Send there again, starting with what waits", answers.ResumeAnswer, questions.Nothing)
     ),
     "api_destinations.test_one": _of_destination(
-        _act("destinations", "Send a test event there", answers.TestAnswer, requests.Nothing)
+        _act("destinations", "Send a test event there", answers.TestAnswer, questions.Nothing)
     ),
     "api_admin.forget": _act(
         "operations",
         "Forget names, so that the emails behind them are delivered again when they come",
         answers.ResetAnswer,
-        requests.ResetRequest,
+        questions.ResetRequest,
         needs_body=True,
     ),
     "api_admin.active_locks": _look("operations", "Who delivers what, where, until when", answers.Locks),
     "health.livez": _public("Whether the process answers", {200: Answer("It does.", (answers.Alive,))}),
     "health.readyz": _public(
-        "Whether emails can be taken",
+        "Whether emails can be accepted",
         {200: Answer("They can.", (answers.Ready,)), 503: Answer("They cannot.", (answers.Ready,))},
     ),
     "health.report": _public(
         "The whole picture",
         {
-            200: Answer("All is well.", (answers.HealthReport,)),
-            503: Answer("Something is wrong, although emails may be taken.", (answers.HealthReport,)),
+            200: Answer("Everything works.", (Health,)),
+            503: Answer("Something is wrong, although emails may be accepted.", (Health,)),
         },
     ),
     "metrics.scrape": replace(

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from pydantic.json_schema import SkipJsonSchema
 
 from orchestrator.delivery.webhook import EventType
-from orchestrator.operations.alerts import AlertCondition, Phase
+from orchestrator.operations.alerts import AlertCondition
 
 Absent = SkipJsonSchema[None]
 """A field that may be missing, and is never null."""
@@ -84,7 +84,7 @@ class MessageReceived(_Event):
 class AlarmSaid(BaseModel):
     condition: AlertCondition
     destination: str | None
-    status: Phase
+    status: Literal["begun", "ended"]
     text: str
     since: datetime
     until: datetime | None

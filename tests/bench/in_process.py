@@ -1,48 +1,133 @@
-"""The steps of the journal in one process, one after the other, against what others take for theirs."""
+"""Requests in one process, without a socket: processor time against a bare Flask route, and with many ids."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+import io
+import itertools
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, redirect_stdout
+from datetime import date, timedelta
 from pathlib import Path
+from typing import Any
+
+from flask import Flask, jsonify, request
 
 from deduplication.redis_client import connect
-from tests.bench import anchors
-from tests.bench.emails import Traffic
-from tests.bench.figures import ROUNDS, STEPS_A_ROUND, Row, rates, ratio_row
-from tests.bench.on_redis import redis_journal, sqlite_journal
+from orchestrator.build import Service, build
+from orchestrator.config.settings import load_settings
+from routes.app import create_app
+from tests.bench.figures import Figure, Row, Step, alternate, number, rates, ratio_row
+from tests.bench.machines import Machine, new_claim, opened
 from tests.support.redis_server import RedisServer
+from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, email
+
+REQUESTS = 200
+ROUNDS = 7
+MANY, FEW, DAYS = 2_000_000, 1_000, 700
+AUTHORIZED = {"Authorization": f"Bearer {INGRESS_TOKEN}"}
 
 
-def process_rows(server: RedisServer, folder: Path) -> Iterator[Row]:
-    server.client.flushall()
-    journal, local = redis_journal(server.url, folder / "redis"), sqlite_journal(folder / "sqlite")
-    client = connect(server.url, timeout_s=5)
-    evalsha_new, evalsha_duplicate = anchors.evalsha(client)
-    powertools_new, powertools_duplicate = anchors.powertools(server.url)
-    on_redis, on_sqlite = (Traffic(each, ROUNDS * STEPS_A_ROUND + 1) for each in (journal, local))
-    told = rates(
-        {
-            "new": on_redis.new(),
-            "duplicate": on_redis.duplicates(),
-            "sqlite new": on_sqlite.new(),
-            "sqlite duplicate": on_sqlite.duplicates(),
-            "evalsha new": evalsha_new,
-            "evalsha duplicate": evalsha_duplicate,
-            "powertools new": powertools_new,
-            "powertools duplicate": powertools_duplicate,
-            "naive": anchors.naive(client),
-        }
-    )
-    for what, anchor, must, aim in (
-        ("duplicate", "evalsha", 0.55, 0.85),
-        ("new", "evalsha", 0.25, 0.42),
-        ("duplicate", "powertools", 1.5, 3.0),
-        ("new", "powertools", 1.0, 2.0),
-    ):
-        yield ratio_row(f"in process: {what} against {anchor}", told, what, f"{anchor} {what}", must, aim)
-    yield ratio_row("in process: new against naive", told, "new", "naive")
-    yield ratio_row("in process: sqlite duplicate against evalsha", told, "sqlite duplicate", "evalsha duplicate")
-    yield ratio_row("in process: sqlite new against evalsha", told, "sqlite new", "evalsha new")
-    client.close()
-    journal.close()
-    local.close()
+def process_rows(redis: RedisServer, folder: Path) -> Iterator[Row]:
+    """All threads of the process count, so what is published behind the requests counts as well."""
+    redis.client.flushall()
+    with ExitStack() as stack:
+        stack.enter_context(redirect_stdout(io.StringIO()))  # of the log destination
+        clients: dict[str, Any] = {"bare": _bare().test_client()}
+        for store, url in (("sqlite", ""), ("redis", redis.url)):
+            service = _build(folder / store, url)
+            stack.callback(service.close)
+            clients[store] = create_app(service).test_client()
+        numbers = itertools.count()
+
+        def post(client: Any, *, is_new: bool) -> float:
+            """Processor time of one request in microseconds, with what follows behind it."""
+            began = time.process_time()
+            for _ in range(REQUESTS):
+                subject = f"Report {next(numbers)}" if is_new else "The same report"
+                answer = client.post("/api/ingress/gmail", json=email(subject=subject), headers=AUTHORIZED)
+                assert answer.status_code == 200, answer.text
+            time.sleep(0.1)
+            return (time.process_time() - began) / REQUESTS * 1e6
+
+        turns: dict[str, Callable[[], float]] = {"bare": lambda: post(clients["bare"], is_new=True)}
+        for store in ("sqlite", "redis"):
+            turns[f"{store} duplicate"] = lambda store=store: post(clients[store], is_new=False)  # type: ignore[misc]
+            turns[f"{store} new"] = lambda store=store: post(clients[store], is_new=True)  # type: ignore[misc]
+        for turn in turns.values():
+            turn()
+        costs = alternate(turns, ROUNDS)
+    bare = Figure.of(costs["bare"]).median
+    for what, must, aim in (("duplicate", 3.5, 2.5), ("new", 7.0, 5.0)):
+        for store in ("sqlite", "redis"):
+            each = costs[f"{store} {what}"]
+            ratio = Figure.of([ours / theirs for ours, theirs in zip(each, costs["bare"], strict=True)])
+            text = f"{number(Figure.of(each).median)} µs against {number(bare)} µs"
+            yield Row(f"process: CPU of a {what} on {store} against a bare route", ratio, "x", text, must, aim, True)
+
+
+def _bare() -> Flask:
+    app = Flask("bare")
+
+    @app.post("/api/ingress/gmail")
+    def take() -> Any:
+        return jsonify({"success": True, "status": "processed", "email_id": request.get_json()["subject"]})
+
+    return app
+
+
+def _build(folder: Path, redis_url: str) -> Service:
+    tokens = {"ingress_token": INGRESS_TOKEN, "admin_token": ADMIN_TOKEN}
+    service = build(load_settings(data_dir=folder, redis_url=redis_url, disk_free_mb=1, **tokens))
+    client = create_app(service).test_client()
+    while client.post("/api/ingress/gmail", json=email(subject="first"), headers=AUTHORIZED).status_code != 200:
+        time.sleep(0.2)  # a new era is closed for some seconds
+    return service
+
+
+def id_rows(redis: RedisServer, folder: Path) -> Iterator[Row]:
+    """Two million remembered ids must not be slower than a thousand."""
+    redis.client.flushall()
+    with ExitStack() as stack:
+        steps: dict[str, Step] = {}
+        for database, total in enumerate((FEW, MANY)):
+            url = f"{redis.address}/{database}"
+            with connect(url, timeout_s=60) as client, client.pipeline(transaction=False) as pipeline:
+                for day, ids in _days(total):
+                    pipeline.sadd(f"processed_ids:{day}", *ids)
+                pipeline.execute()
+            for store, address in (("redis", url), ("sqlite", "")):
+                place = folder / f"{store}{total}"
+                with opened(place):
+                    pass
+                with sqlite3.connect(place / "journal.db") as journal:
+                    for day, ids in _days(total):
+                        rows = ((f"email_id:{day}:{id_}",) for id_ in ids)
+                        journal.executemany("INSERT INTO marks (reference) VALUES (?)", rows)
+                journal.close()
+                steps[f"{store} {total}"] = _decide(stack.enter_context(opened(place, address)))
+        costs = rates(steps, ROUNDS, 100)
+    for store in ("redis", "sqlite"):
+        what = f"ids: {MANY:,} against {FEW:,}, decisions on {store}"
+        yield ratio_row(what, costs, f"{store} {MANY}", f"{store} {FEW}", 0.9, 1.0)
+
+
+def _days(total: int) -> Iterator[tuple[str, list[str]]]:
+    for day in range(DAYS):
+        count = max(1, total // DAYS)
+        ids = sorted(hashlib.md5(f"{day}-{n}".encode(), usedforsecurity=False).hexdigest() for n in range(count))
+        yield (date(2025, 1, 1) + timedelta(day)).isoformat(), ids
+
+
+def _decide(machine: Machine) -> Step:
+    """A new email and a duplicate."""
+    new, known = machine.new(ROUNDS * 100 + 1), new_claim()
+    machine.deliver(known)
+
+    def step() -> None:
+        new()
+        machine.repeat(known)
+
+    return step

@@ -12,12 +12,12 @@ from tests.support.redis_server import RedisServer
 FEW, MANY = 1_000, 5_000
 
 
-def disk_rows(redis: RedisServer, folder: Path) -> Iterator[Row]:
-    few, many = (_bytes(redis, folder, database, entries) for database, entries in enumerate((FEW, MANY)))
+def disk_rows(_: RedisServer, folder: Path) -> Iterator[Row]:
+    few, many = (_bytes(folder, entries) for entries in (FEW, MANY))
     yield Row("disk: bytes of an email in DATA_DIR", Figure.once((many - few) / (MANY - FEW)), "")
 
 
-def _bytes(redis: RedisServer, folder: Path, database: int, entries: int) -> int:
+def _bytes(folder: Path, entries: int) -> int:
     """Once it is stopped: no write-ahead log is left then."""
-    visit(redis, folder, database, entries).app.service.close()
+    visit(folder, entries).app.service.close()
     return sum(path.stat().st_size for path in (folder / str(entries)).rglob("*") if path.is_file())

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from deduplication.journal.base import Claimed, Ending, Journal, Settlement, Settling
-from deduplication.journal.entry import Delivery, DeliveryStatus
-from orchestrator.build import Parts, build
+from deduplication.journal.entry import About, Delivery, DeliveryStatus, Entry, new_entry_id
+from deduplication.journal.sqlite import Journal
+from deduplication.names import Kind, Name
+from orchestrator.build import build
 from orchestrator.config.settings import load_settings
-from orchestrator.operations.decision_index import Filter
-from orchestrator.operations.decisions import list_decisions
+from orchestrator.operations.search import index_some
 from routes.app import create_app
-from tests.bench.emails import new_claim
 from tests.bench.figures import Row, against, alternate, number
 from tests.routes.conftest import App
 from tests.routes.dashboard.conftest import Visitor, signed_in
@@ -27,18 +25,18 @@ AT_ONCE = 500
 ROUNDS = 15
 
 
-def seen_rows(redis: RedisServer, folder: Path) -> Iterator[Row]:
-    visitors = {entries: visit(redis, folder, database, entries) for database, entries in enumerate((FEW, MANY))}
+def seen_rows(_: RedisServer, folder: Path) -> Iterator[Row]:
+    """Lists are read from the journal, with Redis or without."""
+    visitors = {entries: visit(folder, entries) for entries in (FEW, MANY)}
     questions = {
         "list": "/decisions",
         "search by a sender": "/decisions?q={sender}",
         "search by a word of all": "/decisions?q=report",
         "filter with no match": "/decisions?gate=media",
     }
-    senders = {entries: newest_sender(visitor.app.service.parts) for entries, visitor in visitors.items()}
     for what, path in questions.items():
         turns = {
-            str(entries): partial(_seconds, visitor, path.format(sender=senders[entries]))
+            str(entries): partial(_seconds, visitor, path.format(sender=sender(entries - 1)))
             for entries, visitor in visitors.items()
         }
         told = alternate(turns, ROUNDS)
@@ -50,40 +48,37 @@ def seen_rows(redis: RedisServer, folder: Path) -> Iterator[Row]:
         visitor.app.service.close()
 
 
-def visit(redis: RedisServer, folder: Path, database: int, entries: int) -> Visitor:
-    """Who looks at the page of a server that got so many emails, of which its index knows by now."""
-    settings = load_settings(
-        data_dir=folder / str(entries),
-        redis_url=f"{redis.address}/{database}",
-        redis_timeout_ms=30_000,
-        admin_token=ADMIN_TOKEN,
+def visit(folder: Path, entries: int) -> Visitor:
+    """Who looks at the page of a server that received so many emails, all of them indexed."""
+    service = build(
+        load_settings(data_dir=folder / str(entries), webhook_url="http://127.0.0.1:9/", admin_token=ADMIN_TOKEN)
     )
-    service = build(settings)
-    for _ in range(0, entries, AT_ONCE):
-        deliver_many(service.journal, AT_ONCE)
-    while not service.parts.decisions.follow():
+    for start in range(0, entries, AT_ONCE):
+        receive(service.journal, start, AT_ONCE)
+    while index_some(service.journal):
         pass
     return signed_in(App(service, create_app(service).test_client()))
 
 
-def deliver_many(journal: Journal, count: int) -> None:
-    claims = [new_claim() for _ in range(count)]
-    settlings = []
-    for claim, verdict in zip(claims, journal.claim_many(claims), strict=True):
-        assert isinstance(verdict, Claimed), verdict
-        entry = verdict.entry.with_delivery(_delivered(verdict.entry.deliveries[0]))
-        settlings.append(Settling(claim, entry, Settlement(Ending.DONE, "processed", entry.deliveries)))
-    assert all(answer is True for answer in journal.settle_many(settlings))
+def receive(journal: Journal, start: int, count: int) -> None:
+    with journal.step() as step:
+        for at in range(start, start + count):
+            delivered = Delivery("default", f"msg_{at:032x}", DeliveryStatus.DELIVERED, tries=1, ended_ms=step.now_ms)
+            entry = Entry(
+                new_entry_id(),
+                journal.machine,
+                (Name(Kind.EMAIL_ID, "2026-11-16", f"{at:032x}"),),
+                created_ms=step.now_ms - 1_000_000 + at,
+                about=About(f"{at:032x}", "gmail", "all", f"Weekly report {at}", sender(at)),
+                deliveries=(delivered,),
+                answer="processed",
+            )
+            step.put(entry, None, is_news=True)
 
 
-def _delivered(delivery: Delivery) -> Delivery:
-    return replace(delivery, status=DeliveryStatus.DELIVERED, tries=1, delivered_ms=1)
-
-
-def newest_sender(parts: Parts) -> str:
+def sender(at: int) -> str:
     """One that a single email has, made of letters that all have."""
-    (decision,) = list_decisions(parts, Filter(), 1).decisions
-    return decision.entry.about.sender
+    return f"sender{at}@example.org"
 
 
 def _seconds(visitor: Visitor, path: str) -> float:

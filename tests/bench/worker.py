@@ -18,8 +18,8 @@ from orchestrator.build import build
 from orchestrator.config.settings import load_settings
 from orchestrator.delivery.dramatiq_queue import make_broker
 from orchestrator.item import email_item
-from tests.bench.emails import new_email
 from tests.bench.figures import Figure, Row, number
+from tests.bench.machines import new_email
 from tests.support.redis_server import RedisServer
 from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN
 from tests.support.worker import WorkerProcess
@@ -36,10 +36,9 @@ def worker_rows(redis: RedisServer, folder: Path) -> Iterator[Row]:
     redis.client.flushall()
     carried = _dramatiq_rate(redis)
     delivered = _delivery_rate(redis, folder / "worker")
-    told = f"{number(delivered)}/s against {number(carried)}/s"
-    must = min(300, carried / 2)
-    yield Row("worker: deliveries a second of one process", Figure.once(delivered), "/s", "", must, 2 * must)
-    yield Row("worker: against what Dramatiq alone carries", Figure.once(delivered / carried), "x", told)
+    told = f"Dramatiq alone carries {number(carried)}/s"
+    must, aim = min(400, 0.6 * carried), 600
+    yield Row("worker: deliveries a second of one process", Figure.once(delivered), "/s", told, must, aim)
 
 
 class Counter:
@@ -100,8 +99,9 @@ def _delivery_rate(redis: RedisServer, folder: Path) -> float:
         settings = {"redis_url": redis.url, "queue_url": redis.url, "webhook_url": counter.url}
         tokens = {"ingress_token": INGRESS_TOKEN, "admin_token": ADMIN_TOKEN}
         service = build(load_settings(data_dir=folder, **settings, **tokens))
-        for _ in range(DELIVERIES):
-            assert service.intake.receive(email_item(new_email(), None)).status == "queued"
+        stored = 0
+        while stored < DELIVERIES:  # a new era is closed for some seconds
+            stored += service.pipeline.receive(email_item(new_email(), None)).status == "queued"
         service.close()
         with WorkerProcess(folder, **{name.upper(): value for name, value in settings.items()}):
             return _rate(lambda: counter.count, DELIVERIES)

@@ -1,18 +1,138 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from tests.support.journals import JOURNALS, JournalBench, open_journal
+from deduplication.journal import registry as registry_module
+from deduplication.journal.coordinator import Coordinator
+from tests.deduplication.journal.world import HOLD_MS, HandedScript, Machine, Time
 from tests.support.redis_server import RedisServer
 
 
-@pytest.fixture(params=JOURNALS)
-def journal_bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[JournalBench]:
-    """Every journal in turn."""
-    needs_redis = request.param in ("redis", "failover")
-    server: RedisServer | None = request.getfixturevalue("redis_server") if needs_redis else None
-    with open_journal(request.param, tmp_path, server) as bench:
-        yield bench
+@dataclass
+class Fleet3:
+    """Machines that share a Redis, and what makes and ends them."""
+
+    redis: RedisServer
+    time: Time
+    machines: list[Machine] = field(default_factory=list)
+
+    def add(self, url: str = "", **options: object) -> Machine:
+        machine = Machine(url or self.redis.url, self.time, **options)  # type: ignore[arg-type]
+        self.machines.append(machine)
+        return machine
+
+    def open(self) -> None:
+        """Ends the time for which a new era is closed, and lets every machine see it."""
+        for machine in self.machines:
+            machine.tick()
+        end_hold(self.redis)
+        self.settle_down()
+
+    def settle_down(self) -> None:
+        """Everything is published and read."""
+        for machine in (*self.machines, *self.machines):
+            machine.tick()
+            machine.follow()
+
+
+def end_hold(redis: RedisServer) -> None:
+    """As if HOLD had passed: Redis' own time cannot be set."""
+    era = redis.client.get("era")
+    assert isinstance(era, str)
+    redis.client.set("era", " ".join([*era.split()[:3], "0"]))
+
+
+@pytest.fixture
+def time() -> Time:
+    import time as system
+
+    return Time(now_ms=system.time_ns() // 1_000_000)
+
+
+@pytest.fixture
+def fleet(redis_server: RedisServer, time: Time) -> Iterator[Fleet3]:
+    redis_server.client.flushall()
+    found = Fleet3(redis_server, time)
+    yield found
+    for machine in found.machines:
+        machine.close()
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+def pair(request: pytest.FixtureRequest, time: Time) -> Iterator[tuple[Machine, Machine]]:
+    """The same promises on one machine without Redis, and on two that share one."""
+    if request.param == "sqlite":
+        machine = Machine(None, time)
+        yield machine, machine
+        machine.close()
+        return
+    fleet: Fleet3 = request.getfixturevalue("fleet")
+    machines = fleet.add(), fleet.add()
+    fleet.open()
+    yield machines
+
+
+@dataclass
+class Bench:
+    """Two processes that share a journal, or two machines that share a Redis whose time is handed in."""
+
+    first: Machine
+    second: Machine
+    redis: RedisServer | None
+
+    @property
+    def one(self) -> Coordinator:
+        return self.first.coordinator
+
+    @property
+    def other(self) -> Coordinator:
+        return self.second.coordinator
+
+    def advance(self, ms: int) -> None:
+        self.first.time.pass_ms(ms)
+        if self.redis:
+            client = self.redis.client
+            for key in client.scan_iter():
+                left_ms = client.pttl(key)
+                if left_ms >= 0:
+                    client.pexpire(key, max(0, left_ms - ms))
+            client.set("test:now", self.first.time.now_ms)
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+def bench(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Bench]:
+    time = Time()
+    if request.param == "sqlite":
+        one, two = (Machine(None, time, folder=tmp_path, host="here") for _ in range(2))
+        found = Bench(one, two, None)
+    else:
+        server: RedisServer = request.getfixturevalue("redis_server")
+        monkeypatch.setattr(registry_module, "_Script", HandedScript)
+        server.client.mset({"test:now": time.now_ms, "test:run": "1"})
+        found = Bench(Machine(server.url, time), Machine(server.url, time), server)
+        for machine in (found.first, found.second):
+            machine.tick()
+        found.advance(HOLD_MS + 1)
+        for machine in (found.first, found.second):
+            machine.tick()
+    yield found
+    found.first.close()
+    found.second.close()
+
+
+Sync = Callable[[], None]
+
+
+@pytest.fixture
+def sync(pair: tuple[Machine, Machine]) -> Sync:
+    """Everything is published; nothing is followed: the second machine hears of it from Redis."""
+
+    def run() -> None:
+        for machine in pair:
+            machine.tick()
+
+    return run

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deduplication.claims import WEEK_MS, Kind, Name
 from deduplication.email import Attachment, Email
 from deduplication.fingerprint import Fingerprint, agree, conflicts, digest
 from deduplication.identity import (
@@ -21,6 +20,7 @@ from deduplication.identity import (
     is_recognisable,
     own_names,
 )
+from deduplication.names import WEEK_MS, Kind, Name
 
 DAY_MS = 24 * 3600 * 1000
 

@@ -1,23 +1,24 @@
-"""The small door for scripts: it shares its keys with the service, and without Redis it never suppresses by guess."""
+"""Functions for scripts on Redis directly: they share keys with the service, and never suppress by guess."""
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from datetime import UTC
-from itertools import count
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import fakeredis
 import pytest
 import redis
 
-from deduplication.claims import Gate, Kind, Name
-from deduplication.journal.base import Claim, Claimed, Duplicate, Ending, Settlement, Wanted
-from deduplication.journal.entry import DeliveryStatus, Entry
-from deduplication.journal.redis import RedisJournal
+from deduplication.journal.coordinator import Claimed
+from deduplication.journal.entry import DeliveryStatus, Stop, changed, new_entry_id
+from deduplication.journal.registry import RegistryOptions
+from deduplication.journal.rules import Claim, Repeat, Wanted
+from deduplication.names import Gate, Kind, Name
 from deduplication.redis_client import (
     connect,
     is_email_id_processed,
@@ -26,6 +27,7 @@ from deduplication.redis_client import (
     mark_subject_group_processed,
 )
 from deduplication.subject_group import group_name, month_of
+from tests.deduplication.journal.world import Machine, Time
 from tests.support.redis_server import RedisServer, free_port
 
 log = logging.getLogger("script")
@@ -61,51 +63,32 @@ def real(redis_server: RedisServer) -> Iterator[redis.Redis]:
     client.close()
 
 
-OpenJournal = Callable[..., RedisJournal]
-
-
 @pytest.fixture
-def open_journal(redis_server: RedisServer) -> Iterator[OpenJournal]:
-    """The service's journal on the Redis of ``real``."""
+def service(redis_server: RedisServer) -> Iterator[Callable[..., Machine]]:
+    """The service on the Redis of ``real``."""
     with ExitStack() as stack:
 
-        def open_one(*, group_ttl: bool = False) -> RedisJournal:
-            client = connect(redis_server.url, timeout_s=5, decode_responses=False)
-            journal = RedisJournal(client, "m1", group_ttl=group_ttl)
-            stack.callback(journal.close)
-            return journal
+        def start(*, group_ttl: bool = False) -> Machine:
+            options = RegistryOptions(group_ttl=group_ttl, hold_ms=0)
+            machine = Machine(redis_server.url, Time(now_ms=time.time_ns() // 1_000_000), options=options)
+            stack.callback(machine.close)
+            machine.tick()
+            return machine
 
-        yield open_one
-
-
-_numbers = count(1)
+        yield start
 
 
-def claim(*own: Name, shared: tuple[Name, ...] = (), fingerprint: str = "") -> Claim:
-    number = next(_numbers)
-    return Claim(f"entry{number}", f"owner{number}", own, shared, (Wanted("crm", "msg"),), fingerprint)
+def claim(machine: Machine, *own: Name, shared: tuple[Name, ...] = (), fingerprint: str = "") -> Any:
+    owner, wanted = machine.coordinator.new_owner(), (Wanted("crm", f"msg_{own[0].value}"),)
+    return machine.coordinator.claim(Claim(new_entry_id(), owner, own, shared, wanted, fingerprint))
 
 
-def settle(
-    journal: RedisJournal, asked: Claim, entry: Entry, status: DeliveryStatus = DeliveryStatus.DELIVERED
-) -> None:
+def settle(machine: Machine, found: Any, status: DeliveryStatus = DeliveryStatus.DELIVERED) -> None:
     """Delivered, or whatever became of it; what was skipped stays so."""
-    ended = tuple(
-        replace(each, status=status, next_try_ms=1 if status.is_open else None)
-        for each in entry.deliveries
-        if each.status is DeliveryStatus.DELIVERING
-    )
-    assert journal.settle(asked, entry, Settlement(Ending.DONE, "processed", ended, payload=b"payload"))
-
-
-def begin(journal: RedisJournal, asked: Claim) -> Entry:
-    verdict = journal.claim(asked)
-    assert isinstance(verdict, Claimed), verdict
-    return verdict.entry
-
-
-def deliver(journal: RedisJournal, asked: Claim) -> None:
-    settle(journal, asked, begin(journal, asked))
+    assert isinstance(found, Claimed)
+    ends = [changed(each, status=status) if each in found.to_send else each for each in found.plan]
+    machine.coordinator.settle(found, ends, "processed", b"payload")
+    machine.tick()
 
 
 def test_a_marked_email_id_is_processed_and_no_other(client: redis.Redis) -> None:
@@ -247,106 +230,85 @@ def test_a_new_connection_sends_nothing_but_what_is_asked(redis_server: RedisSer
 
 # Beside the service
 
+Service = Callable[..., Machine]
 
-def test_a_script_sees_the_email_ids_of_the_service_once_they_are_done(
-    real: redis.Redis, open_journal: OpenJournal
-) -> None:
-    journal, asked = open_journal(), claim(EMAIL)
-    entry = begin(journal, asked)
+
+def test_a_script_sees_the_email_ids_of_the_service_once_they_are_done(real: redis.Redis, service: Service) -> None:
+    machine = service()
+    found = claim(machine, EMAIL)
     assert not is_email_id_processed(real, "e1", log, IDS_KEY), "only claimed so far"
-    settle(journal, asked, entry)
+    settle(machine, found, DeliveryStatus.RETURNED)
+    assert not is_email_id_processed(real, "e1", log, IDS_KEY), "its provider was asked to retry"
+    settle(machine, claim(machine, EMAIL))
     assert is_email_id_processed(real, "e1", log, IDS_KEY)
 
 
-def test_what_the_service_stored_for_a_later_try_is_done_for_scripts_too(
-    real: redis.Redis, open_journal: OpenJournal
-) -> None:
-    journal, group = open_journal(), group_name("lot_456", month_of(UTC), ttl_seconds=0)
-    asked = claim(EMAIL, shared=(group,))
-    settle(journal, asked, begin(journal, asked), DeliveryStatus.WAITING)
+def test_what_the_service_stored_for_a_later_try_is_done_for_scripts_too(real: redis.Redis, service: Service) -> None:
+    machine, group = service(), group_name("lot_456", month_of(UTC), ttl_seconds=0)
+    settle(machine, claim(machine, EMAIL, shared=(group,)), DeliveryStatus.WAITING)
     assert is_email_id_processed(real, "e1", log, IDS_KEY), "its provider was told so"
-    assert not is_subject_group_processed(real, "lot_456", log), "nobody has got anything of this group yet"
+    assert not is_subject_group_processed(real, "lot_456", log), "nothing of this group was delivered yet"
 
 
-def test_what_the_service_gave_back_is_not_processed(real: redis.Redis, open_journal: OpenJournal) -> None:
-    journal, asked = open_journal(), claim(EMAIL)
-    assert journal.settle(asked, begin(journal, asked), Settlement(Ending.FREE))
-    assert not is_email_id_processed(real, "e1", log, IDS_KEY)
-
-
-def test_the_service_sees_the_email_ids_of_a_script(real: redis.Redis, open_journal: OpenJournal) -> None:
+def test_the_service_sees_the_email_ids_of_a_script(real: redis.Redis, service: Service) -> None:
     mark_email_id_processed(real, "e1", log, IDS_KEY)
-    verdict = open_journal().claim(claim(EMAIL))
-    assert isinstance(verdict, Duplicate) and verdict.entry, "it gets an entry of its own, to be released from"
-    assert (verdict.stop.gate, verdict.stop.name) == (Gate.IDENTITY, EMAIL)
-    assert (verdict.stop.original, verdict.stop.first_seen_ms) == (None, None)
+    found = claim(service(), EMAIL)
+    assert isinstance(found, Claimed) and not found.to_send, "it gets an entry of its own, to be released from"
+    assert found.entry.stop == Stop(EMAIL) and found.entry.stop.gate is Gate.IDENTITY
 
 
 @pytest.mark.parametrize(
-    ("fingerprint", "again"), [("", Claimed), ("-.-.n.s.-.i.-", Claimed), ("t.0.0.-.0.i.-", Duplicate)]
+    ("fingerprint", "again"), [("", Claimed), ("-.-.n.s.-.i.-", Claimed), ("t.0.0.-.0.i.-", Repeat)]
 )
 def test_an_undated_id_of_a_script_stops_nothing_and_hides_nothing_of_the_service(
-    real: redis.Redis, open_journal: OpenJournal, fingerprint: str, again: type
+    real: redis.Redis, service: Service, fingerprint: str, again: type
 ) -> None:
     mark_email_id_processed(real, "e1", log, "processed_ids:undated")
-    journal, undated = open_journal(), Name(Kind.EMAIL_ID, "undated", "e1")
-    deliver(journal, claim(undated, fingerprint=fingerprint))
-    assert type(journal.claim(claim(undated, fingerprint=fingerprint))) is again
+    machine, undated = service(), Name(Kind.EMAIL_ID, "undated", "e1")
+    settle(machine, claim(machine, undated, fingerprint=fingerprint))
+    assert type(claim(machine, undated, fingerprint=fingerprint)) is again
 
 
 @pytest.mark.parametrize("ttl_seconds", [0, 60])
 def test_a_script_sees_the_groups_of_the_service_once_they_are_done(
-    real: redis.Redis, open_journal: OpenJournal, ttl_seconds: int
+    real: redis.Redis, service: Service, ttl_seconds: int
 ) -> None:
-    journal = open_journal(group_ttl=ttl_seconds > 0)
-    asked = claim(EMAIL, shared=(group_name("lot_456", month_of(UTC), ttl_seconds),))
-    entry = begin(journal, asked)
+    machine, month = service(group_ttl=ttl_seconds > 0), month_of(UTC)
+    found = claim(machine, EMAIL, shared=(group_name("lot_456", month, ttl_seconds),))
     assert not is_subject_group_processed(real, "lot_456", log, ttl_seconds=ttl_seconds), "only claimed so far"
-    settle(journal, asked, entry)
+    settle(machine, found)
     assert is_subject_group_processed(real, "lot_456", log, ttl_seconds=ttl_seconds)
-    month = month_of(UTC)
     assert real.sismember(f"subject_groups:{month}", f"{month}:lot_456"), "the Set is history at least"
 
 
 @pytest.mark.parametrize("ttl_seconds", [0, 60])
-def test_the_service_sees_the_groups_of_a_script(
-    real: redis.Redis, open_journal: OpenJournal, ttl_seconds: int
-) -> None:
+def test_the_service_sees_the_groups_of_a_script(real: redis.Redis, service: Service, ttl_seconds: int) -> None:
     mark_subject_group_processed(real, "lot_456", log, ttl_seconds=ttl_seconds)
-    group = group_name("lot_456", month_of(UTC), ttl_seconds)
-    journal, asked = open_journal(group_ttl=ttl_seconds > 0), claim(EMAIL, shared=(group,))
-    verdict = journal.claim(asked)
-    assert isinstance(verdict, Duplicate) and verdict.entry
-    assert verdict.stop.name == group
-    settle(journal, asked, verdict.entry)
+    group, machine = group_name("lot_456", month_of(UTC), ttl_seconds), service(group_ttl=ttl_seconds > 0)
+    found = claim(machine, EMAIL, shared=(group,))
+    assert isinstance(found, Claimed) and found.entry.stop == Stop(group)
+    settle(machine, found)
     assert is_email_id_processed(real, "e1", log, IDS_KEY), "what was skipped is settled"
+    other = group_name("lot_456", "1999-12", ttl_seconds)
+    assert claim(machine, Name(Kind.EMAIL_ID, "2026-11-16", "e2"), shared=(other,)).to_send, "of another month"
 
 
 @pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "Pacific/Pago_Pago"])
-def test_scripts_and_the_service_share_the_month_of_their_zone(
-    real: redis.Redis, open_journal: OpenJournal, zone: str
-) -> None:
-    tz = ZoneInfo(zone)
-    deliver(open_journal(), claim(EMAIL, shared=(group_name("lot_456", month_of(tz), ttl_seconds=0),)))
+def test_scripts_and_the_service_share_the_month_of_their_zone(real: redis.Redis, service: Service, zone: str) -> None:
+    tz, machine = ZoneInfo(zone), service()
+    settle(machine, claim(machine, EMAIL, shared=(group_name("lot_456", month_of(tz), ttl_seconds=0),)))
     assert is_subject_group_processed(real, "lot_456", log, tz=tz)
     assert not real.keys("ttl:*")
 
 
-def test_a_group_of_another_month_stops_nothing(real: redis.Redis, open_journal: OpenJournal) -> None:
-    mark_subject_group_processed(real, "lot_456", log)
-    other = group_name("lot_456", "1999-12", ttl_seconds=0)
-    assert isinstance(open_journal().claim(claim(EMAIL, shared=(other,))), Claimed)
-
-
 def test_when_the_ttl_key_is_gone_both_take_the_group_again_though_history_names_it(
-    real: redis.Redis, open_journal: OpenJournal
+    real: redis.Redis, service: Service
 ) -> None:
-    journal, month = open_journal(group_ttl=True), month_of(UTC)
+    machine, month = service(group_ttl=True), month_of(UTC)
     group = group_name("lot_456", month, ttl_seconds=60)
-    deliver(journal, claim(EMAIL, shared=(group,)))
+    settle(machine, claim(machine, EMAIL, shared=(group,)))
     assert 0 < real.ttl(f"ttl:subject_groups:{month}:lot_456") <= 60
     real.delete(f"ttl:subject_groups:{month}:lot_456")
     assert real.sismember(f"subject_groups:{month}", f"{month}:lot_456")
     assert not is_subject_group_processed(real, "lot_456", log, ttl_seconds=60)
-    other = claim(Name(Kind.EMAIL_ID, "2026-11-16", "e2"), shared=(group,))
-    assert isinstance(journal.claim(other), Claimed)
+    assert claim(machine, Name(Kind.EMAIL_ID, "2026-11-16", "e2"), shared=(group,)).to_send

@@ -1,36 +1,25 @@
-"""Posts and media, scenario by scenario, over every journal."""
+"""Posts and media, scenario by scenario."""
 
 from __future__ import annotations
 
-import itertools
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from deduplication.journal.base import Claim, Claimed, Ending, Journal, Settlement, Wanted
-from deduplication.journal.entry import DeliveryStatus
-from deduplication.media import media_name
-from deduplication.reservations import Batch, Reservations, Reserved, Skipped, compute_post_key, post_name
-from tests.support.journals import JournalBench, open_journal
-from tests.support.redis_server import RedisServer
+from deduplication.journal.coordinator import Coordinator
+from deduplication.reservations import Batch, Reservations, Reserved, Skipped, compute_post_key
+from tests.deduplication.conftest import Bench
+from tests.deduplication.journal.world import Email, claimed, stored
 
 LEASE_MS = 60_000
 RAW, FINAL = "https://short.example/x", "https://files.example/final"
-_tokens = map("token {}".format, itertools.count())
 
 
-@pytest.fixture
-def bench(journal_bench: JournalBench) -> JournalBench:
-    return journal_bench
-
-
-def reservations(journal: Journal, finals: dict[str, str] | None = None) -> Reservations:
-    return Reservations(journal, lambda: next(_tokens), LEASE_MS, lambda url: (finals or {}).get(url, url))
+def reservations(coordinator: Coordinator, finals: dict[str, str] | None = None) -> Reservations:
+    return Reservations(coordinator, LEASE_MS, lambda url: (finals or {}).get(url, url))
 
 
 def reserved(outcome: Reserved | Skipped) -> Reserved:
@@ -59,105 +48,103 @@ def test_the_post_key_is_the_first_present(post: dict[str, Any], key: str) -> No
     assert compute_post_key(post) == key
 
 
-def test_a_post_goes_from_pending_to_processed(bench: JournalBench) -> None:
-    mine = reserved(reservations(bench.journal).reserve("p1", ["https://a.example/1?x=1"]))
-    assert reservations(bench.another).state_of("p1") == "pending"
-    assert reservations(bench.journal).published(mine)
-    assert reservations(bench.another).state_of("p1") == "0"
+def test_a_post_goes_from_pending_to_processed(bench: Bench) -> None:
+    mine = reserved(reservations(bench.one).reserve("p1", ["https://a.example/1?x=1"]))
+    assert reservations(bench.other).state_of("p1") == "pending"
+    assert reservations(bench.one).published(mine)
+    assert reservations(bench.other).state_of("p1") == "0"
 
 
 @pytest.mark.parametrize(("publishes", "state"), [(False, "pending"), (True, "0")])
 def test_a_pending_and_a_processed_post_are_skipped_with_a_line_that_names_key_and_state(
-    bench: JournalBench, caplog: pytest.LogCaptureFixture, publishes: bool, state: str
+    bench: Bench, caplog: pytest.LogCaptureFixture, publishes: bool, state: str
 ) -> None:
     caplog.set_level(logging.INFO)
-    mine = reserved(reservations(bench.journal).reserve("p1"))
+    mine = reserved(reservations(bench.one).reserve("p1"))
     if publishes:
-        reservations(bench.journal).published(mine)
-    again = skipped(reservations(bench.another).reserve("p1"))
+        reservations(bench.one).published(mine)
+    again = skipped(reservations(bench.other).reserve("p1"))
     assert (again.name.value, again.state, again.settled) == ("p1", state, publishes)
     assert f"post:p1 is {state}" in caplog.text
 
 
-def test_the_retries_left_feed_the_next_try(bench: JournalBench) -> None:
-    mine = reserved(reservations(bench.journal).reserve("p1"))
+def test_the_retries_left_feed_the_next_try(bench: Bench) -> None:
+    mine = reserved(reservations(bench.one).reserve("p1"))
     assert mine.retries_left is None
-    reservations(bench.journal).failed(mine, retries_left=3)
-    assert reservations(bench.another).state_of("p1") == "3"
-    assert reserved(reservations(bench.another).reserve("p1")).retries_left == 3
+    reservations(bench.one).failed(mine, retries_left=3)
+    assert reservations(bench.other).state_of("p1") == "3"
+    assert reserved(reservations(bench.other).reserve("p1")).retries_left == 3
 
 
-def test_the_same_post_twice_in_a_batch_is_skipped_without_asking_the_journal(bench: JournalBench) -> None:
+def test_the_same_post_twice_in_a_batch_is_skipped_without_asking(bench: Bench) -> None:
     batch = Batch()
-    mine = reserved(reservations(bench.journal).reserve("p1", batch=batch))
-    reservations(bench.journal).failed(mine)
-    assert skipped(reservations(bench.journal).reserve("p1", batch=batch)).state == "seen in this batch"
-    assert reservations(bench.journal).state_of("p1") is None
+    mine = reserved(reservations(bench.one).reserve("p1", batch=batch))
+    reservations(bench.one).failed(mine)
+    assert skipped(reservations(bench.one).reserve("p1", batch=batch)).state == "seen in this batch"
+    assert reservations(bench.one).state_of("p1") is None
 
 
-def test_a_medium_seen_in_the_batch_marks_the_post_processed(bench: JournalBench) -> None:
+def test_a_medium_seen_in_the_batch_marks_the_post_processed(bench: Bench) -> None:
     batch = Batch()
-    reserved(reservations(bench.journal).reserve("p1", ["https://a.example/1?x=1"], batch))
-    assert skipped(reservations(bench.journal).reserve("p2", ["https://A.example/1/"], batch)).settled
-    assert reservations(bench.another).state_of("p2") == "0"
+    reserved(reservations(bench.one).reserve("p1", ["https://a.example/1?x=1"], batch))
+    assert skipped(reservations(bench.one).reserve("p2", ["https://A.example/1/"], batch)).settled
+    assert reservations(bench.other).state_of("p2") == "0"
 
 
-def test_a_post_whose_medium_is_published_is_marked_processed(bench: JournalBench) -> None:
-    mine = reserved(reservations(bench.journal).reserve("p1", ["https://a.example/1"]))
-    reservations(bench.journal).published(mine)
-    other = skipped(reservations(bench.another).reserve("p2", ["https://a.example/1#top"]))
+def test_a_post_whose_medium_is_published_is_marked_processed(bench: Bench) -> None:
+    mine = reserved(reservations(bench.one).reserve("p1", ["https://a.example/1"]))
+    reservations(bench.one).published(mine)
+    other = skipped(reservations(bench.other).reserve("p2", ["https://a.example/1#top"]))
     assert (other.name.value, other.state, other.settled) == ("https://a.example/1", "1", True)
-    assert reservations(bench.journal).state_of("p2") == "0"
+    assert reservations(bench.one).state_of("p2") == "0"
 
 
-def test_a_post_whose_medium_is_pending_elsewhere_waits(bench: JournalBench) -> None:
-    mine = reserved(reservations(bench.journal).reserve("p1", ["https://a.example/1"]))
-    assert not skipped(reservations(bench.another).reserve("p2", ["https://a.example/1"])).settled
-    reservations(bench.journal).failed(mine)
-    reserved(reservations(bench.another).reserve("p2", ["https://a.example/1"]))
+def test_a_post_whose_medium_is_pending_elsewhere_waits(bench: Bench) -> None:
+    mine = reserved(reservations(bench.one).reserve("p1", ["https://a.example/1"]))
+    assert not skipped(reservations(bench.other).reserve("p2", ["https://a.example/1"])).settled
+    reservations(bench.one).failed(mine)
+    reserved(reservations(bench.other).reserve("p2", ["https://a.example/1"]))
 
 
-def test_failure_releases_post_and_medium(bench: JournalBench) -> None:
-    mine = reserved(reservations(bench.journal).reserve("p1", ["https://a.example/1"]))
-    assert reservations(bench.journal).failed(mine, retries_left=2)
-    reserved(reservations(bench.another).reserve("p1", ["https://a.example/1"]))
+def test_failure_releases_post_and_medium(bench: Bench) -> None:
+    mine = reserved(reservations(bench.one).reserve("p1", ["https://a.example/1"]))
+    assert reservations(bench.one).failed(mine, retries_left=2)
+    reserved(reservations(bench.other).reserve("p1", ["https://a.example/1"]))
 
 
-def test_a_crashed_reservation_is_taken_over_once_its_lease_is_gone(bench: JournalBench) -> None:
-    crashed = reserved(reservations(bench.journal).reserve("p1", ["https://a.example/1"]))
-    skipped(reservations(bench.another).reserve("p1", ["https://a.example/1"]))
+def test_a_crashed_reservation_is_taken_over_once_its_lease_is_gone(bench: Bench) -> None:
+    crashed = reserved(reservations(bench.one).reserve("p1", ["https://a.example/1"]))
+    skipped(reservations(bench.other).reserve("p1", ["https://a.example/1"]))
     bench.advance(LEASE_MS + 1)
-    heir = reserved(reservations(bench.another).reserve("p1", ["https://a.example/1"]))
-    assert reservations(bench.journal).published(crashed) is False
-    assert reservations(bench.another).published(heir)
+    heir = reserved(reservations(bench.other).reserve("p1", ["https://a.example/1"]))
+    assert reservations(bench.one).published(crashed) is False
+    assert reservations(bench.other).published(heir)
 
 
-def test_a_reservation_moves_from_the_raw_link_to_the_final_one(
-    bench: JournalBench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_reservation_moves_from_the_raw_link_to_the_final_one(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    mine = reserved(reservations(bench.journal, {RAW: FINAL}).reserve("p1", [RAW]))
+    mine = reserved(reservations(bench.one, {RAW: FINAL}).reserve("p1", [RAW]))
     assert "moved" in caplog.text
-    reservations(bench.journal).published(mine)
-    assert skipped(reservations(bench.another).reserve("p2", [FINAL])).settled
-    reserved(reservations(bench.another).reserve("p3", [RAW]))
+    reservations(bench.one).published(mine)
+    assert skipped(reservations(bench.other).reserve("p2", [FINAL])).settled
+    reserved(reservations(bench.other).reserve("p3", [RAW]))
 
 
-def test_a_final_link_that_is_published_marks_the_post_processed_and_frees_the_raw_one(bench: JournalBench) -> None:
-    reservations(bench.journal).published(reserved(reservations(bench.journal).reserve("p1", [FINAL])))
-    assert skipped(reservations(bench.another, {RAW: FINAL}).reserve("p2", [RAW])).settled
-    assert reservations(bench.journal).state_of("p2") == "0"
-    reserved(reservations(bench.journal).reserve("p3", [RAW]))
+def test_a_final_link_that_is_published_marks_the_post_processed_and_frees_the_raw_one(bench: Bench) -> None:
+    reservations(bench.one).published(reserved(reservations(bench.one).reserve("p1", [FINAL])))
+    assert skipped(reservations(bench.other, {RAW: FINAL}).reserve("p2", [RAW])).settled
+    assert reservations(bench.one).state_of("p2") == "0"
+    reserved(reservations(bench.one).reserve("p3", [RAW]))
 
 
-def test_a_final_link_that_another_holds_gives_everything_back(bench: JournalBench) -> None:
-    reserved(reservations(bench.journal).reserve("p1", [FINAL]))
-    assert not skipped(reservations(bench.another, {RAW: FINAL}).reserve("p2", [RAW])).settled
-    reserved(reservations(bench.journal).reserve("p3", [RAW]))
-    reserved(reservations(bench.journal).reserve("p2"))
+def test_a_final_link_that_another_holds_gives_everything_back(bench: Bench) -> None:
+    reserved(reservations(bench.one).reserve("p1", [FINAL]))
+    assert not skipped(reservations(bench.other, {RAW: FINAL}).reserve("p2", [RAW])).settled
+    reserved(reservations(bench.one).reserve("p3", [RAW]))
+    reserved(reservations(bench.one).reserve("p2"))
 
 
-def test_of_two_servers_that_move_to_the_same_final_link_one_wins(bench: JournalBench) -> None:
+def test_of_two_servers_that_move_to_the_same_final_link_one_wins(bench: Bench) -> None:
     barrier = threading.Barrier(2)
 
     def reserve(number: int) -> Reserved | Skipped:
@@ -165,8 +152,7 @@ def test_of_two_servers_that_move_to_the_same_final_link_one_wins(bench: Journal
             barrier.wait()
             return FINAL
 
-        journal = (bench.journal, bench.another)[number]
-        mine = Reservations(journal, lambda: f"server {number}", LEASE_MS, resolve)
+        mine = Reservations((bench.one, bench.other)[number], LEASE_MS, resolve)
         return mine.reserve(f"p{number}", [f"https://short.example/{number}"])
 
     with ThreadPoolExecutor(2) as servers:
@@ -176,67 +162,58 @@ def test_of_two_servers_that_move_to_the_same_final_link_one_wins(bench: Journal
     assert not loser.settled
 
 
-def test_redis_shows_the_states_as_their_users_know_them(redis_server: RedisServer, tmp_path: Path) -> None:
-    with open_journal("redis", tmp_path, redis_server) as bench:
-        client, mine = redis_server.client, reservations(bench.journal)
-        first = reserved(mine.reserve("p1", ["https://a.example/1"]))
-        assert (client.get("post:p1"), client.get("media:https://a.example/1")) == ("pending", "pending")
-        mine.failed(first, retries_left=2)
-        assert (client.get("post:p1"), client.get("media:https://a.example/1")) == ("2", None)
-        mine.published(reserved(mine.reserve("p1", ["https://a.example/1"])))
-        assert (client.get("post:p1"), client.get("media:https://a.example/1")) == ("0", "1")
-        for key in ("post:p1", "media:https://a.example/1"):
-            assert 604_700 < client.ttl(key) <= 604_800
+def test_redis_shows_the_states_as_their_users_know_them(bench: Bench) -> None:
+    if bench.redis is None:
+        pytest.skip("there is no Redis")
+    client, mine = bench.redis.client, reservations(bench.one)
+    first = reserved(mine.reserve("p1", ["https://a.example/1"]))
+    assert (client.get("post:p1"), client.get("media:https://a.example/1")) == ("pending", "pending")
+    mine.failed(first, retries_left=2)
+    assert (client.get("post:p1"), client.get("media:https://a.example/1")) == ("2", None)
+    mine.published(reserved(mine.reserve("p1", ["https://a.example/1"])))
+    assert (client.get("post:p1"), client.get("media:https://a.example/1")) == ("0", "1")
+    for key in ("post:p1", "media:https://a.example/1"):
+        assert 604_700 < client.ttl(key) <= 604_800
+    client.set("post:by another program", "0")
+    assert mine.state_of("by another program") == "0"
+    assert skipped(mine.reserve("by another program")).settled
 
 
-def test_a_post_that_was_given_up_is_through_and_its_medium_is_free(bench: JournalBench) -> None:
-    mine = reserved(reservations(bench.journal).reserve("p1", ["https://a.example/1"]))
-    assert reservations(bench.journal).failed(mine, retries_left=0)
-    assert reservations(bench.another).state_of("p1") == "0"
-    reserved(reservations(bench.another).reserve("p2", ["https://a.example/1"]))
+def test_a_post_that_was_given_up_is_through_and_its_medium_is_free(bench: Bench) -> None:
+    mine = reserved(reservations(bench.one).reserve("p1", ["https://a.example/1"]))
+    assert reservations(bench.one).failed(mine, retries_left=0)
+    assert reservations(bench.other).state_of("p1") == "0"
+    reserved(reservations(bench.other).reserve("p2", ["https://a.example/1"]))
 
 
-def test_the_retries_left_outlive_a_move_that_gave_everything_back(bench: JournalBench) -> None:
-    first = reserved(reservations(bench.journal).reserve("p1", [RAW]))
-    reservations(bench.journal).failed(first, retries_left=3)
-    reserved(reservations(bench.another).reserve("p2", [FINAL]))
-    skipped(reservations(bench.journal, {RAW: FINAL}).reserve("p1", [RAW]))
-    assert reservations(bench.another).state_of("p1") == "3"
+def test_the_retries_left_outlive_a_move_that_gave_everything_back(bench: Bench) -> None:
+    first = reserved(reservations(bench.one).reserve("p1", [RAW]))
+    reservations(bench.one).failed(first, retries_left=3)
+    reserved(reservations(bench.other).reserve("p2", [FINAL]))
+    skipped(reservations(bench.one, {RAW: FINAL}).reserve("p1", [RAW]))
+    assert reservations(bench.other).state_of("p1") == "3"
 
 
-def test_a_final_link_seen_in_the_batch_marks_the_post_processed_and_frees_the_raw_one(bench: JournalBench) -> None:
-    batch, mine = Batch(), reservations(bench.journal, {RAW: FINAL})
+def test_a_final_link_seen_in_the_batch_marks_the_post_processed_and_frees_the_raw_one(bench: Bench) -> None:
+    batch, mine = Batch(), reservations(bench.one, {RAW: FINAL})
     reserved(mine.reserve("p1", [FINAL], batch))
     assert skipped(mine.reserve("p2", [RAW], batch)).settled
     assert mine.state_of("p2") == "0"
-    reserved(reservations(bench.another).reserve("p3", [RAW]))
+    reserved(reservations(bench.other).reserve("p3", [RAW]))
 
 
-def test_of_several_media_those_that_are_published_are_left_out(bench: JournalBench) -> None:
-    reservations(bench.journal).published(reserved(reservations(bench.journal).reserve("p1", ["https://a.example/1"])))
+def test_of_several_media_those_that_are_published_are_left_out(bench: Bench) -> None:
+    reservations(bench.one).published(reserved(reservations(bench.one).reserve("p1", ["https://a.example/1"])))
     both = ["https://a.example/1", "https://a.example/2"]
-    mine = reserved(reservations(bench.journal).reserve("p2", both))
-    assert [name.value for name in mine.entry.shared] == ["https://a.example/2"]
-    reservations(bench.journal).published(mine)
-    assert skipped(reservations(bench.another).reserve("p3", both)).settled
+    mine = reserved(reservations(bench.one).reserve("p2", both))
+    assert [name.value for name in mine.media] == ["https://a.example/2"]
+    reservations(bench.one).published(mine)
+    assert skipped(reservations(bench.other).reserve("p3", both)).settled
 
 
-def test_a_post_whose_medium_waits_with_an_email_waits_too(bench: JournalBench) -> None:
+def test_a_post_whose_medium_waits_with_an_email_waits_too(bench: Bench) -> None:
     """The email may still end dead, and nobody would take up a post that was called processed."""
-    medium = media_name("https://a.example/1")
-    email = Claim("email", "owner", (post_name("m1@example.org"),), (medium,), (Wanted("crm", "msg_1"),))
-    verdict = bench.journal.claim(email)
-    assert isinstance(verdict, Claimed)
-    (delivery,) = verdict.entry.deliveries
-    waiting = replace(delivery, status=DeliveryStatus.WAITING, next_try_ms=1)
-    assert bench.journal.settle(email, verdict.entry, Settlement(Ending.DONE, "queued", (waiting,), payload=b"email"))
-    post = skipped(reservations(bench.another).reserve("p1", ["https://a.example/1"]))
+    stored(bench.first, claimed(bench.first, Email(media=("https://a.example/1",))))
+    post = skipped(reservations(bench.other).reserve("p1", ["https://a.example/1"]))
     assert (post.state, post.settled) == ("pending", False)
-    assert reservations(bench.another).state_of("p1") is None
-
-
-def test_a_post_that_another_program_marked_is_processed(redis_server: RedisServer, tmp_path: Path) -> None:
-    redis_server.client.set("post:p1", "0")
-    with open_journal("redis", tmp_path, redis_server) as bench:
-        assert reservations(bench.journal).state_of("p1") == "0"
-        assert skipped(reservations(bench.journal).reserve("p1")).settled
+    assert reservations(bench.other).state_of("p1") is None

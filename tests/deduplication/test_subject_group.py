@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deduplication.claims import Kind
+from deduplication.names import Kind
 from deduplication.subject_group import (
     MONTH_KEPT_MS,
     GroupMode,

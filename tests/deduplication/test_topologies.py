@@ -6,8 +6,6 @@ import ssl
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,33 +13,34 @@ import pytest
 import redis
 import trustme
 
-from deduplication.claims import WEEK_MS, Kind, Name, Pattern
-from deduplication.errors import StoreMisconfigured
-from deduplication.journal.base import (
-    Claim,
-    Claimed,
-    Duplicate,
-    Ending,
-    Forgotten,
-    InFlight,
-    Released,
-    Replayed,
-    Settlement,
-    Wanted,
-)
-from deduplication.journal.entry import DeliveryStatus, Entry
-from deduplication.journal.failover import FailoverJournal
-from deduplication.journal.redis import RedisJournal
-from deduplication.journal.redis_figures import News, RedisFigures
-from deduplication.journal.side import Side
-from deduplication.journal.sqlite import SqliteJournal
+from deduplication import again
+from deduplication.errors import StoreMisconfigured, StoreUnavailable
+from deduplication.journal.entry import DeliveryStatus, changed
+from deduplication.journal.registry import RegistryOptions
+from deduplication.journal.rules import Busy, Repeat
+from deduplication.locks import PublicationLocks
 from deduplication.redis_client import connect, parse_address
+from deduplication.redis_state import check_start
+from tests.deduplication.journal.world import (
+    Email,
+    Machine,
+    Time,
+    ask,
+    claimed,
+    delivered,
+    returned,
+    send,
+    skipped,
+    stored,
+    take,
+)
 from tests.support.redis_server import RedisServer
 from tests.support.tls import tls_in_front_of
 
 pytestmark = pytest.mark.real_redis
 
 Start = Callable[..., RedisServer]
+DEAD = DeliveryStatus.DEAD
 
 
 @pytest.fixture
@@ -56,111 +55,50 @@ def start() -> Iterator[Start]:
         yield start
 
 
-_owners = count(1)
+def open_machine(url: str, prefix: str = "") -> Machine:
+    clock = Time(now_ms=time.time_ns() // 1_000_000)
+    return Machine(url, clock, options=RegistryOptions(prefix=prefix, hold_ms=0), timeout_s=5)
 
 
-def claim(number: int, shared_with: int | None = None) -> Claim:
-    """Each time of another owner. ``shared_with``: the one whose group and media it has."""
-    other, owner = number if shared_with is None else shared_with, next(_owners)
-    own = (Name(Kind.EMAIL_ID, "2026-11-16", f"e{number}"), Name(Kind.POST, "", f"m{number}", WEEK_MS))
-    shared = (
-        Name(Kind.SUBJECT_GROUP, "2026-11", f"g{other}", WEEK_MS),
-        Name(Kind.MEDIA, "", f"https://a.example/{other}", WEEK_MS),
-    )
-    wanted = (Wanted("crm", f"msg_{number}", Name(Kind.CONTENT, "crm", f"w{number}", WEEK_MS)),)
-    return Claim(f"entry{owner}", f"owner{owner}", own, shared, wanted, lease_ms=60_000)
-
-
-def open_failover(url: str, folder: Path, prefix: str = "", timeout_s: float = 5) -> FailoverJournal:
-    on_redis = RedisJournal(connect(url, timeout_s, decode_responses=False), "m1", prefix)
-    folder.mkdir(exist_ok=True)
-    local = SqliteJournal(folder / "journal.db")
-    try:
-        return FailoverJournal(on_redis, local, folder)
-    except StoreMisconfigured:
-        local.close()
-        raise
-
-
-def settle(journal: FailoverJournal, number: int, status: DeliveryStatus, shared_with: int | None = None) -> Entry:
-    """It ends like this, or is skipped."""
-    asked = claim(number, shared_with)
-    verdict = journal.claim(asked)
-    assert isinstance(verdict, Claimed | Duplicate) and verdict.entry, verdict
-    ended = tuple(
-        replace(each, status=status, next_try_ms=1 if status.is_open else None)
-        for each in verdict.entry.deliveries
-        if each.status is DeliveryStatus.DELIVERING
-    )
-    for each in ended:
-        if status is DeliveryStatus.DELIVERED:
-            journal.note_delivered(verdict.entry, each)
-    assert journal.settle(asked, verdict.entry, Settlement(Ending.DONE, "told", ended, payload=b"payload"))
-    return verdict.entry
-
-
-def is_repeat(journal: FailoverJournal, number: int) -> bool:
-    verdict = journal.claim(claim(number))
-    return isinstance(verdict, Duplicate) and verdict.entry is None
-
-
-def try_everything(url: str, folder: Path, prefix: str = "") -> None:
-    """Every step of the journal, and that all of it went to this Redis."""
-    try_figures(url, prefix)
-    journal = open_failover(url, folder / "machine", prefix)
-    assert journal.standing.side is Side.REDIS
-
-    mine = claim(1)
-    claimed = journal.claim(mine)
-    assert isinstance(claimed, Claimed)
-    assert isinstance(journal.claim(claim(1)), InFlight)
-    assert [each.entry.id for each in journal.under_way()] == [claimed.entry.id]
-    assert journal.renew(claimed.entry.id, mine.owner, 60_000)
-    assert journal.settle(mine, claimed.entry, Settlement(Ending.FREE, retries_left=3))
-    delivered = settle(journal, 1, DeliveryStatus.DELIVERED)
-    assert delivered.id == claimed.entry.id
-    assert is_repeat(journal, 1)
-
-    skipped = settle(journal, 2, DeliveryStatus.DELIVERED, shared_with=1)
-    assert journal.payload(skipped.id) == b"payload"
-    assert journal.release(skipped.id) is Released.RELEASED
-    waiting = settle(journal, 3, DeliveryStatus.WAITING)
-    assert sorted(journal.due({"crm": 10}, hold_ms=0)) == sorted([(skipped.id, "crm"), (waiting.id, "crm")])
-    assert journal.destinations() == ["crm"]
-    for entry, status in ((skipped, DeliveryStatus.DELIVERED), (waiting, DeliveryStatus.DEAD)):
-        begun = journal.begin(entry.id, "crm", "worker", 60_000)
-        assert begun and begun.payload == b"payload"
-        assert journal.finish(entry.id, "worker", replace(begun.delivery, status=status, next_try_ms=None))
-    assert journal.replay(waiting.id, "crm") is Replayed.REPLAYED
-
-    entries = list(journal.find())
-    assert [entry.id for entry in entries] == [waiting.id, skipped.id, delivered.id]
-    found = journal.look([*mine.own, *mine.shared])
-    assert [each.is_marked for each in found] == [True] * 4
-    assert {entry.id for each in found for entry in each.entries} == {delivered.id}
-    every = {name for number in (1, 2, 3) for name in claim(number).own}
-    assert {name for name in journal.names(Pattern()) if name.is_own} == every
-    assert set(journal.names(Pattern(Kind.EMAIL_ID, value="e1"))) == {mine.own[0]}
-    assert set(journal.names(Pattern(Kind.MEDIA))) == {mine.shared[1], claim(3).shared[1]}
-
-    assert journal.forget(mine.own) == Forgotten(2)
-    assert journal.forget(claim(3).own) == Forgotten(0, (waiting.id,))
-    assert journal.reopen(skipped.id, "crm")
-    journal.tick()
-    assert isinstance(journal.claim(replace(claim(1), shared=(), destinations=(Wanted("crm", "msg"),))), Claimed)
-    assert journal.redis_facts().maxmemory_policy == "noeviction"
-    assert journal.standing.side is Side.REDIS
-    journal.close()
-
-
-def try_figures(url: str, prefix: str) -> None:
-    one, two = (RedisFigures(connect(url, 5), name, prefix, {60: 3600}) for name in ("one", "two"))
-    one.tell(News("", "mark", '{"n":1}', workers=1, workers_for_s=20, buckets={(60, 0): '{"n":2}'}))
-    assert (two.totals(), two.workers(), two.buckets(60, [0])) == ({"one": '{"n":1}'}, 1, [(0, '{"n":2}')])
-    one.drop_old()
-    assert two.buckets(60, [0]) == []
+def try_everything(url: str, prefix: str = "") -> None:
+    """Every script and every command, on two machines that share this Redis."""
+    one, other = (open_machine(url, prefix) for _ in range(2))
+    for machine in (one, other):
+        machine.tick()
+        assert machine.coordinator.redis.status == "up"
+    email = Email(message_id="<1@x>", group="g", media=("https://a.example/1",), words=True, proof="p")
+    returned(one, claimed(one, email))
+    one.tick()
+    first = claimed(one, email)
+    assert isinstance(ask(other, email), Busy)
+    delivered(one, first)
+    one.tick()
+    assert isinstance(ask(other, email), Repeat)
+    skipped(other, claimed(other, Email("two", group="g")))
+    stored(other, claimed(other, Email("three")), in_ms=3_600_000)
+    assert other.coordinator.destinations_with_waiting() == {"crm"}
+    assert one.coordinator.hasten("crm", 10) == 1
+    (lent,) = take(one)
+    assert lent.payload == b"payload" and one.coordinator.finish(lent, changed(lent.delivery, status=DEAD))
+    other.follow()
+    assert again.replay(other.coordinator, lent.entry.id, "crm") is None
+    assert len(take(other)) == 1
+    name = first.entry.own[0]
+    assert one.coordinator.reset({name.label: name})[1] == frozenset()
+    other.follow()
+    assert claimed(other, Email()).to_send
+    lock = PublicationLocks(one.coordinator, "server").acquire_lock("e1", "crm")
+    assert lock and "e1" in {each.content_id for each in PublicationLocks(other.coordinator, "b").active_locks()}
+    one.coordinator.mark([name])
+    assert other.coordinator.known([name]).of(name).is_marked
+    with one.journal.step() as step:
+        step.put_note("paused:crm", "410")
+    for machine in (one, other):
+        machine.tick()
+    with other.journal.reading() as step:
+        assert step.notes()["paused:crm"][1] == "410"
     one.close()
-    two.close()
+    other.close()
 
 
 def command(server: RedisServer, *words: str | int) -> Any:
@@ -189,12 +127,10 @@ def cluster(start: Start) -> list[RedisServer]:
 @pytest.mark.parametrize("scheme", ["redis+cluster", "redis"])
 def test_a_cluster_of_three(cluster: list[RedisServer], tmp_path: Path, scheme: str) -> None:
     hosts = ",".join(f"127.0.0.1:{node.port}" for node in cluster)
-    try_everything(f"{scheme}://{hosts}", tmp_path, prefix="{mailonce}:")
+    try_everything(f"{scheme}://{hosts}", prefix="{mailonce}:")
 
 
-def test_after_a_sentinel_failover_what_was_decided_alone_is_merged_into_the_new_master(
-    start: Start, tmp_path: Path
-) -> None:
+def test_after_a_sentinel_failover_the_new_master_learns_what_was_done_meanwhile(start: Start, tmp_path: Path) -> None:
     master = start()
     replica = start("--replicaof", "127.0.0.1", str(master.port))
     wait_for(lambda: replica.client.info("replication")["master_link_status"] == "up")
@@ -209,32 +145,28 @@ def test_after_a_sentinel_failover_what_was_decided_alone_is_merged_into_the_new
     try:
         wait_for(lambda: len(command(sentinel, "SENTINEL", "REPLICAS", "mail")) == 1)
         url = f"redis+sentinel://127.0.0.1:{sentinel.port}/mail"
-        try_everything(url, tmp_path)
-        journal = open_failover(url, tmp_path / "another machine")
-        settle(journal, 10, DeliveryStatus.DELIVERED)
-        wait_for(lambda: replica.client.get("post:m10") == "0")
+        try_everything(url)
+        machine = open_machine(url)
+        machine.tick()
+        machine.follow()
+        send(machine, Email("before"))
+        machine.tick()
+        wait_for(lambda: bool(replica.client.sismember("processed_ids:2026-11-17", "id-before")))
         master.kill()
 
-        def is_alone() -> bool:
-            journal.tick()
-            return journal.standing.side is Side.LOCAL
+        def has_status(status: str) -> bool:
+            machine.tick()
+            return machine.coordinator.redis.status == status
 
-        wait_for(is_alone)
-        settle(journal, 11, DeliveryStatus.DELIVERED)
-        waiting = settle(journal, 12, DeliveryStatus.WAITING)
-        assert is_repeat(journal, 10)
+        wait_for(lambda: has_status("gone"))
+        send(machine, Email("alone"))
+        assert isinstance(ask(machine, Email("before")), Repeat)
         command(sentinel, "SENTINEL", "SET", "mail", "down-after-milliseconds", 500)
         wait_for(lambda: replica.client.info("replication")["role"] == "master")
-
-        def is_back() -> bool:
-            journal.tick()
-            return journal.standing.side is Side.REDIS
-
-        wait_for(is_back)
-        assert replica.client.get("post:m11") == "0", "merged into the new master"
-        assert is_repeat(journal, 11)
-        assert (waiting.id, "crm") in journal.due({"crm": 10}, hold_ms=0)
-        journal.close()
+        wait_for(lambda: has_status("up"))
+        machine.tick()
+        assert replica.client.sismember("processed_ids:2026-11-17", "id-alone")
+        machine.close()
     finally:
         sentinel.stop()
 
@@ -246,7 +178,7 @@ def test_tls_with_a_certificate_that_is_checked(start: Start, tmp_path: Path) ->
     authority.issue_cert("127.0.0.1", "localhost").configure_cert(context)
     with tls_in_front_of(start().port, context) as port:
         url = f"rediss://localhost:{port}/0"
-        try_everything(f"{url}?ssl_ca_certs={tmp_path / 'ca.pem'}", tmp_path)
+        try_everything(f"{url}?ssl_ca_certs={tmp_path / 'ca.pem'}")
         with pytest.raises(redis.exceptions.ConnectionError, match="CERTIFICATE_VERIFY_FAILED"):
             connect(url, timeout_s=5).ping()
 
@@ -256,18 +188,36 @@ def test_an_acl_user_with_its_own_prefix(start: Start, tmp_path: Path) -> None:
     server.client.acl_setuser(
         "app", enabled=True, passwords=["+p@ss"], keys=["m:*"], commands=["+@all", "-@dangerous", "+info", "+keys"]
     )
-    try_everything(f"redis://app:p%40ss@127.0.0.1:{server.port}/0", tmp_path, prefix="m:")
+    try_everything(f"redis://app:p%40ss@127.0.0.1:{server.port}/0", prefix="m:")
 
 
 def test_a_socket_in_the_file_system(start: Start, tmp_path: Path) -> None:
     start("--unixsocket", str(tmp_path / "redis.sock"))
-    try_everything(f"unix://{tmp_path / 'redis.sock'}", tmp_path)
+    try_everything(f"unix://{tmp_path / 'redis.sock'}")
 
 
-def test_a_wrong_password_is_loud(start: Start, tmp_path: Path) -> None:
+def test_a_wrong_password_stops_the_start_and_an_absent_redis_does_not(start: Start) -> None:
     server = start("--requirepass", "right")
-    with pytest.raises(StoreMisconfigured):
-        open_failover(f"redis://:wrong@127.0.0.1:{server.port}", tmp_path / "machine")
+    for login in (":wrong@", ""):
+        machine = open_machine(f"redis://{login}127.0.0.1:{server.port}")
+        with pytest.raises(StoreMisconfigured, match="credentials"):
+            check_start(machine.coordinator.registry)
+        machine.close()
+    server.stop()
+    machine = open_machine(f"redis://:wrong@127.0.0.1:{server.port}")
+    with pytest.raises(StoreUnavailable):  # which the start survives
+        check_start(machine.coordinator.registry)
+    machine.close()
+
+
+def test_a_redis_with_data_of_version_0_2_is_refused(start: Start) -> None:
+    server = start()
+    server.client.set("shared_key", "of 0.2")
+    machine = open_machine(server.url)
+    with pytest.raises(StoreMisconfigured, match="version 0.2"):
+        check_start(machine.coordinator.registry)
+    assert not server.client.exists("era")
+    machine.close()
 
 
 @pytest.mark.parametrize("url", ["", "http://x", "redis+magic://x", "localhost:6379", "redis://x:port"])

@@ -50,7 +50,7 @@ def with_page(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 def get(nginx: NginxServer, path: str, address: str = ALLOWED, **headers: str) -> requests.Response:
-    """The path as it stands, whatever is odd about it."""
+    """Sends the path unchanged: requests would normalise it."""
     asked = requests.Request("GET", nginx.url, headers={"Authorization": f"Bearer {ADMIN_TOKEN}", **headers}).prepare()
     asked.url = f"{nginx.url}{path}"
     return nginx.http(address).send(asked, timeout=60, allow_redirects=False)
@@ -76,15 +76,7 @@ def test_published_are_the_doors_of_providers_and_readyz_and_nothing_else(shippe
 def test_the_page_is_for_those_who_are_allowed_and_takes_nothing_along(with_page: NginxServer) -> None:
     assert get(with_page, "/sign-in").status_code == 200
     assert get(with_page, "/sign-in", NOT_ALLOWED).status_code == 403
-    tricks = (
-        "//api/admin/stats",
-        "/x/../api/admin/stats",
-        "/api%2fadmin/stats",
-        "/./metrics",
-        "/%68ealth",
-        "//metrics",
-    )
-    for path in (*FOR_OPERATORS, *tricks):
+    for path in (*FOR_OPERATORS, *ODD_WAYS):
         answer = get(with_page, path)
         assert (answer.status_code, "nginx" in answer.text) == (404, True), path
 
@@ -107,7 +99,7 @@ def test_tries_to_sign_in_are_counted_for_who_asks_and_not_for_nginx(with_page: 
         guesser.http.headers["X-Forwarded-For"] = f"198.51.100.{number}"  # whatever one says of oneself
         refused = guesser.sign_in("wrong-token-of-some-length")
     assert (guesser.signed_in.status_code, refused.status_code) == (401, 429)
-    assert len(lines_of(server, "a wrong token from 127.0.0.3")) == LIMIT.amount
+    assert len(lines_of(server, "page: wrong token from 127.0.0.3")) == LIMIT.amount
     assert PageVisitor(with_page.url, http=with_page.http(ALLOWED)).signed_in.status_code == 303
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -76,14 +77,13 @@ def test_each_alert_fires_when_it_should_and_not_before() -> None:
         ("> 0.05", "> 0.07"),
         ("> 0.1", "> 0.3"),
         ("< 0.01", "< 0.001"),
-        ("> max by (destination) (mailonce_dead_letters offset 15m)", "> 100"),
-        ("> 15 * 60", "> 60 * 60"),
+        ("offset 15m) > 0", "offset 15m) > 1"),
+        ("> 900", "> 3600"),
         ('state=~"open|half-open"', 'state="open"'),
-        ("max(mailonce_workers_alive) == 0", "absent(mailonce_workers_alive) == 1"),
+        ("max(mailonce_workers_alive) < 1", "absent(mailonce_workers_alive) == 1"),
         ('policy!="noeviction"', 'policy="noeviction"'),
-        ("max(increase(mailonce_redis_evicted_keys_total[1h])) > 0", "max(mailonce_redis_evicted_keys_total) > 0"),
         ("already_processing|retry_later|invalid|unauthorized|no_email", "nothing"),
-        ("  and sum(increase(mailonce_emails_total[1d])) >= 1000", ""),
+        ("and sum(increase(mailonce_emails_total[1d])) >= 1000", ""),
     ],
 )
 def test_a_rule_that_is_wrong_fails_its_test(tmp_path: Path, rule: str, mutant: str) -> None:
@@ -106,7 +106,8 @@ def scraping(folder: Path, redis: RedisServer) -> Iterator[PrometheusServer]:
         prometheus = PrometheusServer(folder / "prometheus", [target], METRICS_TOKEN, ALERTS)
         with WorkerProcess(folder / "data", **settings, WEBHOOK_URL=sink.url), prometheus:
             for subject in ("Lot 1", "Lot 1", "Lot 2"):
-                assert server.post(email(subject=subject)).status_code == 200
+                while server.post(email(subject=subject)).status_code != 200:
+                    time.sleep(0.2)  # a new Redis grants nothing at first (rule 13)
             prometheus.wait_for_scrapes(5)
             yield prometheus
 
@@ -118,7 +119,8 @@ def test_a_prometheus_that_scrapes_a_server_finds_all_that_rules_and_dashboard_a
     with scraping(tmp_path, redis_server) as prometheus:
         (target,) = prometheus.get("targets")["activeTargets"]
         assert (target["health"], target["lastError"]) == ("up", "")
-        eventually(lambda: prometheus.query("sum(mailonce_emails_total)")[0]["value"][1] == "3")
+        received = 'sum(mailonce_emails_total{status!="retry_later"})'
+        eventually(lambda: [each["value"][1] for each in prometheus.query(received)] == ["3"])
         (group,) = prometheus.get("rules")["groups"]
         assert sorted(rule["name"] for rule in group["rules"]) == sorted(alert_names())
         assert {rule["health"] for rule in group["rules"]} <= {"ok", "unknown"}, "unknown: not asked yet"

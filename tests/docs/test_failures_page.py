@@ -1,4 +1,4 @@
-"""docs/failures.md says what the code says: its faults, its log lines, its words on /health."""
+"""docs/failures.md names the faults, log lines and words on /health that the code has."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import re
 import pytest
 
 from orchestrator.operations.alerts import AlertCondition
-from tests.faults.scenarios import SCENARIOS, Scenario
+from tests.faults.scenarios import SCENARIOS
+from tests.faults.world import Scenario
 from tests.support.surroundings import ROOT
 
 PAGE = (ROOT / "docs/failures.md").read_text()
@@ -17,12 +18,13 @@ SOURCES = "\n".join(
 
 
 def doubled(scenario: Scenario) -> str:
+    window = f"window ({scenario.window})" if len(scenario.window) == 1 else scenario.window
     if scenario.most_doubles is None:
-        return f"those that met the other server: {scenario.expected_doubles}"
-    return f"at most {scenario.most_doubles}: {scenario.expected_doubles}" if scenario.most_doubles else "0"
+        return window
+    return f"at most {scenario.most_doubles}: {window}" if scenario.most_doubles else "0"
 
 
-def test_every_fault_has_its_row_with_the_doubles_that_make_faults_lets_pass() -> None:
+def test_every_fault_has_its_row_with_the_duplicates_that_make_faults_allows() -> None:
     (table,) = re.findall(r"^\| fault \| doubled \|\n\|---\|---\|\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
     assert table.splitlines() == [f"| {each.name} | {doubled(each)} |" for each in SCENARIOS]
 

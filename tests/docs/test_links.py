@@ -57,7 +57,7 @@ def test_every_page_is_one_click_from_the_start() -> None:
     "question",
     [
         "Is it working?",
-        "What was dropped, why, and can I have it back?",
+        "What was stopped, why, and can I send it anyway?",
         "What happened to the email from X at 14:02?",
         "How do I back up, and restore?",
         "How do I upgrade?",

@@ -1,10 +1,10 @@
-"""docs/tools.md, beside what tests/docs/ does with every page: the port and the columns that it names."""
+"""The port and the columns that docs/tools.md names."""
 
 from __future__ import annotations
 
 import re
 
-from orchestrator.importing.rows import TAKES
+from orchestrator.importing.items import NEEDED
 from routes.command_line import main
 from tests.support.surroundings import ROOT
 
@@ -17,4 +17,4 @@ def test_the_port_that_the_page_names_is_the_default() -> None:
 
 
 def test_the_columns_are_those_that_are_read() -> None:
-    assert TAKES in re.sub("`", "", PAGE)
+    assert NEEDED in re.sub("`", "", PAGE)

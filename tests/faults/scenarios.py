@@ -1,204 +1,254 @@
-"""Every fault, as something that strikes in the middle of traffic, and how it is seen that it did."""
+"""Every fault, as something that strikes in the middle of traffic, and the facts that show that it did."""
 
 from __future__ import annotations
 
 import os
+import random
 import resource
+import shutil
 import signal
 import sqlite3
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from hashlib import sha1
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 import requests
 
-from deduplication.journal.lua_source import source
+from tests.faults.world import ADMIN, HELD, REFUSED, Scenario, Setup, World, wait_for, wait_until_well
 from tests.support.proxy import Fault
 from tests.support.redis_server import free_port, redis_server_version
-from tests.support.server import ADMIN_TOKEN, Server
+from tests.support.server import Server
 from tests.support.sink import Reply
 
-if TYPE_CHECKING:
-    from tests.faults.world import World
-
-AOF = ("--appendonly", "yes")
 LEASE_S = 4
-HELD = "held"  # emails of such a subject are answered by the destination when the scenario says so
-REFUSED = "refused"  # and these are refused until then
 DAY_S = 86_400
-MOST_AT_WORK = 16  # of the clients of the load, with some of them at what is held
+AWAY_S = 3_600
+Strike = Callable[[World], object]
 
 
-@dataclass(frozen=True)
-class Scenario:
-    """``expected_doubles`` says why there may be some; ``most_doubles`` how many (None: any number).
-
-    ``struck`` are counts and numbers of /health that must be seen, or the fault has missed; ``never`` those that must
-    not. ``slowest_s`` and ``recovery_s`` are limits. ``in_make_test``: a short version of it runs there.
-    """
-
-    name: str
-    strike: Callable[[World], None]
-    struck: tuple[str, ...] = ()
-    never: tuple[str, ...] = ()
-    redis_options: tuple[str, ...] = AOF
-    settings: dict[str, str] = field(default_factory=dict)
-    sticky: bool = True
-    duplicates: float = 0.3
-    crash_at: str = ""
-    crash_signal: str = "SIGKILL"
-    has_redis: bool = True
-    has_queue: bool = False
-    sets_the_clock: bool = False
-    cuts_one_process: bool = False
-    acl: bool = False
-    expected_doubles: str = ""
-    most_doubles: int | None = 0
-    slowest_s: float = 10
-    recovery_s: float = 20
-    in_make_test: bool = False
+def do_nothing(world: World) -> None:
+    """The way it should be."""
 
 
-# Redis goes
+# Redis goes away
 
 
-def kill_redis(world: World) -> None:
-    world.redis.kill()
-    world.counts["kills"] += 1
-    time.sleep(world.scale(1.0))
-    world.redis.start()
+def kill_redis(world: World, seconds: float = 1.0, times: int = 1) -> None:
+    for _ in range(times):
+        with world.outage():
+            world.redis.kill()
+            world.counts["kills"] += 1
+            time.sleep(seconds)
+            world.redis.start()
 
 
-def stop_redis_for(seconds: float) -> Callable[[World], None]:
+def kill_redis_twice(world: World) -> None:
+    kill_redis(world, 5.0, times=2)
+
+
+def kill_redis_after_a_did_its_work(world: World) -> None:
+    """The same emails come to B, and to C, which began with an empty disk and has read the stream."""
+    known = send(world, names(world, "known", 60), to=0)
+    replace_disk(world, 2)
+    wait_until_well(world)
+    wait_for(lambda: count_entries(world.servers[2]) >= len(known), "C has read the stream")
+    with world.outage():
+        world.redis.kill()
+        world.counts["kills"] += 1
+        for number in (1, 2):
+            wait_for(lambda number=number: state_of(world.servers[number]) == "gone", "Redis is gone")  # type: ignore[misc]
+            send(world, known, to=number, again=True)
+        world.counts["repeats"] += 2 * len(known)
+        world.redis.start()
+
+
+def stop_redis_for(seconds: float) -> Strike:
     def strike(world: World) -> None:
-        os.kill(world.redis.pid, signal.SIGSTOP)
-        world.counts["stops"] += 1
-        time.sleep(seconds)
-        os.kill(world.redis.pid, signal.SIGCONT)
+        with world.outage(), stopped(world, [world.redis.pid]):
+            time.sleep(seconds)
 
     return strike
+
+
+def hang_redis_alone(world: World) -> None:
+    """A machine that has been the only member for a minute goes on at the first missing answer."""
+    time.sleep(65 if world.size.is_long else 1)
+    stop_redis_for(30)(world)
 
 
 def stop_redis_while_deliveries_are_under_way(world: World) -> None:
-    """What is delivered meanwhile cannot be settled; the other server, asked for it, must not take it for free.
-
-    First its clients run into the silence, so that no connection is left that was open before.
-    """
+    """They are noted, and published later. Another machine, asked for them then, must not send them."""
     held = hold_deliveries(world)
-    stopped_at, before = time.monotonic(), world.load.report.troubles
-    os.kill(world.redis.pid, signal.SIGSTOP)
-    world.counts["stops"] += 1
-    wait_for(lambda: world.load.report.troubles >= before + MOST_AT_WORK)
-    world.sink.release.set()
-    wait_for(lambda: world.load.report.taken.keys() >= held and time.monotonic() >= stopped_at + 3)
-    os.kill(world.redis.pid, signal.SIGCONT)
-    for subject in held:
-        world.load.put(subject, 1 - world.load.server_of(subject))
-    world.counts["told_later"] = count_in_logs(world, "Redis is told later")
+    with world.outage(), stopped(world, [world.redis.pid]):
+        time.sleep(2.5)
+        world.sink.release.set()
+        wait_for(lambda: world.load.has_accepted(held), "they are delivered")
+    repeat_elsewhere(world, held)
 
 
-def lose_claims_and_settlements(fault: Fault) -> Callable[[World], None]:
-    """One after the other, each exactly."""
+def lose_requests(fault: Fault) -> Strike:
+    """Holds and outcomes, one after the other, each exactly once."""
 
     def strike(world: World) -> None:
-        for step in ("claim", "settle") * (20 if world.is_long else 5):
-            before = world.proxy.cuts
-            world.proxy.set(fault, once=True, meant=is_step(step))
-            wait_for(lambda before=before: world.proxy.cuts > before)  # type: ignore[misc]
-            world.counts[f"lost_{step}s"] += 1
+        for step, words in {"holds": b"\r\nHOLD\r\n", "outcomes": b'["E",'}.items():
+            for number in range(8 if world.size.is_long else 3):
+                proxy = world.proxies[number % len(world.proxies)]
+                before = proxy.cuts
+                proxy.set(fault, once=True, meant=lambda request, words=words: words in request)  # type: ignore[misc]
+                wait_for(lambda proxy=proxy, before=before: proxy.cuts > before, f"one of the {step} is lost")  # type: ignore[misc]
+                world.counts[f"lost_{step}"] += 1
 
     return strike
 
 
-def lose_every_settlement(world: World) -> None:
-    """Asked again, too. The other server hears of what was delivered before the lease of it is over."""
+def lose_the_reply_of_a_hold(world: World) -> None:
+    """Its email must not be blocked for the whole lease (25 s)."""
+    proxy, (subject,) = world.proxies[0], names(world, "lost", 1)
+    before = proxy.cuts
+    proxy.set(Fault.CUT_AFTER_SEND, once=True, meant=lambda request: b"\r\nHOLD\r\n" in request)
+    world.load.put(subject, 0)
+    wait_for(lambda: proxy.cuts > before, "the reply is lost")
+    world.counts["lost_replies"] += 1
+    took_s = wait_for(lambda: world.load.has_accepted([subject]), "the email is accepted")
+    assert took_s < 8, f"a lost reply blocked its email for {took_s:.1f} s"
+
+
+def execute_holds_late(world: World) -> None:
+    """Redis is stopped for longer than anybody waits, and executes afterwards what lies in its sockets."""
+    subjects = names(world, "late", 4)
+    with world.outage():
+        with stopped(world, [world.redis.pid]):
+            for number, subject in enumerate(subjects):
+                world.load.put(subject, number % 2)
+            time.sleep(3.5)
+        took_s = wait_for(lambda: world.load.has_accepted(subjects), "they are accepted")
+    assert took_s < 10, f"a late hold blocked its email for {took_s:.1f} s"
+
+
+def lose_every_outcome(world: World) -> None:
     held = hold_deliveries(world)
-    world.proxy.set(Fault.CUT_BEFORE_SEND, meant=is_step("settle"))
+    before = sum(proxy.cuts for proxy in world.proxies)
+    world.set_all(Fault.CUT_BEFORE_SEND, meant=lambda request: b'["E",' in request)
     world.sink.release.set()
-    wait_for(lambda: world.load.report.taken.keys() >= held)
-    world.proxy.set(Fault.NONE)
-    for subject in held:
-        world.load.put(subject, 1 - world.load.server_of(subject))
-    world.counts["told_later"] = count_in_logs(world, "Redis is told later")
-
-
-def is_step(step: str) -> Callable[[bytes], bool]:
-    """Of the journal, for an email: canaries are claims too, and two of them lost in a row make a machine leave."""
-    digest = sha1(source(step).encode(), usedforsecurity=False).hexdigest().encode()
-    return lambda request: digest in request and b"canary-" not in request
+    wait_for(lambda: world.load.has_accepted(held), "they are delivered")
+    wait_for(lambda: sum(proxy.cuts for proxy in world.proxies) > before, "outcomes are lost")
+    world.counts["lost_outcomes"] += 1
+    world.set_all(Fault.NONE)
+    repeat_elsewhere(world, held)
 
 
 def cut_the_network(world: World) -> None:
-    """Until every server is on its own side, and a while of deciding alone."""
-    world.proxy.set(Fault.REFUSE)
-    wait_for(lambda: "redis" not in world.sides())
-    time.sleep(world.scale(1.0))
-    world.proxy.set(Fault.NONE)
+    """Until every machine decides alone, and a while longer."""
+    with world.outage():
+        world.set_all(Fault.REFUSE)
+        for server in world.servers:
+            wait_for(lambda server=server: state_of(server) == "gone", "it decides alone")  # type: ignore[misc]
+        time.sleep(world.scale(1.5))
+        world.set_all(Fault.NONE)
 
 
-def cut_the_network_closed(world: World) -> None:
-    world.proxy.set(Fault.REFUSE)
-    time.sleep(world.scale(3.0))
-    world.proxy.set(Fault.NONE)
+def cut_off_one_machine(world: World) -> None:
+    """It stores nothing meanwhile: an email that the others store too must be sent once."""
+    refused = names(world, REFUSED, 20)
+    world.proxies[1].set(Fault.REFUSE)
+    with world.outage():
+        wait_for(lambda: state_of(world.servers[1]) == "gone", "it decides alone")
+        for subject in refused:
+            world.load.put(subject, 1)
+            world.load.put(subject, 0)
+        wait_for(lambda: world.load.has_accepted(refused), "they are stored")
+        world.counts["stored_by_the_other"] += len(refused)
+        world.proxies[1].set(Fault.NONE)
+    world.sink.release.set()
+    replay_waiting(world.servers[0])
 
 
-def reach_maxmemory(world: World) -> None:
-    world.redis.client.config_set("maxmemory", "1")
-    time.sleep(world.scale(1.5))
-    world.redis.client.config_set("maxmemory", "0")
+def cut_off_one_process(world: World) -> None:
+    """Its neighbour on the same machine, and the other machine, reach Redis all the time."""
+    with world.outage():
+        world.spares[0].set(Fault.REFUSE)
+        time.sleep(world.scale(4.0))
+        world.spares[0].set(Fault.NONE)
 
 
-def make_it_a_replica(world: World) -> None:
-    world.redis.client.replicaof("127.0.0.1", str(free_port()))
-    time.sleep(world.scale(1.5))
-    world.redis.client.replicaof("NO", "ONE")
+def lose_redis_while_deliveries_are_under_way(world: World) -> None:
+    """Repeats that arrive while their machine decides alone must find them in progress."""
+    held = hold_deliveries(world)
+    with world.outage():
+        world.set_all(Fault.REFUSE)
+        for server in world.servers:
+            wait_for(lambda server=server: state_of(server) == "gone", "it decides alone")  # type: ignore[misc]
+        for subject in held:
+            world.load.put(subject)
+        time.sleep(1.0)
+        world.sink.release.set()
+        wait_for(lambda: world.load.has_accepted(held), "they are delivered")
+        world.set_all(Fault.NONE)
 
 
-def restart_slowly(world: World) -> None:
-    """LOADING: it answers, but only to say that it is not ready."""
-    keys = world.redis.client.dbsize()
-    world.redis.kill()
-    world.counts["kills"] += 1
-    delay_us = int(world.scale(1.5) * 1_000_000 / max(1, keys))
-    answers = ("--loading-process-events-interval-bytes", "1024") if redis_server_version() >= (7,) else ()
-    world.redis.launch("--key-load-delay", str(delay_us), *answers)
-    world.redis.wait_until_up()
+def lose_replies_while_a_machine_boots(world: World) -> None:
+    """The first, the third and the fifth answer that it gets from Redis."""
+    server, proxy = world.servers[1], world.proxies[1]
+    for skipped in (0, 2, 4)[: 3 if world.size.is_long else 1]:
+        server.stop()
+        before = proxy.cuts
+        proxy.set(Fault.CUT_AFTER_SEND, once=True, skips=skipped)
+        server.start()
+        wait_for(lambda before=before: proxy.cuts > before, "a reply is lost")  # type: ignore[misc]
+        world.counts["lost_replies"] += 1
+        wait_until_well(world, machines=[1])
 
 
-def slow_down_by(seconds: float) -> Callable[[World], None]:
-    """Every answer comes later, for longer than a Redis that is silent would be waited for."""
-
+def slow_down_by(seconds: float) -> Strike:
     def strike(world: World) -> None:
-        world.proxy.delay_s = seconds
-        time.sleep(20 if world.is_long else 8)
-        world.proxy.delay_s = 0
-        world.counts["slow_replies"] = world.proxy.delayed
+        for proxy in world.proxies:
+            proxy.delay_s = seconds
+        time.sleep(10 if world.size.is_long else 4)
+        for proxy in world.proxies:
+            proxy.delay_s = 0
+            world.counts["slow_replies"] += proxy.delayed
 
     return strike
 
 
-def cut_off_one_process(world: World) -> None:
-    """The second process of the first server; its neighbour and the other server reach Redis all the time."""
-    world.proxies[1].set(Fault.REFUSE)
-    time.sleep(world.scale(6.0))
-    world.proxies[1].set(Fault.NONE)
+def reach_maxmemory(world: World) -> None:
+    with world.outage():
+        world.redis.client.config_set("maxmemory", "1")
+        time.sleep(world.scale(3.0))
+        world.redis.client.config_set("maxmemory", "0")
 
 
-def lose_redis_while_deliveries_are_under_way(world: World) -> None:
-    """Redis granted them; a repeat that comes while the machine decides alone must find them under way."""
-    held = hold_deliveries(world)
-    world.proxy.set(Fault.REFUSE)
-    wait_for(lambda: "redis" not in world.sides())
-    for subject in held:
-        world.load.put(subject)
-    time.sleep(1.0)
-    world.sink.release.set()
-    wait_for(lambda: world.load.report.taken.keys() >= held)
-    world.proxy.set(Fault.NONE)
+def make_redis_a_replica(world: World) -> None:
+    with world.outage():
+        world.redis.client.replicaof("127.0.0.1", str(free_port()))
+        time.sleep(world.scale(3.0))
+        world.redis.client.replicaof("NO", "ONE")
+
+
+def restart_redis_slowly(world: World) -> None:
+    """LOADING: it answers, but only that it is not ready."""
+    with world.outage():
+        keys = world.redis.client.dbsize()
+        world.redis.kill()
+        world.counts["kills"] += 1
+        delay_us = int(world.scale(2.0) * 1_000_000 / max(1, keys))
+        answers = ("--loading-process-events-interval-bytes", "1024") if redis_server_version() >= (7,) else ()
+        world.redis.launch("--key-load-delay", str(delay_us), *answers)
+        world.redis.wait_until_up()
+
+
+def reset_during_an_outage(world: World) -> None:
+    """Refused with 503 and words that say why; what was delivered stays known."""
+    with world.outage():
+        world.set_all(Fault.REFUSE)
+        wait_for(lambda: state_of(world.servers[0]) == "gone", "Redis is gone")
+        answer = world.servers[0].reset(scope="all", confirm="all")
+        assert answer.status_code == 503 and "Redis" in answer.text, f"{answer.status_code} {answer.text}"
+        world.counts["refused_resets"] += 1
+        world.set_all(Fault.NONE)
 
 
 # Redis forgets
@@ -212,38 +262,43 @@ def flush_scripts(world: World) -> None:
 
 
 def kill_connections(world: World) -> None:
-    for _ in range(20):
-        world.counts["connections_cut"] += int(world.redis.client.client_kill_filter(_type="normal", skipme=True))
-        time.sleep(0.05)
+    with world.outage():
+        for _ in range(20):
+            world.counts["connections_cut"] += int(world.redis.client.client_kill_filter(_type="normal", skipme=True))
+            time.sleep(0.05)
 
 
 def flush_all(world: World) -> None:
     world.redis.client.flushall()
+    world.counts["flushes"] += 1
 
 
-def flush_all_while_one_server_is_busy(world: World) -> None:
-    """It tells what it knows a second later than the other, which is asked for its emails meanwhile."""
-    known = [f"known {number}" for number in range(10)]
-    for subject in known:
-        world.load.put(subject, 1)
-    wait_for(lambda: world.load.report.taken.keys() >= set(known))
-    pids = world.servers[1].worker_pids()
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    world.redis.client.flushall()
-    for subject in known:
-        world.load.put(subject, 0)
-    time.sleep(1.2)
-    for pid in pids:
-        os.kill(pid, signal.SIGCONT)
-    world.counts["stops"] += 1
+def flush_all_while_requests_are_under_way(world: World) -> None:
+    """On two machines. Repeats come to the other machine while they are, and after that."""
+    held = hold_deliveries(world)
+    flush_all(world)
+    for subject in held:
+        world.load.put(subject, 1 - world.load.machine_of(subject))
+    time.sleep(1.0)
+    world.sink.release.set()
+    wait_for(lambda: world.load.has_accepted(held), "they are delivered")
+    repeat_elsewhere(world, held)
+
+
+def flush_all_while_one_machine_sleeps(world: World) -> None:
+    """It publishes what it knows later than the other machine, which gets repeats of its emails meanwhile."""
+    known = send(world, names(world, "known", 10), to=1)
+    with stopped(world, world.servers[1].worker_pids()):
+        flush_all(world)
+        for subject in known:
+            world.load.put(subject, 0)
+        time.sleep(1.2)
 
 
 def restore_older_snapshot_and_restart(world: World) -> None:
-    """Redis is back at the snapshot, and no process is left that has seen more."""
+    """No process is left that has seen more than the snapshot."""
     world.redis.client.save()
-    newer = [f"newer {number}" for number in range(30)]
-    send_and_wait(world, newer)
+    newer = send(world, names(world, "newer", 30))
     for server in world.servers:
         server.stop()
     world.redis.kill()
@@ -253,94 +308,167 @@ def restore_older_snapshot_and_restart(world: World) -> None:
         server.launch()
     for server in world.servers:
         server.wait_until_up()
-    for subject in newer:
-        world.load.put(subject)
+    repeat_elsewhere(world, newer)
 
 
-def go_back_between_claim_and_settlement(world: World) -> None:
+def go_back_between_hold_and_outcome(world: World) -> None:
     held = hold_deliveries(world)
     world.redis.client.save()
     world.sink.release.set()
-    wait_for(lambda: world.load.report.taken.keys() >= held)
-    world.redis.kill()
-    world.counts["kills"] += 1
-    world.redis.start()
-    time.sleep(LEASE_S)  # what Redis thinks is under way is free now
-    for subject in held:
-        world.load.put(subject)
+    wait_for(lambda: world.load.has_accepted(held), "they are delivered")
+    with world.outage():
+        world.redis.kill()
+        world.counts["kills"] += 1
+        world.redis.start()
+        time.sleep(LEASE_S)  # what Redis takes for held is free now
+    repeat_elsewhere(world, held)
 
 
 def restart_everything(world: World) -> None:
     first, second = world.servers
-    first.stop()
-    world.redis.kill()
-    world.counts["kills"] += 1
-    first.start()
-    world.redis.start()
-    second.stop()
-    second.start()
+    with world.outage():
+        first.stop()
+        world.redis.kill()
+        world.counts["kills"] += 1
+        first.start()
+        world.redis.start()
+        second.stop()
+        second.start()
 
 
-# This machine
+def trim_the_stream_behind_a_machine(world: World) -> None:
+    """It slept meanwhile. Without Redis it must not decide: it does not know what the others did."""
+    known = []
+    with stopped(world, world.servers[1].worker_pids()):
+        known = send(world, names(world, "missed", 20), to=0)
+        wait_for(lambda: world.redis.client.xlen("events") >= 20, "they are published")
+        world.redis.client.xtrim("events", maxlen=1, approximate=False)
+    wait_for(lambda: world.servers[1].health()["checks"]["fleet"]["status"] == "gap", "it notices the gap")
+    with world.outage():
+        world.proxies[1].set(Fault.REFUSE)
+        wait_for(lambda: state_of(world.servers[1]) == "gone", "Redis is gone")
+        for subject in known:
+            world.load.put(subject, 1)
+        time.sleep(1.5)
+        world.counts["asked_with_a_gap"] += len(known)
+        world.proxies[1].set(Fault.NONE)
+
+
+# Machines and processes
+
+
+def replace_disk(world: World, number: int) -> None:
+    """kill -9, and back with an empty DATA_DIR, as a container without a volume."""
+    server = world.servers[number]
+    server.kill()
+    for path in server.data_dir.iterdir():
+        if path != server.log:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    world.counts["empty_disks"] += 1
+    server.start()
+
+
+def lose_the_disk_with_emails_queued(world: World) -> None:
+    """Another machine sends what the lost one had stored, and both recognise it afterwards."""
+    stored = send(world, names(world, REFUSED, 20), to=1)
+    world.servers[1].kill()
+    world.sink.release.set()
+    replay_waiting(world.servers[0])
+    wait_for(lambda: world.sink.arrived_at.keys() >= set(stored), "another machine sends them")
+    world.counts["sent_by_the_other"] += len(stored)
+    world.servers[1].start()
+    replace_disk(world, 1)
+    wait_until_well(world)
+    send(world, stored, to=1, again=True)
+
+
+def be_away_for_an_hour(world: World) -> None:
+    """It comes back while it cannot reach Redis, and must not decide by a memory that is an hour old."""
+    server, proxy = world.servers[1], world.proxies[1]
+    server.stop()
+    known = send(world, names(world, "meanwhile", 20), to=0)
+    with closing(sqlite3.connect(server.data_dir / "journal.db")) as journal, journal:
+        journal.execute("UPDATE meta SET value = value - ? WHERE key = 'read_ms'", (AWAY_S * 1000,))
+    with world.outage():
+        proxy.set(Fault.REFUSE)
+        server.start()
+        for subject in known:
+            world.load.put(subject, 1)
+        time.sleep(4.0)
+        world.counts["asked_while_behind"] += len(known)
+        proxy.set(Fault.NONE)
 
 
 def refuse_by_acl(world: World) -> None:
-    """A misconfiguration is loud: errors until it is put right, and no silent fallback."""
+    """A misconfiguration is loud: errors until it is corrected, and no silent fallback."""
     world.redis.client.acl_setuser("app", enabled=True, commands=["-evalsha", "-eval"])
-    time.sleep(world.scale(3.0))
+    time.sleep(world.scale(2.0))
     world.redis.client.acl_setuser("app", enabled=True, commands=["+evalsha", "+eval"])
-    world.counts["said_in_the_log"] = count_in_logs(world, "StoreMisconfigured")
 
 
 def arm_the_crash(world: World) -> None:
-    Path(f"{world.crash_file}.armed").touch()
-    wait_for(world.crash_file.exists)
+    crashed = world.crash_file()
+    Path(f"{crashed}.armed").touch()
+    wait_for(crashed.exists, "the crash")
     world.counts["kills"] += 1
+
+
+def crash_at_a_stored_delivery(world: World) -> None:
+    """The crash strikes at the attempt that would end it."""
+    stored = send(world, names(world, REFUSED, 5))
+    world.sink.release.set()
+    Path(f"{world.crash_file()}.armed").touch()
+    replay_waiting(world.servers[0])
+    arm_the_crash(world)
+    for _ in range(30):  # its lease ends before another process may take it
+        if world.sink.arrived_at.keys() >= set(stored):
+            break
+        replay_waiting(world.servers[0])
+        time.sleep(1.0)
+    doubled = [subject for subject in stored if world.sink.arrived_at[subject] > 1]
+    assert not doubled or world.setup.crash_at == "before finish", f"stored, and sent twice: {doubled}"
 
 
 def stop_a_process_past_its_lease(world: World) -> None:
     arm_the_crash(world)
     time.sleep(LEASE_S + 1)
-    for pid in [pid for server in world.servers for pid in server.worker_pids()]:
+    for pid in all_pids(world):
         os.kill(pid, signal.SIGCONT)
 
 
 def lock_sqlite(world: World) -> None:
     for server in world.servers:
-        lock = sqlite3.connect(server.data_dir / "journal.db", isolation_level=None, timeout=10)
-        lock.execute("BEGIN IMMEDIATE")
-        world.counts["locks"] += 1
-        time.sleep(world.scale(1.5))
-        lock.execute("ROLLBACK")
-        lock.close()
-
-
-def lock_sqlite_without_redis(world: World) -> None:
-    world.proxy.set(Fault.REFUSE)
-    wait_for(lambda: "redis" not in world.sides())
-    lock_sqlite(world)
-    world.proxy.set(Fault.NONE)
+        with closing(sqlite3.connect(server.data_dir / "journal.db", isolation_level=None, timeout=10)) as lock:
+            lock.execute("BEGIN IMMEDIATE")
+            world.counts["locks"] += 1
+            time.sleep(world.scale(1.5))
+            lock.execute("ROLLBACK")
 
 
 def fill_the_disk(world: World) -> None:
-    """No file of the processes may grow any more, while Redis is away and they need their own journal."""
-    world.proxy.set(Fault.REFUSE)
-    wait_for(lambda: "redis" not in world.sides())
+    """No file of the processes may grow any more."""
     before = world.load.report.troubles
-    limit_file_sizes(world, 4096)
-    time.sleep(world.scale(1.5))
-    limit_file_sizes(world, resource.RLIM_INFINITY)
-    world.counts["full_disks"] = world.load.report.troubles - before  # their logs are full too
-    world.proxy.set(Fault.NONE)
+    for limit in (4096, resource.RLIM_INFINITY):
+        for pid in all_pids(world):
+            psutil.Process(pid).rlimit(psutil.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+        time.sleep(world.scale(1.5))
+    world.counts["refused_for_the_disk"] = world.load.report.troubles - before
 
 
-def limit_file_sizes(world: World, most_bytes: int) -> None:
-    for pid in [pid for server in world.servers for pid in server.worker_pids()]:
-        psutil.Process(pid).rlimit(psutil.RLIMIT_FSIZE, (most_bytes, resource.RLIM_INFINITY))
+def without_redis(strike: Strike) -> Strike:
+    def strike_without(world: World) -> None:
+        with world.outage():
+            world.set_all(Fault.REFUSE)
+            for server in world.servers:
+                wait_for(lambda server=server: state_of(server) == "gone", "it decides alone")  # type: ignore[misc]
+            strike(world)
+            world.set_all(Fault.NONE)
+
+    return strike_without
 
 
 def set_the_clock_forward(world: World) -> None:
-    """By more than a lease lasts, while deliveries are under way; their repeats must find them so."""
+    """By more than a lease, while deliveries are under way; their repeats must find them so."""
     held = hold_deliveries(world)
     set_clock(world, 120)
     for subject in held:
@@ -356,30 +484,88 @@ def set_the_clock_back(world: World) -> None:
 
 
 def set_clock(world: World, ahead_s: int) -> None:
-    new = world.clock_file.with_suffix(".new")
+    new = world.folder / "clock.new"
     new.write_text(str(ahead_s))
-    new.replace(world.clock_file)  # whoever reads the time meanwhile must not find an empty file
+    new.replace(world.folder / "clock")  # a process that reads it meanwhile must not find an empty file
     world.counts["clock_changes"] += 1
+
+
+def cause_chaos(world: World) -> None:
+    """Faults of Redis and of the way to it at random, some of them at once."""
+    chance = random.Random(world.seed)  # noqa: S311 - the same each time
+    redis = world.redis
+
+    def pause(least_s: float, most_s: float) -> None:
+        time.sleep(chance.uniform(least_s, most_s))
+
+    def break_the_way(fault: Fault) -> None:
+        broken = chance.choice([world.proxies, [chance.choice(world.proxies)]])
+        for proxy in broken:
+            proxy.set(fault)
+        pause(0.2, 4.0)
+        if chance.random() < 0.3:
+            redis.client.flushall()
+        for proxy in broken:
+            proxy.set(Fault.NONE)
+
+    def restart_redis() -> None:
+        redis.kill()
+        pause(0.1, 3.0)
+        redis.start()
+
+    def stop_redis() -> None:
+        with stopped(world, [redis.pid]):
+            pause(0.5, 5.0)
+
+    def stop_a_machine() -> None:
+        with stopped(world, chance.choice(world.servers).worker_pids()):
+            pause(0.5, 3.0)
+
+    faults: list[Callable[[], object]] = [
+        lambda: break_the_way(Fault.REFUSE),
+        lambda: break_the_way(Fault.HANG),
+        lambda: break_the_way(Fault.CUT_AFTER_SEND),
+        restart_redis,
+        stop_redis,
+        stop_a_machine,
+        redis.client.flushall,
+    ]
+    with world.outage():
+        for _ in range(20 if world.size.is_long else 6):
+            chance.choice(faults)()
+            world.counts["faults"] += 1
+            pause(0.0, 3.0)
+
+
+def cause_chaos_with_a_failing_destination(world: World) -> None:
+    """Some webhooks fail, so their emails are stored, or returned to their provider."""
+    world.sink.fails_every = 7
+    with world.outage():
+        cause_chaos(world)
+        world.sink.fails_every = 0
+    for _ in range(20):
+        if not replay_waiting(world.servers[0]):
+            break
+        time.sleep(1.0)
 
 
 # Operators and destinations
 
 
 def reset_and_replay(world: World) -> None:
-    """Some are answered 200 and wait, while others come, are under way and are delivered: none may be forgotten."""
-    waiting = {f"{REFUSED} {number}" for number in range(20)}
-    send_and_wait(world, waiting)
-    for server in world.servers * (5 if world.is_long else 2):
+    """Some wait, some are in progress, some are delivered: none may be forgotten."""
+    send(world, names(world, REFUSED, 20))
+    for server in world.servers * (5 if world.size.is_long else 2):
         world.counts["kept_by_reset"] += len(reset_all(server))
-        world.counts["replayed"] += replay_what_waits(server)
+        world.counts["replayed"] += replay_waiting(server)
     world.sink.release.set()
     for server in world.servers:
         reset_all(server)
-        replay_what_waits(server)  # tried twice by now, it would wait for five minutes
+        replay_waiting(server)  # after two failures they would wait for five minutes
 
 
 def reset_all(server: Server) -> list[str]:
-    """What it kept. An operator who is told to come back does (a busy disk), like any other client."""
+    """What it kept. An operator who is asked to retry does so."""
     deadline = time.monotonic() + 60
     while (answer := server.reset(scope="all", confirm="all")).status_code == 503 and time.monotonic() < deadline:
         time.sleep(0.5)
@@ -387,35 +573,41 @@ def reset_all(server: Server) -> list[str]:
     return list(answer.json()["kept"])
 
 
-def replay_what_waits(server: Server) -> int:
-    url, headers = f"{server.url}/api/admin/deliveries/replay", {"Authorization": f"Bearer {ADMIN_TOKEN}"}
-    answer = requests.post(url, json={"status": "waiting"}, headers=headers, timeout=60)
+def replay_waiting(server: Server) -> int:
+    url = f"{server.url}/api/admin/deliveries/replay"
+    answer = requests.post(url, json={"status": "waiting"}, headers=ADMIN, timeout=60)
     assert answer.status_code == 200, answer.text
     return int(answer.json().get("replayed", 0))
 
 
 def replay_by_force(world: World) -> None:
     """Ten that were delivered, each exactly once more."""
-    headers = {"Authorization": f"Bearer {ADMIN_TOKEN}"}
     url = f"{world.servers[0].url}/api/admin/deliveries"
-    found = requests.get(url, params={"status": "delivered", "limit": "10"}, headers=headers, timeout=60).json()
+    found = requests.get(url, params={"status": "delivered", "limit": "10"}, headers=ADMIN, timeout=60).json()
     for delivery in found["deliveries"]:
-        answer = requests.post(f"{url}/{delivery['id']}/replay", json={"force": True}, headers=headers, timeout=60)
-        assert answer.status_code == 200, answer.text
-        world.counts["replayed"] += 1
+        answer = requests.post(f"{url}/{delivery['id']}/replay", json={"force": True}, headers=ADMIN, timeout=60)
+        world.counts["replayed"] += answer.status_code == 200
 
 
-def take_the_destination_down(world: World) -> None:
-    world.sink.otherwise = Reply(503)
-    time.sleep(world.scale(1.5))
-    world.sink.otherwise = Reply()
-    world.counts["refused_webhooks"] = sum(each.status == 503 for each in world.sink.received)
+def answer_with(*replies: Reply, seconds: float = 2.0) -> Strike:
+    """The destination answers so, one after the other, for a while."""
+
+    def strike(world: World) -> None:
+        before = len(world.sink.received)
+        for reply in replies:
+            world.sink.otherwise = reply
+            time.sleep(world.scale(seconds) / len(replies))
+        world.sink.otherwise = Reply()
+        world.counts["troubled_webhooks"] += len(world.sink.received) - before
+        for _ in range(10):  # as an operator does: after two failures they would wait for five minutes
+            time.sleep(0.5)
+            if not replay_waiting(world.servers[0]):
+                break
+
+    return strike
 
 
-# With the queue
-
-
-def kill_a_web_process(world: World) -> None:
+def kill_web_processes(world: World) -> None:
     for server in world.servers:
         os.kill(server.worker_pids()[0], signal.SIGKILL)
         world.counts["kills"] += 1
@@ -430,258 +622,315 @@ def kill_a_worker(world: World) -> None:
 # Helpers
 
 
-def hold_deliveries(world: World) -> set[str]:
+def names(world: World, what: str, count: int) -> list[str]:
+    """Subjects that no scenario before has used."""
+    return [f"{what} {world.seed}-{number}" for number in range(count)]
+
+
+def hold_deliveries(world: World) -> list[str]:
     """Some that have reached the destination, and are not answered before ``sink.release``."""
-    held = {f"{HELD} {number}" for number in range(4)}
-    for number, subject in enumerate(sorted(held)):
+    held = names(world, HELD, 4)
+    for number, subject in enumerate(held):
         world.load.put(subject, number % len(world.servers))
-    wait_for(lambda: world.sink.held.keys() >= held)
+    wait_for(lambda: world.sink.held.keys() >= set(held), "they are held")
     world.counts["held"] += len(held)
     return held
 
 
-def send_and_wait(world: World, subjects: Iterable[str]) -> None:
-    sent = set(subjects)
-    for number, subject in enumerate(sorted(sent)):
-        world.load.put(subject, number % len(world.servers))
-    wait_for(lambda: world.load.report.taken.keys() >= sent)
+def send(world: World, subjects: Iterable[str], to: int | None = None, *, again: bool = False) -> list[str]:
+    """To one machine, or to all in turn, until they are accepted."""
+    sent = list(subjects)
+    before = world.load.report.answers.total()
+    for number, subject in enumerate(sent):
+        world.load.put(subject, number % len(world.servers) if to is None else to)
+    wait_for(lambda: world.load.has_accepted(sent), "they are accepted")
+    if again:
+        wait_for(lambda: world.load.report.answers.total() >= before + len(sent), "they are answered")
+    return sent
 
 
-def count_in_logs(world: World, words: str) -> int:
-    logs = [*(server.log for server in world.servers), *(worker.log for worker in world.workers)]
-    return sum(log.read_text().count(words) for log in logs)
+def repeat_elsewhere(world: World, subjects: Sequence[str]) -> None:
+    for subject in subjects:
+        world.load.put(subject, (world.load.machine_of(subject) + 1) % len(world.servers))
 
 
-def wait_for(condition: Callable[[], bool], within_s: float = 120) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
+def count_entries(server: Server) -> int:
+    with closing(sqlite3.connect(f"file:{server.data_dir / 'journal.db'}?mode=ro", uri=True)) as journal:
+        return int(journal.execute("SELECT count(*) FROM entries").fetchone()[0])
 
 
-CUT_OFF = "two servers cut off from each other, ON_STORE_FAILURE=open"
-WINDOW = "sent, but gone before it was noted: same webhook-id"
-UNDER_WAY = "under way in the worker that was killed: same webhook-id"
-ALONE = ("redis_errors", "side_changes", "decided_alone")
-LOST = ("lost_claims", "lost_settles", "lost_replies")
-CALM = ("side_changes", "memory_losses", "decided_alone")
-SHORT_LEASE = {"LEASE_SECONDS": str(LEASE_S)}  # a claim without an answer is waited for
-IMPATIENT = {"REDIS_TIMEOUT_MS": "1000", **SHORT_LEASE}  # the fault is that it does not answer in time
-DEFAULT_PATIENCE = {"REDIS_TIMEOUT_MS": ""}
-ONE_BY_ONE = {"WEB_THREADS": "1", **SHORT_LEASE}
+def state_of(server: Server) -> str | None:
+    """Of Redis, as one process sees it."""
+    try:
+        state: str | None = server.health()["checks"]["redis"].get("state")
+    except (requests.RequestException, ValueError, KeyError):
+        return None
+    return state
+
+
+def all_pids(world: World) -> list[int]:
+    return [pid for server in world.servers for pid in server.worker_pids()]
+
+
+@contextmanager
+def stopped(world: World, pids: Sequence[int]) -> Iterator[None]:
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    world.counts["stops"] += 1
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+# All of them
+
+CUT_OFF = "b"
+NOTED = "a"
+ALONE = ("gone", "alone")
+CALM = ("gone", "alone", "gaps", "new_eras")
+SHORT_LEASE = {"LEASE_SECONDS": str(LEASE_S)}
+QUICK = Setup(settings=SHORT_LEASE)
+ONE_BY_ONE = Setup(settings={"WEB_THREADS": "1", **SHORT_LEASE})
+NO_AOF = Setup(redis_options=())
+QUEUE = Setup(has_queue=True, settings=SHORT_LEASE)
+CLOSED = Setup(settings={"ON_STORE_FAILURE": "closed", **SHORT_LEASE})
+
+
+def crash(step: str, by: str = "SIGKILL") -> Setup:
+    return replace(ONE_BY_ONE, crash_at=step, crash_signal=by)
+
 
 SCENARIOS = [
-    Scenario("nothing happens", lambda world: None, never=("redis_errors", *CALM), sticky=False),
+    Scenario("nothing happens", do_nothing, never=CALM, pause_s=3),
+    # Redis goes away
+    Scenario("Redis killed", kill_redis, ("kills", "new_eras"), window="b", most_doubles=None),
+    Scenario("Redis killed, AOF off", kill_redis, ("kills", "new_eras"), setup=NO_AOF, window="b", most_doubles=None),
+    Scenario("Redis killed, sticky", kill_redis, ("kills", "new_eras"), sticky=True),
+    Scenario("Redis killed twice for 5 s", kill_redis_twice, ("kills", *ALONE), window="b", most_doubles=None),
+    Scenario("Redis killed twice for 5 s, sticky", kill_redis_twice, ("kills", *ALONE), sticky=True),
+    Scenario("Redis killed, closed", kill_redis, ("kills",), ("alone",), setup=CLOSED, pause_s=150, recovery_s=150),
     Scenario(
-        "kill -9 Redis, AOF on",
-        kill_redis,
-        struck=("kills", "redis_errors"),
-        never=("memory_losses",),
-        settings=SHORT_LEASE,
+        "Redis killed, the same emails to B and to C with a new disk",
+        kill_redis_after_a_did_its_work,
+        ("kills", "empty_disks", "repeats", "gone"),
+        setup=Setup(machines=3),
+        loaded=2,
+        sticky=True,
     ),
-    Scenario("kill -9 Redis, AOF off", kill_redis, struck=("kills", "memory_losses"), redis_options=()),
-    Scenario("SIGSTOP Redis 0.1 s", stop_redis_for(0.1), struck=("stops",), never=CALM, sticky=False),
+    Scenario("Redis silent for 0.1 s", stop_redis_for(0.1), ("stops",), CALM),
     Scenario(
-        "SIGSTOP Redis 3 s",
+        "Redis silent for 3 s, deliveries under way",
         stop_redis_while_deliveries_are_under_way,
-        struck=("held", "stops", "redis_errors", "told_later"),
-        never=CALM,
-        settings={**IMPATIENT, "LEASE_SECONDS": str(2 * LEASE_S)},  # longer than the silence, as it is in real life
-        sticky=False,
-        in_make_test=True,
-    ),
-    Scenario("SIGSTOP Redis 12 s", stop_redis_for(12), struck=("stops", *ALONE), settings=IMPATIENT),
-    Scenario(
-        "Redis slow, 0.4 s",
-        slow_down_by(0.4),
-        struck=("slow_replies",),
-        never=CALM,
-        settings=DEFAULT_PATIENCE,
-        sticky=False,
+        ("stops", "held", "published_later"),
+        window="b",
+        most_doubles=None,
     ),
     Scenario(
-        "Redis slow, 1.5 s",
-        slow_down_by(1.5),
-        struck=("slow_replies",),
-        never=CALM,
-        settings=DEFAULT_PATIENCE,
-        sticky=False,
+        "Redis silent for 30 s",
+        stop_redis_for(30),
+        ("stops", *ALONE),
+        window="b",
+        most_doubles=None,
+        slowest_s=5,
+        pause_s=6,
     ),
     Scenario(
-        "cut before send",
-        lose_claims_and_settlements(Fault.CUT_BEFORE_SEND),
-        struck=LOST,
-        settings=SHORT_LEASE,
+        "Redis silent for 30 s, one machine",
+        hang_redis_alone,
+        ("stops", *ALONE),
+        setup=Setup(machines=1),
+        slowest_s=5,
+        pause_s=3,
+    ),
+    Scenario("Redis slow, 0.4 s", slow_down_by(0.4), ("slow_replies",), CALM),
+    Scenario("Redis slow, 1.5 s", slow_down_by(1.5), ("slow_replies",), ("alone", "new_eras")),
+    *[
+        Scenario(
+            f"requests lost, {fault.value}",
+            lose_requests(fault),
+            ("lost_holds", "lost_outcomes"),
+            setup=QUICK,
+            window="b",
+            most_doubles=None,
+        )
+        for fault in (Fault.CUT_BEFORE_SEND, Fault.CUT_AFTER_SEND, Fault.CUT_MID_REPLY)
+    ],
+    Scenario("the reply of a hold lost", lose_the_reply_of_a_hold, ("lost_replies",), ("alone",)),
+    Scenario("holds executed late", execute_holds_late, ("stops",), window="b", most_doubles=None),
+    Scenario("every outcome lost", lose_every_outcome, ("held", "lost_outcomes"), window="b", most_doubles=None),
+    Scenario("network cut, sticky", cut_the_network, ALONE, sticky=True),
+    Scenario("network cut", cut_the_network, ALONE, window="b", most_doubles=None),
+    Scenario("network cut, closed", without_redis(lambda world: time.sleep(2)), ("gone",), ("alone",), setup=CLOSED),
+    Scenario(
+        "one machine cut off stores nothing",
+        cut_off_one_machine,
+        ("gone", "stored_by_the_other"),
+        sticky=True,
     ),
     Scenario(
-        "cut after send (reply lost)",
-        lose_claims_and_settlements(Fault.CUT_AFTER_SEND),
-        struck=LOST,
-        settings=SHORT_LEASE,
-        in_make_test=True,
+        "one process cut off, its neighbour not",
+        cut_off_one_process,
+        ("gone", "alone"),
+        setup=Setup(cuts_processes=True),
+        sticky=True,
     ),
-    Scenario("cut mid-reply", lose_claims_and_settlements(Fault.CUT_MID_REPLY), struck=LOST, settings=SHORT_LEASE),
-    Scenario(
-        "settlements lost",
-        lose_every_settlement,
-        struck=("held", "told_later"),
-        never=CALM,
-        settings=SHORT_LEASE,
-        sticky=False,
-        in_make_test=True,
-    ),
-    Scenario("network cut", cut_the_network, struck=ALONE, in_make_test=True),
-    Scenario("one process cut off from Redis", cut_off_one_process, struck=ALONE, cuts_one_process=True),
     Scenario(
         "deliveries under way when Redis goes",
         lose_redis_while_deliveries_are_under_way,
-        struck=("held", *ALONE),
-        in_make_test=True,
+        ("held", *ALONE),
+        sticky=True,
     ),
-    Scenario("maxmemory reached", reach_maxmemory, struck=("redis_errors",)),
-    Scenario("REPLICAOF (read-only)", make_it_a_replica, struck=("redis_errors",)),
-    Scenario("LOADING", restart_slowly, struck=("kills", "redis_errors")),
-    Scenario("SCRIPT FLUSH", flush_scripts, struck=("noscripts",), never=CALM, sticky=False),
-    Scenario("CLIENT KILL", kill_connections, struck=("connections_cut", "lost_replies"), settings=SHORT_LEASE),
-    Scenario("FLUSHALL, duplicates to any server", flush_all, struck=("memory_losses",), sticky=False),
+    Scenario("a reply lost while a machine boots", lose_replies_while_a_machine_boots, ("lost_replies",), sticky=True),
+    Scenario("maxmemory reached", reach_maxmemory, ("gone",), window="b", most_doubles=None),
+    Scenario("Redis read-only", make_redis_a_replica, ("gone",), window="b", most_doubles=None),
+    Scenario("Redis loading", restart_redis_slowly, ("kills", "new_eras"), window="b", most_doubles=None),
+    Scenario("reset during an outage", reset_during_an_outage, ("gone", "refused_resets"), sticky=True),
+    # Redis forgets
+    Scenario("scripts flushed", flush_scripts, ("noscripts",), CALM),
+    Scenario("connections killed", kill_connections, ("connections_cut",), window="b", most_doubles=None),
+    Scenario("Redis emptied", flush_all, ("flushes", "new_eras")),
     Scenario(
-        "FLUSHALL, one server busy",
-        flush_all_while_one_server_is_busy,
-        struck=("stops", "memory_losses"),
-        sticky=False,
-        in_make_test=True,
+        "Redis emptied while requests are under way",
+        flush_all_while_requests_are_under_way,
+        ("flushes", "held", "new_eras"),
     ),
     Scenario(
-        "older snapshot and restart",
+        "Redis emptied while one machine sleeps", flush_all_while_one_machine_sleeps, ("flushes", "stops", "new_eras")
+    ),
+    Scenario(
+        "older snapshot and restart of all",
         restore_older_snapshot_and_restart,
-        struck=("kills", "losses_noticed"),
-        redis_options=(),
-        in_make_test=True,
+        ("kills", "new_eras"),
+        setup=NO_AOF,
+        sticky=True,
     ),
     Scenario(
-        "back between claim and settlement",
-        go_back_between_claim_and_settlement,
-        struck=("held", "kills", "memory_losses"),
-        redis_options=(),
-        settings=SHORT_LEASE,
+        "Redis set back between hold and outcome",
+        go_back_between_hold_and_outcome,
+        ("held", "kills", "new_eras"),
+        setup=Setup(redis_options=(), settings=SHORT_LEASE),
+        window="b",
+        most_doubles=None,
     ),
-    Scenario("wrong ACL", refuse_by_acl, struck=("said_in_the_log",), never=CALM, sticky=False, acl=True),
+    Scenario("restart of everything", restart_everything, ("kills",), window="b", most_doubles=None),
+    Scenario(
+        "stream trimmed behind a machine that slept",
+        trim_the_stream_behind_a_machine,
+        ("stops", "gaps", "asked_with_a_gap"),
+        sticky=True,
+    ),
+    Scenario("chaos, sticky", cause_chaos, ("faults", "gone", "new_eras"), sticky=True, pause_s=30),
+    Scenario("chaos", cause_chaos, ("faults", "gone", "new_eras"), window="b", most_doubles=None, pause_s=30),
+    Scenario(
+        "chaos with a failing destination",
+        cause_chaos_with_a_failing_destination,
+        ("faults", "gone", "new_eras"),
+        window="b",
+        most_doubles=None,
+        pause_s=30,
+    ),
+    # Machines and processes
+    Scenario(
+        "disk lost with emails queued",
+        lose_the_disk_with_emails_queued,
+        ("empty_disks", "sent_by_the_other"),
+        setup=QUICK,
+        sticky=True,
+        window="c",
+        most_doubles=5,
+    ),
+    Scenario("a machine away for an hour", be_away_for_an_hour, ("asked_while_behind",), setup=QUICK, sticky=True),
+    Scenario("wrong ACL", refuse_by_acl, ("misconfigured",), ("alone",), setup=Setup(has_acl=True)),
     *[
-        Scenario(f"kill -9 a process {step}", arm_the_crash, ("kills",), settings=ONE_BY_ONE, crash_at=step)
-        for step in ("before claim", "after claim", "before the POST", "after settle")
+        Scenario(f"kill -9 {step}", arm_the_crash, ("kills",), setup=crash(step))
+        for step in ("before claim", "after hold", "after claim", "before the POST", "after the note", "after settle")
     ],
     Scenario(
-        "kill -9 a process after the POST",
-        arm_the_crash,
+        "kill -9 after the POST", arm_the_crash, ("kills",), setup=crash("after the POST"), window="a", most_doubles=1
+    ),
+    *[  # the process has requests under way as well
+        Scenario(
+            f"kill -9 of a stored delivery, {step}",
+            crash_at_a_stored_delivery,
+            ("kills",),
+            setup=crash(step),
+            window="a",
+            most_doubles=2,
+        )
+        for step in ("before take", "after hand-out", "after take", "before finish", "after finish")
+    ],
+    Scenario(
+        "SIGSTOP past the lease, before the POST",
+        stop_a_process_past_its_lease,
         ("kills",),
-        settings=ONE_BY_ONE,
-        crash_at="after the POST",
-        expected_doubles=WINDOW,
+        setup=crash("after claim", "SIGSTOP"),
+        slowest_s=15,
+    ),
+    Scenario(
+        "SIGSTOP past the lease, after the note",
+        stop_a_process_past_its_lease,
+        ("kills",),
+        setup=crash("after the note", "SIGSTOP"),
+        window="c",
         most_doubles=1,
-    ),
-    Scenario(
-        "kill -9 a process after note_delivered",
-        arm_the_crash,
-        ("kills",),
-        settings=ONE_BY_ONE,
-        crash_at="after note_delivered",
-        in_make_test=True,
-    ),
-    Scenario(
-        "SIGSTOP a process past its lease, before it sends",
-        stop_a_process_past_its_lease,
-        ("kills",),
-        settings=ONE_BY_ONE,
-        crash_at="after claim",
-        crash_signal="SIGSTOP",
         slowest_s=15,
     ),
-    Scenario(
-        "SIGSTOP a process past its lease, after it noted",
-        stop_a_process_past_its_lease,
-        ("kills",),
-        settings=ONE_BY_ONE,
-        crash_at="after note_delivered",
-        crash_signal="SIGSTOP",
-        slowest_s=15,
-    ),
-    Scenario("sqlite locked", lock_sqlite, struck=("locks",), never=CALM, sticky=False),
-    Scenario("sqlite locked and Redis away", lock_sqlite_without_redis, struck=("locks", *ALONE)),
-    Scenario("disk full and Redis away", fill_the_disk, struck=("full_disks", *ALONE)),
-    Scenario("restart of everything", restart_everything, struck=("kills",)),
+    Scenario("SQLite locked", lock_sqlite, ("locks",), CALM),
+    Scenario("SQLite locked and Redis away", without_redis(lock_sqlite), ("locks", "gone"), sticky=True),
+    Scenario("disk full", fill_the_disk, ("refused_for_the_disk",)),
+    Scenario("disk full and Redis away", without_redis(fill_the_disk), ("refused_for_the_disk", "gone"), sticky=True),
     Scenario(
         "clock two minutes forward",
         set_the_clock_forward,
-        struck=("held", "clock_changes"),
-        has_redis=False,
-        sets_the_clock=True,
-        in_make_test=True,
+        ("held", "clock_changes"),
+        setup=Setup(has_redis=False, sets_the_clock=True, machines=1),
     ),
     Scenario(
         "clock a day back after kill -9",
         set_the_clock_back,
-        struck=("kills", "clock_changes"),
-        has_redis=False,
-        sets_the_clock=True,
-        settings=ONE_BY_ONE,
-        crash_at="after claim",
+        ("kills", "clock_changes"),
+        setup=replace(crash("after claim"), has_redis=False, sets_the_clock=True, machines=1),
     ),
-    Scenario("destination down", take_the_destination_down, struck=("refused_webhooks",), never=CALM, sticky=False),
+    # Operators and destinations
+    Scenario("destination down", answer_with(Reply(503)), ("troubled_webhooks",), CALM),
+    Scenario("destination slow", answer_with(Reply(delay_s=1.0)), ("troubled_webhooks",), CALM),
     Scenario(
-        "reset and replay in traffic",
-        reset_and_replay,
-        struck=("kept_by_reset", "replayed"),
-        duplicates=0.0,
-        in_make_test=True,
+        "destination flapping",
+        answer_with(*(Reply(503), Reply()) * 4, Reply(0), seconds=3.0),
+        ("troubled_webhooks",),
+        CALM,
     ),
+    Scenario(
+        "destination overloaded (429)",
+        answer_with(Reply(429, headers={"Retry-After": "1"})),
+        ("troubled_webhooks",),
+        CALM,
+    ),
+    Scenario("reset and replay in traffic", reset_and_replay, ("kept_by_reset", "replayed"), duplicates=0.0),
     Scenario(
         "replay by force in traffic",
         replay_by_force,
-        struck=("replayed",),
-        settings={"DELIVERED_PAYLOAD_DAYS": "1"},
-        sticky=False,
-        expected_doubles="asked for",
+        ("replayed",),
+        setup=Setup(settings={"DELIVERED_PAYLOAD_DAYS": "1"}),
+        window="asked for",
         most_doubles=10,
     ),
+    # With the queue on Redis
+    Scenario("queue: nothing happens", do_nothing, never=CALM, setup=QUEUE, pause_s=3),
+    Scenario("queue: kill -9 web processes", kill_web_processes, ("kills",), setup=QUEUE),
+    Scenario("queue: kill -9 a worker", kill_a_worker, ("kills",), setup=QUEUE, window="a", most_doubles=4),
+    Scenario("queue: Redis killed", kill_redis, ("kills", "new_eras"), setup=QUEUE, window="b", most_doubles=None),
     Scenario(
-        "cut off, duplicates to any server, open",
-        cut_the_network,
-        struck=ALONE,
-        sticky=False,
-        expected_doubles=CUT_OFF,
+        "queue: Redis killed, AOF off",
+        kill_redis,
+        ("kills", "new_eras"),
+        setup=replace(QUEUE, redis_options=()),
+        window="b",
         most_doubles=None,
     ),
-    Scenario(
-        "cut off, duplicates to any server, closed",
-        cut_the_network_closed,
-        struck=("redis_errors", "side_changes"),
-        never=("decided_alone",),
-        sticky=False,
-        settings={"ON_STORE_FAILURE": "closed"},
-    ),
-    Scenario("queue: nothing happens", lambda world: None, never=("redis_errors", *CALM), sticky=False, has_queue=True),
-    Scenario(
-        "queue: kill -9 web processes",
-        kill_a_web_process,
-        ("kills",),
-        settings=SHORT_LEASE,
-        has_queue=True,
-    ),
-    Scenario(
-        "queue: kill -9 a worker",
-        kill_a_worker,
-        ("kills",),
-        has_queue=True,
-        expected_doubles=UNDER_WAY,
-        most_doubles=4,
-        in_make_test=True,
-    ),
-    Scenario(
-        "queue: kill -9 Redis, AOF on", kill_redis, ("kills", "redis_errors"), settings=SHORT_LEASE, has_queue=True
-    ),
-    Scenario(
-        "queue: kill -9 Redis, AOF off", kill_redis, ("kills", "losses_noticed"), redis_options=(), has_queue=True
-    ),
-    Scenario("queue: network cut", cut_the_network, ALONE, has_queue=True),
-    Scenario("queue: destination down", take_the_destination_down, ("refused_webhooks",), has_queue=True),
+    Scenario("queue: network cut, sticky", cut_the_network, ("gone",), setup=QUEUE, sticky=True),
+    Scenario("queue: destination down", answer_with(Reply(503)), ("troubled_webhooks",), setup=QUEUE),
+    Scenario("queue: Redis emptied", flush_all, ("flushes", "new_eras"), setup=QUEUE),
 ]

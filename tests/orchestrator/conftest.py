@@ -1,38 +1,56 @@
-"""The pipeline over each journal in turn."""
+"""The pipeline on one machine without Redis, and on one with it. Time passes only when a test says so."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack
-from pathlib import Path
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
-from tests.support.journals import JournalBench, open_journal
-from tests.support.pipeline import FakeDestination, Pipeline, Reaction, open_pipeline
+from deduplication.journal import registry
+from orchestrator.delivery import sender
+from tests.deduplication.journal.world import HOLD_MS, HandedScript, Machine, Time
+from tests.support.pipeline import FakeDestination, PipelineBench, Reaction, open_pipeline
 from tests.support.redis_server import RedisServer
 
-Open = Callable[..., Pipeline]
+Open = Callable[..., PipelineBench]
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+    time = Time()
+    if request.param == "sqlite":
+        machine = Machine(None, time)
+    else:
+        server: RedisServer = request.getfixturevalue("redis_server")
+        monkeypatch.setattr(registry, "_Script", HandedScript)
+        server.client.set("test:run", "a1")
+        server.client.set("test:now", time.now_ms)
+        machine = Machine(server.url, time)
+        machine.tick()
+        _pass(machine, HOLD_MS + 1)
+        machine.tick()
+        machine.follow()
+    yield machine
+    machine.close()
+
+
+def _pass(machine: Machine, ms: int) -> None:
+    machine.time.pass_ms(ms)
+    if machine.url:
+        machine.clients[0].set("test:now", machine.time.now_ms)
 
 
 @pytest.fixture
-def start(bench: JournalBench) -> Iterator[Open]:
-    """A server over each journal in turn, with destinations by name and how each of them reacts."""
+def start(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
+    """A process on the machine, with destinations by name and how each of them reacts."""
+    monkeypatch.setattr(sender, "QUICK_PAUSE_S", 0.0)
     with ExitStack() as stack:
 
-        def enter(opened: AbstractContextManager[Pipeline]) -> Pipeline:
+        def start(reactions: dict[str, list[Reaction]] | None = None, **options: Any) -> PipelineBench:
+            fakes = {name: FakeDestination(list(each)) for name, each in (reactions or {"crm": []}).items()}
+            opened = open_pipeline(machine, fakes, lambda ms: _pass(machine, ms), **options)
             return stack.enter_context(opened)
 
-        def start(reactions: dict[str, list[Reaction]] | None = None, **options: Any) -> Pipeline:
-            told = {name: FakeDestination(list(each)) for name, each in (reactions or {"crm": []}).items()}
-            return enter(open_pipeline(bench, told, **options))
-
         yield start
-
-
-@pytest.fixture(params=["sqlite", "redis", "failover"])
-def full(request: pytest.FixtureRequest, tmp_path: Path, redis_server: RedisServer) -> Iterator[JournalBench]:
-    """A journal that has no room for any payload."""
-    with open_journal(request.param, tmp_path, redis_server, redis_bytes=1, disk_bytes=1) as bench:
-        yield bench

@@ -1,4 +1,4 @@
-"""Which journal is built from which settings."""
+"""What is built from which settings."""
 
 from __future__ import annotations
 
@@ -6,65 +6,43 @@ from pathlib import Path
 
 import pytest
 
-from deduplication.claims import Kind, Name
-from deduplication.journal.base import Claim, Claimed
-from deduplication.journal.redis import RedisJournal
-from deduplication.journal.sqlite import SqliteJournal
-from orchestrator.build import build, build_journal
-from orchestrator.config.settings import SettingsError, load_settings
+from orchestrator.build import build, check_start
+from orchestrator.config.model import load_config
+from orchestrator.config.settings import Settings, SettingsError, load_settings
 from tests.support.redis_server import RedisServer
 
 TOKENS = {"ingress_token": ("x" * 20,), "admin_token": ("y" * 20,)}
-CLAIM = Claim("entry", "owner", (Name(Kind.EMAIL_ID, "2026-11-16", "e1"),))
 
 
-def test_without_redis_the_journal_is_a_file(tmp_path: Path) -> None:
-    journal = build_journal(load_settings(data_dir=tmp_path))
-    assert isinstance(journal, SqliteJournal)
-    journal.close()
+def check(settings: Settings) -> None:
+    check_start(settings, load_config(settings))
 
 
-def test_with_a_folder_that_cannot_be_written_redis_decides_alone_and_it_says_so(
-    tmp_path: Path, redis_server: RedisServer, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_without_destinations_the_journal_is_one_that_no_real_delivery_will_meet(tmp_path: Path) -> None:
+    build(load_settings(data_dir=tmp_path, **TOKENS)).close()
+    assert (tmp_path / "trial.db").exists() and not (tmp_path / "journal.db").exists()
+    build(load_settings(data_dir=tmp_path, webhook_url="http://127.0.0.1:1", **TOKENS)).close()
+    assert (tmp_path / "journal.db").exists()
+
+
+def test_a_folder_that_cannot_be_written_stops_the_start(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    settings = load_settings(data_dir=tmp_path / "file" / "data", redis_url=redis_server.url, **TOKENS)
-    service = build(settings)
-    assert isinstance(service.journal, RedisJournal)
-    assert "DATA_DIR cannot be written" in caplog.text
-    assert isinstance(service.journal.claim(CLAIM), Claimed)
-    service.close()
-
-
-def test_a_folder_that_cannot_be_written_stops_the_start_without_redis(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(SettingsError, match="DATA_DIR takes a folder"):
+    with pytest.raises(SettingsError, match="DATA_DIR must be a folder that can be written"):
         build(load_settings(data_dir=tmp_path / "file" / "data", **TOKENS))
 
 
 @pytest.mark.real_redis
-def test_a_redis_that_does_not_let_us_in_stops_the_start_without_showing_the_password(tmp_path: Path) -> None:
+@pytest.mark.parametrize("given", ["redis://:wrong-one@127.0.0.1:{}/0", "redis://127.0.0.1:{}/0"])
+def test_a_redis_that_refuses_the_password_stops_the_start_without_showing_it(tmp_path: Path, given: str) -> None:
     server = RedisServer("--requirepass", "right").start()
     try:
-        with pytest.raises(SettingsError, match="REDIS_URL takes a Redis that we can use") as raised:
-            build_journal(load_settings(data_dir=tmp_path, redis_url=f"redis://:wrong-one@127.0.0.1:{server.port}/0"))
+        with pytest.raises(SettingsError, match="REDIS_URL must be a Redis that Mailonce can use") as raised:
+            check(load_settings(data_dir=tmp_path, redis_url=given.format(server.port), **TOKENS))
         assert "wrong-one" not in str(raised.value)
     finally:
         server.stop()
 
 
-@pytest.mark.real_redis
-@pytest.mark.parametrize("protocol", [2, 3])
-def test_a_redis_that_asks_for_a_password_says_so(tmp_path: Path, protocol: int) -> None:
-    server = RedisServer("--requirepass", "right").start()
-    try:
-        with pytest.raises(SettingsError, match="REDIS_URL takes a Redis that we can use; redis: it asks for a pass"):
-            build_journal(load_settings(data_dir=tmp_path, redis_url=f"{server.url}?protocol={protocol}"))
-    finally:
-        server.stop()
-
-
-def test_a_redis_that_is_away_does_not_stop_the_start(tmp_path: Path) -> None:
-    journal = build_journal(load_settings(data_dir=tmp_path, redis_url="redis://127.0.0.1:1/0"))
-    assert isinstance(journal.claim(CLAIM), Claimed)
-    journal.close()
+def test_a_redis_that_is_away_does_not_stop_the_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    check(load_settings(data_dir=tmp_path, redis_url="redis://127.0.0.1:1/0", **TOKENS))
+    assert "REDIS_URL" in caplog.text

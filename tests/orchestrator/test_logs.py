@@ -1,4 +1,4 @@
-"""One line an event, whatever stands in it."""
+"""Each event is one line, whatever its text contains."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ def test_a_stack_is_marked_too() -> None:
     assert LineFormatter().format(record).split("\n")[1:] == ["  | Stack:", "  |   line"]
 
 
-def test_no_line_is_longer_than_its_bound() -> None:
+def test_the_length_of_a_line_is_limited() -> None:
+    assert len(said("%s", "x" * 1_000_000)["message"]) < MAX_LINE_CHARS + 100
     (line,) = formatted("%s", "x" * 1_000_000)
     assert len(line) < MAX_LINE_CHARS + 100
     assert "characters)" in line
@@ -117,10 +118,6 @@ def test_as_json_a_traceback_is_part_of_its_line() -> None:
         line = said("unexpected", error=error)
     assert line["message"] == "unexpected"
     assert any("RuntimeError" in each for each in line["traceback"])
-
-
-def test_as_json_no_line_is_longer_than_its_bound() -> None:
-    assert len(said("%s", "x" * 1_000_000)["message"]) < MAX_LINE_CHARS + 100
 
 
 def test_the_time_of_a_line_is_its_own() -> None:

@@ -1,38 +1,35 @@
-"""Scripts beside the service work on its journal, wherever they are started."""
+"""Scripts use the journal and the Redis of the service in DATA_DIR."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
 from deduplication.content import ContentGate
-from deduplication.journal.failover import FailoverJournal
+from deduplication.errors import StoreUnavailable
+from deduplication.locks import PublicationLocks
+from deduplication.reservations import Reservations, Reserved, Skipped
 from orchestrator.config.settings import SettingsError
-from orchestrator.scripts import new_token, open_journal
+from orchestrator.scripts import open_coordinator
+from orchestrator.service_note import NoService
 from tests.support.redis_server import RedisServer
 from tests.support.server import Server
 
 
 @pytest.fixture
-def service(tmp_path: Path) -> Path:
-    """The folder of a service that has run. It only printed its webhooks."""
+def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a service, in which scripts are started."""
     folder = tmp_path / "service"
     folder.mkdir()
-    return folder
-
-
-@pytest.fixture
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "elsewhere"
-    folder.mkdir()
     monkeypatch.chdir(folder)
-    monkeypatch.setenv("HOME", str(tmp_path))
     return folder
 
 
-def has_run(folder: Path) -> None:
-    server = Server(folder / "data", HOME=str(folder.parent))
+def run_service(folder: Path) -> None:
+    """It only printed its webhooks."""
+    server = Server(folder / "data")
     server.folder = folder
     with server:
         pass
@@ -40,50 +37,80 @@ def has_run(folder: Path) -> None:
 
 def mark_and_ask(text: str) -> bool:
     """Whether it was there before."""
-    journal = open_journal()
-    gate = ContentGate(journal, new_token)
+    coordinator = open_coordinator()
+    gate = ContentGate(coordinator)
     was_there = gate.is_duplicate("telegram", text)
     gate.mark_as_forwarded("telegram", text)
-    journal.close()
+    coordinator.close()
     return was_there
 
 
-def test_from_another_folder_a_script_is_on_the_store_of_the_service(
-    service: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (service / "own.toml").write_text("")
-    (service / ".env").write_text("MAILONCE_CONFIG=own.toml\n")
-    has_run(service)
-    assert not mark_and_ask("Hello from elsewhere")
-    assert list(elsewhere.iterdir()) == []
-    assert (service / "data/journal.db").exists()
-    monkeypatch.chdir(service)
-    assert mark_and_ask("Hello from elsewhere")
-
-
-def test_where_no_service_has_run_a_script_has_a_store_of_its_own(elsewhere: Path) -> None:
+def test_a_script_uses_the_journal_of_the_service_in_its_folder(service: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_service(service)
     assert not mark_and_ask("Hello")
+    monkeypatch.chdir(service.parent)
+    monkeypatch.setenv("DATA_DIR", str(service / "data"))
     assert mark_and_ask("Hello")
-    assert (elsewhere / "data/journal.db").exists()
 
 
-def test_a_script_is_on_the_redis_of_the_service_and_on_no_other(
-    service: Path, elsewhere: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "settings", [{}, {"DATA_DIR": "elsewhere"}, {"DATA_DIR": "elsewhere", "REDIS_URL": "redis://x"}]
+)
+def test_without_a_service_a_script_says_where_it_looked_and_creates_nothing(
+    service: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str]
+) -> None:
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(NoService, match=str(service / settings.get("DATA_DIR", "data"))):
+        open_coordinator()
+    assert list(service.iterdir()) == []
+
+
+def test_a_script_uses_the_redis_of_the_service_and_no_other(
+    service: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (service / ".env").write_text(f"REDIS_URL={redis_server.url}\n")
-    has_run(service)
-    journal = open_journal()
-    assert isinstance(journal, FailoverJournal)
-    journal.close()
+    run_service(service)
+    coordinator = open_coordinator()
+    assert coordinator.registry and coordinator.redis.status == "up"
+    coordinator.close()
     monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:1/0")
-    with pytest.raises(SettingsError, match="REDIS_URL and KEY_PREFIX take what the service in"):
-        open_journal()
-    assert list(elsewhere.iterdir()) == []
+    with pytest.raises(SettingsError, match="REDIS_URL and KEY_PREFIX must be those of the service"):
+        open_coordinator()
 
 
-def test_a_service_that_cannot_be_read_is_not_taken_for_none(elsewhere: Path) -> None:
-    (elsewhere / "data").mkdir()
-    (elsewhere / "data/service.json").write_text("{")
+@pytest.mark.parametrize("written", ["{", "[]", "{}", '"text"'])
+def test_a_damaged_note_is_not_taken_for_none(service: Path, written: str) -> None:
+    (service / "data").mkdir()
+    (service / "data/service.json").write_text(written)
     with pytest.raises(SettingsError, match="service.json cannot be read"):
-        open_journal()
-    assert not (elsewhere / "data/journal.db").exists()
+        open_coordinator()
+    assert not (service / "data/journal.db").exists()
+
+
+def test_fields_of_a_newer_version_are_ignored(service: Path) -> None:
+    (service / "data").mkdir()
+    (service / "data/service.json").write_text('{"redis": "", "is_trial": false, "colour": "blue"}')
+    assert not mark_and_ask("Hello")
+
+
+def test_with_a_redis_and_no_folder_of_its_own_a_script_asks_redis_each_time(
+    service: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REDIS_URL", redis_server.url)
+    monkeypatch.setenv("REDIS_TIMEOUT_MS", "500")
+    one, other = open_coordinator(), open_coordinator()
+    while one.registry and one.registry.probe().closed_ms:  # a new era grants nothing for 2 x 0.5 + 2 s
+        time.sleep(0.1)
+    reservations = [Reservations(each, lease_ms=60_000) for each in (one, other)]
+    mine = reservations[0].reserve("p1", ["https://a.example/1"])
+    assert isinstance(mine, Reserved) and isinstance(reservations[1].reserve("p1"), Skipped)
+    assert reservations[0].published(mine)
+    assert [each.state_of("p1") for each in reservations] == ["0", "0"]
+    redis_server.client.flushall()
+    assert [each.state_of("p1") for each in reservations] == [None, None], "nothing is remembered here"
+    with pytest.raises(StoreUnavailable):  # an emptied Redis grants nothing for a while
+        PublicationLocks(one, "a").acquire_lock("e1", "crm")
+    assert redis_server.client.hgetall("members") == {} and list(service.iterdir()) == []
+    one.close()
+    other.close()

@@ -73,10 +73,10 @@ def test_a_file_without_a_strong_token_stops_the_start(settings: Settings, conte
 
 
 def test_a_folder_that_cannot_be_written_stops_the_start(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="DATA_DIR takes a folder that can be written"):
+    with pytest.raises(SettingsError, match="DATA_DIR must be a writable folder"):
         ensure_tokens(load_settings(data_dir=tmp_path / "missing"))
     ingress_token_file(load_settings(data_dir=tmp_path)).mkdir()
-    with pytest.raises(SettingsError, match="DATA_DIR takes a folder that can be written"):
+    with pytest.raises(SettingsError, match="DATA_DIR must be a writable folder"):
         ensure_tokens(load_settings(data_dir=tmp_path))
 
 

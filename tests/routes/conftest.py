@@ -5,19 +5,24 @@ Whatever is answered in any of these tests must be described in /api/openapi.jso
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
+from redis.exceptions import RedisError
 from werkzeug.routing import Rule
 from werkzeug.test import TestResponse
 
+from deduplication.journal.entry import Entry
+from deduplication.redis_client import connect
 from orchestrator.build import Service, build
 from orchestrator.config.settings import load_settings
-from orchestrator.intake import Sources
 from routes.app import create_app
 from tests.support.described import check_webhook, hold_to_its_description
 from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, PATIENT_MS
@@ -41,6 +46,18 @@ class App:
 
     def status_of(self, payload: object) -> str:
         return str(self.post(payload).get_json()["status"])
+
+    def settle(self) -> None:
+        """Waits for what happens behind the requests: outcomes are published, repeats written."""
+        while self.service.coordinator.publish_waiting():
+            pass
+        self.service.coordinator.tend()
+
+    @property
+    def entries(self) -> list[Entry]:
+        """Everything in the journal, newest first."""
+        with self.service.journal.reading() as step:
+            return [entry for _, entry in step.read_rows("1 ORDER BY seq DESC", ())]
 
     def reset(self, payload: object) -> TestResponse:
         return self.http.post("/api/admin/reset", json=payload, headers=bearer(ADMIN_TOKEN))
@@ -76,16 +93,40 @@ def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
+def open_era(url: str, prefix: str) -> bool:
+    """A new Redis grants nothing for some seconds (rule 13); tests begin after that. False if it is away."""
+    with connect(url, 5.0) as client, suppress(RedisError):
+        client.set(f"{prefix}era", f"{client.info('server')['run_id']} test 0 0", nx=True)
+        return True
+    return False
+
+
+def wait_for_redis(service: Service) -> None:
+    ends_at = time.monotonic() + 20
+    while time.monotonic() < ends_at:
+        with service.journal.reading() as step:
+            if service.coordinator.redis.status == "up" and step.meta("read_ms") and not step.meta("restore"):
+                return
+        time.sleep(0.01)
+    raise AssertionError("the service did not begin to use Redis")
+
+
 @pytest.fixture
 def start_app(tmp_path: Path) -> Iterator[StartApp]:
     """Builds services on one DATA_DIR; all are closed in the end."""
     built: list[Service] = []
 
-    def start(sources: Sources | None = None, **settings: Any) -> App:
+    def start(now: Callable[[], datetime] | None = None, **settings: Any) -> App:
         own = {"data_dir": tmp_path / "data", "ingress_token": INGRESS_TOKEN, "admin_token": ADMIN_TOKEN}
         patient = {"redis_timeout_ms": PATIENT_MS, "memory_limit_mb": 100_000}  # this process has run many tests
-        service = build(load_settings(**own | patient | settings), sources)
+        loaded = load_settings(**own | patient | settings)
+        is_up = bool(loaded.redis_url) and open_era(loaded.redis_url, loaded.redis_prefix)
+        service = build(loaded)
         built.append(service)
+        if now:
+            service = replace(service, pipeline=replace(service.pipeline, now=now))
+        if is_up:
+            wait_for_redis(service)
         return App(service, hold_to_its_description(create_app(service), service.config))
 
     yield start

@@ -1,4 +1,4 @@
-"""What holds for every answer and every path."""
+"""Headers of all answers, and the spelling of paths."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, Server, email
         ("GET", "/nothing", {}, 404),
     ],
 )
-def test_no_answer_is_stored_or_taken_for_another_type(
+def test_no_answer_is_cached_or_sniffed(
     start_app: StartApp, method: str, path: str, given: dict[str, Any], status: int
 ) -> None:
     answer = start_app(max_body_mb=0.01).http.open(path, method=method, **given)
@@ -43,11 +43,11 @@ def test_no_answer_is_stored_or_taken_for_another_type(
     assert answer.headers.getlist("X-Content-Type-Options") == ["nosniff"]
 
 
-def test_an_error_of_ours_is_not_stored_either(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error_is_not_cached_either(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError
 
-    monkeypatch.setattr(app.service.journal, "find", fail)
+    monkeypatch.setattr(app.service.journal, "reading", fail)
     answer = app.http.get("/api/admin/deliveries", headers=bearer(ADMIN_TOKEN))
     assert answer.status_code == 500
     assert (answer.headers["Cache-Control"], answer.headers["X-Content-Type-Options"]) == ("no-store", "nosniff")

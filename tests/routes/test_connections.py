@@ -1,4 +1,4 @@
-"""What a client gets that sends too much, too slowly, or only half: over real sockets, of the server that users run."""
+"""Requests that are too large, too slow or incomplete, over real sockets to the server that users run."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from gunicorn.config import Config
 from gunicorn.http.errors import NoMoreData
 from werkzeug.test import EnvironBuilder, run_wsgi_app
 
-from orchestrator.intake import Intake, Outcome
 from orchestrator.item import Item
 from orchestrator.logs import JsonFormatter, LineFormatter
+from orchestrator.pipeline import Outcome, Pipeline
 from routes.connections import ByteBudget, ClientSocket, JsonLog, Log, PatientRequest, Workplaces
 from tests.routes.conftest import StartApp
 from tests.support.server import INGRESS_TOKEN, Server, email
@@ -36,7 +36,7 @@ MEGABYTE = b"x" * 1024 * 1024
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One process with two places to work at."""
+    """One process with two threads."""
     folder: Path = tmp_path_factory.mktemp("server")
     config = folder / "mailonce.toml"
     config.write_text("[providers.mailgun]\nsigning_key = 'key'\n")
@@ -62,12 +62,12 @@ def answer(client: socket.socket) -> tuple[int, dict[str, Any]]:
     return response.status, json.loads(response.read())
 
 
-# Too much
+# Too large
 
 
 @pytest.mark.parametrize(("token", "status"), [(INGRESS_TOKEN, 413), ("wrong", 401)])
 @pytest.mark.parametrize("is_chunked", [False, True])
-def test_a_client_that_sends_all_of_too_much_before_it_reads_still_gets_its_answer(
+def test_a_client_that_sends_too_large_a_body_before_it_reads_gets_its_answer(
     server: Server, is_chunked: bool, token: str, status: int
 ) -> None:
     size = {"Transfer-Encoding": "chunked"} if is_chunked else {"Content-Length": str(30 * len(MEGABYTE))}
@@ -86,8 +86,8 @@ def test_a_client_that_sends_all_of_too_much_before_it_reads_still_gets_its_answ
         }
 
 
-def test_an_email_of_unknown_length_is_never_cut_at_the_limit(server: Server) -> None:
-    """Cut off, it would still read as an email."""
+def test_a_chunked_email_is_not_truncated_at_the_limit(server: Server) -> None:
+    """Truncated, it would still be parsed as an email."""
     with connect(server) as client:
         client.sendall(head("/api/ingress/mime", Content_Type="message/rfc822", Transfer_Encoding="chunked"))
         client.sendall(b"100000\r\n" + b"From: a@b.org\r\n\r\n".ljust(len(MEGABYTE)) + b"\r\n")
@@ -97,11 +97,11 @@ def test_an_email_of_unknown_length_is_never_cut_at_the_limit(server: Server) ->
         assert answer(client)[0] == 413
 
 
-def test_what_is_just_small_enough_is_taken(server: Server) -> None:
+def test_an_email_just_below_the_limit_is_accepted(server: Server) -> None:
     assert server.post(email(body="x" * (24 * len(MEGABYTE)))).json()["status"] == "processed"
 
 
-# Half of it
+# Incomplete
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_what_is_just_small_enough_is_taken(server: Server) -> None:
     ],
     ids=["nothing", "half a head", "half a body", "a stranger's", "with its proof in the body", "half a chunk"],
 )
-def test_half_sent_requests_hold_up_nobody(server: Server, half: bytes) -> None:
+def test_incomplete_requests_do_not_delay_others(server: Server, half: bytes) -> None:
     with ExitStack() as open_ones:
         for _ in range(HALF_SENT):
             open_ones.enter_context(connect(server)).sendall(half)
@@ -129,10 +129,8 @@ def test_half_sent_requests_hold_up_nobody(server: Server, half: bytes) -> None:
     ("path", "status"), [("/api/ingress/gmail", 503), ("/api/ingress/mime", 503), ("/api/ingress/message", 408)]
 )
 @pytest.mark.parametrize("size", [{"Content-Length": "1000"}, {"Transfer-Encoding": "chunked"}])
-def test_a_body_that_breaks_off_is_asked_for_again(
-    server: Server, path: str, status: int, size: dict[str, str]
-) -> None:
-    """Half an email may well read as an email."""
+def test_an_incomplete_body_is_to_be_retried(server: Server, path: str, status: int, size: dict[str, str]) -> None:
+    """Half an email may be parsed as an email."""
     half = b"From: ada@example.org\r\n\r\nHello"
     with connect(server) as client:
         client.sendall(head(path, Content_Type="message/rfc822", **size))
@@ -143,7 +141,7 @@ def test_a_body_that_breaks_off_is_asked_for_again(
 
 
 @pytest.mark.parametrize("end", [b"2\r\n{}", b"2\r\n{}\r", b"2\r\n{}\r\n0\r\n"])
-def test_a_body_that_breaks_off_between_two_chunks_is_asked_for_again(server: Server, end: bytes) -> None:
+def test_a_body_that_ends_between_two_chunks_is_to_be_retried(server: Server, end: bytes) -> None:
     with connect(server) as client:
         client.sendall(head("/api/ingress/mailgun", Transfer_Encoding="chunked") + end)
         client.shutdown(socket.SHUT_WR)
@@ -155,9 +153,7 @@ def test_a_body_that_breaks_off_between_two_chunks_is_asked_for_again(server: Se
     "chunks", [b"ZZ\r\n", b"-1\r\n", b"2\r\n{}XX", b"0\r\nbad trailer\r\n\r\n", b"2;\r=\r\n{}\r\n"]
 )
 @pytest.mark.parametrize("path", ["/api/ingress/mailgun", "/api/ingress/message"])
-def test_chunks_that_are_none_are_refused_in_one_line_and_end_the_connection(
-    server: Server, path: str, chunks: bytes
-) -> None:
+def test_invalid_chunks_are_refused_and_end_the_connection(server: Server, path: str, chunks: bytes) -> None:
     logged = len(server.log.read_text())
     with connect(server) as client:
         client.sendall(head(path, Transfer_Encoding="chunked") + chunks)
@@ -170,21 +166,21 @@ def test_chunks_that_are_none_are_refused_in_one_line_and_end_the_connection(
     assert f"POST {path}: the body is no chunked one" in line
 
 
-def test_a_connection_is_kept_for_the_next_request(server: Server) -> None:
+def test_a_connection_is_reused(server: Server) -> None:
     with connect(server) as client:
         for _ in range(3):
             client.sendall(head(Content_Length="2") + b"{}")
             assert answer(client)[0] == 400
 
 
-# What strangers hold
+# Unverified bodies
 
 
 def large_head() -> bytes:
     return head("/api/ingress/mailgun", Content_Length=str(25 * len(MEGABYTE)), Content_Type="multipart/form-data")
 
 
-def test_half_sent_bodies_are_held_on_disk_and_not_in_memory(server: Server) -> None:
+def test_incomplete_bodies_are_kept_on_disk(server: Server) -> None:
     (worker,) = map(psutil.Process, server.worker_pids())
     before = worker.memory_info().rss
     with ExitStack() as open_ones:
@@ -195,7 +191,7 @@ def test_half_sent_bodies_are_held_on_disk_and_not_in_memory(server: Server) -> 
         assert worker.memory_info().rss - before < 50 * len(MEGABYTE)
 
 
-def test_large_bodies_of_strangers_share_one_budget_and_hold_up_no_verified_or_small_one(server: Server) -> None:
+def test_large_unverified_bodies_share_a_budget_and_do_not_delay_others(server: Server) -> None:
     """Five of 25 MB have room in 128 MB; the sixth waits, and is then asked for again."""
     with ExitStack() as open_ones:
         clients = [open_ones.enter_context(connect(server)) for _ in range(6)]
@@ -221,7 +217,7 @@ def test_a_body_counts_until_its_sender_is_verified_or_refused(
     monkeypatch.setattr("routes.app.UNPROVEN_BYTES", 0)
     monkeypatch.setattr("routes.connections.UNPROVEN_WAIT_S", 0)
     app = start_app(max_body_mb=1, mailonce_config=config)
-    receive = Intake.receive
+    receive = Pipeline.receive
     inner: list[int | None] = []
 
     def send(token: str, key: str = "key") -> int:
@@ -231,18 +227,18 @@ def test_a_body_counts_until_its_sender_is_verified_or_refused(
         headers = {"message-headers": json.dumps([["From", "ada@example.org"], ["Message-Id", f"<{token}@x>"]])}
         return app.http.post("/api/ingress/mailgun", data=fields | headers).status_code
 
-    def receive_and_send_another(intake: Intake, item: Item) -> Outcome:
+    def receive_and_send_another(pipeline: Pipeline, item: Item) -> Outcome:
         if not inner:
             inner.append(None)
             inner.append(send("second"))
-        return receive(intake, item)
+        return receive(pipeline, item)
 
     assert [send(f"stranger {number}", "another key") for number in range(3)] == [401] * 3
-    monkeypatch.setattr(Intake, "receive", receive_and_send_another)
+    monkeypatch.setattr(Pipeline, "receive", receive_and_send_another)
     assert (send("first"), inner) == (200, [None, 200])
 
 
-def test_a_request_waits_until_another_has_returned_its_bytes(eventually: Callable[[Callable[[], bool]], None]) -> None:
+def test_a_request_waits_for_bytes_of_the_budget(eventually: Callable[[Callable[[], bool]], None]) -> None:
     budget, reserved = ByteBudget(10), []
     assert budget.reserve(8, timeout_s=0) and not budget.reserve(3, timeout_s=0)
     waiting = Thread(target=lambda: reserved.append(budget.reserve(3, timeout_s=3600)), daemon=True)
@@ -253,10 +249,10 @@ def test_a_request_waits_until_another_has_returned_its_bytes(eventually: Callab
     assert not budget.reserve(8, timeout_s=0)
 
 
-# Its end
+# The end of the server
 
 
-def test_ctrl_c_is_left_to_the_master_and_ends_everything(tmp_path: Path) -> None:
+def test_ctrl_c_ends_all_processes(tmp_path: Path) -> None:
     """A terminal sends SIGINT to all of them."""
     with Server(tmp_path, WEB_CONCURRENCY="1") as server:
         assert server.process
@@ -271,10 +267,10 @@ def test_ctrl_c_is_left_to_the_master_and_ends_everything(tmp_path: Path) -> Non
         assert server.process.wait(timeout=60) == 0
 
 
-# The pieces
+# Parts
 
 
-def test_a_client_that_sends_nothing_more_is_given_up_at_the_deadline() -> None:
+def test_a_silent_client_is_disconnected_at_the_deadline() -> None:
     ours, theirs = socket.socketpair()
     with ClientSocket(fileno=ours.detach()) as client, theirs:
         client.expect_within(60)
@@ -288,7 +284,7 @@ def test_a_client_that_sends_nothing_more_is_given_up_at_the_deadline() -> None:
             client.recv(10)
 
 
-def test_a_client_that_never_stops_sending_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_sends_without_end_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("routes.connections.MOST_DISCARDED_BYTES", 3 * len(MEGABYTE))
     ours, theirs = socket.socketpair()
     with ClientSocket(fileno=ours.detach()) as client, theirs:
@@ -300,7 +296,7 @@ def test_a_client_that_never_stops_sending_is_hung_up_on(monkeypatch: pytest.Mon
         hanging_up.join()
 
 
-def test_of_several_requests_as_many_are_worked_at_as_there_are_places_and_waiting_for_a_body_takes_none() -> None:
+def test_the_number_of_requests_is_limited_and_waiting_for_a_body_does_not_count() -> None:
     body_may_come, is_reading, done = Event(), Event(), []
 
     class SlowBody(io.BytesIO):
@@ -329,7 +325,7 @@ def test_of_several_requests_as_many_are_worked_at_as_there_are_places_and_waiti
 
 
 @pytest.mark.parametrize(("kind", "formatter"), [(Log, LineFormatter), (JsonLog, JsonFormatter)])
-def test_gunicorns_own_lines_look_as_ours(kind: type[Log], formatter: type) -> None:
+def test_gunicorn_logs_in_our_format(kind: type[Log], formatter: type) -> None:
     config = Config()
     config.set("accesslog", "-")
     log = kind(config)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -10,7 +9,6 @@ from pathlib import Path
 import pytest
 import requests
 
-from deduplication.journal.failover import FailoverJournal
 from orchestrator.config.model import load_config
 from orchestrator.config.settings import Settings, SettingsError, load_settings
 from orchestrator.guesses import LIMIT
@@ -100,16 +98,17 @@ def test_emails_are_counted_by_provider_and_by_what_was_answered(app: App) -> No
     assert found[f"mailonce_build_info{{version={our_version()}}}"] == 1
 
 
-def test_attempts_and_what_becomes_of_them_are_counted(start_app: StartApp) -> None:
-    with Sink(Reply(200), Reply(422), Reply(500), Reply(500)) as sink:
+def test_attempts_and_their_outcomes_are_counted(start_app: StartApp) -> None:
+    with Sink(Reply(200), Reply(500), Reply(500)) as sink:
         app = start_app(webhook_url=sink.url)
-        for number in range(3):
+        for number in range(2):
             app.post(email(subject=f"number {number}"))
         found = scrape(app)
-    assert [found[deliveries(outcome)] for outcome in ("delivered", "dead", "failed")] == [1, 1, 1]
-    assert found["mailonce_dead_letters{destination=default}"] == 1
+    assert [found[deliveries(outcome)] for outcome in ("delivered", "dead", "failed")] == [1, 0, 1]
+    assert found["mailonce_dead_letters{destination=default}"] == 0
     assert found["mailonce_deliveries_waiting{destination=default}"] == 1
-    assert found["mailonce_delivery_seconds_count{destination=default}"] == 4, "each POST"
+    assert found["mailonce_oldest_waiting_seconds{destination=default}"] < 600
+    assert found["mailonce_delivery_seconds_count{destination=default}"] == 3, "each POST"
     assert found["mailonce_breaker_state{destination=default,state=closed}"] == 1
 
 
@@ -144,27 +143,28 @@ def test_what_waits_for_a_destination_that_is_gone_is_other(start_app: StartApp,
     assert not [name for name in found if "old" in name and name.startswith("mailonce_deliveries_waiting")]
 
 
-def test_facts_of_redis_and_of_the_queue(start_app: StartApp, redis_server: RedisServer) -> None:
+def test_facts_of_redis_and_of_the_queue(
+    start_app: StartApp, redis_server: RedisServer, eventually: Eventually
+) -> None:
     app = start_app(
         redis_url=redis_server.url, queue_url=redis_server.url, webhook_url=f"http://127.0.0.1:{free_port()}/"
     )
-    for number in range(3):
-        app.post(email(subject=f"number {number}"))
+    eventually(lambda: app.status_of(email()) == "queued")
+    app.post(email(subject="another"))
+    app.service.watch.take_turn()
     found = scrape(app)
-    assert found["mailonce_queue_depth{destination=default}"] == 3
-    assert found["mailonce_deliveries_waiting{destination=default}"] == 3
-    assert found["mailonce_workers_alive"] == 0
+    assert found["mailonce_queue_depth{destination=default}"] == 2
+    assert found["mailonce_deliveries_waiting{destination=default}"] == 2
+    assert (found["mailonce_workers_alive"], found["mailonce_members"]) == (0, 1)
     assert found["mailonce_redis_maxmemory_policy{policy=noeviction}"] == 1
     assert found["mailonce_redis_evicted_keys_total"] == 0
-    assert found["mailonce_local_journal"] == 0
-    assert "mailonce_unmerged_entries" in found
-    assert found["mailonce_redis_steps_total"] >= 6
-    assert found["mailonce_side_seconds_total{side=redis}"] > 0
+    assert (found["mailonce_local_journal"], found["mailonce_journal_answers"]) == (0, 1)
+    assert found["mailonce_redis_steps_total"] >= 4
+    eventually(lambda: scrape(app)["mailonce_redis_seconds_total{status=up}"] > 0)
+    eventually(lambda: scrape(app)["mailonce_unpublished_entries"] == 0)
     worker = start_worker(app.service.settings, load_config(app.service.settings))
-    try:
-        assert scrape(app)["mailonce_workers_alive"] == 1
-    finally:
-        worker.stop()
+    eventually(lambda: scrape(app)["mailonce_workers_alive"] == 1)
+    worker.stop()
     assert scrape(app)["mailonce_workers_alive"] == 0
 
 
@@ -172,46 +172,27 @@ def test_without_a_queue_nobody_asks_for_workers(app: App) -> None:
     assert "mailonce_workers_alive" not in scrape(app)
 
 
-def test_a_redis_that_hangs_holds_up_no_scrape_for_long(start_app: StartApp, redis_server: RedisServer) -> None:
-    """It answers while the facts are still waited for; every step of Redis would take a minute."""
-    with Proxy(redis_server.port) as line:
-        app = start_app(redis_url=line.url, redis_timeout_ms=60_000)
-        app.post(email())
-        line.set(Fault.HANG)
-        answered = threading.Event()
-        found: dict[str, float] = {}
-
-        def ask() -> None:
-            found.update(scrape(app))
-            answered.set()
-
-        asking = threading.Thread(target=ask, daemon=True)
-        asking.start()
-        assert answered.wait(30), "it waits for Redis"
-        assert found[emails("processed")] == 1
-        assert found["mailonce_journal_answers"] == 0
-        assert "mailonce_deliveries_waiting{destination=default}" not in found
-        line.set(Fault.REFUSE)
-        asking.join()
-
-
-def test_errors_of_redis_are_counted_by_class_and_the_side_by_its_time(
+def test_a_scrape_waits_for_no_redis_that_hangs_and_errors_are_counted(
     start_app: StartApp, redis_server: RedisServer, eventually: Eventually
 ) -> None:
     with Proxy(redis_server.port) as line:
-        app = start_app(redis_url=line.url)
-        assert isinstance(app.service.journal, FailoverJournal)
-        line.set(Fault.REFUSE)
-        assert app.status_of(email()) == "retry_later"
-        assert scrape(app)["mailonce_redis_errors_total{class=ConnectionError}"] >= 1
+        app = start_app(redis_url=line.url, redis_timeout_ms=500)
+        eventually(lambda: app.status_of(email()) == "processed")
+        line.set(Fault.HANG)
+        assert app.status_of(email(subject="two")) == "retry_later"
+        assert scrape(app)["mailonce_redis_errors_total{class=TimeoutError}"] >= 1
         eventually(lambda: app.status_of(email(subject="alone")) == "processed")
         found = scrape(app)
         assert (found["mailonce_local_journal"], found["mailonce_journal_answers"]) == (1, 1)
-        eventually(lambda: scrape(app)["mailonce_side_seconds_total{side=local}"] > 0)
-        assert scrape(app)["mailonce_unmerged_entries"] >= 1
+        assert found["mailonce_unpublished_entries"] >= 1
+        assert found["mailonce_deliveries_waiting{destination=default}"] == 0
+        eventually(lambda: scrape(app)["mailonce_redis_seconds_total{status=gone}"] > 0)
+        line.set(Fault.REFUSE)
 
 
-def test_totals_survive_kill_9_and_go_on_over_restarts_of_several_processes(tmp_path: Path) -> None:
+def test_totals_survive_kill_9_and_go_on_over_restarts_of_several_processes(
+    tmp_path: Path, eventually: Eventually
+) -> None:
     def totals(server: Server) -> dict[str, float]:
         answer = requests.get(f"{server.url}/metrics", headers=bearer(ADMIN_TOKEN), timeout=30)
         found = samples(answer.text)
@@ -222,7 +203,7 @@ def test_totals_survive_kill_9_and_go_on_over_restarts_of_several_processes(tmp_
         for number in range(20):
             for _ in range(2):
                 assert server.post(email(subject=f"number {number}")).status_code == 200
-        assert totals(server) == {emails("processed"): 20, emails("already_processed"): 20}
+        eventually(lambda: totals(server) == {emails("processed"): 20, emails("already_processed"): 20})
         server.kill()
         server.start()
         for number in range(20, 30):
@@ -230,19 +211,8 @@ def test_totals_survive_kill_9_and_go_on_over_restarts_of_several_processes(tmp_
         server.stop()
         server.start()
         assert totals(server) == {emails("processed"): 30, emails("already_processed"): 20}
-        slots = sorted(path.name for path in (tmp_path / "data" / "metrics").glob("*.db"))
-        assert slots == ["web-0.db", "web-1.db"]
     finally:
         server.stop()
-
-
-def test_the_oldest_that_waits_has_its_age(start_app: StartApp, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = start_app(webhook_url=f"http://127.0.0.1:{free_port()}/")
-    app.post(email())
-    assert scrape(app)["mailonce_oldest_waiting_seconds{destination=default}"] < 600
-    now_ms = app.service.journal.now_ms
-    monkeypatch.setattr(app.service.journal, "now_ms", lambda: now_ms() + 1_000_000)
-    assert 1_000 <= scrape(app)["mailonce_oldest_waiting_seconds{destination=default}"] < 1_600
 
 
 def test_a_worker_on_a_machine_of_its_own_tells_what_it_delivered(
@@ -257,10 +227,10 @@ def test_a_worker_on_a_machine_of_its_own_tells_what_it_delivered(
         return samples(requests.get(url, headers=bearer(METRICS_TOKEN), timeout=30).text)
 
     with Server(tmp_path / "web", **settings) as server, WorkerProcess(tmp_path / "worker", **settings, **own):
-        server.post(email())
+        eventually(lambda: server.post(email()).status_code == 200)
         eventually(lambda: counts()[deliveries("delivered")] == 1)
         assert emails("queued") not in counts(), "that was counted elsewhere"
-        assert counts()["mailonce_workers_alive"] == 1
+        eventually(lambda: counts()["mailonce_workers_alive"] == 1)
         guesses = [requests.get(url, headers=bearer(INGRESS_TOKEN), timeout=30).status_code for _ in range(21)]
         assert guesses == [401] * LIMIT.amount + [429]
         answer = requests.get(f"{server.url}/metrics", headers=bearer(ADMIN_TOKEN), timeout=30)
@@ -270,7 +240,7 @@ def test_a_worker_on_a_machine_of_its_own_tells_what_it_delivered(
 def test_a_port_for_the_metrics_of_a_worker_that_is_taken_stops_its_start(tmp_path: Path, sink: Sink) -> None:
     port = sink.url.rpartition(":")[2].partition("/")[0]
     settings = load_settings(data_dir=tmp_path, worker_metrics_port=port)
-    with pytest.raises(SettingsError, match="WORKER_METRICS_PORT takes a free port"), _serving(settings):
+    with pytest.raises(SettingsError, match="WORKER_METRICS_PORT must be a free port"), _serving(settings):
         pass
 
 

@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +15,14 @@ from flask import Blueprint
 from openapi_spec_validator import validate
 
 from orchestrator.delivery.webhook import EventType
-from orchestrator.operations.alerts import Board, Episode, Phase
-from routes import api_decisions, api_deliveries
+from orchestrator.operations.alarms import Alarm, Phase
 from routes.app import create_app
-from routes.openapi import requests
 from routes.openapi.document import THE_PAGE, build_document
 from routes.openapi.doors import SECURITY
 from routes.openapi.operations import OPERATIONS
 from routes.providers.registry import TYPES
-from routes.responses import HTTP_STATUS, RELEASED_STATUS, REPLAYED_STATUS
+from routes.questions import RELEASE_ANSWERS, REPLAY_ANSWERS
+from routes.responses import HTTP_STATUS
 from tests.routes.conftest import App, StartApp, bearer
 from tests.routes.providers.everyone import SETTINGS
 from tests.support.described import Described, described
@@ -98,26 +96,14 @@ def test_all_five_webhooks_are_described(document: dict[str, Any]) -> None:
 
 def test_an_alarm_is_sent_as_described(everything: App) -> None:
     """The others are held against the document by the sink of every test."""
-    begun = Episode(1, "crm keeps failing", begun_ms=1_000)
-    board = Board("fleet", {"breaker_open:crm": begun, "no_worker": replace(begun, ended_ms=2_000)})
-    for key, phase in (("breaker_open:crm", Phase.BEGUN), ("no_worker", Phase.ENDED)):
-        sent = json.loads(json.dumps(board.webhook(key, phase).payload))
+    begun = Alarm(key="breaker_open:crm", text="crm keeps failing", began_ms=1_000, id="id", pending=(Phase.BEGUN,))
+    for alarm in (begun, begun.model_copy(update={"key": "no_worker", "ended_ms": 2_000, "pending": (Phase.ENDED,)})):
+        sent = json.loads(json.dumps(alarm.webhook().payload))
         described(everything.http.application, everything.service.config).check_webhook(sent)
 
 
-def test_what_requests_take_is_what_the_views_read() -> None:
-    """The views read them by their own words: names and choices must not part from the models."""
-    decisions, deliveries = {*api_decisions.FILTERS}, {*api_deliveries.FILTERS}
-    assert set(requests.DecisionQuery.model_fields) == decisions | {"limit", "cursor"}
-    assert set(requests.DeliveryQuery.model_fields) == deliveries | {"limit", "cursor"}
-    assert set(requests.ReleaseMany.model_fields) == decisions | {*api_decisions.FLAGS, "all"}
-    assert set(requests.ReplayMany.model_fields) == deliveries | {*api_deliveries.FLAGS, "all"}
-    assert set(requests.ReleaseOne.model_fields) == {*api_decisions.FLAGS}
-    assert set(requests.ReplayOne.model_fields) == {*api_deliveries.FLAGS}
-
-
 def test_every_refusal_is_described_by_its_code(document: dict[str, Any]) -> None:
-    for path, table in (("decisions/{id}/release", RELEASED_STATUS), ("deliveries/{id}/replay", REPLAYED_STATUS)):
+    for path, table in (("decisions/{id}/release", RELEASE_ANSWERS), ("deliveries/{id}/replay", REPLAY_ANSWERS)):
         told = document["paths"][f"/api/admin/{path}"]["post"]["responses"]
         for code, (status, _) in table.items():
             assert status == 200 or f"`{code}`" in told[str(status)]["description"]
@@ -162,7 +148,7 @@ def test_a_problem_is_one_by_the_rfc(app: App) -> None:
         "type": "about:blank",
         "title": "Not Found",
         "status": 404,
-        "detail": "there is no such email, or it is no longer kept",
+        "detail": "unknown, or no longer stored",
         "instance": "/api/admin/decisions/no%20body",
         "code": "unknown",
         "id": "no body",

@@ -1,4 +1,4 @@
-"""Every request is known by an id, in its answer and in all its lines; and where a refused one came from."""
+"""Every answer and every log line of a request has its id; refused requests are logged with their address."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.routes.conftest import App, StartApp, bearer
 from tests.support.server import INGRESS_TOKEN, email
 from tests.support.sink import Reply, Sink
 
-PROXIES = [ip_network("10.0.0.0/8"), ip_network("::1")]
+PROXIES = [ip_network("10.0.0.0/8"), ip_network("::1"), ip_network("::ffff:127.0.0.1")]
 
 
 @pytest.fixture
@@ -38,25 +38,24 @@ def lines() -> Iterator[io.StringIO]:
 @pytest.mark.parametrize(
     "path", ["/livez", "/readyz", "/health", "/nowhere", "/api/admin/stats", "/api/ingress/gmail", "/api/ingress/ses"]
 )
-def test_every_answer_has_one(app: App, path: str) -> None:
+def test_every_answer_has_a_request_id(app: App, path: str) -> None:
     first, second = app.http.get(path), app.http.get(path)
     assert first.headers["X-Request-Id"] != second.headers["X-Request-Id"]
     assert app.http.get(path, headers={"X-Request-Id": "abc-1"}).headers.getlist("X-Request-Id") == ["abc-1"]
 
 
-@pytest.mark.parametrize("sane", ["a", "5f0c-11", "01JD/x_y:z.1+2=", "a" * 128, "Root=1-67-ab"])
-def test_the_callers_own_is_taken_where_it_is_sane(app: App, sane: str) -> None:
-    assert app.http.get("/livez", headers={"X-Request-Id": sane}).headers["X-Request-Id"] == sane
+@pytest.mark.parametrize(
+    ("given", "is_used"),
+    [(each, True) for each in ("a", "5f0c-11", "01JD/x_y:z.1+2=", "a" * 128, "Root=1-67-ab")]
+    + [(each, False) for each in ("", "a" * 129, "a b", "é", "a,b", "ada@example.org", "-a", '{"a"}', "a\tb", "%0a")],
+)
+def test_an_id_of_the_client_is_used_if_it_is_valid(app: App, given: str, is_used: bool) -> None:
+    answered = app.http.get("/livez", headers={"X-Request-Id": given}).headers["X-Request-Id"]
+    assert (answered == given) == is_used
+    assert is_used or answered.isalnum()
 
 
-@pytest.mark.parametrize("insane", ["", "a" * 129, "a b", "é", "a,b", "ada@example.org", "-a", '{"a"}', "a\tb", "%0a"])
-def test_another_is_not(app: App, insane: str) -> None:
-    given = app.http.get("/livez", headers={"X-Request-Id": insane}).headers["X-Request-Id"]
-    assert given != insane
-    assert given.isalnum()
-
-
-def test_all_lines_of_a_request_carry_it_and_no_others(app: App, lines: io.StringIO) -> None:
+def test_all_log_lines_of_a_request_carry_its_id(app: App, lines: io.StringIO) -> None:
     headers = bearer(INGRESS_TOKEN) | {"X-Request-Id": "mine-1"}
     app.http.post("/api/ingress/gmail", json=email(), headers=headers)
     logging.getLogger("another").warning("afterwards")
@@ -66,7 +65,7 @@ def test_all_lines_of_a_request_carry_it_and_no_others(app: App, lines: io.Strin
     assert "mine-1" not in afterwards
 
 
-def test_the_attempts_at_several_destinations_carry_it_too(
+def test_attempts_at_several_destinations_carry_the_request_id(
     start_app: StartApp, sink: Sink, lines: io.StringIO, tmp_path: Path
 ) -> None:
     file = tmp_path / "two.toml"
@@ -81,16 +80,16 @@ def test_the_attempts_at_several_destinations_carry_it_too(
     assert all(" [mine-2]: entry " in line for line in attempts)
 
 
-def test_what_is_rejected_is_known_by_it(app: App, lines: io.StringIO) -> None:
+def test_a_rejected_request_is_logged_with_its_id(app: App, lines: io.StringIO) -> None:
     answer = app.post(email(sender="nobody"))
     assert answer.status_code == 400
     (line,) = lines.getvalue().splitlines()
     assert f" [{answer.headers['X-Request-Id']}]: provider gmail: rejected for good: sender takes" in line
 
 
-def test_a_decision_is_one_line_with_ids_and_no_contents(app: App, sink: Sink, lines: io.StringIO) -> None:
+def test_a_decision_is_one_log_line_without_contents(app: App, sink: Sink, lines: io.StringIO) -> None:
     first, again = (app.post(email()).get_json() for _ in range(2))
-    decisions = [line for line in lines.getvalue().splitlines() if "orchestrator.intake" in line]
+    decisions = [line for line in lines.getvalue().splitlines() if "orchestrator.pipeline" in line]
     new, repeat = (line.split("]: ")[1] for line in decisions)
     assert new.startswith(f"item {first['email_id']}: processed, entry {first['id']}, by gmail in ")
     assert repeat.startswith(f"item {again['email_id']}: already_processed, entry {first['id']}, by gmail in ")
@@ -99,7 +98,7 @@ def test_a_decision_is_one_line_with_ids_and_no_contents(app: App, sink: Sink, l
         assert content not in lines.getvalue()
 
 
-def test_an_attempt_is_one_line_also_where_it_fails(start_app: StartApp, lines: io.StringIO) -> None:
+def test_an_attempt_is_one_log_line_even_if_it_fails(start_app: StartApp, lines: io.StringIO) -> None:
     with Sink(Reply(503)) as sink:
         entry = start_app(webhook_url=sink.url).post(email()).get_json()["id"]
     attempts = [line for line in lines.getvalue().splitlines() if "orchestrator.delivery.sender" in line]
@@ -111,7 +110,7 @@ def test_an_attempt_is_one_line_also_where_it_fails(start_app: StartApp, lines: 
 
 
 @pytest.mark.parametrize("path", ["/api/admin/stats", "/api/ingress/gmail", "/api/ingress/message"])
-def test_a_401_says_from_where(start_app: StartApp, lines: io.StringIO, path: str) -> None:
+def test_a_401_is_logged_with_the_address(start_app: StartApp, lines: io.StringIO, path: str) -> None:
     method = "GET" if "admin" in path else "POST"
     headers = {"X-Forwarded-For": "203.0.113.9"}
     for trusted, address in (("", "192.0.2.7"), ("192.0.2.0/24", "203.0.113.9")):
@@ -132,16 +131,18 @@ def test_a_401_says_from_where(start_app: StartApp, lines: io.StringIO, path: st
         ("::ffff:10.0.0.1", "203.0.113.9", "203.0.113.9"),
         ("10.0.0.1", "::ffff:203.0.113.9", "203.0.113.9"),
         ("::ffff:192.0.2.7", "", "192.0.2.7"),
+        ("127.0.0.1", "203.0.113.9", "203.0.113.9"),
+        ("::ffff:127.0.0.1", "203.0.113.9", "203.0.113.9"),
         ("10.0.0.1", "203.0.113.9, unknown", "10.0.0.1"),
         ("10.0.0.1", "10.0.0.2", "10.0.0.2"),
         ("", "203.0.113.9", "-"),
     ],
 )
-def test_a_proxy_is_believed_only_where_it_is_trusted(peer: str, told: str, address: str) -> None:
+def test_only_trusted_proxies_are_believed(peer: str, told: str, address: str) -> None:
     assert client_address({"REMOTE_ADDR": peer, "HTTP_X_FORWARDED_FOR": told}, PROXIES) == address
 
 
 @given(st.text())
-def test_whatever_stands_in_the_header_the_address_is_one(told: str) -> None:
+def test_any_header_yields_a_valid_address(told: str) -> None:
     address = client_address({"REMOTE_ADDR": "10.0.0.1", "HTTP_X_FORWARDED_FOR": told}, PROXIES)
     assert address == "10.0.0.1" or address in told

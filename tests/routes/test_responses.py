@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flask import Flask, jsonify
 
-from orchestrator.intake import Outcome, Status
+from orchestrator.pipeline import Outcome, Status
 from routes.responses import OUR_OWN, outcomes_of_emails
 
 

@@ -76,7 +76,7 @@ def without_the_extra(tmp_path: Path) -> str:
 @pytest.mark.parametrize("command", ["serve", "worker"])
 def test_a_queue_without_its_extra_stops_the_start(tmp_path: Path, without_the_extra: str, command: str) -> None:
     line = refusal(tmp_path, MAILONCE, command, QUEUE_URL="redis://127.0.0.1:1/0", PYTHONPATH=without_the_extra)
-    assert "QUEUE_URL takes the extra queue (No module named 'dramatiq')" in line
+    assert "QUEUE_URL needs the extra queue (No module named 'dramatiq')" in line
 
 
 @pytest.mark.parametrize("command", ["serve", "worker"])
@@ -86,8 +86,7 @@ def test_a_wrong_password_stops_the_start(
 ) -> None:
     given = {"QUEUE_URL": redis_server.url, setting: redis_server.url.replace("://", "://nobody:secret@")}
     line = refusal(tmp_path, MAILONCE, command, **given)
-    assert f"{setting} takes a " in line
-    assert "that we can use; redis: invalid username-password pair" in line
+    assert re.search(f"{setting} must be a .* that Mailonce can use; Redis refused the credentials", line)
     assert "secret" not in line
 
 
@@ -96,18 +95,18 @@ def test_a_database_that_redis_does_not_have_stops_the_start_and_is_named(
     tmp_path: Path, redis_server: RedisServer, setting: str
 ) -> None:
     line = refusal(tmp_path, **{setting: redis_server.url.rpartition("/")[0] + "/99"})
-    assert re.search(f"{setting} takes a .* that we can use; redis: it has no database of that number$", line)
+    assert re.search(f"{setting} must be a .* that Mailonce can use; .*DB index is out of range$", line)
 
 
 def test_a_port_in_use_stops_the_start_and_is_named(tmp_path: Path) -> None:
     with Server(tmp_path / "first") as server:
         line = refusal(tmp_path, PORT=str(server.port))
-    assert f"PORT takes a free port; 127.0.0.1:{server.port} is in use" in line
+    assert f"PORT must be a free port; 127.0.0.1:{server.port} is in use" in line
     assert not (tmp_path / "data").exists(), "nothing was begun"
 
 
 def test_a_host_that_is_not_of_this_machine_stops_the_start(tmp_path: Path) -> None:
-    assert "HOST takes an address of this machine; 'nowhere.invalid'" in refusal(tmp_path, HOST="nowhere.invalid")
+    assert "HOST must be an address of this machine, got 'nowhere.invalid'" in refusal(tmp_path, HOST="nowhere.invalid")
 
 
 def test_a_cluster_out_of_reach_stops_the_start_in_one_line(tmp_path: Path) -> None:
@@ -162,12 +161,19 @@ def test_what_was_only_printed_is_delivered_once_there_is_a_destination(
     redis: RedisServer | None = request.getfixturevalue("redis_server") if store == "redis" else None
     settings = {"REDIS_URL": redis.url} if redis else {}
     with Server(tmp_path, **settings) as server:
-        assert [server.post(email()).json()["status"] for _ in range(2)] == ["processed", "already_processed"]
+        assert [decided(server) for _ in range(2)] == ["processed", "already_processed"]
     visible = ("processed_ids:*", "post:*", "subject_groups:*")
     assert not redis or not [key for glob in visible for key in redis.client.scan_iter(glob)], "it marks nothing"
     with Sink() as sink, Server(tmp_path, WEBHOOK_URL=sink.url, **settings) as server:
-        assert [server.post(email()).json()["status"] for _ in range(2)] == ["processed", "already_processed"]
+        assert [decided(server) for _ in range(2)] == ["processed", "already_processed"]
         assert len(sink.accepted) == 1
+
+
+def decided(server: Server) -> str:
+    """Retried as a provider does: a new era of Redis grants nothing at first."""
+    while (status := server.post(email()).json()["status"]) == "retry_later":
+        pass
+    return str(status)
 
 
 def test_the_printed_curl_line_is_a_new_email_at_every_start(tmp_path: Path) -> None:
@@ -186,7 +192,7 @@ def test_new_tokens_are_shown_to_a_terminal_and_only_named_elsewhere(tmp_path: P
         log = server.log.read_text()
     for name in ("ingress_token", "admin_token"):
         kept = tmp_path / "unseen" / name
-        assert log.count(f"{name}: made, and kept in {kept}\n") == 1
+        assert log.count(f"{name}: generated, stored in {kept}\n") == 1
         assert kept.read_text().strip() not in log
     shown = _on_a_terminal(tmp_path)
     assert f"ingress_token: {(tmp_path / 'data/ingress_token').read_text().strip()} " in shown
@@ -267,9 +273,9 @@ def test_as_json_every_line_is_an_object_gunicorns_too(tmp_path: Path) -> None:
     with Sink() as sink, Server(tmp_path, WEBHOOK_URL=sink.url, LOG_FORMAT="json", ADMIN_TOKEN="") as server:
         assert server.post(email()).json()["status"] == "processed"
     said = [json.loads(line) for line in server.log.read_text().splitlines()]
-    assert {"gunicorn.error", "orchestrator.intake", "orchestrator.delivery.sender"} <= {
+    assert {"gunicorn.error", "orchestrator.pipeline", "orchestrator.delivery.sender"} <= {
         each["logger"] for each in said
     }
-    (decision,) = (each for each in said if each["logger"] == "orchestrator.intake")
+    (decision,) = (each for each in said if each["logger"] == "orchestrator.pipeline")
     assert (decision["status"], decision["provider"]) == ("processed", "gmail")
     assert decision["request_id"]

@@ -53,8 +53,8 @@ def test_the_table_has_what_came_and_what_became_of_it() -> None:
 def test_workers_and_an_outage_are_told_where_there_are_some() -> None:
     assert "workers" not in stats_table(figures())
     assert "workers alive: 0" in stats_table(figures(workers_alive=0))
-    assert "Redis is away" not in stats_table(figures())
-    assert "Redis is away" in stats_table(figures(is_whole=False))
+    assert "Redis does not answer" not in stats_table(figures())
+    assert "Redis does not answer" in stats_table(figures(is_whole=False))
 
 
 @pytest.mark.parametrize(

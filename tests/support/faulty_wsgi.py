@@ -1,9 +1,9 @@
-"""The service, wired as always, with the faults that only strike from inside; each is chosen by its environment.
+"""The service as always, with faults that only strike from inside; the environment chooses them.
 
 FAULTS_CRASH_AT      a step (STEPS) that kills or stops its process, once: by the signal FAULTS_CRASH_SIGNAL, when the
-                     file FAULTS_CRASH_FILE + ".armed" is there; FAULTS_CRASH_FILE is there once it has happened
-FAULTS_CLOCK         a file that says by how many seconds the time of day is wrong
-FAULTS_REDIS_URLS    an address of Redis for each process of the server, by commas
+                     file FAULTS_CRASH_FILE + ".armed" exists; FAULTS_CRASH_FILE exists once it has happened
+FAULTS_CLOCK         a file with the number of seconds by which the time of day is wrong
+FAULTS_REDIS_URLS    an address of Redis for each process of the server, separated by commas
 """
 
 from __future__ import annotations
@@ -14,22 +14,28 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from deduplication.journal.failover import FailoverJournal
-from deduplication.journal.sqlite import SqliteJournal
-from orchestrator.build import build, system_sources
+from deduplication.journal.coordinator import Coordinator
+from deduplication.journal.registry import Registry
 from orchestrator.config.settings import Settings, load_settings
 from orchestrator.delivery.http import HttpDestination
 from orchestrator.delivery.webhook import DeliveryFailed
-from orchestrator.logs import configure_logging
-from routes.app import create_app
+from routes.server import load_app
 
-STEPS = ("before claim", "after claim", "before the POST", "after the POST", "after note_delivered", "after settle")
-STEPS_OF_STORED = ("before begin", "after begin", "before finish", "after finish")
+# A method, and what the moments before and after it are called.
+AROUND: tuple[tuple[type, str, str, str], ...] = (
+    (Coordinator, "claim", "before claim", "after claim"),
+    (Registry, "hold", "", "after hold"),
+    (HttpDestination, "deliver", "before the POST", "after the POST"),
+    (Coordinator, "_note", "", "after the note"),
+    (Coordinator, "settle", "", "after settle"),
+    (Registry, "take", "", "after hand-out"),
+    (Coordinator, "take", "before take", "after take"),
+    (Coordinator, "finish", "before finish", "after finish"),
+)
+STEPS = {step for _, _, before, after in AROUND for step in (before, after) if step}
 
 
 def crash_at(step: str, by: signal.Signals, file: Path) -> None:
@@ -44,32 +50,27 @@ def crash_at(step: str, by: signal.Signals, file: Path) -> None:
             return
         signal.pthread_kill(threading.get_ident(), by)  # to this very thread, so that it goes no further
 
-    def around(owner: type, method: str, before: str = "", after: str = "") -> None:
+    def wrap(owner: type, method: str, before: str, after: str) -> None:
         real: Callable[..., Any] = getattr(owner, method)
 
-        def step_of(*args: Any, **named: Any) -> Any:
+        def wrapped(*args: Any, **named: Any) -> Any:
             crash_if(before)
             try:
                 answer = real(*args, **named)
             except DeliveryFailed:  # it was sent all the same
                 crash_if(after)
                 raise
-            crash_if(after)
+            if answer != []:  # "take" that found nothing
+                crash_if(after)
             return answer
 
-        setattr(owner, method, step_of)
+        setattr(owner, method, wrapped)
 
-    for journal in (FailoverJournal, SqliteJournal):
-        around(journal, "claim", "before claim", "after claim")
-        around(journal, "note_delivered", after="after note_delivered")
-        around(journal, "settle", after="after settle")
-        around(journal, "begin", "before begin", "after begin")
-        around(journal, "finish", "before finish", "after finish")
-    around(HttpDestination, "deliver", "before the POST", "after the POST")
+    for each in AROUND:
+        wrap(*each)
 
 
-def shift_the_clock(file: Path) -> Callable[[], datetime]:
-    """For all that asks the time module; returns the clock for those who are handed one."""
+def shift_the_clock(file: Path) -> None:
     real_ns = time.time_ns
 
     def shifted_ns() -> int:
@@ -77,11 +78,10 @@ def shift_the_clock(file: Path) -> Callable[[], datetime]:
 
     time.time_ns = shifted_ns
     time.time = lambda: shifted_ns() / 1e9
-    return lambda: datetime.fromtimestamp(shifted_ns() / 1e9, UTC)
 
 
 def with_own_redis(settings: Settings, urls: list[str]) -> Settings:
-    """The first that no other process of this server has; the kernel gives back what a dead one had."""
+    """The first address that no other process of this server uses; the kernel frees that of a dead one."""
     for number, url in enumerate(urls):
         slot = os.open(settings.data_dir / f"redis-{number}.slot", os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -94,16 +94,15 @@ def with_own_redis(settings: Settings, urls: list[str]) -> Settings:
 
 
 def make_app() -> Any:
-    settings, sources = load_settings(), system_sources()
-    configure_logging(settings.log_level, settings.log_format)
+    settings = load_settings()
     if step := os.environ.get("FAULTS_CRASH_AT"):
-        assert step in (*STEPS, *STEPS_OF_STORED)
+        assert step in STEPS
         crash_at(step, signal.Signals[os.environ["FAULTS_CRASH_SIGNAL"]], Path(os.environ["FAULTS_CRASH_FILE"]))
     if file := os.environ.get("FAULTS_CLOCK"):
-        sources = replace(sources, now=shift_the_clock(Path(file)))
+        shift_the_clock(Path(file))
     if urls := os.environ.get("FAULTS_REDIS_URLS"):
         settings = with_own_redis(settings, urls.split(","))
-    return create_app(build(settings, sources))
+    return load_app(settings)
 
 
 app = make_app()

@@ -1,6 +1,6 @@
-"""Clients that behave as providers do: they send an email again only when they are told to, or hear nothing.
+"""Clients that behave as providers do: they send an email again only if they are asked to retry or get no answer.
 
-They come at a steady rate, whatever becomes of the requests before; who is told to wait does not keep others waiting.
+New emails come at a steady rate, whatever happens to earlier requests.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
 
 import requests
 
@@ -22,14 +23,20 @@ GIVE_UP_AFTER_S = 240.0
 NO_ANSWER_WAIT_S = 0.5
 ANSWER_WITHIN_S = 30.0
 UNDER_WAY = "already_processing"
+# The same moment and sender as providers write them: both must be recognised as the same email.
+NOTATIONS: tuple[dict[str, Any], ...] = (
+    {},
+    {"date": "2026-11-16T10:00:00+01:00", "sender": "Ada@example.org"},
+)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """At least ``emails`` at ``per_second``, and on until ``Load.finish``.
+    """At least ``emails`` requests at ``per_second``, and on until ``Load.finish``.
 
-    ``duplicates`` is the share of requests that repeat an earlier email; ``sticky`` sends these to the same server, as
-    a load balancer that hashes does, otherwise to any. Retry-After is honoured up to ``patience_s``.
+    ``duplicates`` is the share of requests that repeat an earlier email. With ``sticky`` repeats and retries go to the
+    machine that got the email first, otherwise to any. Retry-After is honoured up to ``patience_s``. ``machines``: only
+    the first so many get this traffic.
     """
 
     emails: int
@@ -39,39 +46,51 @@ class Plan:
     patience_s: float = 1.0
     clients: int = 24
     seed: int = 1
+    machines: int | None = None
 
 
 @dataclass(order=True)
 class Request:
     at: float
-    subject: str
-    server: int
-    give_up_at: float
+    number: int
+    subject: str = field(compare=False)
+    machine: int = field(compare=False)
+    give_up_at: float = field(compare=False)
 
 
 @dataclass
 class Report:
-    """``taken``: who was answered 2xx, and when first. ``slowest_s`` counts those without an answer too.
+    """``accepted``: the first 2xx of each email, as (when, machine). ``slowest_s`` includes requests without an answer.
 
-    ``troubles``: how often somebody was told to come back for another reason than that the email is under way, and when
-    last.
+    ``troubles``: how often a client was asked to retry for another reason than that the email is being processed.
     """
 
     sent: int = 0
-    taken: dict[str, float] = field(default_factory=dict)
+    first_sent: dict[str, float] = field(default_factory=dict)
+    accepted: dict[str, tuple[float, int]] = field(default_factory=dict)
     unanswered: list[str] = field(default_factory=list)
     slowest_s: float = 0.0
     troubles: int = 0
     trouble_at: float = 0.0
-    statuses: Counter[int] = field(default_factory=Counter)
+    answers: Counter[str] = field(default_factory=Counter)
+
+    def pause_s(self, since: float, until: float) -> float:
+        """The longest time in which a machine accepted no new email."""
+        longest = 0.0
+        for machine in {machine for _, machine in self.accepted.values()}:
+            times = sorted(at for at, by in self.accepted.values() if by == machine and since < at < until)
+            steps = zip([since, *times], [*times, until], strict=True)
+            longest = max(longest, *(later - earlier for earlier, later in steps))
+        return longest
 
 
 class Load:
-    """Runs a plan against servers, in the thread of whoever calls ``run``, until another calls ``finish``."""
+    """Runs a plan against machines, in the thread that calls ``run``, until another calls ``finish``."""
 
     def __init__(self, plan: Plan, urls: Sequence[str]) -> None:
         self._plan = plan
         self._urls = urls
+        self._count = plan.machines or len(urls)
         self._random = random.Random(plan.seed)  # noqa: S311 - reproducible load, no secret
         self._changed = threading.Condition()
         self._waiting: list[Request] = []
@@ -79,37 +98,41 @@ class Load:
         self._is_fed = False
         self._finishing = threading.Event()
         self._local = threading.local()
-        self._servers: dict[str, int] = {}
+        self._machines: dict[str, int] = {}
         self.report = Report()
 
     @property
     def subjects(self) -> Collection[str]:
-        return self._servers.keys()
+        return self._machines.keys()
 
     def run(self) -> None:
         with ThreadPoolExecutor(self._plan.clients) as pool:
-            clients = [pool.submit(self._send_what_comes) for _ in range(self._plan.clients)]
+            clients = [pool.submit(self._send_requests) for _ in range(self._plan.clients)]
             self._feed()
             for client in clients:
                 client.result()
 
     def finish(self) -> None:
-        """No more new emails once there were enough; ``run`` ends when the last one is taken."""
+        """No more new emails once there were enough; ``run`` ends when the last one is accepted."""
         self._finishing.set()
 
-    def put(self, subject: str, server: int | None = None) -> None:
-        """Sends it now; a repeat without a server to the one of its first time."""
-        known = self._servers.setdefault(subject, server or 0)
-        chosen = known if server is None else server
+    def put(self, subject: str, machine: int | None = None) -> None:
+        """Sends it now; a repeat without ``machine`` goes to the one that got it first."""
         with self._changed:
+            known = self._machines.setdefault(subject, machine or 0)
             self._open += 1
             self.report.sent += 1
             now = time.monotonic()
-            heapq.heappush(self._waiting, Request(now, subject, chosen, now + GIVE_UP_AFTER_S))
+            self.report.first_sent.setdefault(subject, now)
+            chosen = known if machine is None else machine
+            heapq.heappush(self._waiting, Request(now, self.report.sent, subject, chosen, now + GIVE_UP_AFTER_S))
             self._changed.notify()
 
-    def server_of(self, subject: str) -> int:
-        return self._servers[subject]
+    def machine_of(self, subject: str) -> int:
+        return self._machines[subject]
+
+    def has_accepted(self, subjects: Collection[str]) -> bool:
+        return self.report.accepted.keys() >= set(subjects)
 
     def _feed(self) -> None:
         plan, started, count = self._plan, time.monotonic(), 0
@@ -118,22 +141,24 @@ class Load:
             time.sleep(max(0.0, started + count / plan.per_second - time.monotonic()))
             count += 1
             if subjects and self._random.random() < plan.duplicates:
-                at_once, lately, ever = subjects[-1], self._random.choice(subjects[-50:]), self._random.choice(subjects)
-                again = self._random.choice([at_once, lately, ever])
-                self.put(again, None if plan.sticky else self._random.randrange(len(self._urls)))
+                choose = self._random.choice
+                again = choose([subjects[-1], choose(subjects[-50:]), choose(subjects)])
+                self.put(again, None if plan.sticky else self._random.randrange(self._count))
             else:
                 subjects.append(f"email {plan.seed}-{len(subjects)}")
-                self.put(subjects[-1], len(subjects) % len(self._urls))
+                self.put(subjects[-1], len(subjects) % self._count)
         with self._changed:
             self._is_fed = True
             self._changed.notify_all()
 
-    def _send_what_comes(self) -> None:
+    def _send_requests(self) -> None:
         while (request := self._next()) is not None:
             wait_s = self._send(request)
             with self._changed:
                 if wait_s is not None and time.monotonic() < request.give_up_at:
                     request.at = time.monotonic() + wait_s
+                    if not self._plan.sticky:
+                        request.machine = self._random.randrange(self._count)
                     heapq.heappush(self._waiting, request)
                 else:
                     if wait_s is not None:
@@ -152,27 +177,28 @@ class Load:
                 self._changed.wait(self._waiting[0].at - now if self._waiting else 0.5)
 
     def _send(self, request: Request) -> float | None:
-        """How long to wait before it is sent again; None if it is taken."""
+        """How long to wait before it is sent again; None if it is accepted."""
         started = time.monotonic()
-        payload = email(subject=request.subject, body=f"This is {request.subject}")
+        notation = NOTATIONS[request.number % len(NOTATIONS)]
+        payload = email(subject=request.subject, body=f"This is {request.subject}", **notation)
         try:
-            url = f"{self._urls[request.server]}/api/ingress/gmail"
+            url = f"{self._urls[request.machine]}/api/ingress/gmail"
             answer = self._session().post(url, json=payload, timeout=ANSWER_WITHIN_S)
-            status = answer.status_code
-            is_trouble = status >= 300 and answer.json()["status"] != UNDER_WAY
+            status, word = answer.status_code, answer.json()["status"]
             wait_s = min(self._plan.patience_s, float(answer.headers.get("Retry-After", NO_ANSWER_WAIT_S)))
-        except requests.RequestException:
-            status, wait_s, is_trouble = 0, NO_ANSWER_WAIT_S, True
+        except requests.RequestException as error:
+            status, word, wait_s = 0, type(error).__name__, NO_ANSWER_WAIT_S
         ended = time.monotonic()
+        is_accepted = 200 <= status < 300
         with self._changed:
-            self.report.statuses[status] += 1
+            self.report.answers[f"{status} {word}"] += 1
             self.report.slowest_s = max(self.report.slowest_s, ended - started)
-            if is_trouble:
+            if not is_accepted and word != UNDER_WAY:
                 self.report.troubles += 1
                 self.report.trouble_at = ended
-            if 200 <= status < 300:
-                self.report.taken.setdefault(request.subject, ended)
-        return None if 200 <= status < 300 else wait_s
+            if is_accepted:
+                self.report.accepted.setdefault(request.subject, (ended, request.machine))
+        return None if is_accepted else wait_s
 
     def _session(self) -> requests.Session:
         if not hasattr(self._local, "session"):

@@ -1,20 +1,18 @@
-"""The pipeline without HTTP around it: a real journal, and destinations that do as they are told.
+"""The pipeline without HTTP around it: a real journal, and destinations that react as a test says.
 
-What tests see of it is this: an email is sent, a status comes back, and destinations have got webhooks.
+What tests see of it: an email is sent, a status comes back, and destinations have received webhooks.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from deduplication.errors import DeduplicationError, StoreUnavailable
-from deduplication.journal.base import Claim, Journal, Settlement, Settling, Verdict
+from deduplication.errors import StoreUnavailable
 from deduplication.journal.entry import Delivery, Entry
 from deduplication.media import DEFAULT_HOSTS, IDENTITY_PARAMETERS
 from deduplication.realtime_guard import RealtimeGuard
@@ -23,16 +21,16 @@ from orchestrator.delivery.counters import process_counters
 from orchestrator.delivery.destination_states import DestinationStates
 from orchestrator.delivery.guard import Guard, Limits
 from orchestrator.delivery.queue import QueueUnavailable
-from orchestrator.delivery.sender import Clock, DestinationPolicy, Sender
+from orchestrator.delivery.retrier import Retrier
+from orchestrator.delivery.sender import DestinationPolicy, Sender
 from orchestrator.delivery.webhook import DeliveryFailed, Payload, Receipt, Webhook, unpack
-from orchestrator.intake import Intake, Naming, Outcome, Sources
 from orchestrator.item import Item, email_item
-from orchestrator.leases import LeaseKeeper
+from orchestrator.metrics.meter import Meter
+from orchestrator.pipeline import Naming, Outcome, Pipeline, PipelineOptions
 from orchestrator.privacy import Privacy
 from orchestrator.routing import Route, Router
-from orchestrator.several import Several
 from routes.providers import gmail
-from tests.support.journals import FakeClock, JournalBench
+from tests.deduplication.journal.world import Machine
 from tests.support.server import email
 
 LEASE_MS = 7_000  # shorter than a request may take: who sleeps over it has time left to do wrong
@@ -69,98 +67,62 @@ class FakeDestination:
         return Receipt(200)
 
 
-@dataclass
-class SwitchableJournal:
-    """The journal under test, but for the steps that fail, and one thing that happens right after the next claim."""
-
-    journal: Journal
-    failing: set[str] = field(default_factory=set)
-    after_claim: Callable[[], object] | None = None
-
-    def __getattr__(self, name: str) -> Any:
-        self._fail_if_told(name)
-        return getattr(self.journal, name)
-
-    def claim(self, claim: Claim) -> Verdict:
-        self._fail_if_told("claim")
-        verdict = self.journal.claim(claim)
-        happens, self.after_claim = self.after_claim, None
-        if happens:
-            happens()
-        return verdict
-
-    def claim_many(self, claims: Sequence[Claim]) -> list[Verdict | DeduplicationError]:
-        self._fail_if_told("claim")
-        return self.journal.claim_many(claims)
-
-    def settle(self, claim: Claim, entry: Entry, settlement: Settlement) -> bool:
-        self._fail_if_told("settle")
-        return self.journal.settle(claim, entry, settlement)
-
-    def settle_many(self, settlings: Sequence[Settling]) -> list[bool | DeduplicationError]:
-        self._fail_if_told("settle")
-        return self.journal.settle_many(settlings)
-
-    def finish(self, entry: str, owner: str, delivery: Delivery) -> Entry | None:
-        self._fail_if_told("finish")
-        return self.journal.finish(entry, owner, delivery)
-
-    def _fail_if_told(self, step: str) -> None:
-        if step in self.failing:
-            raise StoreUnavailable(f"no {step} for now")
-
-
 class FakeQueue:
     """Keeps what was announced, until the test lets a worker have it."""
 
     def __init__(self) -> None:
         self.is_away = False
-        self.announced: list[tuple[str, str]] = []
+        self.announced: list[str] = []
 
-    def put(self, entry: str, destination: str) -> None:
+    def put(self, destination: str) -> None:
         self.check()
-        self.announced.append((entry, destination))
+        self.announced.append(destination)
 
     def check(self) -> None:
         if self.is_away:
             raise QueueUnavailable("connection refused")
 
     def depth(self, destination: str) -> int:
-        return sum(to == destination for _, to in self.announced)
+        return self.announced.count(destination)
 
     def close(self) -> None:
         """Nothing to close."""
 
 
 @dataclass(frozen=True)
-class Pipeline:
-    intake: Intake
+class PipelineBench:
+    """``failing`` names the verbs of the coordinator that raise StoreUnavailable. ``let_time_pass`` takes ms."""
+
+    pipeline: Pipeline
     destinations: Mapping[str, FakeDestination]
-    journal: SwitchableJournal
+    machine: Machine
     queue: FakeQueue
     let_time_pass: Callable[[int], None]
-
-    @property
-    def sender(self) -> Sender:
-        return self.intake.sender
+    failing: set[str] = field(default_factory=set)
 
     def send(self, **fields: Any) -> Outcome:
-        """An email, as a provider would hand it over: what it is told."""
-        return self.intake.receive(item(**fields))
+        """An email, as a provider would hand it over: the answer. Publishing follows behind the request."""
+        return self.receive(item(**fields))
 
-    def send_many(self, *emails: Mapping[str, Any]) -> list[Outcome | Exception]:
-        """Several emails of one request."""
-        return Several(self.intake).receive([item(**fields) for fields in emails])
+    def receive(self, received: Item) -> Outcome:
+        try:
+            return self.pipeline.receive(received)
+        finally:
+            self.machine.tick()
 
     def status_of(self, **fields: Any) -> str:
         return str(self.send(**fields).status)
 
     def entry(self, **fields: Any) -> Entry:
         """What the journal has of the email."""
-        own = item(**fields).own_names
-        known: dict[str, Entry] = {each.id: each for found in self.journal.look(own) for each in found.entries}
-        assert len(known) == 1, known
-        return next(iter(known.values()))
+        with self.machine.journal.reading() as step:
+            asked = item(**fields)
+            known = step.known(asked.own_names, asked.fingerprint)
+            ids = {each.id for state in known.names.values() for each in state.entries}
+            assert len(ids) == 1, ids
+            entry = step.read(ids.pop())
+        assert entry is not None
+        return entry
 
     def delivery(self, destination: str = "crm", **fields: Any) -> Delivery:
         known = self.entry(**fields).delivery_to(destination)
@@ -168,79 +130,96 @@ class Pipeline:
         return known
 
     def payload(self, **fields: Any) -> Payload | None:
-        kept = self.journal.payload(self.entry(**fields).id)
-        return unpack(kept) if kept else None
+        with self.machine.journal.reading() as step:
+            stored = step.payload(self.entry(**fields).id)
+        return unpack(stored) if stored else None
 
-    def deliver_announced(self) -> None:
-        """What a worker does with everything that was announced so far."""
+    def work(self) -> int:
+        """What a worker does with everything that was announced so far; how many deliveries that were."""
         announced, self.queue.announced[:] = list(self.queue.announced), []
-        for entry, destination in announced:
-            self.sender.deliver_or_leave(entry, destination)
+        return sum(self.pipeline.retrier.deliver_due(destination) for destination in announced)
 
     def deliver_due(self) -> int:
-        """What every process does each second: how many were due."""
-        due = self.journal.due(dict.fromkeys(self.destinations, 100), hold_ms=60_000)
-        for entry, destination in due:
-            self.sender.deliver_or_leave(entry, destination)
-        return len(due)
-
-    def settle_what_is_owed(self) -> None:
-        """What the background does every second."""
-        self.intake.leases.settle_owed()
+        """What every process does each second: how many deliveries were due."""
+        found = 0
+        for name in self.destinations:
+            while sent := self.pipeline.retrier.deliver_due(name):
+                found += sent
+        return found
 
 
 def item(**fields: Any) -> Item:
     return email_item(gmail.parse(email(**fields)), ids_kept_ms=None)
 
 
+class Failing:
+    """The coordinator, but for the verbs that fail."""
+
+    def __init__(self, coordinator: Any, failing: set[str]) -> None:
+        self._coordinator = coordinator
+        self._failing = failing
+        self.after_claim: Callable[[], object] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._failing:
+            raise StoreUnavailable(f"no {name} for now")
+        found = getattr(self._coordinator, name)
+        if name != "claim" or self.after_claim is None:
+            return found
+        happens, self.after_claim = self.after_claim, None
+
+        def claim(claim: Any) -> Any:
+            claimed = found(claim)
+            happens()
+            return claimed
+
+        return claim
+
+
 @contextmanager
 def open_pipeline(
-    bench: JournalBench,
+    machine: Machine,
     destinations: Mapping[str, FakeDestination],
+    let_time_pass: Callable[[int], None],
     *,
-    journal: Journal | None = None,
     with_queue: bool = False,
+    limits: Limits | None = None,
     **route: Any,
-) -> Iterator[Pipeline]:
-    """One server on the bench's journal; ``journal``: its own handle on it. ``route`` is what the one route says."""
-    clock = FakeClock()
-
-    def let_time_pass(ms: int) -> None:
-        clock.advance(ms)
-        bench.advance(ms)
-
+) -> Iterator[PipelineBench]:
+    """One process on the machine. ``route`` is what the one route says."""
+    failing: set[str] = set()
+    coordinator: Any = Failing(machine.coordinator, failing)
     with ExitStack() as stack:
-        switchable = SwitchableJournal(journal or bench.journal)
-        numbers = itertools.count()
-        sources = Sources(
-            now=lambda: datetime.fromtimestamp(clock.ms / 1000, UTC),
-            new_token=lambda: f"{id(switchable)}-{next(numbers)}",
-            monotonic=lambda: clock.ms / 1000,
-        )
-        leases = LeaseKeeper(switchable, LEASE_MS)
-        stack.callback(leases.close)
         sender = Sender(
-            journal=switchable,
-            leases=leases,
-            policies={name: DestinationPolicy(each, max_attempts=MAX_ATTEMPTS) for name, each in destinations.items()},
+            coordinator=coordinator,
+            policies={
+                name: DestinationPolicy(each, max_attempts=MAX_ATTEMPTS, limit_s=1.0)
+                for name, each in destinations.items()
+            },
             guard=Guard(
-                process_counters(), process_counters(), dict.fromkeys(destinations, Limits(breaker_failures=0))
+                process_counters(),
+                process_counters(),
+                dict.fromkeys(destinations, limits or Limits(breaker_failures=0)),
             ),
             pools={name: stack.enter_context(ThreadPoolExecutor(4)) for name in destinations},
-            new_token=sources.new_token,
-            states=DestinationStates(switchable, sources.monotonic),
-            clock=Clock(bench.journal.now_ms, sources.monotonic, lambda _seconds: None),
+            states=DestinationStates(machine.journal),
+            meter=Meter(destinations),
+            on_recovery=lambda destination: retrier.recover(destination),
         )
+        retrier = Retrier(coordinator, sender, destinations, threads=1, margin_s=1.0)
+        stack.callback(retrier.close)
         queue = FakeQueue()
-        intake = Intake(
-            journal=switchable,
-            leases=leases,
+        pipeline = Pipeline(
+            coordinator=coordinator,
             router=Router((), Route("all", tuple(destinations), **{"group_mode": GroupMode.PATTERNS} | route)),
             sender=sender,
+            retrier=retrier,
             naming=Naming(UTC, DEFAULT_PATTERNS, 0, DEFAULT_HOSTS, IDENTITY_PARAMETERS),
             guard=RealtimeGuard(STARTED),
-            sources=sources,
-            privacy=Privacy(switchable),
+            privacy=Privacy(machine.journal),
+            meter=sender.meter,
+            options=PipelineOptions(lease_ms=LEASE_MS, budget_s=2.0),
             queue=queue if with_queue else None,
+            now=lambda: datetime.fromtimestamp(machine.time.now_ms / 1000, UTC),
         )
-        yield Pipeline(intake, destinations, switchable, queue, let_time_pass)
+        yield PipelineBench(pipeline, destinations, machine, queue, let_time_pass, failing)

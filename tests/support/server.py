@@ -93,9 +93,12 @@ class Server:
     def kill(self) -> None:
         """kill -9 of everything, as a power cut would."""
         assert self.process is not None
-        for pid in [self.process.pid, *self.worker_pids()]:
+        workers = self.worker_pids()
+        for pid in [self.process.pid, *workers]:
             os.kill(pid, signal.SIGKILL)
         self.process.wait()
+        while any(_is_running(pid) for pid in workers):  # until then they have the port
+            time.sleep(0.01)
         self.process = None
 
     def health(self) -> dict[str, Any]:
@@ -126,3 +129,10 @@ class Server:
             headers={"Authorization": f"Bearer {ADMIN_TOKEN}"},
             timeout=60,
         )
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False

@@ -27,6 +27,7 @@ class Received:
     headers: dict[str, str]
     status: int
     body: bytes = b""
+    at: float = field(default_factory=time.monotonic)
 
 
 @dataclass(frozen=True)

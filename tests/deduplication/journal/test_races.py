@@ -1,77 +1,84 @@
-"""Many processes at once on one item: exactly one winner, on every journal that is shared."""
+"""Many threads and processes at once, on one machine and on several: exactly one of them gets an email."""
 
 from __future__ import annotations
 
 import multiprocessing
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from deduplication.claims import Kind, Name
-from deduplication.journal.base import Claim, Claimed, Ending, Journal, Settlement
-from deduplication.journal.failover import FailoverJournal
-from deduplication.journal.memory import MemoryJournal
-from deduplication.journal.redis import RedisJournal
-from deduplication.journal.sqlite import SqliteJournal
-from deduplication.redis_client import connect
-from tests.support.redis_server import RedisServer
+from deduplication.errors import StoreUnavailable
+from deduplication.journal.coordinator import Claimed
+from deduplication.journal.registry import RegistryOptions
+from tests.deduplication.conftest import Fleet3
+from tests.deduplication.journal.test_fleet import RealTime
+from tests.deduplication.journal.world import Email, Machine, ask, delivered
 
-ROUNDS = 20
-GROUP = Name(Kind.SUBJECT_GROUP, "2026-11", "lot_1")
+ROUNDS, PROCESSES, THREADS = 15, 4, 8
 
 
-def an_id(value: str) -> Name:
-    return Name(Kind.EMAIL_ID, "2026-11-16", value)
+def contend(url: str | None, folder: Path, barrier: Any, posts: Any) -> None:
+    """Asks for the same emails, round by round, with all threads at once. Whoever gets one delivers it."""
+    machine = Machine(url, RealTime(), folder=folder, options=RegistryOptions(hold_ms=1), timeout_s=30)
+    machine.tick()
+    machine.tick()
+
+    def run(number: int) -> int:
+        try:
+            found = ask(machine, Email(f"e{number}", message_id=f"<{number}@x>"))
+        except StoreUnavailable:
+            return 0
+        if isinstance(found, Claimed):
+            delivered(machine, found)
+        return isinstance(found, Claimed)
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        for number in range(ROUNDS):
+            barrier.wait()
+            posts.append((number, sum(pool.map(run, [number] * THREADS))))
+            machine.tick()
+    machine.stop()
 
 
-def open_journal(kind: str, folder: Path, address: str) -> Journal:
-    if kind == "sqlite":
-        return SqliteJournal(folder / "journal.db")
-    on_redis = RedisJournal(connect(address, 30, decode_responses=False), machine=folder.name)
-    if kind == "redis":
-        return on_redis
-    return FailoverJournal(on_redis, SqliteJournal(folder / "journal.db"), folder)
-
-
-def contend(kind: str, folder: Path, address: str, name: str, barrier: threading.Barrier, wins: list[int]) -> None:
-    """Claims the same items round by round; how many rounds this process won."""
-    journal = open_journal(kind, folder, address)
-    won = 0
-    for number in range(ROUNDS):
-        barrier.wait()
-        claim = Claim(f"{name}-{number}", f"{name}-{number}", (an_id(f"e{number}"),), lease_ms=60_000)
-        won += isinstance(journal.claim(claim), Claimed)
-    wins.append(won)
-    journal.close()
-
-
-@pytest.mark.parametrize("kind", ["sqlite", "redis", "failover"])
-def test_of_4_processes_that_start_at_once_one_wins(kind: str, tmp_path: Path, redis_server: RedisServer) -> None:
+@pytest.mark.parametrize("kind", ["sqlite", "one machine", "four machines"])
+def test_of_all_that_ask_at_once_one_gets_it(kind: str, tmp_path: Path, fleet: Fleet3) -> None:
     spawn = multiprocessing.get_context("spawn")
-    barrier = spawn.Barrier(4)
+    barrier = spawn.Barrier(PROCESSES)
+    folders = [tmp_path / str(number if kind == "four machines" else 0) for number in range(PROCESSES)]
+    for folder in folders:
+        folder.mkdir(exist_ok=True)
+    if kind != "sqlite":
+        fleet.add(options=RegistryOptions(hold_ms=1)).tick()
     with spawn.Manager() as manager:
-        wins = manager.list()
-        processes = [
-            spawn.Process(target=contend, args=(kind, tmp_path, redis_server.url, f"p{n}", barrier, wins))
-            for n in range(4)
-        ]
+        posts = manager.list()
+        url = None if kind == "sqlite" else fleet.redis.url
+        processes = [spawn.Process(target=contend, args=(url, folder, barrier, posts)) for folder in folders]
         for process in processes:
             process.start()
         for process in processes:
             process.join(90)
-        assert [process.exitcode for process in processes] == [0] * 4
-        assert sum(wins) == ROUNDS
+        assert [process.exitcode for process in processes] == [0] * PROCESSES
+        won = {number: sum(count for round_, count in posts if round_ == number) for number in range(ROUNDS)}
+    assert won == dict.fromkeys(range(ROUNDS), 1)
 
 
-def test_memory_stays_within_its_bound_and_forgets_the_oldest_first() -> None:
-    journal = MemoryJournal(most_entries=10)
-    for number in range(25):
-        claim = Claim(f"entry{number}", f"owner{number}", (an_id(f"e{number}"),), (GROUP,) if number == 3 else ())
-        verdict = journal.claim(claim)
-        assert isinstance(verdict, Claimed)
-        journal.settle(claim, verdict.entry, Settlement(Ending.DONE))
-    assert len(list(journal.find())) == 10
-    assert journal.read("entry14") is None and journal.read("entry15") is not None
-    again = Claim("again", "again", (an_id("e3"),), (GROUP,))
-    assert isinstance(journal.claim(again), Claimed), "what is forgotten is forgotten with all its names"
+def test_a_step_that_waits_for_the_journal_of_another_process_is_not_lost(tmp_path: Path) -> None:
+    machines = [Machine(None, RealTime(), folder=tmp_path) for _ in range(2)]
+    is_inside, may_leave = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with machines[0].journal.step():
+            is_inside.set()
+            may_leave.wait(10)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    is_inside.wait(10)
+    threading.Timer(0.2, may_leave.set).start()
+    assert isinstance(ask(machines[1], Email()), Claimed)
+    thread.join()
+    for machine in machines:
+        machine.stop()

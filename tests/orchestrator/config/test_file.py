@@ -135,12 +135,12 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.lists(inner, max_size=3).map(tuple),
     max_leaves=6,
 )
-# A list stands for an array, a tuple for the values of an inline table.
+# A list is written as an array, a tuple as the values of an inline table.
 TABLES = st.lists(st.tuples(st.sampled_from(["[{}]", "[[{}]]", "[ {}.{} ]"]), st.lists(VALUES, max_size=3)), max_size=4)
 
 
 class Writer:
-    """Writes TOML in which every key stands but once, so that a search finds its line."""
+    """Writes TOML in which every key occurs once, so that a search finds its line."""
 
     def __init__(self, choices: st.DataObject) -> None:
         self._choices = choices

@@ -32,7 +32,7 @@ def test_without_an_environment_everything_has_a_default() -> None:
     assert settings.subject_groups is GroupMode.PATTERNS
     assert settings.subject_group_ttl_seconds == 0
     assert settings.tz == ZoneInfo("UTC")
-    assert (settings.ids_kept_ms, settings.lease_ms) == (None, 60_000)
+    assert (settings.ids_kept_ms, settings.lease_ms) == (None, 25_000)
     assert (settings.host, settings.port) == ("127.0.0.1", 8000)
     assert settings.max_body_mb == 25
     assert settings.config_path is None
@@ -95,7 +95,7 @@ def test_an_ordinary_environment_makes_no_noise() -> None:
         ("VIEW_TOKEN", f"{STRONG},{STRONG}e", "view_token", (STRONG, f"{STRONG}e")),
         ("SUBJECT_GROUPS", "all", "subject_groups", GroupMode.ALL),
         ("TIMEZONE", "Europe/Paris", "tz", ZoneInfo("Europe/Paris")),
-        ("LEASE_SECONDS", "1.5", "lease_ms", 1500),
+        ("LEASE_SECONDS", "2.5", "lease_ms", 2500),
         ("PROCESSED_IDS_DAYS", "30", "ids_kept_ms", 30 * 24 * 3600 * 1000),
         ("LOG_LEVEL", "debug", "log_level", "DEBUG"),
         ("LOG_FORMAT", "json", "log_format", "json"),
@@ -141,12 +141,11 @@ def test_given_settings_win_over_the_environment(monkeypatch: pytest.MonkeyPatch
         ("SUBJECT_GROUP_TTL_SECONDS", "-1", "seconds up to ten years, 0 for"),
         ("SUBJECT_GROUP_TTL_SECONDS", "1h", "seconds up to ten years, 0 for"),
         ("PROCESSED_IDS_DAYS", "-1", "days up to 36600, 0 for ever"),
-        ("LEASE_SECONDS", "0", "1 to 3600 seconds"),
-        ("LEASE_SECONDS", "nan", "1 to 3600 seconds"),
+        ("LEASE_SECONDS", "1", "2 to 3600 seconds"),
+        ("LEASE_SECONDS", "nan", "2 to 3600 seconds"),
         ("MAX_BODY_MB", "0", "megabytes"),
         ("PAYLOAD_MB", "0", "megabytes"),
         ("PAYLOAD_MB", "much", "a quarter of what Redis may use"),
-        ("PAYLOAD_DISK_MB", "0", "megabytes"),
         ("DISK_FREE_MB", "-1", "megabytes"),
         ("MEMORY_LIMIT_MB", "lots", "megabytes"),
         ("LOG_LEVEL", "LOUD", "DEBUG, INFO, WARNING or ERROR"),

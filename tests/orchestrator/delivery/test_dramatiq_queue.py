@@ -1,4 +1,4 @@
-"""How many messages nobody has done with. What the queue does with them: tests/routes/test_queue.py and make faults."""
+"""How many messages are still to be handled. tests/routes/test_queue.py and make faults show what happens to them."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def rabbitmq() -> Iterator[RabbitmqServer]:
 
 
 def fill(queue: DramatiqQueue) -> list[int]:
-    """What is told of two destinations, before and after three messages for one of them."""
+    """The depths for two destinations, before and after three messages for one of them."""
     before = [queue.depth(name) for name in ("crm", "archive")]
-    for number in range(3):
-        queue.put(f"entry{number}", "crm")
+    for _ in range(3):
+        queue.put("crm")
     return before + [queue.depth(name) for name in ("crm", "archive")]
 
 

@@ -8,8 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deduplication.journal.entry import ATTEMPTS_KEPT, Attempt, Delivery, DeliveryStatus
-from orchestrator.delivery.schedule import MOST_AGE_MS, MOST_RETRY_AFTER_S, Patience, Round, after, delay_ms, put_off
+from deduplication.journal.entry import Attempt, Delivery, DeliveryStatus
+from orchestrator.delivery.schedule import (
+    ATTEMPTS_KEPT,
+    MOST_AGE_MS,
+    MOST_RETRY_AFTER_S,
+    Patience,
+    Round,
+    after,
+    delay_ms,
+    put_off,
+)
 from orchestrator.delivery.webhook import DeliveryFailed, Receipt
 
 NOW_MS = 1_800_000_000_000
@@ -70,7 +79,7 @@ def test_max_attempts_is_the_number_of_rounds(max_attempts: int) -> None:
 
 def test_a_success_is_delivered_with_the_receivers_id() -> None:
     done = after(replace(FRESH, tries=3, reason="x"), Round((POST,), Receipt(200, "r-7")), Patience(9, 0), NOW_MS + 5)
-    assert (done.status, done.delivered_ms, done.receiver_id, done.next_try_ms, done.reason, done.tries) == (
+    assert (done.status, done.ended_ms, done.receiver_id, done.next_try_ms, done.reason, done.tries) == (
         DeliveryStatus.DELIVERED,
         NOW_MS + 5,
         "r-7",

@@ -1,4 +1,4 @@
-"""Mail in files, also in those that somebody has damaged or made to do harm."""
+"""Emails in files, including damaged and hostile ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from deduplication.identity import compute_fingerprint, own_names
 from deduplication.mime import parse_mime
 from orchestrator.importing import sources
-from orchestrator.importing.sources import Mbox, NoSource, Piece, open_source
+from orchestrator.importing.sources import NoSource, Piece, Source, open_source
 
 MB = 1024 * 1024
 SEPARATOR = b"From - Mon Nov 16 09:00:00 2026\n"
@@ -114,7 +114,7 @@ def test_a_message_that_is_too_large_is_passed_over_and_named(tmp_path: Path) ->
     large = b"Subject: Large\n\n" + b"x" * 5000 + b"\n\n"
     path.write_bytes(SEPARATOR + large + SEPARATOR + b"Subject: Small\n\nx\n\n")
     first, second = read(path, most_bytes=1000)
-    assert (first.where, first.raw) == ("the message at byte 0", b"")
+    assert (first.where, first.raw) == ("message at byte 0", b"")
     assert "MAX_BODY_MB" in first.error
     assert second.raw.startswith(b"Subject: Small")
 
@@ -136,7 +136,7 @@ def test_a_line_without_end_is_read_in_pieces(tmp_path: Path, monkeypatch: pytes
 )
 def test_what_is_no_mbox_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "box").write_bytes(content)
-    with pytest.raises(NoSource, match="is no mbox"):
+    with pytest.raises(NoSource, match="is not an mbox"):
         open_source(tmp_path / "box", MB)
 
 
@@ -144,11 +144,11 @@ def test_what_is_no_mbox_is_refused(tmp_path: Path, content: bytes) -> None:
 def test_no_mbox_breaks_it_and_every_place_leads_on(parts: list[bytes]) -> None:
     path = Path("hostile")
     path.write_bytes(SEPARATOR + b"".join(parts))
-    pieces = list(Mbox(path, 20).pieces(""))
+    pieces = list(Source(path, "mbox", 20).pieces(""))
     assert pieces
     assert pieces[-1].read == path.stat().st_size
     for number, piece in enumerate(pieces, 1):
-        assert list(Mbox(path, 20).pieces(piece.after)) == pieces[number:]
+        assert list(Source(path, "mbox", 20).pieces(piece.after)) == pieces[number:]
 
 
 def test_a_maildir_is_read_in_the_order_of_its_files_whatever_their_flags(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_a_folder_is_read_with_those_below_and_what_is_no_file_is_passed_over(tm
     assert subjects([piece for piece in pieces if not piece.error]) == ["Mail 1", "Mail 2"]
     errors = {Path(piece.where).name: piece.error for piece in pieces if piece.error}
     assert errors.keys() == {"pipe.eml", "gone.eml", "large.eml"}
-    assert "no ordinary file" in errors["pipe.eml"]
+    assert "not a regular file" in errors["pipe.eml"]
     assert subjects(read(tmp_path / "a" / "b" / "one.eml")) == ["Mail 1"]
 
 
@@ -201,7 +201,7 @@ def test_a_row_that_cannot_be_read_stops_no_other(tmp_path: Path) -> None:
     path.write_bytes(b"message_id\n\xff\xfe\n" + long + b"\na\x00b\none,too many\n<m9>\n")
     pieces = read(path)
     assert [piece.row["message_id"] for piece in pieces if piece.row][-2:] == ["ab", "<m9>"]
-    assert [piece.error for piece in pieces if piece.error][-1] == "it has more fields than the first line"
+    assert [piece.error for piece in pieces if piece.error][-1] == "more fields than the first line"
 
 
 def test_what_cannot_be_a_source_is_refused(tmp_path: Path) -> None:

@@ -1,98 +1,142 @@
-"""Which deliveries there are, why they wait, and what it takes to say so."""
+"""Deliveries: in the order that each list promises, page by page, with why they wait, and replayed."""
 
 from __future__ import annotations
 
+import base64
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 
-from deduplication.claims import Kind, Name
-from deduplication.journal.base import Claim, Claimed, Ending, Settlement, Wanted
-from deduplication.journal.entry import Delivery, DeliveryStatus, Entry, State
-from deduplication.journal.memory import MemoryJournal
-from orchestrator.operations.deliveries import Counts, _reason, cursor_after, find_deliveries, position_of
-from orchestrator.operations.deliveries import Wanted as Question
-from tests.support.journals import FakeClock
+from deduplication.journal.entry import DeliveryStatus
+from orchestrator.operations.deliveries import (
+    Replay,
+    count_deliveries,
+    list_deliveries,
+    read_delivery,
+    replay,
+    replay_email,
+    replay_matching,
+)
+from orchestrator.operations.search import DeliveryFilter
+from tests.orchestrator.operations.conftest import Desk
+from tests.support.pipeline import DOWN
+
+SLOW, GONE = "To slow", "To gone"
+
+
+def subjects(desk: Desk, **wanted: Any) -> list[str]:
+    return [f"{each.destination}: {each.subject}" for each in desk.deliveries(**wanted)]
 
 
 @pytest.mark.parametrize(
-    ("delivery", "state", "held_back", "has_queue", "reason"),
+    ("wanted", "found"),
     [
-        ({"reason": "crm: answered 503"}, State.DONE, None, True, "crm: answered 503"),
-        ({"reason": "crm: over its rate"}, State.DONE, None, False, "crm: over its rate"),
-        ({"reason": "crm: answered 503"}, State.DONE, "paused", False, "crm: paused"),
-        ({}, State.DONE, None, True, "announced to the workers"),
-        ({}, State.DONE, None, False, None),
-        ({"awaits_content": True, "reason": "x"}, State.DONE, None, False, "its words are on their way there"),
-        ({"reason": "x"}, State.FREE, "paused", False, "given back to its provider, to be sent again"),
-        ({"status": DeliveryStatus.DELIVERING}, State.DONE, "paused", False, "under way"),
-        (
-            {"status": DeliveryStatus.DEAD, "reason": "crm: answered 404"},
-            State.DONE,
-            "paused",
-            True,
-            "crm: answered 404",
-        ),
+        ({"status": "waiting"}, ["slack: To slow"]),
+        ({"status": "waiting", "destination": "crm"}, []),
+        ({"status": "dead"}, ["slack: To gone"]),
+        ({"status": "dead", "q": "slow"}, []),
+        ({"status": "skipped"}, ["crm: Lot 456 : rappel", "slack: Lot 456 : rappel"]),
+        ({"status": "delivered", "destination": "slack"}, ["slack: Lot 456 : nouvelle mission"]),
+        ({"status": "claimed"}, []),
+        ({"q": "slow"}, ["crm: To slow", "slack: To slow"]),
+        ({"sender": "carl", "destination": "crm"}, ["crm: To gone"]),
+        ({"gate": "subject_group", "destination": "crm"}, ["crm: Lot 456 : rappel"]),
+        ({"until": "2020-01-01"}, []),
     ],
 )
-def test_the_reason_it_waits(
-    delivery: dict[str, Any], state: State, held_back: str | None, has_queue: bool, reason: str | None
-) -> None:
-    one = Delivery(**{"destination": "crm", "webhook_id": "msg", "status": DeliveryStatus.WAITING} | delivery)
-    entry = Entry("e", (), (), "", state, "", 0, 0, 1, deliveries=(one,))
-    assert _reason(entry, one, lambda destination: held_back, has_queue=has_queue) == reason
+def test_each_filter_finds_what_it_says(desk: Desk, wanted: dict[str, Any], found: list[str]) -> None:
+    assert subjects(desk, **wanted) == found
+    assert count_deliveries(desk.service, DeliveryFilter(**wanted), 100) == len(found)
 
 
-@pytest.fixture
-def journal() -> MemoryJournal:
-    return MemoryJournal(FakeClock().clock)
+@pytest.mark.parametrize(
+    "wanted", [{}, {"status": "waiting"}, {"status": "dead"}, {"q": "lot"}, {"destination": "crm"}]
+)
+@pytest.mark.parametrize("limit", [1, 2, 3])
+def test_page_by_page_each_delivery_is_shown_once(desk: Desk, wanted: dict[str, Any], limit: int) -> None:
+    desk.bench.destinations["slack"].by_subject |= {"Slower": [DOWN] * 9}
+    desk.bench.send(subject="Slower")
+    found, cursor = [], None
+    for _ in range(20):
+        page = list_deliveries(desk.service, DeliveryFilter(**wanted), limit, cursor)
+        found += [each.id for each in page.deliveries]
+        cursor = page.next
+        if not cursor:
+            break
+    assert found == [each.id for each in desk.deliveries(**wanted)]
+    assert len(found) == len(set(found))
 
 
-def settle(journal: MemoryJournal, number: int, status: DeliveryStatus) -> None:
-    own = (Name(Kind.EMAIL_ID, "2026-11-16", f"e{number}"),)
-    claim = Claim(f"entry{number}", "owner", own, destinations=(Wanted("crm", "msg"),))
-    verdict = journal.claim(claim)
-    assert isinstance(verdict, Claimed)
-    ended = Delivery("crm", "msg", status, next_try_ms=1 if status.is_open else None)
-    assert journal.settle(claim, verdict.entry, Settlement(Ending.DONE, "told", (ended,), payload=b"payload"))
+@pytest.mark.parametrize(
+    "place",
+    [
+        b"dead\n1\n\xed\xa0\x80\ncrm",
+        b"dead\n" + b"9" * 30 + b"\n1\ncrm",
+        b"[" * 2000,
+        b"dead\n1\n1\ncrm\n",
+        b"waiting\n1\n1\ncrm",
+        b"dead\n1\nentry\ncrm",
+    ],
+)
+def test_a_forged_cursor_is_a_value_error(desk: Desk, place: bytes) -> None:
+    cursor = base64.urlsafe_b64encode(place).decode().rstrip("=")
+    with pytest.raises(ValueError):
+        list_deliveries(desk.service, DeliveryFilter(status=DeliveryStatus.DEAD), 10, cursor)
 
 
-def test_what_waits_and_what_is_dead_is_listed_without_reading_anything_else(journal: MemoryJournal) -> None:
-    for number, status in enumerate((DeliveryStatus.WAITING, DeliveryStatus.DEAD, DeliveryStatus.DELIVERED)):
-        settle(journal, number, status)
-    for status, entry in ((DeliveryStatus.WAITING, "entry0"), (DeliveryStatus.DEAD, "entry1")):
-        listed = list(journal.list_deliveries(status))
-        with (
-            patch.object(journal, "find", side_effect=AssertionError),
-            patch.object(journal, "list_deliveries", return_value=iter(listed)),
-        ):
-            assert [each.entry.id for each in find_deliveries(journal, Question(status))] == [entry]
+def test_a_waiting_one_says_why_for_how_long_and_where_its_payload_is(desk: Desk) -> None:
+    (slow,) = desk.deliveries(status="waiting")
+    assert (slow.reason, slow.tries, slow.max_attempts, slow.age_s) == ("answered 500", 1, 3, 2)
+    assert slow.storage == ("redis" if desk.service.coordinator.registry else "journal")
+    assert slow.next_try and slow.next_try > slow.created
+    desk.service.states.decide("slack", is_paused=True, reason="moves", by="test")
+    one = read_delivery(desk.service, slow.id)
+    assert one is not None and one.payload is not None
+    assert (one.reason, one.payload["subject"]) == ("slack: paused (moves)", SLOW)
+    assert read_delivery(desk.service, "nothing:crm") is None
 
 
-def test_a_cursor_is_for_the_question_that_it_answers(journal: MemoryJournal) -> None:
-    settle(journal, 0, DeliveryStatus.WAITING)
-    (found,) = find_deliveries(journal, Question(DeliveryStatus.WAITING))
-    cursor = cursor_after(Question(DeliveryStatus.WAITING), found)
-    assert position_of(Question(DeliveryStatus.WAITING), cursor) == found.position
-    with pytest.raises(ValueError, match="another list"):
-        position_of(Question(DeliveryStatus.DEAD), cursor)
+def test_a_dead_one_is_replayed_under_the_same_webhook_id_unless_a_new_one_is_asked_for(desk: Desk) -> None:
+    (gone,) = desk.deliveries(status="dead")
+    assert replay(desk.service, gone.id, Replay(dry_run=True)) == "would_replay"
+    assert desk.deliveries(status="waiting")[0].subject == SLOW
+    assert replay(desk.service, gone.id, Replay(), at_once=True) == "replayed"
+    sent = desk.bench.destinations["slack"].taken[-1]
+    assert (sent.webhook_id, sent.payload["subject"]) == (gone.webhook_id, GONE)
+    assert replay(desk.service, gone.id, Replay()) == "already_delivered"
+    assert replay(desk.service, "nothing:crm", Replay()) == "unknown"
 
 
-def test_counting_rests_for_as_long_as_it_took_many_times_over(journal: MemoryJournal) -> None:
-    now = [0.0]
+def test_a_new_webhook_id_is_used(desk: Desk) -> None:
+    (gone,) = desk.deliveries(status="dead")
+    assert replay(desk.service, gone.id, Replay(new_id=True), at_once=True) == "replayed"
+    assert desk.bench.destinations["slack"].taken[-1].webhook_id not in ("", gone.webhook_id)
 
-    def clock() -> float:
-        now[0] += 1.0  # it takes a second to count
-        return now[0]
 
-    counts = Counts(journal, clock)
-    settle(journal, 0, DeliveryStatus.DELIVERED)
-    assert counts.read()["crm"] | {} == dict.fromkeys(DeliveryStatus, 0) | {DeliveryStatus.DELIVERED: 1}
-    settle(journal, 1, DeliveryStatus.DELIVERED)
-    settle(journal, 2, DeliveryStatus.WAITING)
-    settle(journal, 3, DeliveryStatus.DEAD)
-    soon = counts.read()["crm"]
-    assert (soon[DeliveryStatus.DELIVERED], soon[DeliveryStatus.WAITING], soon[DeliveryStatus.DEAD]) == (1, 1, 1)
-    now[0] += 20
-    assert counts.read()["crm"][DeliveryStatus.DELIVERED] == 2
+def test_a_waiting_one_is_replayed_now(desk: Desk) -> None:
+    (slow,) = desk.deliveries(status="waiting")
+    desk.bench.destinations["slack"].by_subject.clear()
+    assert replay(desk.service, slow.id, Replay(), at_once=True) == "replayed"
+    assert desk.deliveries(status="waiting") == []
+
+
+def test_what_is_no_longer_stored_is_not_replayed(desk: Desk) -> None:
+    delivered = desk.deliveries(status="delivered")[-1]
+    assert replay(desk.service, delivered.id, Replay(force=True)) == "no_payload"
+    assert replay(desk.service, delivered.id, Replay(force=True, dry_run=True)) == "no_payload"
+
+
+def test_all_that_match_are_replayed(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.operations.deliveries.PAGE", 1)
+    wanted = DeliveryFilter(destination="slack")
+    assert replay_matching(desk.service, wanted, Replay(dry_run=True)) == {"would_replay": 2, "already_delivered": 2}
+    assert replay_matching(desk.service, DeliveryFilter(q="lot nothing"), Replay()) == {}
+    assert replay_matching(desk.service, DeliveryFilter(status=DeliveryStatus.DEAD), Replay()) == {"replayed": 1}
+
+
+def test_of_an_email_what_is_dead_or_waits_is_replayed(desk: Desk) -> None:
+    first, *_ = reversed(desk.decisions())
+    (gone,) = desk.decisions(status="dead_lettered")
+    assert replay_email(desk.service, gone.id, Replay()) == "replayed"
+    assert replay_email(desk.service, first.id, Replay()) == "already_delivered"
+    assert replay_email(desk.service, "nothing", Replay()) == "unknown"

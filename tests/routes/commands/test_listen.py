@@ -105,8 +105,8 @@ def test_a_missing_or_wrong_signature_is_refused_and_explained(tmp_path: Path, e
         assert deliver(listener.url, (OTHER,)) == 401
         assert deliver(listener.url, (SECRET,)) == 200, "a forged one before it makes it no repeat"
         eventually(lambda: listener.text.count("Lot 1") == 3)
-    assert "signature missing: it has no webhook-timestamp and no webhook-signature" in listener.text
-    assert "signature wrong: the secret does not fit" in listener.text
+    assert "signature missing: no webhook-timestamp and no webhook-signature" in listener.text
+    assert "signature wrong: the secret does not match" in listener.text
     assert "again" not in listener.text
 
 
@@ -184,7 +184,7 @@ def test_a_reader_that_leaves_ends_it(tmp_path: Path) -> None:
 def test_send_test_arrives_signed_and_fails_where_it_is_refused(tmp_path: Path, eventually: Eventually) -> None:
     with listening(tmp_path, "--secret", SECRET) as listener:
         where = {"WEBHOOK_URL": listener.url, "DATA_DIR": str(tmp_path / "data")}
-        for secret, code, said in ((SECRET, 0, "default has taken it: answered 200"), (OTHER, 1, "answered 401")):
+        for secret, code, said in ((SECRET, 0, "default accepted it: answered 200"), (OTHER, 1, "answered 401")):
             settings = where | {"WEBHOOK_SECRET": secret}
             with Server(tmp_path / "data", **settings):
                 sent = subprocess.run(
@@ -206,7 +206,7 @@ def test_send_test_names_the_destinations_there_are(tmp_path: Path, monkeypatch:
         shown = CliRunner().invoke(main, ["send-test", "nowhere"])
         printed = CliRunner().invoke(main, ["send-test", "default", "--json"])
     assert shown.exit_code == 1
-    assert "destination takes one of default" in shown.output
+    assert "destination must be one of default" in shown.output
     told = json.loads(printed.stdout.splitlines()[-1])
     assert (told["taken"], told["status_code"]) == (True, None)
 
@@ -233,13 +233,13 @@ def test_one_that_a_private_key_signed_is_checked_with_that_key() -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"webhook-id": "msg_2"}, "does not fit"),
+        ({"webhook-id": "msg_2"}, "does not match"),
         ({"webhook-signature": "v1a,AAAA"}, "none of version v1"),
-        ({"webhook-signature": "v1,\xe9"}, "does not fit"),
+        ({"webhook-signature": "v1,\xe9"}, "does not match"),
         ({"webhook-timestamp": "yesterday"}, "seconds since 1970"),
         ({"webhook-timestamp": "9" * 5000}, "seconds since 1970"),
         ({"webhook-timestamp": "\u0661"}, "seconds since 1970"),
-        ({"webhook-timestamp": str(int(NOW.timestamp()) + 1)}, "does not fit"),
+        ({"webhook-timestamp": str(int(NOW.timestamp()) + 1)}, "does not match"),
     ],
 )
 def test_a_wrong_signature_says_why(changes: dict[str, str], why: str) -> None:

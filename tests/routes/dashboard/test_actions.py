@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestrator.audit import audit, keep_audit
-from orchestrator.operations.deliveries import Wanted, find_deliveries
+from orchestrator.operations.deliveries import list_deliveries
+from orchestrator.operations.search import DeliveryFilter
 from routes.dashboard.actions import AT_ONCE
 from tests.routes.conftest import App, StartApp
 from tests.routes.dashboard.conftest import FRAGMENT, Visitor, signed_in
@@ -39,12 +41,12 @@ def app(start_app: StartApp, sink: Sink) -> App:
     return start_app(webhook_url=sink.url)
 
 
+def ids(app: App, **wanted: Any) -> list[str]:
+    return [each.id for each in list_deliveries(app.service, DeliveryFilter(**wanted), 1000).deliveries]
+
+
 def dead(app: App) -> list[str]:
-    return [
-        f"{each.entry.id}:default"
-        for each in find_deliveries(app.service.journal, Wanted())
-        if each.delivery.status == "dead"
-    ]
+    return ids(app, status="dead")
 
 
 def fields_of(page: str) -> dict[str, str]:
@@ -63,7 +65,7 @@ def test_one_delivery_is_sent_again_at_once(
     answer = operator.post("/do/replay", id=id_, back="/deliveries?status=dead")
     assert (answer.status_code, answer.location) == (303, "/deliveries?status=dead")
     eventually(lambda: len(sink.accepted) == 1)  # the thread that looks for what is due may have it already
-    assert "1 delivery sent again." in operator.text("/deliveries")
+    assert "1 delivery: sent again." in operator.text("/deliveries")
     assert "page, Ada: AUDIT replay" in audited.read_text()
     assert "page, Ada" in operator.text("/audit")
 
@@ -72,9 +74,9 @@ def test_what_the_destination_has_is_left_alone(sink: Sink, operator: Visitor) -
     app = operator.app
     sink.otherwise = Reply()
     app.post(email())
-    (id_,) = [f"{each.entry.id}:default" for each in find_deliveries(app.service.journal, Wanted())]
+    (id_,) = ids(app)
     operator.post("/do/replay", id=id_)
-    assert "1 delivery left alone: there is nothing that its destination still misses." in operator.text("/")
+    assert "1 delivery: the destination has received it" in operator.text("/")
     assert len(sink.accepted) == 1
 
 
@@ -84,8 +86,7 @@ def test_all_that_match_are_counted_first_and_then_done_a_few_at_a_time(
     total = AT_ONCE + 7
     for number in range(total):
         app.post(email(subject=f"number {number}", body=f"body {number}"))
-    assert app.service.due
-    app.service.due.close()  # what is made due stays so, and can be counted
+    app.service.retrier.close()  # what is made due stays so, and can be counted
     asked = operator.text(ALL_DEAD)
     assert f"Replay {total} deliveries?" in asked and "status=dead" in asked
     first = operator.post("/do/replay", **fields_of(asked) | {"force": "yes"})
@@ -96,19 +97,19 @@ def test_all_that_match_are_counted_first_and_then_done_a_few_at_a_time(
     rest = operator.http.post("/do/replay", data=fields_of(first.text), headers=FRAGMENT)
     assert rest.headers["HX-Redirect"] == "/deliveries?status=dead"
     assert dead(app) == []
-    assert f"{total} deliveries sent again." in operator.text("/deliveries")
+    assert f"{total} deliveries: sent again." in operator.text("/deliveries")
     assert audited.read_text().count("AUDIT replay") == total
 
 
 @pytest.mark.parametrize(
     ("path", "status", "said"),
     [
-        ("/do/replay", 400, "Choose at least one"),
-        ("/do/replay?" + "&".join("id=x:y" for _ in range(201)), 400, "Choose up to 200"),
-        ("/do/replay?all=yes&status=lost", 400, "status takes one of"),
-        ("/do/nothing?all=yes", 404, "Nothing has this address"),
-        ("/destinations/nowhere/pause", 404, "Nothing has this address"),
-        ("/destinations/default/explode", 404, "Nothing has this address"),
+        ("/do/replay", 400, "Select at least one"),
+        ("/do/replay?" + "&".join("id=x:y" for _ in range(201)), 400, "Select up to 200"),
+        ("/do/replay?all=yes&status=lost", 400, "status must be one of"),
+        ("/do/nothing?all=yes", 404, "There is no page at this address"),
+        ("/destinations/nowhere/pause", 404, "There is no page at this address"),
+        ("/destinations/default/explode", 404, "There is no page at this address"),
     ],
 )
 def test_a_wrong_wish_is_told_what_it_takes(operator: Visitor, path: str, status: int, said: str) -> None:
@@ -119,37 +120,37 @@ def test_a_wrong_wish_is_told_what_it_takes(operator: Visitor, path: str, status
 
 def test_what_is_gone_by_now_is_said_to_be(operator: Visitor) -> None:
     operator.post("/do/replay", id="nobody:default")
-    assert "1 delivery no longer kept." in operator.text("/")
+    assert "1 delivery: unknown, or no longer stored." in operator.text("/")
 
 
 def test_a_destination_is_paused_resumed_and_tested_after_asking(
     app: App, operator: Visitor, sink: Sink, audited: Path
 ) -> None:
-    assert "What comes for it is stored" in operator.text("/destinations/default/pause")
+    assert "New emails for it are queued" in operator.text("/destinations/default/pause")
     operator.post("/destinations/default/pause", reason="it <b>moves</b>")
-    assert app.service.journal.states()["default"].is_paused
+    assert app.service.states.of("default").is_paused
     shown = operator.text("/destinations")
     assert "it &lt;b&gt;moves&lt;/b&gt;" in shown and "page, Ada" in shown
     assert app.status_of(email()) == "queued"
     assert "1 delivery waits" in operator.text("/destinations/default/resume")
     sink.otherwise = Reply()
     operator.post("/destinations/default/test")
-    assert "took the test event: answered 200" in operator.text("/")
+    assert "accepted the test event: answered 200" in operator.text("/")
     (event,) = sink.received
     assert event.payload["type"] == "mailonce.test"
     sink.otherwise = Reply(500)
     operator.post("/destinations/default/test")
-    assert "did not take the test event" in operator.text("/")
+    assert "did not accept the test event" in operator.text("/")
     operator.post("/destinations/default/resume")
-    assert not app.service.journal.states()["default"].is_paused
+    assert not app.service.states.of("default").is_paused
     written = audited.read_text()
     assert all(f"page, Ada: AUDIT {what} destination=default" in written for what in ("pause", "resume", "test"))
 
 
 def test_a_reason_that_is_too_long_is_refused(app: App, operator: Visitor) -> None:
     operator.post("/destinations/default/pause", reason="x" * 201)
-    assert "reason takes up to 200 characters" in operator.text("/")
-    assert app.service.journal.states() == {}
+    assert "reason must be at most 200 characters" in operator.text("/")
+    assert not app.service.states.of("default").is_paused
 
 
 def test_a_fragment_is_only_the_question(app: App) -> None:

@@ -46,7 +46,7 @@ def test_what_a_destination_answers_is_text_in_the_notice_and_in_its_last_error(
     form = "/destinations/default/test"
     assert visitor.post(form, form_on=form).status_code == 303
     notice = visitor.text("/destinations")
-    assert "did not take the test event" in notice and "the answer is not HTTP" in notice
+    assert "did not accept the test event" in notice and "the answer is not HTTP" in notice
     assert EVIL not in notice
 
 

@@ -126,7 +126,7 @@ def test_a_duplicate_appears_by_itself_with_its_reason(world: World, sign_in: Si
     for _ in range(2):
         world.send(subject="It appears by itself")
     found = row(page, "It appears by itself")
-    expect(found).to_contain_text("It came again once", timeout=30_000)
+    expect(found).to_contain_text("It was received again once", timeout=30_000)
     expect(found.locator("time")).to_have_text(re.compile(r"^\d\d:\d\d, (now|\d+ s ago)$"))
 
 
@@ -140,9 +140,9 @@ def test_a_suppressed_email_is_released_and_the_sink_gets_it_once(world: World, 
     page.get_by_role("link", name="Re: lot 4711 again").click()
     page.get_by_role("link", name="Release…").click()
     dialog = page.get_by_role("dialog")
-    expect(dialog).to_contain_text("delivered after all, once")
+    expect(dialog).to_contain_text("are delivered, once")
     dialog.get_by_role("button", name="Release 1 email").click()
-    expect(page.get_by_role("status").filter(has_text="1 email released.")).to_be_visible()
+    expect(page.get_by_role("status").filter(has_text="1 email: released.")).to_be_visible()
     expect(page.locator(".reason")).to_contain_text("Released at")
     sent = [each for each in world.crm.accepted if each.payload.get("subject") == "Re: lot 4711 again"]
     assert len(sent) == 1
@@ -161,7 +161,7 @@ def test_all_dead_letters_of_a_filter_are_replayed_and_the_filter_stays(world: W
     page.wait_for_url("**/deliveries?status=dead&destination=archive")
     world.archive.otherwise = Reply()
     try:
-        page.get_by_role("link", name="Replay all that match…").click()
+        page.get_by_role("link", name="Replay all matching…").click()
         button = page.get_by_role("button", name=re.compile(r"^Replay \d+ deliveries$"))
         dead = int(re.sub(r"\D", "", button.inner_text()))
         assert dead >= AT_ONCE + 3
@@ -174,7 +174,7 @@ def test_all_dead_letters_of_a_filter_are_replayed_and_the_filter_stays(world: W
 
         page.route("**/replay*", read_on_the_way, times=1)
         button.click()
-        expect(page.locator(".flash")).to_contain_text(f"{dead} deliveries sent again.")
+        expect(page.locator(".flash")).to_contain_text(f"{dead} deliveries: sent again.")
         assert f"Replay: {AT_ONCE} of {dead}" in said[0]
         assert page.url.endswith("/deliveries?status=dead&destination=archive")
         expect(page.locator(".empty")).to_contain_text("match this filter")
@@ -190,14 +190,14 @@ def test_chosen_emails_are_forgotten_and_come_as_new(world: World, sign_in: Sign
         world.send(subject=subject)
     page = sign_in()
     page.goto(f"{world.url}/decisions?q=Forget+me")
-    button = page.get_by_role("button", name="Forget the chosen…")
+    button = page.get_by_role("button", name="Forget selected…")
     expect(button).to_be_disabled()
     for subject in ("Forget me one", "Forget me two"):
-        page.get_by_label(f"Choose {subject}").check()
+        page.get_by_label(f"Select {subject}").check()
     button.click()
-    expect(page.get_by_role("dialog")).to_contain_text("it counts as new and is delivered")
+    expect(page.get_by_role("dialog")).to_contain_text("it is new and is delivered")
     page.get_by_role("button", name="Forget 2 emails").click()
-    expect(page.locator(".flash")).to_contain_text("2 emails forgotten.")
+    expect(page.locator(".flash")).to_contain_text("2 emails: forgotten.")
     statuses = [world.send(subject=f"Forget me {which}")["status"] for which in ("one", "two", "not")]
     assert statuses == ["processed", "processed", "already_processed"]
 
@@ -218,7 +218,7 @@ def test_a_destination_is_paused_and_resumed(world: World, sign_in: SignIn) -> N
     page.goto(f"{world.url}/destinations")
     card = page.locator(".card", has=page.get_by_role("heading", name="crm"))
     card.get_by_role("link", name="Pause…").click()
-    page.get_by_label("Why").fill("it moves")
+    page.get_by_label("Reason").fill("it moves")
     page.get_by_role("button", name="Pause it").click()
     expect(card).to_contain_text("it moves")
     expect(page.locator("#notices")).to_contain_text("crm is paused")
@@ -278,9 +278,9 @@ def test_an_outage_of_redis_is_a_banner_that_goes_when_it_is_over(tmp_path: Path
             expect(page.locator("#notices .notice")).to_have_count(0)
             hurry(page)
             redis.kill()
-            expect(page.locator("#notices")).to_contain_text("Redis is away", timeout=60_000)
+            expect(page.locator("#notices")).to_contain_text("Redis does not answer", timeout=60_000)
             redis.start()
-            expect(page.locator("#notices")).not_to_contain_text("Redis is away", timeout=60_000)
+            expect(page.locator("#notices")).not_to_contain_text("Redis does not answer", timeout=60_000)
     finally:
         redis.stop()
 
@@ -420,4 +420,4 @@ def test_without_a_script_every_link_and_form_works(world: World, sign_in: SignI
     page.get_by_role("link", name="Re: lot 31 plain").click()
     page.get_by_role("link", name="Release…").click()
     page.get_by_role("button", name="Release 1 email").click()
-    expect(page.locator(".flash")).to_have_text("1 email released.")
+    expect(page.locator(".flash")).to_have_text("1 email: released.")

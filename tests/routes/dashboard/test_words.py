@@ -32,8 +32,8 @@ def test_durations(seconds: int | None, shown: str) -> None:
 def test_numbers_have_their_units() -> None:
     assert (milliseconds(12.4), milliseconds(12_400), milliseconds(None)) == ("12 ms", "12.4 s", "–")
     assert (size(1), size(2048), size(5 << 20), size(71 << 30)) == ("1 bytes", "2 KB", "5.0 MB", "71.0 GB")
-    assert (fact("disk_left_bytes"), fact("oldest_waiting_s"), fact("breakers")) == (
-        "Left on disk",
+    assert (fact("redis_payload_bytes"), fact("oldest_waiting_s"), fact("breakers")) == (
+        "Payloads in Redis",
         "Oldest waiting",
         "Breakers",
     )

@@ -1,9 +1,8 @@
-"""The whole service with providers set up in mailonce.toml, and emails as those would send them."""
+"""The whole service with providers configured in mailonce.toml, and emails as providers send them."""
 
 from __future__ import annotations
 
 import io
-import itertools
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -18,7 +17,6 @@ from deduplication.email import Email
 from deduplication.journal.entry import Entry
 from orchestrator.config.model import Config
 from orchestrator.delivery.fetching import FetchFailed
-from orchestrator.intake import Sources
 from routes.providers.base import InvalidPayload, ProviderRequest, Surroundings
 from routes.providers.registry import AnyProvider, open_providers
 from routes.providers.samples import Enclosure, Letter, SampleRequest, rendered
@@ -43,7 +41,7 @@ LETTER = Letter(
 
 
 class Fetches:
-    """Stands for the world outside: what is not laid down here is out of reach."""
+    """In place of HTTP requests: a page that is not in ``pages`` cannot be reached."""
 
     def __init__(self) -> None:
         self.pages: dict[str, bytes] = {}
@@ -62,7 +60,7 @@ class Fetches:
 
 @pytest.fixture(autouse=True)
 def fetches(monkeypatch: pytest.MonkeyPatch) -> Fetches:
-    """No test reaches out."""
+    """No test makes real requests."""
     stand_in = Fetches()
     monkeypatch.setattr("routes.api_ingress.fetch", stand_in)
     return stand_in
@@ -84,7 +82,7 @@ def trust_our_amazon(monkeypatch: pytest.MonkeyPatch, amazon_ca: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Door:
+class Ingress:
     """The service with its providers, and what has come through it."""
 
     app: App
@@ -100,30 +98,25 @@ class Door:
 
     @property
     def recorded(self) -> list[Entry]:
-        return list(self.app.service.journal.find())
+        return self.app.entries
 
     @property
     def delivered(self) -> list[dict[str, Any]]:
         return [received.payload for received in self.sink.accepted]
 
 
-OpenDoor = Callable[..., Door]
-
-
-def at(now: datetime = NOW) -> Sources:
-    tokens = itertools.count()
-    return Sources(now=lambda: now, new_token=lambda: f"owner {next(tokens)} of {now}")
+Serve = Callable[..., Ingress]
 
 
 @pytest.fixture
-def open_door(start_app: StartApp, sink: Sink, tmp_path: Path) -> OpenDoor:
+def serve(start_app: StartApp, sink: Sink, tmp_path: Path) -> Serve:
     """With what mailonce.toml says, at NOW; subjects are not grouped, as many tests send the same one."""
 
-    def opened(toml: str = "", now: datetime = NOW, **settings: Any) -> Door:
+    def opened(toml: str = "", now: datetime = NOW, **settings: Any) -> Ingress:
         path = tmp_path / "mailonce.toml"
         path.write_text(toml, encoding="utf-8")
         given = {"webhook_url": sink.url, "subject_groups": "off", "mailonce_config": path} | settings
-        return Door(start_app(at(now), **given), sink)
+        return Ingress(start_app(lambda: now, **given), sink)
 
     return opened
 

@@ -8,7 +8,7 @@ from routes.providers.base import MAX_NESTING, InvalidPayload, parse_json
 
 
 @pytest.mark.parametrize("pair", ["[]", '{"a":}'])
-def test_a_body_is_nested_so_deeply_and_no_deeper(pair: str) -> None:
+def test_nesting_is_limited(pair: str) -> None:
     def nested(levels: int) -> str:
         return pair[:-1] * (levels - 1) + "[]" + pair[-1] * (levels - 1)
 
@@ -17,5 +17,5 @@ def test_a_body_is_nested_so_deeply_and_no_deeper(pair: str) -> None:
         parse_json(nested(MAX_NESTING + 1))
 
 
-def test_what_stands_side_by_side_is_not_nested() -> None:
+def test_siblings_do_not_count_as_nesting() -> None:
     assert len(parse_json(f"[{','.join(['[]'] * 2 * MAX_NESTING)}]")) == 2 * MAX_NESTING

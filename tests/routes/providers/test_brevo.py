@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from routes.providers.samples import SampleRequest
-from tests.routes.providers.conftest import Door, OpenDoor, email_in, provider_of, with_body
+from tests.routes.providers.conftest import Ingress, Serve, email_in, provider_of, with_body
 from tests.routes.providers.contract import BasicAuthContract
 from tests.support.redis_server import free_port
 
@@ -57,7 +57,7 @@ class TestBrevo(BasicAuthContract):
     def documented(self, *items: Any) -> SampleRequest:
         return with_body(self.request(self.settings), json.dumps({"items": items or [DOCUMENTED]}).encode())
 
-    def test_the_documented_email_is_read_whole(self) -> None:
+    def test_the_documented_email_is_parsed(self) -> None:
         email = email_in(provider_of(self.settings, self.name), self.documented())
         assert email.subject == "Testing Brevo inbound"
         assert email.sender == "Sender Name <from@example.com>"
@@ -89,49 +89,49 @@ class TestBrevo(BasicAuthContract):
             for each in range(count)
         ]
 
-    def test_each_of_several_gets_its_own_verdict(self, open_door: OpenDoor) -> None:
-        door = open_door(self.settings)
+    def test_each_of_several_gets_its_own_verdict(self, serve: Serve) -> None:
+        ingress = serve(self.settings)
         first, second, third = self.several()
-        door.post(self.documented(second))
-        answer = door.post(self.documented(first, second, third))
+        ingress.post(self.documented(second))
+        answer = ingress.post(self.documented(first, second, third))
         assert answer.status_code == 200
         body = answer.get_json()
         assert body["success"] is True
         assert [each["status"] for each in body["results"]] == ["processed", "already_processed", "processed"]
         assert all(each["email_id"] for each in body["results"])
-        assert len(door.delivered) == 3
+        assert len(ingress.delivered) == 3
 
-    def test_a_retry_of_the_whole_request_repeats_nothing(self, open_door: OpenDoor) -> None:
-        door = open_door(self.settings)
+    def test_a_retry_of_the_whole_request_repeats_nothing(self, serve: Serve) -> None:
+        ingress = serve(self.settings)
         request = self.documented(*self.several())
-        assert [door.post(request).status_code for _ in range(2)] == [200, 200]
-        assert len(door.delivered) == 3
+        assert [ingress.post(request).status_code for _ in range(2)] == [200, 200]
+        assert len(ingress.delivered) == 3
 
     @pytest.mark.parametrize("bad", [5, None, [], "x", {}, DOCUMENTED | {"Subject": 5}])
-    def test_one_that_can_never_be_taken_does_not_stop_the_others(self, open_door: OpenDoor, bad: Any) -> None:
-        door = open_door(self.settings)
+    def test_an_invalid_email_does_not_stop_the_others(self, serve: Serve, bad: Any) -> None:
+        ingress = serve(self.settings)
         first, second = self.several(2)
-        answer = door.post(self.documented(first, bad, second))
+        answer = ingress.post(self.documented(first, bad, second))
         assert answer.status_code == 400, "rejected for good: trying again would help nobody"
         statuses = [each["status"] for each in answer.get_json()["results"]]
         assert statuses == ["processed", "invalid", "processed"]
-        assert len(door.delivered) == 2
+        assert len(ingress.delivered) == 2
 
-    def test_if_one_has_to_come_again_all_do_even_beside_one_that_can_never_be_taken(self, open_door: OpenDoor) -> None:
+    def test_if_one_has_to_be_retried_the_whole_request_is(self, serve: Serve) -> None:
         away = f"redis://127.0.0.1:{free_port()}/0"
-        door: Door = open_door(self.settings, redis_url=away, on_store_failure="closed")
-        answer = door.post(self.documented(*self.several(2), 5))
+        ingress: Ingress = serve(self.settings, redis_url=away, on_store_failure="closed")
+        answer = ingress.post(self.documented(*self.several(2), 5))
         assert answer.status_code == 429
         assert int(answer.headers["Retry-After"]) > 0
         assert [each["status"] for each in answer.get_json()["results"]] == ["retry_later", "retry_later", "invalid"]
 
     @pytest.mark.parametrize("items", [None, [], {}, "x", 5])
-    def test_a_request_without_items_is_rejected(self, open_door: OpenDoor, items: Any) -> None:
+    def test_a_request_without_items_is_rejected(self, serve: Serve, items: Any) -> None:
         request = with_body(self.request(self.settings), json.dumps({"items": items}).encode())
-        answer = open_door(self.settings).post(request)
+        answer = serve(self.settings).post(request)
         assert (answer.status_code, answer.get_json()["field"]) == (400, "items")
 
     @pytest.mark.parametrize("odd", [5, "x", {}, [], [5], [{}], {"Score": 1}])
     @pytest.mark.parametrize("field", ["Uuid", "To", "Cc", "Attachments", "SpamScore", "From"])
-    def test_what_the_email_can_do_without_does_not_spoil_it(self, open_door: OpenDoor, field: str, odd: Any) -> None:
-        assert open_door(self.settings).post(self.documented(DOCUMENTED | {field: odd})).status_code == 200
+    def test_invalid_optional_parts_do_not_reject_the_email(self, serve: Serve, field: str, odd: Any) -> None:
+        assert serve(self.settings).post(self.documented(DOCUMENTED | {field: odd})).status_code == 200

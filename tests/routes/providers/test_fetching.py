@@ -99,22 +99,22 @@ def test_anything_but_200_has_failed(site: tuple[str, type[Site]], get: Callable
 
 
 @pytest.mark.parametrize("path", ["/endless", "/ok"])
-def test_more_than_is_wanted_is_not_read(site: tuple[str, type[Site]], get: Callable[..., bytes], path: str) -> None:
+def test_a_page_over_the_limit_is_not_read(site: tuple[str, type[Site]], get: Callable[..., bytes], path: str) -> None:
     with pytest.raises(FetchFailed, match="more than 6 bytes"):
         get(f"{site[0]}{path}", max_bytes=6)
 
 
-def test_a_page_that_drips_in_is_given_up(site: tuple[str, type[Site]], get: Callable[..., bytes]) -> None:
+def test_a_page_that_arrives_too_slowly_is_given_up(site: tuple[str, type[Site]], get: Callable[..., bytes]) -> None:
     with pytest.raises(FetchFailed, match="localhost"):
         get(f"{site[0]}/drip", timeout_s=0.5)
 
 
-def test_a_certificate_that_nobody_vouches_for_is_not_trusted(site: tuple[str, type[Site]]) -> None:
+def test_a_self_signed_certificate_is_not_trusted(site: tuple[str, type[Site]]) -> None:
     with pytest.raises(FetchFailed, match="localhost: SSLError"):
         fetch(f"{site[0]}/ok", {}, 5, 1000)
 
 
-def test_nobody_there_has_failed(get: Callable[..., bytes]) -> None:
+def test_a_refused_connection_is_a_failure(get: Callable[..., bytes]) -> None:
     with pytest.raises(FetchFailed, match="127.0.0.1: "):
         get("https://127.0.0.1:1/")
 

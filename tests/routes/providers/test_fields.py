@@ -1,4 +1,4 @@
-"""Parts of documents, whatever stands in their place."""
+"""Fields of JSON documents with unexpected values."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def test_escapes_may_be_in_small_letters_and_left_out_where_they_can_be(value: b
 
 
 @pytest.mark.parametrize("body", [b"a=%", b"a=%4", b"a=%4&b=1", b"a=%%41", b"a=%zz", b"%=a", b"a=100% sure"])
-def test_half_an_escape_is_no_form(body: bytes) -> None:
+def test_half_an_escape_is_refused(body: bytes) -> None:
     with pytest.raises(NotAForm, match="not valid application/x-www-form-urlencoded"):
         parse_form(URLENCODED, body)
 

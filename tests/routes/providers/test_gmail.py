@@ -1,4 +1,4 @@
-"""POST /api/ingress/gmail; what its JSON may hold stands in tests/routes/test_api_ingress.py."""
+"""POST /api/ingress/gmail. Its JSON is tested in tests/routes/test_api_ingress.py."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.config.settings import SettingsError
 from routes.providers.samples import Letter, SampleRequest
-from tests.routes.providers.conftest import LETTER, OpenDoor, email_in, provider_of, request_of, with_headers
+from tests.routes.providers.conftest import LETTER, Serve, email_in, provider_of, request_of, with_headers
 from tests.routes.providers.contract import ProviderContract, json_with
 from tests.support.server import INGRESS_TOKEN
 
@@ -16,41 +16,41 @@ OTHER_TOKEN = "another-token-of-some-length"
 
 
 class TokenContract(ProviderContract):
-    """Of those that are open to whoever has the ingress token; ``settings`` is that token."""
+    """For providers that authenticate with the ingress token; ``settings`` is that token."""
 
     settings = ""
     other_secret = OTHER_TOKEN
     rotated = f"{INGRESS_TOKEN},{OTHER_TOKEN}"
-    shut_by_default = False
+    needs_settings = False
 
     def request(self, settings: str, letter: Letter = LETTER) -> SampleRequest:
         request = request_of("", self.name, letter)
         return with_headers(request, authorization=f"Bearer {settings or INGRESS_TOKEN}")
 
-    def test_while_a_secret_is_rotated_both_are_taken(self, open_door: OpenDoor) -> None:  # type: ignore[override]
-        door = open_door(ingress_token=self.rotated)
+    def test_both_secrets_of_a_rotation_are_accepted(self, serve: Serve) -> None:  # type: ignore[override]
+        ingress = serve(ingress_token=self.rotated)
         requests = [self.request(token) for token in (INGRESS_TOKEN, OTHER_TOKEN)]
-        assert [door.post(each).status_code for each in requests] == [200, 200]
+        assert [ingress.post(each).status_code for each in requests] == [200, 200]
 
-    def test_without_its_secret_the_start_fails_and_says_what_is_missing(self, open_door: OpenDoor) -> None:
+    def test_a_missing_secret_stops_the_start(self, serve: Serve) -> None:
         """It has none of its own: the service always has an ingress token."""
-        door = open_door(f"[providers.{self.name}]", ingress_token=())
-        assert door.post(self.request(self.settings)).status_code == 401
-        made = (door.app.service.settings.data_dir / "ingress_token").read_text().strip()
-        assert door.post(self.request(made)).status_code == 200
+        ingress = serve(f"[providers.{self.name}]", ingress_token=())
+        assert ingress.post(self.request(self.settings)).status_code == 401
+        made = (ingress.app.service.settings.data_dir / "ingress_token").read_text().strip()
+        assert ingress.post(self.request(made)).status_code == 200
 
-    def test_a_setting_it_does_not_have_fails_the_start(self, open_door: OpenDoor) -> None:
+    def test_an_unknown_setting_stops_the_start(self, serve: Serve) -> None:
         with pytest.raises(SettingsError, match=r"\.token is not one of its settings"):
-            open_door(f"[providers.{self.name}]\ntoken = 'x'")
+            serve(f"[providers.{self.name}]\ntoken = 'x'")
 
     @pytest.mark.parametrize("authorization", ["{}", "Basic {}", "Bearer {}x", "Bearer", "Bearer \xe9", "Token {}"])
-    def test_anything_but_the_right_token_is_refused(self, open_door: OpenDoor, authorization: str) -> None:
-        door = open_door()
+    def test_anything_but_the_right_token_is_refused(self, serve: Serve, authorization: str) -> None:
+        ingress = serve()
         request = with_headers(self.request(self.settings), authorization=authorization.format(INGRESS_TOKEN))
-        self.is_unauthorized(door, door.post(request))
+        self.assert_unauthorized(ingress, ingress.post(request))
 
-    def test_the_token_is_asked_for(self, open_door: OpenDoor) -> None:
-        answer = open_door().post(self.without_proof(self.request(self.settings)))
+    def test_the_token_is_asked_for(self, serve: Serve) -> None:
+        answer = serve().post(self.without_proof(self.request(self.settings)))
         assert answer.headers["WWW-Authenticate"] == "Bearer"
 
 
@@ -98,22 +98,22 @@ class TestGmail(TokenContract):
         email = email_in(provider_of("", "gmail"), json_with(self.request(self.settings), **(nothing | sent)))
         assert (email.html, email.plain) == (html, sent["plain"] if plain is None else plain)
 
-    def test_a_type_of_body_that_there_is_not_is_refused(self, open_door: OpenDoor) -> None:
-        answer = open_door().post(json_with(self.request(self.settings), body="x", body_type="markdown"))
+    def test_an_unknown_body_type_is_refused(self, serve: Serve) -> None:
+        answer = serve().post(json_with(self.request(self.settings), body="x", body_type="markdown"))
         assert answer.status_code == 400
         assert answer.get_json()["error"] == "body_type takes html or text"
         assert answer.get_json()["field"] == "body_type"
 
-    def test_two_texts_that_differ_in_what_may_be_a_tag_are_two_emails(self, open_door: OpenDoor) -> None:
-        door = open_door()
+    def test_two_texts_that_differ_in_what_may_be_a_tag_are_two_emails(self, serve: Serve) -> None:
+        ingress = serve()
         nothing = dict.fromkeys(("html", "plain", "message_id"))
         bodies = [f"Host <web{number}> is down" for number in (1, 2, 1)]
         requests = [json_with(self.request(self.settings), **nothing, body=body) for body in bodies]
-        assert [door.status_of(each) for each in requests] == ["processed", "processed", "already_processed"]
-        assert [payload["body_preview"] for payload in door.delivered] == bodies[:2]
+        assert [ingress.status_of(each) for each in requests] == ["processed", "processed", "already_processed"]
+        assert [payload["body_preview"] for payload in ingress.delivered] == bodies[:2]
 
-    def test_a_named_second_one_has_an_address_of_its_own(self, open_door: OpenDoor) -> None:
-        door = open_door("[providers.gmail-of-ada]\ntype = 'gmail'")
+    def test_a_named_second_one_has_an_address_of_its_own(self, serve: Serve) -> None:
+        ingress = serve("[providers.gmail-of-ada]\ntype = 'gmail'")
         request = self.request(self.settings)
-        answer = door.app.http.post("/api/ingress/gmail-of-ada", data=request.body, headers=dict(request.headers))
+        answer = ingress.app.http.post("/api/ingress/gmail-of-ada", data=request.body, headers=dict(request.headers))
         assert json.loads(answer.text)["status"] == "processed"

@@ -10,7 +10,15 @@ import pytest
 
 from orchestrator.config.settings import SettingsError
 from routes.providers.samples import Letter, SampleRequest
-from tests.routes.providers.conftest import LETTER, OpenDoor, email_in, provider_of, request_of, with_body, with_headers
+from tests.routes.providers.conftest import (
+    LETTER,
+    Serve,
+    email_in,
+    provider_of,
+    request_of,
+    with_body,
+    with_headers,
+)
 from tests.routes.providers.contract import BasicAuthContract, ProviderContract
 from tests.support.server import INGRESS_TOKEN
 
@@ -45,18 +53,16 @@ class TestJson(ProviderContract):
     complaint = r"providers\.desk takes no empty token or password"
     probed = 200
 
-    def test_not_set_up_it_is_shut_and_says_what_is_missing(
-        self, open_door: OpenDoor, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        door = open_door()
-        assert door.post(self.request(self.settings)).status_code == 404
-        answer = door.post(replace(self.request(self.settings), path="/api/ingress/json"))
+    def test_a_provider_without_settings_is_refused(self, serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+        ingress = serve()
+        assert ingress.post(self.request(self.settings)).status_code == 404
+        answer = ingress.post(replace(self.request(self.settings), path="/api/ingress/json"))
         assert (answer.status_code, "[providers.json]" in answer.get_json()["error"]) == (404, True)
 
-    def test_with_a_token_of_its_own_the_services_is_not_taken(self, open_door: OpenDoor) -> None:
-        door = open_door(self.settings)
+    def test_with_a_token_of_its_own_the_services_is_not_taken(self, serve: Serve) -> None:
+        ingress = serve(self.settings)
         request = with_headers(self.request(self.settings), authorization=f"Bearer {INGRESS_TOKEN}")
-        self.is_unauthorized(door, door.post(request))
+        self.assert_unauthorized(ingress, ingress.post(request))
 
     def document(self, document: Any) -> SampleRequest:
         return with_body(self.request(self.settings), json.dumps(document).encode())
@@ -95,12 +101,12 @@ class TestJson(ProviderContract):
         assert (email.html, email.plain, email.text) == ("Fish &amp; chips", "", "Fish & chips")
 
     @pytest.mark.parametrize("part", ["headers", "received", "html", "text", "id", "to"])
-    def test_all_but_the_sender_may_be_missing(self, open_door: OpenDoor, part: str) -> None:
+    def test_all_but_the_sender_may_be_missing(self, serve: Serve, part: str) -> None:
         mail = {name: value for name, value in DOCUMENT["mail"].items() if name != part}
-        assert open_door(self.settings).post(self.document({"mail": mail})).status_code == 200
+        assert serve(self.settings).post(self.document({"mail": mail})).status_code == 200
 
     @pytest.mark.parametrize("received", [[], {}, "x", 5, [5], None])
-    def test_a_path_that_leads_nowhere_finds_nothing(self, received: Any) -> None:
+    def test_a_path_without_a_value_finds_nothing(self, received: Any) -> None:
         document = {"mail": DOCUMENT["mail"] | {"received": received}}
         assert email_in(provider_of(self.settings, self.name), self.document(document)).date == ""
 
@@ -114,14 +120,12 @@ class TestJson(ProviderContract):
             ({"from": "a@b.org", "html": True}, "mail.html"),
         ],
     )
-    def test_what_cannot_be_taken_is_named_by_its_path(
-        self, open_door: OpenDoor, mail: dict[str, Any], field: str
-    ) -> None:
-        answer = open_door(self.settings).post(self.document({"mail": mail}))
+    def test_an_invalid_value_is_named_by_its_path(self, serve: Serve, mail: dict[str, Any], field: str) -> None:
+        answer = serve(self.settings).post(self.document({"mail": mail}))
         assert (answer.status_code, answer.get_json()["field"]) == (400, field)
 
     @pytest.mark.parametrize("items", ["", "events.0.list"])
-    def test_a_list_is_several_emails(self, open_door: OpenDoor, items: str) -> None:
+    def test_a_list_is_several_emails(self, serve: Serve, items: str) -> None:
         settings = f"{self.settings}\nitems = '{items}'"
         several: list[Any] = [
             {"mail": {"from": "a@b.org", "text": "1"}},
@@ -129,17 +133,17 @@ class TestJson(ProviderContract):
             {"mail": {"from": "a@b.org", "text": "1"}},
         ]
         body = {"events": [{"list": several}]} if items else several
-        door = open_door(settings)
-        answer = door.post(self.document(body))
+        ingress = serve(settings)
+        answer = ingress.post(self.document(body))
         assert answer.status_code == 200
         statuses = [each["status"] for each in answer.get_json()["results"]]
         assert statuses == ["processed", "processed", "already_processed"]
-        assert door.post(self.document(body)).status_code == 200
-        assert [each["body"] for each in door.delivered] == ["1", "2"]
+        assert ingress.post(self.document(body)).status_code == 200
+        assert [each["body"] for each in ingress.delivered] == ["1", "2"]
 
     @pytest.mark.parametrize("body", [[], [{}] * 1001])
-    def test_a_list_has_one_to_a_thousand(self, open_door: OpenDoor, body: Any) -> None:
-        answer = open_door(self.settings).post(self.document(body))
+    def test_a_list_has_one_to_a_thousand(self, serve: Serve, body: Any) -> None:
+        answer = serve(self.settings).post(self.document(body))
         assert (answer.status_code, answer.get_json()["error"]) == (400, "the body takes 1 to 1000 emails")
 
     @pytest.mark.parametrize(
@@ -153,9 +157,9 @@ class TestJson(ProviderContract):
             ("username = 'u'\npassword = ' '", "providers.desk takes no empty token or password"),
         ],
     )
-    def test_a_mapping_that_cannot_work_fails_the_start(self, open_door: OpenDoor, said: str, complaint: str) -> None:
+    def test_an_invalid_mapping_stops_the_start(self, serve: Serve, said: str, complaint: str) -> None:
         with pytest.raises(SettingsError, match=complaint):
-            open_door(f"[providers.desk]\ntype = 'json'\n{said}")
+            serve(f"[providers.desk]\ntype = 'json'\n{said}")
 
 
 class TestJsonWithAPassword(BasicAuthContract):
@@ -166,7 +170,7 @@ class TestJsonWithAPassword(BasicAuthContract):
     empty_password_complaint = r"takes no empty token or password|needs username and password together"
     no_username_complaint = complaint
 
-    test_not_set_up_it_is_shut_and_says_what_is_missing = TestJson.test_not_set_up_it_is_shut_and_says_what_is_missing
+    test_a_provider_without_settings_is_refused = TestJson.test_a_provider_without_settings_is_refused
 
 
 class TestPlainJson:
@@ -177,18 +181,18 @@ class TestPlainJson:
     def request(self, letter: Letter = LETTER) -> SampleRequest:
         return request_of(self.settings, "json", letter)
 
-    def test_it_takes_the_services_token(self, open_door: OpenDoor) -> None:
-        door = open_door(self.settings)
-        assert door.status_of(self.request()) == "processed"
-        assert door.post(with_headers(self.request(), authorization="Bearer x")).status_code == 401
-        (payload,) = door.delivered
+    def test_it_takes_the_services_token(self, serve: Serve) -> None:
+        ingress = serve(self.settings)
+        assert ingress.status_of(self.request()) == "processed"
+        assert ingress.post(with_headers(self.request(), authorization="Bearer x")).status_code == 401
+        (payload,) = ingress.delivered
         assert (payload["subject"], payload["plain"]) == (LETTER.subject, LETTER.text)
         assert payload["recipients"] == ["inbox@in.example.com", "bob@example.org"]
 
-    def test_ids_of_two_senders_do_not_get_mixed_up(self, open_door: OpenDoor) -> None:
-        door = open_door("[providers.one]\ntype = 'json'\n[providers.two]\ntype = 'json'")
+    def test_ids_of_two_senders_do_not_get_mixed_up(self, serve: Serve) -> None:
+        ingress = serve("[providers.one]\ntype = 'json'\n[providers.two]\ntype = 'json'")
         document = {"sender": "ada@example.org", "event_id": "1"}
         for name in ("one", "two"):
             request = replace(self.request(), path=f"/api/ingress/{name}")
             body = json.dumps(document | {"subject": name}).encode()
-            assert door.status_of(with_body(request, body)) == "processed"
+            assert ingress.status_of(with_body(request, body)) == "processed"

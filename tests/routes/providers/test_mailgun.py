@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -14,14 +15,22 @@ from urllib.parse import urlencode
 
 import pytest
 
-from deduplication.claims import Kind
-from deduplication.journal.base import Claim, Claimed, Ending, Settlement
-from deduplication.journal.entry import Entry
+from deduplication.journal.coordinator import Claimed
+from deduplication.journal.entry import DeliveryStatus
 from orchestrator.config.settings import SettingsError
 from orchestrator.item import email_item
 from routes.providers.base import ProviderRequest
 from routes.providers.samples import Letter, SampleRequest
-from tests.routes.providers.conftest import LETTER, NOW, Door, OpenDoor, email_in, provider_of, request_of, with_body
+from tests.routes.providers.conftest import (
+    LETTER,
+    NOW,
+    Ingress,
+    Serve,
+    email_in,
+    provider_of,
+    request_of,
+    with_body,
+)
 from tests.routes.providers.contract import ProviderContract
 from tests.support.redis_server import RedisServer
 
@@ -91,7 +100,7 @@ class TestMailgun(ProviderContract):
 
     # What it reads
 
-    def test_the_documented_email_is_read_whole(self) -> None:
+    def test_the_documented_email_is_parsed(self) -> None:
         email = email_in(provider_of(self.settings, self.name), form(signed(DOCUMENTED)))
         assert email.clean_subject == "Test subject é"
         assert email.sender == '"Displayed From" <from+test@example.org>'
@@ -129,21 +138,21 @@ class TestMailgun(ProviderContract):
         ]
         assert email.attachments[1].sha256 == sha256(LETTER.enclosures[1].content).hexdigest()
 
-    def test_a_file_name_that_is_not_utf_8_does_not_spoil_the_email(self, open_door: OpenDoor) -> None:
+    def test_a_file_name_that_is_not_utf_8_does_not_reject_the_email(self, serve: Serve) -> None:
         request = self.request(self.settings)
         request = with_body(request, request.body.replace(b"liste.csv", b"\xe9t\xe9.csv"))
-        door = open_door(self.settings)
-        assert door.post(request).status_code == 200
-        assert door.delivered[0]["attachments"][0]["name"] == "\ufffdt\ufffd.csv"
+        ingress = serve(self.settings)
+        assert ingress.post(request).status_code == 200
+        assert ingress.delivered[0]["attachments"][0]["name"] == "\ufffdt\ufffd.csv"
 
     @pytest.mark.parametrize("path", ["/api/ingress/mailgun/mime", "/api/ingress/mailgun"])
-    def test_the_raw_email_is_taken_as_it_is(self, open_door: OpenDoor, path: str) -> None:
+    def test_the_raw_email_is_taken_as_it_is(self, serve: Serve, path: str) -> None:
         raw = LETTER.mime.as_bytes().replace(b"iso-8859-1", b"utf-8")
         fields = {"recipient": "inbox@in.example.com", "body-mime": raw.decode("latin-1")}
         request = replace(form({}), path=path, body=urlencode(signed(fields), encoding="latin-1").encode())
-        door = open_door(self.settings)
-        assert door.post(request).status_code == 200
-        (payload,) = door.delivered
+        ingress = serve(self.settings)
+        assert ingress.post(request).status_code == 200
+        (payload,) = ingress.delivered
         assert payload["subject"] == LETTER.subject
         assert payload["recipients"] == ["inbox@in.example.com", "bob@example.org"]
         assert [each["name"] for each in payload["attachments"]] == ["liste.csv", "photo.png"]
@@ -152,18 +161,18 @@ class TestMailgun(ProviderContract):
         ("field", "value"),
         [("message-headers", None), ("message-headers", "{"), ("message-headers", '["x"]'), ("message-headers", "5")],
     )
-    def test_what_is_no_email_is_not_tried_again(self, open_door: OpenDoor, field: str, value: str | None) -> None:
+    def test_a_request_without_an_email_is_not_retried(self, serve: Serve, field: str, value: str | None) -> None:
         fields = {name: text for name, text in DOCUMENTED.items() if name not in (field, "from")}
-        door = open_door(self.settings)
-        answer = door.post(form(signed(fields | ({field: value} if value else {}))))
+        ingress = serve(self.settings)
+        answer = ingress.post(form(signed(fields | ({field: value} if value else {}))))
         assert (answer.status_code, answer.get_json()["status"]) == (406, "invalid")
-        assert (door.recorded, door.delivered) == ([], [])
+        assert (ingress.recorded, ingress.delivered) == ([], [])
 
-    def test_a_header_of_the_email_cannot_pass_for_the_proof(self, open_door: OpenDoor) -> None:
+    def test_a_header_of_the_email_is_not_used_as_the_proof(self, serve: Serve) -> None:
         """Mailgun makes a field of every header; its own come after those."""
         request = form({"token": "b", "signature": "c", "timestamp": "d"})
         proven = form(signed(DOCUMENTED))
-        assert open_door(self.settings).post(with_body(request, request.body + b"&" + proven.body)).status_code == 200
+        assert serve(self.settings).post(with_body(request, request.body + b"&" + proven.body)).status_code == 200
 
     @pytest.mark.parametrize(
         ("content_type", "before"),
@@ -173,17 +182,15 @@ class TestMailgun(ProviderContract):
             ("multipart/form-data; boundary=b", part('name="a"') * 10_001),
         ],
     )
-    def test_a_form_without_end_is_not_read_to_its_proof(
-        self, open_door: OpenDoor, content_type: str, before: bytes
-    ) -> None:
+    def test_a_form_with_too_many_fields_is_refused(self, serve: Serve, content_type: str, before: bytes) -> None:
         fields = signed(DOCUMENTED)
         proof = form(fields).body
         if content_type.startswith("multipart"):
             proof = b"".join(part(f'name="{name}"', value) for name, value in fields.items()) + b"--b--\r\n"
-        door = open_door(self.settings)
+        ingress = serve(self.settings)
         request = SampleRequest("/api/ingress/mailgun", {"Content-Type": content_type}, before + proof)
-        self.is_unauthorized(door, door.post(request))
-        assert door.post(with_body(request, proof)).status_code == 200
+        self.assert_unauthorized(ingress, ingress.post(request))
+        assert ingress.post(with_body(request, proof)).status_code == 200
 
     # How old it may be
 
@@ -199,32 +206,32 @@ class TestMailgun(ProviderContract):
             (timedelta(hours=47), "freshness_hours = 48", 200),
         ],
     )
-    def test_its_last_retry_is_still_fresh_and_how_fresh_can_be_said(
-        self, open_door: OpenDoor, age: timedelta, settings: str, http_status: int
+    def test_a_signature_is_accepted_until_its_last_retry(
+        self, serve: Serve, age: timedelta, settings: str, http_status: int
     ) -> None:
-        door = open_door(f"{self.settings}\n{settings}")
-        assert door.post(request_of(self.settings, self.name, now=NOW - age)).status_code == http_status
+        ingress = serve(f"{self.settings}\n{settings}")
+        assert ingress.post(request_of(self.settings, self.name, now=NOW - age)).status_code == http_status
 
     @pytest.mark.parametrize("freshness", ["0", "-1", "169", "'x'", "nan"])
-    def test_freshness_takes_hours_up_to_a_week(self, open_door: OpenDoor, freshness: str) -> None:
+    def test_freshness_takes_hours_up_to_a_week(self, serve: Serve, freshness: str) -> None:
         with pytest.raises(SettingsError, match=r"providers\.mailgun\.freshness_hours "):
-            open_door(f"{self.settings}\nfreshness_hours = {freshness}")
+            serve(f"{self.settings}\nfreshness_hours = {freshness}")
 
     @pytest.mark.parametrize("timestamp", ["", "x", "-5", "１７", "1e9", "9" * 5000])
-    def test_a_signed_timestamp_that_is_none_is_refused(self, open_door: OpenDoor, timestamp: str) -> None:
+    def test_an_invalid_timestamp_is_refused_even_if_signed(self, serve: Serve, timestamp: str) -> None:
         signature = hmac.new(KEY.encode(), f"{timestamp}t".encode(), hashlib.sha256).hexdigest()
         fields = DOCUMENTED | {"timestamp": timestamp, "token": "t", "signature": signature}
-        door = open_door(self.settings)
-        self.is_unauthorized(door, door.post(form(fields)))
+        ingress = serve(self.settings)
+        self.assert_unauthorized(ingress, ingress.post(form(fields)))
 
-    def test_a_misspelt_setting_is_told_before_the_one_that_is_missing_for_it(self, open_door: OpenDoor) -> None:
+    def test_a_misspelt_setting_is_reported_before_a_missing_one(self, serve: Serve) -> None:
         with pytest.raises(SettingsError, match=r"singing_key is not one of .*; did you mean signing_key\?"):
-            open_door("[providers.mailgun]\nsinging_key = 'x'")
+            serve("[providers.mailgun]\nsinging_key = 'x'")
 
     @pytest.mark.parametrize("key", ["signing_key = ''", "signing_key = []", "signing_key = ['a', '']"])
-    def test_an_empty_key_opens_nothing(self, open_door: OpenDoor, key: str) -> None:
+    def test_an_empty_key_stops_the_start(self, serve: Serve, key: str) -> None:
         with pytest.raises(SettingsError, match=self.complaint):
-            open_door(f"[providers.mailgun]\n{key}")
+            serve(f"[providers.mailgun]\n{key}")
 
 
 class TestTokens:
@@ -233,12 +240,12 @@ class TestTokens:
     settings = TestMailgun.settings
 
     @pytest.fixture(params=["sqlite", "redis"])
-    def door(self, request: pytest.FixtureRequest, open_door: OpenDoor) -> Iterator[Door]:
+    def ingress(self, request: pytest.FixtureRequest, serve: Serve) -> Iterator[Ingress]:
         store = {}
         if request.param == "redis":
             redis_server: RedisServer = request.getfixturevalue("redis_server")
             store = {"redis_url": redis_server.url}
-        yield open_door(self.settings, **store)
+        yield serve(self.settings, **store)
 
     def request(self, letter: Letter = PLAIN_LETTER) -> SampleRequest:
         return request_of(self.settings, "mailgun", letter)
@@ -247,68 +254,60 @@ class TestTokens:
         "change",
         [(b"Voil%C3%A0", b"Autre+chose"), (b"lot+456", b"lot+457"), (b"Ada%40Example.org", b"eve%40example.net")],
     )
-    def test_an_accepted_token_proves_no_other_email(self, door: Door, change: tuple[bytes, bytes]) -> None:
+    def test_an_accepted_token_proves_no_other_email(self, ingress: Ingress, change: tuple[bytes, bytes]) -> None:
         request = self.request()
         forged = with_body(request, request.body.replace(*change).replace(change[0].replace(b"+", b"%20"), change[1]))
         assert forged.body != request.body
-        assert door.post(request).status_code == 200
-        answer = door.post(forged)
+        assert ingress.post(request).status_code == 200
+        answer = ingress.post(forged)
         assert (answer.status_code, answer.get_json()["status"]) == (401, "unauthorized")
-        assert len(door.delivered) == 1
-        assert door.status_of(request) == "already_processed", "the email itself may come as often as it likes"
+        assert len(ingress.delivered) == 1
+        assert ingress.status_of(request) == "already_processed", "the email itself may come as often as it likes"
 
-    def test_a_token_that_was_not_accepted_proves_nothing_wrong_about_its_retry(self, door: Door) -> None:
+    @pytest.mark.parametrize("with_token", [True, False])
+    def test_a_token_that_is_held_but_not_accepted_is_still_free(self, ingress: Ingress, with_token: bool) -> None:
+        """While another request delivers that email, its retry is put off; so is another email with its token."""
         request = self.request()
-        held = self.held_by_another(door, request)
-        assert door.post(request).status_code == 503
-        door.app.service.journal.settle(*held, Settlement(Ending.FREE))
-        assert door.status_of(request) == "processed"
-        assert len(door.delivered) == 1
-
-    def test_only_acceptance_uses_a_token_up(self, door: Door) -> None:
-        request = self.request()
-        self.held_by_another(door, request, with_token=False)
-        assert door.post(request).status_code == 503
-        assert door.status_of(with_body(request, request.body.replace(b"Voil%C3%A0", b"Autre+chose"))) == "processed"
-        assert door.post(request).status_code == 401
-
-    def test_a_rejected_request_uses_no_token_up(self, door: Door) -> None:
-        fields = signed({"from": ""}, token="t" * 50)
-        assert door.post(form(fields)).status_code == 406
-        assert door.status_of(form(signed(DOCUMENTED, token="t" * 50))) == "processed"
-
-    def test_while_one_request_is_under_way_another_with_its_token_waits(self, door: Door) -> None:
-        request = self.request()
-        self.held_by_another(door, request)
-        assert door.post(request).status_code == 503
+        claimed = self.claim(ingress, request, with_token=with_token)
         other = with_body(request, request.body.replace(b"Voil%C3%A0", b"Autre+chose"))
-        answer = door.post(other)
-        assert (answer.status_code, answer.get_json()["status"]) == (503, "already_processing")
-        assert door.delivered == []
+        waits = [ingress.post(each) for each in ((request, other) if with_token else (request,))]
+        assert {(each.status_code, each.get_json()["status"]) for each in waits} == {(503, "already_processing")}
+        assert ingress.delivered == []
+        if not with_token:
+            assert ingress.status_of(other) == "processed"
+            assert ingress.post(request).status_code == 401
+            return
+        returned = [replace(each, status=DeliveryStatus.RETURNED) for each in claimed.plan]
+        ingress.app.service.coordinator.settle(claimed, returned)
+        ingress.app.settle()
+        assert [ingress.status_of(each) for each in (request, other)] == ["processed", "unauthorized"]
+        assert len(ingress.delivered) == 1
 
-    def test_an_accepted_token_is_remembered_for_longer_than_it_is_fresh(self, door: Door) -> None:
-        door.post(self.request())
-        (entry,) = door.recorded
-        (token,) = [name for name in entry.own if name.kind is Kind.PROOF]
-        assert door.app.service.journal.look([token])[0].is_marked
-        assert token.kept_ms == 7 * 24 * 3600 * 1000
+    def test_a_rejected_request_uses_no_token_up(self, ingress: Ingress) -> None:
+        fields = signed({"from": ""}, token="t" * 50)
+        assert ingress.post(form(fields)).status_code == 406
+        assert ingress.status_of(form(signed(DOCUMENTED, token="t" * 50))) == "processed"
 
-    def held_by_another(self, door: Door, request: SampleRequest, with_token: bool = True) -> tuple[Claim, Entry]:
-        """Another request is delivering the same email just now."""
-        provider = provider_of(self.settings, "mailgun")
+    def test_an_accepted_token_is_remembered_for_longer_than_it_can_be_fresh(self, ingress: Ingress) -> None:
+        before_ms = time.time() * 1000
+        ingress.post(self.request())
+        with ingress.app.service.journal.reading() as step:
+            ((until_ms,),) = step.query("SELECT until_ms FROM proofs")
+        assert until_ms >= before_ms + 7 * 24 * 3600 * 1000
+
+    def claim(self, ingress: Ingress, request: SampleRequest, *, with_token: bool) -> Claimed:
+        """As another request does that is delivering the same email just now."""
+        provider, pipeline = provider_of(self.settings, "mailgun"), ingress.app.service.pipeline
         headers = {name.lower(): value for name, value in request.headers.items()}
-        proof = provider.once(ProviderRequest(headers, lambda: request.body, NOW))
-        item = email_item(email_in(provider, request), None)
-        if with_token:
-            item = item.proven_by(proof or "")
-        claim = Claim("another", "another owner", item.own_names, fingerprint=item.fingerprint)
-        verdict = door.app.service.journal.claim(claim)
-        assert isinstance(verdict, Claimed)
-        return claim, verdict.entry
+        proof = provider.once(ProviderRequest(headers, lambda: request.body, NOW)) or ""
+        item = replace(email_item(email_in(provider, request), None), proof=proof if with_token else "")
+        claimed = pipeline.coordinator.claim(pipeline.prepare(item, pipeline.router.pick(item)).claim)
+        assert isinstance(claimed, Claimed)
+        return claimed
 
-    def test_two_accounts_have_keys_of_their_own(self, open_door: OpenDoor) -> None:
+    def test_two_accounts_have_keys_of_their_own(self, serve: Serve) -> None:
         both = f"{self.settings}\n[providers.mailgun-eu]\ntype = 'mailgun'\nsigning_key = '{OTHER_KEY}'"
-        door = open_door(both)
+        ingress = serve(both)
         requests: list[Any] = [request_of(both, name) for name in ("mailgun", "mailgun-eu")]
-        assert [door.post(each).status_code for each in requests] == [200, 200]
-        assert door.post(replace(requests[0], path="/api/ingress/mailgun-eu")).status_code == 401
+        assert [ingress.post(each).status_code for each in requests] == [200, 200]
+        assert ingress.post(replace(requests[0], path="/api/ingress/mailgun-eu")).status_code == 401

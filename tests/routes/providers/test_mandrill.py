@@ -16,7 +16,7 @@ import pytest
 
 from orchestrator.config.settings import SettingsError
 from routes.providers.samples import SampleRequest
-from tests.routes.providers.conftest import OpenDoor, email_in, provider_of, with_body, with_headers
+from tests.routes.providers.conftest import Serve, email_in, provider_of, with_body, with_headers
 from tests.routes.providers.contract import ProviderContract
 
 KEY, OTHER_KEY = "mandrill-key-7QkKvYyv", "mandrill-key-another"
@@ -119,67 +119,69 @@ class TestMandrill(ProviderContract):
 
     # The proof
 
-    def test_the_signature_covers_the_url_that_was_entered(self, open_door: OpenDoor) -> None:
-        door = open_door(self.settings)
-        self.is_unauthorized(door, door.post(events(DOCUMENTED, url=f"{URL}/")))
+    def test_the_signature_covers_the_url_that_was_entered(self, serve: Serve) -> None:
+        ingress = serve(self.settings)
+        self.assert_unauthorized(ingress, ingress.post(events(DOCUMENTED, url=f"{URL}/")))
         assert (
-            open_door(f"{self.settings[:-1]}?team=sales'").post(events(DOCUMENTED, url=f"{URL}?team=sales")).status_code
+            serve(f"{self.settings[:-1]}?team=sales'").post(events(DOCUMENTED, url=f"{URL}?team=sales")).status_code
             == 200
         )
 
-    def test_the_url_is_needed(self, open_door: OpenDoor) -> None:
+    def test_the_url_is_needed(self, serve: Serve) -> None:
         with pytest.raises(SettingsError, match=r"providers\.mandrill\.url is needed"):
-            open_door(f"[providers.mandrill]\nwebhook_key = '{KEY}'")
+            serve(f"[providers.mandrill]\nwebhook_key = '{KEY}'")
 
-    def test_the_signature_covers_every_field_in_the_order_of_their_names(self, open_door: OpenDoor) -> None:
+    def test_the_signature_covers_every_field_in_the_order_of_their_names(self, serve: Serve) -> None:
         fields = {"zone": b"eu", "mandrill_events": json.dumps([DOCUMENTED]).encode(), "also": b"1"}
-        door = open_door(self.settings)
+        ingress = serve(self.settings)
         request = signed(fields)
-        self.is_unauthorized(door, door.post(with_body(request, request.body.replace(b"zone=eu", b"zone=us"))))
-        self.is_unauthorized(door, door.post(with_body(request, request.body + b"&more=1")))
-        assert door.post(request).status_code == 200
+        self.assert_unauthorized(
+            ingress, ingress.post(with_body(request, request.body.replace(b"zone=eu", b"zone=us")))
+        )
+        self.assert_unauthorized(ingress, ingress.post(with_body(request, request.body + b"&more=1")))
+        assert ingress.post(request).status_code == 200
 
-    def test_a_form_with_parts_is_signed_alike(self, open_door: OpenDoor) -> None:
+    def test_a_form_with_parts_is_signed_alike(self, serve: Serve) -> None:
         request = events(DOCUMENTED)
         part = b'--b\r\nContent-Disposition: form-data; name="mandrill_events"\r\n\r\n'
         body = part + json.dumps([DOCUMENTED]).encode() + b"\r\n--b--\r\n"
         request = with_body(with_headers(request, content_type="multipart/form-data; boundary=b"), body)
-        assert open_door(self.settings).status_of(request) == "processed"
+        assert serve(self.settings).status_of(request) == "processed"
 
     @pytest.mark.parametrize("signature", ["", "x", "é", "AAAA", "=" * 5000])
-    def test_another_signature_is_none(self, open_door: OpenDoor, signature: str) -> None:
-        door = open_door(self.settings)
-        self.is_unauthorized(door, door.post(with_headers(events(DOCUMENTED), x_mandrill_signature=signature)))
+    def test_another_signature_is_refused(self, serve: Serve, signature: str) -> None:
+        ingress = serve(self.settings)
+        self.assert_unauthorized(
+            ingress, ingress.post(with_headers(events(DOCUMENTED), x_mandrill_signature=signature))
+        )
 
     # When it is set up
 
-    def test_the_check_before_there_is_a_key_is_answered(self, open_door: OpenDoor) -> None:
-        door = open_door(self.settings)
+    def test_the_check_before_there_is_a_key_is_answered(self, serve: Serve) -> None:
+        ingress = serve(self.settings)
         for check in (events(key=CHECK_KEY), events()):
-            answer = door.post(check)
+            answer = ingress.post(check)
             assert (answer.status_code, answer.get_json()["status"]) == (200, "no_email")
-        assert (door.recorded, door.delivered) == ([], [])
+        assert (ingress.recorded, ingress.delivered) == ([], [])
 
     @pytest.mark.parametrize("more", [[DOCUMENTED], [SENT], [None]])
-    def test_the_key_of_the_check_that_everybody_knows_proves_nothing_else(
-        self, open_door: OpenDoor, more: list[Any]
-    ) -> None:
-        door = open_door(self.settings)
-        self.is_unauthorized(door, door.post(events(*more, key=CHECK_KEY)))
+    def test_the_key_of_the_check_that_everybody_knows_proves_nothing_else(self, serve: Serve, more: list[Any]) -> None:
+        ingress = serve(self.settings)
+        self.assert_unauthorized(ingress, ingress.post(events(*more, key=CHECK_KEY)))
 
-    def test_nor_can_it_be_set_as_ones_own(self, open_door: OpenDoor) -> None:
+    def test_the_key_of_the_check_cannot_be_configured(self, serve: Serve) -> None:
         with pytest.raises(SettingsError, match=r"providers\.mandrill\.webhook_key takes the key that Mandrill shows"):
-            open_door(f"[providers.mandrill]\nwebhook_key = ['{KEY}', '{CHECK_KEY}']\nurl = '{URL}'")
+            serve(f"[providers.mandrill]\nwebhook_key = ['{KEY}', '{CHECK_KEY}']\nurl = '{URL}'")
 
-    def test_it_is_found_before_it_is_set_up_here(self, open_door: OpenDoor) -> None:
+    def test_a_probe_is_answered_before_it_is_configured(self, serve: Serve) -> None:
         """Only then does Mandrill show the key that opens it; what comes meanwhile is tried again."""
-        door = open_door()
-        assert door.app.http.head("/api/ingress/mandrill").status_code == 200
-        assert door.post(events(DOCUMENTED)).status_code == 404
+        ingress = serve()
+        assert ingress.app.http.head("/api/ingress/mandrill").status_code == 200
+        assert ingress.post(events(DOCUMENTED)).status_code == 404
 
     # What it reads
 
-    def test_the_documented_email_is_read_whole(self) -> None:
+    def test_the_documented_email_is_parsed(self) -> None:
         email = email_in(provider_of(self.settings, self.name), events(DOCUMENTED))
         assert email.subject == "This is an example webhook message"
         assert email.sender_email == "example.sender@mandrillapp.com"
@@ -199,7 +201,7 @@ class TestMandrill(ProviderContract):
             assert getattr(email, part) == getattr(as_it_came, part)
         assert email.sender == "René <example.sender@mandrillapp.com>"
 
-    def test_so_do_its_attachments_and_images(self) -> None:
+    def test_so_are_its_attachments_and_images(self) -> None:
         changes = {
             "raw_msg": None,
             "attachments": {
@@ -215,46 +217,44 @@ class TestMandrill(ProviderContract):
             ("cid1", "image/png", sha256(b"\x00\x01\x02").hexdigest()),
         ]
 
-    def test_an_email_without_any_header_of_use_still_has_the_sender_of_its_envelope(self, open_door: OpenDoor) -> None:
+    def test_an_email_without_any_header_of_use_still_has_the_sender_of_its_envelope(self, serve: Serve) -> None:
         """One that is never taken would hold up all that come after it."""
-        door = open_door(self.settings)
-        assert door.post(events(documented(raw_msg="X: y\n\ntext"))).status_code == 200
-        assert door.delivered[0]["sender"] == "René <example.sender@mandrillapp.com>"
+        ingress = serve(self.settings)
+        assert ingress.post(events(documented(raw_msg="X: y\n\ntext"))).status_code == 200
+        assert ingress.delivered[0]["sender"] == "René <example.sender@mandrillapp.com>"
 
     @pytest.mark.parametrize("odd", [5, "x", [], [5], {"a": 5}, {"a": {"content": 5, "name": []}}, {"score": {}}])
     @pytest.mark.parametrize("field", ["attachments", "images", "spam_report", "spf", "to", "email"])
-    def test_what_the_email_can_do_without_does_not_spoil_it(self, open_door: OpenDoor, field: str, odd: Any) -> None:
+    def test_invalid_optional_parts_do_not_reject_the_email(self, serve: Serve, field: str, odd: Any) -> None:
         event = documented(**{"raw_msg": None, field: odd})
-        assert open_door(self.settings).post(events(event)).status_code == 200
+        assert serve(self.settings).post(events(event)).status_code == 200
 
     # Several in one
 
-    def test_every_email_of_a_request_is_taken_and_a_repeated_request_repeats_nothing(
-        self, open_door: OpenDoor
-    ) -> None:
-        door = open_door(self.settings)
+    def test_every_email_of_a_request_is_taken_and_a_repeated_request_repeats_nothing(self, serve: Serve) -> None:
+        ingress = serve(self.settings)
         request = events(another(11), SENT, another(12))
-        assert [each["status"] for each in door.post(request).get_json()["results"]] == ["processed"] * 2
-        again = door.post(request)
-        assert (again.status_code, len(door.delivered)) == (200, 2)
+        assert [each["status"] for each in ingress.post(request).get_json()["results"]] == ["processed"] * 2
+        again = ingress.post(request)
+        assert (again.status_code, len(ingress.delivered)) == (200, 2)
         assert {each["status"] for each in again.get_json()["results"]} == {"already_processed"}
 
-    def test_a_bad_one_does_not_stop_the_others(self, open_door: OpenDoor) -> None:
-        door = open_door(self.settings)
-        answer = door.post(events(another(11), {"event": "inbound", "msg": 5}, another(12)))
+    def test_a_bad_one_does_not_stop_the_others(self, serve: Serve) -> None:
+        ingress = serve(self.settings)
+        answer = ingress.post(events(another(11), {"event": "inbound", "msg": 5}, another(12)))
         assert answer.status_code == 400
         assert [each["status"] for each in answer.get_json()["results"]] == ["processed", "invalid", "processed"]
 
     @pytest.mark.parametrize("several", [[SENT], [SENT, {"type": "blacklist", "action": "add"}], [5, None]])
-    def test_other_events_are_let_pass(self, open_door: OpenDoor, several: list[Any]) -> None:
-        door = open_door(self.settings)
-        answer = door.post(events(*several))
+    def test_other_events_are_answered_200_and_ignored(self, serve: Serve, several: list[Any]) -> None:
+        ingress = serve(self.settings)
+        answer = ingress.post(events(*several))
         assert (answer.status_code, answer.get_json()["status"]) == (200, "no_email")
-        assert door.recorded == []
+        assert ingress.recorded == []
 
-    def test_two_routes_have_urls_and_keys_of_their_own(self, open_door: OpenDoor) -> None:
+    def test_two_routes_have_urls_and_keys_of_their_own(self, serve: Serve) -> None:
         section = self.other_secret.replace("[providers.mandrill]", "[providers.sales]\ntype = 'mandrill'")
-        door = open_door(f"{self.settings}\n{section.replace(URL, URL + '-sales')}")
+        ingress = serve(f"{self.settings}\n{section.replace(URL, URL + '-sales')}")
         request = replace(events(DOCUMENTED, key=OTHER_KEY, url=f"{URL}-sales"), path="/api/ingress/sales")
-        assert door.post(request).status_code == 200
-        assert door.post(replace(request, path="/api/ingress/mandrill")).status_code == 401
+        assert ingress.post(request).status_code == 200
+        assert ingress.post(replace(request, path="/api/ingress/mandrill")).status_code == 401

@@ -6,7 +6,7 @@ from hashlib import sha256
 
 import pytest
 
-from tests.routes.providers.conftest import LETTER, OpenDoor, email_in, provider_of, with_body, with_headers
+from tests.routes.providers.conftest import LETTER, Serve, email_in, provider_of, with_body, with_headers
 from tests.routes.providers.test_gmail import TokenContract
 
 LATIN_1 = b"""Received: by mx.example.org; Mon, 16 Nov 2026 09:00:07 +0000
@@ -45,16 +45,14 @@ class TestMime(TokenContract):
             (b"\n", b"\r\n"),
         ],
     )
-    def test_delivered_again_over_another_way_it_is_the_same_email(
-        self, open_door: OpenDoor, changed: tuple[bytes, bytes]
-    ) -> None:
-        door = open_door()
+    def test_the_path_of_the_email_does_not_matter(self, serve: Serve, changed: tuple[bytes, bytes]) -> None:
+        ingress = serve()
         request = with_body(self.request(self.settings), LATIN_1)
         again = with_body(request, LATIN_1.replace(*changed))
         assert again.body != request.body
-        assert [door.status_of(each) for each in (request, again)] == ["processed", "already_processed"]
+        assert [ingress.status_of(each) for each in (request, again)] == ["processed", "already_processed"]
 
-    def test_attachments_are_described_and_come_along_where_they_are_wanted(self, open_door: OpenDoor) -> None:
+    def test_attachments_are_described_and_come_along_where_they_are_wanted(self, serve: Serve) -> None:
         for settings, inline in [("", False), ("[providers.mime]\nattachments = 'inline'", True)]:
             email = email_in(provider_of(settings, "mime"), self.request(self.settings))
             assert [(each.name, each.content_type) for each in email.attachments] == [
@@ -64,7 +62,7 @@ class TestMime(TokenContract):
             assert email.attachments[1].sha256 == sha256(LETTER.enclosures[1].content).hexdigest()
             assert all((each.content is not None) == inline for each in email.attachments)
 
-    def test_what_curl_sends_by_itself_is_refused_with_a_hint(self, open_door: OpenDoor) -> None:
+    def test_the_default_content_type_of_curl_is_refused_with_a_hint(self, serve: Serve) -> None:
         request = with_headers(self.request(self.settings), content_type="application/x-www-form-urlencoded")
-        answer = open_door().post(request)
+        answer = serve().post(request)
         assert (answer.status_code, answer.get_json()["error"]) == (415, "Content-Type takes message/rfc822")

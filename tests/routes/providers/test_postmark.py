@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from routes.providers.samples import SampleRequest
-from tests.routes.providers.conftest import LETTER, OpenDoor, email_in, provider_of, with_body
+from tests.routes.providers.conftest import LETTER, Serve, email_in, provider_of, with_body
 from tests.routes.providers.contract import BasicAuthContract, json_with
 
 CHECK_ID = "73e6d360-66eb-11e1-8e72-a8904824019b"
@@ -99,7 +99,7 @@ class TestPostmark(BasicAuthContract):
         email = email_in(provider_of(self.settings, self.name), request)
         assert (email.sender, email.sender_email) == (sender, "support@postmarkapp.com")
 
-    def test_the_documented_email_is_read_whole(self) -> None:
+    def test_the_documented_email_is_parsed(self) -> None:
         email = email_in(provider_of(self.settings, self.name), self.documented())
         assert (email.subject, email.sender) == ("Test subject", "Postmarkapp Support <support@postmarkapp.com>")
         assert email.date_utc is not None
@@ -125,19 +125,23 @@ class TestPostmark(BasicAuthContract):
         }
         assert email.extra == {"in_reply_to": "<earlier@mail.example.org>"}
 
-    def test_what_its_check_button_sends_is_taken(self, open_door: OpenDoor) -> None:
+    def test_the_request_of_its_check_button_is_accepted(self, serve: Serve) -> None:
         data = [{"Name": "a.txt", "Data": b64encode(b"abc").decode(), "ContentType": "text/plain"}]
         email = email_in(provider_of(self.settings, self.name), self.documented(Attachments=data))
         assert [each.size_bytes for each in email.attachments] == [3]
-        assert open_door(self.settings).post(self.documented(Attachments=data)).status_code == 200
+        assert serve(self.settings).post(self.documented(Attachments=data)).status_code == 200
 
     @pytest.mark.parametrize("constant", [CHECK_ID, "22c74902-a0c1-4511-804f2-341342852c90"])
-    def test_each_test_by_its_check_button_is_an_email_of_its_own(self, open_door: OpenDoor, constant: str) -> None:
+    def test_each_test_by_its_check_button_is_an_email_of_its_own(self, serve: Serve, constant: str) -> None:
         """They all carry the same MessageID, and no Message-ID at all."""
         dates = [f"Mon, 16 Nov 2026 09:0{minute}:00 -05:00" for minute in (1, 2)]
-        door = open_door(self.settings)
+        ingress = serve(self.settings)
         tests = [self.documented(MessageID=constant, Headers=[], Date=date) for date in dates]
-        assert [door.status_of(each) for each in (*tests, tests[0])] == ["processed", "processed", "already_processed"]
+        assert [ingress.status_of(each) for each in (*tests, tests[0])] == [
+            "processed",
+            "processed",
+            "already_processed",
+        ]
 
     @pytest.mark.parametrize(
         "record",
@@ -149,35 +153,35 @@ class TestPostmark(BasicAuthContract):
             {"RecordType": "SubscriptionChange", "MessageID": None, "Origin": "Recipient"},
         ],
     )
-    def test_what_its_other_webhooks_send_is_no_email(self, open_door: OpenDoor, record: dict[str, Any]) -> None:
-        door = open_door(self.settings)
-        answer = door.post(with_body(self.request(self.settings), json.dumps(record).encode()))
+    def test_events_of_its_other_webhooks_are_ignored(self, serve: Serve, record: dict[str, Any]) -> None:
+        ingress = serve(self.settings)
+        answer = ingress.post(with_body(self.request(self.settings), json.dumps(record).encode()))
         assert (answer.status_code, answer.get_json()["status"]) == (200, "no_email")
-        assert (door.recorded, door.delivered) == ([], [])
+        assert (ingress.recorded, ingress.delivered) == ([], [])
 
-    def test_an_email_may_say_that_it_is_one(self, open_door: OpenDoor) -> None:
-        assert open_door(self.settings).status_of(self.documented(RecordType="Inbound")) == "processed"
+    def test_an_email_may_say_that_it_is_one(self, serve: Serve) -> None:
+        assert serve(self.settings).status_of(self.documented(RecordType="Inbound")) == "processed"
 
     @pytest.mark.parametrize("field", ["Subject", "From", "Date", "TextBody", "HtmlBody", "MessageID"])
-    def test_a_part_of_another_type_is_named(self, open_door: OpenDoor, field: str) -> None:
-        answer = open_door(self.settings).post(self.documented(**{field: 5}))
+    def test_a_part_of_another_type_is_named(self, serve: Serve, field: str) -> None:
+        answer = serve(self.settings).post(self.documented(**{field: 5}))
         assert (answer.status_code, answer.get_json()["field"]) == (403, field)
 
     @pytest.mark.parametrize("odd", [5, "x", {}, [5], [{}], [{"Name": 5, "Content": "!", "ContentType": []}], [[]]])
     @pytest.mark.parametrize("field", ["Headers", "Attachments", "To", "Cc"])
-    def test_what_the_email_can_do_without_does_not_spoil_it(self, open_door: OpenDoor, field: str, odd: Any) -> None:
-        assert open_door(self.settings).post(self.documented(**{field: odd})).status_code == 200
+    def test_invalid_optional_parts_do_not_reject_the_email(self, serve: Serve, field: str, odd: Any) -> None:
+        assert serve(self.settings).post(self.documented(**{field: odd})).status_code == 200
 
     def test_by_default_not_even_an_empty_attachment_comes_along(self) -> None:
         empty = [{"Name": "empty.txt", "Content": "", "ContentType": "text/plain", "ContentLength": 0}]
         email = email_in(provider_of(self.settings, self.name), self.documented(Attachments=empty))
         assert [(each.size_bytes, each.content) for each in email.attachments] == [(0, None)]
 
-    def test_attachments_come_along_where_they_are_wanted(self, open_door: OpenDoor) -> None:
+    def test_attachments_come_along_where_they_are_wanted(self, serve: Serve) -> None:
         settings = f"{self.settings}\nattachments = 'inline'\nattachments_max_mb = 0.000983"
-        door = open_door(settings)
-        door.post(self.request(settings))
-        (payload,) = door.delivered
+        ingress = serve(settings)
+        ingress.post(self.request(settings))
+        (payload,) = ingress.delivered
         small, big = payload["attachments"]
         assert small["content"] == b64encode(LETTER.enclosures[0].content).decode()
         assert "content" not in big, "1030 bytes is the limit, for all of an email together"

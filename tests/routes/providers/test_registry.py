@@ -9,20 +9,20 @@ import pytest
 from orchestrator.config.model import Config, load_config
 from orchestrator.config.settings import SettingsError, load_settings
 from routes.providers.registry import TYPES, check_providers
-from tests.routes.providers.conftest import OpenDoor
+from tests.routes.providers.conftest import Serve
 from tests.routes.providers.everyone import SETTINGS
 
 
-def test_without_a_word_only_those_with_the_ingress_token_are_open(open_door: OpenDoor) -> None:
-    door = open_door()
-    statuses = {name: door.app.http.post(f"/api/ingress/{name}").status_code for name in (*TYPES, "message")}
+def test_by_default_only_providers_with_the_ingress_token_are_enabled(serve: Serve) -> None:
+    ingress = serve()
+    statuses = {name: ingress.app.http.post(f"/api/ingress/{name}").status_code for name in (*TYPES, "message")}
     assert {name for name, status in statuses.items() if status == 401} == {"gmail", "mime", "message"}
     assert {name for name, status in statuses.items() if status == 404} == set(TYPES) - {"gmail", "mime"}
 
 
-def test_none_is_ever_open_to_anybody(open_door: OpenDoor) -> None:
-    door = open_door(SETTINGS)
-    assert {door.app.http.post(f"/api/ingress/{name}").status_code for name in (*TYPES, "message")} == {401}
+def test_every_provider_requires_authentication(serve: Serve) -> None:
+    ingress = serve(SETTINGS)
+    assert {ingress.app.http.post(f"/api/ingress/{name}").status_code for name in (*TYPES, "message")} == {401}
 
 
 @pytest.mark.parametrize(
@@ -39,14 +39,14 @@ def test_none_is_ever_open_to_anybody(open_door: OpenDoor) -> None:
         ("[providers.ses]\ntopic = 'arn'", r"providers\.ses\."),
     ],
 )
-def test_a_section_that_cannot_work_is_told_with_its_line(tmp_path: Path, toml: str, complaint: str) -> None:
+def test_an_invalid_section_is_reported_with_its_line(tmp_path: Path, toml: str, complaint: str) -> None:
     path = tmp_path / "mailonce.toml"
     path.write_text(toml)
     with pytest.raises(SettingsError, match=complaint):
         check_providers(load_config(load_settings(mailonce_config=path)))
 
 
-def test_a_secret_is_never_part_of_a_complaint_nor_of_a_representation() -> None:
+def test_secrets_are_not_shown() -> None:
     secret = "s3cr3t-that-must-not-be-shown"
     with pytest.raises(SettingsError) as raised:
         check_providers(Config(providers={"resend": {"secret": secret}}))

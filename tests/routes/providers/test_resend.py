@@ -19,7 +19,7 @@ from tests.routes.providers.conftest import (
     LETTER,
     NOW,
     Fetches,
-    OpenDoor,
+    Serve,
     email_in,
     provider_of,
     request_of,
@@ -89,11 +89,11 @@ class TestResend(ProviderContract):
     # The proof
 
     @pytest.mark.parametrize("prefix", ["svix", "webhook"])
-    def test_the_reference_librarys_signature_is_taken(self, open_door: OpenDoor, prefix: str) -> None:
+    def test_the_reference_librarys_signature_is_taken(self, serve: Serve, prefix: str) -> None:
         request = signed(self.request(self.settings).body, prefix=prefix)
         signature = Webhook(SECRET).sign("msg_1", NOW, request.body.decode())
         headers = {**request.headers, f"{prefix}-signature": signature}
-        assert open_door(self.settings).post(replace(request, headers=headers)).status_code == 200
+        assert serve(self.settings).post(replace(request, headers=headers)).status_code == 200
 
     @pytest.mark.parametrize(
         ("changes", "http_status"),
@@ -112,7 +112,7 @@ class TestResend(ProviderContract):
         ],
     )
     def test_every_part_of_the_proof_counts(
-        self, open_door: OpenDoor, changes: dict[str, str | None], http_status: int
+        self, serve: Serve, changes: dict[str, str | None], http_status: int
     ) -> None:
         request = self.request(self.settings)
         good = request.headers["svix-signature"]
@@ -120,23 +120,23 @@ class TestResend(ProviderContract):
             name: value and value.replace("{good}", good).replace("{bare}", good.removeprefix("v1,"))
             for name, value in changes.items()
         }
-        assert open_door(self.settings).post(with_headers(request, **filled)).status_code == http_status
+        assert serve(self.settings).post(with_headers(request, **filled)).status_code == http_status
 
     @pytest.mark.parametrize(("minutes", "http_status"), [(4, 200), (6, 401), (-4, 200), (-6, 401)])
-    def test_a_signature_is_good_for_five_minutes(self, open_door: OpenDoor, minutes: int, http_status: int) -> None:
-        door = open_door(self.settings)
+    def test_a_signature_is_good_for_five_minutes(self, serve: Serve, minutes: int, http_status: int) -> None:
+        ingress = serve(self.settings)
         request = request_of(self.settings, self.name, now=NOW - timedelta(minutes=minutes))
-        assert door.post(request).status_code == http_status
+        assert ingress.post(request).status_code == http_status
 
-    def test_a_changed_body_is_refused(self, open_door: OpenDoor) -> None:
-        door = open_door(self.settings)
+    def test_a_changed_body_is_refused(self, serve: Serve) -> None:
+        ingress = serve(self.settings)
         request = self.request(self.settings)
-        self.is_unauthorized(door, door.post(with_body(request, request.body.replace(b"456", b"457"))))
+        self.assert_unauthorized(ingress, ingress.post(with_body(request, request.body.replace(b"456", b"457"))))
 
     @pytest.mark.parametrize("secret", ["whsec_", "whsec_!!!!", "", "not base 64"])
-    def test_a_secret_that_is_none_fails_the_start(self, open_door: OpenDoor, secret: str) -> None:
+    def test_an_invalid_secret_stops_the_start(self, serve: Serve, secret: str) -> None:
         with pytest.raises(SettingsError, match=r"providers\.resend\.secret (takes the signing secret|is needed)"):
-            open_door(f"[providers.resend]\nsecret = '{secret}'")
+            serve(f"[providers.resend]\nsecret = '{secret}'")
 
     # What it reads
 
@@ -149,15 +149,15 @@ class TestResend(ProviderContract):
         assert [each.name for each in email.attachments] == ["liste.csv", "photo.png"]
 
     @pytest.mark.parametrize("kind", ["email.delivered", "email.bounced", "contact.created"])
-    def test_other_events_are_let_pass_so_that_they_do_not_come_again(self, open_door: OpenDoor, kind: str) -> None:
-        door = open_door(self.settings)
-        answer = door.post(signed(json.dumps({"type": kind, "data": {"email_id": "x"}}).encode()))
+    def test_other_events_are_answered_200_and_ignored(self, serve: Serve, kind: str) -> None:
+        ingress = serve(self.settings)
+        answer = ingress.post(signed(json.dumps({"type": kind, "data": {"email_id": "x"}}).encode()))
         assert (answer.status_code, answer.get_json()["status"]) == (200, "no_email")
-        assert (door.recorded, door.delivered) == ([], [])
+        assert (ingress.recorded, ingress.delivered) == ([], [])
 
     @pytest.mark.parametrize("data", [None, 5, {}, [], {"email_id": ""}, {"email_id": 5}, {"email_id": "x"}])
-    def test_an_event_without_its_email_is_rejected(self, open_door: OpenDoor, data: Any) -> None:
-        answer = open_door(self.settings).post(signed(json.dumps({"type": "email.received", "data": data}).encode()))
+    def test_an_event_without_its_email_is_rejected(self, serve: Serve, data: Any) -> None:
+        answer = serve(self.settings).post(signed(json.dumps({"type": "email.received", "data": data}).encode()))
         assert (answer.status_code, answer.get_json()["status"]) == (400, "invalid")
 
 
@@ -196,12 +196,12 @@ class TestResendWithAnApiKey(ProviderContract):
     def stored(self, fetches: Fetches, **changes: Any) -> None:
         fetches.pages = {API_URL: json.dumps(STORED | changes).encode()}
 
-    def test_the_email_itself_is_fetched_as_it_came_in(self, open_door: OpenDoor, fetches: Fetches) -> None:
+    def test_the_email_itself_is_fetched_as_it_came_in(self, serve: Serve, fetches: Fetches) -> None:
         self.stored(fetches, raw={"download_url": RAW_URL, "expires_at": "2026-11-16T10:29:00Z"})
         fetches.pages[RAW_URL] = LETTER.mime.as_bytes()
-        door = open_door(WITH_KEY)
-        assert door.post(self.request(WITH_KEY)).status_code == 200
-        (payload,) = door.delivered
+        ingress = serve(WITH_KEY)
+        assert ingress.post(self.request(WITH_KEY)).status_code == 200
+        (payload,) = ingress.delivered
         assert (payload["date"], payload["body"].strip()) == (LETTER.date, LETTER.html.strip())
         assert payload["recipients"] == ["inbox@in.example.com", "carla@example.org", "bob@example.org"]
         assert [each["size_bytes"] for each in payload["attachments"]] == [8, 1024]
@@ -233,26 +233,26 @@ class TestResendWithAnApiKey(ProviderContract):
         assert email.extra == {"in_reply_to": "<earlier@example.org>"}
         assert fetches.urls == [API_URL], "the API key goes nowhere else"
 
-    def test_while_its_api_is_away_the_email_is_asked_for_again(
-        self, open_door: OpenDoor, fetches: Fetches, caplog: pytest.LogCaptureFixture
+    def test_while_its_api_is_away_a_retry_is_requested(
+        self, serve: Serve, fetches: Fetches, caplog: pytest.LogCaptureFixture
     ) -> None:
         fetches.pages = {}
-        door = open_door(WITH_KEY)
-        answer = door.post(self.request(WITH_KEY))
+        ingress = serve(WITH_KEY)
+        answer = ingress.post(self.request(WITH_KEY))
         assert (answer.status_code, answer.get_json()["status"]) == (503, "retry_later")
         assert "nobody is there" in caplog.text
         self.stored(fetches)
-        assert door.status_of(self.request(WITH_KEY)) == "processed"
+        assert ingress.status_of(self.request(WITH_KEY)) == "processed"
 
-    def test_a_stranger_cannot_make_us_fetch_anything(self, open_door: OpenDoor, fetches: Fetches) -> None:
-        door = open_door(WITH_KEY)
-        self.is_unauthorized(door, door.post(self.request(self.other_secret)))
+    def test_an_unauthenticated_request_causes_no_fetch(self, serve: Serve, fetches: Fetches) -> None:
+        ingress = serve(WITH_KEY)
+        self.assert_unauthorized(ingress, ingress.post(self.request(self.other_secret)))
         assert fetches.asked == []
 
-    def test_an_id_that_is_an_address_stays_within_the_api(self, open_door: OpenDoor, fetches: Fetches) -> None:
+    def test_an_id_that_is_an_address_stays_within_the_api(self, serve: Serve, fetches: Fetches) -> None:
         event = {"type": "email.received", "data": {"email_id": "../../domains?x=@evil.example/"}}
         fetches.pages = {}
-        open_door(WITH_KEY).post(signed(json.dumps(event).encode()))
+        serve(WITH_KEY).post(signed(json.dumps(event).encode()))
         assert fetches.urls == [
             "https://api.resend.com/emails/receiving/..%2F..%2Fdomains%3Fx%3D%40evil.example%2F?html_format=cid"
         ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from routes.providers.samples import SampleUnavailable, curl_line, sample
-from tests.routes.providers.conftest import NOW, Door, OpenDoor, provider_of
+from tests.routes.providers.conftest import NOW, Ingress, Serve, provider_of
 from tests.routes.providers.everyone import PLAINLY, SETTINGS
 from tests.routes.providers.test_json_mapping import DESK
 from tests.routes.providers.test_resend import WITH_KEY, WITHOUT_KEY
@@ -14,16 +14,16 @@ from tests.support.curl import read_curl
 
 
 @pytest.mark.parametrize("name", PLAINLY)
-def test_a_sample_of_each_provider_is_taken(open_door: OpenDoor, name: str) -> None:
-    door = open_door(SETTINGS)
-    assert door.status_of(sample(provider_of(SETTINGS, name), NOW)) == "processed"
+def test_a_sample_of_each_provider_is_taken(serve: Serve, name: str) -> None:
+    ingress = serve(SETTINGS)
+    assert ingress.status_of(sample(provider_of(SETTINGS, name), NOW)) == "processed"
 
 
 @pytest.mark.parametrize(
     ("toml", "name"), [(DESK, "desk"), (f"{DESK}\nitems = 'events'", "desk"), (WITHOUT_KEY, "resend")]
 )
-def test_so_is_one_with_settings_of_its_own(open_door: OpenDoor, toml: str, name: str) -> None:
-    assert open_door(toml).status_of(sample(provider_of(toml, name), NOW)) == "processed"
+def test_so_is_a_sample_with_other_settings(serve: Serve, toml: str, name: str) -> None:
+    assert serve(toml).status_of(sample(provider_of(toml, name), NOW)) == "processed"
 
 
 @pytest.mark.parametrize(
@@ -48,8 +48,8 @@ def test_the_line_makes_the_shell_send_exactly_that(name: str) -> None:
     assert told.body == request.body
 
 
-def test_each_second_it_is_another_email(open_door: OpenDoor) -> None:
+def test_each_second_it_is_another_email(serve: Serve) -> None:
     provider = provider_of(SETTINGS, "postmark")
-    door: Door = open_door(SETTINGS, subject_groups="all")
+    ingress: Ingress = serve(SETTINGS, subject_groups="all")
     requests = [sample(provider, moment) for moment in (NOW, NOW, NOW.replace(second=1))]
-    assert [door.status_of(each) for each in requests] == ["processed", "already_processed", "processed"]
+    assert [ingress.status_of(each) for each in requests] == ["processed", "already_processed", "processed"]

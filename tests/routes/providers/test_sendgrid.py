@@ -22,7 +22,7 @@ from routes.providers.sendgrid import SIGNATURE, TIMESTAMP
 from tests.routes.providers.conftest import (
     LETTER,
     NOW,
-    OpenDoor,
+    Serve,
     email_in,
     provider_of,
     request_of,
@@ -84,9 +84,9 @@ class TestSendgrid(BasicAuthContract):
     empty_password_complaint = complaint
     no_username_complaint = complaint
 
-    def test_without_any_proof_it_is_not_opened(self, open_door: OpenDoor) -> None:
+    def test_without_any_proof_it_is_not_opened(self, serve: Serve) -> None:
         with pytest.raises(SettingsError, match=r"sendgrid needs username and password, or verification_key$"):
-            open_door("[providers.sendgrid]")
+            serve("[providers.sendgrid]")
 
     def test_each_field_is_read_in_its_own_charset(self) -> None:
         email = email_in(provider_of(BASIC, self.name), with_body(self.request(BASIC), CHARSETS))
@@ -101,16 +101,16 @@ class TestSendgrid(BasicAuthContract):
     @pytest.mark.parametrize(
         "charsets", [b"", b"{", b"[]", b'{"subject":5}', b'{"subject":"punycode"}', b'{"subject":"x-none"}']
     )
-    def test_charsets_that_cannot_be_read_do_not_spoil_the_email(self, open_door: OpenDoor, charsets: bytes) -> None:
+    def test_unreadable_charsets_do_not_reject_the_email(self, serve: Serve, charsets: bytes) -> None:
         body = CHARSETS[: CHARSETS.index(b'{"to"')] + charsets + b"\r\n--xYzZY--\r\n"
-        assert open_door(BASIC).post(with_body(self.request(BASIC), body)).status_code == 200
+        assert serve(BASIC).post(with_body(self.request(BASIC), body)).status_code == 200
 
     def test_a_charset_is_a_name_and_nothing_else(self) -> None:
         body = CHARSETS.replace(b'"text":"windows-1252"', b'"text":"utf-8\\n\\ninjected"')
         email = email_in(provider_of(BASIC, self.name), with_body(self.request(BASIC), body))
         assert email.plain.startswith("Test the ESP")
 
-    def test_without_headers_of_its_own_the_fields_say_who_and_what(self) -> None:
+    def test_without_headers_the_fields_are_used(self) -> None:
         body = CHARSETS.replace(b"From: =", b"X-From: =").replace(b"Subject: =", b"X-Subject: =")
         email = email_in(provider_of(BASIC, self.name), with_body(self.request(BASIC), body))
         assert email.subject == "Como usted pidió"
@@ -136,35 +136,35 @@ class TestSendgrid(BasicAuthContract):
         )
         assert [each.name for each in email.attachments] == ["liste.csv", "photo.png"]
 
-    def test_the_raw_option_gives_the_same_email(self, open_door: OpenDoor) -> None:
+    def test_the_raw_option_gives_the_same_email(self, serve: Serve) -> None:
         raw = b'--xYzZY\r\nContent-Disposition: form-data; name="email"\r\n\r\n' + LETTER.mime.as_bytes() + b"\r\n"
         envelope = (
             b'--xYzZY\r\nContent-Disposition: form-data; name="envelope"\r\n\r\n{"to":["Inbox@In.example.com"]}\r\n'
         )
         request = self.request(BASIC)
-        door = open_door(BASIC)
-        assert door.status_of(with_body(request, raw + envelope + b"--xYzZY--\r\n")) == "processed"
-        assert door.status_of(request) == "already_processed"
-        (payload,) = door.delivered
+        ingress = serve(BASIC)
+        assert ingress.status_of(with_body(request, raw + envelope + b"--xYzZY--\r\n")) == "processed"
+        assert ingress.status_of(request) == "already_processed"
+        (payload,) = ingress.delivered
         assert payload["recipients"] == ["inbox@in.example.com", "bob@example.org"]
         assert [each["name"] for each in payload["attachments"]] == ["liste.csv", "photo.png"]
 
     @pytest.mark.parametrize("field", ["headers", "from", "subject", "charsets"])
-    def test_a_field_that_a_sender_wrote_into_the_text_is_noticed(self, open_door: OpenDoor, field: str) -> None:
-        """The boundary is always the same: whoever knows it can close the text, and go on with fields of their own."""
-        door = open_door(BASIC)
-        answer = door.post(with_body(self.request(BASIC), _with_field(field, b"From: forged@example.com")))
+    def test_a_field_that_a_sender_wrote_into_the_text_is_noticed(self, serve: Serve, field: str) -> None:
+        """The boundary is always the same: a sender who knows it can end the text and add fields."""
+        ingress = serve(BASIC)
+        answer = ingress.post(with_body(self.request(BASIC), _with_field(field, b"From: forged@example.com")))
         assert (answer.status_code, answer.get_json()["field"]) == (400, field)
-        assert door.delivered == []
+        assert ingress.delivered == []
 
     def test_a_raw_email_that_a_sender_wrote_into_the_text_is_not_read(self) -> None:
         body = _with_field("email", b"From: forged@example.com\r\nSubject: forged\r\n\r\nforged")
         email = email_in(provider_of(BASIC, self.name), with_body(self.request(BASIC), body))
         assert email.sender_email == "sender@example.com"
 
-    def test_a_form_without_an_email_is_rejected(self, open_door: OpenDoor) -> None:
+    def test_a_form_without_an_email_is_rejected(self, serve: Serve) -> None:
         body = b'--xYzZY\r\nContent-Disposition: form-data; name="text"\r\n\r\nhello\r\n--xYzZY--\r\n'
-        answer = open_door(BASIC).post(with_body(self.request(BASIC), body))
+        answer = serve(BASIC).post(with_body(self.request(BASIC), body))
         assert (answer.status_code, answer.get_json()["field"]) == (400, "headers")
 
     def too_big(self, request: SampleRequest) -> SampleRequest:
@@ -211,13 +211,13 @@ class TestSignedSendgrid(ProviderContract):
     def too_big(self, request: SampleRequest) -> SampleRequest:
         return self.with_proof_of(request.body + b"-" * 11_000)
 
-    def test_a_changed_body_or_time_is_refused(self, open_door: OpenDoor) -> None:
-        door = open_door(self.settings)
+    def test_a_changed_body_or_time_is_refused(self, serve: Serve) -> None:
+        ingress = serve(self.settings)
         request = self.request(self.settings)
-        self.is_unauthorized(door, door.post(with_body(request, request.body.replace(b"456", b"457"))))
+        self.assert_unauthorized(ingress, ingress.post(with_body(request, request.body.replace(b"456", b"457"))))
         later = {TIMESTAMP.replace("-", "_"): f"{int(SIGNED_AT) + 1}"}
-        self.is_unauthorized(door, door.post(with_headers(request, **later)))
-        self.is_unauthorized(door, door.post(with_headers(request, **{SIGNATURE.replace("-", "_"): "!"})))
+        self.assert_unauthorized(ingress, ingress.post(with_headers(request, **later)))
+        self.assert_unauthorized(ingress, ingress.post(with_headers(request, **{SIGNATURE.replace("-", "_"): "!"})))
 
     @pytest.mark.parametrize(
         ("freshness", "age", "http_status"),
@@ -229,18 +229,18 @@ class TestSignedSendgrid(ProviderContract):
         ],
     )
     def test_a_signed_request_is_good_for_four_days_or_as_long_as_set(
-        self, open_door: OpenDoor, freshness: str, age: timedelta, http_status: int
+        self, serve: Serve, freshness: str, age: timedelta, http_status: int
     ) -> None:
         request = signed(request_of(self.settings, self.name), KEYS[0], str(int((NOW - age).timestamp())))
-        assert open_door(self.settings + freshness).post(request).status_code == http_status
+        assert serve(self.settings + freshness).post(request).status_code == http_status
 
     @pytest.mark.parametrize("moved", [1, len(b"--xYzZY")])
-    def test_the_head_of_the_body_cannot_be_moved_into_the_timestamp(self, open_door: OpenDoor, moved: int) -> None:
+    def test_the_head_of_the_body_cannot_be_moved_into_the_timestamp(self, serve: Serve, moved: int) -> None:
         request = self.request(self.settings)
         timestamp = SIGNED_AT + request.body[:moved].decode()
-        door = open_door(self.settings)
+        ingress = serve(self.settings)
         shifted = with_headers(with_body(request, request.body[moved:]), **{TIMESTAMP.replace("-", "_"): timestamp})
-        self.is_unauthorized(door, door.post(shifted))
+        self.assert_unauthorized(ingress, ingress.post(shifted))
 
     @pytest.mark.parametrize("timestamp", ["", " ", f"{SIGNED_AT} ", f"+{SIGNED_AT}", f"{SIGNED_AT}.0", "\u0661"])
     def test_the_timestamp_is_digits_even_if_it_is_signed(self, timestamp: str) -> None:
@@ -260,34 +260,34 @@ class TestSignedSendgrid(ProviderContract):
         ],
     )
     def test_signed_bytes_mean_one_email_whatever_content_type_they_come_with(
-        self, open_door: OpenDoor, content_type: str
+        self, serve: Serve, content_type: str
     ) -> None:
         """An email that quotes a form of its own, which another boundary would make the request's."""
         forged = "From: boss@example.org\r\nDate: Mon, 16 Nov 2026 10:00:00 +0100"
         part = f'--inner\r\nContent-Disposition: form-data; name="headers"\r\n\r\n{forged}\r\n--inner--\r\n'
         request = self.request(self.settings, replace(LETTER, text=f"\r\n{part}\r\n&headers={forged}&"))
-        door = open_door(self.settings)
-        answer = door.post(with_headers(request, content_type=content_type))
+        ingress = serve(self.settings)
+        answer = ingress.post(with_headers(request, content_type=content_type))
         assert (answer.status_code, answer.get_json()["field"]) == (400, "Content-Type")
-        assert (door.recorded, door.delivered) == ([], [])
-        assert door.status_of(request) == "processed"
-        assert door.delivered[0]["sender_email"] == "ada@example.org"
+        assert (ingress.recorded, ingress.delivered) == ([], [])
+        assert ingress.status_of(request) == "processed"
+        assert ingress.delivered[0]["sender_email"] == "ada@example.org"
 
     @pytest.mark.parametrize(
         ("before", "after"),
         [(b"", b"\r\nepilogue"), (b"preamble\r\n", b""), (b"\r\n", b""), (b"--xYzZY--\r\n", b""), (b"", b"--xYzZY--")],
     )
-    def test_a_signed_form_is_the_whole_body(self, open_door: OpenDoor, before: bytes, after: bytes) -> None:
+    def test_a_signed_form_is_the_whole_body(self, serve: Serve, before: bytes, after: bytes) -> None:
         body = before + self.request(self.settings).body + after
-        assert open_door(self.settings).post(self.with_proof_of(body)).status_code == 400
+        assert serve(self.settings).post(self.with_proof_of(body)).status_code == 400
 
-    def test_with_a_password_as_well_both_are_needed(self, open_door: OpenDoor) -> None:
+    def test_with_a_password_as_well_both_are_needed(self, serve: Serve) -> None:
         both = f"{BASIC}\nverification_key = '{public(KEYS[0])}'"
-        door = open_door(both)
+        ingress = serve(both)
         request = request_of(both, self.name)
-        self.is_unauthorized(door, door.post(request))
-        self.is_unauthorized(door, door.post(self.request(self.settings)))
-        assert door.post(signed(request, KEYS[0])).status_code == 200
+        self.assert_unauthorized(ingress, ingress.post(request))
+        self.assert_unauthorized(ingress, ingress.post(self.request(self.settings)))
+        assert ingress.post(signed(request, KEYS[0])).status_code == 200
 
     @pytest.mark.parametrize(
         "key",
@@ -295,7 +295,7 @@ class TestSignedSendgrid(ProviderContract):
             generate_rsa_key(65537, 2048).public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
         ).decode()],
     )  # fmt: skip
-    def test_a_key_that_is_none_fails_the_start_and_is_not_shown(self, open_door: OpenDoor, key: str) -> None:
+    def test_an_invalid_key_stops_the_start_and_is_not_shown(self, serve: Serve, key: str) -> None:
         with pytest.raises(SettingsError, match=r"providers\.sendgrid\.verification_key takes") as raised:
-            open_door(f"[providers.sendgrid]\nverification_key = {json.dumps(key)}")
+            serve(f"[providers.sendgrid]\nverification_key = {json.dumps(key)}")
         assert key not in str(raised.value) or key == "!"

@@ -21,7 +21,7 @@ from orchestrator.delivery.fetching import FetchFailed
 from routes.auth import Unauthorized
 from routes.providers.samples import Letter, SampleRequest
 from routes.providers.sns import MOST_CERTIFICATES, SnsVerifier
-from tests.routes.providers.conftest import LETTER, NOW, Fetches, OpenDoor, email_in, provider_of, with_body
+from tests.routes.providers.conftest import LETTER, NOW, Fetches, Serve, email_in, provider_of, with_body
 from tests.routes.providers.contract import ProviderContract
 from tests.routes.providers.sns_stand_in import AMAZON, HOST, TOPIC, Authority, Sns, in_s3, received
 from tests.routes.providers.test_mime import LATIN_1
@@ -69,25 +69,25 @@ class TestSes(ProviderContract):
     def with_proof_of(self, body: bytes) -> SampleRequest:
         return SNS.notification(body.decode("latin-1"))
 
-    def test_while_a_secret_is_rotated_both_are_taken(self, open_door: OpenDoor) -> None:  # type: ignore[override]
-        door = open_door(SETTINGS)
+    def test_both_secrets_of_a_rotation_are_accepted(self, serve: Serve) -> None:  # type: ignore[override]
+        ingress = serve(SETTINGS)
         requests = [each.notification(received(LETTER)) for each in (SNS, NEXT_SNS)]
-        assert [door.post(each).status_code for each in requests] == [200, 200]
+        assert [ingress.post(each).status_code for each in requests] == [200, 200]
 
-    def test_another_content_type_is_rejected_for_good(self, open_door: OpenDoor) -> None:  # type: ignore[override]
+    def test_another_content_type_is_refused(self, serve: Serve) -> None:  # type: ignore[override]
         """SNS says text/plain of its JSON; what it says does not count."""
         request = replace(self.request(SETTINGS), headers={"Content-Type": "application/xml"})
-        assert open_door(SETTINGS).post(request).status_code == 200
+        assert serve(SETTINGS).post(request).status_code == 200
 
     # The proof
 
     @pytest.mark.parametrize("version", ["1", "2"])
-    def test_both_versions_of_the_signature_are_taken(self, open_door: OpenDoor, version: str) -> None:
+    def test_both_versions_of_the_signature_are_taken(self, serve: Serve, version: str) -> None:
         request = SNS.notification(received(LETTER), version)
-        door = open_door(SETTINGS)
-        assert door.status_of(request) == "processed"
+        ingress = serve(SETTINGS)
+        assert ingress.status_of(request) == "processed"
         other = "2" if version == "1" else "1"
-        assert door.post(tampered(request, SignatureVersion=other)).status_code == 401
+        assert ingress.post(tampered(request, SignatureVersion=other)).status_code == 401
 
     @pytest.mark.parametrize(
         "changes",
@@ -114,20 +114,18 @@ class TestSes(ProviderContract):
             {"TopicArn": [TOPIC]},
         ],
     )
-    def test_whatever_is_changed_afterwards_is_noticed(self, open_door: OpenDoor, changes: dict[str, Any]) -> None:
-        door = open_door(SETTINGS)
-        self.is_unauthorized(door, door.post(tampered(self.request(SETTINGS), **changes)))
+    def test_any_later_change_is_detected(self, serve: Serve, changes: dict[str, Any]) -> None:
+        ingress = serve(SETTINGS)
+        self.assert_unauthorized(ingress, ingress.post(tampered(self.request(SETTINGS), **changes)))
 
-    def test_a_topic_of_somebody_else_is_refused_before_anything_is_fetched(
-        self, open_door: OpenDoor, fetches: Fetches
-    ) -> None:
+    def test_an_unknown_topic_is_refused_before_anything_is_fetched(self, serve: Serve, fetches: Fetches) -> None:
         """Anybody may subscribe our address to a topic of theirs, and SNS signs for them as it does for us."""
-        door = open_door(SETTINGS)
+        ingress = serve(SETTINGS)
         for request in (
             SNS.notification(received(LETTER), TopicArn=STRANGER_TOPIC),
             SNS.confirmation(TopicArn=STRANGER_TOPIC),
         ):
-            self.is_unauthorized(door, door.post(request))
+            self.assert_unauthorized(ingress, ingress.post(request))
         assert fetches.asked == []
 
     @pytest.mark.parametrize(
@@ -164,12 +162,10 @@ class TestSes(ProviderContract):
             5,
         ],
     )
-    def test_a_certificate_comes_from_sns_itself_or_not_at_all(
-        self, open_door: OpenDoor, fetches: Fetches, url: Any
-    ) -> None:
+    def test_a_certificate_comes_from_sns_itself_or_not_at_all(self, serve: Serve, fetches: Fetches, url: Any) -> None:
         fetches.pages |= {str(url): FORGER.certificate}
-        door = open_door(SETTINGS)
-        self.is_unauthorized(door, door.post(tampered(self.request("forged"), SigningCertURL=url)))
+        ingress = serve(SETTINGS)
+        self.assert_unauthorized(ingress, ingress.post(tampered(self.request("forged"), SigningCertURL=url)))
         assert fetches.asked == []
 
     @pytest.mark.parametrize(
@@ -183,24 +179,24 @@ class TestSes(ProviderContract):
         ],
     )
     def test_every_region_of_sns_is_known(
-        self, open_door: OpenDoor, fetches: Fetches, topic: str, host: str, dns_name: str
+        self, serve: Serve, fetches: Fetches, topic: str, host: str, dns_name: str
     ) -> None:
         arn = f"arn:{topic}:123456789012:inbound"
         regional = Sns(f"https://{host}/SimpleNotificationService-0a.pem", dns_name=dns_name)
         fetches.pages[regional.certificate_url] = regional.certificate
-        door = open_door(f"[providers.ses]\ntopics = '{arn}'")
-        assert door.post(regional.notification(received(LETTER), TopicArn=arn)).status_code == 200
+        ingress = serve(f"[providers.ses]\ntopics = '{arn}'")
+        assert ingress.post(regional.notification(received(LETTER), TopicArn=arn)).status_code == 200
 
     @pytest.mark.parametrize(
         ("valid", "http_status"),
         [(timedelta(minutes=1), 200), (timedelta(minutes=-1), 401), (timedelta(days=401), 401)],
     )
     def test_a_certificate_is_good_in_its_time(
-        self, open_door: OpenDoor, fetches: Fetches, valid: timedelta, http_status: int
+        self, serve: Serve, fetches: Fetches, valid: timedelta, http_status: int
     ) -> None:
         aged = Sns(valid=valid)
         fetches.pages[aged.certificate_url] = aged.certificate
-        assert open_door(SETTINGS).post(aged.notification(received(LETTER))).status_code == http_status
+        assert serve(SETTINGS).post(aged.notification(received(LETTER))).status_code == http_status
 
     def test_a_certificate_that_expires_while_it_is_kept_proves_nothing(self, fetches: Fetches) -> None:
         sns = Sns(valid=timedelta(minutes=1))
@@ -221,23 +217,23 @@ class TestSes(ProviderContract):
         ids=["self-signed", "signed with another key", "for another host", "for another region"],
     )
     def test_a_certificate_that_amazon_did_not_issue_for_sns_proves_nothing(
-        self, open_door: OpenDoor, fetches: Fetches, forged: Sns
+        self, serve: Serve, fetches: Fetches, forged: Sns
     ) -> None:
         fetches.pages[forged.certificate_url] = forged.certificate
-        door = open_door(SETTINGS)
-        self.is_unauthorized(door, door.post(forged.notification(received(LETTER))))
+        ingress = serve(SETTINGS)
+        self.assert_unauthorized(ingress, ingress.post(forged.notification(received(LETTER))))
 
     def test_an_issuer_that_is_not_known_here_is_named_until_ca_file_holds_it(
-        self, open_door: OpenDoor, fetches: Fetches, tmp_path: Path
+        self, serve: Serve, fetches: Fetches, tmp_path: Path
     ) -> None:
         """Amazon may issue from a new one any day, and SNS gives an email up after a 401."""
         new = Authority("Amazon RSA 2048 M05")
         sns, ca_file = Sns(authority=new), tmp_path / "ca.pem"
         ca_file.write_bytes(new.certificate)
         fetches.pages[sns.certificate_url] = sns.certificate
-        door = open_door(SETTINGS)
-        answer = door.post(sns.notification(received(LETTER)))
-        assert (answer.status_code, door.recorded, door.delivered) == (503, [], [])
+        ingress = serve(SETTINGS)
+        answer = ingress.post(sns.notification(received(LETTER)))
+        assert (answer.status_code, ingress.recorded, ingress.delivered) == (503, [], [])
         assert "ca_file must hold the issuer" in answer.get_json()["error"]
         assert new.name in answer.get_json()["error"]
         provider = provider_of(f"{SETTINGS}\nca_file = '{ca_file}'", "ses", fetches)
@@ -245,30 +241,28 @@ class TestSes(ProviderContract):
         assert email_in(provider, NEXT_SNS.notification(received(LETTER))).subject == LETTER.subject, "it adds to ours"
 
     @pytest.mark.parametrize("content", [None, b"", b"no certificate"])
-    def test_ca_file_takes_certificates(self, open_door: OpenDoor, tmp_path: Path, content: bytes | None) -> None:
+    def test_ca_file_takes_certificates(self, serve: Serve, tmp_path: Path, content: bytes | None) -> None:
         path = tmp_path / "ca.pem"
         if content is not None:
             path.write_bytes(content)
         with pytest.raises(SettingsError, match=rf"providers\.ses\.ca_file must be a file .* in PEM, got '{path}'"):
-            open_door(f"{SETTINGS}\nca_file = '{path}'")
+            serve(f"{SETTINGS}\nca_file = '{path}'")
 
     @pytest.mark.parametrize("page", [b"", b"<html>", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----"])
-    def test_a_page_that_is_no_certificate_proves_nothing(
-        self, open_door: OpenDoor, fetches: Fetches, page: bytes
-    ) -> None:
+    def test_a_page_that_is_no_certificate_proves_nothing(self, serve: Serve, fetches: Fetches, page: bytes) -> None:
         fetches.pages[SNS.certificate_url] = page
-        door = open_door(SETTINGS)
-        self.is_unauthorized(door, door.post(self.request(SETTINGS)))
+        ingress = serve(SETTINGS)
+        self.assert_unauthorized(ingress, ingress.post(self.request(SETTINGS)))
 
-    def test_while_the_certificate_is_out_of_reach_the_email_is_asked_for_again(
-        self, open_door: OpenDoor, fetches: Fetches, caplog: pytest.LogCaptureFixture
+    def test_while_the_certificate_is_unreachable_a_retry_is_requested(
+        self, serve: Serve, fetches: Fetches, caplog: pytest.LogCaptureFixture
     ) -> None:
         fetches.pages = {}
-        door = open_door(SETTINGS)
-        answer = door.post(self.request(SETTINGS))
+        ingress = serve(SETTINGS)
+        answer = ingress.post(self.request(SETTINGS))
         assert (answer.status_code, answer.get_json()["status"]) == (503, "retry_later")
         assert "nobody is there" in caplog.text
-        assert door.recorded == []
+        assert ingress.recorded == []
 
     def test_after_a_failure_no_certificate_is_fetched_for_a_second(self, fetches: Fetches) -> None:
         """Whatever its address: a stranger who knows the topic can make up any number of them."""
@@ -313,48 +307,48 @@ class TestSes(ProviderContract):
             thread.join()
         assert (errors.qsize(), asked.qsize()) == (3, 0)
 
-    def test_a_certificate_is_fetched_once_and_only_a_few_are_kept(self, open_door: OpenDoor, fetches: Fetches) -> None:
-        door = open_door(SETTINGS)
+    def test_a_certificate_is_fetched_once_and_only_a_few_are_kept(self, serve: Serve, fetches: Fetches) -> None:
+        ingress = serve(SETTINGS)
         for _ in range(3):
-            door.post(self.request(SETTINGS))
+            ingress.post(self.request(SETTINGS))
         assert fetches.urls == [SNS.certificate_url]
         for each in range(MOST_CERTIFICATES):
             other = replace(SNS, certificate_url=f"{HOST}/SimpleNotificationService-{each}.pem")
             fetches.pages[other.certificate_url] = SNS.certificate
-            assert door.post(other.notification(received(LETTER))).status_code == 200
-        door.post(self.request(SETTINGS))
+            assert ingress.post(other.notification(received(LETTER))).status_code == 200
+        ingress.post(self.request(SETTINGS))
         assert fetches.urls.count(SNS.certificate_url) == 2, "the oldest made room"
 
     @pytest.mark.parametrize("topics", ["''", "[]", "[' ']", "5"])
-    def test_topics_takes_at_least_one(self, open_door: OpenDoor, topics: str) -> None:
+    def test_topics_takes_at_least_one(self, serve: Serve, topics: str) -> None:
         with pytest.raises(SettingsError, match=r"providers\.ses\.topics is"):
-            open_door(f"[providers.ses]\ntopics = {topics}")
+            serve(f"[providers.ses]\ntopics = {topics}")
 
-    def test_what_is_longer_than_anything_sns_sends_is_not_even_read(self, open_door: OpenDoor) -> None:
-        door = open_door(SETTINGS)
+    def test_a_notification_over_the_limit_of_sns_is_refused(self, serve: Serve) -> None:
+        ingress = serve(SETTINGS)
         too_long, long = (replace(LETTER, text="x" * size, html="", enclosures=()) for size in (2_100_000, 200_000))
-        self.is_unauthorized(door, door.post(self.request(SETTINGS, too_long)))
-        assert door.post(self.request(SETTINGS, long)).status_code == 200
+        self.assert_unauthorized(ingress, ingress.post(self.request(SETTINGS, too_long)))
+        assert ingress.post(self.request(SETTINGS, long)).status_code == 200
 
     # The handshake
 
-    def test_a_subscription_is_confirmed(self, open_door: OpenDoor, fetches: Fetches) -> None:
+    def test_a_subscription_is_confirmed(self, serve: Serve, fetches: Fetches) -> None:
         request = SNS.confirmation()
         url = json.loads(request.body)["SubscribeURL"]
         fetches.pages[url] = b"<ConfirmSubscriptionResponse/>"
-        door = open_door(SETTINGS)
-        answer = door.post(request)
+        ingress = serve(SETTINGS)
+        answer = ingress.post(request)
         assert (answer.status_code, answer.get_json()["status"]) == (200, "no_email")
         assert fetches.urls == [SNS.certificate_url, url]
-        assert (door.recorded, door.delivered) == ([], [])
+        assert (ingress.recorded, ingress.delivered) == ([], [])
 
-    def test_a_subscription_that_could_not_be_confirmed_comes_again(self, open_door: OpenDoor) -> None:
-        assert open_door(SETTINGS).post(SNS.confirmation()).status_code == 503
+    def test_a_failed_confirmation_is_retried(self, serve: Serve) -> None:
+        assert serve(SETTINGS).post(SNS.confirmation()).status_code == 503
 
     @pytest.mark.parametrize("topic", ["inbound", "arn:aws:sqs:eu-west-1:123456789012:inbound", f"{TOPIC}\\n"])
-    def test_topics_takes_arns_of_sns(self, open_door: OpenDoor, topic: str) -> None:
+    def test_topics_takes_arns_of_sns(self, serve: Serve, topic: str) -> None:
         with pytest.raises(SettingsError, match=r"providers\.ses\.topics must be ARNs such as .*, got '"):
-            open_door(f'[providers.ses]\ntopics = "{topic}"')
+            serve(f'[providers.ses]\ntopics = "{topic}"')
 
     @pytest.mark.parametrize(
         "url",
@@ -367,20 +361,20 @@ class TestSes(ProviderContract):
             "",
         ],
     )
-    def test_it_is_confirmed_at_sns_itself_or_not_at_all(self, open_door: OpenDoor, fetches: Fetches, url: str) -> None:
+    def test_it_is_confirmed_at_sns_itself_or_not_at_all(self, serve: Serve, fetches: Fetches, url: str) -> None:
         fetches.pages[url] = b"ok"
-        assert open_door(SETTINGS).post(SNS.confirmation(SubscribeURL=url)).status_code == 400
+        assert serve(SETTINGS).post(SNS.confirmation(SubscribeURL=url)).status_code == 400
         assert fetches.urls == [SNS.certificate_url]
 
-    def test_a_forged_confirmation_is_not_followed(self, open_door: OpenDoor, fetches: Fetches) -> None:
-        door = open_door(SETTINGS)
-        self.is_unauthorized(door, door.post(FORGER.confirmation()))
+    def test_a_forged_confirmation_is_not_followed(self, serve: Serve, fetches: Fetches) -> None:
+        ingress = serve(SETTINGS)
+        self.assert_unauthorized(ingress, ingress.post(FORGER.confirmation()))
         assert fetches.urls == [SNS.certificate_url]
 
     def test_the_end_of_a_subscription_is_noted(
-        self, open_door: OpenDoor, fetches: Fetches, caplog: pytest.LogCaptureFixture
+        self, serve: Serve, fetches: Fetches, caplog: pytest.LogCaptureFixture
     ) -> None:
-        answer = open_door(SETTINGS).post(SNS.confirmation("UnsubscribeConfirmation"))
+        answer = serve(SETTINGS).post(SNS.confirmation("UnsubscribeConfirmation"))
         assert (answer.status_code, answer.get_json()["status"]) == (200, "no_email")
         assert TOPIC in caplog.text
         assert fetches.urls == [SNS.certificate_url], "its SubscribeURL would subscribe us again"
@@ -404,27 +398,27 @@ class TestSes(ProviderContract):
         assert (email.clean_subject, email.text) == ("Déjà vu", "Ça va été")
 
     @pytest.mark.parametrize("content", [None, "", 5])
-    def test_a_notification_without_the_email_is_rejected_and_told(
-        self, open_door: OpenDoor, caplog: pytest.LogCaptureFixture, content: Any
+    def test_a_notification_without_the_email_is_rejected_and_logged(
+        self, serve: Serve, caplog: pytest.LogCaptureFixture, content: Any
     ) -> None:
         """As other actions send it: nobody would ever see that email."""
-        answer = open_door(SETTINGS).post(SNS.notification(received(LETTER) | {"content": content}))
+        answer = serve(SETTINGS).post(SNS.notification(received(LETTER) | {"content": content}))
         assert (answer.status_code, answer.get_json()["field"]) == (400, "content")
         assert "Publish to Amazon SNS topic" in answer.get_json()["error"]
         assert LETTER.event_id in caplog.text
         assert any(record.levelname == "ERROR" for record in caplog.records)
 
     @pytest.mark.parametrize("kind", ["Bounce", "Complaint", "Delivery", "AmazonSnsSubscriptionSucceeded"])
-    def test_other_notifications_are_let_pass(self, open_door: OpenDoor, kind: str) -> None:
-        door = open_door(SETTINGS)
-        answer = door.post(SNS.notification({"notificationType": kind, "message": "x"}))
+    def test_other_notifications_are_answered_200_and_ignored(self, serve: Serve, kind: str) -> None:
+        ingress = serve(SETTINGS)
+        answer = ingress.post(SNS.notification({"notificationType": kind, "message": "x"}))
         assert (answer.status_code, answer.get_json()["status"]) == (200, "no_email")
-        assert door.recorded == []
+        assert ingress.recorded == []
 
     @pytest.mark.parametrize("odd", [None, 5, [], {"recipients": 5}, {"spamVerdict": "PASS"}, {"messageId": 5}])
     @pytest.mark.parametrize("field", ["mail", "receipt"])
-    def test_what_the_email_can_do_without_does_not_spoil_it(self, open_door: OpenDoor, field: str, odd: Any) -> None:
-        assert open_door(SETTINGS).post(SNS.notification(received(LETTER) | {field: odd})).status_code == 200
+    def test_invalid_optional_parts_do_not_reject_the_email(self, serve: Serve, field: str, odd: Any) -> None:
+        assert serve(SETTINGS).post(SNS.notification(received(LETTER) | {field: odd})).status_code == 200
 
 
 @pytest.fixture(scope="module")
@@ -447,41 +441,39 @@ class TestByWayOfS3:
     def request(self, key: Any = "inbox/the-email", bucket: Any = BUCKET) -> SampleRequest:
         return SNS.notification(in_s3(LETTER, bucket, key))
 
-    def test_the_email_is_fetched_from_its_bucket(self, open_door: OpenDoor) -> None:
-        door = open_door(self.settings)
-        assert [door.status_of(self.request()) for _ in range(2)] == ["processed", "already_processed"]
-        (payload,) = door.delivered
+    def test_the_email_is_fetched_from_its_bucket(self, serve: Serve) -> None:
+        ingress = serve(self.settings)
+        assert [ingress.status_of(self.request()) for _ in range(2)] == ["processed", "already_processed"]
+        (payload,) = ingress.delivered
         assert payload["subject"] == LETTER.subject
         assert payload["recipients"] == ["inbox@in.example.com", "in-bcc@in.example.com", "bob@example.org"]
         assert [each["name"] for each in payload["attachments"]] == ["liste.csv", "photo.png"]
         assert payload["spam"]["virusVerdict"] == "PASS"
 
-    def test_by_the_topic_as_well_it_is_the_same_email(self, open_door: OpenDoor) -> None:
-        door = open_door(self.settings)
+    def test_by_the_topic_as_well_it_is_the_same_email(self, serve: Serve) -> None:
+        ingress = serve(self.settings)
         requests = [self.request(), SNS.notification(received(LETTER))]
-        assert [door.status_of(each) for each in requests] == ["processed", "already_processed"]
+        assert [ingress.status_of(each) for each in requests] == ["processed", "already_processed"]
 
-    def test_an_object_that_is_gone_is_rejected_and_told(
-        self, open_door: OpenDoor, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        door = open_door(self.settings)
-        answer = door.post(self.request(key="inbox/gone"))
+    def test_a_missing_object_is_rejected_and_logged(self, serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+        ingress = serve(self.settings)
+        answer = ingress.post(self.request(key="inbox/gone"))
         assert (answer.status_code, answer.get_json()["status"]) == (400, "invalid")
         assert "not in S3" in answer.get_json()["error"]
         assert any(record.levelname == "ERROR" and LETTER.event_id in record.message for record in caplog.records)
-        assert door.recorded == []
+        assert ingress.recorded == []
 
-    def test_an_email_over_the_limit_of_requests_is_too_big_here_too(self, open_door: OpenDoor) -> None:
+    def test_an_email_over_the_limit_of_requests_is_too_big_here_too(self, serve: Serve) -> None:
         size_mb = len(LETTER.mime.as_bytes()) / 1024 / 1024
-        assert open_door(self.settings, max_body_mb=size_mb + 0.001).post(self.request()).status_code == 200
-        answer = open_door(self.settings, max_body_mb=size_mb - 0.00001).post(self.request())
+        assert serve(self.settings, max_body_mb=size_mb + 0.001).post(self.request()).status_code == 200
+        answer = serve(self.settings, max_body_mb=size_mb - 0.00001).post(self.request())
         assert answer.status_code == 400
         assert "larger than" in answer.get_json()["error"]
 
     @pytest.mark.parametrize(("status", "code"), [(403, "AccessDenied"), (503, "SlowDown")])
-    def test_while_s3_does_not_hand_it_out_the_email_is_asked_for_again(
+    def test_while_s3_is_away_a_retry_is_requested(
         self,
-        open_door: OpenDoor,
+        serve: Serve,
         server: S3Server,
         monkeypatch: pytest.MonkeyPatch,
         caplog: pytest.LogCaptureFixture,
@@ -490,39 +482,39 @@ class TestByWayOfS3:
     ) -> None:
         with s3_that_answers(*s3_error(status, code)) as url:
             aim_at(url, monkeypatch)
-            answer = open_door(self.settings).post(self.request())
+            answer = serve(self.settings).post(self.request())
         assert (answer.status_code, answer.get_json()["status"]) == (503, "retry_later")
         assert code in caplog.text
         assert LETTER.event_id in caplog.text
         aim_at(server.url, monkeypatch)
-        assert open_door(self.settings).status_of(self.request()) == "processed"
+        assert serve(self.settings).status_of(self.request()) == "processed"
 
     @pytest.mark.parametrize("buckets", ["", "buckets = 'other-emails'"])
-    def test_a_bucket_that_is_not_ours_is_not_read_and_the_setting_is_named(
-        self, open_door: OpenDoor, caplog: pytest.LogCaptureFixture, buckets: str
+    def test_an_unlisted_bucket_is_not_read_and_the_setting_is_named(
+        self, serve: Serve, caplog: pytest.LogCaptureFixture, buckets: str
     ) -> None:
         """For the hour that SNS tries, the setting can still be mended."""
-        door = open_door(f"{SETTINGS}\n{buckets}")
-        assert door.post(self.request()).status_code == 503
+        ingress = serve(f"{SETTINGS}\n{buckets}")
+        assert ingress.post(self.request()).status_code == 503
         assert "[providers.ses] buckets" in caplog.text
 
     @pytest.mark.parametrize(
         "action", [None, 5, {}, {"type": "S3"}, {"type": "Lambda"}, {"type": "S3", "objectKey": 5}]
     )
-    def test_an_action_that_says_nothing_of_an_object_is_rejected(self, open_door: OpenDoor, action: Any) -> None:
+    def test_an_action_that_says_nothing_of_an_object_is_rejected(self, serve: Serve, action: Any) -> None:
         notification = in_s3(LETTER, BUCKET, "x")
         notification["receipt"]["action"] = action
-        answer = open_door(self.settings).post(SNS.notification(notification))
+        answer = serve(self.settings).post(SNS.notification(notification))
         assert (answer.status_code, answer.get_json()["field"]) == (400, "content")
 
     def test_without_the_extra_the_start_fails_and_names_it(
-        self, open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch
+        self, serve: Serve, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setitem(sys.modules, "boto3", None)
         monkeypatch.delitem(sys.modules, "orchestrator.delivery.s3", raising=False)
         with pytest.raises(
             SettingsError, match=r"providers\.ses\.buckets takes the extra ses: \.venv/bin/pip install"
         ) as raised:
-            open_door(self.settings)
+            serve(self.settings)
         assert "\n" not in str(raised.value)
-        assert open_door(SETTINGS).status_of(SNS.notification(received(LETTER))) == "processed", "needed for S3 only"
+        assert serve(SETTINGS).status_of(SNS.notification(received(LETTER))) == "processed", "needed for S3 only"

@@ -1,0 +1,48 @@
+"""The machine of a journal: its time of day, a clock that cannot be set for leases, its boots, and its id."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_BOOT_RANGE_MS = 1 << 50  # longer than any machine runs: each boot has a range of its own, above those before
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Setting the time of day neither frees a lease early nor holds one longer than its length."""
+
+    now_ms: Callable[[], int]
+    steady_ms: Callable[[], int]
+
+
+def system_clock(boot: int = 0) -> Clock:
+    """``boot`` counts how often the machine was started: what was held before that is held no more."""
+    base_ms = boot * _BOOT_RANGE_MS
+    source = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # the former goes on while a laptop sleeps
+    return Clock(
+        now_ms=lambda: time.time_ns() // 1_000_000,
+        steady_ms=lambda: base_ms + time.clock_gettime_ns(source) // 1_000_000,
+    )
+
+
+def boot_id() -> str:
+    """Changes with every start of the machine; where it cannot be told, every process counts as one."""
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return f"unknown {time.time_ns()}"
+
+
+def host_id() -> str:
+    """Changes when the folder is copied to another host; where the system has no such id, the host's name."""
+    for path in (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id")):
+        with suppress(OSError):
+            if text := path.read_text().strip():
+                return text
+    return os.uname().nodename

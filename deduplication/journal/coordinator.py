@@ -1,0 +1,608 @@
+"""One machine's part in the protocol: look, hold, claim, settle, publish. docs/architecture.md has the rules by number.
+
+The journal of this machine and, if there is a REDIS_URL, the registry are asked in that order. While Redis is gone, the
+journal decides by what the whole fleet had published.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+
+from deduplication.errors import NoRoom, NotNow, StoreUnavailable
+from deduplication.journal import rules
+from deduplication.journal.entry import BY_SCRIPT, SETTLED, Delivery, DeliveryStatus, Entry, changed
+from deduplication.journal.registry import NOTHING, Held, Published, Registry, View, labels_of
+from deduplication.journal.rules import Busy, Claim, Judgement, Repeat, Take
+from deduplication.journal.sqlite import Journal, Step
+from deduplication.names import WEEK_MS, Gate, Name
+from deduplication.redis_state import AlwaysAsked, RedisGone, RedisState
+from deduplication.room import check_room
+
+log = logging.getLogger(__name__)
+
+MOST_BEGINS = 3
+PUT_OFF_MS = 5_000
+BEHIND_MS = 60_000
+MOST_EXPECTED = 2_000  # views of holds that a process remembers until it has published
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """The item is its owner's until the lease ends.
+
+    ``plan``: what is to become of the deliveries that were claimed: CLAIMED ones are to be sent, SKIPPED and WAITING
+    ones are settled as they are.
+    """
+
+    entry: Entry
+    owner: str
+    lease_until_ms: int
+    plan: tuple[Delivery, ...]
+    held: Held | None = None
+
+    @property
+    def to_send(self) -> tuple[Delivery, ...]:
+        return tuple(each for each in self.plan if each.status is DeliveryStatus.CLAIMED)
+
+    @property
+    def not_to_send(self) -> tuple[Delivery, ...]:
+        return tuple(each for each in self.plan if each.status is not DeliveryStatus.CLAIMED)
+
+
+@dataclass(frozen=True)
+class Settled:
+    """``is_safe``: the provider may be told 2xx (rule 6). ``entry`` is None where another owner has taken it over."""
+
+    entry: Entry | None
+    is_safe: bool
+
+
+class Coordinator:
+    """``registry`` is None without a REDIS_URL: then the journal alone decides, and stores what waits.
+
+    ``is_open``: whether emails are accepted while Redis is gone (ON_STORE_FAILURE). Without ``follows`` no Fleet keeps
+    the journal up to date: Redis is asked each time, and the journal has live claims alone (rule 31).
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        registry: Registry | None = None,
+        *,
+        is_open: bool = True,
+        follows: bool = True,
+        hold_within_ms: int = 2_000,
+    ) -> None:
+        self.journal = journal
+        self.registry = registry
+        self.redis = RedisState() if follows else AlwaysAsked()
+        self._is_open = is_open
+        self._follows = follows
+        self._hold_within_ms = hold_within_ms
+        self._expected: dict[str, View] = {}
+        self._repeats: dict[str, int] = {}
+        self._orphans: deque[tuple[dict[str, Name], str]] = deque(maxlen=MOST_EXPECTED)  # holds to be released
+        self._unnoted: deque[tuple[Claimed, Sequence[Delivery], str]] = deque(maxlen=MOST_EXPECTED)
+        self._lock = threading.Lock()
+        self.closing: list[Callable[[], None]] = []
+        self.has_news = threading.Event()  # something in the outbox
+        self.is_behind = True  # until the fleet's thread has looked
+
+    def new_owner(self) -> str:
+        return f"{self.journal.machine}.{secrets.token_urlsafe(9)}"
+
+    def close(self) -> None:
+        """Counts of repeats are written; then nothing can be asked any more. May be called twice."""
+        while self.closing:
+            self.closing.pop()()
+        with suppress(StoreUnavailable):
+            self.tend()
+        self.journal.close()
+        if self.registry:
+            self.registry.close()
+
+    # A request
+
+    def look(self, claim: Claim) -> Judgement:
+        """What this journal knows of the item by its own names: the first step of ``claim``, without Redis and without
+        writing."""
+        with self.journal.reading() as step:
+            return rules.identify(claim, step.known(claim.identity, claim.fingerprint, claim.proof))
+
+    def claim(self, claim: Claim) -> Claimed | Judgement:
+        """Everything up to the POST. Raises StoreUnavailable where its provider is to retry."""
+        asked_ms = self.journal.clock.steady_ms()
+        with self.journal.reading() as step:
+            known = step.known(claim.identity, claim.fingerprint, claim.proof)
+        found = rules.identify(claim, known)
+        if not isinstance(found, Take):
+            return self._known_already(found)
+        if found.joined:
+            claim = replace(claim, entry=found.joined.id)
+        held = self._hold(claim, known)
+        if held is not None and not isinstance(held, Held):
+            return self._known_already(held)
+        try:
+            claimed = self._claim_here(claim, held, asked_ms)
+        except StoreUnavailable:
+            self._give_back(held, claim.owner)
+            raise
+        if not isinstance(claimed, Claimed):
+            self._give_back(held, claim.owner)
+            return self._known_already(claimed)
+        return claimed
+
+    def _known_already(self, found: Judgement) -> Judgement:
+        if isinstance(found, Repeat) and found.of:
+            with self._lock:
+                self._repeats[found.of.id] = self._repeats.get(found.of.id, 0) + 1
+        return found
+
+    def _hold(self, claim: Claim, known: rules.Known) -> Held | Judgement | None:
+        """None: there is no Redis, or it is gone and this machine may go on without it (rule 7)."""
+        registry = self.registry
+        if registry is None:
+            return None
+
+        def hold() -> Held | Judgement:
+            return registry.hold(claim, known, self._hold_within_ms, is_behind=self.is_behind)
+
+        try:
+            found = self.redis.ask(hold)
+            waits = isinstance(found, Held) and any(each.waits_for for each in found.take.deliveries)
+            # The name may be held by an email of this machine that was delivered a moment ago: then it is skipped.
+            return self.redis.ask(hold) if waits and self.publish_waiting() else found
+        except (RedisGone, NotNow) as error:
+            self._note_orphan(claim)
+            if isinstance(error, NotNow) or not self.may_go_alone():
+                raise
+            return None
+
+    def _claim_here(self, claim: Claim, held: Held | None, asked_ms: int) -> Claimed | Judgement:
+        """This machine's yes, in one transaction (rule 3)."""
+        self.journal.disk.check()
+        until_ms = asked_ms + claim.lease_ms
+        with self.journal.step() as step:
+            if held and not self._follows:
+                step.set_meta("era", held.era)
+            if held and held.era != step.meta("era"):
+                raise NotNow("Redis began a new era")
+            names = claim.identity if held else (*claim.own, *claim.gates)
+            known = step.known(names, claim.fingerprint, claim.proof)
+            found = rules.identify(claim, known)
+            if held is None and isinstance(found, Take):
+                found = rules.pass_gates(claim, known, found)
+            if not isinstance(found, Take):
+                return found
+            take = found
+            if held:  # what the fleet granted, less what this journal knows to be covered
+                missing = {each.destination for each in found.deliveries}
+                granted = tuple(each for each in held.take.deliveries if each.destination in missing)
+                take = replace(held.take, deliveries=granted)
+            if held is None and self.registry and any(each.waits_for for each in take.deliveries):
+                return Busy(Gate.SUBJECT_GROUP, claim.own[0].label, 1_000)  # rule 27: without Redis, retry later
+            wanted = held.entry.id if held else claim.entry
+            base = next((each for each in found.candidates if each.id == wanted), None)
+            if base is None and held and held.take.joined:
+                base = step.read(wanted)  # known here under other names
+            joined = rules.merged(base, held.take.joined, step.steady_ms) if held and held.take.joined else base
+            entry = rules.taken(
+                replace(claim, entry=held.entry.id) if held else claim,
+                replace(take, joined=joined),
+                self.journal.machine,
+                step.now_ms,
+                max(known.reset, held.entry.reset if held else 0),
+            )
+            leased = tuple(
+                changed(each, lease_until_ms=until_ms) if each.owner == claim.owner else each
+                for each in entry.deliveries
+            )
+            about = replace(entry.about, alone=True) if held is None and self.registry else entry.about
+            entry = changed(entry, deliveries=leased, about=about)
+            step.put(entry, base, is_news=True)
+            if claim.proof and known.proven != claim.key:
+                step.put_proof(claim.proof, rules.HELD + claim.key, step.now_ms + claim.lease_ms)
+        if held:
+            with self._lock:
+                self._expected[entry.id] = held.view
+                while len(self._expected) > MOST_EXPECTED:
+                    del self._expected[next(iter(self._expected))]
+        return Claimed(entry, claim.owner, until_ms, take.deliveries, held)
+
+    def is_live(self, claimed: Claimed, needed_ms: int = 0) -> bool:
+        """The check just before the POST: does the lease still run, with room for what is to be done (rule 4)?"""
+        return claimed.lease_until_ms - self.journal.clock.steady_ms() > needed_ms
+
+    def settle(
+        self,
+        claimed: Claimed,
+        outcomes: Sequence[Delivery],
+        answer: str = "",
+        payload: bytes | None = None,
+        retries_left: int | None = None,
+    ) -> Settled:
+        """The note after the POST (rule 5), and publishing. A fact is safe once noted; what is stored, once it is
+        synced here and accepted by Redis (rule 6). Raises NoRoom, and has noted nothing, if that has no room for it."""
+        waiting = [each.destination for each in outcomes if each.status is DeliveryStatus.WAITING]
+        registry = self.registry
+        is_home = registry is None
+        if waiting and registry:
+            try:
+                self.redis.ask(lambda: check_room(registry, waiting, len(payload or b"")))
+            except NoRoom:
+                raise
+            except StoreUnavailable as error:
+                log.info("entry %s: %s", claimed.entry.id, error)  # publishing it will fail as well
+        put_off_ms = self.journal.clock.now_ms() + PUT_OFF_MS
+        marked = [
+            changed(each, is_accepted=is_home, next_try_ms=each.next_try_ms or put_off_ms)
+            if each.status is DeliveryStatus.WAITING
+            else each
+            for each in outcomes
+        ]
+        try:
+            entry = self._note(claimed, marked, answer, payload, retries_left)
+        except StoreUnavailable:
+            return self._publish_unnoted(claimed, marked, answer)
+        if entry is None:
+            return Settled(None, is_safe=False)
+        if waiting:
+            self.journal.sync()
+            return Settled(entry, is_home or self.publish(entry.id, payload))
+        self.has_news.set()
+        return Settled(entry, is_safe=True)
+
+    def _note(
+        self,
+        claimed: Claimed,
+        outcomes: Iterable[Delivery],
+        answer: str,
+        payload: bytes | None,
+        retries_left: int | None,
+    ) -> Entry | None:
+        with self.journal.step() as step:
+            before = step.read(claimed.entry.id)
+            present = before or claimed.entry
+            after = rules.settled(present, outcomes, claimed.owner, step.now_ms)
+            if after is None:
+                return None
+            is_settled = any(each.status in SETTLED for each in after.deliveries)
+            after = changed(
+                after,
+                answer=answer or after.answer,
+                settled_ms=after.settled_ms or (step.now_ms if is_settled else None),
+                retries_left=rules.fewest(present.retries_left, retries_left),
+            )
+            if after.proof and is_settled:
+                proof, _, key = after.proof.partition("=")
+                step.put_proof(proof, key, step.now_ms + WEEK_MS)
+            step.put(after, before, is_news=self.registry is None)
+            if payload is not None:
+                step.put_payload(after, payload)
+            elif after.is_delivered_everywhere and present.settled_ms:  # else nothing was stored
+                step.end_payload(after.id)
+            return after
+
+    def _publish_unnoted(self, claimed: Claimed, outcomes: Sequence[Delivery], answer: str) -> Settled:
+        """The disk refused the note: a fact is published directly, and is safe if Redis accepted it (rule 5). It is
+        noted as soon as the disk can be written again, so that a retry is not sent."""
+        facts = [each for each in outcomes if each.status is DeliveryStatus.DELIVERED]
+        entry = rules.settled(claimed.entry, facts, claimed.owner, self.journal.clock.now_ms())
+        if entry is None:
+            return Settled(None, is_safe=False)
+        self._unnoted.append((claimed, facts, answer))
+        registry = self.registry
+        if registry is None or len(facts) < len(outcomes):
+            return Settled(None, is_safe=False)
+        try:
+            view = claimed.held.view if claimed.held else NOTHING
+            self.redis.ask(lambda: registry.publish(entry, view))
+        except StoreUnavailable:
+            return Settled(entry, is_safe=False)
+        return Settled(entry, is_safe=True)
+
+    def record(self, entry: Entry, payload: bytes | None) -> None:
+        """Writes an item that takes no names, such as one that is too old, once by its id. It can be released."""
+        with self.journal.step() as step:
+            if step.read(entry.id):
+                return
+            step.put(entry, None, is_news=self.registry is None)
+            if payload is not None:
+                step.put_payload(entry, payload)
+        self.has_news.set()
+
+    # Publishing
+
+    def publish(self, entry_id: str, payload: bytes | None = None) -> bool:
+        """Publishes one entry as the journal has it now. True if Redis has accepted all of it."""
+        registry = self.registry
+        if registry is None:
+            return True
+        with self.journal.reading() as step:
+            rows = step.outbox(1, entry_id)
+            payload = payload or step.payload(entry_id)
+            entry = None if rows else step.read(entry_id)
+        if not rows:  # another process was faster; Redis may have refused what waits
+            return entry is None or all(each.is_accepted for each in entry.deliveries)
+        view = self._expected.pop(entry_id, NOTHING)
+        try:
+            published = self.redis.ask(lambda: registry.publish(rows[0][2], view, payload))
+        except StoreUnavailable as error:
+            log.info("entry %s is published later: %s", entry_id, error)
+            return False
+        with self.journal.step() as step:
+            return self._note_published(step, rows[0], published)
+
+    def _note_published(self, step: Step, row: tuple[int, int, Entry], published: Published) -> bool:
+        """A row leaves the outbox only in the era that the journal knows, and unchanged (rule 9)."""
+        seq, version, entry = row
+        if published.is_reset:
+            if not entry.is_open:
+                step.forget(entry)
+            return False
+        if published.era != step.meta("era"):
+            return False
+        waiting = [each for each in entry.deliveries if each.status is DeliveryStatus.WAITING]
+        for each in waiting:
+            if each.destination not in published.refused:
+                step.set_delivery(entry.id, each.destination, is_accepted=1)
+        if "held" in published.refused.values():  # by a request elsewhere, which may fail: put it again in a second
+            return False
+        step.end_outbox([(seq, version)])
+        if not self._follows and not entry.is_open:
+            step.forget(entry)
+        return not any(each.destination in published.refused for each in waiting)
+
+    def publish_waiting(self, limit: int = 100) -> int:
+        """Publishes what is in the outbox, oldest first; how many were accepted."""
+        registry = self.registry
+        if registry is None:
+            return 0
+        with self.journal.reading() as step:
+            rows = step.outbox(limit)
+        ended = [row for row in rows if not row[2].is_open]
+        views = [(entry, self._expected.pop(entry.id, NOTHING)) for _, _, entry in ended]
+        try:
+            answers = self.redis.ask(lambda: registry.publish_ended(views)) if ended else []
+        except StoreUnavailable as error:
+            log.info("%d entries are published later: %s", len(ended), error)
+            return 0
+        count, alone = 0, [row for row in rows if row[2].is_open]
+        if ended:
+            with self.journal.step() as step:
+                for row, published in zip(ended, answers, strict=True):
+                    if published is None:
+                        alone.append(row)
+                    else:
+                        count += self._note_published(step, row, published)
+        return count + sum(self.publish(entry.id) for _, _, entry in alone)
+
+    def tend(self) -> list[tuple[str, int, int]]:
+        """Every second, even without Redis: ends what is kept no longer, and counts repeats; this machine's sums of
+        those that have changed (rule 11)."""
+        while self._unnoted:
+            claimed, facts, answer = self._unnoted[0]
+            self._note(claimed, facts, answer, None, None)
+            self._unnoted.popleft()
+        with self._lock:
+            repeats, self._repeats = self._repeats, {}
+        with self.journal.step() as step:
+            step.purge()
+            add, now_ms = partial(step.add_repeats, machine=self.journal.machine, last_ms=step.now_ms), step.now_ms
+            return [(entry, add(entry, count=count), now_ms) for entry, count in repeats.items()]
+
+    def release_orphans(self) -> None:
+        """Holds that are not used, or whose answer was lost, are released as soon as Redis answers (rule 2)."""
+        registry = self.registry
+        while registry and self._orphans:
+            with suppress(IndexError):  # another thread has taken the last one
+                orphan = self._orphans.popleft()
+                try:
+                    self.redis.ask(partial(registry.release, *orphan))
+                except StoreUnavailable:
+                    self._orphans.append(orphan)
+                    raise
+
+    def _note_orphan(self, claim: Claim) -> None:
+        names = (*claim.identity, *claim.gates)
+        self._orphans.append(({rules.reference(name, claim.fingerprint): name for name in names}, claim.owner))
+
+    def _give_back(self, held: Held | None, owner: str) -> None:
+        if held:
+            self._orphans.append((labels_of(held.entry), owner))
+            with suppress(StoreUnavailable):
+                self.release_orphans()
+
+    def may_go_alone(self) -> bool:
+        """Only with a journal that was up to date when Redis was lost, and has no gap (rule 7)."""
+        if not self._is_open:
+            return False
+        with self.journal.reading() as step:
+            read_ms, lost_ms = int(step.meta("read_ms") or 0), int(step.meta("lost_ms") or step.now_ms)
+            return lost_ms - read_ms < BEHIND_MS and not step.meta("gap_ms")
+
+    # Stored deliveries
+
+    def take(self, destination: str, limit: int, lease_ms: int) -> list[Lent]:
+        """Stored deliveries whose time has come, each lent to one owner (rule 18)."""
+        if destination == BY_SCRIPT:
+            return []
+        owner, asked_ms = self.new_owner(), self.journal.clock.steady_ms()
+        until_ms = asked_ms + lease_ms
+        registry = self.registry
+        if registry is None:
+            with self.journal.step() as step:
+                rows = step.take_due(destination, limit, owner, lease_ms)
+                found = [(entry, step.payload(entry.id), begins + 1) for entry, begins in rows]
+        else:
+            with self.journal.reading() as step:
+                era = step.meta("era")
+            found = self.redis.ask(lambda: registry.take(destination, limit, era, owner, lease_ms))
+        lent = []
+        for entry, payload, begins in found:
+            delivery = entry.delivery_to(destination)
+            if delivery:
+                begun = self._begin(Lent(entry, delivery, payload, owner, until_ms), begins)
+                lent += [begun] if begun else []
+        return lent
+
+    def destinations_with_waiting(self) -> set[str]:
+        """Where something is stored, due or not."""
+        registry = self.registry
+        if registry:
+            members = self.redis.ask(lambda: registry.ask(lambda client, prefix: client.smembers(f"{prefix}due")))
+            found = [each.decode() for each in members]
+        else:
+            with self.journal.reading() as step:
+                found = [name for (name,) in step.query("SELECT name FROM waiting_destinations")]
+        return set(found) - {BY_SCRIPT}
+
+    def hasten(self, destination: str, limit: int) -> int:
+        """Makes stored deliveries due now, in the order of their next try; those that are lent are left alone."""
+        registry = self.registry
+        if registry is None:
+            with self.journal.step() as step:
+                return step.hasten(destination, limit)
+        with self.journal.reading() as step:
+            era = step.meta("era")
+        return self.redis.ask(lambda: registry.hasten(destination, limit, era))
+
+    def _begin(self, lent: Lent, begins: int) -> Lent | None:
+        """The taker's first step: what this journal knows of it. None if it is not to be sent now."""
+        entry, delivery = lent.entry, lent.delivery
+        with self.journal.step() as step:
+            same = rules.same_items(entry.own, entry.fingerprint, step.known(entry.own, entry.fingerprint))
+            made = [made for each in same if (made := each.delivery_to(delivery.destination))]
+            made = [each for each in made if each.generation >= delivery.generation]
+            if any(each.is_live(step.steady_ms) for each in made):
+                return None
+            is_delivered = any(each.status is DeliveryStatus.DELIVERED for each in made)
+            ours = step.read(entry.id)
+            payload = lent.payload or step.payload(entry.id)  # Redis may have evicted it
+            if is_delivered and ours and self.registry:
+                step.put(ours, ours)  # Redis has forgotten it, and hears it again
+            if not is_delivered:
+                after = rules.merged(ours, entry, step.steady_ms)
+                if after != ours:
+                    step.put(after, ours, is_news=True)
+                step.set_delivery(entry.id, delivery.destination, owner=lent.owner, lease_until_ms=lent.until_ms)
+        if is_delivered:
+            reason = "this machine knows that it was delivered"
+            self.finish(lent, changed(delivery, status=DeliveryStatus.DELIVERED, reason=reason))
+            self.publish(entry.id)
+            return None
+        if begins > MOST_BEGINS:
+            reason = f"{MOST_BEGINS} attempts ended without an outcome: the process died each time"
+            self.finish(lent, changed(delivery, status=DeliveryStatus.DEAD, reason=reason))
+            return None
+        if delivery.waits_for and not self._may_pass(lent):
+            return None
+        return replace(lent, delivery=changed(delivery, waits_for=None), payload=payload)
+
+    def _may_pass(self, lent: Lent) -> bool:
+        """One that waited for a name is judged again: sent, skipped, or put off (rule 27)."""
+        entry, delivery, registry = lent.entry, lent.delivery, self.registry
+        if registry:
+            met = self.redis.ask(lambda: registry.hold_gates(entry, delivery.destination))
+        else:
+            with self.journal.step() as step:
+                names = rules.gates_of(entry, delivery.destination)
+                met = rules.meet_again(entry, delivery.destination, step.known(names))
+                before = step.read(entry.id)
+                kept = before.delivery_to(delivery.destination) if before else None
+                if met is None and before and kept:
+                    step.put(before.with_delivery(changed(kept, waits_for=None)), before, is_news=True)
+        if met is None:
+            return True
+        if met.is_held:
+            self.finish(lent, changed(delivery, next_try_ms=self.journal.clock.now_ms() + PUT_OFF_MS))
+        else:
+            reason = f"repeats {met.name.label} of {met.by.id if met.by else 'another program'}"
+            self.finish(lent, changed(delivery, status=DeliveryStatus.SKIPPED, reason=reason, waits_for=None))
+        return False
+
+    def finish(self, lent: Lent, outcome: Delivery) -> bool:
+        """Records what became of a stored delivery. False if another process has taken it over meanwhile."""
+        entry = lent.entry.with_delivery(outcome)
+        registry = self.registry
+        is_fact = outcome.status is DeliveryStatus.DELIVERED
+        if registry and not is_fact:
+            owner = (lent.owner, outcome.destination)
+            published = self.redis.ask(lambda: registry.publish(entry, NOTHING, lent.payload, owner))
+            if outcome.destination in published.refused or published.is_reset:
+                return False
+        with self.journal.step() as step:
+            before = step.read(entry.id)
+            if registry and not is_fact:
+                step.put(rules.merged(before, entry, step.steady_ms), before, is_news=True)
+                return True
+            after = rules.settled(before or entry, [outcome], lent.owner, step.now_ms)
+            if after is None:
+                return False
+            step.put(after, before, is_news=registry is None)
+            step.set_delivery(entry.id, outcome.destination, begins=0)  # of attempts in which the process died
+            if after.is_delivered_everywhere:
+                step.end_payload(entry.id)
+        if registry:
+            self.publish(entry.id)
+        return True
+
+    # Names, as scripts and imports use them
+
+    def known(self, names: Sequence[Name]) -> rules.Known:
+        """What is known of names: by Redis, or by this journal if there is none or it is gone."""
+        registry = self.registry
+        if registry:
+            with suppress(RedisGone):
+                return self.redis.ask(lambda: registry.known(names))
+        with self.journal.reading() as step:
+            return step.known(names)
+
+    def mark(self, names: Sequence[Name]) -> None:
+        """Makes names done that belong to no entry of this service, on the whole fleet; at most 1,000 at once. Those
+        that are done already stay as they are."""
+        now_ms = self.journal.clock.now_ms()
+        ends = [(name.label, None if name.kept_ms is None else now_ms + name.kept_ms) for name in names]
+        registry = self.registry
+        if registry:
+            self.redis.ask(lambda: registry.put_marks(names, ["M", self.journal.machine, ends]))
+        with self.journal.step() as step:
+            for label, until_ms in ends:
+                step.put_mark(label, None, until_ms)
+
+    def reset(self, names: Mapping[str, Name]) -> tuple[int, frozenset[str]]:
+        """Forgets names, by their references, on the whole fleet (rule 21): its number, and what was kept as open."""
+        registry = self.registry
+        if registry:
+            number, kept = self.redis.ask(lambda: registry.reset(names))
+        else:
+            number, kept = self.journal.clock.now_ms() * 1000, frozenset()
+        with self.journal.step() as step:
+            if registry is None:
+                open_ = (
+                    "SELECT 1 FROM names n JOIN deliveries d ON d.seq = n.seq WHERE n.reference = ?"
+                    " AND (d.status = 'waiting' OR (d.status = 'claimed' AND d.lease_until_ms > ?)) LIMIT 1"
+                )
+                kept = frozenset(label for label in names if step.query(open_, (label, step.steady_ms)))
+            for label in names:
+                if label not in kept:
+                    step.reset(label, number)
+        return number, kept
+
+
+@dataclass(frozen=True)
+class Lent:
+    """A stored delivery that its owner may send until the lease ends."""
+
+    entry: Entry
+    delivery: Delivery
+    payload: bytes | None
+    owner: str
+    until_ms: int

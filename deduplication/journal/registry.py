@@ -1,0 +1,742 @@
+"""What the fleet shares in Redis: names, stored deliveries, and the stream of events.
+
+Every step is one script that compares and writes (commit.lua). A step is composed from a View of what is there, at
+first nothing; if Redis has something else it shows that, and the step is composed again. What an item means is decided
+by rules.py. Rules are those of docs/architecture.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from importlib import resources
+from typing import Any, TypeVar
+
+import redis
+
+from deduplication.clock import Clock
+from deduplication.errors import NotNow
+from deduplication.journal import rules
+from deduplication.journal.entry import (
+    SOME_NAME,
+    Delivery,
+    DeliveryStatus,
+    Entry,
+    changed,
+    decode_values,
+    encode,
+    to_json,
+)
+from deduplication.journal.rules import Claim, Judgement, Known, Met, NameState, Take, identity, name_of, reference
+from deduplication.marks import mark_of
+from deduplication.names import WEEK_MS, Kind, Name
+from deduplication.redis_client import translated
+
+MOST_ROUNDS = 6  # of compare-and-write, for one step: each means that another process was faster
+_LETTERS = dict(zip(DeliveryStatus, "crwdxs", strict=True))
+_OF_LETTER = {letter: status for status, letter in _LETTERS.items()}
+_NEW_LEASE = "\x01"
+
+Result = TypeVar("Result")
+
+
+# How names and references are written
+
+
+@lru_cache(maxsize=4096)
+def pointer_key(label: str) -> str:
+    return f"n:{hashlib.blake2b(label.encode(), digest_size=10).hexdigest()}"
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """The value of a name: the number of its latest reset, and the entries it refers to, oldest first."""
+
+    reset: int = 0
+    ids: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.reset or ''}|{','.join(self.ids)}" if self.reset or self.ids else ""
+
+    @classmethod
+    def parse(cls, text: str) -> Pointer:
+        reset, _, ids = text.partition("|")
+        return cls(int(reset or 0), tuple(filter(None, ids.split(","))))
+
+
+def write_reference(entry: Entry, lease_ms: int = 0) -> str:
+    """What Redis keeps of an entry. Claims that have no lease yet get one of ``lease_ms`` from Redis (commit.lua)."""
+    deliveries = []
+    for each in entry.deliveries:
+        is_claimed = each.status is DeliveryStatus.CLAIMED
+        owner, until_ms = (each.owner, each.lease_until_ms or _NEW_LEASE) if is_claimed else ("", 0)
+        waits = int(each.waits_for is not None)
+        deliveries.append([each.destination, _LETTERS[each.status], owner, until_ms, each.generation, waits])
+    values = [entry.machine, entry.created_ms, entry.fingerprint, entry.reset, entry.answer, deliveries]
+    retries = [] if entry.retries_left is None else [entry.retries_left]
+    return to_json([*values, *retries]).replace('"\\u0001"', f"{_NEW_LEASE}{lease_ms}")
+
+
+@lru_cache(maxsize=1024)
+def read_reference(entry_id: str, text: str) -> Entry:
+    machine, created, fingerprint, reset, answer, deliveries, *more = json.loads(text)
+    return Entry(
+        id=entry_id,
+        machine=machine,
+        own=(),
+        fingerprint=fingerprint,
+        created_ms=created,
+        reset=reset,
+        answer=answer,
+        retries_left=more[0] if more else None,
+        deliveries=tuple(
+            Delivery(
+                destination,
+                status=_OF_LETTER[letter],
+                generation=generation,
+                waits_for=SOME_NAME if waits else None,
+                owner=owner,
+                lease_until_ms=until_ms,
+            )
+            for destination, letter, owner, until_ms, generation, waits in deliveries
+        ),
+    )
+
+
+def labels_of(entry: Entry) -> dict[str, Name]:
+    """The references of the entry's names."""
+    names = (*identity(entry.own, entry.fingerprint), *entry.names[len(entry.own) :])
+    return {reference(name, entry.fingerprint): name for name in names}
+
+
+# A step, and what Redis showed
+
+
+@dataclass(frozen=True)
+class View:
+    """What is in Redis: values by key, and answers to questions. What it was not asked for counts as absent.
+
+    ``labels`` are names that a hold has taken, by their references.
+    """
+
+    values: Mapping[str, str] = field(default_factory=dict)
+    answers: Mapping[tuple[str, str, str], bool] = field(default_factory=dict)
+    now_ms: int = 0
+    labels: Mapping[str, Name] = field(default_factory=dict)
+
+    def entry(self, entry_id: str) -> Entry | None:
+        text = self.values.get(f"e:{entry_id}")
+        return read_reference(entry_id, text) if text else None
+
+    def under(self, pointer: Pointer) -> tuple[Entry, ...]:
+        found = (self.entry(each) for each in pointer.ids)
+        return tuple(each for each in found if each)
+
+
+NOTHING, UNKNOWN = View(), Known()
+NOT_LENT = ("", "")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What every script says: its outcome, the era, for how long that is closed, and Redis' time."""
+
+    outcome: str
+    era: str
+    closed_ms: int
+    now_us: int
+    rest: Sequence[Any] = ()
+
+    @property
+    def now_ms(self) -> int:
+        return self.now_us // 1000
+
+
+class Commit:
+    """One call of commit.lua, as it is composed: what must still be as ``view`` shows it, what is written, the event.
+
+    ``is_needed``: False if the view alone decides, and nothing is to be written.
+    """
+
+    def __init__(self, view: View = NOTHING) -> None:
+        self.view = view
+        self.is_needed = True
+        self.event = ""
+        self._names: dict[str, str] = {}
+        self._questions: dict[tuple[str, str, str], bool] = {}
+        self._writes: list[tuple[Any, ...]] = []
+
+    def value(self, key: str) -> str:
+        return self._names.setdefault(key, self.view.values.get(key, ""))
+
+    def pointer(self, label: str) -> Pointer:
+        return Pointer.parse(self.value(pointer_key(label)))
+
+    def ask(self, how: str, key: str, argument: str = "") -> bool:
+        question = (how, key, argument)
+        return self._questions.setdefault(question, self.view.answers.get(question, False))
+
+    def write(self, command: str, key: str, *arguments: str | bytes | int) -> None:
+        self._writes.append((command, key, *arguments))
+
+    def arguments(self, prefix: str, head: Sequence[Any]) -> tuple[list[str], list[Any]]:
+        keys = [f"{prefix}era", f"{prefix}events", *(f"{prefix}{key}" for key in self._names)]
+        places = {key: place for place, key in enumerate(keys, 1)}
+
+        def place(key: str) -> int:
+            full = f"{prefix}{key}"
+            if full not in places:
+                keys.append(full)
+                places[full] = len(keys)
+            return places[full]
+
+        values: list[Any] = list(self._names.values())
+        for (how, key, argument), expected in self._questions.items():
+            values += (how, place(key), argument, "1" if expected else "0")
+        for command, key, *arguments in self._writes:
+            values += (command, place(key), len(arguments), *arguments)
+        return keys, [prefix, *head, self.event, len(self._names), len(self._questions), len(self._writes), *values]
+
+    def seen(self, answer: Answer) -> View:
+        """What Redis showed in place of what was expected."""
+        shown, found, references = answer.rest
+        values = {
+            f"e:{id_.decode()}": text.decode() for id_, text in zip(references[::2], references[1::2], strict=True)
+        }
+        values |= {key: text.decode() for key, text in zip(self._names, shown, strict=True)}
+        answers = {question: each == b"1" for question, each in zip(self._questions, found, strict=True)}
+        return View(values, answers, answer.now_ms, self.view.labels)
+
+
+@dataclass(frozen=True)
+class Held:
+    """Names that the fleet has granted: the entry as Redis keeps it now, and what publishing may expect there."""
+
+    entry: Entry
+    take: Take
+    era: str
+    view: View
+
+
+@dataclass(frozen=True)
+class Published:
+    """``is_reset``: its names were reset since, and the entry is to be dropped. ``refused``: by destination, why it was
+    not stored (rule 17)."""
+
+    era: str
+    refused: Mapping[str, str] = field(default_factory=dict)
+    is_reset: bool = False
+
+
+@dataclass(frozen=True)
+class RegistryOptions:
+    """``payload_bytes`` None: a quarter of Redis' maxmemory, or 1 GB (PAYLOAD_MB)."""
+
+    prefix: str = ""
+    group_ttl: bool = False
+    entry_ms: int = WEEK_MS
+    hold_ms: int = 6_000
+    payload_bytes: int | None = None
+
+
+class Registry:
+    """``client`` never retries by itself and does not decode. Raises NoAnswer, NotNow, NoRoom or StoreMisconfigured."""
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        machine: str,
+        clock: Clock,
+        options: RegistryOptions,
+        slower: Callable[[int], redis.Redis] | None = None,
+    ) -> None:
+        """``slower``: a client that waits so many seconds longer, for large payloads (rule 19)."""
+        self._client = client
+        self._slower = slower
+        self._machine = machine
+        self._clock = clock
+        self._options = options
+        self.payload_bytes = options.payload_bytes
+        self._prefix = options.prefix
+        self._kept = ("PX", options.entry_ms)
+        self._commit_script = _Script("commit.lua")
+        self._due_script = _Script("due.lua")
+        self._offset_ms: int | None = None  # Redis' time less the one here that cannot be set, as of the last answer
+
+    def close(self) -> None:
+        self._client.close()
+
+    # Names
+
+    def hold(self, claim: Claim, here: Known, within_ms: int, *, is_behind: bool = False) -> Held | Judgement:
+        """The fleet's yes (rule 2). ``here``: what the journal knows. ``within_ms``: later than that, Redis refuses. A
+        machine that ``is_behind`` gets no hold while another one restores the memory of Redis (rule 15)."""
+        now_ms = self._clock.now_ms()
+        before_ms = None if self._offset_ms is None else self._clock.steady_ms() + self._offset_ms + within_ms
+        labels = {reference(name, claim.fingerprint): name for name in (*claim.identity, *claim.gates)}
+        values: dict[str, str] = {}  # as they are once it is granted
+
+        def compose(commit: Commit) -> tuple[Entry, Take] | Judgement:
+            if is_behind and commit.ask("exists", "restoring"):
+                raise NotNow("Redis is being refilled by another machine")
+            proven = commit.value(f"proof:{claim.proof}") if claim.proof else ""
+            known = Known(self._states(commit, labels, here), commit.view.now_ms, proven)
+            found = rules.judge(claim, known)
+            if not isinstance(found, Take):
+                commit.is_needed = False
+                return found
+            entry = rules.taken(claim, found, self._machine, now_ms, known.reset)
+            for label, name in labels.items():
+                pointer = values[pointer_key(label)] = self._point(commit, label, entry, self._kept)
+                mark = mark_of(name, self._options.group_ttl)
+                if mark.pending and not known.of(name).is_marked and entry.id in Pointer.parse(pointer).ids:
+                    commit.write("SET", mark.key, mark.pending, "PX", claim.lease_ms)
+            text = write_reference(entry, claim.lease_ms)
+            commit.write("HOLD", f"e:{entry.id}", text, *self._kept)
+            if claim.proof and proven != claim.key:
+                commit.write("SET", f"proof:{claim.proof}", rules.HELD + claim.key, "PX", claim.lease_ms)
+            return entry, found
+
+        result, answer = self.agree(compose, only_open=True, before_ms=before_ms)
+        if not isinstance(result, tuple) or answer is None:
+            return result  # type: ignore[return-value]
+        entry, take = result
+        until_ms = answer.now_ms + claim.lease_ms
+        deliveries = tuple(
+            changed(each, lease_until_ms=until_ms) if each.owner == claim.owner and not each.lease_until_ms else each
+            for each in entry.deliveries
+        )
+        entry = changed(entry, deliveries=deliveries)
+        values[f"e:{entry.id}"] = write_reference(entry)
+        return Held(entry, take, answer.era, View(values, {}, answer.now_ms, labels))
+
+    def known(self, names: Iterable[Name]) -> Known:
+        """What Redis has of names whose references are their labels."""
+        labels = {name.label: name for name in names}
+        return self.agree(lambda commit: Known(self._states(commit, labels), commit.view.now_ms))[0]
+
+    def _states(self, commit: Commit, labels: Mapping[str, Name], here: Known = UNKNOWN) -> dict[Name, NameState]:
+        """What the view shows of these names, which must stay so. An undated id counts by its references alone."""
+        states = {}
+        for label, name in labels.items():
+            pointer = commit.pointer(label)
+            entries = commit.view.under(pointer)
+            is_marked = not name.needs_agreement and self._is_marked(commit, name)
+            fingerprint = here.of(name).kept_fingerprint if is_marked and not entries and name.is_own else None
+            states[name] = NameState(is_marked, entries, fingerprint, pointer.reset)
+        return states
+
+    def _is_marked(self, commit: Commit, name: Name) -> bool:
+        mark = mark_of(name, self._options.group_ttl)
+        if mark.member is None:
+            return commit.ask("value", mark.key, mark.done)
+        return commit.ask("member", mark.key, mark.member)
+
+    def _point(
+        self, commit: Commit, label: str, entry: Entry, kept: Sequence[str | int], *, is_rewritten: bool = False
+    ) -> str:
+        """Makes a name refer to this entry, or no longer; its value afterwards."""
+        name = name_of(label)
+        before = commit.pointer(label)
+        others = tuple(each for each in before.ids if each != entry.id)
+        ids = others
+        if name.is_own:
+            ids = (*others, entry.id)
+            if len(ids) > rules.MOST_REFERENCES:  # the oldest goes, those delivered last
+                delivered = {each.id for each in commit.view.under(before) if each.is_delivered_somewhere}
+                spare = next((each for each in ids if each not in delivered), ids[0])
+                ids = tuple(each for each in ids if each != spare)
+        elif name in entry.names and (name in rules.marked_names(entry) or rules.holds(entry, name)):
+            ids = (entry.id,)
+        after = str(Pointer(before.reset, ids))
+        if not after:
+            commit.write("DEL", pointer_key(label))
+        elif is_rewritten or after != str(before):
+            commit.write("SET", pointer_key(label), after, *kept)
+        return after
+
+    def release(self, labels: Mapping[str, Name], owner: str) -> None:
+        """Ends a hold that is not used, or whose answer was lost: whatever its owner, and nobody else, claims under
+        these references (rule 2)."""
+
+        def compose(commit: Commit) -> None:
+            under = [
+                (name, entry) for label, name in labels.items() for entry in commit.view.under(commit.pointer(label))
+            ]
+            held = {entry.id: entry for _, entry in under if any(each.owner == owner for each in entry.deliveries)}
+            commit.is_needed = bool(held) or commit.view is NOTHING
+            for entry in held.values():
+                commit.value(f"e:{entry.id}")
+                left = tuple(each for each in entry.deliveries if each.owner != owner)
+                if left:
+                    commit.write("SET", f"e:{entry.id}", write_reference(changed(entry, deliveries=left)), "KEEPTTL")
+                else:
+                    commit.write("DEL", f"e:{entry.id}")  # pointers to nothing count as none
+            for name, entry in under:
+                mark = mark_of(name, self._options.group_ttl)
+                if mark.pending and entry.id in held:
+                    commit.write("DELEQ", mark.key, mark.pending)
+
+        self.agree(compose)
+
+    def put_back(self, entry: Entry, owner: str, left_ms: int) -> None:
+        """In a new era, a live claim of a journal becomes a hold again, never over one that is done (rule 15)."""
+
+        def compose(commit: Commit) -> None:
+            text = commit.value(f"e:{entry.id}")
+            present = read_reference(entry.id, text) if text else entry
+            done = {each.destination for each in present.deliveries if text and each.status.is_settled}
+            mine = {
+                each.destination: changed(each, lease_until_ms=0)
+                for each in entry.deliveries
+                if each.owner == owner and each.destination not in done and each.status is DeliveryStatus.CLAIMED
+            }
+            commit.is_needed = bool(mine)
+            kept = tuple(each for each in present.deliveries if each.destination not in mine)
+            held = changed(entry, deliveries=(*kept, *mine.values()))
+            for label in labels_of(entry):
+                self._point(commit, label, held, self._kept)
+            commit.write("HOLD", f"e:{entry.id}", write_reference(held, left_ms), *self._kept)
+
+        self.agree(compose)
+
+    # Outcomes
+
+    def publish(
+        self, entry: Entry, view: View = NOTHING, payload: bytes | None = None, lent: tuple[str, str] = NOT_LENT
+    ) -> Published:
+        """Makes the outcome known to the fleet, and stores what waits (rules 9 and 17). Repeating it does no harm.
+
+        ``view``: what is expected in Redis, from the hold. ``lent``: of a stored delivery, its owner and destination.
+        """
+        compose = partial(self._compose_outcome, entry=entry, payload=payload, lent=lent)
+        is_first_put = any(each.status is DeliveryStatus.WAITING and not each.is_accepted for each in entry.deliveries)
+        result, answer = self.agree(compose, view, only_open=is_first_put)
+        return Published(answer.era, result.refused) if answer else result
+
+    def publish_ended(self, entries: Sequence[tuple[Entry, View]]) -> list[Published | None]:
+        """As ``publish``, for entries of which nothing is to be stored, in one round trip. None: Redis has something
+        else than its hold left there, so it is to be published by itself."""
+        commits = []
+        for entry, view in entries:
+            commits.append(Commit(view))
+            self._compose_outcome(commits[-1], entry)
+
+        def ask(client: Any) -> list[Any]:
+            pipe = client.pipeline(transaction=False)
+            for commit in commits:
+                keys, arguments = commit.arguments(self._prefix, self._head())
+                # Not pipe.evalsha, which a Cluster refuses even where all keys are in one slot.
+                pipe.execute_command("EVALSHA", self._commit_script.sha, len(keys), *keys, *arguments)
+            return pipe.execute(raise_on_error=False)  # type: ignore[no-any-return]
+
+        answers = self._ask(ask)
+        for answer in answers:
+            is_error = isinstance(answer, redis.exceptions.RedisError)
+            if is_error and not isinstance(answer, redis.exceptions.NoScriptError):  # that one is loaded by ``publish``
+                raise translated(answer) from answer
+        return [
+            Published(answer[1].decode()) if isinstance(answer, list) and answer[0] == b"ok" else None
+            for answer in answers
+        ]
+
+    def _compose_outcome(
+        self, commit: Commit, entry: Entry, payload: bytes | None = None, lent: tuple[str, str] = NOT_LENT
+    ) -> Published:
+        """The reference, the pointers to it, the marks, what is stored, and the event."""
+        labels = {**commit.view.labels, **labels_of(entry)}
+        text = commit.value(f"e:{entry.id}")
+        pointers = {label: commit.pointer(label) for label in labels}
+        if max((each.reset for each in pointers.values()), default=0) > entry.reset:
+            commit.is_needed = False
+            return Published("", is_reset=True)
+        states = {name: NameState(entries=commit.view.under(pointers[label])) for label, name in labels.items()}
+        others = [each for each in rules.same_items(entry.own, entry.fingerprint, Known(states)) if each.id != entry.id]
+        present = commit.view.entry(entry.id)
+        result, refused = rules.published(entry, present, others, self._machine, commit.view.now_ms)
+        after = write_reference(result)
+        waits, waited = _waits(result), present is not None and _waits(present)
+        kept = () if waits else self._kept  # what waits is kept until it ends
+        commit.write("SET", f"e:{entry.id}", after, *kept)
+        for label in labels:
+            self._point(commit, label, result, kept, is_rewritten=waits != waited)
+        self._write_marks(commit, rules.marked_names(result))
+        self._end_pending(commit, result, labels, pointers)
+        if entry.proof and any(each.status.is_settled for each in entry.deliveries):
+            proof, _, key = entry.proof.partition("=")
+            commit.write("SET", f"proof:{proof}", key, "PX", WEEK_MS)
+        is_stored = self._write_stored(commit, entry, result, payload, lent)
+        if is_stored is None:
+            commit.is_needed = False
+            return Published("", dict.fromkeys((each.destination for each in entry.deliveries), "lent"))
+        if is_stored or after != text:  # what changes nothing is no event; what was refused is not news
+            kept_here = tuple(each for each in entry.deliveries if each.destination not in refused)
+            commit.event = f'["E","{self._machine}",{encode(changed(entry, deliveries=kept_here))}]'
+        return Published("", refused)
+
+    def _end_pending(
+        self, commit: Commit, entry: Entry, labels: Mapping[str, Name], pointers: Mapping[str, Pointer]
+    ) -> None:
+        """What an operator sees of names that this entry held and has not marked."""
+        marked = rules.marked_names(entry)
+        for label, name in labels.items():
+            mark = mark_of(name, self._options.group_ttl)
+            if name in marked or not mark.pending:
+                continue
+            if name.kind is Kind.POST and entry.retries_left:
+                commit.write("SET", mark.key, entry.retries_left, "PX", name.kept_ms or WEEK_MS)
+            elif entry.id in pointers[label].ids:
+                commit.write("DELEQ", mark.key, mark.pending)
+
+    def _write_marks(self, commit: Commit, names: Iterable[Name], *how: str) -> None:
+        members: dict[tuple[str, int | None], list[str]] = {}
+        for name in names:
+            mark = mark_of(name, self._options.group_ttl)
+            if mark.member is None:
+                kept = () if name.kept_ms is None else ("PX", name.kept_ms)
+                commit.write("SET", mark.key, mark.done, *kept, *how)
+            else:
+                members.setdefault((mark.key, name.kept_ms), []).append(mark.member)
+            if name.kind is Kind.SUBJECT_GROUP and mark.member is None:  # with a TTL, the Set is history
+                history = mark_of(name, group_ttl=False)
+                members.setdefault((history.key, None), []).append(history.member or "")
+        for (key, kept_ms), values in members.items():
+            commit.write("SADD", key, *values)
+            if kept_ms is not None:
+                commit.write("PEXPIRE", key, kept_ms)
+
+    def put_marks(self, names: Iterable[Name], event: Sequence[Any] = ()) -> None:
+        """Marks that belong to no entry; what is marked already stays as it is."""
+        commit = Commit()
+        self._write_marks(commit, names, "NX")
+        commit.event = to_json(event) if event else ""
+        self.run(commit)
+
+    # Stored deliveries
+
+    def _write_stored(
+        self, commit: Commit, entry: Entry, result: Entry, payload: bytes | None, lent: tuple[str, str]
+    ) -> bool | None:
+        """Puts what waits, and removes what has ended; whether there was any. None if its owner has lost it."""
+        present, is_asked = commit.view.entry(entry.id), False
+        taken_by, destination = lent
+        for each in entry.deliveries:
+            if taken_by and each.destination != destination:
+                continue  # another owner has it, or nobody
+            before = present.delivery_to(each.destination) if present else None
+            was_stored = before is not None and before.status is DeliveryStatus.WAITING
+            waits = each.status is DeliveryStatus.WAITING
+            if each not in result.deliveries or not (waits or was_stored) or not each.webhook_id:
+                continue  # Redis keeps what it has
+            key, due = f"delivery:{each.webhook_id}", f"due:{each.destination}"
+            is_there, is_asked = commit.ask("exists", key), True
+            is_decision = taken_by and each.status is not DeliveryStatus.DELIVERED
+            if is_decision and not commit.ask("owner", key, taken_by) and is_there:
+                return None
+            if waits and not taken_by and (is_there or payload is None):
+                continue  # put only if it is not there (rule 17), and by who has the payload
+            if waits:
+                commit.write("HSET", key, "data", encode(entry), "owner", "", "begins", 0)
+                commit.write("ZADD", due, each.next_try_ms or 0, each.webhook_id)
+                if not is_there and payload is not None:
+                    commit.write("SADD", "due", each.destination)
+                    commit.write("DROP", "dead", each.webhook_id)
+                    commit.write("SET", f"payload:{each.webhook_id}", payload)
+                    commit.write("HINCRBY", "room", each.destination, len(payload))
+                    commit.write("HSET", key, "size", len(payload))
+            elif is_there:
+                commit.write("END", key, each.destination)
+                commit.write("ZREM", due, each.webhook_id)
+                if each.status is DeliveryStatus.DEAD:
+                    commit.write("BURY", "dead", each.webhook_id)
+                else:
+                    commit.write("DEL", f"payload:{each.webhook_id}")
+        return is_asked
+
+    def take(
+        self, destination: str, limit: int, era: str, owner: str, lease_ms: int
+    ) -> list[tuple[Entry, bytes | None, int]]:
+        """Hands out what is due there, never while the era is closed or not the journal's (rule 18): the entry, its
+        payload, and how often, with this time, it was begun without an outcome."""
+        rest = self._ask_due(destination, era, owner, lease_ms, limit)
+        rows = list(zip(rest[::3], rest[1::3], rest[2::3], strict=True))
+        keys = [self._key(f"payload:{webhook_id.decode()}") for webhook_id, _, _ in rows]
+        payloads = self._ask(lambda c: c.mget(keys)) if keys else []
+        found = zip(rows, payloads, strict=True)
+        return [(decode_values(json.loads(data)), payload, int(begins)) for (_, data, begins), payload in found]
+
+    def hasten(self, destination: str, limit: int, era: str) -> int:
+        """What waits there and is lent to nobody becomes due now, in the order of its time; how many."""
+        return len(self._ask_due(destination, era, "", "", limit))
+
+    def _ask_due(self, destination: str, era: str, owner: str, lease_ms: int | str, limit: int) -> list[Any]:
+        keys = [self._key(each) for each in ("era", f"due:{destination}", "due")]
+        arguments = [self._prefix, era, owner, lease_ms, limit, destination]
+        return self._eval(self._due_script, keys, arguments)[2:]  # type: ignore[no-any-return]
+
+    def hold_gates(self, entry: Entry, destination: str) -> Met | None:
+        """Holds the shared names of a stored delivery that waited for one; or who is in the way (rule 27)."""
+        names = rules.gates_of(entry, destination)
+
+        def compose(commit: Commit) -> Met | None:
+            known = Known(self._states(commit, {name.label: name for name in names}), commit.view.now_ms)
+            commit.value(f"e:{entry.id}")
+            present = commit.view.entry(entry.id)
+            delivery = present.delivery_to(destination) if present else None
+            if commit.view is NOTHING:
+                return None
+            met = rules.meet_again(entry, destination, known)
+            if met or present is None or delivery is None:
+                commit.is_needed = False
+                return met or Met(names[0], None, is_held=True)
+            for name in names:
+                pointer = Pointer(known.of(name).reset, (entry.id,))
+                commit.write("SET", pointer_key(name.label), str(pointer))
+            holding = present.with_delivery(changed(delivery, waits_for=None))
+            commit.write("SET", f"e:{entry.id}", write_reference(holding), "KEEPTTL")
+            return None
+
+        return self.agree(compose)[0]
+
+    # Resets
+
+    def reset(self, labels: Mapping[str, Name], again: int = 0) -> tuple[int, frozenset[str]]:
+        """Forgets names, given by their references: what refers to them, and their marks. The number of the reset, and
+        what was kept because something of it is open (rule 21). ``again``: the number of a reset that an earlier era
+        knew; names that were used since are left alone."""
+
+        def compose(commit: Commit) -> tuple[int, frozenset[str]]:
+            commit.ask("exists", "era")  # it does: the time of a reset is Redis' own, so it is shown first
+            pointers, now_ms = {label: commit.pointer(label) for label in labels}, commit.view.now_ms
+            number = again or max(now_ms * 1000, *(each.reset + 1 for each in pointers.values()))
+            gone = {}
+            for label, pointer in pointers.items():
+                entries = commit.view.under(pointer)
+                deliveries = [each for entry in entries for each in entry.deliveries]
+                is_open = any(each.status is DeliveryStatus.WAITING or each.is_live(now_ms) for each in deliveries)
+                is_newer = again and (pointer.reset >= again or any(entry.reset >= again for entry in entries))
+                if not is_open and not is_newer:
+                    gone[label] = pointer
+            for label, pointer in gone.items():
+                if labels[label].is_own:  # of a group, the group alone is freed
+                    for each in pointer.ids:
+                        commit.write("DEL", f"e:{each}")
+                commit.write("SET", pointer_key(label), str(Pointer(number)), *self._kept)
+                mark = mark_of(labels[label], self._options.group_ttl)
+                commit.write("DEL", mark.key) if mark.member is None else commit.write("SREM", mark.key, mark.member)
+            commit.event = to_json(["R", self._machine, number, list(gone)]) if gone else ""
+            return number, frozenset(labels.keys() - gone.keys())
+
+        return self.agree(compose, only_open=not again)[0]
+
+    # The stream and the members
+
+    def probe(self, extend_ms: int = 0) -> Answer:
+        """The real script, with nothing to do: the era, and whether Redis takes writes (rule 8)."""
+        commit = Commit()
+        if extend_ms:
+            commit.write("EXTEND", "era", extend_ms)
+        commit.write("SET", "probe", self._machine, "PX", 60_000)
+        return self.run(commit)
+
+    def announce(self, event: Sequence[Any]) -> None:
+        commit = Commit()
+        commit.event = to_json(event)
+        self.run(commit)
+
+    def read_events(self, position: str, count: int, block_ms: int) -> list[tuple[str, bytes]]:
+        found = self._ask(lambda c: c.xread({self._key("events"): position}, count=count, block=block_ms or None))
+        return [(id_.decode(), fields[b"e"]) for _, rows in found for id_, fields in rows]
+
+    def trim(self, oldest_ms: int, most_bytes: int) -> None:
+        """Ends events that are too old, and the oldest where the stream takes more than it may (rule 11)."""
+        stream = self._key("events")
+        last = self._ask(lambda c: c.xrevrange(stream, count=1))
+        if last and int(last[0][0].partition(b"-")[0]) < oldest_ms:  # it stays: machines that have read it have no gap
+            self._ask(lambda c: c.xtrim(stream, maxlen=1))
+        else:
+            self._ask(lambda c: c.xtrim(stream, minid=oldest_ms, approximate=True))
+        used = self._ask(lambda c: c.memory_usage(stream)) or 0
+        if used > most_bytes:
+            self._ask(lambda c: c.xtrim(stream, maxlen=c.xlen(stream) * most_bytes // used, approximate=True))
+
+    def outdated(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Those of these entries that Redis does not know, or knows in another state."""
+        keys = [self._key(f"e:{each.id}") for each in entries]
+        known = self._ask(lambda c: c.mget(keys)) if keys else []
+        given = zip(entries, known, strict=True)
+        return [each for each, text in given if text is None or text.decode() != write_reference(each)]
+
+    # Asking
+
+    def agree(
+        self,
+        compose: Callable[[Commit], Result],
+        view: View = NOTHING,
+        *,
+        only_open: bool = False,
+        before_ms: int | None = None,
+    ) -> tuple[Result, Answer | None]:
+        """Composes a step from what is there, until nothing has changed meanwhile. No answer if none was needed."""
+        for _ in range(MOST_ROUNDS):
+            commit = Commit(view)
+            result = compose(commit)
+            if not commit.is_needed:
+                return result, None
+            answer = self.run(commit, only_open=only_open, before_ms=before_ms)
+            if answer.outcome == "ok":
+                return result, answer
+            view = commit.seen(answer)
+        raise NotNow("other requests for the same names were faster")
+
+    def run(self, commit: Commit, *, only_open: bool = False, before_ms: int | None = None) -> Answer:
+        keys, arguments = commit.arguments(self._prefix, self._head(only_open, before_ms))
+        outcome, era, closed_ms, now_us, *rest = self._eval(self._commit_script, keys, arguments)
+        answer = Answer(outcome.decode(), era.decode(), int(closed_ms), int(now_us), rest)
+        self._offset_ms = answer.now_ms - self._clock.steady_ms()
+        if answer.outcome in ("closed", "late"):
+            raise NotNow(f"Redis grants nothing now: {answer.outcome}")
+        return answer
+
+    def _head(self, only_open: bool = False, before_ms: int | None = None) -> list[Any]:
+        return [secrets.token_hex(6), self._options.hold_ms, int(only_open), before_ms or ""]
+
+    def _eval(self, script: _Script, keys: Sequence[str], arguments: Sequence[Any]) -> Any:
+        more_s = max((len(each) for each in arguments if isinstance(each, bytes)), default=0) >> 20  # 1 MB/s or more
+
+        def ask(client: Any) -> Any:
+            if more_s and self._slower:
+                client = self._slower(1 << more_s.bit_length())
+            try:
+                return client.evalsha(script.sha, len(keys), *keys, *arguments)
+            except redis.exceptions.NoScriptError:
+                return client.eval(script.text, len(keys), *keys, *arguments)
+
+        return self._ask(ask)
+
+    def ask(self, question: Callable[[Any, str], Any]) -> Any:
+        """For what needs no script: ``question`` gets the client and the prefix of all keys."""
+        return self._ask(lambda client: question(client, self._prefix))
+
+    def _ask(self, ask: Callable[[Any], Any]) -> Any:
+        try:
+            return ask(self._client)
+        except redis.exceptions.RedisError as error:
+            raise translated(error) from error
+
+    def _key(self, name: str) -> str:
+        return f"{self._prefix}{name}"
+
+
+class _Script:
+    def __init__(self, name: str) -> None:
+        self.text = resources.files(__package__).joinpath(name).read_text()
+        self.sha = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
+
+
+def _waits(entry: Entry) -> bool:
+    return any(each.status is DeliveryStatus.WAITING for each in entry.deliveries)

@@ -1,0 +1,524 @@
+"""The rules about items, pure: what is known goes in, what follows from it comes out.
+
+They hold for the names of a journal and for those in Redis alike. Numbers are the rules of docs/architecture.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from deduplication.fingerprint import Fingerprint, conflicts, filled
+from deduplication.journal.entry import BY_SCRIPT, SETTLED, About, Delivery, DeliveryStatus, Entry, Stop, changed
+from deduplication.names import Gate, Name
+
+MOST_REFERENCES = 64  # under one name
+HELD = "~"  # before the key of an email whose proof of origin is being used, and not accepted yet (28)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A destination that the item is to go to. ``content``: the name of its words there, if that gate is on.
+
+    ``distinct_id`` is the webhook-id in place of ``webhook_id`` where another item has the same names (17).
+    """
+
+    destination: str
+    webhook_id: str = ""
+    content: Name | None = None
+    distinct_id: str = ""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """``entry`` is the id of the item's entry if it gets a new one; ``own`` names in the order in which they count.
+
+    ``proof`` is the provider's proof of origin, good for one email (28); ``key`` says which one that is. Both are
+    digests. ``owner`` begins with the name of the machine and a dot.
+    """
+
+    entry: str
+    owner: str
+    own: tuple[Name, ...]
+    shared: tuple[Name, ...] = ()
+    destinations: tuple[Wanted, ...] = (Wanted(BY_SCRIPT),)
+    fingerprint: str = ""
+    lease_ms: int = 25_000
+    about: About = About()
+    proof: str = ""
+    key: str = ""
+
+    @property
+    def is_by_script(self) -> bool:
+        return self.destinations[0].destination == BY_SCRIPT
+
+    @property
+    def identity(self) -> tuple[Name, ...]:
+        return identity(self.own, self.fingerprint)
+
+    @property
+    def gates(self) -> tuple[Name, ...]:
+        """The names that it shares with other items."""
+        return (*self.shared, *(each.content for each in self.destinations if each.content))
+
+
+def identity(own: tuple[Name, ...], fingerprint: str) -> tuple[Name, ...]:
+    """The names by which an item is recognised. An undated id needs a known text beside it (23)."""
+    if Fingerprint.parse(fingerprint).text is not None:
+        return own
+    return tuple(name for name in own if not name.needs_agreement)
+
+
+def reference(name: Name, fingerprint: str) -> str:
+    """Under which text a name refers to an entry: that of an undated id includes the fingerprint (23)."""
+    return f"{name.label}#{fingerprint}" if name.needs_agreement else name.label
+
+
+def name_of(label: str) -> Name:
+    """The name behind a reference."""
+    name = Name.from_label(label)
+    return Name(name.kind, name.scope, name.value.partition("#")[0]) if name.needs_agreement else name
+
+
+@dataclass(frozen=True)
+class NameState:
+    """What is known of a name. ``kept_fingerprint``: of the email behind a mark whose entry has ended (25)."""
+
+    is_marked: bool = False
+    entries: tuple[Entry, ...] = ()
+    kept_fingerprint: str | None = None
+    reset: int = 0
+
+
+UNKNOWN_NAME = NameState()
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a verdict depends on. ``now_ms`` is the clock by which the leases in the entries are counted.
+
+    ``proven`` is the key of the email for which the proof was accepted; with HELD before it, is being used.
+    """
+
+    names: Mapping[Name, NameState] = field(default_factory=dict)
+    now_ms: int = 0
+    proven: str = ""
+
+    def of(self, name: Name) -> NameState:
+        return self.names.get(name, UNKNOWN_NAME)
+
+    @property
+    def reset(self) -> int:
+        return max((each.reset for each in self.names.values()), default=0)
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """All its destinations are covered. ``of`` is None if only the mark of its name is left."""
+
+    of: Entry | None
+    name: Name
+
+
+@dataclass(frozen=True)
+class Busy:
+    """Another process works on it; ask again after that time."""
+
+    gate: Gate
+    name: str
+    retry_after_ms: int
+
+
+@dataclass(frozen=True)
+class ProofUsed:
+    """The proof of origin was accepted with another email, and proves no second one."""
+
+
+@dataclass(frozen=True)
+class Take:
+    """The item can be claimed: as the entry it joins, or as a new one.
+
+    ``deliveries`` are those still to be made; with a ``stop`` all of them are skipped, and those that meet a held
+    name wait for it. ``shared`` are the names to hold with it.
+    """
+
+    joined: Entry | None = None
+    candidates: tuple[Entry, ...] = ()
+    deliveries: tuple[Delivery, ...] = ()
+    shared: tuple[Name, ...] = ()
+    stop: Stop | None = None
+
+
+Judgement = Repeat | Busy | ProofUsed | Take
+
+
+def judge(claim: Claim, known: Known) -> Judgement:
+    """Identity first, then the gates of the shared names, in their order."""
+    found = identify(claim, known)
+    return pass_gates(claim, known, found) if isinstance(found, Take) else found
+
+
+def identify(claim: Claim, known: Known) -> Judgement:
+    """By its own names alone (23, 24)."""
+    if known.proven.removeprefix(HELD) not in ("", claim.key):
+        is_held = known.proven.startswith(HELD)
+        return Busy(claim.own[0].gate, claim.own[0].label, 1_000) if is_held else ProofUsed()
+    candidates = same_items(claim.own, claim.fingerprint, known)
+    missing: list[Wanted] = []
+    for wanted in claim.destinations:
+        made = [made for each in candidates for made in _made_for(wanted.destination, each)]
+        if any(_covers(each) for each in made):
+            continue
+        blocking = [each for each in made if _blocks(each, claim.owner, known.now_ms)]
+        if blocking:
+            left_ms = max(each.lease_until_ms for each in blocking) - known.now_ms
+            return Busy(claim.own[0].gate, claim.own[0].label, max(1, left_ms))
+        missing.append(wanted)
+    if not missing:
+        nearest = _nearest(claim, candidates)
+        return Repeat(nearest, _name_of(claim, known, nearest))
+    joined = _nearest(claim, candidates) if candidates else None
+    is_distinct = any(entry not in candidates for name in claim.identity for entry in known.of(name).entries)
+    deliveries = tuple(_delivery_for(each, joined, is_distinct) for each in missing)
+    if not candidates:
+        mark = _marked(claim, known)
+        if isinstance(mark, Repeat):
+            return mark
+        if mark:
+            return Take(None, (), _skipped(deliveries), (), Stop(mark))
+    return Take(joined, candidates, deliveries, claim.shared)
+
+
+def same_items(own: tuple[Name, ...], fingerprint: str, known: Known) -> tuple[Entry, ...]:
+    """Entries of the same item: under its own names, with a fingerprint that does not conflict (23)."""
+    ours = Fingerprint.parse(fingerprint)
+    under = {entry.id: entry for name in identity(own, fingerprint) for entry in known.of(name).entries}
+    return tuple(each for each in under.values() if not conflicts(ours, Fingerprint.parse(each.fingerprint)))
+
+
+def _made_for(destination: str, entry: Entry) -> list[Delivery]:
+    """Deliveries to that destination. What a script has published counts for all of them, and each for a script."""
+    wanted = (destination, BY_SCRIPT)
+    return [each for each in entry.deliveries if destination == BY_SCRIPT or each.destination in wanted]
+
+
+def _covers(delivery: Delivery) -> bool:
+    return delivery.status in SETTLED and delivery.is_accepted
+
+
+def _blocks(delivery: Delivery, owner: str, now_ms: int) -> bool:
+    """A live claim of another, or one that is stored here and that Redis has not accepted yet (6)."""
+    if delivery.status is DeliveryStatus.WAITING:
+        return not delivery.is_accepted
+    return delivery.is_live(now_ms) and delivery.owner != owner
+
+
+def _nearest(claim: Claim, candidates: Iterable[Entry]) -> Entry:
+    """The one with most equal known parts, then the oldest."""
+    ours = Fingerprint.parse(claim.fingerprint)
+
+    def distance(entry: Entry) -> tuple[int, int, str]:
+        theirs = Fingerprint.parse(entry.fingerprint).parts
+        equal = sum(one is not None and one == other for one, other in zip(ours.parts, theirs, strict=True))
+        return -equal, entry.created_ms, entry.id
+
+    return min(candidates, key=distance)
+
+
+def _name_of(claim: Claim, known: Known, entry: Entry) -> Name:
+    under = (name for name in claim.identity if any(each.id == entry.id for each in known.of(name).entries))
+    return next(under, claim.own[0])
+
+
+def _marked(claim: Claim, known: Known) -> Name | Repeat | None:
+    """The mark of a name outlives its entry (25). An undated id never stops by its mark alone."""
+    ours = Fingerprint.parse(claim.fingerprint)
+    unknown = None
+    for name in claim.own:
+        state = known.of(name)
+        if not state.is_marked or name.needs_agreement or (state.entries and state.kept_fingerprint is None):
+            continue  # a mark without a fingerprint is that of the entries, which are compared by themselves
+        if state.kept_fingerprint is None:
+            unknown = unknown or name
+        elif not conflicts(ours, Fingerprint.parse(state.kept_fingerprint)):
+            return Repeat(None, name)
+    return unknown
+
+
+def _delivery_for(wanted: Wanted, joined: Entry | None, is_distinct: bool) -> Delivery:
+    """A retry goes on with the attempts of the one that was returned."""
+    webhook_id = wanted.distinct_id or wanted.webhook_id if is_distinct else wanted.webhook_id
+    fresh = Delivery(wanted.destination, webhook_id, content=wanted.content)
+    before = joined.delivery_to(wanted.destination) if joined else None
+    if before is None:
+        return fresh
+    kept = {"generation": before.generation, "tries": before.tries, "attempts": before.attempts}
+    return changed(fresh, webhook_id=before.webhook_id or webhook_id, **kept)
+
+
+def _skipped(deliveries: Iterable[Delivery]) -> tuple[Delivery, ...]:
+    return tuple(changed(each, status=DeliveryStatus.SKIPPED) for each in deliveries)
+
+
+# The gates of names that it shares with other items (26, 27)
+
+
+@dataclass(frozen=True)
+class Met:
+    """Another item at a shared name: it marked the name, or holds it (``is_held``)."""
+
+    name: Name
+    by: Entry | None
+    is_held: bool = False
+
+    @property
+    def stop(self) -> Stop:
+        return Stop(self.name, self.by.id, self.by.created_ms) if self.by else Stop(self.name)
+
+
+def meet(name: Name, known: Known, same: Iterable[Entry]) -> Met | None:
+    """Who is in the way at this name; the same email never is, once it holds or has marked it."""
+    state = known.of(name)
+    ours = {entry.id for entry in same}
+    if any(each.id in ours and (each.is_delivered_somewhere or holds(each, name)) for each in state.entries):
+        return None
+    others = [each for each in state.entries if each.id not in ours]
+    if state.is_marked:
+        return Met(name, others[0] if others else None)
+    holder = next((each for each in others if holds(each, name, known.now_ms)), None)
+    return Met(name, holder, is_held=True) if holder else None
+
+
+def holds(entry: Entry, name: Name, now_ms: int = -1) -> bool:
+    """A stored delivery holds without a lease; a delivery that ended, or whose lease did, holds nothing.
+
+    One that waits for a name itself holds none.
+    """
+    deliveries = [each for each in entry.deliveries if name.gate is not Gate.CONTENT or each.destination == name.scope]
+    held = (each for each in deliveries if each.waits_for is None)
+    return any(each.status is DeliveryStatus.WAITING or each.is_live(now_ms) for each in held)
+
+
+def meet_again(entry: Entry, destination: str, known: Known) -> Met | None:
+    """Of a stored delivery that waits for a name: who is in the way now (27)."""
+    asked = gates_of(entry, destination)
+    for gate in (Gate.SUBJECT_GROUP, Gate.MEDIA, Gate.CONTENT):
+        names = [name for name in asked if name.gate is gate]
+        met = [found for name in names if (found := meet(name, known, (entry,)))]
+        held = next((each for each in met if each.is_held), None)
+        if held or (met and len(met) == len(names)):
+            return held or met[0]
+    return None
+
+
+def gates_of(entry: Entry, destination: str) -> tuple[Name, ...]:
+    """The names that one of its deliveries shares with other items."""
+    delivery = entry.delivery_to(destination)
+    return (*entry.shared, *((delivery.content,) if delivery and delivery.content else ()))
+
+
+def pass_gates(claim: Claim, known: Known, take: Take) -> Judgement:
+    """Of several media all must be known for a stop; those that are known are left out of what it holds."""
+    if take.stop:
+        return take
+    shared: list[Name] = []
+    for gate in (Gate.SUBJECT_GROUP, Gate.MEDIA):
+        names = [name for name in claim.shared if name.gate is gate]
+        met = [found for name in names if (found := meet(name, known, take.candidates))]
+        marked = [each for each in met if not each.is_held]
+        if marked and len(marked) == len(names):
+            return replace(take, deliveries=_skipped(take.deliveries), shared=(), stop=marked[0].stop)
+        held = next((each for each in met if each.is_held), None)
+        if held and claim.is_by_script:
+            return Busy(held.name.gate, held.name.label, 1000)
+        if held:  # it keeps the names that it will ask for again, and holds none of them
+            return replace(take, deliveries=tuple(_waiting(each, held.name) for each in take.deliveries))
+        left_out = {each.name for each in marked}
+        shared += [name for name in names if name not in left_out]
+    return _pass_content_gates(replace(take, shared=tuple(shared)), known)
+
+
+def _pass_content_gates(take: Take, known: Known) -> Take:
+    """Content concerns one destination only: the others are delivered."""
+    judged: list[Delivery] = []
+    stops: list[Stop] = []
+    for each in take.deliveries:
+        met = meet(each.content, known, take.candidates) if each.content else None
+        if met is None:
+            judged.append(each)
+        elif met.is_held:
+            judged.append(_waiting(each, met.name))
+        else:
+            stops.append(met.stop)
+            original = met.by.id if met.by else "another program"
+            reason = f"repeats {met.name.label} of {original}"
+            judged.append(changed(each, status=DeliveryStatus.SKIPPED, reason=reason))
+    is_stopped = bool(stops) and len(stops) == len(judged)
+    return replace(
+        take,
+        deliveries=tuple(judged),
+        stop=stops[0] if is_stopped else None,
+        shared=() if is_stopped else take.shared,
+    )
+
+
+def _waiting(delivery: Delivery, name: Name) -> Delivery:
+    reason = f"another email with the same {name.gate} is being delivered"
+    return changed(delivery, status=DeliveryStatus.WAITING, waits_for=name, reason=reason)
+
+
+# What becomes of an entry
+
+
+def taken(claim: Claim, take: Take, machine: str, now_ms: int, reset: int) -> Entry:
+    """The entry as its owner holds it: nothing of it is settled yet, also what is to be skipped or to wait.
+
+    A repeat may fill in a part of the fingerprint, never change one (23).
+    """
+    entry = take.joined or Entry(claim.entry, machine, (), fingerprint=claim.fingerprint, created_ms=now_ms)
+    known, more = Fingerprint.parse(entry.fingerprint), Fingerprint.parse(claim.fingerprint)
+    held = () if claim.is_by_script else entry.shared  # a reservation moves from the raw links to the final ones
+    taken_now = {each.destination for each in take.deliveries}
+    kept = tuple(each for each in entry.deliveries if each.destination not in taken_now)
+    return changed(
+        entry,
+        own=tuple(dict.fromkeys((*entry.own, *claim.own))),
+        shared=tuple(dict.fromkeys((*held, *take.shared))),
+        fingerprint=str(filled(known, more)),
+        about=claim.about if not entry.about.item else entry.about,
+        reset=max(entry.reset, reset),
+        deliveries=(*kept, *(_held(each, claim.owner) for each in take.deliveries)),
+        stop=take.stop or entry.stop,
+        proof=f"{claim.proof}={claim.key}" if claim.proof else entry.proof,
+    )
+
+
+def _held(delivery: Delivery, owner: str) -> Delivery:
+    """One that is to be skipped for its words holds them as little as one that waits for a name."""
+    waits_for = delivery.content if delivery.status is DeliveryStatus.SKIPPED else delivery.waits_for
+    return changed(delivery, status=DeliveryStatus.CLAIMED, owner=owner, lease_until_ms=0, waits_for=waits_for)
+
+
+def settled(entry: Entry, outcomes: Iterable[Delivery], owner: str, now_ms: int) -> Entry | None:
+    """The entry after its deliveries ended; None if it may not change.
+
+    "Delivered" is a fact and written whoever brings it; the rest are decisions of the present owner (5).
+    """
+    after = entry
+    for outcome in outcomes:
+        before = entry.delivery_to(outcome.destination)
+        is_fact = outcome.status is DeliveryStatus.DELIVERED
+        is_owner = before is not None and before.owner == owner and before.status.is_open
+        is_known = (
+            before is not None and before.status is DeliveryStatus.DELIVERED and before.generation >= outcome.generation
+        )
+        if is_known or not (is_fact or is_owner):
+            continue
+        ended = outcome.status in (DeliveryStatus.DELIVERED, DeliveryStatus.DEAD, DeliveryStatus.SKIPPED)
+        after = after.with_delivery(
+            changed(
+                outcome,
+                generation=max(outcome.generation, before.generation if before else 0),
+                ended_ms=outcome.ended_ms or (now_ms if ended else None),
+                owner="",
+                lease_until_ms=0,
+            )
+        )
+    if after is entry:
+        return None
+    # Shared names stay while something of it was delivered or is still to be; otherwise they are free again (26).
+    is_kept = not after.shared or after.is_open or after.is_delivered_somewhere
+    return after if is_kept else changed(after, shared=())
+
+
+def marked_names(entry: Entry) -> tuple[Name, ...]:
+    """Own names once its provider was told 2xx, shared names once it was delivered, words where they were."""
+    words = (each.content for each in entry.deliveries if each.content and each.status is DeliveryStatus.DELIVERED)
+    own = entry.own if any(each.status in SETTLED for each in entry.deliveries) else ()
+    return (*own, *(entry.shared if entry.is_delivered_somewhere else ()), *words)
+
+
+# News of other machines
+
+
+_RANKS = dict(zip(DeliveryStatus, (0, 0, 1, 3, 2, 2), strict=True))
+
+
+def merged(ours: Entry | None, news: Entry, now_ms: int) -> Entry:
+    """What is known of an entry after an event or a reference of another machine (10, 22).
+
+    ``ours`` has the leases of this journal; a live claim here gives way to "delivered" alone. An older one never
+    replaces a newer one, which is decided by the number of the reset and by the generation of each delivery.
+    """
+    if ours is None:
+        return news
+    if news.reset != ours.reset and not ours.is_open:
+        return ours if news.reset < ours.reset else news
+    deliveries = {each.destination: each for each in ours.deliveries}
+    for each in news.deliveries:
+        before = deliveries.get(each.destination)
+        if before is None or _is_newer(each, before, now_ms):
+            deliveries[each.destination] = each
+    known, more = Fingerprint.parse(ours.fingerprint), Fingerprint.parse(news.fingerprint)
+    return changed(
+        ours,
+        own=tuple(dict.fromkeys((*ours.own, *news.own))),
+        shared=tuple(dict.fromkeys((*ours.shared, *news.shared))),
+        fingerprint=str(filled(known, more)),
+        about=ours.about if ours.about.item else news.about,
+        reset=max(ours.reset, news.reset),
+        deliveries=tuple(deliveries.values()),
+        answer=ours.answer or news.answer,
+        settled_ms=ours.settled_ms or news.settled_ms,
+        stop=ours.stop or news.stop,
+        released_ms=max(filter(None, (ours.released_ms, news.released_ms)), default=None),
+        retries_left=fewest(ours.retries_left, news.retries_left),
+    )
+
+
+def published(
+    ours: Entry, present: Entry | None, others: Iterable[Entry], machine: str, now_ms: int
+) -> tuple[Entry, Mapping[str, str]]:
+    """What Redis is to keep of an entry, and the stored deliveries that it refuses, by destination (17): they are
+    "held" by another request for now, or another entry "covers" them.
+
+    ``present``: the same entry as Redis has it, ``others``: entries of the same email under other ids.
+
+    A claim that this machine holds in Redis has ended if its journal says so. "Delivered" is taken from anyone; a
+    delivery is stored for the first time only if nobody else works on it or has settled it.
+    """
+    deliveries = {each.destination: each for each in present.deliveries} if present else {}
+    refused = {}
+    for each in ours.deliveries:
+        if each.status is DeliveryStatus.CLAIMED:
+            continue
+        before = deliveries.get(each.destination)
+        if before and before.status is DeliveryStatus.CLAIMED and before.owner.startswith(f"{machine}."):
+            before = None
+        if each.status is DeliveryStatus.WAITING and not each.is_accepted:
+            # One that waits under the same id is this one: two processes may publish it, and an answer may be lost.
+            same = None if before and before.status is DeliveryStatus.WAITING else before
+            made = [same, *(other.delivery_to(each.destination) for other in others)]
+            covers, blocks = (any(map(asks, filter(None, made))) for asks in (_covers, lambda one: one.is_live(now_ms)))
+            if covers or blocks:
+                refused[each.destination] = "covers" if covers else "held"
+                continue
+        if before is None or _is_newer(each, before, now_ms):
+            deliveries[each.destination] = each
+    reset = max(ours.reset, present.reset) if present else ours.reset
+    return changed(ours, deliveries=tuple(deliveries.values()), reset=reset), refused
+
+
+def _is_newer(news: Delivery, ours: Delivery, now_ms: int) -> bool:
+    if news.generation != ours.generation:
+        return news.generation > ours.generation
+    if ours.is_live(now_ms):
+        return news.status is DeliveryStatus.DELIVERED
+    if _RANKS[news.status] != _RANKS[ours.status]:
+        return _RANKS[news.status] > _RANKS[ours.status]
+    is_fuller = bool(news.webhook_id) and not ours.webhook_id  # a reference in Redis says less than an event
+    return is_fuller or (news.status is DeliveryStatus.WAITING and news.tries >= ours.tries)
+
+
+def fewest(*retries_left: int | None) -> int | None:
+    return min((each for each in retries_left if each is not None), default=None)

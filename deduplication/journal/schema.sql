@@ -1,0 +1,122 @@
+-- The journal of one machine. ``data`` is an entry as entry.encode writes it; the columns beside it are what it is found by.
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+
+CREATE TABLE entries (
+    seq INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,
+    machine TEXT NOT NULL,
+    created_ms INTEGER NOT NULL,
+    fingerprint TEXT NOT NULL,
+    reset INTEGER NOT NULL,
+    answer TEXT NOT NULL,
+    gate TEXT NOT NULL,
+    provider TEXT NOT NULL,
+    route TEXT NOT NULL,
+    outcome TEXT NOT NULL,
+    outcomes TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    data TEXT NOT NULL
+);
+-- Lists are read by time. The index has every column that they are filtered by, so that other rows are not read; what
+-- is rare and often asked for has an index of its own, in which most emails never are.
+CREATE INDEX entries_by_time ON entries (created_ms, outcome, gate, provider, route, outcomes);
+CREATE INDEX entries_stopped ON entries (gate, created_ms) WHERE gate <> '';
+CREATE INDEX entries_unusual ON entries (outcome, created_ms) WHERE outcome NOT IN ('delivered', 'claimed');
+
+-- For search, filled behind the requests (orchestrator/operations/search.py). Rows of the full-text table are numbered
+-- by time: created_ms << 20 | (seq & 1048575). keys: email ids, senders and webhook-ids.
+CREATE VIRTUAL TABLE search USING fts5(sender, subject, seq UNINDEXED, tokenize = 'trigram');
+INSERT INTO search (search, rank) VALUES ('automerge', 0); -- the filler merges, a little at a time
+CREATE TABLE unsearched (place INTEGER PRIMARY KEY); -- rows of search whose entry is gone
+CREATE TABLE keys (value TEXT NOT NULL, seq INTEGER NOT NULL, PRIMARY KEY (value, seq)) WITHOUT ROWID;
+-- The number of the last entry is given again once that entry is gone: then it has to be searched through again.
+CREATE TRIGGER entry_deleted AFTER DELETE ON entries BEGIN
+    INSERT OR IGNORE INTO unsearched VALUES (OLD.created_ms << 20 | (OLD.seq & 1048575));
+    DELETE FROM keys WHERE seq = OLD.seq AND value IN (
+        SELECT json_extract(OLD.data, '$[6][0]') UNION ALL SELECT json_extract(OLD.data, '$[6][4]')
+        UNION ALL SELECT webhook_id FROM deliveries WHERE seq = OLD.seq
+    );
+    UPDATE meta SET value = OLD.seq - 1 WHERE key = 'searched' AND value + 0 >= OLD.seq
+        AND OLD.seq > (SELECT coalesce(max(seq), 0) FROM entries);
+END;
+
+-- reference: the label of a name (rules.reference). until_ms: when the mark of a shared name ends.
+CREATE TABLE names (
+    reference TEXT NOT NULL,
+    seq INTEGER NOT NULL,
+    is_marked INTEGER NOT NULL,
+    until_ms INTEGER,
+    PRIMARY KEY (reference, seq)
+) WITHOUT ROWID;
+
+-- owner, lease_until_ms (of the clock that cannot be set), is_accepted and begins are known on this machine alone.
+CREATE TABLE deliveries (
+    seq INTEGER NOT NULL,
+    destination TEXT NOT NULL,
+    status TEXT NOT NULL,
+    generation INTEGER NOT NULL,
+    webhook_id TEXT NOT NULL,
+    next_try_ms INTEGER,
+    ended_ms INTEGER,
+    waits INTEGER NOT NULL,
+    owner TEXT NOT NULL,
+    lease_until_ms INTEGER NOT NULL,
+    is_accepted INTEGER NOT NULL,
+    begins INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (seq, destination)
+) WITHOUT ROWID;
+-- Status is a column of these indexes so that deliveries are counted from the index alone, ten times as fast.
+CREATE INDEX deliveries_due ON deliveries (destination, next_try_ms, status) WHERE status = 'waiting';
+CREATE INDEX deliveries_waiting ON deliveries (next_try_ms, seq) WHERE status = 'waiting';
+-- Each destination is found by one step in the index, however many deliveries wait for it.
+CREATE VIEW waiting_destinations AS
+    WITH RECURSIVE found (name) AS (
+        SELECT min(destination) FROM deliveries WHERE status = 'waiting'
+        UNION ALL
+        SELECT (SELECT min(destination) FROM deliveries WHERE status = 'waiting' AND destination > found.name)
+        FROM found WHERE found.name IS NOT NULL
+    )
+    SELECT name FROM found WHERE name IS NOT NULL;
+CREATE INDEX deliveries_dead ON deliveries (ended_ms, status) WHERE status = 'dead';
+CREATE INDEX deliveries_held ON deliveries (lease_until_ms) WHERE owner <> '';
+
+-- ends_ms: when it is kept no longer, of what was delivered. domain: of the sender, of what was suppressed.
+CREATE TABLE payloads (
+    seq INTEGER PRIMARY KEY, size INTEGER NOT NULL, ends_ms INTEGER, domain TEXT NOT NULL, content BLOB NOT NULL
+);
+CREATE INDEX payloads_by_end ON payloads (ends_ms) WHERE ends_ms IS NOT NULL;
+CREATE INDEX payloads_by_domain ON payloads (domain, seq, size) WHERE domain <> '';
+
+-- Names whose entries have ended, with the fingerprint of what they stood for.
+CREATE TABLE marks (reference TEXT PRIMARY KEY, fingerprint TEXT, until_ms INTEGER) WITHOUT ROWID;
+CREATE INDEX marks_by_end ON marks (until_ms) WHERE until_ms IS NOT NULL;
+
+CREATE TABLE proofs (proof TEXT PRIMARY KEY, key TEXT NOT NULL, until_ms INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE resets (reference TEXT PRIMARY KEY, number INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE requests (id TEXT PRIMARY KEY, at_ms INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE repeats (
+    entry TEXT NOT NULL, machine TEXT NOT NULL, count INTEGER NOT NULL, last_ms INTEGER NOT NULL,
+    PRIMARY KEY (entry, machine)
+) WITHOUT ROWID;
+
+-- Locks of scripts; lease_until_ms as above.
+CREATE TABLE locks (
+    name TEXT PRIMARY KEY, owner TEXT NOT NULL, server TEXT NOT NULL, fence INTEGER NOT NULL,
+    created_ms INTEGER NOT NULL, lease_until_ms INTEGER NOT NULL
+) WITHOUT ROWID;
+
+-- Small texts that all machines share, such as a paused destination: the latest counts.
+CREATE TABLE notes (key TEXT PRIMARY KEY, value TEXT NOT NULL, at_ms INTEGER NOT NULL) WITHOUT ROWID;
+
+-- What Redis has not heard of yet: version is that of the entry when it was put here.
+CREATE TABLE outbox (seq INTEGER PRIMARY KEY, version INTEGER NOT NULL);
+
+-- Counts of each machine for the figures: by minute (step_s 60), by hour (3600), and since it began (0, with start_s 0).
+CREATE TABLE counts (
+    step_s INTEGER NOT NULL,
+    start_s INTEGER NOT NULL,
+    machine TEXT NOT NULL,
+    key TEXT NOT NULL,
+    value REAL NOT NULL,
+    PRIMARY KEY (step_s, start_s, machine, key)
+) WITHOUT ROWID;

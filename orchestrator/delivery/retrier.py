@@ -1,0 +1,210 @@
+"""Delivers what is stored and due: what failed, what was replayed or released, and with a queue everything.
+
+Every process may do it, web or worker; the store hands each delivery to one of them (rule 18).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+from deduplication.errors import DeduplicationError, StoreUnavailable
+from deduplication.journal.coordinator import Coordinator, Lent
+from deduplication.journal.entry import DeliveryStatus, changed
+from orchestrator.delivery.schedule import MOST_AGE_MS, TOO_OLD, put_off
+from orchestrator.delivery.sender import Hold, Sender
+
+log = logging.getLogger(__name__)
+
+TICK_S = 1.0
+BATCH_S = 0.5  # how long the deliveries that a thread takes at a time should keep it busy
+MOST_AT_ONCE = 20
+FIRST_AFTER_TROUBLE = 2  # deliveries in the first second after the breaker has closed; twice as many in each next one
+MOST_HASTENED = 10_000
+
+
+class Pace:
+    """How many stored deliveries a destination gets a second after trouble: 2, 4, 8, ... until ``MOST_A_SECOND``."""
+
+    MOST_A_SECOND = 1 << 12
+
+    def __init__(self) -> None:
+        self._started = float("-inf")
+        self._given = 0
+
+    def restart(self) -> None:
+        self._started, self._given = time.monotonic(), 0
+
+    def allow(self, wanted: int) -> int:
+        """At most ``wanted``; they count as given."""
+        seconds = time.monotonic() - self._started
+        if seconds > 12:
+            return wanted
+        limit = FIRST_AFTER_TROUBLE * ((2 << int(seconds)) - 1)
+        allowed = max(0, min(wanted, limit - self._given))
+        self._given += allowed
+        return allowed
+
+
+class Retrier:
+    """Looks every second, and whenever it is told that something is due. Each destination has threads of its own.
+
+    A paused destination is not looked at. One with an open breaker gets one delivery as a probe when its pause is over,
+    whatever its next try; once that succeeds, everything that waits for it becomes due, and is sent at a growing pace.
+    """
+
+    def __init__(
+        self, coordinator: Coordinator, sender: Sender, destinations: Iterable[str], threads: int, margin_s: float
+    ) -> None:
+        """``margin_s``: how much longer than an attempt its lease is."""
+        self._coordinator = coordinator
+        self._sender = sender
+        self._threads = threads
+        self._margin_s = margin_s
+        self._pools = {name: ThreadPoolExecutor(threads, f"due-{name}") for name in destinations}
+        self._removed = ThreadPoolExecutor(1, "due")  # for destinations that are no longer in mailonce.toml
+        self._paces = {name: Pace() for name in self._pools}
+        self._busy: dict[str, int] = {}
+        self._batches: dict[str, int] = {}
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="retrier", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Deliveries under way are finished."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        for pool in (*self._pools.values(), self._removed):
+            pool.shutdown(cancel_futures=True)
+
+    def recover(self, destination: str) -> None:
+        """Its breaker has closed: what waits for it need not wait for its own next try."""
+        if destination in self._paces:
+            self._paces[destination].restart()
+        try:
+            self._coordinator.hasten(destination, MOST_HASTENED)
+        except StoreUnavailable as error:
+            log.warning("destination %s: its deliveries wait for their next try: %s", destination, error)
+
+    def tick(self) -> None:
+        """Gives every destination's free threads something to do."""
+        for name in {*self._pools, *self._coordinator.destinations_with_waiting()}:
+            free = self._free_threads(name)
+            for _ in range(free if name in self._pools else min(1, free)):
+                self._pools.get(name, self._removed).submit(self._drain, name)
+
+    def deliver_due(self, destination: str) -> int:
+        """Takes some of what is due there and delivers it in this thread; how many there were."""
+        wanted = self._wanted(destination)
+        if not wanted or self._stop.is_set():
+            return 0
+        lent = self._coordinator.take(destination, wanted, self._lease_ms(destination))
+        started = time.monotonic()
+        for each in lent:
+            self._deliver(each)
+        if lent:
+            each_s = max(0.001, (time.monotonic() - started) / len(lent))
+            self._batches[destination] = max(1, min(MOST_AT_ONCE, int(BATCH_S / each_s)))
+        return len(lent)
+
+    def _wanted(self, destination: str) -> int:
+        """How many deliveries are worth an attempt now: a batch, one as a probe, or none."""
+        hold = self._sender.hold_at(destination)
+        if hold is Hold.NO_DESTINATION:
+            return MOST_AT_ONCE  # they are settled without a POST
+        state = self._sender.guard.state(destination) if hold is None else "open"
+        if state == "half-open":
+            self._coordinator.hasten(destination, 1)
+            return 1
+        if state == "open":
+            return 0
+        return self._paces[destination].allow(self._batches.get(destination, 1))
+
+    def _free_threads(self, destination: str) -> int:
+        with self._lock:
+            return self._threads - self._busy.get(destination, 0)
+
+    def _drain(self, destination: str) -> None:
+        """One thread: until nothing more is due."""
+        with self._working(destination):
+            try:
+                while self.deliver_due(destination):
+                    if self._sender.hold_at(destination) is None and self._is_probing(destination):
+                        return
+            except StoreUnavailable as error:
+                log.info("destination %s: looking again in a second: %s", destination, error)
+            except DeduplicationError as error:
+                log.error("destination %s: %s", destination, error)
+            except Exception:  # in a pool's thread nobody else would hear of it
+                log.exception("destination %s: delivering what is due failed", destination)
+
+    def _is_probing(self, destination: str) -> bool:
+        return self._sender.guard.state(destination) != "closed"
+
+    @contextmanager
+    def _working(self, destination: str) -> Iterator[None]:
+        with self._lock:
+            self._busy[destination] = self._busy.get(destination, 0) + 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._busy[destination] -= 1
+
+    def _deliver(self, lent: Lent) -> None:
+        """Whatever goes wrong, its lease ends and it is handed out again."""
+        destination, clock = lent.delivery.destination, self._coordinator.journal.clock
+        policy = self._sender.policies.get(destination)
+        needed_ms = int(policy.limit_s * 1000) if policy else 0
+        if lent.until_ms - clock.steady_ms() <= needed_ms:  # rule 4
+            outcome = put_off(lent.delivery, "taken, but not begun in time", clock.now_ms())
+        else:
+            outcome = self._sender.send_stored(lent)
+        try:
+            if not self._coordinator.finish(lent, outcome):
+                log.warning("entry %s: another process has taken over %s", lent.entry.id, destination)
+        except StoreUnavailable as error:
+            log.error("entry %s: %s is tried again later: %s", lent.entry.id, destination, error)
+            return
+        if outcome.status is DeliveryStatus.DEAD and outcome.reason and TOO_OLD in outcome.reason:
+            self._give_up(destination)
+
+    def _give_up(self, destination: str) -> None:
+        """A probe that waited for 76 hours failed: others as old are not sent, but become dead letters at once."""
+        clock = self._coordinator.journal.clock
+        since_ms = clock.now_ms() - MOST_AGE_MS
+        while True:
+            lent = self._coordinator.take(destination, 100, self._lease_ms(destination))
+            is_old = [each.entry.created_ms < since_ms and not each.delivery.generation for each in lent]
+            for each, dead in zip(lent, is_old, strict=True):
+                reason = f"{destination}: {TOO_OLD}"
+                ended = changed(each.delivery, status=DeliveryStatus.DEAD, next_try_ms=None, reason=reason)
+                self._coordinator.finish(each, ended if dead else put_off(each.delivery, reason, clock.now_ms()))
+            self._sender.meter.count_attempt(destination, DeliveryStatus.DEAD, sum(is_old))
+            if not is_old or not all(is_old):
+                return
+
+    def _lease_ms(self, destination: str) -> int:
+        return self._sender.lease_ms(destination, self._margin_s)
+
+    def _run(self) -> None:
+        while not self._stop.wait(TICK_S):
+            self._run_once()
+
+    def _run_once(self) -> None:
+        try:
+            self.tick()
+        except StoreUnavailable as error:
+            log.info("looking for due deliveries again in a second: %s", error)
+        except DeduplicationError as error:
+            log.error("looking for due deliveries: %s", error)
+        except Exception:  # a thread that ends would leave all stored deliveries behind
+            log.exception("looking for due deliveries")

@@ -1,0 +1,630 @@
+"""One rule of the protocol after the other, each with the fault that it is for (docs/architecture.md)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from deduplication.errors import NotNow, StoreUnavailable
+from deduplication.journal import registry as registry_module
+from deduplication.journal.coordinator import Claimed
+from deduplication.journal.entry import DeliveryStatus, Entry, changed, encode
+from deduplication.journal.registry import Published
+from deduplication.journal.rules import Busy, Repeat
+from deduplication.names import Kind, Name
+from tests.deduplication.journal.stage import EMAILS, Stage
+from tests.deduplication.journal.world import (
+    HOLD_MS,
+    LEASE_MS,
+    Email,
+    HandedScript,
+    Machine,
+    ask,
+    claimed,
+    delivered,
+    returned,
+    send,
+    stored,
+)
+from tests.support.redis_server import RedisServer
+
+A, B, GROUPED, OTHER_OF_GROUP = EMAILS
+
+
+@pytest.fixture
+def stage(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    monkeypatch.setattr(registry_module, "_Script", HandedScript)
+    found = Stage(redis_server)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def first(stage: Stage) -> Machine:
+    return stage.processes[0]
+
+
+@pytest.fixture
+def neighbour(stage: Stage) -> Machine:
+    """Another process of the first machine."""
+    return stage.processes[1]
+
+
+@pytest.fixture
+def other(stage: Stage) -> Machine:
+    """Another machine."""
+    return stage.processes[2]
+
+
+def read(machine: Machine, entry_id: str) -> Entry | None:
+    with machine.journal.reading() as step:
+        return step.read(entry_id)
+
+
+# A request (1 to 7)
+
+
+def test_a_duplicate_that_this_machine_knows_asks_no_redis(stage: Stage, first: Machine, neighbour: Machine) -> None:
+    send(first, A)
+    stage.raw.config_resetstat()
+    assert isinstance(ask(neighbour, A), Repeat)
+    asked = stage.raw.info("commandstats")
+    assert [each for each in asked if not each.startswith(("cmdstat_config", "cmdstat_info"))] == []
+
+
+def test_a_mark_that_another_program_made_stops_an_email_which_keeps_its_payload(stage: Stage, first: Machine) -> None:
+    stage.raw.sadd("processed_ids:2026-11-17", "id-a")
+    found = claimed(first, A)
+    assert found.entry.stop and found.entry.stop.original is None and found.to_send == ()
+
+
+def test_only_its_owner_releases_a_hold(first: Machine, other: Machine) -> None:
+    held = claimed(first, A)
+    assert other.coordinator.registry
+    other.coordinator.registry.release(registry_module.labels_of(held.entry), other.coordinator.new_owner())
+    assert isinstance(ask(other, A), Busy)
+
+
+@pytest.mark.parametrize("fault", ["reply lost", "late"])
+def test_a_hold_whose_answer_was_lost_blocks_nobody_for_long(
+    stage: Stage, first: Machine, other: Machine, fault: str
+) -> None:
+    stage.lines[0].next_fault = fault
+    with pytest.raises(NotNow):
+        ask(first, A)
+    stage.run_late_requests()
+    assert isinstance(ask(other, A), Busy), "the hold was not executed"
+    stage.tick(first)
+    assert isinstance(ask(other, A), Claimed)
+
+
+def test_a_hold_is_not_executed_after_its_time(stage: Stage, first: Machine, other: Machine) -> None:
+    stage.lines[0].next_fault = "late"
+    with pytest.raises(NotNow):
+        ask(first, A)
+    stage._advance(3_000)
+    stage.run_late_requests()
+    assert isinstance(ask(other, A), Claimed)
+
+
+def test_a_hold_of_another_era_than_the_journal_knows_is_not_used(
+    stage: Stage, first: Machine, other: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = first.coordinator.registry
+    assert registry
+    hold = registry.hold
+
+    def and_then_a_new_era(*arguments: Any, **more: Any) -> Any:
+        found = hold(*arguments, **more)
+        with first.journal.step() as step:
+            step.set_meta("era", "another")
+        return found
+
+    monkeypatch.setattr(registry, "hold", and_then_a_new_era)
+    with pytest.raises(NotNow, match="era"):
+        ask(first, A)
+    assert isinstance(ask(other, A), Claimed)  # the hold was given back
+
+
+def test_two_processes_that_disagree_about_redis_do_not_both_send(
+    stage: Stage, first: Machine, neighbour: Machine
+) -> None:
+    stage.lines[1].is_cut = True
+    stage.tick(neighbour)
+    assert neighbour.coordinator.redis.status == "gone"
+    claimed(first, A)
+    assert isinstance(ask(neighbour, A), Busy)
+    claimed(neighbour, B)
+    assert isinstance(ask(first, B), Busy)
+
+
+def test_what_redis_has_not_accepted_yet_is_no_duplicate(stage: Stage, first: Machine) -> None:
+    found = claimed(first, A)
+    stage.lines[0].is_cut = True
+    assert not stored(first, found).is_safe
+    assert isinstance(ask(first, A), Busy)
+    stage.lines[0].is_cut = False
+    stage.tick(first)
+    stage.tick(first)
+    assert isinstance(ask(first, A), Repeat)
+
+
+def test_while_redis_is_gone_every_machine_knows_what_the_fleet_has_done(
+    stage: Stage, first: Machine, other: Machine
+) -> None:
+    send(first, A)
+    stage.beat()
+    for line in stage.lines:
+        line.is_cut = True
+    stage.beat()
+    assert other.coordinator.redis.status == "gone"
+    assert isinstance(ask(other, A), Repeat)
+    alone = claimed(other, B)
+    assert alone.held is None and alone.entry.about.alone
+
+
+def test_a_machine_that_was_behind_when_redis_was_lost_does_not_go_on_alone(stage: Stage, other: Machine) -> None:
+    stage.time.pass_ms(70_000)  # without reading
+    stage.lines[2].is_cut = True
+    stage.tick(other)
+    with pytest.raises(StoreUnavailable):
+        ask(other, A)
+
+
+def test_a_closed_service_takes_nothing_without_redis(stage: Stage, other: Machine) -> None:
+    other.is_open = False
+    other.restart()
+    stage.beat()
+    stage.lines[2].is_cut = True
+    stage.tick(other)
+    with pytest.raises(StoreUnavailable):
+        ask(other, A)
+
+
+def test_an_email_returned_without_redis_comes_again(stage: Stage, other: Machine) -> None:
+    stage.lines[2].is_cut = True
+    stage.tick(other)
+    returned(other, claimed(other, A))
+    assert isinstance(ask(other, A), Claimed)
+
+
+# Is Redis gone? (8)
+
+
+def test_the_first_missing_answer_makes_nobody_wait_and_the_second_goes_on_without(
+    stage: Stage, first: Machine
+) -> None:
+    stage.lines[0].next_fault = "late"
+    with pytest.raises(NotNow):
+        ask(first, A)
+    assert first.coordinator.redis.status == "suspected"
+    with pytest.raises(NotNow, match="a moment ago"):
+        ask(first, B)
+    stage.tick(first)
+    assert first.coordinator.redis.status == "up"
+
+
+def test_a_machine_that_is_alone_goes_on_at_the_first_missing_answer(stage: Stage, first: Machine) -> None:
+    first.coordinator.redis.is_only_member = True
+    stage.lines[0].is_cut = True
+    assert claimed(first, A).held is None
+
+
+def test_a_wrong_type_in_redis_is_loud(stage: Stage, first: Machine) -> None:
+    from deduplication.errors import StoreMisconfigured
+
+    stage.raw.set("processed_ids:2026-11-17", "not a set")
+    with pytest.raises(StoreMisconfigured, match="WRONGTYPE"):
+        ask(first, A)
+
+
+# Publishing and following (9, 10)
+
+
+def test_an_entry_that_changed_while_it_was_published_stays_unpublished(
+    first: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = claimed(first, B)
+    delivered(first, found, "crm")
+    registry = first.coordinator.registry
+    assert registry
+    publish = registry.publish
+
+    def and_meanwhile(*arguments: Any, **more: Any) -> Published:
+        monkeypatch.setattr(registry, "publish", publish)
+        delivered(first, found, "chat")
+        return publish(*arguments, **more)
+
+    monkeypatch.setattr(registry, "publish", and_meanwhile)
+    first.coordinator.publish(found.entry.id)
+    with first.journal.reading() as step:
+        assert [row[2].id for row in step.outbox(10)] == [found.entry.id]
+
+
+def test_what_was_published_in_an_era_that_the_journal_does_not_know_is_published_again(
+    stage: Stage, first: Machine
+) -> None:
+    entry = send(first, A).entry
+    stage.restart_redis("nothing")
+    assert entry
+    first.coordinator.publish(entry.id)
+    with first.journal.reading() as step:
+        assert [row[2].id for row in step.outbox(10)] == [entry.id]
+
+
+def test_stored_by_another_does_not_replace_a_live_claim(stage: Stage, first: Machine, other: Machine) -> None:
+    returned(first, claimed(first, A))  # so that both know the same entry
+    stage.beat()
+    stage.lines[2].is_cut = True
+    stage.tick(other)
+    alone = claimed(other, A)
+    stored(first, claimed(first, A))
+    stage.tick(first)
+    stage.lines[2].is_cut = False
+    stage.tick(other)
+    stage.follow(other)
+    found = read(other, alone.entry.id)
+    assert found and found.deliveries[0].status is DeliveryStatus.CLAIMED
+    delivered(other, alone)
+    stage.beat()
+    assert stage.take(first, "crm") == []  # delivered is known: the stored one is not sent any more
+
+
+def test_older_news_undoes_no_delivery(stage: Stage, first: Machine, other: Machine) -> None:
+    found = claimed(first, A)
+    stored(first, found)
+    entry = read(first, found.entry.id)
+    (flight,) = stage.take(other, "crm")
+    stage.post(flight)
+    stage.settle(flight)
+    stage.beat()
+    assert entry and first.coordinator.registry
+    first.coordinator.registry.announce(["E", "elsewhere", json.loads(encode(entry))])
+    stage.beat()
+    after = read(other, found.entry.id)
+    assert after and after.is_delivered_everywhere
+
+
+def test_two_processes_of_a_machine_do_not_apply_the_stream_twice(
+    stage: Stage, first: Machine, neighbour: Machine, other: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(other, A)
+    stage.tick(other)
+    events = first.fleet._reader.read_events("0", 100, 0)
+    with first.journal.reading() as step:
+        era, position = step.meta("era"), step.meta("position") or "0"
+    assert first.fleet._apply(era, position, events)
+    monkeypatch.setattr(neighbour.fleet, "_apply_entry", lambda *_: pytest.fail("applied twice"))
+    assert neighbour.fleet._apply(era, position, events) == ""
+
+
+def test_notes_reach_every_machine_and_the_later_one_counts(stage: Stage, first: Machine, other: Machine) -> None:
+    def note(machine: Machine, value: str) -> None:
+        with machine.journal.step() as step:
+            step.put_note("paused", value)
+
+    def notes() -> set[str]:
+        found = set()
+        for machine in (first, other):
+            with machine.journal.reading() as step:
+                found.add(step.notes()["paused"][1])
+        return found
+
+    note(first, "crm")
+    stage.beat()
+    assert notes() == {"crm"}
+    stage.lines[2].is_cut = True
+    note(other, "chat")
+    stage._advance(5)
+    note(first, "crm and chat")
+    stage.restart_redis("nothing")
+    stage.lines[2].is_cut = False
+    stage.beat()
+    assert notes() == {"crm and chat"}
+
+
+# A new era (13 to 16)
+
+
+@pytest.mark.parametrize("keeps", ["nothing", "snapshot"])
+def test_a_redis_that_forgot_grants_nothing_until_it_was_refilled(
+    stage: Stage, first: Machine, other: Machine, keeps: Any
+) -> None:
+    stage.save_snapshot()
+    send(first, A)
+    stage.tick(first)
+    stage.restart_redis(keeps)
+    with pytest.raises(StoreUnavailable):
+        ask(other, B)
+    stage.pass_time(HOLD_MS + 1)
+    stage.pass_time(3_000)
+    assert isinstance(ask(other, A), Repeat)
+    assert stage.raw.sismember("processed_ids:2026-11-17", "id-a")
+    assert isinstance(ask(other, B), Claimed)
+
+
+def test_a_live_claim_is_held_again_in_a_new_era(stage: Stage, first: Machine, other: Machine) -> None:
+    found = claimed(first, A)
+    stage.restart_redis("nothing")
+    stage.pass_time(HOLD_MS + 1)
+    stage.pass_time(3_000)
+    assert isinstance(ask(other, A), Busy)
+    delivered(first, found)
+    stage.beat()
+    assert isinstance(ask(other, A), Repeat)
+
+
+def test_any_machine_refills_redis_with_what_it_knows_of_others(stage: Stage, first: Machine, other: Machine) -> None:
+    send(first, A)
+    stage.beat()
+    stage.lines[0].is_cut = stage.lines[1].is_cut = True
+    stage.restart_redis("nothing")
+    stage.pass_time(HOLD_MS + 1)
+    stage.pass_time(3_000)
+    assert stage.raw.sismember("processed_ids:2026-11-17", "id-a")
+    assert isinstance(ask(other, A), Repeat)
+
+
+def test_what_was_published_in_a_new_era_is_read_by_all(stage: Stage, first: Machine, other: Machine) -> None:
+    send(first, A)
+    stage.beat()
+    with other.journal.step() as step:
+        step.set_meta("position", "9999999999999-0")  # the clock of the Redis before was ahead
+    stage.restart_redis("nothing")
+    stage.pass_time(HOLD_MS + 1)
+    stage.pass_time(3_000)
+    entry = send(first, B).entry
+    stage.beat()
+    assert entry and read(other, entry.id)
+
+
+def test_nothing_stored_is_handed_out_while_an_era_is_closed(stage: Stage, first: Machine, other: Machine) -> None:
+    stored(first, claimed(first, A))
+    stage.beat()
+    stage.restart_redis("all")
+    stage.beat()
+    assert stage.take(other, "crm") == []
+    stage.pass_time(HOLD_MS + 1)
+    stage.pass_time(3_000)
+    assert len(stage.take(other, "crm")) == 1
+
+
+def test_what_waits_is_stored_again_in_a_redis_that_forgot_it(stage: Stage, first: Machine, other: Machine) -> None:
+    stored(first, claimed(first, A))
+    stage.beat()
+    stage.restart_redis("nothing")
+    stage.pass_time(HOLD_MS + 1)
+    stage.pass_time(3_000)
+    (flight,) = stage.take(other, "crm")
+    stage.post(flight)
+    stage.settle(flight)
+    stage.beat()
+    assert isinstance(ask(first, A), Repeat)
+
+
+@pytest.mark.parametrize("is_restored", [True, False])
+def test_a_redis_that_went_back_to_before_a_delivery_does_not_have_it_sent_again(
+    stage: Stage, first: Machine, other: Machine, is_restored: bool
+) -> None:
+    stored(first, claimed(first, A))
+    stage.beat()
+    stage.save_snapshot()
+    (flight,) = stage.take(other, "crm")
+    stage.post(flight)
+    stage.settle(flight)
+    stage.pass_time(2 * 3_600_000)  # so that it is not among the first that are published again
+    stage.restart_redis("snapshot")
+    stage.beat()
+    if is_restored:
+        stage.pass_time(HOLD_MS + 1)
+        stage.pass_time(3_000)
+        stage.lose_disk()
+        stage.beat()
+    else:
+        stage._advance(HOLD_MS + 1)
+    assert stage.take(first if not is_restored else other, "crm") == []
+    assert not stage.raw.exists("delivery:msg_a_crm")
+
+
+# Stored deliveries (17, 18)
+
+
+def test_what_a_machine_with_a_lost_disk_had_stored_is_sent_by_another(
+    stage: Stage, first: Machine, other: Machine
+) -> None:
+    stored(other, claimed(other, A))
+    stage.lose_disk()
+    stage.beat()
+    assert [flight.email for flight in stage.take(first, "crm")] == [A]
+    assert isinstance(ask(other, A), Repeat)
+
+
+def test_a_machine_with_an_empty_disk_learns_what_the_stream_holds(
+    stage: Stage, first: Machine, other: Machine
+) -> None:
+    send(first, A)
+    stage.beat()
+    stage.lose_disk()
+    stage.beat()
+    for line in stage.lines:
+        line.is_cut = True
+    stage.beat()
+    assert isinstance(ask(other, A), Repeat)
+
+
+def test_a_stored_delivery_that_this_machine_delivered_is_not_sent_again(
+    stage: Stage, first: Machine, other: Machine
+) -> None:
+    found = claimed(other, A)
+    stage.lines[2].is_cut = True
+    delivered(other, found)
+    stage.pass_time(LEASE_MS + 1_000)
+    stored(first, claimed(first, A))
+    stage.lines[2].is_cut = False
+    other.coordinator.redis.note_answer()
+    assert stage.take(other, "crm") == []  # before it could publish
+    stage.beat()
+    assert not stage.raw.exists("delivery:msg_a_crm")
+
+
+def claimed_and_stored(machine: Machine) -> Entry:
+    entry = stored(machine, claimed(machine, A)).entry
+    assert entry
+    return entry
+
+
+def test_what_another_works_on_is_not_stored_and_so_not_safe(stage: Stage, first: Machine, other: Machine) -> None:
+    found = claimed(first, A)
+    stage._advance(LEASE_MS + 1)
+    claimed(other, A)
+    assert not stored(first, found).is_safe
+    assert stage.take(first, "crm") == []
+
+
+def test_publishing_again_does_not_take_a_delivery_from_who_has_taken_it(
+    stage: Stage, first: Machine, other: Machine
+) -> None:
+    entry = read(first, claimed_and_stored(first).id)
+    (flight,) = stage.take(other, "crm")
+    assert entry and first.coordinator.registry and flight.lent
+    first.coordinator.registry.publish(entry, payload=b"payload")
+    assert stage.take(first, "crm") == []
+    assert other.coordinator.finish(flight.lent, changed(flight.lent.delivery, status=DeliveryStatus.DEAD))
+
+
+# Reset (21, 22)
+
+
+def reset(machine: Machine, email: Email) -> frozenset[str]:
+    name = Name(Kind.EMAIL_ID, email.day, f"id-{email.key}")
+    return machine.coordinator.reset({name.label: name})[1]
+
+
+def test_an_outcome_from_before_a_reset_does_not_bring_the_name_back(
+    stage: Stage, first: Machine, other: Machine
+) -> None:
+    found = claimed(first, A)
+    stage.lines[0].is_cut = stage.lines[1].is_cut = True
+    delivered(first, found)
+    assert reset(other, A), "a name that is held is kept"
+    stage.pass_time(LEASE_MS + 1_000)
+    assert reset(other, A) == frozenset()
+    stage.lines[0].is_cut = stage.lines[1].is_cut = False
+    stage.beat()
+    assert isinstance(ask(first, A), Claimed)
+
+
+def test_a_reset_is_refused_without_redis_and_while_it_is_closed(stage: Stage, first: Machine) -> None:
+    send(first, A)
+    stage.restart_redis("nothing")
+    with pytest.raises(NotNow):
+        reset(first, A)
+    stage.lines[0].is_cut = True
+    stage.tick(first)
+    with pytest.raises(StoreUnavailable):
+        reset(first, A)
+
+
+def test_a_reset_outlives_the_memory_of_redis(stage: Stage, first: Machine, other: Machine) -> None:
+    send(first, A)
+    stage.beat()
+    stage.lines[2].is_cut = True  # it does not hear of the reset
+    assert reset(first, A) == frozenset()
+    stage.restart_redis("nothing")
+    stage.pass_time(HOLD_MS + 1)
+    stage.lines[2].is_cut = False
+    stage.pass_time(3_000)
+    stage.pass_time(3_000)
+    assert isinstance(ask(first, A), Claimed)
+
+
+# Names (25, 27)
+
+
+def test_a_mark_whose_fingerprint_is_known_stops_only_the_email_it_stood_for(stage: Stage, first: Machine) -> None:
+    send(first, A)
+    stage.beat()
+    stage.raw.flushall()
+    stage._tell_redis()
+    stage.time.pass_ms(8 * 24 * 3_600_000)
+    stage.pass_time(HOLD_MS + 1)
+    stage.pass_time(3_000)
+    with first.journal.reading() as step:
+        assert step.read_rows("1 = 1", ()) == []
+    assert isinstance(ask(first, A), Repeat)
+    assert isinstance(ask(first, Email("a", text="something else")), Claimed)
+
+
+def test_an_email_that_was_stopped_and_not_settled_is_stopped_again(stage: Stage, first: Machine) -> None:
+    send(first, GROUPED)
+    stage.beat()
+    for _ in range(2):
+        stopped = claimed(first, OTHER_OF_GROUP)
+        assert stopped.to_send == () and stopped.entry.stop and stopped.entry.stop.original
+        stage.pass_time(LEASE_MS + 1_000)
+
+
+def test_without_redis_an_email_that_meets_a_held_name_is_asked_to_retry(stage: Stage, first: Machine) -> None:
+    stage.lines[0].is_cut = True
+    stage.tick(first)
+    claimed(first, GROUPED)
+    assert isinstance(ask(first, Email("else", group="lot_3")), Busy)
+
+
+def test_a_failed_note_is_published_directly(stage: Stage, first: Machine, other: Machine, monkeypatch: Any) -> None:
+    found = claimed(first, A)
+
+    def full(*_: object) -> None:
+        raise StoreUnavailable("disk full")
+
+    monkeypatch.setattr(first.coordinator, "_note", full)
+    assert delivered(first, found).is_safe
+    stage.follow(other)
+    assert isinstance(ask(other, A), Repeat)
+
+
+def test_an_unfinished_delivery_is_changed_by_its_owner_only(first: Machine) -> None:
+    found = claimed(first, A)
+    ends = [changed(each, status=DeliveryStatus.RETURNED) for each in found.to_send]
+    stolen = Claimed(found.entry, first.coordinator.new_owner(), found.lease_until_ms, found.plan)
+    assert first.coordinator.settle(stolen, ends).entry is None
+
+
+def test_a_fact_that_the_disk_refused_is_noted_once_it_can_be_written(
+    pair: tuple[Machine, Machine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its provider is asked to retry, and the retry must not be sent."""
+    machine, email = pair[0], Email("one")
+    claim = claimed(machine, email)
+    with monkeypatch.context() as patch:
+        patch.setattr(machine.coordinator, "_note", disk_full)
+        assert delivered(machine, claim).is_safe is (machine.url is not None), "Redis may have accepted it"
+    machine.coordinator.tend()
+    machine.time.pass_ms(LEASE_MS + 1)
+    assert isinstance(ask(machine, email), Repeat)
+
+
+def disk_full(*_: object) -> None:
+    raise StoreUnavailable("disk full")
+
+
+def test_a_stored_delivery_that_another_request_holds_up_is_put_once_that_one_was_returned(
+    stage: Stage, first: Machine, other: Machine
+) -> None:
+    """It was accepted by nobody meanwhile: its email would stay blocked on its machine for good."""
+    late = claimed(first, A)
+    stage.pass_time(LEASE_MS + 1_000)
+    second = claimed(other, A)
+    assert not stored(first, late).is_safe
+    stage.beat()
+    with other.journal.reading() as step:
+        known = step.read(late.entry.id)
+    assert known is None or DeliveryStatus.WAITING not in {each.status for each in known.deliveries}, "it is not stored"
+    returned(other, second)
+    stage.beat()
+    stage.beat()
+    assert isinstance(ask(first, A), Repeat)
+    assert first.coordinator.take("crm", 10, LEASE_MS)

@@ -1,0 +1,182 @@
+"""The threads behind the requests, on real sockets: machines hear of each other, and Redis goes and comes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time as system
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from deduplication.clock import Clock, system_clock
+from deduplication.errors import StoreUnavailable
+from deduplication.journal.coordinator import Claimed
+from deduplication.journal.registry import RegistryOptions
+from deduplication.journal.rules import Repeat
+from tests.deduplication.journal.world import Email, Machine, Time, ask, claimed, delivered, send, stored, take
+from tests.support.redis_server import RedisServer
+
+PATIENCE_S = 20.0
+
+
+class RealTime(Time):
+    def clock(self) -> Clock:
+        return system_clock(1)
+
+
+def wait_for(what: Callable[[], object]) -> None:
+    """Until it is so; how long that takes on a busy machine says nothing."""
+    ends_at = system.monotonic() + PATIENCE_S
+    while not what():
+        assert system.monotonic() < ends_at, "it never came to be"
+        system.sleep(0.01)
+
+
+def accepts(machine: Machine, email: Email) -> bool:
+    try:
+        return isinstance(ask(machine, email), Claimed | Repeat)
+    except StoreUnavailable:
+        return False
+
+
+def has_read(machine: Machine) -> bool:
+    """All of the stream: only then may it go on without Redis."""
+    with machine.journal.reading() as step:
+        return bool(step.meta("read_ms"))
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    found = RedisServer().start()
+    yield found
+    found.stop()
+
+
+@pytest.fixture
+def machines(server: RedisServer) -> Iterator[list[Machine]]:
+    options = RegistryOptions(hold_ms=300)
+    found = [Machine(server.url, RealTime(), options=options, timeout_s=0.5) for _ in range(2)]
+    for machine in found:
+        machine.fleet.start()
+    wait_for(lambda: all(accepts(machine, Email(f"warm-{machine.name}")) for machine in found))
+    wait_for(lambda: all(has_read(machine) for machine in found))
+    yield found
+    for machine in found:
+        machine.fleet.close()
+        machine.close()
+
+
+def test_an_outcome_reaches_the_other_machines(server: RedisServer, machines: list[Machine]) -> None:
+    entry = send(machines[0], Email()).entry
+    assert entry
+
+    def is_known() -> bool:
+        with machines[1].journal.reading() as step:
+            return step.read(entry.id) is not None
+
+    wait_for(is_known)
+    server.kill()
+    assert isinstance(ask(machines[1], Email()), Repeat)
+
+
+def test_a_redis_that_hangs_is_gone_and_when_it_goes_on_it_is_asked_again(
+    server: RedisServer, machines: list[Machine]
+) -> None:
+    send(machines[0], Email("before"))
+    os.kill(server.pid, signal.SIGSTOP)
+    wait_for(lambda: accepts(machines[1], Email("meanwhile")))
+    assert machines[1].coordinator.redis.status == "gone"
+    os.kill(server.pid, signal.SIGCONT)
+    wait_for(lambda: machines[1].coordinator.redis.status == "up")
+    found = claimed(machines[1], Email("after"))
+    assert found.held is not None and delivered(machines[1], found).is_safe
+    wait_for(lambda: server.client.sismember("processed_ids:2026-11-17", "id-before"))
+
+
+def test_a_redis_that_was_killed_and_came_back_empty_is_refilled(server: RedisServer, machines: list[Machine]) -> None:
+    send(machines[0], Email())
+    wait_for(lambda: server.client.sismember("processed_ids:2026-11-17", "id-one"))
+    server.kill()
+    wait_for(lambda: machines[0].coordinator.redis.status == "gone")
+    send(machines[0], Email("alone"))
+    server.start()
+    wait_for(lambda: server.client.sismember("processed_ids:2026-11-17", "id-one"))
+    wait_for(lambda: server.client.sismember("processed_ids:2026-11-17", "id-alone"))
+    wait_for(lambda: machines[1].coordinator.redis.status == "up")  # until then it would go on alone
+    wait_for(lambda: accepts(machines[1], Email("alone")))
+    assert isinstance(ask(machines[1], Email("alone")), Repeat)
+
+
+def test_what_failed_is_stored_and_taken_by_the_other_machine(machines: list[Machine]) -> None:
+    assert stored(machines[0], claimed(machines[0], Email())).is_safe
+    found = take(machines[1])
+    assert [each.payload for each in found] == [b"payload"]
+
+
+def test_a_start_does_not_depend_on_redis() -> None:
+    machine = Machine("redis://127.0.0.1:1/0", RealTime(), timeout_s=0.2)
+    machine.fleet.start()
+    wait_for(lambda: machine.coordinator.redis.status == "gone")
+    with pytest.raises(StoreUnavailable):  # it has never read the stream: it may not go on alone
+        ask(machine, Email())
+    machine.fleet.close()
+    machine.close()
+
+
+def test_a_service_that_gets_a_redis_later_hands_over_what_it_stored_and_remembers(
+    server: RedisServer, machines: list[Machine]
+) -> None:
+    alone = Machine(None, RealTime())
+    send(alone, Email("done"))
+    stored(alone, claimed(alone, Email("waits")))
+    with alone.journal.step() as step:
+        step.put_mark("email_id:2026-01-01:old", "text.-.-.-.-.-.head", None)
+    alone.stop()
+    alone.url = server.url
+    alone.start()
+    alone.fleet.start()
+    wait_for(lambda: server.client.sismember("processed_ids:2026-01-01", "old"))
+    assert isinstance(ask(machines[0], Email("done")), Repeat)
+    assert [each.delivery.webhook_id for each in take(machines[0])] == ["msg_waits_crm"]
+    alone.fleet.close()
+    alone.close()
+
+
+def test_outcomes_are_published_while_a_new_era_is_restored(
+    server: RedisServer, machines: list[Machine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With many entries that takes long; an outcome published after its lease would be sent again elsewhere."""
+    is_restored = threading.Event()
+    monkeypatch.setattr(machines[0].fleet, "restore", lambda: is_restored.wait(PATIENCE_S))
+    server.client.flushall()
+    wait_for(lambda: accepts(machines[0], Email("first of the era")))
+    send(machines[0], Email("new"))
+    wait_for(lambda: server.client.sismember("processed_ids:2026-11-17", "id-new"))
+    is_restored.set()
+
+
+def test_a_quiet_week_is_no_gap(server: RedisServer, machines: list[Machine]) -> None:
+    server.client.config_set("stream-node-max-entries", 1)  # Redis removes whole nodes
+    send(machines[0], Email("before"))
+    wait_for(lambda: all(position_of(each) == last_event(server) for each in machines))
+    registry = machines[0].coordinator.registry
+    assert registry is not None
+    machines[1].fleet.close()  # else it may be waiting for the event, and look for a gap only afterwards
+    registry.trim(machines[0].journal.clock.now_ms() + 60_000, 1 << 20)
+    send(machines[0], Email("after"))
+    wait_for(lambda: position_of(machines[0]) == last_event(server) != position_of(machines[1]))
+    machines[1].fleet.follow()
+    with machines[1].journal.reading() as step:
+        assert not step.meta("gap_ms")
+
+
+def position_of(machine: Machine) -> str:
+    with machine.journal.reading() as step:
+        return step.meta("position")
+
+
+def last_event(server: RedisServer) -> str:
+    found = server.client.xrevrange("events", count=1)
+    return str(found[0][0]) if found else "none yet"

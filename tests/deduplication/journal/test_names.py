@@ -1,0 +1,302 @@
+"""What names promise, on one machine without Redis and on two that share one."""
+
+from __future__ import annotations
+
+from deduplication.journal.coordinator import Claimed
+from deduplication.journal.entry import BY_SCRIPT, DeliveryStatus, new_entry_id
+from deduplication.journal.rules import Busy, Claim, ProofUsed, Repeat
+from deduplication.names import UNDATED, Gate, Kind, Name
+from tests.deduplication.conftest import Sync
+from tests.deduplication.journal.world import (
+    LEASE_MS,
+    Email,
+    Machine,
+    ask,
+    claimed,
+    delivered,
+    returned,
+    send,
+    skipped,
+    stored,
+    take,
+)
+
+Pair = tuple[Machine, Machine]
+
+
+def test_a_new_email_is_claimed_for_all_its_destinations(pair: Pair) -> None:
+    found = claimed(pair[0], Email(destinations=("crm", "chat")))
+    assert {each.destination for each in found.to_send} == {"crm", "chat"}
+
+
+def test_an_email_that_was_delivered_is_a_repeat_everywhere(pair: Pair, sync: Sync) -> None:
+    original = send(pair[0], Email()).entry
+    sync()
+    for machine in pair:
+        again = ask(machine, Email())
+        assert isinstance(again, Repeat)
+        assert original is not None and again.of is not None and again.of.id == original.id
+        assert again.of.answer == "processed"
+
+
+def test_while_one_process_works_on_an_email_all_others_are_busy(pair: Pair) -> None:
+    claimed(pair[0], Email())
+    for machine in pair:
+        busy = ask(machine, Email())
+        assert isinstance(busy, Busy) and busy.gate is Gate.IDENTITY
+        assert LEASE_MS - 2_000 < busy.retry_after_ms <= LEASE_MS
+
+
+def test_the_same_owner_asking_again_gets_the_same_answer(pair: Pair) -> None:
+    claim = Email().claim(pair[0].coordinator.new_owner())
+    first, second = pair[0].coordinator.claim(claim), pair[0].coordinator.claim(claim)
+    assert isinstance(first, Claimed) and isinstance(second, Claimed)
+    assert first.entry.id == second.entry.id
+
+
+def test_a_claim_whose_lease_has_ended_is_taken_over(pair: Pair) -> None:
+    first = claimed(pair[0], Email(), lease_ms=1)
+    pair[0].time.pass_ms(5)
+    wait_a_moment()
+    second = claimed(pair[1], Email())
+    assert second.entry.id == first.entry.id
+    assert not pair[0].coordinator.is_live(first)
+
+
+def test_an_owner_that_lost_its_claim_decides_nothing_but_its_fact_counts(pair: Pair, sync: Sync) -> None:
+    first = claimed(pair[0], Email(), lease_ms=1)
+    pair[0].time.pass_ms(5)
+    wait_a_moment()
+    claimed(pair[1], Email())
+    if pair[0] is pair[1]:
+        assert returned(pair[0], first).entry is None
+    delivered(pair[0], first)
+    sync()
+    assert isinstance(ask(pair[0], Email()), Repeat)
+    assert isinstance(ask(pair[1], Email()), Busy if pair[0] is not pair[1] else Repeat)
+
+
+def test_an_email_that_was_returned_is_claimed_again_with_its_attempts(pair: Pair, sync: Sync) -> None:
+    first = claimed(pair[0], Email())
+    returned(pair[0], first)
+    sync()
+    assert claimed(pair[1], Email()).entry.id == first.entry.id
+
+
+def test_another_text_under_the_same_id_is_another_email(pair: Pair, sync: Sync) -> None:
+    send(pair[0], Email(text="one"))
+    sync()
+    assert isinstance(ask(pair[1], Email(text="two")), Claimed)
+
+
+def test_a_message_id_alone_recognises_an_email_and_not_one_that_says_something_else(pair: Pair, sync: Sync) -> None:
+    send(pair[0], Email("one", message_id="<a@b>"))
+    sync()
+    same, other = Email("one", day="2026-11-18", message_id="<a@b>"), Email("one", text="else", message_id="<a@b>")
+    assert isinstance(ask(pair[1], same), Repeat)
+    assert isinstance(ask(pair[1], other), Claimed)
+
+
+def test_undated_emails_are_the_same_only_if_they_say_the_same(pair: Pair, sync: Sync) -> None:
+    send(pair[0], Email(day=UNDATED))
+    sync()
+    assert isinstance(ask(pair[1], Email(day=UNDATED)), Repeat)
+    assert isinstance(ask(pair[1], Email(day=UNDATED, text="other")), Claimed)
+
+
+def test_a_repeat_goes_only_to_the_destinations_that_have_not_got_it(pair: Pair, sync: Sync) -> None:
+    send(pair[0], Email(destinations=("crm",)))
+    sync()
+    again = claimed(pair[1], Email(destinations=("crm", "chat")))
+    assert [each.destination for each in again.to_send] == ["chat"]
+    delivered(pair[1], again)
+    sync()
+    assert isinstance(ask(pair[0], Email(destinations=("chat", "crm"))), Repeat)
+
+
+def test_two_claims_for_different_destinations_do_not_conflict(pair: Pair) -> None:
+    first = claimed(pair[0], Email(destinations=("crm",)))
+    second = claimed(pair[1], Email(destinations=("chat",)))
+    assert delivered(pair[0], first).is_safe and delivered(pair[1], second).is_safe
+
+
+def test_returning_an_email_leaves_destinations_that_have_it_done(pair: Pair, sync: Sync) -> None:
+    first = claimed(pair[0], Email(destinations=("crm", "chat")))
+    delivered(pair[0], first, "crm")
+    returned(pair[0], first)
+    sync()
+    assert [each.destination for each in claimed(pair[1], Email(destinations=("crm", "chat"))).to_send] == ["chat"]
+
+
+def test_a_group_that_was_delivered_stops_another_email_which_keeps_its_payload(pair: Pair, sync: Sync) -> None:
+    original = send(pair[0], Email("one", group="lot_3")).entry
+    sync()
+    stopped = claimed(pair[1], Email("two", text="other", group="lot_3"))
+    assert original and stopped.entry.stop and stopped.entry.stop.original == original.id
+    assert stopped.to_send == ()
+    assert skipped(pair[1], stopped).is_safe
+    sync()
+    assert isinstance(ask(pair[0], Email("two", text="other", group="lot_3")), Repeat)
+    with pair[1].journal.reading() as step:
+        assert step.payload(stopped.entry.id) == b"payload"
+
+
+def test_a_group_that_is_held_makes_the_next_email_wait_and_then_skips_it(pair: Pair, sync: Sync) -> None:
+    first = claimed(pair[0], Email("one", group="lot_3"))
+    second = claimed(pair[1], Email("two", group="lot_3"))
+    assert [each.waits_for for each in second.plan] == [Name(Kind.SUBJECT_GROUP, "2026-11", "lot_3")]
+    assert stored(pair[1], second).is_safe
+    assert take(pair[1]) == []  # put off while the name is held
+    delivered(pair[0], first)
+    sync()
+    pair[0].time.pass_ms(6_000)
+    make_due(pair[1], "msg_two_crm")
+    assert take(pair[1]) == []
+    with pair[1].journal.reading() as step:
+        entry = step.read(second.entry.id)
+    assert entry and entry.deliveries[0].status is DeliveryStatus.SKIPPED
+
+
+def test_a_group_whose_holder_ended_without_a_delivery_is_free_for_the_one_that_waits(pair: Pair, sync: Sync) -> None:
+    first = claimed(pair[0], Email("one", group="lot_3"))
+    second = claimed(pair[1], Email("two", group="lot_3"))
+    stored(pair[1], second)
+    returned(pair[0], first)
+    sync()
+    (lent,) = take(pair[1])
+    assert lent.entry.id == second.entry.id and lent.payload == b"payload"
+    third = claimed(pair[0], Email("three", group="lot_3"))  # now the second one holds it
+    assert [each.waits_for is not None for each in third.plan] == [True]
+
+
+def test_media_stop_only_if_all_of_them_are_known(pair: Pair, sync: Sync) -> None:
+    send(pair[0], Email("one", media=("https://a/1",)))
+    sync()
+    some = claimed(pair[1], Email("two", media=("https://a/1", "https://a/2")))
+    assert some.to_send and [name.value for name in some.entry.shared] == ["https://a/2"]
+    returned(pair[1], some)
+    sync()
+    assert claimed(pair[0], Email("three", media=("https://a/1",))).entry.stop
+
+
+def test_words_that_a_destination_had_are_left_out_there_and_sent_elsewhere(pair: Pair, sync: Sync) -> None:
+    send(pair[0], Email("one", destinations=("crm",), words=True))
+    sync()
+    second = claimed(pair[1], Email("two", destinations=("crm", "chat"), words=True))
+    assert [each.destination for each in second.to_send] == ["chat"]
+    assert claimed(pair[0], Email("three", destinations=("crm",), words=True)).entry.stop
+
+
+def test_a_shared_name_never_stops_the_email_that_has_it(pair: Pair, sync: Sync) -> None:
+    send(pair[0], Email("one", group="lot_3", destinations=("crm",)))
+    sync()
+    again = claimed(pair[1], Email("one", group="lot_3", destinations=("crm", "chat")))
+    assert [each.destination for each in again.to_send] == ["chat"] and again.entry.stop is None
+
+
+def test_a_proof_is_good_for_one_email(pair: Pair, sync: Sync) -> None:
+    first = claimed(pair[0], Email("one", proof="p"))
+    assert isinstance(ask(pair[1], Email("two", proof="p")), Busy), "it is not accepted yet"
+    delivered(pair[0], first)
+    sync()
+    assert isinstance(ask(pair[1], Email("two", proof="p")), ProofUsed)
+    assert isinstance(ask(pair[1], Email("one", proof="p")), Repeat)
+
+
+def test_a_proof_of_an_email_that_was_returned_is_good_for_its_retry(pair: Pair, sync: Sync) -> None:
+    returned(pair[0], claimed(pair[0], Email("one", proof="p")))
+    sync()
+    assert isinstance(ask(pair[1], Email("one", proof="p")), Claimed)
+
+
+# Claims of scripts
+
+
+def reservation(machine: Machine, key: str, *media: str, owner: str = "") -> Claim:
+    shared = tuple(Name(Kind.MEDIA, "", each, 1000) for each in media)
+    return Claim(new_entry_id(), owner or machine.coordinator.new_owner(), (Name(Kind.POST, "", key, 1000),), shared)
+
+
+def test_a_script_that_meets_a_held_medium_is_busy(pair: Pair) -> None:
+    assert isinstance(pair[0].coordinator.claim(reservation(pair[0], "one", "https://m")), Claimed)
+    assert isinstance(pair[1].coordinator.claim(reservation(pair[1], "two", "https://m")), Busy)
+
+
+def test_retries_left_never_rise(pair: Pair, sync: Sync) -> None:
+    left = []
+    for machine, retries in zip((*pair, *pair), (3, 5, 2, 4), strict=True):
+        found = machine.coordinator.claim(reservation(machine, "post"))
+        assert isinstance(found, Claimed)
+        after = returned(machine, found, retries_left=retries).entry
+        assert after
+        left.append(after.retries_left)
+        sync()
+    assert left == [3, 3, 2, 2]
+
+
+def test_what_a_script_has_published_is_done_for_the_service_and_the_other_way_round(pair: Pair, sync: Sync) -> None:
+    found = pair[0].coordinator.claim(reservation(pair[0], "<1@x>"))
+    assert isinstance(found, Claimed) and found.to_send[0].destination == BY_SCRIPT
+    assert isinstance(ask(pair[1], Email(message_id="<1@x>")), Busy)
+    delivered(pair[0], found)
+    send(pair[0], Email("two", message_id="<2@x>"))
+    sync()
+    assert isinstance(ask(pair[1], Email(message_id="<1@x>")), Repeat)
+    assert isinstance(pair[1].coordinator.claim(reservation(pair[1], "<2@x>")), Repeat)
+
+
+# Resets
+
+
+def test_a_reset_email_is_new_again_on_every_machine(pair: Pair, sync: Sync) -> None:
+    send(pair[0], Email())
+    sync()
+    for machine in pair:
+        machine.follow()
+    name = Name(Kind.EMAIL_ID, "2026-11-17", "id-one")
+    assert pair[1].coordinator.reset({name.label: name})[1] == frozenset()
+    pair[0].follow()
+    assert isinstance(ask(pair[0], Email()), Claimed)
+
+
+def test_a_reset_keeps_what_is_open_and_says_so(pair: Pair, sync: Sync) -> None:
+    stored(pair[0], claimed(pair[0], Email()))
+    sync()
+    name = Name(Kind.EMAIL_ID, "2026-11-17", "id-one")
+    assert pair[1].coordinator.reset({name.label: name})[1] == {name.label}
+    assert isinstance(ask(pair[1], Email()), Repeat)
+
+
+def test_resetting_a_group_frees_the_group_alone(pair: Pair, sync: Sync) -> None:
+    send(pair[0], Email("one", group="lot_3"))
+    sync()
+    name = Name(Kind.SUBJECT_GROUP, "2026-11", "lot_3")
+    pair[0].coordinator.reset({name.label: name})
+    assert isinstance(ask(pair[1], Email("one", group="lot_3")), Repeat)
+    assert claimed(pair[1], Email("two", group="lot_3")).to_send
+
+
+def wait_a_moment() -> None:
+    """For leases of one millisecond in Redis, whose time cannot be set."""
+    import time
+
+    time.sleep(0.005)
+
+
+def make_due(machine: Machine, webhook_id: str) -> None:
+    """As if the time of a stored delivery had come: Redis' time cannot be set."""
+    if machine.url:
+        machine.clients[0].zadd("due:crm", {webhook_id: 0})
+
+
+def test_repeats_are_counted_for_each_machine(pair: Pair, sync: Sync) -> None:
+    entry = send(pair[0], Email()).entry
+    sync()
+    for machine in pair:
+        ask(machine, Email())
+    if pair[0].url is None:
+        pair[0].coordinator.tend()
+    sync()
+    pair[0].follow()
+    with pair[0].journal.reading() as step:
+        assert entry and step.query("SELECT total(count) FROM repeats WHERE entry = ?", (entry.id,)) == [(2.0,)]

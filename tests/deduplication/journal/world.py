@@ -1,0 +1,258 @@
+"""Machines of a fleet in one process, each with its own journal, against a real Redis. Time is handed in."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from deduplication.clock import Clock
+from deduplication.content import content_name
+from deduplication.fingerprint import Fingerprint, digest
+from deduplication.journal import registry as registry_module
+from deduplication.journal.coordinator import Claimed, Coordinator, Lent, Settled
+from deduplication.journal.entry import About, Delivery, DeliveryStatus, changed, new_entry_id
+from deduplication.journal.fleet import Fleet, FleetOptions
+from deduplication.journal.registry import Registry, RegistryOptions
+from deduplication.journal.rules import Claim, Judgement, Wanted
+from deduplication.journal.sqlite import Journal
+from deduplication.names import WEEK_MS, Kind, Name
+from deduplication.redis_client import connect
+from deduplication.retention import Retention
+
+START_MS = 1_780_000_000_000
+HOLD_MS = 1_000
+LEASE_MS = 25_000
+
+
+@dataclass
+class Time:
+    """The clocks of all machines; Redis has its own."""
+
+    now_ms: int = START_MS
+    steady_ms: int = 1_000_000
+
+    def clock(self) -> Clock:
+        return Clock(lambda: self.now_ms, lambda: self.steady_ms)
+
+    def pass_ms(self, ms: int) -> None:
+        self.now_ms += ms
+        self.steady_ms += ms
+
+
+class Machine:
+    """``url`` None: a service without Redis. Its threads do not run: ``tick`` and ``follow`` are called by the test."""
+
+    def __init__(
+        self,
+        url: str | None,
+        time: Time,
+        *,
+        options: RegistryOptions | None = None,
+        host: str = "",
+        timeout_s: float = 1.0,
+        folder: Path | None = None,
+        wrap: Callable[[Any], Any] = lambda client: client,
+        retention: Retention | None = None,
+    ) -> None:
+        self.folder = folder or Path(tempfile.mkdtemp(prefix="mailonce-machine-"))
+        self.wrap = wrap
+        self.url, self.time, self.host, self.timeout_s = url, time, host or str(self.folder), timeout_s
+        self.options = options or RegistryOptions(hold_ms=HOLD_MS)
+        self.is_open, self.retention = True, retention
+        self.start()
+
+    def start(self) -> None:
+        self.journal = Journal(self.folder / "journal.db", self.time.clock(), self.host, self.retention)
+        if self.url is None:
+            self.coordinator = Coordinator(self.journal)
+            return
+        self.clients = [connect(self.url, self.timeout_s, decode_responses=False) for _ in range(2)]
+        registries = [
+            Registry(self.wrap(client), self.journal.machine, self.journal.clock, self.options)
+            for client in self.clients
+        ]
+        self.coordinator = Coordinator(self.journal, registries[0], is_open=self.is_open)
+        self.fleet = Fleet(self.coordinator, registries[1], FleetOptions(block_ms=200))
+
+    def restart(self) -> None:
+        """The processes die and start again; nothing is finished."""
+        self.stop()
+        self.start()
+
+    def lose_disk(self) -> None:
+        self.stop()
+        shutil.rmtree(self.folder)
+        self.folder.mkdir()
+        self.start()
+
+    def stop(self) -> None:
+        self.journal.close()
+        for client in getattr(self, "clients", ()):
+            client.close()
+
+    def close(self) -> None:
+        self.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    @property
+    def name(self) -> str:
+        return self.journal.machine
+
+    def tick(self) -> None:
+        if self.url:
+            self.fleet.tick()
+
+    def follow(self) -> None:
+        if self.url:
+            while self.fleet.follow():
+                pass
+
+
+class HandedScript(registry_module._Script):
+    """The scripts with the time and the run_id of the test."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.text = self.text.replace(
+            "call('TIME')", "{math.floor(call('GET', 'test:now') / 1000), call('GET', 'test:now') % 1000 * 1000}"
+        ).replace("redis.pcall('INFO', 'server')", "('run_id:' .. call('GET', 'test:run'))")
+        self.sha = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
+
+
+class Line:
+    """The connection of one process: it can be cut, lose a reply, or deliver a request late."""
+
+    def __init__(self) -> None:
+        self.is_cut = False
+        self.next_fault = ""
+        self.late: list[Callable[[], Any]] = []
+        self.clients: list[Any] = []  # those of dead processes, too: what they sent may still arrive
+
+    def wrap(self, client: Any) -> Any:
+        line = self
+        self.clients.append(client)
+
+        class Client:
+            def __getattr__(self, name: str) -> Any:
+                method = getattr(client, name)
+                if name in ("evalsha", "eval"):
+                    return lambda *arguments: line.call(lambda: method(*arguments))
+                if name == "pipeline":
+                    return lambda **more: line.watched(method(**more))
+                if callable(method):
+                    return lambda *arguments, **more: line.pass_on(lambda: method(*arguments, **more))
+                return method
+
+        return Client()
+
+    def watched(self, pipe: Any) -> Any:
+        """A pipeline whose one request can get lost like that of a script."""
+        execute = pipe.execute
+        pipe.execute = lambda *given, **more: self.call(lambda: execute(*given, **more))
+        return pipe
+
+    def pass_on(self, ask: Callable[[], Any]) -> Any:
+        if self.is_cut:
+            raise redis.exceptions.ConnectionError("cut by the test")
+        return ask()
+
+    def call(self, ask: Callable[[], Any]) -> Any:
+        fault, self.next_fault = self.next_fault, ""
+        if self.is_cut:
+            raise redis.exceptions.ConnectionError("cut by the test")
+        if fault == "reply lost":
+            ask()
+            raise redis.exceptions.TimeoutError("reply lost by the test")
+        if fault == "late":
+            self.late.append(ask)
+            raise redis.exceptions.TimeoutError("late by the test")
+        return ask()
+
+
+@dataclass
+class Email:
+    """What the tests claim. ``text`` and ``key`` make its fingerprint and its names."""
+
+    key: str = "one"
+    text: str = "text"
+    day: str = "2026-11-17"
+    message_id: str = ""
+    group: str = ""
+    media: tuple[str, ...] = ()
+    destinations: tuple[str, ...] = ("crm",)
+    words: bool = False
+    proof: str = ""
+    sender: str = "a@example.com"
+
+    def claim(self, owner: str, lease_ms: int = LEASE_MS) -> Claim:
+        fingerprint = str(Fingerprint(text=digest(self.text), head=digest(self.key)))
+        own = [Name(Kind.EMAIL_ID, self.day, f"id-{self.key}")]
+        if self.message_id:
+            own.append(Name(Kind.POST, "", self.message_id, WEEK_MS))
+        shared = [Name(Kind.SUBJECT_GROUP, "2026-11", self.group, WEEK_MS)] if self.group else []
+        shared += [Name(Kind.MEDIA, "", each, WEEK_MS) for each in self.media]
+        return Claim(
+            entry=new_entry_id(),
+            owner=owner,
+            own=tuple(own),
+            shared=tuple(shared),
+            destinations=tuple(
+                Wanted(each, f"msg_{self.key}_{each}", content_name(each, self.text) if self.words else None)
+                for each in self.destinations
+            ),
+            fingerprint=fingerprint,
+            lease_ms=lease_ms,
+            about=About(item=f"id-{self.key}", provider="gmail", subject="Subject", sender=self.sender),
+            proof=self.proof,
+            key=f"{self.key}:{self.text}" if self.proof else "",
+        )
+
+
+def ask(machine: Machine, email: Email, lease_ms: int = LEASE_MS) -> Claimed | Judgement:
+    return machine.coordinator.claim(email.claim(machine.coordinator.new_owner(), lease_ms))
+
+
+def claimed(machine: Machine, email: Email, lease_ms: int = LEASE_MS) -> Claimed:
+    found = ask(machine, email, lease_ms)
+    assert isinstance(found, Claimed), found
+    return found
+
+
+def delivered(machine: Machine, claim: Claimed, *only: str) -> Settled:
+    ends = [
+        changed(each, status=DeliveryStatus.DELIVERED) for each in claim.to_send if not only or each.destination in only
+    ]
+    return machine.coordinator.settle(claim, ends, "processed")
+
+
+def stored(machine: Machine, claim: Claimed, in_ms: int = 0, payload: bytes = b"payload") -> Settled:
+    ends = [_waiting(each, machine.time.now_ms + in_ms) for each in claim.plan]
+    return machine.coordinator.settle(claim, ends, "queued", payload)
+
+
+def _waiting(delivery: Delivery, next_try_ms: int) -> Delivery:
+    return changed(delivery, status=DeliveryStatus.WAITING, next_try_ms=next_try_ms, tries=delivery.tries + 1)
+
+
+def returned(machine: Machine, claim: Claimed, retries_left: int | None = None) -> Settled:
+    ends = [changed(each, status=DeliveryStatus.RETURNED) for each in claim.to_send]
+    return machine.coordinator.settle(claim, ends, retries_left=retries_left)
+
+
+def skipped(machine: Machine, claim: Claimed, payload: bytes = b"payload") -> Settled:
+    return machine.coordinator.settle(claim, claim.not_to_send, "skipped", payload)
+
+
+def send(machine: Machine, email: Email) -> Settled:
+    return delivered(machine, claimed(machine, email))
+
+
+def take(machine: Machine, destination: str = "crm", limit: int = 10) -> list[Lent]:
+    return machine.coordinator.take(destination, limit, LEASE_MS)

@@ -1,0 +1,168 @@
+"""What is stored is delivered by the service itself: once, when it is due, whatever happens to one delivery."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from deduplication.journal.entry import DeliveryStatus
+from orchestrator.delivery import retrier as module
+from orchestrator.delivery.guard import Limits
+from orchestrator.delivery.retrier import Pace
+from orchestrator.delivery.schedule import MOST_AGE_MS
+from tests.orchestrator.conftest import Open
+from tests.support.pipeline import DOWN, LEASE_MS, REFUSES, PipelineBench, Reaction
+
+Eventually = Callable[[Callable[[], bool]], None]
+
+
+def store(bench: PipelineBench, count: int = 1) -> None:
+    """As a request leaves them to the workers."""
+    for number in range(count):
+        assert bench.status_of(subject=f"Mail {number}") == "queued"
+    bench.queue.announced.clear()
+
+
+def statuses(bench: PipelineBench, count: int) -> list[str]:
+    return [str(bench.delivery(subject=f"Mail {number}").status) for number in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("reactions", "status", "tries"),
+    [([], "delivered", 1), ([DOWN], "waiting", 1), ([REFUSES], "dead", 1)],
+    ids=["takes it", "is down", "refuses it"],
+)
+def test_one_attempt_for_a_stored_delivery(start: Open, reactions: list[Reaction], status: str, tries: int) -> None:
+    bench = start({"crm": reactions}, with_queue=True)
+    store(bench)
+    assert bench.deliver_due() == 1
+    delivery = bench.delivery(subject="Mail 0")
+    assert (delivery.status, delivery.tries) == (status, tries)
+    assert len(bench.destinations["crm"].asked) == 1, "one POST at a time"
+
+
+def test_a_delivery_whose_process_died_is_handed_out_again_and_is_dead_the_fourth_time(start: Open) -> None:
+    def die() -> None:
+        raise KeyboardInterrupt
+
+    bench = start({"crm": [die] * 9}, with_queue=True)
+    store(bench)
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            bench.deliver_due()
+        assert bench.deliver_due() == 0, "its lease has not ended"
+        bench.let_time_pass(LEASE_MS)
+    bench.deliver_due()
+    assert (bench.delivery(subject="Mail 0").status, len(bench.destinations["crm"].asked)) == ("dead", 3)
+
+
+def test_a_process_that_slept_past_its_lease_sends_nothing(start: Open) -> None:
+    bench = start(with_queue=True)
+    store(bench)
+    take = bench.machine.coordinator.take
+
+    def take_and_sleep(*values: object) -> object:
+        taken = take(*values)  # type: ignore[arg-type]
+        bench.let_time_pass(LEASE_MS)
+        return taken
+
+    bench.machine.coordinator.take = take_and_sleep  # type: ignore[assignment, method-assign]
+    bench.pipeline.retrier.deliver_due("crm")
+    assert bench.destinations["crm"].asked == []
+    bench.machine.coordinator.take = take  # type: ignore[method-assign]
+    assert (bench.deliver_due(), len(bench.destinations["crm"].taken)) == (1, 1)
+
+
+def test_while_the_store_is_away_nothing_is_sent_and_no_try_is_used_up(start: Open) -> None:
+    bench = start(with_queue=True)
+    store(bench)
+    bench.failing.update({"take", "destinations_with_waiting"})
+    retrier = bench.pipeline.retrier
+    retrier._run_once()
+    assert bench.destinations["crm"].asked == []
+    bench.failing.clear()
+    assert bench.deliver_due() == 1
+    assert bench.delivery(subject="Mail 0").tries == 1
+
+
+def test_threads_of_several_processes_send_each_delivery_once(
+    start: Open, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TICK_S", 0.01)
+    benches = [start(with_queue=True) for _ in range(2)]
+    store(benches[0], 20)
+    for bench in benches:
+        bench.pipeline.retrier.start()
+    taken = [each.destinations["crm"].taken for each in benches]
+    eventually(lambda: sum(map(len, taken)) >= 20)
+    eventually(lambda: statuses(benches[0], 20) == ["delivered"] * 20)
+    assert len({webhook.webhook_id for each in taken for webhook in each}) == sum(map(len, taken)) == 20
+
+
+def test_a_destination_that_hangs_delays_no_other(
+    start: Open, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TICK_S", 0.01)
+    go_on = threading.Event()
+    bench = start({"crm": [lambda: go_on.wait(60)], "archive": []}, with_queue=True)
+    store(bench, 3)
+    bench.pipeline.retrier.start()
+    eventually(lambda: len(bench.destinations["archive"].taken) == 3)
+    assert bench.destinations["crm"].taken == []
+    go_on.set()
+    eventually(lambda: len(bench.destinations["crm"].taken) == 3)
+
+
+def test_after_the_breaker_closed_everything_that_waits_is_sent_before_its_own_next_try(start: Open) -> None:
+    limits = Limits(breaker_failures=2, breaker_pause_s=1)
+    bench = start({"crm": [DOWN] * 2}, with_queue=True, limits=limits)
+    store(bench, 4)
+    for _ in range(4):
+        bench.pipeline.retrier.deliver_due("crm")
+    assert len(bench.destinations["crm"].asked) == 2, "then the breaker opened"
+    assert bench.pipeline.retrier.deliver_due("crm") == 0
+    state = bench.pipeline.sender.guard.state
+    while state("crm") == "open":
+        threading.Event().wait(0.05)
+    while "waiting" in statuses(bench, 4):  # a probe first, then the others, at a growing pace
+        if not bench.pipeline.retrier.deliver_due("crm"):
+            threading.Event().wait(0.05)
+    assert len(bench.destinations["crm"].taken) == 4, "no time has passed on the clock of the schedule"
+
+
+def test_after_trouble_the_pace_doubles_every_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    pace = Pace()
+    assert pace.allow(100) == 100
+    pace.restart()
+    given = []
+    for _ in range(5):
+        given.append(sum(pace.allow(1_000) for _ in range(3)))
+        now[0] += 1
+    assert given == [2, 4, 8, 16, 32]
+
+
+def test_what_waited_for_76_hours_becomes_a_dead_letter_once_a_probe_of_that_age_fails(start: Open) -> None:
+    bench = start({"crm": [DOWN] * 9}, with_queue=True)
+    store(bench, 3)
+    bench.let_time_pass(MOST_AGE_MS + 1)
+    bench.status_of(subject="Mail 3")
+    assert bench.pipeline.retrier.deliver_due("crm") == 1
+    assert statuses(bench, 4) == ["dead", "dead", "dead", "waiting"]
+    assert len(bench.destinations["crm"].asked) == 1, "the others were not sent at all"
+    reasons = sorted(str(bench.delivery(subject=f"Mail {number}").reason) for number in range(3))
+    assert reasons == ["answered 500; waited 76 h", "crm: waited 76 h", "crm: waited 76 h"]
+
+
+def test_a_paused_destination_is_not_looked_at_until_it_is_resumed(start: Open) -> None:
+    bench = start(with_queue=True)
+    states = bench.pipeline.sender.states
+    states.decide("crm", is_paused=True, reason="moving", by="ada")
+    store(bench)
+    assert bench.deliver_due() == 0
+    assert bench.delivery(subject="Mail 0").status is DeliveryStatus.WAITING
+    states.decide("crm", is_paused=False, reason="", by="ada")
+    assert (bench.deliver_due(), len(bench.destinations["crm"].taken)) == (1, 1)

@@ -1,0 +1,123 @@
+"""Processes of a fleet as far as the figures see them: journals, a real Redis, and a clock that the tests set."""
+
+from __future__ import annotations
+
+import time as system
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deduplication.journal.coordinator import Coordinator
+from deduplication.journal.sqlite import Journal
+from orchestrator.config.model import load_config
+from orchestrator.config.settings import load_settings
+from orchestrator.delivery.counters import process_counters
+from orchestrator.delivery.destination_states import DestinationStates
+from orchestrator.delivery.guard import Guard, Limits
+from orchestrator.delivery.queue import Queue
+from orchestrator.metrics.counts import Counts
+from orchestrator.metrics.meter import Meter
+from orchestrator.operations.fleet_state import FleetState, Observer
+from tests.deduplication.conftest import end_hold
+from tests.deduplication.journal.world import Machine, Time
+from tests.support.redis_server import RedisServer
+
+CONFIG = """
+[destinations.crm]
+url = "http://127.0.0.1:9/"
+[destinations.archive]
+url = "http://127.0.0.1:9/"
+enabled = false
+[[routes]]
+name = "all"
+destinations = ["crm", "archive"]
+"""
+
+
+class Process:
+    """What the figures need of a Service."""
+
+    def __init__(
+        self, machine: Machine, folder: Path, queue: Queue | None = None, is_worker: bool = False, **settings: Any
+    ) -> None:
+        path = folder / "mailonce.toml"
+        path.write_text(CONFIG)
+        self.machine = machine
+        self.settings = load_settings(data_dir=machine.folder, mailonce_config=path, **settings)
+        self.config = load_config(self.settings)
+        self.coordinator: Coordinator = machine.coordinator
+        self.journal: Journal = machine.journal
+        self.meter = Meter(self.config.destinations)
+        self.meter.know_providers({"gmail"})
+        self.counts = Counts(self.journal, self.meter)
+        self.states = DestinationStates(self.journal)
+        limits = dict.fromkeys(self.config.destinations, Limits(breaker_failures=1))
+        self.guard = Guard(process_counters(), process_counters(), limits)
+        self.observer = Observer(
+            self.settings,
+            self.config,
+            self.coordinator,
+            self.guard,
+            self.states,
+            queue,
+            lambda: self.members,
+            is_worker=is_worker,
+        )
+
+    @property
+    def members(self) -> Any:
+        return self.machine.fleet.members if self.machine.url else {}
+
+    @property
+    def service(self) -> Any:
+        """As operations take it."""
+        return self
+
+    def state(self) -> FleetState:
+        self.observer.observe()
+        return self.observer.fleet_state()
+
+    def share(self) -> None:
+        self.counts.flush()
+        assert self.observer.shared
+        self.counts.share(self.observer.shared)
+
+
+@pytest.fixture
+def time() -> Time:
+    return Time(now_ms=system.time_ns() // 1_000_000)
+
+
+OpenProcess = Callable[..., Process]
+
+
+@pytest.fixture
+def open_process(tmp_path: Path, time: Time, redis_server: RedisServer) -> Iterator[OpenProcess]:
+    """On a machine of its own; ``with_redis``: one of a fleet that is at work."""
+    redis_server.client.flushall()
+    machines: list[Machine] = []
+
+    def open_one(with_redis: bool = False, **options: Any) -> Process:
+        machine = Machine(redis_server.url if with_redis else None, time)
+        machines.append(machine)
+        process = Process(machine, tmp_path, **options)
+        if with_redis:
+            machine.fleet._options = replace(machine.fleet._options, about=process.observer.about)
+            machine.tick()
+            end_hold(redis_server)
+            machine.tick()
+            machine.follow()
+        return process
+
+    yield open_one
+    for machine in machines:
+        machine.close()
+
+
+@pytest.fixture
+def process(open_process: OpenProcess) -> Process:
+    """Without Redis."""
+    return open_process()

@@ -1,0 +1,376 @@
+"""The way of an email through the pipeline: what its provider is told, what destinations get, what is marked when."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+
+from deduplication import again
+from deduplication.again import Refusal
+from orchestrator.pipeline import ProofUsed
+from tests.orchestrator.conftest import Open
+from tests.support.pipeline import DOWN, LEASE_MS, REFUSES, Reaction, item
+
+LOT = "Lot 456 - Documents"
+FILE = "<p>https://we.tl/t-abc</p>"
+
+
+# One destination
+
+
+@pytest.mark.parametrize(
+    ("reactions", "answers", "asked", "taken"),
+    [
+        # what the destination does, what the provider is told each time it sends, webhooks asked for and taken
+        ([], ["processed", "already_processed", "already_processed"], 1, 1),
+        ([DOWN], ["processed", "already_processed"], 2, 1),  # one quick second try in the same request
+        ([DOWN] * 2, ["queued", "queued"], 2, 0),
+        ([REFUSES], ["dead_lettered", "dead_lettered"], 1, 0),
+        ([DOWN, REFUSES], ["dead_lettered", "dead_lettered"], 2, 0),
+    ],
+    ids=["takes it", "at the second try", "is down", "refuses it", "refuses the second try"],
+)
+def test_what_the_destination_does_decides_the_answer(
+    start: Open, reactions: list[Reaction], answers: list[str], asked: int, taken: int
+) -> None:
+    bench = start({"crm": reactions})
+    assert [bench.status_of() for _ in answers] == answers
+    crm = bench.destinations["crm"]
+    assert (len(crm.asked), len(crm.taken)) == (asked, taken)
+    assert len({webhook.webhook_id for webhook in crm.asked}) == 1, "a receiver must recognise the attempts"
+
+
+def test_a_failed_delivery_is_retried_by_the_service_until_it_is_delivered(start: Open) -> None:
+    bench = start({"crm": [DOWN] * 3})
+    assert bench.status_of() == "queued"
+    waiting = bench.delivery()
+    assert (waiting.status, waiting.tries, waiting.reason) == ("waiting", 1, "answered 500")
+    assert (bench.payload() or {})["subject"], "the payload is stored with it"
+    assert bench.deliver_due() == 0, "not before its time"
+    bench.let_time_pass(5_500)
+    assert (bench.deliver_due(), bench.status_of()) == (1, "queued")
+    bench.let_time_pass(330_000)
+    assert (bench.deliver_due(), bench.status_of()) == (1, "already_processed")
+    crm = bench.destinations["crm"]
+    assert (len(crm.asked), len(crm.taken)) == (4, 1)
+    assert len({webhook.webhook_id for webhook in crm.asked}) == 1
+    assert bench.payload() is None
+
+
+def test_a_delivery_that_fails_at_every_try_is_a_dead_letter_with_its_payload(start: Open) -> None:
+    bench = start({"crm": [DOWN] * 9})
+    bench.send()
+    for _ in range(2):
+        bench.let_time_pass(2_000_000)
+        assert bench.deliver_due() == 1
+    assert [bench.status_of() for _ in range(2)] == ["dead_lettered", "dead_lettered"]
+    assert (bench.delivery().status, bench.delivery().reason) == ("dead", "answered 500; tried 3 times")
+    assert bench.payload() is not None
+    bench.let_time_pass(90_000_000)
+    assert bench.deliver_due() == 0
+
+
+def test_nothing_counts_as_delivered_before_it_is(start: Open) -> None:
+    """The same email comes again in the middle of a delivery, which then fails."""
+    answers: list[str] = []
+
+    def fail_after_it_came_again() -> None:
+        answers.append(bench.status_of())
+        raise DOWN
+
+    bench = start({"crm": [fail_after_it_came_again, DOWN]})
+    assert (bench.status_of(), answers) == ("queued", ["already_processing"])
+    bench.let_time_pass(5_500)
+    bench.deliver_due()
+    assert bench.status_of() == "already_processed"
+    assert len(bench.destinations["crm"].taken) == 1
+
+
+def test_an_error_of_our_own_returns_the_email_to_its_provider(start: Open) -> None:
+    bench = start({"crm": [RuntimeError("a bug")]})
+    with pytest.raises(RuntimeError):
+        bench.send()
+    assert [bench.status_of() for _ in range(2)] == ["processed", "already_processed"]
+    assert len(bench.destinations["crm"].taken) == 1
+
+
+def test_a_dead_letter_keeps_its_payload_and_a_delivered_email_does_not(start: Open) -> None:
+    bench = start({"crm": [REFUSES]})
+    bench.send(subject="refused")
+    bench.send(subject="taken")
+    assert bench.delivery(subject="refused").status == "dead"
+    assert (bench.payload(subject="refused") or {})["subject"] == "refused"
+    assert bench.delivery(subject="taken").status == "delivered"
+    assert bench.payload(subject="taken") is None
+
+
+def die() -> None:
+    raise KeyboardInterrupt
+
+
+def coordinator(bench: Any) -> Any:
+    return bench.pipeline.coordinator
+
+
+def test_an_email_whose_process_died_is_taken_over_when_its_lease_has_ended(start: Open) -> None:
+    bench = start()
+    coordinator(bench).after_claim = die
+    with pytest.raises(KeyboardInterrupt):
+        bench.send()
+    assert bench.status_of() == "already_processing"
+    bench.let_time_pass(LEASE_MS)
+    assert bench.status_of() == "processed"
+    assert len(bench.destinations["crm"].taken) == 1
+
+
+def test_a_process_that_slept_past_its_lease_sends_nothing(start: Open) -> None:
+    """Another process has taken the email over meanwhile."""
+    sleeper, other = start(), start()
+
+    def sleep() -> None:
+        sleeper.let_time_pass(LEASE_MS)
+        assert other.status_of() == "processed"
+
+    coordinator(sleeper).after_claim = sleep
+    assert sleeper.status_of() == "retry_later"
+    assert [len(each.destinations["crm"].taken) for each in (sleeper, other)] == [0, 1]
+    assert sleeper.status_of() == "already_processed"
+
+
+# The store fails
+
+
+def test_while_names_cannot_be_claimed_nothing_is_sent(start: Open) -> None:
+    bench = start()
+    bench.failing.add("claim")
+    assert (bench.status_of(), bench.destinations["crm"].asked) == ("retry_later", [])
+    bench.failing.clear()
+    assert bench.status_of() == "processed"
+
+
+@pytest.mark.parametrize("first", [{}, {"subject": LOT}], ids=["failed delivery", "suppressed"])
+def test_an_outcome_that_cannot_be_recorded_stays_with_its_provider(start: Open, first: dict[str, str]) -> None:
+    bench = start({"crm": [] if first else [DOWN] * 2})
+    if first:
+        bench.send(**first, body="another")
+    bench.failing.add("settle")
+    with pytest.raises(Exception, match="no settle"):
+        bench.send(**first)
+    bench.failing.clear()
+    bench.let_time_pass(LEASE_MS)
+    assert bench.status_of(**first) == ("skipped_subject_group" if first else "processed")
+
+
+# Several destinations
+
+
+@pytest.mark.parametrize(
+    ("crm", "archive", "answers", "taken"),
+    [
+        ([], [], ["processed", "already_processed"], (1, 1)),
+        ([], [DOWN] * 2, ["queued", "already_processed"], (1, 1)),
+        ([DOWN] * 2, [DOWN] * 2, ["queued", "already_processed"], (1, 1)),
+        ([REFUSES], [], ["dead_lettered", "dead_lettered"], (0, 1)),
+        ([REFUSES], [DOWN] * 2, ["queued", "dead_lettered"], (0, 1)),
+        ([REFUSES], [REFUSES], ["dead_lettered", "dead_lettered"], (0, 0)),
+    ],
+)
+def test_each_destination_gets_it_once_whatever_the_others_do(
+    start: Open, crm: list[Reaction], archive: list[Reaction], answers: list[str], taken: tuple[int, int]
+) -> None:
+    bench = start({"crm": crm, "archive": archive})
+    first = bench.status_of()
+    bench.let_time_pass(5_500)
+    bench.deliver_due()
+    assert [first, bench.status_of()] == answers
+    assert tuple(len(each.taken) for each in bench.destinations.values()) == taken
+    assert len({w.webhook_id for each in bench.destinations.values() for w in each.asked}) == 2
+
+
+def test_a_destination_that_has_it_does_not_get_it_again_when_the_request_dies(start: Open) -> None:
+    bench = start({"crm": [], "archive": [RuntimeError("a bug")]})
+    with pytest.raises(RuntimeError):
+        bench.send()
+    assert bench.status_of() == "processed"
+    assert [len(each.taken) for each in bench.destinations.values()] == [1, 1]
+
+
+# Names that emails share: the group of a subject, files
+
+SHARING = [
+    ("skipped_subject_group", {"subject": LOT, "body": "one"}, {"subject": f"Re: {LOT}", "body": "two"}),
+    ("skipped_media", {"subject": "one", "body": FILE}, {"subject": "two", "body": f"Again: {FILE}"}),
+]
+shared = pytest.mark.parametrize(("skipped", "first", "second"), SHARING, ids=["group", "file"])
+Fields = dict[str, str]
+
+
+@shared
+def test_an_email_that_meets_a_marked_name_is_skipped_with_the_reason(
+    start: Open, skipped: str, first: Fields, second: Fields
+) -> None:
+    bench = start()
+    original = bench.send(**first)
+    outcome = bench.send(**second)
+    assert (original.status, outcome.status) == ("processed", skipped)
+    assert outcome.reason is not None
+    assert outcome.reason.original == original.id
+    assert bench.status_of(**second) == skipped, "it is settled"
+    assert len(bench.destinations["crm"].asked) == 1
+
+
+@shared
+def test_a_skipped_email_can_be_released_once(start: Open, skipped: str, first: Fields, second: Fields) -> None:
+    bench = start()
+    bench.send(**first)
+    bench.send(**second)
+    assert (bench.payload(**second) or {})["subject"] == second["subject"]
+    release = partial(again.release, bench.pipeline.coordinator)
+    assert release(bench.entry(**second).id) is None
+    assert bench.deliver_due() == 1
+    assert release(bench.entry(**second).id) is Refusal.ALREADY_RELEASED
+    subjects = [each.payload["subject"] for each in bench.destinations["crm"].taken]
+    assert subjects == [first["subject"], second["subject"]]
+    assert [each.payload["type"] for each in bench.destinations["crm"].taken] == ["email.received", "email.released"]
+
+
+@shared
+@pytest.mark.parametrize(
+    ("reactions", "sent"),
+    [([DOWN, DOWN], ["first"]), ([DOWN, DOWN, REFUSES], ["second"])],
+    ids=["first is delivered", "first is dead"],
+)
+def test_behind_an_email_that_waits_the_next_one_waits_for_the_name(
+    start: Open, skipped: str, first: Fields, second: Fields, reactions: list[Reaction], sent: list[str]
+) -> None:
+    bench = start({"crm": reactions})
+    assert [bench.status_of(**first), bench.status_of(**second)] == ["queued", "queued"]
+    for _ in range(4):
+        bench.let_time_pass(5_500)
+        bench.deliver_due()
+    subjects = [each.payload["subject"] for each in bench.destinations["crm"].taken]
+    assert subjects == [{"first": first, "second": second}[each]["subject"] for each in sent]
+    assert bench.delivery(**second).status == ("skipped" if sent == ["first"] else "delivered")
+
+
+@shared
+def test_while_an_email_is_being_delivered_the_next_one_is_queued(
+    start: Open, skipped: str, first: Fields, second: Fields
+) -> None:
+    answers: list[str] = []
+
+    def send_the_second() -> None:
+        answers.append(bench.status_of(**second))
+
+    bench = start({"crm": [send_the_second]})
+    assert (bench.status_of(**first), answers) == ("processed", ["queued"])
+    bench.let_time_pass(5_500)
+    bench.deliver_due()
+    assert bench.delivery(**second).status == "skipped"
+
+
+@shared
+@pytest.mark.parametrize("destinations", [["crm"], ["crm", "archive"]], ids=["one", "two"])
+def test_an_email_that_every_destination_refused_stops_no_other(
+    start: Open, skipped: str, first: Fields, second: Fields, destinations: list[str]
+) -> None:
+    bench = start({name: [REFUSES] for name in destinations})
+    assert [bench.status_of(**first), bench.status_of(**second)] == ["dead_lettered", "processed"]
+
+
+def test_one_new_file_among_known_ones_is_news(start: Open) -> None:
+    bench = start()
+    answers = [bench.status_of(subject=s, body=b) for s, b in (("one", FILE), ("two", f"{FILE} https://we.tl/t-new"))]
+    assert answers == ["processed", "processed"]
+    assert bench.status_of(subject="three", body="https://we.tl/t-new") == "skipped_media"
+
+
+# Routes
+
+
+def test_an_email_older_than_the_service_takes_no_names_and_can_be_released(start: Open) -> None:
+    old = {"date": "2026-11-15T23:59:59Z"}
+    only_new, any_age = start(realtime_only=True), start()
+    outcomes = [only_new.send(**old) for _ in range(2)]
+    assert [each.status for each in outcomes] == ["skipped_old", "skipped_old"]
+    assert len({each.id for each in outcomes}) == 1, "one entry, however often it comes"
+    assert only_new.status_of() == "processed"
+    assert any_age.status_of(**old) == "processed"
+    assert again.release(only_new.pipeline.coordinator, outcomes[0].id) is None
+    assert only_new.deliver_due() == 1
+
+
+def test_an_email_that_is_being_delivered_is_never_too_old(start: Open) -> None:
+    """Its provider's retry after our restart is older than our start."""
+    old = {"date": "2026-11-15T23:59:59Z"}
+    before = start()
+    coordinator(before).after_claim = die
+    with pytest.raises(KeyboardInterrupt):
+        before.send(**old)
+    before.let_time_pass(LEASE_MS)
+    assert start(realtime_only=True).status_of(**old) == "processed"
+
+
+# Proofs of origin that do not cover the text
+
+
+def test_a_proof_is_good_for_one_email_and_for_its_retries(start: Open) -> None:
+    bench = start({"crm": [RuntimeError("a bug")]})
+    first, other = replace(item(subject="one"), proof="token"), replace(item(subject="two"), proof="token")
+    with pytest.raises(RuntimeError):
+        bench.receive(first)
+    assert [bench.receive(first).status for _ in range(2)] == ["processed", "already_processed"]
+    with pytest.raises(ProofUsed):
+        bench.receive(other)
+    assert len(bench.destinations["crm"].taken) == 1
+
+
+def test_two_emails_under_one_message_id_have_webhook_ids_of_their_own(start: Open) -> None:
+    bench = start()
+    for body in ("one", "two", "one"):
+        bench.send(body=body)
+    taken = bench.destinations["crm"].taken
+    assert len(taken) == len({each.webhook_id for each in taken}) == 2
+
+
+# With a queue
+
+
+def test_with_a_queue_the_request_stores_and_a_worker_delivers(start: Open) -> None:
+    bench = start(with_queue=True)
+    assert [bench.status_of() for _ in range(2)] == ["queued", "queued"]
+    assert bench.destinations["crm"].asked == []
+    bench.queue.announced *= 2  # a queue may say it twice
+    assert bench.work() == 1
+    assert len(bench.destinations["crm"].taken) == 1
+    assert bench.status_of() == "already_processed"
+
+
+def test_a_lost_message_is_made_good_by_the_next_look(start: Open) -> None:
+    bench = start(with_queue=True)
+    bench.send()
+    bench.queue.announced.clear()
+    assert bench.deliver_due() == 1
+    assert len(bench.destinations["crm"].taken) == 1
+
+
+@pytest.mark.parametrize(
+    ("reactions", "answer", "again", "status"),
+    [
+        ([], "processed", "already_processed", "delivered"),
+        ([DOWN], "queued", "queued", "waiting"),
+        ([REFUSES], "dead_lettered", "dead_lettered", "dead"),
+    ],
+)
+def test_while_the_queue_is_away_the_request_delivers(
+    start: Open, reactions: list[Reaction], answer: str, again: str, status: str
+) -> None:
+    bench = start({"crm": reactions}, with_queue=True)
+    bench.queue.is_away = True
+    assert bench.status_of() == answer
+    assert (bench.delivery().status, bench.payload() is None) == (status, status == "delivered")
+    assert (bench.delivery().next_try_ms is not None) == (status == "waiting")
+    assert bench.status_of() == again

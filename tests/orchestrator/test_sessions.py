@@ -1,0 +1,69 @@
+"""Sessions of the web page, on one machine and on several that share their notes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from deduplication.clock import Clock
+from deduplication.journal.sqlite import Journal
+from orchestrator.sessions import LISTED_MS, MOST_LISTED, Sessions
+
+
+class Machine:
+    """A journal with a clock that the test moves."""
+
+    def __init__(self, now_ms: int = 1_800_000_000_000) -> None:
+        self.now_ms = now_ms
+        self.journal = Journal(":memory:", Clock(lambda: self.now_ms, lambda: self.now_ms))
+        self.sessions = Sessions(self.journal)
+
+
+def share_notes(*machines: Machine) -> None:
+    """As the fleet does it: of two notes with one key the later one counts."""
+    fleet: dict[str, tuple[int, str]] = {}
+    for machine in machines:
+        with machine.journal.reading() as step:
+            for key, note in step.notes().items():
+                fleet[key] = max(note, fleet.get(key, (0, "")))
+    for machine in machines:
+        with machine.journal.step() as step:
+            for key, (at_ms, value) in fleet.items():
+                step.put_note(key, value, at_ms)
+
+
+def test_all_processes_of_a_machine_have_the_same_key(tmp_path: Path) -> None:
+    one, other = (Sessions(Journal(tmp_path / "journal.db")) for _ in range(2))
+    assert one.key() == other.key() == one.key()
+    assert len(one.key()) == 32
+
+
+def test_a_machine_that_joins_takes_the_key_of_the_fleet() -> None:
+    first, joins = Machine(), Machine(1_800_000_060_000)
+    key, other = first.sessions.key(), joins.sessions.key()
+    assert key != other
+    share_notes(joins, first)
+    assert joins.sessions.key() == first.sessions.key() == key
+
+
+def test_a_session_that_ended_has_ended_on_all_machines() -> None:
+    one, other = Machine(), Machine()
+    one.sessions.end("s1")
+    assert one.sessions.has_ended("s1")
+    other.sessions.end("s2")
+    share_notes(one, other)
+    for machine in (one, other):
+        assert [machine.sessions.has_ended(each) for each in ("s1", "s2", "s3")] == [True, True, False]
+
+
+def test_the_list_is_bounded_in_time_and_length() -> None:
+    machine = Machine()
+    machine.sessions.end("old")
+    machine.now_ms += LISTED_MS
+    for number in range(MOST_LISTED + 1):
+        machine.sessions.end(f"s{number}")
+    assert not machine.sessions.has_ended("old")
+    assert not machine.sessions.has_ended("s0"), "more than the list holds"
+    assert machine.sessions.has_ended("s1")
+    assert machine.sessions.has_ended(f"s{MOST_LISTED}")
+    with machine.journal.reading() as step:
+        assert len(step.notes()) == 1
