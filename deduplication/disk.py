@@ -1,8 +1,9 @@
-"""The disk under a folder: what kind it is, and how much of it is free."""
+"""The disk under a folder: what kind it is, how much of it is free, and how SQLite writes to it."""
 
 from __future__ import annotations
 
 import os
+import sqlite3
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +13,7 @@ from deduplication.errors import StoreUnavailable
 MOUNTS = Path("/proc/self/mounts")
 NETWORK = ("nfs", "cifs", "smb", "afs", "ceph", "lustre", "gpfs", "glusterfs", "9p", "sshfs", "s3fs", "davfs", "ncpfs")
 LOOK_EVERY_S = 1.0
+OPEN_WITHIN_S = 5.0
 
 
 def network_disk(folder: Path) -> str:
@@ -24,6 +26,19 @@ def network_disk(folder: Path) -> str:
         kind = places[max(over, key=len)] if over else ""
         return kind if kind.removeprefix("fuse.").startswith(NETWORK) else ""
     return ""
+
+
+def use_write_ahead_log(connection: sqlite3.Connection) -> None:
+    """SQLite does not wait for the lock of this change: of processes that create a file at once, some would fail."""
+    ends_at = time.monotonic() + OPEN_WITHIN_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > ends_at:
+                raise
+            time.sleep(0.02)
 
 
 class FreeSpace:

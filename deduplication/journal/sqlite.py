@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from deduplication.clock import Clock, boot_id, host_id, system_clock
-from deduplication.disk import FreeSpace, network_disk
+from deduplication.disk import FreeSpace, network_disk, use_write_ahead_log
 from deduplication.errors import StoreMisconfigured, StoreUnavailable
 from deduplication.journal.entry import Delivery, DeliveryStatus, Entry, changed, decode, encode
 from deduplication.journal.rules import Known, NameState, marked_names, reference
@@ -64,7 +64,7 @@ class Journal:
         connection = sqlite3.connect(
             self._path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, cached_statements=256
         )
-        connection.execute("PRAGMA journal_mode = WAL")
+        use_write_ahead_log(connection)
         connection.execute("PRAGMA synchronous = NORMAL")  # a crash of the process loses nothing; ``sync`` is for power
         connection.execute("PRAGMA wal_autocheckpoint = 8000")  # 32 MB: writing back waits for the disk
         return connection

@@ -14,6 +14,7 @@ from typing import TypeVar, cast
 from limits.storage import MovingWindowSupport, RedisStorage, Storage
 from limits.typing import RedisClient
 
+from deduplication.disk import use_write_ahead_log
 from deduplication.private_files import open_private
 from deduplication.redis_client import connect
 from deduplication.silence import is_silent, note_silence
@@ -64,7 +65,7 @@ class SqliteCounters(Storage, MovingWindowSupport):
         self._purged_s = clock()
         self._lock = threading.Lock()
         self._db = open_private(path, OPEN_TIMEOUT_S)
-        self._db.execute("PRAGMA journal_mode=WAL")
+        use_write_ahead_log(self._db)
         self._db.execute("PRAGMA synchronous=NORMAL")
         self._db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
         self._db.execute(f"PRAGMA busy_timeout={int(busy_timeout_s * 1000)}")
