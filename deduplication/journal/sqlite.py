@@ -84,7 +84,7 @@ class Journal:
             run("INSERT INTO meta VALUES ('schema', ?)", (SCHEMA_VERSION,))
         step = Step(self._writer, self)
         if "meta" not in (tables or ("meta",)) or step.meta("schema") != SCHEMA_VERSION:
-            run("ROLLBACK")
+            self._writer.close()
             raise StoreMisconfigured(
                 f"{self._path} was written by another version of Mailonce; set DATA_DIR to a new folder"
             )
