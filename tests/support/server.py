@@ -93,6 +93,7 @@ class Server:
     def kill(self) -> None:
         """kill -9 of everything, as a power cut would."""
         assert self.process is not None
+        os.kill(self.process.pid, signal.SIGSTOP)  # it must not start another worker meanwhile
         workers = self.worker_pids()
         for pid in [self.process.pid, *workers]:
             os.kill(pid, signal.SIGKILL)
