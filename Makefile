@@ -14,10 +14,10 @@ NEEDS = Mailonce needs Python 3.11 or newer; $(PYTHON) is $(or $(VERSION),not th
 
 setup: $(READY)
 
-# What running needs, the queue's client included: QUEUE_URL is one setting away.
+# Runtime dependencies, including the queue's client: QUEUE_URL may be set at any time.
 $(RUNS): pyproject.toml constraints.txt
 	$(if $(filter fine,$(VERSION)),,$(error $(NEEDS)))
-	@echo "Installing what Mailonce needs into $(VENV). This takes a minute, and only the first time."
+	@echo "Installing the dependencies of Mailonce into $(VENV). This takes a minute, and only the first time."
 	@$(PYTHON) -m venv $(VENV)
 	@$(INSTALL) -e '.[queue]'
 	@touch $@
@@ -28,7 +28,7 @@ $(READY): $(RUNS)
 	@touch $@
 
 $(WRITES): $(RUNS)
-	@echo "Installing what builds the documentation into $(VENV). This takes a minute, and only the first time."
+	@echo "Installing the tools for the documentation into $(VENV). This takes a minute, and only the first time."
 	@$(INSTALL) -e '.[docs]'
 	@touch $@
 
@@ -36,7 +36,7 @@ run: $(RUNS)
 	@$(BIN)/mailonce serve
 
 test: $(READY)
-	$(BIN)/python -m pytest -n 4 --dist worksteal $(if $(SEED),--hypothesis-seed=$(SEED)) $(ARGS)
+	$(BIN)/python -m pytest -n 6 --dist worksteal $(if $(SEED),--hypothesis-seed=$(SEED)) $(ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -44,7 +44,7 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# In site/. What links to nowhere fails; with --quiet, mkdocs would not count it.
+# Writes site/. A broken link fails the build; with --quiet, mkdocs would not count it.
 docs: $(WRITES)
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "The documentation is in site/: open site/index.html"

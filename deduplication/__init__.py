@@ -1,4 +1,4 @@
-"""The verdict on names, and the stores that remember them.
+"""Recognises emails, posts and messages by their names, and remembers them.
 
-Nothing here knows Flask or sends HTTP. Outside ``stores/`` and ``redis_client.py`` nothing does I/O.
+Nothing here knows Flask or sends HTTP. I/O is done in ``journal/``, ``files.py`` and ``redis_client.py`` only.
 """

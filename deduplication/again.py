@@ -1,19 +1,20 @@
-"""What an operator asks for: send an email again, release one that was skipped, forget that a destination has it."""
+"""What an operator asks for: send an email again, release one that was skipped, mark or forget names."""
 
 from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from deduplication.journal.coordinator import Coordinator
-from deduplication.journal.entry import Delivery, DeliveryStatus, Entry, changed
+from deduplication.journal.entry import OPEN, Delivery, DeliveryStatus, Entry, changed
 from deduplication.journal.registry import Commit, Registry
 from deduplication.journal.rules import same_items
 from deduplication.journal.sqlite import Step
+from deduplication.names import Name
 
 log = logging.getLogger(__name__)
 
@@ -27,41 +28,6 @@ class Refusal(StrEnum):
     NOT_SUPPRESSED = "not_suppressed"
     UNDER_WAY = "under_way"
     NO_PAYLOAD = "no_payload"
-
-
-def _replay(entry: Entry, destination: str, *, force: bool, now_ms: int) -> Entry | Refusal:
-    """Send it to one of its destinations again. It passes identity, but not "this destination has it" (30)."""
-    delivery = entry.delivery_to(destination)
-    if delivery is None:
-        return Refusal.UNKNOWN
-    if delivery.status is DeliveryStatus.WAITING and not force:
-        return entry.with_delivery(changed(delivery, next_try_ms=now_ms, tries=0))
-    if delivery.status.is_open:
-        return Refusal.UNDER_WAY
-    if delivery.status in (DeliveryStatus.DELIVERED, DeliveryStatus.SKIPPED) and not force:
-        return Refusal.ALREADY_DELIVERED
-    return entry.with_delivery(_once_more(delivery, now_ms))
-
-
-def _release(entry: Entry, same: Iterable[Entry], *, force: bool, now_ms: int) -> Entry | Refusal:
-    """Send what was skipped, once; it asks for and takes no shared names (30). ``same``: entries of the same email."""
-    delivered = {
-        each.destination
-        for other in same
-        for each in other.deliveries
-        if other.id != entry.id and each.status is DeliveryStatus.DELIVERED
-    }
-    skipped = [each for each in entry.deliveries if each.status is DeliveryStatus.SKIPPED]
-    if entry.released_ms is not None and not skipped:
-        return Refusal.ALREADY_RELEASED
-    if not skipped:
-        return Refusal.NOT_SUPPRESSED
-    going = [each for each in skipped if force or each.destination not in delivered]
-    if not going:
-        return Refusal.ALREADY_DELIVERED
-    for each in going:
-        entry = entry.with_delivery(changed(_once_more(each, now_ms), content=None))
-    return changed(entry, released_ms=now_ms, shared=())
 
 
 def _once_more(delivery: Delivery, now_ms: int) -> Delivery:
@@ -87,14 +53,37 @@ class Again:
     webhook_id: str = ""
 
     def decide(self, step: Step, entry: Entry) -> Entry | Refusal:
-        if self.destination is None:
-            same = same_items(entry.own, entry.fingerprint, step.known(entry.own, entry.fingerprint))
-            return _release(entry, same, force=self.force, now_ms=step.now_ms)
-        after = _replay(entry, self.destination, force=self.force, now_ms=step.now_ms)
-        delivery = after.delivery_to(self.destination) if isinstance(after, Entry) and self.webhook_id else None
-        if isinstance(after, Refusal) or delivery is None:
-            return after
-        return after.with_delivery(changed(delivery, webhook_id=self.webhook_id))
+        return self._release(step, entry) if self.destination is None else self._replay(step, entry, self.destination)
+
+    def _replay(self, step: Step, entry: Entry, destination: str) -> Entry | Refusal:
+        """Send it to one of its destinations again. It passes identity, but not "this destination has it" (30)."""
+        delivery = entry.delivery_to(destination)
+        if delivery is None:
+            return Refusal.UNKNOWN
+        if delivery.status is DeliveryStatus.WAITING and not self.force:
+            after = changed(delivery, next_try_ms=step.now_ms, tries=0)
+        elif delivery.status in OPEN:
+            return Refusal.UNDER_WAY
+        elif delivery.status in (DeliveryStatus.DELIVERED, DeliveryStatus.SKIPPED) and not self.force:
+            return Refusal.ALREADY_DELIVERED
+        else:
+            after = _once_more(delivery, step.now_ms)
+        return entry.with_delivery(changed(after, webhook_id=self.webhook_id or after.webhook_id))
+
+    def _release(self, step: Step, entry: Entry) -> Entry | Refusal:
+        """Send what was skipped, once; it asks for and takes no shared names (30)."""
+        skipped = [each for each in entry.deliveries if each.status is DeliveryStatus.SKIPPED]
+        if not skipped:
+            return Refusal.NOT_SUPPRESSED if entry.released_ms is None else Refusal.ALREADY_RELEASED
+        same = same_items(entry.own, entry.fingerprint, step.known(entry.own, entry.fingerprint))
+        others = [each for other in same if other.id != entry.id for each in other.deliveries]
+        delivered = {each.destination for each in others if each.status is DeliveryStatus.DELIVERED}
+        going = [each for each in skipped if self.force or each.destination not in delivered]
+        if not going:
+            return Refusal.ALREADY_DELIVERED
+        for each in going:
+            entry = entry.with_delivery(changed(_once_more(each, step.now_ms), content=None))
+        return changed(entry, released_ms=step.now_ms, shared=())
 
 
 def replay(
@@ -129,14 +118,18 @@ def _send_again(coordinator: Coordinator, again: Again, dry_run: bool = False) -
         )
     with coordinator.journal.step() as step:
         entry = step.read(entry_id)
-        after = again.decide(step, entry) if entry else Refusal.UNKNOWN
-        if isinstance(after, Refusal) or entry is None:
-            return after if isinstance(after, Refusal) else None
+        if entry is None:
+            return Refusal.UNKNOWN
+        after = again.decide(step, entry)
+        if isinstance(after, Refusal):
+            return after
         if payload is not None and not dry_run:
-            step.put(after, entry, is_news=registry is None)
+            step.put(after, entry, publishes=registry is not None)
     is_elsewhere = registry is not None and payload is None and entry.machine != coordinator.journal.machine
-    if dry_run or (payload is None and not is_elsewhere):
-        return Refusal.NO_PAYLOAD if payload is None and not is_elsewhere else None
+    if payload is None and not is_elsewhere:
+        return Refusal.NO_PAYLOAD
+    if dry_run:
+        return None
     if registry and is_elsewhere:
         event = ["Q", coordinator.journal.machine, secrets.token_hex(8), entry.machine, list(again.__dict__.values())]
         coordinator.redis.ask(lambda: registry.announce(event))
@@ -154,9 +147,47 @@ def reopen(coordinator: Coordinator, entry_id: str, destination: str) -> bool:
             return False
         again = {"status": DeliveryStatus.RETURNED, "generation": delivery.generation + 1}
         after = entry.with_delivery(changed(delivery, **again, ended_ms=None, content=None))
-        step.put(after, entry, is_news=coordinator.registry is None)
+        step.put(after, entry, publishes=coordinator.registry is not None)
     coordinator.publish(entry_id)
     return True
+
+
+def mark(coordinator: Coordinator, names: Sequence[Name]) -> None:
+    """Makes names done that belong to no entry of this service, on the whole fleet; at most 1,000 at once. Those that
+    are done already stay as they are."""
+    now_ms, registry = coordinator.journal.clock.now_ms(), coordinator.registry
+    ends = [(name.label, None if name.kept_ms is None else now_ms + name.kept_ms) for name in names]
+    if registry:
+        coordinator.redis.ask(lambda: registry.put_marks(names, ["M", coordinator.journal.machine, ends]))
+    with coordinator.journal.step() as step:
+        for label, until_ms in ends:
+            step.put_mark(label, None, until_ms)
+
+
+def forget(coordinator: Coordinator, names: Mapping[str, Name]) -> tuple[int, frozenset[str]]:
+    """Forgets names, by their references, on the whole fleet (rule 21): its number, and what was kept as open."""
+    registry, kept = coordinator.registry, frozenset[str]()
+    if registry:
+        number, kept = coordinator.redis.ask(lambda: registry.reset(names))
+    else:
+        number = coordinator.journal.clock.now_ms() * 1000
+    with coordinator.journal.step() as step:
+        if registry is None:
+            kept = frozenset(label for label in names if open_entries(step, label))
+        for label in names:
+            if label not in kept:
+                step.reset(label, number)
+    return number, kept
+
+
+def open_entries(step: Step, label: str) -> list[str]:
+    """Entries under a name that are being delivered, or wait."""
+    rows = step.query(
+        "SELECT DISTINCT e.id FROM names n JOIN deliveries d ON d.seq = n.seq JOIN entries e ON e.seq = n.seq WHERE"
+        " n.reference = ? AND (d.status = 'waiting' OR (d.status = 'claimed' AND d.lease_until_ms > ?))",
+        (label, step.steady_ms),
+    )
+    return [id_ for (id_,) in rows]
 
 
 def execute(coordinator: Coordinator, action: list[Any]) -> None:

@@ -1,4 +1,4 @@
-"""What a reader sees of a body, and the links and images in it. Whether it is text or HTML, its caller knows."""
+"""The text that a reader sees of a body, and its links. The caller knows whether it is plain text or HTML."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ import hashlib
 import html
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from html.entities import html5
 from itertools import chain, islice
 
-from deduplication.kept_property import kept_property
-from deduplication.limits import MAX_LINK_CHARS, MOST_LINKS
-from deduplication.unicode_text import nfc
+from deduplication.text import nfc
+
+MOST_LINKS = 1000
+MAX_LINK_CHARS = 8 * 1024
 
 _LINK = re.compile(r"https?://[^\s<>\"'\u00a0]+", re.IGNORECASE)
-_IMAGE = re.compile(r"(https?://|cid:|data:)\S", re.IGNORECASE)
 _ON_THE_WEB = re.compile(r"(?:https?://|data:)\S", re.IGNORECASE)
 _SHOWN = ("href", "action", "src", "srcset", "background", "alt", "style")
 _LEADS = {"a": "href", "area": "href", "base": "href", "form": "action"}
@@ -63,16 +62,16 @@ _ELEMENTS = frozenset(  # of HTML, those of old included
     )
 )
 _OUTLOOKS_OWN = re.compile(r"(?:[ovwm]|st\d+):")
-_LOOKED_AT_CHARS = 100_000  # what is HTML shows it sooner
-MOST_LOOKED_AT = 100_000  # the same link over and over again
-_MAX_READ_TAGS = 500_000  # nobody wrote that: it is taken as it stands, in a tenth of the time
+_LOOKED_AT_CHARS = 100_000  # HTML has a tag before that
+MOST_LOOKED_AT = 100_000  # of links, which may all be the same one
+_MAX_READ_TAGS = 500_000  # nobody writes that many: such a body is read as plain text, in a tenth of the time
 
 
 def looks_like_html(body: str) -> bool:
-    """For a body of which nobody says what it is: a document, or elements of HTML's own that are closed or stand alone.
+    """For a body of unknown type: whether it is a document, or has HTML elements that are closed or need no end tag.
 
-    A style or script that is never closed, or in the midst of a text, is written about and not used: read as HTML, it
-    would hide what was meant to be read. So would List<String> and <ada@example.org>, which HTML knows no element for.
+    A style or script that is never closed, or in the middle of a text, is mentioned rather than used: read as HTML, it
+    would hide text. So would List<String> and <ada@example.org>, which are not elements of HTML.
     """
     if _DOCUMENT.match(body):
         return True
@@ -88,12 +87,12 @@ def looks_like_html(body: str) -> bool:
 
 
 def plain_text(text: str) -> str:
-    """Of plain text all of it, white space collapsed, NFC: what looks like a tag there was written to be read."""
+    """All of it, white space collapsed, NFC: what looks like a tag in plain text is part of the text."""
     try:
         letters = text.encode("latin-1").translate(_SPACES)
     except UnicodeEncodeError:
         return nfc(" ".join(text.split()))
-    # Of these letters each is in its normal form. To make words of them takes twice as long as to look for two spaces.
+    # All these letters are in their normal form. Splitting into words takes twice as long as looking for two spaces.
     letters = b" ".join(letters.split()) if b"   " in letters else letters.replace(b"  ", b" ").strip(b" ")
     return letters.decode("latin-1")
 
@@ -116,7 +115,7 @@ def plain_links(text: str) -> tuple[str, ...]:
 
 
 def _written_links(text: str) -> Iterator[str]:
-    """Looked for by the one part that is always written alike, which takes a tenth of the time."""
+    """Searches for "://", which takes a tenth of the time of a search by the regex."""
     end, colon = 0, text.find("://")
     while colon >= 0:
         link = _LINK.match(text, max(end, colon - len("https"))) or _LINK.match(text, max(end, colon - len("http")))
@@ -126,88 +125,54 @@ def _written_links(text: str) -> Iterator[str]:
         colon = text.find("://", end)
 
 
+def _trimmed(link: str) -> str:
+    """A link in running text without the punctuation that ends the sentence."""
+    surplus = {")": link.count(")") - link.count("("), "]": link.count("]") - link.count("[")}
+    end = len(link)
+    while end and (link[end - 1] in ".,;:!?'…»”’" or surplus.get(link[end - 1], 0) > 0):
+        end -= 1
+        if link[end] in surplus:
+            surplus[link[end]] -= 1
+    return link[:end]
+
+
 def _first_links(found: Iterable[str]) -> tuple[str, ...]:
-    """No more is read than is needed for them."""
-    return _first(link for link in found if len(link) <= MAX_LINK_CHARS and _LINK.match(link))
-
-
-def _first(found: Iterable[str]) -> tuple[str, ...]:
+    """Reads no more of ``found`` than it needs."""
+    links = (link for link in found if len(link) <= MAX_LINK_CHARS and _LINK.match(link))
     seen: dict[str, None] = {}
-    for each in islice(found, MOST_LOOKED_AT):
-        seen[each] = None
+    for link in islice(links, MOST_LOOKED_AT):
+        seen[link] = None
         if len(seen) == MOST_LINKS:
             break
     return tuple(seen)
 
 
-@dataclass(frozen=True)
 class Html:
-    """A body of HTML. Each part of it is read when it is first asked for, and once, in linear time and memory.
+    """What is read of a body of HTML, in linear time and memory. ``text`` is as plain_text, without tags, comments,
+    scripts, styles and titles, entities decoded. ``links`` are the targets of its links, then those written in it.
+    ``targets`` are everything that it leads to or shows beside its text, in order: emails that differ in it are
+    different. Images of the email itself (cid:, or relative) are left out: they are files, and providers rewrite them.
 
     It is split into tags and text, as a browser does first. No tree is built: 25 KB of unclosed <b> and <p> would make
     five million elements. So nothing is repaired: an unclosed link counts once, not once for each block that it
     reaches into, a <td> needs no table, and tags in a <textarea> are tags.
     """
 
-    body: str
-
-    @kept_property
-    def text(self) -> str:
-        """As plain_text, with tags, comments, scripts, styles and titles removed and entities decoded."""
-        if self._is_beyond_reading:
-            return plain_text(self.body)
-        pieces = _MARKUP.split(self.body)
-        pieces[1::2] = [" " if gap else "" for gap in pieces[1::2]]  # of a tag there is "<" for a gap, else None
-        pieces[::2] = [_unescaped(piece) if "&" in piece else piece for piece in pieces[::2]]
-        return plain_text("".join(pieces).replace("\0", ""))
-
-    @kept_property
-    def links(self) -> tuple[str, ...]:
-        """Those that it leads to, then those that are written in its text."""
-        if self._is_beyond_reading:
-            return plain_links(self.body)
-        linked = _first_links(value for tag, name, value in self._attributes if tag == "a" and name == "href")
-        if len(linked) == MOST_LINKS:
-            return linked
-        return _first_links(chain(linked, _written_links(self.text)))
-
-    @kept_property
-    def images(self) -> tuple[str, ...]:
-        """The images that it shows, each once, in order: on the web, in the email (cid:), or within the HTML itself.
-
-        The last are named by their digest alone, as they may be of any size.
-        """
-        sources = (value for tag, name, value in self._attributes if tag == "img" and name == "src")
-        return _first(_image(source) for source in sources if _IMAGE.match(source))
-
-    @kept_property
-    def targets(self) -> tuple[str, ...]:
-        """All that it leads to or shows beside its text, in order: two emails that differ in it say different things.
-
-        But an image of the email itself (cid:, or relative): it is one of its files, and doors point to it as they
-        like.
-        """
-        return tuple(
-            f"{name}={_image(value)}"
-            for _, name, value in self._attributes
-            if name != "src" or _ON_THE_WEB.match(value)
+    def __init__(self, body: str) -> None:
+        has_too_many_tags = body.count("<") > _MAX_READ_TAGS
+        if has_too_many_tags:
+            self.text = plain_text(body)
+        else:
+            pieces = _MARKUP.split(body)
+            pieces[1::2] = [" " if gap else "" for gap in pieces[1::2]]  # of a tag there is "<" for a gap, else None
+            pieces[::2] = [_unescaped(piece) if "&" in piece else piece for piece in pieces[::2]]
+            self.text = plain_text("".join(pieces).replace("\0", ""))
+        found = () if has_too_many_tags or not _may_lead(body) else tuple(_leading_attributes(body))
+        linked = (value for tag, name, value in found if tag == "a" and name == "href")
+        self.links = _first_links(chain(_first_links(linked), _written_links(self.text)))
+        self.targets = tuple(
+            f"{name}={_digest_of_data(value)}" for _, name, value in found if name != "src" or _ON_THE_WEB.match(value)
         )
-
-    @kept_property
-    def _attributes(self) -> tuple[tuple[str, str, str], ...]:
-        """Of each tag that leads somewhere or shows something: its name, and the attributes that say what."""
-        if self._is_beyond_reading or not _may_lead(self.body):
-            return ()
-        return tuple(
-            (tag, name, value)
-            for tag, found in _leading_tags(self.body)
-            for name in _SHOWN
-            if (value := found.get(name))
-        )
-
-    @kept_property
-    def _is_beyond_reading(self) -> bool:
-        return self.body.count("<") > _MAX_READ_TAGS
 
 
 def _may_lead(written: str) -> bool:
@@ -216,15 +181,16 @@ def _may_lead(written: str) -> bool:
     return "href" in low or "url(" in low or "background" in low or "action" in low or "&" in low or "<im" in low
 
 
-def _leading_tags(body: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """The tags with a target (_LEADS), a background or a url() in their style, and images: with their attributes."""
+def _leading_attributes(body: str) -> Iterator[tuple[str, str, str]]:
+    """Of tags with a target (_LEADS), a background or a url() in their style, and of images: the tag, and the name and
+    value of each attribute that says what is led to or shown."""
     for match in _START_TAG.finditer(body):
         tag, written = (match[1] or "").lower(), match[2] or ""
         tag = "img" if tag == "image" else tag
         if tag == "img" or _may_lead(written):
             given = _read_attributes(written)
             if tag == "img" or _LEADS.get(tag) in given or "background" in given or "url(" in given.get("style", ""):
-                yield tag, given
+                yield from ((tag, name, given[name]) for name in _SHOWN if given.get(name))
 
 
 def _read_attributes(written: str) -> dict[str, str]:
@@ -237,18 +203,8 @@ def _read_attributes(written: str) -> dict[str, str]:
     return given
 
 
-def _image(source: str) -> str:
-    if source[:5].lower() != "data:":
-        return source
-    return f"data:sha256,{hashlib.sha256(''.join(source.split()).encode()).hexdigest()}"
-
-
-def _trimmed(link: str) -> str:
-    """A link in running text without the punctuation that ends the sentence."""
-    surplus = {")": link.count(")") - link.count("("), "]": link.count("]") - link.count("[")}
-    end = len(link)
-    while end and (link[end - 1] in ".,;:!?'…»”’" or surplus.get(link[end - 1], 0) > 0):
-        end -= 1
-        if link[end] in surplus:
-            surplus[link[end]] -= 1
-    return link[:end]
+def _digest_of_data(target: str) -> str:
+    """A digest in place of a data: URL, which may be of any size."""
+    if target[:5].lower() != "data:":
+        return target
+    return f"data:sha256,{hashlib.sha256(''.join(target.split()).encode()).hexdigest()}"

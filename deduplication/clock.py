@@ -1,4 +1,4 @@
-"""The machine of a journal: its time of day, a clock that cannot be set for leases, its boots, and its id."""
+"""Time of day, a clock for leases that cannot be set, and the ids of the machine and its boot."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _BOOT_RANGE_MS = 1 << 50  # longer than any machine runs: each boot has a range 
 
 @dataclass(frozen=True)
 class Clock:
-    """Setting the time of day neither frees a lease early nor holds one longer than its length."""
+    """Setting the time of day neither ends a lease early nor prolongs one."""
 
     now_ms: Callable[[], int]
     steady_ms: Callable[[], int]
 
 
 def system_clock(boot: int = 0) -> Clock:
-    """``boot`` counts how often the machine was started: what was held before that is held no more."""
+    """``boot`` counts the starts of the machine: leases of an earlier boot have ended."""
     base_ms = boot * _BOOT_RANGE_MS
     source = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # the former goes on while a laptop sleeps
     return Clock(
@@ -32,7 +32,7 @@ def system_clock(boot: int = 0) -> Clock:
 
 
 def boot_id() -> str:
-    """Changes with every start of the machine; where it cannot be told, every process counts as one."""
+    """Changes with every boot of the machine; if it is unknown, with every process."""
     try:
         return _BOOT_ID.read_text().strip()
     except OSError:
@@ -40,7 +40,7 @@ def boot_id() -> str:
 
 
 def host_id() -> str:
-    """Changes when the folder is copied to another host; where the system has no such id, the host's name."""
+    """Differs on another host that the folder is copied to; the host's name if the system has no such id."""
     for path in (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id")):
         with suppress(OSError):
             if text := path.read_text().strip():

@@ -1,4 +1,4 @@
-"""Content: texts that start with the same words, one of which is enough for a destination in a while."""
+"""Content: of texts that start with the same words, a destination gets one within a window of time."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ import re
 import unicodedata
 from itertools import islice
 
+from deduplication.again import mark
 from deduplication.errors import StoreUnavailable
 from deduplication.journal.coordinator import Coordinator
-from deduplication.limits import MAX_FIRST_WORDS_CHARS
 from deduplication.names import Kind, Name
-from deduplication.unicode_text import nfc
+from deduplication.text import nfc
 
 log = logging.getLogger(__name__)
 
 WINDOW_MS = 72 * 3600 * 1000
 WORDS = 10
+MAX_FIRST_WORDS_CHARS = 100_000  # they are looked for in so much of a text
 
 _WRITTEN = re.compile(r"\S+")
 # Emoji made of a digit or a letter: 1️⃣ and ℹ️.
@@ -32,7 +33,7 @@ def normalize_text(text: str) -> str:
     is "dont". Empty if there is no word at all.
     """
     if not isinstance(text, str):
-        raise TypeError(f"normalize_text takes a str, not {type(text).__name__}")
+        raise TypeError(f"text must be a str, got {type(text).__name__}")
     lowered = nfc(text[:MAX_FIRST_WORDS_CHARS].lower())
     words = filter(None, (_word(written[0]) for written in _WRITTEN.finditer(lowered)))
     return " ".join(islice(words, WORDS))
@@ -50,30 +51,23 @@ def _word(raw: str) -> str:
 
 def compute_hash(text: str) -> str:
     """SHA-256 of the normalised text, in hex."""
-    return _hash_of(normalize_text(text))
-
-
-def _hash_of(normalized: str) -> str:
-    return hashlib.sha256(normalized.encode()).hexdigest()
+    return hashlib.sha256(normalize_text(text).encode()).hexdigest()
 
 
 def content_name(destination: str, text: str, window_ms: int = WINDOW_MS) -> Name | None:
-    """The text as a name to claim for one destination.
-
-    None where nothing can be a duplicate: a text without a word, or a window of 0, which is no gate.
-    """
+    """The text as a name to claim for one destination; None without a word, or with a window of 0, which is no gate."""
     if window_ms < 0:
-        raise ValueError(f"window_ms is {window_ms}: it takes 0 (no gate) or more")
-    normalized = normalize_text(text)
-    if not normalized or not window_ms:
+        raise ValueError(f"window_ms must be 0 (no gate) or more, got {window_ms}")
+    words = normalize_text(text)
+    if not window_ms or not words:
         return None
-    return Name(Kind.CONTENT, destination, _hash_of(normalized), window_ms)
+    return Name(Kind.CONTENT, destination, compute_hash(words), window_ms)  # normalising words again changes nothing
 
 
 class ContentGate:
-    """Which texts a destination already had, for scripts. If neither Redis nor the journal answers, every text is new.
+    """For scripts: which texts a destination already has. If neither Redis nor the journal answers, every text is new.
 
-    Log lines name the destination and the hash, never the text. A wrong setting still raises.
+    Log lines have the destination and the hash, never the text. A wrong setting still raises.
     """
 
     def __init__(self, coordinator: Coordinator, window_ms: int = WINDOW_MS) -> None:
@@ -81,14 +75,14 @@ class ContentGate:
         self._window_ms = window_ms
 
     def is_duplicate(self, destination: str, text: str) -> bool:
-        """Was the text forwarded there within the window? Asking reserves nothing."""
+        """Whether the text was forwarded there within the window. It reserves nothing."""
         name = content_name(destination, text, self._window_ms)
         if name is None:
             return False
         try:
             return self._coordinator.known([name]).of(name).is_marked
         except StoreUnavailable as error:
-            log.warning("content %s for %s: taken as new: %s", name.value, destination, error)
+            log.warning("content %s for %s: treated as new: %s", name.value, destination, error)
             return False
 
     def mark_as_forwarded(self, destination: str, text: str) -> None:
@@ -97,6 +91,6 @@ class ContentGate:
         if name is None:
             return
         try:
-            self._coordinator.mark([name])
+            mark(self._coordinator, [name])
         except StoreUnavailable as error:
             log.warning("content %s for %s: not marked: %s", name.value, destination, error)

@@ -6,15 +6,9 @@ import email.utils
 import re
 from datetime import UTC, datetime, timedelta, timezone
 
-from deduplication.limits import MAX_DATE_CHARS
+MAX_DATE_CHARS = 1000
 
 _COMMENT = re.compile(r"\(([^()]*)\)")
-_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-_USUAL = re.compile(
-    rf"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun), )?(\d\d?) ({'|'.join(_MONTHS)}) ([12]\d\d\d)"
-    r" (\d\d):(\d\d):(\d\d) ([+-])(\d\d)(\d\d)(?: \([A-Z]+\))?",
-    re.ASCII,
-)
 _EPOCH = re.compile(r"\d{10}(?:\d{3})?(?:\.\d+)?", re.ASCII)
 _CLOCK = re.compile(
     r"(?:\b(?P<half_before>[ap])\.?m\b\.? )?(?<![\d:.])(?P<hour>\d{1,2})([:.])(?P<minute>\d{1,2})"
@@ -28,7 +22,7 @@ _YEAR_FIRST = re.compile(
     r"(?:[a-z]{3,9}\W+)?(\d{4})[/.-](\d\d?)[/.-](\d\d?)(?:\W+[a-z]{3,9}|t)?", re.IGNORECASE | re.ASCII
 )
 
-# Hours from UTC. Where a name has several meanings, the one that mail programs write it for.
+# Hours from UTC. If a name has several meanings, the one that mail programs use.
 _ZONES = {
     "0000": 0, "Z": 0, "UT": 0, "UTC": 0, "GMT": 0, "WET": 0, "WEST": 1, "BST": 1, "CET": 1, "MET": 1, "MEZ": 1,
     "CEST": 2, "MEST": 2, "MESZ": 2, "MET DST": 2, "CET DST": 2, "EET": 2, "EEST": 3, "SAST": 2, "IDT": 3, "MSK": 3,
@@ -54,12 +48,12 @@ _LONG_ZONES = {
 def parse_date(date: str) -> datetime | None:
     """The moment in UTC, from any notation seen in mail; None if absent or unreadable.
 
-    A time without a zone is UTC: never the server's own zone. One in a zone that nobody knows is unknown, not UTC.
+    A time without a zone is UTC, never the server's own zone. A time in an unknown zone cannot be read.
     """
     text = " ".join(date[:MAX_DATE_CHARS].split())
     if not text:
         return None
-    for read in (_read_usual, _read_epoch, _read_iso, _read_written):
+    for read in (_read_numeric, _read_written):
         try:
             moment = read(text)
             if moment:
@@ -69,30 +63,16 @@ def parse_date(date: str) -> datetime | None:
     return None
 
 
-def _read_usual(text: str) -> datetime | None:
-    """What nearly all mail is dated with (RFC 5322 3.3), in a third of the time; it is read as by _read_written."""
-    usual = _USUAL.fullmatch(text)
-    if usual is None:
-        return None
-    day, month, year, hour, minute, second, sign, zone_hours, zone_minutes = usual.groups()
-    offset = timedelta(hours=int(zone_hours), minutes=int(zone_minutes))
-    zone = timezone(-offset if sign == "-" else offset)
-    return datetime(int(year), _MONTHS.index(month) + 1, int(day), int(hour), int(minute), int(second), tzinfo=zone)
-
-
-def _read_epoch(text: str) -> datetime | None:
-    if not _EPOCH.fullmatch(text):
-        return None
-    number = float(text)
-    return datetime.fromtimestamp(number / 1000 if number >= 1e11 else number, UTC)
-
-
-def _read_iso(text: str) -> datetime | None:
+def _read_numeric(text: str) -> datetime:
+    """Seconds or milliseconds since 1970, or ISO 8601."""
+    if _EPOCH.fullmatch(text):
+        number = float(text)
+        return datetime.fromtimestamp(number / 1000 if number >= 1e11 else number, UTC)
     return datetime.fromisoformat(_SPACE_BEFORE_ZONE.sub("", text.removesuffix(" UTC")))
 
 
 def _read_written(text: str) -> datetime | None:
-    """A day, a clock, then zone and year in any order: Wed, 11 Oct 2017 18:31:04 -0700 (PDT), and its relatives."""
+    """A day, a time, then zone and year in any order, such as Wed, 11 Oct 2017 18:31:04 -0700 (PDT)."""
     bare = " ".join(_COMMENT.sub(" ", text).split())
     clock = _CLOCK.search(bare)
     if clock is None:
@@ -115,7 +95,7 @@ def _read_written(text: str) -> datetime | None:
 
 
 def _midnight(day: str) -> datetime | None:
-    """2002/09/14 is read here, days with the month's name by the library; 09/14/2002 could be anything."""
+    """2002/09/14 is read here, dates with the month's name by the library; 09/14/2002 is ambiguous."""
     if numbers := _YEAR_FIRST.fullmatch(day):
         return datetime(int(numbers[1]), int(numbers[2]), int(numbers[3]))
     parsed = email.utils.parsedate_tz(f"{day} 00:00:00 +0000")
@@ -126,7 +106,7 @@ def _midnight(day: str) -> datetime | None:
 
 
 def _offset(zone: str) -> timedelta | None:
-    """As a number if there is one, whatever name stands beside it."""
+    """By its number if there is one, whatever its name."""
     if numeric := _OFFSET.search(zone):
         sign, hours, minutes = numeric.groups()
         return (-1 if sign == "-" else 1) * timedelta(hours=int(hours), minutes=int(minutes or 0))

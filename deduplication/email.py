@@ -1,4 +1,4 @@
-"""The email itself, and how its sender and subject are read."""
+"""The email itself: its parts as received, and what is read from them."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ import base64
 import binascii
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import groupby
 from typing import Any
 
-from deduplication.body import Html, plain_links, plain_text
+from deduplication.body import Html, looks_like_html, plain_links, plain_text
 from deduplication.dates import parse_date
-from deduplication.decoding import base64_decoded, decoded
 from deduplication.kept_property import kept_property
-from deduplication.limits import MAX_HEADER_CHARS, MAX_NAME_CHARS, MOST_ATTACHMENTS, MOST_RECIPIENTS
-from deduplication.unicode_text import nfc
+from deduplication.text import base64_decoded, decoded, nfc, well_formed
+
+# Longer values are cut before they are worked at. The text of an email is not cut: its fingerprint covers all of it.
+MAX_HEADER_CHARS = 64 * 1024  # subject, sender, date, Message-ID and other ids, each
+MAX_NAME_CHARS = 1000  # of a file, of an address
+MOST_RECIPIENTS = 1000
+MOST_ATTACHMENTS = 1000
+BODY_TYPES = ("html", "text")
 
 _QUOTED = r'"(?:[^"\\]|\\.)*+"'
 _ATOM = r'[^\s<>,;:"()\[\]@]'
 _ATOMS = re.compile(rf"{_ATOM}+")
-# Each piece of a list of addresses is read once: a quoted text is part of an address only right before its @.
+# Each piece of a list of addresses is read once: quoted text is part of an address only right before its @.
 _PIECE = re.compile(
     rf"<\s*(?P<bracketed>(?:{_QUOTED}|[^<>\s@\"]++)@[^<>\s@\"]++)\s*>"
     rf"|(?P<bare>(?:{_QUOTED}|{_ATOM}++)@{_ATOM}++)(?!@)|{_QUOTED}|(?:{_ATOM}|@)++|(?P<end>[,;])",
     re.DOTALL,
-)
-# What nearly all senders look like, in a fifth of the time: a name, or one in quotes, and an address without oddities.
-_USUAL_SENDER = re.compile(
-    r'(?:[^"(),;:<>@\[\]\\]{0,200}|"[^"\\]{0,200}" ?)'
-    r"<([a-zA-Z0-9_+=-][a-zA-Z0-9._+=-]{0,200}@[a-zA-Z0-9.-]{0,200}[a-zA-Z0-9])>"
 )
 _NOTHING_BUT_QUOTED = re.compile(r'[\s<]*"([^"\\]*)"[\s>]*')
 _QUOTED_OR_COMMENT = re.compile(r'"(?:[^"\\]|\\.)*+(?P<closed>"?)|\(', re.DOTALL)
@@ -44,10 +44,10 @@ _NOT_IN_A_FILE_NAME = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069
 
 @dataclass(frozen=True)
 class Attachment:
-    """``name`` is the file's alone, without its path; ``content`` (Base64) is there only where asked for inline.
+    """``name`` has no path; ``content`` (Base64) is set only where attachments are wanted inline.
 
-    ``sha256`` is empty where the contents did not come along. ``text_sha256`` is that of a text with LF at its line
-    ends, where it has others: they change from door to door.
+    ``sha256`` is empty if the contents were not sent. ``text_sha256`` is that of a text with its line ends as LF, if it
+    has others: providers change them.
     """
 
     name: str
@@ -77,19 +77,28 @@ class Attachment:
         object.__setattr__(self, "content_type", content_type)
 
 
+@dataclass(frozen=True)
+class File:
+    """A file as a provider describes it. ``content`` is None if it was not sent or cannot be decoded."""
+
+    name: str
+    content_type: str
+    content: bytes | None = None
+    size_bytes: int = 0
+
+
 _TEXTS = ("subject", "sender", "date", "html", "plain", "message_id", "event_id", "provider")
 
 
 @dataclass(frozen=True)
 class Email:
-    """One email as a provider handed it over. ``subject``, ``sender`` and ``date`` are as received.
+    """One email. ``subject``, ``sender``, ``date``, ``html`` and ``plain`` (its text) are as received.
 
-    ``html`` and ``plain`` are its HTML and its text, each as received and empty where there is none: what a body is, is
-    never guessed from what it holds. ``event_id`` is the provider's own id, stable over its retries. ``recipients``:
-    first where it was delivered to, then whom else it names. ``spam`` holds the provider's verdicts, by their names.
+    ``event_id`` is the provider's own id, the same in its retries. ``recipients`` begins with the addresses that it was
+    delivered to; those of its headers follow. ``spam`` holds the provider's verdicts by their names.
 
-    Some doors do not tell everything: ``tells_body`` and ``tells_files`` say whether an empty body, and no attachments,
-    mean that there are none.
+    Some providers omit parts: ``tells_body`` and ``tells_files`` say whether an empty body, and no attachments, mean
+    that there are none.
     """
 
     subject: str = ""
@@ -120,6 +129,33 @@ class Email:
         if self.spam:
             object.__setattr__(self, "spam", {name: value[:MAX_HEADER_CHARS] for name, value in self.spam.items()})
 
+    @classmethod
+    def received(
+        cls,
+        *,
+        body: str | None = None,
+        body_type: str = "",
+        recipients: Iterable[Any] = (),
+        files: Sequence[File | Attachment] = (),
+        inline_bytes: int = 0,
+        spam: Mapping[str, Any] | None = None,
+        **fields: Any,
+    ) -> Email:
+        """From a provider's fields. ``body`` may be HTML or text, as ``body_type`` says, or as it looks.
+
+        ``recipients`` are texts or lists of texts. Files are handed on with their contents while they fit into
+        ``inline_bytes``. Values of ``spam`` that are missing or not plain are left out.
+        """
+        if body is not None:
+            fields |= _html_and_plain(fields["html"], fields["plain"], body, body_type)
+        if spam:
+            fields["spam"] = {
+                name: str(value) for name, value in spam.items() if isinstance(value, str | int | float) and value != ""
+            }
+        if files:
+            fields["attachments"] = _attachments(files, inline_bytes)
+        return cls(recipients=addresses_in(*recipients), **fields)
+
     @kept_property
     def sender_email(self) -> str:
         return address_of(self.sender)
@@ -133,81 +169,88 @@ class Email:
         return parse_date(self.date)
 
     @kept_property
-    def is_html(self) -> bool:
-        return bool(self.html) and not self.html.isspace()
+    def read_html(self) -> Html | None:
+        """None if the email is plain text."""
+        return Html(self.html) if self.html and not self.html.isspace() else None
 
     @property
     def body(self) -> str:
-        """The HTML where there is some, else the text: of the two, what mail programs show."""
-        return self.html if self.is_html else self.plain
+        """What mail programs show: the HTML if there is some, else the text."""
+        return self.html if self.read_html else self.plain
 
     @kept_property
     def text(self) -> str:
-        return self._read_html.text if self.is_html else plain_text(self.plain)
+        return self.read_html.text if self.read_html else plain_text(self.plain)
 
     @kept_property
     def links(self) -> tuple[str, ...]:
-        return self._read_html.links if self.is_html else plain_links(self.plain)
-
-    @property
-    def images(self) -> tuple[str, ...]:
-        return self._read_html.images if self.is_html else ()
-
-    @property
-    def targets(self) -> tuple[str, ...]:
-        """What the HTML leads to or shows; what a text leads to stands in it."""
-        return self._read_html.targets if self.is_html else ()
-
-    @kept_property
-    def _read_html(self) -> Html:
-        return Html(self.html)
+        return self.read_html.links if self.read_html else plain_links(self.plain)
 
 
-def well_formed(text: str) -> str:
-    """JSON may carry half a surrogate pair, which no hash, file or socket takes."""
-    if text.isascii():
-        return text
-    for charset in ("latin-1", "utf-8"):  # the first takes a tenth of the time, and will do for half of the world
-        try:
-            text.encode(charset)
-        except UnicodeEncodeError:
-            continue
-        return text
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+def _html_and_plain(html: str, plain: str, body: str, body_type: str) -> dict[str, str]:
+    """Without a type, a body is HTML if it looks like HTML, or if it could be and a text was sent as well.
+
+    HTML that is the same as the text is that text: some scripts put it into both fields.
+    """
+    if body:
+        could_be = looks_like_html(body) or (bool(plain.strip()) and "<" not in body)
+        is_html = body_type == "html" if body_type else could_be
+        html, plain = (html or body, plain) if is_html else (html, body)
+    if html and html.replace("\r\n", "\n").strip() == plain.replace("\r\n", "\n").strip():
+        html = ""
+    return {"html": html, "plain": plain}
+
+
+def _attachments(files: Sequence[File | Attachment], inline_bytes: int) -> tuple[Attachment, ...]:
+    found, left = [], inline_bytes
+    for file in files:
+        if isinstance(file, Attachment):
+            found.append(file)
+        elif file.content is None:
+            found.append(Attachment(file.name, file.content_type, file.size_bytes, sha256=""))
+        else:
+            inline = len(file.content) <= left > 0
+            left -= len(file.content) if inline else 0
+            found.append(Attachment.of(file.name, file.content_type, file.content, inline=inline))
+    return tuple(found)
 
 
 def address_of(sender: str) -> str:
     """The address alone, in lower case, of the first author; empty if there is none."""
-    usual = _USUAL_SENDER.fullmatch(sender)
-    return usual[1].lower() if usual else next(_addresses(sender), "")
+    return next(_addresses(sender), "")
 
 
-def addresses_in(text: str) -> list[str]:
-    """Each address of a list such as "Ada <a@example.org>, b@example.org", in lower case."""
-    return list(_addresses(text))
+def addresses_in(*given: Any) -> tuple[str, ...]:
+    """Each address once, in lower case, of texts such as "Ada <a@example.org>, b@example.org" and of lists of them."""
+    texts = (text for each in given for text in (each if isinstance(each, list | tuple) else (each,)))
+    return tuple(
+        dict.fromkeys(address for text in texts if isinstance(text, str) for address in _addresses(well_formed(text)))
+    )
 
 
 def _addresses(text: str) -> Iterator[str]:
-    """Bracketed beats whatever the name contains, and what is quoted or a comment never counts.
+    """An address in brackets takes precedence over one in the name; quoted text and comments never count.
 
-    In "ceo@bank.example"@evil.example the quotes belong to the address: who reads what is inside lets anybody in.
+    In "ceo@bank.example"@evil.example the quotes belong to the address: reading their inside would let anyone pass.
     """
     text = text[:MAX_HEADER_CHARS]
-    whole = _NOTHING_BUT_QUOTED.fullmatch(text)
+    if '"' in text or "(" in text:
+        whole = _NOTHING_BUT_QUOTED.fullmatch(text)
+        text = whole[1] if whole else _without_comments(text)
     bracketed = bare = ""
-    for piece in _PIECE.finditer(whole[1] if whole else _without_comments(text)):
-        bracketed = _normalised(piece["bracketed"]) or bracketed
-        bare = bare or _normalised(piece["bare"])
-        if piece["end"]:
+    for piece in _PIECE.finditer(text):
+        if piece["bracketed"]:
+            bracketed = _normalised(piece["bracketed"]) or bracketed
+        elif piece["bare"]:
+            bare = bare or _normalised(piece["bare"])
+        elif piece["end"]:
             yield from filter(None, [bracketed or bare])
             bracketed = bare = ""
     yield from filter(None, [bracketed or bare])
 
 
-def _normalised(address: str | None) -> str:
-    """Without quotes that are not needed, and the marks that a sentence left at the ends."""
-    if not address:
-        return ""
+def _normalised(address: str) -> str:
+    """Without unnecessary quotes, and punctuation at the ends."""
     local, _, domain = address.lower().rpartition("@")
     unquoted = local[1:-1] if local.startswith('"') else local
     plain = unquoted.lstrip(".'") if _ATOMS.fullmatch(unquoted) else local
@@ -216,7 +259,7 @@ def _normalised(address: str | None) -> str:
 
 
 def _without_comments(text: str) -> str:
-    """They may be nested. What follows a quote or comment that is never closed is ordinary text: it is read once."""
+    """They may be nested. Text after a quote or comment that is never closed is ordinary text: it is read once."""
     kept, depth, start, position = [], 0, 0, 0
     while mark := (_WITHIN_COMMENTS if depth else _QUOTED_OR_COMMENT).search(text, position):
         position = mark.end()
@@ -236,20 +279,19 @@ def _without_comments(text: str) -> str:
 
 def decode_subject(subject: str) -> str:
     """Unfolded, encoded words decoded, NFC, white space collapsed."""
-    text = subject[:MAX_HEADER_CHARS]
+    text = well_formed(subject[:MAX_HEADER_CHARS])
     if "=?" in text:
-        text = _ENCODED_WORDS.sub(_decoded, _FOLD.sub(" ", text))
-    return " ".join(nfc(well_formed(text)).split())
+        text = well_formed(_ENCODED_WORDS.sub(_decoded, _FOLD.sub(" ", text)))
+    return " ".join(nfc(text).split())
 
 
 def _decoded(words: re.Match[str]) -> str:
-    """Encoded words that follow each other, read as a body in their charset is; a character may be cut in two."""
+    """Adjacent words of one charset are joined first: a character may be split between them."""
     text = ""
     for charset, run in groupby(_ENCODED_WORD.findall(words[0]), key=lambda word: word[0].lower()):
-        text += decoded(b"".join(_decoded_word(encoding, word) for _, encoding, word in run), charset)
+        raw = b"".join(
+            base64_decoded(word.encode()) if encoding in "bB" else binascii.a2b_qp(word.encode(), header=True)
+            for _, encoding, word in run
+        )
+        text += decoded(raw, charset)
     return text
-
-
-def _decoded_word(encoding: str, word: str) -> bytes:
-    raw = word.encode("utf-8", "replace")
-    return base64_decoded(raw) if encoding in "bB" else binascii.a2b_qp(raw, header=True)

@@ -1,25 +1,48 @@
-"""Every error that the deduplication layer raises."""
+"""The errors of the deduplication layer, and what background threads do about them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+log = logging.getLogger(__name__)
 
 
 class DeduplicationError(Exception):
-    """Something in the deduplication layer went wrong."""
+    """Base of all errors of this layer."""
 
 
 class StoreUnavailable(DeduplicationError):
-    """The journal cannot answer for now; asking again later may work."""
+    """The journal or Redis cannot answer now; a retry may work."""
 
 
 class NoAnswer(StoreUnavailable):
-    """Redis did not answer in time, or refused the connection. What was asked may have been done."""
+    """Redis did not answer in time, or refused the connection. The command may have been executed."""
 
 
 class NotNow(StoreUnavailable):
-    """Redis answered that it grants nothing now: a new era has begun, or the request came too late."""
+    """Redis accepts no claims now: a new era has begun, or the request came too late."""
 
 
 class NoRoom(StoreUnavailable):
-    """What is to be sent later cannot be kept: no more payloads are taken, here or on Redis, until some have gone."""
+    """There is no room for another payload, here or in Redis, until stored ones have been sent."""
 
 
 class StoreMisconfigured(DeduplicationError):
-    """The journal refuses what we ask of it: a bug or a wrong setting that waiting will not cure."""
+    """A bug or a wrong setting: a retry will not help."""
+
+
+def try_to(work: Callable[[], object], what: str) -> float:
+    """Runs background work, and logs an error: the thread goes on. Returns how many seconds to rest after it."""
+    try:
+        work()
+    except StoreUnavailable as error:
+        log.info("%s: will retry: %s", what, error)
+        return 0.1
+    except DeduplicationError as error:
+        log.error("%s: %s", what, error)
+        return 1.0
+    except Exception:  # a thread that ended would leave its work undone until the process ends
+        log.exception("%s: will retry", what)
+        return 1.0
+    return 0.0

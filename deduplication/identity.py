@@ -1,4 +1,4 @@
-"""By which names an email is recognised as itself."""
+"""The names that an email is recognised by, and its fingerprint."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import hashlib
 import json
 import re
 
-from deduplication.email import Email, address_of, well_formed
-from deduplication.fingerprint import NOTHING_THERE, Fingerprint, digest, digest_of_all
-from deduplication.limits import MAX_HEADER_CHARS
-from deduplication.names import UNDATED, WEEK_MS, Kind, Name
-from deduplication.unicode_text import nfc
+from deduplication.email import MAX_HEADER_CHARS, Email, address_of
+from deduplication.names import UNDATED, WEEK_MS, Fingerprint, Kind, Name, digest, digest_of_all
+from deduplication.text import nfc, well_formed
 
 MAX_POST_KEY = 512
 _OUR_OWN = re.compile(r"[a-z0-9_:-]{1,80}(?:@[0-9a-f]{12})?")
@@ -26,21 +24,21 @@ def _id_of(subject: str, address: str, date: str) -> str:
 
 
 def compute_canonical_id(email: Email) -> str:
-    """The same, whatever notation the subject and the date came in."""
+    """The same in every notation of the subject and the date."""
     moment = email.date_utc
     date = moment.strftime("%Y-%m-%dT%H:%M:%SZ") if moment else " ".join(email.date.split())
     return _id_of(*_head(email), date)
 
 
 def _head(email: Email) -> tuple[str, str]:
-    """Subject and sender, whatever notation they came in."""
+    """Subject and sender, the same in every notation."""
     return f"{email.clean_subject}{email.subject[MAX_HEADER_CHARS:]}", email.sender_email or email.sender
 
 
 def compute_post_keys(email: Email) -> tuple[str, ...]:
-    """The provider's event id and the Message-ID; where there is neither, ``subject::date::sender``, if all are there.
+    """The provider's event id and the Message-ID; without both, ``subject::date::sender`` if none of these is empty.
 
-    With the sender, because two people may well write "STOP" in the same second.
+    The sender is included because two people may write "STOP" in the same second.
     """
     named = dict.fromkeys(filter(None, (email.event_id.strip(), _message_id(email))))
     if named:
@@ -50,39 +48,35 @@ def compute_post_keys(email: Email) -> tuple[str, ...]:
 
 
 def is_recognisable(email: Email) -> bool:
-    """Whether its coming again can be told from another one's coming.
+    """Whether a repeat can be distinguished from another email.
 
-    Not that of an undated email without event id and Message-ID, of whose text the door says nothing.
+    Not if it has no date, event id or Message-ID, and its provider does not send the text.
     """
     return bool(email.date_utc or compute_post_keys(email) or email.tells_body)
 
 
 def compute_fingerprint(email: Email) -> Fingerprint:
-    """What the email says, as far as its door tells."""
+    """A digest of each part that the provider sends."""
     files, are_told = email.attachments, email.tells_files
     contents = {each.text_sha256 or each.sha256 for each in files}
     names = [nfc(" ".join(each.name.split())) for each in files]
     sizes = [each.size_bytes for each in files]
+    # Links are unknown of plain text: they are part of it, and another provider may have converted it to HTML.
+    are_links_known = email.tells_body and (email.read_html or not email.text)
+    targets = email.read_html.targets if email.read_html else ()
     return Fingerprint(
         text=digest(email.text) if email.tells_body else None,
         files=digest_of_all(contents) if are_told and all(contents) else None,
         file_names=digest_of_all(names) if are_told and all(names) else None,
         file_sizes=digest_of_all(map(str, sizes)) if are_told and all(sizes) and not all(contents) else None,
-        links=_links(email),
+        links=digest(json.dumps(targets) if targets else "") if are_links_known else None,
         ids=None if email.date_utc else digest(_message_id(email) or email.event_id.strip()),
         head=digest("|".join(_head(email))),
     )
 
 
-def _links(email: Email) -> str | None:
-    """Unknown of a text without HTML: its links stand in it, and another door may have made HTML of it."""
-    if not email.tells_body or (email.text and not email.is_html):
-        return None
-    return digest(json.dumps(email.targets)) if email.targets else NOTHING_THERE
-
-
 def own_names(email: Email, ids_kept_ms: int | None) -> list[Name]:
-    """Every name the email is recognised by: its email id, the canonical one if it is another, then its post keys."""
+    """All names of the email: its email id, the canonical id if it differs, then its post keys."""
     day = email.date_utc.date().isoformat() if email.date_utc else UNDATED
     email_id = _id_of(email.subject, email.sender_email or email.sender, email.date)
     ids = dict.fromkeys([email_id, compute_canonical_id(email)])
@@ -93,19 +87,19 @@ def own_names(email: Email, ids_kept_ms: int | None) -> list[Name]:
 
 
 def _message_id(email: Email) -> str:
-    """With or without its brackets it is the same."""
+    """Without its brackets."""
     return email.message_id.strip().strip("<>").strip()
 
 
 def bounded_key(key: str) -> str:
-    """Senders choose these: a megabyte of Message-ID must not become a megabyte of key."""
+    """Senders choose these: a Message-ID of a megabyte must not become a key of a megabyte."""
     return key if len(key) <= MAX_POST_KEY else f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"
 
 
 def log_id(value: str) -> str:
-    """How a log line names what somebody else chose, which may be a title, a link or a forged line: by its digest.
+    """For log lines: the digest of a value that a sender chose, which may be a title, a link or a forged line.
 
-    What is made here (ids, days, months, groups by a pattern, names of destinations) reads as it is.
+    Values of our own (ids, days, months, groups by a pattern, names of destinations) are shown as they are.
     """
     return (
         value if _OUR_OWN.fullmatch(value) else f"sha256:{hashlib.sha256(well_formed(value).encode()).hexdigest()[:16]}"

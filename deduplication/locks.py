@@ -1,4 +1,4 @@
-"""Publication locks for scripts: of all servers, one publishes an item to a platform at a time.
+"""Publication locks for scripts: only one server at a time publishes an item to a platform.
 
 A lock is a row in the journal of its machine and, with a REDIS_URL, a key in Redis that expires with its lease.
 """
@@ -32,13 +32,13 @@ NEW_FENCE = "\x01"  # commit.lua puts a fencing number in its place
 
 
 def new_server_id() -> str:
-    """Host, process and something random: two servers never share one, nor a process and its successor."""
+    """Host, process and a random part: unique, even for a process and its successor."""
     return f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(4)}"
 
 
 @dataclass(frozen=True)
 class PublicationLock:
-    """Times are UTC. ``created``: when the item came, if the lock is that of a delivery; that one has no fence."""
+    """Times are in UTC. The lock of a delivery has no fence, and its ``created`` is when the item was received."""
 
     content_id: str
     platform: str
@@ -52,9 +52,9 @@ class PublicationLock:
     def id(self) -> str:
         return f"{self.platform}:{self.content_id}#{self.fence}"
 
-
-def lock_name(content_id: str, platform: str) -> Name:
-    return Name(Kind.LOCK, platform, content_id)
+    @property
+    def name(self) -> Name:
+        return Name(Kind.LOCK, self.platform, self.content_id)
 
 
 class PublicationLocks:
@@ -65,7 +65,7 @@ class PublicationLocks:
         self._lease_ms = lease_ms
 
     def acquire_lock(self, content_id: str, platform: str) -> PublicationLock | None:
-        """None if another owner holds it, who is then named in the log."""
+        """None if another owner holds it; the log names the owner."""
         owner, now_ms = self._coordinator.new_owner(), self._journal.clock.now_ms()
         expires = _utc(now_ms + self._lease_ms)
         lock = PublicationLock(content_id, platform, self._server_id, owner, 0, _utc(now_ms), expires)
@@ -86,27 +86,24 @@ class PublicationLocks:
         if self._swap(lock, text, text) != text:
             return None
         with self._journal.step() as step:
-            values = (step.steady_ms + self._lease_ms, _label(lock), lock.owner, step.steady_ms)
-            query = (
-                "UPDATE locks SET lease_until_ms = ? WHERE name = ? AND owner = ? AND lease_until_ms > ? RETURNING 1"
-            )
+            values = (step.steady_ms + self._lease_ms, lock.owner, step.steady_ms)
+            query = "UPDATE locks SET lease_until_ms = ? WHERE owner = ? AND lease_until_ms > ? RETURNING 1"
             return replace(lock, expires=expires) if step.query(query, values) else None
 
     def release_lock(self, lock: PublicationLock, status: Literal["completed", "failed"]) -> bool:
-        """False if another owner has taken it meanwhile: then nothing changes."""
+        """False if another owner has it by now: then nothing changes."""
         is_free = self._swap(lock, _text(lock), "") == ""
         with self._journal.step() as step:
-            values = (_label(lock), lock.owner)
-            was_here = step.query("DELETE FROM locks WHERE name = ? AND owner = ? RETURNING 1", values)
+            was_here = step.query("DELETE FROM locks WHERE owner = ? RETURNING 1", (lock.owner,))
         log.info("lock %s for %s: %s", log_id(lock.content_id), lock.platform, status)
         return is_free and bool(was_here)
 
     def _swap(self, lock: PublicationLock, before: str, after: str) -> str:
         """In Redis; without one, or while it is gone, the journal alone decides."""
-        registry, name = self._coordinator.registry, lock_name(lock.content_id, lock.platform)
+        registry = self._coordinator.registry
         try:
             if registry:
-                return self._coordinator.redis.ask(lambda: _swap(registry, name, before, after, self._lease_ms))
+                return self._coordinator.redis.ask(lambda: _swap(registry, lock.name, before, after, self._lease_ms))
         except RedisGone:
             if not self._coordinator.may_go_alone():
                 raise
@@ -116,22 +113,21 @@ class PublicationLocks:
             return after.replace(NEW_FENCE, str(fence))
 
     def _note(self, lock: PublicationLock) -> str:
-        """In the journal: the server that holds it there, or "" and it is this lock's."""
+        """Takes it in the journal. Returns the server that holds it there, or "" if it is now this lock's."""
+        self.cleanup_expired_locks()
         with self._journal.step() as step:
-            values = (_label(lock), step.steady_ms)
-            held = step.query("SELECT server FROM locks WHERE name = ? AND lease_until_ms > ?", values)
-            if held:
+            if held := step.query("SELECT server FROM locks WHERE name = ?", (lock.name.label,)):
                 return str(held[0][0])
             until_ms = step.steady_ms + self._lease_ms
-            row = (_label(lock), lock.owner, lock.server_id, lock.fence, _ms(lock.created), until_ms)
-            step.query("INSERT OR REPLACE INTO locks VALUES (?, ?, ?, ?, ?, ?)", row)
+            row = (lock.name.label, lock.owner, lock.server_id, lock.fence, _ms(lock.created), until_ms)
+            step.query("INSERT INTO locks VALUES (?, ?, ?, ?, ?, ?)", row)
             step.set_meta("fence", str(max(lock.fence, int(step.meta("fence") or 0))))
             return ""
 
     def active_locks(self) -> list[PublicationLock]:
-        """Locks of scripts on the whole fleet, and deliveries that a process of this machine is sending."""
+        """Locks of scripts on all machines, and deliveries that this machine is sending."""
         with self._journal.reading() as step:
-            started_ms = step.now_ms - step.steady_ms  # leases are counted by a clock that cannot be set
+            started_ms = step.now_ms - step.steady_ms  # leases use a clock that cannot be set
             locks = step.query(
                 "SELECT name, server, owner, fence, created_ms, lease_until_ms FROM locks WHERE lease_until_ms > ?"
                 " LIMIT ?",
@@ -143,30 +139,29 @@ class PublicationLocks:
                 (step.steady_ms, MOST_SHOWN),
             )
             now_ms = step.now_ms
-        found = {row[2]: _lock(row[0], row[1:4], row[4], started_ms + row[5]) for row in locks}
+        found = {row[2]: _lock(Name.from_label(row[0]), row[1:4], row[4], started_ms + row[5]) for row in locks}
         registry = self._coordinator.registry
         if registry:
             with suppress(StoreUnavailable):  # then those of this machine are shown
                 for name, text, left_ms in self._coordinator.redis.ask(lambda: registry.ask(_held)):
                     server, owner, created_ms, fence = json.loads(text)
-                    found[owner] = _lock(name.label, (server, owner, fence), created_ms, now_ms + left_ms)
+                    found[owner] = _lock(name, (server, owner, fence), created_ms, now_ms + left_ms)
         for data, destination, owner, until_ms in deliveries:
             entry = decode(data)
             delivery = entry.delivery_to(destination)
             server = (delivery.server if delivery else "") or entry.about.server
-            label = lock_name(entry.about.item, destination).label
-            ends_ms = started_ms + until_ms
-            found[f"{owner} {destination}"] = _lock(label, (server, owner, 0), entry.created_ms, ends_ms)
+            name, ends_ms = Name(Kind.LOCK, destination, entry.about.item), started_ms + until_ms
+            found[f"{owner} {destination}"] = _lock(name, (server, owner, 0), entry.created_ms, ends_ms)
         return list(found.values())
 
     def cleanup_expired_locks(self) -> int:
-        """How many were left behind by crashed scripts. In Redis they expire by themselves."""
+        """Removes locks of crashed scripts and returns how many, as taking a lock does, too; in Redis they expire."""
         with self._journal.step() as step:
             return len(step.query("DELETE FROM locks WHERE lease_until_ms <= ? RETURNING 1", (step.steady_ms,)))
 
 
 def _swap(registry: Registry, name: Name, before: str, after: str, lease_ms: int) -> str:
-    """Changes the text of a lock if it is still ``before`` ("": free); the text it has now."""
+    """Changes the value of a lock if it is still ``before`` ("" if it is free), and returns its value."""
     key = mark_of(name, False).key
     commit = Commit(View({key: before}))
     commit.value(key)
@@ -183,7 +178,7 @@ def _swap(registry: Registry, name: Name, before: str, after: str, lease_ms: int
 
 
 def _held(client: Any, prefix: str) -> list[tuple[Name, str, int]]:
-    """Locks in Redis: name, text, and for how many ms."""
+    """Locks in Redis: their names, values, and how many ms they still last."""
     found = []
     for label in client.smembers(f"{prefix}locks"):
         name = Name.from_label(label.decode())
@@ -195,17 +190,12 @@ def _held(client: Any, prefix: str) -> list[tuple[Name, str, int]]:
     return found
 
 
-def _lock(label: str, holder: tuple[str, str, int], created_ms: int, until_ms: int) -> PublicationLock:
-    name = Name.from_label(label)
+def _lock(name: Name, holder: tuple[str, str, int], created_ms: int, until_ms: int) -> PublicationLock:
     return PublicationLock(name.value, name.scope, *holder, _utc(created_ms), _utc(until_ms))
 
 
-def _label(lock: PublicationLock) -> str:
-    return lock_name(lock.content_id, lock.platform).label
-
-
 def _text(lock: PublicationLock) -> str:
-    """What Redis keeps of it."""
+    """Its value in Redis."""
     text = to_json([lock.server_id, lock.owner, _ms(lock.created), lock.fence])
     return text if lock.fence else text.removesuffix("0]") + f"{NEW_FENCE}]"
 

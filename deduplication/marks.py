@@ -18,6 +18,9 @@ _STRINGS = {
 }
 
 
+HAS_PENDING = (Kind.POST, Kind.MEDIA)  # kinds whose mark shows that an item is being delivered
+
+
 @dataclass(frozen=True)
 class Mark:
     """Where a name is visible in Redis: a member of a Set, or the value of a String."""

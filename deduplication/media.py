@@ -1,4 +1,4 @@
-"""Media: which links of an email are deliveries, and when two links are the same file."""
+"""Media: which links of an email deliver files, and when two links are the same file."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from functools import lru_cache
 from string import whitespace
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from deduplication.email import well_formed
 from deduplication.identity import bounded_key
-from deduplication.limits import MAX_SITE_CHARS
 from deduplication.names import WEEK_MS, Kind, Name
+from deduplication.text import well_formed
+
+MAX_SITE_CHARS = 500  # of a URL, up to its path
 
 FRAGMENT = "#"
-# Where the query says which file it is: a host with its subdomains, or host/path; the longest entry decides, and if it
-# finds nothing in the link, the next. Access keys and tracking are not listed: the same file may come with others.
+# Parameters of the query that identify the file, by host (with its subdomains) or host/path. The longest entry decides;
+# if the link has none of its parameters, the next one. Access keys and tracking are not listed: they vary for one file.
 IDENTITY_PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "drive.google.com": ("id", "srcid", "url"),
     "docs.google.com": ("id", "srcid", "docid", "key", "url"),
     "drive.usercontent.google.com": ("id",),
     "google.com/url": ("q", "url"),
-    "dropbox.com": ("preview",),  # which file of a shared folder; the file or folder itself stands in the path
+    "dropbox.com": ("preview",),  # which file of a shared folder; the file or folder itself is in the path
     "onedrive.live.com": ("resid", "id", "cid", "redeem", "photosdata"),
     "sharepoint.com": ("id", "sourcedoc", "docid", "uniqueid", "share", "sourceurl", "rootfolder"),
     "youtube.com": ("v", "list", "u", "video_ids"),
@@ -47,19 +48,10 @@ IDENTITY_PARAMETERS: Mapping[str, tuple[str, ...]] = {
 }
 
 DEFAULT_HOSTS = (
-    "dropbox.com",
-    "dropboxusercontent.com",
-    "fromsmash.com",
-    "swisstransfer.com",
-    "wetransfer.com",
-    "we.tl",
-    "drive.google.com",
-    "drive.usercontent.google.com",
-    "docs.google.com",
-    "onedrive.live.com",
-    "1drv.ms",
+    "dropbox.com", "dropboxusercontent.com", "fromsmash.com", "swisstransfer.com", "wetransfer.com", "we.tl",
+    "drive.google.com", "drive.usercontent.google.com", "docs.google.com", "onedrive.live.com", "1drv.ms",
     "sharepoint.com",
-)
+)  # fmt: skip
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _PERCENT = re.compile(r"%[0-9a-fA-F]{2}")
@@ -74,10 +66,10 @@ class MediaMode(StrEnum):
 
 
 def canonical_url(url: str, identity_parameters: Mapping[str, Collection[str]] = IDENTITY_PARAMETERS) -> str:
-    """Links to one file give one URL; never raises. What is not a web address stays as it is.
+    """One URL for all links to one file; never raises. A text that is not a web address is returned as it is.
 
-    No query, no hash, no credentials, no default port, no trailing slashes, the host in lower case and ASCII; of the
-    query only the parameters of ``identity_parameters``, sorted ("#" in it keeps the hash).
+    Without query, hash, credentials, default port and trailing slashes, the host in lower case and ASCII; of the query
+    only the parameters of ``identity_parameters`` are kept, sorted ("#" in it keeps the hash).
     """
     given = well_formed(url)
     parts = _split(given)
@@ -85,7 +77,10 @@ def canonical_url(url: str, identity_parameters: Mapping[str, Collection[str]] =
         return given
     host, path = ascii_host(parts.hostname or ""), parts.path.rstrip(f"/{whitespace}")
     query, fragment = _identity(parts, host, path, identity_parameters)
-    return _PERCENT.sub(lambda code: code[0].upper(), f"{parts.scheme}://{_site(parts, host)}{path}{query}{fragment}")
+    site = f"[{host}]" if ":" in host else host
+    if parts.port not in (None, _DEFAULT_PORTS[parts.scheme]):
+        site = f"{site}:{parts.port}"
+    return _PERCENT.sub(lambda code: code[0].upper(), f"{parts.scheme}://{site}{path}{query}{fragment}")
 
 
 def media_name(url: str, identity_parameters: Mapping[str, Collection[str]] = IDENTITY_PARAMETERS) -> Name:
@@ -93,36 +88,33 @@ def media_name(url: str, identity_parameters: Mapping[str, Collection[str]] = ID
 
 
 def ascii_host(host: str) -> str:
-    """A host as DNS knows it; empty for what cannot be one.
+    """A host as in DNS; empty if it cannot be one.
 
-    Not by Python's own codec, which takes straße.de for strasse.de, someone else's host.
+    Not by Python's own codec, which maps straße.de to strasse.de, someone else's host.
     """
     readable = unicodedata.normalize("NFKC", host).lower().replace("\u3002", ".").rstrip(".")
     if not readable.isascii():
-        readable = ".".join(label if label.isascii() else f"xn--{_punycode(label)}" for label in readable.split("."))
+        labels = readable.split(".")
+        readable = ".".join(each if each.isascii() else f"xn--{each.encode('punycode').decode()}" for each in labels)
     return readable if _HOST.fullmatch(readable) else ""
 
 
 def is_under(host: str, *domains: str) -> bool:
-    """Whether an ASCII host is one of these or a subdomain of one; ``*.example.org`` is taken as ``example.org``."""
+    """Whether an ASCII host is one of these or a subdomain of one; ``*.example.org`` means ``example.org``."""
     return f".{host}".endswith(_endings(domains))
 
 
 @lru_cache(maxsize=1000)
 def _endings(domains: tuple[str, ...]) -> tuple[str, ...]:
-    """Kept: these are always the same few, of the tables here and the settings, and asked about for each link."""
+    """Cached: these are always the same few, of the tables here and the settings, and used for each link."""
     return tuple(f".{ascii_host(domain.removeprefix('*.'))}" for domain in domains)
 
 
-def _punycode(label: str) -> str:
-    return label.encode("punycode").decode("ascii")
-
-
 def split_url(url: str) -> SplitResult:
-    """As urlsplit, which takes long over a site of a megabyte. Raises ValueError for what cannot be an address."""
+    """As urlsplit, which is slow for a site of a megabyte. Raises ValueError for an invalid URL."""
     site = _SITE.match(url)
     if site and site.end() > MAX_SITE_CHARS:
-        raise ValueError(f"a site takes at most {MAX_SITE_CHARS} characters")
+        raise ValueError(f"a site must have at most {MAX_SITE_CHARS} characters")
     return urlsplit(url)
 
 
@@ -133,11 +125,6 @@ def _split(url: str) -> SplitResult | None:
     except ValueError:
         return None
     return parts if parts.scheme in _DEFAULT_PORTS and ascii_host(parts.hostname or "") else None
-
-
-def _site(parts: SplitResult, host: str) -> str:
-    shown = f"[{host}]" if ":" in host else host
-    return shown if parts.port in (None, _DEFAULT_PORTS[parts.scheme]) else f"{shown}:{parts.port}"
 
 
 def _identity(parts: SplitResult, host: str, path: str, table: Mapping[str, Collection[str]]) -> tuple[str, str]:
@@ -169,8 +156,8 @@ def _kept(query: str, names: Collection[str]) -> list[str]:
     return sorted({f"{name}={value}" for name, value in pairs if name in wanted and value})
 
 
-# What is no delivery. In doubt a link is left out: one missed lets a repeated file through, but one that stands in
-# every email of a sender (a logo, a login page) would make all his later emails look like repetitions.
+# Links that deliver no file. In doubt a link is left out: a missing one lets a repeated file through, but one that is
+# in every email of a sender (a logo, a login page) would make all later emails look like repetitions.
 
 _LOCALE = r"(?:/[a-z]{2}(?:[-_](?:[a-z]{2}|hans|hant))?)?"
 _HOME = re.compile(rf"{_LOCALE}(?:/(?:index|default|home)(?:\.\w+)?)?", re.IGNORECASE)
@@ -204,27 +191,11 @@ _SIGNATURE_WORD = re.compile(
 _TRACKER_SUBDOMAIN = re.compile(r"(?:clicks?|trk|track|tracking|tracker|opens?|pixel|beacon)\d*\.")
 _NO_TRACKERS = frozenset({"open.spotify.com", "open.substack.com"})
 _TRACKER_DOMAINS = (
-    "awstrack.me",
-    "createsend.com",
-    "customeriomail.com",
-    "doubleclick.net",
-    "emltrk.com",
-    "exacttarget.com",
-    "google-analytics.com",
-    "hubspotemail.net",
-    "hubspotlinks.com",
-    "klclick.com",
-    "list-manage.com",
-    "mailchi.mp",
-    "mailchimp.com",
-    "mailjet.com",
-    "mailtrack.io",
-    "mandrillapp.com",
-    "mjt.lu",
-    "rs6.net",
-    "sendgrid.net",
+    "awstrack.me", "createsend.com", "customeriomail.com", "doubleclick.net", "emltrk.com", "exacttarget.com",
+    "google-analytics.com", "hubspotemail.net", "hubspotlinks.com", "klclick.com", "list-manage.com", "mailchi.mp",
+    "mailchimp.com", "mailjet.com", "mailtrack.io", "mandrillapp.com", "mjt.lu", "rs6.net", "sendgrid.net",
     "sparkpostmail.com",
-)
+)  # fmt: skip
 _TRACKER_PATH = re.compile(
     r"/(?:wf|ls|track|tracking|trk|email)/(?:open|click)(?:[/.]|$)|/(?:pixel|beacon|spacer|open|blank|1x1)\.\w+$",
     re.IGNORECASE,
@@ -242,10 +213,10 @@ def delivery_links(
     hosts: Collection[str] = DEFAULT_HOSTS,
     identity_parameters: Mapping[str, Collection[str]] = IDENTITY_PARAMETERS,
 ) -> tuple[str, ...]:
-    """The links that hand over files, as they were written, each once by its canonical URL, in order.
+    """The links that deliver files, as they were written, each once by its canonical URL, in order.
 
-    LISTED takes those of ``hosts`` and their subdomains, ALL those of any host. Trackers, ways to unsubscribe, home
-    pages, login and legal pages, images of signatures and what these services decorate their pages with never count.
+    LISTED accepts those of ``hosts`` and their subdomains, ALL those of any host. Trackers, links to unsubscribe, home
+    pages, login and legal pages, images of signatures and assets of the delivery services' own pages never count.
     """
     found: dict[str, str] = {}
     for link in () if mode is MediaMode.OFF else links:
@@ -258,45 +229,31 @@ def delivery_links(
 
 def _is_delivery(link: str, parts: SplitResult, mode: MediaMode, hosts: Collection[str]) -> bool:
     """``parts`` are those of the link's canonical URL."""
-    host = parts.hostname or ""
+    host, path = parts.hostname or "", parts.path
     is_listed = is_under(host, *hosts)
-    if not (is_listed or mode is MediaMode.ALL) or _is_tracker(link, host, parts.path):
+    if not (is_listed or mode is MediaMode.ALL):
         return False
-    is_service = is_under(host, *DEFAULT_HOSTS)
-    return not (
-        _is_page(parts, is_listed or is_service)
-        or _is_signature_image(unquote(parts.path))
-        or (is_service and _is_decoration(host, parts))
-    )
-
-
-def _is_tracker(link: str, host: str, path: str) -> bool:
-    return bool(
+    is_tracker = (
         (_TRACKER_SUBDOMAIN.match(host) and host not in _NO_TRACKERS)
         or is_under(host, *_TRACKER_DOMAINS)
         or _TRACKER_PATH.search(path)
         or _LEAVING.search(unquote(link))
     )
-
-
-def _is_page(parts: SplitResult, is_listed: bool) -> bool:
-    """A home page, unless its query says which file; elsewhere than on listed hosts /help/<more> may be anything."""
-    if _HOME.fullmatch(parts.path):
-        return not (parts.query or parts.fragment)
-    page = _PAGE.match(parts.path)
-    return bool(page and (is_listed or page.end() == len(parts.path)))
-
-
-def _is_signature_image(path: str) -> bool:
-    return bool(_IMAGE_FILE.search(path) and _SIGNATURE_WORD.search(path))
-
-
-def _is_decoration(host: str, parts: SplitResult) -> bool:
-    """How the delivery services dress their own pages; names of shared files were chosen by people and do not count."""
-    path = parts.path
-    return bool(
+    is_signature_image = _IMAGE_FILE.search(unquote(path)) and _SIGNATURE_WORD.search(unquote(path))
+    is_service = is_under(host, *DEFAULT_HOSTS)
+    # How the delivery services dress their own pages; the names of shared files were chosen by people.
+    is_asset = is_service and (
         _SERVICE_SUBDOMAINS.match(host)
         or _ASSET_FOLDER.match(path)
         or (_ASSET_FILE.search(path) and not _SHARED_FILE.match(path))
         or (_SERVICE_HOME.fullmatch(path) and not parts.query)
     )
+    return not (is_tracker or is_signature_image or is_asset or _is_page(parts, is_listed or is_service))
+
+
+def _is_page(parts: SplitResult, is_listed: bool) -> bool:
+    """A home page, unless its query says which file; on hosts that are not listed, /help/<more> may be anything."""
+    if _HOME.fullmatch(parts.path):
+        return not (parts.query or parts.fragment)
+    page = _PAGE.match(parts.path)
+    return bool(page and (is_listed or page.end() == len(parts.path)))

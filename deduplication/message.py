@@ -1,4 +1,4 @@
-"""A post or chat message, and the name it is recognised by."""
+"""A post or chat message, and the name that it is recognised by."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import hashlib
 from dataclasses import dataclass
 from datetime import datetime
 
-from deduplication.body import plain_links, plain_text
+from deduplication.body import MOST_LINKS, plain_links, plain_text
 from deduplication.dates import parse_date
-from deduplication.fingerprint import Fingerprint, digest, digest_of_all
 from deduplication.kept_property import kept_property
-from deduplication.limits import MOST_LINKS
 from deduplication.media import canonical_url
-from deduplication.names import Name
+from deduplication.names import Fingerprint, Name, digest, digest_of_all
 from deduplication.reservations import compute_post_key, post_name
 
 ITEM_ID_PREFIX = "msg_"
@@ -20,7 +18,7 @@ ITEM_ID_PREFIX = "msg_"
 
 @dataclass(frozen=True)
 class Message:
-    """As it was handed over; every part but one that makes a key may be empty."""
+    """As received; all parts may be empty except one that makes a key."""
 
     source: str = ""
     id: str = ""
@@ -36,19 +34,19 @@ class Message:
 
     @kept_property
     def key(self) -> str:
-        """As compute_post_key; a bare id counts within its source only: every channel has a message 1."""
+        """As compute_post_key; an id is unique within its source only, because every channel has a message 1."""
         known = {field: getattr(self, field) for field in ("name", "permalink", "url", "title", "created_utc")}
         scoped = f"{self.source}:{self.id}" if self.source and self.id else self.id
         return compute_post_key({**known, "id": scoped})
 
     @kept_property
     def item_id(self) -> str:
-        """By which log lines and records call it: the key itself may be a title, or hold anything else."""
+        """Its id in log lines and records: the key itself may be a title, or contain anything."""
         return f"{ITEM_ID_PREFIX}{hashlib.sha256(self.key.encode()).hexdigest()[:32]}"
 
     @property
     def is_known_by_title(self) -> bool:
-        """For want of an id and an address."""
+        """Because it has neither an id nor a URL."""
         return self.key == compute_post_key({"title": self.title, "created_utc": self.created_utc})
 
     @property
@@ -57,9 +55,9 @@ class Message:
 
     @kept_property
     def fingerprint(self) -> Fingerprint:
-        """Of text and media, each unknown where there is none: who asks for posts often gets only some of them.
+        """Of text and media, each unknown if it is empty: APIs for posts often return only one of them.
 
-        Of a medium's address what stays: what is behind the question mark is signed anew each time it is asked for.
+        Media count without their query, which is often a new signature each time.
         """
         text = plain_text(self.text)
         return Fingerprint(

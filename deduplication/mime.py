@@ -1,9 +1,8 @@
-"""A raw email, as a mail server pipes it, read into an Email.
+"""Reads a raw email (RFC 5322 and MIME) into an Email.
 
-Where parts begin and end is found here, on the bytes, in one pass: the standard library's parser takes a minute and a
-half over a Content-Type of 120 KB, half a minute over 5 MB of empty parts, 26 times the memory for short lines, and
-raises on some malformed headers (cpython issues 103800, 105802, 151857). What a single value means, a parameter or an
-encoded word, the library tells, of values cut to size.
+Parts are found here, on the bytes, in one pass: the standard library's parser takes a minute and a half for a
+Content-Type of 120 KB, half a minute for 5 MB of empty parts, 26 times the memory for short lines, and raises on some
+malformed headers (cpython issues 103800, 105802, 151857). The library is used for single values, cut to size.
 """
 
 from __future__ import annotations
@@ -13,16 +12,17 @@ import email.message
 import html
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
-from deduplication.decoding import base64_decoded, decoded, strictly_decoded
-from deduplication.email import Attachment, Email, address_of, addresses_in, decode_subject, well_formed
-from deduplication.kept_property import kept_property
+from deduplication.email import Email, File, address_of, decode_subject
+from deduplication.text import base64_decoded, decoded, strictly_decoded, well_formed
 
 MAX_HEADER_BYTES = 64 * 1024
 MAX_PARAMETERS = 100
 MAX_REPEATS_OF_A_HEADER = 100
 MAX_PARTS = 1000
+MAX_DEPTH = 50
 
 RECIPIENT_HEADERS = ("delivered-to", "x-original-to", "envelope-to", "to", "cc")
 SPAM_HEADERS = ("X-Spam-Status", "X-Spam-Flag", "X-Spam-Score", "X-SES-Spam-Verdict", "X-SES-Virus-Verdict")
@@ -41,36 +41,34 @@ _MISSING_SEMICOLON = re.compile(rb"(\A[^ ;=]++) (?=[\w*-]+=)|(?<![;=]) (?=bounda
 _KEYWORD = re.compile(rb"[\s\"]*([\w-]{1,40})")
 
 
-def parse_mime(
-    raw: bytes,
-    *,
-    provider: str = "mime",
-    event_id: str = "",
-    recipients: Sequence[str] = (),
-    inline_attachment_bytes: int = 0,
-) -> Email:
+def parse_mime(raw: bytes, *, recipients: Iterable[Any] = (), **fields: Any) -> Email:
     """Never raises: of a damaged email, what can be read. Without a readable From the sender is empty.
 
-    ``recipients`` come before those of the headers. Attachments carry their content, whole, while it fits into
-    ``inline_attachment_bytes`` in total. Time grows with the length alone, and memory stays below ten times it.
+    ``fields`` are those of Email.received: ``subject`` and ``sender`` are used if the headers have none, ``recipients``
+    and ``spam`` are added to those of the headers, and others replace what was read. Time and memory grow with
+    the length alone.
     """
-    message = _with_line_feeds(raw)
-    head = _read_entity(message, _end_of(_BEFORE_THE_HEADERS, message, 0))
-    contents = _read_contents(_parts(message, head), inline_attachment_bytes)
-    return Email(
-        subject=decode_subject(head.text("subject")),
-        sender=_readable_sender(head.text("from")),
-        date=head.text("date"),
-        html=contents.html,
-        plain=contents.plain,
-        message_id=head.text("message-id"),
-        event_id=event_id,
-        provider=provider,
-        recipients=_recipients(head, recipients),
-        attachments=contents.attachments,
-        spam={name: value for name in SPAM_HEADERS if (value := head.text(name.lower()))},
-        extra={name.lower().replace("-", "_"): value for name in EXTRA_HEADERS if (value := head.text(name.lower()))},
-    )
+    if _CR_ALONE.match(raw):  # lines end in CR alone; a stray CR does not make them so
+        raw = raw.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    head = _read_entity(raw, _end_of(_BEFORE_THE_HEADERS, raw, 0))
+    html, plain, files = _read_contents(list(_Parts(raw).read(head, len(raw), {})))
+    read = {
+        "provider": "mime",
+        "date": head.text("date"),
+        "html": html,
+        "plain": plain,
+        "files": files,
+        "message_id": head.text("message-id"),
+        "extra": {
+            name.lower().replace("-", "_"): value for name in EXTRA_HEADERS if (value := head.text(name.lower()))
+        },
+        **fields,
+        "subject": decode_subject(head.text("subject")) or fields.get("subject", ""),
+        "sender": _readable_sender(head.text("from")) or fields.get("sender", ""),
+        "recipients": [*recipients, *(head.text(name) for name in RECIPIENT_HEADERS)],
+        "spam": {**{name: head.text(name.lower()) for name in SPAM_HEADERS}, **fields.get("spam", {})},
+    }
+    return Email.received(**read)
 
 
 def _readable_sender(sender: str) -> str:
@@ -79,82 +77,62 @@ def _readable_sender(sender: str) -> str:
     return decoded if address_of(decoded) == address_of(sender) else sender
 
 
-def _recipients(head: _Entity, handed_in: Sequence[str]) -> tuple[str, ...]:
-    first = [address_of(each) or well_formed(each).strip().lower() for each in handed_in]
-    named = [address for name in RECIPIENT_HEADERS for address in addresses_in(head.text(name))]
-    return tuple(dict.fromkeys(address for address in [*first, *named] if address))
-
-
-def _with_line_feeds(raw: bytes) -> bytes:
-    """Where lines end in CR alone, with LF instead; a stray CR does not make them so."""
-    return raw.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if _CR_ALONE.match(raw) else raw
-
-
-@dataclass(frozen=True)
-class _Parameter:
-    """``charset`` where the notation of RFC 2231 names one."""
-
-    value: bytes
-    charset: str = ""
+_Parameter = tuple[str, str]  # a value, its bytes as Latin-1, and the charset that the notation of RFC 2231 names
+_ABSENT: _Parameter = ("", "")
 
 
 @dataclass(frozen=True)
 class _Entity:
-    """The headers, of those that are read here, of a message or one of its parts, and where its content begins."""
+    """A message or one of its parts: the headers that are read here, and where its content begins."""
 
     headers: Mapping[str, list[bytes]]
     content_start: int
+    content_type: str
+    parameters: Mapping[str, _Parameter]  # of the content type
 
     def first(self, name: str) -> bytes:
         return self.headers.get(name, [b""])[0]
 
     def text(self, name: str) -> str:
         """On one line. Raw 8-bit text is UTF-8 if it can be, else in the charset of the content."""
-        value = b", ".join(self.headers.get(name, [])) if name in RECIPIENT_HEADERS else self.first(name)
+        values = self.headers.get(name)
+        if not values:
+            return ""
+        value = b", ".join(values) if name in RECIPIENT_HEADERS else values[0]
         return " ".join(_header_text(value[:MAX_HEADER_BYTES], self.charset).split())
 
-    @kept_property
-    def content_type(self) -> str:
-        return _matched(_MEDIA_TYPE, self.first("content-type")) or "text/plain"
-
-    @kept_property
-    def _type_parameters(self) -> Mapping[str, _Parameter]:
-        return _parameters(self.first("content-type"))
-
-    @kept_property
+    @property
     def charset(self) -> str:
-        return self._type_parameters.get("charset", _Parameter(b"")).value.decode("latin-1")
+        return self.parameters.get("charset", _ABSENT)[0]
 
-    @kept_property
+    @property
     def boundary(self) -> bytes:
         """Empty for all that is not a multipart."""
         is_multipart = self.content_type.startswith("multipart/")
-        return self._type_parameters.get("boundary", _Parameter(b"")).value.rstrip() if is_multipart else b""
+        name = self.parameters.get("boundary", _ABSENT)[0] if is_multipart else ""
+        return name.encode("latin-1", "replace").rstrip()
 
-    @kept_property
+    @property
     def file_name(self) -> str:
         disposition = _parameters(self.first("content-disposition"))
-        name = disposition.get("filename") or self._type_parameters.get("name") or _Parameter(b"")
-        return decode_subject(
-            decoded(name.value, name.charset) if name.charset else _header_text(name.value, self.charset)
-        )
+        text, charset = disposition.get("filename") or self.parameters.get("name") or _ABSENT
+        name = text.encode("latin-1", "replace")
+        return decode_subject(decoded(name, charset) if charset else _header_text(name, self.charset))
 
-    @kept_property
-    def is_text(self) -> bool:
-        """A multipart without parts is text, too."""
-        return self.content_type in ("text/plain", "text/html") or self.content_type.startswith("multipart/")
+    @property
+    def is_shown(self) -> bool:
+        """Whether it is text, as a multipart without parts is, too."""
+        is_text = self.content_type in ("text/plain", "text/html") or self.content_type.startswith("multipart/")
+        return is_text and _matched(_KEYWORD, self.first("content-disposition")) != "attachment"
 
-    @kept_property
-    def is_attachment(self) -> bool:
-        return _matched(_KEYWORD, self.first("content-disposition")) == "attachment"
-
-    def transfer_decoded(self, content: bytes) -> bytes:
+    def content(self, raw: bytes, end: int) -> bytes:
+        encoded = raw[self.content_start : end]
         match _matched(_KEYWORD, self.first("content-transfer-encoding")):
             case "base64":
-                return base64_decoded(content)
+                return base64_decoded(encoded)
             case "quoted-printable":
-                return binascii.a2b_qp(content)
-        return content
+                return binascii.a2b_qp(encoded)
+        return encoded
 
 
 def _matched(pattern: re.Pattern[bytes], value: bytes) -> str:
@@ -175,7 +153,9 @@ def _read_entity(raw: bytes, start: int) -> _Entity:
         name = header[1].lower()
         if name in _READ_HEADERS and len(values := headers.setdefault(name.decode(), [])) < MAX_REPEATS_OF_A_HEADER:
             values.append(header[2])
-    return _Entity(headers, _end_of(_BLANK_LINE, raw, start))
+    given = headers.get("content-type", [b""])[0]
+    content_type = _matched(_MEDIA_TYPE, given) or "text/plain"
+    return _Entity(headers, _end_of(_BLANK_LINE, raw, start), content_type, _parameters(given))
 
 
 def _parameters(value: bytes) -> Mapping[str, _Parameter]:
@@ -190,158 +170,107 @@ def _parameters(value: bytes) -> Mapping[str, _Parameter]:
         _, *parameters = holder.get_params() or [("", "")]
     except (ValueError, TypeError):  # at a number of 5000 digits in name*0=, at name*= beside name*0=
         return {}
-    return {name.lower(): _parameter(value) for name, value in reversed(parameters)}
+    return {
+        name.lower(): (value[2], value[0] or "") if isinstance(value, tuple) else (value, "")
+        for name, value in reversed(parameters)
+    }
 
 
-def _parameter(value: str | tuple[str | None, str | None, str]) -> _Parameter:
-    if isinstance(value, tuple):
-        return _Parameter(value[2].encode("latin-1", "replace"), value[0] or "")
-    return _Parameter(value.encode("latin-1", "replace"))
+class _Parts:
+    """The parts of a message, at most MAX_PARTS of them, in multiparts nested at most MAX_DEPTH deep."""
 
+    def __init__(self, raw: bytes) -> None:
+        self._raw = raw
+        self._left = MAX_PARTS
 
-@dataclass(frozen=True)
-class _Delimiter:
-    """The line between two parts, or after the last. It begins with the line feed that is before it."""
+    def read(self, entity: _Entity, end: int, branches: Mapping[int, int], depth: int = 0) -> Iterator[_Leaf]:
+        """What is not itself a multipart, in order. A multipart in which its boundary does not occur is text.
 
-    boundary: bytes
-    start: int
-    end: int
-    closes: bool
+        ``branches``: of each multipart/alternative around it, by its position, the branch that it belongs to.
+        """
+        around, is_divided = entity, False
+        for start, part_end in self._spans(entity, end):
+            is_divided = True
+            self._left -= 1
+            if self._left < 0 or depth == MAX_DEPTH:
+                yield _Leaf(File("", "application/octet-stream", self._raw[start:end]))
+                return
+            part = _read_entity(self._raw, start)
+            if part.boundary == entity.boundary and part_end < end:
+                around = part  # the parts that follow belong to it
+                continue
+            is_alternative = around.content_type == "multipart/alternative"
+            inner = {**branches, around.content_start: start} if is_alternative else branches
+            yield from self.read(part, part_end, inner, depth + 1)
+        if not is_divided:
+            yield self._leaf(entity, end, branches)
 
-
-def _next_delimiter(raw: bytes, start: int, boundaries: Mapping[bytes, _Multipart]) -> _Delimiter | None:
-    found = raw.find(b"\n--", max(start - 1, 0)) if boundaries else -1
-    while found >= 0:
-        line_end = raw.find(b"\n", found + 1)
-        end = len(raw) if line_end < 0 else line_end
-        line = raw[found + 3 : end].rstrip()
-        for boundary in (line, line.removesuffix(b"--")):
-            if boundary in boundaries:
-                return _Delimiter(boundary, found, min(end + 1, len(raw)), closes=boundary != line)
-        found = raw.find(b"\n--", end)
-    return None
-
-
-@dataclass
-class _Multipart:
-    """One that is open; ``branch`` is where the part of it that is being read begins."""
-
-    start: int
-    is_alternative: bool
-    branch: int = 0
-
-
-@dataclass(frozen=True)
-class _Part:
-    """``branches``: of each multipart/alternative around it, known by its start, the branch that it stands in."""
-
-    entity: _Entity
-    encoded: bytes
-    branches: Mapping[int, int]
-
-
-def _parts(raw: bytes, head: _Entity) -> Iterator[_Part]:
-    """All that is not itself a multipart, in order, with its content; without recursion, however deep it is nested.
-
-    A multipart in which its boundary does not occur is text. What comes after MAX_PARTS is one part, undivided.
-    """
-    boundaries: dict[bytes, _Multipart] = {}  # of the multiparts around this place, the outermost first
-    entity = head
-    for _ in range(MAX_PARTS):
-        if entity.boundary:
-            is_alternative = entity.content_type == "multipart/alternative"
-            boundaries[entity.boundary] = _Multipart(entity.content_start, is_alternative)
-        delimiter = _next_delimiter(raw, entity.content_start, boundaries)
-        if not entity.boundary or delimiter is None or delimiter.boundary != entity.boundary:
-            branches = {each.start: each.branch for each in boundaries.values() if each.is_alternative}
-            yield _Part(entity, _content(raw, entity, delimiter), branches)
-        delimiter = _opening(raw, delimiter, boundaries)
-        if delimiter is None:
+    def _spans(self, entity: _Entity, end: int) -> Iterator[tuple[int, int]]:
+        """Where its parts begin and end: between lines that begin with its boundary. The line feed before such a line
+        belongs to it."""
+        if not entity.boundary:
             return
-        position = boundaries[delimiter.boundary].branch = delimiter.end
-        entity = _read_entity(raw, position)
-    yield _Part(_Entity({"content-type": [b"application/octet-stream"]}, position), raw[position:], {})
+        mark, start = b"\n--" + entity.boundary, -1
+        found = self._raw.find(mark, entity.content_start - 1, end)
+        while found >= 0:
+            line_end = self._raw.find(b"\n", found + 1, end)
+            line_end = end if line_end < 0 else line_end
+            rest = self._raw[found + len(mark) : line_end].rstrip()
+            if rest in (b"", b"--"):
+                if start >= 0:
+                    yield start, found - (self._raw[found - 1] == ord("\r"))
+                if rest:
+                    return
+                start = line_end + 1
+            found = self._raw.find(mark, line_end, end)
+        if start >= 0:
+            yield start, end
 
-
-def _content(raw: bytes, entity: _Entity, delimiter: _Delimiter | None) -> bytes:
-    if delimiter is None:
-        return raw[entity.content_start :]
-    return raw[entity.content_start : max(delimiter.start, entity.content_start)].removesuffix(b"\r")
-
-
-def _opening(raw: bytes, delimiter: _Delimiter | None, boundaries: dict[bytes, _Multipart]) -> _Delimiter | None:
-    """The delimiter that the next part follows on: this one, or the next of those around what it closes."""
-    while delimiter:
-        while next(reversed(boundaries)) != delimiter.boundary:
-            boundaries.popitem()
-        if not delimiter.closes:
-            return delimiter
-        boundaries.popitem()
-        delimiter = _next_delimiter(raw, delimiter.end, boundaries)
-    return None
-
-
-@dataclass(frozen=True)
-class _Text:
-    is_html: bool
-    text: str
-    branches: Mapping[int, int]
+    def _leaf(self, entity: _Entity, end: int, branches: Mapping[int, int]) -> _Leaf:
+        content, name, is_shown = entity.content(self._raw, end), entity.file_name, entity.is_shown
+        file = File(name, entity.content_type, content) if name or not is_shown else None
+        has_text = is_shown and content and not content.isspace()
+        text = decoded(content, entity.charset) if has_text else None
+        return _Leaf(file, text, entity.content_type == "text/html", branches)
 
 
 @dataclass(frozen=True)
-class _Contents:
-    html: str
-    plain: str
-    attachments: tuple[Attachment, ...]
+class _Leaf:
+    """A part without parts. A text with a file name is both a file and a text."""
+
+    file: File | None = None
+    text: str | None = None
+    is_html: bool = False
+    branches: Mapping[int, int] = field(default_factory=dict)
 
 
-def _read_contents(parts: Iterable[_Part], inline_bytes: int) -> _Contents:
-    """The texts that a reader sees, and all the rest as attachments.
+def _read_contents(leaves: Sequence[_Leaf]) -> tuple[str, str, list[File]]:
+    """The HTML and the text that a reader sees, and all other parts as files.
 
-    A text with a file name is a file, unless there is no other: some name even what they write.
+    A text with a file name is a file, unless there is no other text: some programs name even those.
     """
-    texts: list[_Text] = []
-    named: dict[int, _Text] = {}  # by their places among the attachments
-    attachments: list[Attachment] = []
-    for part in parts:
-        entity, content = part.entity, part.entity.transfer_decoded(part.encoded)
-        branches = part.branches
-        del part  # an email of 25 MB is not held twice while its text is decoded
-        is_shown = entity.is_text and not entity.is_attachment
-        if is_shown and content and not content.isspace():
-            text = _Text(entity.content_type == "text/html", decoded(content, entity.charset), branches)
-            if entity.file_name:
-                named[len(attachments)] = text
-            else:
-                texts.append(text)
-        if is_shown and not entity.file_name:
-            continue
-        is_inline = len(content) <= inline_bytes > 0
-        attachments.append(Attachment.of(entity.file_name, entity.content_type, content, inline=is_inline))
-        inline_bytes -= len(content) if attachments[-1].content is not None else 0
-    if not texts:
-        texts = list(named.values())
-        attachments = [each for place, each in enumerate(attachments) if place not in named]
-    return _Contents(
-        _joined_html(texts), "\n".join(each.text for each in texts if not each.is_html), tuple(attachments)
-    )
+    named = [leaf for leaf in leaves if leaf.text is not None and leaf.file]
+    texts = [leaf for leaf in leaves if leaf.text is not None and not leaf.file]
+    files = [leaf.file for leaf in leaves if leaf.file and (texts or leaf.text is None)]
+    texts = texts or named
+    return _joined_html(texts), "\n".join(leaf.text or "" for leaf in texts if not leaf.is_html), files
 
 
-def _joined_html(texts: Sequence[_Text]) -> str:
+def _joined_html(texts: Sequence[_Leaf]) -> str:
     """As mail programs show it: with the texts around the HTML in their places, but for those it is the alternative to.
 
-    Empty where there is no HTML.
+    Empty if there is no HTML.
     """
     html_branches: dict[int, set[int]] = {}
-    for alternative, branch in (pair for each in texts if each.is_html for pair in each.branches.items()):
+    for alternative, branch in (pair for leaf in texts if leaf.is_html for pair in leaf.branches.items()):
         html_branches.setdefault(alternative, set()).add(branch)
     shown = [
-        each.text if each.is_html else f"<pre>{html.escape(each.text, quote=False)}</pre>"
-        for each in texts
-        if each.is_html
-        or not any(html_branches.get(place, set()) - {branch} for place, branch in each.branches.items())
+        leaf.text or "" if leaf.is_html else f"<pre>{html.escape(leaf.text or '', quote=False)}</pre>"
+        for leaf in texts
+        if leaf.is_html
+        or not any(html_branches.get(place, set()) - {branch} for place, branch in leaf.branches.items())
     ]
-    return "\n".join(shown) if any(each.is_html for each in texts) else ""
+    return "\n".join(shown) if any(leaf.is_html for leaf in texts) else ""
 
 
 def _header_text(value: bytes, charset: str) -> str:

@@ -1,16 +1,26 @@
-"""Names: what an item is recognised by, and where it can be stopped."""
+"""Names: what an item is recognised by, and the gates that can stop it; and fingerprints, by which two items that share
+a name are distinguished.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
+from typing import NamedTuple
 
 WEEK_MS = 7 * 24 * 3600 * 1000
-UNDATED = "undated"  # in place of the day of an email without a date
+UNDATED = "undated"  # instead of the day, for an email without a date
+NOTHING_THERE = "0"
+_UNKNOWN = "-"
+_DIGEST_CHARS = 24
 
 
 class Kind(StrEnum):
-    """The sort of a name; docs/architecture.md has a table of how each is made and kept."""
+    """The kind of a name; a table in docs/architecture.md says how each is made and kept."""
 
     EMAIL_ID = "email_id"
     POST = "post"
@@ -21,7 +31,7 @@ class Kind(StrEnum):
 
 
 class Gate(StrEnum):
-    """Where an email can be stopped, in the order in which the gates are asked."""
+    """Where an email can be stopped, in the order of evaluation."""
 
     IDENTITY = "identity"
     SUBJECT_GROUP = "subject_group"
@@ -42,36 +52,90 @@ GATE_OF = {
 
 @dataclass(frozen=True)
 class Name:
-    """One name an item is known by. ``kept_ms`` is how long it stays once done; None is for ever."""
+    """One name an item is known by. ``kept_ms`` is how long it stays once done; None is for ever.
+
+    Own names (``is_own``) say which item it is; the others (group, media...) are shared with other items. An undated id
+    is that of every email of the same subject and sender, so it ``needs_agreement`` of the fingerprint.
+    """
 
     kind: Kind
     scope: str
     value: str
     kept_ms: int | None = field(default=None, compare=False)
 
+    gate: Gate = field(init=False, compare=False, repr=False)
+    is_own: bool = field(init=False, compare=False, repr=False)
+    needs_agreement: bool = field(init=False, compare=False, repr=False)
+    label: str = field(init=False, compare=False, repr=False)
+
     def __post_init__(self) -> None:
         if ":" in self.scope:
-            raise ValueError(f"scope {self.scope!r} holds a colon: a label could no longer be read back")
-
-    @property
-    def gate(self) -> Gate:
-        return GATE_OF[self.kind]
-
-    @property
-    def is_own(self) -> bool:
-        """Own names say which item it is; the others (group, media...) are shared with other items."""
-        return self.gate is Gate.IDENTITY
-
-    @property
-    def needs_agreement(self) -> bool:
-        """An undated id is that of every other email of the subject and sender: by itself it says nothing."""
-        return self.kind is Kind.EMAIL_ID and self.scope == UNDATED
-
-    @property
-    def label(self) -> str:
-        return f"{self.kind}:{self.scope}:{self.value}"
+            raise ValueError(f"scope must not contain a colon, got {self.scope!r}: it separates the parts of a label")
+        gate = GATE_OF[self.kind]
+        self.__dict__.update(  # computed once: every step of an email reads them
+            gate=gate,
+            is_own=gate is Gate.IDENTITY,
+            needs_agreement=self.kind is Kind.EMAIL_ID and self.scope == UNDATED,
+            label=f"{self.kind}:{self.scope}:{self.value}",
+        )
 
     @classmethod
     def from_label(cls, label: str) -> Name:
         kind, scope, value = label.split(":", 2)
         return cls(Kind(kind), scope, value)
+
+
+class Fingerprint(NamedTuple):
+    """A digest of each part of an item, as ``digest`` and ``digest_of_all`` make it. A part is known (even if it is
+    empty) or None, because not every provider sends everything.
+
+    ``text`` is what a reader sees, ``files`` the contents of the files, ``links`` the targets of links and images.
+    ``file_names`` are for providers that do not send the contents. Only for these ``file_sizes`` is known: whether it
+    counts the file or its Base64 differs between providers. ``ids`` is the Message-ID, or else the event id, of an
+    undated email: it distinguishes it from other undated ones, not from its own dated form. ``head`` is the subject and
+    sender: a device may give all its emails one Message-ID, and differ only in the subject.
+    """
+
+    text: str | None = None
+    files: str | None = None
+    file_names: str | None = None
+    file_sizes: str | None = None
+    links: str | None = None
+    ids: str | None = None
+    head: str | None = None
+
+    def __str__(self) -> str:
+        """``text.files.file_names.file_sizes.links.ids.head``, "-" for an unknown part; empty if all are unknown."""
+        return ".".join([part or _UNKNOWN for part in self]) if any(self) else ""
+
+    @classmethod
+    @lru_cache(maxsize=512)  # a repeat is compared with an earlier email, usually a recent one
+    def parse(cls, written: str) -> Fingerprint:
+        return cls(*(None if part == _UNKNOWN else part for part in written.split("."))) if written else cls()
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_CHARS] if text else NOTHING_THERE
+
+
+def digest_of_all(values: Iterable[str]) -> str:
+    """Whatever their order."""
+    ordered = sorted(values)
+    return digest(json.dumps(ordered)) if ordered else NOTHING_THERE
+
+
+def conflicts(one: Fingerprint, other: Fingerprint) -> bool:
+    """Whether a part that is known of both differs.
+
+    The names of files count only if their contents are unknown: providers invent names for files without one.
+    """
+    pairs = [(one.text, other.text), (one.files, other.files), (one.file_sizes, other.file_sizes)]
+    pairs += [(one.links, other.links), (one.head, other.head)]
+    if one.files is None or other.files is None:
+        pairs.append((one.file_names, other.file_names))
+    return any(ours is not None and theirs is not None and ours != theirs for ours, theirs in pairs)
+
+
+def filled(known: Fingerprint, more: Fingerprint) -> Fingerprint:
+    """``known`` with its unknown parts taken from ``more``: a repeat may add a part, never change one."""
+    return Fingerprint(*(ours if ours is not None else theirs for ours, theirs in zip(known, more, strict=True)))

@@ -1,7 +1,7 @@
-"""The small door for scripts: ask and mark processed emails and subject groups, on the keys the service uses.
+"""Functions for scripts that ask and mark processed emails and subject groups on the service's keys, and connections.
 
-Redis first. Without a client, or if it fails, the caller's ``memory_set`` decides if one is given; otherwise the
-answer is "not processed": a script that cannot know must not suppress.
+If there is no client, or Redis fails, the caller's ``memory_set`` decides; without one the answer is "not processed": a
+script that cannot know must not suppress.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from deduplication.errors import DeduplicationError, NoAnswer, StoreMisconfigure
 from deduplication.subject_group import monthly_scope_group_id
 
 _GONE = ("LOADING", "READONLY", "OOM", "CLUSTERDOWN", "MISCONF", "NOREPLICAS", "MASTERDOWN", "TRYAGAIN", "BUSY")
-# Their code is not in the text: redis-py makes a class of it.
+# Errors whose code is not in their text, because redis-py has a class for them.
 _GONE_CLASSES = (
     redis.exceptions.OutOfMemoryError,
     redis.exceptions.ReadOnlyError,
@@ -35,47 +35,28 @@ TTL_PREFIX = "ttl:subject_groups:"
 SOCKET_TIMEOUT_S = 0.25
 
 Log = Logger | LoggerAdapter[Logger]
-Client = redis.Redis  # for those who are handed one and do not import redis
+Client = redis.Redis  # for modules that get a client and do not import redis
+Memory = set[str] | None
 
 
 def is_email_id_processed(
-    redis_client: redis.Redis | None,
-    email_id: str,
-    logger: Log,
-    processed_ids_key: str,
-    memory_set: set[str] | None = None,
+    redis_client: Client | None, email_id: str, logger: Log, processed_ids_key: str, memory_set: Memory = None
 ) -> bool:
     """``processed_ids_key`` is ``processed_ids:<the email's UTC day>``, or ``processed_ids:undated``."""
-    if not email_id:
-        return False
-    return _ask(
-        redis_client,
-        lambda client: bool(client.sismember(processed_ids_key, email_id)),
-        logger,
-        lambda: memory_set is not None and email_id in memory_set,
-    )
+    answer = email_id and _ask(redis_client, lambda client: client.sismember(processed_ids_key, email_id), logger)
+    return email_id in (memory_set or ()) if answer is None else bool(answer)
 
 
 def mark_email_id_processed(
-    redis_client: redis.Redis | None,
-    email_id: str,
-    logger: Log,
-    processed_ids_key: str,
-    memory_set: set[str] | None = None,
+    redis_client: Client | None, email_id: str, logger: Log, processed_ids_key: str, memory_set: Memory = None
 ) -> bool:
     """True if it is now remembered somewhere."""
-    if not email_id:
-        return False
-    return _ask(
-        redis_client,
-        lambda client: client.sadd(processed_ids_key, email_id) >= 0,
-        logger,
-        lambda: _remember(memory_set, email_id),
-    )
+    answer = email_id and _ask(redis_client, lambda client: client.sadd(processed_ids_key, email_id) >= 0, logger)
+    return _remember(memory_set, email_id) if answer is None else bool(answer)
 
 
 def is_subject_group_processed(
-    redis_client: redis.Redis | None,
+    redis_client: Client | None,
     group_id: str,
     logger: Log,
     *,
@@ -84,24 +65,22 @@ def is_subject_group_processed(
     groups_key: str | None = None,
     enable_monthly_scope: bool = True,
     tz: tzinfo = UTC,
-    memory_set: set[str] | None = None,
+    memory_set: Memory = None,
 ) -> bool:
     """With ``ttl_seconds`` the TTL key alone decides; the Set is history then."""
-    if not group_id:
-        return False
     member, monthly_key = _member_and_key(group_id, tz, enable_monthly_scope)
-    key = groups_key or monthly_key
 
-    def ask(client: redis.Redis) -> bool:
+    def ask(client: Any) -> bool:
         if ttl_seconds > 0:
             return bool(client.exists(ttl_prefix + member))
-        return bool(client.sismember(key, member))
+        return bool(client.sismember(groups_key or monthly_key, member))
 
-    return _ask(redis_client, ask, logger, lambda: memory_set is not None and member in memory_set)
+    answer = group_id and _ask(redis_client, ask, logger)
+    return member in (memory_set or ()) if answer is None else bool(answer)
 
 
 def mark_subject_group_processed(
-    redis_client: redis.Redis | None,
+    redis_client: Client | None,
     group_id: str,
     logger: Log,
     *,
@@ -110,59 +89,52 @@ def mark_subject_group_processed(
     groups_key: str | None = None,
     enable_monthly_scope: bool = True,
     tz: tzinfo = UTC,
-    memory_set: set[str] | None = None,
+    memory_set: Memory = None,
 ) -> bool:
     """True if it is now remembered somewhere."""
-    if not group_id:
-        return False
     member, monthly_key = _member_and_key(group_id, tz, enable_monthly_scope)
-    key = groups_key or monthly_key
 
-    def mark(client: redis.Redis) -> bool:
+    def mark(client: Any) -> bool:
         pipe = client.pipeline()
         if ttl_seconds > 0:
             pipe.set(ttl_prefix + member, "1", ex=ttl_seconds)
-        pipe.sadd(key, member)
+        pipe.sadd(groups_key or monthly_key, member)
         pipe.execute()
         return True
 
-    return _ask(redis_client, mark, logger, lambda: _remember(memory_set, member))
+    answer = group_id and _ask(redis_client, mark, logger)
+    return _remember(memory_set, member) if answer is None else bool(answer)
 
 
 def _member_and_key(group_id: str, tz: tzinfo, enable_monthly_scope: bool) -> tuple[str, str]:
-    """Both from one look at the clock: at a month's end they must not disagree."""
+    """Both from one reading of the clock: at a month's end they must not disagree."""
     if not enable_monthly_scope:
         return group_id, "subject_groups"
     member = monthly_scope_group_id(group_id, tz)
     return member, f"subject_groups:{member.partition(':')[0]}"
 
 
-def _ask(
-    redis_client: redis.Redis | None,
-    ask: Callable[[Any], bool],
-    logger: Log,
-    otherwise: Callable[[], bool],
-) -> bool:
+def _ask(redis_client: Client | None, ask: Callable[[Any], bool], logger: Log) -> bool | None:
+    """None if Redis cannot answer."""
     if redis_client is None:
         logger.warning("REDIS_DEDUP: no Redis client, using the memory set if there is one")
-        return otherwise()
+        return None
     try:
         return ask(redis_client)
     except redis.exceptions.RedisError as error:
         logger.error("REDIS_DEDUP: %s, using the memory set if there is one", type(error).__name__)
-        return otherwise()
+        return None
 
 
-def _remember(memory_set: set[str] | None, member: str) -> bool:
-    if memory_set is None:
-        return False
-    memory_set.add(member)
-    return True
+def _remember(memory_set: Memory, member: str) -> bool:
+    if memory_set is not None:
+        memory_set.add(member)
+    return memory_set is not None
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where Redis is. ``service`` is what the Sentinels call it; several hosts without one are a Cluster."""
+    """Where Redis is. ``path`` is the database, or the Sentinels' name for the service and the database."""
 
     url: str
     hosts: list[tuple[str, int]]
@@ -173,7 +145,7 @@ class Address:
 
 
 def parse_address(url: str) -> Address:
-    """Raises ValueError if it is none. ``redis+sentinel://[user:password@]host:26379,host:26379/service[/db]``."""
+    """Such as ``redis+sentinel://[user:password@]host:26379,host:26379/service[/db]``. Raises ValueError."""
     parts = urlsplit(url)
     scheme, _, topology = parts.scheme.partition("+")
     if scheme not in ("redis", "rediss", "unix") or topology not in ("", "sentinel", "cluster"):
@@ -198,12 +170,11 @@ def _host_and_port(text: str, default_port: int) -> tuple[str, int]:
 
 
 def connect(url: str, timeout_s: float = SOCKET_TIMEOUT_S, *, decode_responses: bool = True) -> redis.Redis:
-    """A client that never retries by itself: a repeated claim must carry its owner token knowingly.
+    """A client that never retries on its own: a repeated claim must carry its owner token on purpose.
 
-    Nor does it introduce itself (HELLO, CLIENT SETINFO...): four answers to wait for before the first one that matters,
-    and a Redis that is loading or slow takes a second or two for each. Over TLS without a password it says its name:
-    behind the handshake the server sends session tickets, which the pool takes for a reply to nothing unless an answer
-    was read after them.
+    Nor does it introduce itself (HELLO, CLIENT SETINFO...), which takes four round trips before the first command, of a
+    second or two each while Redis is loading or slow. Over TLS without a password it sends its name: the server sends
+    session tickets after the handshake, which the pool takes for a stray reply unless an answer was read after them.
     """
     address = parse_address(url)
     options: dict[str, Any] = {
@@ -228,7 +199,7 @@ def connect(url: str, timeout_s: float = SOCKET_TIMEOUT_S, *, decode_responses: 
 
 
 def _sentinel_client(address: Address, options: dict[str, Any]) -> redis.Redis:
-    """The credentials are the server's; the Sentinels are asked without."""
+    """The credentials are for the server; the Sentinels are asked without them."""
     service, _, db = address.path.partition("/")
     timeouts = {name: options[name] for name in ("socket_timeout", "socket_connect_timeout", "retry")}
     sentinels = Sentinel(address.hosts, sentinel_kwargs=timeouts, **options, **address.login)  # type: ignore[no-untyped-call]

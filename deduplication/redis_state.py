@@ -7,11 +7,13 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from deduplication.errors import NoAnswer, NotNow, StoreMisconfigured, StoreUnavailable
+from deduplication.errors import NoAnswer, NotNow, StoreUnavailable
 
 Answer = TypeVar("Answer")
 
 log = logging.getLogger(__name__)
+
+REDIS_STEPS, REDIS_ERRORS = "redis_steps", "redis_errors"  # what is counted; errors by their class
 
 
 class RedisGone(StoreUnavailable):
@@ -24,11 +26,13 @@ class RedisState:
     Nobody but the next probe waits for a Redis that is suspected. A machine that is alone goes on without it at once.
     """
 
-    def __init__(self) -> None:
-        self.status = "suspected"  # until the first probe has answered: a start never depends on Redis
+    def __init__(self, *, is_always_asked: bool = False) -> None:
+        """``is_always_asked``: for scripts without a journal that is kept, no answer is no answer, each time."""
+        self._is_always_asked = is_always_asked
+        self.status = "up" if is_always_asked else "suspected"  # until the first probe: a start never depends on Redis
         self.is_only_member = False
         self.wake = threading.Event()
-        self.count_step: Callable[[str | None], object] = lambda _: None  # for the figures: the class of the error
+        self.count: Callable[[Any], object] = lambda _: None  # events for orchestrator/metrics/meter.py
 
     def ask(self, question: Callable[[], Answer]) -> Answer:
         """Raises RedisGone, or NotNow where the answer is "retry later"."""
@@ -39,17 +43,18 @@ class RedisState:
         try:
             answer = question()
         except NoAnswer as error:
-            self.count_step(type(error.__cause__ or error).__name__)
+            self.count((1, REDIS_STEPS))
+            self.count((1, REDIS_ERRORS, type(error.__cause__ or error).__name__))
             self.suspect()
             if self.status == "gone":
                 raise RedisGone(str(error)) from error
             raise NotNow(str(error)) from error
-        self.count_step(None)
+        self.count((1, REDIS_STEPS))
         return answer
 
     def suspect(self) -> None:
         """A first answer is missing. Those that were asked for at the same time say nothing more."""
-        if self.status == "up":
+        if self.status == "up" and not self._is_always_asked:
             self.status = "suspected"
             if self.is_only_member:
                 self.give_up()
@@ -65,22 +70,3 @@ class RedisState:
         if self.status == "gone":
             log.warning("Redis is back")
         self.status = "up"
-
-
-class AlwaysAsked(RedisState):
-    """For scripts without a journal that is kept: no answer is no answer, each time."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.status = "up"
-
-    def suspect(self) -> None:
-        """The next question is asked all the same."""
-
-
-def check_start(registry: Any) -> None:
-    """Raises StoreMisconfigured if Redis refuses the credentials or has data of an older version; StoreUnavailable,
-    which does not stop a start, if it is away (rule 8)."""
-    if registry.ask(lambda client, prefix: client.exists(f"{prefix}shared_key", f"{prefix}upgraded")):
-        raise StoreMisconfigured("it has data of version 0.2; set KEY_PREFIX or use an empty database")
-    registry.probe()

@@ -1,7 +1,7 @@
-"""Posts and their media, reserved before they are published: for scripts that publish feeds.
+"""For scripts that publish feeds: posts and their media are reserved before they are published.
 
-A post is ``pending`` while a process works on it, ``0`` once it is processed, and a number while retries are left. A
-medium is ``pending``, and ``1`` once published. A post whose media are published counts as processed.
+A post is ``pending`` while a process works on it, ``0`` once it is processed, or the number of retries left. A medium
+is ``pending``, or ``1`` once published. A post whose media are published counts as processed.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlunsplit
 
 from deduplication.identity import bounded_key, log_id
 from deduplication.journal.coordinator import Claimed, Coordinator
-from deduplication.journal.entry import SETTLED, About, Delivery, DeliveryStatus, changed, new_entry_id
+from deduplication.journal.entry import SETTLED, About, DeliveryStatus, changed, new_entry_id
 from deduplication.journal.rules import Busy, Claim, Judgement, Repeat
 from deduplication.media import media_name, split_url
 from deduplication.names import WEEK_MS, Gate, Kind, Name
@@ -28,13 +28,12 @@ PROCESSED = "0"
 
 def compute_post_key(post: Mapping[str, Any]) -> str:
     """The first present of name, id, permalink, url and ``title::created_utc``; empty if there is none."""
-    for field_ in ("name", "id"):
-        if _text(post, field_):
-            return bounded_key(_text(post, field_))
-    for field_ in ("permalink", "url"):
-        if _text(post, field_):
-            return bounded_key(_without_query(_text(post, field_)))
-    title, created = _text(post, "title"), _text(post, "created_utc")
+    known = {name: "" if value is None else str(value).strip() for name, value in post.items()}
+    if key := known.get("name") or known.get("id"):
+        return bounded_key(key)
+    if url := known.get("permalink") or known.get("url"):
+        return bounded_key(_without_query(url))
+    title, created = known.get("title"), known.get("created_utc")
     return bounded_key(f"{title}::{created}") if title and created else ""
 
 
@@ -42,30 +41,21 @@ def post_name(key: str) -> Name:
     return Name(Kind.POST, "", key, WEEK_MS)
 
 
-def _text(post: Mapping[str, Any], field_: str) -> str:
-    value = post.get(field_)
-    return "" if value is None else str(value).strip()
-
-
 def _without_query(url: str) -> str:
     try:
         parts = split_url(url)
-    except ValueError:  # such as http://[::1, which names a post all the same
+    except ValueError:  # such as http://[::1, which still identifies a post
         return re.split("[?#]", url, maxsplit=1)[0]
     return urlunsplit((parts.scheme, parts.netloc, parts.path, "", ""))
 
 
-@dataclass
-class Batch:
-    """What one run has seen: the same post or medium twice in it is known without asking the journal."""
-
-    posts: set[Name] = field(default_factory=set)
-    media: set[Name] = field(default_factory=set)
+class Batch(set[Name]):
+    """Posts and media of one run: a repetition within it is recognised without the journal."""
 
 
 @dataclass(frozen=True)
 class Reserved:
-    """Publish it, then call ``published`` or ``failed``. ``retries_left`` is None on a first try."""
+    """To be published; then call ``published`` or ``failed``. ``retries_left`` is None on a first try."""
 
     claim: Claim
     claimed: Claimed
@@ -81,7 +71,7 @@ class Reserved:
 
 @dataclass(frozen=True)
 class Skipped:
-    """``state`` is that of the name that stopped the post; ``settled``: never ask again."""
+    """``state`` is that of the name that stopped the post. If it is ``settled``, it stays skipped."""
 
     name: Name
     state: str
@@ -89,7 +79,7 @@ class Skipped:
 
 
 class Reservations:
-    """``resolve`` gives the final URL of a link, or the link itself."""
+    """``resolve`` returns the final URL of a link, or the link itself."""
 
     def __init__(
         self, coordinator: Coordinator, lease_ms: int, resolve: Callable[[str], str] = lambda url: url
@@ -99,29 +89,27 @@ class Reservations:
         self._resolve = resolve
 
     def reserve(self, key: str, media: Iterable[str] = (), batch: Batch | None = None) -> Reserved | Skipped:
-        """Post and media in one step, by their raw links first and by their final ones where they differ."""
-        batch = batch or Batch()
+        """Post and media in one step: by the given links first, then by the final ones where they differ."""
+        batch = Batch() if batch is None else batch
         links = list(media)
         post, raw = post_name(key), tuple(dict.fromkeys(map(media_name, links)))
-        if post in batch.posts:
+        if post in batch:
             return _skipped(post, "seen in this batch", settled=False)
-        batch.posts.add(post)
-        known = next((name for name in raw if name in batch.media), None)
-        outcome = self._claim(self._claim_on(post, () if known else raw))
+        batch.add(post)
+        known = next((name for name in raw if name in batch), None)
+        about, owner = About(item=post.value), self._coordinator.new_owner()
+        media_names = () if known else raw
+        outcome = self._claim(Claim(new_entry_id(), owner, (post,), media_names, lease_ms=self._lease_ms, about=about))
         if known:
             return self._end_known(outcome, known)
         if isinstance(outcome, Reserved):
             outcome = self._move_to_final_links(outcome, links, batch)
         if isinstance(outcome, Reserved):
-            batch.media.update(outcome.media)
+            batch.update(outcome.media)
         return outcome
 
-    def _claim_on(self, post: Name, media: tuple[Name, ...]) -> Claim:
-        about, owner = About(item=post.value), self._coordinator.new_owner()
-        return Claim(new_entry_id(), owner, (post,), media, lease_ms=self._lease_ms, about=about)
-
     def _claim(self, claim: Claim) -> Reserved | Skipped:
-        """A post stopped by a known medium, or by a mark that another program made, is processed."""
+        """A post that is stopped by a known medium, or by another program's mark, becomes processed."""
         found: Claimed | Judgement = self._coordinator.claim(claim)
         if isinstance(found, Repeat):
             return _skipped(found.name, PROCESSED, settled=True)
@@ -138,7 +126,7 @@ class Reservations:
     def _move_to_final_links(self, reserved: Reserved, links: list[str], batch: Batch) -> Reserved | Skipped:
         """The same owner claims again, with other media."""
         final = tuple(dict.fromkeys(media_name(self._resolve(link)) for link in links))
-        known = next((name for name in final if name in batch.media), None)
+        known = next((name for name in final if name in batch), None)
         if known:
             return self._end_known(reserved, known)
         if set(reserved.media) <= set(final):
@@ -151,13 +139,13 @@ class Reservations:
         return outcome
 
     def _end_known(self, outcome: Reserved | Skipped, known: Name) -> Skipped:
-        """One of its media is in this batch already: the post is processed."""
+        """The post becomes processed, because one of its media is in this batch already."""
         if isinstance(outcome, Reserved):
             self._settle(outcome.claimed, DeliveryStatus.SKIPPED, "skipped_media")
         return _skipped(known, "seen in this batch", settled=True)
 
     def published(self, reserved: Reserved) -> bool:
-        """The post is ``0`` and its media are ``1`` for seven days. False if another owner took over meanwhile."""
+        """The post is ``0`` and its media are ``1`` for seven days. False if another owner has taken over."""
         return self._is_owner(reserved) and self._settle(reserved.claimed, DeliveryStatus.DELIVERED, "processed")
 
     def failed(self, reserved: Reserved, retries_left: int | None = None) -> bool:
@@ -170,14 +158,12 @@ class Reservations:
     ) -> bool:
         ends = [changed(each, status=status) for each in claimed.plan]
         entry = self._coordinator.settle(claimed, ends, answer, retries_left=retries_left).entry
-        return entry is not None and self._coordinator.publish(entry.id)
+        return entry is not None and self._coordinator.publish(entry.id, view=claimed.view)
 
     def _is_owner(self, reserved: Reserved) -> bool:
         name, owner = reserved.claim.own[0], reserved.claim.owner
-        return any(each.owner == owner for each in self._deliveries_of(name))
-
-    def _deliveries_of(self, name: Name) -> list[Delivery]:
-        return [each for entry in self._coordinator.known([name]).of(name).entries for each in entry.deliveries]
+        entries = self._coordinator.known([name]).of(name).entries
+        return any(each.owner == owner for entry in entries for each in entry.deliveries)
 
     def state_of(self, key: str) -> str | None:
         """``pending``, ``0``, the retries left, or None if the post is unknown."""

@@ -1,4 +1,4 @@
-"""Room for payloads in Redis (rule 19 of docs/architecture.md)."""
+"""Room in Redis: for payloads (rule 19 of docs/architecture.md), and for the stream (rule 11)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEFAULT_ROOM = 1 << 30
 def check_room(registry: Registry, destinations: Iterable[str], size: int) -> None:
     """Raises NoRoom if a payload of that size cannot be stored. Payloads of dead letters are removed first.
 
-    What one destination stores may be at most four times what is left: it cannot take the room of all others. An eighth
+    One destination may store at most four times what is left, so that it cannot take the room of all others. An eighth
     of Redis' memory is kept free for names.
     """
     wanted = list(destinations)
@@ -39,7 +39,7 @@ def most_payload_bytes(registry: Registry, maxmemory: int) -> int:
 
 
 def read_memory(registry: Registry) -> dict[str, Any]:
-    """``used_memory``, ``maxmemory`` and ``maxmemory_policy``. Where INFO is forbidden, they are unknown."""
+    """``used_memory``, ``maxmemory`` and ``maxmemory_policy``; 0 and empty if INFO is forbidden."""
     try:
         found = registry.ask(lambda client, _: client.info("memory"))
     except StoreMisconfigured:
@@ -49,7 +49,7 @@ def read_memory(registry: Registry) -> dict[str, Any]:
 
 
 def drop_dead(registry: Registry, before_ms: int | None = None) -> int:
-    """Removes the oldest payloads of dead letters, or those from before that time; how many."""
+    """Removes the oldest payloads of dead letters, or those from before that time, and returns how many."""
     most, limits = "+inf" if before_ms is None else before_ms, {"start": 0, "num": DROPPED_AT_ONCE}
     found = registry.ask(lambda client, prefix: client.zrangebyscore(f"{prefix}dead", "-inf", most, **limits))
     commit = Commit()
@@ -57,3 +57,20 @@ def drop_dead(registry: Registry, before_ms: int | None = None) -> int:
         commit.write("DROP", "dead", each)
     registry.run(commit)
     return len(found)
+
+
+def trim_stream(registry: Registry, oldest_ms: int, most_bytes: int) -> None:
+    """Removes events that are too old, and the oldest where the stream takes more than it may."""
+
+    def trim(client: Any, prefix: str) -> None:
+        stream = f"{prefix}events"
+        last = client.xrevrange(stream, count=1)
+        if last and int(last[0][0].partition(b"-")[0]) < oldest_ms:  # it stays: machines that have read it have no gap
+            client.xtrim(stream, maxlen=1)
+        else:
+            client.xtrim(stream, minid=oldest_ms, approximate=True)
+        used = client.memory_usage(stream) or 0
+        if used > most_bytes:
+            client.xtrim(stream, maxlen=client.xlen(stream) * most_bytes // used, approximate=True)
+
+    registry.ask(trim)

@@ -1,4 +1,4 @@
-"""Subject groups: emails whose subjects mean the same thing, one of which is enough in a month."""
+"""Subject groups: of emails whose subjects mean the same, one is delivered in a month."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from enum import StrEnum
+from functools import cached_property, lru_cache
 
 from unidecode import unidecode
 
 from deduplication.email import decode_subject
-from deduplication.kept_property import kept_property
 from deduplication.names import Kind, Name
-from deduplication.regexes import first_captured
-from deduplication.unicode_text import nfc
+from deduplication.text import first_captured, nfc
 
-MOST_KEPT_FOLDS = 10_000
-MOST_FOR_ONE = 4  # U+FDFA stands for 18 characters
-MONTH_KEPT_MS = 32 * 24 * 3600 * 1000  # by then any month is over, and its groups with it
+MAX_FOLDED_CHARS = 1_000_000  # of a text in which routes look for words, whatever their case and accents
+MOST_FOR_ONE = 4  # U+FDFA expands to 18 characters
+MONTH_KEPT_MS = 32 * 24 * 3600 * 1000  # longer than any month
 
 _PREFIXES = re.compile(
     r"^(?:\s*(?:re|ré|fwd|fw|tr|rv|aw|wg|sv|vs|antw|odp|rif|confirmation)\s*(?:[\[(]\d+[\])]\s*)?[:：])+\s*",
@@ -38,16 +37,16 @@ class GroupMode(StrEnum):
 
 @dataclass(frozen=True)
 class SubjectPattern:
-    """Subjects that hold every phrase and match the regex belong to ``<name>_<captured value>``.
+    """Subjects that contain every phrase and match the regex belong to ``<name>_<captured value>``.
 
-    Both are looked for in the normalised subject, its punctuation turned into spaces.
+    Both are searched in the normalised subject, with spaces in place of punctuation.
     """
 
     name: str
     phrases: tuple[str, ...]
     regex: str
 
-    @kept_property
+    @cached_property
     def _phrases(self) -> tuple[str, ...]:
         return tuple(map(_words, self.phrases))
 
@@ -60,7 +59,7 @@ class SubjectPattern:
 
 
 DEFAULT_PATTERNS = (
-    # "lot" is asked for twice: most subjects hold no such word, and a phrase is looked for in no time.
+    # "lot" is both a phrase and in the regex: most subjects do not contain it, and a phrase is found much faster.
     SubjectPattern(
         "media_solution_missions_recadrage_lot",
         ("media solution", "missions recadrage", "lot"),
@@ -75,25 +74,17 @@ def normalize_no_accents_lower_trim(text: str) -> str:
 
     Other scripts keep their letters: transliterated, two different Chinese subjects can read the same.
     """
-    folded = text if text.isascii() else nfc(_NOT_ASCII.sub(lambda letters: letters[0].translate(_FOLDED), nfc(text)))
+    folded = text if text.isascii() else nfc(_NOT_ASCII.sub(lambda letters: "".join(map(_fold, letters[0])), nfc(text)))
     return " ".join(folded.lower().split())
 
 
-class _Folded(dict[int, str]):
-    """Characters and what they fold to, kept for those met first: there are a million, and it takes a microsecond."""
-
-    def __missing__(self, code: int) -> str:
-        compatible = unicodedata.normalize("NFKC", chr(code))
-        folded = "".join(map(_fold, compatible if len(compatible) <= MOST_FOR_ONE else chr(code)))
-        if len(self) < MOST_KEPT_FOLDS:
-            self[code] = folded
-        return folded
-
-
-_FOLDED = _Folded()
-
-
+@lru_cache(maxsize=10_000)  # computing one takes a microsecond
 def _fold(char: str) -> str:
+    compatible = unicodedata.normalize("NFKC", char)
+    return "".join(map(_fold_one, compatible if len(compatible) <= MOST_FOR_ONE else char))
+
+
+def _fold_one(char: str) -> str:
     if char.isascii():
         return char
     if "\u0300" <= char <= "\u036f":  # an accent that found no letter to join
@@ -104,7 +95,7 @@ def _fold(char: str) -> str:
 
 
 def strip_leading_reply_prefixes(subject: str) -> str:
-    """Without "Re:", "Fwd:", "Ré :", "Re[2]:"... in front, however many and mixed."""
+    """Without leading "Re:", "Fwd:", "Ré :", "Re[2]:"..., in any number and order."""
     return _PREFIXES.sub("", subject)
 
 
@@ -113,11 +104,11 @@ def generate_subject_group_id(
     patterns: Sequence[SubjectPattern] = DEFAULT_PATTERNS,
     mode: GroupMode = GroupMode.PATTERNS,
 ) -> str | None:
-    """The group the subject belongs to, or None: an empty subject never groups, nor does "(no subject)"."""
+    """The group of the subject, or None: an empty subject and "(no subject)" have none."""
     if mode is GroupMode.OFF:
         return None
     core = strip_leading_reply_prefixes(normalize_no_accents_lower_trim(decode_subject(subject)))
-    words = _words(core)
+    words = _without_punctuation(core)
     if not core or words in _NO_SUBJECT:
         return None
     for pattern in patterns:
@@ -130,10 +121,14 @@ def generate_subject_group_id(
 
 
 def _words(text: str) -> str:
-    return _NO_WORD.sub(" ", normalize_no_accents_lower_trim(text)).strip()
+    return _without_punctuation(normalize_no_accents_lower_trim(text))
 
 
-# What mail programs show or send for an email without a subject: "(no subject)" and its like.
+def _without_punctuation(normalised: str) -> str:
+    return _NO_WORD.sub(" ", normalised).strip()
+
+
+# What mail programs show or send for an email without a subject, such as "(no subject)".
 _NO_SUBJECT = frozenset(
     map(
         _words,
@@ -164,10 +159,10 @@ def month_of(tz: tzinfo, now: datetime | None = None) -> str:
 
 
 def monthly_scope_group_id(group_id: str, tz: tzinfo, now: datetime | None = None) -> str:
-    """``2026-11:lot_456``: as it stands in the Set subject_groups:2026-11."""
+    """Such as ``2026-11:lot_456``, the member of the Set subject_groups:2026-11."""
     return f"{month_of(tz, now)}:{group_id}"
 
 
 def group_name(group_id: str, month: str, ttl_seconds: int) -> Name:
-    """The group as a name to claim: kept for its month or, where a TTL is configured, for the TTL."""
+    """The group as a name to claim, kept for its month or, if a TTL is configured, for the TTL."""
     return Name(Kind.SUBJECT_GROUP, month, group_id, ttl_seconds * 1000 or MONTH_KEPT_MS)

@@ -1,4 +1,4 @@
-"""Who did what: lines in DATA_DIR/audit.log, whatever LOG_LEVEL is, and in the log as well."""
+"""Actions of operators: in DATA_DIR/audit.log, whatever LOG_LEVEL is, and in the log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from deduplication.private_files import PRIVATE, make_private
+from deduplication.files import PRIVATE, make_private
 from orchestrator.logs import LineFormatter
 
 audit = logging.getLogger("mailonce.audit")
@@ -65,7 +65,7 @@ class Action:
 
 
 def read_actions(data_dir: Path, most: int) -> list[Action]:
-    """Newest first. Only the end of a long file is read; other lines are left out."""
+    """Newest first. Only the end of a long file is read, and lines in another format are skipped."""
     try:
         with (data_dir / FILE).open("rb") as file:
             start = max(0, file.seek(0, os.SEEK_END) - MOST_READ_BYTES)
@@ -74,12 +74,9 @@ def read_actions(data_dir: Path, most: int) -> list[Action]:
     except FileNotFoundError:
         return []
     whole = lines[1:] if start else lines  # the first may be half a line
-    return [action for line in whole if (action := _action(line))][-most:][::-1]
-
-
-def _action(line: str) -> Action | None:
-    found = _LINE.fullmatch(line)
-    if not found:
-        return None
-    written = datetime.strptime(found[1], "%Y-%m-%d %H:%M:%S").astimezone()  # logging writes local time
-    return Action(int(written.timestamp() * 1000) + int(found[2]), found[3], found[4], found[5])
+    found = [match for line in whole if (match := _LINE.fullmatch(line))][-most:]
+    actions = []
+    for time, ms, by, what, details in (match.groups() for match in reversed(found)):
+        local = datetime.strptime(time, "%Y-%m-%d %H:%M:%S").astimezone()  # logging writes local time
+        actions.append(Action(int(local.timestamp() * 1000) + int(ms), by, what, details))
+    return actions

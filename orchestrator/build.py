@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import logging
-import sqlite3
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from deduplication.errors import StoreMisconfigured, StoreUnavailable
+from deduplication.files import Retention
 from deduplication.journal.coordinator import Coordinator
-from deduplication.journal.fleet import Fleet, FleetOptions
+from deduplication.journal.fleet import Fleet
 from deduplication.journal.registry import Registry, RegistryOptions
 from deduplication.journal.sqlite import Journal
 from deduplication.locks import PublicationLocks, new_server_id
 from deduplication.realtime_guard import RealtimeGuard
 from deduplication.redis_client import Client, connect
-from deduplication.redis_state import check_start as check_redis
-from deduplication.retention import Retention
 from orchestrator.config.model import LOG_URL, Config, DestinationConfig, load_config
 from orchestrator.config.settings import OnFailure, Settings, SettingsError
-from orchestrator.delivery.counters import RedisCounters, SqliteCounters, open_counters, process_counters
+from orchestrator.delivery.counters import Counters
 from orchestrator.delivery.destination_states import DestinationStates
 from orchestrator.delivery.guard import Guard, Limits, parse_rate
-from orchestrator.delivery.http import HttpDestination, HttpOptions, LogDestination
+from orchestrator.delivery.http import HttpDestination, LogDestination
 from orchestrator.delivery.queue import Queue, QueueMisconfigured, QueueUnavailable
 from orchestrator.delivery.resolution import LinkResolver
 from orchestrator.delivery.retrier import Retrier
@@ -34,14 +32,12 @@ from orchestrator.delivery.sender import RATE_PATIENCE_S, DestinationPolicy, Sen
 from orchestrator.delivery.webhook import Destination
 from orchestrator.guesses import GuessLimit
 from orchestrator.logs import quiet
-from orchestrator.metrics.counts import Counts
 from orchestrator.metrics.meter import Meter
 from orchestrator.operations.alarms import Alarms
-from orchestrator.operations.fleet_state import Observer
-from orchestrator.operations.health import HealthChecks
-from orchestrator.operations.providers import ProvidersSeen
+from orchestrator.operations.fleet_state import describe_machine
+from orchestrator.operations.health import ProxyWatch
 from orchestrator.operations.watch import Watch
-from orchestrator.pipeline import Naming, Pipeline, PipelineOptions
+from orchestrator.pipeline import Pipeline, PipelineOptions
 from orchestrator.privacy import Privacy
 from orchestrator.routing import Route, Router
 from orchestrator.service_note import leave_note
@@ -50,7 +46,6 @@ from orchestrator.tokens import Tokens, ensure_tokens, show_new
 log = logging.getLogger(__name__)
 
 RETRIER_THREADS = 2  # for each destination, beside those of the requests
-GUESSES_TIMEOUT_S = 1.0  # of Redis; after that each process counts alone, so that a scrape does not wait
 
 
 @dataclass(frozen=True)
@@ -72,18 +67,18 @@ class Service:
     locks: PublicationLocks
     queue: Queue | None
     meter: Meter
-    counts: Counts
-    providers: ProvidersSeen
-    observer: Observer
     alarms: Alarms
-    health: HealthChecks
-    watch: Watch
+    proxies: ProxyWatch
     privacy: Privacy
-    closing: tuple[Callable[[], None], ...]
+    is_worker: bool = False
 
     @property
     def journal(self) -> Journal:
         return self.coordinator.journal
+
+    @cached_property
+    def watch(self) -> Watch:
+        return Watch(self)
 
     def start(self, *, delivers: bool) -> None:
         """Begins the work behind the requests. ``delivers``: whether this process sends what is stored."""
@@ -103,8 +98,6 @@ class Service:
         self.watch.close()
         if self.fleet:
             self.fleet.close()
-        for close in self.closing:
-            close()
         self.coordinator.close()
 
 
@@ -122,14 +115,10 @@ def build_service(settings: Settings, config: Config, *, is_worker: bool = False
     tokens = ensure_tokens(settings)
     server = new_server_id()
     coordinator = build_coordinator(settings, is_trial=config.is_trial)
-    meter = Meter(config.destinations)
+    meter = Meter(coordinator.journal)
     states = DestinationStates(coordinator.journal)
-    redis_timeout_s = settings.redis_timeout_ms / 1000
-    counters = _counters(settings, redis_timeout_s)
-    guess_counters = _counters(settings, min(GUESSES_TIMEOUT_S, redis_timeout_s)) if settings.redis_url else counters
-    alone = process_counters()  # while the shared ones are away
-    limits = {name: _limits(each) for name, each in config.destinations.items()}
-    guard = Guard(counters, alone, limits, is_gone=lambda: coordinator.redis.status == "gone")
+    counters = Counters(coordinator)
+    guard = Guard(counters, {name: _limits(each) for name, each in config.destinations.items()})
     pool_size = max(settings.web_threads, settings.worker_threads)
     sender = Sender(
         coordinator=coordinator,
@@ -149,34 +138,15 @@ def build_service(settings: Settings, config: Config, *, is_worker: bool = False
         router=make_router(settings, config),
         sender=sender,
         retrier=retrier,
-        naming=make_naming(settings, config),
         guard=RealtimeGuard(settings.service_started_at),
         privacy=privacy,
         meter=meter,
-        options=PipelineOptions(
-            server=server,
-            lease_ms=settings.lease_ms,
-            budget_s=settings.delivery_budget_s,
-            keeps_suppressed=settings.keep_suppressed,
-            keeps_delivered=settings.delivered_payload_days > 0,
-        ),
+        options=pipeline_options(settings, config, server),
         queue=queue,
         resolve=LinkResolver(config.media.resolve).resolve if config.media.resolve else None,
     )
-    observer = Observer(
-        settings,
-        config,
-        coordinator,
-        guard,
-        states,
-        queue,
-        members=lambda: fleet.members if fleet else {},
-        is_worker=is_worker,
-    )
-    fleet = build_fleet(settings, coordinator, lambda: observer.about() | {"server": server}, is_trial=config.is_trial)
-    counts, providers = Counts(coordinator.journal, meter), ProvidersSeen(coordinator.journal)
-    alarms = build_alarms(config, coordinator, observer)
-    return Service(
+    fleet = build_fleet(settings, coordinator, lambda: describe_machine(service), is_trial=config.is_trial)
+    service = Service(
         settings=settings,
         config=config,
         tokens=tokens,
@@ -184,7 +154,7 @@ def build_service(settings: Settings, config: Config, *, is_worker: bool = False
         coordinator=coordinator,
         fleet=fleet,
         guard=guard,
-        guesses=GuessLimit(guess_counters, alone),
+        guesses=GuessLimit(counters),
         states=states,
         sender=sender,
         retrier=retrier,
@@ -192,15 +162,12 @@ def build_service(settings: Settings, config: Config, *, is_worker: bool = False
         locks=PublicationLocks(coordinator, server),
         queue=queue,
         meter=meter,
-        counts=counts,
-        providers=providers,
-        observer=observer,
-        alarms=alarms,
-        health=HealthChecks(settings, observer, alarms),
-        watch=Watch(coordinator, meter, counts, providers, observer, alarms),
+        alarms=build_alarms(config, coordinator),
+        proxies=ProxyWatch(),
         privacy=privacy,
-        closing=(counters.close, guess_counters.close, alone.close),
+        is_worker=is_worker,
     )
+    return service
 
 
 def build_coordinator(settings: Settings, *, is_trial: bool = False) -> Coordinator:
@@ -232,25 +199,20 @@ def build_fleet(
     """``about``: what other machines see of this one; None for a script, which is no member."""
     if coordinator.registry is None:
         return None
-    options = FleetOptions(
+    return Fleet(
+        coordinator,
+        build_registry(settings, coordinator.journal, is_trial=is_trial),
         events_ms=settings.decision_ms,
         events_bytes=settings.stream_bytes,
-        block_ms=min(1_000, settings.redis_timeout_ms // 2),
+        block_ms=min(200, settings.redis_timeout_ms // 2),
         about=about,
     )
-    return Fleet(coordinator, build_registry(settings, coordinator.journal, is_trial=is_trial), options)
 
 
-def build_alarms(config: Config, coordinator: Coordinator, observer: Observer) -> Alarms:
-    alerts = config.alerts
-    return Alarms(
-        coordinator.journal,
-        HttpDestination("alerts", HttpOptions(alerts.url, alerts.secret), pool_size=1) if alerts.url else None,
-        after_ms=int(alerts.after_s * 1000),
-        off=frozenset(alerts.off),
-        shared=observer.shared,
-        is_redis_up=lambda: coordinator.redis.status == "up",
-    )
+def build_alarms(config: Config, coordinator: Coordinator) -> Alarms:
+    alerts = DestinationConfig.model_construct(url=config.alerts.url, secret=config.alerts.secret)
+    send = HttpDestination("alerts", alerts, pool_size=1) if alerts.url else None
+    return Alarms(coordinator, config.alerts, send)
 
 
 def build_registry(settings: Settings, journal: Journal, *, is_trial: bool = False) -> Registry:
@@ -291,8 +253,10 @@ def check_start(settings: Settings, config: Config) -> None:
     with quiet():
         service = build_service(settings, config)
     try:
-        if service.coordinator.registry:
-            check_redis(service.coordinator.registry)
+        if registry := service.coordinator.registry:
+            if registry.ask(lambda client, prefix: client.exists(f"{prefix}shared_key", f"{prefix}upgraded")):
+                raise StoreMisconfigured("it has data of version 0.2: set KEY_PREFIX, or use an empty database")
+            registry.probe()
     except StoreMisconfigured as error:
         raise SettingsError(f"REDIS_URL must be a Redis that Mailonce can use; {error}") from error
     except StoreUnavailable as error:
@@ -319,23 +283,20 @@ def make_router(settings: Settings, config: Config) -> Router:
     return Router(config.routes, Route("default", tuple(config.destinations), settings.subject_groups))
 
 
-def make_naming(settings: Settings, config: Config) -> Naming:
-    return Naming(
-        tz=settings.tz,
+def pipeline_options(settings: Settings, config: Config, server: str = "") -> PipelineOptions:
+    return PipelineOptions(
+        server=server,
+        lease_ms=settings.lease_ms,
+        budget_s=settings.delivery_budget_s,
+        keeps_suppressed=settings.keep_suppressed,
+        keeps_delivered=settings.delivered_payload_days > 0,
+        ids_kept_ms=settings.ids_kept_ms,
+        tz=settings.timezone,
         patterns=config.patterns,
         group_ttl_seconds=settings.subject_group_ttl_seconds,
         media_hosts=config.media.hosts,
         identity_parameters=config.media.identity_parameters,
     )
-
-
-def _counters(settings: Settings, timeout_s: float) -> SqliteCounters | RedisCounters:
-    path = settings.data_dir / "counters.db"
-    try:
-        return open_counters(settings.redis_url, timeout_s, settings.redis_prefix, path)
-    except sqlite3.Error as error:
-        log.error("WARNING: %s cannot be used (%s): each process counts rates and failures alone", path, error)
-        return process_counters()
 
 
 def _limits(config: DestinationConfig) -> Limits:
@@ -358,13 +319,4 @@ def _policy(name: str, config: DestinationConfig, pool_size: int) -> Destination
 def _destination(name: str, config: DestinationConfig, pool_size: int) -> Destination:
     if config.url == LOG_URL:
         return LogDestination(lambda text: print(text, file=sys.stdout, flush=True))
-    options = HttpOptions(
-        url=config.url,
-        secrets=config.secret,
-        format=config.format,
-        fallback_form=config.fallback_form,
-        headers=config.headers,
-        connect_timeout_s=config.connect_timeout_s,
-        read_timeout_s=config.read_timeout_s,
-    )
-    return HttpDestination(name, options, pool_size)
+    return HttpDestination(name, config, pool_size)

@@ -5,16 +5,13 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import math
-import time
 
 import limits
-from limits.storage import Storage
-from limits.strategies import FixedWindowRateLimiter
 
-from orchestrator.delivery.counters import Clock, FallbackCounters
+from orchestrator.delivery.counters import Counters
 
 LIMIT = limits.parse("20 per minute")
-NETWORK_OF_ONE = 64  # bits: whoever has one IPv6 address has a whole network of them
+IPV6_PREFIX_BITS = 64  # whoever has one IPv6 address has a whole network of them
 
 
 class GuessLimit:
@@ -23,35 +20,23 @@ class GuessLimit:
     Ingress is never limited: behind a shared proxy, one guesser would stop all emails.
     """
 
-    def __init__(self, shared: Storage, fallback: Storage, clock: Clock = time.time) -> None:
-        self._counters = FallbackCounters(shared, fallback, lambda: None, clock)
-        self._clock = clock
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
 
     def wait_s(self, address: str) -> int:
         """0 if the address may send a token, otherwise the seconds until it may."""
-        key = _key(address)
-
-        def ask(counters: Storage) -> int:
-            limiter = FixedWindowRateLimiter(counters)
-            if limiter.test(LIMIT, key):
-                return 0
-            left_s = limiter.get_window_stats(LIMIT, key).reset_time - self._clock()
-            return max(1, min(math.ceil(left_s), LIMIT.get_expiry()))
-
-        return self._counters.ask(ask)
+        return math.ceil(self._counters.wait_s(LIMIT, _key(address)))
 
     def count(self, address: str) -> None:
-        """Counts a wrong token. The minute begins with the first one."""
-        self._counters.ask(lambda counters: FixedWindowRateLimiter(counters).hit(LIMIT, _key(address)))
+        """Counts a wrong token."""
+        self._counters.hit(LIMIT, _key(address))
 
 
 def _key(address: str) -> str:
     """A digest, because an address is personal data."""
     try:
-        parsed = ipaddress.ip_address(address)
+        width = f"/{IPV6_PREFIX_BITS}" if ":" in address else ""
+        network = str(ipaddress.ip_network(f"{address}{width}", strict=False))
     except ValueError:
         network = address
-    else:
-        bits = NETWORK_OF_ONE if parsed.version == 6 else parsed.max_prefixlen
-        network = str(ipaddress.ip_network(f"{parsed}/{bits}", strict=False))
     return f"guesses/{hashlib.sha256(network.encode()).hexdigest()[:16]}"

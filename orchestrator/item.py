@@ -13,9 +13,9 @@ from deduplication.identity import compute_fingerprint, is_recognisable, own_nam
 from deduplication.journal.entry import About
 from deduplication.message import Message
 from deduplication.names import Kind, Name
-from orchestrator.delivery.webhook import EventType
 
 BODY_PREVIEW_CHARS = 200
+MESSAGE = "message"  # in place of a provider, for messages and posts
 MOST_SHOWN_CHARS = 120  # of a subject or sender: a sender decides how long they are
 
 
@@ -27,11 +27,12 @@ class Item:
     ``media`` are links known to be media, ``links`` those that may be. ``fields`` is what routes may ask about, each
     with all its values; ``destinations`` the only ones the sender wants (None: all of the route). ``recipient``: the
     address it was delivered to, the first of an email's recipients. ``is_named_by_words``: a name of its own may be
-    made of what somebody wrote, such as its subject.
+    made of what somebody wrote, such as its subject. ``traceparent``: of the request that brought it.
     """
 
     id: str
     key: str
+    provider: str
     own_names: tuple[Name, ...]
     fingerprint: str
     text: str
@@ -48,21 +49,7 @@ class Item:
     destinations: tuple[str, ...] | None = None
     recipient: str = ""
     proof: str = ""
-
-    @property
-    def provider(self) -> str:
-        return self.fields["provider"][0]
-
-    @property
-    def event(self) -> EventType:
-        return EventType.MESSAGE_RECEIVED if self.is_message else EventType.EMAIL_RECEIVED
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """A date that cannot be read counts as none, and whoever sends it should know."""
-        if not self.payload.get("date") or self.moment:
-            return ()
-        return ("date cannot be read and counts as absent; it takes a time such as 2026-11-16T09:00:00Z",)
+    traceparent: str = ""
 
     def about(self, route: str, server: str) -> About:
         """Fields shown in lists and used for search."""
@@ -85,6 +72,7 @@ def email_item(email: Email, ids_kept_ms: int | None) -> Item:
     return Item(
         id=ids[0],
         key=ids[-1] if email.date_utc else f"{names[-1].value}|{fingerprint}",  # the canonical id, or the post key
+        provider=email.provider,
         own_names=tuple(names),
         fingerprint=fingerprint,
         is_recognisable=is_recognisable(email),
@@ -107,7 +95,7 @@ def email_item(email: Email, ids_kept_ms: int | None) -> Item:
             "message_id": email.message_id,
             "recipients": list(email.recipients),
             "body": email.body,
-            "plain": email.plain if email.is_html else "",
+            "plain": email.plain if email.read_html else "",
             "body_preview": email.text[:BODY_PREVIEW_CHARS],
             "links": list(email.links),
             "attachments": [_described(attachment) for attachment in email.attachments],
@@ -124,6 +112,7 @@ def message_item(message: Message) -> Item:
     return Item(
         id=message.item_id,
         key=f"{message.key}|{message.fingerprint}",
+        provider=MESSAGE,
         own_names=(message.name_to_claim,),
         fingerprint=str(message.fingerprint),
         text=message.text,
@@ -134,7 +123,7 @@ def message_item(message: Message) -> Item:
             "sender": (),
             "recipient": (),
             "body": (message.text,),
-            "provider": ("message",),
+            "provider": (MESSAGE,),
             "source": (message.source,),
         },
         payload={

@@ -1,13 +1,13 @@
-"""How the log looks: one line an event, ids and never contents."""
+"""Log formats: one line for each event, with ids and never with contents."""
 
 from __future__ import annotations
 
 import json
 import logging
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 LogFormat = Literal["text", "json"]
@@ -15,92 +15,62 @@ LogFormat = Literal["text", "json"]
 FORMAT = "%(asctime)s %(levelname)s %(name)s%(request)s: %(message)s"
 MAX_LINE_CHARS = 4000
 
-request_id: ContextVar[str] = ContextVar("request_id", default="")  # of the request that this thread is at
+request_id: ContextVar[str] = ContextVar("request_id", default="")  # of the request that this thread handles
 
 
 class LineFormatter(logging.Formatter):
-    """No value breaks out of its line: what is not printable is escaped. Only tracebacks follow, each line marked."""
+    """No value breaks out of its line: unprintable characters are escaped, lines of tracebacks are marked."""
 
     def __init__(self, line: str = FORMAT) -> None:
         super().__init__(line)
-        self._clock = Seconds("%Y-%m-%d %H:%M:%S", is_utc=False)
 
     def format(self, record: logging.LogRecord) -> str:
         record.message = record.getMessage()
-        record.asctime = f"{self._clock.at(record.created)},{int(record.msecs):03d}"
-        at_request = request_id.get()
-        record.request = f" [{at_request}]" if at_request else ""
-        line = escaped(self.formatMessage(record))
-        if not record.exc_info and not record.stack_info:
-            return line
-        return "\n".join([line, *(f"  | {escaped(each)}" for each in _stack(self, record))])
+        record.asctime = self.formatTime(record)
+        request = request_id.get()
+        record.request = f" [{request}]" if request else ""
+        return "\n  | ".join(map(_escaped, [self.formatMessage(record), *_traceback(self, record)]))
 
 
 class JsonFormatter(logging.Formatter):
-    """One object a line. What a line was made of stands in it by its name as well, where the caller gave it names."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._clock = Seconds("%Y-%m-%dT%H:%M:%S", is_utc=True)
+    """One object a line, which includes the values of the message by name if the caller named them."""
 
     def format(self, record: logging.LogRecord) -> str:
-        said: dict[str, Any] = {
-            "time": f"{self._clock.at(record.created)}.{int(record.msecs):03d}Z",
+        fields: dict[str, Any] = dict(record.args) if isinstance(record.args, dict) else {}
+        moment = datetime.fromtimestamp(record.created, UTC)
+        fields |= {
+            "time": f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z",
             "level": record.levelname,
             "logger": record.name,
             "pid": record.process,
-            "message": cut(record.getMessage()),
+            "message": _shortened(record.getMessage()),
         }
-        if at_request := request_id.get():
-            said["request_id"] = at_request
-        if isinstance(record.args, dict):
-            said = {**record.args, **said}
-        if record.exc_info or record.stack_info:
-            said["traceback"] = [cut(each) for each in _stack(self, record)]
-        return json.dumps(said, default=str)
+        if request := request_id.get():
+            fields["request_id"] = request
+        if traceback := _traceback(self, record):
+            fields["traceback"] = [_shortened(line) for line in traceback]
+        return json.dumps(fields, default=str)
 
 
-class Seconds:
-    """The time of day up to its seconds; written anew once a second, not once a line."""
-
-    def __init__(self, format: str, *, is_utc: bool) -> None:
-        self._format = format
-        self._broken_down = time.gmtime if is_utc else time.localtime
-        self._last = (-1, "")
-
-    def at(self, moment_s: float) -> str:
-        second, shown = self._last
-        if second != int(moment_s):
-            second = int(moment_s)
-            shown = time.strftime(self._format, self._broken_down(second))
-            self._last = (second, shown)
-        return shown
+def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> list[str]:
+    texts = [formatter.formatException(record.exc_info)] if record.exc_info else []
+    return [line for text in (*texts, record.stack_info) if text for line in text.split("\n")]
 
 
-def _stack(formatter: logging.Formatter, record: logging.LogRecord) -> list[str]:
-    traceback = formatter.formatException(record.exc_info).split("\n") if record.exc_info else []
-    stack = record.stack_info.split("\n") if record.stack_info else []
-    return [*traceback, *stack]
-
-
-def cut(line: str) -> str:
+def _shortened(line: str) -> str:
     return line if len(line) <= MAX_LINE_CHARS else f"{line[:MAX_LINE_CHARS]} ... ({len(line)} characters)"
 
 
-def escaped(line: str) -> str:
-    line = cut(line)
+def _escaped(line: str) -> str:
+    line = _shortened(line)
     if line.isprintable():
         return line
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in line)
 
 
-def make_formatter(log_format: LogFormat) -> logging.Formatter:
-    return JsonFormatter() if log_format == "json" else LineFormatter()
-
-
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without the lines that a part logs when it is built."""
+    """Suppresses lines below ERROR."""
     root, level = logging.getLogger(), logging.getLogger().level
     root.setLevel(logging.ERROR)
     try:
@@ -111,10 +81,10 @@ def quiet() -> Iterator[None]:
 
 def configure_logging(level: str, log_format: LogFormat) -> None:
     handler = logging.StreamHandler()
-    handler.setFormatter(make_formatter(log_format))
+    handler.setFormatter(JsonFormatter() if log_format == "json" else LineFormatter())
     logging.basicConfig(level=level, handlers=[handler])
-    # Nobody is shown where in the code a line was written, or by which thread: to find out took a third of its time.
-    logging._srcfile = None  # as logging's own documentation tells
+    # Our formats show neither the place in the code nor the thread; finding them took a third of the time of a line.
+    logging._srcfile = None  # documented by logging
     logging.logThreads = logging.logMultiprocessing = False
-    for chatty in ("urllib3", "pika"):  # their lines hold whole addresses, with paths, queries and logins
-        logging.getLogger(chatty).setLevel(logging.CRITICAL)  # and what is wrong is told by us, without a traceback
+    for library in ("urllib3", "pika"):  # they log whole addresses with logins; we log their errors ourselves
+        logging.getLogger(library).setLevel(logging.CRITICAL)

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import secrets
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, tzinfo
 from enum import StrEnum
 
 from deduplication.content import content_name
 from deduplication.errors import NoRoom, StoreUnavailable
 from deduplication.journal.coordinator import Claimed, Coordinator
-from deduplication.journal.entry import Delivery, DeliveryStatus, Entry, Stop, changed, new_entry_id
-from deduplication.journal.rules import Busy, Claim, Repeat, Take, Wanted
-from deduplication.media import MediaMode, delivery_links, media_name
+from deduplication.journal.entry import OPEN, Delivery, DeliveryStatus, Entry, Stop, changed, new_entry_id
+from deduplication.journal.rules import Busy, Claim, Judgement, Repeat, Take, Wanted
+from deduplication.media import DEFAULT_HOSTS, IDENTITY_PARAMETERS, MediaMode, delivery_links, media_name
 from deduplication.names import Gate, Name
 from deduplication.realtime_guard import RealtimeGuard
 from deduplication.subject_group import (
+    DEFAULT_PATTERNS,
     GroupMode,
     SubjectPattern,
     generate_subject_group_id,
@@ -28,10 +30,10 @@ from deduplication.subject_group import (
 from orchestrator.delivery.queue import Queue, QueueUnavailable
 from orchestrator.delivery.retrier import Retrier
 from orchestrator.delivery.schedule import put_off
-from orchestrator.delivery.sender import Budget, Sender
-from orchestrator.delivery.webhook import Payload, pack, shown_timestamp, webhook_id
+from orchestrator.delivery.sender import Sender
+from orchestrator.delivery.webhook import MOMENT, EventType, Payload, pack, webhook_id
 from orchestrator.item import Item
-from orchestrator.metrics.meter import REALTIME, Meter
+from orchestrator.metrics.meter import DECISION_S, DELIVERIES, EMAILS, GROUPS, REALTIME, Meter
 from orchestrator.privacy import Privacy
 from orchestrator.routing import Route, Router
 
@@ -40,6 +42,7 @@ log = logging.getLogger(__name__)
 MOST_MEDIA = 50  # a newsletter of links must not make one claim a long script
 RETRY_AFTER_FAILURE_S = 10
 MOST_WAIT_FOR_ANOTHER_S = 10
+UNREADABLE_DATE = "date cannot be read and counts as absent; it must be a time such as 2026-11-16T09:00:00Z"
 
 
 class Status(StrEnum):
@@ -88,14 +91,25 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Naming:
-    """What the names of an item depend on besides the item."""
+class PipelineOptions:
+    """What the settings say about an item on its way.
 
-    tz: tzinfo
-    patterns: Sequence[SubjectPattern]
-    group_ttl_seconds: int
-    media_hosts: Collection[str]
-    identity_parameters: Mapping[str, Collection[str]]
+    ``lease_ms``: how long a crashed request blocks its email; ``budget_s``: how long it may wait for receivers.
+    ``keeps_suppressed``, ``keeps_delivered``: whether these emails keep their payload, for release and forced replay.
+    ``ids_kept_ms``: how long the ids of emails are remembered, None for ever.
+    """
+
+    server: str = ""
+    lease_ms: int = 25_000
+    budget_s: float = 8.0
+    keeps_suppressed: bool = True
+    keeps_delivered: bool = False
+    ids_kept_ms: int | None = None
+    tz: tzinfo = UTC
+    patterns: Sequence[SubjectPattern] = DEFAULT_PATTERNS
+    group_ttl_seconds: int = 0
+    media_hosts: Collection[str] = DEFAULT_HOSTS
+    identity_parameters: Mapping[str, Collection[str]] = field(default_factory=lambda: IDENTITY_PARAMETERS)
 
     def shared_names(self, group: str | None, links: Sequence[str], now: datetime) -> tuple[Name, ...]:
         """Names that other items may have too: its subject group and its media."""
@@ -114,6 +128,7 @@ class Case:
     """An item on its way: what it claims, and what will be sent. ``links``: those that count as its media."""
 
     item: Item
+    route: Route
     group: str | None
     links: tuple[str, ...]
     claim: Claim
@@ -129,20 +144,6 @@ class Case:
 
 
 @dataclass(frozen=True)
-class PipelineOptions:
-    """``lease_ms``: how long a crashed request blocks its email; ``budget_s``: how long it may wait for receivers.
-
-    ``keeps_suppressed``, ``keeps_delivered``: whether these emails keep their payload, for release and forced replay.
-    """
-
-    server: str = ""
-    lease_ms: int = 25_000
-    budget_s: float = 8.0
-    keeps_suppressed: bool = True
-    keeps_delivered: bool = False
-
-
-@dataclass(frozen=True)
 class Pipeline:
     """``queue`` is None if requests deliver. ``resolve`` follows links to where they lead, if that is configured."""
 
@@ -150,7 +151,6 @@ class Pipeline:
     router: Router
     sender: Sender
     retrier: Retrier
-    naming: Naming
     guard: RealtimeGuard
     privacy: Privacy
     meter: Meter
@@ -162,74 +162,75 @@ class Pipeline:
     def receive(self, item: Item) -> Outcome:
         """Ends with the item delivered, stored, dead, recognised, skipped, or returned to its sender for a retry."""
         started = time.monotonic()
-        outcome = self._decide(item)
-        log_decision(item, outcome, time.monotonic() - started)
-        self._count(item, outcome)
-        return replace(outcome, warnings=item.warnings) if item.warnings else outcome
-
-    def _count(self, item: Item, outcome: Outcome) -> None:
-        gate = outcome.reason.gate if outcome.reason else None
-        is_old = outcome.status is Status.SKIPPED_OLD
-        self.meter.count_email(item.provider, outcome.status, REALTIME if is_old else gate)
-        if outcome.subject_group and gate is None and outcome.status in (Status.PROCESSED, Status.QUEUED):
-            self.meter.count_group()
-        for delivery in outcome.deliveries:
-            if delivery.status is DeliveryStatus.SKIPPED:
-                self.meter.count_attempt(delivery.destination, delivery.status)
-
-    def _decide(self, item: Item) -> Outcome:
-        started = time.monotonic()
-        route = self.router.pick(item)
-        case = self.prepare(item, route)
+        case = self.prepare(item, self.router.pick(item))
         try:
-            if route.realtime_only and self._is_old(case):
-                return self._skip_old(case)
-            if self.resolve and case.links:
-                case = self._follow_links(case)
-            found = self.coordinator.claim(case.claim)
+            if case.route.realtime_only and self._is_old(case):
+                outcome = self._skip_old(case)
+            else:
+                if self.resolve and case.links:
+                    case = self._follow_links(case)
+                found = self.coordinator.claim(case.claim)
+                self.meter.count((time.monotonic() - started, DECISION_S))
+                outcome = self._deliver(case, found) if isinstance(found, Claimed) else self._not_sent(case, found)
         except StoreUnavailable as error:
             log.error("item %s: its sender is asked to retry: %s", item.id, error)
-            return case.retry_later("the store is away")  # the error may name an internal address
-        self.meter.time_decision(time.monotonic() - started)
-        if isinstance(found, Claimed):
-            return self._deliver(case, found)
-        if isinstance(found, Repeat):
-            return self._repeat(case, found)
-        if isinstance(found, Busy):
-            return self._busy(case, found)
-        raise ProofUsed
+            outcome = case.retry_later("the store is away")  # the error may name an internal address
+        log_decision(item, outcome, time.monotonic() - started)
+        count, status = self.meter.count, outcome.status
+        gate = REALTIME if status is Status.SKIPPED_OLD else outcome.reason.gate if outcome.reason else ""
+        count((1, EMAILS, item.provider, status, gate))
+        if outcome.subject_group and not gate and status in (Status.PROCESSED, Status.QUEUED):
+            count((1, GROUPS))
+        for delivery in outcome.deliveries:
+            if delivery.status is DeliveryStatus.SKIPPED:
+                count((1, DELIVERIES, delivery.destination, delivery.status))
+        if item.payload.get("date") and not item.moment:
+            outcome = replace(outcome, warnings=(UNREADABLE_DATE,))
+        return outcome
 
     # Before the claim
 
     def prepare(self, item: Item, route: Route) -> Case:
         """Its names, its destinations, and what they will be sent."""
-        proof, proof_key = item.proof, _digest(f"{item.key}|{item.fingerprint}")  # never scoped to a recipient (28)
-        item, route = for_recipient(item, route)
-        now = self.now()
-        owner = self.coordinator.new_owner()
-        group = generate_subject_group_id(item.subject, self.naming.patterns, route.group_mode)
-        links = self.naming.media_links(item, route)
-        key = item.key if item.is_recognisable else f"{item.key}|{owner}"  # unrecognisable: counts as a new one
+        proof, proof_key = item.proof, f"{item.key}|{item.fingerprint}"  # never scoped to a recipient (28)
+        if route.identity_by_recipient:
+            item, route = for_recipient(item, route)
+        # One that cannot be recognised counts as a new one each time.
+        key = item.key if item.is_recognisable else f"{item.key}|{secrets.token_hex(8)}"
+        wanted = tuple(self._wanted(name, key, item, route) for name in route.destinations_for(item))
+        about = item.about(route.name, self.options.server)
+        own = item.own_names
+        if self.privacy.is_strict:
+            about = self.privacy.about(about)
+            own = self.privacy.names(own) if item.is_named_by_words else own
+        now, entry = self.now(), new_entry_id()
+        group = generate_subject_group_id(item.subject, self.options.patterns, route.group_mode)
+        links = self.options.media_links(item, route) if item.links or item.media else ()
         claim = Claim(
-            entry=new_entry_id(),
-            owner=owner,
-            own=self.privacy.names(item.own_names) if item.is_named_by_words else item.own_names,
-            shared=self.naming.shared_names(group, links, now),
-            destinations=tuple(self._wanted(name, key, item, route) for name in route.destinations_for(item)),
+            entry=entry,
+            owner=f"{self.coordinator.journal.machine}.{entry}",
+            own=own,
+            shared=self.options.shared_names(group, links, now) if group or links else (),
+            destinations=wanted,
             fingerprint=item.fingerprint,
             lease_ms=self.options.lease_ms,
-            about=self.privacy.about(item.about(route.name, self.options.server)),
+            about=about,
             proof=_digest(proof) if proof else "",
-            key=proof_key,
+            key=_digest(proof_key) if proof else "",
         )
-        received_at = shown_timestamp(now)
-        head = {"type": item.event, "timestamp": received_at}
-        payload = {**head, **item.payload, "received_at": received_at, "subject_group": group}
-        return Case(item, group, links, claim, payload, now)
+        received_at = now.astimezone(UTC).strftime(MOMENT)
+        event = EventType.MESSAGE_RECEIVED if item.is_message else EventType.EMAIL_RECEIVED
+        payload = {
+            "type": event,
+            "timestamp": received_at,
+            **item.payload,
+            "received_at": received_at,
+            "subject_group": group,
+        }
+        return Case(item, route, group, links, claim, payload, now)
 
     def _wanted(self, destination: str, key: str, item: Item, route: Route) -> Wanted:
-        own_ms = self.sender.policies[destination].content_window_ms
-        window_ms = route.content_window_ms(own_ms, item)
+        window_ms = route.content_window_ms(self.sender.policies[destination].content_window_ms, item)
         return Wanted(
             destination,
             webhook_id(destination, key),
@@ -271,14 +272,18 @@ class Pipeline:
         if not isinstance(self.coordinator.look(case.claim), Take) or self.resolve is None:
             return case
         links = tuple(dict.fromkeys(self.resolve(case.links)))
-        shared = self.naming.shared_names(case.group, links, case.now)
+        shared = self.options.shared_names(case.group, links, case.now)
         return replace(case, links=links, claim=replace(case.claim, shared=shared))
 
     # After it
 
-    def _repeat(self, case: Case, repeat: Repeat) -> Outcome:
-        original = repeat.of
-        stop = Stop(repeat.name, original.id, original.created_ms) if original else Stop(repeat.name)
+    def _not_sent(self, case: Case, found: Judgement) -> Outcome:
+        if isinstance(found, Busy):
+            return self._busy(case, found)
+        if not isinstance(found, Repeat):
+            raise ProofUsed
+        original = found.of
+        stop = Stop(found.name, original.id, original.created_ms) if original else Stop(found.name)
         wanted = {each.destination for each in case.claim.destinations}
         status = repeat_status(original, wanted) if original else Status.ALREADY_PROCESSED
         return case.outcome(status, id=stop.original or "", reason=stop)
@@ -289,23 +294,24 @@ class Pipeline:
         return case.outcome(Status.ALREADY_PROCESSING, error=error, retry_after_s=wait_s)
 
     def _deliver(self, case: Case, claimed: Claimed) -> Outcome:
-        going = claimed.to_send
-        if not going:
-            return self._settle(case, claimed, claimed.not_to_send)
+        decided = [each for each in claimed.plan if each.status is not DeliveryStatus.CLAIMED]
+        if len(decided) == len(claimed.plan):
+            return self._settle(case, claimed, decided)
+        clock, budget_s = self.coordinator.journal.clock, self.options.budget_s
         if self.queue:
-            now_ms = self.coordinator.journal.clock.now_ms()
-            stored = [put_off(each, "queued", now_ms) for each in going]
-            outcome = self._settle(case, claimed, (*claimed.not_to_send, *stored))
+            going = [each for each in claimed.plan if each.status is DeliveryStatus.CLAIMED]
+            stored = [put_off(each, "queued", clock.now_ms()) for each in going]
+            outcome = self._settle(case, claimed, [*decided, *stored])
             return self._announce(case, outcome) if outcome.status is Status.QUEUED else outcome
-        budget = Budget(time.monotonic() + self.options.budget_s)
-        if not self.coordinator.is_live(claimed, int(self.options.budget_s * 1000)):
+        if claimed.lease_until_ms - clock.steady_ms() <= budget_s * 1000:  # rule 4
             return self._return(case, claimed, "it took too long to get to it")
+        ends_at = time.monotonic() + budget_s
         try:
-            sent = self.sender.send(claimed, case.payload, budget)
+            sent = self.sender.send(claimed, case.payload, ends_at, case.item.traceparent)
         except BaseException:
             self._return(case, claimed, "an unexpected error")
             raise
-        return self._settle(case, claimed, (*claimed.not_to_send, *sent))
+        return self._settle(case, claimed, [*decided, *sent])
 
     def _announce(self, case: Case, outcome: Outcome) -> Outcome:
         """Wakes workers for what was stored. If the queue is away, it is delivered here and now."""
@@ -327,18 +333,19 @@ class Pipeline:
         except StoreUnavailable as error:
             log.warning("item %s: it waits for the next try: %s", case.item.id, error)
             return outcome
-        return case.outcome(status_of(entry), entry) if entry else outcome
+        return case.outcome(status_of({each.status for each in entry.deliveries}), entry) if entry else outcome
 
     def _settle(self, case: Case, claimed: Claimed, outcomes: Sequence[Delivery]) -> Outcome:
         """Only what is delivered for sure, or stored where it is safe, is answered with 2xx (rule 6)."""
-        is_alone = claimed.held is None and self.coordinator.registry is not None
-        if is_alone and any(each.status is DeliveryStatus.WAITING for each in outcomes):
+        if claimed.is_alone and any(each.status is DeliveryStatus.WAITING for each in outcomes):
             return self._return(case, claimed, "not delivered, and Redis is away", outcomes)
-        entry = claimed.entry
-        for each in outcomes:
-            entry = entry.with_delivery(each)
-        status = SKIPPED_AT[entry.stop.gate] if entry.stop and _is_skipped(entry) else status_of(entry)
-        payload = pack(case.payload) if self._keeps_payload(entry) else None
+        by_destination = {each.destination: each.status for each in (*claimed.entry.deliveries, *outcomes)}
+        statuses = set(by_destination.values())
+        stop = claimed.entry.stop if statuses == {DeliveryStatus.SKIPPED} else None
+        status = SKIPPED_AT[stop.gate] if stop else status_of(statuses)
+        others, options = statuses - {DeliveryStatus.DELIVERED}, self.options
+        is_needed = options.keeps_suppressed if others == {DeliveryStatus.SKIPPED} else bool(others)
+        payload = pack(case.payload, case.item.traceparent) if is_needed or options.keeps_delivered else None
         try:
             settled = self.coordinator.settle(claimed, outcomes, status, payload)
         except NoRoom as error:
@@ -346,15 +353,7 @@ class Pipeline:
             return self._return(case, claimed, "not delivered, and there is no room to store it", outcomes)
         if not settled.is_safe:
             return case.retry_later("it could not be recorded")
-        return case.outcome(status, settled.entry or entry, reason=entry.stop if _is_skipped(entry) else None)
-
-    def _keeps_payload(self, entry: Entry) -> bool:
-        statuses = {each.status for each in entry.deliveries}
-        if statuses <= {DeliveryStatus.DELIVERED}:
-            return self.options.keeps_delivered
-        if statuses <= {DeliveryStatus.DELIVERED, DeliveryStatus.SKIPPED}:
-            return self.options.keeps_suppressed or self.options.keeps_delivered
-        return True
+        return case.outcome(status, settled.entry or claimed.entry, reason=stop)
 
     def _return(self, case: Case, claimed: Claimed, error: str, outcomes: Sequence[Delivery] = ()) -> Outcome:
         """Its sender keeps it and tries again. Destinations that already received it keep that status."""
@@ -393,15 +392,13 @@ def log_decision(item: Item, outcome: Outcome, took_s: float) -> None:
 
 def for_recipient(item: Item, route: Route) -> tuple[Item, Route]:
     """Where each recipient counts separately, an email to another recipient is stopped by no shared name."""
-    if not route.identity_by_recipient:
-        return item, route
     return item.for_recipient(), replace(route, group_mode=GroupMode.OFF, media=MediaMode.OFF, content=False)
 
 
 def repeat_status(original: Entry, wanted: Collection[str]) -> Status:
     """What is answered to a repeat: what has happened to the original at the destinations that the repeat is for."""
     statuses = {each.status for each in original.deliveries if each.destination in wanted}
-    if any(status.is_open for status in statuses):
+    if statuses & OPEN:
         return Status.QUEUED
     if DeliveryStatus.DEAD in statuses:
         return Status.DEAD_LETTERED
@@ -409,15 +406,11 @@ def repeat_status(original: Entry, wanted: Collection[str]) -> Status:
     return Status(original.answer) if is_skipped else Status.ALREADY_PROCESSED
 
 
-def status_of(entry: Entry) -> Status:
-    statuses = {delivery.status for delivery in entry.deliveries}
-    if any(status.is_open for status in statuses):
+def status_of(statuses: set[DeliveryStatus]) -> Status:
+    """What is answered for an item whose deliveries have these statuses."""
+    if statuses & OPEN:
         return Status.QUEUED
     return Status.DEAD_LETTERED if DeliveryStatus.DEAD in statuses else Status.PROCESSED
-
-
-def _is_skipped(entry: Entry) -> bool:
-    return all(each.status is DeliveryStatus.SKIPPED for each in entry.deliveries)
 
 
 def _digest(text: str) -> str:

@@ -1,6 +1,6 @@
-"""What is kept of subjects and senders. PRIVACY=strict keeps only keyed digests, which still allow exact search.
+"""PRIVACY=strict stores keyed digests instead of subjects and senders, which still allow exact search.
 
-The whole fleet shares the key, so that all machines make the same digests.
+The whole fleet shares the key, so that all machines compute the same digests.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import re
 from dataclasses import replace
 from enum import StrEnum
 
-from deduplication.email import well_formed
 from deduplication.journal.entry import About, Entry
 from deduplication.journal.sqlite import Journal
 from deduplication.names import Kind, Name
+from deduplication.text import well_formed
 from orchestrator.item import MOST_SHOWN_CHARS
 from orchestrator.sessions import Sessions
 
@@ -28,15 +28,9 @@ class PrivacyMode(StrEnum):
 
 
 class Privacy:
-    """``about`` is what may be kept of an item, ``text`` what a searched word looks like there."""
-
     def __init__(self, journal: Journal, mode: PrivacyMode = PrivacyMode.NORMAL) -> None:
-        self.mode = mode
+        self.is_strict = mode is PrivacyMode.STRICT
         self._sessions = Sessions(journal)
-
-    @property
-    def is_strict(self) -> bool:
-        return self.mode is PrivacyMode.STRICT
 
     def about(self, about: About) -> About:
         if not self.is_strict:
@@ -44,26 +38,26 @@ class Privacy:
         return replace(about, subject=self.text(about.subject), sender=self.text(about.sender))
 
     def text(self, text: str) -> str:
-        """As it is stored; a digest stays what it is."""
+        """As it is stored, which a search must look for; a digest is not digested again."""
         if not self.is_strict or not text or _DIGEST.fullmatch(text):
             return text
-        said = " ".join(well_formed(text.strip()[:MOST_SHOWN_CHARS]).casefold().split()).encode()
-        return "~" + base64.b32encode(hmac.digest(self._sessions.key(), said, "sha256"))[:16].decode().lower()
+        words = " ".join(well_formed(text.strip()[:MOST_SHOWN_CHARS]).casefold().split()).encode()
+        return "~" + base64.b32encode(hmac.digest(self._sessions.key(), words, "sha256"))[:16].decode().lower()
 
     def shown(self, entry: Entry) -> Entry:
-        """What an operator sees: no digests and, in strict mode, nothing of what was stored before it either."""
-        about, stop = entry.about, entry.stop
-        if self.is_strict or _DIGEST.fullmatch(about.subject) or _DIGEST.fullmatch(about.sender):
-            subject, sender = (
-                "" if self.is_strict or _DIGEST.fullmatch(text) else text for text in (about.subject, about.sender)
-            )
-            entry = replace(entry, about=replace(about, subject=subject, sender=sender))
+        """As operators see it: without digests and, in strict mode, without texts that were stored before it."""
+        subject, sender = (
+            "" if self.is_strict or _DIGEST.fullmatch(text) else text
+            for text in (entry.about.subject, entry.about.sender)
+        )
+        entry = replace(entry, about=replace(entry.about, subject=subject, sender=sender))
         if not self.is_strict:
             return entry
-        return replace(entry, own=self.names(entry.own), stop=stop and replace(stop, name=_digested(stop.name)))
+        stop = entry.stop and replace(entry.stop, name=_digested(entry.stop.name))
+        return replace(entry, own=self.names(entry.own), stop=stop)
 
     def names(self, own: tuple[Name, ...]) -> tuple[Name, ...]:
-        """A name made of subject and sender, or of a title, becomes a digest; without a key, for it must not change."""
+        """Names made of subject and sender, or of a title, become digests, without a key: names must not change."""
         return tuple(map(_digested, own)) if self.is_strict else own
 
 

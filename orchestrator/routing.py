@@ -1,28 +1,33 @@
-"""Which way an item takes: what the routes say whose conditions hold."""
+"""Which route an item takes: the settings of the routes whose conditions hold."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TypeVar
+from typing import Any
 
 from deduplication.content import WINDOW_MS
-from deduplication.limits import MAX_FOLDED_CHARS
 from deduplication.media import MediaMode
-from deduplication.regexes import is_in
-from deduplication.subject_group import GroupMode, normalize_no_accents_lower_trim
+from deduplication.subject_group import MAX_FOLDED_CHARS, GroupMode, normalize_no_accents_lower_trim
+from deduplication.text import is_in
 from orchestrator.config.model import Condition, RouteConfig
 from orchestrator.item import Item
 
 MOST_CHARS_FOR_A_REGEX = 100_000  # a sender decides how long a text is
-
-T = TypeVar("T")
+# Fields of Route that the first matching route with a value decides, with their keys in mailonce.toml.
+_GATES = {
+    "group_mode": "subject_groups",
+    "media": "media",
+    "realtime_only": "realtime_only",
+    "content": "content",
+    "identity_by_recipient": "identity_by_recipient",
+}
 
 
 @dataclass(frozen=True)
 class Route:
-    """What happens to an item that takes it. ``content`` None: as the destination says."""
+    """How an item is handled. ``content`` None leaves it to the destination."""
 
     name: str
     destinations: tuple[str, ...]
@@ -33,12 +38,11 @@ class Route:
     identity_by_recipient: bool = False
 
     def destinations_for(self, item: Item) -> tuple[str, ...]:
-        """A sender may ask for fewer of them, never for others; for none of them, for all."""
-        wanted = tuple(each for each in self.destinations if each in (item.destinations or ()))
-        return wanted or self.destinations
+        """A sender may choose some of them, never others; all of them if it chooses none."""
+        return tuple(name for name in self.destinations if name in (item.destinations or ())) or self.destinations
 
     def content_window_ms(self, own_ms: int | None, item: Item) -> int:
-        """How long the same words are a repeat at a destination that says ``own_ms``; 0: there is no content gate."""
+        """How long the same words are a duplicate at a destination whose own window is ``own_ms``; 0 for no gate."""
         if self.content is False:
             return 0
         if own_ms is not None:
@@ -48,9 +52,9 @@ class Route:
 
 @dataclass(frozen=True)
 class Trial:
-    """How one route fares with an item. ``held`` goes with the route's conditions, one by one.
+    """How one route was evaluated for an item: ``held`` has a value for each of its conditions.
 
-    ``reached`` False: a route before it had stopped, so that it has no say even if it matches.
+    ``reached`` is False if an earlier route stopped, so that this one does not count even if it matches.
     """
 
     route: RouteConfig
@@ -60,97 +64,74 @@ class Trial:
 
 
 class Router:
-    """``defaults`` fills in what no matching route says. The last route matches everything (config.py sees to it)."""
+    """``defaults`` has the values that no matching route sets. The last route matches every item."""
 
     def __init__(self, routes: Sequence[RouteConfig], defaults: Route) -> None:
         self._routes = routes
         self._defaults = defaults
-        self._made = lru_cache(maxsize=1000)(self._make)  # of all that may match together, few ever do
+        self._combine = lru_cache(maxsize=1000)(self._combined)  # few combinations ever occur
 
     def pick(self, item: Item) -> Route:
-        """All destinations of the matching routes up to the first that stops; of each gate, the first word on it."""
-        return self._made(tuple(self._taken(item)))
-
-    def _make(self, positions: tuple[int, ...]) -> Route:
-        taken = [self._routes[position] for position in positions]
-        named = dict.fromkeys(name for route in taken for name in route.destinations or ())
-        defaults = self._defaults
-        return Route(
-            name=" + ".join(route.name for route in taken),
-            destinations=tuple(named) or defaults.destinations,
-            group_mode=_first(taken, lambda route: route.subject_groups, defaults.group_mode),
-            media=_first(taken, lambda route: route.media, defaults.media),
-            realtime_only=_first(taken, lambda route: route.realtime_only, defaults.realtime_only),
-            content=_first(taken, lambda route: route.content, defaults.content),
-            identity_by_recipient=_first(
-                taken, lambda route: route.identity_by_recipient, defaults.identity_by_recipient
-            ),
-        )
+        """All destinations of the matching routes up to the first that stops; for each gate the first value."""
+        return self._combine(tuple(self._matching(item)))
 
     def explain(self, item: Item) -> list[Trial]:
-        """Every route with every condition, also those that ``pick`` need not look at."""
+        """Every route with every condition, even those that ``pick`` does not evaluate."""
         reader = _Reader(item)
         trials: list[Trial] = []
         reached = True
         for route in self._routes:
             held = tuple(reader.holds(condition) for condition in route.match)
-            matched = _combined(route, held)
+            matched = not route.match or (any if route.any else all)(held)
             trials.append(Trial(route, held, matched, reached))
             reached = reached and not (matched and route.stop)
         return trials
 
-    def _taken(self, item: Item) -> Iterator[int]:
+    def _matching(self, item: Item) -> Iterator[int]:
         """The positions of the matching routes."""
         reader = _Reader(item)
         for position, route in enumerate(self._routes):
-            if _combined(route, map(reader.holds, route.match)):
+            if not route.match or (any if route.any else all)(map(reader.holds, route.match)):
                 yield position
                 if route.stop:
                     return
 
-
-def _first(routes: Sequence[RouteConfig], said: Callable[[RouteConfig], T | None], otherwise: T) -> T:
-    return next((word for word in map(said, routes) if word is not None), otherwise)
-
-
-def _combined(route: RouteConfig, held: Iterable[bool]) -> bool:
-    return not route.match or (any(held) if route.any else all(held))
+    def _combined(self, positions: tuple[int, ...]) -> Route:
+        routes = [self._routes[position] for position in positions]
+        names = dict.fromkeys(name for route in routes for name in route.destinations or ())
+        gates: dict[str, Any] = {}
+        for route in reversed(routes):
+            gates |= {gate: value for gate, key in _GATES.items() if (value := getattr(route, key)) is not None}
+        destinations = tuple(names) or self._defaults.destinations
+        name = " + ".join(route.name for route in routes)
+        return replace(self._defaults, name=name, destinations=destinations, **gates)
 
 
 class _Reader:
-    """Reads the fields of one item for conditions; folding a long body takes its time, so it is done once."""
+    """Evaluates conditions on one item; folding a long body takes time, so it is done once."""
 
     def __init__(self, item: Item) -> None:
         self._item = item
         self._folded: dict[str, tuple[str, ...]] = {}
 
     def holds(self, condition: Condition) -> bool:
-        """For any value of the field. A field without a value reads as empty text."""
-        texts = self._texts(condition.field) if condition.exact else self._folded_texts(condition.field)
-        if condition.regex is None:
-            return any(_says(condition, text) for text in texts)
-        if condition.exact:
-            return _finds(condition.regex, texts, ignore_case=False)
-        return _finds(condition.regex, (*texts, *self._texts(condition.field)), ignore_case=True)
+        """For any value of the field; a field without a value is an empty text."""
+        texts = self._texts(condition.field, is_exact=condition.exact)
+        if condition.regex is not None:
+            if not condition.exact:  # the expression itself may have accents
+                texts += self._texts(condition.field, is_exact=True)
+            searched = (text[:MOST_CHARS_FOR_A_REGEX] for text in texts)
+            return any(is_in(condition.regex, text, ignore_case=not condition.exact) for text in searched)
+        fold = str if condition.exact else normalize_no_accents_lower_trim
+        if condition.equals is not None:
+            return fold(condition.equals) in texts
+        contains = fold(condition.contains or "")
+        return any(contains in text for text in texts)
 
-    def _texts(self, field: str) -> tuple[str, ...]:
-        return self._item.fields.get(field) or ("",)
-
-    def _folded_texts(self, field: str) -> tuple[str, ...]:
+    def _texts(self, field: str, *, is_exact: bool) -> tuple[str, ...]:
+        texts = self._item.fields.get(field) or ("",)
+        if is_exact:
+            return texts
         if field not in self._folded:
-            self._folded[field] = tuple(
-                normalize_no_accents_lower_trim(text[:MAX_FOLDED_CHARS]) for text in self._texts(field)
-            )
+            self._folded[field] = tuple(normalize_no_accents_lower_trim(text[:MAX_FOLDED_CHARS]) for text in texts)
         return self._folded[field]
-
-
-def _says(condition: Condition, text: str) -> bool:
-    fold = str if condition.exact else normalize_no_accents_lower_trim
-    if condition.equals is not None:
-        return text == fold(condition.equals)
-    return fold(condition.contains or "") in text
-
-
-def _finds(regex: str, texts: Iterable[str], *, ignore_case: bool) -> bool:
-    """Only the first MOST_CHARS_FOR_A_REGEX characters of a text are searched; contains and equals see all of it."""
-    return any(is_in(regex, text[:MOST_CHARS_FOR_A_REGEX], ignore_case=ignore_case) for text in texts)

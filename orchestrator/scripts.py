@@ -12,7 +12,8 @@ from orchestrator.service_note import find_service
 
 
 def open_coordinator() -> Coordinator:
-    """That of the service with this DATA_DIR. With a REDIS_URL and no DATA_DIR, Redis is asked each time (rule 31).
+    """The coordinator of the service with this DATA_DIR. With a REDIS_URL and no DATA_DIR, every question goes to Redis
+    (rule 31).
 
     Raises SettingsError if a setting is wrong, no service has run there, or REDIS_URL is not the service's.
     """
@@ -28,5 +29,5 @@ def open_coordinator() -> Coordinator:
         coordinator.closing.append(fleet.close)
         ends_at = time.monotonic() + 3 * settings.redis_timeout_ms / 1000
         while coordinator.redis.status == "suspected" and time.monotonic() < ends_at:
-            time.sleep(0.01)  # until Redis has answered, or is known to be away
+            time.sleep(0.01)  # until Redis has answered, or is known to be gone
     return coordinator

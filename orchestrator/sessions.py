@@ -9,6 +9,7 @@ import json
 import secrets
 from datetime import timedelta
 
+from deduplication import members
 from deduplication.journal.sqlite import Journal, Step
 
 SIGNED_IN_FOR = timedelta(hours=12)
@@ -28,16 +29,16 @@ class Sessions:
     def key(self) -> bytes:
         """The same on all machines, a second after a new one has joined."""
         with self._journal.reading() as step:
-            known = step.notes().get(KEY_NOTE)
+            known = members.notes(step).get(KEY_NOTE)
         return bytes.fromhex(known[1] if known else self._new_key())
 
     def _new_key(self) -> str:
         with self._journal.step() as step:
-            if known := step.notes().get(KEY_NOTE):
+            if known := members.notes(step).get(KEY_NOTE):
                 return known[1]
             key = secrets.token_hex(32)
             # The latest note wins, but a machine that joins must not end everyone's session: so time runs backwards.
-            step.put_note(KEY_NOTE, key, _END_OF_TIME_MS - step.now_ms)
+            members.put_note(step, KEY_NOTE, key, _END_OF_TIME_MS - step.now_ms)
             return key
 
     def end(self, session: str) -> None:
@@ -45,7 +46,7 @@ class Sessions:
         with self._journal.step() as step:
             note = f"{ENDED_NOTE}{step.machine}"  # each machine writes its own list, so no sign-out is overwritten
             listed = _ended(step, note) | {session: step.now_ms + LISTED_MS}
-            step.put_note(note, json.dumps(dict(list(listed.items())[-MOST_LISTED:])))
+            members.put_note(step, note, json.dumps(dict(list(listed.items())[-MOST_LISTED:])))
 
     def has_ended(self, session: str) -> bool:
         with self._journal.reading() as step:
@@ -54,5 +55,5 @@ class Sessions:
 
 def _ended(step: Step, notes: str) -> dict[str, int]:
     """Sessions listed in the notes that begin with this text, oldest first, with when they may be dropped."""
-    lists = (json.loads(text) for key, (_, text) in step.notes().items() if key.startswith(notes))
+    lists = (json.loads(text) for key, (_, text) in members.notes(step).items() if key.startswith(notes))
     return {session: until_ms for each in lists for session, until_ms in each.items() if until_ms > step.now_ms}

@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from deduplication.private_files import make_private
+from deduplication.files import make_private
 from orchestrator.config.settings import STRONG_TOKENS, Settings, SettingsError, token_weakness
 
 log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""Which version this is."""
+"""The version of this package."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from importlib import metadata
 def our_version() -> str:
     try:
         return metadata.version("mailonce")
-    except metadata.PackageNotFoundError:  # a checkout that nobody has installed
+    except metadata.PackageNotFoundError:  # a checkout that is not installed
         return "0"

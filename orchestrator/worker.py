@@ -9,7 +9,6 @@ import sys
 import threading
 from dataclasses import dataclass
 from multiprocessing.context import SpawnProcess
-from types import FrameType
 
 from orchestrator.audit import keep_audit
 from orchestrator.build import Service, build_service
@@ -28,22 +27,18 @@ _CONTEXT = multiprocessing.get_context("spawn")
 
 @dataclass(frozen=True)
 class Worker:
-    """The worker of one process: it delivers when the queue says that something is due, and looks every second."""
+    """The worker of one process: it delivers when the queue announces something, and checks every second."""
 
     service: Service
     consumers: Consumers
 
     def stop(self, timeout_s: float = GRACE_S) -> None:
-        """Deliveries under way are finished; messages that were only fetched go back into the queue."""
+        """Deliveries in progress are finished; messages that were only fetched go back into the queue."""
         self.consumers.stop(timeout_s)
         self.service.close()
 
 
 def start_worker(settings: Settings, config: Config) -> Worker:
-    if not settings.queue_url:
-        raise SettingsError(
-            "QUEUE_URL must be the address of a queue; without one, requests deliver and need no worker"
-        )
     service = build_service(settings, config, is_worker=True)
     service.start(delivers=True)
     consumers = Consumers(settings.queue_url, config.destinations, settings.worker_threads)
@@ -52,7 +47,7 @@ def start_worker(settings: Settings, config: Config) -> Worker:
 
 
 class Supervisor:
-    """Keeps the processes running. SIGTERM and SIGINT end them gracefully, SIGHUP makes them read the file anew."""
+    """Keeps the processes running. SIGTERM and SIGINT end them gracefully, SIGHUP reloads mailonce.toml."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -63,20 +58,21 @@ class Supervisor:
 
     def run(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._on_stop)
-        signal.signal(signal.SIGHUP, self._on_reload)
-        log.info("worker: %d processes, %d threads a destination", *self._size())
+            signal.signal(number, lambda *_: self._stopping.set())
+        signal.signal(signal.SIGHUP, lambda *_: self._reloading.set())
+        log.info(
+            "worker: %d processes, %d threads per destination",
+            self._settings.worker_processes,
+            self._settings.worker_threads,
+        )
         while not self._stopping.wait(LOOK_EVERY_S):
             if any(process.exitcode == CANNOT_START for process in self._processes):
-                self._end(self._processes)
+                _end(self._processes)
                 raise SettingsError("the worker cannot start; the lines above say why")
             if self._reloading.is_set():
                 self._reload()
             self._fill_up()
-        self._end(self._processes)
-
-    def _size(self) -> tuple[int, int]:
-        return self._settings.worker_processes, self._settings.worker_threads
+        _end(self._processes)
 
     def _fill_up(self) -> None:
         self._processes = [process for process in self._processes if process.is_alive()]
@@ -94,35 +90,30 @@ class Supervisor:
             return
         old, self._processes = self._processes, []
         self._fill_up()
-        self._end(old)
+        _end(old)
         log.info("reloaded")
 
-    def _end(self, processes: list[SpawnProcess]) -> None:
-        for process in processes:
-            process.terminate()
-        for process in processes:
-            process.join(GRACE_S + 5)
-            if process.is_alive():
-                process.kill()
 
-    def _on_stop(self, _number: int, _frame: FrameType | None) -> None:
-        self._stopping.set()
-
-    def _on_reload(self, _number: int, _frame: FrameType | None) -> None:
-        self._reloading.set()
+def _end(processes: list[SpawnProcess]) -> None:
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        process.join(GRACE_S + 5)
+        if process.is_alive():
+            process.kill()
 
 
 def run_process(settings: Settings, config: Config) -> None:
-    """A process of its own, until it is told to end, or until its supervisor is gone."""
+    """Runs in a process of its own, until SIGTERM or until its supervisor is gone."""
     configure_logging(settings.log_level, settings.log_format)
     keep_audit(settings.data_dir, by="worker")  # a 410 pauses its destination
     stopping = threading.Event()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # from a terminal it reaches all; the supervisor ends us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all processes; the supervisor ends us
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda _number, _frame: stopping.set())
+    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     try:
         worker = start_worker(settings, config)
-    except Exception:
+    except Exception:  # whatever it is, the supervisor must not start the process again and again
         log.exception("this process cannot start")
         sys.exit(CANNOT_START)
     supervisor = multiprocessing.parent_process()

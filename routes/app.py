@@ -1,97 +1,131 @@
-"""The Flask application: blueprints and error answers."""
+"""The Flask application: blueprints, sessions, request ids, and the answers to errors."""
 
 from __future__ import annotations
 
 import logging
+import re
+import secrets
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
-from flask import Flask, request
-from werkzeug.exceptions import ClientDisconnected, HTTPException, NotFound, RequestEntityTooLarge
+from flask import Flask, Request, Response, request
+from flask.sessions import SecureCookieSession, SecureCookieSessionInterface
+from werkzeug.exceptions import HTTPException, NotFound
 
+from deduplication.errors import StoreUnavailable
 from orchestrator.build import Service
-from orchestrator.sessions import Sessions
-from routes.api_admin import admin_blueprint
-from routes.api_destinations import destinations_blueprint
-from routes.api_emails import emails_blueprint
+from orchestrator.logs import request_id
+from orchestrator.operations.search import InvalidCursor
+from orchestrator.sessions import SIGNED_IN_FOR, Sessions
+from routes.api import admin_blueprint, openapi_blueprint
 from routes.api_ingress import ingress_blueprint
-from routes.api_openapi import openapi_blueprint
-from routes.auth import TooManyGuesses, Unauthorized
-from routes.connections import UNPROVEN_BYTES, NoRoomForBody, PatientRequest, Workplaces
+from routes.auth import TooManyGuesses, Unauthorized, client_address, is_among, peer_address
+from routes.connections import UNPROVEN_BYTES, BoundedRequest, RequestLimit
 from routes.dashboard import dashboard_blueprint
-from routes.dashboard.access import use_sessions
-from routes.dashboard.errors import or_page
-from routes.dashboard.headers import protect
+from routes.dashboard.access import COOKIE
+from routes.dashboard.browser import SECURITY_HEADERS, as_page
 from routes.health import health_blueprint
 from routes.metrics import metrics_blueprint
-from routes.patience import WaitsOnce
 from routes.providers.base import InvalidPayload
-from routes.request_ids import RequestIds, client_address, is_from_unknown_proxy, peer_address
-from routes.responses import (
-    Answer,
-    http_error,
-    incomplete,
-    internal_error,
-    invalid,
-    no_room,
-    too_large,
-    too_many_guesses,
-    unauthorized,
-)
+from routes.responses import answer_error
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 log = logging.getLogger(__name__)
 
+A_YEAR_S = 365 * 24 * 3600
+WITHOUT_SESSION = ("/api/", "/livez", "/readyz", "/health", "/metrics")
+_VALID_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=-]{0,127}")
+
 
 def create_app(service: Service) -> Flask:
-    def refuse(_: Unauthorized) -> Answer:
-        address = client_address(request.environ, service.settings.trusted_proxies)
-        log.warning("%s %s: no or wrong token, from %s", request.method, request.path, address)
-        return unauthorized()
-
-    def refuse_guesser(error: TooManyGuesses) -> Answer:
-        address = client_address(request.environ, service.settings.trusted_proxies)
-        log.warning("%s %s: too many wrong tokens from %s", request.method, request.path, address)
-        return too_many_guesses(error.wait_s)
-
-    def note_proxy() -> None:
-        if is_from_unknown_proxy(request.environ, service.settings.trusted_proxies):
-            service.health.proxies.note(peer_address(request.environ))
-
+    trusted, max_body_bytes = service.settings.trusted_proxies, int(service.settings.max_body_mb * 1024 * 1024)
     app = Flask(__name__, static_folder=None)
     app.url_map.merge_slashes = False  # a path with two slashes is an unknown one, not a redirect to a page
-    app.before_request(_require_one_leading_slash)
-    app.after_request(protect)
-    app.request_class = PatientRequest
-    max_body_bytes = int(service.settings.max_body_mb * 1024 * 1024)
-    placed = Workplaces(app.wsgi_app, service.settings.web_threads, max(UNPROVEN_BYTES, max_body_bytes + 1))
-    app.wsgi_app = RequestIds(WaitsOnce(placed))  # type: ignore[method-assign]
+    app.request_class = BoundedRequest
+    app.session_interface = PageSessions(Sessions(service.journal))
+    limited = RequestLimit(app.wsgi_app, service.settings.web_threads, max(UNPROVEN_BYTES, max_body_bytes + 1))
+    app.wsgi_app = ResponseHeaders(limited)  # type: ignore[method-assign]
     app.json.sort_keys = False  # type: ignore[attr-defined]
-    app.config["MAX_CONTENT_LENGTH"] = max_body_bytes
-    app.register_blueprint(ingress_blueprint(service))
-    app.register_blueprint(admin_blueprint(service))
-    app.register_blueprint(emails_blueprint(service))
-    app.register_blueprint(destinations_blueprint(service))
-    app.register_blueprint(openapi_blueprint(service.config))
-    app.register_blueprint(health_blueprint(service))
-    app.register_blueprint(metrics_blueprint(service))
-    app.register_blueprint(dashboard_blueprint(service))
-    use_sessions(app, Sessions(service.journal))
-    app.before_request(note_proxy)
-    app.register_error_handler(Unauthorized, refuse)
-    app.register_error_handler(TooManyGuesses, refuse_guesser)
-    app.register_error_handler(InvalidPayload, or_page(invalid))
-    app.register_error_handler(HTTPException, or_page(http_error))
-    app.register_error_handler(RequestEntityTooLarge, or_page(lambda _: too_large(service.settings.max_body_mb)))
-    app.register_error_handler(NoRoomForBody, or_page(no_room))
-    app.register_error_handler(ClientDisconnected, lambda _: incomplete())
-    app.register_error_handler(Exception, or_page(_unexpected))
+    app.config.update(
+        MAX_CONTENT_LENGTH=max_body_bytes,
+        SEND_FILE_MAX_AGE_DEFAULT=A_YEAR_S,  # the URL of a file of the page changes with its content
+        SESSION_COOKIE_NAME=COOKIE,
+        SESSION_COOKIE_SAMESITE="Lax",
+        SESSION_REFRESH_EACH_REQUEST=False,  # a page that is left open does not stay signed in forever
+        PERMANENT_SESSION_LIFETIME=SIGNED_IN_FOR,
+    )
+    blueprints = (
+        ingress_blueprint,
+        admin_blueprint,
+        openapi_blueprint,
+        health_blueprint,
+        metrics_blueprint,
+        dashboard_blueprint,
+    )
+    for blueprint in blueprints:
+        app.register_blueprint(blueprint(service))
+
+    @app.before_request
+    def check_path_and_proxy() -> None:
+        environ = request.environ
+        # Werkzeug ignores how many there are, so //metrics would reach /metrics past a proxy's rule for /metrics.
+        if environ["PATH_INFO"].startswith("//"):
+            raise NotFound
+        if "HTTP_X_FORWARDED_FOR" in environ and not is_among(peer_address(environ), trusted):
+            service.proxies.note(peer_address(environ))
+
+    @app.errorhandler(Exception)
+    def refuse(error: Exception) -> Response:
+        if isinstance(error, Unauthorized | TooManyGuesses):
+            what = "no or wrong token" if isinstance(error, Unauthorized) else "too many wrong tokens"
+            address = client_address(request.environ, trusted)
+            log.warning("%s %s: %s, from %s", request.method, request.path, what, address)
+        elif not isinstance(error, InvalidPayload | InvalidCursor | StoreUnavailable | HTTPException):
+            log.error("unexpected error", exc_info=error)
+        return as_page(answer_error(error))
+
     return app
 
 
-def _require_one_leading_slash() -> None:
-    """Werkzeug ignores how many there are, so //metrics would reach /metrics past a proxy's rule for /metrics."""
-    if request.environ["PATH_INFO"].startswith("//"):
-        raise NotFound
+class ResponseHeaders:
+    """Wraps the whole application, so that every response has its request id, which all log lines of the request have
+    too, and the security headers unless the view has set them. A valid id of the client is used."""
+
+    def __init__(self, app: WSGIApplication) -> None:
+        self._app = app
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        given = environ.get("HTTP_X_REQUEST_ID", "")
+        id_ = given if _VALID_ID.fullmatch(given) else secrets.token_hex(6)
+
+        def start(status: str, headers: list[tuple[str, str]], *error: Any) -> Any:
+            known = {name for name, _ in headers}
+            more = [(name, value) for name, value in SECURITY_HEADERS if name not in known]
+            return start_response(status, [*headers, *more, ("X-Request-Id", id_)], *error)
+
+        token = request_id.set(id_)
+        try:
+            return self._app(environ, start)
+        finally:
+            request_id.reset(token)
 
 
-def _unexpected(error: Exception) -> Answer:
-    log.error("unexpected error", exc_info=error)
-    return internal_error()
+class PageSessions(SecureCookieSessionInterface):
+    """Only pages have sessions: requests to the API and probes never read the key."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+
+    def open_session(self, app: Flask, request: Request) -> SecureCookieSession | None:
+        if request.path.startswith(WITHOUT_SESSION):
+            return None
+        with suppress(StoreUnavailable):  # then the key of the last request is good enough
+            app.secret_key = self._sessions.key()
+        return super().open_session(app, request)
+
+    def get_cookie_secure(self, app: Flask) -> bool:
+        """gunicorn trusts X-Forwarded-Proto from a proxy on this machine, and from those in FORWARDED_ALLOW_IPS."""
+        return request.is_secure

@@ -1,18 +1,23 @@
-"""The Authorization header: bearer tokens and basic auth, compared in constant time before the body is looked at."""
+"""Who sent a request: the Authorization header, compared in constant time before the body is read, and the address."""
 
 from __future__ import annotations
 
 import base64
-import binascii
 import hmac
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
+from typing import TYPE_CHECKING
 
-from orchestrator.guesses import GuessLimit
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIEnvironment
+
+    from orchestrator.build import Service
+
+Networks = Iterable[IPv4Network | IPv6Network]
 
 
 class Unauthorized(Exception):
-    """The request carries no proof of where it comes from, or one that is not ours."""
+    """The request has no proof of its origin, or a wrong one."""
 
 
 class TooManyGuesses(Exception):
@@ -23,66 +28,77 @@ class TooManyGuesses(Exception):
         self.wait_s = wait_s
 
 
-class MayOnlyLook(Exception):
-    """The token is a VIEW_TOKEN, and the request would change something."""
+def require_operator_token(service: Service, environ: WSGIEnvironment, token: str, accepted: Iterable[str]) -> None:
+    """Raises Unauthorized for a wrong token, which is counted, and TooManyGuesses after too many of them.
 
-
-@contextmanager
-def limited(guesses: GuessLimit, address: str, given: str | None) -> Iterator[None]:
-    """Around the check of a person's token: a wrong one is counted, and after too many none is looked at.
-
-    A request without a token is no guess.
+    A request without a token is not counted.
     """
-    wait_s = guesses.wait_s(address)
+    address = client_address(environ, service.settings.trusted_proxies)
+    wait_s = service.guesses.wait_s(address)
     if wait_s:
         raise TooManyGuesses(wait_s)
-    try:
-        yield
-    except Unauthorized:
-        if given:
-            guesses.count(address)
-        raise
+    if not equals_any(token, accepted):
+        if token:
+            service.guesses.count(address)
+        raise Unauthorized
 
 
 def require_bearer(authorization: str | None, tokens: Iterable[str]) -> None:
-    scheme, given = _parts(authorization)
-    if scheme != "bearer":
-        raise Unauthorized
-    require_token(given, tokens)
-
-
-def require_token(given: str, tokens: Iterable[str]) -> None:
-    if not equals_any(given.encode(), (token.encode() for token in tokens)):
+    if not equals_any(bearer_token(authorization), tokens):
         raise Unauthorized
 
 
-def require_role(authorization: str | None, admin: Iterable[str], view: Iterable[str], *, looks: bool) -> None:
-    """The admin token for anything, the view token only to look."""
-    try:
-        require_bearer(authorization, admin)
-    except Unauthorized:
-        require_bearer(authorization, view)
-        if not looks:
-            raise MayOnlyLook from None
+def bearer_token(authorization: str | None) -> str:
+    """Empty if there is none."""
+    scheme, _, token = (authorization or "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
 
 
 def require_basic(authorization: str | None, username: str, passwords: Iterable[str]) -> None:
-    """Providers send what stands in the URL they were given: https://username:password@host/path."""
-    scheme, given = _parts(authorization)
-    try:
-        credentials = base64.b64decode(given, validate=True)
-    except (binascii.Error, ValueError):
+    """Providers send the credentials of the URL that they were given: https://username:password@host/path."""
+    scheme, _, encoded = (authorization or "").partition(" ")
+    try:  # werkzeug's parser would raise for text that is not ASCII
+        credentials = base64.b64decode(encoded.strip(), validate=True)
+    except ValueError:
         raise Unauthorized from None
-    expected = (f"{username}:{password}".encode() for password in passwords)
-    if scheme != "basic" or not equals_any(credentials, expected):
+    if scheme.lower() != "basic" or not equals_any(credentials, (f"{username}:{each}" for each in passwords)):
         raise Unauthorized
 
 
-def equals_any(given: bytes, expected: Iterable[bytes]) -> bool:
-    """Looks at all of them, so that the time taken says nothing."""
-    return any([hmac.compare_digest(given, each) for each in expected])
+def equals_any(given: str | bytes, expected: Iterable[str | bytes]) -> bool:
+    """Compares with all of them, so that the time taken reveals nothing."""
+    first, *others = (each.encode() if isinstance(each, str) else each for each in (given, *expected))
+    return any([hmac.compare_digest(first, each) for each in others])
 
 
-def _parts(authorization: str | None) -> tuple[str, str]:
-    scheme, _, given = (authorization or "").partition(" ")
-    return scheme.lower(), given.strip()
+def client_address(environ: WSGIEnvironment, trusted: Networks) -> str:
+    """The address of the client: the peer of the connection, or the one that a trusted proxy names.
+
+    Anyone can send X-Forwarded-For, so it is read from its end, only as far as trusted proxies wrote it.
+    """
+    address = peer_address(environ)
+    forwarded = str(environ.get("HTTP_X_FORWARDED_FOR", "")).split(",")
+    while forwarded and is_among(address, trusted) and (before := _plain(forwarded.pop().strip())):
+        address = before
+    return address or "-"
+
+
+def peer_address(environ: WSGIEnvironment) -> str:
+    """The peer of the connection; empty if it has no address."""
+    return _plain(str(environ.get("REMOTE_ADDR") or ""))
+
+
+def is_among(address: str, networks: Networks) -> bool:
+    """A network may be written as IPv4 or in its IPv6 form, ::ffff:127.0.0.1."""
+    forms = [ip_address(address)] if address else []
+    forms += [IPv6Address(f"::ffff:{form}") for form in forms if form.version == 4]
+    return any(form in network for form in forms for network in networks)
+
+
+def _plain(text: str) -> str:
+    """The address, empty if it is not one. With HOST=:: a socket reports 192.0.2.1 as ::ffff:192.0.2.1."""
+    try:
+        address = ip_address(text)
+    except ValueError:
+        return ""
+    return str(getattr(address, "ipv4_mapped", None) or address)

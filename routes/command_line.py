@@ -13,27 +13,30 @@ from orchestrator.config.model import load_config
 from orchestrator.config.settings import SettingsError
 from orchestrator.delivery.fetching import fetch
 from orchestrator.delivery.signing import new_secret, public_keys
+from orchestrator.importing.sources import NoSource
+from orchestrator.operations.destinations import InvalidPause
 from orchestrator.service_note import find_service
 from orchestrator.tokens import ensure_tokens
-from routes.commands import emails
-from routes.commands.figures import check, pause, resume, stats
+from routes.commands import destinations, emails
+from routes.commands.check import check
 from routes.commands.import_mail import import_mail
 from routes.commands.listen import listen
-from routes.commands.send_test import send_test
 from routes.commands.service import open_service, read_settings
-from routes.providers.base import Surroundings
+from routes.commands.stats import stats
+from routes.providers.base import InvalidPayload, Surroundings
 from routes.providers.registry import TYPES, missing_setting, open_providers
 from routes.providers.samples import SampleUnavailable, curl_line, sample
 
+# Errors that a person can correct: reported in one line, without a traceback.
+EXPECTED_ERRORS = (SettingsError, DeduplicationError, InvalidPause, InvalidPayload, NoSource, SampleUnavailable)
+
 
 class Mailonce(click.Group):
-    """Reports wrong settings and unavailable stores in one line."""
-
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except (SettingsError, DeduplicationError) as error:
-            raise click.ClickException(f"mailonce: {error}") from error
+        except EXPECTED_ERRORS as error:
+            raise click.ClickException(str(error)) from error
 
 
 @click.group(cls=Mailonce, context_settings={"help_option_names": ["-h", "--help"]})
@@ -65,9 +68,7 @@ def worker(processes: int | None, threads: int | None) -> None:
     given = {"worker_processes": processes, "worker_threads": threads}
     settings = settings.model_copy(update={name: value for name, value in given.items() if value})
     if not settings.queue_url:
-        raise SettingsError(
-            "QUEUE_URL must be the address of a queue; without one, requests deliver and no worker is needed"
-        )
+        raise SettingsError("QUEUE_URL must be the address of a queue; without one, the web server delivers")
     config = load_config(settings)
     check_start(settings, config)
     from orchestrator.worker import Supervisor  # needs the extra "queue"
@@ -106,11 +107,7 @@ def signed_sample(provider: str, url: str | None) -> None:
     if provider not in opened:
         known = f"; {missing_setting(provider)}" if provider in TYPES else ""
         raise click.ClickException(f"PROVIDER must be one of {', '.join(sorted(opened))}{known}")
-    try:
-        request = sample(opened[provider], datetime.now(UTC))
-    except SampleUnavailable as error:
-        raise click.ClickException(str(error)) from error
-    click.echo(curl_line(request, url or settings.address))
+    click.echo(curl_line(sample(opened[provider], datetime.now(UTC)), url or settings.address))
 
 
 @main.command("new-secret")
@@ -128,5 +125,5 @@ def show_new_secret(private: bool) -> None:
         click.echo(f"{key}  (public key, for the receiver)", err=True)
 
 
-for command in (*emails.COMMANDS, check, import_mail, listen, pause, resume, send_test, stats):
+for command in (*emails.COMMANDS, *destinations.COMMANDS, check, import_mail, listen, stats):
     main.add_command(command)

@@ -1,7 +1,7 @@
-"""How long a stranger may keep us waiting: gunicorn's threaded worker, with bounds.
+"""Limits for clients: gunicorn's threaded worker with deadlines, and requests with bounded bodies.
 
-gunicorn gives a thread to every connection that has sent something, and that thread waits for the rest for ever. So
-there are many more threads than places to work at: a request takes a place only once it is here as a whole.
+gunicorn gives a thread to every connection that has sent something, and that thread waits for the rest without end. So
+there are many more threads than requests that are processed at a time, and a request counts only once it is complete.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ from gunicorn.http.errors import ChunkMissingTerminator, NoMoreData, ParseExcept
 from gunicorn.workers.gthread import TConn, ThreadWorker
 from werkzeug.exceptions import BadRequest, ClientDisconnected, RequestEntityTooLarge, ServiceUnavailable
 
-from orchestrator.logs import LogFormat, make_formatter
-
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
     from gunicorn.config import Config
@@ -41,23 +39,89 @@ MOST_DISCARDED_BYTES = 256 * 1024 * 1024
 PIECE_BYTES = 128 * 1024  # what a connection may hold in memory; larger bodies go to a temporary file
 UNPROVEN_BYTES = 128 * 1024 * 1024  # of larger bodies in each worker process, while their sender is not verified
 UNPROVEN_WAIT_S = 5.0  # Amazon SNS and Resend give up after 15
-PLACES = "mailonce.places"
-UNPROVEN = "mailonce.unproven"
+LIMIT = "mailonce.limit"
+IS_COUNTED = "mailonce.is_counted"
 
 
-class Places:
-    """A semaphore. Python's own is written in Python: with requests waiting, it took a sixth of the time of each."""
+# Connections
 
-    def __init__(self, count: int) -> None:
-        self._free: SimpleQueue[None] = SimpleQueue()
-        for _ in range(count):
-            self.release()
 
-    def acquire(self) -> None:
-        self._free.get()
+class ClientSocket(socket.socket):
+    """Reads until its deadline, however slowly the client sends."""
 
-    def release(self) -> None:
-        self._free.put(None)
+    deadline = 0.0
+
+    def expect_within(self, seconds: float) -> None:
+        self.deadline = time.monotonic() + seconds
+
+    def recv(self, size: int, flags: int = 0) -> bytes:
+        """At most PIECE_BYTES: gunicorn asks for a megabyte, and keeps in memory what the request does not read yet."""
+        size = min(size, PIECE_BYTES)
+        left_s = self.deadline - time.monotonic()
+        if left_s <= 0:
+            raise NoMoreData
+        with suppress(BlockingIOError):
+            return super().recv(size, flags | socket.MSG_DONTWAIT)  # most requests have arrived as a whole
+        self.settimeout(left_s)
+        try:
+            return super().recv(size, flags)
+        except TimeoutError:
+            raise NoMoreData from None  # gunicorn's error for a client that went away
+        finally:
+            self.settimeout(None)
+
+    def hang_up(self) -> None:
+        """Lets a client that still sends finish and read its answer: with bytes unread, it would see a reset.
+
+        gunicorn does the same for 64 KB only, and in the one thread that accepts connections.
+        """
+        ends_at, discarded = time.monotonic() + LINGER_S, 0
+        with suppress(OSError):  # it went away, or fell silent
+            self.shutdown(socket.SHUT_WR)
+            while discarded < MOST_DISCARDED_BYTES and time.monotonic() < ends_at:
+                self.expect_within(SILENCE_S)
+                chunk = self.recv(PIECE_BYTES)
+                if not chunk:
+                    break
+                discarded += len(chunk)
+        with suppress(OSError):
+            self.shutdown(socket.SHUT_RDWR)  # so that closing it waits for nothing
+
+
+class ConnectionWorker(ThreadWorker):
+    def init_signals(self) -> None:
+        """From a terminal, SIGINT reaches all processes. The master ends us by SIGQUIT, and gunicorn fails on both."""
+        super().init_signals()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def handle(self, conn: TConn) -> Any:
+        if type(conn.sock) is socket.socket:
+            conn.sock = ClientSocket(fileno=conn.sock.detach())
+        client = conn.sock
+        if not isinstance(client, ClientSocket):  # gunicorn's own TLS
+            return super().handle(conn)
+        client.expect_within(HEAD_S)
+        is_kept = super().handle(conn)
+        if is_kept is False:
+            client.hang_up()
+        return is_kept
+
+    def handle_request(self, req: Head, conn: TConn) -> bool:
+        if isinstance(conn.sock, ClientSocket):
+            conn.sock.expect_within(BODY_S)
+        return super().handle_request(req, conn)
+
+
+class Log(Logger):
+    """gunicorn's own lines, in the format of ours."""
+
+    def setup(self, cfg: Config) -> None:
+        super().setup(cfg)
+        for handler in [*self.error_log.handlers, *self.access_log.handlers]:
+            handler.setFormatter(logging.getLogger().handlers[0].formatter)
+
+
+# Requests
 
 
 class ByteBudget:
@@ -81,117 +145,36 @@ class ByteBudget:
             self._returned.notify_all()
 
 
-class ClientSocket(socket.socket):
-    """Reads until its deadline, however slowly the other side sends.
-
-    ``places``: where its request has one of these, that is given to another for as long as there is nothing to read.
-    """
-
-    deadline = 0.0
-    places: Places | None = None
-
-    def expect_within(self, seconds: float) -> None:
-        self.deadline = time.monotonic() + seconds
-
-    def recv(self, size: int, flags: int = 0) -> bytes:
-        """At most a piece: gunicorn asks for a megabyte, and keeps in memory what the request does not read yet."""
-        size = min(size, PIECE_BYTES)
-        left_s = self.deadline - time.monotonic()
-        if left_s <= 0:
-            raise NoMoreData
-        with suppress(BlockingIOError):
-            return super().recv(size, flags | socket.MSG_DONTWAIT)  # most requests are here as a whole already
-        places = self.places
-        if places:
-            places.release()
-        self.settimeout(left_s)
-        try:
-            return super().recv(size, flags)
-        except TimeoutError:
-            raise NoMoreData from None  # gunicorn's word for a client that went away
-        finally:
-            self.settimeout(None)
-            if places:
-                places.acquire()
-
-    def hang_up(self) -> None:
-        """Lets a client that still sends come to its end and read its answer: with bytes unread, it would see a reset.
-
-        gunicorn does the same for 64 KB only, and in the one thread that accepts connections.
-        """
-        ends_at, discarded = time.monotonic() + LINGER_S, 0
-        with suppress(OSError):  # it went away, or fell silent
-            self.shutdown(socket.SHUT_WR)
-            while discarded < MOST_DISCARDED_BYTES and time.monotonic() < ends_at:
-                self.expect_within(SILENCE_S)
-                chunk = self.recv(PIECE_BYTES)
-                if not chunk:
-                    break
-                discarded += len(chunk)
-        with suppress(OSError):
-            self.shutdown(socket.SHUT_RDWR)  # nothing more to wait for, whoever closes it
-
-
-class ConnectionWorker(ThreadWorker):
-    def init_signals(self) -> None:
-        """From a terminal, SIGINT reaches all: the master ends us by SIGQUIT, and gunicorn cannot bear both."""
-        super().init_signals()
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-    def handle(self, conn: TConn) -> Any:
-        if type(conn.sock) is socket.socket:
-            conn.sock = ClientSocket(fileno=conn.sock.detach())
-        client = conn.sock
-        if not isinstance(client, ClientSocket):  # gunicorn's own TLS
-            return super().handle(conn)
-        client.expect_within(HEAD_S)
-        is_kept = super().handle(conn)
-        if is_kept is False:
-            client.hang_up()
-        return is_kept
-
-    def handle_request(self, req: Head, conn: TConn) -> bool:
-        if isinstance(conn.sock, ClientSocket):
-            conn.sock.expect_within(BODY_S)
-        return super().handle_request(req, conn)
-
-
-class Log(Logger):
-    """gunicorn's own lines look as ours."""
-
-    log_format: LogFormat = "text"
-
-    def setup(self, cfg: Config) -> None:
-        super().setup(cfg)
-        for handler in [*self.error_log.handlers, *self.access_log.handlers]:
-            handler.setFormatter(make_formatter(self.log_format))
-
-
-class JsonLog(Log):
-    log_format = "json"
-
-
-class Workplaces:
-    """At most ``count`` requests are worked at; one that waits for its own body gives its place to another."""
+class RequestLimit:
+    """At most ``count`` requests are processed at a time. A POST counts once its body has been received."""
 
     def __init__(self, app: WSGIApplication, count: int, unproven_bytes: int = UNPROVEN_BYTES) -> None:
+        self.unproven = ByteBudget(unproven_bytes)
         self._app = app
-        self._places = Places(count)
-        self._unproven = ByteBudget(unproven_bytes)
+        # A semaphore. Python's own is written in Python: with requests waiting, it took a sixth of the time of each.
+        self._free: SimpleQueue[None] = SimpleQueue()
+        for _ in range(count):
+            self._free.put(None)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        environ[PLACES], environ[UNPROVEN] = self._places, self._unproven
-        self._places.acquire()
+        environ[LIMIT] = self
+        if environ["REQUEST_METHOD"] != "POST":
+            self.acquire(environ)
         try:
             return self._app(environ, start_response)
         finally:
-            self._places.release()
+            if environ.pop(IS_COUNTED, False):
+                self._free.put(None)
+
+    def acquire(self, environ: WSGIEnvironment) -> None:
+        self._free.get()
+        environ[IS_COUNTED] = True
 
 
-class BrokenChunks(BadRequest):
-    """Where the next request would begin is unknown, so that the connection cannot be kept."""
+class InvalidChunks(BadRequest):
+    """Where the next request would begin is unknown, so the connection cannot be kept."""
 
-    description = "Transfer-Encoding takes valid chunks"
+    description = "the body must have valid chunks (Transfer-Encoding: chunked)"
 
     def get_headers(self, *args: Any, **kwargs: Any) -> list[tuple[str, str]]:
         return [*super().get_headers(*args, **kwargs), ("Connection", "close")]
@@ -203,7 +186,7 @@ class NoRoomForBody(ServiceUnavailable):
     description = "too many large requests at once"
 
 
-class PatientRequest(Request):
+class BoundedRequest(Request):
     is_proven = False
     _reserved_bytes = 0
 
@@ -217,43 +200,36 @@ class PatientRequest(Request):
         super().close()
 
     def get_data(self, *args: Any, **kwargs: Any) -> Any:
-        """The whole body or an error: werkzeug alone takes half an email that broke off, or is cut at the limit."""
-        if "_cached_data" in vars(self):
-            return super().get_data(*args, **kwargs)
-        places: Places = self.environ[PLACES]
-        client = self.environ.get("gunicorn.socket")
-        if isinstance(client, ClientSocket):
-            client.places = places
-        else:
-            places.release()
-        try:
-            self._cached_data = self._read_body()
-        except (NoMoreData, ParseException) as error:
-            if isinstance(error, NoMoreData) or (isinstance(error, ChunkMissingTerminator) and len(error.term) < 2):
-                raise ClientDisconnected from None  # it ended where the end of a chunk was due
-            log.warning("%s %s: the body is no chunked one (%s)", self.method, self.path, type(error).__name__)
-            raise BrokenChunks from None
-        finally:
-            if isinstance(client, ClientSocket):
-                client.places = None
-            else:
-                places.acquire()
-        if len(self._cached_data) < (self.content_length or 0):
-            raise ClientDisconnected
+        """The whole body or an error. werkzeug alone would return half of a body that broke off or is too large."""
+        if "_cached_data" not in vars(self):
+            try:
+                self._cached_data = self._read_body()
+            except (NoMoreData, ParseException) as error:
+                if isinstance(error, NoMoreData) or (isinstance(error, ChunkMissingTerminator) and len(error.term) < 2):
+                    raise ClientDisconnected from None  # it ended where the end of a chunk was due
+                log.warning("%s %s: invalid chunked body (%s)", self.method, self.path, type(error).__name__)
+                raise InvalidChunks from None
+            if len(self._cached_data) < (self.content_length or 0):
+                raise ClientDisconnected
+            if IS_COUNTED not in self.environ:
+                self.environ[LIMIT].acquire(self.environ)
         return super().get_data(*args, **kwargs)
 
     def _read_body(self) -> bytes:
         """By way of a temporary file if it is large: a client that stops half-way then holds no memory."""
         length, most_bytes = self.content_length, self.max_content_length or 0
         if length is None and "wsgi.input_terminated" not in self.environ:
-            return b""  # nobody knows where it ends
+            return b""  # its end is unknown
         if (length or 0) > most_bytes:
             raise RequestEntityTooLarge
         wanted = most_bytes + 1 if length is None else length
         first = self._receive(min(wanted, PIECE_BYTES))
         if len(first) < PIECE_BYTES:
             return first
-        self._reserve(wanted)
+        if not self.is_proven:
+            if not self.environ[LIMIT].unproven.reserve(wanted, UNPROVEN_WAIT_S):
+                raise NoRoomForBody
+            self._reserved_bytes = wanted
         try:
             with tempfile.TemporaryFile() as file:
                 file.write(first)
@@ -274,29 +250,12 @@ class PatientRequest(Request):
             raise ClientDisconnected from None
         return received
 
-    def _reserve(self, count: int) -> None:
-        """Another request gets the place of one that waits."""
-        if self.is_proven:
-            return
-        budget: ByteBudget = self.environ[UNPROVEN]
-        if not budget.reserve(count, 0):
-            places = getattr(self.environ.get("gunicorn.socket"), "places", None)
-            if places:
-                places.release()
-            try:
-                if not budget.reserve(count, UNPROVEN_WAIT_S):
-                    raise NoRoomForBody
-            finally:
-                if places:
-                    places.acquire()
-        self._reserved_bytes = count
-
     def _return_bytes(self) -> None:
         if self._reserved_bytes:
-            self.environ[UNPROVEN].give_back(self._reserved_bytes)
+            self.environ[LIMIT].unproven.give_back(self._reserved_bytes)
             self._reserved_bytes = 0
 
 
 def mark_proven() -> None:
     """The sender of this request is verified: its body no longer counts against the budget of unproven bytes."""
-    cast(PatientRequest, request).mark_proven()
+    cast(BoundedRequest, request).mark_proven()

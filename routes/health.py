@@ -1,28 +1,41 @@
-"""/livez: the process answers. /readyz: it can accept emails. /health: the whole picture."""
+"""/livez: the process responds. /readyz: it can accept emails. /health: the state of everything."""
 
 from __future__ import annotations
 
 from flask import Blueprint, jsonify
 
 from orchestrator.build import Service
-from routes.responses import Answer, healthy
+from orchestrator.operations.health import Health, is_ready
+from orchestrator.operations.health import health as read_health
+from routes.endpoints import Operation, documented
+from routes.responses import Answer
+from routes.schemas import Probe
 
 
 def health_blueprint(service: Service) -> Blueprint:
     health = Blueprint("health", __name__)
 
     @health.get("/livez")
+    @documented(Operation("Whether the process responds", {200: Probe}))
     def livez() -> Answer:
         return jsonify({"status": "ok"}), 200
 
     @health.get("/readyz")
+    @documented(Operation("Whether emails can be accepted", {200: Probe, 503: Probe}))
     def readyz() -> Answer:
-        ready = service.health.is_ready()
-        return jsonify({"status": "ok" if ready else "down"}), healthy(ready)
+        ready = is_ready(service)
+        return jsonify({"status": "ok" if ready else "down"}), 200 if ready else 503
 
     @health.get("/health")
+    @documented(
+        Operation(
+            "The state of everything",
+            {200: Health, 503: Health},
+            {200: "Everything works.", 503: "Something is wrong, although emails may be accepted."},
+        )
+    )
     def report() -> Answer:
-        found = service.health.report()
-        return jsonify(found.model_dump(mode="json")), healthy(found.status == "ok")
+        found = read_health(service)
+        return jsonify(found.model_dump(mode="json")), 200 if found.status == "ok" else 503
 
     return health

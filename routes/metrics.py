@@ -1,4 +1,4 @@
-"""GET /metrics, for Prometheus: of a server, and of a worker on a machine of its own."""
+"""GET /metrics for Prometheus, on a server and on a worker."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from orchestrator.build import Service, build_service
 from orchestrator.config.model import Config
 from orchestrator.config.settings import Settings, SettingsError
 from orchestrator.operations.exposition import Exposition
-from routes.auth import TooManyGuesses, Unauthorized, limited, require_bearer
-from routes.request_ids import client_address
-from routes.responses import too_many_guesses, unauthorized
+from routes.auth import TooManyGuesses, Unauthorized, bearer_token, require_operator_token
+from routes.endpoints import Operation, documented
+from routes.responses import answer_error
+
+SECURITY = ("adminToken", "metricsToken")
 
 
 def metrics_blueprint(service: Service) -> Blueprint:
@@ -23,10 +25,10 @@ def metrics_blueprint(service: Service) -> Blueprint:
     exposition = Exposition(service)
 
     @metrics.get("/metrics")
+    @documented(Operation("Metrics for Prometheus", {200: str}, security=SECURITY))
     def scrape() -> Response:
-        given = request.headers.get("Authorization")
-        with limited(service.guesses, client_address(request.environ, service.settings.trusted_proxies), given):
-            require_bearer(given, (*service.tokens.admin, *service.tokens.metrics))
+        token = bearer_token(request.headers.get("Authorization"))
+        require_operator_token(service, request.environ, token, (*service.tokens.admin, *service.tokens.metrics))
         text, content_type = exposition.render(request.headers.get("Accept", ""))
         return Response(text, content_type=content_type)
 
@@ -35,13 +37,13 @@ def metrics_blueprint(service: Service) -> Blueprint:
 
 @contextmanager
 def serving_metrics(settings: Settings, config: Config) -> Iterator[None]:
-    """On WORKER_METRICS_PORT, for as long as the worker runs: its processes count in the journal of their machine."""
+    """Serves them on WORKER_METRICS_PORT while the worker runs; its processes count in the journal of their machine."""
     if not settings.worker_metrics_port:
         yield
         return
     app = Flask(__name__)
-    app.register_error_handler(Unauthorized, lambda _: unauthorized())
-    app.register_error_handler(TooManyGuesses, lambda error: too_many_guesses(error.wait_s))
+    app.register_error_handler(Unauthorized, answer_error)
+    app.register_error_handler(TooManyGuesses, answer_error)
     try:
         server = make_server(
             settings.host, settings.worker_metrics_port, app, threaded=True, request_handler=_WithoutAccessLog
@@ -63,4 +65,4 @@ def serving_metrics(settings: Settings, config: Config) -> Iterator[None]:
 
 class _WithoutAccessLog(WSGIRequestHandler):
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-        """A line every few seconds would help nobody."""
+        """No line in the log for each scrape."""

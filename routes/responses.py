@@ -1,211 +1,216 @@
-"""The only table from what happened to what is answered."""
+"""The only place that turns what happened into an HTTP answer."""
 
 from __future__ import annotations
 
-import json
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 from urllib.parse import quote
 
-from flask import Response, jsonify, request
-from werkzeug.exceptions import HTTPException, NotFound
+from flask import Response, request
+from pydantic import BaseModel, Field
+from werkzeug.exceptions import ClientDisconnected, HTTPException, NotFound, RequestEntityTooLarge
 from werkzeug.http import HTTP_STATUS_CODES
 
 from deduplication.errors import StoreUnavailable
-from deduplication.journal.entry import Stop
-from orchestrator.operations.deliveries import delivery_id
-from orchestrator.operations.words import shown_moment
-from orchestrator.pipeline import Outcome, Status
-from routes.providers.base import InvalidPayload, Statuses
+from deduplication.journal.entry import DeliveryStatus
+from deduplication.names import Gate
+from orchestrator.delivery.fetching import FetchFailed
+from orchestrator.operations.decisions import Time
+from orchestrator.operations.search import InvalidCursor
+from orchestrator.pipeline import Outcome, ProofUsed, Status
+from routes.auth import TooManyGuesses, Unauthorized
+from routes.connections import NoRoomForBody
+from routes.providers.base import BASIC, BEARER, InvalidPayload, Provider, Statuses
+from routes.providers.options import MB
 
-Answer = tuple[Response, int] | tuple[Response, int, dict[str, str]]
+Answer = Response | tuple[Response, int]
 
-HTTP_STATUS = {
-    Status.PROCESSED: 200,
-    Status.QUEUED: 200,
-    Status.DEAD_LETTERED: 200,
-    Status.ALREADY_PROCESSED: 200,
-    Status.SKIPPED_SUBJECT_GROUP: 200,
-    Status.SKIPPED_MEDIA: 200,
-    Status.SKIPPED_CONTENT: 200,
-    Status.SKIPPED_OLD: 200,
-    Status.ALREADY_PROCESSING: 503,
-    Status.RETRY_LATER: 503,
-}
-PROOFS = {
-    "Bearer": "Authorization takes Bearer and a valid token",
-    'Basic realm="mailonce"': "Authorization takes Basic and a valid username and password",
-    "": "the request takes a valid signature",
-}
+INGRESS = "/api/ingress/"
 OUR_OWN = Statuses()
-DOORS = "/api/ingress/"
-PROBLEM = "application/problem+json"
-_ENCODER = json.JSONEncoder(separators=(",", ":"))
-UNEXPECTED: dict[str, Any] = {"success": False, "status": "retry_later", "error": "internal error; the log says more"}
+PROOFS = {
+    BEARER: "Authorization must be Bearer with a valid token",
+    BASIC: "Authorization must be Basic with a valid username and password",
+    "": "the request must have a valid signature",
+}
+RETRY = (Status.RETRY_LATER, Status.ALREADY_PROCESSING)
+RETRY_AFTER_S = 10
 RETRY_AFTER_AN_ERROR_S = 60
-NOTHING_HERE = "nothing has this address; a provider has /api/ingress/ and its name in mailonce.toml"
+UNKNOWN_PATH = "nothing has this address; a provider has /api/ingress/ and its name in mailonce.toml"
+UNEXPECTED = "internal error; the log has details"
 
 
-def failed(http_status: int, status: str, error: str, headers: dict[str, str] | None = None, **more: str) -> Answer:
-    """At a door as it was promised to providers, everywhere else as a problem document (RFC 9457), whose ``code`` is
-    what ``status`` is at the doors."""
-    if request.path.startswith(DOORS):
-        body: dict[str, Any] = {"success": False, "status": status, "error": error, **more}
-        return jsonify(body), http_status, headers or {}
-    body = {
-        "type": "about:blank",
-        "title": HTTP_STATUS_CODES.get(http_status, "Error"),
-        "status": http_status,
-        "detail": error,
-        "instance": quote(request.path),
-        "code": status,
-        **more,
-    }
-    return Response(f"{_ENCODER.encode(body)}\n", mimetype=PROBLEM), http_status, headers or {}
+class Problem(BaseModel):
+    """What went wrong, by RFC 9457 (application/problem+json)."""
+
+    type: Literal["about:blank"]
+    title: str = Field(description="The words of the HTTP status.")
+    status: int
+    detail: str = Field(description="What is wrong with this request, for a person.")
+    instance: str = Field(description="The path that was asked for.", json_schema_extra={"format": "uri-reference"})
+    code: str = Field(description="The same for a program, where one HTTP status has several reasons.")
+    field: str = Field(default="", description="The part of the request that is wrong, if it is one.")
+    id: str = Field(default="", description="Of the email or delivery that was asked for.")
 
 
-def is_accepted(result: Outcome) -> bool:
-    """Whether the sender may forget the item."""
-    return HTTP_STATUS[result.status] == 200
+class Refusal(BaseModel):
+    success: Literal[False]
+    status: Literal["invalid", "unauthorized", "retry_later"]
+    error: str
+    field: str = Field(default="", description="The part of the request that is wrong, if it is one.")
 
 
-def outcomes(results: list[dict[str, Any]], waits_s: list[int]) -> Answer:
-    """Of several items; accepted only if all are safe, and a retry of all repeats nothing."""
-    success = all(each["success"] or each["status"] == "invalid" for each in results)
-    body = {"success": all(each["success"] for each in results), "results": results}
-    return _with_retry_after(body, 200 if success else 503, max(waits_s, default=None))
+class Reason(BaseModel):
+    """Why an email was not sent: the gate, the name that was already taken there, and the email that has it."""
+
+    gate: Gate
+    name: str
+    original: str | None
+    first_seen: Time | None
 
 
-def outcomes_of_emails(results: list[Outcome | InvalidPayload], statuses: Statuses) -> Answer:
-    """To a provider: accepted only if all are safe, rejected if what is not can never be. One alone is not listed."""
-    bodies = [refused(r) if isinstance(r, InvalidPayload) else described(r, email_id=r.item_id) for r in results]
-    waits_s = [each.retry_after_s for each in results if isinstance(each, Outcome) and each.retry_after_s]
-    body = {"success": all(each["success"] for each in bodies), "results": bodies} if len(bodies) != 1 else bodies[0]
-    return _with_retry_after(body, _status_of_all(results, statuses), max(waits_s, default=None))
+class DeliveryStub(BaseModel):
+    id: str
+    status: DeliveryStatus
 
 
-def _status_of_all(results: list[Outcome | InvalidPayload], statuses: Statuses) -> int:
-    invalid_ones = [each for each in results if isinstance(each, InvalidPayload)]
-    if not all(is_accepted(each) for each in results if isinstance(each, Outcome)):
-        return statuses.retry
-    return _rejection(invalid_ones[0], statuses) if invalid_ones else statuses.accepted
+class Verdict(BaseModel):
+    """What happened to an email or a message."""
+
+    success: bool = Field(description="Whether the sender may forget it.")
+    status: Status
+    email_id: str | None = Field(default=None, description="Of an email.")
+    key: str | None = Field(default=None, description="Of a message.")
+    source: str | None = Field(default=None, description="Of a message.")
+    item_id: str | None = Field(default=None, description="Of a message: its id in log lines and records.")
+    id: str | None = Field(default=None, description="Of its entry in the journal; of a message without one, its own.")
+    subject_group: str | None = None
+    reason: Reason | None = None
+    error: str = Field(default="", description="Why it has to be sent again.")
+    retry_after_s: int | None = None
+    warnings: tuple[str, ...] = Field(default=(), description="Parts that could not be read.")
+    deliveries: dict[str, DeliveryStub] = Field(default={}, description="By destination.")
 
 
-def described(result: Outcome, **ids: str) -> dict[str, Any]:
-    """What became of one item, under the ids its sender knows it by."""
-    body: dict[str, Any] = {"success": is_accepted(result), "status": result.status, **ids}
+class Verdicts(BaseModel):
+    """For messages, and for a request with several emails: one result for each, in order."""
+
+    success: bool
+    results: Sequence[Verdict | Refusal]
+
+
+class NoEmail(BaseModel):
+    """The request was valid but had no email, such as the confirmation of a subscription."""
+
+    success: Literal[True]
+    status: Literal["no_email"]
+    note: str
+
+
+def json_answer(
+    body: BaseModel, status: int = 200, headers: Mapping[str, str] | None = None, mimetype: str = "application/json"
+) -> Response:
+    """Without the fields that have their defaults."""
+    return Response(f"{body.model_dump_json(exclude_defaults=True)}\n", status, headers, mimetype=mimetype)
+
+
+# Emails and messages
+
+
+def verdict(result: Outcome, **ids: str) -> Verdict:
+    """``ids`` are those that its sender knows it by."""
     if result.id:
-        body["id"] = result.id
-    if result.subject_group:
-        body["subject_group"] = result.subject_group
-    if result.reason:
-        body["reason"] = _reason(result.reason)
-    if result.error:
-        body["error"] = f"{result.error}; send it again"
-    if result.retry_after_s is not None:
-        body["retry_after_s"] = result.retry_after_s
-    if result.warnings:
-        body["warnings"] = result.warnings
-    if result.deliveries:
-        body["deliveries"] = {
-            each.destination: {"id": delivery_id(result.id, each.destination), "status": each.status}
+        ids["id"] = result.id
+    stop, reason = result.reason, None
+    if stop:
+        reason = Reason(gate=stop.gate, name=stop.name.label, original=stop.original, first_seen=stop.first_seen_ms)
+    return Verdict(
+        success=result.status not in RETRY,
+        status=result.status,
+        **ids,
+        subject_group=result.subject_group,
+        reason=reason,
+        error=result.error and f"{result.error}; send it again",
+        retry_after_s=result.retry_after_s,
+        warnings=result.warnings,
+        deliveries={
+            each.destination: DeliveryStub(id=f"{result.id}:{each.destination}", status=each.status)
             for each in result.deliveries
-        }
-    return body
+        },
+    )
 
 
-def _with_retry_after(body: dict[str, Any], status: int, retry_after_s: int | None) -> Answer:
-    """As jsonify has it, which makes an encoder for each answer."""
-    answer = Response(f"{_ENCODER.encode(body)}\n", mimetype="application/json")
-    if retry_after_s is None or status == 200:
-        return answer, status
-    return answer, status, {"Retry-After": str(retry_after_s)}
+def refusal(error: InvalidPayload) -> Refusal:
+    return Refusal(success=False, status="invalid", error=str(error), field=error.field)
 
 
-def _reason(stop: Stop) -> dict[str, str | None]:
-    seen_ms = stop.first_seen_ms
-    first_seen = None if seen_ms is None else shown_moment(seen_ms)
-    return {
-        "gate": stop.gate,
-        "name": stop.name.label,
-        "original": stop.original,
-        "first_seen": first_seen,
-    }
+def answer_items(
+    results: Sequence[Verdict | Refusal], statuses: Statuses = OUR_OWN, *, is_list: bool = False
+) -> Response:
+    """Accepted only if all are safe, rejected if the others can never be accepted. Sending all again repeats nothing.
+
+    One alone is listed only if ``is_list``.
+    """
+    is_alone = len(results) == 1 and not is_list
+    body = results[0] if is_alone else Verdicts(success=all(each.success for each in results), results=results)
+    waits_s = [getattr(each, "retry_after_s", 0) or RETRY_AFTER_AN_ERROR_S for each in results if each.status in RETRY]
+    if waits_s:
+        return json_answer(body, statuses.retry, {"Retry-After": str(max(waits_s))})
+    is_rejected = any(isinstance(each, Refusal) for each in results)
+    return json_answer(body, statuses.rejected or 400 if is_rejected else statuses.accepted)
 
 
-def invalid(error: InvalidPayload, statuses: Statuses = OUR_OWN) -> Answer:
-    status = _rejection(error, statuses)
-    if error.field:
-        return failed(status, "invalid", str(error), field=error.field)
-    return failed(status, "invalid", str(error))
+# Errors
 
 
-def refused(error: InvalidPayload) -> dict[str, Any]:
-    body = {"success": False, "status": "invalid", "error": str(error)}
-    return body | {"field": error.field} if error.field else body
+def failed(http_status: int, code: str, text: str, headers: Mapping[str, str] | None = None, **more: str) -> Response:
+    """Under /api/ingress as promised to providers, where ``code`` is the status; elsewhere a problem document."""
+    if request.path.startswith(INGRESS):
+        body = Refusal.model_validate({"success": False, "status": code, "error": text, **more})
+        return json_answer(body, http_status, headers)
+    problem = Problem(
+        type="about:blank",
+        title=HTTP_STATUS_CODES.get(http_status, "Error"),
+        status=http_status,
+        detail=text,
+        instance=quote(request.path),
+        code=code,
+        **more,
+    )
+    return json_answer(problem, http_status, headers, "application/problem+json")
 
 
-def _rejection(error: InvalidPayload, statuses: Statuses) -> int:
-    return error.http_status if statuses.rejected is None else statuses.rejected
-
-
-def unauthorized(challenge: str = "Bearer", statuses: Statuses = OUR_OWN) -> Answer:
-    """The same words whatever was wrong: they must not help anybody to guess."""
-    headers = {"WWW-Authenticate": challenge} if challenge else {}
-    return failed(statuses.unauthorized, "unauthorized", PROOFS[challenge], headers)
-
-
-def too_many_guesses(wait_s: int) -> Answer:
-    return failed(429, "too_many_guesses", "too many wrong tokens from this address", {"Retry-After": str(wait_s)})
-
-
-def may_only_look() -> Answer:
-    return failed(403, "forbidden", "VIEW_TOKEN may look, not act")
-
-
-def no_email(note: str, statuses: Statuses) -> Answer:
-    """The provider wanted to know or to tell something else."""
-    return jsonify({"success": True, "status": "no_email", "note": note}), statuses.accepted
-
-
-def not_set_up(error: str) -> Answer:
-    return failed(404, "invalid", error)
-
-
-def retry_later(error: str, statuses: Statuses) -> Answer:
-    return failed(statuses.retry, "retry_later", f"{error}; send it again", {"Retry-After": "10"})
-
-
-def no_room(error: HTTPException, statuses: Statuses = OUR_OWN) -> Answer:
-    """The request has to wait for others."""
-    return retry_later(error.description or error.name, statuses)
-
-
-def http_error(error: HTTPException) -> Answer:
-    """404, 405 and whatever else Flask itself refuses."""
-    text = NOTHING_HERE if isinstance(error, NotFound) else error.description or error.name
-    headers = {name: value for name, value in error.get_headers() if name in ("Allow", "Connection", "Retry-After")}
-    return failed(error.code or 500, "invalid", text, headers)
-
-
-def too_large(most_mb: float) -> Answer:
-    return failed(413, "invalid", f"the request takes at most {most_mb:g} MB (MAX_BODY_MB)")
-
-
-def incomplete(statuses: Statuses | None = None) -> Answer:
-    """Half a request says nothing of the email: its sender must keep it."""
-    error = "the request did not arrive as a whole, or not in time"
-    return failed(statuses.retry if statuses else 408, "retry_later", error, {"Connection": "close"})
-
-
-def store_unavailable(error: StoreUnavailable) -> Answer:
-    return failed(503, "retry_later", str(error), {"Retry-After": "10"})
-
-
-def healthy(is_so: bool) -> int:
-    return 200 if is_so else 503
-
-
-def internal_error(statuses: Statuses = OUR_OWN) -> Answer:
-    """Nothing is known of the email's fate, so the provider must keep it; some do not after a 5xx."""
+def answer_error(error: Exception, provider: Provider[Any] | None = None) -> Response:
+    """Which status makes a sender retry depends on the provider."""
+    statuses = provider.statuses if provider else OUR_OWN
+    match error:
+        case Unauthorized() | ProofUsed():  # the same text whatever was wrong, so that it helps no one to guess
+            challenge = provider.challenge if provider else BEARER
+            headers = {"WWW-Authenticate": challenge} if challenge else {}
+            return failed(statuses.unauthorized, "unauthorized", PROOFS[challenge], headers)
+        case TooManyGuesses():
+            text = "too many wrong tokens from this address"
+            return failed(429, "too_many_guesses", text, {"Retry-After": str(error.wait_s)})
+        case InvalidPayload():
+            status = statuses.rejected or error.http_status
+            return failed(status, "invalid", str(error), field=error.field)
+        case InvalidCursor():
+            text = "cursor must be the `next` of an earlier answer to the same question"
+            return failed(400, "invalid", text, field="cursor")
+        case ClientDisconnected():  # half a request says nothing about the email: its sender must keep it
+            text = "the request did not arrive completely, or not in time"
+            return failed(statuses.retry if provider else 408, "retry_later", text, {"Connection": "close"})
+        case RequestEntityTooLarge():
+            most_mb = round((request.max_content_length or 0) / MB, 2)
+            return failed(413, "invalid", f"the request must have at most {most_mb:g} MB (MAX_BODY_MB)")
+        case NoRoomForBody() | StoreUnavailable() | FetchFailed():
+            text = str(getattr(error, "description", error))
+            if provider and isinstance(error, StoreUnavailable):
+                text = "the store is unavailable"  # the error may name an internal address
+            return failed(statuses.retry, "retry_later", text, {"Retry-After": str(RETRY_AFTER_S)})
+        case HTTPException():
+            text = UNKNOWN_PATH if isinstance(error, NotFound) else error.description or error.name
+            headers = {name: value for name, value in error.get_headers() if name in ("Allow", "Connection")}
+            return failed(error.code or 500, "invalid", text, headers)
+    # Nothing is known of what happened to the email, so its provider must keep it; some do not after a 5xx.
     status = statuses.retry if statuses.retry < 500 else 500
-    return failed(status, "retry_later", UNEXPECTED["error"], {"Retry-After": str(RETRY_AFTER_AN_ERROR_S)})
+    return failed(status, "retry_later", UNEXPECTED, {"Retry-After": str(RETRY_AFTER_AN_ERROR_S)})

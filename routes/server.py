@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import ctypes
-import errno
 import gc
 import logging
+import os
 import secrets
 import shlex
+import signal
 import socket
 import sys
 from contextlib import suppress
@@ -21,31 +22,25 @@ from urllib.parse import urlsplit
 from flask import Flask
 from gunicorn.app.base import BaseApplication
 from gunicorn.arbiter import Arbiter
-from gunicorn.errors import AppImportError
 from gunicorn.workers.base import Worker
 
 from deduplication.errors import DeduplicationError
 from orchestrator.audit import keep_audit
 from orchestrator.build import build, check_start, make_data_dir
 from orchestrator.config.model import Config
-from orchestrator.config.settings import (
-    DELIVERY_BUDGET_S,
-    Settings,
-    SettingsError,
-    environment,
-    load_settings,
-    log_where_settings_come_from,
-)
+from orchestrator.config.settings import DELIVERY_BUDGET_S, Settings, SettingsError, environment, load_settings
 from orchestrator.logs import configure_logging
 from orchestrator.tokens import ensure_tokens, ingress_token_file, show_new
 from routes.app import create_app
-from routes.connections import CONNECTIONS, ConnectionWorker, JsonLog, Log
+from routes.commands.service import read_settings
+from routes.connections import CONNECTIONS, ConnectionWorker, Log
 from routes.providers.registry import checked_config
 
 log = logging.getLogger(__name__)
 
 M_ARENA_MAX = -8  # of malloc.h
 HEAPS = 2
+CANNOT_BOOT = 3  # gunicorn stops on this exit status; with any other it would start the worker again and again
 
 
 def check_address(settings: Settings) -> None:
@@ -56,39 +51,57 @@ def check_address(settings: Settings) -> None:
     try:
         socket.create_server((settings.host, settings.port), family=family).close()
     except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise SettingsError(f"PORT must be a free port; {settings.bind} is in use by another program") from error
-        if error.errno == errno.EACCES:
-            raise SettingsError(f"PORT must be a port that this user may open, got {settings.port}") from error
-        raise SettingsError(f"HOST must be an address of this machine, got {settings.host!r}") from error
+        raise SettingsError(
+            f"HOST and PORT must be a free address of this machine, got {settings.bind} ({error.strerror})"
+        ) from error
 
 
-def check_before_start(settings: Settings) -> None:
-    """Everything that a process will need, before the socket is opened: a worker that cannot start ends the server."""
+def check_before_start(settings: Settings) -> Config:
+    """Checks what every worker will need before the socket is opened: a worker that cannot start ends the server."""
     config = checked_config(settings)
     make_data_dir(settings)
     tokens = ensure_tokens(settings)
     check_start(settings, config)
     show_new(tokens)
+    _let_sigterm_end_new_workers()
+    return config
+
+
+def _let_sigterm_end_new_workers() -> None:
+    """Before a worker has its own handler, it has the master's, which would swallow the signal: to stop a server that
+    had just started took the whole grace period."""
+
+    def restore_default() -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+
+    os.register_at_fork(
+        before=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM]),
+        after_in_parent=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM]),
+        after_in_child=restore_default,
+    )
 
 
 def gunicorn_conf() -> dict[str, Any]:
-    """For deploy/gunicorn.conf.py: checks the settings as ``mailonce serve`` does; its options."""
+    """The options for deploy/gunicorn.conf.py, after the checks that ``mailonce serve`` makes."""
     try:
-        settings = load_settings()
-        configure_logging(settings.log_level, settings.log_format)
-        log_where_settings_come_from()
+        settings = read_settings()
         check_before_start(settings)
     except (SettingsError, DeduplicationError) as error:
         sys.exit(f"mailonce: {error}")
     started_at = datetime.now(UTC).isoformat()  # the same for all workers, including restarted ones
-    return {**gunicorn_options(settings), "raw_env": [f"SERVICE_STARTED_AT={started_at}"]}
+    return gunicorn_options(settings) | {"raw_env": [f"SERVICE_STARTED_AT={started_at}"]}
 
 
-def load_app(settings: Settings, config: Config | None = None) -> Flask:
+def load_app(settings: Settings | None = None, config: Config | None = None) -> Flask:
     """The application of a worker process. ``close_app`` closes its service."""
-    configure_logging(settings.log_level, settings.log_format)
-    service = build(settings, config=config)
+    try:
+        settings = settings or load_settings()
+        configure_logging(settings.log_level, settings.log_format)
+        service = build(settings, config=config)
+    except (SettingsError, DeduplicationError) as error:
+        print(f"mailonce: {error}", file=sys.stderr, flush=True)
+        sys.exit(CANNOT_BOOT)
     app = create_app(service)
     app.extensions["mailonce"] = service
     keep_audit(settings.data_dir, by="service")
@@ -102,11 +115,11 @@ def close_app(_server: Arbiter, worker: Worker) -> None:
 
 
 def gunicorn_options(settings: Settings) -> dict[str, Any]:
-    """For ``mailonce serve`` and deploy/gunicorn.conf.py alike."""
+    """Used by ``mailonce serve`` and deploy/gunicorn.conf.py."""
     return {
         "bind": settings.bind,
         "worker_class": ConnectionWorker,
-        "logger_class": JsonLog if settings.log_format == "json" else Log,
+        "logger_class": Log,
         "workers": settings.web_concurrency,
         "threads": CONNECTIONS,  # WEB_THREADS of them process requests
         "graceful_timeout": DELIVERY_BUDGET_S + 15,  # deliveries in progress may finish
@@ -121,37 +134,32 @@ def gunicorn_options(settings: Settings) -> dict[str, Any]:
 
 
 def _share_what_is_loaded(_server: Arbiter, _worker: Worker) -> None:
-    """The garbage collector of a worker would write to all of it and so copy it: 16 MB."""
+    """Otherwise the garbage collector of each worker writes to these pages and so copies them: 16 MB."""
     gc.freeze()
 
 
 def _share_heaps(_server: Arbiter, _worker: Worker) -> None:
-    """glibc gives threads their own heaps, up to eight a core: 9 MB for a worker whose threads take turns anyway."""
+    """glibc gives threads their own heaps, up to eight per core: 9 MB for a worker whose threads take turns anyway."""
     with suppress(AttributeError):  # another C library, without such heaps
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, HEAPS)
 
 
 class Server(BaseApplication):
     def __init__(self, settings: Settings) -> None:
-        started_at = settings.service_started_at or datetime.now(
-            UTC
-        )  # the same for all workers, including restarted ones
+        started_at = settings.service_started_at or datetime.now(UTC)  # the same for all workers
         self._settings = settings.model_copy(update={"service_started_at": started_at})
-        self._config = checked_config(settings)
         check_address(settings)
-        check_before_start(settings)
+        self._config = check_before_start(settings)
         super().__init__()
 
     def load_config(self) -> None:
-        for name, value in {**gunicorn_options(self._settings), "when_ready": self._when_ready}.items():
+        for name, value in gunicorn_options(self._settings).items():
             self.cfg.set(name, value)
+        self.cfg.set("when_ready", self._when_ready)
 
     def load(self) -> Any:
         """In each worker."""
-        try:
-            return load_app(self._settings, self._config)
-        except (SettingsError, DeduplicationError) as error:
-            raise AppImportError(f"mailonce: {error}") from error
+        return load_app(self._settings, self._config)
 
     def reload(self) -> None:
         """On SIGHUP, in the master; the workers are then replaced one by one."""
@@ -171,14 +179,13 @@ def _welcome(settings: Settings, config: Config) -> str:
     token = "${INGRESS_TOKEN%%,*}" if settings.ingress_token else f"$(cat {kept})"
     address = settings.address
     now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    places = ", ".join(
-        f"{name} ({urlsplit(each.url).hostname or each.url})" for name, each in config.destinations.items()
-    )
+    hosts = {name: urlsplit(to.url).hostname or to.url for name, to in config.destinations.items()}
+    destinations = ", ".join(f"{name} ({host})" for name, host in hosts.items())
     note = "\nqueue: emails wait until `.venv/bin/mailonce worker`, with the same settings, delivers them"
     queue = note if settings.queue_url else ""
     return f"""
 Mailonce listens on {address}   page: {address}/   health: {address}/health
-store: {"redis" if settings.redis_url else settings.data_dir / "journal.db"}   destination: {places}{queue}
+store: {"redis" if settings.redis_url else settings.data_dir / "journal.db"}   destination: {destinations}{queue}
 
 Try it (twice: the second time it is a duplicate):
   curl -sS {address}/api/ingress/gmail -H "Authorization: Bearer {token}" -H "Content-Type: application/json" \\

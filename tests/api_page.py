@@ -16,7 +16,7 @@ from tests.support.surroundings import ROOT
 PAGE = ROOT / "docs/api.md"
 MARK = "<!-- What follows is written by `make docs-reference`, from the document. -->\n"
 TITLES = {
-    "ingress": "The doors",
+    "ingress": "Ingress",
     "decisions": "Decisions",
     "deliveries": "Deliveries",
     "destinations": "Destinations",
@@ -27,7 +27,7 @@ Schema = Mapping[str, Any]
 
 
 def read_document() -> dict[str, Any]:
-    """Of a service with every door open."""
+    """Of a service with all providers."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "mailonce.toml"
         file.write_text(f'[destinations.crm]\nurl = "log:"\n{SETTINGS}')
@@ -61,13 +61,13 @@ def _operation(operation: Schema) -> Iterator[str]:
     if description := operation.get("description"):
         yield f"\n{description}"
     if operation["parameters"]:
-        yield "\n| parameter | in | takes | |\n|---|---|---|---|"
+        yield "\n| parameter | in | type | |\n|---|---|---|---|"
         for each in operation["parameters"]:
             yield f"| `{each['name']}` | {each['in']} | {_kind(each['schema'])} | {each['description']} |"
     body = operation.get("requestBody")
     if body:
         kinds = [f"`{media_type}`: {_kind(each['schema'])}" for media_type, each in body["content"].items()]
-        yield f"\nBody{'' if body['required'] else ' (may be left out)'}: {'; '.join(kinds)}."
+        yield f"\nBody{'' if body['required'] else ' (optional)'}: {'; '.join(kinds)}."
     yield "\n| answer | | |\n|---|---|---|"
     for status, answer in operation["responses"].items():
         (schema,) = {repr(each["schema"]): each["schema"] for each in answer["content"].values()}.values()
@@ -75,7 +75,7 @@ def _operation(operation: Schema) -> Iterator[str]:
 
 
 def _webhooks(document: Mapping[str, Any]) -> Iterator[str]:
-    yield "\n## What is sent\n"
+    yield "\n## Webhooks sent\n"
     some = next(iter(document["webhooks"].values()))["post"]
     yield "| header | |\n|---|---|"
     yield from (f"| `{each['name']}` | {each['description']} |" for each in some["parameters"])
@@ -83,13 +83,13 @@ def _webhooks(document: Mapping[str, Any]) -> Iterator[str]:
     for event, each in document["webhooks"].items():
         kind = _kind(each["post"]["requestBody"]["content"]["application/json"]["schema"])
         yield f"| `{event}` | {kind} | {each['post']['description']} |"
-    yield "\n| the destination answers | |\n|---|---|"
+    yield "\n| answer of the destination | |\n|---|---|"
     yield from (f"| {status} | {each['description']} |" for status, each in some["responses"].items())
 
 
 def _schemas(document: Mapping[str, Any]) -> Iterator[str]:
     yield "\n## Fields\n"
-    yield "What is not always there is marked with a question mark."
+    yield "Optional fields are marked with a question mark."
     for name, schema in sorted(document["components"]["schemas"].items()):
         yield f"\n### {name}\n"
         if description := schema.get("description"):
@@ -100,13 +100,13 @@ def _schemas(document: Mapping[str, Any]) -> Iterator[str]:
         if not schema.get("properties"):
             continue
         yield "| field | | |\n|---|---|---|"
-        for field, told in schema["properties"].items():
+        for field, kind in schema["properties"].items():
             mark = "" if field in schema.get("required", []) else "?"
-            yield f"| `{field}`{mark} | {_kind(told)} | {told.get('description', '')} |"
+            yield f"| `{field}`{mark} | {_kind(kind)} | {kind.get('description', '')} |"
 
 
 def _kind(schema: Schema) -> str:
-    """In words, with links to what has a name."""
+    """A type in words, with links to named ones."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         return f"[{name}](#{name.lower()})"

@@ -23,7 +23,7 @@ WORDS = {
     "web_queued_us": "web server and Redis, processor, a new email for a worker",
     "web_duplicate_us": "web server and Redis, processor, a duplicate",
     "worker_a_second": "one worker process, to a receiver that answers at once",
-    "disk_bytes": "disk of the server that took it",
+    "disk_bytes": "disk of each server",
     "process_mb": "memory of a web process",
 }
 
@@ -38,64 +38,55 @@ def simulator() -> ModuleType:
     return module
 
 
+def table(*rows: tuple[str, ...], head: str = "| | |") -> str:
+    rule = f"|{'---|' * (head.count('|') - 1)}"
+    return "\n".join([head, rule, *(f"| {' | '.join(row)} |" for row in rows)])
+
+
 def capacity_page(page: str) -> str:
     capacity = simulator()
-    costs = capacity.read_costs(capacity.MEASURED)
-    run = json.loads(capacity.MEASURED.read_text())
-    half = capacity.HEADROOM
+    costs, run = capacity.read_costs(capacity.MEASURED), json.loads(capacity.MEASURED.read_text())
 
-    def shown(**figures: float) -> str:
+    def needs(**figures: float) -> str:
         load = capacity.Load(emails=MILLION, **figures)
         lines = capacity.shown(load, capacity.needs(load, costs)).splitlines()
-        rows = [f"| {line[:18].strip()} | {line[18:].strip()} |" for line in lines]
-        return "\n".join(["| | |", "|---|---|", *rows])
+        return table(*((line[:18].strip(), line[18:].strip()) for line in lines))
 
-    def cost(name: str) -> str:
-        value = getattr(costs, name)
-        unit = {"us": "µs", "mb": "MB", "second": "deliveries a second"}.get(name.rsplit("_", 1)[1], "bytes")
-        return f"{value:,.0f} {unit}"
-
-    def costs_table() -> str:
-        rows = [f"| {words} | {cost(name)} |" for name, words in WORDS.items()]
+    def measured() -> str:
+        units = {"us": "µs", "mb": "MB", "second": "deliveries a second"}
+        rows = [
+            (words, f"{getattr(costs, name):,.0f} {units.get(name.rsplit('_', 1)[1], 'bytes')}")
+            for name, words in WORDS.items()
+        ]
         machine, versions = run["machine"], run["versions"]
         where = f"{machine['cores']} cores, shared with others (a load of {machine['load'][0]:.0f})"
         with_what = f"Python {versions['python']}, Redis {versions['redis-server']}"
-        told = f"Measured on {run['date'][:10]}, everything on one machine with {where}, {with_what}."
-        return "\n".join(["| | |", "|---|---|", *rows, "", told])
+        return f"{table(*rows)}\n\nMeasured on {run['date'][:10]}, everything on one machine with {where}, {with_what}."
 
-    def makes_table() -> str:
-        def line(what: str, how: str, a_second: float) -> str:
-            return f"| {what} | {how} | {a_second:,.0f} | {a_second * capacity.DAY_S / 1e6:,.1f} million |"
+    def makes() -> str:
+        half, web_us = capacity.HEADROOM, costs.web_new_us - costs.redis_new_us
+        paces = {
+            "Redis": (f"{half} s ÷ {costs.redis_new_us:,.0f} µs", half * 1e6 / costs.redis_new_us),
+            "web process": (f"{half} s ÷ {web_us:,.0f} µs", half * 1e6 / web_us),
+            "worker process": (f"{half} × {costs.worker_a_second:,.0f}", half * costs.worker_a_second),
+        }
+        ones = [
+            (what, how, f"{pace:,.0f}", f"{pace * capacity.DAY_S / 1e6:,.1f} million")
+            for what, (how, pace) in paces.items()
+        ]
+        head = "| one | calculation | new emails a second | a day, at that pace |"
+        holds = "| one GB of Redis holds | calculation | new emails a day |"
+        return f"{table(*ones, head=head)}\n\n{table(*map(gigabyte, (30, 90, 365)), head=holds)}"
 
-        web_us = costs.web_new_us - costs.redis_new_us
-        return "\n".join(
-            [
-                "| one | the sum | new emails a second | a day, at that pace |",
-                "|---|---|---|---|",
-                line("Redis", f"{half} s ÷ {costs.redis_new_us:,.0f} µs", half * 1e6 / costs.redis_new_us),
-                line("web process", f"{half} s ÷ {web_us:,.0f} µs", half * 1e6 / web_us),
-                line("worker process", f"{half} × {costs.worker_a_second:,.0f}", half * costs.worker_a_second),
-                "",
-                "| one GB of Redis holds | the sum | new emails a day |",
-                "|---|---|---|",
-                *(gigabyte(days) for days in (30, 90, 365)),
-            ]
-        )
-
-    def gigabyte(id_days: int) -> str:
-        kept = capacity.Load.kept_days
-        entry, ids = costs.redis_bytes - costs.redis_bytes_id, costs.redis_bytes_id
-        each = kept * entry + id_days * ids
+    def gigabyte(id_days: int) -> tuple[str, ...]:
+        kept, ids = capacity.Load.kept_days, costs.redis_bytes_id
+        entry = costs.redis_bytes - ids
         how = f"1 GB ÷ ({kept} × {entry:,.0f} + {id_days} × {ids:,.0f}) ÷ {capacity.ROOM}"
-        return f"| with ids for {id_days} days | {how} | {capacity.GB / each / capacity.ROOM:,.0f} |"
+        a_day = capacity.GB / (kept * entry + id_days * ids) / capacity.ROOM
+        return f"with ids for {id_days} days", how, f"{a_day:,.0f}"
 
-    parts = {
-        "million": lambda: shown(),
-        "ninety": lambda: shown(id_days=90),
-        "costs": costs_table,
-        "makes": makes_table,
-    }
-    return MARKED.sub(lambda found: f"{found[1]}\n{parts[found[2]]()}\n\n{found[3]}", page)
+    parts = {"million": needs(), "ninety": needs(id_days=90), "costs": measured(), "makes": makes()}
+    return MARKED.sub(lambda found: f"{found[1]}\n{parts[found[2]]}\n\n{found[3]}", page)
 
 
 def main() -> None:

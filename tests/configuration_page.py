@@ -1,17 +1,17 @@
-"""make docs-reference: writes docs/configuration.md and deploy/env.example from the models of the settings.
+"""make docs-reference: writes the tables of docs/configuration.md, and deploy/env.example, from the models.
 
-What a field takes is its description, what it does the text below it in the class. That text costs the service nothing:
-Python drops it, and it is read from the source here.
+The description of a field says what its value must be, the text below it in the class what it does. That text costs the
+service nothing: Python drops it, and it is read from the source here.
 """
 
 from __future__ import annotations
 
 import ast
 import inspect
+import json
+import re
 import textwrap
-from collections.abc import Iterator, Mapping
-from enum import StrEnum
-from typing import Literal, get_args, get_origin
+from collections.abc import Iterable, Iterator, Mapping
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -25,6 +25,7 @@ from orchestrator.config.model import (
     RouteConfig,
 )
 from orchestrator.config.settings import Settings
+from orchestrator.config.words import must_be
 from routes.providers.options import Options
 from routes.providers.registry import TYPES
 from tests.support.surroundings import ROOT
@@ -33,46 +34,15 @@ PAGE = ROOT / "docs/configuration.md"
 ENV_EXAMPLE = ROOT / "deploy/env.example"
 TOML_EXAMPLE = ROOT / "deploy/mailonce.example.toml"
 
-SECTIONS: Mapping[str, tuple[str, ...]] = {
-    "Journal and Redis": (
-        "redis_url",
-        "redis_timeout_ms",
-        "key_prefix",
-        "on_store_failure",
-        "data_dir",
-        "stream_mb",
-    ),
-    "Tokens and proxies": ("ingress_token", "admin_token", "view_token", "metrics_token", "trusted_proxies"),
-    "Destination": ("webhook_url", "webhook_secret", "mailonce_config"),
-    "Queue and workers": ("queue_url", "worker_processes", "worker_threads", "worker_metrics_port"),
-    "How emails are recognised": (
-        "subject_groups",
-        "subject_group_ttl_seconds",
-        "timezone",
-        "lease_seconds",
-        "service_started_at",
-    ),
-    "What is kept, and how long": (
-        "processed_ids_days",
-        "decision_days",
-        "dead_letter_days",
-        "delivered_payload_days",
-        "keep_suppressed",
-        "privacy",
-        "payload_mb",
-        "disk_free_mb",
-    ),
-    "The web server": (
-        "host",
-        "port",
-        "public_url",
-        "web_concurrency",
-        "web_threads",
-        "max_body_mb",
-        "memory_limit_mb",
-        "log_format",
-        "log_level",
-    ),
+# The sections of settings, each with its first setting; the others follow in the order of the class.
+FIRST_OF_SECTION = {
+    "Journal and Redis": "redis_url",
+    "Tokens and proxies": "ingress_token",
+    "Destination": "webhook_url",
+    "Queue and workers": "queue_url",
+    "How emails are recognised": "subject_groups",
+    "What is kept, and how long": "processed_ids_days",
+    "The web server": "host",
 }
 TABLES: Mapping[str, type[BaseModel]] = {
     "[destinations.name]": DestinationConfig,
@@ -81,9 +51,16 @@ TABLES: Mapping[str, type[BaseModel]] = {
     "[[subject_patterns]]": PatternConfig,
     "[media]": MediaConfig,
     "[alerts]": AlertsConfig,
+    "Every provider but Gmail and JSON": Options,
 }
 ENV_WIDTH = 118
-KINDS = {str: "a text", float: "a number", int: "a whole number", bool: "true or false", dict: "a table"}
+
+
+def sections() -> dict[str, list[str]]:
+    names = list(Settings.model_fields)
+    starts = [names.index(first) for first in FIRST_OF_SECTION.values()]
+    spans = zip(FIRST_OF_SECTION, starts, [*starts[1:], len(names)], strict=True)
+    return {title: names[start:end] for title, start, end in spans}
 
 
 def sentence(model: type[BaseModel], name: str) -> str:
@@ -105,158 +82,84 @@ def _texts(model: type) -> dict[str, str]:
     return found
 
 
-def takes(field: FieldInfo) -> str:
-    """Its description or, where it has none, its type in plain words."""
-    return field.description or _in_words(field)
-
-
-def _in_words(field: FieldInfo) -> str:
-    kind = field.annotation
-    if get_origin(kind) is Literal:
-        return " or ".join(f'"{each}"' for each in get_args(kind))
-    if get_origin(kind) is tuple:
-        return "a text, or a list of texts"
-    bounds = {name: value for each in field.metadata for name in ("gt", "le") if (value := getattr(each, name, None))}
-    most = f" up to {bounds['le']}" if "le" in bounds else ""
-    return KINDS[get_origin(kind) or kind] + most  # type: ignore[index]
-
-
 def default(field: FieldInfo) -> str:
-    """As it would be written in .env; empty for none."""
+    """As it would be written in .env."""
     match field.default:
         case None | () | "":
             return ""
         case bool() as yes:
-            return "1" if yes else "0"
+            return f"`{yes:d}`"
         case float() as number:
-            return f"{number:g}"
-        case StrEnum() as word:
-            return word.value
+            return f"`{number:g}`"
         case other:
-            return str(other)
+            return f"`{other}`"
 
 
 def toml_default(field: FieldInfo) -> str:
     if field.is_required():
         return "needed"
-    value = field.get_default(call_default_factory=True)
-    match value:
-        case bool():
-            return f"`{str(value).lower()}`"
+    match field.get_default(call_default_factory=True):
         case None | () | "" | {}:
             return ""
-        case float():
-            return f"`{value:g}`"
-        case str():
-            return f'`"{value}"`'
-        case tuple():
-            return ", ".join(map(str, value))
-        case _:
-            return f"`{value}`"
+        case str() as text:
+            return f'`"{text}"`'
+        case tuple() as entries:
+            return ", ".join(map(str, entries))
+        case value:
+            return f"`{json.dumps(value)}`"
 
 
-def table(headings: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> str:
-    cells = [headings, tuple("---" for _ in headings), *rows]
-    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
-
-
-def setting_rows(names: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    for name in names:
-        field = Settings.model_fields[name]
-        shown = default(field)
-        yield f"`{name.upper()}`", sentence(Settings, name), takes(field), f"`{shown}`" if shown else ""
-
-
-def key_rows(model: type[BaseModel], names: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    for name in names or tuple(model.model_fields):
+def table(model: type[BaseModel], names: Iterable[str] = ()) -> str:
+    is_setting = model is Settings
+    lines = [f"| {'setting' if is_setting else 'key'} | what it does | value | default |", "|" + " --- |" * 4]
+    for name in names or model.model_fields:
         field = model.model_fields[name]
-        yield f"`{name}`", sentence(model, name), takes(field), toml_default(field)
+        shown = default(field) if is_setting else toml_default(field)
+        cells = (name.upper() if is_setting else name, sentence(model, name), must_be(field), shown)
+        lines.append("| `{}` | {} | {} | {} |".format(*cells))
+    return "\n".join(lines) + "\n"
 
 
-def provider_parts() -> Iterator[str]:
-    """Each with what only it takes; what all of them take stands first."""
-    common = tuple(Options.model_fields)
-    yield "#### Every provider but Gmail and JSON\n\n" + table(KEY_HEADINGS, key_rows(Options))
+def tables() -> Iterator[tuple[str, str]]:
+    """Each with the heading above it: of settings, of mailonce.toml, of all providers, and of each provider."""
+    for title, names in sections().items():
+        yield title, table(Settings, names)
+    for title, model in TABLES.items():
+        yield title, table(model)
     by_model: dict[type[BaseModel], list[str]] = {}
     for name, provider in TYPES.items():
-        by_model.setdefault(provider.options_type, []).append(name)
-    for model, names in by_model.items():
-        own = tuple(name for name in model.model_fields if name not in common)
-        if own:
-            heading = "#### " + ", ".join(f"[providers.{name}]" for name in names)
-            yield f"{heading}\n\n{table(KEY_HEADINGS, key_rows(model, own))}"
+        by_model.setdefault(provider.options_type, []).append(f"[providers.{name}]")
+    for model, providers in by_model.items():
+        if own := [name for name in model.model_fields if name not in Options.model_fields]:
+            yield ", ".join(providers), table(model, own)
+
+
+def configuration_page() -> str:
+    """The page with its tables and its example replaced; the text between them is written by hand."""
+    page = PAGE.read_text()
+    page = re.sub("(?s)```toml\n.*?```", lambda _: f"```toml\n{TOML_EXAMPLE.read_text()}```", page)
+    for title, written in tables():
+        above = rf"(?m)^(#+ {re.escape(title)}\n\n)(?:\|.*\n)*"
+        page, count = re.subn(above, lambda found, written=written: found[1] + written, page)  # type: ignore[misc]
+        assert count == 1, f"{PAGE} must have one heading {title}"
+    return page
 
 
 ABOUT_ENV = """\
 # Every setting with its default. Copy to deploy/.env (compose) or /etc/mailonce/env (systemd), and remove the # in
 # front of the lines that you change. Destinations and routes are in mailonce.toml. Generated by make docs-reference.
 """
-SETTING_HEADINGS = ("setting", "what it does", "value", "default")
-KEY_HEADINGS = ("key", "what it does", "value", "default")
-INTRODUCTION = """\
-# Configuration
-
-Generated from the code by `make docs-reference`; do not edit this page.
-
-All servers of a fleet have the same settings, except DATA_DIR, HOST and PORT.
-
-## Settings
-
-Settings come from the environment, or else from a `.env` in the folder where the service is started.
-`deploy/env.example` lists them all. A wrong value, a port in use, or a password that Redis or the queue refuses
-stops the start with one line that names the setting, before anything listens. Misspelt names cause a warning. A
-change takes effect with the next start.
-"""
-ABOUT_TOML = """\
-## mailonce.toml
-
-In the folder where the service is started, or at MAILONCE_CONFIG. `.venv/bin/mailonce check` explains the file;
-with `--email FILE.eml` or `--json FILE` it also shows which route, names and gates that email would meet, and what
-would happen to it now. An invalid file stops the start, with the line and what is wrong. `kill -HUP` (or `systemctl
-reload mailonce`) reads it again, and an invalid one changes nothing.
-
-Any value may be `env:NAME` or `file:PATH`, so that secrets stay out of the file. Secrets may be lists while you
-[rotate](operating.md#rotate-secrets) them.
-
-This is `deploy/mailonce.example.toml`. All of it is optional; it shows the defaults:
-"""
-ABOUT_KEYS = """\
-With `stop = false` the email goes to the destinations of all matching routes, and for each gate (`subject_groups`,
-`media`, `content`, `realtime_only`, `identity_by_recipient`) the first matching route that sets it decides.
-
-Regular expressions run on [RE2](https://github.com/google/re2/wiki/Syntax), so that no sender can write a text that
-hangs one. It has no lookaround and no backreferences, and `\\b`, `\\w`, `\\d` and `\\s` match ASCII only (`\\pL` is
-any letter); an unsupported regex stops the start and is named. Of a body, a regex sees the first 100,000
-characters, `contains` and `equals` the first million.
-"""
-ABOUT_PROVIDERS = """\
-### [providers.name]
-
-A provider is enabled by its section; without it, its URL answers 404 and names the missing key. Gmail and raw MIME
-need no section: they use INGRESS_TOKEN. The name is the last part of the URL, `/api/ingress/<name>`; under another
-name, `type` says which provider it is, such as `type = "json"`. [Providers](providers.md) explains how to configure
-each of them.
-"""
-
-
-def configuration_page() -> str:
-    parts = [INTRODUCTION]
-    parts += [f"### {title}\n\n{table(SETTING_HEADINGS, setting_rows(names))}\n" for title, names in SECTIONS.items()]
-    parts += [ABOUT_TOML, f"```toml\n{TOML_EXAMPLE.read_text()}```\n", ABOUT_KEYS]
-    parts += [f"### {title}\n\n{table(KEY_HEADINGS, key_rows(model))}\n" for title, model in TABLES.items()]
-    parts += [ABOUT_PROVIDERS, *(f"{part}\n" for part in provider_parts())]
-    return "\n".join(parts)
 
 
 def env_example() -> str:
     parts = [ABOUT_ENV]
-    for title, names in SECTIONS.items():
+    for title, names in sections().items():
         parts.append(f"# --- {title}\n")
         for name in names:
             field = Settings.model_fields[name]
-            said = f"{sentence(Settings, name)} Takes {takes(field)}.".replace("`", "")
-            lines = textwrap.wrap(said, ENV_WIDTH, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
-            parts.append("\n".join([*lines, f"#{name.upper()}={default(field)}\n"]))
+            text = f"{sentence(Settings, name)} Must be {must_be(field)}.".replace("`", "")
+            lines = textwrap.wrap(text, ENV_WIDTH, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
+            parts.append("\n".join([*lines, f"#{name.upper()}={default(field).strip('`')}\n"]))
     return "\n".join(parts)
 
 

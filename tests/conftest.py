@@ -47,10 +47,6 @@ def pytest_configure(config: pytest.Config) -> None:
     real_redis.use_the_wheel = config.option.redis == "wheel"
 
 
-def pytest_unconfigure() -> None:
-    programs_loaded.end()
-
-
 @pytest.hookimpl(trylast=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
@@ -86,9 +82,8 @@ def folder_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="session")
 def redis_process() -> Iterator[RedisServer]:
-    server = RedisServer().start()
-    yield server
-    server.stop()
+    with RedisServer() as server:
+        yield server
 
 
 @pytest.fixture

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import secrets
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,10 @@ from orchestrator.config.settings import Settings, load_settings
 from orchestrator.delivery.fetching import fetch
 from routes.app import create_app
 from routes.providers.base import Surroundings
-from routes.providers.registry import AnyProvider, open_providers
+from routes.providers.registry import open_providers
 from routes.providers.samples import curl_line, sample
-from tests.support.curl import read_curl
+from tests.bench.figures import aligned
+from tests.support.curl import Request, read_curl
 from tests.support.sink import Reply, Sink
 
 TOKEN = secrets.token_urlsafe(16)
@@ -73,9 +75,6 @@ class Result:
     why: str
     webhooks: int
 
-    def is_expected_by(self, step: Step) -> bool:
-        return (self.http_status, self.status, self.webhooks) == (step.http_status, step.status, step.webhooks)
-
 
 def _email(subject: str, sender: str, date: str, body: str) -> dict[str, str]:
     return {"subject": subject, "sender": sender, "date": date, "body": body}
@@ -110,18 +109,8 @@ STEPS = (
 )
 
 
-class SwitchableSink(Sink):
-    """A destination that can be down for a moment."""
-
-    is_down = False
-
-    def next_reply(self) -> Reply:
-        return Reply(503) if self.is_down else super().next_reply()
-
-
 class SettableClock:
-    def __init__(self) -> None:
-        self.now = THIS_MONTH
+    now = THIS_MONTH
 
     def __call__(self) -> datetime:
         return self.now
@@ -130,13 +119,6 @@ class SettableClock:
 class SilentHandler(WSGIRequestHandler):
     def log(self, type: str, message: str, *args: Any) -> None:
         """Only the table is printed."""
-
-
-def demo_settings(data_dir: Path, webhook_url: str) -> Settings:
-    """Every setting is given, so that none is taken from the environment."""
-    defaults = {name: setting.default for name, setting in Settings.model_fields.items()}
-    chosen = {"data_dir": data_dir, "webhook_url": webhook_url, "ingress_token": TOKEN, "admin_token": TOKEN}
-    return load_settings(**defaults | chosen)
 
 
 @contextlib.contextmanager
@@ -156,54 +138,39 @@ def serving(settings: Settings, clock: SettableClock) -> Iterator[str]:
         service.close()
 
 
-@dataclass(frozen=True)
-class Stage:
-    """Where the steps are played."""
-
-    address: str
-    clock: SettableClock
-    sink: SwitchableSink
-    http: requests.Session
-    providers: Mapping[str, AnyProvider]
-
-    def play(self, step: Step) -> Result:
-        self.clock.now = step.now
-        self.sink.is_down = step.destination_is_down
-        gives_up_at = time.monotonic() + MOST_WAITED_S
-        while len(self.sink.accepted) < step.after_webhooks and time.monotonic() < gives_up_at:
-            time.sleep(0.05)
-        http_status, body = self._sample(step) if step.provider else self._post(step)
-        while step.after_webhooks and body["status"] == "queued" and time.monotonic() < gives_up_at:
-            time.sleep(0.05)  # the receiver has it a moment before that is recorded
-            http_status, body = self._post(step)
-        return Result(http_status, body["status"], explained(body), len(self.sink.accepted))
-
-    def _post(self, step: Step) -> tuple[int, dict[str, Any]]:
-        answer = self.http.post(f"{self.address}/api/ingress/gmail", json=step.email, timeout=30)
-        return answer.status_code, answer.json()
-
-    def _sample(self, step: Step) -> tuple[int, dict[str, Any]]:
-        line = curl_line(sample(self.providers[step.provider], step.now), self.address)
-        answer = read_curl(line).send()
-        return answer.status_code, answer.json()
-
-
-@contextlib.contextmanager
-def stage() -> Iterator[Stage]:
-    """In a temporary folder, with its own mailonce.toml."""
-    clock = SettableClock()
+def play(steps: Sequence[Step]) -> list[Result]:
+    """In a temporary folder, with its own mailonce.toml; every setting is given, so that none is the environment's."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mailonce-demo-")))
         stack.enter_context(contextlib.chdir(folder))
         (folder / "mailonce.toml").write_text(PROVIDERS)
-        sink = stack.enter_context(SwitchableSink())
-        settings = demo_settings(folder, sink.url)
+        sink, clock = stack.enter_context(Sink()), SettableClock()
+        given = {name: setting.default for name, setting in Settings.model_fields.items()}
+        given |= {"data_dir": folder, "webhook_url": sink.url, "ingress_token": TOKEN, "admin_token": TOKEN}
+        settings = load_settings(**given)
         address = stack.enter_context(serving(settings, clock))
         providers = open_providers(load_config(settings), Surroundings((TOKEN,), fetch))
-        http = stack.enter_context(requests.Session())
-        http.trust_env = False
-        http.headers["Authorization"] = f"Bearer {TOKEN}"
-        yield Stage(address, clock, sink, http, providers)
+
+        def send(step: Step) -> requests.Response:
+            if step.provider:
+                return read_curl(curl_line(sample(providers[step.provider], step.now), address)).send()
+            headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
+            return Request(f"{address}/api/ingress/gmail", headers, json.dumps(step.email).encode()).send()
+
+        def play_one(step: Step) -> Result:
+            clock.now = step.now
+            sink.otherwise = Reply(503) if step.destination_is_down else Reply()
+            gives_up_at = time.monotonic() + MOST_WAITED_S
+            while len(sink.accepted) < step.after_webhooks and time.monotonic() < gives_up_at:
+                time.sleep(0.05)
+            answer = send(step)
+            while step.after_webhooks and answer.json()["status"] == "queued" and time.monotonic() < gives_up_at:
+                time.sleep(0.05)  # the receiver has it a moment before that is recorded
+                answer = send(step)
+            body = answer.json()
+            return Result(answer.status_code, body["status"], explained(body), len(sink.accepted))
+
+        return [play_one(step) for step in steps]
 
 
 def explained(answer: dict[str, Any]) -> str:
@@ -219,31 +186,16 @@ def explained(answer: dict[str, Any]) -> str:
     return f"new, as {answer['email_id'][:8]}" + (f", first of {group[:20]}" if group else ", no subject group")
 
 
-def table(steps: Sequence[Step], results: Sequence[Result]) -> str:
-    rows = [COLUMNS, *map(_cells, steps, results)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [" | ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-    return "\n".join([lines[0], "-+-".join("-" * width for width in widths), *lines[1:]])
-
-
-def _cells(step: Step, result: Result) -> tuple[str, ...]:
-    return step.what, str(result.http_status), result.status, result.why, str(result.webhooks)
-
-
-def differences(steps: Sequence[Step], results: Sequence[Result]) -> list[str]:
-    return [
-        f"{step.what}: expected {step.http_status} {step.status} and {step.webhooks} webhooks"
-        for step, result in zip(steps, results, strict=True)
-        if not result.is_expected_by(step)
-    ]
-
-
 def main(steps: Sequence[Step] = STEPS) -> int:
     logging.basicConfig(handlers=[logging.NullHandler()])
-    with stage() as played_on:
-        results = [played_on.play(step) for step in steps]
-    print(table(steps, results))
-    wrong = differences(steps, results)
+    results = play(steps)
+    shown = [(step.what, *map(str, astuple(result))) for step, result in zip(steps, results, strict=True)]
+    print(aligned([COLUMNS, *shown]))
+    wrong = [
+        f"{step.what}: expected {step.http_status} {step.status} and {step.webhooks} webhooks"
+        for step, got in zip(steps, results, strict=True)
+        if (got.http_status, got.status, got.webhooks) != (step.http_status, step.status, step.webhooks)
+    ]
     print("\n" + ("\n".join(["NOT as expected:", *wrong]) if wrong else "All as expected: each email fired once."))
     return 1 if wrong else 0
 

@@ -22,8 +22,7 @@ from playwright.sync_api import Browser, Page, ViewportSize, expect
 from deduplication.clock import Clock
 from deduplication.journal.entry import DeliveryStatus
 from deduplication.journal.sqlite import Journal
-from orchestrator.metrics.counts import Counts
-from orchestrator.metrics.meter import Meter
+from orchestrator.metrics.meter import DELIVERIES, DELIVERY_S, Meter
 from tests.support.browser import open_browser
 from tests.support.server import ADMIN_TOKEN, Server
 from tests.support.sink import Reply, Sink
@@ -35,13 +34,9 @@ IN_THE_README = ViewportSize(width=1080, height=720)
 STEP_S, STEPS = 600, 143
 PAGES = ("decisions", "deliveries", "destinations", "providers", "system", "audit")
 DESTINATIONS = ("crm", "archive", "search")
-CONFIG = """
-[destinations.crm]
-url = "{crm}"
-[destinations.archive]
-url = "{archive}"
-[destinations.search]
-url = "{search}"
+CONFIG = (
+    "".join(f'[destinations.{name}]\nurl = "{{{name}}}"\n' for name in DESTINATIONS)
+    + """
 [[routes]]
 name = "invoices"
 match = [{{ field = "subject", contains = "invoice" }}]
@@ -54,24 +49,25 @@ destinations = ["crm", "search"]
 name = "everything else"
 destinations = ["crm"]
 """
+)
 PLANS = """<h2 style="color:#14532d;font-family:Georgia">Lot 456, plans of the second floor</h2>
 <p>Dear all,</p><p>please find the <b>revised</b> plans below. The kitchen moves to the <i>north side</i>.</p>
 <ul><li>Floor plan, 1:50</li><li>Electrical plan</li><li>Schedule until December</li></ul><p>Regards,<br>Grace</p>"""
 PLAIN = "Dear all,\n\nplease find the revised plans below. The kitchen moves to the north side.\n\nKind regards,\nGrace"
-EMAILS: tuple[dict[str, Any], ...] = (
-    {"subject": "Weekly report, numbers of week 46", "sender": "Katherine Johnson <katherine@orbit.example>"},
-    {"subject": "Lot 456 - Documents", "sender": "Ada Lovelace <ada@engine.example>"},
-    {"subject": "Question about the delivery date", "sender": "Alan Turing <alan@bletchley.example>"},
-    {"subject": "Invoice 2026-0117", "sender": "Billing <billing@northwind.example>"},
-    {"subject": "Question about the delivery date", "sender": "Alan Turing <alan@bletchley.example>"},
-    {"subject": "Désabonnement", "sender": "Margaret Hamilton <margaret@apollo.example>"},
-    {"subject": "Invoice 2026-0118", "sender": "Billing <billing@northwind.example>"},
-    {"subject": "Monthly report for October", "sender": "Katherine Johnson <katherine@orbit.example>"},
-    {"subject": "Meeting on Thursday at ten?", "sender": "Edsger Dijkstra <edsger@ewd.example>"},
-    {"subject": "Meeting on Thursday at ten?", "sender": "Edsger Dijkstra <edsger@ewd.example>"},
-    {"subject": "Meeting on Thursday at ten?", "sender": "Edsger Dijkstra <edsger@ewd.example>"},
-    {"subject": "Re: Fwd: Lot 456", "sender": "Grace Hopper <grace@cobol.example>", "html": PLANS, "plain": PLAIN},
-    {"subject": "Photos of the building site", "sender": "Hedy Lamarr <hedy@spectrum.example>"},
+KATHERINE, ALAN = "Katherine Johnson <katherine@orbit.example>", "Alan Turing <alan@bletchley.example>"
+BILLING, EDSGER = "Billing <billing@northwind.example>", "Edsger Dijkstra <edsger@ewd.example>"
+EMAILS = (
+    ("Weekly report, numbers of week 46", KATHERINE),
+    ("Lot 456 - Documents", "Ada Lovelace <ada@engine.example>"),
+    ("Question about the delivery date", ALAN),
+    ("Invoice 2026-0117", BILLING),
+    ("Question about the delivery date", ALAN),
+    ("Désabonnement", "Margaret Hamilton <margaret@apollo.example>"),
+    ("Invoice 2026-0118", BILLING),
+    ("Monthly report for October", KATHERINE),
+    *[("Meeting on Thursday at ten?", EDSGER)] * 3,
+    ("Re: Fwd: Lot 456", "Grace Hopper <grace@cobol.example>"),
+    ("Photos of the building site", "Hedy Lamarr <hedy@spectrum.example>"),
 )
 
 
@@ -80,27 +76,25 @@ def make_up_a_day(data_dir: Path) -> None:
     drawn = random.Random(46)  # noqa: S311  # the same picture each time
     data_dir.mkdir(parents=True)
     began_s = now_s = int(time.time() // STEP_S) * STEP_S - STEPS * STEP_S
-    journal, meter = Journal(data_dir / "journal.db", Clock(lambda: now_s * 1000, lambda: 0)), Meter(DESTINATIONS)
-    counts = Counts(journal, meter)
-    meter.know_providers(["gmail"])
+    journal = Journal(data_dir / "journal.db", Clock(lambda: now_s * 1000, lambda: 0))
+    meter = Meter(journal)
     for step in range(STEPS):
         daylight = max(0.0, math.sin((step - 20) / STEPS * math.pi * 1.15))
         received = round(6 + 70 * daylight + drawn.uniform(0, 14))
         is_down = 88 <= step < 94
         for number in range(received):
             kind = drawn.random()
-            if kind < 0.12:
-                meter.count_email("gmail", "already_processed", "identity")
-            elif kind < 0.16:
-                meter.count_email("gmail", "skipped_subject_group", "subject_group")
-            else:
-                meter.count_email("gmail", "processed")
-                name = DESTINATIONS[number % 7 % 3]
-                failed = is_down and name == "search"
-                meter.count_attempt(name, DeliveryStatus.WAITING if failed else DeliveryStatus.DELIVERED)
-                meter.time_delivery(name, drawn.lognormvariate(-3.2 + DESTINATIONS.index(name) * 0.6, 0.6))
+            if kind < 0.16:
+                gate = ("already_processed", "identity") if kind < 0.12 else ("skipped_subject_group", "subject_group")
+                meter.count((1, "emails", "gmail", *gate))
+                continue
+            name = DESTINATIONS[number % 7 % 3]
+            failed = is_down and name == "search"
+            meter.count((1, "emails", "gmail", "processed", ""))
+            meter.count((1, DELIVERIES, name, DeliveryStatus.WAITING if failed else DeliveryStatus.DELIVERED))
+            meter.count((drawn.lognormvariate(-3.2 + DESTINATIONS.index(name) * 0.6, 0.6), DELIVERY_S, name))
         now_s = began_s + step * STEP_S
-        counts.flush()
+        meter.flush()
     journal.close()
 
 
@@ -108,6 +102,7 @@ def make_up_a_day(data_dir: Path) -> None:
 def service(folder: Path, *, has_data: bool) -> Iterator[Server]:
     gone = b'{"error": "the mailbox of this client is closed"}'
     with Sink() as crm, Sink(otherwise=Reply(422, body=gone)) as archive, Sink(otherwise=Reply(503)) as search:
+        folder.mkdir()
         config = folder / "mailonce.toml"
         config.write_text(CONFIG.format(crm=crm.url, archive=archive.url, search=search.url))
         if has_data:
@@ -115,12 +110,11 @@ def service(folder: Path, *, has_data: bool) -> Iterator[Server]:
         settings = {"MAILONCE_CONFIG": str(config), "WEB_CONCURRENCY": "1"}
         with Server(folder / "data", **settings) as server:
             first = datetime.now(UTC) - timedelta(minutes=40)
-            for number, fields in enumerate(EMAILS if has_data else ()):
-                written = first + timedelta(minutes=2 * number)
-                again = [n for n, each in enumerate(EMAILS) if each == fields][0]
-                date = (first + timedelta(minutes=2 * again) if again != number else written).isoformat()
-                body = fields.get("body", f"Dear all,\n\nabout: {fields['subject']}.\n\nKind regards")
-                server.post({"date": date, "body": body} | fields if "html" not in fields else {"date": date} | fields)
+            for subject, sender in EMAILS if has_data else ():
+                body = f"Dear all,\n\nabout: {subject}.\n\nKind regards"
+                text = {"html": PLANS, "plain": PLAIN} if "Fwd" in subject else {"body": body}
+                date = first + timedelta(minutes=2 * EMAILS.index((subject, sender)))
+                server.post({"subject": subject, "sender": sender, "date": date.isoformat(), **text})
             yield server
 
 
@@ -142,7 +136,7 @@ def pause(page: Page, server: Server, destination: str) -> None:
     page.wait_for_url(f"{server.url}/destinations")
 
 
-def shoot(page: Page, address: str, name: str, *, whole: bool = False) -> None:
+def shoot(page: Page, address: str, name: str, *, whole: bool = True) -> None:
     page.goto(address)
     expect(page.locator(".htmx-request")).to_have_count(0)
     if page.locator("iframe.email").count():
@@ -151,48 +145,46 @@ def shoot(page: Page, address: str, name: str, *, whole: bool = False) -> None:
     print(SHOTS / f"{name}.png")
 
 
+def shoot_pages(page: Page, server: Server, prefix: str) -> None:
+    for name in ("", *PAGES):
+        shoot(page, f"{server.url}/{name}", f"{prefix}-{name or 'overview'}")
+
+
+def shoot_decision(page: Page, server: Server) -> str:
+    """Returns its address."""
+    page.goto(f"{server.url}/decisions?q=Re:+Fwd")
+    page.get_by_role("link", name="Re: Fwd: Lot 456").click()
+    page.wait_for_url("**/decisions/*")
+    address = page.url.partition("?")[0]
+    page.set_viewport_size(IN_THE_README)
+    shoot(page, f"{server.url}/", "page-overview", whole=False)
+    shoot(page, f"{address}?tab=html", "page-decision", whole=False)
+    page.get_by_role("link", name="Release…").click()
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.screenshot(path=SHOTS / "question.png")
+    page.set_viewport_size(DESKTOP)
+    return address
+
+
 def main() -> None:
     SHOTS.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as temporary, open_browser() as browser:
-        folder = Path(temporary)
-        (folder / "empty").mkdir()
-        with service(folder / "empty", has_data=False) as server:
-            anonymous = browser.new_context(viewport=DESKTOP).new_page()
-            shoot(anonymous, f"{server.url}/sign-in", "sign-in")
+        with service(Path(temporary, "empty"), has_data=False) as server:
+            shoot(browser.new_context(viewport=DESKTOP).new_page(), f"{server.url}/sign-in", "sign-in")
+            shoot_pages(sign_in(browser, server), server, "empty")
+        with service(Path(temporary, "full"), has_data=True) as server:
             page = sign_in(browser, server)
-            shoot(page, f"{server.url}/", "empty", whole=True)
-            for name in PAGES:
-                shoot(page, f"{server.url}/{name}", f"empty-{name}", whole=True)
-        (folder / "full").mkdir()
-        with service(folder / "full", has_data=True) as server:
-            page = sign_in(browser, server)
-            for name in PAGES:
-                shoot(page, f"{server.url}/{name}", name, whole=True)
-            shoot(page, f"{server.url}/", "overview", whole=True)
-            page.goto(f"{server.url}/decisions?q=Re:+Fwd")
-            page.get_by_role("link", name="Re: Fwd: Lot 456").click()
-            page.wait_for_url("**/decisions/*")
-            detail = page.url.partition("?")[0]
-            shoot(page, f"{detail}?tab=html", "decision", whole=True)
-            page.set_viewport_size(IN_THE_README)
-            shoot(page, f"{server.url}/", "page-overview")
-            shoot(page, f"{detail}?tab=html", "page-decision")
-            page.get_by_role("link", name="Release…").click()
-            expect(page.get_by_role("dialog")).to_be_visible()
-            page.screenshot(path=SHOTS / "question.png")
+            decision = shoot_decision(page, server)
             pause(page, server, "archive")
-            page.set_viewport_size(DESKTOP)
-            shoot(page, f"{server.url}/audit", "audit")
-            dark = sign_in(browser, server, color_scheme="dark")
-            shoot(dark, f"{server.url}/", "overview-dark", whole=True)
-            shoot(dark, detail, "decision-dark", whole=True)
-            for name in PAGES:
-                shoot(dark, f"{server.url}/{name}", f"{name}-dark")
-            phone = sign_in(browser, server, viewport=PHONE, device_scale_factor=2)
-            shoot(phone, f"{server.url}/", "overview-phone", whole=True)
-            shoot(phone, detail, "decision-phone", whole=True)
-            for name in PAGES:
-                shoot(phone, f"{server.url}/{name}", f"{name}-phone")
+            looks: dict[str, dict[str, Any]] = {
+                "light": {},
+                "dark": {"color_scheme": "dark"},
+                "phone": {"viewport": PHONE, "device_scale_factor": 2},
+            }
+            for name, options in looks.items():
+                page = sign_in(browser, server, **options)
+                shoot_pages(page, server, name)
+                shoot(page, f"{decision}?tab=html", f"{name}-decision")
     for name in ("overview", "decision"):
         shutil.copy(SHOTS / f"page-{name}.png", DOCS)
 

@@ -23,7 +23,7 @@ def test_every_link_within_the_page_leads_somewhere() -> None:
     assert links <= places
 
 
-def test_what_it_prints_is_so(tmp_path: Path) -> None:
+def test_its_examples_are_true(tmp_path: Path) -> None:
     (command,) = re.findall(r"^    (curl .+)$", PAGE.read_text(), re.M)
     (printed,) = re.findall(r'^    (\{"type": "about:blank".+?\})$', PAGE.read_text(), re.M | re.S)
     with Server(tmp_path) as server:

@@ -1,4 +1,4 @@
-"""make says what is missing, and installs for each target what that needs."""
+"""make reports a missing Python, and installs for each target only its dependencies."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ def make(checkout: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("target", ["setup", "run", "test", "demo"])
-def test_an_older_python_is_told_in_one_line_that_3_11_is_needed(checkout: Path, target: str) -> None:
+def test_an_older_python_gets_one_line_that_3_11_is_needed(checkout: Path, target: str) -> None:
     old = checkout / "old-python"
     pretend = "import sys; sys.version_info, sys.version = (3, 10, 12), '3.10.12 (main)'; exec(sys.argv[1])"
     old.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{pretend}" "$2"\n')
     old.chmod(0o755)
-    told = make(checkout, target, f"PYTHON={old}")
-    assert told.returncode != 0
-    (line,) = (told.stdout + told.stderr).splitlines()
+    result = make(checkout, target, f"PYTHON={old}")
+    assert result.returncode != 0
+    (line,) = (result.stdout + result.stderr).splitlines()
     assert f"Mailonce needs Python 3.11 or newer; {old} is 3.10.12" in line
     assert not (checkout / ".venv").exists()
 
 
 def test_a_python_that_is_not_there_is_named(checkout: Path) -> None:
-    told = make(checkout, "run", "PYTHON=no-such-python")
-    assert "no-such-python is not there" in told.stderr
+    result = make(checkout, "run", "PYTHON=no-such-python")
+    assert "no-such-python is not there" in result.stderr
     assert not (checkout / ".venv").exists()
 
 
@@ -57,7 +57,7 @@ def test_a_python_that_is_not_there_is_named(checkout: Path) -> None:
 def test_running_does_without_the_tools_for_tests(checkout: Path, target: str, installed: list[str]) -> None:
     steps = make(checkout, "--dry-run", target, f"PYTHON={sys.executable}").stdout
     assert [extra for extra in ("queue", "dev", "docs") if f"-e '.[{extra}]'" in steps] == installed
-    assert steps.count('echo "Installing') == len(installed), "it says what takes so long"
+    assert steps.count('echo "Installing') == len(installed), "the first run takes a minute"
 
 
 def test_a_seed_is_handed_on(checkout: Path) -> None:

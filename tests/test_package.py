@@ -47,8 +47,8 @@ def checkout(to: Path) -> Path:
 def tracked() -> list[str]:
     """Git's list. Without git it skips the test on a machine of yours and fails it in CI."""
     if shutil.which("git") and (ROOT / ".git").exists():
-        told = subprocess.run(["git", "-C", str(ROOT), "ls-files"], capture_output=True, text=True, check=True).stdout
-        return [name for name in told.splitlines() if (ROOT / name).is_file()]
+        listed = subprocess.run(["git", "-C", str(ROOT), "ls-files"], capture_output=True, text=True, check=True).stdout
+        return [name for name in listed.splitlines() if (ROOT / name).is_file()]
     how = "what belongs into the sdist is known from git: apt-get install git, and a checkout"
     if os.environ.get("CI"):
         pytest.fail(how)
@@ -150,11 +150,8 @@ class Installed(Server):
 
     def __init__(self, environment: Path, folder: Path, **settings: str) -> None:
         super().__init__(folder, **settings)
-        self._program = str(environment / "bin/mailonce")
+        self.command = [str(environment / "bin/mailonce"), "serve"]
         del self._env["PYTHONPATH"], self._env["DATA_DIR"]
-
-    def _command(self) -> list[str]:
-        return [self._program, "serve"]
 
 
 def test_the_installed_wheel_serves_from_an_empty_folder(installed: Path, tmp_path: Path) -> None:
@@ -184,8 +181,8 @@ def test_the_installed_wheel_serves_from_an_empty_folder(installed: Path, tmp_pa
 
 
 def test_mailonce_says_its_version() -> None:
-    told = subprocess.run([MAILONCE, "--version"], env=clean_environment(), capture_output=True, text=True, check=True)
-    assert told.stdout == f"mailonce, version {VERSION}\n"
+    shown = subprocess.run([MAILONCE, "--version"], env=clean_environment(), capture_output=True, text=True, check=True)
+    assert shown.stdout == f"mailonce, version {VERSION}\n"
 
 
 def test_the_changelog_begins_with_the_version_and_dates_the_released_ones() -> None:

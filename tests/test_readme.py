@@ -18,18 +18,6 @@ def test_it_can_be_read_in_one_go() -> None:
     assert len(README.read_text().splitlines()) <= LONGEST
 
 
-def test_its_lines_are_wrapped() -> None:
-    outside_of_blocks = re.sub(r"^```.*?^```$", "", README.read_text(), flags=re.MULTILINE | re.DOTALL)
-    prose = [line for line in outside_of_blocks.splitlines() if not line.startswith(("|", "- ["))]
-    assert [line for line in prose if len(line) > 125] == []
-
-
-def test_it_shows_a_destination_a_provider_a_receiver_and_the_page() -> None:
-    languages = {block.language for block in blocks(README)}
-    assert {"sh", "toml", "python"} <= languages
-    assert "docs/page-overview.png" in links(README)
-
-
 def test_the_email_it_asks_about_is_the_one_it_sends() -> None:
     (sent,) = [block.text for block in blocks(README) if "/api/ingress/gmail" in block.text]
     (asked,) = [block.text for block in blocks(README) if "mailonce why" in block.text]

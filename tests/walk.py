@@ -12,16 +12,20 @@ orchestrator/ and deduplication/ that were entered (each once), their files, and
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 import tempfile
 import threading
+import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
+
+from flask.testing import FlaskClient
 
 from orchestrator.build import Service, build
 from orchestrator.config.settings import load_settings
@@ -39,8 +43,7 @@ MOST = "at most, inline-redis: 200 functions in 40 files, 30 changes of layer; t
 BACKGROUND = ("fleet", "follow", "retrier", "watch", "due", "search")
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """One function that was entered. Those of a worker's thread come after those of the request."""
 
     depth: int
@@ -48,33 +51,15 @@ class Step:
     name: str
     line: int
 
-    @property
-    def layer(self) -> str:
-        return self.file.partition("/")[0]
 
-
-@dataclass(frozen=True)
-class Walk:
-    way: str
-    steps: Sequence[Step]
-
-    @property
-    def functions(self) -> int:
-        return len({(step.file, step.line) for step in self.steps})
-
-    @property
-    def files(self) -> int:
-        return len({step.file for step in self.steps})
-
-    @property
-    def layer_changes(self) -> int:
-        layers = [step.layer for step in self.steps]
-        return sum(one != other for one, other in zip(layers, layers[1:], strict=False))
-
-    @property
-    def row(self) -> str:
-        counts = f"{self.functions} functions in {self.files} files, {self.layer_changes} changes of layer"
-        return f"{self.way}: {counts}; {len(self.steps)} calls"
+def counts(steps: Sequence[Step]) -> dict[str, int]:
+    layers = [step.file.partition("/")[0] for step in steps]
+    return {
+        "functions": len({(step.file, step.line) for step in steps}),
+        "files": len({step.file for step in steps}),
+        "layer_changes": sum(one != other for one, other in itertools.pairwise(layers)),
+        "calls": len(steps),
+    }
 
 
 class Recorder:
@@ -83,23 +68,18 @@ class Recorder:
     def __init__(self) -> None:
         self.is_on = False
         self._steps: dict[str, list[Step]] = {}
-        self._depths: dict[int, int] = {}
+        self._depths: Counter[int] = Counter()
 
     def __call__(self, frame: FrameType, event: str, _argument: Any) -> None:
-        thread = threading.current_thread().name
-        code = frame.f_code
+        code, thread = frame.f_code, threading.current_thread()
         path = code.co_filename.removeprefix(f"{ROOT}/")
         is_ours = path.partition("/")[0] in LAYERS and not code.co_name.startswith("<")
-        if event not in ("call", "return") or not is_ours or thread.startswith(BACKGROUND):
+        if event not in ("call", "return") or not is_ours or thread.name.startswith(BACKGROUND):
             return
-        ident = threading.get_ident()
-        depth = self._depths.get(ident, 0)
-        if event == "return":
-            self._depths[ident] = max(0, depth - 1)
-            return
-        self._depths[ident] = depth + 1
-        if self.is_on:
-            self._steps.setdefault(thread, []).append(Step(depth, path, code.co_qualname, code.co_firstlineno))
+        if event == "call" and self.is_on:
+            step = Step(self._depths[id(thread)], path, code.co_qualname, code.co_firstlineno)
+            self._steps.setdefault(thread.name, []).append(step)
+        self._depths[id(thread)] = max(0, self._depths[id(thread)] + (1 if event == "call" else -1))
 
     @property
     def steps(self) -> list[Step]:
@@ -122,7 +102,7 @@ def opened(way: str, folder: Path, redis: RedisServer, sink: Sink) -> Iterator[S
     worker = start_worker(settings, service.config) if settings.queue_url else None
     try:
         while service.fleet and service.coordinator.redis.status != "up":
-            threading.Event().wait(0.01)
+            time.sleep(0.01)
         yield service
     finally:
         if worker:
@@ -130,43 +110,41 @@ def opened(way: str, folder: Path, redis: RedisServer, sink: Sink) -> Iterator[S
         service.close()
 
 
-def walk(way: str) -> Walk:
+def walk(way: str) -> list[Step]:
     """Threads take the hook up when they start, so it is set before anything is built."""
     recorder = Recorder()
     threading.setprofile(recorder)
-    redis = RedisServer().start()
     try:
         with (
+            RedisServer() as redis,
             tempfile.TemporaryDirectory(prefix="mailonce-walk-") as folder,
             Sink() as sink,
             opened(way, Path(folder), redis, sink) as service,
         ):
             client = create_app(service).test_client()
-            headers = {"Authorization": f"Bearer {INGRESS_TOKEN}"}
-            number = 0
-            while number < 2:
+            for number in range(2):
                 recorder.is_on = number == 1
-                sys.setprofile(recorder)
-                response = client.post("/api/ingress/gmail", json=email(subject=f"Walk {number}"), headers=headers)
-                sys.setprofile(None)
-                answer = response.get_json()
-                if answer["status"] == "retry_later" and number == 0:  # a new era is closed for some seconds
-                    threading.Event().wait(0.2)
-                    continue
-                assert answer["status"] in ("processed", "queued"), answer
-                _wait_until_recorded(service, answer["id"])
+                _send(client, recorder, f"Walk {number}", service)
                 recorder.is_on = False
-                number += 1
-        return Walk(way, recorder.steps)
+        return recorder.steps
     finally:
         threading.setprofile(None)
-        redis.stop()
 
 
-def _wait_until_recorded(service: Service, entry_id: str) -> None:
+def _send(client: FlaskClient, recorder: Recorder, subject: str, service: Service) -> None:
+    """Until it is accepted and recorded: a new era is closed for some seconds."""
+    headers = {"Authorization": f"Bearer {INGRESS_TOKEN}"}
+    while True:
+        sys.setprofile(recorder)
+        answer = client.post("/api/ingress/gmail", json=email(subject=subject), headers=headers).get_json()
+        sys.setprofile(None)
+        if answer["status"] != "retry_later" or recorder.is_on:
+            break
+        time.sleep(0.2)
+    assert answer["status"] in ("processed", "queued"), answer
     while True:
         with service.journal.reading() as step:
-            entry = step.read(entry_id)
+            entry = step.read(answer["id"])
         if entry and not entry.is_open:
             return
 
@@ -176,16 +154,15 @@ def main() -> None:
     parser.add_argument("way", nargs="?", choices=WAYS)
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
-    walks = [walk(way) for way in ([asked.way] if asked.way else WAYS)]
+    walks = {way: walk(way) for way in ([asked.way] if asked.way else WAYS)}
     if asked.json:
-        counts = ("functions", "files", "layer_changes")
-        print(json.dumps({each.way: {name: getattr(each, name) for name in counts} for each in walks}, indent=2))
+        print(json.dumps({way: counts(steps) for way, steps in walks.items()}, indent=2))
         return
-    for each in walks:
-        if asked.way:
-            for step in each.steps:
-                print(f"{'  ' * step.depth}{step.file}:{step.line} {step.name}")
-        print(each.row)
+    for way, steps in walks.items():
+        for step in steps if asked.way else ():
+            print(f"{'  ' * step.depth}{step.file}:{step.line} {step.name}")
+        shown = "{functions} functions in {files} files, {layer_changes} changes of layer; {calls} calls"
+        print(f"{way}: {shown.format(**counts(steps))}")
     print(MOST)
 
 

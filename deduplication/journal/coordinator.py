@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from deduplication.errors import NoRoom, NotNow, StoreUnavailable
@@ -22,7 +22,7 @@ from deduplication.journal.registry import NOTHING, Held, Published, Registry, V
 from deduplication.journal.rules import Busy, Claim, Judgement, Repeat, Take
 from deduplication.journal.sqlite import Journal, Step
 from deduplication.names import WEEK_MS, Gate, Name
-from deduplication.redis_state import AlwaysAsked, RedisGone, RedisState
+from deduplication.redis_state import RedisGone, RedisState
 from deduplication.room import check_room
 
 log = logging.getLogger(__name__)
@@ -30,22 +30,27 @@ log = logging.getLogger(__name__)
 MOST_BEGINS = 3
 PUT_OFF_MS = 5_000
 BEHIND_MS = 60_000
-MOST_EXPECTED = 2_000  # views of holds that a process remembers until it has published
+MOST_KEPT = 2_000  # of what a process has still to do for emails that it has answered
+
+Row = tuple[int, int, Entry]  # of the outbox: number, version, and entry
 
 
 @dataclass(frozen=True)
 class Claimed:
     """The item is its owner's until the lease ends.
 
-    ``plan``: what is to become of the deliveries that were claimed: CLAIMED ones are to be sent, SKIPPED and WAITING
-    ones are settled as they are.
+    ``plan``: what to do with the deliveries that were claimed: CLAIMED ones are to be sent, SKIPPED and WAITING
+    ones are settled as they are. ``version``: of the entry in the journal. ``is_alone``: claimed while Redis is gone.
+    ``view``: what publishing may expect in Redis.
     """
 
     entry: Entry
     owner: str
     lease_until_ms: int
     plan: tuple[Delivery, ...]
-    held: Held | None = None
+    version: int
+    is_alone: bool = False
+    view: View = NOTHING
 
     @property
     def to_send(self) -> tuple[Delivery, ...]:
@@ -58,7 +63,7 @@ class Claimed:
 
 @dataclass(frozen=True)
 class Settled:
-    """``is_safe``: the provider may be told 2xx (rule 6). ``entry`` is None where another owner has taken it over."""
+    """``is_safe``: the answer may be 2xx (rule 6). ``entry`` is None where another owner has taken it over."""
 
     entry: Entry | None
     is_safe: bool
@@ -82,17 +87,16 @@ class Coordinator:
     ) -> None:
         self.journal = journal
         self.registry = registry
-        self.redis = RedisState() if follows else AlwaysAsked()
+        self.redis = RedisState(is_always_asked=not follows)
         self._is_open = is_open
         self._follows = follows
         self._hold_within_ms = hold_within_ms
-        self._expected: dict[str, View] = {}
-        self._repeats: dict[str, int] = {}
-        self._orphans: deque[tuple[dict[str, Name], str]] = deque(maxlen=MOST_EXPECTED)  # holds to be released
-        self._unnoted: deque[tuple[Claimed, Sequence[Delivery], str]] = deque(maxlen=MOST_EXPECTED)
-        self._lock = threading.Lock()
+        self._settled: deque[tuple[Row, View]] = deque(maxlen=MOST_KEPT)  # by this process, and not published yet
+        self._repeats: deque[str] = deque()  # ids of entries that were received again
+        self._orphans: deque[tuple[dict[str, Name], str]] = deque(maxlen=MOST_KEPT)  # holds to be released
+        self._unnoted: deque[tuple[Claimed, Sequence[Delivery], str]] = deque(maxlen=MOST_KEPT)
         self.closing: list[Callable[[], None]] = []
-        self.has_news = threading.Event()  # something in the outbox
+        self.has_unpublished = threading.Event()  # set when this process has settled something
         self.is_behind = True  # until the fleet's thread has looked
 
     def new_owner(self) -> str:
@@ -123,12 +127,12 @@ class Coordinator:
             known = step.known(claim.identity, claim.fingerprint, claim.proof)
         found = rules.identify(claim, known)
         if not isinstance(found, Take):
-            return self._known_already(found)
+            return self._counted(found)
         if found.joined:
             claim = replace(claim, entry=found.joined.id)
         held = self._hold(claim, known)
         if held is not None and not isinstance(held, Held):
-            return self._known_already(held)
+            return self._counted(held)
         try:
             claimed = self._claim_here(claim, held, asked_ms)
         except StoreUnavailable:
@@ -136,13 +140,12 @@ class Coordinator:
             raise
         if not isinstance(claimed, Claimed):
             self._give_back(held, claim.owner)
-            return self._known_already(claimed)
+            return self._counted(claimed)
         return claimed
 
-    def _known_already(self, found: Judgement) -> Judgement:
+    def _counted(self, found: Judgement) -> Judgement:
         if isinstance(found, Repeat) and found.of:
-            with self._lock:
-                self._repeats[found.of.id] = self._repeats.get(found.of.id, 0) + 1
+            self._repeats.append(found.of.id)
         return found
 
     def _hold(self, claim: Claim, known: rules.Known) -> Held | Judgement | None:
@@ -151,16 +154,14 @@ class Coordinator:
         if registry is None:
             return None
 
-        def hold() -> Held | Judgement:
-            return registry.hold(claim, known, self._hold_within_ms, is_behind=self.is_behind)
-
+        hold = partial(registry.hold, claim, known, self._hold_within_ms, is_behind=self.is_behind)
         try:
             found = self.redis.ask(hold)
             waits = isinstance(found, Held) and any(each.waits_for for each in found.take.deliveries)
             # The name may be held by an email of this machine that was delivered a moment ago: then it is skipped.
             return self.redis.ask(hold) if waits and self.publish_waiting() else found
         except (RedisGone, NotNow) as error:
-            self._note_orphan(claim)
+            self._orphans.append((claim.references, claim.owner))
             if isinstance(error, NotNow) or not self.may_go_alone():
                 raise
             return None
@@ -185,40 +186,30 @@ class Coordinator:
             if held:  # what the fleet granted, less what this journal knows to be covered
                 missing = {each.destination for each in found.deliveries}
                 granted = tuple(each for each in held.take.deliveries if each.destination in missing)
-                take = replace(held.take, deliveries=granted)
+                take = Take(None, (), granted, held.take.shared, held.take.stop)
             if held is None and self.registry and any(each.waits_for for each in take.deliveries):
                 return Busy(Gate.SUBJECT_GROUP, claim.own[0].label, 1_000)  # rule 27: without Redis, retry later
-            wanted = held.entry.id if held else claim.entry
-            base = next((each for each in found.candidates if each.id == wanted), None)
-            if base is None and held and held.take.joined:
-                base = step.read(wanted)  # known here under other names
-            joined = rules.merged(base, held.take.joined, step.steady_ms) if held and held.take.joined else base
-            entry = rules.taken(
-                replace(claim, entry=held.entry.id) if held else claim,
-                replace(take, joined=joined),
-                self.journal.machine,
-                step.now_ms,
-                max(known.reset, held.entry.reset if held else 0),
-            )
+            if held and held.entry.id != claim.entry:
+                claim = replace(claim, entry=held.entry.id)
+            base = next((each for each in found.candidates if each.id == claim.entry), None)
+            joined = base
+            if held and held.take.joined:
+                base = base or step.read(claim.entry)  # known here under other names
+                joined = rules.merged(base, held.take.joined, step.steady_ms)
+            reset = max(known.reset, held.entry.reset if held else 0)
+            take = Take(joined, (), take.deliveries, take.shared, take.stop)
+            entry = rules.taken(claim, take, self.journal.machine, step.now_ms, reset)
             leased = tuple(
                 changed(each, lease_until_ms=until_ms) if each.owner == claim.owner else each
                 for each in entry.deliveries
             )
-            about = replace(entry.about, alone=True) if held is None and self.registry else entry.about
+            is_alone = held is None and self.registry is not None
+            about = replace(entry.about, alone=True) if is_alone else entry.about
             entry = changed(entry, deliveries=leased, about=about)
-            step.put(entry, base, is_news=True)
+            _, version = step.put(entry, base, publishes=False)
             if claim.proof and known.proven != claim.key:
                 step.put_proof(claim.proof, rules.HELD + claim.key, step.now_ms + claim.lease_ms)
-        if held:
-            with self._lock:
-                self._expected[entry.id] = held.view
-                while len(self._expected) > MOST_EXPECTED:
-                    del self._expected[next(iter(self._expected))]
-        return Claimed(entry, claim.owner, until_ms, take.deliveries, held)
-
-    def is_live(self, claimed: Claimed, needed_ms: int = 0) -> bool:
-        """The check just before the POST: does the lease still run, with room for what is to be done (rule 4)?"""
-        return claimed.lease_until_ms - self.journal.clock.steady_ms() > needed_ms
+        return Claimed(entry, claim.owner, until_ms, take.deliveries, version, is_alone, held.view if held else NOTHING)
 
     def settle(
         self,
@@ -248,15 +239,16 @@ class Coordinator:
             for each in outcomes
         ]
         try:
-            entry = self._note(claimed, marked, answer, payload, retries_left)
+            row = self._note(claimed, marked, answer, payload, retries_left)
         except StoreUnavailable:
             return self._publish_unnoted(claimed, marked, answer)
-        if entry is None:
+        if row is None:
             return Settled(None, is_safe=False)
+        entry = row[2]
         if waiting:
             self.journal.sync()
-            return Settled(entry, is_home or self.publish(entry.id, payload))
-        self.has_news.set()
+            return Settled(entry, is_home or self.publish(entry.id, payload, claimed.view))
+        self._publish_soon(row, claimed.view)
         return Settled(entry, is_safe=True)
 
     def _note(
@@ -266,9 +258,10 @@ class Coordinator:
         answer: str,
         payload: bytes | None,
         retries_left: int | None,
-    ) -> Entry | None:
+    ) -> Row | None:
         with self.journal.step() as step:
-            before = step.read(claimed.entry.id)
+            is_known = step.is_unchanged(claimed.entry.id, claimed.version)
+            before = claimed.entry if is_known else step.read(claimed.entry.id)
             present = before or claimed.entry
             after = rules.settled(present, outcomes, claimed.owner, step.now_ms)
             if after is None:
@@ -278,17 +271,19 @@ class Coordinator:
                 after,
                 answer=answer or after.answer,
                 settled_ms=after.settled_ms or (step.now_ms if is_settled else None),
-                retries_left=rules.fewest(present.retries_left, retries_left),
+                retries_left=present.retries_left
+                if retries_left is None
+                else rules.fewest(present.retries_left, retries_left),
             )
             if after.proof and is_settled:
                 proof, _, key = after.proof.partition("=")
                 step.put_proof(proof, key, step.now_ms + WEEK_MS)
-            step.put(after, before, is_news=self.registry is None)
+            number, version = step.put(after, before, publishes=self.registry is not None)
             if payload is not None:
                 step.put_payload(after, payload)
             elif after.is_delivered_everywhere and present.settled_ms:  # else nothing was stored
                 step.end_payload(after.id)
-            return after
+            return number, version, after
 
     def _publish_unnoted(self, claimed: Claimed, outcomes: Sequence[Delivery], answer: str) -> Settled:
         """The disk refused the note: a fact is published directly, and is safe if Redis accepted it (rule 5). It is
@@ -302,8 +297,7 @@ class Coordinator:
         if registry is None or len(facts) < len(outcomes):
             return Settled(None, is_safe=False)
         try:
-            view = claimed.held.view if claimed.held else NOTHING
-            self.redis.ask(lambda: registry.publish(entry, view))
+            self.redis.ask(lambda: registry.publish(entry, claimed.view))
         except StoreUnavailable:
             return Settled(entry, is_safe=False)
         return Settled(entry, is_safe=True)
@@ -313,15 +307,15 @@ class Coordinator:
         with self.journal.step() as step:
             if step.read(entry.id):
                 return
-            step.put(entry, None, is_news=self.registry is None)
+            step.put(entry, None, publishes=self.registry is not None)
             if payload is not None:
                 step.put_payload(entry, payload)
-        self.has_news.set()
+        self.has_unpublished.set()
 
     # Publishing
 
-    def publish(self, entry_id: str, payload: bytes | None = None) -> bool:
-        """Publishes one entry as the journal has it now. True if Redis has accepted all of it."""
+    def publish(self, entry_id: str, payload: bytes | None = None, view: View = NOTHING) -> bool:
+        """Publishes one entry as the journal has it now. True if Redis, which shows ``view``, has accepted all."""
         registry = self.registry
         if registry is None:
             return True
@@ -331,7 +325,6 @@ class Coordinator:
             entry = None if rows else step.read(entry_id)
         if not rows:  # another process was faster; Redis may have refused what waits
             return entry is None or all(each.is_accepted for each in entry.deliveries)
-        view = self._expected.pop(entry_id, NOTHING)
         try:
             published = self.redis.ask(lambda: registry.publish(rows[0][2], view, payload))
         except StoreUnavailable as error:
@@ -340,7 +333,7 @@ class Coordinator:
         with self.journal.step() as step:
             return self._note_published(step, rows[0], published)
 
-    def _note_published(self, step: Step, row: tuple[int, int, Entry], published: Published) -> bool:
+    def _note_published(self, step: Step, row: Row, published: Published) -> bool:
         """A row leaves the outbox only in the era that the journal knows, and unchanged (rule 9)."""
         seq, version, entry = row
         if published.is_reset:
@@ -360,24 +353,44 @@ class Coordinator:
             step.forget(entry)
         return not any(each.destination in published.refused for each in waiting)
 
+    def _publish_soon(self, row: Row, view: View) -> None:
+        """Behind the request, with others. If this process dies before, another one finds it in the outbox."""
+        if self.registry:
+            self._settled.append((row, view))
+            self.has_unpublished.set()
+
+    def publish_settled(self, limit: int = 100) -> int:
+        """Publishes what this process has settled; how many were accepted."""
+        batch: dict[str, tuple[Row, View]] = {}
+        with suppress(IndexError):
+            while len(batch) < limit:
+                row, view = self._settled.popleft()
+                batch[row[2].id] = (row, view)  # several destinations settle one entry: its latest state counts
+        return self._publish_rows(list(batch.values()))
+
     def publish_waiting(self, limit: int = 100) -> int:
-        """Publishes what is in the outbox, oldest first; how many were accepted."""
-        registry = self.registry
-        if registry is None:
+        """Publishes what is in the outbox, of all processes of this machine, oldest first; how many were accepted."""
+        if self.registry is None:
             return 0
+        count = self.publish_settled(limit)
         with self.journal.reading() as step:
             rows = step.outbox(limit)
-        ended = [row for row in rows if not row[2].is_open]
-        views = [(entry, self._expected.pop(entry.id, NOTHING)) for _, _, entry in ended]
-        try:
-            answers = self.redis.ask(lambda: registry.publish_ended(views)) if ended else []
-        except StoreUnavailable as error:
-            log.info("%d entries are published later: %s", len(ended), error)
+        return count + self._publish_rows([(row, NOTHING) for row in rows])
+
+    def _publish_rows(self, rows: Sequence[tuple[Row, View]]) -> int:
+        registry = self.registry
+        ended = [(row, view) for row, view in rows if not row[2].is_open]
+        if registry is None or not rows:
             return 0
-        count, alone = 0, [row for row in rows if row[2].is_open]
+        try:
+            answers = self.redis.ask(lambda: registry.publish_ended([(row[2], view) for row, view in ended]))
+        except StoreUnavailable as error:
+            log.info("%d entries are published later: %s", len(rows), error)
+            return 0
+        count, alone = 0, [row for row, _ in rows if row[2].is_open]
         if ended:
             with self.journal.step() as step:
-                for row, published in zip(ended, answers, strict=True):
+                for (row, _), published in zip(ended, answers, strict=True):
                     if published is None:
                         alone.append(row)
                     else:
@@ -391,8 +404,7 @@ class Coordinator:
             claimed, facts, answer = self._unnoted[0]
             self._note(claimed, facts, answer, None, None)
             self._unnoted.popleft()
-        with self._lock:
-            repeats, self._repeats = self._repeats, {}
+        repeats = Counter(self._repeats.popleft() for _ in range(len(self._repeats)))
         with self.journal.step() as step:
             step.purge()
             add, now_ms = partial(step.add_repeats, machine=self.journal.machine, last_ms=step.now_ms), step.now_ms
@@ -409,10 +421,6 @@ class Coordinator:
                 except StoreUnavailable:
                     self._orphans.append(orphan)
                     raise
-
-    def _note_orphan(self, claim: Claim) -> None:
-        names = (*claim.identity, *claim.gates)
-        self._orphans.append(({rules.reference(name, claim.fingerprint): name for name in names}, claim.owner))
 
     def _give_back(self, held: Held | None, owner: str) -> None:
         if held:
@@ -440,18 +448,22 @@ class Coordinator:
         if registry is None:
             with self.journal.step() as step:
                 rows = step.take_due(destination, limit, owner, lease_ms)
-                found = [(entry, step.payload(entry.id), begins + 1) for entry, begins in rows]
+                found = [(entry, step.payload(entry.id), begins + 1, NOTHING) for entry, begins in rows]
         else:
             with self.journal.reading() as step:
                 era = step.meta("era")
             found = self.redis.ask(lambda: registry.take(destination, limit, era, owner, lease_ms))
-        lent = []
-        for entry, payload, begins in found:
-            delivery = entry.delivery_to(destination)
-            if delivery:
-                begun = self._begin(Lent(entry, delivery, payload, owner, until_ms), begins)
-                lent += [begun] if begun else []
-        return lent
+        lent = [
+            (Lent(entry, delivery, payload, owner, until_ms, view), begins)
+            for entry, payload, begins, view in found
+            if (delivery := entry.delivery_to(destination))
+        ]
+        if not lent:
+            return []
+        with self.journal.step() as step:
+            begun = [(self._begin(step, each), begins) for each, begins in lent]
+        going = [each for each, begins in begun if each and self._may_send(each, begins)]
+        return [replace(each, delivery=changed(each.delivery, waits_for=None)) for each in going]
 
     def destinations_with_waiting(self) -> set[str]:
         """Where something is stored, due or not."""
@@ -474,37 +486,38 @@ class Coordinator:
             era = step.meta("era")
         return self.redis.ask(lambda: registry.hasten(destination, limit, era))
 
-    def _begin(self, lent: Lent, begins: int) -> Lent | None:
-        """The taker's first step: what this journal knows of it. None if it is not to be sent now."""
+    def _begin(self, step: Step, lent: Lent) -> Lent | None:
+        """The taker's first step: what this journal knows of it. None if another process here sends it."""
         entry, delivery = lent.entry, lent.delivery
-        with self.journal.step() as step:
-            same = rules.same_items(entry.own, entry.fingerprint, step.known(entry.own, entry.fingerprint))
-            made = [made for each in same if (made := each.delivery_to(delivery.destination))]
-            made = [each for each in made if each.generation >= delivery.generation]
-            if any(each.is_live(step.steady_ms) for each in made):
-                return None
-            is_delivered = any(each.status is DeliveryStatus.DELIVERED for each in made)
-            ours = step.read(entry.id)
-            payload = lent.payload or step.payload(entry.id)  # Redis may have evicted it
-            if is_delivered and ours and self.registry:
-                step.put(ours, ours)  # Redis has forgotten it, and hears it again
-            if not is_delivered:
-                after = rules.merged(ours, entry, step.steady_ms)
-                if after != ours:
-                    step.put(after, ours, is_news=True)
-                step.set_delivery(entry.id, delivery.destination, owner=lent.owner, lease_until_ms=lent.until_ms)
-        if is_delivered:
-            reason = "this machine knows that it was delivered"
-            self.finish(lent, changed(delivery, status=DeliveryStatus.DELIVERED, reason=reason))
-            self.publish(entry.id)
+        same = rules.same_items(entry.own, entry.fingerprint, step.known(entry.own, entry.fingerprint))
+        made = [made for each in same if (made := each.delivery_to(delivery.destination))]
+        made = [each for each in made if each.generation >= delivery.generation]
+        if any(each.is_live(step.steady_ms) for each in made):
             return None
+        ours = next((each for each in same if each.id == entry.id), None) or step.read(entry.id)
+        payload = lent.payload or step.payload(entry.id)  # Redis may have evicted it
+        if any(each.status is DeliveryStatus.DELIVERED for each in made):
+            if ours and self.registry:
+                step.put(ours, ours)  # Redis has forgotten it: it is published again
+            return replace(lent, delivery=changed(delivery, status=DeliveryStatus.DELIVERED))
+        after = rules.merged(ours, entry, step.steady_ms)
+        if after != ours:
+            step.put(after, ours, publishes=False)
+        step.set_delivery(entry.id, delivery.destination, owner=lent.owner, lease_until_ms=lent.until_ms)
+        return replace(lent, payload=payload)
+
+    def _may_send(self, lent: Lent, begins: int) -> bool:
+        """False if its outcome is known without sending it; then it is recorded."""
+        delivery = lent.delivery
+        if delivery.status is DeliveryStatus.DELIVERED:
+            self.finish(lent, changed(delivery, reason="this machine knows that it was delivered"))
+            self.publish(lent.entry.id)
+            return False
         if begins > MOST_BEGINS:
             reason = f"{MOST_BEGINS} attempts ended without an outcome: the process died each time"
             self.finish(lent, changed(delivery, status=DeliveryStatus.DEAD, reason=reason))
-            return None
-        if delivery.waits_for and not self._may_pass(lent):
-            return None
-        return replace(lent, delivery=changed(delivery, waits_for=None), payload=payload)
+            return False
+        return delivery.waits_for is None or self._may_pass(lent)
 
     def _may_pass(self, lent: Lent) -> bool:
         """One that waited for a name is judged again: sent, skipped, or put off (rule 27)."""
@@ -518,7 +531,7 @@ class Coordinator:
                 before = step.read(entry.id)
                 kept = before.delivery_to(delivery.destination) if before else None
                 if met is None and before and kept:
-                    step.put(before.with_delivery(changed(kept, waits_for=None)), before, is_news=True)
+                    step.put(before.with_delivery(changed(kept, waits_for=None)), before, publishes=False)
         if met is None:
             return True
         if met.is_held:
@@ -529,29 +542,28 @@ class Coordinator:
         return False
 
     def finish(self, lent: Lent, outcome: Delivery) -> bool:
-        """Records what became of a stored delivery. False if another process has taken it over meanwhile."""
+        """Records the outcome of a stored delivery. False if another process has taken it over meanwhile."""
         entry = lent.entry.with_delivery(outcome)
         registry = self.registry
         is_fact = outcome.status is DeliveryStatus.DELIVERED
         if registry and not is_fact:
             owner = (lent.owner, outcome.destination)
-            published = self.redis.ask(lambda: registry.publish(entry, NOTHING, lent.payload, owner))
+            published = self.redis.ask(lambda: registry.publish(entry, lent.view, lent.payload, owner))
             if outcome.destination in published.refused or published.is_reset:
                 return False
         with self.journal.step() as step:
             before = step.read(entry.id)
             if registry and not is_fact:
-                step.put(rules.merged(before, entry, step.steady_ms), before, is_news=True)
+                step.put(rules.merged(before, entry, step.steady_ms), before, publishes=False)
                 return True
             after = rules.settled(before or entry, [outcome], lent.owner, step.now_ms)
             if after is None:
                 return False
-            step.put(after, before, is_news=registry is None)
+            row = (*step.put(after, before, publishes=registry is not None), after)
             step.set_delivery(entry.id, outcome.destination, begins=0)  # of attempts in which the process died
             if after.is_delivered_everywhere:
                 step.end_payload(entry.id)
-        if registry:
-            self.publish(entry.id)
+        self._publish_soon(row, lent.view)
         return True
 
     # Names, as scripts and imports use them
@@ -565,44 +577,14 @@ class Coordinator:
         with self.journal.reading() as step:
             return step.known(names)
 
-    def mark(self, names: Sequence[Name]) -> None:
-        """Makes names done that belong to no entry of this service, on the whole fleet; at most 1,000 at once. Those
-        that are done already stay as they are."""
-        now_ms = self.journal.clock.now_ms()
-        ends = [(name.label, None if name.kept_ms is None else now_ms + name.kept_ms) for name in names]
-        registry = self.registry
-        if registry:
-            self.redis.ask(lambda: registry.put_marks(names, ["M", self.journal.machine, ends]))
-        with self.journal.step() as step:
-            for label, until_ms in ends:
-                step.put_mark(label, None, until_ms)
-
-    def reset(self, names: Mapping[str, Name]) -> tuple[int, frozenset[str]]:
-        """Forgets names, by their references, on the whole fleet (rule 21): its number, and what was kept as open."""
-        registry = self.registry
-        if registry:
-            number, kept = self.redis.ask(lambda: registry.reset(names))
-        else:
-            number, kept = self.journal.clock.now_ms() * 1000, frozenset()
-        with self.journal.step() as step:
-            if registry is None:
-                open_ = (
-                    "SELECT 1 FROM names n JOIN deliveries d ON d.seq = n.seq WHERE n.reference = ?"
-                    " AND (d.status = 'waiting' OR (d.status = 'claimed' AND d.lease_until_ms > ?)) LIMIT 1"
-                )
-                kept = frozenset(label for label in names if step.query(open_, (label, step.steady_ms)))
-            for label in names:
-                if label not in kept:
-                    step.reset(label, number)
-        return number, kept
-
 
 @dataclass(frozen=True)
 class Lent:
-    """A stored delivery that its owner may send until the lease ends."""
+    """A stored delivery that its owner may send until the lease ends. ``view``: what Redis showed of it."""
 
     entry: Entry
     delivery: Delivery
     payload: bytes | None
     owner: str
     until_ms: int
+    view: View = field(default=NOTHING, repr=False)

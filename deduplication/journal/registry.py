@@ -16,12 +16,14 @@ from functools import lru_cache, partial
 from importlib import resources
 from typing import Any, TypeVar
 
+import msgpack
 import redis
 
 from deduplication.clock import Clock
 from deduplication.errors import NotNow
 from deduplication.journal import rules
 from deduplication.journal.entry import (
+    SETTLED,
     SOME_NAME,
     Delivery,
     DeliveryStatus,
@@ -29,10 +31,12 @@ from deduplication.journal.entry import (
     changed,
     decode_values,
     encode,
+    pack_event,
     to_json,
+    unpack_event,
 )
-from deduplication.journal.rules import Claim, Judgement, Known, Met, NameState, Take, identity, name_of, reference
-from deduplication.marks import mark_of
+from deduplication.journal.rules import Claim, Judgement, Known, Met, NameState, Take, identity, references
+from deduplication.marks import HAS_PENDING, mark_of
 from deduplication.names import WEEK_MS, Kind, Name
 from deduplication.redis_client import translated
 
@@ -64,8 +68,13 @@ class Pointer:
 
     @classmethod
     def parse(cls, text: str) -> Pointer:
+        if not text:
+            return NO_POINTER
         reset, _, ids = text.partition("|")
         return cls(int(reset or 0), tuple(filter(None, ids.split(","))))
+
+
+NO_POINTER = Pointer()
 
 
 def write_reference(entry: Entry, lease_ms: int = 0) -> str:
@@ -75,10 +84,13 @@ def write_reference(entry: Entry, lease_ms: int = 0) -> str:
         is_claimed = each.status is DeliveryStatus.CLAIMED
         owner, until_ms = (each.owner, each.lease_until_ms or _NEW_LEASE) if is_claimed else ("", 0)
         waits = int(each.waits_for is not None)
-        deliveries.append([each.destination, _LETTERS[each.status], owner, until_ms, each.generation, waits])
-    values = [entry.machine, entry.created_ms, entry.fingerprint, entry.reset, entry.answer, deliveries]
+        values = [each.destination, _LETTERS[each.status], owner, until_ms, each.generation, waits]
+        while not values[-1]:  # most are delivered, and kept by the thousand: what says nothing is left out
+            values.pop()
+        deliveries.append(values)
+    head = [entry.machine, entry.created_ms, entry.fingerprint, entry.reset, entry.answer, deliveries]
     retries = [] if entry.retries_left is None else [entry.retries_left]
-    return to_json([*values, *retries]).replace('"\\u0001"', f"{_NEW_LEASE}{lease_ms}")
+    return to_json([*head, *retries]).replace('"\\u0001"', f"{_NEW_LEASE}{lease_ms}")
 
 
 @lru_cache(maxsize=1024)
@@ -102,7 +114,9 @@ def read_reference(entry_id: str, text: str) -> Entry:
                 owner=owner,
                 lease_until_ms=until_ms,
             )
-            for destination, letter, owner, until_ms, generation, waits in deliveries
+            for destination, letter, owner, until_ms, generation, waits in (
+                (*each, *("", 0, 0, 0)[len(each) - 2 :]) for each in deliveries
+            )
         ),
     )
 
@@ -110,7 +124,7 @@ def read_reference(entry_id: str, text: str) -> Entry:
 def labels_of(entry: Entry) -> dict[str, Name]:
     """The references of the entry's names."""
     names = (*identity(entry.own, entry.fingerprint), *entry.names[len(entry.own) :])
-    return {reference(name, entry.fingerprint): name for name in names}
+    return references(names, entry.fingerprint)
 
 
 # A step, and what Redis showed
@@ -148,27 +162,23 @@ class Answer:
     outcome: str
     era: str
     closed_ms: int
-    now_us: int
+    now_ms: int
     rest: Sequence[Any] = ()
 
-    @property
-    def now_ms(self) -> int:
-        return self.now_us // 1000
 
-
+@dataclass
 class Commit:
     """One call of commit.lua, as it is composed: what must still be as ``view`` shows it, what is written, the event.
 
     ``is_needed``: False if the view alone decides, and nothing is to be written.
     """
 
-    def __init__(self, view: View = NOTHING) -> None:
-        self.view = view
-        self.is_needed = True
-        self.event = ""
-        self._names: dict[str, str] = {}
-        self._questions: dict[tuple[str, str, str], bool] = {}
-        self._writes: list[tuple[Any, ...]] = []
+    view: View = NOTHING
+    is_needed: bool = True
+    event: str | bytes = ""
+    _names: dict[str, str] = field(default_factory=dict)
+    _questions: dict[tuple[str, str, str], bool] = field(default_factory=dict)
+    _writes: list[tuple[Any, ...]] = field(default_factory=list)
 
     def value(self, key: str) -> str:
         return self._names.setdefault(key, self.view.values.get(key, ""))
@@ -183,23 +193,21 @@ class Commit:
     def write(self, command: str, key: str, *arguments: str | bytes | int) -> None:
         self._writes.append((command, key, *arguments))
 
-    def arguments(self, prefix: str, head: Sequence[Any]) -> tuple[list[str], list[Any]]:
+    def arguments(self, prefix: str, head: Sequence[Any]) -> tuple[list[str], bytes]:
+        """As commit.lua takes it: the keys, and the rest packed. Redis reads one argument faster than sixty."""
         keys = [f"{prefix}era", f"{prefix}events", *(f"{prefix}{key}" for key in self._names)]
         places = {key: place for place, key in enumerate(keys, 1)}
-
-        def place(key: str) -> int:
-            full = f"{prefix}{key}"
-            if full not in places:
-                keys.append(full)
-                places[full] = len(keys)
-            return places[full]
-
-        values: list[Any] = list(self._names.values())
-        for (how, key, argument), expected in self._questions.items():
-            values += (how, place(key), argument, "1" if expected else "0")
-        for command, key, *arguments in self._writes:
-            values += (command, place(key), len(arguments), *arguments)
-        return keys, [prefix, *head, self.event, len(self._names), len(self._questions), len(self._writes), *values]
+        conditions = [
+            (how, places.setdefault(f"{prefix}{key}", len(places) + 1), argument, expected)
+            for (how, key, argument), expected in self._questions.items()
+        ]
+        writes = [
+            (command, places.setdefault(f"{prefix}{key}", len(places) + 1), *arguments)
+            for command, key, *arguments in self._writes
+        ]
+        step = (prefix, *head, self.event, list(self._names.values()), conditions, writes)
+        # Text and bytes alike, as the library inside Redis knows no type for bytes.
+        return list(places), msgpack.packb(step, use_bin_type=False)
 
     def seen(self, answer: Answer) -> View:
         """What Redis showed in place of what was expected."""
@@ -244,7 +252,7 @@ class RegistryOptions:
 
 
 class Registry:
-    """``client`` never retries by itself and does not decode. Raises NoAnswer, NotNow, NoRoom or StoreMisconfigured."""
+    """``client`` never retries and does not decode. Raises NoAnswer, NotNow, NoRoom or StoreMisconfigured."""
 
     def __init__(
         self,
@@ -265,6 +273,8 @@ class Registry:
         self._kept = ("PX", options.entry_ms)
         self._commit_script = _Script("commit.lua")
         self._due_script = _Script("due.lua")
+        self._read_script = _Script("read.lua")
+        self._head = (secrets.token_hex(6), options.hold_ms)
         self._offset_ms: int | None = None  # Redis' time less the one here that cannot be set, as of the last answer
 
     def close(self) -> None:
@@ -277,25 +287,24 @@ class Registry:
         machine that ``is_behind`` gets no hold while another one restores the memory of Redis (rule 15)."""
         now_ms = self._clock.now_ms()
         before_ms = None if self._offset_ms is None else self._clock.steady_ms() + self._offset_ms + within_ms
-        labels = {reference(name, claim.fingerprint): name for name in (*claim.identity, *claim.gates)}
         values: dict[str, str] = {}  # as they are once it is granted
 
         def compose(commit: Commit) -> tuple[Entry, Take] | Judgement:
             if is_behind and commit.ask("exists", "restoring"):
                 raise NotNow("Redis is being refilled by another machine")
             proven = commit.value(f"proof:{claim.proof}") if claim.proof else ""
-            known = Known(self._states(commit, labels, here), commit.view.now_ms, proven)
+            known = Known(self._states(commit, claim.references, here), commit.view.now_ms, proven)
             found = rules.judge(claim, known)
             if not isinstance(found, Take):
                 commit.is_needed = False
                 return found
             entry = rules.taken(claim, found, self._machine, now_ms, known.reset)
-            for label, name in labels.items():
-                pointer = values[pointer_key(label)] = self._point(commit, label, entry, self._kept)
-                mark = mark_of(name, self._options.group_ttl)
-                if mark.pending and not known.of(name).is_marked and entry.id in Pointer.parse(pointer).ids:
-                    commit.write("SET", mark.key, mark.pending, "PX", claim.lease_ms)
-            text = write_reference(entry, claim.lease_ms)
+            for label, name in claim.references.items():
+                pointer = values[pointer_key(label)] = self._point(commit, label, name, entry, self._kept)
+                if name.kind in HAS_PENDING and not known.of(name).is_marked and entry.id in pointer:
+                    mark = mark_of(name, self._options.group_ttl)
+                    commit.write("SET", mark.key, mark.pending or "", "PX", claim.lease_ms)
+            text = values[f"e:{entry.id}"] = write_reference(entry, claim.lease_ms)
             commit.write("HOLD", f"e:{entry.id}", text, *self._kept)
             if claim.proof and proven != claim.key:
                 commit.write("SET", f"proof:{claim.proof}", rules.HELD + claim.key, "PX", claim.lease_ms)
@@ -305,47 +314,45 @@ class Registry:
         if not isinstance(result, tuple) or answer is None:
             return result  # type: ignore[return-value]
         entry, take = result
-        until_ms = answer.now_ms + claim.lease_ms
-        deliveries = tuple(
-            changed(each, lease_until_ms=until_ms) if each.owner == claim.owner and not each.lease_until_ms else each
-            for each in entry.deliveries
-        )
-        entry = changed(entry, deliveries=deliveries)
-        values[f"e:{entry.id}"] = write_reference(entry)
-        return Held(entry, take, answer.era, View(values, {}, answer.now_ms, labels))
+        lease = str(answer.now_ms + claim.lease_ms)  # as commit.lua has written it
+        values[f"e:{entry.id}"] = values[f"e:{entry.id}"].replace(f"{_NEW_LEASE}{claim.lease_ms}", lease)
+        return Held(entry, take, answer.era, View(values, {}, answer.now_ms, claim.references))
 
     def known(self, names: Iterable[Name]) -> Known:
         """What Redis has of names whose references are their labels."""
         labels = {name.label: name for name in names}
         return self.agree(lambda commit: Known(self._states(commit, labels), commit.view.now_ms))[0]
 
-    def _states(self, commit: Commit, labels: Mapping[str, Name], here: Known = UNKNOWN) -> dict[Name, NameState]:
+    def _states(self, commit: Commit, labels: Mapping[str, Name], here: Known = UNKNOWN) -> dict[str, NameState]:
         """What the view shows of these names, which must stay so. An undated id counts by its references alone."""
         states = {}
         for label, name in labels.items():
-            pointer = commit.pointer(label)
-            entries = commit.view.under(pointer)
-            is_marked = not name.needs_agreement and self._is_marked(commit, name)
-            fingerprint = here.of(name).kept_fingerprint if is_marked and not entries and name.is_own else None
-            states[name] = NameState(is_marked, entries, fingerprint, pointer.reset)
+            pointer, is_marked = commit.pointer(label), False
+            if not name.needs_agreement:
+                mark = mark_of(name, self._options.group_ttl)
+                how, value = ("value", mark.done) if mark.member is None else ("member", mark.member)
+                is_marked = commit.ask(how, mark.key, value)
+            if is_marked or pointer is not NO_POINTER:
+                entries = commit.view.under(pointer)
+                fingerprint = here.of(name).kept_fingerprint if is_marked and not entries and name.is_own else None
+                states[name.label] = NameState(is_marked, entries, fingerprint, pointer.reset)
         return states
 
-    def _is_marked(self, commit: Commit, name: Name) -> bool:
-        mark = mark_of(name, self._options.group_ttl)
-        if mark.member is None:
-            return commit.ask("value", mark.key, mark.done)
-        return commit.ask("member", mark.key, mark.member)
-
     def _point(
-        self, commit: Commit, label: str, entry: Entry, kept: Sequence[str | int], *, is_rewritten: bool = False
+        self,
+        commit: Commit,
+        label: str,
+        name: Name,
+        entry: Entry,
+        kept: Sequence[str | int],
+        is_rewritten: bool = False,
     ) -> str:
         """Makes a name refer to this entry, or no longer; its value afterwards."""
-        name = name_of(label)
-        before = commit.pointer(label)
-        others = tuple(each for each in before.ids if each != entry.id)
-        ids = others
+        text = commit.value(pointer_key(label))
+        before = Pointer.parse(text)
+        ids = tuple(each for each in before.ids if each != entry.id)
         if name.is_own:
-            ids = (*others, entry.id)
+            ids = (*ids, entry.id)
             if len(ids) > rules.MOST_REFERENCES:  # the oldest goes, those delivered last
                 delivered = {each.id for each in commit.view.under(before) if each.is_delivered_somewhere}
                 spare = next((each for each in ids if each not in delivered), ids[0])
@@ -355,13 +362,13 @@ class Registry:
         after = str(Pointer(before.reset, ids))
         if not after:
             commit.write("DEL", pointer_key(label))
-        elif is_rewritten or after != str(before):
+        elif is_rewritten or after != text:
             commit.write("SET", pointer_key(label), after, *kept)
         return after
 
     def release(self, labels: Mapping[str, Name], owner: str) -> None:
-        """Ends a hold that is not used, or whose answer was lost: whatever its owner, and nobody else, claims under
-        these references (rule 2)."""
+        """Ends a hold that is not used, or whose answer was lost: only what its owner claims under these references
+        (rule 2)."""
 
         def compose(commit: Commit) -> None:
             under = [
@@ -377,9 +384,9 @@ class Registry:
                 else:
                     commit.write("DEL", f"e:{entry.id}")  # pointers to nothing count as none
             for name, entry in under:
-                mark = mark_of(name, self._options.group_ttl)
-                if mark.pending and entry.id in held:
-                    commit.write("DELEQ", mark.key, mark.pending)
+                if name.kind in HAS_PENDING and entry.id in held:
+                    mark = mark_of(name, self._options.group_ttl)
+                    commit.write("DELEQ", mark.key, mark.pending or "")
 
         self.agree(compose)
 
@@ -389,7 +396,7 @@ class Registry:
         def compose(commit: Commit) -> None:
             text = commit.value(f"e:{entry.id}")
             present = read_reference(entry.id, text) if text else entry
-            done = {each.destination for each in present.deliveries if text and each.status.is_settled}
+            done = {each.destination for each in present.deliveries if text and each.status in SETTLED}
             mine = {
                 each.destination: changed(each, lease_until_ms=0)
                 for each in entry.deliveries
@@ -398,8 +405,8 @@ class Registry:
             commit.is_needed = bool(mine)
             kept = tuple(each for each in present.deliveries if each.destination not in mine)
             held = changed(entry, deliveries=(*kept, *mine.values()))
-            for label in labels_of(entry):
-                self._point(commit, label, held, self._kept)
+            for label, name in labels_of(entry).items():
+                self._point(commit, label, name, held, self._kept)
             commit.write("HOLD", f"e:{entry.id}", write_reference(held, left_ms), *self._kept)
 
         self.agree(compose)
@@ -420,7 +427,7 @@ class Registry:
 
     def publish_ended(self, entries: Sequence[tuple[Entry, View]]) -> list[Published | None]:
         """As ``publish``, for entries of which nothing is to be stored, in one round trip. None: Redis has something
-        else than its hold left there, so it is to be published by itself."""
+        else than its hold left there, so it is to be published alone."""
         commits = []
         for entry, view in entries:
             commits.append(Commit(view))
@@ -429,9 +436,9 @@ class Registry:
         def ask(client: Any) -> list[Any]:
             pipe = client.pipeline(transaction=False)
             for commit in commits:
-                keys, arguments = commit.arguments(self._prefix, self._head())
+                keys, step = commit.arguments(self._prefix, (*self._head, False, 0))
                 # Not pipe.evalsha, which a Cluster refuses even where all keys are in one slot.
-                pipe.execute_command("EVALSHA", self._commit_script.sha, len(keys), *keys, *arguments)
+                pipe.execute_command("EVALSHA", self._commit_script.sha, len(keys), *keys, step)
             return pipe.execute(raise_on_error=False)  # type: ignore[no-any-return]
 
         answers = self._ask(ask)
@@ -454,28 +461,35 @@ class Registry:
         if max((each.reset for each in pointers.values()), default=0) > entry.reset:
             commit.is_needed = False
             return Published("", is_reset=True)
-        states = {name: NameState(entries=commit.view.under(pointers[label])) for label, name in labels.items()}
-        others = [each for each in rules.same_items(entry.own, entry.fingerprint, Known(states)) if each.id != entry.id]
+        states = {
+            name.label: NameState(entries=commit.view.under(pointers[label]))
+            for label, name in labels.items()
+            if pointers[label].ids not in ((), (entry.id,))
+        }
+        same = rules.same_items(entry.own, entry.fingerprint, Known(states)) if states else ()
+        others = [each for each in same if each.id != entry.id]
         present = commit.view.entry(entry.id)
         result, refused = rules.published(entry, present, others, self._machine, commit.view.now_ms)
         after = write_reference(result)
-        waits, waited = _waits(result), present is not None and _waits(present)
+        waits = any(each.status is DeliveryStatus.WAITING for each in result.deliveries)
+        waited = present is not None and any(each.status is DeliveryStatus.WAITING for each in present.deliveries)
         kept = () if waits else self._kept  # what waits is kept until it ends
         commit.write("SET", f"e:{entry.id}", after, *kept)
-        for label in labels:
-            self._point(commit, label, result, kept, is_rewritten=waits != waited)
+        for label, name in labels.items():
+            if waits != waited or not name.is_own or pointers[label].ids != (entry.id,):  # else it stays as it is
+                self._point(commit, label, name, result, kept, waits != waited)
         self._write_marks(commit, rules.marked_names(result))
         self._end_pending(commit, result, labels, pointers)
-        if entry.proof and any(each.status.is_settled for each in entry.deliveries):
+        if entry.proof and any(each.status in SETTLED for each in entry.deliveries):
             proof, _, key = entry.proof.partition("=")
             commit.write("SET", f"proof:{proof}", key, "PX", WEEK_MS)
         is_stored = self._write_stored(commit, entry, result, payload, lent)
         if is_stored is None:
             commit.is_needed = False
             return Published("", dict.fromkeys((each.destination for each in entry.deliveries), "lent"))
-        if is_stored or after != text:  # what changes nothing is no event; what was refused is not news
+        if is_stored or after != text:  # what changes nothing is no event; what was refused is not published
             kept_here = tuple(each for each in entry.deliveries if each.destination not in refused)
-            commit.event = f'["E","{self._machine}",{encode(changed(entry, deliveries=kept_here))}]'
+            commit.event = pack_event(f'["E","{self._machine}",{encode(changed(entry, deliveries=kept_here))}]')
         return Published("", refused)
 
     def _end_pending(
@@ -484,13 +498,13 @@ class Registry:
         """What an operator sees of names that this entry held and has not marked."""
         marked = rules.marked_names(entry)
         for label, name in labels.items():
-            mark = mark_of(name, self._options.group_ttl)
-            if name in marked or not mark.pending:
+            if name.kind not in HAS_PENDING or name in marked:
                 continue
+            mark = mark_of(name, self._options.group_ttl)
             if name.kind is Kind.POST and entry.retries_left:
                 commit.write("SET", mark.key, entry.retries_left, "PX", name.kept_ms or WEEK_MS)
             elif entry.id in pointers[label].ids:
-                commit.write("DELEQ", mark.key, mark.pending)
+                commit.write("DELEQ", mark.key, mark.pending or "")
 
     def _write_marks(self, commit: Commit, names: Iterable[Name], *how: str) -> None:
         members: dict[tuple[str, int | None], list[str]] = {}
@@ -513,7 +527,7 @@ class Registry:
         """Marks that belong to no entry; what is marked already stays as it is."""
         commit = Commit()
         self._write_marks(commit, names, "NX")
-        commit.event = to_json(event) if event else ""
+        commit.event = pack_event(to_json(event)) if event else ""
         self.run(commit)
 
     # Stored deliveries
@@ -526,7 +540,7 @@ class Registry:
         taken_by, destination = lent
         for each in entry.deliveries:
             if taken_by and each.destination != destination:
-                continue  # another owner has it, or nobody
+                continue  # this owner did not take it
             before = present.delivery_to(each.destination) if present else None
             was_stored = before is not None and before.status is DeliveryStatus.WAITING
             waits = each.status is DeliveryStatus.WAITING
@@ -559,24 +573,33 @@ class Registry:
 
     def take(
         self, destination: str, limit: int, era: str, owner: str, lease_ms: int
-    ) -> list[tuple[Entry, bytes | None, int]]:
+    ) -> list[tuple[Entry, bytes | None, int, View]]:
         """Hands out what is due there, never while the era is closed or not the journal's (rule 18): the entry, its
-        payload, and how often, with this time, it was begun without an outcome."""
+        payload, how often, with this time, it was begun without an outcome, and what its outcome may expect."""
         rest = self._ask_due(destination, era, owner, lease_ms, limit)
-        rows = list(zip(rest[::3], rest[1::3], rest[2::3], strict=True))
-        keys = [self._key(f"payload:{webhook_id.decode()}") for webhook_id, _, _ in rows]
-        payloads = self._ask(lambda c: c.mget(keys)) if keys else []
-        found = zip(rows, payloads, strict=True)
-        return [(decode_values(json.loads(data)), payload, int(begins)) for (_, data, begins), payload in found]
+        taken = []
+        for webhook_id, data, begins in zip(rest[::3], rest[1::3], rest[2::3], strict=True):
+            entry = decode_values(json.loads(data))
+            names = [f"e:{entry.id}", *map(pointer_key, labels_of(entry))]
+            taken.append((entry, webhook_id.decode(), int(begins), names))
+        keys = [self._key(key) for _, id_, _, names in taken for key in (f"payload:{id_}", *names)]
+        values = iter(self._ask(lambda c: c.mget(keys)) if keys else [])
+        found = []
+        for entry, id_, begins, names in taken:
+            payload = next(values)
+            shown = {key: (next(values) or b"").decode() for key in names}
+            answers = {("exists", f"delivery:{id_}", ""): True, ("owner", f"delivery:{id_}", owner): True}
+            found.append((entry, payload, begins, View(shown, answers)))
+        return found
 
     def hasten(self, destination: str, limit: int, era: str) -> int:
-        """What waits there and is lent to nobody becomes due now, in the order of its time; how many."""
+        """Makes waiting deliveries due now, in the order of their time, unless a process has them; how many."""
         return len(self._ask_due(destination, era, "", "", limit))
 
     def _ask_due(self, destination: str, era: str, owner: str, lease_ms: int | str, limit: int) -> list[Any]:
         keys = [self._key(each) for each in ("era", f"due:{destination}", "due")]
         arguments = [self._prefix, era, owner, lease_ms, limit, destination]
-        return self._eval(self._due_script, keys, arguments)[2:]  # type: ignore[no-any-return]
+        return self._eval(self._due_script, keys, *arguments)[2:]  # type: ignore[no-any-return]
 
     def hold_gates(self, entry: Entry, destination: str) -> Met | None:
         """Holds the shared names of a stored delivery that waited for one; or who is in the way (rule 27)."""
@@ -628,7 +651,7 @@ class Registry:
                 commit.write("SET", pointer_key(label), str(Pointer(number)), *self._kept)
                 mark = mark_of(labels[label], self._options.group_ttl)
                 commit.write("DEL", mark.key) if mark.member is None else commit.write("SREM", mark.key, mark.member)
-            commit.event = to_json(["R", self._machine, number, list(gone)]) if gone else ""
+            commit.event = pack_event(to_json(["R", self._machine, number, list(gone)])) if gone else ""
             return number, frozenset(labels.keys() - gone.keys())
 
         return self.agree(compose, only_open=not again)[0]
@@ -645,24 +668,14 @@ class Registry:
 
     def announce(self, event: Sequence[Any]) -> None:
         commit = Commit()
-        commit.event = to_json(event)
+        commit.event = pack_event(to_json(event))
         self.run(commit)
 
-    def read_events(self, position: str, count: int, block_ms: int) -> list[tuple[str, bytes]]:
-        found = self._ask(lambda c: c.xread({self._key("events"): position}, count=count, block=block_ms or None))
-        return [(id_.decode(), fields[b"e"]) for _, rows in found for id_, fields in rows]
-
-    def trim(self, oldest_ms: int, most_bytes: int) -> None:
-        """Ends events that are too old, and the oldest where the stream takes more than it may (rule 11)."""
-        stream = self._key("events")
-        last = self._ask(lambda c: c.xrevrange(stream, count=1))
-        if last and int(last[0][0].partition(b"-")[0]) < oldest_ms:  # it stays: machines that have read it have no gap
-            self._ask(lambda c: c.xtrim(stream, maxlen=1))
-        else:
-            self._ask(lambda c: c.xtrim(stream, minid=oldest_ms, approximate=True))
-        used = self._ask(lambda c: c.memory_usage(stream)) or 0
-        if used > most_bytes:
-            self._ask(lambda c: c.xtrim(stream, maxlen=c.xlen(stream) * most_bytes // used, approximate=True))
+    def read_events(self, position: str, count: int) -> tuple[str, list[tuple[str, str]]]:
+        """The id of the oldest event, and the events behind a position."""
+        oldest, found = self._eval(self._read_script, [self._key("events")], position, count)
+        events = [(id_.decode(), unpack_event(fields[1])) for _, rows in found or () for id_, fields in rows]
+        return oldest[0][0].decode() if oldest else "0", events
 
     def outdated(self, entries: Sequence[Entry]) -> list[Entry]:
         """Those of these entries that Redis does not know, or knows in another state."""
@@ -694,29 +707,25 @@ class Registry:
         raise NotNow("other requests for the same names were faster")
 
     def run(self, commit: Commit, *, only_open: bool = False, before_ms: int | None = None) -> Answer:
-        keys, arguments = commit.arguments(self._prefix, self._head(only_open, before_ms))
-        outcome, era, closed_ms, now_us, *rest = self._eval(self._commit_script, keys, arguments)
-        answer = Answer(outcome.decode(), era.decode(), int(closed_ms), int(now_us), rest)
+        keys, step = commit.arguments(self._prefix, (*self._head, only_open, before_ms or 0))
+        outcome, era, closed_ms, now_us, *rest = self._eval(self._commit_script, keys, step)
+        answer = Answer(outcome.decode(), era.decode(), int(closed_ms), int(now_us) // 1000, rest)
         self._offset_ms = answer.now_ms - self._clock.steady_ms()
         if answer.outcome in ("closed", "late"):
             raise NotNow(f"Redis grants nothing now: {answer.outcome}")
         return answer
 
-    def _head(self, only_open: bool = False, before_ms: int | None = None) -> list[Any]:
-        return [secrets.token_hex(6), self._options.hold_ms, int(only_open), before_ms or ""]
-
-    def _eval(self, script: _Script, keys: Sequence[str], arguments: Sequence[Any]) -> Any:
-        more_s = max((len(each) for each in arguments if isinstance(each, bytes)), default=0) >> 20  # 1 MB/s or more
-
-        def ask(client: Any) -> Any:
-            if more_s and self._slower:
-                client = self._slower(1 << more_s.bit_length())
+    def _eval(self, script: _Script, keys: Sequence[str], *arguments: Any) -> Any:
+        client, size = self._client, len(arguments[0])
+        if size >> 20 and self._slower:  # 1 MB/s or more
+            client = self._slower(1 << (size >> 20).bit_length())
+        try:
             try:
                 return client.evalsha(script.sha, len(keys), *keys, *arguments)
             except redis.exceptions.NoScriptError:
                 return client.eval(script.text, len(keys), *keys, *arguments)
-
-        return self._ask(ask)
+        except redis.exceptions.RedisError as error:
+            raise translated(error) from error
 
     def ask(self, question: Callable[[Any, str], Any]) -> Any:
         """For what needs no script: ``question`` gets the client and the prefix of all keys."""
@@ -736,7 +745,3 @@ class _Script:
     def __init__(self, name: str) -> None:
         self.text = resources.files(__package__).joinpath(name).read_text()
         self.sha = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
-
-
-def _waits(entry: Entry) -> bool:
-    return any(each.status is DeliveryStatus.WAITING for each in entry.deliveries)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
-from deduplication.fingerprint import Fingerprint, conflicts, filled
-from deduplication.journal.entry import BY_SCRIPT, SETTLED, About, Delivery, DeliveryStatus, Entry, Stop, changed
-from deduplication.names import Gate, Name
+from deduplication.journal.entry import BY_SCRIPT, OPEN, SETTLED, About, Delivery, DeliveryStatus, Entry, Stop, changed
+from deduplication.names import Fingerprint, Gate, Name, conflicts, filled
 
 MOST_REFERENCES = 64  # under one name
 HELD = "~"  # before the key of an email whose proof of origin is being used, and not accepted yet (28)
@@ -52,14 +52,19 @@ class Claim:
     def is_by_script(self) -> bool:
         return self.destinations[0].destination == BY_SCRIPT
 
-    @property
+    @cached_property
     def identity(self) -> tuple[Name, ...]:
         return identity(self.own, self.fingerprint)
 
-    @property
+    @cached_property
     def gates(self) -> tuple[Name, ...]:
         """The names that it shares with other items."""
         return (*self.shared, *(each.content for each in self.destinations if each.content))
+
+    @cached_property
+    def references(self) -> dict[str, Name]:
+        """All names that a hold takes, by their references."""
+        return references((*self.identity, *self.gates), self.fingerprint)
 
 
 def identity(own: tuple[Name, ...], fingerprint: str) -> tuple[Name, ...]:
@@ -69,9 +74,9 @@ def identity(own: tuple[Name, ...], fingerprint: str) -> tuple[Name, ...]:
     return tuple(name for name in own if not name.needs_agreement)
 
 
-def reference(name: Name, fingerprint: str) -> str:
-    """Under which text a name refers to an entry: that of an undated id includes the fingerprint (23)."""
-    return f"{name.label}#{fingerprint}" if name.needs_agreement else name.label
+def references(names: Iterable[Name], fingerprint: str) -> dict[str, Name]:
+    """By the text under which a name refers to an entry: that of an undated id includes the fingerprint (23)."""
+    return {f"{each.label}#{fingerprint}" if each.needs_agreement else each.label: each for each in names}
 
 
 def name_of(label: str) -> Name:
@@ -95,17 +100,18 @@ UNKNOWN_NAME = NameState()
 
 @dataclass(frozen=True)
 class Known:
-    """What a verdict depends on. ``now_ms`` is the clock by which the leases in the entries are counted.
+    """What a verdict depends on. ``names`` are those of which something is known, by their labels. ``now_ms`` is the
+    clock by which the leases in the entries are counted.
 
     ``proven`` is the key of the email for which the proof was accepted; with HELD before it, is being used.
     """
 
-    names: Mapping[Name, NameState] = field(default_factory=dict)
+    names: Mapping[str, NameState] = field(default_factory=dict)
     now_ms: int = 0
     proven: str = ""
 
     def of(self, name: Name) -> NameState:
-        return self.names.get(name, UNKNOWN_NAME)
+        return self.names.get(name.label, UNKNOWN_NAME)
 
     @property
     def reset(self) -> int:
@@ -163,6 +169,8 @@ def identify(claim: Claim, known: Known) -> Judgement:
     if known.proven.removeprefix(HELD) not in ("", claim.key):
         is_held = known.proven.startswith(HELD)
         return Busy(claim.own[0].gate, claim.own[0].label, 1_000) if is_held else ProofUsed()
+    if not known.names:
+        return Take(None, (), tuple(_delivery_for(each, None, False) for each in claim.destinations), claim.shared)
     candidates = same_items(claim.own, claim.fingerprint, known)
     missing: list[Wanted] = []
     for wanted in claim.destinations:
@@ -218,8 +226,8 @@ def _nearest(claim: Claim, candidates: Iterable[Entry]) -> Entry:
     ours = Fingerprint.parse(claim.fingerprint)
 
     def distance(entry: Entry) -> tuple[int, int, str]:
-        theirs = Fingerprint.parse(entry.fingerprint).parts
-        equal = sum(one is not None and one == other for one, other in zip(ours.parts, theirs, strict=True))
+        theirs = Fingerprint.parse(entry.fingerprint)
+        equal = sum(one is not None and one == other for one, other in zip(ours, theirs, strict=True))
         return -equal, entry.created_ms, entry.id
 
     return min(candidates, key=distance)
@@ -319,7 +327,7 @@ def gates_of(entry: Entry, destination: str) -> tuple[Name, ...]:
 
 def pass_gates(claim: Claim, known: Known, take: Take) -> Judgement:
     """Of several media all must be known for a stop; those that are known are left out of what it holds."""
-    if take.stop:
+    if take.stop or not claim.gates:
         return take
     shared: list[Name] = []
     for gate in (Gate.SUBJECT_GROUP, Gate.MEDIA):
@@ -367,7 +375,7 @@ def _waiting(delivery: Delivery, name: Name) -> Delivery:
     return changed(delivery, status=DeliveryStatus.WAITING, waits_for=name, reason=reason)
 
 
-# What becomes of an entry
+# How an entry changes
 
 
 def taken(claim: Claim, take: Take, machine: str, now_ms: int, reset: int) -> Entry:
@@ -375,8 +383,10 @@ def taken(claim: Claim, take: Take, machine: str, now_ms: int, reset: int) -> En
 
     A repeat may fill in a part of the fingerprint, never change one (23).
     """
-    entry = take.joined or Entry(claim.entry, machine, (), fingerprint=claim.fingerprint, created_ms=now_ms)
-    known, more = Fingerprint.parse(entry.fingerprint), Fingerprint.parse(claim.fingerprint)
+    entry = take.joined or Entry(claim.entry, machine, (), now_ms, claim.fingerprint)
+    fingerprint = entry.fingerprint
+    if fingerprint != claim.fingerprint:
+        fingerprint = str(filled(Fingerprint.parse(fingerprint), Fingerprint.parse(claim.fingerprint)))
     held = () if claim.is_by_script else entry.shared  # a reservation moves from the raw links to the final ones
     taken_now = {each.destination for each in take.deliveries}
     kept = tuple(each for each in entry.deliveries if each.destination not in taken_now)
@@ -384,7 +394,7 @@ def taken(claim: Claim, take: Take, machine: str, now_ms: int, reset: int) -> En
         entry,
         own=tuple(dict.fromkeys((*entry.own, *claim.own))),
         shared=tuple(dict.fromkeys((*held, *take.shared))),
-        fingerprint=str(filled(known, more)),
+        fingerprint=fingerprint,
         about=claim.about if not entry.about.item else entry.about,
         reset=max(entry.reset, reset),
         deliveries=(*kept, *(_held(each, claim.owner) for each in take.deliveries)),
@@ -402,77 +412,78 @@ def _held(delivery: Delivery, owner: str) -> Delivery:
 def settled(entry: Entry, outcomes: Iterable[Delivery], owner: str, now_ms: int) -> Entry | None:
     """The entry after its deliveries ended; None if it may not change.
 
-    "Delivered" is a fact and written whoever brings it; the rest are decisions of the present owner (5).
+    "Delivered" is a fact, and written even if the lease has ended; the rest are decisions of the present owner (5).
     """
-    after = entry
+    deliveries = {each.destination: each for each in entry.deliveries}
+    is_changed = False
     for outcome in outcomes:
-        before = entry.delivery_to(outcome.destination)
+        before = deliveries.get(outcome.destination)
         is_fact = outcome.status is DeliveryStatus.DELIVERED
-        is_owner = before is not None and before.owner == owner and before.status.is_open
+        is_owner = before is not None and before.owner == owner and before.status in OPEN
         is_known = (
             before is not None and before.status is DeliveryStatus.DELIVERED and before.generation >= outcome.generation
         )
         if is_known or not (is_fact or is_owner):
             continue
         ended = outcome.status in (DeliveryStatus.DELIVERED, DeliveryStatus.DEAD, DeliveryStatus.SKIPPED)
-        after = after.with_delivery(
-            changed(
-                outcome,
-                generation=max(outcome.generation, before.generation if before else 0),
-                ended_ms=outcome.ended_ms or (now_ms if ended else None),
-                owner="",
-                lease_until_ms=0,
-            )
+        is_changed = True
+        deliveries[outcome.destination] = changed(
+            outcome,
+            generation=max(outcome.generation, before.generation if before else 0),
+            ended_ms=outcome.ended_ms or (now_ms if ended else None),
+            owner="",
+            lease_until_ms=0,
         )
-    if after is entry:
+    if not is_changed:
         return None
     # Shared names stay while something of it was delivered or is still to be; otherwise they are free again (26).
-    is_kept = not after.shared or after.is_open or after.is_delivered_somewhere
-    return after if is_kept else changed(after, shared=())
+    keeping = {*OPEN, DeliveryStatus.DELIVERED}
+    is_kept = any(each.status in keeping for each in deliveries.values())
+    return changed(entry, deliveries=tuple(deliveries.values()), shared=entry.shared if is_kept else ())
 
 
 def marked_names(entry: Entry) -> tuple[Name, ...]:
-    """Own names once its provider was told 2xx, shared names once it was delivered, words where they were."""
+    """Own names once its provider was answered with 2xx, shared names once it was delivered, words where they were."""
     words = (each.content for each in entry.deliveries if each.content and each.status is DeliveryStatus.DELIVERED)
     own = entry.own if any(each.status in SETTLED for each in entry.deliveries) else ()
     return (*own, *(entry.shared if entry.is_delivered_somewhere else ()), *words)
 
 
-# News of other machines
+# What other machines publish
 
 
 _RANKS = dict(zip(DeliveryStatus, (0, 0, 1, 3, 2, 2), strict=True))
 
 
-def merged(ours: Entry | None, news: Entry, now_ms: int) -> Entry:
+def merged(ours: Entry | None, incoming: Entry, now_ms: int) -> Entry:
     """What is known of an entry after an event or a reference of another machine (10, 22).
 
     ``ours`` has the leases of this journal; a live claim here gives way to "delivered" alone. An older one never
     replaces a newer one, which is decided by the number of the reset and by the generation of each delivery.
     """
     if ours is None:
-        return news
-    if news.reset != ours.reset and not ours.is_open:
-        return ours if news.reset < ours.reset else news
+        return incoming
+    if incoming.reset != ours.reset and not ours.is_open:
+        return ours if incoming.reset < ours.reset else incoming
     deliveries = {each.destination: each for each in ours.deliveries}
-    for each in news.deliveries:
+    for each in incoming.deliveries:
         before = deliveries.get(each.destination)
         if before is None or _is_newer(each, before, now_ms):
             deliveries[each.destination] = each
-    known, more = Fingerprint.parse(ours.fingerprint), Fingerprint.parse(news.fingerprint)
+    known, more = Fingerprint.parse(ours.fingerprint), Fingerprint.parse(incoming.fingerprint)
     return changed(
         ours,
-        own=tuple(dict.fromkeys((*ours.own, *news.own))),
-        shared=tuple(dict.fromkeys((*ours.shared, *news.shared))),
+        own=tuple(dict.fromkeys((*ours.own, *incoming.own))),
+        shared=tuple(dict.fromkeys((*ours.shared, *incoming.shared))),
         fingerprint=str(filled(known, more)),
-        about=ours.about if ours.about.item else news.about,
-        reset=max(ours.reset, news.reset),
+        about=ours.about if ours.about.item else incoming.about,
+        reset=max(ours.reset, incoming.reset),
         deliveries=tuple(deliveries.values()),
-        answer=ours.answer or news.answer,
-        settled_ms=ours.settled_ms or news.settled_ms,
-        stop=ours.stop or news.stop,
-        released_ms=max(filter(None, (ours.released_ms, news.released_ms)), default=None),
-        retries_left=fewest(ours.retries_left, news.retries_left),
+        answer=ours.answer or incoming.answer,
+        settled_ms=ours.settled_ms or incoming.settled_ms,
+        stop=ours.stop or incoming.stop,
+        released_ms=max(filter(None, (ours.released_ms, incoming.released_ms)), default=None),
+        retries_left=fewest(ours.retries_left, incoming.retries_left),
     )
 
 
@@ -485,7 +496,7 @@ def published(
     ``present``: the same entry as Redis has it, ``others``: entries of the same email under other ids.
 
     A claim that this machine holds in Redis has ended if its journal says so. "Delivered" is taken from anyone; a
-    delivery is stored for the first time only if nobody else works on it or has settled it.
+    delivery is stored for the first time only if no other process works on it or has settled it.
     """
     deliveries = {each.destination: each for each in present.deliveries} if present else {}
     refused = {}
@@ -509,15 +520,15 @@ def published(
     return changed(ours, deliveries=tuple(deliveries.values()), reset=reset), refused
 
 
-def _is_newer(news: Delivery, ours: Delivery, now_ms: int) -> bool:
-    if news.generation != ours.generation:
-        return news.generation > ours.generation
+def _is_newer(incoming: Delivery, ours: Delivery, now_ms: int) -> bool:
+    if incoming.generation != ours.generation:
+        return incoming.generation > ours.generation
     if ours.is_live(now_ms):
-        return news.status is DeliveryStatus.DELIVERED
-    if _RANKS[news.status] != _RANKS[ours.status]:
-        return _RANKS[news.status] > _RANKS[ours.status]
-    is_fuller = bool(news.webhook_id) and not ours.webhook_id  # a reference in Redis says less than an event
-    return is_fuller or (news.status is DeliveryStatus.WAITING and news.tries >= ours.tries)
+        return incoming.status is DeliveryStatus.DELIVERED
+    if _RANKS[incoming.status] != _RANKS[ours.status]:
+        return _RANKS[incoming.status] > _RANKS[ours.status]
+    is_fuller = bool(incoming.webhook_id) and not ours.webhook_id  # a reference in Redis says less than an event
+    return is_fuller or (incoming.status is DeliveryStatus.WAITING and incoming.tries >= ours.tries)
 
 
 def fewest(*retries_left: int | None) -> int | None:

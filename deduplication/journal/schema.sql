@@ -58,7 +58,6 @@ CREATE TABLE deliveries (
     webhook_id TEXT NOT NULL,
     next_try_ms INTEGER,
     ended_ms INTEGER,
-    waits INTEGER NOT NULL,
     owner TEXT NOT NULL,
     lease_until_ms INTEGER NOT NULL,
     is_accepted INTEGER NOT NULL,
@@ -108,7 +107,7 @@ CREATE TABLE locks (
 -- Small texts that all machines share, such as a paused destination: the latest counts.
 CREATE TABLE notes (key TEXT PRIMARY KEY, value TEXT NOT NULL, at_ms INTEGER NOT NULL) WITHOUT ROWID;
 
--- What Redis has not heard of yet: version is that of the entry when it was put here.
+-- Entries to publish: version is that of the entry when it was put here.
 CREATE TABLE outbox (seq INTEGER PRIMARY KEY, version INTEGER NOT NULL);
 
 -- Counts of each machine for the figures: by minute (step_s 60), by hour (3600), and since it began (0, with start_s 0).
@@ -119,4 +118,12 @@ CREATE TABLE counts (
     key TEXT NOT NULL,
     value REAL NOT NULL,
     PRIMARY KEY (step_s, start_s, machine, key)
+) WITHOUT ROWID;
+
+-- Rates and circuit breakers (orchestrator/delivery/); times are of the clock that cannot be set, as lease_until_ms.
+CREATE TABLE windows (key TEXT NOT NULL, ends_ms INTEGER NOT NULL); -- one row for each event that still counts
+CREATE INDEX windows_by_key ON windows (key, ends_ms);
+CREATE INDEX windows_by_end ON windows (ends_ms);
+CREATE TABLE breakers (
+    destination TEXT PRIMARY KEY, failures INTEGER NOT NULL, failed_ms INTEGER NOT NULL, probed_ms INTEGER NOT NULL
 ) WITHOUT ROWID;

@@ -1,6 +1,6 @@
 """The journal of one machine: one SQLite file, used by all its processes. It stores; rules.py decides.
 
-Steps that write hold one lock and are short. Reading waits for nobody. An open transaction is a ``Step``.
+Steps that write hold one lock and are short. Reading never waits. An open transaction is a ``Step``.
 """
 
 from __future__ import annotations
@@ -11,23 +11,40 @@ import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from importlib import resources
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from deduplication.clock import Clock, boot_id, host_id, system_clock
-from deduplication.disk import FreeSpace, network_disk, use_write_ahead_log
 from deduplication.errors import StoreMisconfigured, StoreUnavailable
-from deduplication.journal.entry import Delivery, DeliveryStatus, Entry, changed, decode, encode
-from deduplication.journal.rules import Known, NameState, marked_names, reference
+from deduplication.files import (
+    DAY_MS,
+    FreeSpace,
+    Retention,
+    make_private,
+    network_disk,
+    run_when_unlocked,
+    use_write_ahead_log,
+)
+from deduplication.journal.entry import DeliveryStatus, Entry, changed, decode, encode
+from deduplication.journal.rules import Known, NameState, marked_names, references
 from deduplication.names import Name
-from deduplication.private_files import make_private
-from deduplication.retention import DAY_MS, Retention
 
 BUSY_TIMEOUT_S = 5.0
-SCHEMA_VERSION = "3"
+SCHEMA_VERSION = "4"
 PURGED_AT_ONCE = 200
 RESETS_KEPT_MS = 32 * DAY_MS
+_COLUMNS = (
+    *("destination", "status", "generation", "webhook_id", "next_try_ms", "ended_ms"),
+    *("owner", "lease_until_ms", "is_accepted"),
+)
+_columns_of = attrgetter(*_COLUMNS)
+_PUT_DELIVERY = (
+    f"INSERT INTO deliveries (seq, {', '.join(_COLUMNS)}) VALUES (?{', ?' * len(_COLUMNS)}) ON CONFLICT DO"  # noqa: S608
+    f" UPDATE SET {', '.join(f'{each} = excluded.{each}' for each in _COLUMNS[1:])}"
+)
 
 
 class Journal:
@@ -54,6 +71,7 @@ class Journal:
                 for suffix in ("", "-wal", "-shm"):
                     make_private(Path(f"{self._path}{suffix}"))
             self._writer = self._connect()
+            self._writer.execute("PRAGMA busy_timeout = 0")  # run_when_unlocked waits
             self.machine, self.clock = "", clock or system_clock()
             boot = self._prepare(host or host_id())
         except sqlite3.Error as error:
@@ -72,7 +90,7 @@ class Journal:
     def _prepare(self, host: str) -> int:
         """Creates the tables, names the machine, and counts its boots: leases of an earlier boot have ended."""
         run = self._writer.execute
-        run("BEGIN IMMEDIATE")
+        run_when_unlocked(self._writer, "BEGIN IMMEDIATE")
         tables = {name for (name,) in run("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if not tables:
             statement = ""
@@ -107,7 +125,7 @@ class Journal:
             try:
                 if self._is_closed:
                     raise sqlite3.OperationalError("it is closed")
-                self._writer.execute("BEGIN IMMEDIATE")
+                run_when_unlocked(self._writer, "BEGIN IMMEDIATE")
                 try:
                     yield Step(self._writer, self)
                 except BaseException:
@@ -129,7 +147,12 @@ class Journal:
                 yield Step(self._writer, self)
             return
         try:
-            connection = self._reader()
+            if self._is_closed:
+                raise sqlite3.OperationalError("it is closed")
+            try:
+                connection = self._readers.pop()  # asking first whether there is one is too late with several threads
+            except IndexError:
+                connection = self._connect()
             try:
                 yield Step(connection, self)
             finally:
@@ -158,14 +181,6 @@ class Journal:
             except OSError as error:
                 raise StoreUnavailable(f"DATA_DIR cannot be written: {error}") from error
             self._synced = reached
-
-    def _reader(self) -> sqlite3.Connection:
-        if self._is_closed:
-            raise sqlite3.OperationalError("it is closed")
-        try:
-            return self._readers.pop()  # asking first whether there is one would be too late with several threads
-        except IndexError:
-            return self._connect()
 
     def close(self) -> None:
         """May be called twice, and while others read or write: they finish first."""
@@ -199,36 +214,27 @@ class Step:
 
     def known(self, names: Sequence[Name], fingerprint: str = "", proof: str = "") -> Known:
         """Everything a verdict about an item with these names depends on."""
-        by_reference = {reference(name, fingerprint): name for name in names}
-        places = ",".join("?" * len(by_reference))
-        rows = self._run(
-            "SELECT n.reference, n.seq, n.is_marked, n.until_ms, e.data, d.destination, d.owner, d.lease_until_ms,"  # noqa: S608
-            " d.is_accepted FROM names n JOIN entries e ON e.seq = n.seq LEFT JOIN deliveries d ON d.seq = n.seq"
-            f" WHERE n.reference IN ({places})"
-            " UNION ALL SELECT reference, 0, 1, until_ms, fingerprint, NULL, NULL, NULL, NULL FROM marks"
-            f" WHERE reference IN ({places}) UNION ALL SELECT reference, -1, 0, number, NULL, NULL, NULL, NULL, NULL"
-            f" FROM resets WHERE reference IN ({places}) LIMIT 2000",
-            tuple(by_reference) * 3,
-        )
-        found: dict[str, dict[str, Any]] = {label: {"entries": {}, "is_marked": False} for label in by_reference}
-        local: dict[int, list[Any]] = {}
+        labels = references(names, fingerprint)
+        rows = self._run(_known_sql(len(labels)), (*labels, *labels, *labels)).fetchall()
+        found: dict[str, dict[str, Any]] = {}
+        read: dict[int, tuple[str, list[Any]]] = {}
         for label, seq, is_marked, until_ms, text, *delivery in rows:
-            state = found[label]
+            state = found.setdefault(labels[label].label, {"entries": {}, "is_marked": False})
             is_valid = bool(is_marked) and (until_ms is None or until_ms > self.now_ms)
             state["is_marked"] = state["is_marked"] or is_valid
             if seq > 0:
-                state["entries"][seq] = text
-                local.setdefault(seq, []).append(delivery)
+                state["entries"][seq] = None
+                read.setdefault(seq, (text, []))[1].append(delivery)
             elif seq < 0:
                 state["reset"] = until_ms
             elif is_valid:
                 state["kept_fingerprint"] = text
-        for state in found.values():
-            entries = state["entries"].items()
-            state["entries"] = tuple(_with_local(decode(text), local[seq]) for seq, text in entries)
-        states = {by_reference[label]: NameState(**state) for label, state in found.items()}
         query = "SELECT key FROM proofs WHERE proof = ? AND until_ms > ?"
         proven = self.query(query, (proof, self.now_ms)) if proof else ()
+        entries = {seq: _with_local(decode(text), local) for seq, (text, local) in read.items()}
+        for state in found.values():
+            state["entries"] = tuple(entries[seq] for seq in state["entries"])
+        states = {label: NameState(**state) for label, state in found.items()}
         return Known(states, self.steady_ms, proven[0][0] if proven else "")
 
     def put_proof(self, proof: str, key: str, until_ms: int) -> None:
@@ -241,12 +247,15 @@ class Step:
     # Entries
 
     def read(self, entry_id: str) -> Entry | None:
-        rows = self.query(
+        rows = self._run(
             "SELECT e.data, d.destination, d.owner, d.lease_until_ms, d.is_accepted FROM entries e"
             " LEFT JOIN deliveries d ON d.seq = e.seq WHERE e.id = ?",
             (entry_id,),
-        )
+        ).fetchall()
         return _with_local(decode(rows[0][0]), (row[1:] for row in rows)) if rows else None
+
+    def is_unchanged(self, entry_id: str, version: int) -> bool:
+        return bool(self._run("SELECT 1 FROM entries WHERE id = ? AND version = ?", (entry_id, version)).fetchone())
 
     def read_rows(self, where: str, values: Sequence[Any]) -> list[tuple[int, Entry]]:
         """Entries by a condition of ours, with their numbers; the caller bounds it."""
@@ -257,9 +266,9 @@ class Step:
         query = "SELECT destination, owner, lease_until_ms, is_accepted FROM deliveries WHERE seq = ?"
         return _with_local(decode(data), self._run(query, (seq,)))
 
-    def put(self, entry: Entry, before: Entry | None, *, is_news: bool = False) -> None:
-        """Writes the entry as it is now; ``before`` is what this step has read of it, None if that was nothing. Unless
-        it ``is_news`` of others, it goes to the outbox."""
+    def put(self, entry: Entry, before: Entry | None, *, publishes: bool = True) -> tuple[int, int]:
+        """Writes the entry as it is now; ``before`` is what this step has read of it, None if that was nothing. If it
+        ``publishes``, the entry goes to the outbox. Returns its number and its version."""
         gate = entry.stop.gate.value if entry.stop else ""
         about, outcomes = entry.about, "".join(f" {each.destination}={each.status}" for each in entry.deliveries)
         found_by = (gate, about.provider, about.route, entry.outcome, f"{outcomes} ")
@@ -277,18 +286,16 @@ class Step:
             )
             row = self._run(query, columns).fetchone()
         seq, version = row
-        self._put_names(seq, entry, before)
+        if before is None or before.own != entry.own or len(before.names) + len(entry.names) > 2 * len(entry.own):
+            self._put_names(seq, entry, before)
         known = before.deliveries if before else ()
         self._run_many(
-            "INSERT INTO deliveries (seq, destination, status, generation, webhook_id, next_try_ms, ended_ms, waits,"
-            " owner, lease_until_ms, is_accepted) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
-            " status = excluded.status, generation = excluded.generation, webhook_id = excluded.webhook_id,"
-            " next_try_ms = excluded.next_try_ms, ended_ms = excluded.ended_ms, waits = excluded.waits,"
-            " owner = excluded.owner, lease_until_ms = excluded.lease_until_ms, is_accepted = excluded.is_accepted",
-            [(seq, *_delivery_columns(each)) for each in entry.deliveries if each not in known],
+            _PUT_DELIVERY,
+            [(seq, *_columns_of(each)) for each in entry.deliveries if each not in known],
         )
-        if not is_news:
+        if publishes:
             self._run("INSERT OR REPLACE INTO outbox VALUES (?, ?)", (seq, version))
+        return seq, version
 
     def _put_names(self, seq: int, entry: Entry, before: Entry | None) -> None:
         old, new = self._name_rows(before) if before else {}, self._name_rows(entry)
@@ -304,7 +311,7 @@ class Step:
     def _name_rows(self, entry: Entry) -> dict[str, tuple[bool, int | None]]:
         """Whether a shared name is marked, and until when. Own names are known as long as their entry."""
         rows: dict[str, tuple[bool, int | None]] = dict.fromkeys(
-            (reference(name, entry.fingerprint) for name in entry.names), (False, None)
+            references(entry.names, entry.fingerprint), (False, None)
         )
         if len(rows) > len(entry.own):
             shared = (name for name in marked_names(entry) if not name.is_own)
@@ -351,7 +358,7 @@ class Step:
         return [(self._whole(seq, data), begins) for seq, data, begins in rows]
 
     def hasten(self, destination: str, limit: int) -> int:
-        """What waits there and is lent to nobody becomes due now, in the order of its time; how many."""
+        """Makes waiting deliveries due now, in the order of their time, unless a process has them; how many."""
         return self._run(
             "UPDATE deliveries SET next_try_ms = ? WHERE destination = ? AND seq IN (SELECT seq FROM deliveries"
             " WHERE status = 'waiting' AND destination = ? AND next_try_ms > ? AND lease_until_ms <= ?"
@@ -411,18 +418,18 @@ class Step:
         self._run("DELETE FROM marks WHERE reference = ?", (label,))
         condition = "seq IN (SELECT seq FROM names WHERE reference = ?) AND reset < ?"
         for _, entry in self.read_rows(condition, (label, number)):
-            name = next((each for each in entry.names if reference(each, entry.fingerprint) == label), None)
+            name = references(entry.names, entry.fingerprint).get(label)
             if name is None:
                 continue
             if entry.is_open:
-                self.put(changed(entry, reset=number), entry, is_news=True)
+                self.put(changed(entry, reset=number), entry, publishes=False)
             elif name.is_own:
                 self.forget(entry)
             else:  # of a group, the group alone is freed
                 self._run("DELETE FROM names WHERE reference = ?", (label,))
                 shared = tuple(each for each in entry.shared if each != name)
                 deliveries = tuple(changed(d, content=None) if d.content == name else d for d in entry.deliveries)
-                self.put(changed(entry, shared=shared, deliveries=deliveries), entry, is_news=True)
+                self.put(changed(entry, shared=shared, deliveries=deliveries), entry, publishes=False)
 
     def last_seq(self) -> int:
         return int(self._run("SELECT max(seq) FROM entries").fetchone()[0] or 0)
@@ -430,8 +437,7 @@ class Step:
     # Publishing and following
 
     def outbox(self, limit: int, entry_id: str = "") -> list[tuple[int, int, Entry]]:
-        """What Redis has not heard of as it is now, oldest first: number, version, and entry. Only ``entry_id``, if it
-        is given."""
+        """Entries to publish, oldest first: number, version, and entry. Only ``entry_id``, if it is given."""
         which = "WHERE e.id = ?" if entry_id else ""
         rows = self._run(
             "SELECT o.seq, o.version, e.data FROM outbox o JOIN entries e ON e.seq = o.seq"  # noqa: S608
@@ -454,22 +460,20 @@ class Step:
         ).fetchone()
         return int(row[0])
 
-    def notes(self) -> dict[str, tuple[int, str]]:
-        """Small texts that all machines share, each with its time."""
-        return {key: (at_ms, value) for key, value, at_ms in self._run("SELECT key, value, at_ms FROM notes")}
-
-    def put_note(self, key: str, value: str, at_ms: int | None = None) -> None:
-        """Without ``at_ms`` it is new, and later than the one that is known."""
-        known = self._run("SELECT at_ms FROM notes WHERE key = ?", (key,)).fetchone()
-        latest = max(self.now_ms, known[0] + 1 if known else 0) if at_ms is None else at_ms
-        self._run("INSERT OR REPLACE INTO notes VALUES (?, ?, ?)", (key, value, latest))
-
     def meta(self, key: str) -> str:
         row = self._run("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
         return row[0] if row else ""
 
     def set_meta(self, key: str, value: str) -> None:
         self._run("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+
+    def lead(self, task: str, process: str, length_ms: int) -> bool:
+        """Whether this process does a task for its machine. Another one takes over if it is not renewed in time."""
+        leader, _, until_ms = self.meta(task).partition(" ")
+        if leader != process and int(until_ms or 0) > self.steady_ms:
+            return False
+        self.set_meta(task, f"{process} {self.steady_ms + length_ms}")
+        return True
 
     # Keeping it small
 
@@ -494,6 +498,19 @@ class Step:
         return len(rows)
 
 
+@lru_cache
+def _known_sql(count: int) -> str:
+    places = ",".join("?" * count)
+    return (
+        "SELECT n.reference, n.seq, n.is_marked, n.until_ms, e.data, d.destination, d.owner, d.lease_until_ms,"  # noqa: S608
+        " d.is_accepted FROM names n JOIN entries e ON e.seq = n.seq LEFT JOIN deliveries d ON d.seq = n.seq"
+        f" WHERE n.reference IN ({places})"
+        " UNION ALL SELECT reference, 0, 1, until_ms, fingerprint, NULL, NULL, NULL, NULL FROM marks"
+        f" WHERE reference IN ({places}) UNION ALL SELECT reference, -1, 0, number, NULL, NULL, NULL, NULL, NULL"
+        f" FROM resets WHERE reference IN ({places}) LIMIT 2000"
+    )
+
+
 def _with_local(entry: Entry, rows: Iterable[Any]) -> Entry:
     """With what this machine alone knows of its deliveries."""
     local = {destination: values for destination, *values in rows}
@@ -502,12 +519,6 @@ def _with_local(entry: Entry, rows: Iterable[Any]) -> Entry:
         owner, until_ms, is_accepted = local[each.destination]
         deliveries.append(changed(each, owner=owner, lease_until_ms=until_ms, is_accepted=bool(is_accepted)))
     return changed(entry, deliveries=tuple(deliveries))
-
-
-def _delivery_columns(delivery: Delivery) -> tuple[Any, ...]:
-    shared = (delivery.destination, delivery.status, delivery.generation, delivery.webhook_id)
-    times = (delivery.next_try_ms, delivery.ended_ms, delivery.waits_for is not None)
-    return (*shared, *times, delivery.owner, delivery.lease_until_ms, delivery.is_accepted)
 
 
 def translated(error: sqlite3.Error) -> StoreUnavailable | StoreMisconfigured:

@@ -1,5 +1,5 @@
 /**
- * Pushes the messages under a Gmail label to Mailonce, and takes the label off once Mailonce has them.
+ * Pushes the messages under a Gmail label to Mailonce, and removes the label once Mailonce has them.
  *
  * Script properties (Project Settings): MAILONCE_URL, such as https://mailonce.example.org; MAILONCE_TOKEN, the ingress
  * token; MAILONCE_LABEL, if the label is not to be "mailonce". Then run setup() once.
@@ -45,10 +45,10 @@ function readSettings_() {
   const url = (properties.getProperty('MAILONCE_URL') || '').trim().replace(/\/+$/, '');
   const token = (properties.getProperty('MAILONCE_TOKEN') || '').trim();
   if (!/^https:\/\/[^\s?#]+$/.test(url)) {
-    throw new Error('The script property MAILONCE_URL takes an address such as https://mailonce.example.org');
+    throw new Error('The script property MAILONCE_URL must be an address such as https://mailonce.example.org');
   }
   if (!token) {
-    throw new Error('The script property MAILONCE_TOKEN takes the ingress token of Mailonce');
+    throw new Error('The script property MAILONCE_TOKEN must be the ingress token of Mailonce');
   }
   return { url, token, label: properties.getProperty('MAILONCE_LABEL') || 'mailonce' };
 }
@@ -108,7 +108,7 @@ function push_(message, settings) {
       headers: { Authorization: `Bearer ${settings.token}` },
       payload: JSON.stringify(payloadOf_(message)),
       muteHttpExceptions: true,
-      followRedirects: false, // the page at the end of a redirect says 200 and takes no mail
+      followRedirects: false, // the page behind a redirect answers 200 and accepts no email
     });
     console.log(`${message.getId()} ${response.getResponseCode()}`);
     return response.getResponseCode() === 200;

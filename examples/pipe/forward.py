@@ -27,7 +27,7 @@ def post(url: str, token: str, email: bytes, timeout_s: float) -> int:
     elif parts.scheme == "http":
         connection = http.client.HTTPConnection(parts.netloc, timeout=timeout_s)
     else:
-        raise ValueError("the address takes http:// or https://")
+        raise ValueError("the address must begin with http:// or https://")
     headers = {"Content-Type": "message/rfc822", "Authorization": f"Bearer {token}", "User-Agent": "mailonce-pipe"}
     try:
         connection.request("POST", f"{parts.path or '/'}{'?' + parts.query if parts.query else ''}", email, headers)

@@ -1,4 +1,4 @@
-// A receiver that takes each webhook once: Node alone, and a folder for what was taken.
+// A receiver that accepts each webhook once: Node alone, and a folder for the webhooks it has accepted.
 
 import { createHash, createHmac, timingSafeEqual } from "node:crypto";
 import { linkSync, mkdirSync, rmSync, writeFileSync } from "node:fs";
@@ -47,8 +47,8 @@ function takeOnce(id, body) {
   }
 }
 
-function answer(response, status, told) {
-  response.writeHead(status, { "Content-Type": "application/json" }).end(JSON.stringify(told));
+function answer(response, status, body) {
+  response.writeHead(status, { "Content-Type": "application/json" }).end(JSON.stringify(body));
 }
 
 createServer((request, response) => {

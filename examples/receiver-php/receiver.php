@@ -1,5 +1,5 @@
 <?php
-// A receiver that takes each webhook once: PHP alone, and a folder for what was taken.
+// A receiver that accepts each webhook once: PHP alone, and a folder for the webhooks it has accepted.
 
 declare(strict_types=1);
 
@@ -9,11 +9,11 @@ const TOLERANCE_S = 5 * 60;
 $secrets = explode(',', (string) getenv('WEBHOOK_SECRET'));
 $folder = getenv('TAKEN') ?: 'taken';
 
-function answer(int $status, array $told = []): never
+function answer(int $status, array $body = []): never
 {
     http_response_code($status);
     header('Content-Type: application/json');
-    exit(json_encode((object) $told));
+    exit(json_encode((object) $body));
 }
 
 function is_signed(array $secrets, string $id, string $timestamp, string $signatures, string $body): bool

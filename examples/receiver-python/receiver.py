@@ -1,4 +1,4 @@
-"""A receiver that takes each webhook once: Flask, and SQLite for what was taken."""
+"""A receiver that accepts each webhook once: Flask, and SQLite for the webhooks it has accepted."""
 
 import json
 import os

@@ -1,1 +1,1 @@
-"""What the service is told: the environment, mailonce.toml and the model both are checked against."""
+"""Settings from the environment, and mailonce.toml, validated and described by their models."""

@@ -1,28 +1,27 @@
-"""The queue (queue.py) as Dramatiq makes it, on Redis or RabbitMQ."""
+"""The queue (queue.py) on Dramatiq, with Redis or RabbitMQ."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import dramatiq
 from dramatiq.brokers.rabbitmq import RabbitmqBroker
 from dramatiq.brokers.redis import RedisBroker
-from pika.exceptions import AMQPError, AuthenticationError, ProbableAccessDeniedError, ProbableAuthenticationError
+from pika.exceptions import AuthenticationError, ProbableAccessDeniedError, ProbableAuthenticationError
 
-from deduplication.errors import StoreMisconfigured, StoreUnavailable
+from deduplication.errors import StoreMisconfigured
 from deduplication.redis_client import connect, ping
 from orchestrator.delivery.queue import QueueMisconfigured, QueueUnavailable
 
 ACTOR = "deliver"
-NAMESPACE = "mailonce"
-# A killed worker's messages come back once its heartbeat is this old and somebody tidies up; one command in 20 does.
+# The messages of a killed worker are handed out again once its heartbeat is this old; one command in 20 checks that.
 HEARTBEAT_TIMEOUT_MS = 10_000
 MAINTENANCE_CHANCE = 50_000
 CONSUMER_TIMEOUT_S = 5.0
-_REFUSED_BY_RABBITMQ = (AuthenticationError, ProbableAuthenticationError, ProbableAccessDeniedError)
-# So that a RabbitMQ that hangs or is away is noticed within a request, though Dramatiq tries six times; an address may
-# say otherwise.
+_REFUSED = (StoreMisconfigured, AuthenticationError, ProbableAuthenticationError, ProbableAccessDeniedError)
+# A RabbitMQ that hangs is noticed within a request, though Dramatiq tries six times. QUEUE_URL may override these.
 RABBITMQ_TIMEOUTS = {
     "connection_attempts": "1",
     "retry_delay": "0",
@@ -33,51 +32,46 @@ RABBITMQ_TIMEOUTS = {
 
 
 class DramatiqQueue:
-    """One Dramatiq queue for each destination. For whoever puts; workers have ``Consumers``."""
+    """The sending side: one Dramatiq queue for each destination."""
 
     def __init__(self, url: str, timeout_s: float) -> None:
         self._broker = make_broker(url, timeout_s)
 
     def put(self, destination: str) -> None:
         queue_name = queue_of(destination)
-        message: dramatiq.Message[None] = dramatiq.Message(queue_name, ACTOR, (destination,), {}, {})
-        try:
+        with _translating_errors():
             self._broker.declare_queue(queue_name)
-            self._broker.enqueue(message)
-        except Exception as error:  # of a library that has several trees of errors, and whose driver has more
-            raise QueueUnavailable(f"the queue is away: {type(error).__name__}") from error
+            self._broker.enqueue(dramatiq.Message(queue_name, ACTOR, (destination,), {}, {}))
 
     def check(self) -> None:
-        try:
+        with _translating_errors():
             if isinstance(self._broker, RabbitmqBroker):
-                del self._broker.connection  # of this thread; one that RabbitMQ has left looks open until it is used
-                _ = self._broker.connection
+                self._reconnect(self._broker)
             elif isinstance(self._broker, RedisBroker):
                 ping(self._broker.client)
-        except (StoreMisconfigured, *_REFUSED_BY_RABBITMQ) as error:
-            raise QueueMisconfigured(str(error) or type(error).__name__) from error
-        except (StoreUnavailable, AMQPError, OSError) as error:
-            raise QueueUnavailable(f"the queue is away: {type(error.__cause__ or error).__name__}") from error
 
     def depth(self, destination: str) -> int:
         queue_name = queue_of(destination)
-        try:
+        with _translating_errors():
             self._broker.declare_queue(queue_name)
             if isinstance(self._broker, RabbitmqBroker):
-                del self._broker.connection  # it may have rested for longer than RabbitMQ lets it
+                self._reconnect(self._broker)
                 return int(self._broker.get_queue_message_counts(queue_name)[0])
             return int(self._broker.do_qsize(queue_name))  # type: ignore[attr-defined]
-        except Exception as error:  # as in put
-            raise QueueUnavailable(f"the queue is away: {type(error).__name__}") from error
 
     def close(self) -> None:
         self._broker.close()
 
+    def _reconnect(self, broker: RabbitmqBroker) -> None:
+        """This thread's connection may have been idle for too long: if RabbitMQ closed it, it looks open until used."""
+        del broker.connection
+        _ = broker.connection
+
 
 class Consumers:
-    """Workers of this process: for each destination threads of its own, so that a slow one never holds up another.
+    """The workers of this process. Each destination has its own threads, so that a slow one never delays another.
 
-    Dramatiq takes one worker a broker, so each destination has a broker too.
+    Dramatiq accepts one worker for each broker, so each destination has its own broker too.
     """
 
     def __init__(self, url: str, destinations: Iterable[str], threads: int) -> None:
@@ -96,7 +90,7 @@ class Consumers:
             self._workers.append(worker)
 
     def stop(self, timeout_s: float) -> None:
-        """Deliveries under way are finished; what was only fetched goes back into the queue."""
+        """Finishes deliveries in progress; messages that were only fetched go back into the queue."""
         for worker in self._workers:
             for thread in worker.workers:
                 thread.stop()
@@ -107,12 +101,14 @@ class Consumers:
 
 
 def make_broker(url: str, timeout_s: float) -> dramatiq.Broker:
-    """Without middleware: retries are the schedule's."""
-    if urlsplit(url).scheme in ("amqp", "amqps"):
-        return RabbitmqBroker(url=_with_timeouts(url), confirm_delivery=True, middleware=[])
+    """Without middleware: retries follow our own schedule."""
+    parts = urlsplit(url)
+    if parts.scheme in ("amqp", "amqps"):
+        query = urlencode({**RABBITMQ_TIMEOUTS, **dict(parse_qsl(parts.query))})
+        return RabbitmqBroker(url=parts._replace(query=query).geturl(), confirm_delivery=True, middleware=[])
     return RedisBroker(  # type: ignore[no-untyped-call]
         client=connect(url, timeout_s, decode_responses=False),
-        namespace=NAMESPACE,
+        namespace="mailonce",
         heartbeat_timeout=HEARTBEAT_TIMEOUT_MS,
         maintenance_chance=MAINTENANCE_CHANCE,
         middleware=[],
@@ -123,7 +119,11 @@ def queue_of(destination: str) -> str:
     return f"mailonce.{destination}"
 
 
-def _with_timeouts(url: str) -> str:
-    parts = urlsplit(url)
-    given = dict(parse_qsl(parts.query))
-    return parts._replace(query=urlencode({**RABBITMQ_TIMEOUTS, **given})).geturl()
+@contextmanager
+def _translating_errors() -> Iterator[None]:
+    try:
+        yield
+    except _REFUSED as error:
+        raise QueueMisconfigured(str(error) or type(error).__name__) from error
+    except Exception as error:  # Dramatiq and its drivers have several unrelated trees of errors
+        raise QueueUnavailable(f"the queue is unavailable: {type(error.__cause__ or error).__name__}") from error

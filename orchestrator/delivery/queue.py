@@ -1,6 +1,6 @@
-"""The queue between the request that takes an email and the worker that delivers it.
+"""The queue between the request that receives an email and the worker that delivers it.
 
-A message only says that something is due at a destination; the delivery itself is stored. So a message that comes
+A message only says that something is due at a destination; the delivery itself is stored. So a message that arrives
 twice, or never, does no harm: the store hands each delivery to one worker, and workers look every second as well.
 """
 
@@ -13,21 +13,21 @@ class QueueUnavailable(Exception):
     """The queue cannot accept a message now."""
 
 
-class QueueMisconfigured(Exception):
+class QueueMisconfigured(QueueUnavailable):
     """The queue refuses us: waiting will not help."""
 
 
 class Queue(Protocol):
+    """All but ``close`` raise QueueUnavailable or QueueMisconfigured."""
+
     def put(self, destination: str) -> None:
-        """Wakes a worker. Raises QueueUnavailable."""
-        ...
+        """Wakes a worker."""
 
     def check(self) -> None:
-        """Raises QueueUnavailable or QueueMisconfigured if it could not accept a message now."""
-        ...
+        """Raises if it cannot accept a message now."""
 
     def depth(self, destination: str) -> int:
-        """How many messages are still to be handled. Raises QueueUnavailable."""
+        """How many messages are not handled yet."""
         ...
 
     def close(self) -> None: ...

@@ -8,15 +8,16 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
-from deduplication.errors import DeduplicationError, StoreUnavailable
+from deduplication.errors import StoreUnavailable, try_to
 from deduplication.journal.coordinator import Coordinator, Lent
 from deduplication.journal.entry import DeliveryStatus, changed
 from orchestrator.delivery.schedule import MOST_AGE_MS, TOO_OLD, put_off
 from orchestrator.delivery.sender import Hold, Sender
+from orchestrator.metrics.meter import DELIVERIES
 
 log = logging.getLogger(__name__)
 
@@ -28,9 +29,7 @@ MOST_HASTENED = 10_000
 
 
 class Pace:
-    """How many stored deliveries a destination gets a second after trouble: 2, 4, 8, ... until ``MOST_A_SECOND``."""
-
-    MOST_A_SECOND = 1 << 12
+    """How many stored deliveries a destination gets a second after trouble: 2, 4, 8, ... for twelve seconds."""
 
     def __init__(self) -> None:
         self._started = float("-inf")
@@ -68,9 +67,8 @@ class Retrier:
         self._pools = {name: ThreadPoolExecutor(threads, f"due-{name}") for name in destinations}
         self._removed = ThreadPoolExecutor(1, "due")  # for destinations that are no longer in mailonce.toml
         self._paces = {name: Pace() for name in self._pools}
-        self._busy: dict[str, int] = {}
+        self._running: dict[str, list[Future[float]]] = {}
         self._batches: dict[str, int] = {}
-        self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="retrier", daemon=True)
 
@@ -96,10 +94,14 @@ class Retrier:
 
     def tick(self) -> None:
         """Gives every destination's free threads something to do."""
+        try_to(self._look, "deliveries that are due")
+
+    def _look(self) -> None:
         for name in {*self._pools, *self._coordinator.destinations_with_waiting()}:
-            free = self._free_threads(name)
-            for _ in range(free if name in self._pools else min(1, free)):
-                self._pools.get(name, self._removed).submit(self._drain, name)
+            pool, most = (self._pools[name], self._threads) if name in self._pools else (self._removed, 1)
+            running = [each for each in self._running.get(name, ()) if not each.done()]
+            drain = partial(try_to, partial(self._drain, name), f"destination {name}")
+            self._running[name] = [*running, *(pool.submit(drain) for _ in range(most - len(running)))]
 
     def deliver_due(self, destination: str) -> int:
         """Takes some of what is due there and delivers it in this thread; how many there were."""
@@ -128,36 +130,11 @@ class Retrier:
             return 0
         return self._paces[destination].allow(self._batches.get(destination, 1))
 
-    def _free_threads(self, destination: str) -> int:
-        with self._lock:
-            return self._threads - self._busy.get(destination, 0)
-
     def _drain(self, destination: str) -> None:
-        """One thread: until nothing more is due."""
-        with self._working(destination):
-            try:
-                while self.deliver_due(destination):
-                    if self._sender.hold_at(destination) is None and self._is_probing(destination):
-                        return
-            except StoreUnavailable as error:
-                log.info("destination %s: looking again in a second: %s", destination, error)
-            except DeduplicationError as error:
-                log.error("destination %s: %s", destination, error)
-            except Exception:  # in a pool's thread nobody else would hear of it
-                log.exception("destination %s: delivering what is due failed", destination)
-
-    def _is_probing(self, destination: str) -> bool:
-        return self._sender.guard.state(destination) != "closed"
-
-    @contextmanager
-    def _working(self, destination: str) -> Iterator[None]:
-        with self._lock:
-            self._busy[destination] = self._busy.get(destination, 0) + 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._busy[destination] -= 1
+        """One thread: until nothing more is due, or the destination is in trouble."""
+        while self.deliver_due(destination):
+            if destination in self._pools and self._sender.guard.state(destination) != "closed":
+                return
 
     def _deliver(self, lent: Lent) -> None:
         """Whatever goes wrong, its lease ends and it is handed out again."""
@@ -188,7 +165,7 @@ class Retrier:
                 reason = f"{destination}: {TOO_OLD}"
                 ended = changed(each.delivery, status=DeliveryStatus.DEAD, next_try_ms=None, reason=reason)
                 self._coordinator.finish(each, ended if dead else put_off(each.delivery, reason, clock.now_ms()))
-            self._sender.meter.count_attempt(destination, DeliveryStatus.DEAD, sum(is_old))
+            self._sender.meter.count((sum(is_old), DELIVERIES, destination, DeliveryStatus.DEAD))
             if not is_old or not all(is_old):
                 return
 
@@ -197,14 +174,4 @@ class Retrier:
 
     def _run(self) -> None:
         while not self._stop.wait(TICK_S):
-            self._run_once()
-
-    def _run_once(self) -> None:
-        try:
             self.tick()
-        except StoreUnavailable as error:
-            log.info("looking for due deliveries again in a second: %s", error)
-        except DeduplicationError as error:
-            log.error("looking for due deliveries: %s", error)
-        except Exception:  # a thread that ends would leave all stored deliveries behind
-            log.exception("looking for due deliveries")

@@ -14,12 +14,12 @@ from functools import partial
 
 from deduplication.errors import StoreUnavailable
 from deduplication.journal.coordinator import Claimed, Coordinator, Lent
-from deduplication.journal.entry import Attempt, Delivery, DeliveryStatus, changed
+from deduplication.journal.entry import Attempt, Delivery, DeliveryStatus, Entry, changed
 from orchestrator.delivery.destination_states import DestinationStates
 from orchestrator.delivery.guard import Guard
-from orchestrator.delivery.schedule import Patience, Round, after, put_off
+from orchestrator.delivery.schedule import Patience, after, put_off
 from orchestrator.delivery.webhook import DeliveryFailed, Destination, Payload, Receipt, Webhook, stored_event
-from orchestrator.metrics.meter import Meter
+from orchestrator.metrics.meter import DELIVERIES, DELIVERY_S, Meter
 
 log = logging.getLogger(__name__)
 
@@ -56,17 +56,6 @@ class DestinationPolicy:
 
 
 @dataclass(frozen=True)
-class Budget:
-    """The time a provider's request may wait; within it a failed POST is tried once more."""
-
-    ends_at: float
-
-    @property
-    def left_s(self) -> float:
-        return self.ends_at - time.monotonic()
-
-
-@dataclass(frozen=True)
 class Sender:
     """``pools``: threads for each destination, so that a slow one does not delay another. ``on_recovery`` is told of a
     destination whose circuit breaker has closed."""
@@ -86,21 +75,21 @@ class Sender:
 
     # An email that has just come: its provider's request waits
 
-    def send(self, claimed: Claimed, payload: Payload, budget: Budget) -> tuple[Delivery, ...]:
+    def send(self, claimed: Claimed, webhook: Payload, ends_at: float, traceparent: str = "") -> tuple[Delivery, ...]:
         """To all destinations it was claimed for, at the same time. The caller settles what is returned.
 
-        With several, each success is noted at once. An attempt that is not through in time goes on, and notes its own
-        success; meanwhile the delivery waits.
+        With several, each success is noted at once. An attempt that is not through when the request ends goes on, and
+        notes its own success; meanwhile the delivery waits.
         """
-        going = claimed.to_send
-        send = partial(self._send, claimed, payload, budget)
+        going = [each for each in claimed.plan if each.status is DeliveryStatus.CLAIMED]
+        attempt = partial(self._attempt, entry=claimed.entry, payload=webhook, ends_at=ends_at, traceparent=traceparent)
         if len(going) == 1:
-            return (send(going[0]),)
-        futures = {self.pools[each.destination].submit(copy_context().run, send, each): each for each in going}
+            return (attempt(going[0]),)
+        futures = {self.pools[each.destination].submit(copy_context().run, attempt, each): each for each in going}
         sent: list[Delivery] = []
         errors: list[BaseException] = []
         try:
-            for future in as_completed(futures, timeout=max(0.0, budget.left_s) + GRACE_S):
+            for future in as_completed(futures, timeout=max(0.0, ends_at - time.monotonic()) + GRACE_S):
                 if error := future.exception():
                     errors.append(error)
                     continue
@@ -115,11 +104,8 @@ class Sender:
             raise errors[0]
         return tuple(sent)
 
-    def _send(self, claimed: Claimed, payload: Payload, budget: Budget, delivery: Delivery) -> Delivery:
-        return self._attempt(delivery, payload, claimed.entry.id, claimed.entry.created_ms, budget)
-
     def _leave(self, claimed: Claimed, future: Future[Delivery], delivery: Delivery) -> Delivery:
-        now_ms = self._now_ms()
+        now_ms = self.coordinator.journal.clock.now_ms()
         if future.cancel():
             return put_off(delivery, "no time left for it", now_ms)
         log.warning("%s: %s is not through in time", delivery.webhook_id, delivery.destination)
@@ -144,10 +130,10 @@ class Sender:
         delivery = changed(lent.delivery, server=self.server)
         if lent.payload is None:
             reason = "its payload is no longer stored"
-            self.meter.count_attempt(delivery.destination, DeliveryStatus.DEAD)
+            self.meter.count((1, DELIVERIES, delivery.destination, DeliveryStatus.DEAD))
             return changed(delivery, status=DeliveryStatus.DEAD, next_try_ms=None, reason=reason)
-        payload = stored_event(lent.payload, lent.entry, delivery)
-        return self._attempt(delivery, payload, lent.entry.id, lent.entry.created_ms)
+        payload, traceparent = stored_event(lent.payload, lent.entry, delivery)
+        return self._attempt(delivery, lent.entry, payload, traceparent=traceparent)
 
     def lease_ms(self, destination: str, margin_s: float) -> int:
         policy = self.policies.get(destination)
@@ -156,31 +142,48 @@ class Sender:
     # One attempt
 
     def _attempt(
-        self, delivery: Delivery, payload: Payload, entry: str, created_ms: int, budget: Budget | None = None
+        self, delivery: Delivery, entry: Entry, payload: Payload, ends_at: float | None = None, traceparent: str = ""
     ) -> Delivery:
-        """The delivery after one attempt; nothing is written. Without a budget: one POST, in its own time."""
-        name, now_ms = delivery.destination, self._now_ms()
-        hold = self.hold_at(name)
+        """The delivery after one attempt; nothing is written.
+
+        ``ends_at``: when the provider's request ends. Until then, a failed POST is tried once more, unless the
+        destination asked for a pause or will not accept the webhook. Without it: one POST, in the destination's time.
+        """
+        name, now_ms = delivery.destination, self.coordinator.journal.clock.now_ms
+        if hold := self.hold_at(name):
+            return self._held_back(delivery, hold, now_ms())
+        if ends_at and ends_at - time.monotonic() < SHORTEST_TRY_S:
+            return put_off(delivery, "no time left for it", now_ms())
+        if (wait_s := self.guard.wait_s(name)) and (wait_s := self._wait(name, wait_s, ends_at)):
+            reason = "over its rate" if self.guard.state(name) == "closed" else Hold.BREAKER_OPEN
+            return put_off(delivery, f"{name}: {reason}", now_ms() + int(wait_s * 1000) + 1)
+        webhook = Webhook(delivery.webhook_id, payload, traceparent)
+        attempts: list[Attempt] = []
+        while True:
+            attempt, receipt, failure = self._post(name, webhook, ends_at)
+            log_attempt(entry.id, delivery, attempt)
+            attempts.append(attempt)
+            if failure is None or failure.permanent or failure.is_gone or failure.retry_after_s or ends_at is None:
+                break
+            if len(attempts) == QUICK_TRIES or ends_at - time.monotonic() <= QUICK_PAUSE_S + SHORTEST_TRY_S:
+                break
+            time.sleep(QUICK_PAUSE_S)
+            if (wait_s := self.guard.wait_s(name)) and self._wait(name, wait_s, ends_at):
+                break
+        ended_ms = now_ms()
+        # No time passes while it is paused; an email that its provider sends again, or that a person replays, is new.
+        is_new = ends_at is not None or delivery.generation > 0
+        waits_since_ms = ended_ms if is_new else max(entry.created_ms, self.states.of(name).since_ms)
+        patience = Patience(self.policies[name].max_attempts, waits_since_ms)
+        tried = after(delivery, attempts, failure or receipt or Receipt(), patience, ended_ms)
+        self.meter.count((1, DELIVERIES, name, tried.status))
+        return tried
+
+    def _held_back(self, delivery: Delivery, hold: Hold, now_ms: int) -> Delivery:
         if hold is Hold.NO_DESTINATION:
             return self._without_a_destination(delivery, now_ms)
-        if hold:
-            again_ms = now_ms + ASK_AGAIN_WHILE_DISABLED_MS if hold is Hold.DISABLED else now_ms
-            return put_off(delivery, f"{name}: {hold}", again_ms)
-        if budget and budget.left_s < SHORTEST_TRY_S:
-            return put_off(delivery, "no time left for it", now_ms)
-        wait_s = self._wait_s(name, budget)
-        if wait_s > 0:
-            reason = "over its rate" if self.guard.state(name) == "closed" else Hold.BREAKER_OPEN
-            return put_off(delivery, f"{name}: {reason}", self._now_ms() + int(wait_s * 1000) + 1)
-        policy = self.policies[name]
-        posted = self._post_up_to_twice(delivery, policy.destination, payload, budget, entry)
-        now_ms = self._now_ms()
-        # No time passes while it is paused; an email that its provider sends again, or that a person replays, is new.
-        is_new = budget is not None or delivery.generation > 0
-        waits_since_ms = now_ms if is_new else max(created_ms, self.states.of(name).since_ms)
-        tried = after(delivery, posted, Patience(policy.max_attempts, waits_since_ms), now_ms)
-        self.meter.count_attempt(name, tried.status)
-        return tried
+        again_ms = now_ms + ASK_AGAIN_WHILE_DISABLED_MS if hold is Hold.DISABLED else now_ms
+        return put_off(delivery, f"{delivery.destination}: {hold}", again_ms)
 
     def hold_at(self, destination: str) -> Hold | None:
         """Why nothing is sent there, by the configuration or because it is paused; the breaker is not asked."""
@@ -203,48 +206,29 @@ class Sender:
         if now_ms - missing_ms < UNKNOWN_FOR_MS:
             waiting = put_off(delivery, reason, now_ms + ASK_AGAIN_WHILE_DISABLED_MS)
             return changed(waiting, missing_ms=missing_ms)
-        self.meter.count_attempt(delivery.destination, DeliveryStatus.DEAD)
+        self.meter.count((1, DELIVERIES, delivery.destination, DeliveryStatus.DEAD))
         return changed(delivery, status=DeliveryStatus.DEAD, next_try_ms=None, reason=reason)
 
-    def _wait_s(self, destination: str, budget: Budget | None) -> float:
-        """How long until it may be sent to. Where only the rate is in the way, wait for it, if that is not too long."""
-        patience_s = budget.left_s - SHORTEST_TRY_S if budget else RATE_PATIENCE_S
-        wait_s = self.guard.wait_s(destination)
+    def _wait(self, destination: str, wait_s: float, ends_at: float | None) -> float:
+        """Waits for the rate, if only that is in the way and it does not take too long; what is left to wait."""
+        patience_s = ends_at - time.monotonic() - SHORTEST_TRY_S if ends_at else RATE_PATIENCE_S
         while 0 < wait_s < patience_s and self.guard.state(destination) == "closed":
             time.sleep(wait_s)
             patience_s -= wait_s
             wait_s = self.guard.wait_s(destination)
         return wait_s
 
-    def _post_up_to_twice(
-        self, delivery: Delivery, destination: Destination, payload: Payload, budget: Budget | None, entry: str
-    ) -> Round:
-        """A request that still has time tries once more, unless it was told to wait or not to come back."""
-        attempts: list[Attempt] = []
-        while True:
-            attempt, receipt, failure = self._post(delivery, destination, payload, budget)
-            log_attempt(entry, delivery, attempt)
-            attempts.append(attempt)
-            posted = Round(tuple(attempts), receipt, failure)
-            if failure is None or budget is None or failure.permanent or failure.is_gone or failure.retry_after_s:
-                return posted
-            if len(attempts) == QUICK_TRIES or budget.left_s <= QUICK_PAUSE_S + SHORTEST_TRY_S:
-                return posted
-            time.sleep(QUICK_PAUSE_S)
-            if self._wait_s(delivery.destination, budget) > 0:
-                return posted
-
     def _post(
-        self, delivery: Delivery, destination: Destination, payload: Payload, budget: Budget | None
+        self, name: str, webhook: Webhook, ends_at: float | None
     ) -> tuple[Attempt, Receipt | None, DeliveryFailed | None]:
-        name, at_ms, started = delivery.destination, self._now_ms(), time.monotonic()
+        at_ms, started = self.coordinator.journal.clock.now_ms(), time.monotonic()
         receipt, failure = None, None
         try:
-            receipt = destination.deliver(Webhook(delivery.webhook_id, payload), budget.left_s if budget else None)
+            receipt = self.policies[name].destination.deliver(webhook, ends_at - started if ends_at else None)
         except DeliveryFailed as error:
             failure = error
         took_s = time.monotonic() - started
-        self.meter.time_delivery(name, took_s)
+        self.meter.count((took_s, DELIVERY_S, name))
         code = failure.status_code if failure else receipt.status_code if receipt else None
         if failure is None or (code is not None and code < 500):  # it refused this webhook: the destination works
             if self.guard.succeeded(name):
@@ -254,9 +238,6 @@ class Sender:
         if failure and failure.is_gone:
             self.states.pause_gone(name)
         return Attempt(at_ms, int(took_s * 1000), code, str(failure) if failure else None), receipt, failure
-
-    def _now_ms(self) -> int:
-        return self.coordinator.journal.clock.now_ms()
 
 
 def log_attempt(entry: str, delivery: Delivery, attempt: Attempt) -> None:

@@ -1,33 +1,32 @@
-"""Signatures by the Standard Webhooks scheme, so that a receiver knows who sent a webhook and that it is unchanged.
+"""Signatures of the Standard Webhooks scheme: a receiver can verify who sent a webhook and that it is unchanged.
 
-Two kinds of secret: ``whsec_``, which both sides know (``v1``, HMAC-SHA256), and ``whsk_``, a private key of which the
-receiver has the public one, ``whpk_`` (``v1a``, ed25519). A list may mix them, while one is replaced by the other.
+There are two kinds of secret: ``whsec_``, which both sides know (``v1``, HMAC-SHA256), and ``whsk_``, a private key
+whose public key ``whpk_`` the receiver has (``v1a``, ed25519). A list may mix them.
 """
 
 from __future__ import annotations
 
 import base64
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from standardwebhooks import Webhook as SharedKey
 
-if TYPE_CHECKING:  # loaded where there is a private key: it is 8 MB of a process, and most have none
+if TYPE_CHECKING:  # imported where there is a private key: it takes 8 MB of a process, and most have none
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 SHARED, PRIVATE, PUBLIC = "whsec_", "whsk_", "whpk_"
 KEY_BYTES = range(24, 64 + 1)
 SEED_BYTES = 32
 
+_Sign = Callable[[str, datetime, str], str]
+
 
 def check_secret(text: str) -> str:
-    """The secret as it was given, with or without its prefix; ValueError if it is none."""
-    if text.startswith(PRIVATE):
-        _private_key(text)
-    elif len(_decoded(text.removeprefix(SHARED))) not in KEY_BYTES:
-        raise ValueError("takes a Standard Webhooks secret such as whsec_ and Base64 of 24 to 64 bytes")
+    """The secret unchanged, with or without its prefix. Raises ValueError if it is invalid."""
+    _sign_with(text)
     return text
 
 
@@ -35,53 +34,49 @@ def new_secret(*, is_private: bool) -> str:
     if not is_private:
         return SHARED + base64.b64encode(secrets.token_bytes(32)).decode()
     seed = secrets.token_bytes(SEED_BYTES)
-    return PRIVATE + base64.b64encode(seed + _public_bytes(_key_of(seed))).decode()
+    return PRIVATE + base64.b64encode(seed + _key_of(seed).public_key().public_bytes_raw()).decode()
 
 
-def public_keys(given: Iterable[str]) -> list[str]:
-    """What a receiver verifies with, of each private key among the secrets."""
-    keys = [_private_key(secret) for secret in given if secret.startswith(PRIVATE)]
-    return [PUBLIC + base64.b64encode(_public_bytes(key)).decode() for key in keys]
-
-
-class _Key(Protocol):
-    def sign(self, msg_id: str, timestamp: datetime, data: str) -> str: ...
-
-
-class _PrivateKey:
-    """``v1a``, which the library of Standard Webhooks does not sign."""
-
-    def __init__(self, secret: str) -> None:
-        self._key = _private_key(secret)
-
-    def sign(self, msg_id: str, timestamp: datetime, data: str) -> str:
-        signature = self._key.sign(f"{msg_id}.{int(timestamp.timestamp())}.{data}".encode())
-        return f"v1a,{base64.b64encode(signature).decode()}"
+def public_keys(secrets: Iterable[str]) -> list[str]:
+    """The public key of each private key among the secrets."""
+    keys = [_private_key(secret).public_key() for secret in secrets if secret.startswith(PRIVATE)]
+    return [PUBLIC + base64.b64encode(key.public_bytes_raw()).decode() for key in keys]
 
 
 class Signer:
-    """Signs with every secret it has: while one is being rotated, a receiver may know the old one or the new one."""
+    """Signs with every secret: during a rotation, a receiver may know the old one or the new one."""
 
     def __init__(self, secrets: Sequence[str]) -> None:
-        self._keys: list[_Key] = [
-            _PrivateKey(secret) if secret.startswith(PRIVATE) else SharedKey(check_secret(secret)) for secret in secrets
-        ]
+        self._signs = [_sign_with(secret) for secret in secrets]
 
     def headers(self, webhook_id: str, moment: datetime, body: str) -> dict[str, str]:
-        """For exactly this body, sent at this moment (which knows its time zone). Empty if there are no secrets."""
-        if not self._keys:
+        """For exactly this body, sent at this moment. Empty if there are no secrets."""
+        if not self._signs:
             return {}
-        # The library takes the digits of the moment for UTC, whatever time zone they are in.
-        moment_utc = moment.astimezone(UTC)
+        moment_utc = moment.astimezone(UTC)  # standardwebhooks ignores the time zone
         return {
             "webhook-timestamp": str(int(moment_utc.timestamp())),
-            "webhook-signature": " ".join(key.sign(webhook_id, moment_utc, body) for key in self._keys),
+            "webhook-signature": " ".join([sign(webhook_id, moment_utc, body) for sign in self._signs]),
         }
 
 
+def _sign_with(secret: str) -> _Sign:
+    if not secret.startswith(PRIVATE):
+        if len(_decoded(secret.removeprefix(SHARED))) not in KEY_BYTES:
+            raise ValueError("must be a Standard Webhooks secret such as whsec_ and Base64 of 24 to 64 bytes")
+        return SharedKey(secret).sign
+    key = _private_key(secret)
+
+    def sign(webhook_id: str, moment: datetime, body: str) -> str:
+        signature = key.sign(f"{webhook_id}.{int(moment.timestamp())}.{body}".encode())
+        return f"v1a,{base64.b64encode(signature).decode()}"
+
+    return sign
+
+
 def _decoded(encoded: str) -> bytes:
-    """Empty where it is no Base64. Decoding skips what is none and forgives stray last bits; another library may make
-    another key of it."""
+    """Empty if it is not strictly Base64. b64decode skips other characters and ignores stray last bits; another library
+    might read another key."""
     try:
         decoded = base64.b64decode(encoded)
     except ValueError:
@@ -90,19 +85,16 @@ def _decoded(encoded: str) -> bytes:
 
 
 def _private_key(secret: str) -> Ed25519PrivateKey:
-    """Of 32 bytes, or of these and the public key's 32, as most tools write it."""
+    """From 32 bytes, or from these and the 32 of the public key, as most tools write it."""
     decoded = _decoded(secret.removeprefix(PRIVATE))
-    key = _key_of(decoded[:SEED_BYTES]) if len(decoded) in (SEED_BYTES, 2 * SEED_BYTES) else None
-    if key is None or decoded[SEED_BYTES:] not in (b"", _public_bytes(key)):
-        raise ValueError("takes an ed25519 key such as whsk_ and Base64 of its 32 bytes, or of these and the public 32")
-    return key
+    if len(decoded) in (SEED_BYTES, 2 * SEED_BYTES):
+        key = _key_of(decoded[:SEED_BYTES])
+        if decoded[SEED_BYTES:] in (b"", key.public_key().public_bytes_raw()):
+            return key
+    raise ValueError("must be an ed25519 key: whsk_ and Base64 of its 32 bytes, or of these and the 32 public ones")
 
 
 def _key_of(seed: bytes) -> Ed25519PrivateKey:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     return Ed25519PrivateKey.from_private_bytes(seed)
-
-
-def _public_bytes(key: Ed25519PrivateKey) -> bytes:
-    return key.public_key().public_bytes_raw()

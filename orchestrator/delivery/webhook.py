@@ -1,4 +1,4 @@
-"""What is sent, and the possible results. http.py sends it."""
+"""A webhook, and the possible results of sending it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from typing import Any, Protocol, cast
 from deduplication.journal.entry import Delivery, Entry
 
 GONE = 410
+MOMENT = "%Y-%m-%dT%H:%M:%SZ"  # of a webhook, in UTC
+_TRACEPARENT = "_traceparent"  # in stored payloads only
 
 
 class EventType(StrEnum):
-    """What a webhook says that it is. ``email.released``: a gate stopped it, and a person let it go."""
+    """``email.released``: a gate suppressed the email, and an operator released it."""
 
     EMAIL_RECEIVED = "email.received"
     EMAIL_RELEASED = "email.released"
@@ -27,10 +29,10 @@ class EventType(StrEnum):
 
 
 class DeliveryFailed(Exception):
-    """The destination did not take the webhook; ``permanent`` says that trying again will not help."""
+    """The destination did not accept the webhook. If ``permanent``, trying again will not help."""
 
     def __init__(
-        self, reason: str, *, permanent: bool, status_code: int | None = None, retry_after_s: int | None = None
+        self, reason: str, *, permanent: bool = False, status_code: int | None = None, retry_after_s: int | None = None
     ) -> None:
         super().__init__(reason)
         self.permanent = permanent
@@ -39,21 +41,25 @@ class DeliveryFailed(Exception):
 
     @property
     def is_gone(self) -> bool:
-        """The destination wants nothing more, whatever it is."""
+        """The destination accepts no webhooks any more."""
         return self.status_code == GONE
 
 
 @dataclass(frozen=True)
 class Webhook:
-    """One (item, destination). The id is the same over all attempts, so that a receiver can recognise it."""
+    """One (item, destination). The id is the same for all attempts, so that a receiver can recognise it.
+
+    ``traceparent`` is that of the request that brought the item (W3C Trace Context), if it had one.
+    """
 
     webhook_id: str
     payload: Mapping[str, Any]
+    traceparent: str = ""
 
 
 @dataclass(frozen=True)
 class Receipt:
-    """The destination has taken it. ``receiver_id`` is its own id for it, where its answer tells one."""
+    """The destination accepted it. ``receiver_id`` is its own id for it, if its answer has one."""
 
     status_code: int | None = None
     receiver_id: str | None = None
@@ -61,9 +67,9 @@ class Receipt:
 
 class Destination(Protocol):
     def deliver(self, webhook: Webhook, within_s: float | None = None) -> Receipt:
-        """Returns once the destination has taken it; raises DeliveryFailed otherwise.
+        """Returns once the destination has accepted it; raises DeliveryFailed otherwise.
 
-        ``within_s`` is the time left for all of it, where that is less than the destination's own timeouts.
+        ``within_s`` is the time left for all of it, if that is less than the destination's own timeouts.
         """
         ...
 
@@ -71,31 +77,36 @@ class Destination(Protocol):
 Payload = Mapping[str, Any]
 
 
-def pack(payload: Payload) -> bytes:
-    """As it is stored. Mail is text, and shrinks to a fraction."""
-    return zlib.compress(json.dumps(payload).encode(), level=1)
+def pack(payload: Payload, traceparent: str = "") -> bytes:
+    """For storage. Mail is text, and shrinks to a fraction."""
+    stored = {**payload, _TRACEPARENT: traceparent} if traceparent else payload
+    return zlib.compress(json.dumps(stored).encode(), level=1)
 
 
 def unpack(stored: bytes) -> Payload:
-    return cast(Payload, json.loads(zlib.decompress(stored)))
+    payload = cast(dict[str, Any], json.loads(zlib.decompress(stored)))
+    payload.pop(_TRACEPARENT, None)
+    return payload
 
 
 def shown_timestamp(moment: datetime) -> str:
-    """When the event happened, as every webhook has it: the same over all its attempts."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    """When the event happened, in the format of webhooks."""
+    return moment.astimezone(UTC).strftime(MOMENT)
 
 
-def stored_event(stored: bytes, entry: Entry, delivery: Delivery) -> Payload:
-    """What was stored, as it is sent now. An email that a person has released says so."""
-    payload = unpack(stored)
+def stored_event(stored: bytes, entry: Entry, delivery: Delivery) -> tuple[Payload, str]:
+    """The stored payload as it is sent now, and the traceparent of its request. An email that an operator has released
+    is of another type."""
+    payload = cast(dict[str, Any], json.loads(zlib.decompress(stored)))
+    traceparent = payload.pop(_TRACEPARENT, "")
     is_released = entry.released_ms is not None and delivery.generation > 0
-    if not is_released or payload["type"] != EventType.EMAIL_RECEIVED:
-        return payload
-    released_at = datetime.fromtimestamp((entry.released_ms or 0) / 1000, UTC)
-    return {**payload, "type": EventType.EMAIL_RELEASED, "timestamp": shown_timestamp(released_at)}
+    if is_released and payload["type"] == EventType.EMAIL_RECEIVED:
+        released_at = datetime.fromtimestamp((entry.released_ms or 0) / 1000, UTC)
+        payload |= {"type": EventType.EMAIL_RELEASED, "timestamp": shown_timestamp(released_at)}
+    return payload, traceparent
 
 
 def webhook_id(destination: str, key: str, fingerprint: str = "") -> str:
-    """The same for every attempt, replay and machine; ``key`` is the same in every notation of the email."""
+    """The same for every attempt, replay and machine; ``key`` does not depend on how a provider formats the email."""
     digest = hashlib.sha256(json.dumps([destination, key, fingerprint]).encode()).hexdigest()
     return f"msg_{digest[:32]}"

@@ -1,6 +1,6 @@
-"""Remembers emails that were handled before Mailonce: recognised from then on, and never sent.
+"""Remembers emails that were handled before Mailonce: they are recognised from then on, and never sent.
 
-An imported email is a mark for each of its names, with its fingerprint, as it remains of an email that was delivered
+An imported email is a mark for each of its names, with its fingerprint: what remains of an email that was delivered
 long ago. There is no entry and no payload, so it can be neither replayed nor released.
 """
 
@@ -8,95 +8,84 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
-from enum import StrEnum
 
-from deduplication.journal.registry import Registry
 from deduplication.journal.rules import Busy, Claim, Known, Repeat, Take, identify
-from deduplication.journal.sqlite import Journal, Step
+from deduplication.journal.sqlite import Step
 from deduplication.names import Kind, Name
 from deduplication.subject_group import month_of
 from orchestrator.item import Item
 from orchestrator.pipeline import Pipeline
 
-
-class Result(StrEnum):
-    """LEFT: the service is processing it or has returned it to its provider, or its ids belong to another email."""
-
-    IMPORTED = "imported"
-    KNOWN = "known"
-    LEFT = "left"
-
-
-@dataclass(frozen=True)
-class Importer:
-    """``journal`` and ``registry`` are the service's; ``pipeline`` says which names an item has."""
-
-    journal: Journal
-    registry: Registry | None
-    pipeline: Pipeline
-
-    def remember(self, items: Iterable[Item]) -> Counter[str]:
-        """Counts the results, and the subject groups. Raises StoreUnavailable; it may then be repeated with all items.
-
-        Marks are written here first. Those that this journal has are written to Redis again, in case an earlier run
-        was stopped in between.
-        """
-        counts, marked = Counter[str](), list[Name]()
-        claims = [(item, self._claim(item)) for item in items]
-        with self.journal.step() as step:
-            for item, claim in claims:
-                result, names = self._remember_one(step, item, claim)
-                marked += names
-                counts[result] += 1
-                counts["groups"] += any(name.kind is Kind.SUBJECT_GROUP for name in names)
-        if self.registry and marked:
-            self.registry.put_marks(marked)
-        return counts
-
-    def _claim(self, item: Item) -> Claim:
-        return self.pipeline.prepare(item, self.pipeline.router.pick(item)).claim
-
-    def _remember_one(self, step: Step, item: Item, claim: Claim) -> tuple[Result, list[Name]]:
-        known = step.known((*claim.identity, *claim.shared), claim.fingerprint)
-        found = identify(claim, known)
-        if isinstance(found, Busy) or (isinstance(found, Take) and found.candidates):
-            return Result.LEFT, []
-        own = [name for name in claim.own if not name.needs_agreement]
-        if not isinstance(found, Take):
-            is_mark = isinstance(found, Repeat) and found.of is None
-            return Result.KNOWN, own if is_mark else []
-        free = own if found.stop else [name for name in own if _is_free(known, name)]
-        for name in free:  # a mark of another program has no fingerprint, and gets one
-            step.put_mark(name.label, claim.fingerprint, _end_ms(step, name))
-        if found.stop or not free:
-            return Result.KNOWN if found.stop else Result.LEFT, free
-        shared = [name for name in self._still_shared(claim.shared, item.moment) if _is_free(known, name)]
-        for name in shared:
-            step.put_mark(name.label, None, _end_ms(step, name))
-        return Result.IMPORTED, [*free, *shared]
-
-    def _still_shared(self, names: Iterable[Name], moment: datetime | None) -> Iterator[Name]:
-        """Those that would still stop others, had the email come in at its own date: groups of this month, media of
-        the last seven days."""
-        if moment is None:
-            return
-        naming, now = self.pipeline.naming, self.pipeline.now()
-        age_ms = max(0, int((now - moment).total_seconds() * 1000))
-        for name in names:
-            is_group = name.kind is Kind.SUBJECT_GROUP
-            if is_group and name.scope != month_of(naming.tz, moment):
-                continue
-            if is_group and not naming.group_ttl_seconds:
-                yield name  # its month ends it
-            elif (left_ms := (name.kept_ms or 0) - age_ms) > 0:
-                yield replace(name, kept_ms=left_ms)
+REMEMBERED = {
+    "imported": "imported",
+    "groups": "subject groups of this month",
+    "known": "already known, or repeated in the source",
+    "left": "skipped: in progress, returned to their provider, or with the id of another email",
+}
 
 
-def _is_free(known: Known, name: Name) -> bool:
-    state = known.of(name)
-    return not state.is_marked and not state.entries
+def remember(pipeline: Pipeline, items: Iterable[Item]) -> Counter[str]:
+    """Counts by the keys of REMEMBERED. Raises StoreUnavailable; it may then be repeated with all items.
+
+    Marks are written to the journal first. Marks that it already has are written to Redis again, in case an earlier run
+    was stopped in between.
+    """
+    counts, marked = Counter[str](), list[Name]()
+    claims = [(item, pipeline.prepare(item, pipeline.router.pick(item)).claim) for item in items]
+    with pipeline.coordinator.journal.step() as step:
+        for item, claim in claims:
+            result, names = _remember_one(pipeline, step, item, claim)
+            marked += names
+            counts[result] += 1
+            counts["groups"] += any(name.kind is Kind.SUBJECT_GROUP for name in names)
+    if pipeline.coordinator.registry and marked:
+        pipeline.coordinator.registry.put_marks(marked)
+    return counts
+
+
+def _remember_one(pipeline: Pipeline, step: Step, item: Item, claim: Claim) -> tuple[str, list[Name]]:
+    """The result, and the names that are marked."""
+    known = step.known((*claim.identity, *claim.shared), claim.fingerprint)
+    found = identify(claim, known)
+    if isinstance(found, Busy) or (isinstance(found, Take) and found.candidates):
+        return "left", []
+    own = [name for name in claim.own if not name.needs_agreement]
+    if not isinstance(found, Take):
+        is_mark = isinstance(found, Repeat) and found.of is None
+        return "known", own if is_mark else []
+    marked = own if found.stop else _free(known, own)
+    for name in marked:  # a mark of another program has no fingerprint, and gets one
+        step.put_mark(name.label, claim.fingerprint, _end_ms(step, name))
+    if found.stop or not marked:
+        return "known" if found.stop else "left", marked
+    shared = _free(known, _still_shared(pipeline, claim.shared, item.moment))
+    for name in shared:
+        step.put_mark(name.label, None, _end_ms(step, name))
+    return "imported", [*marked, *shared]
+
+
+def _still_shared(pipeline: Pipeline, names: Iterable[Name], moment: datetime | None) -> Iterator[Name]:
+    """Names that would still stop other emails, had this one been received at its own date: groups of this month, media
+    of the last seven days."""
+    if moment is None:
+        return
+    options = pipeline.options
+    age_ms = max(0, int((pipeline.now() - moment).total_seconds() * 1000))
+    for name in names:
+        is_group = name.kind is Kind.SUBJECT_GROUP
+        if is_group and name.scope != month_of(options.tz, moment):
+            continue
+        if is_group and not options.group_ttl_seconds:
+            yield name  # it ends with its month
+        elif (left_ms := (name.kept_ms or 0) - age_ms) > 0:
+            yield replace(name, kept_ms=left_ms)
+
+
+def _free(known: Known, names: Iterable[Name]) -> list[Name]:
+    states = [(name, known.of(name)) for name in names]
+    return [name for name, state in states if not state.is_marked and not state.entries]
 
 
 def _end_ms(step: Step, name: Name) -> int | None:

@@ -1,99 +1,261 @@
-"""What is counted, and under which keys: one verb for each thing that happens.
-
-A key is a metric and its labels with a ``|`` between them. Labels are bounded: names of the configuration, else
-``other``.
-"""
+"""What is counted: events in the memory of each process, sums in the journal, shared with the fleet through Redis."""
 
 from __future__ import annotations
 
+import json
 import threading
+import zlib
 from bisect import bisect_left
-from collections.abc import Collection, Mapping
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from deduplication.journal.entry import DeliveryStatus
+from deduplication.journal.registry import Registry
+from deduplication.journal.sqlite import Journal, Step
+from deduplication.names import Gate
+from deduplication.redis_state import REDIS_ERRORS, REDIS_STEPS
 
-EMAILS = "emails"  # provider, status
-STOPPED = "stopped"  # gate
-GROUPS = "groups"
-DELIVERIES = "deliveries"  # destination, outcome
-REDIS_STEPS = "redis_steps"
-REDIS_ERRORS = "redis_errors"  # class
-REDIS_S = "redis_s"  # status
-DECISION_S = "decision_s"  # of a histogram: bucket, or "sum"
-REQUEST_S = "request_s"
-DELIVERY_S = "delivery_s"  # destination, and bucket or "sum"
+EMAILS = "emails"  # provider, status, and the gate that stopped it or ""
+REFUSED = "refused"  # provider, reason: not counted, but the last one is kept
+GROUPS = "groups"  # an email was the first of its subject group
+DELIVERIES = "deliveries"  # destination, status after the attempt; skipped: nothing was sent
+REDIS_S = "redis_s"  # status: how long processes have seen Redis in it
+DECISION_S, REQUEST_S = "decision_s", "request_s"
+DELIVERY_S = "delivery_s"  # destination
+HISTOGRAMS = (DECISION_S, REQUEST_S, DELIVERY_S)
+OVER_TIME = frozenset((EMAILS, DELIVERIES, DELIVERY_S, REDIS_STEPS, REDIS_ERRORS, REDIS_S))  # by minute and hour too
 
-OTHER = "other"
 REALTIME = "realtime"  # the gate that stops emails older than the service
-DELIVERED, FAILED, DEAD, SKIPPED = "delivered", "failed", "dead", "skipped"
-OUTCOMES = {
-    DeliveryStatus.DELIVERED: DELIVERED,
-    DeliveryStatus.WAITING: FAILED,
-    DeliveryStatus.RETURNED: FAILED,
-    DeliveryStatus.DEAD: DEAD,
-    DeliveryStatus.SKIPPED: SKIPPED,
-}
+NO_EMAIL = ("invalid", "unauthorized", "no_email")  # statuses of requests that contain no email
+NOT_RECEIVED = ("already_processing", "retry_later", *NO_EMAIL)  # the email was not accepted, or there is none
+FAILED = "failed"
+OUTCOMES = {DeliveryStatus.WAITING: FAILED, DeliveryStatus.RETURNED: FAILED}  # all others keep their name
 BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-BUCKETS = (*map(str, BUCKETS_S), "+Inf")  # each holds what the one before does not
+BUCKETS = (*map(str, BUCKETS_S), "+Inf")  # each without the one before
+
+MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86_400
+SINCE_START = 0
+KEPT_S = {MINUTE_S: 26 * HOUR_S, HOUR_S: 32 * DAY_S}  # how long counts of each step are kept
+WRITTEN_AT_ONCE = 1_000  # rows of other machines; about 3 ms of the journal's lock
+MOST_REASON_CHARACTERS = 200
+PROVIDER_NOTE = "provider:"
+_SHARED = "counts_shared"
+
+Event = tuple[float, *tuple[str, ...]]
+"""An amount, a metric and its labels. For a histogram, the amount is the observed value."""
 
 
 class Meter:
-    """Counts in memory: an email waits for no file. ``Counts.flush`` takes the counts to the journal."""
+    """``meter.count((1, EMAILS, "gmail", "processed", ""))`` in a request; ``flush`` every second, behind the requests.
 
-    def __init__(self, destinations: Collection[str] = ()) -> None:
-        self._destinations = frozenset(destinations)
-        self._providers: frozenset[str] = frozenset()
-        self._lock = threading.Lock()
-        self._counts: dict[str, float] = {}
+    In the journal a key is the metric and its labels, separated by ``|``. Labels are names of the configuration, or
+    words of ours: no sender can add another.
+    """
 
-    def know_providers(self, names: Collection[str]) -> None:
-        """The configured providers, which the routes know."""
-        self._providers = frozenset(names)
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._events: deque[Event] = deque()
+        # Appending to a deque is atomic and runs no Python code: counting costs a request next to nothing.
+        self.count: Callable[[Event], None] = self._events.append
+        self._flushing = threading.Lock()
+        self._sums: defaultdict[str, float] = defaultdict(float)
+        self._notes: dict[str, str] = {}
+        self._copied: dict[str, bytes] = {}  # of each other machine, when it had published what was copied last
 
-    def count_email(self, provider: str, status: str, gate: str | None = None) -> None:
-        """``gate``: where it was stopped."""
-        provider = provider if provider in self._providers else OTHER
-        email = {f"{EMAILS}|{provider}|{status}": 1}
-        self.add(email | {f"{STOPPED}|{gate}": 1} if gate else email)
+    def flush(self) -> None:
+        """Writes what this process has counted to the journal. If that fails, the next call does it."""
+        with self._flushing:
+            events = [self._events.popleft() for _ in range(len(self._events))]
+            # Most events are equal to others. Each is added once, in the order of their last occurrence.
+            for event, times in reversed(Counter(reversed(events)).items()):
+                self._add(times, *event)
+            if not self._sums and not self._notes:
+                return
+            with self._journal.step() as step:
+                now_s = step.now_ms // 1000
+                for key, value in self._sums.items():
+                    is_over_time = key.partition("|")[0] in OVER_TIME
+                    for step_s in (SINCE_START, *KEPT_S) if is_over_time else (SINCE_START,):
+                        step.query(
+                            "INSERT INTO counts VALUES (?, ?, ?, ?, ?)"
+                            " ON CONFLICT DO UPDATE SET value = value + excluded.value",
+                            (step_s, _start(now_s, step_s), step.machine, key, value),
+                        )
+                for key, text in self._notes.items():
+                    step.set_meta(f"{PROVIDER_NOTE}{key}", f"{step.now_ms} {text}")
+            self._sums.clear()
+            self._notes.clear()
 
-    def count_group(self) -> None:
-        """An email was the first of its subject group."""
-        self.add({GROUPS: 1})
+    def _add(self, times: int, amount: float, metric: str, *labels: str) -> None:
+        if metric == REFUSED:
+            provider, reason = labels
+            self._notes[f"{provider}:refusal"] = reason[:MOST_REASON_CHARACTERS]
+            return
+        if metric == EMAILS:
+            provider, status, _ = labels
+            if status not in NO_EMAIL:
+                self._notes[f"{provider}:email"] = status
+        elif metric == DELIVERIES:
+            destination, status = labels
+            labels = (destination, OUTCOMES.get(DeliveryStatus(status), status))
+        key = "|".join((metric, *labels))
+        if metric in HISTOGRAMS:
+            self._sums[f"{key}|sum"] += times * amount
+            key, amount = f"{key}|{BUCKETS[bisect_left(BUCKETS_S, amount)]}", 1
+        self._sums[key] += times * amount
 
-    def count_attempt(self, destination: str, status: DeliveryStatus, count: int = 1) -> None:
-        """The status of the delivery after the attempt; skipped means that nothing was sent."""
-        self.add({f"{DELIVERIES}|{self._known(destination)}|{OUTCOMES[status]}": count})
+    def purge(self) -> None:
+        """Deletes the counts that are kept no longer; those in Redis expire."""
+        with self._journal.step() as step:
+            for step_s, kept_s in KEPT_S.items():
+                before_s = step.now_ms // 1000 - kept_s
+                step.query("DELETE FROM counts WHERE step_s = ? AND start_s < ?", (step_s, before_s))
 
-    def count_redis_step(self, error: str | None = None) -> None:
-        self.add({REDIS_STEPS: 1, f"{REDIS_ERRORS}|{error}": 1} if error else {REDIS_STEPS: 1})
+    # Sharing: each machine writes absolute values under its own name, so doing it twice changes nothing
 
-    def time_redis(self, status: str, seconds: float) -> None:
-        """How long this process has seen Redis in that status."""
-        self.add({f"{REDIS_S}|{status}": seconds})
+    def share(self, registry: Registry) -> None:
+        """Publishes the counts of this machine and copies those of the others."""
+        self._publish(registry)
+        published = registry.ask(lambda client, prefix: client.hgetall(f"{prefix}counts"))
+        for machine, at in published.items():
+            name = machine.decode()
+            if name != self._journal.machine and self._copied.get(name) != at:
+                self._copy(registry, name)
+                self._copied[name] = at
 
-    def time_decision(self, seconds: float) -> None:
-        self._observe(DECISION_S, seconds)
+    def _publish(self, registry: Registry) -> None:
+        """Everything since the minute that was published last; in a new era, everything that is kept."""
+        counts: dict[tuple[int, int], dict[str, float]] = {}
+        with self._journal.reading() as step:
+            era, now_ms = step.meta("era"), step.now_ms
+            before, _, last = step.meta(_SHARED).partition(" ")
+            since_s = int(last) if before == era and last else 0
+            query = "SELECT start_s, key, value FROM counts WHERE step_s = ? AND start_s >= ? AND machine = ?"
+            for step_s in (SINCE_START, *KEPT_S):
+                for start_s, key, value in step.query(query, (step_s, _start(since_s, step_s), step.machine)):
+                    counts.setdefault((step_s, start_s), {})[key] = value
 
-    def time_request(self, seconds: float) -> None:
-        self._observe(REQUEST_S, seconds)
+        def put(client: Any, prefix: str) -> None:
+            pipe = client.pipeline(transaction=False)
+            for (step_s, start_s), values in counts.items():
+                key = f"{prefix}counts:{self._journal.machine}:{step_s}:{start_s}"
+                packed = zlib.compress(json.dumps(values).encode())
+                pipe.set(key, packed, ex=KEPT_S.get(step_s, KEPT_S[HOUR_S]))
+            pipe.hset(f"{prefix}counts", self._journal.machine, now_ms)
+            pipe.execute()
 
-    def time_delivery(self, destination: str, seconds: float) -> None:
-        self._observe(f"{DELIVERY_S}|{self._known(destination)}", seconds)
+        registry.ask(put)
+        with self._journal.step() as step:
+            step.set_meta(_SHARED, f"{era} {_start(now_ms // 1000, MINUTE_S)}")
 
-    def add(self, counts: Mapping[str, float]) -> None:
-        with self._lock:
-            for key, value in counts.items():
-                self._counts[key] = self._counts.get(key, 0) + value
+    def _copy(self, registry: Registry, machine: str) -> None:
+        """Everything since the last that is known of that machine: it may have been without Redis for a while."""
+        starts = [(SINCE_START, 0)]
+        with self._journal.reading() as step:
+            now_s = step.now_ms // 1000
+            for step_s, kept_s in KEPT_S.items():
+                query = "SELECT max(start_s) FROM counts WHERE step_s = ? AND machine = ?"
+                known_s = step.query(query, (step_s, machine))[0][0] or 0
+                first = max(known_s, _start(now_s - kept_s, step_s))
+                starts += [(step_s, start_s) for start_s in range(first, now_s + step_s, step_s)]
 
-    def take(self) -> dict[str, float]:
-        """Everything counted since the last call."""
-        with self._lock:
-            taken, self._counts = self._counts, {}
-        return taken
+        def get(client: Any, prefix: str) -> list[bytes | None]:
+            keys = [f"{prefix}counts:{machine}:{step_s}:{start_s}" for step_s, start_s in starts]
+            return client.mget(keys)  # type: ignore[no-any-return]
 
-    def _observe(self, histogram: str, seconds: float) -> None:
-        bucket = BUCKETS[bisect_left(BUCKETS_S, seconds)]
-        self.add({f"{histogram}|{bucket}": 1, f"{histogram}|sum": seconds})
+        rows = [
+            (*start, machine, key, value)
+            for start, packed in zip(starts, registry.ask(get), strict=True)
+            if packed
+            for key, value in json.loads(zlib.decompress(packed)).items()
+        ]
+        for first in range(0, len(rows), WRITTEN_AT_ONCE):
+            with self._journal.step() as step:
+                for row in rows[first : first + WRITTEN_AT_ONCE]:
+                    step.query("INSERT OR REPLACE INTO counts VALUES (?, ?, ?, ?, ?)", row)
 
-    def _known(self, destination: str) -> str:
-        return destination if destination in self._destinations else OTHER
+
+def _start(moment_s: int, step_s: int) -> int:
+    return moment_s // step_s * step_s if step_s else 0
+
+
+# Reading
+
+
+class Sums:
+    """``received``: accepted emails. Each is new, an exact repeat (``duplicates``), or stopped by another gate
+    (``suppressed``); ``stopped`` are both. ``hit_rate``: their share of the received ones, None if there are none.
+    ``delivered`` and ``failed`` (with those that made a dead letter) are attempts; ``skipped``: nothing was sent."""
+
+    def __init__(self, counts: Mapping[str, float]) -> None:
+        self.counts = counts
+        self.statuses = {status: int(count) for (status,), count in self.by(EMAILS, 1).items()}
+        self.stopped_at = {gate: int(count) for (gate,), count in self.by(EMAILS, 2).items() if gate}
+        self.received = sum(count for status, count in self.statuses.items() if status not in NOT_RECEIVED)
+        self.stopped = sum(self.stopped_at.values())
+        self.duplicates = self.stopped_at.get(Gate.IDENTITY, 0)
+        self.suppressed = self.stopped - self.duplicates
+        self.hit_rate = self.stopped / self.received if self.received else None
+        attempts = {outcome: int(count) for (outcome,), count in self.by(DELIVERIES, 1).items()}
+        self.delivered = attempts.get(DeliveryStatus.DELIVERED, 0)
+        self.failed = attempts.get(FAILED, 0) + attempts.get(DeliveryStatus.DEAD, 0)
+        self.skipped = attempts.get(DeliveryStatus.SKIPPED, 0)
+
+    def by(self, metric: str, *places: int) -> dict[tuple[str, ...], float]:
+        """Of one metric, by its labels at these places."""
+        found: defaultdict[tuple[str, ...], float] = defaultdict(float)
+        for key, value in self.counts.items():
+            name, *labels = key.split("|")
+            if name == metric:
+                found[tuple(labels[place] for place in places)] += value
+        return dict(sorted(found.items()))
+
+    def to(self, destination: str) -> Sums:
+        """Its deliveries alone."""
+        starts = (f"{DELIVERIES}|{destination}|", f"{DELIVERY_S}|{destination}|")
+        return Sums({key: value for key, value in self.counts.items() if key.startswith(starts)})
+
+    def histogram(self, *labels: str) -> tuple[list[int], float]:
+        """How many observations are in each bucket, without those before it, and the sum of all."""
+        start = "|".join(labels)
+        in_buckets = [int(self.counts.get(f"{start}|{bucket}", 0)) for bucket in BUCKETS]
+        return in_buckets, self.counts.get(f"{start}|sum", 0.0)
+
+    def quantile_ms(self, share: float, *labels: str) -> float | None:
+        """As Prometheus estimates it: evenly spread within a bucket. None if nothing was observed."""
+        in_buckets, _ = self.histogram(*labels)
+        rank, below, lower_s = share * sum(in_buckets), 0, 0.0
+        if not rank:
+            return None
+        for count, upper_s in zip(in_buckets, BUCKETS_S, strict=False):
+            if count and below + count >= rank:
+                return round((lower_s + (upper_s - lower_s) * (rank - below) / count) * 1000, 1)
+            below, lower_s = below + count, upper_s
+        return lower_s * 1000
+
+
+def read_sums(step: Step, machine: str = "") -> Sums:
+    """Since counting began, of one machine or of the fleet."""
+    query = "SELECT key, sum(value) FROM counts WHERE step_s = 0 AND ? IN ('', machine) GROUP BY key"
+    return Sums(dict(step.query(query, (machine,))))
+
+
+def read_points(step: Step, starts: range) -> list[Sums]:
+    """Of the fleet, between each of these seconds and the next: from counts by hour where that is exact."""
+    is_by_hour = starts[0] % HOUR_S == starts.step % HOUR_S == 0
+    points: list[dict[str, float]] = [{} for _ in starts]
+    rows = step.query(
+        "SELECT (start_s - ?) / ?, key, sum(value) FROM counts WHERE step_s = ? AND start_s >= ? AND start_s < ?"
+        " GROUP BY 1, 2",
+        (starts[0], starts.step, HOUR_S if is_by_hour else MINUTE_S, starts[0], starts[0] + len(starts) * starts.step),
+    )
+    for place, key, value in rows:
+        points[place][key] = value
+    return [Sums(counts) for counts in points]
+
+
+def read_recent(step: Step, step_s: int, length_s: int) -> Sums:
+    """Of the fleet, over so many seconds; the last of its steps still grows."""
+    first = step.now_ms // 1000 // step_s * step_s - length_s + step_s
+    return read_points(step, range(first, first + length_s, length_s))[0]

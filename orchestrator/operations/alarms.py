@@ -1,30 +1,33 @@
-"""Alarms over time: when each began and ended, as a note that the fleet shares, and the webhooks that say so.
+"""Alarms over time: when each began and ended, as a note that the fleet shares, and the webhooks that report it.
 
-One process of each machine looks. With Redis one machine does it for all; without, each machine for itself.
+With Redis, one machine at a time does this for all; without it, each machine does it alone.
 """
 
 from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
+from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
+from deduplication import members
 from deduplication.errors import DeduplicationError
-from deduplication.journal.sqlite import Journal
+from deduplication.journal.coordinator import Coordinator
 from orchestrator.delivery.webhook import DeliveryFailed, Destination, EventType, Webhook, shown_timestamp
-from orchestrator.metrics.shared import SharedFigures
 from orchestrator.operations.alerts import AlertCondition, diagnose
-from orchestrator.operations.fleet_state import FleetState
 from orchestrator.operations.words import shown_duration, shown_moment
+
+if TYPE_CHECKING:
+    from orchestrator.config.model import AlertsConfig
+    from orchestrator.operations.fleet_state import FleetState
 
 log = logging.getLogger(__name__)
 
 SEND_WITHIN_S = 8.0
-RETRY_AFTER_S = (10, 60, 300, 1800)  # after that, a webhook that nobody accepts is given up
+RETRY_AFTER_S = (10, 60, 300, 1800)  # after the last one, a webhook is given up
 TURN_MS = 30_000
 _NOTE = "alarm:"
 
@@ -34,145 +37,141 @@ class Phase(StrEnum):
     ENDED = "ended"
 
 
-class Alarm(BaseModel):
-    """``key``: the condition, and behind a colon its destination. ``ended_ms`` is 0 while it lasts.
-
-    ``pending``: webhooks still to be sent, in order; ``tries`` and ``next_ms`` are of the first of them.
-    """
-
-    key: str
+class AlarmShown(BaseModel):
+    condition: AlertCondition
+    destination: str | None
+    since: str = Field(json_schema_extra={"format": "date-time"})
     text: str
-    began_ms: int
-    id: str = ""
-    ended_ms: int = 0
+
+
+class Alarm(AlarmShown):
+    """``until`` is None while it lasts. ``pending``: webhooks still to be sent, in order; ``tries`` and ``next_ms``
+    belong to the first of them."""
+
+    id: str
+    until: str | None = None
     pending: tuple[Phase, ...] = ()
     tries: int = 0
     next_ms: int = 0
 
-    @property
-    def condition(self) -> AlertCondition:
-        return AlertCondition(self.key.partition(":")[0])
-
-    @property
-    def destination(self) -> str | None:
-        return self.key.partition(":")[2] or None
-
-    def shown(self) -> dict[str, str | None]:
-        return {
-            "condition": self.condition,
-            "destination": self.destination,
-            "since": shown_moment(self.began_ms),
-            "text": self.text,
-        }
-
     def webhook(self) -> Webhook:
-        """The first pending one. Its id is the same however often and by whichever machine it is sent."""
-        status = self.pending[0]
-        is_over = status is Phase.ENDED
-        lasted = f"Over after {shown_duration((self.ended_ms - self.began_ms) // 1000)}: " if is_over else ""
-        data = {
-            "condition": self.condition,
-            "destination": self.destination,
+        """The first pending one. Its id is the same for every attempt and on every machine."""
+        status, at = self.pending[0], datetime.fromisoformat(self.since)
+        data: dict[str, Any] = {
+            **self.model_dump(include=set(AlarmShown.model_fields)),
             "status": status,
-            "text": lasted + self.text,
-            "since": shown_moment(self.began_ms),
-            "until": shown_moment(self.ended_ms) if is_over else None,
+            "until": None,
         }
-        happened = datetime.fromtimestamp((self.ended_ms if is_over else self.began_ms) / 1000, UTC)
-        head = {"type": EventType.ALERT, "timestamp": shown_timestamp(happened)}
-        return Webhook(f"alert_{self.id}_{status}", {**head, **data, "data": data})
+        if status is Phase.ENDED and self.until:
+            began, at = at, datetime.fromisoformat(self.until)
+            lasted = shown_duration(int((at - began).total_seconds()))
+            data |= {"text": f"Over after {lasted}: {self.text}", "until": self.until}
+        payload = {"type": EventType.ALERT, "timestamp": shown_timestamp(at), **data, "data": data}
+        return Webhook(f"alert_{self.id}_{status}", payload)
 
 
 class Alarms:
-    """``send`` is None if alarms are only shown. ``after_ms``: how long something has to be wrong, or right again."""
+    """``send`` is None if alarms are only shown. Keys are those of ``diagnose``."""
 
-    def __init__(
-        self,
-        journal: Journal,
-        send: Destination | None = None,
-        *,
-        after_ms: int = 60_000,
-        off: frozenset[AlertCondition] = frozenset(),
-        shared: SharedFigures | None = None,
-        is_redis_up: Callable[[], bool] = lambda: True,
-    ) -> None:
-        self._journal = journal
+    def __init__(self, coordinator: Coordinator, config: AlertsConfig, send: Destination | None = None) -> None:
+        self._coordinator = coordinator
+        self._journal = coordinator.journal
+        self._after_ms = int(config.after_s * 1000)
+        self._off = config.off
         self._send = send
-        self._after_ms = after_ms
-        self._off = off
-        self._shared = shared
-        self._is_redis_up = is_redis_up
-        self._turning: dict[str, int] = {}  # since when a condition is other than its alarm says
+        self._changing: dict[str, int] = {}  # since when a condition differs from its alarm
 
     def read(self, state: FleetState) -> list[Alarm]:
-        """Alarms that last, oldest first, in the words of now."""
-        wrong = diagnose(state, self._off).wrong
-        lasting = (each for each in self._noted().values() if not each.ended_ms)
-        oldest_first = sorted(lasting, key=lambda each: each.began_ms)
-        return [each.model_copy(update={"text": wrong.get(each.key, each.text)}) for each in oldest_first]
+        """Current alarms, oldest first, with up-to-date texts."""
+        texts = diagnose(state, self._off)
+        current = [
+            alarm.model_copy(update={"text": texts.get(key) or alarm.text})
+            for key, alarm in self._read().items()
+            if not alarm.until
+        ]
+        return sorted(current, key=lambda alarm: alarm.since)
 
     def look(self, state: FleetState) -> None:
-        """Begins and ends alarms, and sends what is pending."""
+        """Begins and ends alarms, and sends pending webhooks, if it is this machine's turn."""
         if not self._has_turn():
-            self._turning.clear()
+            self._changing.clear()
             return
-        diagnosis, noted = diagnose(state, self._off), self._noted()
-        for key in {**noted, **diagnosis.wrong, **self._turning}:
-            if AlertCondition(key.partition(":")[0]) not in diagnosis.unknown:
-                self._judge(key, noted.get(key), diagnosis.wrong.get(key), state.now_ms)
-        for alarm in self._noted().values():
-            if alarm.pending and alarm.next_ms <= state.now_ms and not self._notify(alarm, state.now_ms):
+        diagnosis, alarms = diagnose(state, self._off), self._read()
+        for key in {**alarms, **diagnosis, **self._changing}:
+            text = diagnosis.get(key, "")
+            if text is not None:
+                self._evaluate(key, alarms.get(key), text, state.now_ms)
+        for key, alarm in self._read().items():
+            if alarm.pending and alarm.next_ms <= state.now_ms and not self._notify(key, alarm, state.now_ms):
                 return  # the receiver does not answer: the others can wait for the next look
 
     def _has_turn(self) -> bool:
-        if self._shared and self._is_redis_up():
-            try:
-                return self._shared.take_turn("alarms", TURN_MS)
-            except DeduplicationError as error:
-                log.info("alarms: judged by this machine alone: %s", error)
-        return True
+        registry, machine = self._coordinator.registry, self._journal.machine
 
-    def _judge(self, key: str, alarm: Alarm | None, wrong: str | None, now_ms: int) -> None:
-        lasts = alarm is not None and not alarm.ended_ms
-        if (wrong is not None) == lasts:
-            self._turning.pop(key, None)
+        def take(client: Any, prefix: str) -> bool:
+            key = f"{prefix}turn:alarms"
+            if client.set(key, machine, px=TURN_MS, nx=True):
+                return True
+            return client.get(key) == machine.encode() and bool(client.pexpire(key, TURN_MS))
+
+        try:
+            return registry is None or self._coordinator.redis.status != "up" or bool(registry.ask(take))
+        except DeduplicationError as error:
+            log.info("alarms: this machine evaluates them alone: %s", error)
+            return True
+
+    def _evaluate(self, key: str, alarm: Alarm | None, text: str, now_ms: int) -> None:
+        """A condition has to differ from its alarm for a while before the alarm begins or ends. ``text`` is "" if the
+        condition is not true."""
+        lasting = alarm if alarm and not alarm.until else None
+        if bool(text) == bool(lasting):
+            self._changing.pop(key, None)
             return
-        since_ms = self._turning.setdefault(key, now_ms)
+        since_ms = self._changing.setdefault(key, now_ms)
         if now_ms - since_ms < self._after_ms:
             return
-        del self._turning[key]
-        if wrong is not None:
-            log.error("ALARM %s: %s", key, wrong)
-            begun = (Phase.BEGUN,) if self._send else ()
-            self._write(Alarm(key=key, text=wrong, began_ms=since_ms, id=secrets.token_hex(12), pending=begun))
-        elif alarm:
+        del self._changing[key]
+        if lasting:
             log.warning("ALARM %s is over", key)
-            pending = (*alarm.pending, Phase.ENDED) if self._send else ()
-            self._write(alarm.model_copy(update={"ended_ms": now_ms, "pending": pending}))
+            pending = (*lasting.pending, Phase.ENDED) if self._send else ()
+            self._write(key, lasting, until=shown_moment(now_ms), pending=pending)
+            return
+        log.error("ALARM %s: %s", key, text)
+        condition, _, destination = key.partition(":")
+        begun = Alarm(
+            condition=AlertCondition(condition),
+            destination=destination or None,
+            since=shown_moment(since_ms),
+            text=text,
+            id=secrets.token_hex(12),
+            pending=(Phase.BEGUN,) if self._send else (),
+        )
+        self._write(key, begun)
 
-    def _notify(self, alarm: Alarm, now_ms: int) -> bool:
-        """A try is noted before it is made, so that a process that dies of it does not make a loop of it."""
-        done = alarm.model_copy(update={"pending": alarm.pending[1:], "tries": 0, "next_ms": 0})
+    def _notify(self, key: str, alarm: Alarm, now_ms: int) -> bool:
+        """An attempt is recorded before it is made: a process that dies of it must not repeat it in a loop."""
+        done = {"pending": alarm.pending[1:], "tries": 0, "next_ms": 0}
         if alarm.tries < len(RETRY_AFTER_S):
-            next_ms = now_ms + RETRY_AFTER_S[alarm.tries] * 1000
-            self._write(alarm.model_copy(update={"tries": alarm.tries + 1, "next_ms": next_ms}))
+            self._write(key, alarm, tries=alarm.tries + 1, next_ms=now_ms + RETRY_AFTER_S[alarm.tries] * 1000)
         else:
-            self._write(done)
+            self._write(key, alarm, **done)
         try:
             if self._send:
                 self._send.deliver(alarm.webhook(), SEND_WITHIN_S)
         except DeliveryFailed as error:
-            log.warning("alarm %s %s: not sent: %s", alarm.key, alarm.pending[0], error)
+            log.warning("alarm %s %s: not sent: %s", key, alarm.pending[0], error)
             return False
-        self._write(done)
+        self._write(key, alarm, **done)
         return True
 
-    def _noted(self) -> dict[str, Alarm]:
+    def _read(self) -> dict[str, Alarm]:
+        """Without those of conditions that only a newer version knows."""
         with self._journal.reading() as step:
-            notes = step.notes()
-        alarms = (Alarm.model_validate_json(value) for key, (_, value) in notes.items() if key.startswith(_NOTE))
-        return {each.key: each for each in alarms if each.key.partition(":")[0] in set(AlertCondition)}
+            notes = members.notes(step)
+        found = {key.removeprefix(_NOTE): value for key, (_, value) in notes.items() if key.startswith(_NOTE)}
+        known = set(AlertCondition)
+        return {key: Alarm.model_validate_json(text) for key, text in found.items() if key.partition(":")[0] in known}
 
-    def _write(self, alarm: Alarm) -> None:
+    def _write(self, key: str, alarm: Alarm, **changes: Any) -> None:
         with self._journal.step() as step:
-            step.put_note(f"{_NOTE}{alarm.key}", alarm.model_dump_json())
+            members.put_note(step, f"{_NOTE}{key}", alarm.model_copy(update=changes).model_dump_json())

@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from orchestrator.metrics.sums import NOT_RECEIVED
+from deduplication.journal.entry import DeliveryStatus
+from deduplication.redis_state import REDIS_ERRORS, REDIS_STEPS
+from orchestrator.metrics.meter import DELIVERIES, NOT_RECEIVED, REDIS_S
 from orchestrator.operations.words import shown_duration
 
 if TYPE_CHECKING:  # config/model.py needs the names of the conditions
     from orchestrator.operations.fleet_state import FleetState
 
 LEAST_RECEIVED = 1000  # in a day; with fewer emails the rate means nothing
-OLDEST_WAITING_S = 15 * 60
 GOOD_POLICY = "noeviction"
 
 
@@ -32,16 +33,17 @@ class AlertCondition(StrEnum):
     EVICTION_POLICY = "eviction_policy"
 
 
-Values = Mapping[str, float] | None  # by destination, "" for the whole fleet; None if it cannot be known now
+Values = Mapping[str, float | None]
+"""By destination, "" for the whole fleet; None if it cannot be known now. Empty if the condition does not apply."""
 
 
 @dataclass(frozen=True)
 class Condition:
-    """Wrong where a value is over the threshold, or ``below`` it. Both texts are for a person and may name the
-    {destination} and the {value}. ``expr``, ``after`` and ``severity`` are for Prometheus."""
+    """True where a value is over the threshold, or ``below`` it. ``summary`` may show the {destination} and the value
+    as {share}, {age} or {count}. ``expr``, ``after`` and ``severity`` are for Prometheus."""
 
     name: AlertCondition
-    read: Callable[[FleetState], Values]
+    values: Callable[[FleetState], Values]
     threshold: float
     summary: str
     description: str
@@ -50,46 +52,46 @@ class Condition:
     severity: str = "critical"
     below: bool = False
 
-    @property
-    def alert(self) -> str:
-        return "Mailonce" + self.name.title().replace("_", "")
-
     def is_wrong(self, value: float) -> bool:
         return value < self.threshold if self.below else value > self.threshold
 
 
-def _of_redis(value: float | None, state: FleetState) -> Values:
-    if state.redis_status is None:
-        return {}
-    return None if value is None else {"": value}
+def _redis_errors(state: FleetState) -> Values:
+    asked, failed = (sum(state.ten_minutes.by(metric).values()) for metric in (REDIS_STEPS, REDIS_ERRORS))
+    return {"": failed / asked if asked else None} if state.redis_status else {}
 
 
-def _hit_rate(state: FleetState) -> Values:
-    lately = state.lately
-    return {"": lately.stopped / lately.received} if lately.received >= LEAST_RECEIVED else {}
+def _redis_gone(state: FleetState) -> Values:
+    seconds = state.ten_minutes.by(REDIS_S, 0)
+    return {"": seconds.get(("gone",), 0) / sum(seconds.values()) if seconds else None} if state.redis_status else {}
 
 
-def _active(state: FleetState, read: Callable[[str | None, int | None], float]) -> Values:
-    """By destination that deliveries are meant to go to: the others wait on purpose."""
-    return {name: read(each.breaker, each.oldest_s) for name, each in state.destinations.items() if each.is_active}
+def _died(state: FleetState) -> Values:
+    attempts = state.hour.by(DELIVERIES, 0, 1).items()
+    return {name: count for (name, outcome), count in attempts if outcome == DeliveryStatus.DEAD}
+
+
+def _eviction(state: FleetState) -> Values:
+    policy = state.redis.maxmemory_policy if state.redis else None
+    return {"": policy != GOOD_POLICY if policy else None} if state.redis_status else {}
 
 
 _RECEIVED = f'mailonce_emails_total{{status!~"{"|".join(NOT_RECEIVED)}"}}'
 CONDITIONS = (
     Condition(
         AlertCondition.REDIS_ERRORS,
-        lambda state: _of_redis(state.lately.redis_error_share, state),
+        _redis_errors,
         0.05,
-        "Redis fails {value:share} of the steps asked of it",
+        "{share} of the steps that Redis is asked for fail",
         "Emails are returned to their providers for retry, or decided by each machine alone. See the log of Redis.",
         "sum(rate(mailonce_redis_errors_total[10m])) / sum(rate(mailonce_redis_steps_total[10m])) > $threshold",
         after="5m",
     ),
     Condition(
         AlertCondition.LOCAL_JOURNAL,
-        lambda state: _of_redis(state.lately.redis_gone_share, state),
+        _redis_gone,
         0.1,
-        "Redis was gone for {value:share} of the last ten minutes",
+        "Redis was gone for {share} of the last ten minutes",
         "Each machine decides alone. An email that reaches two machines at the same time is delivered twice.",
         'sum by (job, instance) (increase(mailonce_redis_seconds_total{status="gone"}[10m]))\n'
         "  / sum by (job, instance) (increase(mailonce_redis_seconds_total[10m])) > $threshold",
@@ -97,9 +99,9 @@ CONDITIONS = (
     ),
     Condition(
         AlertCondition.LOW_HIT_RATE,
-        _hit_rate,
+        lambda state: {"": state.day.hit_rate} if state.day.received >= LEAST_RECEIVED else {},
         0.01,
-        "Only {value:share} of the emails of a day were recognised as duplicates",
+        "Only {share} of the emails of a day were recognised as duplicates",
         "Names may have been forgotten (PROCESSED_IDS_DAYS, resets, eviction), or dates may change.",
         f"sum(increase(mailonce_duplicates_total[1d])) / sum(increase({_RECEIVED}[1d])) < $threshold\n"
         f"and sum(increase(mailonce_emails_total[1d])) >= {LEAST_RECEIVED}",
@@ -109,16 +111,16 @@ CONDITIONS = (
     ),
     Condition(
         AlertCondition.DEAD_LETTERS,
-        lambda state: {name: float(count) for name, count in state.lately.died.items()},
+        _died,
         0,
-        "New dead letters at {destination}: {value:count}",
+        "New dead letters at {destination}: {count}",
         "It kept failing until the last attempt. See mailonce deliveries --status dead, then mailonce replay.",
         "max by (destination) (mailonce_dead_letters)\n"
         "  - max by (destination) (mailonce_dead_letters offset 15m) > $threshold",
     ),
     Condition(
         AlertCondition.BREAKER_OPEN,
-        lambda state: _active(state, lambda breaker, _: float(breaker != "closed")),
+        lambda state: {name: each.breaker != "closed" for name, each in state.active.items()},
         0,
         "{destination} keeps failing",
         "Its circuit breaker is open. New emails for it are queued and sent once it works again.",
@@ -128,9 +130,9 @@ CONDITIONS = (
     ),
     Condition(
         AlertCondition.OLDEST_WAITING,
-        lambda state: _active(state, lambda _, oldest_s: oldest_s or 0),
-        OLDEST_WAITING_S,
-        "An email has waited for {value:age} to be delivered to {destination}",
+        lambda state: {name: each.oldest_s or 0 for name, each in state.active.items()},
+        15 * 60,
+        "An email has waited for {age} to be delivered to {destination}",
         "The destination is down or over its rate. See mailonce deliveries --status waiting.",
         "max by (destination) (mailonce_oldest_waiting_seconds) > $threshold",
         severity="warning",
@@ -147,7 +149,7 @@ CONDITIONS = (
     ),
     Condition(
         AlertCondition.EVICTION_POLICY,
-        lambda state: _of_redis(float(state.redis.has_bad_policy) if state.redis else None, state),
+        _eviction,
         0,
         "Redis may forget names",
         f"When it is full, it drops keys, and duplicates are delivered. Set maxmemory-policy to {GOOD_POLICY}.",
@@ -156,59 +158,43 @@ CONDITIONS = (
 )
 
 
-class _Value(float):
-    def __format__(self, unit: str) -> str:
-        return {"share": f"{float(self):.1%}", "age": shown_duration(int(self)), "count": str(int(self))}[unit]
+def diagnose(state: FleetState, off: Collection[AlertCondition] = ()) -> dict[str, str | None]:
+    """A text for each condition that is true, None for one that cannot be evaluated now: its alarm stays as it is.
 
-
-_FOR_PROMETHEUS = {
-    "{destination}": "{{ $labels.destination }}",
-    "{value:share}": "{{ $value | humanizePercentage }}",
-    "{value:age}": "{{ $value | humanizeDuration }}",
-    "{value:count}": "{{ $value }}",
-}
-
-
-@dataclass(frozen=True)
-class Diagnosis:
-    """``wrong``: a text for each key (a condition, with a destination behind a colon where it has one).
-
-    ``unknown``: conditions that cannot be judged now; what was found before stays.
+    The key is the condition, or the condition and its destination with a colon between them. ``off``: conditions that
+    are switched off.
     """
-
-    wrong: Mapping[str, str]
-    unknown: frozenset[AlertCondition] = frozenset()
-
-
-def diagnose(state: FleetState, off: Collection[AlertCondition] = ()) -> Diagnosis:
-    """``off``: conditions that are switched off."""
-    wrong, unknown = {}, set()
+    found: dict[str, str | None] = {}
     for condition in CONDITIONS:
-        values = condition.read(state) if condition.name not in off else {}
-        if values is None:
-            unknown.add(condition.name)
-        for destination, value in (values or {}).items():
-            if condition.is_wrong(value):
-                key = f"{condition.name}:{destination}" if destination else condition.name.value
-                summary = condition.summary.format(value=_Value(value), destination=destination)
-                wrong[key] = f"{summary}. {condition.description}"
-    return Diagnosis(wrong, frozenset(unknown))
+        for destination, value in condition.values(state).items() if condition.name not in off else ():
+            key = f"{condition.name}:{destination}" if destination else condition.name.value
+            if value is None:
+                found[key] = None
+            elif condition.is_wrong(value):
+                summary = condition.summary.format(
+                    destination=destination, share=f"{value:.1%}", age=shown_duration(int(value)), count=int(value)
+                )
+                found[key] = f"{summary}. {condition.description}"
+    return found
 
 
 def alert_rules() -> str:
     """deploy/prometheus/alerts.yml."""
     lines = [
-        "# Generated from orchestrator/operations/alerts.py, which the service judges by as well.",
-        "# Counters are summed over servers. Gauges say the same on all of them, so they are never summed.",
+        "# Generated from orchestrator/operations/alerts.py; the service evaluates the same conditions itself.",
+        "# Counters are summed over servers. Gauges are the same on all of them, so they are never summed.",
         "groups:",
         "  - name: mailonce",
         "    rules:",
     ]
     for each in CONDITIONS:
-        summary = each.summary
-        for ours, theirs in _FOR_PROMETHEUS.items():
-            summary = summary.replace(ours, theirs)
-        lines += [f"      - alert: {each.alert}", "        expr: |"]
+        summary = each.summary.format(
+            destination="{{ $labels.destination }}",
+            share="{{ $value | humanizePercentage }}",
+            age="{{ $value | humanizeDuration }}",
+            count="{{ $value }}",
+        )
+        lines += [f"      - alert: Mailonce{each.name.title().replace('_', '')}", "        expr: |"]
         lines += [f"          {line}" for line in each.expr.replace("$threshold", f"{each.threshold:g}").splitlines()]
         lines += [f"        for: {each.after}"] if each.after else []
         lines += [f"        labels: {{severity: {each.severity}}}", "        annotations:"]

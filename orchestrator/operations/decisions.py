@@ -1,45 +1,105 @@
-"""Decisions: what happened to each email and why, and releasing what a gate stopped."""
+"""What happened to each email and why, and each of its deliveries: where it was sent, what waits, what is dead."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, tzinfo
+from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool
+from pydantic import BaseModel, Field, PlainSerializer, WithJsonSchema
 
-from deduplication import again
-from deduplication.journal.entry import DeliveryStatus, Entry
+from deduplication.journal.entry import Delivery, DeliveryStatus, Entry, Stop, changed
 from deduplication.journal.sqlite import Step
-from deduplication.names import Gate
-from orchestrator.audit import audit
-from orchestrator.operations.cursors import read_cursor, read_number, write_cursor
-from orchestrator.operations.deliveries import (
-    PAGE,
-    DeliveryBrief,
-    DeliveryView,
-    Storage,
-    Time,
-    deliver_now,
-    read_payload,
-    view_delivery,
+from deduplication.names import Gate, Kind
+from orchestrator.delivery.sender import Hold
+from orchestrator.delivery.webhook import Payload, unpack
+from orchestrator.operations.search import (
+    DecisionFilter,
+    DeliveryFilter,
+    catch_up,
+    current_status,
+    find_by_id,
+    find_ids,
 )
-from orchestrator.operations.explain import explain, said_at
-from orchestrator.operations.search import DecisionFilter, catch_up, find_by_id, select, status_of
 from orchestrator.pipeline import Status
 
 if TYPE_CHECKING:
     from orchestrator.build import Service
 
-RELEASED, WOULD_RELEASE = "released", "would_release"
-GATES = (Gate.IDENTITY, Gate.SUBJECT_GROUP, Gate.MEDIA, Gate.CONTENT)  # in the order in which they are asked
+GATES = {Gate.IDENTITY: "email id", Gate.SUBJECT_GROUP: "subject group", Gate.MEDIA: "file", Gate.CONTENT: "text"}
+"""In the order in which they are evaluated, and what an email shares with another one that is stopped there."""
+
+Time = Annotated[
+    int,
+    PlainSerializer(
+        lambda ms: datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds"),
+        return_type=str,
+        when_used="json",
+    ),
+    WithJsonSchema({"type": "string", "format": "date-time"}),
+]
+"""Milliseconds since 1970; in JSON, ISO 8601."""
+When = Callable[[int], str]
 
 
-class _Decision(BaseModel):
+class Storage(StrEnum):
+    """Where the payload is. ANOTHER_MACHINE: on the machine that received the email, if it was kept at all."""
+
+    JOURNAL = "journal"
+    REDIS = "redis"
+    ANOTHER_MACHINE = "another_machine"
+    NONE = "none"
+
+
+class AttemptView(BaseModel):
+    at: Time
+    latency_ms: int
+    status_code: int | None
+    error: str | None
+
+
+class DeliveryBrief(BaseModel):
+    id: str = Field(description="The email's id, a colon and the destination.")
+    destination: str
+    status: DeliveryStatus
+    reason: str | None = Field(description="Why it waits now, or why it ended as it did.")
+    tries: int
+    max_attempts: int | None
+    next_try: Time | None
+    delivered: Time | None
+    receiver_id: str | None
+
+
+class DeliveryView(DeliveryBrief):
+    email_id: str
+    provider: str
+    sender: str
+    subject: str
+    webhook_id: str
+    created: Time
+    age_s: int
+    attempts: list[AttemptView]
+    storage: Storage
+    payload_bytes: int
+    payload_machine: str | None = Field(description="The machine that has the payload, if it is another one.")
+
+
+class DeliveryInFull(DeliveryView):
+    payload: Mapping[str, Any] | None = Field(description="What is sent, as long as it is stored on this machine.")
+
+
+class DeliveryPage(BaseModel):
+    deliveries: list[DeliveryView]
+    more: bool
+    next: str | None = Field(description="`cursor` of the next page.")
+
+
+class Decision(BaseModel):
     id: str
     email_id: str
-    status: Status = Field(description="What its provider was told, brought up to date.")
+    status: Status = Field(description="The answer to its provider, brought up to date.")
     gate: Gate | None = Field(description="The gate that stopped it.")
     reason: str = Field(description="What happened to it and why, in one sentence.")
     name: str | None = Field(description="The name that it met at the gate.")
@@ -57,9 +117,6 @@ class _Decision(BaseModel):
     store: str = Field(description="`redis`, or `local`: decided by the journal of one machine.")
     released_at: Time | None
     releasable_until: Time | None
-
-
-class Decision(_Decision):
     deliveries: Sequence[DeliveryBrief]
 
 
@@ -80,13 +137,13 @@ class GateReport(BaseModel):
     said: str
 
 
-class DecisionInFull(_Decision):
+class DecisionInFull(Decision):
     server: str
     machine: str
     names: list[NameView]
     gates: list[GateReport] = Field(description="What each gate decided, up to the one that stopped it.")
     original_email: Decision | None
-    deliveries: list[DeliveryView]
+    deliveries: Sequence[DeliveryView]
     payload_bytes: int
     payload_machine: str | None = Field(description="The machine that has the payload, if it is another one.")
     payload: Mapping[str, Any] | None = Field(description="What is sent, as long as it is stored on this machine.")
@@ -97,89 +154,85 @@ class DecisionInFull(_Decision):
 
 def list_decisions(service: Service, wanted: DecisionFilter, limit: int, cursor: str | None = None) -> DecisionPage:
     """Newest first. Raises InvalidCursor if the cursor is not one of this list."""
-    entries, following = find_entries(service, wanted, limit, cursor)
+    ids, following = find_ids(service, wanted, limit, cursor)
     with service.journal.reading() as step:
+        entries = [entry for id_ in ids if (entry := _read(service, step, id_))]
         decisions = [_view(service, step, entry) for entry in entries]
     return DecisionPage(decisions=decisions, more=following is not None, next=following)
 
 
-def find_entries(
-    service: Service, wanted: DecisionFilter, limit: int, cursor: str | None = None, has: DeliveryStatus | None = None
-) -> tuple[list[Entry], str | None]:
-    """A page, and the cursor of the next one. ``has``: only emails with such a delivery."""
-    if wanted.q or wanted.sender:
-        catch_up(service.journal)
+def list_deliveries(service: Service, wanted: DeliveryFilter, limit: int, cursor: str | None = None) -> DeliveryPage:
+    """Waiting ones by their next attempt, dead ones by their end, all others by receipt of the email, newest first.
+
+    Raises InvalidCursor if the cursor is not one of this list.
+    """
+    ids, following = find_ids(service, wanted, limit, cursor)
     with service.journal.reading() as step:
-        query = select(step, wanted, service.privacy, has)
-        if cursor:
-            query.after(read_number(read_cursor(cursor, 1)[0]))
-        rows = step.query(f"{query.sql(f'{query.place}, e.seq')} LIMIT ?", (*query.values, limit + 1))
-        entries = _read(service, step, [seq for _, seq in rows[:limit]])
-    return entries, write_cursor(rows[limit - 1][0]) if len(rows) > limit else None
-
-
-def count_decisions(service: Service, wanted: DecisionFilter, most: int, has: DeliveryStatus | None = None) -> int:
-    """At most ``most``."""
-    with service.journal.reading() as step:
-        query = select(step, wanted, service.privacy, has)
-        found = step.query(f"SELECT count(*) FROM ({query.sql('1')} LIMIT ?)", (*query.values, most))  # noqa: S608
-    return int(found[0][0])
-
-
-def _read(service: Service, step: Step, seqs: Sequence[int]) -> list[Entry]:
-    """In this order, with no more of subject and sender than may be shown."""
-    found = dict(step.read_rows(f"seq IN ({','.join(map(str, seqs))})", ()))
-    return [service.privacy.shown(found[seq]) for seq in seqs if seq in found]
+        deliveries = [view for id_ in ids if (view := _view_delivery(service, step, id_))]
+    return DeliveryPage(deliveries=deliveries, more=following is not None, next=following)
 
 
 def read_decision(service: Service, text: str) -> DecisionInFull | None:
     """By id, email id, Message-ID or webhook-id; the newest, if there are several."""
     catch_up(service.journal)
     with service.journal.reading() as step:
-        entries = _read(service, step, find_by_id(step, text)[:1])
-        if not entries:
+        entry = _read(service, step, find_by_id(step, text))
+        if entry is None:
             return None
-        entry = entries[0]
+        original = _read(service, step, entry.stop.original if entry.stop else None)
         brief = _view(service, step, entry)
-        deliveries = _view_deliveries(service, step, entry)
-        original = _original(service, step, entry)
         original_email = _view(service, step, original) if original else None
-    shown = {name: value for name, value in brief if name != "deliveries"}
-    elsewhere = any(each.storage is Storage.ANOTHER_MACHINE for each in deliveries)
+    deliveries = cast(Sequence[DeliveryView], brief.deliveries)
+    machines = (each.payload_machine for each in deliveries)
     return DecisionInFull(
-        **shown,
+        **dict(brief),
         server=entry.about.server,
         machine=entry.machine,
         names=[NameView(gate=name.gate, name=name.label, is_own=name.is_own) for name in entry.names],
-        gates=_gate_reports(entry),
+        gates=list(_gate_reports(entry)),
         original_email=original_email,
-        deliveries=deliveries,
         payload_bytes=max((each.payload_bytes for each in deliveries), default=0),
-        payload_machine=entry.machine if elsewhere else None,
+        payload_machine=next(filter(None, machines), None),
         payload=read_payload(service, entry.id),
     )
 
 
-def _original(service: Service, step: Step, entry: Entry) -> Entry | None:
-    found = step.read(entry.stop.original) if entry.stop and entry.stop.original else None
-    return service.privacy.shown(found) if found else None
+def read_delivery(service: Service, id_: str) -> DeliveryInFull | None:
+    with service.journal.reading() as step:
+        view = _view_delivery(service, step, id_)
+    return DeliveryInFull(**dict(view), payload=read_payload(service, id_.partition(":")[0])) if view else None
+
+
+def read_payload(service: Service, entry_id: str) -> Payload | None:
+    with service.journal.reading() as step:
+        stored = step.payload(entry_id)
+    return unpack(stored) if stored else None
+
+
+def _read(service: Service, step: Step, entry_id: str | None) -> Entry | None:
+    """As operators see it: no more of subject and sender than may be shown, and each delivery with why it waits now."""
+    entry = step.read(entry_id) if entry_id else None
+    if entry is None:
+        return None
+    deliveries = sorted(entry.deliveries, key=lambda each: each.destination)
+    explained = tuple(changed(each, reason=_reason(service, each, step.steady_ms)) for each in deliveries)
+    return changed(service.privacy.shown(entry), deliveries=explained)
 
 
 def _view(service: Service, step: Step, entry: Entry) -> Decision:
     stop, about = entry.stop, entry.about
     deliveries = _view_deliveries(service, step, entry)
-    status = status_of(entry, step.steady_ms)
+    status = current_status(entry, step.steady_ms)
     query = "SELECT coalesce(sum(count), 0), max(last_ms) FROM repeats WHERE entry = ?"
     repeats, last_repeat_ms = step.query(query, (entry.id,))[0]
-    when = partial(said_at, now_ms=step.now_ms, tz=service.settings.tz)
-    reason = explain(entry, status, _original(service, step, entry), deliveries, when)
+    when = partial(shown_time_of_day, now_ms=step.now_ms, tz=service.settings.timezone)
+    reason = explain(entry, status, _read(service, step, stop.original if stop else None), when)
     if repeats:
         times = "once" if repeats == 1 else f"{repeats} times"
         reason += f". It was received again {times}, last at {when(last_repeat_ms)}, and was not sent again"
-    is_first = not any(each.generation for each in entry.deliveries)
-    took_ms = entry.settled_ms - entry.created_ms if entry.settled_ms is not None and is_first else None
-    is_local = about.alone or service.coordinator.registry is None
+    was_sent_again = any(each.generation for each in entry.deliveries)
     return Decision(
+        **vars(about),
         id=entry.id,
         email_id=about.item,
         status=status,
@@ -190,79 +243,175 @@ def _view(service: Service, step: Step, entry: Entry) -> Decision:
         first_seen=stop.first_seen_ms if stop else None,
         repeats=repeats,
         last_repeat=last_repeat_ms,
-        provider=about.provider,
-        route=about.route,
-        sender=about.sender,
-        subject=about.subject,
         received_at=entry.created_ms,
         settled_at=entry.settled_ms,
-        took_ms=took_ms,
-        store="local" if is_local else "redis",
+        took_ms=None if entry.settled_ms is None or was_sent_again else entry.settled_ms - entry.created_ms,
+        store="local" if about.alone or service.coordinator.registry is None else "redis",
         released_at=entry.released_ms,
         releasable_until=_releasable_until_ms(service, entry, deliveries),
         deliveries=deliveries,
     )
 
 
-def _view_deliveries(service: Service, step: Step, entry: Entry) -> list[DeliveryView]:
-    deliveries = sorted(entry.deliveries, key=lambda each: each.destination)
-    return [view_delivery(service, step, entry, each) for each in deliveries]
-
-
 def _releasable_until_ms(service: Service, entry: Entry, deliveries: Sequence[DeliveryView]) -> int | None:
     """None if nothing of it was skipped, or its payload is not stored."""
-    skipped = [each for each in deliveries if each.status is DeliveryStatus.SKIPPED]
-    if not any(each.storage is not Storage.NONE for each in skipped):
+    statuses = {each.status for each in deliveries if each.storage is not Storage.NONE}
+    if DeliveryStatus.SKIPPED not in statuses:
         return None
-    is_dead = any(each.status is DeliveryStatus.DEAD for each in deliveries)
+    is_dead = DeliveryStatus.DEAD in statuses
     return entry.created_ms + (service.settings.dead_letter_ms if is_dead else service.settings.decision_ms)
 
 
-def _gate_reports(entry: Entry) -> list[GateReport]:
-    reports = []
+def _gate_reports(entry: Entry) -> Iterator[GateReport]:
     for gate in GATES:
-        labels = ", ".join(name.label for name in entry.names if name.gate is gate)
         if entry.stop and entry.stop.gate is gate:
-            reports.append(GateReport(gate=gate, said=f"stopped: {entry.stop.name.label} is taken"))
-            break
-        reports.append(GateReport(gate=gate, said=f"passed: {labels}" if labels else "not asked"))
-    return reports
+            yield GateReport(gate=gate, said=f"stopped: {entry.stop.name.label} is taken")
+            return
+        labels = ", ".join(name.label for name in entry.names if name.gate is gate)
+        yield GateReport(gate=gate, said=f"passed: {labels}" if labels else "not asked")
 
 
-# Releasing
+def _view_delivery(service: Service, step: Step, id_: str) -> DeliveryView | None:
+    entry_id, _, destination = id_.partition(":")
+    entry = _read(service, step, entry_id)
+    views = _view_deliveries(service, step, entry) if entry else []
+    return next((each for each in views if each.destination == destination), None)
 
 
-class Release(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+def _view_deliveries(service: Service, step: Step, entry: Entry) -> list[DeliveryView]:
+    rows = step.query("SELECT size FROM payloads WHERE seq = (SELECT seq FROM entries WHERE id = ?)", (entry.id,))
+    size = rows[0][0] if rows else 0
+    views = []
+    for each in entry.deliveries:
+        config = service.config.destinations.get(each.destination)
+        storage = _storage(service, entry, each, size)
+        fields = (
+            vars(entry.about)
+            | vars(each)
+            | {
+                "id": f"{entry.id}:{each.destination}",
+                "max_attempts": config.max_attempts if config else None,
+                "next_try": each.next_try_ms if each.status is DeliveryStatus.WAITING else None,
+                "delivered": each.ended_ms if each.status is DeliveryStatus.DELIVERED else None,
+                "email_id": entry.about.item,
+                "created": entry.created_ms,
+                "age_s": max(0, step.now_ms - entry.created_ms) // 1000,
+                "attempts": [AttemptView(at=attempt.at_ms, **vars(attempt)) for attempt in each.attempts],
+                "storage": storage,
+                "payload_bytes": size,
+                "payload_machine": entry.machine if storage is Storage.ANOTHER_MACHINE else None,
+            }
+        )
+        views.append(DeliveryView.model_validate(fields))
+    return views
 
-    force: StrictBool = Field(default=False, description="Even if the same email was delivered under another id.")
-    dry_run: StrictBool = Field(default=False, description="Only say what would happen.")
+
+def _storage(service: Service, entry: Entry, delivery: Delivery, size: int) -> Storage:
+    if delivery.status is DeliveryStatus.WAITING and service.coordinator.registry:
+        return Storage.REDIS
+    if size:
+        return Storage.JOURNAL
+    keeps = delivery.status in (DeliveryStatus.SKIPPED, DeliveryStatus.DEAD)
+    return Storage.ANOTHER_MACHINE if keeps and entry.machine != service.journal.machine else Storage.NONE
 
 
-def release(service: Service, id_: str, how: Release, by: str, *, at_once: bool = False) -> str:
-    """Sends what a gate stopped, once. ``at_once``: before returning, unless workers do that. Returns RELEASED,
-    WOULD_RELEASE or a Refusal."""
-    refusal = again.release(service.coordinator, id_, force=how.force, dry_run=how.dry_run)
-    if refusal:
-        return refusal
-    if how.dry_run:
-        return WOULD_RELEASE
-    audit.warning("AUDIT release entry=%s force=%s by=%s", id_, how.force, by)
-    if at_once:
-        with service.journal.reading() as step:
-            entry = step.read(id_)
-        for each in entry.deliveries if entry else ():
-            if each.status is DeliveryStatus.WAITING:
-                deliver_now(service, each.destination)
-    return RELEASED
+def _reason(service: Service, delivery: Delivery, steady_ms: int) -> str | None:
+    """Why it waits now, or why it ended as it did."""
+    if delivery.is_live(steady_ms):
+        return "being delivered"
+    if delivery.status in (DeliveryStatus.CLAIMED, DeliveryStatus.RETURNED):
+        return "returned to the provider for retry"
+    name = delivery.destination
+    hold = service.sender.why_held_back(name) if delivery.status is DeliveryStatus.WAITING else None
+    reason = service.states.of(name).reason if hold is Hold.PAUSED else ""  # given by the operator who paused it
+    return f"{name}: {hold}{f' ({reason})' if reason else ''}" if hold else delivery.reason
 
 
-def release_matching(service: Service, wanted: DecisionFilter, how: Release, by: str) -> Counter[str]:
-    """How many emails ended how; those of which nothing was stopped are not looked at."""
-    answers: Counter[str] = Counter()
-    cursor: str | None = None
-    while True:
-        entries, cursor = find_entries(service, wanted, PAGE, cursor, DeliveryStatus.SKIPPED)
-        answers.update(release(service, entry.id, how, by) for entry in entries)
-        if cursor is None:
-            return answers
+# Explaining, in one sentence
+
+
+def explain(entry: Entry, status: Status, original: Entry | None, when: When) -> str:
+    """``original``: the email that it repeats, if that is still in the journal."""
+    if status is Status.ALREADY_PROCESSING:
+        return f"Being delivered to {_names(entry, DeliveryStatus.CLAIMED)}, since {when(entry.created_ms)}"
+    if status is Status.RETRY_LATER:
+        return _returned(entry, when)
+    if status is Status.SKIPPED_OLD:
+        return "Not sent: it is older than the service, and its route accepts only new emails"
+    if entry.stop and entry.outcome == DeliveryStatus.SKIPPED:
+        return f"Not sent: {_met(entry.stop, original, when)}"
+    if _is_by_script(entry):
+        return "Published by a script"
+    outcome = "; ".join(_outcomes(entry, when))
+    if entry.released_ms is None:
+        return outcome[0].upper() + outcome[1:]
+    why = f" ({_met(entry.stop, original, when)})" if entry.stop else ""
+    return f"Released at {when(entry.released_ms)}, after it was stopped{why}: {outcome}"
+
+
+def _returned(entry: Entry, when: When) -> str:
+    delivered = _names(entry, DeliveryStatus.DELIVERED)
+    but = f" (already delivered to {delivered})" if delivered else ""
+    if entry.outcome == DeliveryStatus.CLAIMED:
+        return (
+            f"Not finished{but}: its request at {when(entry.created_ms)} ended without a result. It continues when "
+            "the provider sends it again"
+        )
+    failed = [each.attempts[-1].error for each in entry.deliveries if each.attempts and each.attempts[-1].error]
+    return f"Returned to its provider, which sends it again{but}{f': {failed[0]}' if failed else ''}"
+
+
+def _met(stop: Stop, original: Entry | None, when: When) -> str:
+    """The name that it has in common with another email, and what happened to that one."""
+    value = stop.name.value[:12] if stop.name.kind is Kind.CONTENT else stop.name.value
+    what = f"{GATES.get(stop.gate, stop.gate)} {value}"
+    if stop.original is None:
+        return f"its {what} is marked as done, by another program or an import"
+    seen_ms = original.created_ms if original else stop.first_seen_ms
+    other = f"the email of {when(seen_ms)}" if seen_ms is not None else f"email {stop.original}"
+    same = "same first words" if stop.gate is Gate.CONTENT else f"same {what}"
+    if original is None:
+        return f"{same} as {other}, which is no longer stored"
+    sender = f" from {original.about.sender}" if original.about.sender else ""
+    if _is_by_script(original):
+        return f"{same} as {other}{sender}, published by a script"
+    for status, words in (
+        (DeliveryStatus.DELIVERED, "delivered to"),
+        (DeliveryStatus.WAITING, "waiting for"),
+        (DeliveryStatus.CLAIMED, "being delivered to"),
+        (DeliveryStatus.DEAD, "which could not be delivered to"),
+    ):
+        if names := _names(original, status):
+            return f"{same} as {other}{sender}, {words} {names}"
+    return f"{same} as {other}{sender}"
+
+
+def _outcomes(entry: Entry, when: When) -> Iterator[str]:
+    """One part for each kind of result. Reasons begin with the destination, which the sentence has named already."""
+    if delivered := _names(entry, DeliveryStatus.DELIVERED):
+        last_ms = max(each.ended_ms or 0 for each in entry.deliveries if each.status is DeliveryStatus.DELIVERED)
+        yield f"delivered to {delivered}" + (f" at {when(last_ms)}" if last_ms else "")
+    words = {DeliveryStatus.WAITING: "waiting for {}", DeliveryStatus.DEAD: "not delivered to {}, given up"}
+    for each in entry.deliveries:
+        if each.status in words:
+            reason = (each.reason or "").removeprefix(f"{each.destination}: ")
+            tries = f" after {each.tries} attempt{'s' if each.tries > 1 else ''}" if each.tries else ""
+            next_try = f"; next attempt at {when(each.next_try_ms)}" if each.next_try_ms else ""
+            yield words[each.status].format(each.destination) + tries + (f": {reason}" if reason else "") + next_try
+    if skipped := _names(entry, DeliveryStatus.SKIPPED):
+        yield f"not sent to {skipped}, which received the same text before"
+
+
+def _is_by_script(entry: Entry) -> bool:
+    return not any(each.destination for each in entry.deliveries)
+
+
+def _names(entry: Entry, status: DeliveryStatus) -> str:
+    names = [each.destination for each in entry.deliveries if each.status is status]
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+
+
+def shown_time_of_day(moment_ms: int, now_ms: int, tz: tzinfo) -> str:
+    """With the date, unless it is today."""
+    moment, now = (datetime.fromtimestamp(each / 1000, tz) for each in (moment_ms, now_ms))
+    return moment.strftime("%H:%M" if moment.date() == now.date() else "%Y-%m-%d %H:%M")

@@ -1,4 +1,4 @@
-"""Destinations as an operator knows them: the state of each; to pause and resume one, and to send it a test event."""
+"""Destinations for an operator: the state of each, pausing and resuming one, and sending it a test event."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import secrets
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from deduplication.journal.entry import Attempt
 from orchestrator.audit import audit
-from orchestrator.delivery.destination_states import shown_pause
 from orchestrator.delivery.signing import public_keys
 from orchestrator.delivery.webhook import DeliveryFailed, EventType, Webhook, shown_timestamp
+from orchestrator.operations.fleet_state import DestinationStatus, Pause, fleet_state
 
 if TYPE_CHECKING:
     from orchestrator.build import Service
@@ -24,16 +24,7 @@ TEST_WITHIN_S = 8.0
 FAILURES_LOOKED_AT = 20
 
 
-class Pause(BaseModel):
-    since: str = Field(json_schema_extra={"format": "date-time"})
-    reason: str
-    by: str
-
-
-class DestinationShown(BaseModel):
-    enabled: bool | None
-    breaker: Literal["closed", "open", "half-open"] | None
-    paused: Pause | None
+class DestinationShown(DestinationStatus):
     waiting: int
     public_keys: list[str] = Field(description="What its receiver verifies ed25519 signatures (v1a) with.")
 
@@ -46,12 +37,13 @@ class InvalidPause(Exception):
         self.field = field
 
 
-def pause(service: Service, name: str, reason: str, by: str) -> Pause:
-    """Nothing is sent there until it is resumed, by any machine; new emails for it are queued."""
+def pause(service: Service, name: str, reason: str, by: str) -> Pause | None:
+    """No machine sends anything there until it is resumed; new emails for it are queued."""
     _check_known(service, name)
     if len(reason) > MOST_REASON_CHARACTERS:
         raise InvalidPause("reason", f"at most {MOST_REASON_CHARACTERS} characters")
-    return Pause.model_validate(shown_pause(service.states.decide(name, is_paused=True, reason=reason, by=by)))
+    state = service.states.decide(name, is_paused=True, reason=reason, by=by)
+    return Pause.of(state)
 
 
 def resume(service: Service, name: str, by: str) -> bool:
@@ -66,38 +58,23 @@ def resume(service: Service, name: str, by: str) -> bool:
 
 
 def destinations(service: Service) -> dict[str, DestinationShown]:
-    """Those of the configuration."""
-    views = service.observer.fleet_state().destinations
+    """The configured ones."""
+    state = fleet_state(service)
     return {
-        name: DestinationShown.model_validate(
-            {
-                "enabled": views[name].is_enabled,
-                "breaker": views[name].breaker,
-                "paused": shown_pause(views[name].paused),
-                "waiting": views[name].waiting,
-                "public_keys": public_keys(config.secret),
-            }
-        )
+        name: DestinationShown(**dict(state.destinations[name]), public_keys=public_keys(config.secret))
         for name, config in service.config.destinations.items()
     }
 
 
 def last_failure(service: Service, name: str) -> Attempt | None:
     """The last failed attempt among the latest dead letters and the next waiting deliveries; None if there is none."""
+    one = "seq IN (SELECT seq FROM deliveries WHERE status = '{}' AND destination = ? ORDER BY {} LIMIT ?)"
     with service.journal.reading() as step:
-        seqs = [
-            *step.query(
-                "SELECT seq FROM deliveries WHERE status = 'dead' AND destination = ? ORDER BY ended_ms DESC LIMIT ?",
-                (name, FAILURES_LOOKED_AT),
-            ),
-            *step.query(
-                "SELECT seq FROM deliveries WHERE status = 'waiting' AND destination = ? ORDER BY next_try_ms LIMIT ?",
-                (name, FAILURES_LOOKED_AT),
-            ),
+        rows = [
+            *step.read_rows(one.format("dead", "ended_ms DESC"), (name, FAILURES_LOOKED_AT)),
+            *step.read_rows(one.format("waiting", "next_try_ms"), (name, FAILURES_LOOKED_AT)),
         ]
-        places = ",".join("?" * len(seqs))
-        entries = step.read_rows(f"seq IN ({places})", [seq for (seq,) in seqs]) if seqs else []
-    found = [entry.delivery_to(name) for _, entry in entries]
+    found = [entry.delivery_to(name) for _, entry in rows]
     failed = [attempt for each in found if each for attempt in each.attempts if attempt.error]
     return max(failed, key=lambda attempt: attempt.at_ms, default=None)
 
@@ -112,13 +89,13 @@ class Tested:
 
 
 def send_test(service: Service, name: str, by: str) -> Tested:
-    """One POST that is no email: nothing is recorded, retried or counted, and neither pause nor breaker stops it."""
+    """One POST without an email: nothing is recorded, retried or counted, and neither pause nor breaker stops it."""
     _check_known(service, name)
     note = "A test event, sent by an operator. There is no email behind it."
     head = {"type": EventType.TEST, "timestamp": shown_timestamp(datetime.now(UTC))}
     event = Webhook(f"msg_test_{secrets.token_urlsafe(12)}", {**head, "destination": name, "note": note})
     started = time.monotonic()
-    status_code, error = None, None
+    error = None
     try:
         status_code = service.sender.policies[name].destination.deliver(event, TEST_WITHIN_S).status_code
     except DeliveryFailed as failure:

@@ -1,14 +1,14 @@
 """/metrics: what this machine has counted, and the state of the fleet, as Prometheus reads it.
 
-Counters are of this machine, over all its processes, and go on after a restart: sum them over servers. Gauges are facts
-of the fleet, the same on every server: take the maximum.
+Counters are of this machine, over all its processes, and continue after a restart: sum them over servers. Gauges are
+facts of the fleet, the same on every server: take the maximum.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from itertools import accumulate
+from itertools import accumulate, product
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import Metric
@@ -17,20 +17,23 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from deduplication.errors import DeduplicationError
+from deduplication.journal.entry import DeliveryStatus
 from deduplication.names import Gate
+from deduplication.redis_state import REDIS_ERRORS, REDIS_STEPS
 from orchestrator.metrics import meter
-from orchestrator.metrics.counts import read_sums
-from orchestrator.metrics.sums import Sums
-from orchestrator.operations.fleet_state import DestinationView, FleetState
+from orchestrator.metrics.meter import Sums, read_sums
+from orchestrator.operations.fleet_state import DestinationView, FleetState, fleet_state
 from orchestrator.version import our_version
 
 if TYPE_CHECKING:
     from orchestrator.build import Service
 
-Labels = tuple[str, ...]
 GATES = (Gate.IDENTITY, Gate.SUBJECT_GROUP, Gate.MEDIA, Gate.CONTENT, meter.REALTIME)
-OUTCOMES = (meter.DELIVERED, meter.FAILED, meter.DEAD, meter.SKIPPED)
-_WHERE = ("destination",)
+OUTCOMES = (DeliveryStatus.DELIVERED, meter.FAILED, DeliveryStatus.DEAD, DeliveryStatus.SKIPPED)
+BREAKERS = ("closed", "half-open", "open")
+REDIS_STATUSES = ("up", "suspected", "gone")
+Values = float | None | Mapping[Any, float]
+"""One value, or one for each label or tuple of labels; nothing is exposed for None."""
 
 
 class Exposition(Collector):
@@ -43,105 +46,97 @@ class Exposition(Collector):
         return encode(self), content_type
 
     def collect(self) -> Iterator[Metric]:
-        yield _gauge("mailonce_build_info", "The running version.", {(our_version(),): 1}, "version")
+        yield _gauge("build_info", "The running version.", {our_version(): 1}, "version")
         state = None
-        with suppress(DeduplicationError):  # mailonce_journal_answers says so
-            self._service.counts.flush()
+        with suppress(DeduplicationError):  # reported as mailonce_journal_answers
+            self._service.meter.flush()
             with self._service.journal.reading() as step:
-                sums = Sums(read_sums(step, step.machine))
-            state = self._service.observer.fleet_state()
-        yield _gauge("mailonce_journal_answers", "1 if the journal can be read.", {(): state is not None})
+                sums = read_sums(step, step.machine)
+            state = fleet_state(self._service)
+        yield _gauge("journal_answers", "1 if the journal can be read.", state is not None)
         if state:
-            yield from _counters(sums, self._service.config.destinations)
-            yield from _histograms(sums, self._service.config.destinations)
+            yield from _counted(sums, tuple(self._service.config.destinations))
             yield from _fleet(state)
             yield from _destinations(state.destinations)
 
 
-def _counters(sums: Sums, destinations: Iterable[str]) -> Iterator[Metric]:
-    stopped: dict[Labels, float] = {(gate,): 0 for gate in GATES}
-    attempts: dict[Labels, float] = {(name, outcome): 0 for name in destinations for outcome in OUTCOMES}
-    seconds: dict[Labels, float] = {(status,): 0 for status in ("up", "suspected", "gone")}
-    for name, text, metric, numbers, labels in (
-        ("mailonce_emails", "Emails by answer.", meter.EMAILS, {}, ("provider", "status")),
-        ("mailonce_duplicates", "Stopped emails by gate.", meter.STOPPED, stopped, ("gate",)),
-        ("mailonce_subject_groups", "Subject groups created.", meter.GROUPS, {(): 0.0}, ()),
-        ("mailonce_deliveries", "Attempts by outcome.", meter.DELIVERIES, attempts, ("destination", "outcome")),
-        ("mailonce_redis_steps", "Steps asked of Redis.", meter.REDIS_STEPS, {(): 0.0}, ()),
-        ("mailonce_redis_errors", "Steps that failed, by class.", meter.REDIS_ERRORS, {}, ("class",)),
-        ("mailonce_redis_seconds", "Time of processes by status of Redis.", meter.REDIS_S, seconds, ("status",)),
-    ):
-        yield _counter(name, text, numbers | sums.labelled(metric), *labels)
-    yield _gauge("mailonce_hit_ratio", "Share of received emails that were stopped, ever.", {(): sums.hit_rate or 0})
+def _counted(sums: Sums, destinations: tuple[str, ...]) -> Iterator[Metric]:
+    """Expected labels start at 0, so that Prometheus sees their first increase."""
 
+    def counted(name: str, text: str, metric: str, *labels: str, expected: Iterable[tuple[str, ...]] = ()) -> Metric:
+        return _counter(name, text, dict.fromkeys(expected, 0.0) | sums.by(metric, *range(len(labels))), *labels)
 
-def _histograms(sums: Sums, destinations: Iterable[str]) -> Iterator[Metric]:
-    known = {labels[:1] for labels in sums.labelled(meter.DELIVERY_S)} | {(name,) for name in destinations}
-    for name, text, metric, labelled in (
-        ("mailonce_decision_seconds", "From the route to the journal's decision.", meter.DECISION_S, {()}),
-        ("mailonce_request_seconds", "A provider's request, from its headers to the answer.", meter.REQUEST_S, {()}),
-        ("mailonce_delivery_seconds", "One POST.", meter.DELIVERY_S, known),
-    ):
-        family = HistogramMetricFamily(name, text, labels=_WHERE if labelled is known else ())
-        for labels in sorted(labelled):
-            histogram = sums.histogram(metric, *labels)
-            up_to = list(zip(meter.BUCKETS, map(float, accumulate(histogram.counts)), strict=True))
-            family.add_metric(labels, up_to, histogram.sum_s)
-        yield family
+    yield counted("emails", "Emails by answer.", meter.EMAILS, "provider", "status")
+    stopped = {gate: sums.stopped_at.get(gate, 0) for gate in GATES}
+    yield _counter("duplicates", "Stopped emails by gate.", stopped, "gate")
+    yield counted("subject_groups", "Subject groups created.", meter.GROUPS, expected=[()])
+    labels, expected = ("destination", "outcome"), product(destinations, OUTCOMES)
+    yield counted("deliveries", "Attempts by outcome.", meter.DELIVERIES, *labels, expected=expected)
+    yield counted("redis_steps", "Steps asked of Redis.", REDIS_STEPS, expected=[()])
+    yield counted("redis_errors", "Failed steps, by class.", REDIS_ERRORS, "class")
+    spent = "Time of processes by status of Redis."
+    yield counted("redis_seconds", spent, meter.REDIS_S, "status", expected=product(REDIS_STATUSES))
+    yield _gauge("hit_ratio", "Share of received emails that were stopped, ever.", sums.hit_rate or 0)
+    yield _histogram("decision_seconds", "From the route to the journal's decision.", sums, meter.DECISION_S)
+    yield _histogram("request_seconds", "A provider's request, from its headers to the answer.", sums, meter.REQUEST_S)
+    known = sorted({*destinations, *(name for (name,) in sums.by(meter.DELIVERY_S, 0))})
+    yield _histogram("delivery_seconds", "One POST.", sums, meter.DELIVERY_S, known)
 
 
 def _fleet(state: FleetState) -> Iterator[Metric]:
     if state.redis_status:
         is_alone = state.redis_status == "gone"
-        yield _gauge("mailonce_local_journal", "1 while Redis is gone: this machine decides alone.", {(): is_alone})
-        yield _gauge("mailonce_unpublished_entries", "Entries to publish.", {(): state.unpublished})
-        behind = {} if state.behind_s is None else {(): state.behind_s}
-        yield _gauge("mailonce_behind_seconds", "Since this machine had read all of the stream.", behind)
-        yield _gauge("mailonce_members", "Machines of the fleet.", {(): len(state.members)})
+        yield _gauge("local_journal", "1 while Redis is gone: this machine decides alone.", is_alone)
+        yield _gauge("unpublished_entries", "Entries to publish.", state.unpublished)
+        yield _gauge("behind_seconds", "Since this machine had read the whole stream.", state.behind_s)
+        yield _gauge("members", "Machines of the fleet.", len(state.members))
     if state.redis:
-        policy = {(state.redis.maxmemory_policy,): 1} if state.redis.maxmemory_policy else {}
-        yield _gauge("mailonce_redis_maxmemory_policy", "Must be noeviction.", policy, "policy")
-        evicted = {} if state.redis.evicted_keys is None else {(): state.redis.evicted_keys}
-        yield _counter("mailonce_redis_evicted_keys", "Keys that Redis evicted since it started.", evicted)
+        policy = state.redis.maxmemory_policy
+        yield _gauge("redis_maxmemory_policy", "Must be noeviction.", {policy: 1} if policy else {}, "policy")
+        evicted = state.redis.evicted_keys
+        yield _counter("redis_evicted_keys", "Keys that Redis evicted since it started.", evicted)
     if state.workers is not None:
-        yield _gauge("mailonce_workers_alive", "Worker processes of the queue.", {(): state.workers})
+        yield _gauge("workers_alive", "Worker processes of the queue.", state.workers)
     if state.outside and state.outside.depths is not None:
-        depths = {(name,): depth for name, depth in state.outside.depths.items()}
-        yield _gauge("mailonce_queue_depth", "Messages in the queue.", depths, *_WHERE)
+        yield _gauge("queue_depth", "Messages in the queue.", state.outside.depths, "destination")
 
 
 def _destinations(views: Mapping[str, DestinationView]) -> Iterator[Metric]:
-    """Destinations that are no longer configured count as one, so that labels are bounded."""
-    known = {name: each for name, each in views.items() if each.is_enabled is not None}
-    others = [each for each in views.values() if each.is_enabled is None]
-    waiting: dict[Labels, float] = {(name,): each.waiting for name, each in known.items()}
-    dead: dict[Labels, float] = {(name,): each.dead for name, each in known.items()}
-    oldest: dict[Labels, float] = {(name,): each.oldest_s or 0 for name, each in known.items()}
-    if others:
-        waiting[meter.OTHER,] = sum(each.waiting for each in others)
-        dead[meter.OTHER,] = sum(each.dead for each in others)
-        oldest[meter.OTHER,] = max(each.oldest_s or 0 for each in others)
-    yield _gauge("mailonce_deliveries_waiting", "Deliveries that wait.", waiting, *_WHERE)
-    yield _gauge("mailonce_dead_letters", "Dead letters that are kept.", dead, *_WHERE)
-    yield _gauge("mailonce_oldest_waiting_seconds", "Age of the oldest delivery that waits, or 0.", oldest, *_WHERE)
-    states = ("closed", "half-open", "open")
-    breakers = {(name, each): view.breaker == each for name, view in known.items() for each in states}
-    yield _gauge("mailonce_breaker_state", "1 for the present state.", breakers, *_WHERE, "state")
-    paused = {(name,): view.paused.is_paused for name, view in known.items()}
-    yield _gauge("mailonce_destination_paused", "1 while nothing is sent there until it is resumed.", paused, *_WHERE)
-    enabled = {(name,): bool(view.is_enabled) for name, view in known.items()}
-    yield _gauge("mailonce_destination_enabled", "0 for enabled = false in mailonce.toml.", enabled, *_WHERE)
+    """What waits or is dead is exposed even where the destination is no longer configured."""
+    known = {name: each for name, each in views.items() if each.enabled is not None}
+    waiting = {name: each.waiting for name, each in views.items()}
+    dead = {name: each.dead for name, each in views.items()}
+    oldest = {name: each.oldest_s or 0 for name, each in views.items()}
+    paused = {name: each.paused is not None for name, each in known.items()}
+    enabled = {name: bool(each.enabled) for name, each in known.items()}
+    breakers = {(name, state): each.breaker == state for name, each in known.items() for state in BREAKERS}
+    yield _gauge("deliveries_waiting", "Deliveries that wait.", waiting, "destination")
+    yield _gauge("dead_letters", "Dead letters that are kept.", dead, "destination")
+    yield _gauge("oldest_waiting_seconds", "Age of the oldest delivery that waits, or 0.", oldest, "destination")
+    yield _gauge("destination_paused", "1 while nothing is sent there until it is resumed.", paused, "destination")
+    yield _gauge("destination_enabled", "0 for enabled = false in mailonce.toml.", enabled, "destination")
+    yield _gauge("breaker_state", "1 for the present state.", breakers, "destination", "state")
 
 
-def _gauge(name: str, text: str, numbers: Mapping[Any, float], *labels: str) -> Metric:
-    return _filled(GaugeMetricFamily(name, text, labels=labels), numbers)
+def _gauge(name: str, text: str, values: Values, *labels: str) -> Metric:
+    return _filled(GaugeMetricFamily(f"mailonce_{name}", text, labels=labels), values)
 
 
-def _counter(name: str, text: str, numbers: Mapping[Any, float], *labels: str) -> Metric:
-    return _filled(CounterMetricFamily(name, text, labels=labels), numbers)
+def _counter(name: str, text: str, values: Values, *labels: str) -> Metric:
+    return _filled(CounterMetricFamily(f"mailonce_{name}", text, labels=labels), values)
 
 
-def _filled(family: GaugeMetricFamily | CounterMetricFamily, numbers: Mapping[Any, float]) -> Metric:
-    for labels, number in numbers.items():
-        family.add_metric(labels, number)
+def _filled(family: GaugeMetricFamily | CounterMetricFamily, values: Values) -> Metric:
+    for labels, value in (values if isinstance(values, Mapping) else {(): values}).items():
+        if value is not None:
+            family.add_metric((labels,) if isinstance(labels, str) else labels, value)
+    return family
+
+
+def _histogram(name: str, text: str, sums: Sums, metric: str, destinations: list[str] | None = None) -> Metric:
+    labels = () if destinations is None else ("destination",)
+    family = HistogramMetricFamily(f"mailonce_{name}", text, labels=labels)
+    for place in [()] if destinations is None else [(each,) for each in destinations]:
+        in_buckets, sum_s = sums.histogram(metric, *place)
+        family.add_metric(place, list(zip(meter.BUCKETS, map(float, accumulate(in_buckets)), strict=True)), sum_s)
     return family

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel, Field
 
 from deduplication.journal.entry import DeliveryStatus
-from orchestrator.delivery.destination_states import shown_pause
-from orchestrator.metrics.counts import DAY_S, HOUR_S, MINUTE_S, read_points, read_sums
-from orchestrator.metrics.meter import DELIVERED, DELIVERIES, DELIVERY_S, SKIPPED
-from orchestrator.metrics.sums import Histogram, Sums
-from orchestrator.operations.fleet_state import FleetState
+from orchestrator.metrics import meter
+from orchestrator.metrics.meter import DAY_S, DELIVERY_S, HOUR_S, MINUTE_S, Sums
+from orchestrator.operations.fleet_state import DestinationStatus, fleet_state
 
 if TYPE_CHECKING:  # which builds all of this
     from orchestrator.build import Service
 
 
-@dataclass(frozen=True)
-class Totals:
+class Totals(BaseModel):
     """Of all machines, since they began to count; ``waiting`` and ``dead`` are of now.
 
     ``received`` emails are new, ``duplicates`` (exact repeats) or ``suppressed`` (by a group, files, words or age);
@@ -49,17 +48,12 @@ class Span(StrEnum):
     WEEK = "week"
     MONTH = "month"
 
-    @property
-    def step_s(self) -> int:
-        return {"hour": MINUTE_S, "day": 10 * MINUTE_S, "week": HOUR_S, "month": 6 * HOUR_S}[self]
 
-    @property
-    def length_s(self) -> int:
-        return {"hour": HOUR_S, "day": DAY_S, "week": 7 * DAY_S, "month": 31 * DAY_S}[self]
+STEP_S = {Span.HOUR: MINUTE_S, Span.DAY: 10 * MINUTE_S, Span.WEEK: HOUR_S, Span.MONTH: 6 * HOUR_S}
+LENGTH_S = {Span.HOUR: HOUR_S, Span.DAY: DAY_S, Span.WEEK: 7 * DAY_S, Span.MONTH: 31 * DAY_S}
 
 
-@dataclass(frozen=True)
-class Point:
+class Point(BaseModel):
     """What happened from ``start_s`` (seconds since 1970) on. ``stopped``: duplicates and suppressed."""
 
     start_s: int
@@ -69,8 +63,7 @@ class Point:
     failed: int
 
 
-@dataclass(frozen=True)
-class DestinationFigures:
+class DestinationFigures(BaseModel):
     """Over one span. Times are estimated from a histogram, None if nothing was sent; ``p50_ms`` and ``p95_ms`` are for
     each point. ``success_rate`` is of attempts."""
 
@@ -79,17 +72,16 @@ class DestinationFigures:
     success_rate: float | None
     whole_p50_ms: float | None
     whole_p95_ms: float | None
-    p50_ms: tuple[float | None, ...]
-    p95_ms: tuple[float | None, ...]
+    p50_ms: list[float | None]
+    p95_ms: list[float | None]
 
 
-@dataclass(frozen=True)
-class OverTime:
+class OverTime(BaseModel):
     """``points`` are ``step_s`` long, the oldest first; the last one still grows. ``total`` is their sum."""
 
     span: Span
     step_s: int
-    points: tuple[Point, ...]
+    points: list[Point]
     total: Point
     duplicates: int
     suppressed: int
@@ -97,97 +89,86 @@ class OverTime:
     is_whole: bool
 
 
-def totals(service: Service, state: FleetState | None = None) -> Totals:
-    state = state or service.observer.fleet_state()
-    sums, views = fleet_sums(service), state.destinations.values()
-    return Totals(
-        received=sums.received,
-        statuses=sums.statuses,
-        duplicates=sums.duplicates,
-        suppressed=sums.suppressed,
-        hit_rate=sums.hit_rate,
-        delivered=sums.delivered(),
-        failed=sums.failed(),
+class DestinationCounts(DestinationStatus):
+    deliveries: dict[DeliveryStatus, int] = Field(
+        description="Waiting and dead ones as of now; delivered and skipped ones since counting began."
+    )
+
+
+class Stats(BaseModel):
+    totals: Totals
+    over_time: OverTime
+    destinations: dict[str, DestinationCounts]
+
+
+def stats(service: Service, span: Span) -> Stats:
+    service.meter.flush()
+    state = fleet_state(service)
+    step_s, length_s = STEP_S[span], LENGTH_S[span]
+    with service.journal.reading() as step:
+        ever, recent = meter.read_sums(step), meter.read_recent(step, step_s, length_s)
+        last = step.now_ms // 1000 // step_s * step_s
+        starts = range(last - length_s + step_s, last + 1, step_s)
+        points = meter.read_points(step, starts)
+    views = state.destinations.values()
+    totals = Totals(
+        **vars(ever),
         dead=sum(each.dead for each in views),
         waiting=sum(each.waiting for each in views),
         oldest_waiting_s=max((each.oldest_s for each in views if each.oldest_s is not None), default=None),
         workers_alive=state.workers,
-        is_whole=state.redis_status in (None, "up"),
+        is_whole=state.is_whole,
     )
-
-
-def fleet_sums(service: Service) -> Sums:
-    service.counts.flush()
-    with service.journal.reading() as step:
-        return Sums(read_sums(step))
-
-
-def over_time(service: Service, span: Span) -> OverTime:
-    service.counts.flush()
-    has_redis, status = service.coordinator.registry is not None, service.coordinator.redis.status
-    with service.journal.reading() as step:
-        last = step.now_ms // 1000 // span.step_s * span.step_s
-        starts = range(last - span.length_s + span.step_s, last + 1, span.step_s)
-        points = read_points(step, HOUR_S if span.step_s >= HOUR_S else MINUTE_S, starts, span.step_s)
-    together: dict[str, float] = {}
-    for counts in points:
-        for key, value in counts.items():
-            together[key] = together.get(key, 0) + value
-    sums, whole = [Sums(counts) for counts in points], Sums(together)
-    names = dict.fromkeys((*service.config.destinations, *whole.by(DELIVERIES, 0)))
-    return OverTime(
+    sent_to = dict.fromkeys((*service.config.destinations, *(name for (name,) in recent.by(meter.DELIVERIES, 0))))
+    over_time = OverTime(
+        **vars(recent),
         span=span,
-        step_s=span.step_s,
-        points=tuple(_point(start, each) for start, each in zip(starts, sums, strict=True)),
-        total=_point(starts[0], whole),
-        duplicates=whole.duplicates,
-        suppressed=whole.suppressed,
-        destinations={name: _destination(name, whole, sums) for name in names},
-        is_whole=not has_redis or status == "up",
+        step_s=step_s,
+        points=[Point(start_s=start, **vars(sums)) for start, sums in zip(starts, points, strict=True)],
+        total=Point(start_s=starts[0], **vars(recent)),
+        destinations={name: _destination(recent.to(name), points, name) for name in sent_to},
+        is_whole=state.is_whole,
     )
-
-
-def stats(service: Service, span: Span) -> dict[str, Any]:
-    """The totals, what happened over the span, and each destination with its deliveries by status: those that wait or
-    are dead as of now, the others since counting began."""
-    state, sums = service.observer.fleet_state(), fleet_sums(service)
     destinations = {}
-    for name, each in state.destinations.items():
-        attempts = sums.attempts(name)
-        destinations[name] = {
-            "enabled": each.is_enabled,
-            "breaker": each.breaker,
-            "paused": shown_pause(each.paused),
-            "deliveries": {
-                DeliveryStatus.WAITING: each.waiting,
-                DeliveryStatus.DELIVERED: attempts.get(DELIVERED, 0),
-                DeliveryStatus.DEAD: each.dead,
-                DeliveryStatus.SKIPPED: attempts.get(SKIPPED, 0),
-            },
-        }
-    return {
-        "totals": asdict(totals(service, state)),
-        "over_time": asdict(over_time(service, span)),
-        "destinations": destinations,
-    }
+    for name, view in state.destinations.items():
+        sums = ever.to(name)
+        deliveries = {"waiting": view.waiting, "delivered": sums.delivered, "dead": view.dead, "skipped": sums.skipped}
+        destinations[name] = DestinationCounts.model_validate({**dict(view), "deliveries": deliveries})
+    return Stats(totals=totals, over_time=over_time, destinations=destinations)
 
 
-def _point(start_s: int, sums: Sums) -> Point:
-    return Point(start_s, sums.received, sums.delivered(), sums.stopped, sums.failed())
-
-
-def _destination(name: str, whole: Sums, points: list[Sums]) -> DestinationFigures:
-    delivered, failed = whole.delivered(name), whole.failed(name)
-
-    def times(sums: Sums) -> Histogram:
-        return sums.histogram(DELIVERY_S, name)
-
+def _destination(whole: Sums, points: list[Sums], name: str) -> DestinationFigures:
+    attempts = whole.delivered + whole.failed
     return DestinationFigures(
-        delivered=delivered,
-        failed=failed,
-        success_rate=delivered / (delivered + failed) if delivered + failed else None,
-        whole_p50_ms=times(whole).quantile_ms(0.5),
-        whole_p95_ms=times(whole).quantile_ms(0.95),
-        p50_ms=tuple(times(each).quantile_ms(0.5) for each in points),
-        p95_ms=tuple(times(each).quantile_ms(0.95) for each in points),
+        **vars(whole),
+        success_rate=whole.delivered / attempts if attempts else None,
+        whole_p50_ms=whole.quantile_ms(0.5, DELIVERY_S, name),
+        whole_p95_ms=whole.quantile_ms(0.95, DELIVERY_S, name),
+        p50_ms=[each.quantile_ms(0.5, DELIVERY_S, name) for each in points],
+        p95_ms=[each.quantile_ms(0.95, DELIVERY_S, name) for each in points],
     )
+
+
+@dataclass(frozen=True)
+class ProviderSeen:
+    """Times are milliseconds since 1970, 0 for never. ``status`` is the answer to the last email, ``why`` the reason
+    for the last refusal. Neither contains any of the email."""
+
+    email_ms: int = 0
+    status: str = ""
+    refused_ms: int = 0
+    why: str = ""
+
+
+def read_providers(service: Service) -> dict[str, ProviderSeen]:
+    """Of this machine, by the name of the provider."""
+    service.meter.flush()
+    with service.journal.reading() as step:
+        rows = step.query("SELECT key, value FROM meta WHERE key GLOB ?", (f"{meter.PROVIDER_NOTE}*",))
+    notes: dict[str, dict[str, tuple[int, str]]] = {}
+    for key, value in rows:
+        provider, _, kind = key.removeprefix(meter.PROVIDER_NOTE).rpartition(":")
+        at_ms, _, text = value.partition(" ")
+        notes.setdefault(provider, {})[kind] = (int(at_ms), text)
+    never = (0, "")
+    return {name: ProviderSeen(*each.get("email", never), *each.get("refusal", never)) for name, each in notes.items()}

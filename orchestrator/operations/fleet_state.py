@@ -1,45 +1,62 @@
 """One picture of the fleet, which /health, alarms, /metrics and the page all show.
 
-It is read from the journal. What another server has to be asked for (Redis, the queue) is asked behind the requests, by
-one process of each machine, and noted in the journal.
+It is read from the journal. Other servers (Redis, the queue) are asked behind the requests, by one process of each
+machine, which records the answers in the journal.
 """
 
 from __future__ import annotations
 
 import logging
-import secrets
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
-from deduplication.errors import DeduplicationError, StoreUnavailable
-from deduplication.journal.coordinator import Coordinator
-from deduplication.journal.entry import Delivery, Entry
+from deduplication.errors import DeduplicationError
+from deduplication.journal.registry import Registry
 from deduplication.journal.sqlite import Step
-from orchestrator.config.model import Config
-from orchestrator.config.settings import Settings
-from orchestrator.delivery.destination_states import DestinationState, DestinationStates
-from orchestrator.delivery.guard import Guard
-from orchestrator.delivery.queue import Queue, QueueMisconfigured, QueueUnavailable
-from orchestrator.metrics.counts import DAY_S, HOUR_S, MINUTE_S, read_points
-from orchestrator.metrics.meter import DEAD, DELIVERIES, REDIS_ERRORS, REDIS_S, REDIS_STEPS
-from orchestrator.metrics.shared import RedisFacts, SharedFigures
-from orchestrator.metrics.sums import Sums
+from deduplication.room import most_payload_bytes
+from orchestrator.delivery.destination_states import DestinationState
+from orchestrator.delivery.queue import QueueMisconfigured, QueueUnavailable
+from orchestrator.metrics.meter import DAY_S, HOUR_S, MINUTE_S, Sums, read_recent
+from orchestrator.operations.words import shown_moment
 from orchestrator.version import our_version
+
+if TYPE_CHECKING:
+    from orchestrator.build import Service
 
 log = logging.getLogger(__name__)
 
-LATELY_S = 10 * MINUTE_S
-FRESH_MS = 20_000  # a process, a machine or a note that is older says nothing about now
+FRESH_MS = 20_000  # an older heartbeat or answer says nothing about now
 OLDEST_LOOKED_AT = 50
-_OUTSIDE, _WORKER = "outside", "worker:"
+WORKER = "worker:"  # heartbeats of this machine's workers in the journal's meta table
+_OUTSIDE = "outside"
+
+# A script, because on a Cluster the node with our keys answers it. INFO may be forbidden.
+_FACTS = """
+local function info(section)
+  local text = redis.pcall('INFO', section)
+  return type(text) == 'string' and text or ''
+end
+return {info('memory') .. info('stats'), redis.call('HVALS', KEYS[1])}
+"""
+
+
+class RedisFacts(BaseModel):
+    """What Redis reports about itself, None where INFO is forbidden."""
+
+    maxmemory_policy: str | None = None
+    evicted_keys: int | None = None
+    used_bytes: int | None = None
+    limit_bytes: int | None = None
+    payload_bytes: int = 0
+    most_payload_bytes: int = 0
 
 
 class Outside(BaseModel):
-    """What was asked of other servers, and when. ``depths`` is None if the queue does not say."""
+    """The latest answers of other servers. ``depths`` is None if the queue did not answer."""
 
     at_ms: int = 0
     redis: RedisFacts | None = None
@@ -48,47 +65,42 @@ class Outside(BaseModel):
     queue_error: str = ""
     depths: dict[str, int] | None = None
 
-    def fresh_members(self, now_ms: int, within_ms: int) -> dict[str, dict[str, Any]]:
-        """Machines with a heartbeat since then."""
-        return {name: each for name, each in self.members.items() if now_ms - each.get("at_ms", 0) < within_ms}
+
+class Pause(BaseModel):
+    since: str = Field(json_schema_extra={"format": "date-time"})
+    reason: str
+    by: str
+
+    @classmethod
+    def of(cls, state: DestinationState) -> Pause | None:
+        """None if it is not paused."""
+        return cls(since=shown_moment(state.since_ms), reason=state.reason, by=state.by) if state.is_paused else None
 
 
-@dataclass(frozen=True)
-class DestinationView:
-    """``is_enabled`` and ``breaker`` are None for a destination that is no longer configured. ``oldest_s`` is the age
-    of the delivery that has waited longest, None if none waits."""
+class DestinationStatus(BaseModel):
+    """``enabled`` and ``breaker`` are None for a destination that is no longer configured."""
 
-    is_enabled: bool | None = None
-    breaker: str | None = None
-    paused: DestinationState = DestinationState()
+    enabled: bool | None
+    breaker: Literal["closed", "open", "half-open"] | None
+    paused: Pause | None
+
+
+class DestinationView(DestinationStatus):
+    """``oldest_s`` is the age of the delivery that has waited longest, None if none waits."""
+
     waiting: int = 0
     dead: int = 0
     oldest_s: int | None = None
-
-    @property
-    def is_active(self) -> bool:
-        """Whether deliveries are meant to go there now."""
-        return bool(self.is_enabled) and not self.paused.is_paused
-
-
-@dataclass(frozen=True)
-class Lately:
-    """Counts of the fleet that alarms judge by. None if there is nothing to compute a share from."""
-
-    redis_error_share: float | None  # of ten minutes
-    redis_gone_share: float | None  # of ten minutes
-    received: int  # of a day
-    stopped: int
-    died: Mapping[str, int]  # of an hour, by destination
 
 
 @dataclass(frozen=True)
 class FleetState:
     """``redis_status`` is None without a REDIS_URL, else up, suspected or gone (rule 8); ``lost_ms`` is when Redis was
-    lost. ``behind_s``: how long ago this machine had read all of the stream, None if it never has.
+    lost. ``behind_s``: how long ago this machine had read the whole stream, None if it never has.
 
     ``known_since_ms``: since when this machine knows the fleet's work; ``gap_ms``: when it missed a part of that.
-    ``outside`` is None if nobody has asked lately, ``workers`` without a queue.
+    ``ten_minutes``, ``hour`` and ``day``: what the fleet has counted over the last of them. ``members``: machines with
+    a recent heartbeat. ``outside`` is None if other servers were not asked recently, ``workers`` without a queue.
     """
 
     now_ms: int
@@ -101,215 +113,153 @@ class FleetState:
     known_since_ms: int | None
     gap_ms: int | None
     destinations: Mapping[str, DestinationView]
-    lately: Lately
+    ten_minutes: Sums
+    hour: Sums
+    day: Sums
     disk_free_bytes: int
     outside: Outside | None
+    members: Mapping[str, Mapping[str, Any]]
     workers: int | None
 
     @property
-    def members(self) -> dict[str, dict[str, Any]]:
-        return self.outside.fresh_members(self.now_ms, 3 * FRESH_MS) if self.outside else {}
+    def active(self) -> dict[str, DestinationView]:
+        """Where deliveries are meant to go now: a destination that is paused or disabled lets them wait on purpose."""
+        return {name: each for name, each in self.destinations.items() if each.enabled and not each.paused}
 
     @property
     def redis(self) -> RedisFacts | None:
-        """What Redis says of itself; None without one, or while it does not answer."""
+        """None without a Redis, or while it does not answer."""
         return self.outside.redis if self.outside and self.redis_status == "up" else None
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the counts of the other machines are up to date."""
+        return self.redis_status in (None, "up")
 
-class Observer:
-    """``members``: those that Fleet knows. ``queue`` is None without one."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        config: Config,
-        coordinator: Coordinator,
-        guard: Guard,
-        states: DestinationStates,
-        queue: Queue | None = None,
-        members: Callable[[], dict[str, Any]] = dict,
-        *,
-        is_worker: bool = False,
-    ) -> None:
-        self._settings = settings
-        self._config = config
-        self._coordinator = coordinator
-        self._journal = coordinator.journal
-        self._guard = guard
-        self._states = states
-        self._queue = queue
-        self._members = members
-        self._worker = f"{_WORKER}{secrets.token_hex(4)}" if is_worker else ""
-        registry = coordinator.registry
-        self.shared = SharedFigures(registry, self._journal.machine) if registry else None
-
-    # Behind the requests
-
-    def observe(self) -> None:
-        """Asks the other servers and notes the answers, for all processes of this machine."""
-        redis, queue_error, depths = None, "", None
-        if self.shared and self._coordinator.redis.status == "up":
-            try:
-                redis = self.shared.facts()
-            except DeduplicationError as error:
-                log.info("Redis says nothing of itself: %s", error)
-        if self._queue:
-            try:
-                self._queue.check()
-                depths = {name: self._queue.depth(name) for name in self._config.destinations}
-            except (QueueUnavailable, QueueMisconfigured) as error:
-                queue_error = str(error)
-        with self._journal.reading() as step:
-            payload_bytes = int(step.query("SELECT total(length(content)) FROM payloads")[0][0])
-        outside = Outside(
-            at_ms=self._journal.clock.now_ms(),
-            redis=redis,
-            members=self._members(),
-            payload_bytes=payload_bytes,
-            queue_error=queue_error,
-            depths=depths,
+def fleet_state(service: Service) -> FleetState:
+    """Raises StoreUnavailable if the journal cannot be read."""
+    has_redis, status = service.coordinator.registry is not None, service.coordinator.redis.status
+    service.states.refresh()
+    with service.journal.reading() as step:
+        now_ms = step.now_ms
+        asked = Outside.model_validate_json(step.meta(_OUTSIDE) or "{}")
+        outside = asked if now_ms - asked.at_ms <= FRESH_MS else None
+        known = outside.members if outside else {}
+        members = {name: each for name, each in known.items() if now_ms - each["at_ms"] < FRESH_MS}
+        others = [each for name, each in members.items() if name != step.machine]  # this machine is read directly
+        read_ms, lost_ms, gap_ms = (int(step.meta(key) or 0) for key in ("read_ms", "lost_ms", "gap_ms"))
+        if lost_ms and status != "up":
+            status = "gone"  # a command line does not ask Redis: it uses what the service has recorded
+        (known_since_ms,) = step.query("SELECT min(created_ms) FROM entries")[0]
+        tripped = {name for each in others for name in each.get("tripped", ())}
+        workers = _own_workers(step) + sum(int(each.get("workers", 0)) for each in others)
+        return FleetState(
+            now_ms=now_ms,
+            machine=step.machine,
+            redis_status=status if has_redis else None,
+            lost_ms=lost_ms or None,
+            era=step.meta("era"),
+            behind_s=max(0, now_ms - read_ms) // 1000 if read_ms else None,
+            unpublished=step.query("SELECT count(*) FROM outbox")[0][0] if has_redis else 0,
+            known_since_ms=max(known_since_ms or 0, gap_ms) or None,
+            gap_ms=gap_ms or None,
+            destinations=_read_destinations(service, step, tripped),
+            ten_minutes=read_recent(step, MINUTE_S, 10 * MINUTE_S),
+            hour=read_recent(step, MINUTE_S, HOUR_S),
+            day=read_recent(step, HOUR_S, DAY_S),
+            disk_free_bytes=shutil.disk_usage(service.settings.data_dir).free,
+            outside=outside,
+            members=members,
+            workers=workers if service.settings.queue_url else None,
         )
-        with self._journal.step() as step:
-            step.set_meta(_OUTSIDE, outside.model_dump_json())
-            dead = "DELETE FROM meta WHERE key >= ? AND key < ? AND CAST(value AS INTEGER) < ?"
-            step.query(dead, (_WORKER, f"{_WORKER}~", step.now_ms - 3 * FRESH_MS))
-
-    def about(self) -> dict[str, Any]:
-        """What the other machines learn of this one with its heartbeat."""
-        tripped = [name for name in self._config.destinations if self._guard.state(name) != "closed"]
-        with self._journal.reading() as step:
-            return {"version": our_version(), "workers": len(_workers(step)), "tripped": tripped}
-
-    def beat(self) -> None:
-        """Says that this process is alive, if it is a worker of the queue."""
-        if self._worker:
-            with self._journal.step() as step:
-                step.set_meta(self._worker, str(step.now_ms))
-
-    def end(self) -> None:
-        if self._worker:
-            with self._journal.step() as step:
-                step.query("DELETE FROM meta WHERE key = ?", (self._worker,))
-
-    # For whoever asks
-
-    def fleet_state(self) -> FleetState:
-        """Raises StoreUnavailable if the journal cannot be read."""
-        has_redis = self._coordinator.registry is not None
-        self._states.refresh()
-        with self._journal.reading() as step:
-            outside = _read_outside(step)
-            read_ms, lost_ms = int(step.meta("read_ms") or 0), int(step.meta("lost_ms") or 0)
-            (known_since_ms,) = step.query("SELECT min(created_ms) FROM entries")[0]
-            gap_ms = int(step.meta("gap_ms") or 0)
-            return FleetState(
-                now_ms=step.now_ms,
-                machine=step.machine,
-                redis_status=self._redis_status(lost_ms) if has_redis else None,
-                lost_ms=lost_ms or None,
-                era=step.meta("era"),
-                behind_s=max(0, step.now_ms - read_ms) // 1000 if read_ms else None,
-                unpublished=step.query("SELECT count(*) FROM outbox")[0][0] if has_redis else 0,
-                known_since_ms=max(known_since_ms or 0, gap_ms) or None,
-                gap_ms=gap_ms or None,
-                destinations=self._destinations(step, outside),
-                lately=_read_lately(step),
-                disk_free_bytes=shutil.disk_usage(self._settings.data_dir).free,
-                outside=outside,
-                workers=_count_workers(step, outside) if self._settings.queue_url else None,
-            )
-
-    def is_ready(self) -> bool:
-        """Whether an email can be accepted. Raises StoreUnavailable if the journal cannot be written."""
-        with self._journal.step():
-            pass
-        try:
-            self._journal.disk.check()
-        except StoreUnavailable:
-            return False
-        is_gone = self._coordinator.registry is not None and self._coordinator.redis.status == "gone"
-        return not is_gone or self._coordinator.may_go_alone()
-
-    def _redis_status(self, lost_ms: int) -> str:
-        """A command line asks nobody, and goes by what the service has noted."""
-        status = self._coordinator.redis.status
-        return "gone" if lost_ms and status != "up" else status
-
-    def _destinations(self, step: Step, outside: Outside | None) -> dict[str, DestinationView]:
-        count = "SELECT destination, count(*) FROM deliveries WHERE status = '{}' AND destination != '' GROUP BY 1"
-        waiting, dead = dict(step.query(count.format("waiting"))), dict(step.query(count.format("dead")))
-        members = outside.fresh_members(step.now_ms, FRESH_MS) if outside else {}
-        members.pop(step.machine, None)  # whose breakers are asked directly
-        tripped = {name for each in members.values() for name in each.get("tripped", ())}
-        views = {}
-        for name in (*self._config.destinations, *sorted({*waiting, *dead} - self._config.destinations.keys())):
-            config = self._config.destinations.get(name)
-            breaker = self._guard.state(name) if config else None
-            views[name] = DestinationView(
-                is_enabled=config.enabled if config else None,
-                breaker="open" if breaker == "closed" and name in tripped else breaker,
-                paused=self._states.of(name),
-                waiting=waiting.get(name, 0),
-                dead=dead.get(name, 0),
-                oldest_s=_oldest_s(step, name) if name in waiting else None,
-            )
-        return views
 
 
-def _read_outside(step: Step) -> Outside | None:
-    """None if it is not of now."""
-    outside = Outside.model_validate_json(step.meta(_OUTSIDE) or "{}")
-    return outside if step.now_ms - outside.at_ms <= FRESH_MS else None
-
-
-def _workers(step: Step) -> list[str]:
-    """Worker processes of this machine that were alive a moment ago."""
-    rows = step.query("SELECT key, value FROM meta WHERE key >= ? AND key < ?", (_WORKER, f"{_WORKER}~"))
-    return [key for key, beat_ms in rows if abs(step.now_ms - int(beat_ms)) < FRESH_MS]
-
-
-def _count_workers(step: Step, outside: Outside | None) -> int:
-    others = outside.fresh_members(step.now_ms, FRESH_MS) if outside else {}
-    others.pop(step.machine, None)
-    return len(_workers(step)) + sum(int(each.get("workers", 0)) for each in others.values())
+def _read_destinations(service: Service, step: Step, tripped: set[str]) -> dict[str, DestinationView]:
+    """``tripped``: where other machines have an open circuit breaker."""
+    count = "SELECT destination, count(*) FROM deliveries WHERE status = '{}' AND destination != '' GROUP BY 1"
+    waiting, dead = dict(step.query(count.format("waiting"))), dict(step.query(count.format("dead")))
+    configured = service.config.destinations
+    views = {}
+    for name in (*configured, *sorted({*waiting, *dead} - configured.keys())):
+        breaker = service.guard.state(name) if name in configured else None
+        views[name] = DestinationView(
+            enabled=configured[name].enabled if name in configured else None,
+            breaker="open" if breaker == "closed" and name in tripped else breaker,
+            paused=Pause.of(service.states.of(name)),
+            waiting=waiting.get(name, 0),
+            dead=dead.get(name, 0),
+            oldest_s=_oldest_s(step, name) if name in waiting else None,
+        )
+    return views
 
 
 def _oldest_s(step: Step, destination: str) -> int:
-    """Of the entries that are longest in this journal, the delivery that has waited longest."""
-    rows = step.query(
-        "SELECT seq FROM deliveries WHERE status = 'waiting' AND destination = ? ORDER BY seq LIMIT ?",
+    """The longest wait among the entries that have been in this journal longest."""
+    rows = step.read_rows(
+        "seq IN (SELECT seq FROM deliveries WHERE status = 'waiting' AND destination = ? ORDER BY seq LIMIT ?)",
         (destination, OLDEST_LOOKED_AT),
     )
-    places = ",".join("?" * len(rows))
-    entries = [entry for _, entry in step.read_rows(f"seq IN ({places})", [seq for (seq,) in rows])]
-    since = [_waits_since_ms(entry, entry.delivery_to(destination)) for entry in entries]
-    return max(0, step.now_ms - min(since, default=step.now_ms)) // 1000
+    since = [step.now_ms]
+    for _, entry in rows:
+        delivery, since_ms = entry.delivery_to(destination), entry.created_ms
+        if delivery and delivery.generation:  # replayed or released: since the first attempt after that
+            attempts = delivery.attempts[-delivery.tries :] if delivery.tries else ()
+            since_ms = attempts[0].at_ms if attempts else delivery.next_try_ms or since_ms
+        since.append(since_ms)
+    return (step.now_ms - min(since)) // 1000
 
 
-def _waits_since_ms(entry: Entry, delivery: Delivery | None) -> int:
-    """When it came, or, for one that was replayed or released, when it was tried first since then."""
-    if delivery is None or not delivery.generation:
-        return entry.created_ms
-    if delivery.tries and delivery.attempts:
-        return delivery.attempts[-min(delivery.tries, len(delivery.attempts))].at_ms
-    return delivery.next_try_ms or entry.created_ms
+def _own_workers(step: Step) -> int:
+    """Worker processes of this machine with a recent heartbeat."""
+    rows = step.query("SELECT value FROM meta WHERE key GLOB ?", (f"{WORKER}*",))
+    return sum(abs(step.now_ms - int(beat_ms)) < FRESH_MS for (beat_ms,) in rows)
 
 
-def _read_lately(step: Step) -> Lately:
-    now_s = step.now_ms // 1000
+# Behind the requests
 
-    def sums(step_s: int, length_s: int) -> Sums:
-        first = now_s // step_s * step_s - length_s + step_s
-        return Sums(read_points(step, step_s, [first], length_s)[0])
 
-    lately, hour, day = sums(MINUTE_S, LATELY_S), sums(MINUTE_S, HOUR_S), sums(HOUR_S, DAY_S)
-    asked, errors = lately.counts.get(REDIS_STEPS, 0), sum(lately.labelled(REDIS_ERRORS).values())
-    seconds = {labels[0]: value for labels, value in lately.labelled(REDIS_S).items()}
-    died = {labels[0]: int(count) for labels, count in hour.labelled(DELIVERIES).items() if labels[1] == DEAD}
-    return Lately(
-        redis_error_share=errors / asked if asked else None,
-        redis_gone_share=seconds.get("gone", 0) / sum(seconds.values()) if seconds else None,
-        received=day.received,
-        stopped=day.stopped,
-        died=died,
+def observe(service: Service) -> None:
+    """Asks the other servers and records the answers, for all processes of this machine."""
+    outside = Outside(members=service.fleet.members if service.fleet else {})
+    registry, queue = service.coordinator.registry, service.queue
+    if registry and service.coordinator.redis.status == "up":
+        try:
+            outside.redis = _read_redis(registry)
+        except DeduplicationError as error:
+            log.info("Redis did not report its state: %s", error)
+    if queue:
+        try:
+            queue.check()
+            outside.depths = {name: queue.depth(name) for name in service.config.destinations}
+        except (QueueUnavailable, QueueMisconfigured) as error:
+            outside.queue_error = str(error)
+    with service.journal.reading() as step:
+        outside.payload_bytes = int(step.query("SELECT total(length(content)) FROM payloads")[0][0])
+    with service.journal.step() as step:
+        outside.at_ms = step.now_ms
+        step.set_meta(_OUTSIDE, outside.model_dump_json())
+        silent = "DELETE FROM meta WHERE key GLOB ? AND CAST(value AS INTEGER) < ?"
+        step.query(silent, (f"{WORKER}*", step.now_ms - 3 * FRESH_MS))
+
+
+def _read_redis(registry: Registry) -> RedisFacts:
+    text, room = registry.ask(lambda client, prefix: client.eval(_FACTS, 1, f"{prefix}room"))
+    info = dict(line.split(":", 1) for line in text.decode().splitlines() if ":" in line)
+    limit = int(info.get("maxmemory", 0))
+    return RedisFacts(
+        maxmemory_policy=info.get("maxmemory_policy"),
+        evicted_keys=int(info["evicted_keys"]) if "evicted_keys" in info else None,
+        used_bytes=int(info.get("used_memory", 0)) or None,
+        limit_bytes=limit or None,
+        payload_bytes=sum(map(int, room)),
+        most_payload_bytes=most_payload_bytes(registry, limit),
     )
+
+
+def describe_machine(service: Service) -> dict[str, Any]:
+    """What the other machines learn about this one from its heartbeat."""
+    tripped = [name for name in service.config.destinations if service.guard.state(name) != "closed"]
+    with service.journal.reading() as step:
+        workers = _own_workers(step)
+    return {"version": our_version(), "workers": workers, "tripped": tripped}

@@ -1,29 +1,37 @@
-"""Whether the service can do its work, and what is wrong if it cannot."""
+"""Whether the service can do its work, and what is wrong if it cannot. Nothing here waits for Redis or the queue."""
 
 from __future__ import annotations
 
+import logging
 import resource
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from deduplication.errors import DeduplicationError
 from deduplication.journal.coordinator import BEHIND_MS
-from orchestrator.config.settings import Settings
-from orchestrator.delivery.destination_states import shown_pause
-from orchestrator.operations.alarms import Alarms
-from orchestrator.operations.alerts import GOOD_POLICY, OLDEST_WAITING_S, AlertCondition
-from orchestrator.operations.destinations import Pause
-from orchestrator.operations.fleet_state import FleetState, Observer
-from orchestrator.operations.proxy_watch import ProxyWatch
+from orchestrator.operations.alarms import AlarmShown
+from orchestrator.operations.alerts import AlertCondition, diagnose
+from orchestrator.operations.fleet_state import FleetState, Pause, fleet_state
 from orchestrator.operations.words import shown_moment
 from orchestrator.version import our_version
 
-NEARLY = 0.95
+if TYPE_CHECKING:
+    from orchestrator.build import Service
+
+log = logging.getLogger(__name__)
+
+NEARLY_FULL = 0.95
+UNTRUSTED_PROXY = (
+    "X-Forwarded-For was sent by an address that is not in TRUSTED_PROXIES: all clients behind that proxy count as "
+    "one, and the wrong tokens of one lock out all"
+)
+SHOWN_FOR_S = 3600.0
 
 
 class HealthCheck(BaseModel):
@@ -39,13 +47,6 @@ class HealthCheck(BaseModel):
         return self.status in ("up", "not configured")
 
 
-class AlarmShown(BaseModel):
-    condition: AlertCondition
-    destination: str | None
-    since: str = Field(json_schema_extra={"format": "date-time"})
-    text: str
-
-
 class Health(BaseModel):
     """`degraded`: emails are accepted, but something is wrong; `down`: none can be accepted.
 
@@ -57,161 +58,162 @@ class Health(BaseModel):
     checks: dict[str, HealthCheck]
     warnings: list[str]
     paused: dict[str, Pause] = {}
-    alarms: list[AlarmShown] = []
+    alarms: Sequence[AlarmShown] = []
 
 
-class HealthChecks:
-    """Anyone may ask, as often as they like: nothing here waits for Redis or the queue."""
+class ProxyWatch:
+    """Notices a proxy that is missing from TRUSTED_PROXIES. The log shows its address; /health, which is public, does
+    not."""
 
-    def __init__(
-        self, settings: Settings, observer: Observer, alarms: Alarms, rss_bytes: Callable[[], int] | None = None
-    ) -> None:
-        self._settings = settings
-        self._observer = observer
-        self._alarms = alarms
-        self._rss_bytes = rss_bytes or _rss_bytes
-        self.proxies = ProxyWatch()
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._shown_until = float("-inf")
 
-    def is_ready(self) -> bool:
-        """Whether an email can be accepted safely."""
-        try:
-            return self._observer.is_ready()
-        except DeduplicationError:
-            return False
+    def note(self, address: str) -> None:
+        """X-Forwarded-For was sent by this address. Logged again only after an hour without any."""
+        if not self.warnings():
+            log.warning("WARNING: %s (%s)", UNTRUSTED_PROXY, address)
+        self._shown_until = self._monotonic() + SHOWN_FOR_S
 
-    def report(self) -> Health:
-        try:
-            is_ready, state = self._observer.is_ready(), self._observer.fleet_state()
-            alarms = self._alarms.read(state)
-        except DeduplicationError as error:
-            problem = f"The journal of this machine cannot be used: {error}"
-            checks = {"database": _check("down", problem, error=str(error)), "memory": self._memory()}
-            return Health(status="down", checks=checks, warnings=self.proxies.warnings())
-        checks = {
-            "redis": _redis(state),
-            "fleet": _fleet(state),
-            "database": _check("up"),
-            "storage": self._storage(state),
-            "queue": _queue(state),
-            "destinations": _destinations(state),
-            "deliveries": _deliveries(state),
-            "memory": self._memory(),
-        }
-        is_well = all(each.is_well for each in checks.values())
-        paused = {name: shown_pause(each.paused) for name, each in state.destinations.items() if each.paused.is_paused}
-        return Health(
-            status="down" if not is_ready else "ok" if is_well else "degraded",
-            checks=checks,
-            warnings=[*_redis_warnings(state), *self.proxies.warnings()],
-            paused={name: Pause.model_validate(each) for name, each in paused.items()},
-            alarms=[AlarmShown.model_validate(each.shown()) for each in alarms],
-        )
-
-    def _storage(self, state: FleetState) -> HealthCheck:
-        """Room on the disk for the journal, and in Redis for the payloads of stored deliveries."""
-        facts: dict[str, Any] = {
-            "disk_free_bytes": state.disk_free_bytes,
-            "disk_needed_bytes": self._settings.disk_free_bytes,
-        }
-        is_full = state.disk_free_bytes < self._settings.disk_free_bytes
-        if state.outside:
-            facts["journal_payload_bytes"] = state.outside.payload_bytes
-        if state.redis:
-            used, most = state.redis.payload_bytes, state.redis.most_payload_bytes
-            facts |= {"redis_payload_bytes": used, "redis_payload_limit_bytes": most}
-            is_full = is_full or used > NEARLY * most
-        if is_full:
-            return _check("full", "No room is left: emails are returned to their providers for retry", **facts)
-        return _check("up", **facts)
-
-    def _memory(self) -> HealthCheck:
-        rss_mb, limit_mb = round(self._rss_bytes() / 1024 / 1024, 1), self._settings.memory_limit_mb
-        if rss_mb <= limit_mb:
-            return _check("up", rss_mb=rss_mb, limit_mb=limit_mb)
-        problem = f"This process uses {rss_mb} MB, more than MEMORY_LIMIT_MB ({limit_mb})"
-        return _check("over the limit", problem, rss_mb=rss_mb, limit_mb=limit_mb)
+    def warnings(self) -> list[str]:
+        return [UNTRUSTED_PROXY] if self._monotonic() < self._shown_until else []
 
 
-def _rss_bytes() -> int:
-    """Memory of this process now; where the system does not say, the most it ever had."""
+def is_ready(service: Service) -> bool:
+    """Whether an email can be accepted safely."""
+    coordinator = service.coordinator
     try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-    except OSError:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        with service.journal.step():
+            service.journal.disk.check()
+    except DeduplicationError:
+        return False
+    return coordinator.registry is None or coordinator.redis.status != "gone" or coordinator.may_go_alone()
+
+
+def health(service: Service) -> Health:
+    memory = _check_memory(service.settings.memory_limit_mb)
+    try:
+        with service.journal.step():
+            pass  # it can be written
+        state = fleet_state(service)
+        alarms = service.alarms.read(state)
+    except DeduplicationError as error:
+        problem = f"The journal of this machine cannot be used: {error}"
+        checks = {"database": _check("down", problem, error=str(error)), "memory": memory}
+        return Health(status="down", checks=checks, warnings=service.proxies.warnings())
+    disk_needed_bytes = service.settings.disk_free_bytes
+    troubles: dict[str, tuple[str, str | None]] = {}
+    for name, status, text in _troubles(state, disk_needed_bytes):
+        troubles.setdefault(name, (status, text))
+    checks = {
+        name: _check("not configured") if facts is None else _check(*troubles.get(name, ("up",)), **facts)
+        for name, facts in _facts(state, disk_needed_bytes).items()
+    } | {"memory": memory}
+    is_well = all(each.is_well for each in checks.values())
+    return Health(
+        status="down" if not is_ready(service) else "ok" if is_well else "degraded",
+        checks=checks,
+        warnings=[*_warnings(state), *service.proxies.warnings()],
+        paused={name: each.paused for name, each in state.destinations.items() if each.paused},
+        alarms=alarms,
+    )
 
 
 def _check(status: str, problem: str | None = None, **facts: Any) -> HealthCheck:
     return HealthCheck.model_validate({"status": status, "problem": problem, **facts})
 
 
-def _redis(state: FleetState) -> HealthCheck:
-    if state.redis_status is None:
-        return _check("not configured")
-    facts: dict[str, Any] = {"state": state.redis_status, "era": state.era, "unpublished": state.unpublished}
-    if state.redis_status == "up":
-        known = state.redis.model_dump(exclude={"payload_bytes", "most_payload_bytes"}) if state.redis else {}
-        return _check("up", **facts, **known)
-    since = shown_moment(state.lost_ms) if state.lost_ms else None
-    problem = (
-        "Redis does not answer: this machine decides by what it knows of the fleet."
-        f" Entries to publish when Redis is back: {state.unpublished:,}"
-    )
-    return _check("down", problem, since=since, **facts)
+def _troubles(state: FleetState, disk_needed_bytes: int) -> Iterator[tuple[str, str, str | None]]:
+    """The check, a word and a sentence for everything that is wrong. Of one check, the first counts."""
+    if state.redis_status not in (None, "up"):
+        problem = "Redis does not answer: this machine decides by what it knows of the fleet."
+        yield "redis", "down", f"{problem} Entries to publish when Redis is back: {state.unpublished:,}"
+    if state.gap_ms:
+        yield "fleet", "gap", "This machine missed a part of the fleet's work: the stream was trimmed"
+    if state.redis_status == "up" and (state.behind_s is None or state.behind_s * 1000 > BEHIND_MS):
+        yield "fleet", "behind", "This machine has not read all of the fleet's work yet"
+    redis = state.redis
+    is_redis_full = redis is not None and redis.payload_bytes > NEARLY_FULL * redis.most_payload_bytes
+    if is_redis_full or state.disk_free_bytes < disk_needed_bytes:
+        yield "storage", "full", "No room is left: emails are returned to their providers for retry"
+    if state.outside and state.outside.queue_error:
+        yield "queue", "down", "The queue does not answer: requests deliver emails themselves meanwhile"
+    if no_worker := _in_words(state, AlertCondition.NO_WORKER):
+        yield "queue", "no worker", no_worker
+    if failing := _in_words(state, AlertCondition.BREAKER_OPEN):
+        yield "destinations", "in trouble", failing
+    if any(each.paused for each in state.destinations.values() if each.enabled is not None):
+        yield "destinations", "in trouble", None  # Health.paused says which
+    if late := _in_words(state, AlertCondition.OLDEST_WAITING):
+        yield "deliveries", "late", late
 
 
-def _fleet(state: FleetState) -> HealthCheck:
-    """``known_since``: emails that the fleet received before are not known to this machine."""
-    if state.redis_status is None:
-        return _check("not configured")
-    facts: dict[str, Any] = {
+def _in_words(state: FleetState, condition: AlertCondition) -> str:
+    """In the words of the alarm that it raises if it lasts; "" if the condition is not true."""
+    texts = diagnose(state, off=set(AlertCondition) - {condition}).values()
+    return " ".join(text for text in texts if text)
+
+
+def _facts(state: FleetState, disk_needed_bytes: int) -> dict[str, dict[str, Any] | None]:
+    """What each check shows; None for what is not configured. ``known_since``: this machine does not know emails that
+    the fleet received before."""
+    redis: dict[str, Any] = {
+        "state": state.redis_status,
+        "since": _shown(state.lost_ms),
+        "era": state.era,
+        "unpublished": state.unpublished,
+    }
+    fleet = {
         "machine": state.machine,
         "behind_s": state.behind_s,
-        "known_since": shown_moment(state.known_since_ms) if state.known_since_ms else None,
-        "gap_since": shown_moment(state.gap_ms) if state.gap_ms else None,
+        "known_since": _shown(state.known_since_ms),
+        "gap_since": _shown(state.gap_ms),
         "members": {
             name: {"version": each.get("version"), "seen": shown_moment(each["at_ms"])}
             for name, each in state.members.items()
         },
     }
-    if state.gap_ms:
-        return _check("gap", "This machine missed a part of the fleet's work: the stream was trimmed", **facts)
-    if state.redis_status == "up" and (state.behind_s is None or state.behind_s * 1000 > BEHIND_MS):
-        return _check("behind", "This machine has not read all of the fleet's work yet", **facts)
-    return _check("up", **facts)
+    storage = {"disk_free_bytes": state.disk_free_bytes, "disk_needed_bytes": disk_needed_bytes}
+    if state.redis:
+        redis |= state.redis.model_dump(exclude={"payload_bytes", "most_payload_bytes"})
+        storage["redis_payload_bytes"] = state.redis.payload_bytes
+        storage["redis_payload_limit_bytes"] = state.redis.most_payload_bytes
+    ages_s = {name: each.oldest_s for name, each in state.active.items() if each.oldest_s}
+    queue: dict[str, Any] = {"workers": state.workers}
+    if state.outside:
+        storage["journal_payload_bytes"] = state.outside.payload_bytes
+        queue["error"] = state.outside.queue_error or None
+    return {
+        "redis": redis if state.redis_status else None,
+        "fleet": fleet if state.redis_status else None,
+        "database": {},
+        "storage": storage,
+        "queue": queue if state.workers is not None else None,
+        "destinations": {"breakers": {name: each.breaker for name, each in state.active.items()}},
+        "deliveries": {"oldest_waiting_s": ages_s},
+    }
 
 
-def _queue(state: FleetState) -> HealthCheck:
-    if state.workers is None:
-        return _check("not configured")
-    if state.outside and state.outside.queue_error:
-        problem = "The queue does not answer: requests deliver emails themselves meanwhile"
-        return _check("down", problem, error=state.outside.queue_error)
-    problem = "The queue has no worker: queued emails wait until one is started (mailonce worker)"
-    return _check("up" if state.workers else "no worker", None if state.workers else problem, workers=state.workers)
+def _check_memory(limit_mb: int) -> HealthCheck:
+    """Of this process, now; where the system does not say, the most it ever used."""
+    try:
+        rss_bytes = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    except OSError:
+        rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    rss_mb = round(rss_bytes / 1024 / 1024, 1)
+    problem = f"This process uses {rss_mb} MB, more than MEMORY_LIMIT_MB ({limit_mb})" if rss_mb > limit_mb else None
+    return _check("over the limit" if problem else "up", problem, rss_mb=rss_mb, limit_mb=limit_mb)
 
 
-def _destinations(state: FleetState) -> HealthCheck:
-    """In trouble: one is paused, or its circuit breaker is open. A disabled one is disabled on purpose."""
-    breakers = {name: each.breaker for name, each in state.destinations.items() if each.is_active}
-    is_paused = any(each.paused.is_paused for each in state.destinations.values() if each.is_enabled is not None)
-    failing = [name for name, breaker in breakers.items() if breaker != "closed"]
-    problem = f"Circuit breaker open: {', '.join(failing)}. New emails are queued" if failing else None
-    return _check("in trouble" if failing or is_paused else "up", problem, breakers=breakers)
-
-
-def _deliveries(state: FleetState) -> HealthCheck:
-    """Late: one has waited too long for an active destination."""
-    ages_s = {name: each.oldest_s for name, each in state.destinations.items() if each.is_active and each.oldest_s}
-    is_late = max(ages_s.values(), default=0) > OLDEST_WAITING_S
-    return _check("late" if is_late else "up", oldest_waiting_s=ages_s)
-
-
-def _redis_warnings(state: FleetState) -> Iterator[str]:
-    if state.redis and state.redis.has_bad_policy:
-        policy = state.redis.maxmemory_policy
-        yield f"Redis maxmemory-policy is {policy}: when Redis is full, it forgets names; set it to {GOOD_POLICY}"
-    if state.redis and not state.redis.detects_rollback:
+def _warnings(state: FleetState) -> Iterator[str]:
+    if eviction := _in_words(state, AlertCondition.EVICTION_POLICY):
+        yield eviction
+    if state.redis and state.redis.used_bytes is None:
         yield "Redis forbids INFO to this user: if it is set back to an older snapshot, that goes unnoticed"
+
+
+def _shown(moment_ms: int | None) -> str | None:
+    return shown_moment(moment_ms) if moment_ms else None
 
 
 @dataclass(frozen=True)
@@ -223,19 +225,15 @@ class Banner:
     is_bad: bool = True
 
 
-_ALARM_OF = {"destinations": AlertCondition.BREAKER_OPEN, "queue": AlertCondition.NO_WORKER}
-
-
 def banners(health: Health) -> Iterator[Banner]:
-    """What is wrong, each once: an alarm says more than the check."""
-    alarms = {each.condition for each in health.alarms}
-    for name, check in health.checks.items():
-        if check.problem and _ALARM_OF.get(name) not in alarms:
-            yield Banner(check.problem, (check.model_extra or {}).get("since"))
+    """Each problem once: an alarm replaces the check or warning that says the same."""
+    alarms = [alarm.text for alarm in health.alarms]
+    problems = [(check.problem, (check.model_extra or {}).get("since")) for check in health.checks.values()]
+    for text, since in (*problems, *((warning, None) for warning in health.warnings)):
+        if text and not any(alarm in text for alarm in alarms):
+            yield Banner(text, since)
     for alarm in health.alarms:
         yield Banner(f"Alarm: {alarm.text}", alarm.since)
     for name, pause in health.paused.items():
         reason = f" ({pause.reason})" if pause.reason else ""
         yield Banner(f"{name} is paused{reason}. New emails for it are queued", pause.since, is_bad=False)
-    for warning in health.warnings:
-        yield Banner(warning)

@@ -18,8 +18,7 @@ from deduplication.errors import StoreUnavailable
 from deduplication.identity import log_id
 from deduplication.journal.coordinator import Coordinator
 from deduplication.journal.entry import Entry
-from deduplication.journal.rules import reference
-from deduplication.journal.sqlite import Step
+from deduplication.journal.rules import name_of, references
 from deduplication.marks import find_marks
 from deduplication.members import last_event, members_before
 from deduplication.names import UNDATED, Kind, Name
@@ -28,7 +27,6 @@ from orchestrator.operations.search import catch_up
 
 WAIT_S = 3.0
 AT_ONCE = 500  # names in one step: rule 21 allows 1,000, and emails wait meanwhile
-_LAST = "\U0010ffff"
 _MONTH = re.compile(r"\d{4}-(0[1-9]|1[0-2])")
 _DAY = re.compile(rf"{_MONTH.pattern}-\d\d|{UNDATED}")
 _MONTHLY = re.compile(rf"({_MONTH.pattern}):(.+)", re.DOTALL)
@@ -73,35 +71,23 @@ class Forgotten(BaseModel):
 def reset(coordinator: Coordinator, request: Reset) -> Forgotten:
     """Forgets the names of the scope, and all other names of the emails behind them, on all machines.
 
-    Emails that are still to be delivered keep their names: they were accepted, and nobody would send them again.
-    Raises StoreUnavailable while Redis is away.
+    Emails that are still to be delivered keep their names: they were accepted, and their provider will not send them
+    again. Raises StoreUnavailable while Redis is away, except for a dry run.
     """
-    if not request.dry_run:
+    scope, value, dry_run = request.scope, request.value, request.dry_run
+    if not dry_run:
         _check_redis(coordinator)
-    done = _Forgetting(coordinator, request.dry_run)
-    for pattern in _patterns(request):
-        done.forget(_in_journal(coordinator, pattern))
-        with suppress(StoreUnavailable) if request.dry_run else nullcontext():
-            done.forget(_in_redis(coordinator, pattern), are_known=True)
-        if pattern.kind in (Kind.SUBJECT_GROUP, Kind.MEDIA):
-            done.forget(_of_stopped(coordinator, pattern))
-    if request.scope is Scope.EMAIL_ID:
-        catch_up(coordinator.journal)
-        done.forget(
-            _of_entries(coordinator, "seq IN (SELECT seq FROM keys WHERE value = ?) AND seq > ?", request.value)
-        )
-    if request.scope is Scope.DESTINATION:
-        done.reopen(request.value)
-    audit.warning(
-        "AUDIT reset scope=%s value=%s dry_run=%s names=%d kept=%d",
-        request.scope,
-        log_id(request.value),
-        request.dry_run,
-        done.names,
-        len(done.kept),
-    )
-    behind = [] if request.dry_run else _wait_for_machines(coordinator)
-    return Forgotten(names=done.names, kept=list(done.kept), behind=behind)
+    names, kept = _forget(coordinator, _labels(coordinator, request), dry_run)
+    if scope is Scope.DESTINATION:  # other destinations keep their status
+        for entry in _entries(coordinator, "instr(outcomes, ?)", f" {value}="):
+            if entry.is_open or not (dry_run or again.reopen(coordinator, entry.id, value)):
+                kept[entry.id] = None
+            else:
+                names += 1
+    line = "AUDIT reset scope=%s value=%s dry_run=%s names=%d kept=%d"
+    audit.warning(line, scope, log_id(value), dry_run, names, len(kept))
+    behind = [] if dry_run else _wait_for_machines(coordinator)
+    return Forgotten(names=names, kept=list(kept), behind=behind)
 
 
 class Forgot(StrEnum):
@@ -114,18 +100,15 @@ class Forgot(StrEnum):
 
 
 def forget_email(coordinator: Coordinator, id_: str) -> Forgot:
-    """All names of one email, by the id of its entry."""
+    """All names of one email, by the id of its entry. Raises StoreUnavailable while Redis is away."""
     _check_redis(coordinator)
     with coordinator.journal.reading() as step:
         entry = step.read(id_)
     if entry is None:
         return Forgot.UNKNOWN
-    done = _Forgetting(coordinator, is_dry_run=False)
-    done.forget(_labels_of(entry))
-    audit.warning("AUDIT reset entry=%s names=%d kept=%d", id_, done.names, len(done.kept))
-    if id_ in done.kept:
-        return Forgot.KEPT
-    return Forgot.FORGOTTEN if done.names else Forgot.NOTHING
+    names, kept = _forget(coordinator, _labels_of([entry]))
+    audit.warning("AUDIT reset entry=%s names=%d kept=%d", id_, names, len(kept))
+    return Forgot.KEPT if id_ in kept else Forgot.FORGOTTEN if names else Forgot.NOTHING
 
 
 def _check_redis(coordinator: Coordinator) -> None:
@@ -159,46 +142,23 @@ def _wait_for_machines(coordinator: Coordinator) -> list[str]:
         time.sleep(0.05)
 
 
-class _Forgetting:
-    """Forgets names in batches, and counts."""
+def _forget(coordinator: Coordinator, labels: Iterable[str], is_dry_run: bool = False) -> tuple[int, dict[str, None]]:
+    """Returns how many names were forgotten, and the ids of entries that are still to be delivered and keep theirs."""
+    names, kept_ids = 0, dict[str, None]()
+    for batch in _batches(labels):
+        with coordinator.journal.reading() as step:
+            unfinished = {label: ids for label in batch if (ids := again.open_entries(step, label))}
+        kept = frozenset(unfinished)
+        if not is_dry_run:
+            _, kept = again.forget(coordinator, {label: name_of(label) for label in batch})
+        names += len(batch) - len(kept)
+        kept_ids |= {id_: None for label in kept for id_ in unfinished.get(label, ())}
+    return names, kept_ids
 
-    def __init__(self, coordinator: Coordinator, is_dry_run: bool) -> None:
-        self._coordinator = coordinator
-        self._is_dry_run = is_dry_run
-        self._seen: set[str] = set()
-        self.names = 0
-        self.kept: dict[str, None] = {}
 
-    def forget(self, labels: Iterable[str], *, are_known: bool = False) -> None:
-        """The names, and all other names of the emails behind them. ``are_known``: even if this journal has none."""
-        left = iter(labels)
-        while batch := list(islice(left, AT_ONCE)):
-            places = ",".join("?" * len(batch))
-            with self._coordinator.journal.reading() as step:
-                behind = step.read_rows(f"seq IN (SELECT seq FROM names WHERE reference IN ({places}))", batch)  # noqa: S608
-            more = (label for _, entry in behind for label in _labels_of(entry))
-            found = [label for label in dict.fromkeys((*batch, *more)) if label not in self._seen]
-            self._seen.update(found)
-            for start in range(0, len(found), AT_ONCE):
-                self._forget(found[start : start + AT_ONCE], set(batch) if are_known else set())
-
-    def _forget(self, labels: list[str], known: set[str]) -> None:
-        with self._coordinator.journal.reading() as step:
-            open_ids = {label: _open_entries(step, label) for label in labels}
-            known = {label for label in labels if label in known or _is_known(step, label)}
-        kept = frozenset(label for label, ids in open_ids.items() if ids)
-        if not self._is_dry_run:
-            _, kept = self._coordinator.reset({label: _name(label) for label in labels})
-        self.names += len(known - kept)
-        self.kept |= {id_: None for label in kept for id_ in open_ids[label]}
-
-    def reopen(self, destination: str) -> None:
-        """Each delivery to that destination; what other destinations received stays known."""
-        for entry in _entries(self._coordinator, "instr(outcomes, ?) AND seq > ?", f" {destination}="):
-            if entry.is_open or not (self._is_dry_run or again.reopen(self._coordinator, entry.id, destination)):
-                self.kept[entry.id] = None
-            else:
-                self.names += 1
+def _batches(labels: Iterable[str]) -> Iterator[list[str]]:
+    left = iter(labels)
+    return iter(lambda: list(islice(left, AT_ONCE)), [])
 
 
 # Which names a scope means
@@ -211,111 +171,81 @@ class Pattern(NamedTuple):
     scope: str | None = None
     value: str | None = None
 
-
-def _patterns(request: Reset) -> list[Pattern]:
-    value = request.value
-    match request.scope:
-        case Scope.EMAIL_ID:
-            return [Pattern(Kind.EMAIL_ID, None, value), Pattern(Kind.POST, "", value)]
-        case Scope.DATE:
-            return [Pattern(Kind.EMAIL_ID, value)]
-        case Scope.SUBJECT_GROUP:
-            monthly = _MONTHLY.fullmatch(value)
-            month, group = (monthly[1], monthly[3]) if monthly else (None, value)
-            return [Pattern(Kind.SUBJECT_GROUP, month, group)]
-        case Scope.MONTH:
-            return [Pattern(Kind.SUBJECT_GROUP, value)]
-        case Scope.MEDIA:
-            return [Pattern(Kind.MEDIA, "", value)]
-        case Scope.DESTINATION:
-            return [Pattern(Kind.CONTENT, value)]
-        case Scope.ALL:
-            return [Pattern(kind) for kind in Kind if kind is not Kind.LOCK]
+    def matches(self, name: Name) -> bool:
+        return self.scope in (None, name.scope) and self.value in (None, name.value)
 
 
-def _in_journal(coordinator: Coordinator, pattern: Pattern) -> Iterator[str]:
-    """By the primary keys of names and marks; a pattern without a scope looks at one scope after the other."""
-    kind, value = pattern.kind, pattern.value
-    for scope in _scopes(coordinator, f"{kind}:") if pattern.scope is None else [pattern.scope]:
-        start = f"{kind}:{scope}:{value or ''}"
-        # The reference of an undated id ends with "#" and the fingerprint.
-        end = f"{start}{_LAST}" if value is None else f"{start}$" if scope == UNDATED else f"{start}\0"
-        while rows := _references(coordinator, start, end, AT_ONCE):
-            yield from rows
-            start = f"{rows[-1]}\0"
+def _patterns(scope: Scope, value: str) -> list[Pattern]:
+    monthly = _MONTHLY.fullmatch(value)  # a subject group of one month: 2026-11:group
+    month, group = (monthly[1], monthly[3]) if monthly else (None, value)
+    return {
+        Scope.EMAIL_ID: [Pattern(Kind.EMAIL_ID, None, value), Pattern(Kind.POST, "", value)],
+        Scope.DATE: [Pattern(Kind.EMAIL_ID, value)],
+        Scope.SUBJECT_GROUP: [Pattern(Kind.SUBJECT_GROUP, month, group)],
+        Scope.MONTH: [Pattern(Kind.SUBJECT_GROUP, value)],
+        Scope.MEDIA: [Pattern(Kind.MEDIA, "", value)],
+        Scope.DESTINATION: [Pattern(Kind.CONTENT, value)],
+        Scope.ALL: [Pattern(kind) for kind in Kind if kind is not Kind.LOCK],
+    }[scope]
 
 
-def _scopes(coordinator: Coordinator, start: str) -> Iterator[str]:
-    """Days, months or destinations of a kind, each found by one step in the index."""
+def _labels(coordinator: Coordinator, request: Reset) -> dict[str, None]:
+    """The names of the scope, and all other names of the emails behind them."""
+    labels, others, registry = dict[str, None](), dict[str, None](), coordinator.registry
+    for pattern in _patterns(request.scope, request.value):
+        labels |= dict.fromkeys(_labels_in_journal(coordinator, pattern))
+        if registry:  # it has marks of other programs, and of before this machine
+            with suppress(StoreUnavailable) if request.dry_run else nullcontext():
+                find = partial(find_marks, **pattern._asdict())
+                labels |= {name.label: None for name in coordinator.redis.ask(lambda: registry.ask(find))}  # noqa: B023
+        if pattern.kind in (Kind.SUBJECT_GROUP, Kind.MEDIA):
+            stopped = _entries(coordinator, "gate = ? AND gate <> ''", pattern.kind.value)
+            others |= _labels_of(each for each in stopped if each.stop and pattern.matches(each.stop.name))
+    for batch in _batches(list(labels)):
+        places = ",".join("?" * len(batch))
+        behind = f"seq IN (SELECT seq FROM names WHERE reference IN ({places}))"  # noqa: S608
+        others |= _labels_of(_entries(coordinator, behind, *batch))
+    if request.scope is Scope.EMAIL_ID:  # the id of a message is none of its names
+        catch_up(coordinator.journal)
+        found = _entries(coordinator, "seq IN (SELECT seq FROM keys WHERE value = ?)", request.value)
+        others |= _labels_of(each for each in found if each.about.item == request.value)
+    return labels | others
+
+
+def _labels_in_journal(coordinator: Coordinator, pattern: Pattern) -> Iterator[str]:
+    """In the order of the primary keys of names and marks."""
+    start = f"{pattern.kind}:" if pattern.scope is None else f"{pattern.kind}:{pattern.scope}:"
     end = f"{start[:-1]};"  # ";" follows ":"
-    while rows := _references(coordinator, start, end, 1):
-        kind, scope, _ = rows[0].split(":", 2)
-        yield scope
-        start = f"{kind}:{scope};"
+    # The reference of an undated id ends with "#" and the fingerprint.
+    part = "" if pattern.value is None else f":{pattern.value}#"
+    one = "SELECT reference FROM {} WHERE reference > ? AND reference < ? AND instr(reference || '#', ?)"
+    query = f"{one.format('names')} UNION {one.format('marks')} ORDER BY 1 LIMIT ?"
+    while True:
+        with coordinator.journal.reading() as step:
+            rows = step.query(query, (start, end, part, start, end, part, AT_ONCE))
+        if not rows:
+            return
+        yield from (label for (label,) in rows if pattern.matches(name_of(label)))
+        start = rows[-1][0]
 
 
-def _references(coordinator: Coordinator, start: str, end: str, limit: int) -> list[str]:
-    one = "SELECT reference FROM {} WHERE reference >= ? AND reference < ?"
-    with coordinator.journal.reading() as step:
-        rows = step.query(
-            f"{one.format('names')} UNION {one.format('marks')} ORDER BY 1 LIMIT ?", (start, end, start, end, limit)
-        )
-    return [label for (label,) in rows]
-
-
-def _in_redis(coordinator: Coordinator, pattern: Pattern) -> Iterator[str]:
-    """Marks that no journal may know: of other programs, or older than this machine."""
-    registry = coordinator.registry
-    if registry:
-        find = partial(find_marks, **pattern._asdict())
-        yield from (name.label for name in coordinator.redis.ask(lambda: registry.ask(find)))
-
-
-def _of_stopped(coordinator: Coordinator, pattern: Pattern) -> Iterator[str]:
-    """All names of the emails that such a name has stopped."""
-    for entry in _entries(coordinator, "gate = ? AND gate <> '' AND seq > ?", pattern.kind.value):
-        name = entry.stop.name if entry.stop else None
-        if name and pattern.scope in (None, name.scope) and pattern.value in (None, name.value):
-            yield from _labels_of(entry)
-
-
-def _of_entries(coordinator: Coordinator, where: str, value: str) -> Iterator[str]:
-    return (label for entry in _entries(coordinator, where, value) for label in _labels_of(entry))
-
-
-def _entries(coordinator: Coordinator, where: str, value: str) -> Iterator[Entry]:
-    """A page at a time; the condition takes the value, and the number after which to go on."""
+def _entries(coordinator: Coordinator, where: str, *values: str) -> Iterator[Entry]:
+    """A page at a time: they may be many, and a long read keeps the journal's log from being trimmed."""
     after = 0
     while True:
         with coordinator.journal.reading() as step:
-            rows = step.read_rows(f"{where} ORDER BY seq LIMIT ?", (value, after, AT_ONCE))
+            rows = step.read_rows(f"{where} AND seq > ? ORDER BY seq LIMIT ?", (*values, after, AT_ONCE))
         if not rows:
             return
         after = rows[-1][0]
         yield from (entry for _, entry in rows)
 
 
-def _labels_of(entry: Entry) -> Iterator[str]:
-    """What stopped it is forgotten too, or it would be stopped again."""
-    yield from (reference(name, entry.fingerprint) for name in entry.names)
-    if entry.stop:
-        yield entry.stop.name.label
-
-
-def _open_entries(step: Step, label: str) -> list[str]:
-    rows = step.query(
-        "SELECT DISTINCT e.id FROM names n JOIN deliveries d ON d.seq = n.seq JOIN entries e ON e.seq = n.seq WHERE"
-        " n.reference = ? AND (d.status = 'waiting' OR (d.status = 'claimed' AND d.lease_until_ms > ?))",
-        (label, step.steady_ms),
-    )
-    return [id_ for (id_,) in rows]
-
-
-def _is_known(step: Step, label: str) -> bool:
-    query = "SELECT 1 FROM names WHERE reference = ? UNION ALL SELECT 1 FROM marks WHERE reference = ? LIMIT 1"
-    return bool(step.query(query, (label, label)))
-
-
-def _name(label: str) -> Name:
-    is_undated = label.startswith(f"{Kind.EMAIL_ID}:{UNDATED}:")
-    return Name.from_label(label.partition("#")[0] if is_undated else label)
+def _labels_of(entries: Iterable[Entry]) -> dict[str, None]:
+    """Including the names that stopped them, or they would be stopped again."""
+    labels = dict[str, None]()
+    for entry in entries:
+        labels |= dict.fromkeys(references(entry.names, entry.fingerprint))
+        if entry.stop:
+            labels[entry.stop.name.label] = None
+    return labels

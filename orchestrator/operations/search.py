@@ -1,37 +1,42 @@
-"""Finding emails in the journal: the filter of all lists, the SQL behind it, and the index for text search.
+"""Finding emails and deliveries in the journal: the filter of all lists, its SQL, and the index for text search.
 
-Lists are ordered by time, newest first. An email's place in them is one number, which the full-text table uses as its
-row number: milliseconds of its receipt, then the low bits of its number in the journal.
+Lists are ordered by time, newest first. Rows of the full-text table are numbered by time as well: the milliseconds of
+the email's receipt, then the low bits of its number in the journal (PLACE).
 """
 
 from __future__ import annotations
 
-import json
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from deduplication.dates import parse_date
-from deduplication.email import well_formed
 from deduplication.errors import StoreUnavailable
 from deduplication.identity import bounded_key
 from deduplication.journal.entry import DeliveryStatus, Entry
 from deduplication.journal.sqlite import Journal, Step
 from deduplication.names import Kind, Name
-from orchestrator.pipeline import SKIPPED_AT, Status
+from deduplication.text import well_formed
+from orchestrator.pipeline import SKIPPED_AT, Status, status_of
 from orchestrator.privacy import Privacy
+
+if TYPE_CHECKING:
+    from orchestrator.build import Service
 
 PAUSE_S = 0.01
 INDEXED_AT_ONCE = 40  # with merging, 2 to 5 ms of the journal's lock
 MERGED_PAGES = 32
-CAUGHT_UP_AT_MOST = 20  # batches that a search indexes itself before it looks
+CATCH_UP_S = 0.3  # that a search spends on indexing before it looks
 SHORTEST_INDEXED = 3  # characters: the full-text index is made of pieces of three
 MOST_SCANNED = 10_000  # emails that a search for shorter words looks at
+ALL = 10**9
 PLACE = "(e.created_ms << 20 | (e.seq & 1048575))"
+BY_PLACE = "s.rowid"
+BY_DELIVERY = {DeliveryStatus.WAITING: ("d.next_try_ms", "ASC"), DeliveryStatus.DEAD: ("d.ended_ms", "DESC")}
 
 _UNUSUAL = "e.outcome NOT IN ('delivered', 'claimed')"  # as in schema.sql, or its index would not be used
 _LIVE = (
@@ -43,43 +48,31 @@ _BY_STATUS = {
     Status.DEAD_LETTERED: f"e.outcome = 'dead' AND {_UNUSUAL}",
     Status.ALREADY_PROCESSING: f"e.outcome = 'claimed' AND {_LIVE}",
     Status.RETRY_LATER: f"e.outcome IN ('returned', 'claimed') AND NOT {_LIVE}",
-    Status.ALREADY_PROCESSED: "e.outcome = 'skipped' AND e.gate = 'identity' AND e.gate <> ''",
-    Status.SKIPPED_SUBJECT_GROUP: "e.outcome = 'skipped' AND e.gate = 'subject_group' AND e.gate <> ''",
-    Status.SKIPPED_MEDIA: "e.outcome = 'skipped' AND e.gate = 'media' AND e.gate <> ''",
-    Status.SKIPPED_CONTENT: "e.outcome = 'skipped' AND e.gate = 'content' AND e.gate <> ''",
+    **{status: f"e.outcome = 'skipped' AND e.gate = '{gate}' AND e.gate <> ''" for gate, status in SKIPPED_AT.items()},
     Status.SKIPPED_OLD: f"e.outcome = 'skipped' AND e.gate = '' AND {_UNUSUAL}",
 }
 
 
-def status_of(entry: Entry, steady_ms: int) -> Status:
-    """What its provider was told, brought up to date with what has happened since; as _BY_STATUS says it in SQL."""
-    match entry.outcome:
-        case DeliveryStatus.CLAIMED:
-            is_live = any(each.lease_until_ms > steady_ms for each in entry.deliveries)
-            return Status.ALREADY_PROCESSING if is_live else Status.RETRY_LATER
-        case DeliveryStatus.RETURNED:
-            return Status.RETRY_LATER
-        case DeliveryStatus.WAITING:
-            return Status.QUEUED
-        case DeliveryStatus.DEAD:
-            return Status.DEAD_LETTERED
-        case DeliveryStatus.SKIPPED:
-            return SKIPPED_AT[entry.stop.gate] if entry.stop else Status.SKIPPED_OLD
-        case _:
-            return Status.PROCESSED
+def current_status(entry: Entry, steady_ms: int) -> Status:
+    """The answer to its provider, brought up to date; _BY_STATUS has the same in SQL. It is not read from there: the
+    entry may have changed meanwhile, and its status has to agree with its deliveries."""
+    if entry.outcome in (DeliveryStatus.CLAIMED, DeliveryStatus.RETURNED):
+        is_live = any(each.is_live(steady_ms) for each in entry.deliveries)
+        return Status.ALREADY_PROCESSING if is_live else Status.RETRY_LATER
+    if entry.outcome == DeliveryStatus.SKIPPED:
+        return SKIPPED_AT[entry.stop.gate] if entry.stop else Status.SKIPPED_OLD
+    return status_of({each.status for each in entry.deliveries})
 
 
-def _moment(value: object) -> object:
-    if value is None or isinstance(value, datetime):
-        return value
+def _moment(value: object) -> datetime | None:
     moment = parse_date(value) if isinstance(value, str) else None
-    if moment is None:
+    if moment is None and value is not None:
         raise ValueError("must be a time such as 2026-11-16T09:00:00Z")
     return moment
 
 
 def _plain(value: object) -> object:
-    """Text that SQLite accepts; an empty one asks for nothing."""
+    """Text that SQLite accepts; an empty one is no filter."""
     return well_formed(value).replace("\0", " ").strip() or None if isinstance(value, str) else value
 
 
@@ -117,88 +110,138 @@ class DeliveryFilter(Filter):
 
 
 FIELDS = ("status", *Filter.model_fields)
+_SEARCHED = {"sender": "s.sender", "{sender subject}": "s.sender || ' ' || s.subject"}  # columns in FTS5 and in SQL
+_CONDITIONS = {
+    "gate": "e.gate = ? AND e.gate <> ''",
+    "provider": "e.provider = ?",
+    "route": "instr(' + ' || e.route || ' + ', ' + ' || ? || ' + ')",  # several may match an email
+    "destination": "instr(e.outcomes, ' ' || ? || '=')",
+    "since": "e.created_ms >= ?",
+    "until": "e.created_ms < ?",
+}
+
+
+class InvalidCursor(ValueError):
+    """Not a cursor of this list. Clients can send anything, so no cursor is trusted."""
 
 
 @dataclass
-class Query:
-    """The parts of a SELECT on entries ``e``. ``place`` is the SQL of an email's place in the list."""
+class _Query:
+    """A list: parts of a SELECT on entries ``e``, ordered by ``time``, then ``seq``, then ``destination``."""
 
-    source: str
-    where: list[str]
-    values: list[Any]
-    place: str
-    order: str
-
-    def sql(self, columns: str, order: str = "") -> str:
-        where = " AND ".join(self.where) or "1"
-        return f"SELECT {columns} FROM {self.source} WHERE {where} ORDER BY {order or self.order}"  # noqa: S608
+    source: str = "entries e"
+    time: str = "e.created_ms"
+    seq: str = "e.seq"
+    destination: str = "''"
+    direction: str = "DESC"
+    where: list[str] = field(default_factory=lambda: ["1"])
+    values: list[Any] = field(default_factory=list)
 
     def require(self, condition: str, *values: Any) -> None:
         self.where.append(condition)
         self.values += values
 
-    def after(self, place: int, compare: str = "<") -> None:
-        """Only emails behind that place in the list; with "<=", the one at that place as well."""
-        if self.place == PLACE:
-            self.require("e.created_ms <= ?", place >> 20)
-        self.require(f"{self.place} {compare} ?", place)
+    def start_after(self, cursor: str) -> None:
+        """Raises InvalidCursor."""
+        try:
+            column, time, seq, destination = cursor.split("~", 3)
+            place = int(time), int(seq)
+            destination.encode()
+        except ValueError as error:
+            raise InvalidCursor("a cursor has four parts") from error
+        if column != self.time or not all(0 <= each < 1 << 63 for each in place):  # numbers that SQLite accepts
+            raise InvalidCursor("a cursor of another list")
+        sign, keys = ">" if self.direction == "ASC" else "<", f"({self.time}, {self.seq})"
+        self.require(f"{self.time} {sign}= ?", place[0])  # follows from the next condition, but can use an index
+        after = f"({keys} {sign} (?, ?) OR {keys} = (?, ?) AND {self.destination} > ?)"
+        self.require(after, *place, *place, destination)
 
 
-def select(step: Step, wanted: Filter, privacy: Privacy, has: DeliveryStatus | None = None) -> Query:
-    """``has``: only emails with such a delivery."""
-    query = _source(step, wanted, privacy)
+def find_ids(
+    service: Service, wanted: Filter, limit: int = ALL, cursor: str | None = None, has: DeliveryStatus | None = None
+) -> tuple[list[str], str | None]:
+    """A page of ids of emails or, with a DeliveryFilter, of deliveries ("email:destination"), and the cursor of the
+    next page. ``has``: only emails with such a delivery. Raises InvalidCursor."""
+    if wanted.q or wanted.sender:
+        catch_up(service.journal)
+    with service.journal.reading() as step:
+        query = _select(step, wanted, service.privacy, has)
+        if cursor:
+            query.start_after(cursor)
+        order = f"{query.time} {query.direction}"
+        if query.time != BY_PLACE:  # a search would be sorted as a whole; its rows come in this order anyway
+            order += f", {query.seq} {query.direction}, {query.destination}"
+        rows = step.query(
+            f"SELECT e.id, {query.destination}, {query.time}, {query.seq} FROM {query.source}"  # noqa: S608
+            f" WHERE {' AND '.join(query.where)} ORDER BY {order} LIMIT ?",
+            (*query.values, limit + 1),
+        )
+    following = None
+    if len(rows) > limit:
+        _, destination, time_, seq = rows[limit - 1]
+        following = f"{query.time}~{time_ or 0}~{seq}~{destination}"
+    is_delivery = isinstance(wanted, DeliveryFilter)
+    return [f"{id_}:{destination}" if is_delivery else id_ for id_, destination, *_ in rows[:limit]], following
+
+
+def _select(step: Step, wanted: Filter, privacy: Privacy, has: DeliveryStatus | None) -> _Query:
+    query = _Query()
+    _search(query, step, wanted, privacy)
     if isinstance(wanted, DecisionFilter) and wanted.status:
         query.require(_BY_STATUS[wanted.status].format(steady_ms=step.steady_ms))
-    has = wanted.status if isinstance(wanted, DeliveryFilter) else has
+    if isinstance(wanted, DeliveryFilter):
+        has = wanted.status
+        _join_deliveries(query, wanted)
     if has:
         query.require("instr(e.outcomes, ?)", f"={has} ")
-    if wanted.gate:
-        query.require("e.gate = ? AND e.gate <> ''", wanted.gate)
-    if wanted.provider:
-        query.require("e.provider = ?", wanted.provider)
-    if wanted.route:
-        query.require("instr(' + ' || e.route || ' + ', ?)", f" + {wanted.route} + ")  # several may match an email
+    for name, condition in _CONDITIONS.items():
+        value = getattr(wanted, name)
+        if value is not None:
+            query.require(condition, int(value.timestamp() * 1000) if isinstance(value, datetime) else value)
+    return query
+
+
+def _join_deliveries(query: _Query, wanted: DeliveryFilter) -> None:
+    """Waiting ones are ordered by their next attempt, dead ones by their end, all others and searches as the emails."""
+    query.destination = "d.destination"
     if wanted.destination:
-        query.require("instr(e.outcomes, ?)", f" {wanted.destination}=")
-    if wanted.since:
-        query.require("e.created_ms >= ?", int(wanted.since.timestamp() * 1000))
-    if wanted.until:
-        query.require("e.created_ms < ?", int(wanted.until.timestamp() * 1000))
-    return query
+        query.require("d.destination = ?", wanted.destination)
+    if wanted.status:
+        query.require(f"d.status = '{wanted.status}'")  # no parameter, or the partial indexes would not be used
+    if wanted.status in BY_DELIVERY and query.time != BY_PLACE:
+        query.source, query.seq = "deliveries d CROSS JOIN entries e ON e.seq = d.seq", "d.seq"
+        query.time, query.direction = BY_DELIVERY[wanted.status]
+    else:
+        query.source += " CROSS JOIN deliveries d ON d.seq = e.seq"
 
 
-def _source(step: Step, wanted: Filter, privacy: Privacy) -> Query:
-    by_time = Query("entries e", [], [], PLACE, "e.created_ms DESC, (e.seq & 1048575) DESC")
-    words = [privacy.text(wanted.q)] if wanted.q and privacy.is_strict else (wanted.q or "").split()
-    if wanted.q and find_by_id(step, wanted.q):
-        by_time.require(f"e.seq IN ({_BY_ID})", *_keys_of(wanted.q))
-        words = []
-    terms = [_phrase(word) for word in words if len(word) >= SHORTEST_INDEXED]
-    scanned = [word for word in words if len(word) < SHORTEST_INDEXED]
-    sender = privacy.text(wanted.sender) if wanted.sender else ""
-    if len(sender) >= SHORTEST_INDEXED:
-        terms.append(f"sender : {_phrase(sender)}")
-    if not (terms or scanned or sender):
-        return by_time
+def _search(query: _Query, step: Step, wanted: Filter, privacy: Privacy) -> None:
+    """By a complete id, or by words of sender and subject."""
+    text, sender = wanted.q or "", privacy.text(wanted.sender or "")
+    if text and find_by_id(step, text):
+        query.require(f"e.seq IN ({_BY_ID})", *_keys_of(text))
+        text = ""
+    words = [privacy.text(text)] if privacy.is_strict else text.split()
+    matches = []
+    for column, word in (*(("{sender subject}", word) for word in words), ("sender", sender)):
+        if len(word) >= SHORTEST_INDEXED:
+            quoted = word.replace('"', '""')
+            matches.append(f'{column} : "{quoted}"')
+        elif word:
+            query.require(f"instr(lower({_SEARCHED[column]}), ?)", word.lower())
+    if not (text or sender):
+        return
     newest = f"(SELECT rowid, * FROM search ORDER BY rowid DESC LIMIT {MOST_SCANNED})"  # noqa: S608
-    source = f"{'search' if terms else newest} s CROSS JOIN entries e ON e.seq = s.seq AND s.rowid = {PLACE}"
-    query = Query(source, by_time.where, by_time.values, "s.rowid", "s.rowid DESC")
-    if terms:
-        query.require("s.search MATCH ?", " AND ".join(terms))
-    for word in scanned:
-        query.require("instr(lower(s.sender || ' ' || s.subject), ?)", word.lower())
-    if sender and len(sender) < SHORTEST_INDEXED:
-        query.require("instr(lower(s.sender), ?)", sender.lower())
-    return query
+    query.source = f"{'search' if matches else newest} s CROSS JOIN entries e ON e.seq = s.seq AND s.rowid = {PLACE}"
+    query.time = BY_PLACE
+    if matches:
+        query.require("s.search MATCH ?", " AND ".join(matches))
 
 
-def _phrase(word: str) -> str:
-    return '"' + word.replace('"', '""') + '"'
-
-
-def find_by_id(step: Step, text: str) -> list[int]:
-    """The numbers of the newest entries with that id, email id, Message-ID or webhook-id, or from that sender."""
-    return [seq for (seq,) in step.query(f"{_BY_ID} ORDER BY 1 DESC LIMIT 100", _keys_of(text))]
+def find_by_id(step: Step, text: str) -> str | None:
+    """The newest email with that id, email id, Message-ID or webhook-id, or from that sender."""
+    rows = step.query(f"SELECT id FROM entries WHERE seq IN ({_BY_ID}) ORDER BY seq DESC LIMIT 1", _keys_of(text))  # noqa: S608
+    return rows[0][0] if rows else None
 
 
 _BY_ID = (
@@ -216,53 +259,51 @@ def _keys_of(text: str) -> tuple[str, str, str, str]:
 
 
 def index_some(journal: Journal) -> int:
-    """Makes the next entries searchable, and removes some that are gone; how many. The background thread calls it until
-    that is 0."""
+    """Makes the next entries searchable, and removes some that are gone. Returns how many."""
     with journal.reading() as step:
         is_behind = step.last_seq() > int(step.meta("searched") or 0)
         if not is_behind and not step.query("SELECT 1 FROM unsearched LIMIT 1"):
             return 0
     with journal.step() as step:
-        rows = step.query(
-            "SELECT created_ms << 20 | (seq & 1048575), seq, data FROM entries WHERE seq > ? ORDER BY seq LIMIT ?",
-            (int(step.meta("searched") or 0), INDEXED_AT_ONCE),
-        )
-        for place, seq, data in sorted(rows):  # in another order, each row would be written to the disk alone
-            item, _, _, subject, sender, *_ = json.loads(data)[6]
-            step.query(
-                "INSERT OR REPLACE INTO search (rowid, sender, subject, seq) VALUES (?, ?, ?, ?)",
-                (place, sender, subject, seq),
-            )
-            step.query(
-                "INSERT OR IGNORE INTO keys VALUES (?, ?), (?, ?)"
-                " UNION SELECT webhook_id, seq FROM deliveries WHERE seq = ?",
-                (item, seq, sender, seq, seq),
-            )
-        if rows:
-            step.set_meta("searched", str(rows[-1][1]))
-        gone = step.query(
-            "DELETE FROM unsearched WHERE place IN (SELECT place FROM unsearched ORDER BY place LIMIT ?)"
-            " RETURNING place",
-            (INDEXED_AT_ONCE,),
-        )
-        for (place,) in sorted(gone):
-            is_again = f"EXISTS (SELECT 1 FROM entries e WHERE e.created_ms = ? AND {PLACE} = ?)"  # noqa: S608
-            delete = f"DELETE FROM search WHERE rowid = ? AND NOT {is_again}"  # noqa: S608
-            step.query(delete, (place, place >> 20, place))
+        begin, most = int(step.meta("searched") or 0), INDEXED_AT_ONCE
+        seqs = step.query("SELECT seq FROM entries WHERE seq > ? ORDER BY seq LIMIT ?", (begin, most))
+        if seqs:
+            _index(step, begin, seqs[-1][0])
+            step.set_meta("searched", str(seqs[-1][0]))
+        gone = step.query("SELECT place FROM unsearched ORDER BY place LIMIT ?", (most,))
+        for place in gone:
+            step.query("DELETE FROM search WHERE rowid = ?", place)
+            step.query("DELETE FROM unsearched WHERE place = ?", place)
         step.query("INSERT INTO search (search, rank) VALUES ('merge', ?)", (MERGED_PAGES,))
-    return len(rows) + len(gone)
+    return len(seqs) + len(gone)
 
 
-def index_for(journal: Journal, seconds: float) -> None:
+def _index(step: Step, begin: int, end: int) -> None:
+    """The entries after ``begin``, up to ``end``."""
+    new = "FROM entries e WHERE e.seq > ? AND e.seq <= ?"
+    item, subject, sender = (f"json_extract(e.data, '$[6][{at}]')" for at in (0, 3, 4))
+    step.query(  # in another order, each row would be written to the disk alone
+        f"INSERT OR REPLACE INTO search (rowid, sender, subject, seq) SELECT {PLACE}, {sender}, {subject}, e.seq {new}"  # noqa: S608
+        " ORDER BY 1",
+        (begin, end),
+    )
+    # An entry can have the place of one that is gone, if it got the same number in the same millisecond.
+    step.query(f"DELETE FROM unsearched WHERE place IN (SELECT {PLACE} {new})", (begin, end))  # noqa: S608
+    step.query(
+        f"INSERT OR IGNORE INTO keys SELECT {item}, e.seq {new} UNION SELECT {sender}, e.seq {new}"  # noqa: S608
+        " UNION SELECT webhook_id, seq FROM deliveries WHERE seq > ? AND seq <= ?",
+        (begin, end) * 3,
+    )
+
+
+def index_new(journal: Journal, within_s: float) -> None:
     """Indexes for at most that long, with pauses in which emails get the lock. Several processes may do it."""
-    ends_at = time.monotonic() + seconds
-    while time.monotonic() < ends_at and index_some(journal):
+    ends_at = time.monotonic() + within_s
+    while index_some(journal) >= INDEXED_AT_ONCE and time.monotonic() < ends_at:
         time.sleep(PAUSE_S)
 
 
 def catch_up(journal: Journal) -> None:
-    """Before a search: what has just been received is found, too. Another process may be doing the same."""
+    """Before a search: finds what has just been received, too."""
     with suppress(StoreUnavailable):
-        for _ in range(CAUGHT_UP_AT_MOST):
-            if index_some(journal) < INDEXED_AT_ONCE:
-                return
+        index_new(journal, CATCH_UP_S)

@@ -1,103 +1,89 @@
-"""The thread of each process that looks after the figures, behind the requests."""
+"""The thread of each process that keeps counts, the search index and alarms up to date, behind the requests."""
 
 from __future__ import annotations
 
-import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from deduplication.errors import DeduplicationError
-from deduplication.journal.coordinator import Coordinator
-from orchestrator.metrics.counts import Counts
-from orchestrator.metrics.meter import Meter
-from orchestrator.operations.alarms import Alarms
-from orchestrator.operations.fleet_state import Observer
-from orchestrator.operations.providers import ProvidersSeen
+from deduplication.errors import try_to
+from orchestrator.metrics.meter import REDIS_S
+from orchestrator.operations.fleet_state import WORKER, fleet_state, observe
+from orchestrator.operations.search import index_new
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from orchestrator.build import Service
 
 TICK_S = 1.0
+INDEX_S = 0.5  # of each tick, at most
 TURN_EVERY_S = 5.0
 TURN_MS = 15_000
 _TURN = "figures_turn"
 
 
 class Watch:
-    """Every second a process writes what it has counted. Every five seconds one process of the machine asks the other
-    servers, shares the counts and judges the alarms; if it falls silent, another one does."""
+    """Every second each process writes what it has counted. One process of the machine has the turn: it fills the
+    search index, and every five seconds asks the other servers, shares the counts and evaluates the alarms. If it is
+    silent for 15 seconds, another one takes over."""
 
-    def __init__(
-        self,
-        coordinator: Coordinator,
-        meter: Meter,
-        counts: Counts,
-        providers: ProvidersSeen,
-        observer: Observer,
-        alarms: Alarms,
-    ) -> None:
-        self._coordinator = coordinator
-        self._redis = coordinator.redis if coordinator.registry else None
-        self._journal = coordinator.journal
-        self._meter = meter
-        self._counts = counts
-        self._providers = providers
-        self._observer = observer
-        self._alarms = alarms
+    def __init__(self, service: Service) -> None:
+        self._service = service
         self._id = secrets.token_hex(6)
+        self._has_turn = False
         self._ticked_at = time.monotonic()
         self._turn_at = float("-inf")
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="figures", daemon=True)
-        coordinator.redis.count_step = meter.count_redis_step
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+        service.coordinator.redis.count = service.meter.count
 
     def start(self) -> None:
         self._thread.start()
 
     def close(self) -> None:
-        """What was counted is written; another process may take the turn at once."""
+        """Writes what was counted. Another process may take the turn at once."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
-        for last in (self._counts.flush, self._providers.flush, self._observer.end, self._give_up_turn):
-            self._try_to(last)
+        try_to(self._service.meter.flush, "background work")
+        try_to(self._sign_off, "background work")
 
     def tick(self) -> None:
-        now = time.monotonic()
-        if self._redis:
-            self._meter.time_redis(self._redis.status, now - self._ticked_at)
-        else:  # the fleet's thread does it otherwise
-            self._try_to(self._coordinator.tend)
+        service, now = self._service, time.monotonic()
+        if service.coordinator.registry:
+            service.meter.count((now - self._ticked_at, REDIS_S, service.coordinator.redis.status))
+        else:  # otherwise the fleet's thread does it
+            try_to(service.coordinator.tend, "background work")
         self._ticked_at = now
-        for each in (self._counts.flush, self._providers.flush, self._observer.beat):
-            self._try_to(each)
+        try_to(service.meter.flush, "background work")
+        try_to(self._beat, "background work")
         if now - self._turn_at >= TURN_EVERY_S:
             self._turn_at = now
-            self._try_to(self.take_turn)
+            try_to(self.take_turn, "background work")
+        if self._has_turn:
+            try_to(lambda: index_new(service.journal, INDEX_S), "background work")
 
     def take_turn(self) -> None:
-        """What one process does for its machine, if it is this one."""
-        if not self._has_turn():
+        """Does what one process does for its machine, if it is this one."""
+        with self._service.journal.step() as step:
+            self._has_turn = step.lead(_TURN, self._id, TURN_MS)
+        if not self._has_turn:
             return
-        self._try_to(self._observer.observe)
-        shared = self._observer.shared
-        if shared and self._redis and self._redis.status == "up":
-            self._try_to(lambda: self._counts.share(shared))
-        self._try_to(lambda: self._alarms.look(self._observer.fleet_state()))
-        self._try_to(self._counts.purge)
+        service, registry = self._service, self._service.coordinator.registry
+        try_to(lambda: observe(service), "background work")
+        if registry and service.coordinator.redis.status == "up":
+            try_to(lambda: service.meter.share(registry), "background work")
+        try_to(lambda: service.alarms.look(fleet_state(service)), "background work")
+        try_to(service.meter.purge, "background work")
 
-    def _has_turn(self) -> bool:
-        with self._journal.step() as step:
-            holder, _, until_ms = step.meta(_TURN).partition(" ")
-            is_valid = step.now_ms < int(until_ms or 0) <= step.now_ms + 2 * TURN_MS  # a clock may have been set back
-            if holder != self._id and is_valid:
-                return False
-            step.set_meta(_TURN, f"{self._id} {step.now_ms + TURN_MS}")
-            return True
+    def _beat(self) -> None:
+        if self._service.is_worker:
+            with self._service.journal.step() as step:
+                step.set_meta(f"{WORKER}{self._id}", str(step.now_ms))
 
-    def _give_up_turn(self) -> None:
-        with self._journal.step() as step:
+    def _sign_off(self) -> None:
+        with self._service.journal.step() as step:
+            step.query("DELETE FROM meta WHERE key = ?", (f"{WORKER}{self._id}",))
             if step.meta(_TURN).startswith(self._id):
                 step.set_meta(_TURN, "")
 
@@ -105,11 +91,3 @@ class Watch:
         self.tick()
         while not self._stop.wait(TICK_S):
             self.tick()
-
-    def _try_to(self, do: Callable[[], object]) -> None:
-        try:
-            do()
-        except DeduplicationError as error:
-            log.info("figures: tried again later: %s", error)
-        except Exception:  # a thread that ends would leave the figures of this process behind for good
-            log.exception("figures: tried again later")

@@ -1,1 +1,1 @@
-"""Commands that are a page of their own; the others stand in routes/command_line.py."""
+"""The commands of mailonce, one module for each subject."""

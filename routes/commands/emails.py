@@ -1,4 +1,4 @@
-"""Commands on emails: decisions, why, deliveries, release, replay, reset. They use the models of the API."""
+"""Commands on emails: decisions, deliveries, why, release, replay, reset. They use the models of the API."""
 
 from __future__ import annotations
 
@@ -6,90 +6,74 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from datetime import datetime
+from enum import EnumType
+from typing import Any, TypeVar, get_args
 
 import click
 from pydantic import BaseModel
 
 from deduplication.journal.entry import DeliveryStatus
-from orchestrator.operations.decisions import (
-    GATES,
-    RELEASED,
-    WOULD_RELEASE,
-    Release,
-    list_decisions,
-    read_decision,
-    release,
-    release_matching,
-)
-from orchestrator.operations.deliveries import (
-    REPLAYED,
-    WOULD_REPLAY,
-    Replay,
-    list_deliveries,
-    replay,
-    replay_matching,
-    shown_time,
-)
+from orchestrator.operations.decisions import list_decisions, list_deliveries, read_decision
+from orchestrator.operations.resend import RELEASED, REPLAYED, WOULD_RELEASE, WOULD_REPLAY, release_many, replay_many
 from orchestrator.operations.reset import Reset, Scope, reset
-from orchestrator.operations.search import DecisionFilter, DeliveryFilter
+from orchestrator.operations.search import FIELDS, DecisionFilter, DeliveryFilter
 from orchestrator.operations.words import shown_duration
-from orchestrator.pipeline import Status
-from routes.commands.service import open_service, user_name
+from routes.commands.service import open_service
 from routes.providers.base import InvalidPayload
-from routes.questions import MOST_LISTED, ReleaseMany, ReplayMany, only, read
-from routes.terminal import one_line, table
+from routes.schemas import MOST_LISTED, ReleaseMany, ReplayMany, read
+from routes.terminal import make_table, one_line, open_console
 
-AT_MOST = click.IntRange(1, MOST_LISTED)
+Model = TypeVar("Model", bound=BaseModel)
+Command = Callable[..., None]
+
+limit_option = click.option(
+    "--limit", type=click.IntRange(1, MOST_LISTED), default=100, show_default=True, help="At most this many."
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="All fields, as JSON.")
 
 
-def _filtered(statuses: list[str]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """The options of a filter."""
-    options = (
-        click.option("--status", type=click.Choice(statuses), help="Only this status."),
-        click.option("--gate", type=click.Choice([gate.value for gate in GATES]), help="Only emails it stopped."),
-        click.option("--provider", help="Only from this provider."),
-        click.option("--route", help="Only by this route."),
-        click.option("--destination", help="Only for this destination."),
-        click.option("--sender", help="A part of the sender."),
-        click.option("-q", "--search", "q", help="Words of sender and subject; or an id, Message-ID or webhook-id."),
-        click.option("--since", metavar="TIME", help="Only emails received at this time or later."),
-        click.option("--until", metavar="TIME", help="Only emails received before this time."),
-    )
+def options_of(model: type[BaseModel]) -> Callable[[Command], Command]:
+    """An option for each field of a filter or action."""
 
-    def add(command: Callable[..., None]) -> Callable[..., None]:
-        for option in reversed(options):
-            command = option(command)
+    def add(command: Command) -> Command:
+        for name, field in reversed(model.model_fields.items()):
+            kind, *_ = get_args(field.annotation) or (bool,)  # all but flags may be None, too
+            values = list(map(str, kind)) if isinstance(kind, EnumType) else get_args(kind)
+            command = click.option(
+                *(("-q", "--search", "q") if name == "q" else (f"--{name.replace('_', '-')}",)),
+                type=click.Choice(values) if values else kind if kind is bool else str,
+                is_flag=kind is bool,
+                metavar="TIME" if kind is datetime else None,
+                help=field.description or f"Only this {name}.",
+            )(command)
         return command
 
     return add
 
 
-of_decisions = _filtered([status.value for status in Status])
-of_deliveries = _filtered([status.value for status in DeliveryStatus])
-
-
-def _read(model: type[Any], options: dict[str, Any]) -> Any:
-    """As by HTTP, with the words of a command line."""
+def _read(model: type[Model], options: dict[str, Any]) -> Model:
+    """Checked like a request to the API; an error names the option."""
     try:
         return read(model, {name: value for name, value in options.items() if value})
     except InvalidPayload as error:
         raise click.UsageError(f"--{error}") from error
 
 
-def _print(found: BaseModel, as_json: bool, heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], more: str) -> None:
+def _print_page(page: dict[str, Any], as_json: bool, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     if as_json:
-        click.echo(json.dumps(found.model_dump(mode="json", exclude={"next"}), indent=2))
+        click.echo(json.dumps(page, indent=2))
         return
     if rows:
-        click.echo(table(heads, rows))
-    click.echo(f"{len(rows)} {more}", err=True)
+        open_console().print(make_table(heads, rows))
+    more = f"; there are more than --limit {len(rows)}" if page["more"] else ""
+    click.echo(f"{len(rows)} {click.get_current_context().info_name}{more}", err=True)
 
 
 @click.command()
-@of_decisions
-@click.option("--limit", type=AT_MOST, default=50, show_default=True, help="At most this many.")
-@click.option("--json", "as_json", is_flag=True, help="All fields, as JSON.")
+@options_of(DecisionFilter)
+@limit_option
+@json_option
 def decisions(limit: int, as_json: bool, **options: Any) -> None:
     """Show what happened to each email and why, newest first.
 
@@ -99,19 +83,18 @@ def decisions(limit: int, as_json: bool, **options: Any) -> None:
     """
     wanted = _read(DecisionFilter, options)
     with open_service() as service:
-        page = list_decisions(service, wanted, limit)
+        page = list_decisions(service, wanted, limit).model_dump(mode="json", exclude={"next"})
     rows = [
-        (shown_time(each.received_at)[:19], each.id, each.status, one_line(each.sender), one_line(each.reason))
-        for each in page.decisions
+        (email["received_at"][:19], email["id"], email["status"], email["sender"], email["reason"])
+        for email in page["decisions"]
     ]
-    more = f"; there are more than --limit {limit}" if page.more else ""
-    _print(page, as_json, ("RECEIVED (UTC)", "ID", "STATUS", "FROM", "REASON"), rows, f"decisions{more}")
+    _print_page(page, as_json, ("RECEIVED (UTC)", "ID", "STATUS", "FROM", "REASON"), rows)
 
 
 @click.command()
-@of_deliveries
-@click.option("--limit", type=AT_MOST, default=100, show_default=True, help="At most this many.")
-@click.option("--json", "as_json", is_flag=True, help="All fields, as JSON.")
+@options_of(DeliveryFilter)
+@limit_option
+@json_option
 def deliveries(limit: int, as_json: bool, **options: Any) -> None:
     """Show what was sent where, what waits and why, and what is dead.
 
@@ -123,29 +106,21 @@ def deliveries(limit: int, as_json: bool, **options: Any) -> None:
     """
     wanted = _read(DeliveryFilter, options)
     with open_service() as service:
-        page = list_deliveries(service, wanted, limit)
-    rows = [
-        (
-            each.id,
-            each.destination,
-            each.status,
-            f"{each.tries}/{each.max_attempts or '?'}",
-            shown_duration(each.age_s),
-            shown_time(each.next_try)[:19] if each.next_try is not None else "-",
-            one_line(each.reason or ""),
-        )
-        for each in page.deliveries
-    ]
-    more = f"; there are more than --limit {limit}" if page.more else ""
+        page = list_deliveries(service, wanted, limit).model_dump(mode="json", exclude={"next"})
     heads = ("ID", "DESTINATION", "STATUS", "TRIES", "AGE", "NEXT TRY (UTC)", "REASON")
-    _print(page, as_json, heads, rows, f"deliveries{more}")
+    rows = []
+    for each in page["deliveries"]:
+        tries, age = f"{each['tries']}/{each['max_attempts'] or '?'}", shown_duration(each["age_s"])
+        next_try, reason = (each["next_try"] or "-")[:19], each["reason"] or ""
+        rows.append((each["id"], each["destination"], each["status"], tries, age, next_try, reason))
+    _print_page(page, as_json, heads, rows)
 
 
 @click.command()
 @click.argument("text", metavar="ID")
 @click.option("--json", "as_json", is_flag=True, help="All fields and the payload, as JSON.")
 def why(text: str, as_json: bool) -> None:
-    """Say what happened to an email and why. ID is its id, email id or Message-ID, or a webhook-id.
+    """Show what happened to an email and why. ID is its id, email id or Message-ID, or a webhook-id.
 
     \b
     mailonce why k3v7c2m9x4qa
@@ -159,57 +134,39 @@ def why(text: str, as_json: bool) -> None:
         click.echo(json.dumps(found.model_dump(mode="json"), indent=2))
         return
     click.echo(one_line(f"{found.reason}."))
-    facts = {
-        "id": found.id,
-        "email id": found.email_id,
-        "status": found.status,
-        "received": shown_time(found.received_at),
-        "by": f"{found.provider}, route {found.route}",
-        "from": found.sender,
-        "subject": found.subject,
-        "repeats": found.original,
-        "names": ", ".join(each.name for each in found.names),
-        "releasable until": found.releasable_until and shown_time(found.releasable_until),
-        "payload on": found.payload_machine and f"machine {found.payload_machine}",
-    }
-    for name, value in facts.items():
-        if value:
-            click.echo(f"  {name:18} {one_line(value)}")
-    for report in found.gates:
-        click.echo(f"  gate {report.gate:13} {one_line(report.said)}")
-    for each in found.deliveries:
-        click.echo(f"  to {each.destination:15} {each.status}, attempts: {len(each.attempts)}")
+    fields = found.model_dump(mode="json", exclude={"reason", "payload", "original_email"})
+    facts = {name.replace("_", " "): value for name, value in fields.items()}
+    facts["names"] = ", ".join(name.name for name in found.names)
+    facts |= {f"gate {report.gate}": report.said for report in found.gates}
+    for delivery in found.deliveries:
+        facts[f"to {delivery.destination}"] = f"{delivery.status}, attempts: {len(delivery.attempts)}"
+    for fact, value in facts.items():
+        if value and not isinstance(value, list):
+            click.echo(one_line(f"  {fact:18} {value}"))
 
 
-def _report(answers: Counter[str], given: tuple[str, ...], good: tuple[str, ...], nothing: str) -> None:
-    """One line for each result; exit code 1 if one of the given ids was refused."""
-    for answer, count in answers.items():
-        click.echo(f"{answer.replace('_', ' ')}: {count}")
-    if not answers:
-        click.echo(nothing)
-    if given and sum(answers[each] for each in good) < len(given):
-        sys.exit(1)
-
-
-def _check_ids(ids: tuple[str, ...], model: type[Any], options: dict[str, Any]) -> Any:
-    """None if ids are given; otherwise the request by filter. Never both, and everything only with --all."""
+def _read_action(model: type[Model], ids: tuple[str, ...], options: dict[str, Any]) -> Model:
+    """IDs take the place of a filter, so the model, which requires a filter or --all, is not validated with them."""
     if not ids:
         return _read(model, options)
-    if any(value for name, value in options.items() if name not in ("force", "new_id", "dry_run")):
+    if any(options[name] for name in ("all", *FIELDS)):
         raise click.UsageError("Give either ids or a filter.")
-    return None
+    return model.model_construct(**options)
 
 
-def _how(model: type[Any], options: dict[str, Any]) -> Any:
-    return model(**{name: options[name] for name in model.model_fields})
+def _print_results(ids: tuple[str, ...], results: Counter[str]) -> None:
+    """One line for each result; exit code 1 if one of the given ids was refused."""
+    for result, count in results.items():
+        click.echo(f"{result.replace('_', ' ')}: {count}")
+    if not results:
+        click.echo(f"nothing to {click.get_current_context().info_name}")
+    if ids and results.keys() - {RELEASED, WOULD_RELEASE, REPLAYED, WOULD_REPLAY}:
+        sys.exit(1)
 
 
 @click.command("release")
 @click.argument("ids", nargs=-1)
-@of_decisions
-@click.option("--force", is_flag=True, help="Even if the same email was delivered under another id.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be released.")
-@click.option("--all", is_flag=True, help="All emails that were stopped.")
+@options_of(ReleaseMany)
 def release_emails(ids: tuple[str, ...], **options: Any) -> None:
     """Release suppressed emails: the given IDs, or all matching the filters. The running service sends them.
 
@@ -217,47 +174,34 @@ def release_emails(ids: tuple[str, ...], **options: Any) -> None:
     mailonce release k3v7c2m9x4qa
     mailonce release --gate subject_group -q "lot 456" --dry-run
     """
-    asked, how, by = _check_ids(ids, ReleaseMany, options), _how(Release, options), user_name()
+    asked = _read_action(ReleaseMany, ids, options)
     with open_service() as service:
-        if asked:
-            answers = release_matching(service, only(DecisionFilter, asked), how, by)
-        else:
-            answers = Counter(release(service, id_, how, by) for id_ in ids)
-    _report(answers, ids, (RELEASED, WOULD_RELEASE), "nothing to release")
+        _print_results(ids, release_many(service, ids or asked, asked))
 
 
 @click.command("replay")
 @click.argument("ids", nargs=-1)
-@of_deliveries
-@click.option("--force", is_flag=True, help="Include deliveries already received.")
-@click.option("--new-id", is_flag=True, help="With a new webhook-id: the receiver sees another event.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be sent again.")
-@click.option("--all", is_flag=True, help="All dead deliveries.")
+@options_of(ReplayMany)
 def replay_deliveries(ids: tuple[str, ...], **options: Any) -> None:
     """Send deliveries again: the given IDs, or all matching the filters (dead ones, unless --status says otherwise).
 
-    The running service or worker sends them; waiting ones are attempted at once, those in progress are left alone.
+    The running service or worker sends them; waiting ones are attempted at once, those in progress are skipped.
 
     \b
     mailonce replay k3v7c2m9x4qa:crm
     mailonce replay --destination crm --since 2026-11-01T00:00:00Z --dry-run
     mailonce replay --status waiting
     """
-    asked, how = _check_ids(ids, ReplayMany, options), _how(Replay, options)
+    asked = _read_action(ReplayMany, ids, options)
+    wanted = asked.model_copy(update={"status": asked.status or DeliveryStatus.DEAD})
     with open_service() as service:
-        if asked:
-            wanted = only(DeliveryFilter, asked)
-            dead = {"status": wanted.status or DeliveryStatus.DEAD}
-            answers = replay_matching(service, wanted.model_copy(update=dead), how)
-        else:
-            answers = Counter(replay(service, id_, how) for id_ in ids)
-    _report(answers, ids, (REPLAYED, WOULD_REPLAY), "nothing to replay")
+        _print_results(ids, replay_many(service, ids or wanted, asked))
 
 
 @click.command("reset")
-@click.argument("scope", type=click.Choice([scope.value for scope in Scope]))
+@click.argument("scope", type=click.Choice(list(map(str, Scope))))
 @click.argument("value", default="")
-@click.option("--dry-run", is_flag=True, help="Only say how many names would be forgotten.")
+@click.option("--dry-run", is_flag=True, help="Only show how many names would be forgotten.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation of the scope all.")
 def reset_names(scope: str, value: str, dry_run: bool, yes: bool) -> None:
     """Forget names, so that the emails behind them are delivered again when they are received again.
@@ -266,10 +210,7 @@ def reset_names(scope: str, value: str, dry_run: bool, yes: bool) -> None:
     mailonce reset email_id fe4fc385494173f61585825e95d25317
     mailonce reset subject_group 2026-11:lot_456 --dry-run
     """
-    try:
-        wanted = read(Reset, {"scope": scope, "value": value, "dry_run": dry_run})
-    except InvalidPayload as error:
-        raise click.ClickException(str(error)) from error
+    wanted = read(Reset, {"scope": scope, "value": value, "dry_run": dry_run})
     if wanted.scope is Scope.ALL and not dry_run and not yes:
         click.confirm("Forget everything? Every email that is received again is then delivered again.", abort=True)
     with open_service() as service:

@@ -2,100 +2,108 @@
 
 from __future__ import annotations
 
+import hmac
 import json
+import logging
+import os
+import re
 import threading
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import parse_qsl
 
 import click
-from werkzeug.exceptions import HTTPException
-from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler, make_server
+from werkzeug.serving import make_server
 from werkzeug.wrappers import Request, Response
 
 from orchestrator.config.model import load_config
-from orchestrator.delivery.signing import check_secret
+from orchestrator.delivery.signing import Signer, check_secret
 from routes.commands.service import read_settings
-from routes.commands.signatures import Checked, Proof, check_signature
 from routes.terminal import one_line
 
-MOST_IDS = 10_000
+TOLERANCE_S = 5 * 60
 MOST_BODY_BYTES = 100 * 1024 * 1024
 MOST_SHOWN_CHARS = 120
 FORM = "application/x-www-form-urlencoded"
+SIGNED_HEADERS = ("webhook-id", "webhook-timestamp", "webhook-signature")
+SECONDS = re.compile("[0-9]{1,11}")  # up to the year 5138
+COLORS = {"good": "green", "missing": "red", "wrong": "red"}
 
 
-@dataclass(frozen=True)
-class Taken:
-    """One webhook. ``times``: how often its webhook-id was received so far; 0 if it has none.
+def check_signature(secrets: Sequence[str], headers: Mapping[str, str], body: bytes, now: datetime) -> tuple[str, str]:
+    """Checks a webhook as a receiver does (Standard Webhooks): good, unchecked, missing or wrong, and why.
 
-    ``payload`` is None if the body is neither JSON nor a form.
+    A secret verifies HMAC signatures (v1), a private key ed25519 ones (v1a). Other versions are ignored. ``headers``
+    have lower-case names.
     """
-
-    at: datetime
-    path: str
-    headers: dict[str, str]
-    body: bytes
-    payload: Any
-    checked: Checked
-    times: int
-    status: int
-
-    @property
-    def webhook_id(self) -> str:
-        return self.headers.get("webhook-id", "")
+    webhook_id, timestamp, signatures = (headers.get(name, "") for name in SIGNED_HEADERS)
+    if not secrets:
+        signed = "it is signed" if signatures else "it is not signed"
+        return "unchecked", f"{signed}; without a --secret it cannot be checked"
+    if absent := [name for name in SIGNED_HEADERS if not headers.get(name)]:
+        return "missing", f"no {' and no '.join(absent)}: does its destination have a secret?"
+    if not SECONDS.fullmatch(timestamp):
+        return "wrong", "webhook-timestamp must be in seconds since 1970"
+    sent = datetime.fromtimestamp(int(timestamp), UTC)
+    age_s = (now - sent).total_seconds()
+    if abs(age_s) > TOLERANCE_S:
+        off = f"{abs(age_s):.0f} s {'old' if age_s > 0 else 'ahead'}"
+        return "wrong", f"webhook-timestamp is {off}, more than {TOLERANCE_S} s: replayed, or a clock is off"
+    text = body.decode(errors="replace")  # all signed bodies are UTF-8, so no signature matches another one
+    for number, secret in enumerate(secrets, 1):
+        expected = Signer([secret]).headers(webhook_id, sent, text)["webhook-signature"].encode()
+        if any(hmac.compare_digest(expected, signature.encode()) for signature in signatures.split()):
+            return "good", f"by secret {number} of {len(secrets)}"
+    return "wrong", f"no signature matches a secret ({len(secrets)} tried): signed with another one, or changed"
 
 
 @dataclass
 class Receiver:
-    """Accepts every POST, at any path, and passes it to ``show``.
+    """Accepts every POST, at any path, and passes it to ``show``, as --json prints it.
 
     A missing or wrong signature is answered with 401, as a real receiver should; everything else with ``status``.
     """
 
-    secrets: tuple[str, ...]
+    secrets: Sequence[str]
     status: int
-    show: Callable[[Taken], None]
+    show: Callable[[dict[str, Any]], None]
     counts: Counter[str] = field(default_factory=Counter)
-    _seen: OrderedDict[str, int] = field(default_factory=OrderedDict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    times: Counter[str] = field(default_factory=Counter)  # how often each webhook-id was received
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def receive(self, request: Request) -> Response:
         if request.method != "POST":
             return Response("mailonce listen accepts webhooks: POST them here.\n", 405, {"Allow": "POST"})
         request.max_content_length = MOST_BODY_BYTES
-        try:
-            body = request.get_data()
-        except HTTPException as error:
-            return Response(f"{error.description}\n", error.code)
+        body, now = request.get_data(), datetime.now(UTC)
         headers = {name.lower(): value for name, value in request.headers.items()}
-        with self._lock:  # also for the terminal: lines of two webhooks must not mix
-            taken = self._take(request.path, headers, body, request.mimetype)
-            self.show(taken)
-        answer = {"ok": taken.status < 300, "signature": taken.checked.proof, "times": taken.times}
-        return Response(json.dumps(answer), taken.status, content_type="application/json")
-
-    def _take(self, path: str, headers: dict[str, str], body: bytes, mimetype: str) -> Taken:
-        now = datetime.now(UTC)
-        checked = check_signature(self.secrets, headers, body, now)
-        times = 0
-        if not checked.is_refused:  # a forged webhook must not make the real one look like a repeat
-            times = self._count(headers.get("webhook-id", ""))
-        status = 401 if checked.is_refused else self.status
-        self.counts.update(webhooks=1, again=times > 1, refused=checked.is_refused)
-        return Taken(now, path, headers, body, read_payload(body, mimetype), checked, times, status)
-
-    def _count(self, webhook_id: str) -> int:
-        """Counts the last MOST_IDS ids."""
-        if not webhook_id:
-            return 0
-        self._seen[webhook_id] = self._seen.pop(webhook_id, 0) + 1
-        if len(self._seen) > MOST_IDS:
-            self._seen.popitem(last=False)
-        return self._seen[webhook_id]
+        signature, why = check_signature(self.secrets, headers, body, now)
+        is_refused = signature in ("missing", "wrong")
+        status = 401 if is_refused else self.status
+        webhook_id, payload = headers.get("webhook-id"), read_payload(body, request.mimetype)
+        received = {
+            "at": now.isoformat(timespec="milliseconds"),
+            "path": request.path,
+            "webhook_id": webhook_id,
+            "times": 0,
+            "signature": signature,
+            "why": why,
+            "status": status,
+            "headers": headers,
+            "payload": payload,
+            "body": body.decode(errors="replace") if payload is None else None,
+        }
+        with self.lock:  # for the terminal as well: lines of two webhooks must not mix
+            if webhook_id and not is_refused:  # a forged webhook must not make the real one look like a repeat
+                self.times[webhook_id] += 1
+                received["times"] = self.times[webhook_id]
+            self.counts.update(webhooks=1, repeats=received["times"] > 1, refused=is_refused)
+            self.show(received)
+        answer = {"ok": status < 300, "signature": signature, "times": received["times"]}
+        return Response(json.dumps(answer), status, content_type="application/json")
 
 
 def read_payload(body: bytes, mimetype: str) -> Any:
@@ -109,65 +117,28 @@ def read_payload(body: bytes, mimetype: str) -> Any:
         return None
 
 
-# Showing
-
-
-def as_json(taken: Taken) -> str:
-    """On one line. JSON escapes control characters, so none reaches the terminal."""
-    told = {
-        "at": taken.at.isoformat(timespec="milliseconds"),
-        "path": taken.path,
-        "webhook_id": taken.webhook_id or None,
-        "times": taken.times,
-        "signature": taken.checked.proof,
-        "why": taken.checked.why,
-        "status": taken.status,
-        "headers": taken.headers,
-        "payload": taken.payload,
-    }
-    if taken.payload is None:
-        told["body"] = taken.body.decode(errors="replace")
-    return json.dumps(told)
-
-
-def as_text(taken: Taken) -> str:
-    return "\n".join(_lines(taken))
-
-
-def _lines(taken: Taken) -> Iterator[str]:
-    kind = taken.payload.get("type") if isinstance(taken.payload, dict) else None
-    what = _cut(kind) if isinstance(kind, str) else f"{len(taken.body):,} bytes"
-    clock = taken.at.astimezone().strftime("%H:%M:%S")
-    yield click.style(f"{clock}  {_cut(taken.path)}  {what}  answered {taken.status}", bold=True)
-    again = f"  again: {_nth(taken.times)} time" if taken.times > 1 else ""
-    yield f"  webhook-id {_cut(taken.webhook_id) or 'missing'}{click.style(again, fg='yellow')}"
-    color = {Proof.GOOD: "green", Proof.UNCHECKED: None}.get(taken.checked.proof, "red")
-    yield click.style(f"  signature {taken.checked.proof}: {taken.checked.why}", fg=color)
-    if isinstance(taken.payload, dict):
-        for name, value in taken.payload.items():
-            if value not in ("", None, [], {}):
-                yield f"    {_cut(name):14} {_cut(value if isinstance(value, str) else json.dumps(value))}"
-    else:
-        yield f"    {_cut(taken.body[: 4 * MOST_SHOWN_CHARS].decode(errors='replace')) or '(an empty body)'}"
+def _lines(received: Mapping[str, Any]) -> Iterator[str]:
+    payload, times = received["payload"], received["times"]
+    fields = payload if isinstance(payload, dict) else {}
+    clock = datetime.fromisoformat(received["at"]).astimezone().strftime("%H:%M:%S")
+    kind = _short(fields.get("type") or "no type")
+    yield click.style(f"{clock}  {_short(received['path'])}  {kind}  answered {received['status']}", bold=True)
+    repeat = f"  received {times} times" if times > 1 else ""
+    yield f"  webhook-id {_short(received['webhook_id'] or 'missing')}{click.style(repeat, fg='yellow')}"
+    signature = received["signature"]
+    yield click.style(f"  signature {signature}: {received['why']}", fg=COLORS.get(signature))
+    for name, value in fields.items():
+        if value not in ("", None, [], {}):
+            yield f"    {_short(name):14} {_short(value)}"
+    if not fields:
+        yield f"    {_short(received['body'] or payload or '(an empty body)')}"
     yield ""
 
 
-def _cut(text: str) -> str:
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
     more = f"... ({len(text):,} characters)" if len(text) > MOST_SHOWN_CHARS else ""
     return one_line(text[:MOST_SHOWN_CHARS]) + more
-
-
-def _nth(count: int) -> str:
-    ending = "th" if count % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(count % 10, "th")
-    return f"{count}{ending}"
-
-
-# The command
-
-
-class _Quiet(WSGIRequestHandler):
-    def log(self, type: str, message: str, *args: Any) -> None:
-        """The receiver shows webhooks itself; other requests are not shown."""
 
 
 def _secret(text: str) -> str:
@@ -194,8 +165,8 @@ def _secret(text: str) -> str:
 @click.option(
     "--status", type=click.IntRange(200, 599), default=200, show_default=True, help="503 simulates a failing receiver."
 )
-@click.option("--json", "in_json", is_flag=True, help="Print each webhook as one line of JSON, with its headers.")
-def listen(host: str, port: int, secrets: tuple[str, ...], status: int, in_json: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print each webhook as one line of JSON, with its headers.")
+def listen(host: str, port: int, secrets: tuple[str, ...], status: int, as_json: bool) -> None:
     """Run a test receiver: show each webhook, check its signature, and mark repeats.
 
     A webhook without a valid signature is answered with 401. Ctrl+C ends it.
@@ -206,21 +177,21 @@ def listen(host: str, port: int, secrets: tuple[str, ...], status: int, in_json:
     mailonce listen --status 503                             (watch the retries)
     mailonce listen --json | jq .payload.subject
     """
-    secrets = secrets or _configured_secrets()
-    shown = as_json if in_json else as_text
-    server: BaseWSGIServer | None = None
-    broken: list[BrokenPipeError] = []
+    if not secrets:
+        config = load_config(read_settings())
+        used = [secret for destination in config.destinations.values() for secret in destination.secret]
+        secrets = tuple(dict.fromkeys([*used, *config.alerts.secret]))
 
-    def show(taken: Taken) -> None:
+    def show(received: dict[str, Any]) -> None:
         try:
-            click.echo(shown(taken))
-        except BrokenPipeError as error:  # the reader of the pipe has ended
-            broken.append(error)
-            if server:
-                threading.Thread(target=server.shutdown).start()
+            # JSON escapes control characters, so none reaches the terminal.
+            click.echo(json.dumps(received) if as_json else "\n".join(_lines(received)))
+        except BrokenPipeError:  # the reader of the pipe has ended
+            os._exit(1)
 
     receiver = Receiver(secrets, status, show)
-    server = make_server(host, port, Request.application(receiver.receive), threaded=True, request_handler=_Quiet)
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # the receiver shows webhooks itself
+    server = make_server(host, port, Request.application(receiver.receive), threaded=True)
     checks = f"checks signatures with {len(secrets)} secret{'s' * (len(secrets) > 1)}" if secrets else "has no secret"
     url = f"http://{f'[{host}]' if ':' in host else host}:{server.port}/"
     click.echo(f"mailonce listens on {url}, answers {status}, {checks}. Ctrl+C ends it.", err=True)
@@ -230,13 +201,5 @@ def listen(host: str, port: int, secrets: tuple[str, ...], status: int, in_json:
         pass
     finally:
         server.server_close()
-    if broken:
-        raise broken[0]  # click exits like every program in a pipe
     counts = receiver.counts
-    click.echo(f"\n{counts['webhooks']} webhooks, {counts['again']} again, {counts['refused']} refused", err=True)
-
-
-def _configured_secrets() -> tuple[str, ...]:
-    config = load_config(read_settings())
-    configured = [each.secret for each in config.destinations.values()] + [config.alerts.secret]
-    return tuple(dict.fromkeys(secret for each in configured for secret in each))
+    click.echo(f"\n{counts['webhooks']} webhooks, {counts['repeats']} repeats, {counts['refused']} refused", err=True)

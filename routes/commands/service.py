@@ -1,4 +1,4 @@
-"""What every command needs: the settings, and the journal of the service in DATA_DIR."""
+"""What every command needs: the settings, and the service of DATA_DIR."""
 
 from __future__ import annotations
 
@@ -25,27 +25,18 @@ def read_settings() -> Settings:
 
 @contextmanager
 def open_service() -> Iterator[Service]:
-    """The service of DATA_DIR, with its audit.log. Raises NoService: no command creates a journal."""
+    """The service of DATA_DIR. Raises NoService: no command creates a journal."""
     settings = read_settings()
     note = find_service(settings)
-    with audited(settings, load_config(settings).in_trial(note.is_trial)) as service:
+    with build_quietly(settings, load_config(settings).in_trial(note.is_trial)) as service:
         yield service
 
 
 @contextmanager
-def audited(settings: Settings, config: Config) -> Iterator[Service]:
+def build_quietly(settings: Settings, config: Config) -> Iterator[Service]:
+    """The service with its audit.log, but without its threads: the running service sends what a command releases, and
+    publishes what it records."""
     handler = keep_audit(settings.data_dir, by=f"mailonce, by {user_name()}")
-    try:
-        with opened(settings, config) as service:
-            yield service
-    finally:
-        audit.removeHandler(handler)
-        handler.close()
-
-
-@contextmanager
-def opened(settings: Settings, config: Config) -> Iterator[Service]:
-    """Nothing is started: the running service sends what a command releases, and shares what it notes."""
     with quiet():
         service = build_service(settings, config)
     try:
@@ -58,6 +49,8 @@ def opened(settings: Settings, config: Config) -> Iterator[Service]:
         yield service
     finally:
         service.close()
+        audit.removeHandler(handler)
+        handler.close()
 
 
 def user_name() -> str:

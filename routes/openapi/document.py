@@ -1,171 +1,192 @@
-"""The document, assembled from the routes of the application and what the other modules here say of them."""
+"""Builds the document from the routes of the application and their operations."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from http import HTTPStatus
 from typing import Any
 
 from flask import Flask
-from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
-from werkzeug.routing import Rule
+from pydantic import TypeAdapter, ValidationError
 
 from orchestrator.config.model import Config
 from orchestrator.version import our_version
-from routes.openapi import requests
-from routes.openapi.doors import MESSAGES, PROBE, SECURITY, door
-from routes.openapi.operations import OPERATIONS, PATH_WORDS, Answer, Body, Operation
+from routes.endpoints import JSON, Model, Operation
+from routes.openapi.ingress import MESSAGES, PROBE, provider_operation
 from routes.openapi.webhooks import WEBHOOKS
-from routes.providers.registry import AnyProvider, known_providers
+from routes.providers.registry import known_providers
+from routes.responses import INGRESS, Problem, Refusal
 
-THE_PAGE = "dashboard"  # for people; it is no part of the API
-NOT_TOLD = {"HEAD", "OPTIONS"}  # Flask adds them to every route
-REF = "#/components/schemas/{model}"
+PAGE = "dashboard"  # for people; it is not part of the API
+ADMIN = "/api/admin/"
 DESCRIPTION = """\
 Every inbound email fires its downstream webhooks once.
 
-Errors are problem documents (RFC 9457), but at the doors below /api/ingress, whose answers are promised to providers.
-Fields may be added to answers and webhooks at any time; none is renamed or taken away without a new major version.
+Errors are problem documents (RFC 9457), except under /api/ingress, where the answers are promised to providers.
+Fields may be added to answers and webhooks at any time; none is renamed or removed without a new major version.
 """
-HEADERS: Mapping[str, dict[str, Any]] = {
-    "X-Request-Id": {
-        "description": "In all log lines of the request; the caller's own where it sent a sane one.",
-        "schema": {"type": "string"},
+BEARER, SIGNATURE = {"type": "http", "scheme": "bearer"}, {"type": "apiKey", "in": "header"}
+SECURITY = {
+    "adminToken": BEARER | {"description": "ADMIN_TOKEN"},
+    "viewToken": BEARER | {"description": "VIEW_TOKEN: may look, not act"},
+    "metricsToken": BEARER | {"description": "METRICS_TOKEN"},
+    "ingressToken": BEARER | {"description": "INGRESS_TOKEN, or the token of the provider in mailonce.toml"},
+    "login": BEARER | {"scheme": "basic", "description": "username and password of the provider in mailonce.toml"},
+    "mandrillSignature": SIGNATURE
+    | {"name": "X-Mandrill-Signature", "description": "HMAC-SHA1, by webhook_key, of the URL and all fields"},
+    "sendgridSignature": SIGNATURE
+    | {
+        "name": "X-Twilio-Email-Event-Webhook-Signature",
+        "description": "ECDSA of X-Twilio-Email-Event-Webhook-Timestamp and the body, verified by verification_key",
     },
-    "Retry-After": {"description": "Seconds.", "schema": {"type": "string", "pattern": "^[0-9]+$"}},
-    "WWW-Authenticate": {"description": "What is asked for.", "schema": {"type": "string"}},
-    "Allow": {"description": "The methods it takes.", "schema": {"type": "string"}},
+    "resendSignature": SIGNATURE
+    | {"name": "svix-signature", "description": "Standard Webhooks, by secret, with svix-id and svix-timestamp"},
+}
+TEXT = {"type": "string"}
+HEADERS = {
+    "X-Request-Id": {"description": "In all log lines of the request; the caller's own if valid.", "schema": TEXT},
+    "Retry-After": {"description": "Seconds. With 429, 500 and 503.", "schema": TEXT | {"pattern": "^[0-9]+$"}},
+    "WWW-Authenticate": {"description": "The expected kind of credentials. With 401.", "schema": TEXT},
+    "Allow": {"description": "The allowed methods. With 405.", "schema": TEXT},
+}
+MEDIA_TYPES = {str: ("text/plain", "application/openmetrics-text"), Problem: ("application/problem+json",)}
+PATH_PARAMETERS = {
+    "decisions": "The `id` of the email. For GET, also its email id, Message-ID or a webhook-id.",
+    "deliveries": "The `id` of the delivery: the email's `id`, a colon and the destination.",
+    "destinations": "The name of the destination, as in mailonce.toml.",
 }
 SIGNED = [
-    ("webhook-id", True, "The same over all attempts of one webhook: a receiver that remembers it takes each once."),
+    ("webhook-id", True, "The same for all attempts of one webhook: a receiver that remembers it accepts each once."),
     ("Idempotency-Key", True, "The same as webhook-id."),
     ("webhook-timestamp", False, "When this attempt was made, in seconds since 1970. With a secret."),
     ("webhook-signature", False, "Standard Webhooks: v1 (HMAC-SHA256) or v1a (ed25519), several while rotating."),
 ]
+RETRIED = "Tried again; Retry-After is honoured."
+WEBHOOK_ANSWERS = {
+    "2XX": "Delivered; `id` or `postId` of a JSON answer is stored.",
+    **dict.fromkeys(("408", "409", "425", "429"), RETRIED),
+    "410": "The destination is paused until an operator resumes it.",
+    "4XX": "Refused permanently: a dead letter.",
+    "5XX": RETRIED,
+}
 
 
 def build_document(app: Flask, config: Config) -> dict[str, Any]:
-    """Raises KeyError for a route that nobody described."""
-    doors = {
-        f"/api/ingress/{name}{ending}": (name, provider)
-        for name, provider in known_providers(config).items()
-        for ending in provider.endings
-    }
+    """Raises LookupError for a route without an operation."""
+    operations = dict(_operations(app, config))
+    types: list[Any] = [Problem, Refusal, *(model for model, _ in WEBHOOKS.values())]
+    types += [each for one in operations.values() for each in (*one.answers.values(), *one.body.values())]
+    by_type, definitions = TypeAdapter.json_schemas(
+        ((each, "validation", TypeAdapter(each)) for each in dict.fromkeys(types)),
+        ref_template="#/components/schemas/{model}",
+    )
+    schemas = {each: schema for (each, _), schema in by_type.items()}
     paths: dict[str, dict[str, Any]] = {}
-    models: dict[type[BaseModel], None] = dict.fromkeys([*WEBHOOKS.values(), requests.MessageIn])
-    for rule in sorted(app.url_map.iter_rules(), key=lambda each: each.rule):
-        if rule.endpoint.split(".")[0] == THE_PAGE:
-            continue
-        path = re.sub("<([a-z]+)_?>", r"{\1}", rule.rule)
-        for method in sorted((rule.methods or set()) - NOT_TOLD):
-            operation = _operation(rule, method, doors)
-            models |= dict.fromkeys(_models(operation))
-            paths.setdefault(path, {})[method.lower()] = _described(operation, path, method)
-    _, schemas = models_json_schema([(model, "validation") for model in models], ref_template=REF)
+    for (path, method), operation in operations.items():
+        paths.setdefault(path, {})[method] = _describe(operation, path, method, schemas)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Mailonce", "version": our_version(), "description": DESCRIPTION, "license": {"name": "MIT"}},
         "servers": [{"url": "/"}],
         "paths": paths,
-        "webhooks": {event: {"post": _webhook(event, model)} for event, model in WEBHOOKS.items()},
-        "components": {"schemas": schemas["$defs"], "headers": dict(HEADERS), "securitySchemes": dict(SECURITY)},
+        "webhooks": {
+            event: {"post": _webhook(event, schemas[model], text)} for event, (model, text) in WEBHOOKS.items()
+        },
+        "components": {"schemas": definitions["$defs"], "headers": HEADERS, "securitySchemes": SECURITY},
     }
 
 
-def _operation(rule: Rule, method: str, doors: Mapping[str, tuple[str, type[AnyProvider]]]) -> Operation:
-    if rule.rule in doors:
-        return PROBE if method == "GET" else door(*doors[rule.rule])
-    return MESSAGES if rule.endpoint == "api_ingress.ingest_messages" else OPERATIONS[rule.endpoint]
+def _operations(app: Flask, config: Config) -> Iterator[tuple[tuple[str, str], Operation]]:
+    """All but those of the page, by path and method."""
+    ingress = {
+        f"{INGRESS}{name}{ending}": provider_operation(name, provider)
+        for name, provider in known_providers(config).items()
+        for ending in provider.endings
+    } | {f"{INGRESS}message": MESSAGES}
+    for rule in sorted(app.url_map.iter_rules(), key=lambda each: each.rule):
+        if rule.endpoint.split(".")[0] == PAGE:
+            continue
+        for method in sorted((rule.methods or set()) - {"HEAD", "OPTIONS"}):  # Flask adds these two to every route
+            operation = getattr(app.view_functions[rule.endpoint], "operation", None)
+            if rule.rule in ingress:
+                operation = PROBE if method == "GET" else ingress[rule.rule]
+            if operation is None:
+                raise LookupError(f"{method} {rule.rule} ({rule.endpoint}) has no operation")
+            yield (re.sub("<([a-z]+)_?>", r"{\1}", rule.rule), method.lower()), operation
 
 
-def _models(operation: Operation) -> Iterator[type[BaseModel]]:
-    for answer in operation.answers.values():
-        yield from answer.models
-    for content in operation.body.content.values() if operation.body else ():
-        if not isinstance(content, dict):
-            yield content
-
-
-def _described(operation: Operation, path: str, method: str) -> dict[str, Any]:
-    told: dict[str, Any] = {
-        "tags": [operation.tag],
+def _describe(operation: Operation, path: str, method: str, schemas: Mapping[Any, Any]) -> dict[str, Any]:
+    resource = path.removeprefix(ADMIN).partition("/")[0]
+    tag = "ingress" if path.startswith(INGRESS) else resource if resource in PATH_PARAMETERS else "operations"
+    described: dict[str, Any] = {
+        "tags": [tag],
         "summary": operation.summary,
-        "operationId": f"{method.lower()}{re.sub('[^a-zA-Z0-9]+', '_', path).rstrip('_')}",
-        "parameters": [*_path_parameters(path, operation.tag), *_query_parameters(operation.query)],
-        "responses": {str(status): _response(each) for status, each in sorted(operation.answers.items())},
+        "operationId": f"{method}{re.sub('[^a-zA-Z0-9]+', '_', path).rstrip('_')}",
+        "parameters": [
+            *(_parameter(name, "path", PATH_PARAMETERS[tag]) for name in re.findall("{([a-z]+)}", path)),
+            *_query_parameters(operation.query),
+        ],
+        "responses": _responses(operation, Refusal if tag == "ingress" else Problem, schemas),
     }
     if operation.description:
-        told["description"] = operation.description
+        described["description"] = operation.description
     if operation.security:
-        told["security"] = [{name: []} for name in operation.security]
+        described["security"] = [{name: []} for name in operation.security]
     if operation.body:
-        told["requestBody"] = _body(operation.body)
-    return told
+        content = {media_type: {"schema": schemas[each]} for media_type, each in operation.body.items()}
+        is_optional = tag != "ingress" and all(map(_may_be_empty, operation.body.values()))
+        described["requestBody"] = {"required": not is_optional, "content": content}
+    return described
 
 
-def _path_parameters(path: str, tag: str) -> Iterator[dict[str, Any]]:
-    for name in re.findall("{([a-z]+)}", path):
-        schema = {"type": "string", "minLength": 1}
-        yield {"name": name, "in": "path", "required": True, "description": PATH_WORDS[tag], "schema": schema}
-
-
-def _query_parameters(query: type[BaseModel] | None) -> Iterator[dict[str, Any]]:
-    if query is None:
-        return
-    _, schemas = models_json_schema([(query, "validation")], ref_template=REF)
-    known = schemas["$defs"]
-    for name, field in known[query.__name__]["properties"].items():
-        schema = field["anyOf"][0] if "anyOf" in field else field  # no query can say null
-        schema = known[schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
-        schema = {key: value for key, value in schema.items() if key not in ("title", "description")}
-        default = {"default": field["default"]} if field.get("default") is not None else {}
-        yield {"name": name, "in": "query", "description": field.get("description", ""), "schema": schema | default}
-
-
-def _body(body: Body) -> dict[str, Any]:
-    return {"required": body.is_required, "content": {kind: {"schema": _schema(m)} for kind, m in body.content.items()}}
-
-
-def _schema(model: type[BaseModel] | dict[str, Any]) -> dict[str, Any]:
-    return model if isinstance(model, dict) else {"$ref": REF.format(model=model.__name__)}
-
-
-def _response(answer: Answer) -> dict[str, Any]:
-    schemas = [_schema(model) for model in answer.models] or [{}]
-    schema = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
+def _responses(operation: Operation, error: Model, schemas: Mapping[Any, Any]) -> dict[str, Any]:
+    """Errors that any operation may answer are one ``default``; docs/api.md lists their statuses."""
+    notes = {status: HTTPStatus(status).phrase for status in operation.answers} | dict(operation.notes)
+    answers = {str(status): (text, operation.answers.get(status, error)) for status, text in sorted(notes.items())}
     return {
-        "description": answer.description,
-        "headers": {name: {"$ref": f"#/components/headers/{name}"} for name in ("X-Request-Id", *answer.headers)},
-        "content": {media_type: {"schema": schema} for media_type in answer.media_types},
+        status: {
+            "description": text,
+            "headers": {name: {"$ref": f"#/components/headers/{name}"} for name in HEADERS},
+            "content": {each: {"schema": schemas[answer]} for each in MEDIA_TYPES.get(answer, (JSON,))},
+        }
+        for status, (text, answer) in (answers | {"default": ("An error.", error)}).items()
     }
 
 
-def _webhook(event: str, model: type[BaseModel]) -> dict[str, Any]:
+def _may_be_empty(body: Model) -> bool:
+    """Under /api/admin, no body counts as an empty object."""
+    try:
+        return bool(body.model_validate({}))
+    except ValidationError:
+        return False
+
+
+def _query_parameters(query: Model | None) -> Iterator[dict[str, Any]]:
+    schema = query.model_json_schema() if query else {}
+    for name, field in schema.get("properties", {}).items():
+        kind = field["anyOf"][0] if "anyOf" in field else field  # without null, which no query can express
+        kind = schema["$defs"][kind["$ref"].rpartition("/")[2]] if "$ref" in kind else kind
+        kind = {key: value for key, value in kind.items() if key not in ("title", "description")}
+        default = {"default": field["default"]} if field.get("default") is not None else {}
+        yield _parameter(name, "query", field.get("description", ""), kind | default, is_required=False)
+
+
+def _parameter(
+    name: str, place: str, description: str, schema: Mapping[str, Any] | None = None, *, is_required: bool = True
+) -> dict[str, Any]:
+    schema = schema or TEXT | {"minLength": 1}
+    return {"name": name, "in": place, "required": is_required, "description": description, "schema": schema}
+
+
+def _webhook(event: str, schema: Mapping[str, Any], description: str) -> dict[str, Any]:
+    media_types = (JSON, "application/x-www-form-urlencoded")
     return {
         "tags": ["webhooks"],
         "summary": event,
-        "description": model.__doc__,
+        "description": description,
         "operationId": event,
-        "parameters": [_signed(*each) for each in SIGNED],
-        "requestBody": _body(Body({"application/json": model, "application/x-www-form-urlencoded": model})),
-        "responses": _judged(),
-    }
-
-
-def _signed(name: str, required: bool, description: str) -> dict[str, Any]:
-    schema = {"type": "string"}
-    return {"name": name, "in": "header", "required": required, "description": description, "schema": schema}
-
-
-def _judged() -> dict[str, dict[str, str]]:
-    return {
-        "2XX": {"description": "Delivered; `id` or `postId` of a JSON answer is kept."},
-        "408": {"description": "Tried again."},
-        "409": {"description": "Tried again."},
-        "410": {"description": "The destination is paused until somebody resumes it."},
-        "425": {"description": "Tried again."},
-        "429": {"description": "Tried again; Retry-After is honoured."},
-        "4XX": {"description": "Refused for good: a dead letter."},
-        "5XX": {"description": "Tried again; Retry-After is honoured."},
+        "parameters": [_parameter(name, "header", text, TEXT, is_required=must) for name, must, text in SIGNED],
+        "requestBody": {"required": True, "content": {each: {"schema": schema} for each in media_types}},
+        "responses": {status: {"description": text} for status, text in WEBHOOK_ANSWERS.items()},
     }

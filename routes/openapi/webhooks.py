@@ -1,4 +1,4 @@
-"""What is sent to destinations: the fields of each webhook, by its type."""
+"""The webhooks that destinations receive."""
 
 from __future__ import annotations
 
@@ -7,65 +7,47 @@ from datetime import datetime
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field
-from pydantic.json_schema import SkipJsonSchema
 
 from orchestrator.delivery.webhook import EventType
-from orchestrator.operations.alerts import AlertCondition
-
-Absent = SkipJsonSchema[None]
-"""A field that may be missing, and is never null."""
-
-
-def absent(description: str = "") -> Any:
-    return Field(default_factory=lambda: None, description=description or None)
+from orchestrator.operations.alarms import AlarmShown, Phase
 
 
 class Attachment(BaseModel):
     name: str
     content_type: str
     size_bytes: int
-    sha256: str = Field(description="Empty where the provider hands over no contents.")
-    content: str | Absent = absent('In Base64, with `attachments = "inline"`.')
+    sha256: str = Field(description="Empty if the provider does not send the content.")
+    content: str = Field(default="", description='In Base64, with `attachments = "inline"`.')
 
 
 class _Event(BaseModel):
-    timestamp: datetime = Field(description="When the event happened, in UTC: the same over all attempts.")
+    timestamp: datetime = Field(description="When the event happened, in UTC: the same for all attempts.")
 
 
-class _Email(_Event):
-    email_id: str = Field(description="MD5 of subject|sender|date as received.")
-    subject: str
-    sender: str
-    sender_email: str
-    date: str = Field(description="As the email has it; empty if it has none.")
-    message_id: str
-    recipients: list[str]
-    body: str = Field(description="HTML where there is some, else the text.")
-    plain: str = Field(description="The text beside HTML.")
-    body_preview: str = Field(description="The first 200 characters of the text.")
+class _Item(_Event):
     links: list[str]
-    attachments: list[Attachment]
-    spam: dict[str, str] = Field(description="What the provider says of it.")
-    extra: dict[str, Any] = Field(description="What else the provider sent.")
     received_at: datetime
     subject_group: str | None
 
 
-class EmailReceived(_Email):
-    """An email came, and no gate stopped it."""
+class Email(_Item):
+    type: Literal[EventType.EMAIL_RECEIVED, EventType.EMAIL_RELEASED]
+    email_id: str = Field(description="MD5 of subject|sender|date as received.")
+    subject: str
+    sender: str
+    sender_email: str
+    date: str = Field(description="As in the email; empty if it has none.")
+    message_id: str
+    recipients: list[str]
+    body: str = Field(description="HTML if there is any, otherwise the text.")
+    plain: str = Field(description="The text that came with HTML.")
+    body_preview: str = Field(description="The first 200 characters of the text.")
+    attachments: list[Attachment]
+    spam: dict[str, str] = Field(description="The provider's spam verdict.")
+    extra: dict[str, Any] = Field(description="Other fields that the provider sent.")
 
-    type: Literal[EventType.EMAIL_RECEIVED]
 
-
-class EmailReleased(_Email):
-    """A gate stopped the email, and a person let it go. `timestamp` is when they did."""
-
-    type: Literal[EventType.EMAIL_RELEASED]
-
-
-class MessageReceived(_Event):
-    """A post or chat message came in by /api/ingress/message."""
-
+class Message(_Item):
     type: Literal[EventType.MESSAGE_RECEIVED]
     message_key: str
     source: str
@@ -76,39 +58,31 @@ class MessageReceived(_Event):
     url: str
     permalink: str
     media: list[str]
-    links: list[str]
-    received_at: datetime
-    subject_group: str | None
 
 
-class AlarmSaid(BaseModel):
-    condition: AlertCondition
-    destination: str | None
-    status: Literal["begun", "ended"]
-    text: str
-    since: datetime
+class AlertData(AlarmShown):
+    status: Phase
     until: datetime | None
 
 
-class Alert(AlarmSaid, _Event):
-    """An alarm begins or ends. Goes to the `url` of `[alerts]` in mailonce.toml."""
-
+class Alert(AlertData, _Event):
     type: Literal[EventType.ALERT]
-    data: AlarmSaid = Field(description="The same fields once more.")
+    data: AlertData = Field(description="The same fields again.")
 
 
-class TestEvent(_Event):
-    """An operator tests a destination. There is no email behind it."""
-
+class Test(_Event):
     type: Literal[EventType.TEST]
     destination: str
     note: str
 
 
-WEBHOOKS: Mapping[EventType, type[BaseModel]] = {
-    EventType.EMAIL_RECEIVED: EmailReceived,
-    EventType.EMAIL_RELEASED: EmailReleased,
-    EventType.MESSAGE_RECEIVED: MessageReceived,
-    EventType.ALERT: Alert,
-    EventType.TEST: TestEvent,
+WEBHOOKS: Mapping[EventType, tuple[type[BaseModel], str]] = {
+    EventType.EMAIL_RECEIVED: (Email, "An email was received, and no gate stopped it."),
+    EventType.EMAIL_RELEASED: (
+        Email,
+        "A gate had stopped the email, and an operator released it. `timestamp` is the time of the release.",
+    ),
+    EventType.MESSAGE_RECEIVED: (Message, "A post or chat message was received by /api/ingress/message."),
+    EventType.ALERT: (Alert, "An alarm began or ended. Sent to the `url` of `[alerts]` in mailonce.toml."),
+    EventType.TEST: (Test, "An operator tests a destination. There is no email behind it."),
 }

@@ -1,32 +1,47 @@
-"""What a provider is, what its parser may raise, and how JSON bodies are read."""
+"""What a provider is: it verifies a request and parses it into emails."""
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, ClassVar, Generic, Protocol
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol
 
-from deduplication.email import Email, well_formed
+from deduplication.email import Email
 from deduplication.kept_property import kept_property
+from deduplication.mime import parse_mime
+from deduplication.text import well_formed
+from routes.auth import Unauthorized, equals_any
 from routes.providers.forms import Form, NotAForm, parse_form
-from routes.providers.options import MB, AnyOptions
+from routes.providers.options import MB, AnyOptions, BasicAuthOptions, LoginOptions, Options
+from routes.providers.samples import Letter, Rendered, SampleRequest
+
+if TYPE_CHECKING:
+    from routes.providers.fields import MailHeaders
 
 BEARER = "Bearer"
 BASIC = 'Basic realm="mailonce"'
+MAX_CLOCK_DIFFERENCE = timedelta(minutes=5)
 MAX_NESTING = 100  # deeper than any real payload, and safe to write out again
 MOST_VALUES = 200_000  # a thousand messages have a tenth of that; millions of them take seconds to read
 MOST_DIGITS = 1000  # Python reads and writes numbers of up to 4,300
 _TEXT = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _HALF_A_PAIR = re.compile(r"\\u[dD][89a-fA-F]")  # maybe: the other half may follow
+# Numbers too big to be written out again stay texts: of several items in a request, one must not spoil the others.
+_DECODER = json.JSONDecoder(
+    parse_int=lambda digits: int(digits) if len(digits) <= MOST_DIGITS else digits,
+    parse_float=lambda digits: digits if math.isinf(float(digits)) else float(digits),
+    parse_constant=int,  # raises ValueError: NaN and Infinity are not JSON
+)
 
 
 class InvalidPayload(Exception):
-    """The request can never be taken as it is; ``field`` names the part that is wrong, if it is one."""
+    """The request can never be accepted as it is; ``field`` names the invalid part, if it is a single one."""
 
     def __init__(self, message: str, *, field: str = "", http_status: int = 400) -> None:
         super().__init__(message)
@@ -34,26 +49,24 @@ class InvalidPayload(Exception):
         self.http_status = http_status
 
 
-class Headers(Protocol):
-    def get(self, name: str, default: str, /) -> str | None:
-        """Is asked for names in lower case."""
-        ...
+class Handshake(Exception):
+    """The request is valid but has no email, such as the confirmation of a subscription. The message says which."""
 
 
 @dataclass(frozen=True)
 class ProviderRequest:
-    """One HTTP request, free of the framework it came through.
+    """One HTTP request, independent of the web framework.
 
-    The body is read when it is first asked for: a proof that stands in the headers is checked before that. Asked again,
-    ``read_body`` gives the same.
+    The body is read when it is first used: a proof in the headers is checked before that. ``read_body`` returns the
+    same each time.
     """
 
-    headers: Headers
+    read_header: Callable[[str], str | None]  # by a name in lower case
     read_body: Callable[[], bytes]
     now: datetime
 
     def header(self, name: str) -> str:
-        return self.headers.get(name.lower(), "") or ""
+        return self.read_header(name.lower()) or ""
 
     @property
     def media_type(self) -> str:
@@ -62,6 +75,18 @@ class ProviderRequest:
     @property
     def body(self) -> bytes:
         return self.read_body()
+
+    def require_recent(self, timestamp: str, at_most: timedelta) -> None:
+        """Raises Unauthorized unless a signed time, in seconds since 1970, is recent; clocks may differ a little."""
+        if not (timestamp.isascii() and timestamp.isdigit() and len(timestamp) <= 11):
+            raise Unauthorized
+        age_s = self.now.timestamp() - int(timestamp)
+        if not -MAX_CLOCK_DIFFERENCE.total_seconds() <= age_s <= at_most.total_seconds():
+            raise Unauthorized
+
+    @property
+    def json(self) -> Any:
+        return parse_json(self.read_body(), self.header("Content-Type"))
 
     @kept_property
     def form(self) -> Form:
@@ -73,7 +98,10 @@ class ProviderRequest:
 
 @dataclass(frozen=True)
 class Statuses:
-    """What makes a provider forget an email, give it up, or send it again. ``rejected`` None: the error's own 4xx."""
+    """HTTP statuses that make a provider forget an email, give it up, or send it again.
+
+    If ``rejected`` is None, the status of the error is used.
+    """
 
     accepted: int = 200
     rejected: int | None = None
@@ -87,7 +115,7 @@ class Fetch(Protocol):
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a provider may need of the service. ``max_email_bytes``: of what it fetches, as MAX_BODY_MB of requests."""
+    """What a provider may need from the service. ``max_email_bytes`` limits what it fetches."""
 
     ingress_tokens: tuple[str, ...]
     fetch: Fetch
@@ -98,143 +126,154 @@ Parsed = Email | InvalidPayload
 
 
 class Provider(ABC, Generic[AnyOptions]):
-    """From a provider's request to its emails. ``name`` is the last part of its URL, and of its emails' ``provider``.
+    """From a provider's request to its emails. ``name`` is the last part of its URL.
 
-    The order is fixed by api_ingress.py: verify, handshake, parse. Nothing is recorded before ``verify`` is through.
+    api_ingress.py calls verify and parse, in this order. Nothing is recorded before ``verify`` succeeds.
     """
 
     options_type: type[AnyOptions]
     needs: ClassVar[str] = ""
-    """The settings without which it stays shut."""
+    """The settings without which it stays disabled."""
     statuses: ClassVar[Statuses] = Statuses()
     challenge: str = ""
-    """BEARER or BASIC where the proof is in the Authorization header: some show it only if they are asked for it."""
+    """Set if the proof is in the Authorization header: some clients send it only when challenged."""
     endings: ClassVar[tuple[str, ...]] = ("",)
     """What may follow its name in the URL."""
     media_types: ClassVar[tuple[str, ...]] = ("application/json",)
-    """What its requests are; routes/openapi tells it."""
+    """The Content-Types of its requests, for routes/openapi."""
     security: ClassVar[tuple[str, ...]] = ()
-    """Which of SECURITY in routes/openapi/doors.py prove a request's origin. None: the proof stands in the body."""
+    """Which of SECURITY in routes/openapi/document.py prove a request's origin; empty if the proof is in the body."""
     answers_probes: ClassVar[bool] = False
-    """Whether it looks with GET or HEAD if anybody is there."""
+    """Whether it checks with GET or HEAD that the URL responds."""
+    no_sample: str = ""
+    """Why only the provider itself can make such a request, if that is so."""
 
     def __init__(self, name: str, options: AnyOptions, surroundings: Surroundings) -> None:
         self.name = name
         self.options = options
         self.surroundings = surroundings
+        self._inline_bytes = 0
+        if isinstance(options, Options) and options.attachments == "inline":
+            self._inline_bytes = int(options.attachments_max_mb * MB)
+        self.credentials: tuple[str, ...] = ()
+        if isinstance(options, LoginOptions) and options.username:
+            logins = (f"{options.username}:{password}".encode() for password in options.password)
+            self.challenge, self.credentials = BASIC, tuple(base64.b64encode(login).decode() for login in logins)
+        elif "ingressToken" in self.security:
+            self.challenge, self.credentials = BEARER, surroundings.ingress_tokens
 
-    @abstractmethod
-    def verify(self, request: ProviderRequest) -> None:
-        """Raises Unauthorized, whatever else is wrong with the request."""
+    def verify(self, request: ProviderRequest) -> str:
+        """Raises Unauthorized, or InvalidPayload where not even the proof can be read: both are answered alike.
+
+        Returns what may prove one email only, if the proof does not cover the body. By default, the proof is in the
+        Authorization header.
+        """
+        scheme, _, given = request.header("Authorization").partition(" ")
+        if scheme.lower() != self.challenge.partition(" ")[0].lower() or not equals_any(
+            given.strip(), self.credentials
+        ):
+            raise Unauthorized
+        return ""
 
     @abstractmethod
     def parse(self, request: ProviderRequest) -> list[Parsed]:
-        """The emails of a verified request, in their order; one that can never be taken stands as InvalidPayload.
+        """The emails of a verified request, in their order, with an InvalidPayload in the place of an invalid one.
 
-        Raises InvalidPayload if that is true of all, and FetchFailed if a part is out of reach for now.
+        Raises InvalidPayload if that is true of all, Handshake, and FetchFailed if a part cannot be fetched for now.
         """
 
-    def handshake(self, request: ProviderRequest) -> str | None:
-        """Settles a verified request that carries no email, and says what it was about."""
-        return None
+    def email(
+        self, *, raw: bytes | None = None, headers: MailHeaders | None = None, event_id: str = "", **fields: Any
+    ) -> Email:
+        """From a raw email, its headers, and the fields of Email.received, which count where the headers have none.
 
-    def once(self, request: ProviderRequest) -> str | None:
-        """What a verified request must not be used with for another email, where its proof does not cover the body."""
-        return None
+        Raises InvalidPayload if there is no email.
+        """
+        event_id = event_id.strip()
+        fields |= {
+            "provider": self.name,
+            "event_id": event_id and f"{self.name}:{event_id}",  # distinct from those of other providers
+            "inline_bytes": self._inline_bytes,
+        }
+        if raw is not None:
+            return require_email(parse_mime(raw, **fields))
+        return require_email(Email.received(**(fields if headers is None else headers.added_to(fields))))
 
-    def own_id(self, event_id: str) -> str:
-        """The provider's id, told apart from those that others give."""
-        return f"{self.name}:{event_id.strip()}" if event_id.strip() else ""
+    def sample(self, letter: Letter, now: datetime) -> SampleRequest:
+        """The letter as the provider would send it, with a valid proof."""
+        headers, body = self._sample(letter, now)
+        if self.credentials:
+            headers = {**headers, "Authorization": f"{self.challenge.partition(' ')[0]} {self.credentials[0]}"}
+        return SampleRequest(f"/api/ingress/{self.name}", headers, body)
+
+    def _sample(self, letter: Letter, now: datetime) -> Rendered:
+        return {"Content-Type": "application/json"}, json.dumps(self._document(letter)).encode()
+
+    def _document(self, letter: Letter) -> dict[str, Any]:
+        """The letter in the provider's JSON."""
+        raise NotImplementedError(self.no_sample)
+
+
+class BasicAuthProvider(Provider[BasicAuthOptions]):
+    """Authenticates with the username and password in the URL that the provider was given."""
+
+    options_type = BasicAuthOptions
+    needs = "username and password"
+    security = ("login",)
 
 
 def each(parse: Callable[[Any], Email], documents: Iterable[Any]) -> list[Parsed]:
-    """One that cannot be taken does not stop the others."""
-    return [_parsed(parse, document) for document in documents]
+    """An invalid one does not stop the others."""
+    parsed: list[Parsed] = []
+    for document in documents:
+        try:
+            parsed.append(parse(document))
+        except InvalidPayload as error:
+            parsed.append(error)
+    return parsed
 
 
-def _parsed(parse: Callable[[Any], Email], document: Any) -> Parsed:
-    try:
-        return parse(document)
-    except InvalidPayload as error:
-        return error
-
-
-def sound(email: Email) -> Email:
-    """What has none of these is no email, whatever else was sent."""
+def require_email(email: Email) -> Email:
+    """Raises InvalidPayload without any of these: it is not an email, whatever else was sent."""
     if not (email.sender.strip() or email.date.strip() or email.message_id.strip()):
-        raise InvalidPayload("the request holds no email: neither a sender nor a date nor a Message-ID")
+        raise InvalidPayload("the request has no email: neither a sender nor a date nor a Message-ID")
     return email
 
 
 def json_object(content_type: str | None, body: bytes) -> dict[str, Any]:
-    return as_object(json_value(content_type, body))
-
-
-def json_value(content_type: str | None, body: bytes) -> Any:
-    media_type = (content_type or "").partition(";")[0].strip().lower()
-    if media_type != "application/json" and not media_type.endswith("+json"):
-        raise InvalidPayload("Content-Type takes application/json", http_status=415)
-    return parse_json(body)
-
-
-def parse_json(body: bytes | str) -> Any:
-    """Every text in it can be hashed, stored and sent. A number that is too big for one stays a text, as written."""
-    try:
-        text = body if isinstance(body, str) else body.decode(json.detect_encoding(body), "surrogatepass")
-        if text.count(",") > MOST_VALUES and _TEXT.sub("", text).count(",") > MOST_VALUES:
-            raise InvalidPayload(f"the body takes at most {MOST_VALUES} values")
-        document = json.loads(well_formed(text), parse_constant=_refuse_constant, parse_int=_whole, parse_float=_finite)
-    except (ValueError, RecursionError) as error:
-        raise InvalidPayload("the body is not valid JSON") from error
-    if text.count("{") + text.count("[") > MAX_NESTING and not _is_within(document, MAX_NESTING):
-        raise InvalidPayload(f"the body takes at most {MAX_NESTING} levels of nesting")
-    return _mended(document) if _HALF_A_PAIR.search(text) else document
+    return as_object(parse_json(body, content_type or ""))
 
 
 def as_object(document: Any) -> dict[str, Any]:
     if not isinstance(document, dict):
-        raise InvalidPayload("the body takes a JSON object")
+        raise InvalidPayload(f"the body must be a JSON object, got {type(document).__name__}")
     return document
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
+def parse_json(body: bytes, content_type: str = "application/json") -> Any:
+    """Every text in it can be hashed, stored and sent. Raises InvalidPayload."""
+    media_type = content_type.partition(";")[0].strip().lower()
+    if media_type != "application/json" and not media_type.endswith("+json"):
+        raise InvalidPayload(f"Content-Type must be application/json, got {media_type[:200]!r}", http_status=415)
+    encoding = json.detect_encoding(body)
+    try:
+        try:
+            text = body.decode(encoding)
+        except UnicodeDecodeError:
+            text = well_formed(body.decode(encoding, "surrogatepass"))
+        if text.count(",") > MOST_VALUES and _TEXT.sub("", text).count(",") > MOST_VALUES:
+            raise InvalidPayload(f"the body must have at most {MOST_VALUES} values")
+        document = _DECODER.decode(text)
+        if text.count("{") + text.count("[") > MAX_NESTING and _depth(document) > MAX_NESTING:
+            raise InvalidPayload(f"the body must have at most {MAX_NESTING} levels of nesting")
+    except (ValueError, RecursionError) as error:
+        raise InvalidPayload("the body is not valid JSON") from error
+    if _HALF_A_PAIR.search(text):
+        return json.loads(well_formed(json.dumps(document, ensure_ascii=False)))
+    return document
 
 
-def _whole(digits: str) -> int | str:
-    """Of several items in a request, one with a number of a thousand digits must not spoil the others."""
-    return int(digits) if len(digits) <= MOST_DIGITS else digits
-
-
-def _finite(text: str) -> float | str:
-    number = float(text)
-    return text if math.isinf(number) else number  # would be written out again as Infinity, which is not JSON
-
-
-def _is_within(document: Any, levels: int) -> bool:
-    containers = [document] if isinstance(document, dict | list) else []
-    for _ in range(levels):
-        if not containers:
-            return True
-        inner = (each.values() if isinstance(each, dict) else each for each in containers)
-        containers = [value for values in inner for value in values if isinstance(value, dict | list)]
-    return not containers
-
-
-def _mended(value: Any) -> Any:
-    """With no half of a surrogate pair in any text or name."""
-    if isinstance(value, str):
-        return well_formed(value)
-    if isinstance(value, dict):
-        return {well_formed(name): _mended(inner) for name, inner in value.items()}
-    return [_mended(inner) for inner in value] if isinstance(value, list) else value
-
-
-def text_field(document: dict[str, Any], field: str) -> str:
-    """Absent and null are empty; anything else but text is refused."""
-    value = document.get(field)
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise InvalidPayload(f"{field} takes a string", field=field)
-    return value
+def _depth(value: Any) -> int:
+    if not isinstance(value, dict | list):
+        return 0
+    return 1 + max(map(_depth, value.values() if isinstance(value, dict) else value), default=0)

@@ -1,30 +1,109 @@
-"""The parts of an email as providers spell them: headers, addresses, bodies, attachments."""
+"""The fields of a provider's request: JSON objects, and headers in the notations in use."""
 
 from __future__ import annotations
 
 import base64
 import binascii
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Self
 
-from deduplication.body import looks_like_html
-from deduplication.email import Attachment, addresses_in
-from deduplication.mime import EXTRA_HEADERS, MAX_HEADER_BYTES
+from deduplication.email import File
+from deduplication.mime import EXTRA_HEADERS
+from routes.providers.base import InvalidPayload, as_object
 
-_MORE_THAN_WORDS = re.compile(r"[\"(),:;<>@\[\\\]]")
-HeaderPairs = Sequence[tuple[str, str]]
+_PARTS = {"subject": "Subject", "sender": "From", "date": "Date", "message_id": "Message-ID"}
+_SIZE = re.compile("[0-9]{1,15}")
+_NEEDS_QUOTES = re.compile(r"[\"(),:;<>@\[\\\]]")
 
 
-def header_pairs(given: Any) -> list[tuple[str, str]]:
-    """From any notation in use; what cannot be read is left out.
+class Document(dict[str, Any]):
+    """A JSON object. Only ``of`` and ``text`` raise InvalidPayload: invalid parts that an email does not need are
+    ignored."""
 
-    [["Date", "..."]] (Mailgun), [{"Name": "Date", "Value": "..."}] (Postmark), {"Date": "..."} and
-    {"Received": ["...", "..."]} (the others).
+    @classmethod
+    def of(cls, value: Any) -> Self:
+        return cls(as_object(value))
+
+    def text(self, field: str) -> str:
+        """Absent and null are empty; any other value that is not a string is refused."""
+        value = self.get(field)
+        if value is None:
+            return ""
+        if not isinstance(value, str):
+            raise InvalidPayload(f"{field} must be a string, got {type(value).__name__}", field=field)
+        return value
+
+    def optional(self, field: str) -> str:
+        """A text; empty for any other value."""
+        value = self.get(field)
+        return value if isinstance(value, str) else ""
+
+    def object(self, field: str) -> Document:
+        value = self.get(field)
+        return Document(value if isinstance(value, dict) else {})
+
+    def objects(self, field: str) -> list[Document]:
+        value = self.get(field)
+        return [Document(item) for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+    def size(self, field: str) -> int:
+        """A number of bytes, which may be written as a text, or 0."""
+        size = str(self.get(field))
+        return int(size) if _SIZE.fullmatch(size) else 0
+
+    def files(
+        self, field: str, name: str, content_type: str, contents: tuple[str, ...] = (), size: str = ""
+    ) -> list[File]:
+        """Of a list of attachments, by the provider's names; the first of ``contents`` that one has, in Base64."""
+        return [
+            File(
+                file.optional(name),
+                file.optional(content_type),
+                next((file.base64(each) for each in contents if each in file), None),
+                file.size(size),
+            )
+            for file in self.objects(field)
+        ]
+
+    def base64(self, field: str) -> bytes | None:
+        """None if it is not Base64: an attachment that cannot be decoded does not reject the email."""
+        try:
+            return base64.b64decode(self[field]) if isinstance(self.get(field), str) else None
+        except (binascii.Error, ValueError):
+            return None
+
+
+class MailHeaders:
+    """Headers of an email, by their names in any case and with - or _; of several with one name, the first.
+
+    Notations in use: [["Date", "..."]] (Mailgun), [{"Name": "Date", "Value": "..."}] (Postmark), {"Date": "..."} and
+    {"Received": ["...", "..."]} (the others). What cannot be read is left out.
     """
-    pairs = given.items() if isinstance(given, dict) else map(_pair, given) if isinstance(given, list) else ()
-    return [(name, value) for name, values in pairs if isinstance(name, str) for value in _texts(values)]
+
+    def __init__(self, given: Any) -> None:
+        pairs = given.items() if isinstance(given, dict) else map(_pair, given) if isinstance(given, list) else ()
+        self._values: dict[str, str] = {}
+        for name, value in pairs:
+            texts = [text for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)]
+            if isinstance(name, str) and texts:
+                self._values.setdefault(_folded(name), texts[0])
+
+    def __getitem__(self, name: str) -> str:
+        return self._values.get(_folded(name), "")
+
+    def named(self, names: Iterable[str]) -> dict[str, str]:
+        return {name: self[name] for name in names if self[name]}
+
+    def added_to(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """The fields of Email.received. Where a header and a field say the same, the header counts."""
+        thread = {name.lower().replace("-", "_"): value for name, value in self.named(EXTRA_HEADERS).items()}
+        return {
+            **fields,
+            **{part: self[name] or fields.get(part, "") for part, name in _PARTS.items()},
+            "recipients": [*fields["recipients"], self["To"], self["Cc"]],
+            "extra": {**thread, **fields.get("extra", {})},
+        }
 
 
 def _pair(given: Any) -> tuple[Any, Any]:
@@ -34,123 +113,15 @@ def _pair(given: Any) -> tuple[Any, Any]:
     return (given[0], given[1]) if isinstance(given, list) and len(given) == 2 else (None, None)
 
 
-def _texts(values: Any) -> list[str]:
-    return [value for value in (values if isinstance(values, list) else [values]) if isinstance(value, str)]
-
-
-def header(pairs: HeaderPairs, name: str) -> str:
-    """The first of that name, in any case, with - or _."""
-    wanted = _folded(name)
-    return next((value for given, value in pairs if _folded(given) == wanted), "")
-
-
-def headers_named(pairs: HeaderPairs, names: Iterable[str]) -> dict[str, str]:
-    """Those that are there, such as a spam filter's verdicts."""
-    found = {name: header(pairs, name) for name in names}
-    return {name: value for name, value in found.items() if value}
-
-
 def _folded(name: str) -> str:
     return name.lower().replace("_", "-")
 
 
-def addresses(*given: Any) -> tuple[str, ...]:
-    """The addresses alone, in lower case, each once, of texts such as "Ada <a@example.org>, b@example.org"."""
-    named = (address for text in _flat(given) for address in addresses_in(text[:MAX_HEADER_BYTES]))
-    return tuple(dict.fromkeys(named))
-
-
 def mailbox(name: str, address: str) -> str:
-    """As a header has it. In quotes, unless it is but words: a name brings in no address of its own."""
+    """As in a From header. The name is quoted if it is more than words: it must not bring in another address."""
     name = " ".join(name.split())
     if not name or not address:
         return address
-    if _MORE_THAN_WORDS.search(name):
+    if _NEEDS_QUOTES.search(name):
         name = '"' + re.sub(r'(["\\])', r"\\\1", name) + '"'
     return f"{name} <{address}>"
-
-
-def object_of(document: Mapping[str, Any], field: str) -> Mapping[str, Any]:
-    """The object under a field; an empty one for anything else."""
-    value = document.get(field)
-    return value if isinstance(value, dict) else {}
-
-
-def thread_of(pairs: HeaderPairs) -> dict[str, str]:
-    """The headers that say what the email belongs to, under the names that raw emails have them by."""
-    return {name.lower().replace("-", "_"): value for name, value in headers_named(pairs, EXTRA_HEADERS).items()}
-
-
-def _flat(given: Iterable[Any]) -> Iterator[str]:
-    for each in given:
-        if isinstance(each, str):
-            yield each
-        elif isinstance(each, list | tuple):
-            yield from _texts(list(each))
-
-
-BODY_TYPES = ("html", "text")
-
-
-def html_and_plain(html: str, plain: str, body: str, body_type: str = "") -> tuple[str, str]:
-    """Where one ``body`` may be either. Said by nobody, it is HTML if it looks like it, or could beside a text.
-
-    What is the same as the text beside it is that text: some scripts put it into both fields.
-    """
-    could_be = looks_like_html(body) or (bool(plain.strip()) and "<" not in body)
-    is_html = could_be if not body_type else body_type == "html"
-    html, plain = (html or body, plain) if is_html else (html, body or plain)
-    html_lines, plain_lines = (text.replace("\r\n", "\n").strip() for text in (html, plain))
-    return ("" if html_lines == plain_lines else html), plain
-
-
-def scores(given: Mapping[str, Any]) -> dict[str, str]:
-    """A spam filter's verdicts, as texts; those that are absent or no plain values are left out."""
-    return {name: str(value) for name, value in given.items() if isinstance(value, str | int | float) and value != ""}
-
-
-@dataclass(frozen=True)
-class File:
-    """``content`` None: it did not come along, or cannot be read."""
-
-    name: str
-    content_type: str
-    content: bytes | None
-
-
-def attachments_of(files: Iterable[File], inline_bytes: int) -> tuple[Attachment, ...]:
-    """Described; with their contents as long as all that are handed on stay within ``inline_bytes``."""
-    found, left = [], inline_bytes
-    for file in files:
-        if file.content is None:
-            found.append(Attachment(file.name, file.content_type, size_bytes=0, sha256=""))
-            continue
-        inline = len(file.content) <= left
-        left -= len(file.content) if inline else 0
-        found.append(Attachment.of(file.name, file.content_type, file.content, inline=inline and inline_bytes > 0))
-    return tuple(found)
-
-
-def from_base64(text: Any) -> bytes | None:
-    """None if it is not Base64: an attachment that cannot be read does not spoil the email."""
-    try:
-        return base64.b64decode(text) if isinstance(text, str) else None
-    except (binascii.Error, ValueError):
-        return None
-
-
-def objects(given: Any) -> list[dict[str, Any]]:
-    """The objects of a list, if it is one."""
-    return [each for each in given if isinstance(each, dict)] if isinstance(given, list) else []
-
-
-def text_of(document: Mapping[str, Any], field: str) -> str:
-    """Of a part that the email can do without: whatever is not text is left out."""
-    value = document.get(field)
-    return value if isinstance(value, str) else ""
-
-
-def size_of(document: Mapping[str, Any], field: str) -> int:
-    """0 where it is no number of bytes; ``true`` is none, though Python takes it for one."""
-    value = document.get(field)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0

@@ -1,10 +1,10 @@
-"""Bodies of HTML forms, as bytes for each field: senders of mail do not all write UTF-8, and say so elsewhere."""
+"""Bodies of HTML forms, as bytes for each field: not all fields are UTF-8, and other fields name their charsets."""
 
 from __future__ import annotations
 
 import re
 from binascii import a2b_qp
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -13,6 +13,8 @@ from werkzeug.exceptions import RequestEntityTooLarge
 from werkzeug.http import parse_options_header
 from werkzeug.sansio.multipart import Data, Epilogue, Field, File, MultipartDecoder
 
+from deduplication import email
+
 MOST_PARTS = 10_000  # Mailgun makes a field of every header
 MAX_NAME_BYTES = 1000
 _HALF_AN_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
@@ -20,20 +22,17 @@ MAX_PART_HEADERS_BYTES = 1024 * 1024  # of all parts together; reading them is s
 
 
 class NotAForm(ValueError):
-    """The body is not what its Content-Type says, or that says something else than a form."""
+    """The Content-Type is not that of a form, or the body does not match it."""
 
 
 @dataclass(frozen=True)
-class Upload:
-    field: str
-    name: str
-    content_type: str
-    content: bytes
+class Upload(email.File):
+    field: str = ""
 
 
 @dataclass(frozen=True)
 class Form:
-    """``read`` turns a value as it was sent into what it means: of a stranger's form only what proves its origin."""
+    """``read`` decodes a value as it was sent, when it is needed: of an unproven form, only the proof is decoded."""
 
     fields: Mapping[str, list[bytes]]
     uploads: tuple[Upload, ...] = ()
@@ -55,74 +54,64 @@ class Form:
 def parse_form(content_type: str, body: bytes) -> Form:
     media_type, parameters = parse_options_header(content_type)
     if media_type == "application/x-www-form-urlencoded":
-        return Form(_grouped(_urlencoded(body)), read=cache(_unquoted))
+        return _urlencoded(body)
     if media_type != "multipart/form-data":
-        raise NotAForm("Content-Type takes multipart/form-data or application/x-www-form-urlencoded")
+        raise NotAForm("Content-Type must be multipart/form-data or application/x-www-form-urlencoded")
     try:
         return _multipart(body, parameters.get("boundary", "").encode())
     except (ValueError, RequestEntityTooLarge) as error:
         raise NotAForm("the body is not valid multipart/form-data") from error
 
 
-def _urlencoded(body: bytes) -> Iterator[tuple[str, bytes]]:
-    """The values are left as they are."""
+def _urlencoded(body: bytes) -> Form:
+    """The values are decoded when they are read."""
     if body.count(b"&") > MOST_PARTS:
-        raise NotAForm(f"the body takes at most {MOST_PARTS} fields")
+        raise NotAForm(f"the body must have at most {MOST_PARTS} fields")
     if _HALF_AN_ESCAPE.search(body):
         raise NotAForm("the body is not valid application/x-www-form-urlencoded")
+    fields: dict[str, list[bytes]] = {}
     for pair in body.split(b"&"):
         name, _, value = pair.partition(b"=")
         if name:
-            yield _unquoted(name[:MAX_NAME_BYTES]).decode("utf-8", "replace"), value
+            fields.setdefault(_unquoted(name[:MAX_NAME_BYTES]).decode("utf-8", "replace"), []).append(value)
+    return Form(fields, read=cache(_unquoted))
 
 
 def _unquoted(raw: bytes) -> bytes:
-    """As quoted-printable, which is read in C: unquote_to_bytes took 2 GB for 25 MB of a stranger's escapes."""
+    """By way of quoted-printable, which is decoded in C: unquote_to_bytes took 2 GB for 25 MB of escapes."""
     return a2b_qp(raw.replace(b"+", b" ").replace(b"=", b"=3D").replace(b"%", b"="))
 
 
-def _grouped(pairs: Iterator[tuple[str, bytes]]) -> dict[str, list[bytes]]:
-    fields: dict[str, list[bytes]] = {}
-    for name, value in pairs:
-        fields.setdefault(name, []).append(value)
-    return fields
-
-
 class _LenientDecoder(MultipartDecoder):
-    """A file name in Latin-1 does not spoil the whole email."""
+    """Accepts file names that are not UTF-8, and limits the headers of all parts."""
 
     headers_bytes = 0
 
     def _parse_headers(self, data: bytes | bytearray) -> Headers:
         self.headers_bytes += len(data)
         if self.headers_bytes > MAX_PART_HEADERS_BYTES:
-            raise ValueError("too much to read before the first byte of content")
+            raise ValueError(f"the headers of all parts must be at most {MAX_PART_HEADERS_BYTES} bytes")
         return super()._parse_headers(data.decode("utf-8", "replace").encode())
 
 
 def _multipart(body: bytes, boundary: bytes) -> Form:
     if not boundary:
         raise ValueError("no boundary")
-    parts = list(_parts(body, boundary))
-    fields = ((part.name or "", content) for part, content in parts if isinstance(part, Field))
-    uploads = (_upload(part, content) for part, content in parts if isinstance(part, File))
-    return Form(_grouped(fields), tuple(uploads))
-
-
-def _parts(body: bytes, boundary: bytes) -> Iterator[tuple[Field | File, bytes]]:
     decoder = _LenientDecoder(boundary, max_parts=MOST_PARTS)
     decoder.receive_data(body)
     decoder.receive_data(None)
+    fields: dict[str, list[bytes]] = {}
+    uploads: list[Upload] = []
     event, part, content = decoder.next_event(), None, bytearray()
     while not isinstance(event, Epilogue):
         if isinstance(event, Field | File):
             part, content = event, bytearray()
         elif isinstance(event, Data):
             content += event.data
-            if part is not None and not event.more_data:
-                yield part, bytes(content)
+            if isinstance(part, Field) and not event.more_data:
+                fields.setdefault(part.name or "", []).append(bytes(content))
+            elif isinstance(part, File) and not event.more_data:
+                content_type = part.headers.get("Content-Type", "")
+                uploads.append(Upload(part.filename, content_type, bytes(content), field=part.name or ""))
         event = decoder.next_event()
-
-
-def _upload(part: File, content: bytes) -> Upload:
-    return Upload(part.name or "", part.filename, part.headers.get("Content-Type", ""), content)
+    return Form(fields, tuple(uploads))

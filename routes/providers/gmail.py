@@ -1,8 +1,8 @@
 """Gmail, pushed by an Apps Script of the user's own: JSON {subject, sender, date, body} and whatever else it sends.
 
-The body is best sent as ``html`` and ``plain``, or either; for one ``body``, ``body_type`` says which of the two it is.
-``attachments``, a list of {name, content_type, size, sha256}, or with ``content`` in Base64, says which files it has;
-without it nobody knows.
+The body is best sent as ``html`` and ``plain``, or one of them; if it is sent as ``body``, ``body_type`` says which of
+the two it is. ``attachments`` is a list of {name, content_type, size, sha256}, or with ``content`` in Base64; without
+it the files are unknown.
 """
 
 from __future__ import annotations
@@ -11,65 +11,70 @@ import hashlib
 import json
 from typing import Any
 
-from deduplication.email import Attachment, Email, address_of
-from routes.auth import require_bearer
-from routes.providers.base import BEARER, InvalidPayload, Parsed, Provider, ProviderRequest, json_object, text_field
-from routes.providers.fields import BODY_TYPES, addresses, from_base64, html_and_plain, size_of, text_of
+from deduplication.email import BODY_TYPES, Attachment, Email
+from routes.providers.base import InvalidPayload, Parsed, Provider, ProviderRequest
+from routes.providers.fields import Document
 from routes.providers.options import NoOptions
+from routes.providers.samples import Letter
 
 FIELDS = ("subject", "sender", "date", "html", "plain", "body", "body_type", "recipient", "to", "attachments")
 
 
 class Gmail(Provider[NoOptions]):
-    """Open to whoever has the ingress token. Only 200 makes the script take the label off."""
+    """The script removes the label only after a 200."""
 
     options_type = NoOptions
-    challenge = BEARER
     security = ("ingressToken",)
 
-    def verify(self, request: ProviderRequest) -> None:
-        require_bearer(request.header("Authorization"), self.surroundings.ingress_tokens)
-
     def parse(self, request: ProviderRequest) -> list[Parsed]:
-        return [parse(json_object(request.header("Content-Type"), request.body), self.name)]
+        return [parse(request.json, self.name)]
+
+    def _document(self, letter: Letter) -> dict[str, Any]:
+        return dict(letter.fields)
 
 
-def parse(document: dict[str, Any], provider: str = "gmail") -> Email:
+def parse(given: Any, provider: str = "gmail") -> Email:
     """Raises InvalidPayload."""
-    sender = text_field(document, "sender")
-    if not address_of(sender):
-        raise InvalidPayload("sender takes an email address, such as Name <name@example.org>", field="sender")
-    body_type = text_field(document, "body_type")
+    document = Document.of(given)
+    body_type = document.text("body_type")
     if body_type not in ("", *BODY_TYPES):
-        raise InvalidPayload(f"body_type takes {' or '.join(BODY_TYPES)}", field="body_type")
-    html, plain = html_and_plain(
-        text_field(document, "html"), text_of(document, "plain"), text_field(document, "body"), body_type
-    )
+        raise InvalidPayload(f"body_type must be {' or '.join(BODY_TYPES)}, got {body_type[:80]!r}", field="body_type")
     files = document.get("attachments")
-    return Email(
-        subject=text_field(document, "subject"),
-        sender=sender,
-        date=text_field(document, "date"),
-        html=html,
-        plain=plain,
-        message_id=text_of(document, "message_id"),
+    email = Email.received(
+        subject=document.text("subject"),
+        sender=document.text("sender"),
+        date=document.text("date"),
+        html=document.text("html"),
+        plain=document.optional("plain"),
+        body=document.text("body"),
+        body_type=body_type,
+        message_id=document.optional("message_id"),
         provider=provider,
-        attachments=tuple(map(_attachment, files if isinstance(files, list) else [] if files is None else [files])),
+        files=[_attachment(file) for file in (files if isinstance(files, list) else [] if files is None else [files])],
         tells_files=files is not None,
         tells_body=any(document.get(part) is not None for part in ("html", "plain", "body")),
-        recipients=addresses(document.get("recipient"), document.get("to")),
+        recipients=(document.get("recipient"), document.get("to")),
         extra={name: value for name, value in document.items() if name not in FIELDS},
+    )
+    if not email.sender_email:
+        raise no_sender(email.sender, "sender")
+    return email
+
+
+def no_sender(sender: str, field: str) -> InvalidPayload:
+    return InvalidPayload(
+        f"{field} must be an address such as Name <name@example.org>, got {sender[:80]!r}", field=field
     )
 
 
 def _attachment(given: Any) -> Attachment:
-    """Scripts are people's own: what a file is described by in another way still tells it from another file."""
-    file = given if isinstance(given, dict) else {"name": str(given)}
-    name, content_type = text_of(file, "name") or text_of(file, "filename"), text_of(file, "content_type")
-    content = from_base64(file.get("content"))
+    """Users write their own scripts: a file described in another way is still told apart by its description."""
+    file = Document(given if isinstance(given, dict) else {"name": str(given)})
+    name = file.optional("name") or file.optional("filename")
+    content_type, content = file.optional("content_type"), file.base64("content")
     if content is not None:
         return Attachment.of(name, content_type, content, inline=False)
-    sha256 = text_of(file, "sha256").strip().lower()
-    is_told_otherwise = not sha256 and file.keys() - {"name", "content_type", "size"}
-    described = hashlib.sha256(json.dumps(file, sort_keys=True).encode()).hexdigest() if is_told_otherwise else ""
-    return Attachment(name, content_type, size_of(file, "size"), sha256, text_sha256=described)
+    sha256 = file.optional("sha256").strip().lower()
+    has_other_fields = not sha256 and file.keys() - {"name", "content_type", "size"}
+    description = hashlib.sha256(json.dumps(file, sort_keys=True).encode()).hexdigest() if has_other_fields else ""
+    return Attachment(name, content_type, file.size("size"), sha256, text_sha256=description)

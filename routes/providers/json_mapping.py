@@ -1,4 +1,4 @@
-"""Anything else that sends JSON: mailonce.toml says where the parts of the email stand in it.
+"""Anything else that sends JSON: mailonce.toml maps the parts of the email to its fields.
 
 [providers.helpdesk]
 type = "json"
@@ -7,128 +7,94 @@ fields = { subject = "mail.subject", sender = "mail.from", date = "mail.headers.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self
+from typing import Any
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from deduplication.email import Email, address_of
-from routes.auth import require_basic, require_bearer
-from routes.providers.base import (
-    BASIC,
-    BEARER,
-    InvalidPayload,
-    Parsed,
-    Provider,
-    ProviderRequest,
-    Surroundings,
-    each,
-    json_value,
-)
-from routes.providers.fields import addresses, html_and_plain
-from routes.providers.options import NoOptions, as_list
+from routes.providers.base import InvalidPayload, Parsed, Provider, ProviderRequest, Surroundings, each
+from routes.providers.gmail import no_sender
+from routes.providers.options import LoginOptions, Several
+from routes.providers.samples import Letter
 
 PARTS = ("subject", "sender", "date", "html", "plain", "body", "message_id", "event_id", "recipient")
 MOST = 1000
-_Secrets = Annotated[tuple[str, ...], BeforeValidator(as_list), Field(repr=False)]
 
 
-class JsonOptions(NoOptions):
-    """Open to the ingress token, unless it has a token, or a username and password, of its own.
+class JsonOptions(LoginOptions):
+    """Accepts the ingress token, unless it has a token, or a username and password, of its own.
 
-    ``fields`` are dotted paths; a part that is not named stands under its own name. Where any is named, the sender is:
-    an email without one is refused. ``items`` is the path of the list of emails, where the list is not the whole body.
+    If any of ``fields`` is mapped, the sender must be: an email without one is refused.
     """
 
     fields: dict[str, str] = Field(default_factory=dict)
-    """Where the parts stand, as dotted paths; one that is not named stands under its own name."""
+    """Where the parts are, as dotted paths; a part that is not listed has its own name."""
     items: str = ""
-    """The path of the list of emails, where the list is not the whole body."""
-    token: _Secrets = ()
-    """A Bearer token of its own, instead of INGRESS_TOKEN."""
-    username: str = ""
-    """Basic auth of its own, instead of a token."""
-    password: _Secrets = ()
-    """The password beside it."""
+    """The path of the list of emails, if the list is not the whole body."""
+    token: Several = ()
+    """A Bearer token of its own, instead of INGRESS_TOKEN or a username and password."""
 
     @field_validator("fields")
     @classmethod
     def _check_parts(cls, value: dict[str, str]) -> dict[str, str]:
         unknown = sorted(set(value) - set(PARTS))
         if unknown:
-            raise ValueError(f"takes {', '.join(PARTS)}; not {unknown[0]}")
+            raise ValueError(f"must be some of {', '.join(PARTS)}, got {unknown[0]!r}")
         if value and not value.get("sender"):
-            raise ValueError('takes where the sender stands, such as { sender = "mail.from" }')
+            raise ValueError('must say where the sender is, such as { sender = "mail.from" }')
         return value
 
-    @model_validator(mode="after")
-    def _check_no_empty_secret(self) -> Self:
-        if not all(secret.strip() for secret in (*self.token, *self.password)):
-            raise ValueError("takes no empty token or password")
-        if bool(self.username) != bool(self.password):
-            raise ValueError("needs username and password together")
-        return self
 
-
-class JsonMapping(Provider[JsonOptions]):
+class Json(Provider[JsonOptions]):
     options_type = JsonOptions
     security = ("ingressToken", "login")
-    answers_probes = True  # many look with HEAD or GET before they send
+    answers_probes = True  # many check with HEAD or GET before they send
 
     def __init__(self, name: str, options: JsonOptions, surroundings: Surroundings) -> None:
         super().__init__(name, options, surroundings)
-        self.challenge = BASIC if options.username else BEARER
-
-    def verify(self, request: ProviderRequest) -> None:
-        authorization = request.header("Authorization")
-        if self.options.username:
-            require_basic(authorization, self.options.username, self.options.password)
-        else:
-            require_bearer(authorization, self.options.token or self.surroundings.ingress_tokens)
+        if options.token and not options.username:
+            self.credentials = options.token
 
     def parse(self, request: ProviderRequest) -> list[Parsed]:
-        document = json_value(request.header("Content-Type"), request.body)
-        found = at(document, self.options.items) if self.options.items else document
+        found = at(request.json, self.options.items) if self.options.items else request.json
         items = found if isinstance(found, list) else [found]
         if not 0 < len(items) <= MOST:
-            raise InvalidPayload(f"the body takes 1 to {MOST} emails", field=self.options.items)
+            raise InvalidPayload(f"the body must have 1 to {MOST} emails, got {len(items)}", field=self.options.items)
         return each(self._email, items)
 
     def _email(self, document: Any) -> Email:
-        sender = self._text(document, "sender")
-        if not address_of(sender):
-            path = self._path("sender")
-            raise InvalidPayload(f"{path} takes an email address, such as Name <name@example.org>", field=path)
-        html, plain = html_and_plain(*(self._text(document, part) for part in ("html", "plain", "body")))
-        return Email(
-            subject=self._text(document, "subject"),
-            sender=sender,
-            date=self._text(document, "date"),
-            html=html,
-            plain=plain,
-            message_id=self._text(document, "message_id"),
-            event_id=self.own_id(self._text(document, "event_id")),
-            provider=self.name,
+        texts: dict[str, Any] = {part: self._text(document, part) for part in PARTS if part != "recipient"}
+        if not address_of(texts["sender"]):
+            raise no_sender(texts["sender"], self._path("sender"))
+        return self.email(
+            **texts,
             tells_files=False,
             tells_body=any(at(document, self._path(part)) is not None for part in ("html", "plain", "body")),
-            recipients=addresses(at(document, self._path("recipient"))),
+            recipients=[at(document, self._path("recipient"))],
         )
 
     def _path(self, part: str) -> str:
         return self.options.fields.get(part, part)
 
     def _text(self, document: Any, part: str) -> str:
-        """A number, such as an id or seconds since 1970, is taken as it is written."""
+        """A number, such as an id or seconds since 1970, becomes text as it is written."""
         path = self._path(part)
         value = at(document, path)
         if value is None:
             return ""
         if isinstance(value, bool) or not isinstance(value, str | int | float):
-            raise InvalidPayload(f"{path} takes a string", field=path)
+            raise InvalidPayload(f"{path} must be a string, got {type(value).__name__}", field=path)
         return str(value)
+
+    def _document(self, letter: Letter) -> dict[str, Any]:
+        """With objects in place of lists, which ``at`` reads alike."""
+        values = {**letter.fields, "body": letter.html}
+        document = _nested({self._path(part): value for part, value in values.items()})
+        return _nested({self.options.items: [document]}) if self.options.items else document
 
 
 def at(document: Any, path: str) -> Any:
-    """What stands at a dotted path, where a number counts in a list from 0; None if nothing does."""
+    """The value at a dotted path, in which a number counts in a list from 0; None if there is none."""
     for step in path.split("."):
         if isinstance(document, dict):
             document = document.get(step)
@@ -136,4 +102,16 @@ def at(document: Any, path: str) -> Any:
             document = document[int(step)]
         else:
             return None
+    return document
+
+
+def _nested(values: dict[str, Any]) -> dict[str, Any]:
+    """With each value at its dotted path."""
+    document: dict[str, Any] = {}
+    for path, value in values.items():
+        *steps, last = path.split(".")
+        place = document
+        for step in steps:
+            place = place.setdefault(step, {})
+        place[last] = value
     return document

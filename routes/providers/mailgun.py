@@ -5,28 +5,21 @@ Mailgun signs its timestamp and token, not the body, and retries for eight hours
 
 from __future__ import annotations
 
-from datetime import timedelta
+import hashlib
+import hmac
+import json
+import secrets
+from datetime import datetime, timedelta
 from typing import Annotated
+from urllib.parse import urlencode
 
 from pydantic import Field
 
-from deduplication.email import Email
-from deduplication.mime import parse_mime
-from routes.auth import Unauthorized
-from routes.providers.base import InvalidPayload, Parsed, Provider, ProviderRequest, Statuses, parse_json, sound
-from routes.providers.fields import (
-    File,
-    HeaderPairs,
-    addresses,
-    attachments_of,
-    header,
-    header_pairs,
-    headers_named,
-    thread_of,
-)
-from routes.providers.forms import Form
+from routes.auth import Unauthorized, equals_any
+from routes.providers.base import InvalidPayload, Parsed, Provider, ProviderRequest, Statuses, parse_json
+from routes.providers.fields import MailHeaders
 from routes.providers.options import Options, Several
-from routes.providers.proofs import require_hmac_hex, require_recent
+from routes.providers.samples import BOUNCES, URLENCODED, Letter, Rendered, multipart
 
 SPAM_HEADERS = ("X-Mailgun-Sflag", "X-Mailgun-Sscore", "X-Mailgun-Spf", "X-Mailgun-Dkim-Check-Result")
 
@@ -45,50 +38,52 @@ class Mailgun(Provider[MailgunOptions]):
     endings = ("", "/mime")
     media_types = ("application/x-www-form-urlencoded", "multipart/form-data")
 
-    def verify(self, request: ProviderRequest) -> None:
-        try:
-            form = request.form
-        except InvalidPayload:
-            raise Unauthorized from None
-        timestamp, token, signature = (form.last(field) for field in ("timestamp", "token", "signature"))
-        require_hmac_hex(signature, timestamp + token, self.options.signing_key)
-        freshness = timedelta(hours=self.options.freshness_hours)
-        require_recent(timestamp.decode("latin-1"), request.now, freshness)
-
-    def once(self, request: ProviderRequest) -> str | None:
-        return f"{self.name}-token:{request.form.last('token').decode('latin-1')}"
+    def verify(self, request: ProviderRequest) -> str:
+        timestamp, token, signature = map(request.form.last, ("timestamp", "token", "signature"))
+        if not equals_any(signature, (_signature(key, timestamp + token) for key in self.options.signing_key)):
+            raise Unauthorized
+        request.require_recent(timestamp.decode("latin-1"), timedelta(hours=self.options.freshness_hours))
+        return f"{self.name}-token:{token.decode('latin-1')}"
 
     def parse(self, request: ProviderRequest) -> list[Parsed]:
         form = request.form
-        return [sound(self._raw(form) if "body-mime" in form else self._parsed(form))]
+        if "body-mime" in form:
+            return [self.email(raw=form.first("body-mime"), recipients=[form.text("recipient")])]
+        if "message-headers" not in form:
+            raise InvalidPayload("message-headers is needed, as forward() sends it", field="message-headers")
+        headers = MailHeaders(parse_json(form.first("message-headers")))
+        return [
+            self.email(
+                headers=headers,
+                subject=form.text("subject"),
+                sender=form.text("from"),
+                html=form.text("body-html"),
+                plain=form.text("body-plain"),
+                recipients=[form.text("recipient")],
+                files=form.uploads,
+                spam=headers.named(SPAM_HEADERS),
+            )
+        ]
 
-    def _raw(self, form: Form) -> Email:
-        return parse_mime(
-            form.first("body-mime"),
-            provider=self.name,
-            recipients=addresses(form.text("recipient")),
-            inline_attachment_bytes=self.options.inline_attachment_bytes,
-        )
-
-    def _parsed(self, form: Form) -> Email:
-        headers = _headers(form)
-        files = (File(each.name, each.content_type, each.content) for each in form.uploads)
-        return Email(
-            subject=header(headers, "Subject") or form.text("subject"),
-            sender=header(headers, "From") or form.text("from"),
-            date=header(headers, "Date"),
-            html=form.text("body-html"),
-            plain=form.text("body-plain"),
-            message_id=header(headers, "Message-Id"),
-            provider=self.name,
-            recipients=addresses(form.text("recipient"), header(headers, "To"), header(headers, "Cc")),
-            attachments=attachments_of(files, self.options.inline_attachment_bytes),
-            spam=headers_named(headers, SPAM_HEADERS),
-            extra=thread_of(headers),
-        )
+    def _sample(self, letter: Letter, now: datetime) -> Rendered:
+        timestamp, token = str(int(now.timestamp())), secrets.token_hex(25)
+        fields = {
+            "recipient": letter.recipients[0],
+            "sender": BOUNCES,
+            "from": letter.sender,
+            "subject": letter.subject,
+            "body-plain": letter.text,
+            "body-html": letter.html,
+            "message-headers": json.dumps([["X-Mailgun-Sflag", "No"], *letter.headers.items()]),
+            "timestamp": timestamp,
+            "token": token,
+            "signature": _signature(self.options.signing_key[0], f"{timestamp}{token}".encode()).decode(),
+        }
+        if not letter.enclosures:
+            return URLENCODED, urlencode({name: value for name, value in fields.items() if value}).encode()
+        files = {f"attachment-{place}": file for place, file in enumerate(letter.enclosures, 1)}
+        return multipart({**fields, "attachment-count": str(len(files))}, files)
 
 
-def _headers(form: Form) -> HeaderPairs:
-    if "message-headers" not in form:
-        raise InvalidPayload("message-headers is needed, as forward() sends it", field="message-headers")
-    return header_pairs(parse_json(form.first("message-headers")))
+def _signature(key: str, message: bytes) -> bytes:
+    return hmac.new(key.encode(), message, hashlib.sha256).hexdigest().encode()

@@ -1,4 +1,4 @@
-"""Mailjet's Parse API. It names no id of its own, so the email's Message-ID counts."""
+"""Mailjet's Parse API. It has no id of its own, so the email's Message-ID is used."""
 
 from __future__ import annotations
 
@@ -6,54 +6,65 @@ from typing import Any
 
 from werkzeug.http import parse_options_header
 
-from deduplication.email import Email
-from routes.providers.base import text_field
-from routes.providers.basic import OneEmailAsJson
-from routes.providers.fields import (
-    File,
-    addresses,
-    attachments_of,
-    from_base64,
-    header,
-    header_pairs,
-    objects,
-    scores,
-    text_of,
-    thread_of,
-)
+from deduplication.email import File
+from routes.providers.base import BasicAuthProvider, Parsed, ProviderRequest
+from routes.providers.fields import Document, MailHeaders
+from routes.providers.samples import BOUNCES, INBOX, Letter
 
 
-class Mailjet(OneEmailAsJson):
-    """What it does on 4xx and whether it looks at the URL first is not documented: both are let be."""
+class Mailjet(BasicAuthProvider):
+    """What it does on 4xx and whether it checks the URL first is not documented: both are allowed for."""
 
     answers_probes = True
 
-    def _email(self, document: dict[str, Any]) -> Email:
-        headers = header_pairs(document.get("Headers"))
-        return Email(
-            subject=text_field(document, "Subject"),
-            sender=text_field(document, "From"),
-            date=header(headers, "Date") or text_field(document, "Date"),
-            html=text_field(document, "Html-part"),
-            plain=text_field(document, "Text-part"),
-            message_id=header(headers, "Message-ID"),
-            provider=self.name,
-            recipients=addresses(document.get("Recipient"), header(headers, "To"), header(headers, "Cc")),
-            attachments=attachments_of(_files(document), self.options.inline_attachment_bytes),
-            spam=scores({"SpamAssassinScore": document.get("SpamAssassinScore")}),
-            extra=thread_of(headers),
-        )
+    def parse(self, request: ProviderRequest) -> list[Parsed]:
+        document = Document.of(request.json)
+        parts = document.objects("Parts")
+        return [
+            self.email(
+                headers=MailHeaders(document.get("Headers")),
+                subject=document.text("Subject"),
+                sender=document.text("From"),
+                date=document.text("Date"),
+                html=document.text("Html-part"),
+                plain=document.text("Text-part"),
+                recipients=[document.get("Recipient")],
+                files=[_file(part, document) for part in parts if "Attachment" in part.optional("ContentRef")],
+                spam={"SpamAssassinScore": document.get("SpamAssassinScore")},
+            )
+        ]
+
+    def _document(self, letter: Letter) -> dict[str, Any]:
+        files = {f"Attachment{place}": file for place, file in enumerate(letter.enclosures, 1)}
+        parts = [
+            {
+                "Headers": {
+                    "Content-Type": [file.content_type],
+                    "Content-Disposition": [f'attachment; filename="{file.name}"'],
+                    "Content-Transfer-Encoding": ["base64"],
+                },
+                "ContentRef": name,
+            }
+            for name, file in files.items()
+        ]
+        return {
+            "Sender": BOUNCES,
+            "Recipient": INBOX,
+            "From": letter.sender,
+            "Subject": letter.subject,
+            "Headers": letter.headers,
+            "Parts": parts,
+            "Text-part": letter.text,
+            "Html-part": letter.html,
+            "SpamAssassinScore": "0.1",
+            **{name: file.base64 for name, file in files.items()},
+        }
 
 
-def _files(document: dict[str, Any]) -> list[File]:
-    """Attachment1, InlineAttachment1 and so on; what each is stands in Parts."""
-    parts = objects(document.get("Parts"))
-    return [_file(part, document) for part in parts if "Attachment" in text_of(part, "ContentRef")]
-
-
-def _file(part: dict[str, Any], document: dict[str, Any]) -> File:
-    headers = header_pairs(part.get("Headers"))
-    content_type, parameters = parse_options_header(header(headers, "Content-Type"))
-    _, disposition = parse_options_header(header(headers, "Content-Disposition"))
+def _file(part: Document, document: Document) -> File:
+    """Attachment1, InlineAttachment1 and so on have the contents; Parts describes them."""
+    headers = MailHeaders(part.get("Headers"))
+    content_type, parameters = parse_options_header(headers["Content-Type"])
+    _, disposition = parse_options_header(headers["Content-Disposition"])
     name = disposition.get("filename") or parameters.get("name") or ""
-    return File(name, content_type, from_base64(document.get(text_of(part, "ContentRef"))))
+    return File(name, content_type, document.base64(part.optional("ContentRef")))

@@ -1,65 +1,44 @@
 """Mandrill (Mailchimp Transactional), an inbound route: a form whose one field is a JSON list of events.
 
-Whatever is not answered 200 is tried again, and holds up what comes after it until somebody gives it up in Mandrill.
+Mandrill retries until it gets a 200, and queues later events until an operator drops the failing one in Mandrill.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Annotated, Any
+import base64
+import hashlib
+import hmac
+import json
+from datetime import datetime
+from typing import Annotated
+from urllib.parse import urlencode
 
 from pydantic import AfterValidator
 
-from deduplication.email import Email, well_formed
-from deduplication.mime import parse_mime
-from routes.auth import Unauthorized
-from routes.providers.base import (
-    InvalidPayload,
-    Parsed,
-    Provider,
-    ProviderRequest,
-    as_object,
-    each,
-    parse_json,
-    sound,
-    text_field,
-)
-from routes.providers.fields import (
-    File,
-    addresses,
-    attachments_of,
-    from_base64,
-    header,
-    header_pairs,
-    mailbox,
-    object_of,
-    objects,
-    scores,
-    text_of,
-    thread_of,
-)
+from deduplication.email import Email, File
+from routes.auth import Unauthorized, equals_any
+from routes.providers.base import Handshake, InvalidPayload, Parsed, Provider, ProviderRequest, each, parse_json
+from routes.providers.fields import Document, MailHeaders, mailbox
 from routes.providers.options import Given, Options, Several
-from routes.providers.proofs import require_hmac_sha1
+from routes.providers.samples import INBOX, URLENCODED, Letter, Rendered
 
 SIGNATURE = "X-Mandrill-Signature"
 EVENTS = "mandrill_events"
 CHECK, CHECK_KEY = b"[]", "test-webhook"
-"""What Mandrill sends before a webhook has a key of its own, and what everybody's is signed with."""
+"""The body that Mandrill sends before a webhook has a key, and the public key that it is signed with."""
 
 
 def _own(keys: tuple[str, ...]) -> tuple[str, ...]:
     if CHECK_KEY in keys:
-        raise ValueError(f"takes the key that Mandrill shows beside the webhook; {CHECK_KEY} is everybody's")
+        raise ValueError(f"must be the key that Mandrill shows for the webhook; {CHECK_KEY} is public")
     return keys
 
 
 class MandrillOptions(Options):
-    """``url`` is what was entered at Mandrill, to the letter: it is part of what is signed."""
-
     webhook_key: Annotated[Several, AfterValidator(_own)]
-    """The key that Mandrill shows beside the webhook."""
+    """The key that Mandrill shows for the webhook."""
     url: Given
-    """The whole address as it was entered at Mandrill, to the letter: it is part of what is signed."""
+    """The whole URL exactly as it was entered at Mandrill: it is part of what is signed."""
 
 
 class Mandrill(Provider[MandrillOptions]):
@@ -69,69 +48,72 @@ class Mandrill(Provider[MandrillOptions]):
     security = ("mandrillSignature",)
     answers_probes = True
 
-    def verify(self, request: ProviderRequest) -> None:
-        try:
-            form = request.form
-        except InvalidPayload:
-            raise Unauthorized from None
+    def verify(self, request: ProviderRequest) -> str:
+        form = request.form
         fields = sorted((name.encode(), form.read(value)) for name, values in form.fields.items() for value in values)
         message = self.options.url.encode() + b"".join(name + value for name, value in fields)
-        keys = self.options.webhook_key
-        if form.first(EVENTS).strip() == CHECK:
-            keys = (*keys, CHECK_KEY)
-        require_hmac_sha1(request.header(SIGNATURE), message, keys)
-
-    def handshake(self, request: ProviderRequest) -> str | None:
-        return None if self._inbound(request) else "no inbound email among the events"
+        is_check = form.first(EVENTS).strip() == CHECK
+        keys = (*self.options.webhook_key, CHECK_KEY) if is_check else self.options.webhook_key
+        if not equals_any(request.header(SIGNATURE).encode(), [_signature(key, message) for key in keys]):
+            raise Unauthorized
+        return ""
 
     def parse(self, request: ProviderRequest) -> list[Parsed]:
-        return each(lambda event: sound(self._email(as_object(event.get("msg")))), self._inbound(request))
-
-    def _inbound(self, request: ProviderRequest) -> list[dict[str, Any]]:
         events = parse_json(request.form.first(EVENTS))
         if not isinstance(events, list):
-            raise InvalidPayload(f"{EVENTS} takes a list", field=EVENTS)
-        return [event for event in objects(events) if event.get("event") == "inbound"]
+            raise InvalidPayload(f"{EVENTS} must be a list, got {type(events).__name__}", field=EVENTS)
+        messages = [event.get("msg") for event in events if isinstance(event, dict) and event.get("event") == "inbound"]
+        if not messages:
+            raise Handshake("no inbound email among the events")
+        return each(lambda msg: self._email(Document.of(msg)), messages)
 
-    def _email(self, msg: dict[str, Any]) -> Email:
-        """As it came in, unless it holds bytes beyond ASCII, which no JSON can: then as Mandrill read it."""
-        raw = text_of(msg, "raw_msg")
-        email = self._raw(raw, msg) if raw and raw.isascii() else self._parsed(msg)
-        verdicts = {
-            "spam_score": object_of(msg, "spam_report").get("score"),
-            "spf": object_of(msg, "spf").get("result"),
+    def _email(self, msg: Document) -> Email:
+        """The raw email, unless it has bytes beyond ASCII, which JSON cannot carry: then as Mandrill parsed it."""
+        author = mailbox(msg.optional("from_name"), msg.optional("from_email"))
+        spam = {"spam_score": msg.object("spam_report").get("score"), "spf": msg.object("spf").get("result")}
+        raw = msg.optional("raw_msg")
+        if raw and raw.isascii():
+            return self.email(raw=raw.encode(), sender=author, recipients=[msg.get("email")], spam=spam)
+        files = (file for kind in ("attachments", "images") for file in msg.object(kind).values())
+        return self.email(
+            headers=MailHeaders(msg.get("headers")),
+            subject=msg.text("subject"),
+            sender=author,
+            html=msg.text("html"),
+            plain=msg.text("text"),
+            recipients=[msg.get("email")],
+            files=[_file(Document(file if isinstance(file, dict) else {})) for file in files],
+            spam=spam,
+        )
+
+    def _sample(self, letter: Letter, now: datetime) -> Rendered:
+        files = letter.attachments(name="name", type="content_type", content="base64")
+        msg = {
+            "raw_msg": letter.mime.as_bytes().decode(),
+            "headers": {name.title(): value for name, value in letter.headers.items()},
+            "text": letter.text,
+            "html": letter.html or None,
+            "from_email": "ada@example.org",
+            "from_name": None,
+            "to": [[INBOX, None]],
+            "email": INBOX,
+            "subject": letter.subject,
+            "spam_report": {"score": 0.1, "matched_rules": []},
+            "spf": {"result": "pass", "detail": "sender SPF authorized"},
+            **({"attachments": {file["name"]: file for file in files}} if files else {}),
         }
-        sender = email.sender or mailbox(text_of(msg, "from_name"), text_of(msg, "from_email"))
-        return replace(email, sender=sender, spam={**email.spam, **scores(verdicts)})
-
-    def _raw(self, raw: str, msg: dict[str, Any]) -> Email:
-        return parse_mime(
-            raw.encode(),
-            provider=self.name,
-            recipients=addresses(msg.get("email")),
-            inline_attachment_bytes=self.options.inline_attachment_bytes,
-        )
-
-    def _parsed(self, msg: dict[str, Any]) -> Email:
-        headers = header_pairs(msg.get("headers"))
-        files = (_file(given) for kind in ("attachments", "images") for given in object_of(msg, kind).values())
-        return Email(
-            subject=header(headers, "Subject") or text_field(msg, "subject"),
-            sender=header(headers, "From"),
-            date=header(headers, "Date"),
-            html=text_field(msg, "html"),
-            plain=text_field(msg, "text"),
-            message_id=header(headers, "Message-Id"),
-            provider=self.name,
-            recipients=addresses(msg.get("email"), header(headers, "To"), header(headers, "Cc")),
-            attachments=attachments_of(files, self.options.inline_attachment_bytes),
-            extra=thread_of(headers),
-        )
+        events = json.dumps([{"ts": int(now.timestamp()), "event": "inbound", "msg": msg}])
+        signature = _signature(self.options.webhook_key[0], f"{self.options.url}{EVENTS}{events}".encode())
+        return {**URLENCODED, SIGNATURE: signature.decode()}, urlencode({EVENTS: events}).encode()
 
 
-def _file(given: Any) -> File:
+def _signature(key: str, message: bytes) -> bytes:
+    return base64.b64encode(hmac.new(key.encode(), message, hashlib.sha1).digest())
+
+
+def _file(file: Document) -> File:
     """Text may come as it is; images are always in Base64, and do not say so."""
-    file = given if isinstance(given, dict) else {}
-    content = text_of(file, "content")
-    raw = well_formed(content).encode() if file.get("base64") is False else from_base64(content)
-    return File(text_of(file, "name"), text_of(file, "type"), raw)
+    content = file.base64("content")
+    if file.get("base64") is False:
+        content = file.optional("content").encode()
+    return File(file.optional("name"), file.optional("type"), content)

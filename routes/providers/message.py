@@ -6,7 +6,8 @@ from collections.abc import Collection
 from typing import Any
 
 from deduplication.message import Message
-from routes.providers.base import InvalidPayload, text_field
+from routes.providers.base import InvalidPayload
+from routes.providers.fields import Document
 
 MOST = 1000
 TEXTS = ("source", "text", "title", "name", "url", "permalink")
@@ -17,47 +18,40 @@ def documents(value: Any) -> list[Any]:
     """The items of a request."""
     items = value if isinstance(value, list) else [value]
     if len(items) > MOST:
-        raise InvalidPayload(f"the body takes at most {MOST} messages")
+        raise InvalidPayload(f"the body must have at most {MOST} messages, got {len(items)}")
     return items
 
 
-def parse(document: Any, destinations: Collection[str]) -> Message:
-    if not isinstance(document, dict):
-        raise InvalidPayload("a message takes a JSON object")
+def parse(given: Any, destinations: Collection[str]) -> Message:
+    """Raises InvalidPayload."""
+    if not isinstance(given, dict):
+        raise InvalidPayload(f"a message must be a JSON object, got {type(given).__name__}")
+    document = Document(given)
+    wanted = _texts(document, "destinations")
+    if not set(wanted or ()) <= set(destinations):
+        raise InvalidPayload(f"destinations must be some of {', '.join(sorted(destinations))}", field="destinations")
     message = Message(
-        **{field: text_field(document, field) for field in TEXTS},
+        **{field: document.text(field) for field in TEXTS},
         **{field: _text_or_number(document, field) for field in TEXTS_OR_NUMBERS},
         media=_texts(document, "media") or (),
-        destinations=_destinations(document, destinations),
+        destinations=wanted,
     )
     if not message.key:
-        raise InvalidPayload(
-            "id takes the message's id; or give name, permalink, url, or title and created_utc", field="id"
-        )
+        raise InvalidPayload("id is needed, or name, permalink, url, or title and created_utc", field="id")
     return message
 
 
-def _text_or_number(document: dict[str, Any], field: str) -> str:
+def _text_or_number(document: Document, field: str) -> str:
     value = document.get(field)
     if isinstance(value, int | float) and not isinstance(value, bool):
         return str(int(value)) if isinstance(value, int) or value.is_integer() else str(value)
-    if value is not None and not isinstance(value, str):
-        raise InvalidPayload(f"{field} takes a string or a number", field=field)
-    return text_field(document, field)
+    return document.text(field)
 
 
-def _texts(document: dict[str, Any], field: str) -> tuple[str, ...] | None:
+def _texts(document: Document, field: str) -> tuple[str, ...] | None:
     value = document.get(field)
     if value is None:
         return None
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise InvalidPayload(f"{field} takes a list of strings", field=field)
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise InvalidPayload(f"{field} must be a list of strings", field=field)
     return tuple(value)
-
-
-def _destinations(document: dict[str, Any], known: Collection[str]) -> tuple[str, ...] | None:
-    wanted = _texts(document, "destinations")
-    unknown = [each for each in wanted or () if each not in known]
-    if unknown:
-        raise InvalidPayload(f"destinations takes some of {', '.join(sorted(known))}", field="destinations")
-    return wanted

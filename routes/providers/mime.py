@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from deduplication.mime import parse_mime
-from routes.auth import require_bearer
-from routes.providers.base import BEARER, InvalidPayload, Parsed, Provider, ProviderRequest, sound
-from routes.providers.options import Options
+from datetime import datetime
 
-MEDIA_TYPES = ("message/rfc822", "message/global")
+from routes.providers.base import InvalidPayload, Parsed, Provider, ProviderRequest
+from routes.providers.options import Options
+from routes.providers.samples import Letter, Rendered
 
 
 class Mime(Provider[Options]):
-    """Open to whoever has the ingress token."""
-
     options_type = Options
-    challenge = BEARER
-    media_types = MEDIA_TYPES
+    media_types = ("message/rfc822", "message/global")
     security = ("ingressToken",)
 
-    def verify(self, request: ProviderRequest) -> None:
-        require_bearer(request.header("Authorization"), self.surroundings.ingress_tokens)
-
     def parse(self, request: ProviderRequest) -> list[Parsed]:
-        if request.media_type not in MEDIA_TYPES:
-            raise InvalidPayload("Content-Type takes message/rfc822", http_status=415)
-        inline_bytes = self.options.inline_attachment_bytes
-        return [sound(parse_mime(request.body, provider=self.name, inline_attachment_bytes=inline_bytes))]
+        if request.media_type not in self.media_types:
+            reason = f"Content-Type must be message/rfc822, got {request.media_type[:200]!r}"
+            raise InvalidPayload(reason, http_status=415)
+        return [self.email(raw=request.body)]
+
+    def _sample(self, letter: Letter, now: datetime) -> Rendered:
+        return {"Content-Type": "message/rfc822"}, letter.mime.as_bytes()

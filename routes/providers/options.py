@@ -1,13 +1,13 @@
-"""What mailonce.toml says about a provider, checked before anything starts."""
+"""The settings of providers in mailonce.toml, checked at the start."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
 from orchestrator.config.model import Config
 
@@ -18,16 +18,16 @@ def as_list(value: Any) -> Any:
     return (value,) if isinstance(value, str) else value
 
 
-def _given(secrets: tuple[str, ...]) -> tuple[str, ...]:
+def _not_empty(secrets: tuple[str, ...]) -> tuple[str, ...]:
     if not secrets or not all(secret.strip() for secret in secrets):
-        raise PydanticCustomError("missing", "is needed")
+        raise ValueError("must not be empty")
     return secrets
 
 
-Several = Annotated[tuple[str, ...], BeforeValidator(as_list), AfterValidator(_given), Field(repr=False)]
-"""A secret, or a list of them while one is rotated out. An empty one would be an open door, so it counts as absent."""
+Several = Annotated[tuple[str, ...], BeforeValidator(as_list), AfterValidator(_not_empty), Field(repr=False)]
+"""A secret, or a list of them during a rotation. An empty one would let anyone in."""
 
-Given = Annotated[str, AfterValidator(lambda text: _given((text,))[0])]
+Given = Annotated[str, AfterValidator(lambda text: _not_empty((text,))[0])]
 
 
 class NoOptions(BaseModel):
@@ -35,22 +35,30 @@ class NoOptions(BaseModel):
 
 
 class Options(NoOptions):
-    """What every provider takes. Of attachments only the description is kept, unless they are wanted inline."""
+    """Settings of every provider."""
 
     attachments: Literal["metadata", "inline"] = "metadata"
-    """What is handed on of attachments: name, type, size and SHA-256, or with `inline` their contents, too."""
+    """What the webhook has of attachments: name, type, size and SHA-256, or with `inline` their contents as well."""
     attachments_max_mb: Annotated[float, Field(gt=0, le=100)] = 5
-    """Up to how many megabytes of one email's attachments are handed on inline."""
-
-    @property
-    def inline_attachment_bytes(self) -> int:
-        """Up to how many bytes of one email's attachments are handed on."""
-        return int(self.attachments_max_mb * MB) if self.attachments == "inline" else 0
+    """Up to how many megabytes of one email's attachments are sent inline."""
 
 
-class BasicAuthOptions(Options):
+class LoginOptions(NoOptions):
+    username: str = ""
+    """The user in the URL that the provider was given."""
+    password: Several = ()
+    """The password in that URL."""
+
+    @model_validator(mode="after")
+    def _check_both_or_neither(self) -> Self:
+        if bool(self.username) != bool(self.password):
+            raise ValueError("needs username and password together")
+        return self
+
+
+class BasicAuthOptions(Options, LoginOptions):
     username: Given
-    """The user in the URL that the provider is given."""
+    """The user in the URL that the provider was given."""
     password: Several
     """The password in that URL."""
 
@@ -59,12 +67,12 @@ AnyOptions = TypeVar("AnyOptions", bound=NoOptions)
 
 
 def checked(config: Config, name: str, model: type[AnyOptions], table: Mapping[str, Any]) -> AnyOptions:
-    """Raises SettingsError with the first thing missing or wrong in [providers.<name>], never with a value of it."""
+    """Raises SettingsError with the first problem of [providers.<name>], never with a value of it."""
     try:
         return model.model_validate(table)
     except ValidationError as error:
         found = error.errors(include_url=False, include_input=False)
-        first = min(found, key=lambda each: each["type"] != "extra_forbidden")  # a slip explains what is then missing
+        first = min(found, key=lambda each: each["type"] != "extra_forbidden")  # a typo explains what is missing
         place = (part for part in first["loc"] if isinstance(part, str))
         raise config.error(("providers", name, *place), _complaint(first, model)) from None
 

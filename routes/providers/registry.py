@@ -1,4 +1,4 @@
-"""Which providers there are, and which of them mailonce.toml opens."""
+"""All providers, and which of them mailonce.toml enables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from routes.providers.base import Provider, Surroundings
 from routes.providers.brevo import Brevo
 from routes.providers.cloudmailin import Cloudmailin
 from routes.providers.gmail import Gmail
-from routes.providers.json_mapping import JsonMapping
+from routes.providers.json_mapping import Json
 from routes.providers.mailgun import Mailgun
 from routes.providers.mailjet import Mailjet
 from routes.providers.mandrill import Mandrill
@@ -25,67 +25,46 @@ from routes.providers.ses import Ses
 
 AnyProvider = Provider[Any]
 
-TYPES: Mapping[str, type[AnyProvider]] = {
-    "brevo": Brevo,
-    "cloudmailin": Cloudmailin,
-    "gmail": Gmail,
-    "json": JsonMapping,
-    "mailgun": Mailgun,
-    "mailjet": Mailjet,
-    "mandrill": Mandrill,
-    "mime": Mime,
-    "postmark": Postmark,
-    "resend": Resend,
-    "sendgrid": Sendgrid,
-    "ses": Ses,
-}
-ALWAYS_OPEN = ("gmail", "mime")  # they ask for the ingress token, which there always is
+_ALL = (Brevo, Cloudmailin, Gmail, Json, Mailgun, Mailjet, Mandrill, Mime, Postmark, Resend, Sendgrid, Ses)
+TYPES: Mapping[str, type[AnyProvider]] = {each.__name__.lower(): each for each in _ALL}
+ALWAYS_OPEN = ("gmail", "mime")  # they need only the ingress token, which always exists
 NOT_A_PROVIDER = "message"
 
 
 def open_providers(config: Config, surroundings: Surroundings) -> dict[str, AnyProvider]:
     """By their names. Raises SettingsError if a section is wrong, or lacks what proves a request's origin."""
-    return {
-        name: _open(name, dict(config.providers.get(name, {})), config, surroundings) for name in open_names(config)
-    }
+    opened: dict[str, AnyProvider] = {}
+    for name in open_names(config):
+        table = dict(config.providers.get(name, {}))
+        kind = table.pop("type", name)
+        if name == NOT_A_PROVIDER:
+            raise config.error(("providers", name), "has no settings: it accepts the ingress token")
+        if not isinstance(kind, str) or kind not in TYPES:
+            raise config.error(("providers", name, "type"), f"must be one of {', '.join(TYPES)}, got {kind!r}")
+        options = checked(config, name, TYPES[kind].options_type, table)
+        opened[name] = TYPES[kind](name, options, surroundings)
+    return opened
 
 
 def open_names(config: Config) -> list[str]:
-    """Of those that ``open_providers`` opens."""
+    """The names of the enabled providers."""
     return list(dict.fromkeys((*ALWAYS_OPEN, *config.providers)))
 
 
 def known_providers(config: Config) -> dict[str, type[AnyProvider]]:
-    """Those that there is a door for, open or shut, by their names."""
+    """All that have an endpoint, enabled or not, by their names."""
     named = {name: TYPES[table.get("type", name)] for name, table in config.providers.items()}
     return dict(TYPES) | named
 
 
-def check_providers(config: Config) -> None:
-    """Raises SettingsError as ``open_providers`` does."""
-    open_providers(config, Surroundings((), fetch))
-
-
 def checked_config(settings: Settings) -> Config:
-    """mailonce.toml with its providers. Raises SettingsError."""
+    """mailonce.toml, its providers checked. Raises SettingsError."""
     config = load_config(settings)
-    check_providers(config)
+    open_providers(config, Surroundings((), fetch))
     return config
 
 
-def _open(name: str, table: dict[str, Any], config: Config, surroundings: Surroundings) -> AnyProvider:
-    if name == NOT_A_PROVIDER:
-        raise config.error(("providers", name), "takes no settings: it is open to the ingress token")
-    kind = table.pop("type", name)
-    if not isinstance(kind, str) or kind not in TYPES:
-        raise config.error(("providers", name, "type"), f"takes one of {', '.join(TYPES)}")
-    provider = TYPES[kind]
-    return provider(name, checked(config, name, provider.options_type, table), surroundings)
-
-
 def missing_setting(name: str) -> str:
-    """What opens a provider that is known, but not in mailonce.toml."""
+    """What enables a provider that is known, but not in mailonce.toml."""
     needs = TYPES[name].needs
-    return f"{name} is not set up: mailonce.toml takes [providers.{name}]" + (
-        f" with {needs.rstrip(',')}" if needs else ""
-    )
+    return f"{name} is not set up: mailonce.toml needs [providers.{name}]{f' with {needs}' if needs else ''}"

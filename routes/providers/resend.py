@@ -1,46 +1,38 @@
-"""Resend's email.received: it tells that an email came; with an API key, the email itself is fetched.
+"""Resend's email.received, which has neither the date nor the body; with an API key, the email itself is fetched.
 
-Without one there is neither date nor body. Any answer but 2xx is tried again, for 27 hours in all.
+Resend retries after any answer but 2xx, for 27 hours in all.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
+import json
+import re
+from datetime import datetime, timedelta
 from typing import Annotated, Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from pydantic import AfterValidator, Field
 
-from deduplication.email import Attachment, Email
-from deduplication.mime import parse_mime
-from routes.providers.base import (
-    InvalidPayload,
-    Parsed,
-    Provider,
-    ProviderRequest,
-    Surroundings,
-    as_object,
-    json_object,
-    parse_json,
-    sound,
-    text_field,
-)
-from routes.providers.fields import addresses, header, header_pairs, objects, size_of, text_of, thread_of
+from deduplication.email import Email
+from orchestrator.delivery.signing import SHARED, check_secret
+from routes.auth import Unauthorized, equals_any
+from routes.providers.base import Handshake, InvalidPayload, Parsed, Provider, ProviderRequest, Surroundings, parse_json
+from routes.providers.fields import Document, MailHeaders
 from routes.providers.options import MB, Options, Several
-from routes.providers.proofs import require_standard_webhook, webhook_key
+from routes.providers.samples import Letter, Rendered
 
 API = "https://api.resend.com/emails/receiving/"
 API_TIMEOUT_S = 5.0  # Resend waits 15 s, and the destinations want theirs
 MAX_EMAIL_BYTES = 60 * MB
-
-
-def _keys(secrets: tuple[str, ...]) -> tuple[str, ...]:
-    for secret in secrets:
-        webhook_key(secret)
-    return secrets
+TOLERANCE = timedelta(minutes=5)
+_RESENDS_URL = re.compile(r"https://[a-z0-9-]+(?:\.[a-z0-9-]+)*\.resend\.com/")
 
 
 class ResendOptions(Options):
-    secret: Annotated[Several, AfterValidator(_keys)]
+    secret: Annotated[Several, AfterValidator(lambda secrets: tuple(map(check_secret, secrets)))]
     """The signing secret of the webhook."""
     api_key: Annotated[str, Field(repr=False)] = ""
     """Fetches text and date, which Resend does not send."""
@@ -53,69 +45,78 @@ class Resend(Provider[ResendOptions]):
 
     def __init__(self, name: str, options: ResendOptions, surroundings: Surroundings) -> None:
         super().__init__(name, options, surroundings)
-        self._keys = [webhook_key(secret) for secret in options.secret]
+        self._keys = [base64.b64decode(secret.removeprefix(SHARED)) for secret in options.secret]
+        if options.api_key:
+            self.no_sample = "with api_key the email is fetched from Resend, which has no sample: send an email"
 
-    def verify(self, request: ProviderRequest) -> None:
-        require_standard_webhook(request, self._keys)
-
-    def handshake(self, request: ProviderRequest) -> str | None:
-        kind = text_field(_event(request), "type")
-        return None if kind in ("", "email.received") else f"{kind[:80]!r} is no email"
+    def verify(self, request: ProviderRequest) -> str:
+        """Standard Webhooks, with the standard's or Svix's names of the headers."""
+        prefix = "svix" if request.header("svix-id") else "webhook"
+        event_id, timestamp = request.header(f"{prefix}-id"), request.header(f"{prefix}-timestamp")
+        request.require_recent(timestamp, TOLERANCE)
+        expected = [_signature(key, event_id, timestamp, request.body) for key in self._keys]
+        given = [each.encode() for each in request.header(f"{prefix}-signature").split() if each.startswith("v1,")]
+        if not any([equals_any(each, expected) for each in given]):
+            raise Unauthorized
+        return ""
 
     def parse(self, request: ProviderRequest) -> list[Parsed]:
-        data = as_object(_event(request).get("data"))
-        email_id = text_field(data, "email_id")
+        event = Document.of(request.json)
+        kind = event.text("type")
+        if kind not in ("", "email.received"):
+            raise Handshake(f"{kind[:80]!r} is no email")
+        data = Document.of(event.get("data"))
+        email_id = data.text("email_id")
         if not email_id:
             raise InvalidPayload("data.email_id is needed", field="data.email_id")
-        return [sound(self._fetched(email_id) if self.options.api_key else self._email(data, email_id))]
+        return [self._fetch(email_id) if self.options.api_key else self._email(data, email_id)]
 
-    def _fetched(self, email_id: str) -> Email:
-        """As it came in where Resend offers that, else as Resend read it."""
-        bearer = {"Authorization": f"Bearer {self.options.api_key}"}
+    def _fetch(self, email_id: str) -> Email:
+        """The raw email where Resend offers it, else as Resend parsed it."""
+        authorization, limits = {"Authorization": f"Bearer {self.options.api_key}"}, (API_TIMEOUT_S, MAX_EMAIL_BYTES)
         url = f"{API}{quote(email_id, safe='')}?html_format=cid"
-        stored = as_object(parse_json(self.surroundings.fetch(url, bearer, API_TIMEOUT_S, MAX_EMAIL_BYTES)))
-        raw = stored.get("raw")
-        raw_url = text_of(raw, "download_url") if isinstance(raw, dict) else ""
-        if not _is_resends(raw_url):
-            return self._email(stored, email_id)
-        return parse_mime(
-            self.surroundings.fetch(raw_url, {}, API_TIMEOUT_S, MAX_EMAIL_BYTES),
-            provider=self.name,
-            event_id=self.own_id(email_id),
-            recipients=addresses(stored.get("to"), stored.get("cc"), stored.get("bcc")),
-            inline_attachment_bytes=self.options.inline_attachment_bytes,
-        )
+        stored = Document.of(parse_json(self.surroundings.fetch(url, authorization, *limits)))
+        raw_url = stored.object("raw").optional("download_url")
+        raw = self.surroundings.fetch(raw_url, {}, *limits) if _RESENDS_URL.match(raw_url) else None
+        return self._email(stored, email_id, raw)
 
-    def _email(self, data: dict[str, Any], email_id: str) -> Email:
-        """``created_at`` is when Resend got it, not the email's date, so it is no date of ours."""
-        headers = header_pairs(data.get("headers"))
-        return Email(
-            subject=text_field(data, "subject"),
-            sender=header(headers, "From") or text_field(data, "from"),
-            date=header(headers, "Date"),
-            html=text_field(data, "html"),
-            plain=text_field(data, "text"),
+    def _email(self, data: Document, email_id: str, raw: bytes | None = None) -> Email:
+        """``created_at`` is when Resend received it, not the email's date, so it is not used."""
+        common: dict[str, Any] = {
+            "event_id": email_id,
+            "recipients": [data.get(field) for field in ("to", "cc", "bcc")],
+        }
+        if raw is not None:
+            return self.email(raw=raw, **common)
+        return self.email(
+            headers=MailHeaders(data.get("headers")),
+            subject=data.text("subject"),
+            sender=data.text("from"),
+            html=data.text("html"),
+            plain=data.text("text"),
             tells_body="html" in data or "text" in data,
-            message_id=text_field(data, "message_id"),
-            event_id=self.own_id(email_id),
-            provider=self.name,
-            recipients=addresses(data.get("to"), data.get("cc"), data.get("bcc")),
-            attachments=tuple(map(_attachment, objects(data.get("attachments")))),
-            extra=thread_of(headers),
+            message_id=data.text("message_id"),
+            files=data.files("attachments", "filename", "content_type", size="size"),
+            **common,
         )
 
+    def _sample(self, letter: Letter, now: datetime) -> Rendered:
+        data = {
+            "email_id": letter.event_id,
+            "created_at": now.isoformat(),
+            "from": letter.sender,
+            "to": letter.recipients,
+            "message_id": letter.message_id,
+            "subject": letter.subject,
+            "attachments": letter.attachments(filename="name", content_type="content_type"),
+        }
+        body = json.dumps({"type": "email.received", "created_at": now.isoformat(), "data": data}).encode()
+        event_id, timestamp = f"msg_{letter.event_id}", str(int(now.timestamp()))
+        signature = _signature(self._keys[0], event_id, timestamp, body).decode()
+        proof = {"svix-id": event_id, "svix-timestamp": timestamp, "svix-signature": signature}
+        return {"Content-Type": "application/json", **proof}, body
 
-def _event(request: ProviderRequest) -> dict[str, Any]:
-    return json_object(request.header("Content-Type"), request.body)
 
-
-def _is_resends(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return False
-    return parts.scheme == "https" and (parts.hostname or "").endswith(".resend.com")
-
-
-def _attachment(given: dict[str, Any]) -> Attachment:
-    return Attachment(text_of(given, "filename"), text_of(given, "content_type"), size_of(given, "size"), "")
+def _signature(key: bytes, event_id: str, timestamp: str, body: bytes) -> bytes:
+    message = f"{event_id}.{timestamp}.".encode() + body
+    return b"v1," + base64.b64encode(hmac.new(key, message, hashlib.sha256).digest())

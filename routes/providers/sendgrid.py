@@ -1,36 +1,30 @@
 """SendGrid Inbound Parse, with its raw option or without.
 
-Its fields are in the charsets that ``charsets`` says, field by field; Date and Message-ID stand in ``headers`` only.
+Its fields are in the charsets that ``charsets`` lists field by field; Date and Message-ID are in ``headers`` only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from datetime import timedelta
-from typing import Annotated, Any, Self
+import base64
+import binascii
+import json
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from werkzeug.http import parse_options_header
 
-from deduplication.decoding import decoded
-from deduplication.email import Email
-from deduplication.mime import parse_mime
-from routes.auth import require_basic
-from routes.providers.base import (
-    BASIC,
-    InvalidPayload,
-    Parsed,
-    Provider,
-    ProviderRequest,
-    Surroundings,
-    parse_json,
-    sound,
-)
-from routes.providers.fields import File, addresses, attachments_of, scores, text_of
+from deduplication.email import File
+from deduplication.text import decoded
+from routes.auth import Unauthorized
+from routes.providers.base import InvalidPayload, Parsed, Provider, ProviderRequest, Surroundings, parse_json
+from routes.providers.fields import Document
 from routes.providers.forms import Form, Upload
-from routes.providers.options import Options, as_list
-from routes.providers.proofs import ecdsa_key, require_ecdsa, require_recent
+from routes.providers.options import LoginOptions, Options, as_list
+from routes.providers.samples import BOUNCES, INBOX, Letter, Rendered, multipart
+
+if TYPE_CHECKING:  # imported only if there is a key: it takes 8 MB of each process
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
 
 SIGNATURE = "X-Twilio-Email-Event-Webhook-Signature"
 TIMESTAMP = "X-Twilio-Email-Event-Webhook-Timestamp"
@@ -39,26 +33,20 @@ FIELDS = ("headers", "email", "from", "subject", "html", "text", "charsets", "en
 
 def _keys(texts: tuple[str, ...]) -> tuple[str, ...]:
     for text in texts:
-        ecdsa_key(text)
+        _public_key(text)
     return texts
 
 
-class SendgridOptions(Options):
+class SendgridOptions(Options, LoginOptions):
     """Basic auth, a signature, or both; never neither."""
 
-    username: str = ""
-    """The user in the URL that SendGrid is given."""
-    password: Annotated[tuple[str, ...], BeforeValidator(as_list), Field(repr=False)] = ()
-    """The password in that URL."""
     verification_key: Annotated[tuple[str, ...], BeforeValidator(as_list), AfterValidator(_keys)] = ()
-    """The public key of a signed Inbound Parse webhook; instead of username and password, or beside them."""
+    """The public key of a signed Inbound Parse webhook, instead of username and password or in addition."""
     freshness_hours: Annotated[float, Field(gt=0, le=30 * 24)] = 96
     """How old a signed request may be; SendGrid retries for three days."""
 
     @model_validator(mode="after")
     def _check_there_is_a_proof(self) -> Self:
-        if not all(secret.strip() for secret in self.password) or bool(self.username) != bool(self.password):
-            raise ValueError("needs username and password together, and neither empty")
         if not (self.username or self.verification_key):
             raise ValueError("needs username and password, or verification_key")
         return self
@@ -72,17 +60,21 @@ class Sendgrid(Provider[SendgridOptions]):
 
     def __init__(self, name: str, options: SendgridOptions, surroundings: Surroundings) -> None:
         super().__init__(name, options, surroundings)
-        self.challenge = BASIC if options.username else ""
-        self._public_keys = [ecdsa_key(text) for text in options.verification_key]
+        self._public_keys = [_public_key(text) for text in options.verification_key]
+        if self._public_keys:
+            self.no_sample = "with verification_key SendGrid signs with a key of its own: send an email instead"
 
-    def verify(self, request: ProviderRequest) -> None:
-        """The signature covers the timestamp and the body: with digits only, neither can take bytes from the other."""
+    def verify(self, request: ProviderRequest) -> str:
+        """The signature covers timestamp and body: the timestamp must be digits, so that no bytes move between them."""
         if self.options.username:
-            require_basic(request.header("Authorization"), self.options.username, self.options.password)
+            super().verify(request)
         if self._public_keys:
             timestamp = request.header(TIMESTAMP)
-            require_recent(timestamp, request.now, timedelta(hours=self.options.freshness_hours))
-            require_ecdsa(request.header(SIGNATURE), timestamp.encode() + request.body, self._public_keys)
+            request.require_recent(timestamp, timedelta(hours=self.options.freshness_hours))
+            message, signature = timestamp.encode() + request.body, request.header(SIGNATURE)
+            if not any(_is_signed(signature, message, key) for key in self._public_keys):
+                raise Unauthorized
+        return ""
 
     def parse(self, request: ProviderRequest) -> list[Parsed]:
         if self._public_keys:
@@ -91,33 +83,46 @@ class Sendgrid(Provider[SendgridOptions]):
         if "email" not in form and "headers" not in form:
             raise InvalidPayload("headers is needed, or email with the raw option", field="headers")
         _require_each_field_once(form)
-        email = self._parsed(form) if "headers" in form else self._raw(form)
-        verdicts = scores({name: form.text(name) for name in ("spam_score", "SPF", "dkim")})
-        return [sound(replace(email, spam={**email.spam, **verdicts}))]
-
-    def _raw(self, form: Form) -> Email:
-        return parse_mime(
-            form.first("email"),
-            provider=self.name,
-            recipients=_recipients(form),
-            inline_attachment_bytes=self.options.inline_attachment_bytes,
-        )
-
-    def _parsed(self, form: Form) -> Email:
-        charsets = _object(form, "charsets")
+        recipients = [_object(form, "envelope").get("to")]
+        spam = {name: form.text(name) for name in ("spam_score", "SPF", "dkim")}
+        if "headers" not in form:
+            return [self.email(raw=form.first("email"), recipients=recipients, spam=spam)]
+        charsets, described = _object(form, "charsets"), _object(form, "attachment-info")
         subject, sender, html, text = (
-            decoded(form.first(field), text_of(charsets, field)) for field in ("subject", "from", "html", "text")
+            decoded(form.first(field), charsets.optional(field)) for field in ("subject", "from", "html", "text")
         )
-        from_headers = parse_mime(form.first("headers").strip() + b"\r\n\r\n", recipients=_recipients(form))
-        return replace(
-            from_headers,
-            provider=self.name,
-            subject=from_headers.subject or subject,
-            sender=from_headers.sender or sender,
-            html=html,
-            plain=text,
-            attachments=attachments_of(_files(form), self.options.inline_attachment_bytes),
-        )
+        return [
+            self.email(
+                raw=form.first("headers").strip() + b"\r\n\r\n",
+                recipients=recipients,
+                subject=subject,
+                sender=sender,
+                html=html,
+                plain=text,
+                files=[_file(upload, described.object(upload.field)) for upload in form.uploads],
+                spam=spam,
+            )
+        ]
+
+    def _sample(self, letter: Letter, now: datetime) -> Rendered:
+        files = {f"attachment{place}": file for place, file in enumerate(letter.enclosures, 1)}
+        fields = {
+            "headers": letter.mime.as_bytes().partition(b"\r\n\r\n")[0].decode() + "\r\n",
+            "from": letter.sender,
+            "to": letter.to,
+            "subject": letter.subject,
+            "text": letter.text,
+            "html": letter.html,
+            "charsets": json.dumps(dict.fromkeys(("to", "from", "subject", "text", "html"), "UTF-8")),
+            "envelope": json.dumps({"to": [INBOX], "from": BOUNCES}),
+            "attachments": str(len(files)),
+            "attachment-info": json.dumps(
+                {field: {"filename": file.name, "type": file.content_type} for field, file in files.items()}
+            ),
+            "spam_score": "0.1",
+            "SPF": "pass",
+        }
+        return multipart(fields, files)
 
 
 def _require_each_field_once(form: Form) -> None:
@@ -144,26 +149,41 @@ def _require_own_boundary(request: ProviderRequest) -> None:
         )
 
 
-def _recipients(form: Form) -> tuple[str, ...]:
-    """Of the envelope: whom SendGrid had it for."""
-    return addresses(_object(form, "envelope").get("to"))
+def _file(upload: Upload, described: Document) -> File:
+    name = described.optional("filename") or described.optional("name") or upload.name
+    return File(name, described.optional("type") or upload.content_type, upload.content)
 
 
-def _files(form: Form) -> list[File]:
-    described = _object(form, "attachment-info")
-    return [_file(upload, described.get(upload.field)) for upload in form.uploads]
-
-
-def _file(upload: Upload, described: Any) -> File:
-    known = described if isinstance(described, dict) else {}
-    name = text_of(known, "filename") or text_of(known, "name") or upload.name
-    return File(name, text_of(known, "type") or upload.content_type, upload.content)
-
-
-def _object(form: Form, field: str) -> Mapping[str, Any]:
-    """Of a field that is JSON; without it, or if it is damaged, the email can still be read."""
+def _object(form: Form, field: str) -> Document:
+    """The JSON object in a field; empty if it is missing or invalid, because the email can be read without it."""
     try:
         value = parse_json(form.first(field))
     except InvalidPayload:
-        return {}
-    return value if isinstance(value, dict) else {}
+        value = {}
+    return Document(value if isinstance(value, dict) else {})
+
+
+def _public_key(text: str) -> EllipticCurvePublicKey:
+    """Raises ValueError unless it is a key in Base64, as SendGrid shows it."""
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+    from cryptography.hazmat.primitives.serialization import load_der_public_key
+
+    try:
+        key = load_der_public_key(base64.b64decode(text, validate=True))
+    except (binascii.Error, ValueError) as error:
+        raise ValueError("must be the public key that SendGrid shows, in Base64") from error
+    if not isinstance(key, EllipticCurvePublicKey):
+        raise ValueError("must be an ECDSA key")
+    return key
+
+
+def _is_signed(signature: str, message: bytes, key: EllipticCurvePublicKey) -> bool:
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
+    from cryptography.hazmat.primitives.hashes import SHA256
+
+    try:
+        key.verify(base64.b64decode(signature, validate=True), message, ECDSA(SHA256()))
+    except (InvalidSignature, ValueError):  # or it is not Base64
+        return False
+    return True

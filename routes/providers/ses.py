@@ -7,31 +7,17 @@ hour, and gives up on any other 4xx.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import logging
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+import re
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 from pydantic import AfterValidator, BeforeValidator
 
-from deduplication.email import well_formed
-from deduplication.mime import parse_mime
+from deduplication.text import base64_decoded
 from orchestrator.config.settings import SettingsError
 from orchestrator.delivery.fetching import FetchFailed
-from routes.auth import Unauthorized
-from routes.providers.base import (
-    InvalidPayload,
-    Parsed,
-    Provider,
-    ProviderRequest,
-    Surroundings,
-    as_object,
-    parse_json,
-    sound,
-)
-from routes.providers.fields import addresses, object_of, scores, text_of
+from routes.providers.base import Handshake, InvalidPayload, Parsed, Provider, ProviderRequest, Surroundings, parse_json
+from routes.providers.fields import Document
 from routes.providers.options import MB, Options, Several, as_list
 
 if TYPE_CHECKING:
@@ -41,39 +27,24 @@ log = logging.getLogger(__name__)
 
 MAX_CONFIRMATION_BYTES = 64 * 1024
 MAX_MESSAGE_BYTES = 2 * MB  # SNS: 256 KB, before it is written as JSON twice
+FETCH_TIMEOUT_S = 5.0  # SNS waits 15 s for the whole answer
+TOPIC = re.compile(r"arn:(?:aws|aws-cn|aws-us-gov):sns:[a-z0-9-]+:\d{12}:[\w.-]+", re.ASCII)
 VERDICTS = ("spamVerdict", "virusVerdict", "spfVerdict", "dkimVerdict", "dmarcVerdict")
 
 
 def _topics(topics: tuple[str, ...]) -> tuple[str, ...]:
-    from routes.providers.sns import TOPIC
-
     for topic in topics:
         if not TOPIC.fullmatch(topic):
             raise ValueError(f"must be ARNs such as arn:aws:sns:eu-west-1:123456789012:inbound, got {topic!r}")
     return topics
 
 
-def _ca_file(path: str) -> str:
-    from routes.providers.sns import read_authorities
-
-    try:
-        read_authorities(path)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"must be a file with certificates in PEM, got {path!r}") from error
-    return path
-
-
 class SesOptions(Options):
-    """``topics`` are the only ones whose messages are taken: anybody can subscribe our URL to a topic of theirs.
-
-    ``buckets`` are the only ones that are read, whatever a message says.
-    """
-
     topics: Annotated[Several, AfterValidator(_topics)]
-    """The ARNs of the only topics whose messages are taken."""
+    """The ARNs of the only topics whose messages are accepted: anyone can subscribe our URL to a topic of theirs."""
     buckets: Annotated[tuple[str, ...], BeforeValidator(as_list)] = ()
     """The only buckets that are read, for the action Deliver to S3 bucket; needs the extra `ses`."""
-    ca_file: Annotated[str, AfterValidator(_ca_file)] = ""
+    ca_file: str = ""
     """A PEM file with further issuers of SNS's certificates, should Amazon use one that Mailonce does not know."""
 
 
@@ -81,66 +52,65 @@ class Ses(Provider[SesOptions]):
     options_type = SesOptions
     needs = "topics"
     media_types = ("text/plain",)
+    no_sample = "Amazon SNS signs with a key of its own: send an email to an address of the SES rule"
 
     def __init__(self, name: str, options: SesOptions, surroundings: Surroundings) -> None:
         # brings cryptography, 8 MB: only those with SES have it
-        from routes.providers.sns import AMAZON_CA, SnsVerifier, read_authorities
+        from routes.providers.sns import SnsVerifier
 
         super().__init__(name, options, surroundings)
-        more = read_authorities(options.ca_file) if options.ca_file else []
-        self._sns = SnsVerifier(surroundings.fetch, read_authorities(AMAZON_CA) + more)
+        try:
+            self._sns = SnsVerifier(surroundings.fetch, options.ca_file)
+        except (OSError, ValueError) as error:
+            reason = f"must be a file with certificates in PEM, got {options.ca_file!r}"
+            raise SettingsError(f"providers.{name}.ca_file {reason}") from error
         self._s3 = _open_s3(name) if options.buckets else None
 
-    def verify(self, request: ProviderRequest) -> None:
-        try:
-            message = _message(request)
-        except InvalidPayload:
-            raise Unauthorized from None
-        self._sns.verify(message, self.options.topics, request.now)
+    def verify(self, request: ProviderRequest) -> str:
+        self._sns.verify(_message(request), self.options.topics, request.now)
+        return ""
 
-    def handshake(self, request: ProviderRequest) -> str | None:
+    def parse(self, request: ProviderRequest) -> list[Parsed]:
         message = _message(request)
         match message["Type"]:
             case "SubscriptionConfirmation":
-                return self._confirm(message)
+                self._confirm(message)
             case "UnsubscribeConfirmation":
                 log.warning("provider %s: %s no longer sends us anything", self.name, message["TopicArn"])
-                return "unsubscription noted"
-        notification = _notification(message)
-        kind = text_of(notification, "notificationType")
-        return None if kind in ("", "Received") else f"{kind[:80]!r} is no email"
+                raise Handshake("unsubscription noted")
+        try:
+            notification = Document.of(parse_json(message.optional("Message").encode()))
+        except InvalidPayload as error:
+            raise InvalidPayload("Message must be a notification of SES", field="Message") from error
+        kind = notification.optional("notificationType")
+        if kind not in ("", "Received"):
+            raise Handshake(f"{kind[:80]!r} is no email")
+        mail, receipt = notification.object("mail"), notification.object("receipt")
+        raw = _raw(notification.optional("content")) or self._fetch_raw(mail, receipt.object("action"))
+        return [
+            self.email(
+                raw=raw,
+                event_id=mail.optional("messageId"),
+                recipients=[receipt.get("recipients")],
+                spam={name: receipt.object(name).get("status") for name in VERDICTS},
+            )
+        ]
 
-    def _confirm(self, message: dict[str, Any]) -> str:
-        from routes.providers.sns import FETCH_TIMEOUT_S, is_sns_url
-
-        url = text_of(message, "SubscribeURL")
+    def _confirm(self, message: Document) -> NoReturn:
+        url = message.optional("SubscribeURL")
         if not is_sns_url(url, message["TopicArn"]):
             reason = f"SubscribeURL must be an https URL of SNS in the topic's region, got {url[:200]!r}"
             raise InvalidPayload(reason, field="SubscribeURL")
         self.surroundings.fetch(url, {}, FETCH_TIMEOUT_S, MAX_CONFIRMATION_BYTES)
-        log.info("provider %s: subscription to %s confirmed", self.name, message["TopicArn"])
-        return "subscription confirmed"
+        raise Handshake(f"subscription to {message['TopicArn']} confirmed")
 
-    def parse(self, request: ProviderRequest) -> list[Parsed]:
-        notification = _notification(_message(request))
-        mail, receipt = object_of(notification, "mail"), object_of(notification, "receipt")
-        email = parse_mime(
-            _raw(text_of(notification, "content")) or self._fetch_raw(mail, object_of(receipt, "action")),
-            provider=self.name,
-            event_id=self.own_id(text_of(mail, "messageId")),
-            recipients=addresses(receipt.get("recipients")),
-            inline_attachment_bytes=self.options.inline_attachment_bytes,
-        )
-        verdicts = scores({name: object_of(receipt, name).get("status") for name in VERDICTS})
-        return [sound(replace(email, spam={**email.spam, **verdicts}))]
-
-    def _fetch_raw(self, mail: Mapping[str, Any], action: Mapping[str, Any]) -> bytes:
-        """What a setting can cure is asked for again: SNS tries for an hour, and the email stays in its bucket."""
-        ses_id, bucket, key = text_of(mail, "messageId"), text_of(action, "bucketName"), text_of(action, "objectKey")
+    def _fetch_raw(self, mail: Document, action: Document) -> bytes:
+        """What a setting can fix is retried: SNS tries for an hour, and the email stays in its bucket."""
+        ses_id, bucket, key = mail.optional("messageId"), *map(action.optional, ("bucketName", "objectKey"))
         try:
-            if text_of(action, "type") != "S3" or not bucket or not key:
+            if action.get("type") != "S3" or not bucket or not key:
                 raise FetchFailed(
-                    "content is needed: the rule takes the action Publish to Amazon SNS topic, for emails up to "
+                    "content is needed: the rule must have the action Publish to Amazon SNS topic, for emails up to "
                     "150 KB, or Deliver to S3 bucket with the topic",
                     permanent=True,
                 )
@@ -159,30 +129,28 @@ def _open_s3(name: str) -> S3:
         from orchestrator.delivery.s3 import S3  # needs the extra "ses"
     except ModuleNotFoundError as error:
         how = ".venv/bin/pip install -c constraints.txt -e '.[ses]'"
-        raise SettingsError(f"providers.{name}.buckets takes the extra ses: {how}; {error}") from error
+        raise SettingsError(f"providers.{name}.buckets needs the extra ses: {how}; {error}") from error
     return S3()
 
 
-def _message(request: ProviderRequest) -> dict[str, Any]:
+def _message(request: ProviderRequest) -> Document:
     if len(request.body) > MAX_MESSAGE_BYTES:
-        raise InvalidPayload("SNS never sends that much")
-    return as_object(parse_json(request.body))
-
-
-def _notification(message: dict[str, Any]) -> dict[str, Any]:
-    """SES's own JSON within SNS's."""
-    try:
-        return as_object(parse_json(text_of(message, "Message")))
-    except InvalidPayload as error:
-        raise InvalidPayload("Message takes a notification of SES", field="Message") from error
+        raise InvalidPayload(f"a message of SNS must be at most {MAX_MESSAGE_BYTES} bytes, got {len(request.body)}")
+    return Document.of(parse_json(request.body))
 
 
 def _raw(content: str) -> bytes:
     """As UTF-8 or in Base64, which has no colon, while every header has one."""
-    text = well_formed(content)
-    if ":" not in text:
-        try:
-            return base64.b64decode("".join(text.split()), validate=True)
-        except (binascii.Error, ValueError):
-            pass
-    return text.encode()
+    return content.encode() if ":" in content else base64_decoded(content.encode())
+
+
+def region_of(topic: str) -> tuple[str, str]:
+    """The region and the domain of an ARN that SesOptions has checked."""
+    _, partition, _, region, *_ = topic.split(":")
+    return region, "amazonaws.com.cn" if partition == "aws-cn" else "amazonaws.com"
+
+
+def is_sns_url(url: str, topic: str, path: str = r"[^\s\\]*") -> bool:
+    """Whether it is an https URL of SNS in the topic's region: S3 serves a bucket named sns at sns.s3.amazonaws.com."""
+    region, domain = region_of(topic)
+    return bool(re.fullmatch(rf"https://sns\.{region}\.{re.escape(domain)}/{path}", url))

@@ -5,16 +5,12 @@ https://docs.aws.amazon.com/sns/latest/dg/sns-verify-signature-of-message.html
 
 from __future__ import annotations
 
-import base64
-import binascii
 import logging
-import re
 import threading
-from collections import OrderedDict
-from collections.abc import Collection
-from datetime import UTC, datetime, timedelta
+import time
+from collections.abc import Callable, Collection
+from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
@@ -26,100 +22,80 @@ from cryptography.x509.verification import PolicyBuilder, Store, VerificationErr
 from orchestrator.delivery.fetching import FetchFailed
 from routes.auth import Unauthorized
 from routes.providers.base import Fetch
+from routes.providers.fields import Document
+from routes.providers.ses import FETCH_TIMEOUT_S, is_sns_url, region_of
 
 log = logging.getLogger(__name__)
 
-FETCH_TIMEOUT_S = 5.0  # SNS waits 15 s for the whole answer
-FETCH_PAUSE = timedelta(seconds=1)
+FETCH_PAUSE_S = 1.0
 MAX_CERTIFICATE_BYTES = 64 * 1024
 MOST_CERTIFICATES = 16
 AMAZON_CA = Path(__file__).with_name("amazon_ca.pem")  # SNS serves its own certificate without the intermediate one
-TOPIC = re.compile(r"arn:(?:aws|aws-cn|aws-us-gov):sns:[a-z0-9-]+:\d{12}:[\w.-]+", re.ASCII)
-_NOTIFICATION = ("Message", "MessageId", "Subject", "Timestamp", "TopicArn", "Type")
+# Version 1, still the default, is SHA-1: enough to tell who sent it, as no sender chooses what is hashed.
+_ALGORITHMS: dict[str, HashAlgorithm] = {"1": SHA1(), "2": SHA256()}  # noqa: S303
 _CONFIRMATION = ("Message", "MessageId", "SubscribeURL", "Timestamp", "Token", "TopicArn", "Type")
 _SIGNED = {
-    "Notification": _NOTIFICATION,
+    "Notification": ("Message", "MessageId", "Subject", "Timestamp", "TopicArn", "Type"),
     "SubscriptionConfirmation": _CONFIRMATION,
     "UnsubscribeConfirmation": _CONFIRMATION,
 }
 
 
-def read_authorities(path: str | Path) -> list[Certificate]:
-    """Raises OSError, and ValueError if the file does not hold certificates in PEM."""
-    return load_pem_x509_certificates(Path(path).read_bytes())
-
-
-def is_sns_url(url: Any, topic: str, path: str = r"[^\s\\]*") -> bool:
-    """Whether it is an https URL of SNS in the topic's region: S3 serves a bucket named sns at sns.s3.amazonaws.com."""
-    region, domain = _region(topic)
-    return isinstance(url, str) and bool(re.fullmatch(rf"https://sns\.{region}\.{re.escape(domain)}/{path}", url))
-
-
-def _region(topic: str) -> tuple[str, str]:
-    _, partition, _, region, *_ = topic.split(":")  # SesOptions has checked it
-    return region, "amazonaws.com.cn" if partition == "aws-cn" else "amazonaws.com"
-
-
-def _certificate_names(topic: str) -> list[str]:
-    """DNS names of SNS's certificates: most regions share the first one.
-
-    https://github.com/aws/aws-sdk-java-v2, SnsHostProvider.java, lists them.
-    """
-    region, domain = _region(topic)
-    shared = "sns-us-gov-west-1.amazonaws.com" if region.startswith("us-gov-") else "sns.amazonaws.com"
-    return [shared, f"sns.{region}.{domain}", f"sns-signing.{region}.{domain}", f"sns-{region}.{domain}"]
-
-
 class SnsVerifier:
-    """Keeps the few certificates in use. Raises FetchFailed while a certificate is unavailable."""
+    """Keeps the few certificates in use. ``ca_file`` holds issuers beside those of AMAZON_CA.
 
-    def __init__(self, fetch: Fetch, authorities: list[Certificate]) -> None:
+    Raises OSError, and ValueError if a file does not hold certificates in PEM.
+    """
+
+    def __init__(self, fetch: Fetch, ca_file: str = "", clock: Callable[[], float] = time.monotonic) -> None:
+        files = [AMAZON_CA, Path(ca_file)] if ca_file else [AMAZON_CA]
+        self._authorities = [each for file in files for each in load_pem_x509_certificates(file.read_bytes())]
         self._fetch = fetch
-        self._authorities = authorities
-        self._chains: OrderedDict[str, list[Certificate]] = OrderedDict()
-        self._failed_at = datetime.min.replace(tzinfo=UTC)
+        self._clock = clock
+        self._chains: dict[str, list[Certificate]] = {}
+        self._paused_until_s = clock()
         self._fetching = threading.Lock()
 
-    def verify(self, message: dict[str, Any], topics: Collection[str], now: datetime) -> None:
-        """Raises Unauthorized. The topic is checked first: a message of any other topic causes no fetch."""
-        topic: Any = message.get("TopicArn")
-        url: Any = message.get("SigningCertURL")
-        if topic not in topics:
+    def verify(self, message: Document, topics: Collection[str], now: datetime) -> None:
+        """Raises Unauthorized or InvalidPayload, and FetchFailed while a certificate is unavailable.
+
+        The topic is checked first: a message of any other topic causes no fetch.
+        """
+        topic, url = message.optional("TopicArn"), message.optional("SigningCertURL")
+        if topic not in topics or not is_sns_url(url, topic, r"SimpleNotificationService-[0-9a-f]+\.pem"):
             raise Unauthorized
-        signature, algorithm, text = _signature(message), _algorithm(message), _signed_text(message)
-        if signature is None or algorithm is None:
+        names = [name for name in _SIGNED.get(message.optional("Type"), ()) if message.get(name) is not None]
+        text = "".join(f"{name}\n{message.text(name)}\n" for name in names)
+        signature, algorithm = message.base64("Signature"), _ALGORITHMS.get(message.optional("SignatureVersion"))
+        if not text or not signature or algorithm is None:
             raise Unauthorized
-        if not is_sns_url(url, topic, r"SimpleNotificationService-[0-9a-f]+\.pem"):
-            raise Unauthorized
-        chain = self._chains.get(url) or self._fetch_chain(url, topic, now)
+        chain = self._chains.get(url) or self._fetch_chain(url)
         self._require_amazon(chain, topic, now)
         key = chain[0].public_key()
         try:
             if not isinstance(key, RSAPublicKey):
                 raise Unauthorized
-            key.verify(signature, text, PKCS1v15(), algorithm)
+            key.verify(signature, text.encode(), PKCS1v15(), algorithm)
         except InvalidSignature:
             raise Unauthorized from None
 
-    def _fetch_chain(self, url: str, topic: str, now: datetime) -> list[Certificate]:
+    def _fetch_chain(self, url: str) -> list[Certificate]:
         """One fetch at a time. After a failure, requests that waited for it and those of the next second fail too."""
-        failed_at = self._failed_at
         with self._fetching:
             if url in self._chains:
                 return self._chains[url]
-            if self._failed_at != failed_at or timedelta(0) <= now - self._failed_at < FETCH_PAUSE:
+            if self._clock() < self._paused_until_s:
                 raise FetchFailed("the certificate of SNS could not be fetched a moment ago")
             try:
                 chain = load_pem_x509_certificates(self._fetch(url, {}, FETCH_TIMEOUT_S, MAX_CERTIFICATE_BYTES))
-                self._require_amazon(chain, topic, now)
-            except (FetchFailed, Unauthorized, ValueError) as error:
-                self._failed_at = now
-                if isinstance(error, ValueError):  # it is not a certificate
-                    raise Unauthorized from None
-                raise
-            self._chains[url] = chain
-            while len(self._chains) > MOST_CERTIFICATES:
-                self._chains.popitem(last=False)
+                if len(self._chains) == MOST_CERTIFICATES:
+                    del self._chains[next(iter(self._chains))]
+                self._chains[url] = chain
+            except ValueError:  # it is not a certificate
+                raise Unauthorized from None
+            finally:
+                if url not in self._chains:
+                    self._paused_until_s = self._clock() + FETCH_PAUSE_S
             return chain
 
     def _require_amazon(self, chain: list[Certificate], topic: str, now: datetime) -> None:
@@ -139,26 +115,11 @@ class SnsVerifier:
         raise Unauthorized
 
 
-def _signature(message: dict[str, Any]) -> bytes | None:
-    try:
-        return base64.b64decode(message.get("Signature", ""), validate=True) or None
-    except (binascii.Error, ValueError, TypeError):
-        return None
+def _certificate_names(topic: str) -> list[str]:
+    """DNS names of SNS's certificates: most regions share the first one.
 
-
-def _algorithm(message: dict[str, Any]) -> HashAlgorithm | None:
-    """SNS's version 1, still its default, is SHA-1: enough to tell who sent it, as no sender chooses what is hashed."""
-    match message.get("SignatureVersion"):
-        case "1":
-            return SHA1()  # noqa: S303
-        case "2":
-            return SHA256()
-    return None
-
-
-def _signed_text(message: dict[str, Any]) -> bytes:
-    names = _SIGNED.get(str(message.get("Type")), ())
-    signed = [(name, message[name]) for name in names if message.get(name) is not None]
-    if not signed or not all(isinstance(value, str) for _, value in signed):
-        raise Unauthorized
-    return "".join(f"{name}\n{value}\n" for name, value in signed).encode("utf-8", "surrogatepass")
+    https://github.com/aws/aws-sdk-java-v2, SnsHostProvider.java, lists them.
+    """
+    region, domain = region_of(topic)
+    shared = "sns-us-gov-west-1.amazonaws.com" if region.startswith("us-gov-") else "sns.amazonaws.com"
+    return [shared, f"sns.{region}.{domain}", f"sns-signing.{region}.{domain}", f"sns-{region}.{domain}"]

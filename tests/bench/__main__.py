@@ -5,8 +5,7 @@
     make bench ARGS="--json bench.json"     also as JSON, with machine, versions and date
     make bench ARGS="start --emails 6000"   fewer emails before the memory of a web process is read
     make bench ARGS="follow --events 50000" fewer events for a machine that starts with an empty disk
-    make bench ARGS=sizes                   what hostile requests cost, of all sizes (bench_sizes.py)
-    make bench ARGS=steps                   what an email costs before the journal is asked (bench_names.py)
+    make bench ARGS=sizes                   what hostile requests cost, of all sizes (sizes.py)
 
 Absolute figures say as much about the machine as about the code; the ratios can be compared. Nothing is asserted. On a
 machine that others use, look at the spread.
@@ -27,55 +26,38 @@ from functools import partial
 from importlib import metadata
 from pathlib import Path
 
-from tests.bench.figures import Figure, Row, table
+from tests.bench.figures import HEADINGS, Row, aligned
 from tests.bench.following import EVENTS, follow_rows
 from tests.bench.in_process import id_rows, process_rows
-from tests.bench.on_disk import disk_rows
 from tests.bench.on_redis import redis_rows
-from tests.bench.over_http import http_rows
-from tests.bench.seen import seen_rows
-from tests.bench.start import EMAILS, start_rows
+from tests.bench.over_http import EMAILS, http_rows, start_rows
+from tests.bench.seen import disk_rows, seen_rows
+from tests.bench.sizes import print_sizes
+from tests.bench.steps import step_rows
 from tests.bench.worker import worker_rows
 from tests.support.redis_server import RedisServer, redis_server_version
 
 PACKAGES = ("Flask", "gunicorn", "redis", "hiredis", "dramatiq")
 
-Part = Callable[[RedisServer, Path], Iterator[Row]]
-
-
-def name_rows(_redis: RedisServer, _folder: Path) -> Iterator[Row]:
-    from tests import bench_names
-
-    costs = bench_names.measured()
-    yield Row("names: subject group id", Figure.once(costs["subject group id"]), "µs", "", 8, 4, True)
-    for kind in ("plain", "html"):
-        cost = Figure.once(costs[f"ids + fingerprint, {kind} 20 KB"])
-        yield Row(f"names: ids + fingerprint, 20 KB, {kind}", cost, "µs", "", 300, 150, True)
-
-
-def parts(emails: int, events: int) -> Mapping[str, Part]:
-    return {
-        "redis": redis_rows,
-        "process": process_rows,
-        "http": http_rows,
-        "worker": worker_rows,
-        "ids": id_rows,
-        "disk": disk_rows,
-        "seen": seen_rows,
-        "names": name_rows,
-        "start": partial(start_rows, emails=emails),
-        "follow": partial(follow_rows, events=events),
-    }
+Part = Callable[..., Iterator[Row]]
+PARTS: Mapping[str, Part] = {
+    "redis": redis_rows,
+    "process": process_rows,
+    "http": http_rows,
+    "worker": worker_rows,
+    "ids": id_rows,
+    "disk": disk_rows,
+    "seen": seen_rows,
+    "steps": step_rows,
+    "start": start_rows,
+    "follow": follow_rows,
+}
 
 
 def measure(part: Part) -> list[Row]:
     """Each part has a Redis and a folder of its own."""
-    redis = RedisServer().start()
-    try:
-        with tempfile.TemporaryDirectory(prefix="mailonce-bench-") as folder:
-            return list(part(redis, Path(folder)))
-    finally:
-        redis.stop()
+    with RedisServer() as redis, tempfile.TemporaryDirectory(prefix="mailonce-bench-") as folder:
+        return list(part(redis, Path(folder)))
 
 
 def surroundings() -> Mapping[str, object]:
@@ -95,31 +77,26 @@ def surroundings() -> Mapping[str, object]:
 
 
 def main() -> None:
-    if sys.argv[1:2] == ["sizes"]:
-        from tests import bench_sizes
-
-        bench_sizes.print_sizes(*sys.argv[2:])
-        return
-    if sys.argv[1:2] == ["steps"]:
-        from tests import bench_names
-
-        bench_names.print_costs(as_json="--json" in sys.argv)
-        return
-    known = parts(EMAILS, EVENTS)
-    parser = argparse.ArgumentParser(prog="make bench ARGS=", epilog="also: sizes, steps")
-    parser.add_argument("parts", nargs="*", metavar="part", help=", ".join(known))
+    parser = argparse.ArgumentParser(prog="make bench ARGS=", epilog="also: sizes, with a part of a name")
+    parser.add_argument("parts", nargs="*", metavar="part", help=", ".join(PARTS))
     parser.add_argument("--json", type=Path, help="a file to write the figures to")
     parser.add_argument("--emails", type=int, default=EMAILS, help="before the memory of a web worker is read")
     parser.add_argument("--events", type=int, default=EVENTS, help="that a machine with an empty disk reads")
     asked = parser.parse_args()
-    if unknown := set(asked.parts) - known.keys():
+    if asked.parts[:1] == ["sizes"]:
+        print_sizes(*asked.parts[1:])
+        return
+    if unknown := set(asked.parts) - PARTS.keys():
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
+    chosen = {name: part for name, part in PARTS.items() if name in (asked.parts or PARTS)}
+    for name, options in {"start": {"emails": asked.emails}, "follow": {"events": asked.events}}.items():
+        if name in chosen:
+            chosen[name] = partial(chosen[name], **options)
     found, began, rows = surroundings(), time.monotonic(), []
-    for name, part in parts(asked.emails, asked.events).items():
-        if name in (asked.parts or known):
-            rows += measure(part)
-            print(f"{name}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
-    print(table(rows))
+    for name, part in chosen.items():
+        rows += measure(part)
+        print(f"{name}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+    print(aligned([HEADINGS, *(row.cells for row in rows)]))
     print(f"\n{json.dumps(found)}")
     if asked.json:
         asked.json.write_text(json.dumps({**found, "rows": [row.document for row in rows]}, indent=2) + "\n")

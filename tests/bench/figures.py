@@ -6,12 +6,14 @@ import itertools
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 
 Step = Callable[[], object]
+Rounds = Mapping[str, Sequence[float]]  # what was measured in each round, by name
 
 ROUNDS = 7
-STEPS_A_ROUND = 150
+HEADINGS = ("what", "median", "spread", "must", "aim", "reached", "measured")
 
 
 @dataclass(frozen=True)
@@ -23,12 +25,8 @@ class Figure:
     high: float
 
     @classmethod
-    def of(cls, rounds: Sequence[float]) -> Figure:
+    def of(cls, *rounds: float) -> Figure:
         return cls(statistics.median(rounds), min(rounds), max(rounds))
-
-    @classmethod
-    def once(cls, measured: float) -> Figure:
-        return cls(measured, measured, measured)
 
 
 @dataclass(frozen=True)
@@ -58,28 +56,15 @@ class Row:
     @property
     def cells(self) -> tuple[str, ...]:
         figure = self.figure
-        has_spread = figure.low != figure.high
-        spread = f"{number(figure.low)} to {number(figure.high)}" if has_spread else ""
+        spread = f"{number(figure.low)} to {number(figure.high)}" if figure.low != figure.high else ""
         wanted = ("" if each is None else number(each) for each in (self.must, self.aim))
         unit = "" if self.unit == "x" else f" {self.unit}"
         return (self.what, f"{number(figure.median)}{unit}", spread, *wanted, self.verdict, self.told)
 
     @property
     def document(self) -> Mapping[str, object]:
-        return {
-            "what": self.what,
-            "median": self.figure.median,
-            "low": self.figure.low,
-            "high": self.figure.high,
-            "unit": self.unit,
-            "must": self.must,
-            "aim": self.aim,
-            "verdict": self.verdict,
-            "told": self.told,
-        }
-
-
-HEADINGS = ("what", "median", "spread", "must", "aim", "reached", "measured")
+        shown = ("what", "unit", "must", "aim", "told")
+        return asdict(self.figure) | {name: getattr(self, name) for name in shown} | {"verdict": self.verdict}
 
 
 def number(value: float) -> str:
@@ -88,48 +73,47 @@ def number(value: float) -> str:
     return f"{value:.2f}" if value < 10 else f"{value:.1f}"
 
 
-def table(rows: Sequence[Row]) -> str:
-    cells = [HEADINGS, *(row.cells for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = [" | ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """A table of text; the first row is its head."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [" | ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     return "\n".join([lines[0], "-+-".join("-" * width for width in widths), *lines[1:]])
 
 
-Rates = Mapping[str, Sequence[float]]
-
-
-def alternate(turns: Mapping[str, Callable[[], float]], rounds: int = ROUNDS) -> Rates:
-    """What each turn tells, round by round. Each round begins with another one: who is first has no advantage."""
-    told: dict[str, list[float]] = {name: [] for name in turns}
-    names = list(turns)
+def alternate(turns: Mapping[str, Callable[[], float]], rounds: int = ROUNDS) -> Rounds:
+    """What each turn measures, round by round. Each round begins with another one: who is first has no advantage."""
+    measured: dict[str, list[float]] = {name: [] for name in turns}
     for first in range(rounds):
-        for name in itertools.islice(itertools.cycle(names), first, first + len(names)):
-            told[name].append(turns[name]())
-    return told
+        for name in itertools.islice(itertools.cycle(turns), first, first + len(turns)):
+            measured[name].append(turns[name]())
+    return measured
 
 
-def rates(steps: Mapping[str, Step], rounds: int = ROUNDS, steps_a_round: int = STEPS_A_ROUND) -> Rates:
-    """Steps a second of each. The first step of each is not counted: it connects and loads its scripts."""
+def spent(steps: Mapping[str, Step], count: int, clock: Callable[[], float], rounds: int = ROUNDS) -> Rounds:
+    """What the clock measures of each step. The first step of each is not counted: it connects and loads scripts."""
 
     def turn(step: Step) -> float:
-        began = time.perf_counter()
-        for _ in range(steps_a_round):
+        began = clock()
+        for _ in range(count):
             step()
-        return steps_a_round / (time.perf_counter() - began)
+        return (clock() - began) / count
 
     for step in steps.values():
         step()
-    return alternate({name: lambda step=step: turn(step) for name, step in steps.items()}, rounds)  # type: ignore[misc]
+    return alternate({name: partial(turn, step) for name, step in steps.items()}, rounds)
 
 
-def against(measured: Sequence[float], anchor: Sequence[float]) -> Figure:
-    """The ratio within each round: a machine that is busy for a while is so for both."""
-    return Figure.of([ours / theirs for ours, theirs in zip(measured, anchor, strict=True)])
+def rates(steps: Mapping[str, Step], count: int) -> Rounds:
+    """Steps a second of each."""
+    return {name: [1 / each for each in costs] for name, costs in spent(steps, count, time.perf_counter).items()}
 
 
 def ratio_row(
-    what: str, told: Rates, measured: str, anchor: str, must: float | None = None, aim: float | None = None
+    what: str, measured: Rounds, names: tuple[str, str], unit: str, wanted: tuple[float, float] | None = None
 ) -> Row:
-    ours, theirs = statistics.median(told[measured]), statistics.median(told[anchor])
-    text = f"{number(ours)}/s against {number(theirs)}/s"
-    return Row(what, against(told[measured], told[anchor]), "x", text, must, aim)
+    """One against another, its anchor, within each round: a machine that is busy for a while is so for both."""
+    ours, anchor = (measured[name] for name in names)
+    figure = Figure.of(*(one / other for one, other in zip(ours, anchor, strict=True)))
+    text = f"{number(statistics.median(ours))}{unit} against {number(statistics.median(anchor))}{unit}"
+    must, aim = wanted or (None, None)
+    return Row(what, figure, "x", text, must, aim, is_less_better=unit != "/s")

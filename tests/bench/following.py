@@ -27,7 +27,7 @@ def follow_rows(redis: RedisServer, folder: Path, events: int = EVENTS) -> Itera
         publish(redis, BESIDE)
         yield Row(
             "following: entries of others written a second, beside traffic",
-            Figure.once(_follow_beside_traffic(machine)),
+            Figure.of(_follow_beside_traffic(machine)),
             "/s",
             "",
             5_000,
@@ -37,7 +37,7 @@ def follow_rows(redis: RedisServer, folder: Path, events: int = EVENTS) -> Itera
     took_s, served = _start_empty(redis, folder / "empty", events)
     text = f"{events:,} events; {served} emails were accepted meanwhile"
     scaled = took_s * EVENTS / events
-    yield Row("following: start of a new machine, 500,000 events", Figure.once(scaled), "s", text, 90, 45, True)
+    yield Row("following: start of a new machine, 500,000 events", Figure.of(scaled), "s", text, 90, 45, True)
 
 
 def publish(redis: RedisServer, count: int) -> None:

@@ -7,9 +7,10 @@ import io
 import itertools
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, redirect_stdout
 from datetime import date, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,12 @@ from deduplication.redis_client import connect
 from orchestrator.build import Service, build
 from orchestrator.config.settings import load_settings
 from routes.app import create_app
-from tests.bench.figures import Figure, Row, Step, alternate, number, rates, ratio_row
+from tests.bench.figures import ROUNDS, Row, Step, alternate, rates, ratio_row
 from tests.bench.machines import Machine, new_claim, opened
 from tests.support.redis_server import RedisServer
 from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, email
 
 REQUESTS = 200
-ROUNDS = 7
 MANY, FEW, DAYS = 2_000_000, 1_000, 700
 AUTHORIZED = {"Authorization": f"Bearer {INGRESS_TOKEN}"}
 
@@ -52,20 +52,16 @@ def process_rows(redis: RedisServer, folder: Path) -> Iterator[Row]:
             time.sleep(0.1)
             return (time.process_time() - began) / REQUESTS * 1e6
 
-        turns: dict[str, Callable[[], float]] = {"bare": lambda: post(clients["bare"], is_new=True)}
-        for store in ("sqlite", "redis"):
-            turns[f"{store} duplicate"] = lambda store=store: post(clients[store], is_new=False)  # type: ignore[misc]
-            turns[f"{store} new"] = lambda store=store: post(clients[store], is_new=True)  # type: ignore[misc]
+        turns = {"bare": partial(post, clients["bare"], is_new=True)}
+        for store, (what, is_new) in itertools.product(("sqlite", "redis"), (("duplicate", False), ("new", True))):
+            turns[f"{store} {what}"] = partial(post, clients[store], is_new=is_new)
         for turn in turns.values():
             turn()
-        costs = alternate(turns, ROUNDS)
-    bare = Figure.of(costs["bare"]).median
-    for what, must, aim in (("duplicate", 3.5, 2.5), ("new", 7.0, 5.0)):
+        costs = alternate(turns)
+    for what, wanted in (("duplicate", (3.5, 2.5)), ("new", (7.0, 5.0))):
         for store in ("sqlite", "redis"):
-            each = costs[f"{store} {what}"]
-            ratio = Figure.of([ours / theirs for ours, theirs in zip(each, costs["bare"], strict=True)])
-            text = f"{number(Figure.of(each).median)} µs against {number(bare)} µs"
-            yield Row(f"process: CPU of a {what} on {store} against a bare route", ratio, "x", text, must, aim, True)
+            name = f"process: CPU of a {what} on {store} against a bare route"
+            yield ratio_row(name, costs, (f"{store} {what}", "bare"), " µs", wanted)
 
 
 def _bare() -> Flask:
@@ -108,10 +104,10 @@ def id_rows(redis: RedisServer, folder: Path) -> Iterator[Row]:
                         journal.executemany("INSERT INTO marks (reference) VALUES (?)", rows)
                 journal.close()
                 steps[f"{store} {total}"] = _decide(stack.enter_context(opened(place, address)))
-        costs = rates(steps, ROUNDS, 100)
+        costs = rates(steps, 100)
     for store in ("redis", "sqlite"):
         what = f"ids: {MANY:,} against {FEW:,}, decisions on {store}"
-        yield ratio_row(what, costs, f"{store} {MANY}", f"{store} {FEW}", 0.9, 1.0)
+        yield ratio_row(what, costs, (f"{store} {MANY}", f"{store} {FEW}"), "/s", (0.9, 1.0))
 
 
 def _days(total: int) -> Iterator[tuple[str, list[str]]]:

@@ -1,153 +1,129 @@
-"""A load generator in a process of its own: keep-alive connections on raw sockets, each always with one request.
+"""A load generator and a receiver, each in a process of its own.
 
-It costs a fraction of what a server in Python costs; how busy it was is told with each run, and the bare anchor, which
-does nothing, shows what it can ask for.
+They cost a fraction of what a server costs; each run says how busy the generator was, and the bare anchor, which does
+nothing, shows what it can ask for.
 """
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import json
 import multiprocessing
-import selectors
-import socket
+import re
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
+from multiprocessing.sharedctypes import Synchronized
 from typing import Any
 
 CONNECTIONS = 16
-_NUMBER = "000000000000"  # in the body, replaced by another number for each request
-_LENGTH = b"content-length:"
+NUMBER = "000000000000"  # in a body: replaced by another number for each request
+_CONTEXT = multiprocessing.get_context("spawn")
 
 
 @dataclass(frozen=True)
 class Request:
-    """``body`` may hold _NUMBER; ``is_new`` False leaves it as it is."""
+    """``is_new`` False leaves NUMBER as it is."""
 
     port: int
     path: str
-    body: Mapping[str, Any] | list[Any]
-    is_new: bool
+    body: Mapping[str, Any]
+    is_new: bool = True
     headers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def parts(self) -> list[bytes]:
-        """The request, cut where the number stands."""
-        body = json.dumps(self.body).encode()
-        headers = {
-            "Host": "127.0.0.1",
-            "Content-Type": "application/json",
-            "Content-Length": str(len(body)),
-            **self.headers,
-        }
-        head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        whole = f"POST {self.path} HTTP/1.1\r\n{head}\r\n".encode() + body
-        return whole.split(_NUMBER.encode()) if self.is_new else [whole]
+        """The request, cut at each NUMBER."""
+        body = json.dumps(self.body)
+        given = {"Host": "127.0.0.1", "Content-Type": "application/json", "Content-Length": len(body), **self.headers}
+        head = "".join(f"{name}: {value}\r\n" for name, value in given.items())
+        whole = f"POST {self.path} HTTP/1.1\r\n{head}\r\n{body}"
+        return [part.encode() for part in (whole.split(NUMBER) if self.is_new else [whole])]
 
 
 @dataclass(frozen=True)
-class Told:
+class LoadReport:
     """``busy``: the share of the time that the generator itself was at work."""
 
     answered: int
-    seconds: float
+    rate: float
     busy: float
     statuses: Mapping[int, int]
 
-    @property
-    def rate(self) -> float:
-        return self.answered / self.seconds
 
-
-class Generator:
-    """Runs what it is told in another process, for so many seconds at a time."""
+class Generator(ProcessPoolExecutor):
+    """Keep-alive connections, each always with one request."""
 
     def __init__(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._ours, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        super().__init__(1, _CONTEXT)
+
+    def run(self, request: Request, seconds: float) -> LoadReport:
+        return self.submit(_load, request, seconds).result()
+
+
+def _load(request: Request, seconds: float) -> LoadReport:
+    statuses: Counter[int] = Counter()
+    began, busy_before = time.perf_counter(), time.process_time()
+
+    async def ask(numbers: Iterator[int], parts: list[bytes]) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", request.port)
+        while time.perf_counter() < began + seconds:
+            writer.write((b"%012d" % next(numbers)).join(parts))
+            statuses[int((await _read_message(reader))[9:12])] += 1
+        writer.close()
+
+    async def ask_all() -> None:
+        numbers = itertools.count(time.time_ns() // 1_000_000 % 10**8 * 10_000)
+        await asyncio.gather(*(ask(numbers, request.parts) for _ in range(CONNECTIONS)))
+
+    asyncio.run(ask_all())
+    took_s = time.perf_counter() - began
+    busy = (time.process_time() - busy_before) / took_s
+    return LoadReport(statuses.total(), statuses.total() / took_s, busy, dict(statuses))
+
+
+async def _read_message(reader: asyncio.StreamReader) -> bytes:
+    """The head of a request or an answer; its body is read, too."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    if length := re.search(rb"content-length: *(\d+)", head, re.IGNORECASE):
+        await reader.readexactly(int(length[1]))
+    return head
+
+
+class CountingReceiver:
+    """Accepts every webhook, and counts them."""
+
+    def __init__(self) -> None:
+        self._count: Any = _CONTEXT.Value("q", 0)
+        ours, theirs = _CONTEXT.Pipe()
+        self._process = _CONTEXT.Process(target=_receive, args=(self._count, theirs), daemon=True)
         self._process.start()
+        self.url = f"http://127.0.0.1:{ours.recv()}/"
 
-    def __enter__(self) -> Generator:
-        return self
+    @property
+    def count(self) -> int:
+        return int(self._count.value)
 
-    def __exit__(self, *_: object) -> None:
-        self._ours.send(None)
+    def close(self) -> None:
+        self._process.terminate()
         self._process.join(10)
 
-    def run(self, request: Request, seconds: float, connections: int = CONNECTIONS) -> Told:
-        self._ours.send((request, seconds, connections))
-        told = self._ours.recv()
-        if isinstance(told, str):
-            raise RuntimeError(told)
-        assert isinstance(told, Told)
-        return told
 
+def _receive(count: Synchronized[int], ready: Any) -> None:
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while await _read_message(reader):
+                count.value += 1
+                writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+        writer.close()
 
-def _serve(orders: Connection[Any, Any]) -> None:
-    first_number = time.time_ns() // 1_000_000 % 10**8 * 10_000
-    sent = 0
-    while (order := orders.recv()) is not None:
-        request, seconds, connections = order
-        try:
-            told = _load(request, seconds, connections, first_number + sent)
-        except (OSError, ValueError) as error:
-            orders.send(f"{request.path}: {error!r}")
-            continue
-        sent += told.answered + connections
-        orders.send(told)
+    async def serve() -> None:
+        server = await asyncio.start_server(accept, "127.0.0.1", 0, backlog=200)
+        ready.send(server.sockets[0].getsockname()[1])
+        await server.serve_forever()
 
-
-def _load(request: Request, seconds: float, connections: int, number: int) -> Told:
-    parts, port = request.parts, request.port
-    statuses: dict[int, int] = {}
-    answered = 0
-    read: dict[socket.socket, bytes] = {}
-    with selectors.DefaultSelector() as selector:
-        for _ in range(connections):
-            client = socket.create_connection(("127.0.0.1", port), timeout=30)
-            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            selector.register(client, selectors.EVENT_READ)
-            read[client] = b""
-        began, busy_before = time.perf_counter(), time.process_time()
-        ends_at = began + seconds
-        for client in read:
-            number += 1
-            client.sendall((b"%012d" % number).join(parts))
-        waiting = len(read)
-        while waiting:
-            for key, _ in selector.select(30):
-                assert isinstance(key.fileobj, socket.socket)
-                client = key.fileobj
-                chunk = client.recv(65536)
-                if not chunk:
-                    raise ValueError("the server hung up")
-                text = read[client] + chunk
-                status = _status_if_whole(text)
-                if status is None:
-                    read[client] = text
-                    continue
-                read[client] = b""
-                answered += 1
-                statuses[status] = statuses.get(status, 0) + 1
-                if time.perf_counter() < ends_at:
-                    number += 1
-                    client.sendall((b"%012d" % number).join(parts))
-                else:
-                    waiting -= 1
-        took_s = time.perf_counter() - began
-        busy_s = time.process_time() - busy_before
-    for client in read:
-        client.close()
-    return Told(answered, took_s, busy_s / took_s, statuses)
-
-
-def _status_if_whole(text: bytes) -> int | None:
-    end = text.find(b"\r\n\r\n")
-    if end < 0:
-        return None
-    head = text[:end].lower()
-    at = head.find(_LENGTH)
-    length = int(head[at + len(_LENGTH) :].split(b"\r\n", 1)[0]) if at >= 0 else 0
-    return int(head[9:12]) if len(text) >= end + 4 + length else None
+    asyncio.run(serve())

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from deduplication.redis_client import connect
-from tests.bench import anchors
-from tests.bench.figures import Figure, Row, Step, against, alternate, number
+from tests.bench.anchors import take_one_naively
+from tests.bench.figures import Figure, Row, Step, ratio_row, spent
 from tests.bench.machines import new_claim, opened
 from tests.support.redis_server import RedisServer
 
@@ -16,7 +17,6 @@ EMAILS = 500
 EMAILS_KEPT = 3_000
 ROUNDS = 5
 OF_ENTRIES_MS = 8 * 24 * 3600 * 1000
-_ROUND_TRIPS = ("evalsha", "eval")
 
 
 def redis_rows(server: RedisServer, folder: Path) -> Iterator[Row]:
@@ -28,14 +28,14 @@ def redis_rows(server: RedisServer, folder: Path) -> Iterator[Row]:
 def command_rows(server: RedisServer, folder: Path) -> Iterator[Row]:
     with opened(folder / "here", server.url) as here, opened(folder / "elsewhere", server.url) as elsewhere:
         trips, commands = commands_of(server, here.new(EMAILS + 1), EMAILS)
-        yield Row("redis: round trips, new email", Figure.once(trips), "", "", 2, 2, True)
-        yield Row("redis: commands, new email", Figure.once(commands), "", "", 18, 18, True)
+        yield Row("redis: round trips, new email", Figure.of(trips), "", "", 2, 2, True)
+        yield Row("redis: commands, new email", Figure.of(commands), "", "", 18, 18, True)
         known = new_claim()
         here.deliver(known)
         trips, _ = commands_of(server, lambda: elsewhere.repeat(known), EMAILS)
-        yield Row("redis: round trips, duplicate known elsewhere", Figure.once(trips), "", "", 1, 1, True)
+        yield Row("redis: round trips, duplicate known elsewhere", Figure.of(trips), "", "", 1, 1, True)
         trips, _ = commands_of(server, lambda: here.repeat(known), EMAILS)
-        yield Row("redis: round trips, duplicate known here", Figure.once(trips), "", "", 0, 0, True)
+        yield Row("redis: round trips, duplicate known here", Figure.of(trips), "", "", 0, 0, True)
 
 
 def commands_of(server: RedisServer, step: Step, count: int) -> tuple[float, float]:
@@ -44,10 +44,9 @@ def commands_of(server: RedisServer, step: Step, count: int) -> tuple[float, flo
     before = _calls(server)
     for _ in range(count):
         step()
-    spent = {name: calls - before.get(name, 0) for name, calls in _calls(server).items()}
-    trips = sum(spent.get(name, 0) for name in _ROUND_TRIPS)
-    outside = ("info|commandstats", "ping", *_ROUND_TRIPS)
-    return trips / count, sum(calls for name, calls in spent.items() if name not in outside) / count
+    calls = {name: total - before.get(name, 0) for name, total in _calls(server).items()}
+    trips = sum(calls.pop(name, 0) for name in ("evalsha", "eval"))
+    return trips / count, sum(calls[name] for name in calls if name not in ("info|commandstats", "ping")) / count
 
 
 def _calls(server: RedisServer) -> dict[str, int]:
@@ -58,10 +57,10 @@ def _calls(server: RedisServer) -> dict[str, int]:
 def memory_rows(server: RedisServer, folder: Path) -> Iterator[Row]:
     within, after, event = _bytes_of_an_email(server, folder / "one", ("crm",))
     with_two, _, _ = _bytes_of_an_email(server, folder / "two", ("crm", "erp"))
-    yield Row("redis: bytes of an email within 7 days", Figure.once(within), "", "without the stream", 1_000, 700, True)
-    yield Row("redis: bytes of an email after 7 days", Figure.once(after), "", "", 175, 175, True)
-    yield Row("redis: bytes of an event on the stream", Figure.once(event), "", "", 450, 300, True)
-    yield Row("redis: bytes of each further destination within 7 days", Figure.once(with_two - within), "")
+    yield Row("redis: bytes of an email within 7 days", Figure.of(within), "", "without the stream", 1_000, 700, True)
+    yield Row("redis: bytes of an email after 7 days", Figure.of(after), "", "", 175, 175, True)
+    yield Row("redis: bytes of an event on the stream", Figure.of(event), "", "", 450, 300, True)
+    yield Row("redis: bytes of each further destination within 7 days", Figure.of(with_two - within), "")
 
 
 def _bytes_of_an_email(server: RedisServer, folder: Path, to: tuple[str, ...]) -> tuple[float, float, float]:
@@ -105,25 +104,13 @@ def cpu_rows(server: RedisServer, folder: Path) -> Iterator[Row]:
         steps: dict[str, Step] = {
             "new": here.new(ROUNDS * EMAILS + 1),
             "duplicate": lambda: elsewhere.repeat(known),
-            "naive": anchors.naive(client),
+            "naive": partial(take_one_naively, client),
         }
-
-        def spent_us(step: Step) -> float:
-            before = _cpu_us(server)
-            for _ in range(EMAILS):
-                step()
-            return (_cpu_us(server) - before) / EMAILS
-
-        for step in steps.values():
-            step()
-        costs = alternate({name: lambda step=step: spent_us(step) for name, step in steps.items()}, ROUNDS)  # type: ignore[misc]
+        costs = spent(steps, EMAILS, partial(_cpu_us, server), ROUNDS)
     client.close()
-    figures = {name: Figure.of(each) for name, each in costs.items()}
-    text = f"{number(figures['new'].median)} µs against {number(figures['naive'].median)} µs"
-    ratio = against(costs["new"], costs["naive"])
-    yield Row("redis: CPU of a new email against naive", ratio, "x", text, 0.8, 0.6, True)
-    yield Row("redis: CPU of a new email", figures["new"], "µs")
-    yield Row("redis: CPU of a duplicate email", figures["duplicate"], "µs", "known on another machine")
+    yield ratio_row("redis: CPU of a new email against naive", costs, ("new", "naive"), " µs", (0.8, 0.6))
+    yield Row("redis: CPU of a new email", Figure.of(*costs["new"]), "µs")
+    yield Row("redis: CPU of a duplicate email", Figure.of(*costs["duplicate"]), "µs", "known on another machine")
 
 
 def _cpu_us(server: RedisServer) -> float:

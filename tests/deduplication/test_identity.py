@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deduplication.email import Attachment, Email
-from deduplication.fingerprint import Fingerprint, agree, conflicts, digest
 from deduplication.identity import (
     MAX_POST_KEY,
     compute_canonical_id,
@@ -20,7 +19,7 @@ from deduplication.identity import (
     is_recognisable,
     own_names,
 )
-from deduplication.names import WEEK_MS, Kind, Name
+from deduplication.names import WEEK_MS, Fingerprint, Kind, Name, conflicts
 
 DAY_MS = 24 * 3600 * 1000
 
@@ -45,15 +44,12 @@ def test_the_email_id_is_the_md5_of_the_values_as_received() -> None:
     assert email_id == md5(" Réunion |a@b.example|2017-10-12T01:31:04.000Z")
 
 
-@pytest.mark.parametrize("sender", ["A@B.example", "Ada <a@b.example>", '"Lovelace, Ada" <A@B.EXAMPLE>'])
-def test_of_the_sender_only_the_address_counts(sender: str) -> None:
-    assert compute_email_id(subject="s", sender=sender, date="d") == md5("s|a@b.example|d")
-
-
-def test_a_sender_without_an_address_counts_as_it_is() -> None:
-    assert compute_email_id(subject="s", sender="Ada", date="d") == md5("s|Ada|d")
-    ada, bob = (compute_canonical_id(email(sender=name)) for name in ("Ada", "Bob"))
-    assert ada != bob
+@pytest.mark.parametrize(
+    ("sender", "address"),
+    [("A@B.example", "a@b.example"), ('"Lovelace, Ada" <A@B.EXAMPLE>', "a@b.example"), ("Ada", "Ada")],
+)
+def test_of_the_sender_only_the_address_counts_if_it_has_one(sender: str, address: str) -> None:
+    assert compute_email_id(subject="s", sender=sender, date="d") == md5(f"s|{address}|d")
 
 
 @pytest.mark.parametrize(
@@ -82,14 +78,11 @@ def test_the_canonical_id_is_equal_over_notations(other: dict[str, str]) -> None
         {"subject": "Reunion"},
         {"subject": "réunion"},
         {"sender": "bob@example.org"},
+        {"sender": "Ada"},
     ],
 )
 def test_the_canonical_id_tells_different_emails_apart(other: dict[str, str]) -> None:
     assert compute_canonical_id(email(**other)) != compute_canonical_id(email())
-
-
-def test_the_canonical_id_of_a_canonical_email_is_its_email_id() -> None:
-    assert compute_canonical_id(email()) == md5("Réunion|ada@example.org|2017-10-12T01:31:04Z")
 
 
 SUBJECT_DATE_SENDER = "Réunion::2017-10-12T01:31:04Z::ada@example.org"
@@ -120,22 +113,11 @@ def test_event_id_and_message_id_are_both_names_and_none_is_made_of_gaps(
     assert compute_post_keys(email(**fields)) == keys
 
 
-def test_the_same_words_of_two_people_in_the_same_second_are_two_emails() -> None:
-    bob, carla = (
-        own_names(email(subject="DESABO", plain="STOP", sender=f"{who}@x.org"), None) for who in ("bob", "carla")
-    )
-    assert set(bob).isdisjoint(carla)
-
-
-def test_two_monstrous_subjects_that_end_differently_have_ids_of_their_own() -> None:
-    ids = [{name.value for name in own_names(email(subject="é" * 1_000_000 + end), None)} for end in "ab"]
-    assert not ids[0] & ids[1]
-
-
-def test_a_monstrous_message_id_makes_a_short_key_of_its_own() -> None:
-    keys = [compute_post_keys(email(message_id=f"<{'x' * 1_000_000}{end}>"))[0] for end in "ab"]
-    assert all(len(key) <= MAX_POST_KEY for key in keys)
-    assert keys[0] != keys[1]
+@pytest.mark.parametrize("field", ["subject", "message_id", "event_id"])
+def test_two_monstrous_values_that_end_differently_make_short_names_of_their_own(field: str) -> None:
+    one, other = (own_names(email(**{field: "é" * 1_000_000 + end}), None) for end in "ab")
+    assert one[-1] != other[-1] and (field != "subject" or not set(one) & set(other))
+    assert all(len(name.value) <= MAX_POST_KEY for name in one)
 
 
 def file(content: bytes = b"one", name: str = "a.pdf") -> Attachment:
@@ -143,7 +125,7 @@ def file(content: bytes = b"one", name: str = "a.pdf") -> Attachment:
 
 
 def described(name: str = "a.pdf", size_bytes: int = 3) -> Attachment:
-    """A file of which the door has not the contents."""
+    """A file whose contents the provider does not send."""
     return Attachment(name, "application/pdf", size_bytes, sha256="")
 
 
@@ -152,23 +134,12 @@ def differ(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize(
-    "body",
-    [
-        {"plain": "Fish & chips, you"},
-        {"html": "<p>Fish &amp; <b>chips</b>,\r\n you</p>"},
-        {"plain": "  Fish  &\n chips, you\u00a0"},
-    ],
-)
-def test_equal_text_has_an_equal_fingerprint_in_html_and_in_plain(body: dict[str, str]) -> None:
-    assert compute_fingerprint(email(**body)).text == digest("Fish & chips, you")
-
-
-@pytest.mark.parametrize(
     ("one", "other"),
     [
         ({"plain": "x" * 100_000 + "a"}, {"plain": "x" * 100_000 + "b"}),
         ({"plain": ""}, {"plain": "Bonjour"}),
         ({"attachments": (file(b"one"),)}, {"attachments": (file(b"two"),)}),
+        ({"attachments": (file(b"\0\r\n"),)}, {"attachments": (file(b"\0\n"),)}),
         ({"attachments": ()}, {"attachments": (file(),)}),
         ({"attachments": (file(b"one"),)}, {"attachments": (file(b"one"), file(b"two"))}),
         ({"plain": "", "attachments": (file(b"one"),)}, {"plain": "", "attachments": (file(b"two"),)}),
@@ -204,6 +175,7 @@ def test_text_files_links_and_images_are_what_an_email_says(one: dict[str, Any],
         ({"attachments": (described(size_bytes=0),)}, {"attachments": (described(size_bytes=4),)}),
         ({"attachments": (file(),)}, {"tells_files": False}),
         ({"attachments": (file(b"a;1\r\nb;2\r\n"),)}, {"attachments": (file(b"a;1\nb;2\n"),)}),
+        ({"plain": " Fish  &\n chips\u00a0"}, {"html": "<p>Fish &amp; <b>chips</b></p>"}),
         ({"plain": "see https://a.example"}, {"html": "see <a href='https://a.example'>https://a.example</a>"}),
         ({"html": "Bonjour <img src='cid:1@mail'>"}, {"html": "Bonjour <img src='cid:photo.png'>"}),
         ({"html": "Bonjour"}, {"plain": "", "tells_body": False}),
@@ -211,14 +183,10 @@ def test_text_files_links_and_images_are_what_an_email_says(one: dict[str, Any],
         ({"message_id": "<a@example.org>"}, {"message_id": "<a@example.org>", "date": ""}),
     ],
 )
-def test_what_one_door_does_not_tell_or_writes_otherwise_makes_no_other_email(
+def test_parts_that_a_provider_omits_or_writes_otherwise_make_no_other_email(
     one: dict[str, Any], other: dict[str, Any]
 ) -> None:
     assert not differ(one, other)
-
-
-def test_a_file_that_is_no_text_is_compared_to_the_byte() -> None:
-    assert differ({"attachments": (file(b"\0\r\n"),)}, {"attachments": (file(b"\0\n"),)})
 
 
 @pytest.mark.parametrize("date", ["", "yesterday"])
@@ -227,9 +195,9 @@ def test_undated_emails_agree_only_if_their_message_ids_are_the_same(date: str, 
     one, two = (compute_fingerprint(email(date=date, plain=body, message_id=f"<{each}@example.org>")) for each in "ab")
     again = compute_fingerprint(email(date=date, plain=body, message_id=" a@example.org"))
     event = compute_fingerprint(email(date=date, plain=body, event_id="a@example.org"))
-    assert not agree(one, two)
-    assert agree(one, again)
-    assert agree(one, event)
+    assert one != two
+    assert one == again
+    assert one == event
 
 
 @pytest.mark.parametrize(
@@ -292,55 +260,34 @@ _ANYTHING = st.text(st.characters(), max_size=40)  # half surrogate pairs includ
 def test_every_email_has_names_a_store_can_write(**fields: str) -> None:
     mail = Email(**fields)  # type: ignore[arg-type]
     names = own_names(mail, None)
-    assert names[0].value == compute_email_id(subject=mail.subject, sender=mail.sender, date=mail.date)
+    by_script = compute_email_id(subject=fields["subject"], sender=fields["sender"], date=fields["date"])
+    assert names[0].value == by_script, "of the values as received, half surrogate pairs included"
     assert all(name.label.encode().decode() == name.label for name in names)
     assert Fingerprint.parse(str(compute_fingerprint(mail))) == compute_fingerprint(mail)
 
 
-def test_a_script_gets_the_same_id_as_the_service_for_half_a_surrogate_pair() -> None:
-    fields = {"subject": "half \ud83c", "sender": "a@b.example", "date": "d"}
-    assert compute_email_id(**fields) == own_names(Email(**fields), None)[0].value  # type: ignore[arg-type]
-
-
 # New emails are compared with stored fingerprints, so these must not change, whatever reads the HTML.
-HTML = {
-    "a paragraph": "<p>Bonjour à tous</p>",
-    "a newsletter": "<!DOCTYPE html><html><head><title>News</title><style>p > b { margin: 0 }</style></head>"
-    + "<body><table>"
+RECORDED = {
+    "<p>Bonjour à tous</p>": "2bb92716 0",
+    "<!DOCTYPE html><html><head><title>News</title><style>p > b { margin: 0 }</style></head><body><table>"
     + "<tr><td style='x:1'><p>Lot&nbsp;<b>42</b></p></td></tr>" * 20
     + "<tr><td background=b.png><a href='https://a.example/?x=1&amp;y=2&copy=3' style=c>here</a>"
-    + "<img src='https://i.example/1.png' alt='logo'></td></tr></table></body></html>",
-    "tags closed in the wrong order": "<p><b><a href=1>one<p>two</b> three</a><div>four</p>five",
-    "text in a table": "<table>zero<tr>one<td>two</table>three",
-    "a stray end": "one</div>two</p>three</br>four",
-    "what is hidden": "a<!-- <p>b</p> -->c<script>d</script><style>e</style><textarea><p>f</textarea><title>g</title>h",
-    "entities": "&eacute;&#8217;&ampx &notit; &#1; &#x80; &copy=1 <a href='?a&copy=1&copy;'>x</a>",
-    "links in upper case": "<A HREF=HTTPS://A.EXAMPLE/X>X</A><IMAGE SRC='https://b.example'><BODY BACKGROUND=c>",
-    "styles": "<div style='background:url(a.png)'>x</div><div style='color:red'>y</div>",
-    "brackets in attributes": "<img alt='a<p>b' src=\"x>y\"><a title='>' href='<td>'>z</a>",
-    "unclosed": "<ul><li>a<li>b</ul><p>c<p>d<table><tr><td>e<td>f",
-    "old": "<FONT FACE=x><CENTER>a<HR>b</CENTER></FONT><O:P></O:P>c",
-    "nothing": "<p> &nbsp; </p>",
-}
-RECORDED = {
-    "a paragraph": ("2bb9271671b868ac4862815f", "0"),
-    "a newsletter": ("bec9b004245a752111c19a9f", "c876f33a8f1e6e3f396e756c"),
-    "tags closed in the wrong order": ("bb1262c1cf29a3e8785c9129", "48ef9e352e9bae7b2fbeff4a"),
-    "text in a table": ("f8d0cf68b8635212dc44b346", "0"),
-    "a stray end": ("113f69ccf08f80a63beba2f4", "0"),
-    "what is hidden": ("cabfa175f580debde8de9542", "0"),
-    "entities": ("caafb2d1396d109b5a37f710", "f23d234fdeb2a8e577d53060"),
-    "links in upper case": ("4b68ab3847feda7d6c62c1fb", "fac5c87eb6c306f8ef985615"),
-    "styles": ("887fcea6a80333c6c02ae7e7", "f073d2ad4f3975a88fe9e68f"),
-    "brackets in attributes": ("594e519ae499312b29433b7d", "76d7abc8045cea19f4776a65"),
-    "unclosed": ("2278f6cde63745760a389942", "0"),
-    "old": ("0e9f64031fcb2bc708b531c2", "0"),
-    "nothing": ("0", "0"),
+    + "<img src='https://i.example/1.png' alt='logo'></td></tr></table></body></html>": "bec9b004 c876f33a",
+    "<p><b><a href=1>one<p>two</b> three</a><div>four</p>five": "bb1262c1 48ef9e35",
+    "<table>zero<tr>one<td>two</table>three": "f8d0cf68 0",
+    "one</div>two</p>three</br>four": "113f69cc 0",
+    "a<!-- <p>b</p> -->c<script>d</script><style>e</style><textarea><p>f</textarea><title>g</title>h": "cabfa175 0",
+    "&eacute;&#8217;&ampx &notit; &#1; &#x80; &copy=1 <a href='?a&copy=1&copy;'>x</a>": "caafb2d1 f23d234f",
+    "<A HREF=HTTPS://A.EXAMPLE/X>X</A><IMAGE SRC='https://b.example'><BODY BACKGROUND=c>": "4b68ab38 fac5c87e",
+    "<div style='background:url(a.png)'>x</div><div style='color:red'>y</div>": "887fcea6 f073d2ad",
+    "<img alt='a<p>b' src=\"x>y\"><a title='>' href='<td>'>z</a>": "594e519a 76d7abc8",
+    "<ul><li>a<li>b</ul><p>c<p>d<table><tr><td>e<td>f": "2278f6cd 0",
+    "<FONT FACE=x><CENTER>a<HR>b</CENTER></FONT><O:P></O:P>c": "0e9f6403 0",
+    "<p> &nbsp; </p>": "0 0",
 }
 
 
-@pytest.mark.parametrize("name", HTML)
-def test_the_fingerprint_of_html_is_what_it_was(name: str) -> None:
-    fingerprint = compute_fingerprint(Email(html=HTML[name]))
-
-    assert (fingerprint.text, fingerprint.links) == RECORDED[name]
+@pytest.mark.parametrize("html", RECORDED, ids=range(len(RECORDED)))
+def test_the_fingerprint_of_html_is_what_it_was(html: str) -> None:
+    fingerprint = compute_fingerprint(Email(html=html))
+    assert f"{str(fingerprint.text)[:8]} {str(fingerprint.links)[:8]}" == RECORDED[html]

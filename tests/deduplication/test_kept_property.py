@@ -40,10 +40,6 @@ def test_it_is_worked_out_once_for_each_instance() -> None:
     assert (letter.readings, other.readings) == (1, 1)
 
 
-def test_the_class_has_it_with_its_description() -> None:
-    assert Letter.text.__doc__ == "What it says."
-
-
 def test_nobody_waits_for_what_another_instance_works_out() -> None:
     quick = Slow()
     slow = Slow(quick)

@@ -98,6 +98,9 @@ def test_expired_locks_are_not_active_and_are_cleaned_up(bench: Bench) -> None:
     assert [lock.id for lock in mine.active_locks()] == [alive.id]
     assert [mine.cleanup_expired_locks() for _ in range(2)] == [1, 0]
     assert [lock.id for lock in mine.active_locks()] == [alive.id]
+    bench.advance(LEASE_MS)
+    mine.acquire_lock("e3", "crm")
+    assert mine.cleanup_expired_locks() == 0, "taking a lock removes those that have ended"
 
 
 def test_of_many_servers_at_once_one_gets_the_lock(bench: Bench) -> None:

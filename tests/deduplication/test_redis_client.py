@@ -10,10 +10,10 @@ from datetime import UTC
 from typing import Any
 from zoneinfo import ZoneInfo
 
-import fakeredis
 import pytest
 import redis
 
+from deduplication.errors import NoAnswer, NotNow
 from deduplication.journal.coordinator import Claimed
 from deduplication.journal.entry import DeliveryStatus, Stop, changed, new_entry_id
 from deduplication.journal.registry import RegistryOptions
@@ -26,6 +26,7 @@ from deduplication.redis_client import (
     mark_email_id_processed,
     mark_subject_group_processed,
 )
+from deduplication.redis_state import RedisState
 from deduplication.subject_group import group_name, month_of
 from tests.deduplication.journal.world import Machine, Time
 from tests.support.redis_server import RedisServer, free_port
@@ -35,25 +36,9 @@ IDS_KEY = "processed_ids:2026-11-16"
 EMAIL = Name(Kind.EMAIL_ID, "2026-11-16", "e1")
 
 
-@pytest.fixture
-def client() -> Iterator[redis.Redis]:
-    fake: redis.Redis = fakeredis.FakeRedis(server=fakeredis.FakeServer())
-    yield fake
-    fake.close()
-
-
-@pytest.fixture
-def broken() -> Iterator[redis.Redis]:
-    """Nobody listens there."""
-    nobody = connect(f"redis://127.0.0.1:{free_port()}/0")
-    yield nobody
-    nobody.close()
-
-
 @pytest.fixture(params=["no client", "a client that fails"])
 def no_redis(request: pytest.FixtureRequest) -> redis.Redis | None:
-    client: redis.Redis | None = None if request.param == "no client" else request.getfixturevalue("broken")
-    return client
+    return None if request.param == "no client" else connect(f"redis://127.0.0.1:{free_port()}/0")
 
 
 @pytest.fixture
@@ -91,79 +76,50 @@ def settle(machine: Machine, found: Any, status: DeliveryStatus = DeliveryStatus
     machine.tick()
 
 
-def test_a_marked_email_id_is_processed_and_no_other(client: redis.Redis) -> None:
-    assert not is_email_id_processed(client, "e1", log, IDS_KEY)
-    assert mark_email_id_processed(client, "e1", log, IDS_KEY)
-    assert is_email_id_processed(client, "e1", log, IDS_KEY)
-    assert not is_email_id_processed(client, "e2", log, IDS_KEY)
-    assert not is_email_id_processed(client, "e1", log, "processed_ids:2026-11-17")
+def test_a_marked_email_id_is_processed_and_no_other(real: redis.Redis, caplog: pytest.LogCaptureFixture) -> None:
+    assert not is_email_id_processed(real, "e1", log, IDS_KEY, memory_set={"e1"}), "Redis decides while it answers"
+    assert mark_email_id_processed(real, "e1", log, IDS_KEY)
+    assert is_email_id_processed(real, "e1", log, IDS_KEY)
+    assert not is_email_id_processed(real, "e2", log, IDS_KEY)
+    assert not is_email_id_processed(real, "e1", log, "processed_ids:2026-11-17")
+    assert not caplog.messages
 
 
-def test_marking_twice_is_marking_once(client: redis.Redis) -> None:
-    assert mark_email_id_processed(client, "e1", log, IDS_KEY)
-    assert mark_email_id_processed(client, "e1", log, IDS_KEY)
-    assert client.scard(IDS_KEY) == 1
-
-
-def test_a_marked_group_is_processed_in_its_month_only(client: redis.Redis) -> None:
+def test_a_marked_group_is_processed_in_its_month_only(real: redis.Redis) -> None:
     month = month_of(UTC)
-    assert not is_subject_group_processed(client, "lot_456", log)
-    assert mark_subject_group_processed(client, "lot_456", log)
-    assert is_subject_group_processed(client, "lot_456", log)
-    assert client.smembers(f"subject_groups:{month}") == {f"{month}:lot_456".encode()}
-    client.rename(f"subject_groups:{month}", "subject_groups:1999-12")
-    assert not is_subject_group_processed(client, "lot_456", log)
+    assert not is_subject_group_processed(real, "lot_456", log)
+    assert mark_subject_group_processed(real, "lot_456", log)
+    assert is_subject_group_processed(real, "lot_456", log)
+    assert real.smembers(f"subject_groups:{month}") == {f"{month}:lot_456"}
+    real.rename(f"subject_groups:{month}", "subject_groups:1999-12")
+    assert not is_subject_group_processed(real, "lot_456", log)
 
 
-@pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "Pacific/Pago_Pago"])
-def test_the_month_is_the_one_of_the_given_zone(client: redis.Redis, zone: str) -> None:
-    tz = ZoneInfo(zone)
-    mark_subject_group_processed(client, "lot_456", log, tz=tz)
-    month = month_of(tz)
-    assert client.sismember(f"subject_groups:{month}", f"{month}:lot_456")
-    assert is_subject_group_processed(client, "lot_456", log, tz=tz)
+def test_without_monthly_scope_a_group_is_processed_for_ever(real: redis.Redis) -> None:
+    mark_subject_group_processed(real, "lot_456", log, enable_monthly_scope=False)
+    assert real.smembers("subject_groups") == {"lot_456"}
+    assert real.ttl("subject_groups") == -1
+    assert is_subject_group_processed(real, "lot_456", log, enable_monthly_scope=False)
+    assert not is_subject_group_processed(real, "lot_456", log)
 
 
-def test_without_monthly_scope_a_group_is_processed_for_ever(client: redis.Redis) -> None:
-    mark_subject_group_processed(client, "lot_456", log, enable_monthly_scope=False)
-    assert client.smembers("subject_groups") == {b"lot_456"}
-    assert client.ttl("subject_groups") == -1
-    assert is_subject_group_processed(client, "lot_456", log, enable_monthly_scope=False)
-    assert not is_subject_group_processed(client, "lot_456", log)
-
-
-def test_a_group_may_stand_under_a_key_of_the_scripts_own(client: redis.Redis) -> None:
-    mark_subject_group_processed(client, "lot_456", log, groups_key="mine", ttl_prefix="mine:ttl:", ttl_seconds=60)
+def test_a_group_may_stand_under_a_key_of_the_scripts_own(real: redis.Redis) -> None:
+    mark_subject_group_processed(real, "lot_456", log, groups_key="mine", ttl_prefix="mine:ttl:", ttl_seconds=60)
     month = month_of(UTC)
-    assert client.sismember("mine", f"{month}:lot_456")
-    assert 0 < client.ttl(f"mine:ttl:{month}:lot_456") <= 60
-    assert is_subject_group_processed(client, "lot_456", log, groups_key="mine")
-    assert is_subject_group_processed(client, "lot_456", log, ttl_prefix="mine:ttl:", ttl_seconds=60)
-    assert not is_subject_group_processed(client, "lot_456", log, ttl_seconds=60)
+    assert real.sismember("mine", f"{month}:lot_456")
+    assert 0 < real.ttl(f"mine:ttl:{month}:lot_456") <= 60
+    assert is_subject_group_processed(real, "lot_456", log, groups_key="mine")
+    assert is_subject_group_processed(real, "lot_456", log, ttl_prefix="mine:ttl:", ttl_seconds=60)
+    assert not is_subject_group_processed(real, "lot_456", log, ttl_seconds=60)
 
 
-def test_with_a_ttl_its_key_decides_and_the_set_is_history(client: redis.Redis) -> None:
-    month = month_of(UTC)
-    mark_subject_group_processed(client, "lot_456", log, ttl_seconds=60)
-    assert is_subject_group_processed(client, "lot_456", log, ttl_seconds=60)
-    client.delete(f"ttl:subject_groups:{month}:lot_456")
-    assert not is_subject_group_processed(client, "lot_456", log, ttl_seconds=60)
-    assert client.sismember(f"subject_groups:{month}", f"{month}:lot_456")
-
-
-def test_without_a_ttl_the_set_decides_and_never_expires(client: redis.Redis) -> None:
-    mark_subject_group_processed(client, "lot_456", log)
-    assert client.ttl(f"subject_groups:{month_of(UTC)}") == -1
-    assert not client.keys("ttl:*")
-
-
-def test_an_empty_id_is_never_processed_and_never_marked(client: redis.Redis) -> None:
+def test_an_empty_id_is_never_processed_and_never_marked(real: redis.Redis) -> None:
     remembered: set[str] = set()
-    assert not mark_email_id_processed(client, "", log, IDS_KEY, remembered)
-    assert not mark_subject_group_processed(client, "", log, memory_set=remembered)
-    assert not is_email_id_processed(client, "", log, IDS_KEY, {""})
-    assert not is_subject_group_processed(client, "", log, memory_set={""})
-    assert not client.keys("*")
+    assert not mark_email_id_processed(real, "", log, IDS_KEY, remembered)
+    assert not mark_subject_group_processed(real, "", log, memory_set=remembered)
+    assert not is_email_id_processed(real, "", log, IDS_KEY, {""})
+    assert not is_subject_group_processed(real, "", log, memory_set={""})
+    assert not real.keys("*processed*") and not real.keys("*groups*")
     assert not remembered
 
 
@@ -179,41 +135,16 @@ def test_without_redis_the_memory_set_decides(no_redis: redis.Redis | None) -> N
     assert remembered == {"e1", f"{month_of(UTC)}:lot_456"}
 
 
-def test_without_redis_and_without_a_memory_set_nothing_is_processed(no_redis: redis.Redis | None) -> None:
+def test_without_redis_and_memory_set_nothing_is_processed_and_every_answer_leaves_a_line_in_the_log(
+    no_redis: redis.Redis | None, caplog: pytest.LogCaptureFixture
+) -> None:
     assert not mark_email_id_processed(no_redis, "e1", log, IDS_KEY)
     assert not mark_subject_group_processed(no_redis, "lot_456", log)
     assert not is_email_id_processed(no_redis, "e1", log, IDS_KEY)
     assert not is_subject_group_processed(no_redis, "lot_456", log)
-
-
-def test_every_answer_without_redis_leaves_a_line_in_the_log(
-    no_redis: redis.Redis | None, caplog: pytest.LogCaptureFixture
-) -> None:
-    is_email_id_processed(no_redis, "e1", log, IDS_KEY)
-    mark_email_id_processed(no_redis, "e1", log, IDS_KEY)
-    is_subject_group_processed(no_redis, "lot_456", log)
-    mark_subject_group_processed(no_redis, "lot_456", log)
     assert len(caplog.messages) == 4
     assert all(line.startswith("REDIS_DEDUP: ") for line in caplog.messages)
     assert all(record.levelno >= logging.WARNING for record in caplog.records)
-
-
-def test_a_refusing_redis_is_logged_and_the_memory_set_decides(
-    client: redis.Redis, caplog: pytest.LogCaptureFixture
-) -> None:
-    client.set(IDS_KEY, "not a Set")
-    assert is_email_id_processed(client, "e1", log, IDS_KEY, memory_set={"e1"})
-    assert not is_email_id_processed(client, "e1", log, IDS_KEY)
-    assert all(line.startswith("REDIS_DEDUP: ") for line in caplog.messages)
-    assert len(caplog.messages) == 2
-
-
-def test_while_redis_answers_the_memory_set_has_no_say_and_nothing_is_logged(
-    client: redis.Redis, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert not is_email_id_processed(client, "e1", log, IDS_KEY, memory_set={"e1"})
-    assert mark_email_id_processed(client, "e1", log, IDS_KEY)
-    assert not caplog.messages
 
 
 def test_a_new_connection_sends_nothing_but_what_is_asked(redis_server: RedisServer, real: redis.Redis) -> None:
@@ -228,23 +159,28 @@ def test_a_new_connection_sends_nothing_but_what_is_asked(redis_server: RedisSer
     assert bytes_sent_by_get() == bytes_sent_by_get()
 
 
+def test_a_script_without_a_journal_asks_redis_again_after_a_missing_answer() -> None:
+    def fail() -> None:
+        raise NoAnswer("Redis does not answer")
+
+    state = RedisState(is_always_asked=True)
+    for _ in range(2):
+        with pytest.raises(NotNow):
+            state.ask(fail)
+    assert state.ask(lambda: "here") == "here"
+
+
 # Beside the service
 
 Service = Callable[..., Machine]
 
 
 def test_a_script_sees_the_email_ids_of_the_service_once_they_are_done(real: redis.Redis, service: Service) -> None:
-    machine = service()
-    found = claim(machine, EMAIL)
+    machine, group = service(), group_name("lot_456", month_of(UTC), ttl_seconds=0)
+    found = claim(machine, EMAIL, shared=(group,))
     assert not is_email_id_processed(real, "e1", log, IDS_KEY), "only claimed so far"
     settle(machine, found, DeliveryStatus.RETURNED)
     assert not is_email_id_processed(real, "e1", log, IDS_KEY), "its provider was asked to retry"
-    settle(machine, claim(machine, EMAIL))
-    assert is_email_id_processed(real, "e1", log, IDS_KEY)
-
-
-def test_what_the_service_stored_for_a_later_try_is_done_for_scripts_too(real: redis.Redis, service: Service) -> None:
-    machine, group = service(), group_name("lot_456", month_of(UTC), ttl_seconds=0)
     settle(machine, claim(machine, EMAIL, shared=(group,)), DeliveryStatus.WAITING)
     assert is_email_id_processed(real, "e1", log, IDS_KEY), "its provider was told so"
     assert not is_subject_group_processed(real, "lot_456", log), "nothing of this group was delivered yet"
@@ -270,14 +206,16 @@ def test_an_undated_id_of_a_script_stops_nothing_and_hides_nothing_of_the_servic
 
 
 @pytest.mark.parametrize("ttl_seconds", [0, 60])
+@pytest.mark.parametrize("zone", ["UTC", "Pacific/Kiritimati", "Pacific/Pago_Pago"])
 def test_a_script_sees_the_groups_of_the_service_once_they_are_done(
-    real: redis.Redis, service: Service, ttl_seconds: int
+    real: redis.Redis, service: Service, zone: str, ttl_seconds: int
 ) -> None:
-    machine, month = service(group_ttl=ttl_seconds > 0), month_of(UTC)
+    tz, machine = ZoneInfo(zone), service(group_ttl=ttl_seconds > 0)
+    month = month_of(tz)
     found = claim(machine, EMAIL, shared=(group_name("lot_456", month, ttl_seconds),))
-    assert not is_subject_group_processed(real, "lot_456", log, ttl_seconds=ttl_seconds), "only claimed so far"
+    assert not is_subject_group_processed(real, "lot_456", log, ttl_seconds=ttl_seconds, tz=tz), "only claimed so far"
     settle(machine, found)
-    assert is_subject_group_processed(real, "lot_456", log, ttl_seconds=ttl_seconds)
+    assert is_subject_group_processed(real, "lot_456", log, ttl_seconds=ttl_seconds, tz=tz)
     assert real.sismember(f"subject_groups:{month}", f"{month}:lot_456"), "the Set is history at least"
 
 
@@ -291,14 +229,6 @@ def test_the_service_sees_the_groups_of_a_script(real: redis.Redis, service: Ser
     assert is_email_id_processed(real, "e1", log, IDS_KEY), "what was skipped is settled"
     other = group_name("lot_456", "1999-12", ttl_seconds)
     assert claim(machine, Name(Kind.EMAIL_ID, "2026-11-16", "e2"), shared=(other,)).to_send, "of another month"
-
-
-@pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "Pacific/Pago_Pago"])
-def test_scripts_and_the_service_share_the_month_of_their_zone(real: redis.Redis, service: Service, zone: str) -> None:
-    tz, machine = ZoneInfo(zone), service()
-    settle(machine, claim(machine, EMAIL, shared=(group_name("lot_456", month_of(tz), ttl_seconds=0),)))
-    assert is_subject_group_processed(real, "lot_456", log, tz=tz)
-    assert not real.keys("ttl:*")
 
 
 def test_when_the_ttl_key_is_gone_both_take_the_group_again_though_history_names_it(

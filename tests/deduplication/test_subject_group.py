@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from datetime import UTC, datetime
+from datetime import datetime
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -47,6 +47,7 @@ def hashed(core: str) -> str:
         ("Missions Recadrage Lot 456", "lot_456"),
         ("Suite à votre email du 15", hashed("suite a votre email du 15")),
         ("Re : SUITE À VOTRE  EMAIL du 15 ", hashed("suite a votre email du 15")),
+        ("Lot sans objet", hashed("lot sans objet")),
         ("Pilot 12", hashed("pilot 12")),
         ("Lots 12", hashed("lots 12")),
         ("🎉", hashed("🎉")),
@@ -78,30 +79,15 @@ def test_what_stands_for_a_missing_subject_has_no_group_in_any_mode(subject: str
     assert generate_subject_group_id(subject, [greedy], mode) is None
 
 
-@pytest.mark.parametrize("subject", ["No subject is too small", "Lot sans objet", "Sans objet: lot 456"])
-def test_a_subject_that_only_mentions_it_has_its_group(subject: str) -> None:
-    assert generate_subject_group_id(subject, mode=GroupMode.ALL)
-
-
-@pytest.mark.parametrize("prefix", PREFIXES)
-@pytest.mark.parametrize("colon", COLONS)
-def test_every_prefix_is_taken_off(prefix: str, colon: str) -> None:
-    for written in (prefix, prefix.lower(), prefix.upper()):
-        assert strip_leading_reply_prefixes(f"{written}{colon} Bonjour") == "Bonjour"
-
-
 _MIXES = st.lists(st.tuples(st.sampled_from(PREFIXES), st.sampled_from(COLONS), st.sampled_from(["", " ", "\u00a0"])))
 
 
 @given(_MIXES, st.sampled_from(["Suite à votre email", "Lot 7", "中文", "🎉", "1:2"]))
 def test_any_mix_of_prefixes_leaves_the_group_as_it_is(mix: list[tuple[str, str, str]], core: str) -> None:
     prefixed = "".join("".join(prefix) for prefix in mix) + core
-    assert generate_subject_group_id(prefixed, mode=GroupMode.ALL) == generate_subject_group_id(
-        core, mode=GroupMode.ALL
-    )
-    assert generate_subject_group_id(prefixed.upper(), mode=GroupMode.ALL) == generate_subject_group_id(
-        core, mode=GroupMode.ALL
-    )
+    groups = {generate_subject_group_id(each, mode=GroupMode.ALL) for each in (core, prefixed, prefixed.upper())}
+    assert len(groups) == 1
+    assert strip_leading_reply_prefixes(prefixed) == core
 
 
 @pytest.mark.parametrize(
@@ -111,20 +97,11 @@ def test_what_only_looks_like_a_prefix_stays(subject: str) -> None:
     assert strip_leading_reply_prefixes(subject) == subject
 
 
-@pytest.mark.timeout(60)
-def test_a_monstrous_subject_is_stripped_in_no_time() -> None:
-    spaces = " " * 200_000
-    assert strip_leading_reply_prefixes(f"re{spaces}") == f"re{spaces}"
-    assert strip_leading_reply_prefixes("re: " * 100_000 + "x") == "x"
-
-
 @pytest.mark.parametrize(
     ("text", "normalised"),
     [
-        ("  Élève\u00a0 ŒUVRE ", "eleve oeuvre"),
-        ("E\u0301le\u0300ve", "eleve"),
-        ("Straße", "strasse"),
-        ("ＦＵＬＬ　ｗｉｄｔｈ", "full width"),
+        ("  Élève\u00a0 ŒUVRE E\u0301te\u0301 x\u0301", "eleve oeuvre ete x"),
+        ("Straße ＦＵＬＬ　ｗｉｄｔｈ", "strasse full width"),
         ("l’été – “déjà”", 'l\'ete - "deja"'),
         ("Ελλάδα Привет", "ελλάδα привет"),
     ],
@@ -133,32 +110,16 @@ def test_latin_letters_lose_accents_and_case_and_other_scripts_keep_their_letter
     assert normalize_no_accents_lower_trim(text) == normalised
 
 
-@pytest.mark.parametrize(
-    ("one", "two"),
-    [
-        ("事实", "实事"),
-        ("北京", "背景"),  # both are "Bei Jing" when spelt in Latin letters
-        ("Мир", "Mir"),
-        ("عربي", "عربى"),
-        ("🎉", "🎂"),
-        ("Lot 🎉", "Lot 🎂"),
-    ],
-)
-def test_different_words_are_never_merged_by_spelling_them_in_latin(one: str, two: str) -> None:
-    assert generate_subject_group_id(one, mode=GroupMode.ALL) != generate_subject_group_id(two, mode=GroupMode.ALL)
+def test_different_words_are_never_merged_by_spelling_them_in_latin() -> None:
+    # 北京 and 背景 are both "Bei Jing" when spelt in Latin letters.
+    subjects = ("事实", "实事", "北京", "背景", "Мир", "Mir", "عربي", "عربى", "🎉", "🎂", "Lot 🎉", "Lot 🎂")
+    assert len({generate_subject_group_id(each, mode=GroupMode.ALL) for each in subjects}) == len(subjects)
 
 
-@pytest.mark.parametrize(
-    ("mode", "subject", "group"),
-    [
-        (GroupMode.PATTERNS, "Lot 456 - Documents", "lot_456"),
-        (GroupMode.PATTERNS, "Suite à votre email", None),
-        (GroupMode.OFF, "Lot 456 - Documents", None),
-        (GroupMode.OFF, "Suite à votre email", None),
-    ],
-)
-def test_the_mode_says_which_groups_there_are(mode: GroupMode, subject: str, group: str | None) -> None:
-    assert generate_subject_group_id(subject, mode=mode) == group
+@pytest.mark.parametrize("subject", ["Lot 456 - Documents", "Suite à votre email"])
+def test_the_mode_says_which_groups_there_are(subject: str) -> None:
+    assert generate_subject_group_id(subject, mode=GroupMode.OFF) is None
+    assert generate_subject_group_id(subject, mode=GroupMode.PATTERNS) == ("lot_456" if "Lot" in subject else None)
 
 
 TICKET = SubjectPattern("ticket", ("Société Générale",), r"\bREF (\w+)\b")
@@ -207,11 +168,6 @@ def test_a_month_ends_at_midnight_of_the_configured_zone(moment: str, zone: str,
     now, tz = datetime.fromisoformat(moment), ZoneInfo(zone)
     assert month_of(tz, now) == month
     assert monthly_scope_group_id("lot_456", tz, now) == f"{month}:lot_456"
-
-
-def test_without_a_moment_the_month_is_the_one_of_now() -> None:
-    before, month, after = month_of(UTC, datetime.now(UTC)), month_of(UTC), month_of(UTC, datetime.now(UTC))
-    assert month in (before, after)
 
 
 @pytest.mark.parametrize(("ttl_seconds", "kept_ms"), [(0, MONTH_KEPT_MS), (90, 90_000)])

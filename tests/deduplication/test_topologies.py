@@ -13,14 +13,14 @@ import pytest
 import redis
 import trustme
 
-from deduplication import again
+from deduplication import again, members
+from deduplication.again import forget, mark
 from deduplication.errors import StoreMisconfigured, StoreUnavailable
 from deduplication.journal.entry import DeliveryStatus, changed
 from deduplication.journal.registry import RegistryOptions
 from deduplication.journal.rules import Busy, Repeat
 from deduplication.locks import PublicationLocks
 from deduplication.redis_client import connect, parse_address
-from deduplication.redis_state import check_start
 from tests.deduplication.journal.world import (
     Email,
     Machine,
@@ -84,21 +84,26 @@ def try_everything(url: str, prefix: str = "") -> None:
     assert again.replay(other.coordinator, lent.entry.id, "crm") is None
     assert len(take(other)) == 1
     name = first.entry.own[0]
-    assert one.coordinator.reset({name.label: name})[1] == frozenset()
+    assert forget(one.coordinator, {name.label: name})[1] == frozenset()
     other.follow()
     assert claimed(other, Email()).to_send
     lock = PublicationLocks(one.coordinator, "server").acquire_lock("e1", "crm")
     assert lock and "e1" in {each.content_id for each in PublicationLocks(other.coordinator, "b").active_locks()}
-    one.coordinator.mark([name])
+    mark(one.coordinator, [name])
     assert other.coordinator.known([name]).of(name).is_marked
     with one.journal.step() as step:
-        step.put_note("paused:crm", "410")
+        members.put_note(step, "paused:crm", "410")
     for machine in (one, other):
         machine.tick()
     with other.journal.reading() as step:
-        assert step.notes()["paused:crm"][1] == "410"
+        assert members.notes(step)["paused:crm"][1] == "410"
     one.close()
     other.close()
+
+
+def probe(machine: Machine) -> None:
+    assert machine.coordinator.registry
+    machine.coordinator.registry.probe()
 
 
 def command(server: RedisServer, *words: str | int) -> Any:
@@ -125,7 +130,7 @@ def cluster(start: Start) -> list[RedisServer]:
 
 
 @pytest.mark.parametrize("scheme", ["redis+cluster", "redis"])
-def test_a_cluster_of_three(cluster: list[RedisServer], tmp_path: Path, scheme: str) -> None:
+def test_a_cluster_of_three(cluster: list[RedisServer], scheme: str) -> None:
     hosts = ",".join(f"127.0.0.1:{node.port}" for node in cluster)
     try_everything(f"{scheme}://{hosts}", prefix="{mailonce}:")
 
@@ -171,19 +176,23 @@ def test_after_a_sentinel_failover_the_new_master_learns_what_was_done_meanwhile
         sentinel.stop()
 
 
-def test_tls_with_a_certificate_that_is_checked(start: Start, tmp_path: Path) -> None:
+@pytest.fixture
+def tls_url(start: Start, tmp_path: Path) -> Iterator[str]:
     authority = trustme.CA()
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1", "localhost").configure_cert(context)
     with tls_in_front_of(start().port, context) as port:
-        url = f"rediss://localhost:{port}/0"
-        try_everything(f"{url}?ssl_ca_certs={tmp_path / 'ca.pem'}")
-        with pytest.raises(redis.exceptions.ConnectionError, match="CERTIFICATE_VERIFY_FAILED"):
-            connect(url, timeout_s=5).ping()
+        yield f"rediss://localhost:{port}/0?ssl_ca_certs={tmp_path / 'ca.pem'}"
 
 
-def test_an_acl_user_with_its_own_prefix(start: Start, tmp_path: Path) -> None:
+def test_tls_with_a_certificate_that_is_checked(tls_url: str) -> None:
+    try_everything(tls_url)
+    with pytest.raises(redis.exceptions.ConnectionError, match="CERTIFICATE_VERIFY_FAILED"):
+        connect(tls_url.partition("?")[0], timeout_s=5).ping()
+
+
+def test_an_acl_user_with_its_own_prefix(start: Start) -> None:
     server = start()
     server.client.acl_setuser(
         "app", enabled=True, passwords=["+p@ss"], keys=["m:*"], commands=["+@all", "-@dangerous", "+info", "+keys"]
@@ -201,22 +210,12 @@ def test_a_wrong_password_stops_the_start_and_an_absent_redis_does_not(start: St
     for login in (":wrong@", ""):
         machine = open_machine(f"redis://{login}127.0.0.1:{server.port}")
         with pytest.raises(StoreMisconfigured, match="credentials"):
-            check_start(machine.coordinator.registry)
+            probe(machine)
         machine.close()
     server.stop()
     machine = open_machine(f"redis://:wrong@127.0.0.1:{server.port}")
     with pytest.raises(StoreUnavailable):  # which the start survives
-        check_start(machine.coordinator.registry)
-    machine.close()
-
-
-def test_a_redis_with_data_of_version_0_2_is_refused(start: Start) -> None:
-    server = start()
-    server.client.set("shared_key", "of 0.2")
-    machine = open_machine(server.url)
-    with pytest.raises(StoreMisconfigured, match="version 0.2"):
-        check_start(machine.coordinator.registry)
-    assert not server.client.exists("era")
+        probe(machine)
     machine.close()
 
 
@@ -227,13 +226,9 @@ def test_what_is_no_address_is_refused(url: str) -> None:
 
 
 def test_tls_tickets_that_come_before_the_first_command_are_no_broken_connection(
-    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tls_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server sends them behind the handshake; the pool took a readable socket for one with a reply to nothing."""
-    authority = trustme.CA()
-    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert("127.0.0.1", "localhost").configure_cert(context)
     connect_at_once: Any = redis.connection.SSLConnection.connect
 
     def connect_and_wait(connection: redis.connection.SSLConnection) -> None:
@@ -241,7 +236,6 @@ def test_tls_tickets_that_come_before_the_first_command_are_no_broken_connection
         time.sleep(0.3)  # longer than the tickets take: what the test is about, not a guess at when something is over
 
     monkeypatch.setattr(redis.connection.SSLConnection, "connect", connect_and_wait)
-    with tls_in_front_of(start().port, context) as port:
-        client = connect(f"rediss://localhost:{port}/0?ssl_ca_certs={tmp_path / 'ca.pem'}", 5)
-        assert client.ping()
-        client.close()
+    client = connect(tls_url, 5)
+    assert client.ping()
+    client.close()

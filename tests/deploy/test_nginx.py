@@ -110,7 +110,7 @@ def test_a_refused_request_is_logged_with_who_asked_and_under_the_id_that_was_gi
     answer = post_email(shipped, b"{}", "wrong-token-of-some-length", **given)
     assert (answer.status_code, answer.headers["X-Request-Id"]) == (401, "provider-4711")
     (line,) = lines_of(server, "provider-4711")
-    assert line.endswith("the request does not prove its origin, from 127.0.0.2")
+    assert line.endswith("invalid signature or credentials, from 127.0.0.2")
 
 
 RETRY = {"gmail": 503, "brevo": 429}

@@ -4,7 +4,7 @@ The rule: whatever a page shows can be done as shown, and a test here does it. A
 fails. The kind of a block is its language (```sh); an indented block has none, and is known by how it begins.
 
 sh          Each command by its program, after settings such as ``PORT=80`` in front of it (which must be settings):
-            curl            sent to a server, for which http://127.0.0.1:8000 stands; the answer is no error
+            curl            sent to a server instead of http://127.0.0.1:8000; the response must not be an error
             .venv/bin/...   run in the folder of a service that has got the emails of README and first-steps.md;
                             ``| sh`` behind a ``sample`` sends what it printed. ``worker``, ``serve`` and ``listen``
                             are started
@@ -18,10 +18,10 @@ ini, env    Settings, one NAME=value a line; or a systemd unit, whose sections s
 json        An answer: that of the curl line above it, at first or when it is sent again. Without one above, it parses.
 http        A webhook, with the headers and fields of a real one.
 text        What the command above it, under the same heading, prints; ids, times and numbers may differ. Where there is
-            none, lines of the log (they stand there, or the code has four words of each in a row), or a picture of
+            none, lines of the log (the log has them, or the code has four words of each in a row), or a picture of
             folders with arrows: they exist.
 yaml        Parses; services, if it has any, are those of a compose file of ours.
-nginx       Each line stands in deploy/nginx.conf, be it as a comment.
+nginx       Each line is in deploy/nginx.conf, possibly as a comment.
 others      (js, php...) Stand word for word in a file of this repository, below examples/ or deploy/.
 
 Within a line of prose, code is checked where it can be: settings and their values, make targets, commands of mailonce

@@ -11,7 +11,7 @@ _ASSIGNED = re.compile(r"([A-Z][A-Z0-9_]*)=(.*)", re.DOTALL)
 
 @dataclass(frozen=True)
 class Command:
-    """``settings`` stand in front of it; ``text`` is it as written, without them; ``into_shell``: ``| sh`` follows."""
+    """``settings`` precede it; ``text`` is the command as written, without them; ``into_shell``: ``| sh`` follows."""
 
     text: str
     words: tuple[str, ...]

@@ -17,8 +17,10 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from tests.docs.commands import commands
 from tests.docs.pages import Block, all_blocks
+from tests.support import programs_loaded
 from tests.support.curl import read_curl
 from tests.support.server import Server
+from tests.support.surroundings import clean_environment
 
 ADDRESS = "http://127.0.0.1:8000"
 INBOX = (
@@ -48,15 +50,18 @@ class Service:
     """To each curl line that sends something in: the first time, and again."""
 
     def run(self, words: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
-        """As somebody in its folder does, with nothing on PATH that is ours."""
+        """As a user in its folder does, with nothing of ours on PATH."""
+        if words[0] == ".venv/bin/mailonce":
+            command, env = [programs_loaded.MAILONCE, *words[1:]], clean_environment(LOG_LEVEL="ERROR")
+            return programs_loaded.run(command, self.folder, env)
         return subprocess.run(
             words, cwd=self.folder, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, timeout=120
         )
 
     def listen(self, words: tuple[str, ...]) -> str:
-        """What it says first. At another port: the one that it has by itself may be somebody's."""
-        told = [*words, "--port", "0"]
-        with subprocess.Popen(told, cwd=self.folder, stderr=subprocess.PIPE, text=True) as listening:
+        """Its first line. On another port: the default one may be in use."""
+        command = [*words, "--port", "0"]
+        with subprocess.Popen(command, cwd=self.folder, stderr=subprocess.PIPE, text=True) as listening:
             assert listening.stderr
             line = next(line for line in listening.stderr if line.startswith("mailonce listens on http://127.0.0.1:"))
             listening.terminate()

@@ -14,6 +14,7 @@ from markdown_it.token import Token
 from tests.support.surroundings import ROOT
 
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+FOR_CONTRIBUTORS = tuple(ROOT / name for name in ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"))
 _LANGUAGES = {"bash": "sh", "shell": "sh", "console": "sh", "env": "ini", "dotenv": "ini", "yml": "yaml", "": "text"}
 
 
@@ -76,7 +77,7 @@ def guess(text: str) -> str:
 
 
 def inline(page: Path) -> Iterator[Token]:
-    """What stands within paragraphs, headings and tables, piece by piece."""
+    """The parts of paragraphs, headings and tables."""
     for token in tokens(page):
         yield from token.children or ()
 

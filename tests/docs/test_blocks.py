@@ -9,7 +9,7 @@ import shlex
 import socket
 import subprocess
 import sys
-import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,10 @@ import pytest
 import requests
 import yaml
 
-from orchestrator.config.model import load_config
+from orchestrator.config.model import DestinationConfig, load_config
 from orchestrator.config.settings import Settings, load_settings
 from orchestrator.delivery.fetching import fetch
-from orchestrator.delivery.http import HttpDestination, HttpOptions
+from orchestrator.delivery.http import HttpDestination
 from orchestrator.delivery.webhook import DeliveryFailed, Webhook
 from orchestrator.item import message_item
 from routes.providers.base import Surroundings
@@ -29,6 +29,7 @@ from routes.providers.registry import open_providers
 from tests.docs.commands import Command, commands
 from tests.docs.conftest import Service, values_of
 from tests.docs.pages import Block, all_blocks, code
+from tests.support.programs import wait_until_up
 from tests.support.redis_server import RedisServer, free_port
 from tests.support.server import INGRESS_TOKEN, Server
 from tests.support.sink import Sink
@@ -50,21 +51,8 @@ OURS = re.compile(r"(?:deploy|docs|examples|tests|routes|orchestrator|deduplicat
 SETTINGS = {name.upper() for name in Settings.model_fields}
 
 
-def params(*languages: str) -> list[object]:
-    """Those that speak of a Redis get a real one."""
-    return [
-        pytest.param(block, id=str(block), marks=[pytest.mark.real_redis] if REDIS in block.text else [])
-        for block in all_blocks(*languages)
-    ]
-
-
-@pytest.fixture
-def redis_url(request: pytest.FixtureRequest) -> str:
-    """Of a real one, for tests of blocks that name one."""
-    if not request.node.get_closest_marker("real_redis"):
-        return ""
-    server: RedisServer = request.getfixturevalue("redis_server")
-    return server.url
+def each_block(*languages: str, having: str = "") -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("block", [each for each in all_blocks(*languages) if having in each.text], ids=str)
 
 
 def is_shown_in(line: str, output: str) -> bool:
@@ -75,7 +63,7 @@ def is_shown_in(line: str, output: str) -> bool:
 
 
 def is_said_by_the_code(line: str) -> bool:
-    """It has four words in a row that stand so in the code."""
+    """The code has four words of it in a row."""
     words = [word.strip(":.") for word in line.split()]
     runs = (" ".join(words[start : start + 4]) for start in range(len(words) - 3))
     return any(run in code() for run in runs if not re.search(r"\d", run))
@@ -105,9 +93,9 @@ def test_every_block_is_of_a_kind_that_is_covered() -> None:
     ]
 
 
-@pytest.mark.parametrize("block", params("sh"))
-def test_commands_do_what_they_say(block: Block, service: Service, tmp_path: Path, redis_url: str) -> None:
-    printed = [_done(command, service, tmp_path, redis_url) for command in commands(block.text)]
+@each_block("sh")
+def test_commands_do_what_they_say(block: Block, service: Service, tmp_path: Path, redis_server: RedisServer) -> None:
+    printed = [_done(command, service, tmp_path, redis_server.url) for command in commands(block.text)]
     assert printed, "there is no command"
     check_below(block, "\n".join(each for each in printed if each is not None))
 
@@ -201,11 +189,11 @@ def _programs(text: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("block", params("toml"))
+@each_block("toml")
 def test_sections_of_mailonce_toml_load(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in values_of(block.text).items():
         monkeypatch.setenv(name, value)
-    for comment in ("", "# "):  # and once more with what stands there as a comment
+    for comment in ("", "# "):  # and again with the commented keys
         path = tmp_path / "mailonce.toml"
         path.write_text(re.sub(rf"^{comment}(\w+ = )", r"\1", block.text, flags=re.MULTILINE))
         config = load_config(load_settings(mailonce_config=path))
@@ -217,7 +205,7 @@ def _without_s3(providers: dict[str, dict[str, object]]) -> dict[str, dict[str, 
     return {name: {key: value for key, value in table.items() if key != "buckets"} for name, table in providers.items()}
 
 
-@pytest.mark.parametrize("block", params("ini"))
+@each_block("ini")
 def test_settings_load(block: Block) -> None:
     if block.text.startswith("["):
         unit = configparser.RawConfigParser(strict=False)
@@ -230,11 +218,13 @@ def test_settings_load(block: Block) -> None:
     load_settings(**{name.lower(): value for name, value in given.items() if name in SETTINGS})
 
 
-@pytest.mark.parametrize("block", params("python"))
-def test_python_runs_in_a_fresh_interpreter(block: Block, tmp_path: Path, redis_url: str) -> None:
-    if "app.run(" in block.text:
-        return  # a receiver, tried below
-    assert paste(block.text.replace(REDIS, redis_url), tmp_path)
+TRIED_BELOW = re.compile(r"app\.run\(|from deduplication\.(reservations|locks|content|realtime_guard|redis_client) ")
+
+
+@each_block("python")
+def test_python_runs_in_a_fresh_interpreter(block: Block, tmp_path: Path, redis_server: RedisServer) -> None:
+    if not TRIED_BELOW.search(block.text):
+        assert paste(block.text.replace(REDIS, redis_server.url), tmp_path)
 
 
 def paste(text: str, folder: Path) -> str:
@@ -261,24 +251,19 @@ def paste(text: str, folder: Path) -> str:
         ("locks", "publish it, under the number \n", "publish it, under the number \n"),
         ("content", "forward it\n", ""),
         ("realtime_guard", "handle it\n", "handle it\n"),
+        ("redis_client", "process it\n", ""),
     ],
 )
-def test_the_example_of_every_vocabulary_remembers(tmp_path: Path, module: str, first: str, again: str) -> None:
+def test_the_example_of_every_vocabulary_remembers(
+    tmp_path: Path, redis_server: RedisServer, module: str, first: str, again: str
+) -> None:
     (block,) = [each for each in all_blocks("python") if f"from deduplication.{module} import" in each.text]
-    printed = [paste(block.text, tmp_path) for _ in range(2)]
+    printed = [paste(block.text.replace(REDIS, redis_server.url), tmp_path) for _ in range(2)]
     assert [re.sub(r"\d+", "", each) for each in printed] == [first, again]
+    assert redis_server.client.keys("processed_ids:*") == ["processed_ids:2026-11-16"] * (module == "redis_client")
 
 
-def test_the_example_for_scripts_on_redis_remembers(tmp_path: Path, redis_server: RedisServer) -> None:
-    (block,) = [each for each in all_blocks("python") if "from deduplication.redis_client import" in each.text]
-    pasted = block.text.replace(REDIS, redis_server.url)
-    assert [paste(pasted, tmp_path) for _ in range(2)] == ["process it\n", ""]
-    assert redis_server.client.keys("processed_ids:*") == ["processed_ids:2026-11-16"]
-
-
-@pytest.mark.parametrize(
-    "block", [pytest.param(each, id=str(each)) for each in all_blocks("python") if "app.run(" in each.text]
-)
+@each_block("python", having="app.run(")
 def test_the_shown_receiver_verifies_and_deduplicates(block: Block, tmp_path: Path) -> None:
     """Two attempts of one webhook, one of them forged."""
     (secret,) = re.findall('SECRET = "(.*?)"', block.text)
@@ -290,13 +275,14 @@ def test_the_shown_receiver_verifies_and_deduplicates(block: Block, tmp_path: Pa
     )
     try:
         url = f"http://127.0.0.1:{port}/hooks/mail"
-        _wait_for(port, process)
-        good = HttpDestination("crm", HttpOptions(url, (secret,)), pool_size=1)
+        connect = partial(socket.create_connection, ("127.0.0.1", port), timeout=5)
+        wait_until_up(process, Path("/dev/null"), lambda: connect().close(), OSError)
+        good = HttpDestination("crm", DestinationConfig(url=url, secret=(secret,)), pool_size=1)
         attempts = [Webhook("msg_1", {"email_id": email_id, "subject": "Signé 🖋"}) for email_id in ("e1", "e2")]
         assert [good.deliver(webhook).receiver_id for webhook in attempts] == ["e1", "e1"], "the first one counts"
         post = message_item(parse({"source": "tg:news", "id": "1", "text": "Hello"}, ()))
         assert good.deliver(Webhook("msg_2", dict(post.payload))).receiver_id == post.payload["message_key"]
-        forged = HttpDestination("crm", HttpOptions(url, ("whsec_" + "B" * 32,)), pool_size=1)
+        forged = HttpDestination("crm", DestinationConfig(url=url, secret=("whsec_" + "B" * 32,)), pool_size=1)
         with pytest.raises(DeliveryFailed, match="answered 401"):
             forged.deliver(attempts[0])
     finally:
@@ -304,18 +290,7 @@ def test_the_shown_receiver_verifies_and_deduplicates(block: Block, tmp_path: Pa
         process.wait()
 
 
-def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 30
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=5).close()
-            return
-        except OSError:
-            assert process.poll() is None and time.monotonic() < deadline, "the receiver did not start"
-            time.sleep(0.02)
-
-
-@pytest.mark.parametrize("block", params("json"))
+@each_block("json")
 def test_answers_are_those_of_the_curl_line_above(block: Block, service: Service) -> None:
     shown = json.loads(block.text)
     above = block.above
@@ -332,32 +307,24 @@ def _unchanging(answer: dict[str, Any]) -> dict[str, Any]:
     return {name: value if name in ("success", "status", "email_id") else "" for name, value in answer.items()}
 
 
-@pytest.mark.parametrize("block", params("http"))
-def test_webhooks_have_the_headers_and_fields_that_are_shown(block: Block, tmp_path: Path) -> None:
+def test_webhooks_have_the_headers_and_fields_that_are_shown(tmp_path: Path) -> None:
+    (block,) = all_blocks("http")
     head, _, body = block.text.partition("\n\n")
-    shown_headers = {line.split(": ")[0].lower() for line in head.splitlines()[1:]}
+    shown, shown_headers = json.loads(body), {line.split(": ")[0].lower() for line in head.splitlines()[1:]}
+    (of_message,) = re.findall(r"other fields: (`.*?)\.\s", (ROOT / block.page).read_text(), re.DOTALL)
     secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
     with Sink() as sink, Server(tmp_path, WEBHOOK_URL=sink.url, WEBHOOK_SECRET=secret) as server:
-        server.post({name: json.loads(body)[name] for name in ("subject", "sender", "date", "body")})
-    (got,) = sink.accepted
-    assert got.payload.keys() == json.loads(body).keys()
-    assert shown_headers <= {name.lower() for name in got.headers}
-    assert got.headers.keys() & {"webhook-signature", "Webhook-Signature"}
+        server.post({name: shown[name] for name in ("subject", "sender", "date", "body")})
+        headers = {"Authorization": f"Bearer {INGRESS_TOKEN}"}
+        post = {"source": "tg:news", "id": "1", "text": "Hello"}
+        requests.post(f"{server.url}/api/ingress/message", json=post, headers=headers, timeout=60)
+    email, message = sink.accepted
+    assert email.payload.keys() == shown.keys()
+    assert shown_headers | {"webhook-signature"} <= {name.lower() for name in email.headers}
+    assert set(message.payload) == set(re.findall(r"`(\w+)`", of_message))
 
 
-def test_the_fields_of_a_message_are_those_that_are_listed(tmp_path: Path) -> None:
-    with Sink() as sink, Server(tmp_path, WEBHOOK_URL=sink.url) as server:
-        requests.post(
-            f"{server.url}/api/ingress/message",
-            json={"source": "tg:news", "id": "1", "text": "Hello"},
-            headers={"Authorization": f"Bearer {INGRESS_TOKEN}"},
-            timeout=60,
-        )
-    (listed,) = re.findall(r"other fields: (`.*?)\.\s", (ROOT / "docs/destinations.md").read_text(), re.DOTALL)
-    assert set(sink.accepted[0].payload) == set(re.findall(r"`(\w+)`", listed))
-
-
-@pytest.mark.parametrize("block", params("text"))
+@each_block("text")
 def test_what_no_command_prints_is_logged_or_drawn(block: Block, service: Service) -> None:
     if block.above is not None and block.above.language == "sh":
         return  # what that prints is compared where it is run
@@ -368,7 +335,7 @@ def test_what_no_command_prints_is_logged_or_drawn(block: Block, service: Servic
         assert is_drawn or is_shown_in(line, logged) or is_said_by_the_code(line), line
 
 
-@pytest.mark.parametrize("block", params("yaml"))
+@each_block("yaml")
 def test_yaml_parses_and_names_services_of_ours(block: Block) -> None:
     document = yaml.safe_load(block.text)
     composed = [path for folder in ("deploy", "examples") for path in (ROOT / folder).rglob("compose*.yaml")]
@@ -377,7 +344,7 @@ def test_yaml_parses_and_names_services_of_ours(block: Block) -> None:
     assert not isinstance(document, dict) or set(document.get("services", ())) <= known
 
 
-@pytest.mark.parametrize("block", params("nginx"))
+@each_block("nginx")
 def test_lines_for_nginx_are_those_that_ship(block: Block) -> None:
     shipped = {line.strip().removeprefix("# ") for line in (ROOT / "deploy/nginx.conf").read_text().splitlines()}
     assert {line.strip().removeprefix("# ") for line in block.text.splitlines() if line.strip()} <= shipped

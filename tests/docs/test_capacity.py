@@ -38,57 +38,45 @@ def needs(**figures: Any) -> Any:
     return capacity.needs(capacity.Load(**given), COSTS)
 
 
-def test_memory_is_entries_for_the_days_kept_and_ids_for_theirs() -> None:
-    found = needs(kept_days=7, id_days=30)
-    assert found.redis_ids_bytes == 432_000 * 30 * 200
-    assert found.redis_bytes == 432_000 * (7 * 1_000 + 30 * 200)
-    assert found.redis_maxmemory_bytes == 1.5 * found.redis_bytes
-    assert needs(kept_days=7, id_days=30, stream_mb=256).redis_bytes == found.redis_bytes + 256_000_000
+NEW_A_DAY = 432_000
+BASE = {"kept_days": 7, "id_days": 30}
+MANY = {"emails": 100 * TEN_A_SECOND, "receiver_ms": 1}
 
 
-def test_each_further_destination_takes_memory_for_the_days_kept() -> None:
-    more = needs(destinations=3).redis_bytes - needs(destinations=1).redis_bytes
-    assert more == 432_000 * 7 * 2 * 100
-
-
-def test_what_waits_takes_its_size_for_the_time_it_waits() -> None:
-    """A tenth of 432,000 new ones a day, for half a day, of 20 KB each: on Redis, and on the disk as a copy."""
-    waits, none = needs(waiting=0.1, waiting_hours=12, body_kb=20), needs()
-    assert waits.redis_payload_bytes == 432_000 * 0.1 / 2 * 20_000
-    assert waits.redis_bytes - none.redis_bytes == waits.redis_payload_bytes
-    assert waits.disk_bytes - none.disk_bytes == waits.redis_payload_bytes
-
-
-def test_redis_is_busy_with_new_ones_and_duplicates_at_the_peak() -> None:
-    """50 × 200 µs + 50 × 50 µs; with a queue a new one takes twice as many steps."""
-    assert needs().redis_core == pytest.approx(0.0125)
-    assert needs(queue=True).redis_core == pytest.approx(0.0225)
-    assert needs().redis_shards == 1
-    assert needs(emails=100 * TEN_A_SECOND).redis_shards == 3, "1.25 cores, each half full"
-
-
-def test_web_processes_are_cores_that_are_half_busy_or_threads_that_wait() -> None:
-    """50 × 2,000 µs + 50 × 1,000 µs are 0.15 cores; 50 a second that wait for a second are 50 of 8 threads each."""
-    assert needs(receiver_ms=1).web_processes == 2, "never less"
-    assert needs(receiver_ms=1, emails=10 * TEN_A_SECOND).web_processes == 3
-    assert needs(receiver_ms=1_000).web_processes == 13
-    assert needs(receiver_ms=1_000, queue=True).web_processes == 2, "the workers wait"
-
-
-def test_worker_processes_deliver_to_every_destination_half_busy() -> None:
-    """50 a second to two destinations, by 100 a second and process; a receiver of a second leaves 16 threads."""
-    assert needs().worker_processes == 0
-    assert needs(queue=True, destinations=2, receiver_ms=1).worker_processes == 2
-    assert needs(queue=True, destinations=2, receiver_ms=1_000).worker_processes == 13
-
-
-def test_servers_have_cores_for_all_of_it_and_each_has_the_whole_journal() -> None:
-    """15 cores' work at a hundred times: 30 half full, 15 servers of two."""
-    many = needs(emails=100 * TEN_A_SECOND, receiver_ms=1)
-    assert (many.servers, needs().servers) == (15, 1)
-    assert needs().disk_bytes == 432_000 * 7 * 2_000
-    assert many.disk_bytes == pytest.approx(100 * 432_000 * 7 * 2_000), "each journal has all emails of the fleet"
-    assert needs().memory_mb == needs().web_processes * 80
+@pytest.mark.parametrize(
+    ("figures", "name", "expected"),
+    [
+        # Memory: entries for the days kept, ids for theirs, the stream, further destinations, and waiting payloads.
+        (BASE, "redis_ids_bytes", NEW_A_DAY * 30 * 200),
+        (BASE, "redis_bytes", NEW_A_DAY * (7 * 1_000 + 30 * 200)),
+        (BASE, "redis_maxmemory_bytes", 1.5 * NEW_A_DAY * (7 * 1_000 + 30 * 200)),
+        (BASE | {"stream_mb": 256}, "redis_bytes", NEW_A_DAY * (7 * 1_000 + 30 * 200) + 256_000_000),
+        (BASE | {"destinations": 3}, "redis_bytes", NEW_A_DAY * (7 * (1_000 + 2 * 100) + 30 * 200)),
+        ({"waiting": 0.1, "waiting_hours": 12, "body_kb": 20}, "redis_payload_bytes", NEW_A_DAY * 0.1 / 2 * 20_000),
+        # Redis, at the peak: 50 x 200 us + 50 x 50 us; with a queue, a new email takes twice as many steps.
+        ({}, "redis_core", 0.0125),
+        ({"queue": True}, "redis_core", 0.0225),
+        ({}, "redis_shards", 1),
+        (MANY, "redis_shards", 3),  # 1.25 cores, each half full
+        # Web processes: 50 x 2,000 us + 50 x 1,000 us of a core that is half busy, or 8 threads that wait.
+        ({"receiver_ms": 1}, "web_processes", 2),
+        ({"receiver_ms": 1, "emails": 10 * TEN_A_SECOND}, "web_processes", 3),
+        ({"receiver_ms": 1_000}, "web_processes", 13),
+        ({"receiver_ms": 1_000, "queue": True}, "web_processes", 2),
+        ({}, "worker_processes", 0),
+        ({"queue": True, "destinations": 2, "receiver_ms": 1}, "worker_processes", 2),
+        ({"queue": True, "destinations": 2, "receiver_ms": 1_000}, "worker_processes", 13),
+        # Servers of two cores, half full; each has the journal of the whole fleet.
+        (MANY, "servers", 15),
+        ({}, "servers", 1),
+        ({}, "disk_bytes", NEW_A_DAY * 7 * 2_000),
+        (MANY, "disk_bytes", 100 * NEW_A_DAY * 7 * 2_000),
+        ({"waiting": 0.1, "waiting_hours": 12, "body_kb": 20}, "disk_bytes", NEW_A_DAY * (14_000 + 0.1 / 2 * 20_000)),
+        ({"receiver_ms": 1}, "memory_mb", 2 * 80),
+    ],
+)
+def test_the_sums_are_those_that_the_page_explains(figures: dict[str, Any], name: str, expected: float) -> None:
+    assert getattr(needs(**figures), name) == pytest.approx(expected)
 
 
 def test_the_page_has_the_figures_of_the_bench() -> None:

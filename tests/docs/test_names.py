@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -21,7 +22,7 @@ from routes.app import create_app
 from routes.command_line import main
 from routes.providers.registry import TYPES
 from tests.docs.conftest import values_of
-from tests.docs.pages import PAGES, all_blocks, anchors, blocks, code, code_in_lines, name_of, prose
+from tests.docs.pages import FOR_CONTRIBUTORS, PAGES, all_blocks, anchors, blocks, code, code_in_lines, name_of, prose
 from tests.support.surroundings import ROOT
 
 SETTINGS = {name.upper() for name in Settings.model_fields}
@@ -40,6 +41,43 @@ NAMED_ADDRESS = re.compile(
 )
 ADDRESS_PART = re.compile(r"<.*?>|\{.*?\}")
 PROVIDERS = (ROOT / "docs/providers.md").read_text()
+
+
+MAKEFILE = (ROOT / "Makefile").read_text()
+
+
+def _exists(path: str) -> bool:
+    return (ROOT / path).exists()
+
+
+def _is_test(name: str) -> bool:
+    return f"def {name}(" in code()
+
+
+def _is_target(name: str) -> bool:
+    return re.search(rf"^{name}:", MAKEFILE, re.MULTILINE) is not None
+
+
+def _is_key(name: str) -> bool:
+    models = [each for each in vars(model).values() if isinstance(each, type) and issubclass(each, BaseModel)]
+    models += [provider.options_type for provider in TYPES.values()]
+    return name == "type" or any(name in each.model_fields for each in models)
+
+
+# Code within lines, and whether what it names exists.
+NAMED: dict[str, Callable[[str], bool]] = {
+    r"((?:deploy|docs|examples|tests|routes|orchestrator|deduplication)/[\w./-]*)$": _exists,
+    r"(test_\w+)$": _is_test,
+    r"make ([a-z][a-z-]*)": _is_target,
+    r"([a-z_]+) = \S": _is_key,
+}
+
+
+@pytest.mark.parametrize("page", (*PAGES, *FOR_CONTRIBUTORS), ids=name_of)
+def test_what_code_within_lines_names_exists(page: Path) -> None:
+    for span, (pattern, exists) in itertools.product(code_in_lines(page), NAMED.items()):
+        if found := re.match(pattern, span):
+            assert exists(found[1]), f"there is no {span}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -61,22 +99,6 @@ def test_values_of_settings_are_taken(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_tests_that_are_named_exist(page: Path) -> None:
-    named = {span for span in code_in_lines(page) if re.fullmatch(r"test_\w+", span)}
-    known = {
-        name for path in (ROOT / "tests").rglob("*.py") for name in re.findall(r"def (test_\w+)", path.read_text())
-    }
-    assert named <= known
-
-
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_make_targets_that_are_named_exist(page: Path) -> None:
-    makefile = (ROOT / "Makefile").read_text()
-    named = {found[1] for span in code_in_lines(page) if (found := re.match(r"make ([a-z][a-z-]*)", span))}
-    assert not [target for target in named if not re.search(rf"^{target}:", makefile, re.MULTILINE)]
-
-
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_commands_that_are_named_exist_with_their_options(page: Path) -> None:
     for span in code_in_lines(page):
         if re.match(r"(\S*/)?mailonce [a-z]", span):
@@ -93,18 +115,14 @@ def _check_command(words: list[str]) -> None:
     assert asked <= known, f"mailonce {words[0]} takes no {asked - known}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_addresses_of_the_api_that_are_named_exist(page: Path, tmp_path: Path) -> None:
+def test_addresses_of_the_api_that_are_named_exist(tmp_path: Path) -> None:
     """With its method where one is named; the beginning of an address will do where none is."""
     service = build(load_settings(data_dir=tmp_path / "data"))
-    try:
-        rules = [
-            (ADDRESS_PART.sub("<>", rule.rule), rule.methods or set())
-            for rule in create_app(service).url_map.iter_rules()
-        ]
-    finally:
-        service.close()
-    for span in code_in_lines(page):
+    rules = [
+        (ADDRESS_PART.sub("<>", rule.rule), rule.methods or set()) for rule in create_app(service).url_map.iter_rules()
+    ]
+    service.close()
+    for span in (span for page in PAGES for span in code_in_lines(page)):
         if found := NAMED_ADDRESS.match(ADDRESS_PART.sub("<>", span)):
             method, path = found.groups()
             takes = [methods for rule, methods in rules if rule == path and (not method or method in methods)]
@@ -115,18 +133,6 @@ def test_addresses_of_the_api_that_are_named_exist(page: Path, tmp_path: Path) -
 def _is_of_a_provider_of_ones_own(path: str) -> bool:
     name = path.removeprefix("/api/ingress/")
     return name == "<>" or any(f"[providers.{name}]" in block.text for block in all_blocks("toml"))
-
-
-def _fields(models: Iterable[type[BaseModel]]) -> set[str]:
-    return {name for model in models for name in model.model_fields}
-
-
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_keys_of_mailonce_toml_that_are_named_exist(page: Path) -> None:
-    models = [each for each in vars(model).values() if isinstance(each, type) and issubclass(each, BaseModel)]
-    known = _fields(models) | _fields(provider.options_type for provider in TYPES.values()) | {"type"}
-    named = {found[1] for span in code_in_lines(page) if (found := re.match(r"([a-z_]+) = \S", span))}
-    assert named <= known
 
 
 @pytest.mark.parametrize("name", sorted(TYPES.keys() - {"json"}))
@@ -149,9 +155,11 @@ def test_every_dependency_has_its_reason() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     asked = [*project["dependencies"], *(each for extra in project["optional-dependencies"].values() for each in extra)]
     names = {re.split(r"[\[>=<]", each)[0] for each in asked} - {"mailonce"}
-    said = set(re.findall(r"[\w-]+", (ROOT / "docs/dependencies.md").read_text()))
-    untold = {name for name in names if name not in said and not (name.startswith("types-") and "types-" in said)}
-    assert not untold, "docs/dependencies.md says why"
+    explained = set(re.findall(r"[\w-]+", (ROOT / "docs/dependencies.md").read_text()))
+    unexplained = {
+        name for name in names if name not in explained and not (name.startswith("types-") and "types-" in explained)
+    }
+    assert not unexplained, "docs/dependencies.md says why"
 
 
 def test_the_alarms_that_are_shown_are_what_ships(tmp_path: Path) -> None:

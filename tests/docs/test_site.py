@@ -41,28 +41,18 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def text_of(site: Path, name: str) -> str:
-    (article,) = re.findall(r"<article.*?</article>", (site / f"{name}.html").read_text(), re.DOTALL)
-    return str(article)
-
-
 @pytest.mark.parametrize("name", NAMES)
-def test_nothing_is_loaded_from_elsewhere(site: Path, name: str) -> None:
+def test_a_page_loads_nothing_from_elsewhere_and_its_lists_and_tables_are_such(site: Path, name: str) -> None:
     page = (site / f"{name}.html").read_text()
     loaded = re.findall(r'<(?:script|img|iframe|source)[^>]*\ssrc="([^"]*)"', page)
     loaded += re.findall(r'<link[^>]*\shref="([^"]*)"', page)
     assert loaded, "it has a style at least"
     assert [each for each in loaded if "//" in each] == []
     assert 'class="mermaid"' not in page, "which the theme would load from elsewhere"
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_lists_are_lists_and_tables_are_tables(site: Path, name: str) -> None:
-    """mkdocs wants an empty line before them, which other readers of Markdown do not."""
-    swallowed = re.findall(r"<p>(?:(?!</p>).)*\n(?:- |\d+\. |\|).*", text_of(site, name))
-    assert swallowed == [], "an empty line is missing before it"
-    outside_of_code = re.sub(r"<(pre|code)\b.*?</\1>", "", text_of(site, name), flags=re.DOTALL)
-    assert "```" not in outside_of_code
+    (article,) = re.findall(r"<article.*?</article>", page, re.DOTALL)
+    swallowed = re.findall(r"<p>(?:(?!</p>).)*\n(?:- |\d+\. |\|).*", article)
+    assert swallowed == [], "mkdocs needs an empty line before it"
+    assert "```" not in re.sub(r"<(pre|code)\b.*?</\1>", "", article, flags=re.DOTALL)
 
 
 def test_the_search_finds_every_page(site: Path) -> None:

@@ -7,7 +7,6 @@ import socket
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -18,10 +17,11 @@ from pathlib import Path
 import pytest
 import requests
 
-from orchestrator.delivery.http import HttpDestination, HttpOptions
+from orchestrator.config.model import DestinationConfig
+from orchestrator.delivery.http import HttpDestination
 from orchestrator.delivery.signing import Signer
 from orchestrator.delivery.webhook import DeliveryFailed, Webhook
-from tests.support.programs import program
+from tests.support.programs import program, wait_until_up
 from tests.support.redis_server import free_port
 from tests.support.server import Server, email
 from tests.support.surroundings import ROOT, clean_environment
@@ -56,6 +56,10 @@ def command(name: str, port: int) -> list[str]:
     return [program("php", "php-cli"), "-d", "post_max_size=50M", "-S", f"127.0.0.1:{port}", script]
 
 
+def connect(port: int) -> None:
+    socket.create_connection(("127.0.0.1", port), 5).close()
+
+
 @contextmanager
 def receiving(name: str, folder: Path) -> Iterator[Receiver]:
     port = free_port()
@@ -68,32 +72,36 @@ def receiving(name: str, folder: Path) -> Iterator[Receiver]:
             stderr=log,
         )
     try:
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), 5).close()
-                break
-            except OSError:
-                log_text = (folder / "receiver.log").read_text()
-                assert process.poll() is None and time.monotonic() < deadline, log_text
-                time.sleep(0.02)
+        wait_until_up(process, folder / "receiver.log", lambda: connect(port), OSError)
         yield Receiver(f"http://127.0.0.1:{port}/hooks/mail", folder)
     finally:
         process.terminate()
         process.wait(60)
 
 
-@pytest.fixture(params=["python", "node", "php"])
-def receiver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Receiver]:
-    with receiving(request.param, tmp_path) as receiver:
+@pytest.fixture(scope="module", params=["python", "node", "php"])
+def process(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Receiver]:
+    with receiving(request.param, tmp_path_factory.mktemp(request.param)) as receiver:
         yield receiver
+
+
+@pytest.fixture
+def receiver(process: Receiver) -> Receiver:
+    """As if it had just been started: it remembers by files alone."""
+    for path in (process.folder / "taken").glob("*"):
+        path.unlink()
+    if (process.folder / "taken.db").exists():
+        with sqlite3.connect(process.folder / "taken.db") as db:
+            db.execute("DELETE FROM taken")
+    return process
 
 
 def deliver(
     receiver: Receiver, *secrets: str, webhook_id: str = "msg_1", subject: str = "Lot 1", body: str = ""
 ) -> int:
     """By our own sender; what was answered."""
-    destination = HttpDestination("here", HttpOptions(receiver.url, secrets), pool_size=1)
+    config = DestinationConfig.model_construct(url=receiver.url, secret=secrets)
+    destination = HttpDestination("here", config, pool_size=1)
     try:
         receipt = destination.deliver(Webhook(webhook_id, {"subject": subject, "body": body}), 60)
         return receipt.status_code or 0

@@ -2,193 +2,389 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import random
 import resource
 import shutil
 import signal
 import sqlite3
+import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psutil
 import requests
 
-from tests.faults.world import ADMIN, HELD, REFUSED, Scenario, Setup, World, wait_for, wait_until_well
+from deduplication.journal.coordinator import Claimed
+from deduplication.journal.entry import DeliveryStatus, changed
+from orchestrator.delivery.webhook import pack
+from tests.bench.machines import new_claim, opened
+from tests.faults.world import AOF, HELD, REFUSED, Scenario, Setup, World, wait_for, wait_until_well
 from tests.support.proxy import Fault
-from tests.support.redis_server import free_port, redis_server_version
-from tests.support.server import Server
-from tests.support.sink import Reply
+from tests.support.redis_server import RedisServer, free_port, redis_server_version
+from tests.support.server import ADMIN, Server, email
+from tests.support.sink import Reply, Sink
 
 LEASE_S = 4
 DAY_S = 86_400
 AWAY_S = 3_600
-Strike = Callable[[World], object]
+NOTICEABLE_S = 0.05
+DOWN, GONE_FOR_GOOD = Reply(503), Reply(404)
+HOLDS, OUTCOMES = b"\xa4HOLD", b"\xa4SADD"  # in the requests of the protocol
+Strike = Callable[..., object]
+
+ALONE = "gone alone"
+LOST = "lost_holds lost_outcomes"
+CALM = "gone alone gaps new_eras"
+LEASE = {"LEASE_SECONDS": str(LEASE_S)}
+AS_SHIPPED = Setup()
+ONE = Setup(machines=1)
+QUICK = Setup(settings=LEASE)
+NO_AOF = Setup(redis_options=())
+CLOSED = Setup(settings={"ON_STORE_FAILURE": "closed", **LEASE})
+QUEUE = Setup(queue="redis", settings=LEASE)
+BREAKER = Setup(settings=LEASE, options="breaker_failures = 5\nbreaker_pause_s = 2")
+TWO_ROUTES = replace(BREAKER, machines=1, others=("other",))
+FAN_OUT = replace(BREAKER, queue="redis", others=("slow", "failing"), fans_out=True)
+SMALL_REDIS = (*AOF, "--maxmemory", str(24 << 20), "--maxmemory-policy", "noeviction")
+CRASH_STEPS = ("before take", "after hand-out", "after take", "before finish", "after finish")
+
+SCENARIOS: list[Scenario] = []
 
 
+def scenario(
+    name: str, struck: str = "", never: str = "", setup: Setup = AS_SHIPPED, **named: Any
+) -> Callable[[Strike], Strike]:
+    """Lists a strike as a scenario. Arguments that a Scenario does not have are given to the strike."""
+    judged = {key: value for key, value in named.items() if key in Scenario.__dataclass_fields__ and key != "strike"}
+    given = {key: value for key, value in named.items() if key not in judged}
+
+    def add(strike: Strike) -> Strike:
+        listed = sum(getattr(each.strike, "func", None) is strike for each in SCENARIOS)
+        at = len(SCENARIOS) - listed  # Python applies the last decorator first
+        SCENARIOS.insert(at, Scenario(name, partial(strike, **given), struck, never, setup, **judged))
+        return strike
+
+    return add
+
+
+def crash_at(step: str, by: str = "SIGKILL") -> Setup:
+    return Setup(settings={"WEB_THREADS": "1", **LEASE}, crash_at=step, crash_signal=by)
+
+
+def at_each_step(name: str, machines: int = 2, **given: Any) -> Callable[[Strike], Strike]:
+    """Of a stored delivery. The process has requests under way as well."""
+
+    def add(strike: Strike) -> Strike:
+        for step in reversed(CRASH_STEPS):
+            setup = replace(crash_at(step), machines=machines)
+            scenario(name.format(step=step), "kills", setup=setup, window="a", most_doubles=2, **given)(strike)
+        return strike
+
+    return add
+
+
+@scenario("nothing happens", never=CALM, pause_s=3)
+@scenario("queue: nothing happens", never=CALM, setup=QUEUE, pause_s=3)
 def do_nothing(world: World) -> None:
     """The way it should be."""
+
+
+# Parts of strikes
+
+
+@contextmanager
+def without_redis(world: World, *numbers: int) -> Iterator[None]:
+    """All machines, or these, cannot reach Redis and have noticed it."""
+    chosen = numbers or range(len(world.servers))
+    with world.outage():
+        for number in chosen:
+            world.proxies[number].set(Fault.REFUSE)
+        wait_for(lambda: all(state_of(world.servers[number]) == "gone" for number in chosen), "Redis is gone")
+        yield
+        world.set_all(Fault.NONE)
+
+
+@contextmanager
+def redis_killed(world: World, *options: str) -> Iterator[None]:
+    """``options`` are for its next start."""
+    with world.outage():
+        world.redis.kill()
+        world.counts["kills"] += 1
+        yield
+        world.redis.start(*options)
+
+
+@contextmanager
+def stopped(world: World, pids: Sequence[int]) -> Iterator[None]:
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    world.counts["stops"] += 1
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+def names(world: World, what: str, count: int) -> list[str]:
+    """Subjects that no scenario before has used."""
+    return [f"{what} {world.seed}-{number}" for number in range(count)]
+
+
+def hold_deliveries(world: World) -> list[str]:
+    """Some that have reached the destination, and are not answered before ``release``."""
+    held = names(world, HELD, 4)
+    put(world, held)
+    wait_for(lambda: world.sink.held.keys() >= set(held), "they are held")
+    world.counts["held"] += len(held)
+    return held
+
+
+def release(world: World, held: Collection[str]) -> None:
+    world.sink.release.set()
+    wait_for(lambda: world.load.has_accepted(held), "they are delivered")
+
+
+def put(world: World, subjects: Iterable[str], to: int | None = None) -> None:
+    """Sends them now, to one machine, or to all in turn."""
+    for number, subject in enumerate(subjects):
+        world.load.put(subject, number % len(world.servers) if to is None else to)
+
+
+def send(world: World, subjects: Iterable[str], to: int | None = None, *, again: bool = False) -> list[str]:
+    """And waits until they are accepted; ``again``: until they are answered once more."""
+    sent = list(subjects)
+    before = world.load.report.answers.total()
+    put(world, sent, to)
+    wait_for(lambda: world.load.has_accepted(sent), "they are accepted")
+    if again:
+        wait_for(lambda: world.load.report.answers.total() >= before + len(sent), "they are answered")
+    return sent
+
+
+def repeat_elsewhere(world: World, subjects: Sequence[str]) -> None:
+    for subject in subjects:
+        world.load.put(subject, (world.load.machine_of(subject) + 1) % len(world.servers))
+
+
+def post(world: World, subject: str, body: str) -> str:
+    """Outside the traffic, until it is accepted; the status."""
+    answers: list[requests.Response] = []
+
+    def is_accepted() -> bool:
+        answers.append(world.servers[0].post(email(subject=subject, body=body), timeout_s=120))
+        return answers[-1].ok
+
+    wait_for(is_accepted, f"{subject} is accepted")
+    return str(answers[-1].json()["status"])
+
+
+def count_entries(server: Server) -> int:
+    with closing(sqlite3.connect(f"file:{server.data_dir / 'journal.db'}?mode=ro", uri=True)) as journal:
+        return int(journal.execute("SELECT count(*) FROM entries").fetchone()[0])
+
+
+def state_of(server: Server) -> str | None:
+    """Of Redis, as one process sees it."""
+    try:
+        state: str | None = server.health()["checks"]["redis"].get("state")
+    except (requests.RequestException, ValueError, KeyError):
+        return None
+    return state
+
+
+def all_pids(world: World) -> list[int]:
+    return [pid for server in world.servers for pid in server.worker_pids()]
+
+
+def replay_waiting(server: Server) -> int:
+    url = f"{server.url}/api/admin/deliveries/replay"
+    answer = requests.post(url, json={"status": "waiting"}, headers=ADMIN, timeout=60)
+    assert answer.status_code == 200, answer.text
+    return int(answer.json().get("replayed", 0))
+
+
+def replay_until(world: World, is_done: Callable[[int], bool], tries: int = 60) -> None:
+    """As an operator does: after two failures, the next try would be minutes away. ``is_done`` gets how many waited."""
+    for _ in range(tries):
+        if is_done(replay_waiting(world.servers[0])):
+            return
+        time.sleep(2.0)
+
+
+def replay_until_arrived(world: World, sink: Sink, subjects: Iterable[str]) -> None:
+    replay_until(world, lambda _: sink.subjects.keys() >= set(subjects))
 
 
 # Redis goes away
 
 
+@scenario("Redis killed", "kills new_eras", window="b")
+@scenario("Redis killed, AOF off", "kills new_eras", setup=NO_AOF, window="b")
+@scenario("Redis killed, sticky", "kills new_eras", sticky=True)
+@scenario("Redis killed, closed", "kills", "alone", CLOSED, pause_s=150, recovery_s=150)
+@scenario("Redis killed twice for 5 s", f"kills {ALONE}", window="b", seconds=5, times=2)
+@scenario("Redis killed twice for 5 s, sticky", f"kills {ALONE}", sticky=True, seconds=5, times=2)
+@scenario("queue: Redis killed", "kills new_eras", setup=QUEUE, window="b")
+@scenario("queue: Redis killed, AOF off", "kills new_eras", setup=replace(QUEUE, redis_options=()), window="b")
 def kill_redis(world: World, seconds: float = 1.0, times: int = 1) -> None:
     for _ in range(times):
-        with world.outage():
-            world.redis.kill()
-            world.counts["kills"] += 1
+        with redis_killed(world):
             time.sleep(seconds)
-            world.redis.start()
 
 
-def kill_redis_twice(world: World) -> None:
-    kill_redis(world, 5.0, times=2)
-
-
+@scenario(
+    "Redis killed, the same emails to B and to C with a new disk",
+    "kills empty_disks repeats gone",
+    setup=Setup(machines=3),
+    loaded=2,
+    sticky=True,
+)
 def kill_redis_after_a_did_its_work(world: World) -> None:
     """The same emails come to B, and to C, which began with an empty disk and has read the stream."""
     known = send(world, names(world, "known", 60), to=0)
     replace_disk(world, 2)
     wait_until_well(world)
     wait_for(lambda: count_entries(world.servers[2]) >= len(known), "C has read the stream")
-    with world.outage():
-        world.redis.kill()
-        world.counts["kills"] += 1
+    with redis_killed(world):
+        wait_for(lambda: all(state_of(each) == "gone" for each in world.servers[1:]), "Redis is gone")
         for number in (1, 2):
-            wait_for(lambda number=number: state_of(world.servers[number]) == "gone", "Redis is gone")  # type: ignore[misc]
             send(world, known, to=number, again=True)
         world.counts["repeats"] += 2 * len(known)
-        world.redis.start()
 
 
-def stop_redis_for(seconds: float) -> Strike:
-    def strike(world: World) -> None:
-        with world.outage(), stopped(world, [world.redis.pid]):
-            time.sleep(seconds)
+@scenario("Redis silent for 0.1 s", "stops", CALM, seconds=0.1)
+@scenario("Redis silent for 30 s", f"stops {ALONE}", window="b", slowest_s=5, pause_s=6, seconds=30)
+def stop_redis(world: World, seconds: float) -> None:
+    with world.outage(), stopped(world, [world.redis.pid]):
+        time.sleep(seconds)
 
-    return strike
 
-
+@scenario("Redis silent for 30 s, one machine", f"stops {ALONE}", setup=ONE, slowest_s=5, pause_s=3)
 def hang_redis_alone(world: World) -> None:
     """A machine that has been the only member for a minute goes on at the first missing answer."""
     time.sleep(65 if world.size.is_long else 1)
-    stop_redis_for(30)(world)
+    stop_redis(world, 30)
 
 
+@scenario("Redis silent for 3 s, deliveries under way", "stops held published_later", window="b")
 def stop_redis_while_deliveries_are_under_way(world: World) -> None:
     """They are noted, and published later. Another machine, asked for them then, must not send them."""
     held = hold_deliveries(world)
     with world.outage(), stopped(world, [world.redis.pid]):
         time.sleep(2.5)
-        world.sink.release.set()
-        wait_for(lambda: world.load.has_accepted(held), "they are delivered")
+        release(world, held)
     repeat_elsewhere(world, held)
 
 
-def lose_requests(fault: Fault) -> Strike:
+@scenario(f"requests lost, {Fault.CUT_BEFORE_SEND}", LOST, setup=QUICK, window="b", fault=Fault.CUT_BEFORE_SEND)
+@scenario(f"requests lost, {Fault.CUT_AFTER_SEND}", LOST, setup=QUICK, window="b", fault=Fault.CUT_AFTER_SEND)
+@scenario(f"requests lost, {Fault.CUT_MID_REPLY}", LOST, setup=QUICK, window="b", fault=Fault.CUT_MID_REPLY)
+def lose_requests(world: World, fault: Fault) -> None:
     """Holds and outcomes, one after the other, each exactly once."""
-
-    def strike(world: World) -> None:
-        for step, words in {"holds": b"\r\nHOLD\r\n", "outcomes": b'["E",'}.items():
-            for number in range(8 if world.size.is_long else 3):
-                proxy = world.proxies[number % len(world.proxies)]
-                before = proxy.cuts
-                proxy.set(fault, once=True, meant=lambda request, words=words: words in request)  # type: ignore[misc]
-                wait_for(lambda proxy=proxy, before=before: proxy.cuts > before, f"one of the {step} is lost")  # type: ignore[misc]
-                world.counts[f"lost_{step}"] += 1
-
-    return strike
+    for step, words in {"holds": HOLDS, "outcomes": OUTCOMES}.items():
+        for number in range(8 if world.size.is_long else 3):
+            lose_one(world, number % len(world.proxies), fault, words)
+            world.counts[f"lost_{step}"] += 1
 
 
+def lose_one(world: World, number: int, fault: Fault, words: bytes = b"", skips: int = 0) -> None:
+    """One request of a machine with these words, or its reply, after ``skips`` others."""
+    proxy = world.proxies[number]
+    before = proxy.cuts
+    proxy.set(fault, once=True, skips=skips, meant=lambda request: words in request)
+    wait_for(lambda: proxy.cuts > before, "a request or a reply is lost")
+
+
+@scenario("the reply of a hold lost", "lost_replies", "alone")
 def lose_the_reply_of_a_hold(world: World) -> None:
     """Its email must not be blocked for the whole lease (25 s)."""
-    proxy, (subject,) = world.proxies[0], names(world, "lost", 1)
-    before = proxy.cuts
-    proxy.set(Fault.CUT_AFTER_SEND, once=True, meant=lambda request: b"\r\nHOLD\r\n" in request)
+    (subject,) = names(world, "lost", 1)
+    world.proxies[0].set(Fault.CUT_AFTER_SEND, once=True, meant=lambda request: HOLDS in request)
+    before = world.proxies[0].cuts
     world.load.put(subject, 0)
-    wait_for(lambda: proxy.cuts > before, "the reply is lost")
+    wait_for(lambda: world.proxies[0].cuts > before, "the reply is lost")
     world.counts["lost_replies"] += 1
     took_s = wait_for(lambda: world.load.has_accepted([subject]), "the email is accepted")
     assert took_s < 8, f"a lost reply blocked its email for {took_s:.1f} s"
 
 
+@scenario("holds executed late", "stops", window="b")
 def execute_holds_late(world: World) -> None:
     """Redis is stopped for longer than anybody waits, and executes afterwards what lies in its sockets."""
     subjects = names(world, "late", 4)
     with world.outage():
         with stopped(world, [world.redis.pid]):
-            for number, subject in enumerate(subjects):
-                world.load.put(subject, number % 2)
+            put(world, subjects)
             time.sleep(3.5)
         took_s = wait_for(lambda: world.load.has_accepted(subjects), "they are accepted")
     assert took_s < 10, f"a late hold blocked its email for {took_s:.1f} s"
 
 
+@scenario("every outcome lost", "held lost_outcomes", window="b")
 def lose_every_outcome(world: World) -> None:
     held = hold_deliveries(world)
     before = sum(proxy.cuts for proxy in world.proxies)
-    world.set_all(Fault.CUT_BEFORE_SEND, meant=lambda request: b'["E",' in request)
-    world.sink.release.set()
-    wait_for(lambda: world.load.has_accepted(held), "they are delivered")
+    world.set_all(Fault.CUT_BEFORE_SEND, meant=lambda request: OUTCOMES in request)
+    release(world, held)
     wait_for(lambda: sum(proxy.cuts for proxy in world.proxies) > before, "outcomes are lost")
     world.counts["lost_outcomes"] += 1
     world.set_all(Fault.NONE)
     repeat_elsewhere(world, held)
 
 
+@scenario("network cut, sticky", ALONE, sticky=True)
+@scenario("network cut", ALONE, window="b")
+@scenario("network cut, closed", "gone", "alone", CLOSED)
+@scenario("queue: network cut, sticky", "gone", setup=QUEUE, sticky=True)
 def cut_the_network(world: World) -> None:
     """Until every machine decides alone, and a while longer."""
-    with world.outage():
-        world.set_all(Fault.REFUSE)
-        for server in world.servers:
-            wait_for(lambda server=server: state_of(server) == "gone", "it decides alone")  # type: ignore[misc]
+    with without_redis(world):
         time.sleep(world.scale(1.5))
-        world.set_all(Fault.NONE)
 
 
+@scenario("one machine cut off stores nothing", "gone stored_by_the_other", sticky=True)
 def cut_off_one_machine(world: World) -> None:
     """It stores nothing meanwhile: an email that the others store too must be sent once."""
     refused = names(world, REFUSED, 20)
-    world.proxies[1].set(Fault.REFUSE)
-    with world.outage():
-        wait_for(lambda: state_of(world.servers[1]) == "gone", "it decides alone")
-        for subject in refused:
-            world.load.put(subject, 1)
-            world.load.put(subject, 0)
-        wait_for(lambda: world.load.has_accepted(refused), "they are stored")
+    with without_redis(world, 1):
+        put(world, refused, to=1)
+        send(world, refused, to=0)
         world.counts["stored_by_the_other"] += len(refused)
-        world.proxies[1].set(Fault.NONE)
     world.sink.release.set()
     replay_waiting(world.servers[0])
 
 
+@scenario("one process cut off, its neighbour not", ALONE, setup=Setup(cuts_processes=True), sticky=True)
 def cut_off_one_process(world: World) -> None:
     """Its neighbour on the same machine, and the other machine, reach Redis all the time."""
     with world.outage():
         world.spares[0].set(Fault.REFUSE)
         time.sleep(world.scale(4.0))
+        wait_for(lambda: bool(world.found["alone"]), "it gets an email")  # the kernel chooses the process
         world.spares[0].set(Fault.NONE)
 
 
+@scenario("deliveries under way when Redis goes", f"held {ALONE}", sticky=True)
 def lose_redis_while_deliveries_are_under_way(world: World) -> None:
     """Repeats that arrive while their machine decides alone must find them in progress."""
     held = hold_deliveries(world)
-    with world.outage():
-        world.set_all(Fault.REFUSE)
-        for server in world.servers:
-            wait_for(lambda server=server: state_of(server) == "gone", "it decides alone")  # type: ignore[misc]
+    with without_redis(world):
         for subject in held:
             world.load.put(subject)
         time.sleep(1.0)
-        world.sink.release.set()
-        wait_for(lambda: world.load.has_accepted(held), "they are delivered")
-        world.set_all(Fault.NONE)
+        release(world, held)
 
 
+@scenario("a reply lost while a machine boots", "lost_replies", sticky=True)
 def lose_replies_while_a_machine_boots(world: World) -> None:
     """The first, the third and the fifth answer that it gets from Redis."""
     server, proxy = world.servers[1], world.proxies[1]
@@ -202,18 +398,18 @@ def lose_replies_while_a_machine_boots(world: World) -> None:
         wait_until_well(world, machines=[1])
 
 
-def slow_down_by(seconds: float) -> Strike:
-    def strike(world: World) -> None:
-        for proxy in world.proxies:
-            proxy.delay_s = seconds
-        time.sleep(10 if world.size.is_long else 4)
-        for proxy in world.proxies:
-            proxy.delay_s = 0
-            world.counts["slow_replies"] += proxy.delayed
+@scenario("Redis slow, 0.4 s", "slow_replies", CALM, seconds=0.4)
+@scenario("Redis slow, 1.5 s", "slow_replies", "alone new_eras", seconds=1.5)
+def slow_redis_down(world: World, seconds: float) -> None:
+    for proxy in world.proxies:
+        proxy.delay_s = seconds
+    time.sleep(10 if world.size.is_long else 4)
+    for proxy in world.proxies:
+        proxy.delay_s = 0
+        world.counts["slow_replies"] += proxy.delayed
 
-    return strike
 
-
+@scenario("maxmemory reached", "gone", window="b")
 def reach_maxmemory(world: World) -> None:
     with world.outage():
         world.redis.client.config_set("maxmemory", "1")
@@ -221,6 +417,7 @@ def reach_maxmemory(world: World) -> None:
         world.redis.client.config_set("maxmemory", "0")
 
 
+@scenario("Redis read-only", "gone", window="b")
 def make_redis_a_replica(world: World) -> None:
     with world.outage():
         world.redis.client.replicaof("127.0.0.1", str(free_port()))
@@ -228,32 +425,28 @@ def make_redis_a_replica(world: World) -> None:
         world.redis.client.replicaof("NO", "ONE")
 
 
+@scenario("Redis loading", "kills new_eras", window="b")
 def restart_redis_slowly(world: World) -> None:
     """LOADING: it answers, but only that it is not ready."""
-    with world.outage():
-        keys = world.redis.client.dbsize()
-        world.redis.kill()
-        world.counts["kills"] += 1
-        delay_us = int(world.scale(2.0) * 1_000_000 / max(1, keys))
-        answers = ("--loading-process-events-interval-bytes", "1024") if redis_server_version() >= (7,) else ()
-        world.redis.launch("--key-load-delay", str(delay_us), *answers)
-        world.redis.wait_until_up()
+    delay_us = int(world.scale(2.0) * 1_000_000 / max(1, world.redis.client.dbsize()))
+    answers = ("--loading-process-events-interval-bytes", "1024") if redis_server_version() >= (7,) else ()
+    with redis_killed(world, "--key-load-delay", str(delay_us), *answers):
+        pass
 
 
+@scenario("reset during an outage", "gone refused_resets", sticky=True)
 def reset_during_an_outage(world: World) -> None:
     """Refused with 503 and words that say why; what was delivered stays known."""
-    with world.outage():
-        world.set_all(Fault.REFUSE)
-        wait_for(lambda: state_of(world.servers[0]) == "gone", "Redis is gone")
+    with without_redis(world):
         answer = world.servers[0].reset(scope="all", confirm="all")
         assert answer.status_code == 503 and "Redis" in answer.text, f"{answer.status_code} {answer.text}"
         world.counts["refused_resets"] += 1
-        world.set_all(Fault.NONE)
 
 
 # Redis forgets
 
 
+@scenario("scripts flushed", "noscripts", CALM)
 def flush_scripts(world: World) -> None:
     for _ in range(20):
         world.redis.client.script_flush()
@@ -261,6 +454,7 @@ def flush_scripts(world: World) -> None:
     world.counts["noscripts"] = world.redis.client.info("errorstats").get("errorstat_NOSCRIPT", {}).get("count", 0)
 
 
+@scenario("connections killed", "connections_cut", window="b")
 def kill_connections(world: World) -> None:
     with world.outage():
         for _ in range(20):
@@ -268,33 +462,35 @@ def kill_connections(world: World) -> None:
             time.sleep(0.05)
 
 
+@scenario("Redis emptied", "flushes new_eras")
+@scenario("queue: Redis emptied", "flushes new_eras", setup=QUEUE)
 def flush_all(world: World) -> None:
     world.redis.client.flushall()
     world.counts["flushes"] += 1
 
 
+@scenario("Redis emptied while requests are under way", "flushes held new_eras")
 def flush_all_while_requests_are_under_way(world: World) -> None:
     """On two machines. Repeats come to the other machine while they are, and after that."""
     held = hold_deliveries(world)
     flush_all(world)
-    for subject in held:
-        world.load.put(subject, 1 - world.load.machine_of(subject))
+    repeat_elsewhere(world, held)
     time.sleep(1.0)
-    world.sink.release.set()
-    wait_for(lambda: world.load.has_accepted(held), "they are delivered")
+    release(world, held)
     repeat_elsewhere(world, held)
 
 
+@scenario("Redis emptied while one machine sleeps", "flushes stops new_eras")
 def flush_all_while_one_machine_sleeps(world: World) -> None:
     """It publishes what it knows later than the other machine, which gets repeats of its emails meanwhile."""
     known = send(world, names(world, "known", 10), to=1)
     with stopped(world, world.servers[1].worker_pids()):
         flush_all(world)
-        for subject in known:
-            world.load.put(subject, 0)
+        put(world, known, to=0)
         time.sleep(1.2)
 
 
+@scenario("older snapshot and restart of all", "kills new_eras", setup=NO_AOF, sticky=True)
 def restore_older_snapshot_and_restart(world: World) -> None:
     """No process is left that has seen more than the snapshot."""
     world.redis.client.save()
@@ -305,25 +501,24 @@ def restore_older_snapshot_and_restart(world: World) -> None:
     world.counts["kills"] += 1
     world.redis.start()
     for server in world.servers:
-        server.launch()
-    for server in world.servers:
-        server.wait_until_up()
+        server.start()
     repeat_elsewhere(world, newer)
 
 
+@scenario(
+    "Redis set back between hold and outcome", "held kills new_eras", setup=replace(NO_AOF, settings=LEASE), window="b"
+)
 def go_back_between_hold_and_outcome(world: World) -> None:
     held = hold_deliveries(world)
     world.redis.client.save()
-    world.sink.release.set()
-    wait_for(lambda: world.load.has_accepted(held), "they are delivered")
+    release(world, held)
     with world.outage():
-        world.redis.kill()
-        world.counts["kills"] += 1
-        world.redis.start()
+        kill_redis(world, 0)
         time.sleep(LEASE_S)  # what Redis takes for held is free now
     repeat_elsewhere(world, held)
 
 
+@scenario("restart of everything", "kills", window="b")
 def restart_everything(world: World) -> None:
     first, second = world.servers
     with world.outage():
@@ -336,23 +531,20 @@ def restart_everything(world: World) -> None:
         second.start()
 
 
+@scenario("stream trimmed behind a machine that slept", "stops gaps asked_with_a_gap", sticky=True)
 def trim_the_stream_behind_a_machine(world: World) -> None:
     """It slept meanwhile. Without Redis it must not decide: it does not know what the others did."""
-    known, client = [], world.redis.client
+    client = world.redis.client
     with stopped(world, world.servers[1].worker_pids()):
         last = client.xinfo_stream("events")["last-generated-id"]
         known = send(world, names(world, "missed", 20), to=0)
         wait_for(lambda: len(client.xrange("events", f"({last}") or ()) >= 20, "they are published")
         client.xtrim("events", maxlen=1, approximate=False)
     wait_for(lambda: world.servers[1].health()["checks"]["fleet"]["status"] == "gap", "it notices the gap")
-    with world.outage():
-        world.proxies[1].set(Fault.REFUSE)
-        wait_for(lambda: state_of(world.servers[1]) == "gone", "Redis is gone")
-        for subject in known:
-            world.load.put(subject, 1)
+    with without_redis(world, 1):
+        put(world, known, to=1)
         time.sleep(1.5)
         world.counts["asked_with_a_gap"] += len(known)
-        world.proxies[1].set(Fault.NONE)
 
 
 # Machines and processes
@@ -369,13 +561,21 @@ def replace_disk(world: World, number: int) -> None:
     server.start()
 
 
+@scenario(
+    "disk lost with emails queued",
+    "empty_disks sent_by_the_other",
+    setup=QUICK,
+    sticky=True,
+    window="c",
+    most_doubles=5,
+)
 def lose_the_disk_with_emails_queued(world: World) -> None:
     """Another machine sends what the lost one had stored, and both recognise it afterwards."""
     stored = send(world, names(world, REFUSED, 20), to=1)
     world.servers[1].kill()
     world.sink.release.set()
     replay_waiting(world.servers[0])
-    wait_for(lambda: world.sink.arrived_at.keys() >= set(stored), "another machine sends them")
+    wait_for(lambda: world.sink.subjects.keys() >= set(stored), "another machine sends them")
     world.counts["sent_by_the_other"] += len(stored)
     world.servers[1].start()
     replace_disk(world, 1)
@@ -383,6 +583,7 @@ def lose_the_disk_with_emails_queued(world: World) -> None:
     send(world, stored, to=1, again=True)
 
 
+@scenario("a machine away for an hour", "asked_while_behind", setup=QUICK, sticky=True)
 def be_away_for_an_hour(world: World) -> None:
     """It comes back while it cannot reach Redis, and must not decide by a memory that is an hour old."""
     server, proxy = world.servers[1], world.proxies[1]
@@ -393,13 +594,13 @@ def be_away_for_an_hour(world: World) -> None:
     with world.outage():
         proxy.set(Fault.REFUSE)
         server.start()
-        for subject in known:
-            world.load.put(subject, 1)
+        put(world, known, to=1)
         time.sleep(4.0)
         world.counts["asked_while_behind"] += len(known)
         proxy.set(Fault.NONE)
 
 
+@scenario("wrong ACL", "misconfigured", "alone", Setup(has_acl=True))
 def refuse_by_acl(world: World) -> None:
     """A misconfiguration is loud: errors until it is corrected, and no silent fallback."""
     world.redis.client.acl_setuser("app", enabled=True, commands=["-evalsha", "-eval"])
@@ -408,35 +609,73 @@ def refuse_by_acl(world: World) -> None:
 
 
 def arm_the_crash(world: World) -> None:
-    crashed = world.crash_file()
-    Path(f"{crashed}.armed").touch()
-    wait_for(crashed.exists, "the crash")
+    Path(f"{world.crash_file}.armed").touch()
+
+
+@scenario("kill -9 before claim", "kills", setup=crash_at("before claim"))
+@scenario("kill -9 after hold", "kills", setup=crash_at("after hold"))
+@scenario("kill -9 after claim", "kills", setup=crash_at("after claim"))
+@scenario("kill -9 before the POST", "kills", setup=crash_at("before the POST"))
+@scenario("kill -9 after the POST", "kills", setup=crash_at("after the POST"), window="a", most_doubles=1)
+@scenario("kill -9 after the note", "kills", setup=crash_at("after the note"))
+@scenario("kill -9 after settle", "kills", setup=crash_at("after settle"))
+def crash(world: World) -> None:
+    arm_the_crash(world)
+    wait_for(world.crash_file.exists, "the crash")
     world.counts["kills"] += 1
 
 
+@at_each_step("kill -9 of a stored delivery, {step}")
 def crash_at_a_stored_delivery(world: World) -> None:
     """The crash strikes at the attempt that would end it."""
     stored = send(world, names(world, REFUSED, 5))
     world.sink.release.set()
-    Path(f"{world.crash_file()}.armed").touch()
-    replay_waiting(world.servers[0])
     arm_the_crash(world)
-    for _ in range(30):  # its lease ends before another process may take it
-        if world.sink.arrived_at.keys() >= set(stored):
-            break
-        replay_waiting(world.servers[0])
-        time.sleep(1.0)
-    doubled = [subject for subject in stored if world.sink.arrived_at[subject] > 1]
+    replay_waiting(world.servers[0])
+    crash(world)
+    replay_until_arrived(world, world.sink, stored)  # its lease ends before another process may take it
+    doubled = [subject for subject in stored if world.sink.subjects[subject] > 1]
     assert not doubled or world.setup.crash_at == "before finish", f"stored, and sent twice: {doubled}"
 
 
-def stop_a_process_past_its_lease(world: World) -> None:
+@at_each_step("a group, its first dies, kill -9 {step}", machines=1, dies=True)
+@at_each_step("a group, its first arrives, kill -9 {step}", machines=1, dies=False)
+def crash_in_a_group(world: World, *, dies: bool) -> None:
+    """Of a group one goes out: the first, or the next if that becomes a dead letter; a crash strikes in between."""
+    first, *others = group = [f"Lot {world.seed}00 {which}" for which in ("first", "second", "third")]
+    world.sink.answers[first] = DOWN
+    answers = [post(world, subject, f"This is the {subject}") for subject in group]
+    assert answers[0] == "queued", "the first one was not stored"
+    world.sink.answers[first] = GONE_FOR_GOOD if dies else Reply()
     arm_the_crash(world)
+    replay_waiting(world.servers[0])
+    crash(world)
+    expected = set(others if dies else [first])
+    wait_for(lambda: bool(expected & world.sink.subjects.keys()), "the one that is to go out")
+    time.sleep(6.0)  # those that wait for a name are judged again after 5 s
+    arrived = {subject: count for subject, count in world.sink.subjects.items() if subject in group}
+    assert len(arrived) == 1 and arrived.keys() <= expected, f"another one went out: {arrived}"
+    assert sum(arrived.values()) <= 1 + (world.setup.crash_at == "before finish"), f"sent twice: {arrived}"
+    world.notes["answers"] = "/".join(answers)
+
+
+@scenario("SIGSTOP past the lease, before the POST", "kills", setup=crash_at("after claim", "SIGSTOP"), slowest_s=15)
+@scenario(
+    "SIGSTOP past the lease, after the note",
+    "kills",
+    setup=crash_at("after the note", "SIGSTOP"),
+    window="c",
+    most_doubles=1,
+    slowest_s=15,
+)
+def stop_a_process_past_its_lease(world: World) -> None:
+    crash(world)
     time.sleep(LEASE_S + 1)
     for pid in all_pids(world):
         os.kill(pid, signal.SIGCONT)
 
 
+@scenario("SQLite locked", "locks", CALM)
 def lock_sqlite(world: World) -> None:
     for server in world.servers:
         with closing(sqlite3.connect(server.data_dir / "journal.db", isolation_level=None, timeout=10)) as lock:
@@ -446,6 +685,7 @@ def lock_sqlite(world: World) -> None:
             lock.execute("ROLLBACK")
 
 
+@scenario("disk full", "refused_for_the_disk")
 def fill_the_disk(world: World) -> None:
     """No file of the processes may grow any more."""
     before = world.load.report.troubles
@@ -456,18 +696,14 @@ def fill_the_disk(world: World) -> None:
     world.counts["refused_for_the_disk"] = world.load.report.troubles - before
 
 
-def without_redis(strike: Strike) -> Strike:
-    def strike_without(world: World) -> None:
-        with world.outage():
-            world.set_all(Fault.REFUSE)
-            for server in world.servers:
-                wait_for(lambda server=server: state_of(server) == "gone", "it decides alone")  # type: ignore[misc]
-            strike(world)
-            world.set_all(Fault.NONE)
-
-    return strike_without
+@scenario("SQLite locked and Redis away", "locks gone", sticky=True, strike=lock_sqlite)
+@scenario("disk full and Redis away", "refused_for_the_disk gone", sticky=True, strike=fill_the_disk)
+def strike_without_redis(world: World, strike: Strike) -> None:
+    with without_redis(world):
+        strike(world)
 
 
+@scenario("clock two minutes forward", "held clock_changes", setup=replace(ONE, has_redis=False, sets_the_clock=True))
 def set_the_clock_forward(world: World) -> None:
     """By more than a lease, while deliveries are under way; their repeats must find them so."""
     held = hold_deliveries(world)
@@ -478,9 +714,14 @@ def set_the_clock_forward(world: World) -> None:
     world.sink.release.set()
 
 
+@scenario(
+    "clock a day back after kill -9",
+    "kills clock_changes",
+    setup=replace(crash_at("after claim"), has_redis=False, sets_the_clock=True, machines=1),
+)
 def set_the_clock_back(world: World) -> None:
     """What a killed process left must be free after its lease, not after a day."""
-    arm_the_crash(world)
+    crash(world)
     set_clock(world, -DAY_S)
 
 
@@ -491,6 +732,8 @@ def set_clock(world: World, ahead_s: int) -> None:
     world.counts["clock_changes"] += 1
 
 
+@scenario("chaos, sticky", "faults gone new_eras", sticky=True, pause_s=30)
+@scenario("chaos", "faults gone new_eras", window="b", pause_s=30)
 def cause_chaos(world: World) -> None:
     """Faults of Redis and of the way to it at random, some of them at once."""
     chance = random.Random(world.seed)  # noqa: S311 - the same each time
@@ -538,21 +781,20 @@ def cause_chaos(world: World) -> None:
             pause(0.0, 3.0)
 
 
+@scenario("chaos with a failing destination", "faults gone new_eras", window="b", pause_s=30)
 def cause_chaos_with_a_failing_destination(world: World) -> None:
     """Some webhooks fail, so their emails are stored, or returned to their provider."""
     world.sink.fails_every = 7
     with world.outage():
         cause_chaos(world)
         world.sink.fails_every = 0
-    for _ in range(20):
-        if not replay_waiting(world.servers[0]):
-            break
-        time.sleep(1.0)
+    replay_until(world, lambda waiting: not waiting, 20)
 
 
 # Operators and destinations
 
 
+@scenario("reset and replay in traffic", "kept_by_reset replayed", duplicates=0.0)
 def reset_and_replay(world: World) -> None:
     """Some wait, some are in progress, some are delivered: none may be forgotten."""
     send(world, names(world, REFUSED, 20))
@@ -574,13 +816,13 @@ def reset_all(server: Server) -> list[str]:
     return list(answer.json()["kept"])
 
 
-def replay_waiting(server: Server) -> int:
-    url = f"{server.url}/api/admin/deliveries/replay"
-    answer = requests.post(url, json={"status": "waiting"}, headers=ADMIN, timeout=60)
-    assert answer.status_code == 200, answer.text
-    return int(answer.json().get("replayed", 0))
-
-
+@scenario(
+    "replay by force in traffic",
+    "replayed",
+    setup=Setup(settings={"DELIVERED_PAYLOAD_DAYS": "1"}),
+    window="asked for",
+    most_doubles=10,
+)
 def replay_by_force(world: World) -> None:
     """Ten that were delivered, each exactly once more."""
     url = f"{world.servers[0].url}/api/admin/deliveries"
@@ -590,24 +832,73 @@ def replay_by_force(world: World) -> None:
         world.counts["replayed"] += answer.status_code == 200
 
 
-def answer_with(*replies: Reply, seconds: float = 2.0) -> Strike:
+@scenario("destination down", "troubled_webhooks", CALM, replies=[DOWN])
+@scenario("destination slow", "troubled_webhooks", CALM, replies=[Reply(delay_s=1.0)])
+@scenario("destination flapping", "troubled_webhooks", CALM, replies=[DOWN, Reply()] * 4 + [Reply(0)])
+@scenario("destination overloaded (429)", "troubled_webhooks", CALM, replies=[Reply(429, headers={"Retry-After": "1"})])
+@scenario("queue: destination down", "troubled_webhooks", setup=QUEUE, replies=[DOWN])
+def answer_with(world: World, replies: Sequence[Reply]) -> None:
     """The destination answers so, one after the other, for a while."""
-
-    def strike(world: World) -> None:
-        before = len(world.sink.received)
-        for reply in replies:
-            world.sink.otherwise = reply
-            time.sleep(world.scale(seconds) / len(replies))
-        world.sink.otherwise = Reply()
-        world.counts["troubled_webhooks"] += len(world.sink.received) - before
-        for _ in range(10):  # as an operator does: after two failures they would wait for five minutes
-            time.sleep(0.5)
-            if not replay_waiting(world.servers[0]):
-                break
-
-    return strike
+    before = len(world.sink.received)
+    for reply in replies:
+        world.sink.otherwise = reply
+        time.sleep(world.scale(2.0) / len(replies))
+    world.sink.otherwise = Reply()
+    world.counts["troubled_webhooks"] += len(world.sink.received) - before
+    replay_until(world, lambda waiting: not waiting, 10)
 
 
+@scenario("destination down, a machine killed", "kills refused", setup=BREAKER, pause_s=30)
+@scenario(
+    "queue: destination down, a machine killed", "kills refused", setup=replace(BREAKER, queue="redis"), pause_s=30
+)
+@scenario(
+    "RabbitMQ: destination down, a machine killed",
+    "kills refused",
+    setup=replace(BREAKER, queue="rabbitmq"),
+    pause_s=30,
+)
+def kill_a_machine_while_the_destination_is_down(world: World) -> None:
+    """The others deliver what it has stored."""
+    world.sink.otherwise = DOWN
+    time.sleep(world.scale(1.5))
+    accepted = len(world.sink.accepted)
+    wait_for(lambda: count_due(world, "sink") > 0, "something waits")
+    world.servers[1].kill()
+    world.counts["kills"] += 1
+    time.sleep(world.scale(1.5))
+    world.counts["refused"] += len(world.sink.received) - len(world.sink.accepted)
+    assert len(world.sink.accepted) == accepted, "the destination was not down"
+    world.sink.otherwise = Reply()
+    replay_until(world, lambda _: not count_due(world, "sink"))
+    world.servers[1].start()
+
+
+@scenario(
+    "queue: kill -9 a worker, a slow and a failing destination",
+    "kills refused",
+    setup=FAN_OUT,
+    window="a",
+    most_doubles=8,
+)
+@scenario(
+    "RabbitMQ: kill -9 a worker, a slow and a failing destination",
+    "kills refused",
+    setup=replace(FAN_OUT, queue="rabbitmq"),
+    window="a",
+    most_doubles=8,
+)
+def kill_a_worker_beside_slow_and_failing_destinations(world: World) -> None:
+    world.others["slow"].otherwise, world.others["failing"].otherwise = Reply(delay_s=0.2), DOWN
+    time.sleep(world.scale(3.0))
+    kill_a_worker(world)
+    world.counts["refused"] += len(world.others["failing"].received) - len(world.others["failing"].accepted)
+    for sink in world.others.values():
+        sink.otherwise = Reply()
+    replay_until_arrived(world, world.others["failing"], list(world.load.report.accepted))
+
+
+@scenario("queue: kill -9 web processes", "kills", setup=QUEUE)
 def kill_web_processes(world: World) -> None:
     for server in world.servers:
         os.kill(server.worker_pids()[0], signal.SIGKILL)
@@ -615,323 +906,111 @@ def kill_web_processes(world: World) -> None:
         time.sleep(0.5)
 
 
+@scenario("queue: kill -9 a worker", "kills", setup=QUEUE, window="a", most_doubles=4)
 def kill_a_worker(world: World) -> None:
     world.workers[0].kill_a_child()
     world.counts["kills"] += 1
 
 
-# Helpers
+# Much waits
 
 
-def names(world: World, what: str, count: int) -> list[str]:
-    """Subjects that no scenario before has used."""
-    return [f"{what} {world.seed}-{number}" for number in range(count)]
+def count_due(world: World, destination: str) -> int:
+    return int(world.redis.client.zcard(f"due:{destination}"))
 
 
-def hold_deliveries(world: World) -> list[str]:
-    """Some that have reached the destination, and are not answered before ``sink.release``."""
-    held = names(world, HELD, 4)
-    for number, subject in enumerate(held):
-        world.load.put(subject, number % len(world.servers))
-    wait_for(lambda: world.sink.held.keys() >= set(held), "they are held")
-    world.counts["held"] += len(held)
-    return held
+def measure(world: World) -> tuple[float, float]:
+    """The 95th percentile of the traffic, in seconds, and the commands a second that Redis executes."""
+    seconds, client = 20 if world.size.is_long else 5, world.redis.client
+    since, before = time.monotonic(), client.info("stats")["total_commands_processed"]
+    time.sleep(seconds)
+    commands = (client.info("stats")["total_commands_processed"] - before) / seconds
+    return world.load.report.p95_s(since), float(commands)
 
 
-def send(world: World, subjects: Iterable[str], to: int | None = None, *, again: bool = False) -> list[str]:
-    """To one machine, or to all in turn, until they are accepted."""
-    sent = list(subjects)
-    before = world.load.report.answers.total()
-    for number, subject in enumerate(sent):
-        world.load.put(subject, number % len(world.servers) if to is None else to)
-    wait_for(lambda: world.load.has_accepted(sent), "they are accepted")
-    if again:
-        wait_for(lambda: world.load.report.answers.total() >= before + len(sent), "they are answered")
-    return sent
+def compare(world: World, before_s: float, after_s: float) -> None:
+    world.notes["p95 ms"] = f"{1000 * before_s:.0f} -> {1000 * after_s:.0f}"
+    assert after_s < 2 * before_s or after_s - before_s < NOTICEABLE_S, "the healthy destination waits"
 
 
-def repeat_elsewhere(world: World, subjects: Sequence[str]) -> None:
-    for subject in subjects:
-        world.load.put(subject, (world.load.machine_of(subject) + 1) % len(world.servers))
+@scenario("many wait behind an open breaker", "waiting", setup=TWO_ROUTES)
+def pile_up_behind_an_open_breaker(world: World) -> None:
+    """Many wait: the healthy destination must not notice, nor Redis be asked more."""
+    down, count = world.others["other"], 20_000 if world.size.is_long else 400
+    down.otherwise = DOWN
+    for number in range(5):
+        post(world, f"other {number}", f"This is other {number}")
+    few_s, few = measure(world)
+    store_waiting(world.redis, "other", count)
+    world.counts["waiting"] = count_due(world, "other")
+    assert count_due(world, "other") >= count, "there is no backlog"
+    many_s, many = measure(world)
+    compare(world, few_s, many_s)
+    world.notes["commands/s"] = f"{few:.0f} -> {many:.0f}"
+    assert many < 1.5 * few + 50, "Redis is asked more, the more waits"
+    down.otherwise = Reply()
+    world.notes["noticed after s"] = round(wait_for(lambda: bool(down.accepted), "it is well again"), 1)
+    world.notes["all sent after s"] = round(wait_for(lambda: not count_due(world, "other"), "the rest", 900), 1)
+    counts = down.counts()
+    assert (len(counts), counts.total()) == (count + 5, count + 5), f"{len(counts)} of {count + 5}, {counts.total()}"
 
 
-def count_entries(server: Server) -> int:
-    with closing(sqlite3.connect(f"file:{server.data_dir / 'journal.db'}?mode=ro", uri=True)) as journal:
-        return int(journal.execute("SELECT count(*) FROM entries").fetchone()[0])
+def store_waiting(redis: RedisServer, to: str, count: int) -> None:
+    """As a machine stores what comes while the breaker is open; faster than by HTTP."""
+    payload = pack({"subject": "waiting", "sender": "a@down.example", "body": "x" * 200})
+    with tempfile.TemporaryDirectory() as folder, opened(Path(folder), redis.url) as machine:
+        for _ in range(count):
+            claimed = machine.coordinator.claim(replace(new_claim((to,)), owner=machine.coordinator.new_owner()))
+            assert isinstance(claimed, Claimed), claimed
+            now_ms = machine.coordinator.journal.clock.now_ms()
+            waits = [changed(each, status=DeliveryStatus.WAITING, next_try_ms=now_ms) for each in claimed.to_send]
+            assert machine.coordinator.settle(claimed, waits, "queued", payload).is_safe, "it was not stored"
 
 
-def state_of(server: Server) -> str | None:
-    """Of Redis, as one process sees it."""
-    try:
-        state: str | None = server.health()["checks"]["redis"].get("state")
-    except (requests.RequestException, ValueError, KeyError):
-        return None
-    return state
+@scenario(
+    "Redis full of payloads for a destination that is down",
+    "stored returned",
+    setup=replace(TWO_ROUTES, redis_options=SMALL_REDIS),
+)
+def fill_redis_with_payloads(world: World) -> None:
+    """Large emails for a destination that is down fill their share of Redis; all others go on as before."""
+    down, server, client = world.others["other"], world.servers[0], world.redis.client
+    down.otherwise = DOWN
+    before_s, _ = measure(world)
+    stored: dict[str, str] = {}
+    returned: dict[str, str] = {}
+    while len(returned) < 10 and len(stored) < 2_000:
+        subject, body = f"other {len(stored)}-{len(returned)}", random_text(40_000)
+        is_stored = server.post(email(subject=subject, body=body)).ok
+        (stored if is_stored else returned)[subject] = body
+    memory = client.info("memory")
+    world.counts |= Counter(stored=len(stored), returned=len(returned))
+    world.notes["Redis used"] = f"{memory['used_memory'] / memory['maxmemory']:.2f}"
+    assert len(returned) == 10 and len(stored) > 10, "Redis was not full"
+    compare(world, before_s, measure(world)[0])
+    assert "errorstat_OOM" not in client.info("errorstats"), "Redis said OOM"
+    down.otherwise = Reply()
+    replay_until_arrived(world, down, stored)
+    for subject, body in returned.items():
+        post(world, subject, body)
+    replay_until_arrived(world, down, returned)
+    assert down.subjects == Counter([*stored, *returned]), "lost, or twice"
 
 
-def all_pids(world: World) -> list[int]:
-    return [pid for server in world.servers for pid in server.worker_pids()]
+@scenario("a large email over a slow line", "queued", setup=TWO_ROUTES)
+def send_a_large_email_over_a_slow_line(world: World) -> None:
+    """It takes longer than its provider waits: a stored attempt delivers it."""
+    sink, line = world.others["other"], world.lines["other"]
+    length, line.bytes_per_s = (24_900_000, 1_000_000) if world.size.is_long else (5_000_000, 300_000)
+    body, began = random_text(length), time.monotonic()
+    assert post(world, "other", body) == "queued", "the line is not slow"
+    world.counts["queued"] += 1
+    world.notes["answered after s"] = round(time.monotonic() - began, 1)
+    world.notes["delivered after s"] = round(wait_for(lambda: bool(sink.accepted), "it is delivered", 600), 1)
+    wait_for(lambda: not count_due(world, "other"), "it is finished")
+    time.sleep(2.0)
+    assert [each.payload["body"] == body for each in sink.accepted] == [True], "it came twice, or damaged"
 
 
-@contextmanager
-def stopped(world: World, pids: Sequence[int]) -> Iterator[None]:
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    world.counts["stops"] += 1
-    try:
-        yield
-    finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
-
-
-# All of them
-
-CUT_OFF = "b"
-NOTED = "a"
-ALONE = ("gone", "alone")
-CALM = ("gone", "alone", "gaps", "new_eras")
-SHORT_LEASE = {"LEASE_SECONDS": str(LEASE_S)}
-QUICK = Setup(settings=SHORT_LEASE)
-ONE_BY_ONE = Setup(settings={"WEB_THREADS": "1", **SHORT_LEASE})
-NO_AOF = Setup(redis_options=())
-QUEUE = Setup(has_queue=True, settings=SHORT_LEASE)
-CLOSED = Setup(settings={"ON_STORE_FAILURE": "closed", **SHORT_LEASE})
-
-
-def crash(step: str, by: str = "SIGKILL") -> Setup:
-    return replace(ONE_BY_ONE, crash_at=step, crash_signal=by)
-
-
-SCENARIOS = [
-    Scenario("nothing happens", do_nothing, never=CALM, pause_s=3),
-    # Redis goes away
-    Scenario("Redis killed", kill_redis, ("kills", "new_eras"), window="b", most_doubles=None),
-    Scenario("Redis killed, AOF off", kill_redis, ("kills", "new_eras"), setup=NO_AOF, window="b", most_doubles=None),
-    Scenario("Redis killed, sticky", kill_redis, ("kills", "new_eras"), sticky=True),
-    Scenario("Redis killed twice for 5 s", kill_redis_twice, ("kills", *ALONE), window="b", most_doubles=None),
-    Scenario("Redis killed twice for 5 s, sticky", kill_redis_twice, ("kills", *ALONE), sticky=True),
-    Scenario("Redis killed, closed", kill_redis, ("kills",), ("alone",), setup=CLOSED, pause_s=150, recovery_s=150),
-    Scenario(
-        "Redis killed, the same emails to B and to C with a new disk",
-        kill_redis_after_a_did_its_work,
-        ("kills", "empty_disks", "repeats", "gone"),
-        setup=Setup(machines=3),
-        loaded=2,
-        sticky=True,
-    ),
-    Scenario("Redis silent for 0.1 s", stop_redis_for(0.1), ("stops",), CALM),
-    Scenario(
-        "Redis silent for 3 s, deliveries under way",
-        stop_redis_while_deliveries_are_under_way,
-        ("stops", "held", "published_later"),
-        window="b",
-        most_doubles=None,
-    ),
-    Scenario(
-        "Redis silent for 30 s",
-        stop_redis_for(30),
-        ("stops", *ALONE),
-        window="b",
-        most_doubles=None,
-        slowest_s=5,
-        pause_s=6,
-    ),
-    Scenario(
-        "Redis silent for 30 s, one machine",
-        hang_redis_alone,
-        ("stops", *ALONE),
-        setup=Setup(machines=1),
-        slowest_s=5,
-        pause_s=3,
-    ),
-    Scenario("Redis slow, 0.4 s", slow_down_by(0.4), ("slow_replies",), CALM),
-    Scenario("Redis slow, 1.5 s", slow_down_by(1.5), ("slow_replies",), ("alone", "new_eras")),
-    *[
-        Scenario(
-            f"requests lost, {fault.value}",
-            lose_requests(fault),
-            ("lost_holds", "lost_outcomes"),
-            setup=QUICK,
-            window="b",
-            most_doubles=None,
-        )
-        for fault in (Fault.CUT_BEFORE_SEND, Fault.CUT_AFTER_SEND, Fault.CUT_MID_REPLY)
-    ],
-    Scenario("the reply of a hold lost", lose_the_reply_of_a_hold, ("lost_replies",), ("alone",)),
-    Scenario("holds executed late", execute_holds_late, ("stops",), window="b", most_doubles=None),
-    Scenario("every outcome lost", lose_every_outcome, ("held", "lost_outcomes"), window="b", most_doubles=None),
-    Scenario("network cut, sticky", cut_the_network, ALONE, sticky=True),
-    Scenario("network cut", cut_the_network, ALONE, window="b", most_doubles=None),
-    Scenario("network cut, closed", without_redis(lambda world: time.sleep(2)), ("gone",), ("alone",), setup=CLOSED),
-    Scenario(
-        "one machine cut off stores nothing",
-        cut_off_one_machine,
-        ("gone", "stored_by_the_other"),
-        sticky=True,
-    ),
-    Scenario(
-        "one process cut off, its neighbour not",
-        cut_off_one_process,
-        ("gone", "alone"),
-        setup=Setup(cuts_processes=True),
-        sticky=True,
-    ),
-    Scenario(
-        "deliveries under way when Redis goes",
-        lose_redis_while_deliveries_are_under_way,
-        ("held", *ALONE),
-        sticky=True,
-    ),
-    Scenario("a reply lost while a machine boots", lose_replies_while_a_machine_boots, ("lost_replies",), sticky=True),
-    Scenario("maxmemory reached", reach_maxmemory, ("gone",), window="b", most_doubles=None),
-    Scenario("Redis read-only", make_redis_a_replica, ("gone",), window="b", most_doubles=None),
-    Scenario("Redis loading", restart_redis_slowly, ("kills", "new_eras"), window="b", most_doubles=None),
-    Scenario("reset during an outage", reset_during_an_outage, ("gone", "refused_resets"), sticky=True),
-    # Redis forgets
-    Scenario("scripts flushed", flush_scripts, ("noscripts",), CALM),
-    Scenario("connections killed", kill_connections, ("connections_cut",), window="b", most_doubles=None),
-    Scenario("Redis emptied", flush_all, ("flushes", "new_eras")),
-    Scenario(
-        "Redis emptied while requests are under way",
-        flush_all_while_requests_are_under_way,
-        ("flushes", "held", "new_eras"),
-    ),
-    Scenario(
-        "Redis emptied while one machine sleeps", flush_all_while_one_machine_sleeps, ("flushes", "stops", "new_eras")
-    ),
-    Scenario(
-        "older snapshot and restart of all",
-        restore_older_snapshot_and_restart,
-        ("kills", "new_eras"),
-        setup=NO_AOF,
-        sticky=True,
-    ),
-    Scenario(
-        "Redis set back between hold and outcome",
-        go_back_between_hold_and_outcome,
-        ("held", "kills", "new_eras"),
-        setup=Setup(redis_options=(), settings=SHORT_LEASE),
-        window="b",
-        most_doubles=None,
-    ),
-    Scenario("restart of everything", restart_everything, ("kills",), window="b", most_doubles=None),
-    Scenario(
-        "stream trimmed behind a machine that slept",
-        trim_the_stream_behind_a_machine,
-        ("stops", "gaps", "asked_with_a_gap"),
-        sticky=True,
-    ),
-    Scenario("chaos, sticky", cause_chaos, ("faults", "gone", "new_eras"), sticky=True, pause_s=30),
-    Scenario("chaos", cause_chaos, ("faults", "gone", "new_eras"), window="b", most_doubles=None, pause_s=30),
-    Scenario(
-        "chaos with a failing destination",
-        cause_chaos_with_a_failing_destination,
-        ("faults", "gone", "new_eras"),
-        window="b",
-        most_doubles=None,
-        pause_s=30,
-    ),
-    # Machines and processes
-    Scenario(
-        "disk lost with emails queued",
-        lose_the_disk_with_emails_queued,
-        ("empty_disks", "sent_by_the_other"),
-        setup=QUICK,
-        sticky=True,
-        window="c",
-        most_doubles=5,
-    ),
-    Scenario("a machine away for an hour", be_away_for_an_hour, ("asked_while_behind",), setup=QUICK, sticky=True),
-    Scenario("wrong ACL", refuse_by_acl, ("misconfigured",), ("alone",), setup=Setup(has_acl=True)),
-    *[
-        Scenario(f"kill -9 {step}", arm_the_crash, ("kills",), setup=crash(step))
-        for step in ("before claim", "after hold", "after claim", "before the POST", "after the note", "after settle")
-    ],
-    Scenario(
-        "kill -9 after the POST", arm_the_crash, ("kills",), setup=crash("after the POST"), window="a", most_doubles=1
-    ),
-    *[  # the process has requests under way as well
-        Scenario(
-            f"kill -9 of a stored delivery, {step}",
-            crash_at_a_stored_delivery,
-            ("kills",),
-            setup=crash(step),
-            window="a",
-            most_doubles=2,
-        )
-        for step in ("before take", "after hand-out", "after take", "before finish", "after finish")
-    ],
-    Scenario(
-        "SIGSTOP past the lease, before the POST",
-        stop_a_process_past_its_lease,
-        ("kills",),
-        setup=crash("after claim", "SIGSTOP"),
-        slowest_s=15,
-    ),
-    Scenario(
-        "SIGSTOP past the lease, after the note",
-        stop_a_process_past_its_lease,
-        ("kills",),
-        setup=crash("after the note", "SIGSTOP"),
-        window="c",
-        most_doubles=1,
-        slowest_s=15,
-    ),
-    Scenario("SQLite locked", lock_sqlite, ("locks",), CALM),
-    Scenario("SQLite locked and Redis away", without_redis(lock_sqlite), ("locks", "gone"), sticky=True),
-    Scenario("disk full", fill_the_disk, ("refused_for_the_disk",)),
-    Scenario("disk full and Redis away", without_redis(fill_the_disk), ("refused_for_the_disk", "gone"), sticky=True),
-    Scenario(
-        "clock two minutes forward",
-        set_the_clock_forward,
-        ("held", "clock_changes"),
-        setup=Setup(has_redis=False, sets_the_clock=True, machines=1),
-    ),
-    Scenario(
-        "clock a day back after kill -9",
-        set_the_clock_back,
-        ("kills", "clock_changes"),
-        setup=replace(crash("after claim"), has_redis=False, sets_the_clock=True, machines=1),
-    ),
-    # Operators and destinations
-    Scenario("destination down", answer_with(Reply(503)), ("troubled_webhooks",), CALM),
-    Scenario("destination slow", answer_with(Reply(delay_s=1.0)), ("troubled_webhooks",), CALM),
-    Scenario(
-        "destination flapping",
-        answer_with(*(Reply(503), Reply()) * 4, Reply(0), seconds=3.0),
-        ("troubled_webhooks",),
-        CALM,
-    ),
-    Scenario(
-        "destination overloaded (429)",
-        answer_with(Reply(429, headers={"Retry-After": "1"})),
-        ("troubled_webhooks",),
-        CALM,
-    ),
-    Scenario("reset and replay in traffic", reset_and_replay, ("kept_by_reset", "replayed"), duplicates=0.0),
-    Scenario(
-        "replay by force in traffic",
-        replay_by_force,
-        ("replayed",),
-        setup=Setup(settings={"DELIVERED_PAYLOAD_DAYS": "1"}),
-        window="asked for",
-        most_doubles=10,
-    ),
-    # With the queue on Redis
-    Scenario("queue: nothing happens", do_nothing, never=CALM, setup=QUEUE, pause_s=3),
-    Scenario("queue: kill -9 web processes", kill_web_processes, ("kills",), setup=QUEUE),
-    Scenario("queue: kill -9 a worker", kill_a_worker, ("kills",), setup=QUEUE, window="a", most_doubles=4),
-    Scenario("queue: Redis killed", kill_redis, ("kills", "new_eras"), setup=QUEUE, window="b", most_doubles=None),
-    Scenario(
-        "queue: Redis killed, AOF off",
-        kill_redis,
-        ("kills", "new_eras"),
-        setup=replace(QUEUE, redis_options=()),
-        window="b",
-        most_doubles=None,
-    ),
-    Scenario("queue: network cut, sticky", cut_the_network, ("gone",), setup=QUEUE, sticky=True),
-    Scenario("queue: destination down", answer_with(Reply(503)), ("troubled_webhooks",), setup=QUEUE),
-    Scenario("queue: Redis emptied", flush_all, ("flushes", "new_eras"), setup=QUEUE),
-]
+def random_text(length: int) -> str:
+    return base64.b64encode(os.urandom(length * 3 // 4)).decode()

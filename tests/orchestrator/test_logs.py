@@ -4,125 +4,96 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from orchestrator.logs import MAX_LINE_CHARS, JsonFormatter, LineFormatter, Seconds, request_id
+from orchestrator.logs import MAX_LINE_CHARS, JsonFormatter, LineFormatter, request_id
 
 FORGED = "x\n2026-11-16 09:00:00 WARNING orchestrator.operations.reset: AUDIT reset scope=all"
 
 
-def formatted(message: str, *values: object, error: BaseException | None = None) -> list[str]:
+def record(message: str, *values: object, error: BaseException | None = None) -> logging.LogRecord:
     exc_info = (type(error), error, error.__traceback__) if error else None
-    record = logging.LogRecord("orchestrator.x", logging.ERROR, __file__, 1, message, values, exc_info)
-    record.exc_text = FORGED  # as another handler's formatter leaves it
-    return LineFormatter().format(record).split("\n")
+    made = logging.LogRecord("orchestrator.x", logging.ERROR, __file__, 1, message, values, exc_info)
+    made.exc_text = FORGED  # as another handler's formatter leaves it
+    return made
 
 
-@pytest.mark.parametrize(
-    "value", [FORGED, "a\rb", "a\x0bb", "a\x0cb", "a\x1b[2Jb", "a\x85b", "a\u2028b", "a\u202eb", "\ud800"]
-)
-def test_no_value_breaks_out_of_its_line(value: str) -> None:
-    (line,) = formatted("item %s: delivered", value)
-    assert line.isprintable()
-    assert line.endswith(": delivered")
-    line.encode()
+def as_text(*values: Any, **named: Any) -> list[str]:
+    return LineFormatter().format(record(*values, **named)).split("\n")
+
+
+def as_json(*values: Any, **named: Any) -> dict[str, Any]:
+    line = JsonFormatter().format(record(*values, **named))
+    assert line.isprintable() and line.isascii()
+    fields: dict[str, Any] = json.loads(line)
+    return fields
+
+
+@pytest.fixture
+def in_request() -> Iterator[None]:
+    token = request_id.set("abc-1")
+    yield
+    request_id.reset(token)
 
 
 @given(st.text(st.characters()))
+@example(FORGED)
+@example("a\rb\x0bc\x0cd\x1b[2Je\x85f\u2028g\u202eh\ud800")
 def test_any_text_is_one_printable_line(value: str) -> None:
-    (line,) = formatted("%s", value)
+    (line,) = as_text("item %s: delivered", value)
     assert line.isprintable()
+    assert line.endswith(": delivered")
+    line.encode()
+    assert as_json("%s", value)["message"] == value[:MAX_LINE_CHARS]
 
 
-def test_a_traceback_follows_in_lines_that_are_marked_as_its_own() -> None:
+def test_the_lines_of_a_traceback_are_marked() -> None:
     try:
         raise RuntimeError(FORGED)
     except RuntimeError as error:
-        first, *traceback = formatted("unexpected", error=error)
-    assert first.endswith("unexpected")
-    assert any("RuntimeError" in line for line in traceback)
-    assert all(line.startswith("  | ") for line in traceback)
-
-
-def test_a_stack_is_marked_too() -> None:
-    record = logging.LogRecord("x", logging.ERROR, __file__, 1, "here", (), None, sinfo="Stack:\n  line")
-    assert LineFormatter().format(record).split("\n")[1:] == ["  | Stack:", "  |   line"]
+        first, *traceback = as_text("unexpected", error=error)
+        fields = as_json("unexpected", error=error)
+    assert first.endswith("unexpected") and fields["message"] == "unexpected"
+    assert any("RuntimeError" in line for line in traceback) and all(line.startswith("  | ") for line in traceback)
+    assert any("RuntimeError" in line for line in fields["traceback"])
+    stack = logging.LogRecord("x", logging.ERROR, __file__, 1, "here", (), None, sinfo="Stack:\n  line")
+    assert LineFormatter().format(stack).split("\n")[1:] == ["  | Stack:", "  |   line"]
 
 
 def test_the_length_of_a_line_is_limited() -> None:
-    assert len(said("%s", "x" * 1_000_000)["message"]) < MAX_LINE_CHARS + 100
-    (line,) = formatted("%s", "x" * 1_000_000)
-    assert len(line) < MAX_LINE_CHARS + 100
-    assert "characters)" in line
+    (line,) = as_text("%s", "x" * 1_000_000)
+    assert len(line) < MAX_LINE_CHARS + 100 and "characters)" in line
+    assert len(as_json("%s", "x" * 1_000_000)["message"]) < MAX_LINE_CHARS + 100
 
 
-def test_a_line_says_the_request_it_belongs_to() -> None:
-    token = request_id.set("abc-1")
-    try:
-        (line,) = formatted("delivered")
-    finally:
-        request_id.reset(token)
-    assert line.endswith(" ERROR orchestrator.x [abc-1]: delivered")
-    assert formatted("delivered")[0].endswith(" ERROR orchestrator.x: delivered")
+@pytest.mark.usefixtures("in_request")
+def test_a_line_has_the_id_of_its_request() -> None:
+    assert as_text("delivered")[0].endswith(" ERROR orchestrator.x [abc-1]: delivered")
+    assert as_json("delivered")["request_id"] == "abc-1"
 
 
-def said(message: str, *values: object, error: BaseException | None = None) -> dict[str, Any]:
-    exc_info = (type(error), error, error.__traceback__) if error else None
-    record = logging.LogRecord("orchestrator.x", logging.ERROR, __file__, 1, message, values, exc_info)
-    line = JsonFormatter().format(record)
-    assert line.isprintable()
-    assert line.isascii()
-    spoken: dict[str, Any] = json.loads(line)
-    return spoken
-
-
-def test_as_json_a_line_has_its_parts_by_name() -> None:
-    token = request_id.set("abc-1")
-    try:
-        line = said("entry %(entry)s: in %(ms)d ms", {"entry": "k3v7", "ms": 12, "status_code": None})
-    finally:
-        request_id.reset(token)
+def test_json_has_the_named_values_of_the_message() -> None:
+    line = as_json("entry %(entry)s: in %(ms)d ms", {"entry": "k3v7", "ms": 12, "status_code": None})
     assert datetime.fromisoformat(line.pop("time")).tzinfo is UTC
     assert line.pop("pid") > 0
     assert line == {
         "level": "ERROR",
         "logger": "orchestrator.x",
-        "request_id": "abc-1",
         "message": "entry k3v7: in 12 ms",
         "entry": "k3v7",
         "ms": 12,
         "status_code": None,
     }
+    assert as_text("delivered")[0].endswith(" ERROR orchestrator.x: delivered")
 
 
-def test_what_a_line_is_made_of_never_passes_for_the_line_itself() -> None:
-    line = said("%(message)s", {"message": "forged", "level": "INFO", "pid": 1})
+def test_named_values_cannot_replace_fields_of_the_line() -> None:
+    line = as_json("%(message)s", {"message": "forged", "level": "INFO", "pid": 1})
     assert (line["message"], line["level"]) == ("forged", "ERROR")
     assert line["pid"] != 1
-
-
-@given(st.text(st.characters()))
-def test_as_json_any_text_is_one_line(value: str) -> None:
-    assert said("%s", value)["message"] == value[:MAX_LINE_CHARS]
-
-
-def test_as_json_a_traceback_is_part_of_its_line() -> None:
-    try:
-        raise RuntimeError(FORGED)
-    except RuntimeError as error:
-        line = said("unexpected", error=error)
-    assert line["message"] == "unexpected"
-    assert any("RuntimeError" in each for each in line["traceback"])
-
-
-def test_the_time_of_a_line_is_its_own() -> None:
-    """It is written anew only once a second."""
-    seconds = Seconds("%Y-%m-%dT%H:%M:%S", is_utc=True)
-    moments = [0.5, 0.9, 1.0, 1_800_000_000.25, 0.1]
-    shown = ["1970-01-01T00:00:00", "1970-01-01T00:00:00", "1970-01-01T00:00:01", "2027-01-15T08:00:00"]
-    assert [seconds.at(moment) for moment in moments] == [*shown, shown[0]]

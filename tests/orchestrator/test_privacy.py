@@ -1,4 +1,4 @@
-"""PRIVACY=strict: only digests of subjects and senders. tests/routes/test_api_decisions.py sees them at work."""
+"""PRIVACY=strict: only digests of subjects and senders. tests/routes/test_api_emails.py tests the whole service."""
 
 from __future__ import annotations
 
@@ -19,5 +19,8 @@ def test_all_make_the_same_digests_and_only_with_the_key() -> None:
     entry = Entry("e", "machine", (), about=about)
     assert one.shown(entry).about == Privacy(journal).shown(entry).about == About("id", "gmail", "all")
     assert Privacy(journal).about(about) == about
+    stored_before = Entry("e", "machine", (), about=About("id", "gmail", "all", SUBJECT, SENDER))
+    assert one.shown(stored_before).about == About("id", "gmail", "all")
+    assert Privacy(journal).shown(stored_before) == stored_before
     journal.close()
     other.close()

@@ -1,4 +1,4 @@
-"""Which way an email takes."""
+"""Which route an email takes."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def has(text: str, exact: bool = False) -> Condition:
     return Condition(field="subject", contains=text, exact=exact)
 
 
-def route(name: str, *match: Condition, **said: Any) -> RouteConfig:
-    return RouteConfig(name=name, match=match, **said)
+def route(name: str, *match: Condition, **settings: Any) -> RouteConfig:
+    return RouteConfig(name=name, match=match, **settings)
 
 
 def holds(*conditions: Condition, item: Item, any: bool = False) -> bool:
@@ -52,12 +52,8 @@ def test_unsubscribe_mails_have_no_subject_group(subject: str) -> None:
 
 
 @pytest.mark.parametrize("subject", ["", "Abonnement", "Lot 456"])
-def test_every_other_email_goes_as_the_settings_say(subject: str) -> None:
+def test_every_other_email_follows_the_settings(subject: str) -> None:
     assert SHIPPED.pick(item(subject=subject)) == Route("everything else", ("crm",), GroupMode.ALL)
-
-
-def test_an_unsubscribe_word_in_the_body_changes_nothing() -> None:
-    assert SHIPPED.pick(item(body="désabo")).name == "everything else"
 
 
 def test_the_first_route_that_matches_decides() -> None:
@@ -71,20 +67,6 @@ def test_the_first_route_that_matches_decides() -> None:
     assert router.pick(item(subject="y")) == Route("rest", ("crm",), GroupMode.PATTERNS)
 
 
-def test_what_no_route_says_is_as_the_defaults_say() -> None:
-    defaults = Route("default", ("crm",), GroupMode.PATTERNS, MediaMode.ALL, True, True, True)
-    assert Router((route("rest"),), defaults).pick(item()) == replace(defaults, name="rest")
-    assert Router((route("rest"),), DEFAULTS).pick(item()) == Route(
-        name="rest",
-        destinations=("crm",),
-        group_mode=GroupMode.ALL,
-        media=MediaMode.LISTED,
-        realtime_only=False,
-        content=None,
-        identity_by_recipient=False,
-    )
-
-
 GATES: list[tuple[str, str, Any, Any]] = [
     ("subject_groups", "group_mode", GroupMode.OFF, GroupMode.PATTERNS),
     ("media", "media", MediaMode.OFF, MediaMode.ALL),
@@ -94,15 +76,13 @@ GATES: list[tuple[str, str, Any, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("said", "gate", "one", "other"), GATES)
-def test_of_each_gate_the_first_matching_route_that_says_something_wins(
-    said: str, gate: str, one: Any, other: Any
-) -> None:
+@pytest.mark.parametrize(("key", "gate", "one", "other"), GATES)
+def test_the_first_matching_route_that_sets_a_gate_decides(key: str, gate: str, one: Any, other: Any) -> None:
     for first, second in ((one, other), (other, one)):
         routes = (
             route("silent", has("x"), stop=False),
-            route("first", has("x"), stop=False, **{said: first}),
-            route("rest", **{said: second}),
+            route("first", has("x"), stop=False, **{key: first}),
+            route("rest", **{key: second}),
         )
         picked = Router(routes, DEFAULTS).pick(item(subject="x"))
         assert getattr(picked, gate) == first
@@ -111,7 +91,7 @@ def test_of_each_gate_the_first_matching_route_that_says_something_wins(
         assert all(getattr(picked, each) == getattr(DEFAULTS, each) for each in others)
 
 
-def test_routes_that_go_on_add_their_destinations_in_order_and_once() -> None:
+def test_routes_that_do_not_stop_add_their_destinations_in_order_and_once() -> None:
     routes = (
         route("not this", has("y"), destinations=("never",), stop=False),
         route("copy", has("x"), destinations=("zoo", "audit"), stop=False),
@@ -126,7 +106,7 @@ def test_routes_that_go_on_add_their_destinations_in_order_and_once() -> None:
     assert router.pick(item(subject="z")).destinations == ("crm", "new")
 
 
-def test_a_route_that_stops_ends_the_asking_also_after_some_that_go_on() -> None:
+def test_a_route_that_stops_ends_the_evaluation() -> None:
     routes = (
         route("copy", has("x"), destinations=("archive",), stop=False),
         route("end", has("x"), destinations=("crm",)),
@@ -134,10 +114,6 @@ def test_a_route_that_stops_ends_the_asking_also_after_some_that_go_on() -> None
     )
     picked = Router(routes, DEFAULTS).pick(item(subject="x"))
     assert picked == Route("copy + end", ("archive", "crm"), GroupMode.ALL)
-
-
-def test_the_last_route_need_not_stop() -> None:
-    assert Router((route("rest", stop=False),), DEFAULTS).pick(item()).name == "rest"
 
 
 EMAIL = email_item(
@@ -153,7 +129,7 @@ EMAIL = email_item(
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("condition", "expected"),
     [
         ({"field": "subject", "equals": "ete a paris"}, True),
         ({"field": "subject", "equals": "ÉTÉ  À PARIS "}, True),
@@ -191,8 +167,8 @@ EMAIL = email_item(
         ({"field": "source", "contains": "tg"}, False),
     ],
 )
-def test_a_condition_reads_a_field_as_a_person_would(said: dict[str, Any], expected: bool) -> None:
-    assert holds(Condition(**said), item=EMAIL) is expected
+def test_a_condition_reads_a_field_as_a_person_would(condition: dict[str, Any], expected: bool) -> None:
+    assert holds(Condition(**condition), item=EMAIL) is expected
 
 
 @pytest.mark.parametrize("exact", [False, True])
@@ -225,7 +201,7 @@ def test_all_conditions_must_hold_unless_any_will_do(any: bool, expected: bool) 
     assert holds(item=EMAIL, any=any)
 
 
-def test_conditions_on_different_fields_and_ways_do_not_get_mixed_up() -> None:
+def test_conditions_on_different_fields_are_independent() -> None:
     mixed = item_with(subject=("Été",), body=("Hiver",))
     assert holds(has("ete"), Condition(field="body", contains="hiver"), has("Été", exact=True), item=mixed)
     assert holds(Condition(field="body", contains="hiver"), has("ete"), item=mixed)
@@ -233,12 +209,8 @@ def test_conditions_on_different_fields_and_ways_do_not_get_mixed_up() -> None:
     assert not holds(has("ete"), has("ete", exact=True), item=mixed)
 
 
-def test_an_empty_equals_matches_an_empty_subject() -> None:
-    assert holds(Condition(field="subject", equals=""), item=email_item(Email(subject="  "), None))
-
-
 @pytest.mark.parametrize("exact", [False, True])
-def test_a_regex_sees_so_much_of_a_long_text_and_no_more(exact: bool) -> None:
+def test_a_regex_searches_only_the_beginning_of_a_long_text(exact: bool) -> None:
     word = Condition(field="body", regex="needle", exact=exact)
     within = item_with(body=("x" * (MOST_CHARS_FOR_A_REGEX - 6) + "needle",))
     beyond = item_with(body=("x" * (MOST_CHARS_FOR_A_REGEX - 5) + "needle",))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from deduplication import members
 from deduplication.clock import Clock
 from deduplication.journal.sqlite import Journal
 from orchestrator.sessions import LISTED_MS, MOST_LISTED, Sessions
@@ -23,12 +24,12 @@ def share_notes(*machines: Machine) -> None:
     fleet: dict[str, tuple[int, str]] = {}
     for machine in machines:
         with machine.journal.reading() as step:
-            for key, note in step.notes().items():
+            for key, note in members.notes(step).items():
                 fleet[key] = max(note, fleet.get(key, (0, "")))
     for machine in machines:
         with machine.journal.step() as step:
             for key, (at_ms, value) in fleet.items():
-                step.put_note(key, value, at_ms)
+                members.put_note(step, key, value, at_ms)
 
 
 def test_all_processes_of_a_machine_have_the_same_key(tmp_path: Path) -> None:
@@ -66,4 +67,4 @@ def test_the_list_is_bounded_in_time_and_length() -> None:
     assert machine.sessions.has_ended("s1")
     assert machine.sessions.has_ended(f"s{MOST_LISTED}")
     with machine.journal.reading() as step:
-        assert len(step.notes()) == 1
+        assert len(members.notes(step)) == 1

@@ -24,7 +24,7 @@ from deduplication.redis_client import connect
 from orchestrator.build import Service, build
 from orchestrator.config.settings import load_settings
 from routes.app import create_app
-from tests.support.described import check_webhook, hold_to_its_description
+from tests.support.described import check_webhook, checking_client
 from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, PATIENT_MS
 from tests.support.sink import Sink
 
@@ -127,7 +127,7 @@ def start_app(tmp_path: Path) -> Iterator[StartApp]:
             service = replace(service, pipeline=replace(service.pipeline, now=now))
         if is_up:
             wait_for_redis(service)
-        return App(service, hold_to_its_description(create_app(service), service.config))
+        return App(service, checking_client(create_app(service), service.config))
 
     yield start
     for service in built:

@@ -18,7 +18,7 @@ SECRET = f"whsec_{base64.b64encode(b'k' * 24).decode()}"
 
 
 @pytest.mark.real_redis
-def test_the_begin_and_the_end_are_told_once_and_signed(
+def test_the_begin_and_the_end_of_an_alarm_are_sent_once_and_signed(
     tmp_path: Path, redis_server: RedisServer, eventually: Callable[[Callable[[], bool]], None]
 ) -> None:
     with Sink(Reply(500)) as ops, Sink() as crm:
@@ -41,8 +41,8 @@ def test_the_begin_and_the_end_are_told_once_and_signed(
         failed, begun, ended = ops.received
         assert failed.webhook_id == begun.webhook_id, "tried again, it is the same"
         for each in (begun, ended):
-            said = Webhook(SECRET).verify(each.body, dict(each.headers))
-            assert (said["type"], said["data"]["condition"]) == ("mailonce.alert", "no_worker")
+            payload = Webhook(SECRET).verify(each.body, dict(each.headers))
+            assert (payload["type"], payload["data"]["condition"]) == ("mailonce.alert", "no_worker")
         assert begun.payload["data"]["status"] == "begun"
         assert ended.payload["data"]["status"] == "ended"
         assert crm.received == []

@@ -10,7 +10,7 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from http.client import HTTPResponse
 from pathlib import Path
@@ -19,14 +19,12 @@ from typing import Any
 
 import psutil
 import pytest
-from gunicorn.config import Config
 from gunicorn.http.errors import NoMoreData
 from werkzeug.test import EnvironBuilder, run_wsgi_app
 
 from orchestrator.item import Item
-from orchestrator.logs import JsonFormatter, LineFormatter
 from orchestrator.pipeline import Outcome, Pipeline
-from routes.connections import ByteBudget, ClientSocket, JsonLog, Log, PatientRequest, Workplaces
+from routes.connections import BoundedRequest, ClientSocket, RequestLimit
 from tests.routes.conftest import StartApp
 from tests.support.server import INGRESS_TOKEN, Server, email
 
@@ -65,40 +63,29 @@ def answer(client: socket.socket) -> tuple[int, dict[str, Any]]:
 # Too large
 
 
-@pytest.mark.parametrize(("token", "status"), [(INGRESS_TOKEN, 413), ("wrong", 401)])
-@pytest.mark.parametrize("is_chunked", [False, True])
+@pytest.mark.parametrize(
+    ("path", "token", "is_chunked", "status"),
+    [
+        ("/api/ingress/gmail", INGRESS_TOKEN, False, 413),
+        ("/api/ingress/gmail", "wrong", False, 401),
+        ("/api/ingress/gmail", "wrong", True, 401),
+        ("/api/ingress/mime", INGRESS_TOKEN, True, 413),
+    ],
+    ids=["too large", "a stranger's", "a stranger's chunks", "chunks that are an email up to the limit"],
+)
 def test_a_client_that_sends_too_large_a_body_before_it_reads_gets_its_answer(
-    server: Server, is_chunked: bool, token: str, status: int
+    server: Server, path: str, token: str, is_chunked: bool, status: int
 ) -> None:
     size = {"Transfer-Encoding": "chunked"} if is_chunked else {"Content-Length": str(30 * len(MEGABYTE))}
     with connect(server) as client:
-        client.sendall(head(token=token, **size))
-        for _ in range(30):
-            client.sendall(b"100000\r\n" + MEGABYTE + b"\r\n" if is_chunked else MEGABYTE)
+        client.sendall(head(path, token=token, Content_Type="message/rfc822", **size))
+        for number in range(30):
+            piece = MEGABYTE if number else b"From: a@b.org\r\n\r\n".ljust(len(MEGABYTE))
+            client.sendall(b"100000\r\n" + piece + b"\r\n" if is_chunked else piece)
         client.sendall(b"0\r\n\r\n" if is_chunked else b"")
         given, body = answer(client)
     assert given == status
-    if status == 413:
-        assert body == {
-            "success": False,
-            "status": "invalid",
-            "error": "the request takes at most 25 MB (MAX_BODY_MB)",
-        }
-
-
-def test_a_chunked_email_is_not_truncated_at_the_limit(server: Server) -> None:
-    """Truncated, it would still be parsed as an email."""
-    with connect(server) as client:
-        client.sendall(head("/api/ingress/mime", Content_Type="message/rfc822", Transfer_Encoding="chunked"))
-        client.sendall(b"100000\r\n" + b"From: a@b.org\r\n\r\n".ljust(len(MEGABYTE)) + b"\r\n")
-        for _ in range(25):
-            client.sendall(b"100000\r\n" + MEGABYTE + b"\r\n")
-        client.sendall(b"0\r\n\r\n")
-        assert answer(client)[0] == 413
-
-
-def test_an_email_just_below_the_limit_is_accepted(server: Server) -> None:
-    assert server.post(email(body="x" * (24 * len(MEGABYTE)))).json()["status"] == "processed"
+    assert status != 413 or body["error"] == "the request must have at most 25 MB (MAX_BODY_MB)"
 
 
 # Incomplete
@@ -126,27 +113,24 @@ def test_incomplete_requests_do_not_delay_others(server: Server, half: bytes) ->
 
 
 @pytest.mark.parametrize(
-    ("path", "status"), [("/api/ingress/gmail", 503), ("/api/ingress/mime", 503), ("/api/ingress/message", 408)]
+    ("path", "size", "sent"),
+    [
+        ("gmail", {"Content-Length": "1000"}, b"{"),
+        ("mime", {"Content-Length": "1000"}, b"From: ada@example.org\r\n\r\nHello"),
+        ("mime", {"Transfer-Encoding": "chunked"}, b"3e8\r\nFrom: ada@example.org\r\n\r\nHello"),
+        ("message", {"Content-Length": "1000"}, b"{"),
+        ("mailgun", {"Transfer-Encoding": "chunked"}, b"2\r\n{}"),
+        ("mailgun", {"Transfer-Encoding": "chunked"}, b"2\r\n{}\r"),
+        ("mailgun", {"Transfer-Encoding": "chunked"}, b"2\r\n{}\r\n0\r\n"),
+    ],
 )
-@pytest.mark.parametrize("size", [{"Content-Length": "1000"}, {"Transfer-Encoding": "chunked"}])
-def test_an_incomplete_body_is_to_be_retried(server: Server, path: str, status: int, size: dict[str, str]) -> None:
+def test_an_incomplete_body_is_to_be_retried(server: Server, path: str, size: dict[str, str], sent: bytes) -> None:
     """Half an email may be parsed as an email."""
-    half = b"From: ada@example.org\r\n\r\nHello"
     with connect(server) as client:
-        client.sendall(head(path, Content_Type="message/rfc822", **size))
-        client.sendall(b"3e8\r\n" + half if "Transfer-Encoding" in size else half)
+        client.sendall(head(f"/api/ingress/{path}", Content_Type="message/rfc822", **size) + sent)
         client.shutdown(socket.SHUT_WR)
         given, body = answer(client)
-    assert (given, body["status"]) == (status, "retry_later")
-
-
-@pytest.mark.parametrize("end", [b"2\r\n{}", b"2\r\n{}\r", b"2\r\n{}\r\n0\r\n"])
-def test_a_body_that_ends_between_two_chunks_is_to_be_retried(server: Server, end: bytes) -> None:
-    with connect(server) as client:
-        client.sendall(head("/api/ingress/mailgun", Transfer_Encoding="chunked") + end)
-        client.shutdown(socket.SHUT_WR)
-        given, body = answer(client)
-    assert (given, body["status"]) == (503, "retry_later")
+    assert (given, body["status"]) == (408 if path == "message" else 503, "retry_later")
 
 
 @pytest.mark.parametrize(
@@ -157,20 +141,12 @@ def test_invalid_chunks_are_refused_and_end_the_connection(server: Server, path:
     logged = len(server.log.read_text())
     with connect(server) as client:
         client.sendall(head(path, Transfer_Encoding="chunked") + chunks)
-        assert answer(client) == (
-            400,
-            {"success": False, "status": "invalid", "error": "Transfer-Encoding takes valid chunks"},
-        )
+        given, body = answer(client)
+        assert (given, body["status"]) == (400, "invalid")
+        assert body["error"] == "the body must have valid chunks (Transfer-Encoding: chunked)"
         assert client.recv(1) == b""
     (line,) = server.log.read_text()[logged:].splitlines()
-    assert f"POST {path}: the body is no chunked one" in line
-
-
-def test_a_connection_is_reused(server: Server) -> None:
-    with connect(server) as client:
-        for _ in range(3):
-            client.sendall(head(Content_Length="2") + b"{}")
-            assert answer(client)[0] == 400
+    assert f"POST {path}: invalid chunked body" in line
 
 
 # Unverified bodies
@@ -238,17 +214,6 @@ def test_a_body_counts_until_its_sender_is_verified_or_refused(
     assert (send("first"), inner) == (200, [None, 200])
 
 
-def test_a_request_waits_for_bytes_of_the_budget(eventually: Callable[[Callable[[], bool]], None]) -> None:
-    budget, reserved = ByteBudget(10), []
-    assert budget.reserve(8, timeout_s=0) and not budget.reserve(3, timeout_s=0)
-    waiting = Thread(target=lambda: reserved.append(budget.reserve(3, timeout_s=3600)), daemon=True)
-    waiting.start()
-    eventually(lambda: bool(vars(budget._returned)["_waiters"]))
-    budget.give_back(8)
-    eventually(lambda: reserved == [True])
-    assert not budget.reserve(8, timeout_s=0)
-
-
 # The end of the server
 
 
@@ -296,40 +261,48 @@ def test_a_client_that_sends_without_end_is_disconnected(monkeypatch: pytest.Mon
         hanging_up.join()
 
 
-def test_the_number_of_requests_is_limited_and_waiting_for_a_body_does_not_count() -> None:
-    body_may_come, is_reading, done = Event(), Event(), []
+class SlowBody(io.BytesIO):
+    """Of which nothing has arrived before ``may_come``."""
 
-    class SlowBody(io.BytesIO):
-        def read(self, size: int | None = -1) -> bytes:
-            is_reading.set()
-            body_may_come.wait(30)
-            return super().read(size)
+    def __init__(self) -> None:
+        super().__init__(b"slow")
+        self.is_awaited, self.may_come = Event(), Event()
+
+    def read(self, size: int | None = -1) -> bytes:
+        self.is_awaited.set()
+        self.may_come.wait(30)
+        return super().read(size)
+
+
+def test_the_number_of_requests_is_limited_and_waiting_for_a_body_does_not_count() -> None:
+    running: list[bytes] = []
+    most_running, done = 0, []
 
     def app(environ: Any, start_response: Any) -> list[bytes]:
-        asked = PatientRequest(environ)
-        asked.max_content_length = 10
-        done.append(asked.get_data())
+        nonlocal most_running
+        received = BoundedRequest(environ)
+        received.max_content_length = 10
+        body = received.get_data()
+        running.append(body)
+        most_running = max(most_running, len(running))
+        time.sleep(0.01)
+        running.remove(body)
+        done.append(body)
         start_response("200 OK", [])
         return []
 
-    bounded = Workplaces(app, 1)
-    slow = EnvironBuilder(method="POST", input_stream=SlowBody(b"slow"), content_length=4).get_environ()
-    waiting = Thread(target=run_wsgi_app, args=(bounded, slow))
-    waiting.start()
-    is_reading.wait(30)
-    run_wsgi_app(bounded, EnvironBuilder(method="POST", data=b"quick").get_environ())
-    assert done == [b"quick"]
-    body_may_come.set()
-    waiting.join()
-    assert done == [b"quick", b"slow"]
-
-
-@pytest.mark.parametrize(("kind", "formatter"), [(Log, LineFormatter), (JsonLog, JsonFormatter)])
-def test_gunicorn_logs_in_our_format(kind: type[Log], formatter: type) -> None:
-    config = Config()
-    config.set("accesslog", "-")
-    log = kind(config)
-    known = (*log.error_log.handlers, *log.access_log.handlers)
-    handlers = [each for each in known if hasattr(each, "_gunicorn")]  # pytest has some, too
-    assert len(handlers) == 2
-    assert all(isinstance(handler.formatter, formatter) for handler in handlers)
+    limited = RequestLimit(app, 1)
+    slow = SlowBody()
+    requests = [EnvironBuilder(method=method, data=b"quick").get_environ() for method in ("POST", "GET") * 3]
+    requests.append(EnvironBuilder(method="POST", input_stream=slow, content_length=4).get_environ())
+    threads = [Thread(target=run_wsgi_app, args=(limited, environ)) for environ in reversed(requests)]
+    threads[0].start()
+    slow.is_awaited.wait(30)
+    for thread in threads[1:]:
+        thread.start()
+    for thread in threads[1:]:
+        thread.join()
+    assert (done, most_running) == ([b"quick"] * 6, 1)
+    slow.may_come.set()
+    threads[0].join()
+    assert done[-1] == b"slow"

@@ -78,4 +78,4 @@ def test_the_type_of_a_stored_event(kept: str, released_ms: int | None, generati
     delivery = Delivery("crm", "msg_1", generation=generation)
     entry = replace(Entry("e1", "m", (), deliveries=(delivery,)), released_ms=released_ms)
     stored = pack({"type": kept, "timestamp": "2026-11-16T09:00:00Z", "subject": "x"})
-    assert stored_event(stored, entry, delivery)["type"] == sent
+    assert stored_event(stored, entry, delivery)[0]["type"] == sent

@@ -18,7 +18,7 @@ SCHEMATHESIS = str(Path(sys.executable).with_name("schemathesis"))
 RULES = """
 [checks]
 positive_data_acceptance.enabled = false    # a cursor is any text, but not every text is a cursor
-allow_header_conformance.enabled = false    # POST .../decisions/release stands beside GET .../decisions/{id}
+allow_header_conformance.enabled = false    # POST .../decisions/release is next to GET .../decisions/{id}
 
 [[operations]]
 include-path-regex = "^/api/ingress/"    # 503 asks the sender to come again; what is odd in an email is let be
@@ -66,7 +66,7 @@ parameters = {{ id = "{id}:crm" }}
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """With every door open."""
+    """With all providers."""
     folder = tmp_path_factory.mktemp("fuzzed")
     (folder / "mailonce.toml").write_text(f'[destinations.crm]\nurl = "log:"\n{SETTINGS}')
     with Server(folder, VIEW_TOKEN=VIEW_TOKEN, LOG_LEVEL="WARNING", TRUSTED_PROXIES="127.0.0.1") as server:
@@ -81,17 +81,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         pytest.param("", "fuzzing", 2, id="a-stranger"),
     ],
 )
-def test_whoever_asks_for_whatever_gets_an_answer_as_described(
+def test_every_request_gets_an_answer_as_described(
     server: Server, tmp_path: Path, request: pytest.FixtureRequest, credentials: str, phases: str, examples: int
 ) -> None:
     server.post(email(subject="Lot 456"))
     stopped = server.post(email(subject="Lot 456 bis")).json()["id"]
     config = tmp_path / "schemathesis.toml"
     config.write_text(credentials.format(id=stopped) + RULES)
-    told = ["--phases", phases, "--max-examples", str(examples), "--continue-on-failure"]
+    options = ["--phases", phases, "--max-examples", str(examples), "--continue-on-failure"]
     seeded = ["--seed", str(request.config.option.hypothesis_seed), "--generation-database", "none", "--no-color"]
     run = subprocess.run(
-        [SCHEMATHESIS, "--config-file", str(config), "run", f"{server.url}/api/openapi.json", *told, *seeded],
+        [SCHEMATHESIS, "--config-file", str(config), "run", f"{server.url}/api/openapi.json", *options, *seeded],
         cwd=tmp_path,
         env=clean_environment(SCHEMATHESIS_HOOKS="tests.support.schemathesis_hooks", PYTHONPATH=str(ROOT)),
         capture_output=True,

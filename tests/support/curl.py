@@ -31,20 +31,20 @@ class Request:
 
 
 def read_curl(line: str, folder: Path = Path(), environment: Mapping[str, str] | None = None) -> Request:
-    """What curl would be told by a shell in that folder. An option or a notation we do not print is an error."""
+    """The request of a curl line in that folder. An option or shell syntax that we do not print is an error."""
     given = _INPUT.match(line)
     text = _INPUT.sub("", line).replace("\\\n", "")
     text = _FILE.sub(lambda found: (folder / shlex.split(found[1])[0]).read_text().strip(), text)
     text = _FIRST_OF_LIST.sub(lambda found: (environment or {})[found[1]].split(",")[0], text)
     words = shlex.split(text)
     assert words.pop(0) == "curl", line
-    told = _OPTIONS.parse_args(words)
-    assert "$" not in told.url + "".join(told.headers), "a notation of the shell that this does not know"
-    headers = dict(header.split(": ", 1) for header in told.headers)
-    if told.body is None:
-        return Request(told.url, headers, None)
-    body = base64.b64decode(given[1]) if given and told.body == "@-" else told.body.encode()
-    return Request(told.url, {"Content-Type": "application/x-www-form-urlencoded"} | headers, body)
+    options = _OPTIONS.parse_args(words)
+    assert "$" not in options.url + "".join(options.headers), "unknown shell syntax"
+    headers = dict(header.split(": ", 1) for header in options.headers)
+    if options.body is None:
+        return Request(options.url, headers, None)
+    body = base64.b64decode(given[1]) if given and options.body == "@-" else options.body.encode()
+    return Request(options.url, {"Content-Type": "application/x-www-form-urlencoded"} | headers, body)
 
 
 _OPTIONS = argparse.ArgumentParser("curl", exit_on_error=False)

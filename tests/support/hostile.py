@@ -11,7 +11,11 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from deduplication.content import normalize_text
+from deduplication.identity import compute_fingerprint, own_names
+from deduplication.media import MediaMode, delivery_links
 from deduplication.mime import parse_mime
+from deduplication.subject_group import GroupMode, generate_subject_group_id
 
 SIZES_BYTES = (1000, 16 * 1024, 256 * 1024, 4 * 1024 * 1024)
 
@@ -99,7 +103,25 @@ EMAILS: Mapping[str, Hostile] = {
     "an unknown charset": text("Content-Type: text/html; charset=nonsense\r\n", b"<b>\xe9"),
     "damaged Base64": text("Content-Transfer-Encoding: base64\r\n", b"=!YQ"),
     "quoted-printable": mime("Content-Transfer-Encoding: quoted-printable\r\n\r\n", "=C3=A9"),
+    "one line": mime("\r\n", "x"),
+    "one line of 8-bit text": text("", b"\xe9"),
+    "short lines": mime("\r\n", "ab\n"),
+    "text with one emoji": mime("\r\n", "x", end="🎉"),
+    "damaged text with emoji": lambda size: b"\r\n" + b"x" * size + "🎉".encode() * 9 + b"\xff",
+    "letters with marks": mime("\r\n", "e\u0301", "\u0301\u0316", "\ufdfa"),
+    "brackets behind a link": mime("\r\nhttps://files.example/x", ")."),
+    "a link": mime("\r\nhttps://files.example/", "logo/.%20-"),
+    "one attachment": text("Content-Type: application/pdf\r\nContent-Transfer-Encoding: base64\r\n", b"YWJj"),
+    "carriage returns": lambda size: b"From: ada@example.org\rSubject: x\r\r" + b"x\r" * (size // 2),
+    "zeros": bytes,
     "headers": mime("", "X-A: b\r\n"),
+    "empty headers": mime("", "a:\n"),
+    "one header": mime("X-Long: ", "x"),
+    "a header folded into nothing": mime("X-Folded:", "\n "),
+    "quotes that are not closed in an address": mime("To: ", '"\\'),
+    "brackets that are not closed in an address": mime("To: ", "<("),
+    "brackets that are not closed in a date": mime("Date: ", "("),
+    "replies": mime("Subject: ", "re: ", "re "),
     "recipients in headers": mime("", "To: a{0}@b.example\r\n"),
     "a folded header": mime("Subject: x", "\r\n x"),
     "encoded words": mime("Subject: x", "\r\n =?utf-8?B?w6k=?="),
@@ -108,6 +130,9 @@ EMAILS: Mapping[str, Hostile] = {
     "parts": mime(_MIXED, "--x\r\n\r\nx\r\n"),
     "parts of HTML": mime(_MIXED, "--x\r\nContent-Type: text/html\r\n\r\n<p><b a{0}>\r\n"),
     "attachments": mime(_MIXED, '--x\r\nContent-Disposition: attachment; filename="{0}"\r\n\r\nx\r\n'),
+    "lines like boundaries": mime(_MIXED, "--y\r\n"),
+    "boundaries": mime(_MIXED, "--x\r\n"),
+    "long parameters": mime(_MIXED, f'--x\r\nContent-Type: text/plain; a="{";" * 400}\r\n\r\nhi\r\n'),
     "parts in parts": mime(_MIXED, "--x\r\nContent-Type: multipart/mixed; boundary=x\r\n\r\n"),
     "parts in other parts": mime(_MIXED, "--x\r\nContent-Type: multipart/mixed; boundary={0}\r\n\r\n--{0}\r\n"),
 }
@@ -124,7 +149,11 @@ def main(name: str) -> None:
         raw = EMAILS[name](size_bytes)
         before_bytes, before_s = memory_bytes("VmRSS"), time.process_time()
         email = parse_mime(raw)
-        _ = email.text, email.links, email.images, email.targets, email.clean_subject, email.sender_email
+        own_names(email, None)
+        compute_fingerprint(email)
+        delivery_links(email.links, MediaMode.ALL)
+        generate_subject_group_id(email.subject, mode=GroupMode.ALL)
+        normalize_text(email.text)
         print(len(raw), memory_bytes("VmHWM") - before_bytes, f"{time.process_time() - before_s:.3f}", flush=True)
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ import requests
 import trustme
 from requests.adapters import HTTPAdapter
 
-from tests.support.programs import program
+from tests.support.programs import Program, program
 from tests.support.redis_server import free_port
 from tests.support.surroundings import ROOT
 
@@ -47,7 +45,7 @@ def with_the_page(config: str, allowed: str) -> str:
     return config.replace(found[1], f"{lines}\n").replace("192.0.2.0/24", allowed)
 
 
-class NginxServer:
+class NginxServer(Program):
     def __init__(
         self,
         folder: Path,
@@ -57,7 +55,6 @@ class NginxServer:
     ) -> None:
         """``page_allowed``: the network that may see the page; None: it is not published."""
         folder.mkdir()
-        self._folder = folder
         self.port = free_port()
         self.url = f"https://localhost:{self.port}"
         self.authority = str(folder / "ca.pem")
@@ -79,28 +76,11 @@ class NginxServer:
         (folder / "mailonce.conf").write_text(with_the_page(config, page_allowed) if page_allowed else config)
         user = "user root;" if os.getuid() == 0 else ""  # or its workers could not write where the tests do
         (folder / "nginx.conf").write_text(AROUND.format(folder=folder, user=user))
-        self._process: subprocess.Popen[bytes] | None = None
+        command = [program("nginx", "nginx"), "-c", str(folder / "nginx.conf"), "-p", str(folder)]
+        super().__init__(command, folder, folder / "error.log")
 
-    def __enter__(self) -> NginxServer:
-        command = [program("nginx", "nginx"), "-c", str(self._folder / "nginx.conf"), "-p", str(self._folder)]
-        with (self._folder / "error.log").open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                self.http().get(f"{self.url}/readyz", timeout=60)
-                return self
-            except requests.ConnectionError:
-                if self._process.poll() is not None or time.monotonic() > deadline:
-                    self.__exit__()
-                    raise AssertionError((self._folder / "error.log").read_text()) from None
-                time.sleep(0.05)
-
-    def __exit__(self, *_: object) -> None:
-        if self._process:
-            self._process.terminate()
-            self._process.wait(60)
-            self._process = None
+    def ask(self) -> requests.Response:
+        return self.http().get(f"{self.url}/readyz", timeout=60)
 
     def http(self, address: str = "127.0.0.1") -> requests.Session:
         """A client at that address of this machine, which checks the certificate."""

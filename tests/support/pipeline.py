@@ -14,10 +14,9 @@ from typing import Any
 
 from deduplication.errors import StoreUnavailable
 from deduplication.journal.entry import Delivery, Entry
-from deduplication.media import DEFAULT_HOSTS, IDENTITY_PARAMETERS
 from deduplication.realtime_guard import RealtimeGuard
-from deduplication.subject_group import DEFAULT_PATTERNS, GroupMode
-from orchestrator.delivery.counters import process_counters
+from deduplication.subject_group import GroupMode
+from orchestrator.delivery.counters import Counters
 from orchestrator.delivery.destination_states import DestinationStates
 from orchestrator.delivery.guard import Guard, Limits
 from orchestrator.delivery.queue import QueueUnavailable
@@ -26,7 +25,7 @@ from orchestrator.delivery.sender import DestinationPolicy, Sender
 from orchestrator.delivery.webhook import DeliveryFailed, Payload, Receipt, Webhook, unpack
 from orchestrator.item import Item, email_item
 from orchestrator.metrics.meter import Meter
-from orchestrator.pipeline import Naming, Outcome, Pipeline, PipelineOptions
+from orchestrator.pipeline import Outcome, Pipeline, PipelineOptions
 from orchestrator.privacy import Privacy
 from orchestrator.routing import Route, Router
 from routes.providers import gmail
@@ -197,13 +196,11 @@ def open_pipeline(
                 for name, each in destinations.items()
             },
             guard=Guard(
-                process_counters(),
-                process_counters(),
-                dict.fromkeys(destinations, limits or Limits(breaker_failures=0)),
+                Counters(machine.coordinator), dict.fromkeys(destinations, limits or Limits(breaker_failures=0))
             ),
             pools={name: stack.enter_context(ThreadPoolExecutor(4)) for name in destinations},
             states=DestinationStates(machine.journal),
-            meter=Meter(destinations),
+            meter=Meter(machine.journal),
             on_recovery=lambda destination: retrier.recover(destination),
         )
         retrier = Retrier(coordinator, sender, destinations, threads=1, margin_s=1.0)
@@ -214,7 +211,6 @@ def open_pipeline(
             router=Router((), Route("all", tuple(destinations), **{"group_mode": GroupMode.PATTERNS} | route)),
             sender=sender,
             retrier=retrier,
-            naming=Naming(UTC, DEFAULT_PATTERNS, 0, DEFAULT_HOSTS, IDENTITY_PARAMETERS),
             guard=RealtimeGuard(STARTED),
             privacy=Privacy(machine.journal),
             meter=sender.meter,

@@ -34,7 +34,8 @@ class Proxy:
         self._requests: dict[tuple[socket.socket, socket.socket], bytes] = {}
         self._lock = threading.Lock()
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"redis://127.0.0.1:{self._listener.getsockname()[1]}/0"
+        self.port = self._listener.getsockname()[1]
+        self.url = f"redis://127.0.0.1:{self.port}/0"
         self._is_open = True
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -133,6 +134,8 @@ class Proxy:
     def _wait_while_hanging(self) -> None:
         while self._fault is Fault.HANG and self._is_open:
             time.sleep(0.01)
+        if self._fault is Fault.REFUSE:
+            raise ConnectionError("what was hanging does not arrive late")
 
     def _close(self, pair: tuple[socket.socket, socket.socket]) -> None:
         with self._lock:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from functools import cache
 from itertools import cycle
 from pathlib import Path
 
 import redis
+
+from tests.support.programs import Program
 
 use_the_wheel = False  # also where there is a redis-server on PATH
 
@@ -68,23 +71,21 @@ def free_port() -> int:
     raise AssertionError("a cycle has no end")
 
 
-class RedisServer:
+class RedisServer(Program):
     """One redis-server process with its own folder; start, kill and start again keeps the folder and the port."""
 
     def __init__(self, *options: str) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="mailonce-redis-")
+        folder = Path(self._folder.name)
         self.port = free_port()
         self.options = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", *options]
+        super().__init__([redis_server_binary()], folder, folder / "redis.log")
         self.address = f"redis://127.0.0.1:{self.port}"
         self.url = f"{self.address}/0"
-        self.process: subprocess.Popen[bytes] | None = None
-        self.client = redis.Redis(port=self.port, decode_responses=True, socket_timeout=10)
+        self.client = redis.Redis(port=self.port, decode_responses=True, encoding_errors="replace", socket_timeout=10)
 
-    def start(self, *more_options: str) -> RedisServer:
-        """``more_options`` are for this run only."""
-        self.launch(*more_options)
-        self.wait_until_up()
-        return self
+    def launch(self, *options: str) -> None:
+        super().launch(*self.options, *options)
 
     def open_era(self, *prefixes: str) -> None:
         """As if the memory of Redis had been whole for long: after a loss, it grants nothing for some seconds."""
@@ -92,37 +93,16 @@ class RedisServer:
         for prefix in prefixes or ("", "trial:"):
             self.client.set(f"{prefix}era", f"{run_id} {secrets.token_hex(6)} 1 1")
 
-    def launch(self, *more_options: str) -> None:
-        with (Path(self._folder.name) / "redis.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [redis_server_binary(), *self.options, *more_options],
-                cwd=self._folder.name,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
-
-    def wait_until_up(self, within_s: float = 60) -> None:
-        deadline = time.monotonic() + within_s
-        while True:
-            try:
-                self.client.ping()
-                return
-            except redis.exceptions.AuthenticationError:
-                return
-            except redis.exceptions.RedisError:
-                has_ended = self.process is None or self.process.poll() is not None
-                if has_ended or time.monotonic() > deadline:
-                    raise
-                time.sleep(0.02)
-
-    @property
-    def pid(self) -> int:
-        assert self.process is not None
-        return self.process.pid
+    def ask(self) -> None:
+        """Without the client, which would pause for seconds if the connection or the password is refused."""
+        with socket.create_connection(("127.0.0.1", self.port), 10) as connection:
+            connection.sendall(b"PING\r\n")
+            if not connection.recv(100).startswith((b"+PONG", b"-NOAUTH")):
+                raise OSError("it is loading its files")
 
     def kill(self) -> None:
         if self.process:
-            self.process.kill()
+            os.kill(self.pid, signal.SIGKILL)
             self.process.wait()
             self.process = None
 

@@ -1,17 +1,17 @@
-"""Amazon S3 on this machine: moto's for what it keeps, and one that answers whatever it is told to."""
+"""Amazon S3 on this machine: moto's, and one with configurable responses."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import boto3
 import pytest
 from botocore.loaders import JSONFileLoader
 from moto.server import ThreadedMotoServer
+
+from tests.support.sink import Reply, Sink
 
 BUCKET = "inbound-emails"
 
@@ -61,32 +61,8 @@ def s3_server() -> Iterator[S3Server]:
 @contextmanager
 def s3_that_answers(status: int, headers: dict[str, str], body: bytes = b"") -> Iterator[str]:
     """Its address. Of what its Content-Length announces, only the body is sent, and the line stays open."""
-    over = threading.Event()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(status)
-            for name, value in headers.items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(body)
-            self.wfile.flush()
-            if int(headers["Content-Length"]) > len(body):
-                over.wait()
-
-        def log_message(self, format: str, *args: object) -> None:
-            """The test looks at what comes of it."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        over.set()
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with Sink(otherwise=Reply(status, headers=headers, body=body)) as sink:
+        yield f"http://127.0.0.1:{sink.port}"
 
 
 def s3_error(status: int, code: str) -> tuple[int, dict[str, str], bytes]:

@@ -1,4 +1,4 @@
-"""A real HTTP receiver that counts what it gets and answers as it is told."""
+"""A real HTTP receiver that records requests and sends configured responses."""
 
 from __future__ import annotations
 
@@ -29,15 +29,19 @@ class Received:
     body: bytes = b""
     at: float = field(default_factory=time.monotonic)
 
+    @property
+    def subject(self) -> str:
+        return str(self.payload["subject"])
+
 
 @dataclass(frozen=True)
 class Reply:
     """How the sink answers one request. ``status`` 0 closes the connection without an answer.
 
-    ``after`` is waited for before anything else is done: whoever sets it decides when the answer comes.
+    It waits for ``after`` before anything else, so the test decides when the answer comes.
     ``reset_after_bytes`` of the body the connection is reset (with ``status`` 0: before any answer). The drips are the
     pause after each byte, of the headers or of the body. ``hangs_up`` closes the connection after the answer, although
-    the answer has not said so.
+    the answer did not announce it.
     """
 
     status: int = 200
@@ -63,8 +67,9 @@ class Sink:
         self.connections = 0
         self.connection_ended = threading.Event()
         self.cut_off = threading.Event()
-        self._server = _Server(self)
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/hook"
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self.port = self._server.server_address[1]
+        self.url = f"http://127.0.0.1:{self.port}/hook"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
         self._thread.start()
 
@@ -100,23 +105,16 @@ class Sink:
     def counts(self, key: Callable[[Received], str] = lambda each: each.webhook_id) -> Counter[str]:
         return Counter(key(each) for each in self.accepted)
 
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def __init__(self, sink: Sink) -> None:
-        super().__init__(("127.0.0.1", 0), _handler(sink))
-        self._sink = sink
-
-    def shutdown_request(self, request: Any) -> None:
-        super().shutdown_request(request)
-        self._sink.connection_ended.set()
+    @property
+    def subjects(self) -> Counter[str]:
+        """How often each subject was accepted."""
+        return self.counts(lambda each: each.subject)
 
 
 def _payload(content_type: str, body: bytes) -> dict[str, Any]:
     if content_type == "application/x-www-form-urlencoded":
         return dict(parse_qsl(body.decode(), keep_blank_values=True, strict_parsing=True))
-    parsed: dict[str, Any] = json.loads(body)
+    parsed: dict[str, Any] = json.loads(body or b"{}")
     return parsed
 
 
@@ -132,6 +130,11 @@ def _handler(sink: Sink) -> type[BaseHTTPRequestHandler]:
             except ConnectionError:
                 sink.cut_off.set()
 
+        def finish(self) -> None:
+            super().finish()
+            self.server.shutdown_request(self.request)
+            sink.connection_ended.set()
+
         def do_POST(self) -> None:
             length = int(self.headers.get("Content-Length", 0))
             body = self.rfile.read(length)
@@ -146,6 +149,8 @@ def _handler(sink: Sink) -> type[BaseHTTPRequestHandler]:
             webhook_id = self.headers.get("webhook-id", "")
             sink.take(Received(self.path, webhook_id, payload, dict(self.headers), reply.status, body))
             self._answer(reply)
+
+        do_GET = do_POST
 
         def _answer(self, reply: Reply) -> None:
             resets = reply.reset_after_bytes is not None

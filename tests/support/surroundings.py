@@ -1,4 +1,4 @@
-"""What the tests and the processes they start see of the machine: its programs, and nothing of whoever runs them."""
+"""The environment of tests and their processes: the programs of the machine, and nothing of its user."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def clean_environment(**settings: str) -> dict[str, str]:
 
 
 def forget_environment() -> None:
-    """For this process: no setting, proxy, home, configuration or ignored Ctrl+C of whoever runs the tests gets in."""
+    """For this process: no setting, proxy, home, configuration or ignored Ctrl+C of the user has an effect."""
     for name in set(os.environ) - set(_KEPT):
         if not name.startswith("PYTEST_"):
             del os.environ[name]
@@ -37,4 +37,4 @@ def keep_files_in_memory() -> None:
         return
     if shutil.disk_usage(MEMORY).free > ROOM_BYTES:
         os.environ["TMPDIR"] = str(MEMORY)
-        tempfile.tempdir = None  # looked up anew
+        tempfile.tempdir = None  # looked up again

@@ -168,7 +168,7 @@ class Stage:
         if isinstance(found, Repeat):
             self.judge.answered.add(email.key)
         if isinstance(found, Claimed):
-            if found.held is None:
+            if found.is_alone:
                 self.judge.excuse(email)  # window b: claimed without Redis
             self.flights.append(Flight(process, email, found))
         return found
@@ -207,7 +207,7 @@ class Stage:
 
     def _settle(self, flight: Flight, claimed: Claimed, stores: bool) -> None:
         """What failed is stored or returned; without Redis nothing is stored (rule 7)."""
-        failed = DeliveryStatus.WAITING if stores and claimed.held else DeliveryStatus.RETURNED
+        failed = DeliveryStatus.WAITING if stores and not claimed.is_alone else DeliveryStatus.RETURNED
         status = DeliveryStatus.DELIVERED if flight.posted else failed
         ends = [
             changed(each, status=status if each.status is DeliveryStatus.CLAIMED else each.status)

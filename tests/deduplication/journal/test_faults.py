@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from deduplication import members
+from deduplication.again import forget
 from deduplication.errors import NotNow, StoreUnavailable
 from deduplication.journal import registry as registry_module
 from deduplication.journal.coordinator import Claimed
@@ -163,7 +166,7 @@ def test_while_redis_is_gone_every_machine_knows_what_the_fleet_has_done(
     assert other.coordinator.redis.status == "gone"
     assert isinstance(ask(other, A), Repeat)
     alone = claimed(other, B)
-    assert alone.held is None and alone.entry.about.alone
+    assert alone.is_alone and alone.entry.about.alone
 
 
 def test_a_machine_that_was_behind_when_redis_was_lost_does_not_go_on_alone(stage: Stage, other: Machine) -> None:
@@ -210,7 +213,7 @@ def test_the_first_missing_answer_makes_nobody_wait_and_the_second_goes_on_witho
 def test_a_machine_that_is_alone_goes_on_at_the_first_missing_answer(stage: Stage, first: Machine) -> None:
     first.coordinator.redis.is_only_member = True
     stage.lines[0].is_cut = True
-    assert claimed(first, A).held is None
+    assert claimed(first, A).is_alone
 
 
 def test_a_wrong_type_in_redis_is_loud(stage: Stage, first: Machine) -> None:
@@ -293,7 +296,7 @@ def test_two_processes_of_a_machine_do_not_apply_the_stream_twice(
 ) -> None:
     send(other, A)
     stage.tick(other)
-    events = first.fleet._reader.read_events("0", 100, 0)
+    events = first.fleet._reader.read_events("0", 100)[1]
     with first.journal.reading() as step:
         era, position = step.meta("era"), step.meta("position") or "0"
     assert first.fleet._apply(era, position, events)
@@ -304,13 +307,13 @@ def test_two_processes_of_a_machine_do_not_apply_the_stream_twice(
 def test_notes_reach_every_machine_and_the_later_one_counts(stage: Stage, first: Machine, other: Machine) -> None:
     def note(machine: Machine, value: str) -> None:
         with machine.journal.step() as step:
-            step.put_note("paused", value)
+            members.put_note(step, "paused", value)
 
     def notes() -> set[str]:
         found = set()
         for machine in (first, other):
             with machine.journal.reading() as step:
-                found.add(step.notes()["paused"][1])
+                found.add(members.notes(step)["paused"][1])
         return found
 
     note(first, "crm")
@@ -500,7 +503,7 @@ def test_publishing_again_does_not_take_a_delivery_from_who_has_taken_it(
 
 def reset(machine: Machine, email: Email) -> frozenset[str]:
     name = Name(Kind.EMAIL_ID, email.day, f"id-{email.key}")
-    return machine.coordinator.reset({name.label: name})[1]
+    return forget(machine.coordinator, {name.label: name})[1]
 
 
 def test_an_outcome_from_before_a_reset_does_not_bring_the_name_back(
@@ -589,7 +592,7 @@ def test_a_failed_note_is_published_directly(stage: Stage, first: Machine, other
 def test_an_unfinished_delivery_is_changed_by_its_owner_only(first: Machine) -> None:
     found = claimed(first, A)
     ends = [changed(each, status=DeliveryStatus.RETURNED) for each in found.to_send]
-    stolen = Claimed(found.entry, first.coordinator.new_owner(), found.lease_until_ms, found.plan)
+    stolen = replace(found, owner=first.coordinator.new_owner())
     assert first.coordinator.settle(stolen, ends).entry is None
 
 

@@ -15,6 +15,7 @@ from deduplication.errors import StoreUnavailable
 from deduplication.journal.coordinator import Claimed
 from deduplication.journal.registry import RegistryOptions
 from deduplication.journal.rules import Repeat
+from deduplication.room import trim_stream
 from tests.deduplication.journal.world import Email, Machine, Time, ask, claimed, delivered, send, stored, take
 from tests.support.redis_server import RedisServer
 
@@ -81,6 +82,24 @@ def test_an_outcome_reaches_the_other_machines(server: RedisServer, machines: li
     assert isinstance(ask(machines[1], Email()), Repeat)
 
 
+def test_another_process_of_a_machine_goes_on_for_one_that_died(server: RedisServer, machines: list[Machine]) -> None:
+    first, other = machines
+    neighbour = Machine(server.url, RealTime(), options=first.options, host=first.host, folder=first.folder)
+    neighbour.fleet.start()
+    wait_for(lambda: neighbour.coordinator.redis.status == "up")
+    assert [each.fleet._is_leader for each in (first, neighbour)] == [True, False]
+    first.fleet._stop.set()
+    for thread in first.fleet._threads:
+        thread.join()
+    send(first, Email("unpublished"))
+    send(other, Email("elsewhere"))
+    wait_for(lambda: server.client.sismember("processed_ids:2026-11-17", "id-unpublished"))
+    wait_for(lambda: position_of(neighbour) == last_event(server))
+    assert isinstance(neighbour.coordinator.look(Email("elsewhere").claim("somebody")), Repeat)
+    neighbour.fleet.close()
+    neighbour.stop()
+
+
 def test_a_redis_that_hangs_is_gone_and_when_it_goes_on_it_is_asked_again(
     server: RedisServer, machines: list[Machine]
 ) -> None:
@@ -91,7 +110,7 @@ def test_a_redis_that_hangs_is_gone_and_when_it_goes_on_it_is_asked_again(
     os.kill(server.pid, signal.SIGCONT)
     wait_for(lambda: machines[1].coordinator.redis.status == "up")
     found = claimed(machines[1], Email("after"))
-    assert found.held is not None and delivered(machines[1], found).is_safe
+    assert not found.is_alone and delivered(machines[1], found).is_safe
     wait_for(lambda: server.client.sismember("processed_ids:2026-11-17", "id-before"))
 
 
@@ -149,7 +168,7 @@ def test_outcomes_are_published_while_a_new_era_is_restored(
 ) -> None:
     """With many entries that takes long; an outcome published after its lease would be sent again elsewhere."""
     is_restored = threading.Event()
-    monkeypatch.setattr(machines[0].fleet, "restore", lambda: is_restored.wait(PATIENCE_S))
+    monkeypatch.setattr(machines[0].fleet, "restore", lambda **_: is_restored.wait(PATIENCE_S))
     server.client.flushall()
     wait_for(lambda: accepts(machines[0], Email("first of the era")))
     send(machines[0], Email("new"))
@@ -164,7 +183,7 @@ def test_a_quiet_week_is_no_gap(server: RedisServer, machines: list[Machine]) ->
     registry = machines[0].coordinator.registry
     assert registry is not None
     machines[1].fleet.close()  # else it may be waiting for the event, and look for a gap only afterwards
-    registry.trim(machines[0].journal.clock.now_ms() + 60_000, 1 << 20)
+    trim_stream(registry, machines[0].journal.clock.now_ms() + 60_000, 1 << 20)
     send(machines[0], Email("after"))
     wait_for(lambda: position_of(machines[0]) == last_event(server) != position_of(machines[1]))
     machines[1].fleet.follow()

@@ -7,11 +7,11 @@ import pytest
 from deduplication import again
 from deduplication.again import Refusal
 from deduplication.errors import NoRoom, StoreUnavailable
+from deduplication.files import Retention
 from deduplication.journal.coordinator import Claimed, Lent
 from deduplication.journal.entry import Attempt, Delivery, DeliveryStatus, Entry, changed
 from deduplication.journal.registry import RegistryOptions
 from deduplication.journal.rules import Busy, Repeat
-from deduplication.retention import Retention
 from deduplication.room import read_memory
 from tests.deduplication.conftest import Fleet3, Sync
 from tests.deduplication.journal.test_names import make_due
@@ -206,6 +206,7 @@ def test_a_destination_where_nothing_waits_any_more_is_not_asked(pair: Pair) -> 
     stored(pair[0], claimed(pair[0], Email()))
     (lent,) = take(pair[1])
     pair[1].coordinator.finish(lent, ended(lent, DeliveryStatus.DELIVERED))
+    pair[1].coordinator.publish_waiting()
     assert take(pair[1]) == []
     assert pair[0].coordinator.destinations_with_waiting() == set()
 

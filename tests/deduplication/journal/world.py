@@ -14,17 +14,16 @@ import redis
 
 from deduplication.clock import Clock
 from deduplication.content import content_name
-from deduplication.fingerprint import Fingerprint, digest
+from deduplication.files import Retention
 from deduplication.journal import registry as registry_module
 from deduplication.journal.coordinator import Claimed, Coordinator, Lent, Settled
 from deduplication.journal.entry import About, Delivery, DeliveryStatus, changed, new_entry_id
-from deduplication.journal.fleet import Fleet, FleetOptions
+from deduplication.journal.fleet import Fleet
 from deduplication.journal.registry import Registry, RegistryOptions
 from deduplication.journal.rules import Claim, Judgement, Wanted
 from deduplication.journal.sqlite import Journal
-from deduplication.names import WEEK_MS, Kind, Name
+from deduplication.names import WEEK_MS, Fingerprint, Kind, Name, digest
 from deduplication.redis_client import connect
-from deduplication.retention import Retention
 
 START_MS = 1_780_000_000_000
 HOLD_MS = 1_000
@@ -79,7 +78,7 @@ class Machine:
             for client in self.clients
         ]
         self.coordinator = Coordinator(self.journal, registries[0], is_open=self.is_open)
-        self.fleet = Fleet(self.coordinator, registries[1], FleetOptions(block_ms=200))
+        self.fleet = Fleet(self.coordinator, registries[1], block_ms=200)
 
     def restart(self) -> None:
         """The processes die and start again; nothing is finished."""

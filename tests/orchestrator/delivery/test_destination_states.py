@@ -5,20 +5,20 @@ from __future__ import annotations
 import pytest
 
 from deduplication.journal.sqlite import Journal
-from orchestrator.delivery.destination_states import DestinationStates, shown_pause
+from orchestrator.delivery.destination_states import DestinationStates
 from tests.deduplication.journal.world import Machine, Time
 
 
 def test_a_pause_holds_until_it_is_resumed_and_says_who_and_why(caplog: pytest.LogCaptureFixture) -> None:
     journal = Journal(":memory:")
     states, other = DestinationStates(journal), DestinationStates(journal)
-    assert shown_pause(states.of("crm")) is None
+    assert not states.of("crm").is_paused
     states.decide("crm", is_paused=True, reason="moving", by="ada")
-    shown = shown_pause(other.of("crm"))
-    assert shown and (shown["reason"], shown["by"]) == ("moving", "ada")
+    seen = other.of("crm")
+    assert (seen.is_paused, seen.reason, seen.by) == (True, "moving", "ada")
     assert not states.of("slack").is_paused
     states.decide("crm", is_paused=False, reason="", by="ada")
-    assert shown_pause(states.of("crm")) is None
+    assert not states.of("crm").is_paused
     journal.close()
 
 

@@ -1,7 +1,8 @@
-"""How many messages are still to be handled. tests/routes/test_queue.py and make faults show what happens to them."""
+"""How many messages wait, and a queue that is away. tests/routes/test_queue.py and make faults show the rest."""
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from orchestrator.delivery.dramatiq_queue import DramatiqQueue
 from orchestrator.delivery.queue import QueueUnavailable
 from tests.support.rabbitmq_server import RabbitmqServer
-from tests.support.redis_server import RedisServer, free_port
+from tests.support.redis_server import free_port
 
 
 @pytest.fixture
@@ -23,30 +24,23 @@ def rabbitmq() -> Iterator[RabbitmqServer]:
         server.stop()
 
 
-def fill(queue: DramatiqQueue) -> list[int]:
-    """The depths for two destinations, before and after three messages for one of them."""
-    before = [queue.depth(name) for name in ("crm", "archive")]
+@pytest.mark.real_redis
+@pytest.mark.parametrize("kind", ["redis_server", "rabbitmq"])
+def test_the_depth_of_a_queue_is_that_of_each_destination(request: pytest.FixtureRequest, kind: str) -> None:
+    queue = DramatiqQueue(request.getfixturevalue(kind).url, 5)
+    assert [queue.depth(name) for name in ("crm", "archive")] == [0, 0]
     for _ in range(3):
         queue.put("crm")
-    return before + [queue.depth(name) for name in ("crm", "archive")]
-
-
-@pytest.mark.real_redis
-def test_the_depth_of_a_queue_on_redis(redis_server: RedisServer) -> None:
-    queue = DramatiqQueue(redis_server.url, 5)
-    assert fill(queue) == [0, 0, 3, 0]
+    assert [queue.depth(name) for name in ("crm", "archive")] == [3, 0]
     queue.close()
 
 
-def test_the_depth_of_a_queue_on_rabbitmq(rabbitmq: RabbitmqServer) -> None:
-    queue = DramatiqQueue(rabbitmq.url, 5)
-    assert fill(queue) == [0, 0, 3, 0]
-    queue.close()
-
-
-@pytest.mark.parametrize("scheme", ["redis", "amqp"])
-def test_a_queue_that_is_away_has_no_depth(scheme: str) -> None:
-    queue = DramatiqQueue(f"{scheme}://127.0.0.1:{free_port()}", 0.25)
-    with pytest.raises(QueueUnavailable):
-        queue.depth("crm")
-    queue.close()
+@pytest.mark.parametrize(("scheme", "is_listening"), [("redis", False), ("amqp", False), ("amqp", True)])
+def test_a_queue_that_is_away_or_silent_is_noticed(scheme: str, is_listening: bool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1] if is_listening else free_port()
+        queue = DramatiqQueue(f"{scheme}://127.0.0.1:{port}", 0.25)
+        for action in (queue.put, queue.depth):
+            with pytest.raises(QueueUnavailable):
+                action("crm")
+        queue.close()

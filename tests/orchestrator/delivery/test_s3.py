@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -29,86 +30,68 @@ def s3(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3:
     return S3()
 
 
-def failure(s3: S3, key: str, bucket: str = BUCKET, max_bytes: int = 10**6) -> FetchFailed:
+def failure(s3: S3, key: str, bucket: str = BUCKET, max_bytes: int = 10**6) -> tuple[bool, str]:
+    """Whether it is permanent, and the message."""
     with pytest.raises(FetchFailed) as raised:
         s3.read(bucket, key, max_bytes)
-    return raised.value
+    return raised.value.permanent, str(raised.value)
 
 
-def test_an_object_is_read_byte_for_byte(s3: S3) -> None:
-    assert s3.read(BUCKET, "inbox/email", len(CONTENTS)) == CONTENTS
-
-
-def test_without_a_region_too(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_object_is_read_byte_for_byte_even_without_a_region(
+    server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     aim_at(server.url, monkeypatch)
+    assert S3().read(BUCKET, "inbox/email", len(CONTENTS)) == CONTENTS
     monkeypatch.delenv("AWS_REGION")
     assert S3().read(BUCKET, "inbox/email", len(CONTENTS)) == CONTENTS
 
 
-def test_what_is_not_there_will_not_be_there_later(s3: S3) -> None:
-    for missing in (failure(s3, "inbox/gone"), failure(s3, "inbox/email", bucket="no-such-bucket")):
-        assert missing.permanent
-        assert "not in S3" in str(missing)
+@pytest.mark.parametrize(
+    ("bucket", "key", "max_bytes", "message"),
+    [
+        (BUCKET, "inbox/gone", 10**6, "not in S3"),
+        ("no-such-bucket", "inbox/email", 10**6, "not in S3"),
+        (BUCKET, "inbox/email", len(CONTENTS) - 1, f"larger than {len(CONTENTS) - 1} bytes"),
+        (BUCKET, "encrypted", 10**6, "switch Encrypt Message off"),
+    ],
+)
+def test_failures_that_are_permanent(s3: S3, bucket: str, key: str, max_bytes: int, message: str) -> None:
+    permanent, shown = failure(s3, key, bucket, max_bytes)
+    assert permanent and message in shown
 
 
-def test_one_byte_more_than_may_be_is_too_big(s3: S3) -> None:
-    too_big = failure(s3, "inbox/email", max_bytes=len(CONTENTS) - 1)
-    assert too_big.permanent
-    assert f"larger than {len(CONTENTS) - 1} bytes" in str(too_big)
-
-
-def test_of_what_is_too_big_nothing_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_object_that_is_too_large_is_not_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:
     with s3_that_answers(200, {"Content-Length": str(10**12)}) as url:
         aim_at(url, monkeypatch)
-        assert failure(S3(), "any").permanent, "its contents never came"
-
-
-def test_what_ses_has_encrypted_itself_is_told_apart(s3: S3) -> None:
-    encrypted = failure(s3, "encrypted")
-    assert encrypted.permanent
-    assert "Encrypt Message" in str(encrypted)
+        assert failure(S3(), "any")[0], "its contents never came"
 
 
 @pytest.mark.parametrize(
     ("status", "code"), [(403, "AccessDenied"), (403, "InvalidAccessKeyId"), (500, "InternalError"), (503, "SlowDown")]
 )
-def test_what_s3_or_a_setting_may_yet_cure_is_worth_another_try(
-    monkeypatch: pytest.MonkeyPatch, status: int, code: str
-) -> None:
+def test_an_error_of_s3_is_worth_another_try(monkeypatch: pytest.MonkeyPatch, status: int, code: str) -> None:
     with s3_that_answers(*s3_error(status, code)) as url:
         aim_at(url, monkeypatch)
-        refused = failure(S3(), "any")
-    assert not refused.permanent
-    assert code in str(refused)
+        assert failure(S3(), "any") == (False, f"S3 answered {code}")
 
 
-def test_so_is_an_s3_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # nobody listens
-        aim_at(f"http://127.0.0.1:{taken.getsockname()[1]}", monkeypatch)
-        away = failure(S3(), "any")
-    assert not away.permanent
-    assert "EndpointConnectionError" in str(away)
-
-
-def test_so_are_credentials_that_are_not_there_yet(
-    server: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+def test_so_is_an_s3_that_cannot_be_reached_and_so_are_missing_credentials(
+    server: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    with socket.socket() as nobody_listens:
+        nobody_listens.bind(("127.0.0.1", 0))
+        aim_at(f"http://127.0.0.1:{nobody_listens.getsockname()[1]}", monkeypatch)
+        assert failure(S3(), "any") == (False, "S3: EndpointConnectionError")
     aim_at(server.url, monkeypatch)
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    nowhere = str(tmp_path_factory.mktemp("aws") / "none")
     for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
-        monkeypatch.setenv(name, nowhere)
-    absent = failure(S3(), "inbox/email")
-    assert not absent.permanent
-    assert "NoCredentialsError" in str(absent)
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    assert failure(S3(), "inbox/email") == (False, "S3: NoCredentialsError")
 
 
 @pytest.mark.parametrize(("name", "value"), [("AWS_ENDPOINT_URL_S3", "no address"), ("AWS_PROFILE", "unheard-of")])
-def test_an_environment_that_cannot_work_is_told_at_the_start(
-    monkeypatch: pytest.MonkeyPatch, name: str, value: str
-) -> None:
+def test_an_invalid_environment_stops_the_start(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(name, value)
     with pytest.raises(SettingsError, match=rf"AWS_.*{value}"):
         S3()

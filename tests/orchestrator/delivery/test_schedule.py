@@ -1,4 +1,4 @@
-"""When a delivery is tried again, and when it is given up. No clock runs here: all times are given."""
+"""When a delivery is tried again, and when it becomes a dead letter. No clock runs here: all times are given."""
 
 from __future__ import annotations
 
@@ -9,37 +9,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deduplication.journal.entry import Attempt, Delivery, DeliveryStatus
-from orchestrator.delivery.schedule import (
-    ATTEMPTS_KEPT,
-    MOST_AGE_MS,
-    MOST_RETRY_AFTER_S,
-    Patience,
-    Round,
-    after,
-    delay_ms,
-    put_off,
-)
+from orchestrator.delivery import schedule
+from orchestrator.delivery.schedule import ATTEMPTS_KEPT, MOST_AGE_MS, MOST_RETRY_AFTER_S, Patience, delay_ms, put_off
 from orchestrator.delivery.webhook import DeliveryFailed, Receipt
 
 NOW_MS = 1_800_000_000_000
 FRESH = Delivery("crm", "msg_1", status=DeliveryStatus.WAITING)
 POST = Attempt(NOW_MS, 12, 500, "crm: answered 500")
+FAILED = DeliveryFailed("crm: answered 500", status_code=500)
 
 
-def failing(*, permanent: bool = False, retry_after_s: int | None = None) -> Round:
-    failure = DeliveryFailed("crm: answered 500", permanent=permanent, status_code=500, retry_after_s=retry_after_s)
-    return Round((POST,), failure=failure)
+def after(
+    delivery: Delivery, result: Receipt | DeliveryFailed, patience: Patience, now_ms: int, post: Attempt = POST
+) -> Delivery:
+    return schedule.after(delivery, [post], result, patience, now_ms)
 
 
-def test_the_schedule_is_that_of_standard_webhooks_and_then_the_end() -> None:
+def test_the_schedule_is_that_of_standard_webhooks_and_then_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedule, "JITTER", 0)
     delivery, now_ms, waits_s = FRESH, NOW_MS, []
     while delivery.status is DeliveryStatus.WAITING:
-        delivery = after(delivery, failing(), Patience(10, NOW_MS), now_ms=now_ms, jitter=lambda: 0.0)
+        delivery = after(delivery, FAILED, Patience(10, NOW_MS), now_ms)
         if delivery.next_try_ms is not None:
             waits_s.append((delivery.next_try_ms - now_ms) // 1000)
             now_ms = delivery.next_try_ms
-    hours = [2, 5, 10, 14, 20, 24]
-    assert waits_s == [5, 5 * 60, 30 * 60, *(each * 3600 for each in hours)]
+    assert waits_s == [5, 5 * 60, 30 * 60, *(hours * 3600 for hours in (2, 5, 10, 14, 20, 24))]
     assert (delivery.status, delivery.tries, delivery.next_try_ms) == (DeliveryStatus.DEAD, 10, None)
     assert delivery.reason == "crm: answered 500; tried 10 times"
 
@@ -58,60 +52,41 @@ def test_a_destination_that_asks_for_2_s_waits_for_our_5_s_and_one_that_asks_for
     assert [delay_ms(1, asked_s, lambda: 0.0) for asked_s in (2, 60, 100_000)] == [5000, 60_000, 3_600_000]
 
 
-def test_a_permanent_failure_is_dead_at_once() -> None:
-    dead = after(FRESH, failing(permanent=True), Patience(9, NOW_MS), now_ms=NOW_MS)
-    assert (dead.status, dead.tries, dead.next_try_ms, dead.reason) == (
-        DeliveryStatus.DEAD,
-        1,
-        None,
-        "crm: answered 500",
-    )
-
-
-@pytest.mark.parametrize("max_attempts", [1, 2, 50])
-def test_max_attempts_is_the_number_of_rounds(max_attempts: int) -> None:
-    delivery = FRESH
-    for _ in range(max_attempts):
-        assert delivery.status is DeliveryStatus.WAITING
-        delivery = after(delivery, failing(), Patience(max_attempts, NOW_MS), NOW_MS)
-    assert delivery.status is DeliveryStatus.DEAD
+@pytest.mark.parametrize(
+    ("failure", "patience", "age_ms", "status", "reason"),
+    [
+        (DeliveryFailed("x", permanent=True), Patience(9, NOW_MS), 0, "dead", "x"),
+        (DeliveryFailed("x"), Patience(1, NOW_MS), 0, "dead", "x; tried 1 times"),
+        (DeliveryFailed("x"), Patience(9, NOW_MS), MOST_AGE_MS, "dead", "x; waited 76 h"),
+        (DeliveryFailed("x"), Patience(2, NOW_MS), MOST_AGE_MS - 1, "waiting", "x"),
+        (DeliveryFailed("x", status_code=410), Patience(1, 0), MOST_AGE_MS, "waiting", "x"),
+    ],
+    ids=["permanent", "max_attempts", "76 hours", "patience left", "a 410 is not the fault of the email"],
+)
+def test_it_is_dead_if_trying_again_is_of_no_use_and_waits_otherwise(
+    failure: DeliveryFailed, patience: Patience, age_ms: int, status: str, reason: str
+) -> None:
+    now_ms = NOW_MS + age_ms
+    tried = after(FRESH, failure, patience, now_ms)
+    assert (tried.status, tried.reason, tried.tries) == (status, reason, 1)
+    assert tried.ended_ms == (now_ms if status == "dead" else None)
+    assert (tried.next_try_ms or 0) >= now_ms + 5000 if status == "waiting" else tried.next_try_ms is None
 
 
 def test_a_success_is_delivered_with_the_receivers_id() -> None:
-    done = after(replace(FRESH, tries=3, reason="x"), Round((POST,), Receipt(200, "r-7")), Patience(9, 0), NOW_MS + 5)
-    assert (done.status, done.ended_ms, done.receiver_id, done.next_try_ms, done.reason, done.tries) == (
-        DeliveryStatus.DELIVERED,
-        NOW_MS + 5,
-        "r-7",
-        None,
-        None,
-        4,
-    )
+    tried = replace(FRESH, tries=3, reason="x", next_try_ms=NOW_MS)
+    done = after(tried, Receipt(200, "r-7"), Patience(9, 0), NOW_MS + 5)
+    assert (done.status, done.ended_ms, done.receiver_id) == (DeliveryStatus.DELIVERED, NOW_MS + 5, "r-7")
+    assert (done.next_try_ms, done.reason, done.tries) == (None, None, 4)
 
 
 def test_only_the_last_attempts_are_kept() -> None:
     delivery = FRESH
     for number in range(ATTEMPTS_KEPT + 5):
-        turn = replace(failing(), attempts=(replace(POST, at_ms=number),))
-        delivery = after(delivery, turn, Patience(50, NOW_MS), NOW_MS)
+        delivery = after(delivery, FAILED, Patience(50, NOW_MS), NOW_MS, replace(POST, at_ms=number))
     assert [attempt.at_ms for attempt in delivery.attempts] == list(range(5, ATTEMPTS_KEPT + 5))
 
 
 def test_putting_off_uses_up_no_try() -> None:
     waiting = put_off(replace(FRESH, tries=2), "crm: over its rate", NOW_MS + 100)
     assert (waiting.tries, waiting.next_try_ms, waiting.reason) == (2, NOW_MS + 100, "crm: over its rate")
-
-
-def test_a_try_that_fails_after_76_hours_is_the_last() -> None:
-    patience = Patience(10, waits_since_ms=NOW_MS)
-    waits = after(FRESH, failing(), patience, NOW_MS + MOST_AGE_MS - 1)
-    dead = after(FRESH, failing(), patience, NOW_MS + MOST_AGE_MS)
-    assert (waits.status, dead.status) == (DeliveryStatus.WAITING, DeliveryStatus.DEAD)
-    assert dead.reason == "crm: answered 500; waited 76 h"
-
-
-def test_what_is_gone_is_no_fault_of_the_email_and_kills_it_neither_by_tries_nor_by_age() -> None:
-    gone = Round((POST,), failure=DeliveryFailed("crm: answered 410 Gone", permanent=False, status_code=410))
-    waits = after(FRESH, gone, Patience(1, 0), NOW_MS)
-    assert (waits.status, waits.reason) == (DeliveryStatus.WAITING, "crm: answered 410 Gone")
-    assert waits.next_try_ms is not None and waits.next_try_ms > NOW_MS

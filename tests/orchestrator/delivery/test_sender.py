@@ -11,17 +11,17 @@ import pytest
 
 from deduplication.clock import Clock
 from deduplication.journal.coordinator import Coordinator
-from deduplication.journal.entry import Delivery, DeliveryStatus
+from deduplication.journal.entry import Delivery, DeliveryStatus, Entry
 from deduplication.journal.sqlite import Journal
+from orchestrator.config.model import DestinationConfig
 from orchestrator.delivery import sender as module
-from orchestrator.delivery.counters import process_counters
+from orchestrator.delivery.counters import Counters
 from orchestrator.delivery.destination_states import DestinationStates
 from orchestrator.delivery.guard import Guard, Limits, parse_rate
-from orchestrator.delivery.http import HttpDestination, HttpOptions
+from orchestrator.delivery.http import HttpDestination
 from orchestrator.delivery.sender import (
     ASK_AGAIN_WHILE_DISABLED_MS,
     UNKNOWN_FOR_MS,
-    Budget,
     DestinationPolicy,
     Sender,
 )
@@ -71,32 +71,31 @@ class OneAttempt:
     def __init__(
         self, url: str, waits: Waits, limits: Limits | None = None, read_timeout_s: float = 30, **policy: Any
     ) -> None:
-        destination = HttpDestination("crm", HttpOptions(url, read_timeout_s=read_timeout_s), pool_size=2)
-        self.guard = Guard(
-            process_counters(waits.clock), process_counters(waits.clock), {"crm": limits or Limits()}, waits.clock
-        )
+        destination = HttpDestination("crm", DestinationConfig(url=url, read_timeout_s=read_timeout_s), pool_size=2)
         journal = Journal(":memory:", Clock(waits.now_ms, waits.now_ms))
+        coordinator = Coordinator(journal)
+        self.guard = Guard(Counters(coordinator), {"crm": limits or Limits()})
         self.recovered: list[str] = []
         self.sender = Sender(
-            coordinator=Coordinator(journal),
+            coordinator=coordinator,
             policies={"crm": replace(DestinationPolicy(destination), **policy)},
             guard=self.guard,
             pools={},
             states=DestinationStates(journal),
-            meter=Meter(["crm"]),
+            meter=Meter(journal),
             on_recovery=self.recovered.append,
         )
 
-    def attempt(self, delivery: Delivery, payload: Any, budget: Budget | None = None) -> Delivery:
+    def attempt(self, delivery: Delivery, payload: Any, ends_at: float | None = None) -> Delivery:
         now_ms = self.sender.coordinator.journal.clock.now_ms()
-        return self.sender._attempt(delivery, payload, "entry", now_ms, budget)
+        return self.sender._attempt(delivery, Entry("entry", "machine", (), now_ms), payload, ends_at)
 
 
 sender = OneAttempt
 
 
-def budget(waits: Waits, seconds: float = 8.0) -> Budget:
-    return Budget(waits.monotonic() + seconds)
+def budget(waits: Waits, seconds: float = 8.0) -> float:
+    return waits.monotonic() + seconds
 
 
 CASES = [

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from deduplication.journal.coordinator import Claimed
+from deduplication.again import forget
+from deduplication.journal.coordinator import Claimed, Coordinator
 from deduplication.names import Kind
-from orchestrator.importing.items import row_item
-from orchestrator.importing.remember import Importer
+from orchestrator.importing import remember as importing
+from orchestrator.importing.sources import row_item
 from orchestrator.item import Item
 from tests.deduplication.journal.world import Machine
 from tests.orchestrator.conftest import Open
@@ -27,8 +29,7 @@ def bench(start: Open) -> PipelineBench:
 
 def remember(bench: PipelineBench, *emails: dict[str, Any] | Item) -> dict[str, int]:
     items = [each if isinstance(each, Item) else item(**each) for each in emails]
-    machine = bench.machine
-    counts = Importer(machine.journal, machine.coordinator.registry, bench.pipeline).remember(items)
+    counts = importing.remember(bench.pipeline, items)
     return {name: count for name, count in counts.items() if count}
 
 
@@ -44,12 +45,6 @@ def test_an_imported_email_is_recognised_and_never_sent(bench: PipelineBench) ->
     assert bench.status_of(**one()) == "already_processed", "its id is kept forever"
     assert bench.deliver_due() == 0
     assert bench.destinations["crm"].asked == []
-
-
-def test_importing_twice_changes_nothing(bench: PipelineBench) -> None:
-    emails = [one(subject=f"Mail {number}") for number in range(7)]
-    assert remember(bench, *emails, emails[0]) == {"imported": 7, "known": 1}
-    assert remember(bench, *emails) == {"known": 7}
 
 
 def test_another_email_with_the_same_id_is_delivered_and_not_imported(bench: PipelineBench) -> None:
@@ -97,7 +92,8 @@ def test_a_run_that_was_stopped_before_redis_is_repeated(bench: PipelineBench) -
     machine = bench.machine
     if machine.coordinator.registry is None:
         pytest.skip("without Redis there is one step only")
-    Importer(machine.journal, None, bench.pipeline).remember([item(**one())])
+    alone = replace(bench.pipeline, coordinator=Coordinator(machine.journal))
+    importing.remember(alone, [item(**one())])
     ids = "processed_ids:2026-05-24"
     assert machine.clients[0].smembers(ids) == set()
     assert remember(bench, one()) == {"known": 1}
@@ -134,7 +130,7 @@ def test_a_mark_of_another_program_gets_the_fingerprint(bench: PipelineBench) ->
 
 def test_a_reset_forgets_it(bench: PipelineBench) -> None:
     remember(bench, one())
-    bench.machine.coordinator.reset({name.label: name for name in item(**one()).own_names})
+    forget(bench.machine.coordinator, {name.label: name for name in item(**one()).own_names})
     assert bench.status_of(**one()) == "processed"
 
 

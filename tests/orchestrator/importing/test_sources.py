@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from deduplication.identity import compute_fingerprint, own_names
 from deduplication.mime import parse_mime
 from orchestrator.importing import sources
-from orchestrator.importing.sources import NoSource, Piece, Source, open_source
+from orchestrator.importing.sources import InvalidRow, NoSource, Piece, open_source, row_item
 
 MB = 1024 * 1024
 SEPARATOR = b"From - Mon Nov 16 09:00:00 2026\n"
+QUOTES = "From now on\n\nFrom - Mon Nov 16 09:00:00 2026\nwe quote"
 
 
 def message(number: int, text: str = "Hello") -> EmailMessage:
@@ -29,67 +30,53 @@ def message(number: int, text: str = "Hello") -> EmailMessage:
     return made
 
 
-def read(path: Path, after: str = "", most_bytes: int = MB) -> list[Piece]:
-    return list(open_source(path, most_bytes).pieces(after))
+def write(content: bytes, name: str = "box") -> Path:
+    Path(name).write_bytes(content)
+    return Path(name)
+
+
+def read(path: Path) -> list[Piece]:
+    return list(open_source(path, MB))
 
 
 def subjects(pieces: list[Piece]) -> list[str]:
     return [parse_mime(piece.raw).subject for piece in pieces]
 
 
-@pytest.fixture
-def mbox(tmp_path: Path) -> Path:
+def test_an_mbox_is_split_and_its_emails_are_unchanged(tmp_path: Path) -> None:
     """As Python's own mailbox writes it."""
-    path = tmp_path / "inbox"
-    box = mailbox.mbox(path)
+    box = mailbox.mbox(tmp_path / "inbox")
     for number in range(5):
-        box.add(message(number, "From now on\n\nFrom - Mon Nov 16 09:00:00 2026\nwe quote"))
+        box.add(message(number, QUOTES))
     box.close()
-    return path
-
-
-def test_an_mbox_is_split_and_each_email_reads_as_it_came(mbox: Path) -> None:
-    pieces = read(mbox)
+    pieces = read(tmp_path / "inbox")
     assert subjects(pieces) == [f"Mail {number}" for number in range(5)]
-    assert all(piece.read <= mbox.stat().st_size for piece in pieces)
-    came, found = parse_mime(message(3, "From now on\n\nFrom - Mon Nov 16 09:00:00 2026\nwe quote").as_bytes()), None
-    found = parse_mime(pieces[3].raw)
-    assert compute_fingerprint(found) == compute_fingerprint(came), "a quoted From is as it was"
-    assert own_names(found, None) == own_names(came, None)
+    original, found = parse_mime(message(3, QUOTES).as_bytes()), parse_mime(pieces[3].raw)
+    assert compute_fingerprint(found) == compute_fingerprint(original), "a quoted From is restored"
+    assert own_names(found, None) == own_names(original, None)
 
 
-def test_every_place_in_an_mbox_can_be_gone_on_from(mbox: Path) -> None:
-    pieces = read(mbox)
-    for number, piece in enumerate(pieces, 1):
-        assert read(mbox, piece.after) == pieces[number:]
+@given(st.lists(st.sampled_from([SEPARATOR, b"\n", b"x", b">From \n", b"From \n", b"\r\n", b"\x00", b"Subject: a\n"])))
+def test_any_mbox_is_read_to_its_end(parts: list[bytes]) -> None:
+    pieces = list(open_source(write(SEPARATOR + b"".join(parts) + b"\n\n" + SEPARATOR + b"the end\n"), 20))
+    assert pieces[0].where == "message at byte 0"
+    assert pieces[-1].raw == b"the end\n"
 
 
-def test_a_place_that_is_none_any_more_is_not_gone_on_from(mbox: Path) -> None:
-    after = read(mbox)[1].after
-    content = mbox.read_bytes()
-    mbox.write_bytes(content[: int(after)] + b"X" + content[int(after) :])
-    assert len(read(mbox, after)) == len(read(mbox)) >= 3
-    assert len(read(mbox, str(10**12))) == len(read(mbox))
-
-
-def test_a_separator_follows_on_an_empty_line(tmp_path: Path) -> None:
-    """Somebody writes about one, and his mail program has not quoted it."""
-    (tmp_path / "box").write_bytes(SEPARATOR + b"Subject: One\n\nYou wrote:\n" + SEPARATOR + b"Subject: Two\n\n")
-    assert subjects(read(tmp_path / "box")) == ["One"]
-
-
-def test_a_message_of_any_size_takes_no_more_memory_than_one_may(tmp_path: Path) -> None:
-    path = tmp_path / "box"
-    path.write_bytes(SEPARATOR + b"Subject: Large\n\n" + (b"x" * 99 + b"\n") * 300_000)
-    source = open_source(path, MB)
-    tracemalloc.start()
-    try:
-        (piece,) = source.pieces("")
-        _, most_bytes = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert piece.error
-    assert most_bytes < 8 * MB
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        # Someone quotes a separator, and their mail program has not escaped it.
+        (SEPARATOR + b"Subject: A\n\nYou wrote:\n" + SEPARATOR + b"Subject: B\n\n", ["A"]),
+        # The rest of a long line begins no message, and the end of one is no empty line.
+        (SEPARATOR + b"Subject: A\n\n" + b"x" * 2 * len(SEPARATOR) + SEPARATOR + b"Subject: B\n\n", ["A"]),
+        (SEPARATOR + b"Subject: A\n\n" + b"x" * len(SEPARATOR) + b"\n" + SEPARATOR + b"Subject: B\n\n", ["A"]),
+        (b"\n\n" + SEPARATOR + b"Subject: A\n\n" + SEPARATOR + b"Subject: B\n", ["A", "B"]),
+    ],
+)
+def test_a_separator_follows_an_empty_line(content: bytes, found: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "CHUNK_BYTES", len(SEPARATOR))
+    assert subjects(read(write(content))) == found
 
 
 @pytest.mark.parametrize("ending", [b"\n", b"\r\n"])
@@ -103,55 +90,39 @@ def test_a_message_of_any_size_takes_no_more_memory_than_one_may(tmp_path: Path)
         b"From ada@example.org  Mon, 16 Nov 2026 09:00:00 +0000",
     ],
 )
-def test_the_separators_of_all_programs_are_known(tmp_path: Path, separator: bytes, ending: bytes) -> None:
+def test_the_separators_of_all_programs_are_known(separator: bytes, ending: bytes) -> None:
     one = separator + b"\nSubject: Mail\n\nFrom now on, Mon to Fri\n\nFrom Ada, on Mon\n\n"
-    (tmp_path / "box").write_bytes((one * 3).replace(b"\n", ending))
-    assert subjects(read(tmp_path / "box")) == ["Mail"] * 3
+    assert subjects(read(write((one * 3).replace(b"\n", ending)))) == ["Mail"] * 3
 
 
-def test_a_message_that_is_too_large_is_passed_over_and_named(tmp_path: Path) -> None:
-    path = tmp_path / "box"
-    large = b"Subject: Large\n\n" + b"x" * 5000 + b"\n\n"
-    path.write_bytes(SEPARATOR + large + SEPARATOR + b"Subject: Small\n\nx\n\n")
-    first, second = read(path, most_bytes=1000)
-    assert (first.where, first.raw) == ("message at byte 0", b"")
-    assert "MAX_BODY_MB" in first.error
+def test_a_message_that_is_too_large_is_named_and_takes_little_memory() -> None:
+    large = SEPARATOR + b"Subject: Large\n\n" + (b"x" * 99 + b"\n") * 120_000 + b"\n"
+    box = write(large + SEPARATOR + b"Subject: Small\n\nx\n\n")
+    del large
+    tracemalloc.start()
+    try:
+        first, second = read(box)
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (first.where, first.raw, "MAX_BODY_MB" in first.error) == ("message at byte 0", b"", True)
     assert second.raw.startswith(b"Subject: Small")
-
-
-def test_a_line_without_end_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What follows on a piece of a line begins no message, whatever it looks like."""
-    monkeypatch.setattr(sources, "CHUNK_BYTES", len(SEPARATOR))
-    path = tmp_path / "box"
-    filler = b"\n" + b"x" * (len(SEPARATOR) - 1) + b"x" * len(SEPARATOR)
-    path.write_bytes(SEPARATOR + b"Subject: A\n" + filler + SEPARATOR + b"\n" + SEPARATOR + b"Subject: B\n\n")
-    assert subjects(read(path)) == ["A", "B"]
-    path.write_bytes(SEPARATOR + b"Subject: A\n\n" + b"x" * len(SEPARATOR) + b"\n" + SEPARATOR + b"Subject: B\n\n")
-    assert subjects(read(path)) == ["A"], "the end of a long line is no empty one"
+    assert most_bytes < 8 * MB
 
 
 @pytest.mark.parametrize(
     "content",
     [b"", b"\n", b"Subject: no mbox\n\n", b"From now on we meet at 09:00\n", b"\x00" * 100, b"From \xff\n"],
 )
-def test_what_is_no_mbox_is_refused(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "box").write_bytes(content)
+def test_another_file_or_a_pipe_is_refused(content: bytes) -> None:
     with pytest.raises(NoSource, match="is not an mbox"):
-        open_source(tmp_path / "box", MB)
+        open_source(write(content), MB)
+    os.mkfifo("pipe")
+    with pytest.raises(NoSource, match="neither a file nor a folder"):
+        open_source(Path("pipe"), MB)
 
 
-@given(st.lists(st.sampled_from([SEPARATOR, b"\n", b"x", b">From \n", b"From \n", b"\r\n", b"\x00", b"Subject: a\n"])))
-def test_no_mbox_breaks_it_and_every_place_leads_on(parts: list[bytes]) -> None:
-    path = Path("hostile")
-    path.write_bytes(SEPARATOR + b"".join(parts))
-    pieces = list(Source(path, "mbox", 20).pieces(""))
-    assert pieces
-    assert pieces[-1].read == path.stat().st_size
-    for number, piece in enumerate(pieces, 1):
-        assert list(Source(path, "mbox", 20).pieces(piece.after)) == pieces[number:]
-
-
-def test_a_maildir_is_read_in_the_order_of_its_files_whatever_their_flags(tmp_path: Path) -> None:
+def test_a_maildir_is_read(tmp_path: Path) -> None:
     box = mailbox.Maildir(tmp_path / "box")
     for number in range(4):
         kept = mailbox.MaildirMessage(message(number))
@@ -159,52 +130,61 @@ def test_a_maildir_is_read_in_the_order_of_its_files_whatever_their_flags(tmp_pa
             kept.set_subdir("cur")
             kept.add_flag("S")
         box.add(kept)
-    pieces = read(tmp_path / "box")
-    assert sorted(subjects(pieces)) == [f"Mail {number}" for number in range(4)]
-    for path in (tmp_path / "box" / "new").iterdir():
-        path.rename(tmp_path / "box" / "cur" / f"{path.name}:2,RS")
-    again = read(tmp_path / "box", pieces[1].after)
-    assert subjects(again) == subjects(pieces[2:]), "what was read has another name now, and is the same"
+    (tmp_path / "box/cur/.hidden").write_text("no email")
+    assert sorted(subjects(read(tmp_path / "box"))) == [f"Mail {number}" for number in range(4)]
 
 
-def test_a_folder_is_read_with_those_below_and_what_is_no_file_is_passed_over(tmp_path: Path) -> None:
+def test_a_folder_is_read_with_its_subfolders_and_unreadable_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
-    (tmp_path / "a" / "b" / "one.eml").write_bytes(message(1).as_bytes())
-    (tmp_path / "a" / "two.EML").write_bytes(message(2).as_bytes())
-    (tmp_path / "a" / "notes.txt").write_bytes(b"no email")
-    os.mkfifo(tmp_path / "a" / "pipe.eml")
-    (tmp_path / "a" / "gone.eml").symlink_to(tmp_path / "nowhere")
-    (tmp_path / "a" / "round").symlink_to(tmp_path / "a")
-    (tmp_path / "a" / "large.eml").write_bytes(b"x" * (MB + 1))
-    pieces = read(tmp_path / "a")
+    write(message(1).as_bytes(), "a/b/one.eml")
+    write(message(2).as_bytes(), "a/two.EML")
+    write(b"no email", "a/notes.txt")
+    write(b"x" * (MB + 1), "a/large.eml")
+    os.mkfifo("a/pipe.eml")
+    Path("a/gone.eml").symlink_to(tmp_path / "nowhere")
+    Path("a/round").symlink_to(tmp_path / "a")
+    pieces = read(Path("a"))
     assert subjects([piece for piece in pieces if not piece.error]) == ["Mail 1", "Mail 2"]
     errors = {Path(piece.where).name: piece.error for piece in pieces if piece.error}
     assert errors.keys() == {"pipe.eml", "gone.eml", "large.eml"}
     assert "not a regular file" in errors["pipe.eml"]
-    assert subjects(read(tmp_path / "a" / "b" / "one.eml")) == ["Mail 1"]
+    assert subjects(read(Path("a/b/one.eml"))) == ["Mail 1"]
 
 
-@pytest.mark.parametrize("between", [",", ";", "\t"])
-def test_a_csv_is_read_with_its_columns_in_any_order_and_case(tmp_path: Path, between: str) -> None:
-    path = tmp_path / "ids.csv"
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_a_csv_may_have_its_columns_in_any_order_and_case(delimiter: str) -> None:
     rows = [["\ufeffDate", " Message_ID ", "other"], ["2026-11-16", '"<a,b;c@example.org>"', "x"], [], ["", "<m2>"]]
-    path.write_text("\r\n".join(between.join(row) for row in rows))
-    first, second = read(path)
-    assert first.row == {"date": "2026-11-16", "message_id": "<a,b;c@example.org>", "other": "x"}
+    first, second = read(write("\r\n".join(delimiter.join(row) for row in rows).encode(), "ids.csv"))
+    assert first == Piece("row 2", row={"date": "2026-11-16", "message_id": "<a,b;c@example.org>", "other": "x"})
     assert second.row == {"date": "", "message_id": "<m2>"}
-    assert (first.where, read(path, first.after)) == ("row 2", [second])
 
 
-def test_a_row_that_cannot_be_read_stops_no_other(tmp_path: Path) -> None:
-    path = tmp_path / "ids.csv"
+def test_a_damaged_row_stops_no_other() -> None:
     long = b'"' + b"x" * 300_000 + b'"'
-    path.write_bytes(b"message_id\n\xff\xfe\n" + long + b"\na\x00b\none,too many\n<m9>\n")
-    pieces = read(path)
-    assert [piece.row["message_id"] for piece in pieces if piece.row][-2:] == ["ab", "<m9>"]
+    pieces = read(write(b"message_id\n\xff\xfe\n" + long + b"\na\x00b\none,too many\n<m9>\n", "ids.csv"))
+    assert [piece.row["message_id"] for piece in pieces if piece.row][-1] == "<m9>"
     assert [piece.error for piece in pieces if piece.error][-1] == "more fields than the first line"
 
 
-def test_what_cannot_be_a_source_is_refused(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(NoSource, match="neither a file nor a folder"):
-        open_source(tmp_path / "pipe", MB)
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ({}, "needs email_id and date"),
+        ({"subject": "Hello"}, "needs email_id and date"),
+        ({"subject": "Hello", "sender": "a@b"}, "needs email_id and date"),
+        ({"email_id": "fe4fc385494173f61585825e95d25317"}, "with the date"),
+        ({"email_id": "no digest", "date": "2026-11-16"}, "32 hexadecimal digits"),
+        ({"message_id": "<m1>", "date": "yesterday"}, "date must be a time"),
+        ({"message_id": " <> "}, "needs email_id and date"),
+    ],
+)
+def test_a_row_by_which_nothing_can_be_recognised_is_refused(row: dict[str, str], why: str) -> None:
+    with pytest.raises(InvalidRow, match=why):
+        row_item(row, "mime", None)
+
+
+def test_all_columns_of_a_row_together_are_all_its_names() -> None:
+    row = {"email_id": "a" * 32, "subject": "Hi", "sender": "a@example.org", "date": "2026-11-16", "message_id": "<m1>"}
+    labels = [name.label for name in row_item(row, "mime", None).own_names]
+    assert labels[:2] == [f"email_id:2026-11-16:{'a' * 32}", "post::m1"]
+    assert len(labels) == len(set(labels)) == 4

@@ -11,11 +11,13 @@ from typing import Any, cast
 import pytest
 
 from orchestrator.build import Service
-from orchestrator.operations.decisions import Decision, list_decisions
-from orchestrator.operations.deliveries import DeliveryView, list_deliveries
+from orchestrator.operations.decisions import Decision, DeliveryView, list_decisions, list_deliveries
 from orchestrator.operations.search import DecisionFilter, DeliveryFilter
 from tests.orchestrator.conftest import Open
+from tests.orchestrator.operations.fleet_bench import open_process, process, time
 from tests.support.pipeline import DOWN, REFUSES, PipelineBench
+
+__all__ = ["open_process", "process", "time"]  # fixtures
 
 DAY_MS = 24 * 3_600_000
 
@@ -53,7 +55,7 @@ def open_desk(bench: PipelineBench) -> Desk:
         retrier=pipeline.retrier,
         queue=pipeline.queue,
         config=SimpleNamespace(destinations=named),
-        settings=SimpleNamespace(tz=UTC, decision_ms=7 * DAY_MS, dead_letter_ms=30 * DAY_MS),
+        settings=SimpleNamespace(timezone=UTC, decision_ms=7 * DAY_MS, dead_letter_ms=30 * DAY_MS),
     )
     return Desk(bench, cast(Service, service))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time as system
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,14 @@ from deduplication.journal.coordinator import Coordinator
 from deduplication.journal.sqlite import Journal
 from orchestrator.config.model import load_config
 from orchestrator.config.settings import load_settings
-from orchestrator.delivery.counters import process_counters
+from orchestrator.delivery.counters import Counters
 from orchestrator.delivery.destination_states import DestinationStates
 from orchestrator.delivery.guard import Guard, Limits
 from orchestrator.delivery.queue import Queue
-from orchestrator.metrics.counts import Counts
 from orchestrator.metrics.meter import Meter
-from orchestrator.operations.fleet_state import FleetState, Observer
+from orchestrator.operations.alarms import Alarms
+from orchestrator.operations.fleet_state import FleetState, describe_machine, fleet_state, observe
+from orchestrator.operations.health import ProxyWatch
 from tests.deduplication.conftest import end_hold
 from tests.deduplication.journal.world import Machine, Time
 from tests.support.redis_server import RedisServer
@@ -50,26 +51,15 @@ class Process:
         self.config = load_config(self.settings)
         self.coordinator: Coordinator = machine.coordinator
         self.journal: Journal = machine.journal
-        self.meter = Meter(self.config.destinations)
-        self.meter.know_providers({"gmail"})
-        self.counts = Counts(self.journal, self.meter)
+        self.queue = queue
+        self.is_worker = is_worker
+        self.fleet = machine.fleet if machine.url else None
+        self.meter = Meter(self.journal)
+        self.alarms = Alarms(self.coordinator, self.config.alerts)
+        self.proxies = ProxyWatch()
         self.states = DestinationStates(self.journal)
         limits = dict.fromkeys(self.config.destinations, Limits(breaker_failures=1))
-        self.guard = Guard(process_counters(), process_counters(), limits)
-        self.observer = Observer(
-            self.settings,
-            self.config,
-            self.coordinator,
-            self.guard,
-            self.states,
-            queue,
-            lambda: self.members,
-            is_worker=is_worker,
-        )
-
-    @property
-    def members(self) -> Any:
-        return self.machine.fleet.members if self.machine.url else {}
+        self.guard = Guard(Counters(self.coordinator), limits)
 
     @property
     def service(self) -> Any:
@@ -77,13 +67,13 @@ class Process:
         return self
 
     def state(self) -> FleetState:
-        self.observer.observe()
-        return self.observer.fleet_state()
+        observe(self.service)
+        return fleet_state(self.service)
 
     def share(self) -> None:
-        self.counts.flush()
-        assert self.observer.shared
-        self.counts.share(self.observer.shared)
+        self.meter.flush()
+        assert self.coordinator.registry
+        self.meter.share(self.coordinator.registry)
 
 
 @pytest.fixture
@@ -105,7 +95,7 @@ def open_process(tmp_path: Path, time: Time, redis_server: RedisServer) -> Itera
         machines.append(machine)
         process = Process(machine, tmp_path, **options)
         if with_redis:
-            machine.fleet._options = replace(machine.fleet._options, about=process.observer.about)
+            machine.fleet._about = partial(describe_machine, process.service)
             machine.tick()
             end_hold(redis_server)
             machine.tick()

@@ -2,52 +2,61 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from deduplication.journal.entry import DeliveryStatus
-from orchestrator.metrics.counts import DAY_S, HOUR_S, KEPT_S, MINUTE_S
-from orchestrator.operations.figures import Span, over_time, stats, totals
+from orchestrator.metrics.meter import DAY_S, DELIVERIES, DELIVERY_S, EMAILS, HOUR_S, MINUTE_S
+from orchestrator.operations.figures import LENGTH_S, STEP_S, OverTime, Span, stats
 from tests.deduplication.journal.world import Email, claimed, send, stored
-from tests.orchestrator.operations.fleet_bench import OpenProcess, Process, open_process, process, time
-
-__all__ = ["open_process", "process", "time"]  # fixtures
+from tests.orchestrator.operations.fleet_bench import OpenProcess, Process
 
 
-def receive(process: Process, count: int, status: str = "processed", gate: str | None = None) -> None:
-    for _ in range(count):
-        process.meter.count_email("gmail", status, gate)
+def receive(process: Process, count: int, status: str = "processed", gate: str = "") -> None:
+    process.meter.count((count, EMAILS, "gmail", status, gate))
+
+
+def attempt(process: Process, destination: str, status: DeliveryStatus) -> None:
+    process.meter.count((1, DELIVERIES, destination, status))
+
+
+def over_time(process: Process, span: Span) -> OverTime:
+    return stats(process.service, span).over_time
 
 
 @pytest.mark.parametrize("span", Span)
 def test_a_span_has_its_points_without_gaps_and_ends_now(process: Process, span: Span) -> None:
-    shown = over_time(process.service, span)
+    shown = over_time(process, span)
     starts = [point.start_s for point in shown.points]
-    assert len(starts) == span.length_s // span.step_s
-    assert {later - earlier for earlier, later in zip(starts, starts[1:], strict=False)} == {span.step_s}
-    assert 0 <= process.machine.time.now_ms / 1000 - starts[-1] < span.step_s
-    assert (
-        KEPT_S[min(span.step_s // MINUTE_S * MINUTE_S, HOUR_S) if span.step_s >= HOUR_S else MINUTE_S] >= span.length_s
-    )
+    assert starts == list(range(starts[0], starts[0] + LENGTH_S[span], STEP_S[span]))
+    assert 0 <= process.machine.time.now_ms / 1000 - starts[-1] < STEP_S[span] == shown.step_s
 
 
 def test_events_are_shown_when_they_happened(process: Process) -> None:
     receive(process, 4)
-    process.counts.flush()
+    process.meter.flush()
     process.machine.time.pass_ms(3 * HOUR_S * 1000)
     receive(process, 3)
     receive(process, 2, "already_processed", "identity")
     receive(process, 1, "skipped_media", "media")
-    process.meter.count_attempt("crm", DeliveryStatus.DELIVERED)
-    process.meter.count_attempt("crm", DeliveryStatus.WAITING)
-    hour, day = over_time(process.service, Span.HOUR), over_time(process.service, Span.DAY)
+    attempt(process, "crm", DeliveryStatus.DELIVERED)
+    attempt(process, "crm", DeliveryStatus.WAITING)
+    hour, day = over_time(process, Span.HOUR), over_time(process, Span.DAY)
     last = hour.points[-1]
-    assert replace(hour.total, start_s=0) == replace(last, start_s=0), "counted in this process, and not written yet"
+    assert hour.total.model_copy(update={"start_s": last.start_s}) == last, "counted, and not written yet"
     assert (last.received, last.stopped, last.delivered, last.failed) == (6, 3, 1, 1)
     assert (hour.duplicates, hour.suppressed) == (2, 1)
     assert [point.received for point in day.points if point.received] == [4, 6]
-    assert [over_time(process.service, span).total.received for span in (Span.WEEK, Span.MONTH)] == [10, 10]
+    assert [over_time(process, span).total.received for span in (Span.WEEK, Span.MONTH)] == [10, 10]
+
+
+def test_the_last_hour_begins_within_the_hour_before(process: Process) -> None:
+    time = process.machine.time
+    time.pass_ms((HOUR_S + 30 * MINUTE_S) * 1000 - time.now_ms % (HOUR_S * 1000))
+    receive(process, 1)
+    process.meter.flush()
+    for minutes, received in ((50, 1), (10, 0)):
+        time.pass_ms(minutes * MINUTE_S * 1000)
+        assert over_time(process, Span.HOUR).total.received == process.state().hour.received == received
 
 
 def test_points_of_a_month_are_several_hours(process: Process) -> None:
@@ -56,22 +65,22 @@ def test_points_of_a_month_are_several_hours(process: Process) -> None:
     start_s = time.now_ms // 1000
     for _ in range(6):
         receive(process, 1)
-        process.counts.flush()
+        process.meter.flush()
         time.pass_ms(HOUR_S * 1000)
     time.pass_ms(2 * DAY_S * 1000)
-    process.counts.purge()
-    month = over_time(process.service, Span.MONTH)
+    process.meter.purge()
+    month = over_time(process, Span.MONTH)
     assert [(point.start_s, point.received) for point in month.points if point.received] == [(start_s, 6)]
 
 
 def test_each_destination_has_its_rate_and_times(process: Process) -> None:
     for _ in range(9):
-        process.meter.count_attempt("crm", DeliveryStatus.DELIVERED)
-        process.meter.time_delivery("crm", 0.02)
-    process.meter.count_attempt("crm", DeliveryStatus.DEAD)
-    process.meter.time_delivery("crm", 4.0)
-    process.meter.count_attempt("archive", DeliveryStatus.SKIPPED)
-    found = over_time(process.service, Span.HOUR).destinations
+        attempt(process, "crm", DeliveryStatus.DELIVERED)
+        process.meter.count((0.02, DELIVERY_S, "crm"))
+    attempt(process, "crm", DeliveryStatus.DEAD)
+    process.meter.count((4.0, DELIVERY_S, "crm"))
+    attempt(process, "archive", DeliveryStatus.SKIPPED)
+    found = over_time(process, Span.HOUR).destinations
     crm, archive = found["crm"], found["archive"]
     assert (crm.delivered, crm.failed, crm.success_rate) == (9, 1, 0.9)
     assert (crm.p50_ms[-1], crm.p95_ms[-1]) == (crm.whole_p50_ms, crm.whole_p95_ms)
@@ -80,23 +89,24 @@ def test_each_destination_has_its_rate_and_times(process: Process) -> None:
     assert (archive.success_rate, archive.whole_p50_ms) == (None, None)
 
 
-def test_totals_and_stats(process: Process) -> None:
-    shown = totals(process.service)
-    assert (shown.received, shown.hit_rate, shown.waiting, shown.oldest_waiting_s) == (0, None, 0, None)
-    assert (shown.workers_alive, shown.is_whole) == (None, True)
+def test_totals_and_destinations(process: Process) -> None:
+    nothing = stats(process.service, Span.DAY).totals
+    assert (nothing.received, nothing.hit_rate, nothing.waiting, nothing.oldest_waiting_s) == (0, None, 0, None)
+    assert (nothing.workers_alive, nothing.is_whole) == (None, True)
     send(process.machine, Email("one"))
     stored(process.machine, claimed(process.machine, Email("two")), in_ms=5_000)
     receive(process, 2)
-    process.meter.count_attempt("crm", DeliveryStatus.DELIVERED)
+    attempt(process, "crm", DeliveryStatus.DELIVERED)
     process.machine.time.pass_ms(90_000)
     found = stats(process.service, Span.DAY)
-    assert (found["totals"]["received"], found["totals"]["waiting"], found["totals"]["oldest_waiting_s"]) == (2, 1, 90)
-    assert found["destinations"]["crm"]["deliveries"] == {"waiting": 1, "delivered": 1, "dead": 0, "skipped": 0}
-    assert found["destinations"]["archive"]["enabled"] is False
+    assert (found.totals.received, found.totals.waiting, found.totals.oldest_waiting_s) == (2, 1, 90)
+    assert found.destinations["crm"].deliveries == {"waiting": 1, "delivered": 1, "dead": 0, "skipped": 0}
+    assert found.destinations["archive"].enabled is False
 
 
 def test_while_redis_is_gone_the_figures_are_not_whole(open_process: OpenProcess) -> None:
     process = open_process(with_redis=True)
-    assert (totals(process.service).is_whole, over_time(process.service, Span.HOUR).is_whole) == (True, True)
-    process.coordinator.redis.give_up()
-    assert (totals(process.service).is_whole, over_time(process.service, Span.HOUR).is_whole) == (False, False)
+    for is_whole in (True, False):
+        found = stats(process.service, Span.HOUR)
+        assert (found.totals.is_whole, found.over_time.is_whole) == (is_whole, is_whole)
+        process.coordinator.redis.give_up()

@@ -5,31 +5,15 @@ from __future__ import annotations
 import pytest
 
 from deduplication import again
-from deduplication.disk import FreeSpace
+from deduplication.files import FreeSpace
 from deduplication.journal.entry import DeliveryStatus, changed
-from orchestrator.delivery.queue import QueueUnavailable
-from orchestrator.operations.fleet_state import FRESH_MS
+from orchestrator.operations.fleet_state import FRESH_MS, fleet_state, observe
+from orchestrator.operations.health import is_ready
+from orchestrator.operations.watch import Watch
+from orchestrator.version import our_version
 from tests.deduplication.journal.world import Email, claimed, send, stored, take
-from tests.orchestrator.operations.fleet_bench import OpenProcess, Process, open_process, process, time
-from tests.support.redis_server import RedisServer
-
-__all__ = ["open_process", "process", "time"]  # fixtures
-
-
-class SomeQueue:
-    def __init__(self) -> None:
-        self.error = ""
-
-    def put(self, destination: str) -> None: ...
-
-    def check(self) -> None:
-        if self.error:
-            raise QueueUnavailable(self.error)
-
-    def depth(self, destination: str) -> int:
-        return {"crm": 3}.get(destination, 0)
-
-    def close(self) -> None: ...
+from tests.orchestrator.operations.fleet_bench import OpenProcess, Process
+from tests.support.pipeline import FakeQueue
 
 
 def kill(process: Process, key: str) -> str:
@@ -47,14 +31,15 @@ def test_waiting_and_dead_are_counted_by_destination_also_where_it_is_gone(proce
     for number in range(3):
         stored(process.machine, claimed(process.machine, Email(f"{number}", destinations=("crm", "old"))), in_ms=1)
         process.machine.time.pass_ms(60_000)
-    found = process.state().destinations
+    state = process.state()
+    found = state.destinations
     assert [(name, each.waiting, each.dead) for name, each in found.items()] == [
         ("crm", 3, 1),
         ("archive", 0, 0),
         ("old", 3, 0),
     ]
     assert (found["crm"].oldest_s, found["archive"].oldest_s) == (180, None)
-    assert (found["crm"].is_active, found["archive"].is_active, found["old"].is_active) == (True, False, False)
+    assert list(state.active) == ["crm"], "archive is disabled, old is no longer configured"
 
 
 def test_a_dead_letter_that_is_replayed_waits_since_then(process: Process) -> None:
@@ -67,24 +52,18 @@ def test_a_dead_letter_that_is_replayed_waits_since_then(process: Process) -> No
     assert again.replay(process.coordinator, entry, "crm") is None
     process.machine.time.pass_ms(10_000)
     assert process.state().destinations["crm"].oldest_s == 10
-    (lent,) = take(process.machine)
-    later = changed(lent.delivery, next_try_ms=process.machine.time.now_ms + 3_600_000, tries=1)
-    process.coordinator.finish(lent, later)
 
 
-def test_a_pause_and_a_breaker_are_known(process: Process) -> None:
+def test_without_redis_there_is_none_and_a_pause_and_a_breaker_are_known(process: Process) -> None:
     process.states.decide("crm", is_paused=True, reason="it moves", by="Ada")
     process.guard.failed("crm")
-    crm = process.state().destinations["crm"]
-    assert (crm.paused.is_paused, crm.paused.by, crm.breaker, crm.is_active) == (True, "Ada", "open", False)
-
-
-def test_without_redis_there_is_none(process: Process) -> None:
     state = process.state()
-    assert (state.redis_status, state.redis, state.workers, dict(state.members)) == (None, None, None, {})
+    crm = state.destinations["crm"]
+    assert crm.paused and (crm.paused.by, crm.breaker, state.active) == ("Ada", "open", {})
+    assert (state.redis_status, state.redis, state.workers, state.members) == (None, None, None, {})
 
 
-def test_redis_the_members_and_what_is_unpublished(open_process: OpenProcess, redis_server: RedisServer) -> None:
+def test_redis_the_members_and_what_is_unpublished(open_process: OpenProcess) -> None:
     one, two = open_process(with_redis=True), open_process(with_redis=True)
     stored(one.machine, claimed(one.machine, Email("waits")))
     two.guard.failed("crm")
@@ -93,52 +72,44 @@ def test_redis_the_members_and_what_is_unpublished(open_process: OpenProcess, re
         each.machine.follow()
     send(two.machine, Email("unpublished"))
     state = one.state()
-    assert (state.redis_status, state.lost_ms, state.unpublished, state.behind_s, state.gap_ms) == (
-        "up",
-        None,
-        0,
-        0,
-        None,
-    )
+    assert (state.redis_status, state.unpublished, state.behind_s) == ("up", 0, 0)
+    assert state.lost_ms is None and state.gap_ms is None
     assert set(state.members) == {one.machine.name, two.machine.name}
-    assert {each["version"] for each in state.members.values()} == {one.observer.about()["version"]}
+    assert {each["version"] for each in state.members.values()} == {our_version()}
     assert state.redis and state.redis.maxmemory_policy == "noeviction"
-    assert (state.redis.payload_bytes, state.redis.evicted_keys, state.redis.detects_rollback) == (7, 0, True)
+    assert (state.redis.payload_bytes, state.redis.evicted_keys) == (7, 0) and state.redis.used_bytes
     assert state.destinations["crm"].breaker == "open", "on another machine"
     assert state.known_since_ms and state.known_since_ms <= state.now_ms
     assert two.state().unpublished == 1
     assert two.state().destinations["crm"].waiting == 1, "stored by the other machine"
-    redis_server.client.delete("era")
-    two.machine.tick()
-    closed = two.state().redis
-    assert closed and closed.closed_ms > 0
 
 
 def test_a_redis_that_is_lost_is_known_to_a_command_line_as_well(open_process: OpenProcess) -> None:
     process = open_process(with_redis=True)
-    process.observer.observe()
+    observe(process.service)
     process.machine.time.pass_ms(5_000)
     process.coordinator.redis.give_up()
     with process.journal.step() as step:  # as the fleet's thread does
         step.set_meta("lost_ms", str(step.now_ms))
-    state = process.observer.fleet_state()
+    state = fleet_state(process.service)
     assert (state.redis_status, state.redis) == ("gone", None)
     assert state.lost_ms == process.machine.time.now_ms
     process.coordinator.redis.status = "suspected"  # as in a process that has not asked yet
-    assert process.observer.fleet_state().redis_status == "gone"
+    assert fleet_state(process.service).redis_status == "gone"
 
 
 def test_workers_are_counted_over_the_fleet_while_they_live(open_process: OpenProcess) -> None:
     one, two = (
-        open_process(with_redis=True, queue=SomeQueue(), queue_url="redis://127.0.0.1:1", is_worker=True)
+        open_process(with_redis=True, queue=FakeQueue(), queue_url="redis://127.0.0.1:1", is_worker=True)
         for _ in range(2)
     )
-    one.observer.beat()
-    two.observer.beat()
+    watches = [Watch(each.service) for each in (one, two)]
+    for watch in watches:
+        watch.tick()
     for each in (two, one):
         each.machine.tick()
     assert one.state().workers == 2
-    one.observer.end()
+    watches[0].close()
     assert one.state().workers == 1
     one.machine.time.pass_ms(FRESH_MS + 1)
     one.machine.tick()
@@ -146,29 +117,19 @@ def test_workers_are_counted_over_the_fleet_while_they_live(open_process: OpenPr
 
 
 def test_the_queue_is_asked_behind_the_requests(open_process: OpenProcess) -> None:
-    queue = SomeQueue()
+    queue = FakeQueue()
+    queue.announced = ["crm"] * 3
     process = open_process(queue=queue, queue_url="redis://127.0.0.1:1")
-    assert process.observer.fleet_state().outside is None
+    assert fleet_state(process.service).outside is None
     outside = process.state().outside
     assert outside and (outside.depths, outside.queue_error) == ({"crm": 3, "archive": 0}, "")
-    queue.error = "refused"
+    queue.is_away = True
     outside = process.state().outside
-    assert outside and (outside.depths, outside.queue_error) == (None, "refused")
+    assert outside and (outside.depths, outside.queue_error) == (None, "connection refused")
     process.machine.time.pass_ms(FRESH_MS + 1)
-    assert process.observer.fleet_state().outside is None, "too old to be of now"
-
-
-@pytest.mark.parametrize(("is_open", "is_ready"), [(True, True), (False, False)])
-def test_without_redis_emails_are_accepted_if_the_setting_says_so(
-    open_process: OpenProcess, is_open: bool, is_ready: bool
-) -> None:
-    process = open_process(with_redis=True)
-    assert process.observer.is_ready()
-    process.coordinator._is_open = is_open
-    process.coordinator.redis.give_up()
-    assert process.observer.is_ready() is is_ready
+    assert fleet_state(process.service).outside is None, "too old to be of now"
 
 
 def test_a_full_disk_accepts_nothing(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process.journal, "disk", FreeSpace(process.machine.folder, 1 << 60))
-    assert not process.observer.is_ready()
+    assert not is_ready(process.service)

@@ -3,39 +3,39 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
-from deduplication.journal.sqlite import Journal
-from orchestrator.metrics.shared import RedisFacts
+from orchestrator.config.model import AlertsConfig
+from orchestrator.metrics.meter import EMAILS, REFUSED
 from orchestrator.operations.alarms import Alarms
-from orchestrator.operations.fleet_state import FleetState, Outside
-from orchestrator.operations.health import Health, HealthChecks, banners
-from orchestrator.operations.providers import MOST_WHY_CHARACTERS, ProviderSeen, ProvidersSeen
-from tests.orchestrator.operations.fleet_bench import Process, open_process, process, time
-from tests.orchestrator.operations.test_alarms import BROKEN, SOUND, crm, lately
+from orchestrator.operations.figures import ProviderSeen, read_providers
+from orchestrator.operations.fleet_state import FleetState, Outside, Pause, RedisFacts
+from orchestrator.operations.health import (
+    SHOWN_FOR_S,
+    UNTRUSTED_PROXY,
+    Health,
+    ProxyWatch,
+    banners,
+    health,
+    is_ready,
+)
+from tests.orchestrator.operations.fleet_bench import Process
+from tests.orchestrator.operations.test_alarms import BROKEN, EVICTING, SOUND, crm, died
 
-__all__ = ["open_process", "process", "time"]  # fixtures
-
-FACTS = RedisFacts(maxmemory_policy="noeviction", most_payload_bytes=100)
+FACTS = RedisFacts(maxmemory_policy="noeviction", used_bytes=1, most_payload_bytes=100)
 FULL = FACTS.model_copy(update={"payload_bytes": 96})
 GONE: dict[str, Any] = {"redis_status": "gone", "lost_ms": 1_800_000_000_000, "unpublished": 1234}
 
 
 def report(process: Process, state: FleetState, **settings: Any) -> Health:
-    class Observer:
-        def fleet_state(self) -> FleetState:
-            return state
-
-        def is_ready(self) -> bool:
-            return True
-
-    alarms = Alarms(process.journal, after_ms=0)
-    alarms.look(state)
-    own = process.settings.model_copy(update={"memory_limit_mb": 100, **settings})
-    return HealthChecks(own, Observer(), alarms, lambda: 50 << 20).report()  # type: ignore[arg-type]
+    process.alarms = Alarms(process.coordinator, AlertsConfig(after_s=0))
+    process.alarms.look(state)
+    process.settings = process.settings.model_copy(update={"memory_limit_mb": 100_000, **settings})
+    with patch("orchestrator.operations.health.fleet_state", lambda _: state):
+        return health(process.service)
 
 
 @pytest.mark.parametrize(
@@ -56,6 +56,7 @@ def report(process: Process, state: FleetState, **settings: Any) -> Health:
         ({"workers": None}, "queue", "not configured", None),
         (crm(breaker="open"), "destinations", "in trouble", "Alarm"),
         (crm(oldest_s=901), "deliveries", "late", "Alarm"),
+        (died(2), "destinations", "up", "Alarm"),
     ],
 )
 def test_each_trouble_has_a_check_and_a_banner(
@@ -70,62 +71,61 @@ def test_each_trouble_has_a_check_and_a_banner(
 
 def test_an_outage_says_since_when_and_how_much_is_unpublished(process: Process) -> None:
     (banner,) = banners(report(process, replace(SOUND, **GONE)))
-    assert banner.since == "2027-01-15T08:00:00+00:00"
-    assert "1,234" in banner.text
+    assert (banner.since, "1,234" in banner.text) == ("2027-01-15T08:00:00+00:00", True)
 
 
 def test_warnings_are_loud_and_change_no_status(process: Process) -> None:
-    facts = RedisFacts(maxmemory_policy="allkeys-lru", most_payload_bytes=1, detects_rollback=False)
-    found = report(process, replace(SOUND, outside=Outside(redis=facts)))
-    assert found.status == "ok"
-    assert ["allkeys-lru" in found.warnings[0], "INFO" in found.warnings[1]] == [True, True]
-    assert [each.text.split()[0] for each in banners(found)] == ["Alarm:", "Redis", "Redis"]
+    found = report(process, replace(SOUND, outside=Outside(redis=RedisFacts(most_payload_bytes=1))))
+    assert (found.status, "INFO" in found.warnings[0], len(list(banners(found)))) == ("ok", True, 1)
+    found = report(process, replace(SOUND, outside=EVICTING))
+    assert (found.status, "Set maxmemory-policy to noeviction" in found.warnings[0]) == ("ok", True)
+    assert [each.text for each in banners(found)] == [f"Alarm: {found.warnings[0]}"]
+    (alarm,) = found.model_dump()["alarms"]
+    assert alarm.keys() == {"condition", "destination", "since", "text"}, "not how it is sent"
 
 
-def test_a_breaker_without_an_alarm_and_memory_over_the_limit(process: Process) -> None:
-    found = report(process, BROKEN, memory_limit_mb=49).model_copy(update={"alarms": []})
-    assert [each.text for each in banners(found)] == [
-        "Circuit breaker open: crm. New emails are queued",
-        "This process uses 50.0 MB, more than MEMORY_LIMIT_MB (49)",
-    ]
+def test_a_problem_is_shown_before_it_is_an_alarm(process: Process) -> None:
+    found = report(process, BROKEN, memory_limit_mb=1).model_copy(update={"alarms": []})
+    breaker, memory = [each.text for each in banners(found)]
+    assert breaker.startswith("crm keeps failing. Its circuit breaker is open.")
+    assert memory.endswith(" MB, more than MEMORY_LIMIT_MB (1)")
 
 
 def test_a_pause_is_not_bad(process: Process) -> None:
-    process.states.decide("crm", is_paused=True, reason="it moves", by="Ada")
-    paused = process.states.of("crm")
+    paused = Pause(since="2026-11-16T09:00:00+00:00", reason="it moves", by="Ada")
     (banner,) = banners(report(process, replace(SOUND, **crm(paused=paused))))
     assert (banner.text, banner.is_bad) == ("crm is paused (it moves). New emails for it are queued", False)
 
 
 def test_a_journal_that_cannot_be_used_is_down(process: Process) -> None:
-    checks = HealthChecks(process.settings, process.observer, Alarms(process.journal))
-    assert checks.is_ready() and checks.report().status != "down"
+    assert is_ready(process.service) and health(process.service).status != "down"
     process.journal.close()
-    assert not checks.is_ready()
-    found = checks.report()
+    assert not is_ready(process.service)
+    found = health(process.service)
     assert (found.status, found.checks["database"].status) == ("down", "down")
     assert [each.text[:42] for each in banners(found)] == ["The journal of this machine cannot be used"]
 
 
-def test_dead_letters_raise_an_alarm_on_health(process: Process) -> None:
-    found = report(process, replace(SOUND, **lately(died={"crm": 2})))
-    assert [(each.condition, each.destination) for each in found.alarms] == [("dead_letters", "crm")]
+def test_the_last_email_and_refusal_of_a_provider_are_known_to_all_processes(process: Process) -> None:
+    other = Process(process.machine, process.machine.folder)
+    process.meter.count((1, EMAILS, "gmail", "queued", ""))
+    process.meter.count((1, EMAILS, "gmail", "processed", ""))
+    process.meter.count((1, EMAILS, "gmail", "invalid", ""))
+    other.meter.count((0, REFUSED, "gmail", "x" * 1000))
+    read_providers(process.service)
+    now_ms = process.machine.time.now_ms
+    assert read_providers(other.service) == {"gmail": ProviderSeen(now_ms, "processed", now_ms, "x" * 200)}
 
 
-def test_the_last_email_and_refusal_of_a_provider_are_known_to_all_processes(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "journal.db")
-    moments = iter(range(1, 100))
-    here, there = (ProvidersSeen(journal, lambda: next(moments)) for _ in range(2))
-    here.note_email("gmail", "processed")
-    there.note_refusal("gmail", "x" * 1000)
-    assert there.read() == {"gmail": ProviderSeen(0, "", 2_000, "x" * MOST_WHY_CHARACTERS)}
-    here.flush()
-    there.flush()
-    both = {"gmail": ProviderSeen(1_000, "processed", 2_000, "x" * MOST_WHY_CHARACTERS)}
-    assert here.read() == there.read() == ProvidersSeen(journal).read() == both
-    here.note_email("gmail", "retry_later")
-    there.note_email("gmail", "queued")
-    there.flush()
-    here.flush()
-    assert here.read()["gmail"].status == "queued", "an older one never replaces it"
-    journal.close()
+def test_a_proxy_is_logged_once_and_shown_until_it_was_silent_for_an_hour(caplog: pytest.LogCaptureFixture) -> None:
+    now = [0.0]
+    watch = ProxyWatch(lambda: now[0])
+    assert watch.warnings() == []
+    for _ in range(3):
+        watch.note("192.0.2.7")
+        now[0] += SHOWN_FOR_S - 1
+        assert watch.warnings() == [UNTRUSTED_PROXY]
+    (line,) = caplog.messages
+    assert "TRUSTED_PROXIES" in line and "192.0.2.7" in line
+    now[0] += 1
+    assert watch.warnings() == []

@@ -1,4 +1,4 @@
-"""The page behind Flask's test client, signed in as whoever the test wants."""
+"""The page behind Flask's test client, signed in with either token."""
 
 from __future__ import annotations
 
@@ -41,9 +41,12 @@ class Visitor:
         return answer.text
 
     def post(self, path: str, *, form_on: str = "/sign-in", **fields: str) -> TestResponse:
-        (token,) = set(re.findall(r'name="csrf_token" value="([^"]+)"', self.text(form_on)))
-        form = {"csrf_token": token, **fields}
+        form = {"csrf_token": self.csrf_token(form_on), **fields}
         return self.http.post(path, data=form, headers=HTML, base_url=self.base_url)
+
+    def csrf_token(self, form_on: str) -> str:
+        (token,) = set(re.findall(r'name="csrf_token" value="([^"]+)"', self.text(form_on)))
+        return str(token)
 
     def sign_in(self, token: str, **fields: str) -> TestResponse:
         return self.post("/sign-in", token=token, **fields)

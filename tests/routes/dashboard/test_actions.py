@@ -1,4 +1,4 @@
-"""Acting from the page: what is said before, what is done, and that it is audited."""
+"""Actions on the page: what the dialog says, what is done, and that it is audited."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 
 from orchestrator.audit import audit, keep_audit
-from orchestrator.operations.deliveries import list_deliveries
+from orchestrator.operations.decisions import list_deliveries
 from orchestrator.operations.search import DeliveryFilter
-from routes.dashboard.actions import AT_ONCE
 from tests.routes.conftest import App, StartApp
 from tests.routes.dashboard.conftest import FRAGMENT, Visitor, signed_in
+from tests.routes.test_api_destinations import toml
 from tests.support.server import email
 from tests.support.sink import Reply, Sink
 
+Eventually = Callable[[Callable[[], bool]], None]
 ALL_DEAD = "/do/replay?all=yes&status=dead&back=/deliveries?status=dead"
 
 
@@ -53,14 +54,13 @@ def fields_of(page: str) -> dict[str, str]:
     return dict(re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)">', page.rpartition("</header>")[2]))
 
 
-def test_one_delivery_is_sent_again_at_once(
-    app: App, operator: Visitor, sink: Sink, audited: Path, eventually: Callable[[Callable[[], bool]], None]
+def test_one_delivery_is_sent_again_at_once_unless_it_was_received(
+    app: App, operator: Visitor, sink: Sink, audited: Path, eventually: Eventually
 ) -> None:
     app.post(email())
     sink.otherwise = Reply()
     (id_,) = dead(app)
-    asked = operator.text(f"/do/replay?id={id_}")
-    assert "Replay 1 delivery?" in asked
+    assert "Replay 1 delivery?" in operator.text(f"/do/replay?id={id_}")
     assert len(sink.received) == 1, "asking does nothing"
     answer = operator.post("/do/replay", id=id_, back="/deliveries?status=dead")
     assert (answer.status_code, answer.location) == (303, "/deliveries?status=dead")
@@ -68,69 +68,109 @@ def test_one_delivery_is_sent_again_at_once(
     assert "1 delivery: sent again." in operator.text("/deliveries")
     assert "page, Ada: AUDIT replay" in audited.read_text()
     assert "page, Ada" in operator.text("/audit")
-
-
-def test_what_the_destination_has_is_left_alone(sink: Sink, operator: Visitor) -> None:
-    app = operator.app
-    sink.otherwise = Reply()
-    app.post(email())
-    (id_,) = ids(app)
-    operator.post("/do/replay", id=id_)
-    assert "1 delivery: the destination has received it" in operator.text("/")
+    for again, result in ((id_, "already delivered"), ("nobody:default", "unknown, or no longer stored.")):
+        operator.post("/do/replay", id=again)
+        assert f"1 delivery: {result}" in operator.text("/")
     assert len(sink.accepted) == 1
 
 
-def test_all_that_match_are_counted_first_and_then_done_a_few_at_a_time(
-    app: App, operator: Visitor, sink: Sink, audited: Path
+def test_all_that_match_are_counted_first_and_then_done(
+    app: App, operator: Visitor, sink: Sink, audited: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    total = AT_ONCE + 7
-    for number in range(total):
-        app.post(email(subject=f"number {number}", body=f"body {number}"))
+    monkeypatch.setattr("routes.dashboard.actions.MOST_COUNTED", 3)
     app.service.retrier.close()  # what is made due stays so, and can be counted
-    asked = operator.text(ALL_DEAD)
-    assert f"Replay {total} deliveries?" in asked and "status=dead" in asked
-    first = operator.post("/do/replay", **fields_of(asked) | {"force": "yes"})
-    assert first.status_code == 200
-    assert f"Replay: {AT_ONCE} of {total}" in first.text
-    assert fields_of(first.text)["force"] == "yes"
-    assert len(dead(app)) == 7
-    rest = operator.http.post("/do/replay", data=fields_of(first.text), headers=FRAGMENT)
-    assert rest.headers["HX-Redirect"] == "/deliveries?status=dead"
+    for number in range(5):
+        asked = operator.text(ALL_DEAD)
+        assert f"Replay {'more than 3' if number > 3 else number} deliver{'y' if number == 1 else 'ies'}?" in asked
+        app.post(email(subject=f"number {number}", body=f"body {number}"))
+    assert "status=dead" in asked and ("disabled" in operator.text("/do/replay?all=yes&q=nothing"))
+    answer = operator.http.post("/do/replay", data=fields_of(asked) | {"force": "yes"}, headers=FRAGMENT)
+    assert answer.headers["HX-Redirect"] == "/deliveries?status=dead"
     assert dead(app) == []
-    assert f"{total} deliveries: sent again." in operator.text("/deliveries")
-    assert audited.read_text().count("AUDIT replay") == total
+    assert "5 deliveries: sent again." in operator.text("/deliveries")
+    assert audited.read_text().count("AUDIT replay") == 5
+
+
+def test_all_matching_emails_are_released_if_a_gate_stopped_them(
+    operator: Visitor, sink: Sink, eventually: Eventually
+) -> None:
+    sink.otherwise = Reply()
+    for number, subject in enumerate(("Lot 1", "Re: lot 1", "Fwd: lot 1", "Hello")):
+        operator.app.post(email(subject=subject, body=f"{number}"))
+    assert "Release 2 emails?" in operator.text("/do/release?all=yes")
+    operator.post("/do/release", all="yes")
+    assert "2 emails: released." in operator.text("/")
+    eventually(lambda: operator.text("/decisions?status=processed").count("Released at") == 2)
+
+
+def test_one_email_is_replayed_wherever_it_is_dead_and_keeps_its_names_while_it_waits(
+    start_app: StartApp, tmp_path: Path, sink: Sink
+) -> None:
+    with Sink() as well:
+        config = toml(tmp_path / "m.toml", crm=f"url = '{sink.url}'", archive=f"url = '{well.url}'")
+        app = start_app(mailonce_config=config)
+        id_ = app.post(email()).get_json()["id"]
+        operator, sink.otherwise = signed_in(app), Reply(503)
+        operator.post("/do/replay-emails", id=id_)
+        assert "1 email: sent again." in operator.text("/")
+        assert len(well.received) == 1
+        operator.post("/do/forget", id=id_)
+        assert "1 email: kept: still to be delivered." in operator.text("/")
+        assert app.status_of(email()) == "queued"
 
 
 @pytest.mark.parametrize(
-    ("path", "status", "said"),
+    ("path", "status", "shown"),
     [
         ("/do/replay", 400, "Select at least one"),
-        ("/do/replay?" + "&".join("id=x:y" for _ in range(201)), 400, "Select up to 200"),
-        ("/do/replay?all=yes&status=lost", 400, "status must be one of"),
+        ("/do/replay?all=yes&status=lost", 400, "status must be"),
         ("/do/nothing?all=yes", 404, "There is no page at this address"),
         ("/destinations/nowhere/pause", 404, "There is no page at this address"),
         ("/destinations/default/explode", 404, "There is no page at this address"),
+        ("/forget?scope=all&value=x", 400, "scope must be one of"),
+        ("/forget?scope=nothing&value=x", 400, "scope must be"),
+        ("/forget?scope=subject_group&value=", 400, "value must be"),
     ],
 )
-def test_a_wrong_wish_is_told_what_it_takes(operator: Visitor, path: str, status: int, said: str) -> None:
+def test_an_invalid_request_says_what_is_expected(operator: Visitor, path: str, status: int, shown: str) -> None:
     answer = operator.get(path)
-    assert answer.status_code == status
-    assert said in answer.text
+    assert (answer.status_code, shown in answer.text) == (status, True)
+    form = dict(each.split("=") for each in path.partition("?")[2].split("&") if each)
+    if status == 400:
+        assert operator.post(path.partition("?")[0], **form).status_code == 400
 
 
-def test_what_is_gone_by_now_is_said_to_be(operator: Visitor) -> None:
-    operator.post("/do/replay", id="nobody:default")
-    assert "1 delivery: unknown, or no longer stored." in operator.text("/")
+@pytest.mark.parametrize(
+    ("query", "shown"),
+    [
+        ("scope=subject_group&value=lot_1", "4 names will be forgotten"),
+        ("scope=media&value=https://files.example/1", "0 names will be forgotten"),
+    ],
+)
+def test_the_dialog_says_how_many_names_will_be_forgotten(
+    operator: Visitor, sink: Sink, query: str, shown: str
+) -> None:
+    sink.otherwise = Reply()
+    operator.app.post(email(subject="Lot 1"))
+    assert shown in operator.text(f"/forget?{query}")
+    assert operator.app.status_of(email(subject="Lot 1")) == "already_processed", "asking forgets nothing"
+    operator.post("/forget", **dict(each.split("=") for each in query.split("&")))
+    assert shown.replace("will be ", "") in operator.text("/")
 
 
 def test_a_destination_is_paused_resumed_and_tested_after_asking(
     app: App, operator: Visitor, sink: Sink, audited: Path
 ) -> None:
     assert "New emails for it are queued" in operator.text("/destinations/default/pause")
+    assert "<html" not in operator.get("/destinations/default/pause", **FRAGMENT).text
+    operator.post("/destinations/default/pause", reason="x" * 201)
+    assert "reason must be at most 200 characters" in operator.text("/")
+    assert not app.service.states.of("default").is_paused
     operator.post("/destinations/default/pause", reason="it <b>moves</b>")
     assert app.service.states.of("default").is_paused
     shown = operator.text("/destinations")
     assert "it &lt;b&gt;moves&lt;/b&gt;" in shown and "page, Ada" in shown
+    assert not any("<b>moves" in operator.text(path) for path in ("/", "/audit", "/deliveries", "/system", "/notices"))
     assert app.status_of(email()) == "queued"
     assert "1 delivery waits" in operator.text("/destinations/default/resume")
     sink.otherwise = Reply()
@@ -145,15 +185,3 @@ def test_a_destination_is_paused_resumed_and_tested_after_asking(
     assert not app.service.states.of("default").is_paused
     written = audited.read_text()
     assert all(f"page, Ada: AUDIT {what} destination=default" in written for what in ("pause", "resume", "test"))
-
-
-def test_a_reason_that_is_too_long_is_refused(app: App, operator: Visitor) -> None:
-    operator.post("/destinations/default/pause", reason="x" * 201)
-    assert "reason must be at most 200 characters" in operator.text("/")
-    assert not app.service.states.of("default").is_paused
-
-
-def test_a_fragment_is_only_the_question(app: App) -> None:
-    operator = signed_in(app)
-    asked = operator.get("/destinations/default/pause", **FRAGMENT).text
-    assert "Pause default?" in asked and "<html" not in asked

@@ -1,4 +1,4 @@
-"""What no view may forget, asked of each that there is: also of one that is added tomorrow."""
+"""Access rules that hold for every route of the page and of /api/admin, including routes that are added later."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from werkzeug.routing import Rule
 
 from tests.routes.conftest import App, bearer
-from tests.routes.dashboard.conftest import HTML, VIEW_TOKEN, Visitor
+from tests.routes.dashboard.conftest import HTML, VIEW_TOKEN, Visitor, signed_in
 from tests.support.server import email
 
 ACTIONS = ("replay", "replay-emails", "release", "forget")
@@ -38,12 +38,12 @@ def acts_of_the_page(app: App) -> set[str]:
     return {path for path in posts if not path.startswith("/api/")} - OF_ANYBODY
 
 
-def test_there_is_something_to_ask(app: App) -> None:
+def test_the_routes_are_found(app: App) -> None:
     assert {"/do/release", "/forget", "/destinations/default/pause"} <= acts_of_the_page(app)
     assert {"/api/admin/reset", "/api/admin/decisions/release"} <= paths(app, "POST", "/api/admin/")
 
 
-def test_whoever_may_only_look_can_post_to_none_of_them(app: App, onlooker: Visitor) -> None:
+def test_a_view_token_can_post_to_none_of_them(app: App, onlooker: Visitor) -> None:
     app.post(email())
     for path in acts_of_the_page(app):
         answer = onlooker.post(path, **SOME_WISH)
@@ -56,16 +56,18 @@ def test_whoever_may_only_look_can_post_to_none_of_them(app: App, onlooker: Visi
 
 def test_a_form_of_another_site_reaches_none_of_them(app: App, operator: Visitor) -> None:
     app.post(email())
+    token_of_another_session = signed_in(app).csrf_token("/")
+    assert token_of_another_session != operator.csrf_token("/")
     for path in acts_of_the_page(app) | OF_ANYBODY:
-        for token in ({}, {"csrf_token": "x"}):
+        for token in ({}, {"csrf_token": "x"}, {"csrf_token": token_of_another_session}):
             answer = operator.http.post(path, data=SOME_WISH | token, headers=HTML)
             assert (answer.status_code, "Load the page again" in answer.text) == (400, True), path
     assert app.status_of(email()) == "already_processed"
-    assert operator.get("/").status_code == 200, "nor was anybody signed out"
+    assert operator.get("/").status_code == 200, "nor was the operator signed out"
 
 
-def test_none_of_them_does_anything_by_a_link(app: App, operator: Visitor) -> None:
-    """A GET is a question, if it is anything: whoever is led to it has done nothing."""
+def test_a_get_changes_nothing(app: App, operator: Visitor) -> None:
+    """A GET only asks for confirmation."""
     app.post(email())
     for path in acts_of_the_page(app):
         assert operator.get(f"{path}?all=yes&scope=email_id&value=x").status_code in (200, 404, 405), path
@@ -73,7 +75,7 @@ def test_none_of_them_does_anything_by_a_link(app: App, operator: Visitor) -> No
     assert not app.service.states.of("default").is_paused
 
 
-def test_without_a_session_nothing_but_the_sign_in_is_there(app: App) -> None:
+def test_without_a_session_every_page_redirects_to_the_sign_in(app: App) -> None:
     stranger = Visitor(app)
     seen = paths(app, "GET", "/") - paths(app, "GET", "/api/")
     for path in seen - {"/sign-in", "/livez", "/readyz", "/health", "/metrics", "/static/default"}:
@@ -81,3 +83,9 @@ def test_without_a_session_nothing_but_the_sign_in_is_there(app: App) -> None:
         assert (answer.status_code, answer.location.partition("?")[0]) == (302, "/sign-in"), path
     for path in acts_of_the_page(app):
         assert stranger.post(path, **SOME_WISH).location == "/sign-in", path
+
+
+def test_without_a_token_every_endpoint_for_operators_refuses(app: App) -> None:
+    for method in ("GET", "POST"):
+        for path in paths(app, method, "/api/admin/"):
+            assert app.http.open(path, method=method).status_code == 401, path

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from cryptography import x509
@@ -17,6 +17,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from routes.providers.samples import Letter, SampleRequest
 from tests.routes.providers.conftest import NOW
+from tests.support.surroundings import ROOT
 
 TOPIC = "arn:aws:sns:eu-west-1:123456789012:inbound"
 HOST = "https://sns.eu-west-1.amazonaws.com"
@@ -25,6 +26,8 @@ KEY_USAGES = (
     "digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
     "key_cert_sign", "crl_sign", "encipher_only", "decipher_only",
 )  # fmt: skip
+DOCUMENTED = ROOT / "tests/fixtures/providers"
+MESSAGES: dict[str, dict[str, Any]] = json.loads((DOCUMENTED / "sns.json").read_text())
 CONFIRMED = ("Message", "MessageId", "SubscribeURL", "Timestamp", "Token", "TopicArn", "Type")
 
 
@@ -74,67 +77,26 @@ class Sns:
 
     def notification(self, inner: Any, version: str = "1", **changes: str) -> SampleRequest:
         text = inner if isinstance(inner, str) else json.dumps(inner)
-        message = {
-            "Type": "Notification",
-            "MessageId": "22b80b92-fdea-4c2c-8f9d-bdfb0c7bf324",
-            "TopicArn": TOPIC,
-            "Subject": "Amazon SES Email Receipt Notification",
-            "Message": text,
-            "Timestamp": "2026-11-16T09:30:00.000Z",
-            "UnsubscribeURL": f"{HOST}/?Action=Unsubscribe",
-        }
-        return self.signed(message | changes, version)
+        return self.signed(MESSAGES["Notification"] | {"Message": text} | changes, version)
 
     def confirmation(self, kind: str = "SubscriptionConfirmation", **changes: str) -> SampleRequest:
-        message = {
-            "Type": kind,
-            "MessageId": "165545c9-2a5c-472c-8df2-7ff2be2b3b1b",
-            "Token": "2336412f37",
-            "TopicArn": TOPIC,
-            "Message": "You have chosen to subscribe to the topic.\nTo confirm, visit the SubscribeURL.",
-            "SubscribeURL": f"{HOST}/?Action=ConfirmSubscription&TopicArn={TOPIC}&Token=2336412f37",
-            "Timestamp": "2026-11-16T09:30:00.000Z",
-        }
-        return self.signed(message | changes)
+        return self.signed(MESSAGES["SubscriptionConfirmation"] | {"Type": kind} | changes)
 
 
 def received(letter: Letter, *, in_base64: bool = False) -> dict[str, Any]:
     """As in https://docs.aws.amazon.com/ses/latest/dg/receiving-email-notifications-examples.html"""
+    notification: dict[str, Any] = json.loads((DOCUMENTED / "ses.json").read_text())
+    notification["mail"]["messageId"] = letter.event_id
     raw = letter.mime.as_bytes()
-    verdicts = {name: {"status": "PASS"} for name in ("spamVerdict", "virusVerdict", "spfVerdict", "dkimVerdict")}
-    return {
-        "notificationType": "Received",
-        "receipt": {
-            "timestamp": "2026-11-16T09:29:58.936Z",
-            "processingTimeMillis": 222,
-            "recipients": ["inbox@in.example.com", "in-bcc@in.example.com"],
-            **verdicts,
-            "action": {"type": "SNS", "topicArn": TOPIC},
-        },
-        "mail": {
-            "timestamp": "2026-11-16T09:29:58.936Z",
-            "source": "bounces@mail.example.org",
-            "messageId": letter.event_id,
-            "destination": ["inbox@in.example.com"],
-            "headersTruncated": False,
-            "commonHeaders": {"subject": letter.subject},
-        },
-        "content": base64.b64encode(raw).decode() if in_base64 else raw.decode(),
-    }
+    return notification | {"content": base64.b64encode(raw).decode() if in_base64 else raw.decode()}
 
 
 def in_s3(letter: Letter, bucket: str, key: str) -> dict[str, Any]:
     """As the action "Deliver to S3 bucket" with a topic tells it."""
     notification = received(letter)
     del notification["content"]
-    prefix, _, _ = key.rpartition("/")
-    notification["receipt"]["action"] = {
-        "type": "S3",
-        "topicArn": TOPIC,
-        "bucketName": bucket,
-        "objectKeyPrefix": prefix,
-        "objectKey": key,
-    }
+    action = {"type": "S3", "topicArn": TOPIC, "bucketName": bucket, "objectKey": key}
+    notification["receipt"]["action"] = action
     return notification
 
 
@@ -143,11 +105,8 @@ def _builder(
 ) -> x509.CertificateBuilder:
     subject, issued_by = (x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, each)]) for each in (name, issuer))
     builder = x509.CertificateBuilder(issued_by, subject, key.public_key(), x509.random_serial_number())
-    builder = builder.not_valid_before(_naive(NOW + valid - timedelta(days=400))).not_valid_after(_naive(NOW + valid))
+    ends = (NOW + valid).replace(tzinfo=None)
+    builder = builder.not_valid_before(ends - timedelta(days=400)).not_valid_after(ends)
     builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     known_by = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key())
     return builder.add_extension(known_by, critical=False)
-
-
-def _naive(moment: datetime) -> datetime:
-    return moment.replace(tzinfo=None)

@@ -8,9 +8,14 @@ import pytest
 
 from orchestrator.config.model import Config, load_config
 from orchestrator.config.settings import SettingsError, load_settings
-from routes.providers.registry import TYPES, check_providers
-from tests.routes.providers.conftest import Serve
+from routes.providers.base import Surroundings
+from routes.providers.registry import TYPES, open_providers
+from tests.routes.providers.conftest import Fetches, Serve
 from tests.routes.providers.everyone import SETTINGS
+
+
+def check(config: Config) -> None:
+    open_providers(config, Surroundings((), Fetches()))
 
 
 def test_by_default_only_providers_with_the_ingress_token_are_enabled(serve: Serve) -> None:
@@ -28,10 +33,10 @@ def test_every_provider_requires_authentication(serve: Serve) -> None:
 @pytest.mark.parametrize(
     ("toml", "complaint"),
     [
-        ("[providers.unknown]", rf"line 1: providers\.unknown\.type takes one of {', '.join(TYPES)}"),
-        ("[providers.x]\ntype = 'unknown'", r"line 2: providers\.x\.type takes one of"),
-        ("[providers.x]\ntype = ['json']", r"providers\.x\.type takes one of"),
-        ("[providers.message]", r"providers\.message takes no settings"),
+        ("[providers.unknown]", rf"line 1: providers\.unknown\.type must be one of {', '.join(TYPES)}"),
+        ("[providers.x]\ntype = 'unknown'", r"line 2: providers\.x\.type must be one of"),
+        ("[providers.x]\ntype = ['json']", r"providers\.x\.type must be one of"),
+        ("[providers.message]", r"providers\.message has no settings"),
         ("[providers.postmark]", r"line 1: providers\.postmark\.username is needed"),
         ("[providers.postmark]\nusername = 'a'\npassword = 5", r"line 3: providers\.postmark\.password is wrong"),
         ("[providers.mime]\nattachments = 'all'", r"line 2: providers\.mime\.attachments is wrong: .*'inline'"),
@@ -43,16 +48,16 @@ def test_an_invalid_section_is_reported_with_its_line(tmp_path: Path, toml: str,
     path = tmp_path / "mailonce.toml"
     path.write_text(toml)
     with pytest.raises(SettingsError, match=complaint):
-        check_providers(load_config(load_settings(mailonce_config=path)))
+        check(load_config(load_settings(mailonce_config=path)))
 
 
 def test_secrets_are_not_shown() -> None:
     secret = "s3cr3t-that-must-not-be-shown"
     with pytest.raises(SettingsError) as raised:
-        check_providers(Config(providers={"resend": {"secret": secret}}))
+        check(Config(providers={"resend": {"secret": secret}}))
     assert secret not in str(raised.value)
     config = Config(providers={"postmark": {"username": "u", "password": secret}})
-    check_providers(config)
+    check(config)
     assert secret not in repr(config)
 
 
@@ -60,6 +65,6 @@ def test_a_secret_may_come_from_the_environment(tmp_path: Path) -> None:
     path = tmp_path / "mailonce.toml"
     path.write_text("[providers.mailgun]\nsigning_key = ['env:OLD', 'env:NEW']")
     settings = load_settings(mailonce_config=path)
-    check_providers(load_config(settings, {"OLD": "old", "NEW": "new"}))
-    with pytest.raises(SettingsError, match=r"providers\.mailgun\.signing_key.* the variable NEW says, which is empty"):
-        check_providers(load_config(settings, {"OLD": "old", "NEW": ""}))
+    check(load_config(settings, {"OLD": "old", "NEW": "new"}))
+    with pytest.raises(SettingsError, match=r'providers\.mailgun\.signing_key.* variable "NEW", which is empty'):
+        check(load_config(settings, {"OLD": "old", "NEW": ""}))

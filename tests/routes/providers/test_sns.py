@@ -1,39 +1,62 @@
-"""The certificate authorities that the service ships, and a certificate that SNS itself signs with."""
+"""Whether a message is really from Amazon SNS: its signature, and the certificate for it."""
 
 from __future__ import annotations
 
 import json
 import warnings
-from datetime import UTC, datetime
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from threading import Event, Thread
+from typing import Any
 
 import certifi
 import pytest
-from cryptography.x509 import Certificate
+from cryptography.x509 import load_pem_x509_certificates
 
+from orchestrator.delivery.fetching import FetchFailed
 from routes.auth import Unauthorized
 from routes.providers import sns
-from tests.routes.providers.conftest import LETTER
-from tests.routes.providers.sns_stand_in import Sns, received
+from routes.providers.base import InvalidPayload
+from routes.providers.fields import Document
+from routes.providers.samples import SampleRequest
+from routes.providers.sns import MOST_CERTIFICATES, SnsVerifier
+from tests.routes.providers.conftest import LETTER, NOW, Fetches
+from tests.routes.providers.sns_stand_in import AMAZON, HOST, TOPIC, Authority, Sns, received
 
-AMAZON_CA = Path(sns.__file__).with_name("amazon_ca.pem")
+SHIPPED_CA = sns.AMAZON_CA  # before conftest puts ours in its place
 # As SNS served it in us-west-2, without the intermediate certificate (from the tests of aws-sdk-java-v2).
 GENUINE = Path(__file__).parents[2] / "fixtures/sns/SimpleNotificationService-7506a1e35b36ef5a444dd1a8e7cc3ed8.pem"
-TOPIC = "arn:aws:sns:us-west-2:123456789012:inbound"
+SNS = Sns()
+FORGER = Sns()  # under the address of the real one, but with another key
+REFUSED = (Unauthorized, InvalidPayload)
+Verify = Callable[..., None]
 
 
-def authorities() -> list[Certificate]:
-    return sns.read_authorities(AMAZON_CA)
+@pytest.fixture
+def verify(fetches: Fetches) -> Verify:
+    """By one verifier for the whole test."""
+    fetches.pages[SNS.certificate_url] = SNS.certificate
+    verifier = SnsVerifier(fetches)
+
+    def verify_(request: SampleRequest, topic: str = TOPIC, now: datetime = NOW, **changes: Any) -> None:
+        verifier.verify(Document(json.loads(request.body) | changes), [topic], now)
+
+    return verify_
+
+
+def notification(signer: Sns = SNS, **changes: Any) -> SampleRequest:
+    return signer.notification(received(LETTER), **changes)
 
 
 def test_the_authorities_are_a_public_root_of_amazon_and_what_it_issued() -> None:
     with warnings.catch_warnings(action="ignore"):  # about other roots
-        public = sns.read_authorities(certifi.where())
-    root, *intermediates = authorities()
+        public = load_pem_x509_certificates(Path(certifi.where()).read_bytes())
+    root, *intermediates = load_pem_x509_certificates(SHIPPED_CA.read_bytes())
     assert root in public
-    assert [each.subject.rfc4514_string()[:22] for each in intermediates] == [
-        f"CN=Amazon RSA 2048 M0{number}" for number in (1, 2, 3, 4)
-    ]
+    names = [f"CN=Amazon RSA 2048 M0{number}" for number in (1, 2, 3, 4)]
+    assert [each.subject.rfc4514_string()[:22] for each in intermediates] == names
     for each in intermediates:
         each.verify_directly_issued_by(root)
 
@@ -46,8 +69,164 @@ def test_a_genuine_certificate_is_trusted_in_its_time(
     now: datetime, complaint: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The signature is refused either way: only SNS has the key."""
-    verifier = sns.SnsVerifier(lambda *_, **__: GENUINE.read_bytes(), authorities())
-    request = Sns(f"https://sns.us-west-2.amazonaws.com/{GENUINE.name}").notification(received(LETTER), TopicArn=TOPIC)
+    verifier = SnsVerifier(lambda *_, **__: GENUINE.read_bytes(), str(SHIPPED_CA))
+    topic = TOPIC.replace("eu-west-1", "us-west-2")
+    request = notification(Sns(f"https://sns.us-west-2.amazonaws.com/{GENUINE.name}"), TopicArn=topic)
     with pytest.raises(Unauthorized):
-        verifier.verify(json.loads(request.body), [TOPIC], now)
+        verifier.verify(Document(json.loads(request.body)), [topic], now)
     assert (complaint in caplog.text) if complaint else not caplog.records
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"Message": json.dumps(received(replace(LETTER, subject="forged")))},
+        {"Message": {"a": 1}},
+        *({name: "x"} for name in ("MessageId", "Subject", "Timestamp")),
+        *({"Type": each} for each in ("SubscriptionConfirmation", "Other", None, 5, ["Notification"])),
+        *({"SignatureVersion": each} for each in ("2", "3", None, 1, ["1"])),
+        *({"Signature": each} for each in ("AAAA", "!", 5, None)),
+        *({"TopicArn": each} for each in (TOPIC.replace("1234", "9999"), None, [TOPIC])),
+    ],
+)
+def test_any_later_change_is_detected(verify: Verify, changes: dict[str, Any]) -> None:
+    for version in ("1", "2"):
+        verify(SNS.notification(received(LETTER), version))
+    with pytest.raises(REFUSED):
+        verify(notification(), **changes)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://sns.eu-west-1.amazonaws.com/SimpleNotificationService-x.pem",
+        "https://sns.eu-west-1.amazonaws.com.evil.example/x.pem",
+        "https://sns.eu-west-1.amazonaws.com@evil.example/x.pem",
+        "https://evil.example\\@sns.eu-west-1.amazonaws.com/x.pem",
+        "https://evil.example#.sns.eu-west-1.amazonaws.com/x.pem",
+        "https://sns.s3.amazonaws.com/SimpleNotificationService-0a.pem",
+        "https://sns.us-west-2.amazonaws.com/SimpleNotificationService-0a.pem",
+        "https://sns.eu-west-1.amazonaws.com.cn/SimpleNotificationService-0a.pem",
+        "https://sns.eu-west-1.amazonaws.com/other/SimpleNotificationService-0a.pem",
+        "https://sns.eu-west-1.amazonaws.com/SimpleNotificationService-.pem",
+        "https://sns.eu-west-1.amazonaws.com/SimpleNotificationService-0a.pem?x",
+        "https://sns.eu-west-1.amazonaws.com/SimpleNotificationService-0a.pem\n",
+        "https://sns.eu-west-1.amazonaws.com/?Action=GetTopicAttributes&x=.pem",
+        "https://sns.eu-west-1.amazonaws.com:8443/x.pem",
+        "https://[/x.pem",
+        "",
+        None,
+        5,
+    ],
+)
+def test_a_certificate_comes_from_sns_itself_or_not_at_all(verify: Verify, fetches: Fetches, url: Any) -> None:
+    fetches.pages |= {str(url): FORGER.certificate}
+    with pytest.raises(Unauthorized):
+        verify(notification(FORGER), SigningCertURL=url)
+    assert fetches.asked == []
+
+
+@pytest.mark.parametrize(
+    ("topic", "host", "dns_name"),
+    [
+        ("aws:sns:us-east-1", "sns.us-east-1.amazonaws.com", "sns.amazonaws.com"),
+        ("aws:sns:af-south-1", "sns.af-south-1.amazonaws.com", "sns-signing.af-south-1.amazonaws.com"),
+        ("aws:sns:af-south-1", "sns.af-south-1.amazonaws.com", "sns.af-south-1.amazonaws.com"),
+        ("aws-us-gov:sns:us-gov-east-1", "sns.us-gov-east-1.amazonaws.com", "sns-us-gov-west-1.amazonaws.com"),
+        ("aws-cn:sns:cn-north-1", "sns.cn-north-1.amazonaws.com.cn", "sns-cn-north-1.amazonaws.com.cn"),
+    ],
+)
+def test_every_region_of_sns_is_known(verify: Verify, fetches: Fetches, topic: str, host: str, dns_name: str) -> None:
+    arn = f"arn:{topic}:123456789012:inbound"
+    regional = Sns(f"https://{host}/SimpleNotificationService-0a.pem", dns_name=dns_name)
+    fetches.pages[regional.certificate_url] = regional.certificate
+    verify(notification(regional, TopicArn=arn), arn)
+
+
+@pytest.mark.parametrize(
+    "certificate",
+    [
+        pytest.param(Sns(authority=None), id="self-signed"),
+        pytest.param(Sns(authority=Authority(AMAZON.name)), id="signed with another key"),
+        pytest.param(Sns(dns_name="sns.evil.example"), id="for another host"),
+        pytest.param(Sns(dns_name="sns.us-east-1.amazonaws.com"), id="for another region"),
+        pytest.param(Sns(valid=timedelta(minutes=-1)), id="expired"),
+        pytest.param(Sns(valid=timedelta(days=401)), id="too early"),
+        b"",
+        b"<html>",
+        b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----",
+    ],
+)
+def test_a_certificate_that_amazon_did_not_issue_for_sns_and_for_now_proves_nothing(
+    verify: Verify, fetches: Fetches, certificate: Sns | bytes
+) -> None:
+    signer = certificate if isinstance(certificate, Sns) else SNS
+    fetches.pages[signer.certificate_url] = certificate if isinstance(certificate, bytes) else certificate.certificate
+    with pytest.raises(Unauthorized):
+        verify(notification(signer))
+
+
+def test_a_certificate_that_expires_while_it_is_kept_proves_nothing(verify: Verify, fetches: Fetches) -> None:
+    signer = Sns(valid=timedelta(minutes=1))
+    fetches.pages[signer.certificate_url] = signer.certificate
+    verify(notification(signer))
+    with pytest.raises(Unauthorized):
+        verify(notification(signer), now=NOW + timedelta(minutes=2))
+
+
+def test_a_certificate_is_fetched_once_and_only_a_few_are_kept(verify: Verify, fetches: Fetches) -> None:
+    for _ in range(3):
+        verify(notification())
+    assert fetches.urls == [SNS.certificate_url]
+    for each in range(MOST_CERTIFICATES):
+        other = replace(SNS, certificate_url=f"{HOST}/SimpleNotificationService-{each}.pem")
+        fetches.pages[other.certificate_url] = SNS.certificate
+        verify(notification(other))
+    verify(notification())
+    assert fetches.urls.count(SNS.certificate_url) == 2, "the oldest made room"
+
+
+def test_after_a_failure_no_certificate_is_fetched_for_a_second(fetches: Fetches) -> None:
+    """Whatever its address: a stranger who knows the topic can make up any number of them."""
+    clock = [0.0]
+    verifier = SnsVerifier(fetches, clock=lambda: clock[0])
+    fetches.pages[SNS.certificate_url] = SNS.certificate
+    message = Document(json.loads(notification().body))
+    unknown = Document(message | {"SigningCertURL": f"{HOST}/SimpleNotificationService-0.pem"})
+    for clock[0], each in [(0, unknown), (0, unknown), (0.9, unknown), (0.9, message)]:
+        with pytest.raises(FetchFailed):
+            verifier.verify(each, [TOPIC], NOW)
+    assert len(fetches.asked) == 1
+    clock[0] = 1
+    verifier.verify(message, [TOPIC], NOW)
+    with pytest.raises(FetchFailed):
+        verifier.verify(unknown, [TOPIC], NOW)
+    verifier.verify(message, [TOPIC], NOW)  # it is kept
+
+
+def test_requests_that_wait_for_a_fetch_share_its_failure() -> None:
+    """While SNS does not answer, they would wait for five seconds each, one after the other."""
+    asked, errors, fetching, may_fail = list[str](), list[FetchFailed](), Event(), Event()
+
+    def fetch(url: str, headers: object, timeout_s: float, max_bytes: int) -> bytes:
+        asked.append(url)
+        fetching.set()
+        may_fail.wait()
+        raise FetchFailed("no answer")
+
+    verifier = SnsVerifier(fetch)
+
+    def verify() -> None:
+        try:
+            verifier.verify(Document(json.loads(notification().body)), [TOPIC], NOW)
+        except FetchFailed as error:
+            errors.append(error)
+
+    threads = [Thread(target=verify) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    fetching.wait()
+    may_fail.set()
+    for thread in threads:
+        thread.join()
+    assert (len(errors), len(asked)) == (3, 1)

@@ -1,0 +1,63 @@
+"""Commands on destinations: pause, resume, send-test."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import click
+
+from orchestrator.operations import destinations
+from routes.commands.service import open_service, user_name
+from routes.terminal import one_line
+
+
+@click.command()
+@click.argument("destination")
+@click.option("--reason", default="", help="Reason (visible to operators).")
+def pause(destination: str, reason: str) -> None:
+    """Send nothing to a destination until it is resumed, on any server. New emails for it are queued.
+
+    \b
+    mailonce pause crm --reason "moves to another host"
+    """
+    with open_service() as service:
+        destinations.pause(service, destination, reason, user_name())
+    click.echo(f"{destination} is paused; new emails for it are queued until: mailonce resume {destination}")
+
+
+@click.command()
+@click.argument("destination")
+def resume(destination: str) -> None:
+    """Send to a paused destination again, starting with the deliveries that wait for it."""
+    with open_service() as service:
+        was_paused = destinations.resume(service, destination, user_name())
+    click.echo(f"{destination} {'is resumed; waiting deliveries are sent' if was_paused else 'was not paused'}")
+
+
+@click.command("send-test")
+@click.argument("destination")
+@click.option("--json", "as_json", is_flag=True, help="Print the response as JSON.")
+def send_test(destination: str, as_json: bool) -> None:
+    """Send a test event to a destination and show its response. Fails unless that is 2xx.
+
+    The event is signed like any webhook and has "type": "mailonce.test". It belongs to no email: nothing is recorded or
+    retried, and it is sent even if the destination is paused or its circuit breaker is open.
+
+    \b
+    mailonce send-test crm
+    """
+    with open_service() as service:
+        tested = destinations.send_test(service, destination, user_name())
+    if as_json:
+        click.echo(json.dumps({"destination": destination, "taken": not tested.error, **vars(tested)}))
+    elif tested.error:
+        click.echo(one_line(f"refused after {tested.latency_ms} ms: {tested.error}"))
+    else:
+        answered = f"answered {tested.status_code}" if tested.status_code else "printed"
+        click.echo(f"{destination} accepted it: {answered} after {tested.latency_ms} ms")
+    if tested.error:
+        sys.exit(1)
+
+
+COMMANDS = (pause, resume, send_test)

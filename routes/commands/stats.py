@@ -1,0 +1,128 @@
+"""mailonce stats: what the service has done, once or refreshed every two seconds."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import click
+
+from deduplication.journal.entry import DeliveryStatus
+from orchestrator.operations.figures import Span, Stats, Totals
+from orchestrator.operations.figures import stats as read_stats
+from orchestrator.operations.fleet_state import DestinationStatus
+from orchestrator.operations.words import shown_duration
+from routes.commands.service import open_service
+from routes.terminal import make_table, open_console
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+REFRESH_S = 2.0
+BARS = " ▁▂▃▄▅▆▇█"
+SPARK_WIDTH = 36
+SERIES = ("received", "delivered", "stopped", "failed")
+
+
+@click.command()
+@click.option(
+    "--span", type=click.Choice(list(map(str, Span))), default=str(Span.DAY), show_default=True, help="How far back."
+)
+@click.option("--json", "as_json", is_flag=True, help="As GET /api/admin/stats has it.")
+@click.option("--watch", is_flag=True, help="Show it again every two seconds, until Ctrl+C.")
+def stats(span: str, as_json: bool, watch: bool) -> None:
+    """What was received, delivered, stopped and failed, what waits, and the state of each destination.
+
+    \b
+    mailonce stats --span week
+    mailonce stats --watch
+    """
+    with open_service() as service, suppress(KeyboardInterrupt):
+        if not watch:
+            figures = read_stats(service, Span(span))
+            if as_json:
+                click.echo(figures.model_dump_json(indent=2))
+            else:
+                open_console().print(stats_view(figures))
+            return
+        from rich.live import Live
+
+        with Live(console=open_console(), auto_refresh=False) as live:
+            while True:
+                figures = read_stats(service, Span(span))
+                if as_json:
+                    click.echo(figures.model_dump_json())
+                else:
+                    live.update(stats_view(figures), refresh=True)
+                time.sleep(REFRESH_S)
+
+
+def stats_view(figures: Stats) -> RenderableType:
+    from rich.console import Group
+
+    totals, recent = figures.totals, figures.over_time
+    ever = dict(totals) | {"stopped": totals.duplicates + totals.suppressed}
+    rows = [
+        (
+            name,
+            f"{ever[name]:,}",
+            f"{getattr(recent.total, name):,}",
+            sparkline([getattr(point, name) for point in recent.points]),
+        )
+        for name in SERIES
+    ]
+    heads = ("", "EVER", f"LAST {recent.span.upper()}", "OVER TIME")
+    parts: list[RenderableType] = [make_table(heads, rows, numbers=(1, 2)), "", *_sentences(totals)]
+    if figures.destinations:
+        parts += ["", _destinations(figures)]
+    return Group(*parts)
+
+
+def _sentences(totals: Totals) -> Iterator[str]:
+    rate = f" ({totals.hit_rate:.1%} stopped)" if totals.hit_rate is not None else ""
+    yield f"duplicates {totals.duplicates:,}, suppressed {totals.suppressed:,}{rate}"
+    oldest_s = totals.oldest_waiting_s
+    oldest = "" if oldest_s is None else f", the oldest for {shown_duration(oldest_s)}"
+    yield f"waiting {totals.waiting:,}{oldest}; dead {totals.dead:,}"
+    statuses = ", ".join(f"{name} {count:,}" for name, count in totals.statuses.items())
+    yield f"answered: {statuses or 'nothing yet'}"
+    if totals.workers_alive is not None:
+        yield f"workers alive: {totals.workers_alive}"
+    if not totals.is_whole:
+        yield "Redis does not answer: the figures of other machines are as old as the outage."
+
+
+def _destinations(figures: Stats) -> Table:
+    heads = ("DESTINATION", "STATE", "WAITING", "DEAD", "DELIVERED", "FAILED", "P50", "P95")
+    rows = []
+    for name, destination in figures.destinations.items():
+        stored, recent = destination.deliveries, figures.over_time.destinations.get(name)
+        counts = [stored[DeliveryStatus.WAITING], stored[DeliveryStatus.DEAD]]
+        counts += [recent.delivered, recent.failed] if recent else [0, 0]
+        latencies = [recent.whole_p50_ms, recent.whole_p95_ms] if recent else [None, None]
+        shown = [f"{count:,}" for count in counts] + ["-" if ms is None else f"{ms:.0f} ms" for ms in latencies]
+        rows.append((name, _state(destination), *shown))
+    return make_table(heads, rows, numbers=range(2, len(heads)))
+
+
+def _state(destination: DestinationStatus) -> str:
+    if destination.enabled is None:
+        return "removed"
+    if not destination.enabled:
+        return "disabled"
+    if destination.paused:
+        return "paused"
+    return "ok" if destination.breaker == "closed" else f"breaker {destination.breaker}"
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """At most SPARK_WIDTH bars, each the sum of its share of the values. Any share above zero is visible."""
+    size = -(-len(values) // SPARK_WIDTH) or 1
+    padded = [0.0] * (-len(values) % size) + list(values)  # in front, so that the last bar ends now
+    sums = [sum(padded[start : start + size]) for start in range(0, len(padded), size)]
+    most = max(sums, default=0) or 1
+    return "".join(BARS[math.ceil(total / most * (len(BARS) - 1))] for total in sums)

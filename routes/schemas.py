@@ -1,0 +1,201 @@
+"""Requests and answers of /api/admin as models, which validate, serialise and describe them in /api/openapi.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated, Any, Literal, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, StrictBool, ValidationError, model_validator
+
+from deduplication.again import Refusal
+from orchestrator.operations.decisions import Decision, DeliveryView
+from orchestrator.operations.destinations import MOST_REASON_CHARACTERS, DestinationShown
+from orchestrator.operations.figures import Span
+from orchestrator.operations.fleet_state import Pause
+from orchestrator.operations.resend import RELEASED, REPLAYED, WOULD_RELEASE, WOULD_REPLAY, Release, Replay
+from orchestrator.operations.reset import Forgotten, Reset, Scope
+from orchestrator.operations.search import FIELDS, DecisionFilter, DeliveryFilter
+from routes.providers.base import InvalidPayload
+
+MOST_LISTED = 1000
+Model = TypeVar("Model", bound=BaseModel)
+
+RESULTS: Mapping[str, str] = {
+    RELEASED: "released",
+    WOULD_RELEASE: "would be released",
+    REPLAYED: "sent again",
+    WOULD_REPLAY: "would be sent again",
+    Refusal.ALREADY_RELEASED: "already released",
+    Refusal.NOT_SUPPRESSED: "not stopped by any gate",
+    Refusal.ALREADY_DELIVERED: "already delivered; force sends it again",
+    Refusal.UNDER_WAY: "being delivered at the moment",
+    Refusal.NO_PAYLOAD: "its payload is not stored on this machine; reset the email and have it sent again",
+    Refusal.UNKNOWN: "unknown, or no longer stored",
+}
+"""Results of releases and replays, in words."""
+
+
+# Requests
+
+
+class _Request(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class _Page(_Request):
+    limit: int = Field(default=100, ge=1, le=MOST_LISTED)
+    cursor: str | None = Field(default=None, description="`next` of an earlier answer to the same question.")
+
+
+class DecisionQuery(DecisionFilter, _Page):
+    pass
+
+
+class DeliveryQuery(DeliveryFilter, _Page):
+    pass
+
+
+class StatsQuery(_Request):
+    span: Span = Field(default=Span.DAY, description="How far back.")
+
+
+class PauseRequest(_Request):
+    reason: str | None = Field(default=None, json_schema_extra={"maxLength": MOST_REASON_CHARACTERS})
+
+
+class EmptyRequest(_Request):
+    """An empty object, or no body at all."""
+
+
+class _Many(_Request):
+    """Without a filter, ``all`` is needed: `{}` is what a program sends that has lost its filter."""
+
+    all: StrictBool = Field(default=False, description="Everything. Otherwise a filter or `dry_run` is needed.")
+
+    @model_validator(mode="after")
+    def check_aim(self) -> Self:
+        has_filter = any(getattr(self, field) is not None for field in FIELDS)
+        if self.all and has_filter:
+            raise ValueError("all must not be combined with a filter")
+        if not (self.all or has_filter or getattr(self, "dry_run", False)):
+            raise ValueError(f"all must be true to include everything; otherwise give a filter: {', '.join(FIELDS)}")
+        return self
+
+
+class ReleaseMany(DecisionFilter, Release, _Many):
+    pass
+
+
+class ReplayMany(DeliveryFilter, Replay, _Many):
+    pass
+
+
+class ResetRequest(Reset):
+    confirm: Literal["all"] | None = Field(default=None, description="Needed for the scope `all`.")
+
+    @model_validator(mode="after")
+    def check_confirmation(self) -> Self:
+        if self.scope is Scope.ALL and not self.dry_run and self.confirm is None:
+            raise ValueError('confirm must be "all" for the scope all')
+        return self
+
+
+def read(model: type[Model], given: Mapping[str, Any], what: str = "query") -> Model:
+    """Raises InvalidPayload, which names the first field that is wrong."""
+    try:
+        return model.model_validate(dict(given))
+    except ValidationError as error:
+        raise _in_words(model, error, what) from error
+
+
+def _in_words(model: type[BaseModel], error: ValidationError, what: str) -> InvalidPayload:
+    first = error.errors(include_url=False)[0]
+    field = str(first["loc"][0]) if first["loc"] else ""
+    match first["type"]:
+        case "extra_forbidden":
+            return InvalidPayload(f"the {what} accepts {', '.join(model.model_fields) or 'no fields'}", field=field)
+        case "value_error":  # one of a model, not of a field, begins with the name of the field
+            text = first["msg"].removeprefix("Value error, ")
+            return InvalidPayload(f"{field} {text}" if field else text, field=field or text.partition(" ")[0])
+        case "missing":
+            return InvalidPayload(f"{field} is required: {model.model_fields[field].description}", field=field)
+    return InvalidPayload(f"{field} {first['msg'].replace('Input should be', 'must be')}", field=field)
+
+
+# Answers: all of them begin with `success`, which routes/endpoints.py adds.
+
+
+class _Result(BaseModel):
+    id: str
+    message: str
+    dry_run: bool
+
+
+class ReleaseAnswer(_Result):
+    status: Literal["released", "would_release"]
+    decision: Decision | None
+
+
+class ReplayAnswer(_Result):
+    status: Literal["replayed", "would_replay"]
+    delivery: DeliveryView | None
+
+
+class Matched(BaseModel):
+    """How many matched, and how many of them had each result (`released`, `replayed`, `no_payload`...)."""
+
+    model_config = ConfigDict(extra="allow", json_schema_extra={"additionalProperties": {"type": "integer"}})
+
+    dry_run: bool
+    matched: int
+
+
+class Destinations(BaseModel):
+    destinations: dict[str, DestinationShown]
+
+
+class PauseAnswer(BaseModel):
+    status: Literal["paused", "resumed", "not_paused"]
+    destination: str
+    paused: Pause | None
+
+
+class TestAnswer(BaseModel):
+    success: bool
+    status: Literal["taken", "refused"]
+    destination: str
+    latency_ms: int
+    status_code: int | None
+    error: str | None
+
+
+class ResetAnswer(Forgotten):
+    status: Literal["reset"]
+    scope: Scope
+    dry_run: bool
+
+
+Moment = Annotated[datetime, PlainSerializer(datetime.isoformat, return_type=str)]
+
+
+class Lock(BaseModel):
+    """A publication lock, without the owner's token, which would allow anyone to release it."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    id: str
+    content_id: str
+    platform: str
+    server_id: str
+    fence: int
+    created: Moment
+    expires: Moment
+
+
+class Locks(BaseModel):
+    locks: list[Lock]
+
+
+class Probe(BaseModel):
+    status: Literal["ok", "down"]

@@ -1,0 +1,103 @@
+"""Files of DATA_DIR are readable by their owner only, and on a local disk."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from deduplication import files
+from deduplication.errors import StoreMisconfigured
+from deduplication.journal.sqlite import Journal
+from orchestrator.audit import audit, keep_audit
+from orchestrator.build import build
+from orchestrator.config.settings import load_settings
+from orchestrator.tokens import ensure_tokens
+
+
+@pytest.fixture(autouse=True)
+def lax_umask() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def modes(folder: Path) -> dict[str, int]:
+    return {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.rglob("*")}
+
+
+SETTINGS = {
+    "a trial": {},
+    "a destination": {"webhook_url": "http://127.0.0.1:1/"},
+    "redis": {"redis_url": "redis://127.0.0.1:1/0"},
+}
+
+
+@pytest.mark.parametrize("given", SETTINGS.values(), ids=SETTINGS)
+def test_every_file_of_the_data_folder_is_for_its_owner_only_and_so_is_the_folder(
+    tmp_path: Path, given: dict[str, str]
+) -> None:
+    settings = load_settings(data_dir=tmp_path / "data", **given)
+    service = build(settings)
+    ensure_tokens(settings)
+    found = modes(tmp_path)
+    service.close()
+    names = ("journal.db" if "webhook_url" in given else "trial.db",)
+    assert {"ingress_token", "admin_token", "service.json", *names, *(f"{name}-wal" for name in names)} <= found.keys()
+    folders = {path.name for path in tmp_path.rglob("*") if path.is_dir()}
+    assert {found[name] for name in folders} == {0o700}
+    assert {found[name] for name in found.keys() - folders} == {0o600}
+
+
+@pytest.mark.parametrize("given", SETTINGS.values(), ids=SETTINGS)
+def test_files_that_others_could_read_are_tightened_at_the_start(tmp_path: Path, given: dict[str, str]) -> None:
+    settings = load_settings(data_dir=tmp_path, **given)
+    service = build(settings)
+    kept = keep_audit(tmp_path, "test")
+    for path in tmp_path.glob("*"):
+        if path.is_file():
+            path.chmod(0o644)
+    beside, kept_beside = build(settings), keep_audit(tmp_path, "test")
+    found = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*") if path.is_file()}
+    for handler in (kept, kept_beside):
+        audit.removeHandler(handler)
+        handler.close()
+    beside.close()
+    service.close()
+    assert "audit.log" in found
+    assert set(found.values()) == {0o600}
+
+
+MOUNTS = """\
+/dev/vda1 / ext4 rw 0 0
+server:/export {folder} {kind} rw 0 0
+tmpfs {folder}/local tmpfs rw 0 0
+"""
+
+
+@pytest.mark.parametrize("kind", ["nfs4", "cifs", "fuse.sshfs", "9p", "ext4"])
+def test_a_journal_on_a_network_disk_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    mounts = tmp_path / "mounts"
+    monkeypatch.setattr(files, "MOUNTS", mounts)
+    data, local = tmp_path / "data", tmp_path / "data" / "local"
+    local.mkdir(parents=True)
+    mounts.write_text(MOUNTS.format(folder=data, kind=kind))
+    Journal(local / "journal.db").close()
+    if kind == "ext4":
+        Journal(data / "journal.db").close()
+        return
+    with pytest.raises(StoreMisconfigured, match=f"DATA_DIR must be on a disk of this machine, not on {kind}"):
+        Journal(data / "journal.db")
+    assert not (data / "journal.db").exists()
+
+
+def test_data_of_version_0_2_is_refused(tmp_path: Path) -> None:
+    old = sqlite3.connect(tmp_path / "journal.db")
+    old.execute("CREATE TABLE entries (id TEXT)")
+    old.close()
+    with pytest.raises(StoreMisconfigured, match="another version of Mailonce; set DATA_DIR to a new folder"):
+        Journal(tmp_path / "journal.db")

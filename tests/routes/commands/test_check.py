@@ -1,0 +1,211 @@
+"""mailonce check explains the configuration, and what would happen to an email."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+
+import pytest
+
+from orchestrator.item import email_item
+from routes.providers import gmail
+from tests.routes.commands.conftest import Eventually, Run
+from tests.routes.conftest import StartApp
+from tests.support.server import email
+from tests.support.sink import Reply, Sink
+
+SECRET = "s3cr3t-that-must-not-be-shown"
+SIGNING = [f"whsec_{base64.b64encode(bytes([each]) * 24).decode()}" for each in range(2)]
+
+FILE = f"""
+[destinations.crm]
+url = "https://user:{SECRET}@crm.example:8443/hooks/{SECRET}?key={SECRET}"
+secret = {SIGNING}
+headers = {{ X-Team = "{SECRET}", Authorization = "{SECRET}" }}
+connect_timeout_s = 0.5
+
+[destinations.archive]
+url = "http://[::1]/{SECRET}"
+enabled = false
+breaker_failures = 0
+
+[[routes]]
+name = "opt out"
+match = [{{ field = "subject", regex = '^stop\\b' }}, {{ field = "recipient", equals = "out@ours.example" }}]
+any = true
+destinations = ["crm"]
+identity_by_recipient = true
+stop = false
+
+[[routes]]
+name = "nowhere"
+match = [{{ field = "sender", contains = "@x" }}, {{ field = "provider", equals = "ses", exact = true }}]
+destinations = ["archive"]
+media = "off"
+
+[[routes]]
+name = "both"
+stop = false
+destinations = ["crm", "archive"]
+
+[[routes]]
+name = "all"
+destinations = ["crm"]
+
+[[routes]]
+name = "rest"
+destinations = ["crm"]
+
+[[subject_patterns]]
+name = "ticket"
+phrases = ["our ref"]
+regex = '(\\d+)'
+
+[media]
+hosts = ["files.example"]
+
+[alerts]
+url = "https://user:{SECRET}@ops.example/{SECRET}"
+off = ["low_hit_rate"]
+secret = {SIGNING}
+[providers.ses]
+topics = ["arn:aws:sns:us-east-1:123456789012:{SECRET}"]
+[providers.mailgun]
+signing_key = "{SECRET}"
+"""
+SHOWN = (
+    "crm: url = https://crm.example, signed with 2 secrets, format = json, fallback_form = false",
+    "headers = X-Team, Authorization, connect_timeout_s = 0.5, read_timeout_s = 5, max_attempts = 10, enabled = true",
+    "archive: url = http://::1, not signed, ",
+    "enabled = false, breaker_failures = 0",
+    '1. "opt out": subject regex "^stop\\\\b" or recipient equals "out@ours.example"\n     to crm, identity_by',
+    '2. "nowhere": sender contains "@x" and provider equals "ses" exactly\n     to archive, media = off, stop = true\n',
+    "Note: all its destinations are disabled; emails for it are queued\n  3.",
+    '3. "both": every email\n     to crm, archive, stop = false\n  4. "all": every email\n     to crm, stop = true\n',
+    'Note: never evaluated, since "all" matches every email\nSubject',
+    'name = "ticket", phrases = our ref, regex = "(\\\\d+)"\n',
+    "hosts = files.example, resolve = none\n",
+    "Providers\n  mailgun\n  ses\n",
+    "url = https://ops.example, signed with 2 secrets, after_s = 60, off = low_hit_rate",
+)
+EML = """\
+Subject: Lot 456
+From: Ada <ada@example.org>
+To: sales@example.org
+Date: Mon, 16 Nov 2026 09:00:00 +0000
+Message-ID: <m1@example.org>
+
+See https://we.tl/t-abc for the files
+"""
+
+
+def test_everything_in_the_file_is_shown_but_secrets(run: Run) -> None:
+    Path("mailonce.toml").write_text(FILE)
+    shown = run("check")
+    assert (shown.exit_code, [each for each in SHOWN if each not in shown.output]) == (0, [])
+    assert not any(secret in shown.output for secret in (SECRET, *SIGNING))
+
+
+def test_without_a_file_what_ships_is_shown(run: Run) -> None:
+    text = run("check").output
+    assert "  default: printed, sent nowhere" in text
+    assert '1. "unsubscribe": subject regex "desabo"\n     to default, subject_groups = off' in text
+    assert '2. "everything else": every email\n     to default, media = listed' in text
+    assert "Note" not in text
+
+
+@pytest.mark.parametrize(
+    ("config", "error"),
+    [
+        (
+            "[destinations.crm]\nurl = 'https://crm.example/'\nmax_attempts = 0\n",
+            "line 3: destinations.crm.max_attempts",
+        ),
+        ("[providers.mailgun]\n", "signing_key"),
+    ],
+)
+def test_a_wrong_line_is_named(run: Run, tmp_path: Path, config: str, error: str) -> None:
+    (tmp_path / "mailonce.toml").write_text(config)
+    shown = run("check")
+    assert (shown.exit_code, error in shown.output) == (1, True)
+
+
+def test_the_route_and_the_names_of_an_email_are_shown_and_nothing_is_recorded(run: Run, tmp_path: Path) -> None:
+    Path("mailonce.toml").write_text(
+        "[destinations.crm]\nurl = 'https://crm.example/'\ncontent_window_s = 60\n"
+        "[[routes]]\nname = 'paid'\nmatch = [{field='subject', contains='lot'}, {field='body', equals=''}]\n"
+        "[[routes]]\nname = 'for sales'\nmatch = [{ field = 'recipient', contains = 'sales@' }]\n"
+        "[[routes]]\nname = 'rest'\n"
+    )
+    Path("one.eml").write_text(EML)
+    Path("one.json").write_text(json.dumps(email()))
+    shown = run("check", "--email", "one.eml").output
+    assert (
+        '"paid" does not match\n  yes: subject contains "lot"\n  no: body equals ""\n'
+        '"for sales" matches\n  yes: recipient contains "sales@"\n'
+        '"rest" matches, but is not evaluated: an earlier route stopped\n'
+        "takes the route 'for sales', to crm\n"
+    ) in shown
+    for part in ("post::m1@example.org", "media::https://we.tl/t-abc", "at crm: content "):
+        assert part in shown
+    assert "'rest', to crm" in run("check", "--json", "one.json").output
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "error"),
+    [
+        ("--email", "Subject: of nobody\n\nHello", "the request has no email"),
+        ("--json", "{}", "sender must be an address"),
+    ],
+)
+def test_a_file_that_the_endpoint_would_refuse_is_refused(run: Run, option: str, text: str, error: str) -> None:
+    Path("one").write_text(text)
+    refused = run("check", option, "one")
+    assert refused.exit_code == 1
+    assert f"Error: one would be refused: {error}" in refused.output
+
+
+def test_an_unreadable_note_is_not_taken_for_no_service(run: Run, start_app: StartApp) -> None:
+    data_dir = start_app(webhook_url="http://127.0.0.1:1/").service.settings.data_dir
+    (data_dir / "service.json").write_text("{")
+    Path("one.json").write_text(json.dumps(email()))
+    shown = run("check", "--json", "one.json")
+    assert (shown.exit_code, "service.json cannot be read" in shown.output) == (1, True)
+
+
+def test_the_journal_decides_what_would_happen_to_the_email_now(
+    run: Run, start_app: StartApp, monkeypatch: pytest.MonkeyPatch, eventually: Eventually
+) -> None:
+    lot = email(subject="Lot 456")
+
+    def check(**changes: str) -> str:
+        Path("one.json").write_text(json.dumps(lot | changes))
+        shown = run("check", "--json", "one.json")
+        assert shown.exit_code == 0
+        return shown.output
+
+    assert "would be new: no service has run" in check()
+    with Sink(Reply(500), Reply(500)) as sink:
+        monkeypatch.setenv("WEBHOOK_URL", sink.url)
+        app = start_app(webhook_url=sink.url)
+        for _ in range(2):
+            assert check().endswith("has no name taken\nwould be new, and delivered\n"), "asking takes no name"
+        answer = app.post(lot).get_json()
+        assert answer["status"] == "queued"
+        name, entry = f"email_id:2026-11-16:{answer['email_id']}", answer["id"]
+        assert f"  {name}: held by {entry} since 20" in check()
+        assert f"would be queued: it repeats {entry} ({name})" in check()
+        with app.service.journal.step() as step:
+            step.query("UPDATE deliveries SET next_try_ms = 0")
+        eventually(lambda: app.status_of(lot) == "already_processed")
+        assert f"  {name}: done, by {entry} since 20" in check()
+        assert f"would be already_processed: it repeats {entry} ({name})" in check()
+        other = check(body="Something else", date="2026-11-17T09:00:00Z")
+        assert "would be skipped_subject_group: subject_group:" in other
+        item = email_item(gmail.parse(email(subject="in progress")), None)
+        pipeline = app.service.pipeline
+        pipeline.coordinator.claim(pipeline.prepare(item, pipeline.router.pick(item)).claim)
+        held = check(subject="in progress")
+        assert f"would be already_processing: email_id:2026-11-16:{item.id} is held for another" in held

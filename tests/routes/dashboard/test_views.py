@@ -1,0 +1,225 @@
+"""What the pages show: the same figures as the API, filters in the URL, one email in full, and errors."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from deduplication.errors import StoreUnavailable
+from orchestrator.operations.figures import Span, stats
+from orchestrator.version import our_version
+from routes.dashboard.access import COOKIE
+from routes.providers.registry import TYPES
+from tests.routes.conftest import App, StartApp, bearer
+from tests.routes.dashboard.conftest import HTML, Visitor, signed_in
+from tests.routes.test_api_destinations import DOWN, toml
+from tests.support.server import INGRESS_TOKEN, email
+from tests.support.sink import Reply, Sink
+
+# Overview
+
+
+def test_the_tiles_show_the_figures_of_the_api(start_app: StartApp, tmp_path: Path) -> None:
+    with Sink(otherwise=Reply(422)) as dead, Sink(otherwise=DOWN) as down, Sink() as well:
+        sinks = {"dead": dead, "down": down, "well": well}
+        destinations = "".join(f"[destinations.{name}]\nurl = '{sink.url}'\n" for name, sink in sinks.items())
+        routes = "".join(
+            f"[[routes]]\nname = '{name}'\nmatch = [{{ field = 'subject', contains = '{name}' }}]\n"
+            f"destinations = ['{name}']\n"
+            for name in ("dead", "down")
+        )
+        (tmp_path / "m.toml").write_text(f"{destinations}{routes}[[routes]]\nname = 'rest'\ndestinations = ['well']\n")
+        app = start_app(mailonce_config=tmp_path / "m.toml")
+        for subject in ("dead 1", "dead 2", "down 1", "Lot 5", "Re: lot 5", "Hello", "Hello", "Hello"):
+            app.post(email(subject=subject, body=subject))
+        page, counted = signed_in(app).text("/?span=hour"), stats(app.service, Span.HOUR).totals
+    tile = r'class="label">([^<]+)</span><span class="value">([^<]+)<.*?class="note">([^<]*)<'
+    shown = {label: f"{value} | {note}" for label, value, note in re.findall(tile, page)}
+    assert (counted.received, counted.duplicates, counted.suppressed) == (8, 2, 1)
+    assert shown.pop("Waiting now").startswith("1 | the oldest for")
+    assert shown == {
+        "Received": "8 | 8 in all",
+        "Delivered": "2 | 2 in all",
+        "Duplicates stopped": "2 | 25 %, 2 in all",
+        "Suppressed": "1 | 1 in all",
+        "Dead letters": "2 | can be replayed",
+    }
+
+
+def test_a_newcomer_sees_how_to_send_an_email_without_the_token(operator: Visitor, onlooker: Visitor) -> None:
+    page = operator.text("/")
+    assert "No email has been received yet" in page and "Show the token" in page
+    assert "Show the token" not in onlooker.text("/")
+
+
+def test_every_span_can_be_shown_and_no_other(operator: Visitor) -> None:
+    operator.app.post(email())
+    for span in ("hour", "day", "week", "month", ""):
+        assert f"over the last {span or 'day'}" in operator.text(f"/?span={span}")
+        assert f"in the last {span or 'day'}" in operator.text(f"/destinations?span={span}")
+    answer = operator.get("/?span=century")
+    assert (answer.status_code, "span must be" in answer.text) == (400, True)
+
+
+def test_problems_version_and_locks_are_shown(operator: Visitor) -> None:
+    assert "notice" not in operator.text("/notices")
+    operator.post("/destinations/default/pause", reason="it moves")
+    assert "default is paused" in operator.text("/notices") and "it moves" in operator.text("/notices")
+    page = operator.text("/system")
+    assert f"Mailonce {our_version()}" in page and "No lock is held now" in page
+    assert operator.app.service.locks.acquire_lock("post-1", "telegram")
+    page = operator.text("/system")
+    assert "post-1" in page and "telegram" in page
+
+
+# Providers
+
+
+def test_configured_providers_have_an_address_and_all_others_what_they_lack(
+    start_app: StartApp, tmp_path: Path
+) -> None:
+    (tmp_path / "m.toml").write_text(
+        "[providers.shop]\ntype = 'postmark'\nusername = 'sender'\npassword = 'a long password'\n"
+    )
+    visitor = signed_in(start_app(mailonce_config=tmp_path / "m.toml"))
+    page, configured = visitor.text("/providers"), ["gmail", "mime", "shop", "message"]
+    assert re.findall(r"api/ingress/(\w+)<", page) == configured
+    missing = page.partition('<dl class="missing">')[2]
+    assert re.findall(r"<dt>(\w+)</dt>", missing) == sorted(TYPES.keys() - set(configured))
+    (choices,) = re.findall(r'<select name="provider".*?</select>', visitor.text("/decisions"), re.DOTALL)
+    assert re.findall(r'<option value="(\w+)"', choices) == sorted(configured), "decisions can be filtered by each"
+
+
+def test_a_provider_shows_its_last_email_and_its_last_refusal(app: App, operator: Visitor) -> None:
+    assert "none yet" in operator.text("/providers")
+    app.post(email())
+    app.http.post("/api/ingress/gmail", json={"subject": 1}, headers=bearer(INGRESS_TOKEN))
+    page = re.sub(r"\s+", " ", operator.text("/providers"))
+    assert re.search(r"Last email</dt><dd><time [^>]+>[^<]+</time> <span class=\"badge good\">delivered", page)
+    assert re.search(r"Last refused</dt><dd><time [^>]+>[^<]+</time>: \w+", page)
+    assert "mailonce sample gmail | sh" in page
+
+
+@pytest.mark.parametrize(
+    ("settings", "url"),
+    [
+        ({"public_url": "https://mail.example.org/"}, "https://mail.example.org"),
+        ({"host": "192.0.2.1", "port": 8025}, "http://192.0.2.1:8025"),
+    ],
+)
+def test_addresses_come_from_the_settings_whatever_host_the_client_names(
+    start_app: StartApp, settings: dict[str, object], url: str
+) -> None:
+    http = signed_in(start_app(**settings)).http
+    cookie = http.get_cookie(COOKIE)
+    assert cookie is not None
+    http.set_cookie(COOKIE, cookie.value, domain="evil.example")
+    for path in ("/providers", "/", "/decisions"):
+        page = http.get(path, base_url="http://evil.example").text
+        assert f"{url}/api/ingress/gmail" in page and "evil.example" not in page
+
+
+# Decisions and deliveries
+
+
+def test_filters_and_search_are_in_the_url(app: App, operator: Visitor) -> None:
+    """What each filter finds is tested in tests/orchestrator/operations."""
+    for subject in ("Lot 1", "Re: lot 1", "Hello"):
+        app.post(email(subject=subject, body=subject))
+    for query, shown in (
+        ("", {"Lot 1", "Re: lot 1", "Hello"}),
+        ("?gate=subject_group", {"Re: lot 1"}),
+        ("?q=HELLO", {"Hello"}),
+        ("?destination=default&status=processed&last=hour", {"Lot 1", "Hello"}),
+        ("?status=&gate=&provider=&q=", {"Lot 1", "Re: lot 1", "Hello"}),
+        ("?until=2020-01-01T00:00:00Z", set()),
+    ):
+        page = operator.text(f"/decisions{query}")
+        assert {each for each in ("Lot 1", "Re: lot 1", "Hello") if f">{each}</a>" in page} == shown, query
+
+
+def test_a_filter_shows_its_choices_and_what_was_chosen(start_app: StartApp, tmp_path: Path, sink: Sink) -> None:
+    config = toml(tmp_path / "m.toml", my_crm=f"url = '{sink.url}'", dead=f"url = '{sink.url}'")
+    operator = signed_in(start_app(mailonce_config=config))
+    for path, words in (("/decisions", "same group"), ("/deliveries", "in progress")):
+        page = operator.text(f"{path}?destination=my_crm&last=day")
+        assert '<option value="my_crm" selected>my_crm</option><option value="dead">dead</option>' in page
+        assert '<option value="day" selected>last 24 hours</option>' in page
+        assert f'<a class="button quiet" href="{path}">Clear</a>' in page
+        assert f">{words}</option>" in page
+
+
+def test_the_pages_of_a_list_follow_each_other(app: App, operator: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("routes.dashboard.views.PAGE_LENGTH", 2)
+    for number in range(3):
+        app.post(email(subject=f"Number {number}", body=f"{number}"))
+    first = operator.text("/decisions?status=processed")
+    assert ">Number 2</a>" in first and ">Number 0</a>" not in first
+    following = first.partition('href="/decisions?status=processed&amp;cursor=')[2].partition('"')[0]
+    second = operator.text(f"/decisions?status=processed&cursor={following}")
+    assert ">Number 0</a>" in second and ">Number 1</a>" not in second
+    assert operator.get("/decisions?cursor=nonsense").status_code == 400
+
+
+def test_one_decision_shows_all_that_is_known_of_it(start_app: StartApp, tmp_path: Path) -> None:
+    with Sink(Reply(503), otherwise=Reply(422)) as sink:
+        app = start_app(mailonce_config=toml(tmp_path / "m.toml", crm=f"url = '{sink.url}'\nmax_attempts = 3"))
+        id_ = app.post(email(subject="Lot 7", html="<p>Bonjour</p>", plain="Bonjour, the text", X="y")).get_json()["id"]
+        operator = signed_in(app)
+        page = operator.text(f"/decisions/{id_}")
+        assert "crm: answered 422" in operator.text("/destinations"), "the last error"
+    assert "Bonjour, the text" in page
+    assert "answered 503" in page and "answered 422" in page and "given up</li>" in page
+    assert "email_id:2026-11-16:" in page
+    assert "<h2>Gates</h2>" in page
+    assert "Ada@Example.org" in operator.text(f"/decisions/{id_}?tab=headers")
+    assert "&#34;plain&#34;: &#34;Bonjour, the text&#34;" in operator.text(f"/decisions/{id_}?tab=json")
+    assert f'src="/decisions/{id_}/html"' in operator.text(f"/decisions/{id_}?tab=html")
+    frame = operator.get(f"/decisions/{id_}/html")
+    assert frame.text == "<p>Bonjour</p>"
+    assert frame.headers["Content-Security-Policy"].split("; ")[:2] == ["sandbox", "default-src 'none'"]
+    assert frame.headers["X-Frame-Options"] == "SAMEORIGIN"
+
+
+def test_the_page_says_that_content_is_no_longer_stored(app: App, operator: Visitor) -> None:
+    id_ = app.post(email()).get_json()["id"]
+    assert "Its content is no longer stored: it was delivered" in operator.text(f"/decisions/{id_}")
+    assert operator.get(f"/decisions/{id_}/html").status_code == 404
+    assert operator.get("/decisions/nobody").status_code == 404
+
+
+# Errors
+
+
+def test_an_unknown_address_is_a_page_for_a_browser_and_json_for_a_program(app: App) -> None:
+    page = app.http.get("/nothing/here", headers=HTML)
+    assert (page.status_code, page.mimetype) == (404, "text/html")
+    assert "There is no page at this address" in page.text
+    assert "Set-Cookie" not in page.headers
+    program = app.http.get("/nothing/here")
+    assert (program.status_code, program.get_json()["code"]) == (404, "invalid")
+    for path in ("/api/nothing", "/api/ingress/nobody", "/api/admin/deliveries"):
+        kind = "application/json" if path.startswith("/api/ingress") else "application/problem+json"
+        assert app.http.get(path, headers=HTML).mimetype == kind
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "shown"),
+    [
+        (StoreUnavailable("inner text"), 503, "The journal cannot answer"),
+        (RuntimeError("inner text"), 500, "an error in"),
+    ],
+)
+def test_an_error_of_ours_is_a_page_without_details(
+    operator: Visitor, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int, shown: str
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("routes.dashboard.views.list_deliveries", fail)
+    answer = operator.get("/deliveries")
+    assert (answer.status_code, answer.mimetype) == (status, "text/html")
+    assert shown in answer.text and "inner text" not in answer.text
+    assert answer.headers["Retry-After"]
