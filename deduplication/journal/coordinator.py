@@ -10,7 +10,7 @@ import logging
 import secrets
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -153,7 +153,6 @@ class Coordinator:
         registry = self.registry
         if registry is None:
             return None
-
         hold = partial(registry.hold, claim, known, self._hold_within_ms, is_behind=self.is_behind)
         try:
             found = self.redis.ask(hold)
@@ -254,31 +253,33 @@ class Coordinator:
     def _note(
         self,
         claimed: Claimed,
-        outcomes: Iterable[Delivery],
+        outcomes: Sequence[Delivery],
         answer: str,
         payload: bytes | None,
         retries_left: int | None,
     ) -> Row | None:
+        before: Entry | None = claimed.entry
+        expected: int | None = claimed.version
+        number = version = 0
         with self.journal.step() as step:
-            is_known = step.is_unchanged(claimed.entry.id, claimed.version)
-            before = claimed.entry if is_known else step.read(claimed.entry.id)
-            present = before or claimed.entry
-            after = rules.settled(present, outcomes, claimed.owner, step.now_ms)
-            if after is None:
-                return None
-            is_settled = any(each.status in SETTLED for each in after.deliveries)
-            after = changed(
-                after,
-                answer=answer or after.answer,
-                settled_ms=after.settled_ms or (step.now_ms if is_settled else None),
-                retries_left=present.retries_left
-                if retries_left is None
-                else rules.fewest(present.retries_left, retries_left),
-            )
+            while not number:
+                present = before or claimed.entry
+                settled = rules.settled(present, outcomes, claimed.owner, step.now_ms)
+                if settled is None:
+                    return None
+                is_settled = any(each.status in SETTLED for each in settled.deliveries)
+                after = changed(
+                    settled,
+                    answer=answer or settled.answer,
+                    settled_ms=settled.settled_ms or (step.now_ms if is_settled else None),
+                    retries_left=rules.fewest(present.retries_left, retries_left),
+                )
+                number, version = step.put(after, before, publishes=self.registry is not None, version=expected)
+                if not number:  # it has changed since the claim
+                    before, expected = step.read(claimed.entry.id), None
             if after.proof and is_settled:
                 proof, _, key = after.proof.partition("=")
                 step.put_proof(proof, key, step.now_ms + WEEK_MS)
-            number, version = step.put(after, before, publishes=self.registry is not None)
             if payload is not None:
                 step.put_payload(after, payload)
             elif after.is_delivered_everywhere and present.settled_ms:  # else nothing was stored
@@ -342,16 +343,24 @@ class Coordinator:
             return False
         if published.era != step.meta("era"):
             return False
-        waiting = [each for each in entry.deliveries if each.status is DeliveryStatus.WAITING]
-        for each in waiting:
-            if each.destination not in published.refused:
+        is_accepted = True
+        for each in [each for each in entry.deliveries if each.status is DeliveryStatus.WAITING]:
+            refused = published.refused.get(each.destination)
+            is_accepted = is_accepted and not refused
+            if not refused:
                 step.set_delivery(entry.id, each.destination, is_accepted=1)
+            elif refused == "covers" and (present := step.read(entry.id)):
+                waiting = present.delivery_to(each.destination)
+                if waiting and waiting.status is DeliveryStatus.WAITING:  # it would be listed as such for ever
+                    ended = {"status": DeliveryStatus.SKIPPED, "ended_ms": step.now_ms, "next_try_ms": None}
+                    skipped = changed(waiting, reason="already stored or sent under another entry", **ended)
+                    step.put(present.with_delivery(changed(skipped, is_accepted=True)), present, publishes=False)
         if "held" in published.refused.values():  # by a request elsewhere, which may fail: put it again in a second
             return False
         step.end_outbox([(seq, version)])
         if not self._follows and not entry.is_open:
             step.forget(entry)
-        return not any(each.destination in published.refused for each in waiting)
+        return is_accepted
 
     def _publish_soon(self, row: Row, view: View) -> None:
         """Behind the request, with others. If this process dies before, another one finds it in the outbox."""

@@ -114,7 +114,7 @@ class Fleet:
     def _publish_left_over(self) -> None:
         """What a process has settled and could not publish: it stays the oldest in the outbox."""
         with self._journal.reading() as step:
-            oldest = step.query("SELECT seq, version FROM outbox ORDER BY seq LIMIT 1")
+            oldest = [row[:2] for row in step.outbox(1)]
         if oldest and oldest == self._oldest_unpublished:
             while self._coordinator.publish_waiting():
                 pass
@@ -326,10 +326,9 @@ class Fleet:
             if (latest[0][0] or 0) > incoming.reset:
                 return
         ours = step.read(incoming.id)
+        # A claim counts on its own machine only.
         known = tuple(each for each in incoming.deliveries if each.status is not DeliveryStatus.CLAIMED)
-        after = merged(
-            ours, changed(incoming, deliveries=known), step.steady_ms
-        )  # a claim counts on its own machine only
+        after = merged(ours, changed(incoming, deliveries=known), step.steady_ms)
         if after != ours:
             step.put(after, ours, publishes=False)
             if ours and after.is_delivered_everywhere:

@@ -433,15 +433,15 @@ class Registry:
             commits.append(Commit(view))
             self._compose_outcome(commits[-1], entry)
 
-        def ask(client: Any) -> list[Any]:
+        def ask(client: Any, prefix: str) -> list[Any]:
             pipe = client.pipeline(transaction=False)
             for commit in commits:
-                keys, step = commit.arguments(self._prefix, (*self._head, False, 0))
+                keys, step = commit.arguments(prefix, (*self._head, False, 0))
                 # Not pipe.evalsha, which a Cluster refuses even where all keys are in one slot.
                 pipe.execute_command("EVALSHA", self._commit_script.sha, len(keys), *keys, step)
             return pipe.execute(raise_on_error=False)  # type: ignore[no-any-return]
 
-        answers = self._ask(ask)
+        answers = self.ask(ask)
         for answer in answers:
             is_error = isinstance(answer, redis.exceptions.RedisError)
             if is_error and not isinstance(answer, redis.exceptions.NoScriptError):  # that one is loaded by ``publish``
@@ -583,7 +583,7 @@ class Registry:
             names = [f"e:{entry.id}", *map(pointer_key, labels_of(entry))]
             taken.append((entry, webhook_id.decode(), int(begins), names))
         keys = [self._key(key) for _, id_, _, names in taken for key in (f"payload:{id_}", *names)]
-        values = iter(self._ask(lambda c: c.mget(keys)) if keys else [])
+        values = iter(self.ask(lambda client, _: client.mget(keys)) if keys else [])
         found = []
         for entry, id_, begins, names in taken:
             payload = next(values)
@@ -598,8 +598,8 @@ class Registry:
 
     def _ask_due(self, destination: str, era: str, owner: str, lease_ms: int | str, limit: int) -> list[Any]:
         keys = [self._key(each) for each in ("era", f"due:{destination}", "due")]
-        arguments = [self._prefix, era, owner, lease_ms, limit, destination]
-        return self._eval(self._due_script, keys, *arguments)[2:]  # type: ignore[no-any-return]
+        answer = self._eval(self._due_script, keys, self._prefix, era, owner, lease_ms, limit, destination)
+        return answer[2:]  # type: ignore[no-any-return]
 
     def hold_gates(self, entry: Entry, destination: str) -> Met | None:
         """Holds the shared names of a stored delivery that waited for one; or who is in the way (rule 27)."""
@@ -680,7 +680,7 @@ class Registry:
     def outdated(self, entries: Sequence[Entry]) -> list[Entry]:
         """Those of these entries that Redis does not know, or knows in another state."""
         keys = [self._key(f"e:{each.id}") for each in entries]
-        known = self._ask(lambda c: c.mget(keys)) if keys else []
+        known = self.ask(lambda client, _: client.mget(keys)) if keys else []
         given = zip(entries, known, strict=True)
         return [each for each, text in given if text is None or text.decode() != write_reference(each)]
 
@@ -729,11 +729,8 @@ class Registry:
 
     def ask(self, question: Callable[[Any, str], Any]) -> Any:
         """For what needs no script: ``question`` gets the client and the prefix of all keys."""
-        return self._ask(lambda client: question(client, self._prefix))
-
-    def _ask(self, ask: Callable[[Any], Any]) -> Any:
         try:
-            return ask(self._client)
+            return question(self._client, self._prefix)
         except redis.exceptions.RedisError as error:
             raise translated(error) from error
 

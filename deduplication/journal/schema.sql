@@ -15,11 +15,13 @@ CREATE TABLE entries (
     outcome TEXT NOT NULL,
     outcomes TEXT NOT NULL,
     version INTEGER NOT NULL,
+    unpublished INTEGER NOT NULL, -- the version that is to be published, or 0
     data TEXT NOT NULL
 );
 -- Lists are read by time. The index has every column that they are filtered by, so that other rows are not read; what
 -- is rare and often asked for has an index of its own, in which most emails never are.
 CREATE INDEX entries_by_time ON entries (created_ms, outcome, gate, provider, route, outcomes);
+CREATE INDEX entries_unpublished ON entries (seq) WHERE unpublished; -- the outbox
 CREATE INDEX entries_stopped ON entries (gate, created_ms) WHERE gate <> '';
 CREATE INDEX entries_unusual ON entries (outcome, created_ms) WHERE outcome NOT IN ('delivered', 'claimed');
 
@@ -77,7 +79,6 @@ CREATE VIEW waiting_destinations AS
     )
     SELECT name FROM found WHERE name IS NOT NULL;
 CREATE INDEX deliveries_dead ON deliveries (ended_ms, status) WHERE status = 'dead';
-CREATE INDEX deliveries_held ON deliveries (lease_until_ms) WHERE owner <> '';
 
 -- ends_ms: when it is kept no longer, of what was delivered. domain: of the sender, of what was suppressed.
 CREATE TABLE payloads (
@@ -106,9 +107,6 @@ CREATE TABLE locks (
 
 -- Small texts that all machines share, such as a paused destination: the latest counts.
 CREATE TABLE notes (key TEXT PRIMARY KEY, value TEXT NOT NULL, at_ms INTEGER NOT NULL) WITHOUT ROWID;
-
--- Entries to publish: version is that of the entry when it was put here.
-CREATE TABLE outbox (seq INTEGER PRIMARY KEY, version INTEGER NOT NULL);
 
 -- Counts of each machine for the figures: by minute (step_s 60), by hour (3600), and since it began (0, with start_s 0).
 CREATE TABLE counts (

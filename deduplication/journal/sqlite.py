@@ -33,7 +33,7 @@ from deduplication.journal.rules import Known, NameState, marked_names, referenc
 from deduplication.names import Name
 
 BUSY_TIMEOUT_S = 5.0
-SCHEMA_VERSION = "4"
+SCHEMA_VERSION = "5"
 PURGED_AT_ONCE = 200
 RESETS_KEPT_MS = 32 * DAY_MS
 _COLUMNS = (
@@ -247,15 +247,8 @@ class Step:
     # Entries
 
     def read(self, entry_id: str) -> Entry | None:
-        rows = self._run(
-            "SELECT e.data, d.destination, d.owner, d.lease_until_ms, d.is_accepted FROM entries e"
-            " LEFT JOIN deliveries d ON d.seq = e.seq WHERE e.id = ?",
-            (entry_id,),
-        ).fetchall()
-        return _with_local(decode(rows[0][0]), (row[1:] for row in rows)) if rows else None
-
-    def is_unchanged(self, entry_id: str, version: int) -> bool:
-        return bool(self._run("SELECT 1 FROM entries WHERE id = ? AND version = ?", (entry_id, version)).fetchone())
+        rows = self.read_rows("id = ?", (entry_id,))
+        return rows[0][1] if rows else None
 
     def read_rows(self, where: str, values: Sequence[Any]) -> list[tuple[int, Entry]]:
         """Entries by a condition of ours, with their numbers; the caller bounds it."""
@@ -266,9 +259,12 @@ class Step:
         query = "SELECT destination, owner, lease_until_ms, is_accepted FROM deliveries WHERE seq = ?"
         return _with_local(decode(data), self._run(query, (seq,)))
 
-    def put(self, entry: Entry, before: Entry | None, *, publishes: bool = True) -> tuple[int, int]:
-        """Writes the entry as it is now; ``before`` is what this step has read of it, None if that was nothing. If it
-        ``publishes``, the entry goes to the outbox. Returns its number and its version."""
+    def put(
+        self, entry: Entry, before: Entry | None, *, publishes: bool = True, version: int | None = None
+    ) -> tuple[int, int]:
+        """Writes the entry as it is now; ``before`` is what is known to be there, None if that is nothing. If it
+        ``publishes``, the entry goes to the outbox. Returns its number and its version, or zeros, and has written
+        nothing, if the entry no longer has the given ``version``."""
         gate = entry.stop.gate.value if entry.stop else ""
         about, outcomes = entry.about, "".join(f" {each.destination}={each.status}" for each in entry.deliveries)
         found_by = (gate, about.provider, about.route, entry.outcome, f"{outcomes} ")
@@ -276,15 +272,20 @@ class Step:
         if before is None:
             query = (
                 "INSERT INTO entries (fingerprint, reset, answer, gate, provider, route, outcome, outcomes, data, id,"
-                " machine, created_ms, version) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1) RETURNING seq, version"
+                " machine, created_ms, unpublished, version) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1)"
+                " RETURNING seq, version"
             )
-            row = self._run(query, (*columns, entry.machine, entry.created_ms)).fetchone()
+            row = self._run(query, (*columns, entry.machine, entry.created_ms, publishes)).fetchone()
         else:
             query = (
                 "UPDATE entries SET fingerprint = ?, reset = ?, answer = ?, gate = ?, provider = ?, route = ?,"
-                " outcome = ?, outcomes = ?, data = ?, version = version + 1 WHERE id = ? RETURNING seq, version"
+                " outcome = ?, outcomes = ?, data = ?, version = version + 1,"
+                " unpublished = iif(?, version + 1, unpublished) WHERE id = ? AND version = coalesce(?, version)"
+                " RETURNING seq, version"
             )
-            row = self._run(query, columns).fetchone()
+            row = self._run(query, (*columns[:-1], publishes, entry.id, version)).fetchone()
+        if row is None:
+            return 0, 0
         seq, version = row
         if before is None or before.own != entry.own or len(before.names) + len(entry.names) > 2 * len(entry.own):
             self._put_names(seq, entry, before)
@@ -293,8 +294,6 @@ class Step:
             _PUT_DELIVERY,
             [(seq, *_columns_of(each)) for each in entry.deliveries if each not in known],
         )
-        if publishes:
-            self._run("INSERT OR REPLACE INTO outbox VALUES (?, ?)", (seq, version))
         return seq, version
 
     def _put_names(self, seq: int, entry: Entry, before: Entry | None) -> None:
@@ -336,7 +335,7 @@ class Step:
         if row:
             labels = [(label, row[0]) for label in self._name_rows(entry)]
             self._run_many("DELETE FROM names WHERE reference = ? AND seq = ?", labels)
-            for table in ("deliveries", "payloads", "outbox"):
+            for table in ("deliveries", "payloads"):
                 self._run(f"DELETE FROM {table} WHERE seq = ?", row)  # noqa: S608
 
     # Stored deliveries whose home is this journal
@@ -349,11 +348,10 @@ class Step:
             " ORDER BY d.next_try_ms LIMIT ?",
             (destination, self.now_ms, self.steady_ms, limit),
         ).fetchall()
-        until_ms = self.steady_ms + lease_ms
         self._run_many(
             "UPDATE deliveries SET owner = ?, lease_until_ms = ?, begins = begins + 1"
             " WHERE seq = ? AND destination = ?",
-            [(owner, until_ms, seq, destination) for seq, _, _ in rows],
+            [(owner, self.steady_ms + lease_ms, seq, destination) for seq, _, _ in rows],
         )
         return [(self._whole(seq, data), begins) for seq, data, begins in rows]
 
@@ -432,23 +430,22 @@ class Step:
                 self.put(changed(entry, shared=shared, deliveries=deliveries), entry, publishes=False)
 
     def last_seq(self) -> int:
-        return int(self._run("SELECT max(seq) FROM entries").fetchone()[0] or 0)
+        return int(self.query("SELECT max(seq) FROM entries")[0][0] or 0)
 
     # Publishing and following
 
     def outbox(self, limit: int, entry_id: str = "") -> list[tuple[int, int, Entry]]:
         """Entries to publish, oldest first: number, version, and entry. Only ``entry_id``, if it is given."""
-        which = "WHERE e.id = ?" if entry_id else ""
+        which = "WHERE unpublished AND id = ?" if entry_id else "INDEXED BY entries_unpublished WHERE unpublished"
         rows = self._run(
-            "SELECT o.seq, o.version, e.data FROM outbox o JOIN entries e ON e.seq = o.seq"  # noqa: S608
-            f" {which} ORDER BY o.seq LIMIT ?",
+            f"SELECT seq, unpublished, data FROM entries {which} ORDER BY seq LIMIT ?",  # noqa: S608
             (entry_id, limit) if entry_id else (limit,),
         ).fetchall()
         return [(seq, version, self._whole(seq, data)) for seq, version, data in rows]
 
     def end_outbox(self, rows: Iterable[tuple[int, int]]) -> None:
         """Only where the entry has not changed since it was read (rule 9)."""
-        self._run_many("DELETE FROM outbox WHERE seq = ? AND version = ?", rows)
+        self._run_many("UPDATE entries SET unpublished = 0 WHERE seq = ? AND unpublished = ?", rows)
 
     def add_repeats(self, entry: str, machine: str, count: int, last_ms: int, *, is_sum: bool = False) -> int:
         """Counts repeats of an entry on a machine; the sum so far. ``is_sum``: another machine's own sum."""

@@ -161,7 +161,7 @@ def fleet_state(service: Service) -> FleetState:
             lost_ms=lost_ms or None,
             era=step.meta("era"),
             behind_s=max(0, now_ms - read_ms) // 1000 if read_ms else None,
-            unpublished=step.query("SELECT count(*) FROM outbox")[0][0] if has_redis else 0,
+            unpublished=step.query("SELECT count(*) FROM entries WHERE unpublished")[0][0] if has_redis else 0,
             known_since_ms=max(known_since_ms or 0, gap_ms) or None,
             gap_ms=gap_ms or None,
             destinations=_read_destinations(service, step, tripped),

@@ -487,6 +487,23 @@ def test_what_another_works_on_is_not_stored_and_so_not_safe(stage: Stage, first
     assert stage.take(first, "crm") == []
 
 
+def test_what_another_entry_covers_is_not_stored_and_does_not_wait_for_ever(
+    stage: Stage, first: Machine, other: Machine
+) -> None:
+    late = claimed(first, A, lease_ms=10 * LEASE_MS)
+    stage.restart_redis("nothing")
+    stage.lines[0].is_cut = stage.lines[1].is_cut = True  # so that its claim is not put back in time
+    stage.pass_time(2 * HOLD_MS + 1)
+    assert send(other, A).entry != late.entry
+    stage.beat()
+    stage.lines[0].is_cut = stage.lines[1].is_cut = False
+    stage.beat()
+    assert not stored(first, late).is_safe
+    entry = read(first, late.entry.id)
+    assert entry and [each.status for each in entry.deliveries] == [DeliveryStatus.SKIPPED]
+    assert isinstance(ask(first, A), Repeat)
+
+
 def test_publishing_again_does_not_take_a_delivery_from_who_has_taken_it(
     stage: Stage, first: Machine, other: Machine
 ) -> None:

@@ -157,6 +157,7 @@ def test_a_service_that_gets_a_redis_later_hands_over_what_it_stored_and_remembe
     alone.start()
     alone.fleet.start()
     wait_for(lambda: server.client.sismember("processed_ids:2026-01-01", "old"))
+    server.client.delete("restoring")  # a machine that is behind would wait until it expires
     assert isinstance(ask(machines[0], Email("done")), Repeat)
     assert [each.delivery.webhook_id for each in take(machines[0])] == ["msg_waits_crm"]
     alone.fleet.close()
