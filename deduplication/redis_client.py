@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
 from logging import Logger, LoggerAdapter
-from typing import Any, cast
+from typing import Any, TypedDict, Unpack, cast
 from urllib.parse import unquote, urlsplit
 
 import redis
@@ -55,63 +55,57 @@ def mark_email_id_processed(
     return _remember(memory_set, email_id) if answer is None else answer
 
 
+class GroupOptions(TypedDict, total=False):
+    """Under which keys a group is remembered. With ``ttl_seconds`` the TTL key alone decides; the Set is history then.
+
+    Without ``groups_key`` the Set is that of the month in ``tz``; without ``enable_monthly_scope``, one for all months.
+    """
+
+    ttl_seconds: int
+    ttl_prefix: str
+    groups_key: str | None
+    enable_monthly_scope: bool
+    tz: tzinfo
+    memory_set: Memory
+
+
 def is_subject_group_processed(
-    redis_client: Client | None,
-    group_id: str,
-    logger: Log,
-    *,
-    ttl_seconds: int = 0,
-    ttl_prefix: str = TTL_PREFIX,
-    groups_key: str | None = None,
-    enable_monthly_scope: bool = True,
-    tz: tzinfo = UTC,
-    memory_set: Memory = None,
+    redis_client: Client | None, group_id: str, logger: Log, **options: Unpack[GroupOptions]
 ) -> bool:
-    """With ``ttl_seconds`` the TTL key alone decides; the Set is history then."""
-    member, monthly_key = _member_and_key(group_id, tz, enable_monthly_scope)
+    member, groups_key, ttl_key = _member_and_keys(group_id, options)
 
     def ask(client: Any) -> Any:
-        if ttl_seconds > 0:
-            return client.exists(ttl_prefix + member)
-        return client.sismember(groups_key or monthly_key, member)
+        return client.exists(ttl_key) if options.get("ttl_seconds") else client.sismember(groups_key, member)
 
     answer = _ask(redis_client, group_id, ask, logger)
-    return member in (memory_set or ()) if answer is None else answer
+    return member in (options.get("memory_set") or ()) if answer is None else answer
 
 
 def mark_subject_group_processed(
-    redis_client: Client | None,
-    group_id: str,
-    logger: Log,
-    *,
-    ttl_seconds: int = 0,
-    ttl_prefix: str = TTL_PREFIX,
-    groups_key: str | None = None,
-    enable_monthly_scope: bool = True,
-    tz: tzinfo = UTC,
-    memory_set: Memory = None,
+    redis_client: Client | None, group_id: str, logger: Log, **options: Unpack[GroupOptions]
 ) -> bool:
     """True if it is now remembered somewhere."""
-    member, monthly_key = _member_and_key(group_id, tz, enable_monthly_scope)
+    member, groups_key, ttl_key = _member_and_keys(group_id, options)
 
     def mark(client: Any) -> bool:
         pipe = client.pipeline()
-        if ttl_seconds > 0:
-            pipe.set(ttl_prefix + member, "1", ex=ttl_seconds)
-        pipe.sadd(groups_key or monthly_key, member)
+        if ttl_seconds := options.get("ttl_seconds"):
+            pipe.set(ttl_key, "1", ex=ttl_seconds)
+        pipe.sadd(groups_key, member)
         pipe.execute()
         return True
 
     answer = _ask(redis_client, group_id, mark, logger)
-    return _remember(memory_set, member) if answer is None else answer
+    return _remember(options.get("memory_set"), member) if answer is None else answer
 
 
-def _member_and_key(group_id: str, tz: tzinfo, enable_monthly_scope: bool) -> tuple[str, str]:
-    """Both from one reading of the clock: at a month's end they must not disagree."""
-    if not enable_monthly_scope:
-        return group_id, "subject_groups"
-    member = monthly_scope_group_id(group_id, tz)
-    return member, f"subject_groups:{member.partition(':')[0]}"
+def _member_and_keys(group_id: str, options: GroupOptions) -> tuple[str, str, str]:
+    """All from one reading of the clock: at a month's end they must not disagree."""
+    member, key = group_id, "subject_groups"
+    if options.get("enable_monthly_scope", True):
+        member = monthly_scope_group_id(group_id, options.get("tz", UTC))
+        key = f"{key}:{member.partition(':')[0]}"
+    return member, options.get("groups_key") or key, options.get("ttl_prefix", TTL_PREFIX) + member
 
 
 def _ask(redis_client: Client | None, name: str, ask: Callable[[Any], Any], logger: Log) -> bool | None:
