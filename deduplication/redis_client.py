@@ -75,7 +75,8 @@ def is_subject_group_processed(
     member, groups_key, ttl_key = _member_and_keys(group_id, options)
 
     def ask(client: Any) -> Any:
-        return client.exists(ttl_key) if options.get("ttl_seconds") else client.sismember(groups_key, member)
+        has_ttl = options.get("ttl_seconds", 0) > 0
+        return client.exists(ttl_key) if has_ttl else client.sismember(groups_key, member)
 
     answer = _ask(redis_client, group_id, ask, logger)
     return member in (options.get("memory_set") or ()) if answer is None else answer
@@ -89,7 +90,7 @@ def mark_subject_group_processed(
 
     def mark(client: Any) -> bool:
         pipe = client.pipeline()
-        if ttl_seconds := options.get("ttl_seconds"):
+        if (ttl_seconds := options.get("ttl_seconds", 0)) > 0:
             pipe.set(ttl_key, "1", ex=ttl_seconds)
         pipe.sadd(groups_key, member)
         pipe.execute()
