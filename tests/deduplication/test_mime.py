@@ -341,7 +341,9 @@ def test_the_body_is_found_among_the_parts(message: bytes, html: str, plain: str
     read = parse_mime(message)
     assert (read.html, read.plain) == (html, plain)
     shown = {*html.split("\n"), *plain.split("\n")} - {""}
-    assert not {hashlib.sha256(text.encode()).hexdigest() for text in shown} & {each.sha256 for each in read.attachments}
+    assert not {hashlib.sha256(text.encode()).hexdigest() for text in shown} & {
+        each.sha256 for each in read.attachments
+    }
 
 
 def test_what_is_not_the_body_is_listed_however_it_came() -> None:
