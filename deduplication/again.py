@@ -72,17 +72,17 @@ class Again:
 
     def _release(self, step: Step, entry: Entry) -> Entry | Refusal:
         """Send what was skipped, once; it asks for and takes no shared names (30)."""
-        skipped = [each for each in entry.deliveries if each.status is DeliveryStatus.SKIPPED]
+        skipped = [delivery for delivery in entry.deliveries if delivery.status is DeliveryStatus.SKIPPED]
         if not skipped:
             return Refusal.NOT_SUPPRESSED if entry.released_ms is None else Refusal.ALREADY_RELEASED
         same = same_items(entry.own, entry.fingerprint, step.known(entry.own, entry.fingerprint))
-        others = [each for other in same if other.id != entry.id for each in other.deliveries]
-        delivered = {each.destination for each in others if each.status is DeliveryStatus.DELIVERED}
-        going = [each for each in skipped if self.force or each.destination not in delivered]
-        if not going:
+        others = [delivery for other in same if other.id != entry.id for delivery in other.deliveries]
+        delivered = {delivery.destination for delivery in others if delivery.status is DeliveryStatus.DELIVERED}
+        released = [delivery for delivery in skipped if self.force or delivery.destination not in delivered]
+        if not released:
             return Refusal.ALREADY_DELIVERED
-        for each in going:
-            entry = entry.with_delivery(changed(_once_more(each, step.now_ms), content=None))
+        for delivery in released:
+            entry = entry.with_delivery(changed(_once_more(delivery, step.now_ms), content=None))
         return changed(entry, released_ms=step.now_ms, shared=())
 
 
@@ -95,8 +95,8 @@ def replay(
     webhook_id: str = "",
     dry_run: bool = False,
 ) -> Refusal | None:
-    """None: it waits to be sent, or the machine that has its payload was asked to send it (rule 11).
-    ``webhook_id``: a new one, by which the receiver takes it for another email."""
+    """None if it waits to be sent, or if the machine that has its payload was asked to send it (rule 11).
+    ``webhook_id``: a new one, so that the receiver sees another email."""
     return _send_again(coordinator, Again(entry_id, destination, force, webhook_id), dry_run)
 
 
@@ -165,7 +165,8 @@ def mark(coordinator: Coordinator, names: Sequence[Name]) -> None:
 
 
 def forget(coordinator: Coordinator, names: Mapping[str, Name]) -> tuple[int, frozenset[str]]:
-    """Forgets names, by their references, on the whole fleet (rule 21): its number, and what was kept as open."""
+    """Forgets names, by their references, on the whole fleet (rule 21). Returns the number of this reset, and the
+    references that were kept because something is still to be delivered."""
     registry, kept = coordinator.registry, frozenset[str]()
     if registry:
         number, kept = coordinator.redis.ask(lambda: registry.reset(names))
@@ -191,7 +192,7 @@ def open_entries(step: Step, label: str) -> list[str]:
 
 
 def execute(coordinator: Coordinator, action: list[Any]) -> None:
-    """What another machine has asked this one for."""
+    """Sends an entry again because another machine asked for it."""
     refusal = _send_again(coordinator, Again(*action))
     log.info("entry %s: another machine asked to send it again: %s", action[0], refusal or "it waits")
 

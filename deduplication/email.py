@@ -122,7 +122,7 @@ class Email:
             if not value.isascii():
                 object.__setattr__(self, name, well_formed(value))
         if self.recipients:
-            recipients = tuple(each[:MAX_NAME_CHARS] for each in self.recipients[:MOST_RECIPIENTS])
+            recipients = tuple(address[:MAX_NAME_CHARS] for address in self.recipients[:MOST_RECIPIENTS])
             object.__setattr__(self, "recipients", recipients)
         if len(self.attachments) > MOST_ATTACHMENTS:
             object.__setattr__(self, "attachments", self.attachments[:MOST_ATTACHMENTS])
@@ -222,7 +222,7 @@ def address_of(sender: str) -> str:
 
 def addresses_in(*given: Any) -> tuple[str, ...]:
     """Each address once, in lower case, of texts such as "Ada <a@example.org>, b@example.org" and of lists of them."""
-    texts = (text for each in given for text in (each if isinstance(each, list | tuple) else (each,)))
+    texts = (text for value in given for text in (value if isinstance(value, list | tuple) else (value,)))
     return tuple(
         dict.fromkeys(address for text in texts if isinstance(text, str) for address in _addresses(well_formed(text)))
     )

@@ -57,18 +57,18 @@ def is_recognisable(email: Email) -> bool:
 
 def compute_fingerprint(email: Email) -> Fingerprint:
     """A digest of each part that the provider sends."""
-    files, are_told = email.attachments, email.tells_files
-    contents = {each.text_sha256 or each.sha256 for each in files}
-    names = [nfc(" ".join(each.name.split())) for each in files]
-    sizes = [each.size_bytes for each in files]
+    files, are_known = email.attachments, email.tells_files
+    contents = {file.text_sha256 or file.sha256 for file in files}
+    names = [nfc(" ".join(file.name.split())) for file in files]
+    sizes = [file.size_bytes for file in files]
     # Links are unknown of plain text: they are part of it, and another provider may have converted it to HTML.
     are_links_known = email.tells_body and (email.read_html or not email.text)
     targets = email.read_html.targets if email.read_html else ()
     return Fingerprint(
         text=digest(email.text) if email.tells_body else None,
-        files=digest_of_all(contents) if are_told and all(contents) else None,
-        file_names=digest_of_all(names) if are_told and all(names) else None,
-        file_sizes=digest_of_all(map(str, sizes)) if are_told and all(sizes) and not all(contents) else None,
+        files=digest_of_all(contents) if are_known and all(contents) else None,
+        file_names=digest_of_all(names) if are_known and all(names) else None,
+        file_sizes=digest_of_all(map(str, sizes)) if are_known and all(sizes) and not all(contents) else None,
         links=digest(json.dumps(targets) if targets else "") if are_links_known else None,
         ids=None if email.date_utc else digest(_message_id(email) or email.event_id.strip()),
         head=digest("|".join(_head(email))),

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
 
-if TYPE_CHECKING:
-    from functools import cached_property as kept_property
-else:
-
-    class kept_property:  # noqa: N801  # a decorator, named as such
-        """functools.cached_property without its lock, which in Python 3.11 all instances of a class share: a thread
-        that reads a long email would block the others. Two threads that read it at once both compute the same."""
-
-        def __init__(self, compute: Any) -> None:
-            self._compute = compute
-            self.__doc__ = compute.__doc__
-
-        def __get__(self, instance: Any, owner: type) -> Any:
-            if instance is None:
-                return self
-            value = instance.__dict__[self._compute.__name__] = self._compute(instance)  # found before the descriptor
-            return value
+Value = TypeVar("Value")
 
 
-__all__ = ["kept_property"]
+class kept_property(Generic[Value]):  # noqa: N801  # a decorator, named as such
+    """functools.cached_property without its lock, which in Python 3.11 all instances of a class share: a thread that
+    reads a long email would block the others. Two threads that read it at once both compute the same."""
+
+    def __init__(self, compute: Callable[[Any], Value]) -> None:
+        self._compute = compute
+        self.__doc__ = compute.__doc__
+
+    def __get__(self, instance: Any, owner: type) -> Value:
+        value = instance.__dict__[self._compute.__name__] = self._compute(instance)  # found before the descriptor
+        return value

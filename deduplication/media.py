@@ -95,7 +95,9 @@ def ascii_host(host: str) -> str:
     readable = unicodedata.normalize("NFKC", host).lower().replace("\u3002", ".").rstrip(".")
     if not readable.isascii():
         labels = readable.split(".")
-        readable = ".".join(each if each.isascii() else f"xn--{each.encode('punycode').decode()}" for each in labels)
+        readable = ".".join(
+            label if label.isascii() else f"xn--{label.encode('punycode').decode()}" for label in labels
+        )
     return readable if _HOST.fullmatch(readable) else ""
 
 

@@ -26,7 +26,7 @@ def last_event(client: Any, prefix: str) -> str:
 def members_before(client: Any, prefix: str, event: str, now_ms: int) -> set[str]:
     """Live machines that have not read the stream up to that event."""
     states = {name.decode(): json.loads(text) for name, text in client.hgetall(f"{prefix}members").items()}
-    living = {name: each["position"] or "0" for name, each in states.items() if now_ms - each["at_ms"] < LIVING_MS}
+    living = {name: state["position"] or "0" for name, state in states.items() if now_ms - state["at_ms"] < LIVING_MS}
     return {name for name, position in living.items() if event_order(position) < event_order(event)}
 
 

@@ -62,7 +62,7 @@ class Message:
         text = plain_text(self.text)
         return Fingerprint(
             text=digest(text) if text else None,
-            links=digest_of_all({canonical_url(each) for each in self.media[:MOST_LINKS]}) if self.media else None,
+            links=digest_of_all({canonical_url(url) for url in self.media[:MOST_LINKS]}) if self.media else None,
         )
 
     @kept_property

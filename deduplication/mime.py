@@ -159,7 +159,7 @@ def _read_entity(raw: bytes, start: int) -> _Entity:
 
 
 def _parameters(value: bytes) -> Mapping[str, _Parameter]:
-    """Of a header such as Content-Type, the first of each name. Latin-1 stands for the bytes as they are."""
+    """Of a header such as Content-Type, the first of each name. Latin-1 keeps the bytes as they are."""
     if not value:
         return {}
     holder = email.message.Message()

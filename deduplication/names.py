@@ -40,14 +40,7 @@ class Gate(StrEnum):
     LOCK = "lock"
 
 
-GATE_OF = {
-    Kind.EMAIL_ID: Gate.IDENTITY,
-    Kind.POST: Gate.IDENTITY,
-    Kind.SUBJECT_GROUP: Gate.SUBJECT_GROUP,
-    Kind.MEDIA: Gate.MEDIA,
-    Kind.CONTENT: Gate.CONTENT,
-    Kind.LOCK: Gate.LOCK,
-}
+GATE_OF = {kind: Gate.IDENTITY if kind in (Kind.EMAIL_ID, Kind.POST) else Gate(kind) for kind in Kind}
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from __future__ import annotations
 import logging
 import math
 import threading
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 
@@ -21,20 +21,12 @@ Log = logging.Logger | logging.LoggerAdapter[logging.Logger]
 MISSING_DATE: Mapping[str, str] = MappingProxyType({"vk:": "old"})
 
 
-@dataclass(frozen=True)
-class GuardStats:
-    """Decisions of the guard since it was created."""
-
-    skipped_old: int = 0
-    skipped_duplicate: int = 0
-    processed_count: int = 0
-
-
 class RealtimeGuard:
     """Safe to use from several threads. A log line that fails never stops a message.
 
     Times are datetimes or seconds since 1970; a datetime without a time zone is in UTC. Message ids are compared as
-    text: 42 and "42" from one source are one message.
+    text: 42 and "42" from one source are one message. ``stats`` counts its decisions: ``skipped_old``,
+    ``skipped_duplicate`` and ``processed_count``.
     """
 
     def __init__(
@@ -55,24 +47,14 @@ class RealtimeGuard:
         for prefix, verdict in missing_date.items():
             if verdict not in ("new", "old"):
                 raise ValueError(f'missing_date of {prefix!r} must be "new" or "old", got {verdict!r}')
-        self._startup_time = datetime.now(UTC) if startup_time is None else _in_utc(startup_time)
-        self._max_size = max_size
-        self._trim_size = trim_size
-        self._missing_date = dict(missing_date)
+        self.startup_time = _in_utc(datetime.now(UTC) if startup_time is None else startup_time)
+        self.stats: Counter[str] = Counter()
+        self._sizes = max_size, trim_size
+        self._missing_date = {"": "new", **missing_date}
         self._logger = logger
         self._lock = threading.Lock()
         self._processed: dict[tuple[str, str], None] = {}  # oldest first
-        self._stats = GuardStats()
-        self._log(logging.INFO, "realtime guard: messages are new from %s on", self._startup_time.isoformat())
-
-    @property
-    def startup_time(self) -> datetime:
-        """In UTC."""
-        return self._startup_time
-
-    @property
-    def stats(self) -> GuardStats:
-        return self._stats
+        self._log(logging.INFO, "realtime guard: messages are new from %s on", self.startup_time.isoformat())
 
     def __len__(self) -> int:
         """How many messages it remembers; never more than ``max_size``."""
@@ -81,44 +63,39 @@ class RealtimeGuard:
     def is_new_message(self, timestamp: Timestamp | None, source: str = "") -> bool:
         """Whether the message is not older than the start; without a date, as its source says."""
         if timestamp is None or (isinstance(timestamp, float) and math.isnan(timestamp)):
-            is_new = self._is_new_undated(source)
+            prefix = max(filter(source.startswith, self._missing_date), key=len)
+            is_new = self._missing_date[prefix] == "new"
+            level, taken_for = (logging.WARNING, "new") if is_new else (logging.INFO, "old")
+            self._log(level, "realtime guard: a message of %r has no date; it is taken for %s", source, taken_for)
         elif isinstance(timestamp, datetime):
-            is_new = _aware(timestamp) >= self._startup_time
+            is_new = _aware(timestamp) >= self.startup_time
         elif isinstance(timestamp, int | float):
-            is_new = timestamp >= self._startup_time.timestamp()  # as numbers: any number is in range
+            is_new = timestamp >= self.startup_time.timestamp()  # as numbers: any number is in range
         else:
             raise TypeError(f"timestamp must be a datetime or seconds since 1970, got {type(timestamp).__name__}")
         if not is_new:
             with self._lock:
-                self._stats = replace(self._stats, skipped_old=self._stats.skipped_old + 1)
+                self.stats["skipped_old"] += 1
         return is_new
 
     def is_duplicate(self, source: str, message_id: str | int) -> bool:
         """Whether it was marked as processed, and not forgotten since."""
         with self._lock:
             is_known = (source, str(message_id)) in self._processed
-            if is_known:
-                self._stats = replace(self._stats, skipped_duplicate=self._stats.skipped_duplicate + 1)
+            self.stats["skipped_duplicate"] += is_known
             return is_known
 
     def mark_processed(self, source: str, message_id: str | int) -> bool:
         """True for the one caller that marks it first; marking it again changes nothing, not even its age."""
-        key = (source, str(message_id))
+        key, (max_size, trim_size) = (source, str(message_id)), self._sizes
         with self._lock:
             if key in self._processed:
                 return False
             self._processed[key] = None
-            self._stats = replace(self._stats, processed_count=self._stats.processed_count + 1)
-            if len(self._processed) > self._max_size:
-                self._processed = dict.fromkeys(list(self._processed)[-self._trim_size :])
+            self.stats["processed_count"] += 1
+            if len(self._processed) > max_size:
+                self._processed = dict.fromkeys(list(self._processed)[-trim_size:])
             return True
-
-    def _is_new_undated(self, source: str) -> bool:
-        prefixes = [prefix for prefix in self._missing_date if source.startswith(prefix)]
-        verdict = self._missing_date[max(prefixes, key=len)] if prefixes else "new"
-        level = logging.WARNING if verdict == "new" else logging.INFO
-        self._log(level, "realtime guard: a message of %r has no date; it is taken for %s", source, verdict)
-        return verdict == "new"
 
     def _log(self, level: int, line: str, *values: object) -> None:
         with suppress(Exception):  # whatever a script's logger raises, the message matters more

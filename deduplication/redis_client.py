@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
 from logging import Logger, LoggerAdapter
-from typing import Any, cast
+from typing import Any, TypedDict, Unpack, cast
 from urllib.parse import unquote, urlsplit
 
 import redis
@@ -43,84 +43,81 @@ def is_email_id_processed(
     redis_client: Client | None, email_id: str, logger: Log, processed_ids_key: str, memory_set: Memory = None
 ) -> bool:
     """``processed_ids_key`` is ``processed_ids:<the email's UTC day>``, or ``processed_ids:undated``."""
-    answer = email_id and _ask(redis_client, lambda client: client.sismember(processed_ids_key, email_id), logger)
-    return email_id in (memory_set or ()) if answer is None else bool(answer)
+    answer = _ask(redis_client, email_id, lambda client: client.sismember(processed_ids_key, email_id), logger)
+    return email_id in (memory_set or ()) if answer is None else answer
 
 
 def mark_email_id_processed(
     redis_client: Client | None, email_id: str, logger: Log, processed_ids_key: str, memory_set: Memory = None
 ) -> bool:
     """True if it is now remembered somewhere."""
-    answer = email_id and _ask(redis_client, lambda client: client.sadd(processed_ids_key, email_id) >= 0, logger)
-    return _remember(memory_set, email_id) if answer is None else bool(answer)
+    answer = _ask(redis_client, email_id, lambda client: client.sadd(processed_ids_key, email_id) >= 0, logger)
+    return _remember(memory_set, email_id) if answer is None else answer
+
+
+class GroupOptions(TypedDict, total=False):
+    """Under which keys a group is remembered. With ``ttl_seconds`` the TTL key alone decides; the Set is history then.
+
+    Without ``groups_key`` the Set is that of the month in ``tz``; without ``enable_monthly_scope``, one for all months.
+    """
+
+    ttl_seconds: int
+    ttl_prefix: str
+    groups_key: str | None
+    enable_monthly_scope: bool
+    tz: tzinfo
+    memory_set: Memory
 
 
 def is_subject_group_processed(
-    redis_client: Client | None,
-    group_id: str,
-    logger: Log,
-    *,
-    ttl_seconds: int = 0,
-    ttl_prefix: str = TTL_PREFIX,
-    groups_key: str | None = None,
-    enable_monthly_scope: bool = True,
-    tz: tzinfo = UTC,
-    memory_set: Memory = None,
+    redis_client: Client | None, group_id: str, logger: Log, **options: Unpack[GroupOptions]
 ) -> bool:
-    """With ``ttl_seconds`` the TTL key alone decides; the Set is history then."""
-    member, monthly_key = _member_and_key(group_id, tz, enable_monthly_scope)
+    member, groups_key, ttl_key = _member_and_keys(group_id, options)
 
-    def ask(client: Any) -> bool:
-        if ttl_seconds > 0:
-            return bool(client.exists(ttl_prefix + member))
-        return bool(client.sismember(groups_key or monthly_key, member))
+    def ask(client: Any) -> Any:
+        has_ttl = options.get("ttl_seconds", 0) > 0
+        return client.exists(ttl_key) if has_ttl else client.sismember(groups_key, member)
 
-    answer = group_id and _ask(redis_client, ask, logger)
-    return member in (memory_set or ()) if answer is None else bool(answer)
+    answer = _ask(redis_client, group_id, ask, logger)
+    return member in (options.get("memory_set") or ()) if answer is None else answer
 
 
 def mark_subject_group_processed(
-    redis_client: Client | None,
-    group_id: str,
-    logger: Log,
-    *,
-    ttl_seconds: int = 0,
-    ttl_prefix: str = TTL_PREFIX,
-    groups_key: str | None = None,
-    enable_monthly_scope: bool = True,
-    tz: tzinfo = UTC,
-    memory_set: Memory = None,
+    redis_client: Client | None, group_id: str, logger: Log, **options: Unpack[GroupOptions]
 ) -> bool:
     """True if it is now remembered somewhere."""
-    member, monthly_key = _member_and_key(group_id, tz, enable_monthly_scope)
+    member, groups_key, ttl_key = _member_and_keys(group_id, options)
 
     def mark(client: Any) -> bool:
         pipe = client.pipeline()
-        if ttl_seconds > 0:
-            pipe.set(ttl_prefix + member, "1", ex=ttl_seconds)
-        pipe.sadd(groups_key or monthly_key, member)
+        if (ttl_seconds := options.get("ttl_seconds", 0)) > 0:
+            pipe.set(ttl_key, "1", ex=ttl_seconds)
+        pipe.sadd(groups_key, member)
         pipe.execute()
         return True
 
-    answer = group_id and _ask(redis_client, mark, logger)
-    return _remember(memory_set, member) if answer is None else bool(answer)
+    answer = _ask(redis_client, group_id, mark, logger)
+    return _remember(options.get("memory_set"), member) if answer is None else answer
 
 
-def _member_and_key(group_id: str, tz: tzinfo, enable_monthly_scope: bool) -> tuple[str, str]:
-    """Both from one reading of the clock: at a month's end they must not disagree."""
-    if not enable_monthly_scope:
-        return group_id, "subject_groups"
-    member = monthly_scope_group_id(group_id, tz)
-    return member, f"subject_groups:{member.partition(':')[0]}"
+def _member_and_keys(group_id: str, options: GroupOptions) -> tuple[str, str, str]:
+    """All from one reading of the clock: at a month's end they must not disagree."""
+    member, key = group_id, "subject_groups"
+    if options.get("enable_monthly_scope", True):
+        member = monthly_scope_group_id(group_id, options.get("tz", UTC))
+        key = f"{key}:{member.partition(':')[0]}"
+    return member, options.get("groups_key") or key, options.get("ttl_prefix", TTL_PREFIX) + member
 
 
-def _ask(redis_client: Client | None, ask: Callable[[Any], bool], logger: Log) -> bool | None:
-    """None if Redis cannot answer."""
+def _ask(redis_client: Client | None, name: str, ask: Callable[[Any], Any], logger: Log) -> bool | None:
+    """None if Redis cannot answer. An empty name is never processed, and never marked."""
+    if not name:
+        return False
     if redis_client is None:
         logger.warning("REDIS_DEDUP: no Redis client, using the memory set if there is one")
         return None
     try:
-        return ask(redis_client)
+        return bool(ask(redis_client))
     except redis.exceptions.RedisError as error:
         logger.error("REDIS_DEDUP: %s, using the memory set if there is one", type(error).__name__)
         return None
@@ -136,7 +133,6 @@ def _remember(memory_set: Memory, member: str) -> bool:
 class Address:
     """Where Redis is. ``path`` is the database, or the Sentinels' name for the service and the database."""
 
-    url: str
     hosts: list[tuple[str, int]]
     login: dict[str, Any]
     path: str
@@ -153,20 +149,15 @@ def parse_address(url: str) -> Address:
     login, _, netloc = parts.netloc.rpartition("@")
     user, _, password = login.partition(":")
     given = {"username": unquote(user), "password": unquote(password), "ssl": scheme == "rediss"}
-    hosts = [_host_and_port(each, 26379 if topology == "sentinel" else 6379) for each in netloc.split(",") if each]
+    sites = [urlsplit(f"//{site}") for site in netloc.split(",") if site]
+    default_port = 26379 if topology == "sentinel" else 6379
     return Address(
-        url=url,
-        hosts=hosts,
+        hosts=[(site.hostname or "localhost", site.port or default_port) for site in sites],
         login={key: value for key, value in given.items() if value},
         path=parts.path.strip("/"),
         is_sentinel=topology == "sentinel",
-        is_cluster=topology == "cluster" or (not topology and len(hosts) > 1),
+        is_cluster=topology == "cluster" or (not topology and len(sites) > 1),
     )
-
-
-def _host_and_port(text: str, default_port: int) -> tuple[str, int]:
-    parts = urlsplit(f"//{text}")
-    return parts.hostname or "localhost", parts.port or default_port
 
 
 def connect(url: str, timeout_s: float = SOCKET_TIMEOUT_S, *, decode_responses: bool = True) -> redis.Redis:
@@ -187,8 +178,12 @@ def connect(url: str, timeout_s: float = SOCKET_TIMEOUT_S, *, decode_responses: 
     }
     if address.login.keys() == {"ssl"}:
         options["client_name"] = "mailonce"
-    if address.is_sentinel:
-        return _sentinel_client(address, options)
+    if address.is_sentinel:  # the credentials are for the server; the Sentinels are asked without them
+        service, _, db = address.path.partition("/")
+        timeouts = {name: options[name] for name in ("socket_timeout", "socket_connect_timeout", "retry")}
+        sentinels = Sentinel(address.hosts, sentinel_kwargs=timeouts, **options, **address.login)  # type: ignore[no-untyped-call]
+        client = sentinels.master_for(service or "mymaster", db=int(db or 0))  # type: ignore[no-untyped-call]
+        return cast(redis.Redis, client)
     if address.is_cluster:
         nodes = [ClusterNode(host, port) for host, port in address.hosts]  # type: ignore[no-untyped-call]
         try:
@@ -196,15 +191,6 @@ def connect(url: str, timeout_s: float = SOCKET_TIMEOUT_S, *, decode_responses: 
         except redis.exceptions.RedisClusterException as error:  # its constructor asks for the nodes
             raise StoreUnavailable(str(error)) from error
     return redis.Redis.from_url(url, retry_on_timeout=False, **options)
-
-
-def _sentinel_client(address: Address, options: dict[str, Any]) -> redis.Redis:
-    """The credentials are for the server; the Sentinels are asked without them."""
-    service, _, db = address.path.partition("/")
-    timeouts = {name: options[name] for name in ("socket_timeout", "socket_connect_timeout", "retry")}
-    sentinels = Sentinel(address.hosts, sentinel_kwargs=timeouts, **options, **address.login)  # type: ignore[no-untyped-call]
-    client = sentinels.master_for(service or "mymaster", db=int(db or 0))  # type: ignore[no-untyped-call]
-    return cast(redis.Redis, client)
 
 
 def ping(client: redis.Redis) -> None:
@@ -217,13 +203,13 @@ def ping(client: redis.Redis) -> None:
 
 def translated(error: redis.exceptions.RedisError) -> DeduplicationError:
     """What counts as "gone" (rule 8); everything else is a wrong setting or a bug, and loud."""
-    if isinstance(error, redis.exceptions.AuthenticationError) or "unauthenticated" in str(error):
-        return StoreMisconfigured(f"Redis refused the credentials: {error}")
+    text, kind = str(error), type(error).__name__
+    if isinstance(error, redis.exceptions.AuthenticationError) or "unauthenticated" in text:
+        return StoreMisconfigured(f"Redis refused the credentials: {text}")
     if isinstance(error, redis.exceptions.ConnectionError | redis.exceptions.TimeoutError):
-        return NoAnswer(f"Redis does not answer: {type(error).__name__}")
-    text = str(error)
+        return NoAnswer(f"Redis does not answer: {kind}")
     if isinstance(error, _GONE_CLASSES):
-        return NoAnswer(f"Redis cannot be used now: {type(error).__name__}")
+        return NoAnswer(f"Redis cannot be used now: {kind}")
     if text.startswith(_GONE) or any(f" -{word}" in text or f": {word} " in text for word in _GONE):
         return NoAnswer(f"Redis cannot be used now: {text.split()[0]}")
     return StoreMisconfigured(f"Redis refused a command: {text}")

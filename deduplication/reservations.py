@@ -91,21 +91,36 @@ class Reservations:
     def reserve(self, key: str, media: Iterable[str] = (), batch: Batch | None = None) -> Reserved | Skipped:
         """Post and media in one step: by the given links first, then by the final ones where they differ."""
         batch = Batch() if batch is None else batch
-        links = list(media)
-        post, raw = post_name(key), tuple(dict.fromkeys(map(media_name, links)))
+        post, links = post_name(key), list(media)
         if post in batch:
             return _skipped(post, "seen in this batch", settled=False)
         batch.add(post)
-        known = next((name for name in raw if name in batch), None)
         about, owner = About(item=post.value), self._coordinator.new_owner()
-        media_names = () if known else raw
-        outcome = self._claim(Claim(new_entry_id(), owner, (post,), media_names, lease_ms=self._lease_ms, about=about))
-        if known:
-            return self._end_known(outcome, known)
+        claim = Claim(new_entry_id(), owner, (post,), lease_ms=self._lease_ms, about=about)
+        outcome = self._reserve_media(claim, links, batch)
         if isinstance(outcome, Reserved):
-            outcome = self._move_to_final_links(outcome, links, batch)
+            outcome = self._reserve_media(claim, map(self._resolve, links), batch, outcome)
         if isinstance(outcome, Reserved):
             batch.update(outcome.media)
+        return outcome
+
+    def _reserve_media(
+        self, claim: Claim, links: Iterable[str], batch: Batch, before: Reserved | None = None
+    ) -> Reserved | Skipped:
+        """With ``before``, the same owner claims again: the reservation moves to these links."""
+        names = tuple(dict.fromkeys(map(media_name, links)))
+        known = next((name for name in names if name in batch), None)
+        if before and not known and set(before.media) <= set(names):
+            return before
+        outcome = before if before and known else self._claim(replace(claim, shared=() if known else names))
+        if known:  # the post becomes processed
+            if isinstance(outcome, Reserved):
+                self._settle(outcome.claimed, DeliveryStatus.SKIPPED, "skipped_media")
+            return _skipped(known, "seen in this batch", settled=True)
+        if before and isinstance(outcome, Reserved):
+            log.info("post %s: reservation moved to the final links", log_id(claim.own[0].value))
+        elif before and isinstance(outcome, Skipped) and not outcome.settled:
+            self._settle(before.claimed, DeliveryStatus.RETURNED)
         return outcome
 
     def _claim(self, claim: Claim) -> Reserved | Skipped:
@@ -123,27 +138,6 @@ class Reservations:
         self._settle(found, DeliveryStatus.SKIPPED, "already_processed" if is_own else "skipped_media")
         return _skipped(stop.name, PROCESSED if is_own else "1", settled=True)
 
-    def _move_to_final_links(self, reserved: Reserved, links: list[str], batch: Batch) -> Reserved | Skipped:
-        """The same owner claims again, with other media."""
-        final = tuple(dict.fromkeys(media_name(self._resolve(link)) for link in links))
-        known = next((name for name in final if name in batch), None)
-        if known:
-            return self._end_known(reserved, known)
-        if set(reserved.media) <= set(final):
-            return reserved
-        outcome = self._claim(replace(reserved.claim, shared=final))
-        if isinstance(outcome, Reserved):
-            log.info("post %s: reservation moved to the final links", log_id(reserved.claim.own[0].value))
-        elif not outcome.settled:
-            self._settle(reserved.claimed, DeliveryStatus.RETURNED)
-        return outcome
-
-    def _end_known(self, outcome: Reserved | Skipped, known: Name) -> Skipped:
-        """The post becomes processed, because one of its media is in this batch already."""
-        if isinstance(outcome, Reserved):
-            self._settle(outcome.claimed, DeliveryStatus.SKIPPED, "skipped_media")
-        return _skipped(known, "seen in this batch", settled=True)
-
     def published(self, reserved: Reserved) -> bool:
         """The post is ``0`` and its media are ``1`` for seven days. False if another owner has taken over."""
         return self._is_owner(reserved) and self._settle(reserved.claimed, DeliveryStatus.DELIVERED, "processed")
@@ -156,24 +150,24 @@ class Reservations:
     def _settle(
         self, claimed: Claimed, status: DeliveryStatus, answer: str = "", retries_left: int | None = None
     ) -> bool:
-        ends = [changed(each, status=status) for each in claimed.plan]
-        entry = self._coordinator.settle(claimed, ends, answer, retries_left=retries_left).entry
+        outcomes = [changed(delivery, status=status) for delivery in claimed.plan]
+        entry = self._coordinator.settle(claimed, outcomes, answer, retries_left=retries_left).entry
         return entry is not None and self._coordinator.publish(entry.id, view=claimed.view)
 
     def _is_owner(self, reserved: Reserved) -> bool:
         name, owner = reserved.claim.own[0], reserved.claim.owner
         entries = self._coordinator.known([name]).of(name).entries
-        return any(each.owner == owner for entry in entries for each in entry.deliveries)
+        return any(delivery.owner == owner for entry in entries for delivery in entry.deliveries)
 
     def state_of(self, key: str) -> str | None:
         """``pending``, ``0``, the retries left, or None if the post is unknown."""
         name = post_name(key)
         known = self._coordinator.known([name])
         state = known.of(name)
-        deliveries = [each for entry in state.entries for each in entry.deliveries]
-        if state.is_marked or any(each.status in SETTLED for each in deliveries):
+        deliveries = [delivery for entry in state.entries for delivery in entry.deliveries]
+        if state.is_marked or any(delivery.status in SETTLED for delivery in deliveries):
             return PROCESSED
-        if any(each.status is DeliveryStatus.CLAIMED and each.lease_until_ms > known.now_ms for each in deliveries):
+        if any(delivery.is_live(known.now_ms) for delivery in deliveries):
             return PENDING
         return next((str(entry.retries_left) for entry in state.entries if entry.retries_left is not None), None)
 

@@ -21,13 +21,13 @@ def check_room(registry: Registry, destinations: Iterable[str], size: int) -> No
     wanted = list(destinations)
     for is_last in (False, True):
         found = registry.ask(lambda client, prefix: client.hgetall(f"{prefix}room"))
-        used = {name.decode(): int(each) for name, each in found.items()}
+        used = {name.decode(): int(size_bytes) for name, size_bytes in found.items()}
         memory = read_memory(registry)
         limit = memory["maxmemory"]
         most = most_payload_bytes(registry, limit)
         free = most - sum(used.values()) - size
         is_full = bool(limit) and memory["used_memory"] + size > limit - limit // 8
-        if not is_full and all(used.get(each, 0) + size <= max(0, 4 * free) for each in wanted):
+        if not is_full and all(used.get(name, 0) + size <= max(0, 4 * free) for name in wanted):
             return
         if is_last or not drop_dead(registry):
             raise NoRoom(f"payloads take {sum(used.values())} of {most} bytes in Redis (PAYLOAD_MB)")
@@ -53,8 +53,8 @@ def drop_dead(registry: Registry, before_ms: int | None = None) -> int:
     most, limits = "+inf" if before_ms is None else before_ms, {"start": 0, "num": DROPPED_AT_ONCE}
     found = registry.ask(lambda client, prefix: client.zrangebyscore(f"{prefix}dead", "-inf", most, **limits))
     commit = Commit()
-    for each in found:
-        commit.write("DROP", "dead", each)
+    for webhook_id in found:
+        commit.write("DROP", "dead", webhook_id)
     registry.run(commit)
     return len(found)
 

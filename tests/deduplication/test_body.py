@@ -14,7 +14,7 @@ from deduplication import body as body_module
 from deduplication.body import MAX_LINK_CHARS, MOST_LINKS, Html, looks_like_html, plain_links, plain_text
 
 
-@given(st.text() | st.text(alphabet="aé \t\r\n\x0b\x1c\x85\xa0\u2003\u0301’"))
+@given(st.text(st.characters()) | st.text(alphabet="aé \t\r\n\x0b\x1c\x85\xa0\u2003\u0301’"))
 @example("  a   b  ")
 @example("The <style> element\nhides <p>nothing</p> &amp; all, Re\u0301union of 1 < 2")
 def test_of_plain_text_the_words_count(body: str) -> None:
@@ -151,22 +151,11 @@ def test_links_that_changed_places_are_a_difference() -> None:
     assert Html(page.format("yes", "no")).targets != Html(page.format("no", "yes")).targets
 
 
-def test_how_a_provider_refers_to_an_image_of_the_email_is_no_difference() -> None:
-    assert Html("<img src='cid:logo@a'>").targets == Html("<img src='?view=att&th=1'>").targets == ()
-
-
 def test_an_image_within_the_html_is_named_by_its_digest() -> None:
     body = "<img src='data:image/png;base64,{}'>"
     one, again, two = (Html(body.format(content)).targets for content in ("aGVs\r\nbG8=", "aGVsbG8=", "aGVsbG9v"))
     assert one == again != two
     assert one[0].startswith("src=data:sha256,") and len(one[0]) == 80
-
-
-@given(st.text(alphabet="<>/ab!-'\"= \n&;pstylecrimg:hdi", max_size=80))
-def test_whatever_a_body_holds_it_is_read(body: str) -> None:
-    for part in (plain_text(body), Html(body).text, *Html(body).links, *Html(body).targets):
-        part.encode()
-    looks_like_html(body)
 
 
 @pytest.mark.timeout(60)
@@ -190,7 +179,6 @@ def test_a_link_longer_than_any_is_none() -> None:
         ("<p><a href='https://a.example'>x</p><div>y</div>", ("href=https://a.example",)),
         ("<td background=b>x", ("background=b",)),
         ("<textarea><a href=x></textarea>", ("href=x",)),
-        ("<p><a href='https://a.example'>x</p><div></div>", ("href=https://a.example",)),
         ("<img alt='a<p>b'>", ("alt=a<p>b",)),
         ("<a<p href='https://a.example'>x</a>", ()),
     ],

@@ -80,13 +80,8 @@ def test_quotes_belong_to_an_address_only_right_before_its_at_sign(sender: str, 
         ("Bravo 🎉", "Bravo 🎉"),
         ("", ""),
         ("=?no-such-charset?Q?abc?=", "abc"),
-        ("=?no-such-charset?Q?=C3=A9t=C3=A9?=", "été"),
-        ("=?x-mac-roman?Q?=8Et=8E?=", "été"),
         ("=?utf-8*fr?Q?=C3=A9t=C3=A9?=", "été"),
         ("=?utf-8?Q?=FF?=", "ÿ"),
-        ("=?utf-8?Q?D=C3=A9j=C3=A0_vu=2C_=C3?=", "Déjà vu, \ufffd"),
-        ("=?us-ascii?Q?10_=80_=96_=93so=94?=", "10 € – “so”"),
-        ("=?iso-8859-1?Q?10_=80_=96_=93so=94_=81?=", "10 € – “so” \x81"),
         ("=?utf-8?B?UsOpdW5pb24?=", "Réunion"),
         ("=?utf-8?Q?a?==?utf-8?Q?b?=", "ab"),
         ("2 =? 3", "2 =? 3"),
@@ -105,9 +100,10 @@ def test_a_text_is_a_text_whatever_it_holds() -> None:
 
 
 _ANYTHING = st.text(st.characters(), max_size=60)  # half surrogate pairs included
+_ALMOST_HTML = st.text(alphabet="<>/ab!-'\"= \n&;pstylecrimg:hdi", max_size=80)
 
 
-@given(_ANYTHING, _ANYTHING, _ANYTHING, _ANYTHING)
+@given(_ANYTHING, _ANYTHING, _ANYTHING | _ALMOST_HTML, _ANYTHING | _ALMOST_HTML)
 @example("=?utf-7?Q?+2AA-?=", "=?utf-7?Q?+2AA-?= <a@b>", "<p>&#xD800;</p>", "")
 def test_whatever_an_email_holds_its_parts_can_be_written_out(subject: str, sender: str, html: str, plain: str) -> None:
     email = Email(subject=subject, sender=sender, html=html, plain=plain)

@@ -39,17 +39,13 @@ def email(**fields: Any) -> Email:
     return Email(**(usual | fields))
 
 
-def test_the_email_id_is_the_md5_of_the_values_as_received() -> None:
-    email_id = compute_email_id(subject=" Réunion ", sender="a@b.example", date="2017-10-12T01:31:04.000Z")
-    assert email_id == md5(" Réunion |a@b.example|2017-10-12T01:31:04.000Z")
-
-
 @pytest.mark.parametrize(
     ("sender", "address"),
     [("A@B.example", "a@b.example"), ('"Lovelace, Ada" <A@B.EXAMPLE>', "a@b.example"), ("Ada", "Ada")],
 )
-def test_of_the_sender_only_the_address_counts_if_it_has_one(sender: str, address: str) -> None:
-    assert compute_email_id(subject="s", sender=sender, date="d") == md5(f"s|{address}|d")
+def test_the_email_id_is_the_md5_of_the_values_as_received_with_the_address_alone(sender: str, address: str) -> None:
+    email_id = compute_email_id(subject=" Réunion ", sender=sender, date="2017-10-12T01:31:04.000Z")
+    assert email_id == md5(f" Réunion |{address}|2017-10-12T01:31:04.000Z")
 
 
 @pytest.mark.parametrize(
@@ -149,11 +145,9 @@ def differ(one: dict[str, Any], other: dict[str, Any]) -> bool:
         ({"attachments": (described("b.pdf"),)}, {"attachments": (file(),)}),
         ({"html": "<a href='https://a.example/1'>here</a>"}, {"html": "<a href='https://a.example/2'>here</a>"}),
         ({"html": "<img src='https://a.example/1.png'>"}, {"html": "<img src='https://a.example/2.png'>"}),
-        ({"html": "<img src='data:image/png;base64,AAAA'>"}, {"html": "<img src='data:image/png;base64,BBBB'>"}),
         ({"html": "<img src='https://a.example/1.png'>"}, {"html": "<p></p>", "plain": ""}),
         ({"html": "<img src='https://a.example/1.png'>"}, {"plain": ""}),
         ({"html": "Bonjour"}, {"html": "<a href='https://a.example/1'>Bonjour</a>"}),
-        ({"html": "<a href='mailto:yes@a.example'>Go</a>"}, {"html": "<a href='mailto:no@a.example'>Go</a>"}),
         ({"subject": "Door open"}, {"subject": "Fire alarm"}),
         ({"sender": "d1@example.org"}, {"sender": "d2@example.org"}),
     ],
@@ -178,6 +172,7 @@ def test_text_files_links_and_images_are_what_an_email_says(one: dict[str, Any],
         ({"plain": " Fish  &\n chips\u00a0"}, {"html": "<p>Fish &amp; <b>chips</b></p>"}),
         ({"plain": "see https://a.example"}, {"html": "see <a href='https://a.example'>https://a.example</a>"}),
         ({"html": "Bonjour <img src='cid:1@mail'>"}, {"html": "Bonjour <img src='cid:photo.png'>"}),
+        ({"html": "Bonjour <img src='cid:1@mail'>"}, {"html": "Bonjour <img src='?view=att&th=1'>"}),
         ({"html": "Bonjour"}, {"plain": "", "tells_body": False}),
         ({"message_id": "<a@example.org>"}, {"message_id": "<b@example.org>"}),
         ({"message_id": "<a@example.org>"}, {"message_id": "<a@example.org>", "date": ""}),

@@ -228,9 +228,6 @@ def test_broken_base64_yields_what_can_be_read(encoded: str, text: str) -> None:
         ([b'Content-Disposition: attachment; filename="r\xe9union.pdf"'], "réunion.pdf"),
         (["Content-Disposition: attachment; filename*=no-such'en'r%C3%A9.pdf"], "ré.pdf"),
         (["Content-Disposition: attachment; filename*=unicode_escape''a%5Cud800.pdf"], "ud800.pdf"),
-        ([r'Content-Disposition: attachment; filename="C:\docs\a b.pdf"'], "a b.pdf"),
-        (["Content-Disposition: attachment; filename=../docs/a.pdf"], "a.pdf"),
-        (["Content-Disposition: attachment; filename*=utf-8''a%00%1Bb%E2%80%AEfdp.exe"], "abfdp.exe"),
         ([f"Content-Disposition: attachment; filename*{'9' * 5000}*=x"], None),
         (["Content-Disposition: attachment; filename*"], None),
         (["Content-Disposition: attachment; filename*=utf-8''a.pdf; filename*0=b.pdf"], None),
@@ -270,6 +267,7 @@ def test_a_content_type_is_read_however_malformed(content_type: str, read_as: st
 
 
 PLAIN, HTML = text("Bonjour"), text("<p>Bonjour</p>", "html")
+FILE = "Content-Type: application/pdf; name=a.pdf\r\n\r\n%PDF"
 UNCLOSED = f"Content-Type: multipart/alternative; boundary=y\r\n\r\n--y\r\n{PLAIN}\r\n--y\r\n{HTML}"
 
 
@@ -310,26 +308,7 @@ UNCLOSED = f"Content-Type: multipart/alternative; boundary=y\r\n\r\n--y\r\n{PLAI
         (parts(UNCLOSED, "Content-Type: image/png\r\n\r\npng"), "<p>Bonjour</p>", "Bonjour"),
         (parts(UNCLOSED.replace("=y", "=x").replace("--y", "--x")), "<p>Bonjour</p>", "Bonjour"),
         (parts(UNCLOSED, text("--y\r\nAda")), "<p>Bonjour</p>\n<pre>--y\r\nAda</pre>", "Bonjour\n--y\r\nAda"),
-    ],
-)
-def test_the_body_is_found_among_the_parts(message: bytes, html: str, plain: str) -> None:
-    read = parse_mime(message)
-    assert (read.html, read.plain) == (html, plain)
-
-
-def test_what_is_not_the_body_is_listed_however_it_came() -> None:
-    forwarded = "Content-Type: message/rfc822\r\n\r\nSubject: x\r\n\r\nforwarded"
-    read = parse_mime(parts(PLAIN, forwarded, "Content-Type: text/plain; name=footer\r\n\r\nfooter"))
-    found = [(each.content_type, each.size_bytes) for each in read.attachments]
-    assert found == [("message/rfc822", len("Subject: x\r\n\r\nforwarded")), ("text/plain", len("footer"))]
-
-
-FILE = "Content-Type: application/pdf; name=a.pdf\r\n\r\n%PDF"
-
-
-@pytest.mark.parametrize(
-    ("message", "html", "plain"),
-    [
+        # All texts that a reader sees are joined in their order.
         (parts(text("un"), FILE, text("deux")), "", "un\ndeux"),
         (parts(text("<p>un</p>", "html"), FILE, text("<p>deux</p>", "html")), "<p>un</p>\n<p>deux</p>", ""),
         (parts(text("<p>un</p>", "html"), FILE, text("<2>")), "<p>un</p>\n<pre>&lt;2&gt;</pre>", "<2>"),
@@ -358,10 +337,20 @@ FILE = "Content-Type: application/pdf; name=a.pdf\r\n\r\n%PDF"
         (parts(text("un"), text("deux"), kind="alternative"), "", "un\ndeux"),
     ],
 )
-def test_all_texts_that_a_reader_sees_are_joined_in_their_order(message: bytes, html: str, plain: str) -> None:
+def test_the_body_is_found_among_the_parts(message: bytes, html: str, plain: str) -> None:
     read = parse_mime(message)
     assert (read.html, read.plain) == (html, plain)
-    assert {each.content_type for each in read.attachments} <= {"application/pdf"}
+    shown = {*html.split("\n"), *plain.split("\n")} - {""}
+    assert not {hashlib.sha256(text.encode()).hexdigest() for text in shown} & {
+        each.sha256 for each in read.attachments
+    }
+
+
+def test_what_is_not_the_body_is_listed_however_it_came() -> None:
+    forwarded = "Content-Type: message/rfc822\r\n\r\nSubject: x\r\n\r\nforwarded"
+    read = parse_mime(parts(PLAIN, forwarded, "Content-Type: text/plain; name=footer\r\n\r\nfooter"))
+    found = [(each.content_type, each.size_bytes) for each in read.attachments]
+    assert found == [("message/rfc822", len("Subject: x\r\n\r\nforwarded")), ("text/plain", len("footer"))]
 
 
 @pytest.mark.parametrize("disposition", ["", "\r\nContent-Disposition: inline; filename=note.txt"])
@@ -398,13 +387,10 @@ def nested(depth: int, innermost: str) -> bytes:
     return raw("From: a@example.org", *opened, innermost, *closed)
 
 
-@pytest.mark.parametrize("depth", [1, MAX_DEPTH])
-def test_the_text_is_found_in_nested_multiparts(depth: int) -> None:
-    read = parse_mime(nested(depth, PLAIN))
-    assert (read.body, read.attachments) == ("Bonjour", ())
-
-
-def test_multiparts_nested_too_deep_are_an_attachment() -> None:
+def test_the_text_is_found_in_nested_multiparts_and_those_nested_too_deep_are_an_attachment() -> None:
+    for depth in (1, MAX_DEPTH):
+        read = parse_mime(nested(depth, PLAIN))
+        assert (read.body, read.attachments) == ("Bonjour", ())
     (rest,) = parse_mime(nested(MAX_DEPTH + 1, PLAIN)).attachments
     assert (rest.content_type, rest.size_bytes > len(PLAIN)) == ("application/octet-stream", True)
 

@@ -85,32 +85,30 @@ def test_a_marked_email_id_is_processed_and_no_other(real: redis.Redis, caplog: 
     assert not caplog.messages
 
 
-def test_a_marked_group_is_processed_in_its_month_only(real: redis.Redis) -> None:
+OWN_KEYS = {"groups_key": "mine", "ttl_prefix": "mine:ttl:", "ttl_seconds": 60}
+
+
+@pytest.mark.parametrize(
+    ("options", "key", "member", "ttl_key"),
+    [
+        ({}, "subject_groups:{month}", "{month}:lot_456", "ttl:subject_groups:{month}:lot_456"),
+        ({"enable_monthly_scope": False}, "subject_groups", "lot_456", "ttl:subject_groups:lot_456"),
+        (OWN_KEYS, "mine", "{month}:lot_456", "mine:ttl:{month}:lot_456"),
+    ],
+)
+def test_a_marked_group_is_processed_under_its_own_keys_only(
+    real: redis.Redis, options: Any, key: str, member: str, ttl_key: str
+) -> None:
     month = month_of(UTC)
+    key, ttl_key = key.format(month=month), ttl_key.format(month=month)
+    assert not is_subject_group_processed(real, "lot_456", log, **options)
+    assert mark_subject_group_processed(real, "lot_456", log, **options)
+    assert is_subject_group_processed(real, "lot_456", log, **options)
+    assert (real.smembers(key), real.ttl(key)) == ({member.format(month=month)}, -1)
+    assert (0 < real.ttl(ttl_key) <= 60) is ("ttl_seconds" in options), "with a TTL, that key decides"
+    real.rename(ttl_key if "ttl_seconds" in options else key, "subject_groups:1999-12")
+    assert not is_subject_group_processed(real, "lot_456", log, **options)
     assert not is_subject_group_processed(real, "lot_456", log)
-    assert mark_subject_group_processed(real, "lot_456", log)
-    assert is_subject_group_processed(real, "lot_456", log)
-    assert real.smembers(f"subject_groups:{month}") == {f"{month}:lot_456"}
-    real.rename(f"subject_groups:{month}", "subject_groups:1999-12")
-    assert not is_subject_group_processed(real, "lot_456", log)
-
-
-def test_without_monthly_scope_a_group_is_processed_for_ever(real: redis.Redis) -> None:
-    mark_subject_group_processed(real, "lot_456", log, enable_monthly_scope=False)
-    assert real.smembers("subject_groups") == {"lot_456"}
-    assert real.ttl("subject_groups") == -1
-    assert is_subject_group_processed(real, "lot_456", log, enable_monthly_scope=False)
-    assert not is_subject_group_processed(real, "lot_456", log)
-
-
-def test_a_group_may_stand_under_a_key_of_the_scripts_own(real: redis.Redis) -> None:
-    mark_subject_group_processed(real, "lot_456", log, groups_key="mine", ttl_prefix="mine:ttl:", ttl_seconds=60)
-    month = month_of(UTC)
-    assert real.sismember("mine", f"{month}:lot_456")
-    assert 0 < real.ttl(f"mine:ttl:{month}:lot_456") <= 60
-    assert is_subject_group_processed(real, "lot_456", log, groups_key="mine")
-    assert is_subject_group_processed(real, "lot_456", log, ttl_prefix="mine:ttl:", ttl_seconds=60)
-    assert not is_subject_group_processed(real, "lot_456", log, ttl_seconds=60)
 
 
 def test_an_empty_id_is_never_processed_and_never_marked(real: redis.Redis) -> None:

@@ -69,11 +69,16 @@ def test_the_same_post_twice_in_a_batch_is_skipped_without_asking(bench: Bench) 
     assert reservations(bench.one).state_of("p1") is None
 
 
-def test_a_medium_seen_in_the_batch_marks_the_post_processed(bench: Bench) -> None:
-    batch = Batch()
-    reserved(reservations(bench.one).reserve("p1", ["https://a.example/1?x=1"], batch))
-    assert skipped(reservations(bench.one).reserve("p2", ["https://A.example/1/"], batch)).settled
+@pytest.mark.parametrize(("first", "second"), [(f"{RAW}?x=1", f"{RAW}/"), (FINAL, RAW)])
+def test_a_medium_seen_in_the_batch_marks_the_post_processed_and_reserves_nothing(
+    bench: Bench, first: str, second: str
+) -> None:
+    batch, mine = Batch(), reservations(bench.one, {RAW: FINAL} if first == FINAL else None)
+    earlier = reserved(mine.reserve("p1", [first], batch))
+    assert skipped(mine.reserve("p2", [second], batch)).settled
     assert reservations(bench.other).state_of("p2") == "0"
+    mine.failed(earlier)
+    reserved(reservations(bench.other).reserve("p3", [second]))
 
 
 def test_a_post_whose_medium_is_published_is_marked_processed(bench: Bench) -> None:
@@ -174,14 +179,6 @@ def test_the_retries_left_feed_the_next_try_and_outlive_a_move_that_gave_everyth
     skipped(reservations(bench.one, {RAW: FINAL}).reserve("p1", [RAW]))
     assert reservations(bench.other).state_of("p1") == "3"
     assert reserved(reservations(bench.other).reserve("p1")).retries_left == 3
-
-
-def test_a_final_link_seen_in_the_batch_marks_the_post_processed_and_frees_the_raw_one(bench: Bench) -> None:
-    batch, mine = Batch(), reservations(bench.one, {RAW: FINAL})
-    reserved(mine.reserve("p1", [FINAL], batch))
-    assert skipped(mine.reserve("p2", [RAW], batch)).settled
-    assert mine.state_of("p2") == "0"
-    reserved(reservations(bench.other).reserve("p3", [RAW]))
 
 
 def test_of_several_media_those_that_are_published_are_left_out(bench: Bench) -> None:
