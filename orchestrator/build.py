@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -318,5 +317,5 @@ def _policy(name: str, config: DestinationConfig, pool_size: int) -> Destination
 
 def _destination(name: str, config: DestinationConfig, pool_size: int) -> Destination:
     if config.url == LOG_URL:
-        return LogDestination(lambda text: print(text, file=sys.stdout, flush=True))
+        return LogDestination()
     return HttpDestination(name, config, pool_size)
