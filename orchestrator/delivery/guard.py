@@ -52,15 +52,11 @@ class Guard:
             with self._journal.reading() as step:
                 self._failing = {name for (name,) in step.query("SELECT destination FROM breakers")}
             self._read_at = time.monotonic()
-        rate, is_failing = self._limits[destination].rate, destination in self._failing
-        wait_s = 0.0
-        if is_failing and rate:  # a destination that is down uses up no rate
-            wait_s = self._breaker_wait_s(destination, probes=False)
-        if rate and not wait_s:
-            wait_s = self._counters.wait_s(rate, destination)
-        if is_failing and not wait_s:
-            wait_s = self._breaker_wait_s(destination, probes=True)
-        return wait_s
+        # The breaker first: a destination that is down uses up no rate.
+        if destination in self._failing and (wait_s := self._breaker_wait_s(destination)):
+            return wait_s
+        rate = self._limits[destination].rate
+        return self._counters.wait_s(rate, destination) if rate else 0.0
 
     def succeeded(self, destination: str) -> bool:
         """The destination works, even if it refused this webhook. True if that closes its circuit breaker."""
@@ -99,11 +95,11 @@ class Guard:
         with self._journal.reading() as step:
             return self._read(step, destination)[0]
 
-    def _breaker_wait_s(self, destination: str, *, probes: bool) -> float:
-        """Of those who would probe, exactly one gets 0.0 in each pause: it counts as failed until it has succeeded."""
+    def _breaker_wait_s(self, destination: str) -> float:
+        """If it is half-open, exactly one caller gets 0.0: it counts as failed until it has succeeded."""
         with self._journal.step() as step:
             state, wait_s = self._read(step, destination)
-            if probes and state == "half-open":
+            if state == "half-open":
                 step.query("UPDATE breakers SET failed_ms = ? WHERE destination = ?", (step.steady_ms, destination))
             return wait_s
 

@@ -140,7 +140,8 @@ def test_opening_and_closing_are_logged_once_each(bench: Bench, caplog: pytest.L
 def test_an_open_breaker_uses_up_no_rate_and_a_probe_keeps_to_it(bench: Bench) -> None:
     scenario = (
         f"a waits 0, {OPENS}, a waits 1000, b waits 1000, a waits 1000, b waits 1000, pass 1000, a waits 0, "
-        "b waits 1000, a fails, pass 1000, b waits 0, b fails, pass 1000, a waits 600, pass 600.1, b waits 0"
+        "b waits 1000, a fails, pass 1000, b waits 0, b fails, pass 1000, a waits 600, b waits 1000, "
+        "pass 1000, b waits 0"
     )
     bench.play(scenario, "limited")
 
