@@ -11,6 +11,7 @@ from orchestrator.delivery import retrier as module
 from orchestrator.delivery.guard import Limits
 from orchestrator.delivery.retrier import Pace
 from orchestrator.delivery.schedule import MOST_AGE_MS
+from orchestrator.delivery.sender import UNKNOWN_FOR_MS
 from tests.orchestrator.conftest import Open
 from tests.support.pipeline import DOWN, LEASE_MS, PipelineBench
 
@@ -133,3 +134,13 @@ def test_what_waited_for_76_hours_becomes_a_dead_letter_once_a_probe_of_that_age
     assert len(bench.destinations["crm"].asked) == 1, "the others were not sent at all"
     reasons = sorted(str(bench.delivery(subject=f"Mail {number}").reason) for number in range(3))
     assert reasons == ["answered 500; waited 76 h", "crm: waited 76 h", "crm: waited 76 h"]
+
+
+def test_a_delivery_whose_destination_was_removed_becomes_a_dead_letter_after_an_hour(start: Open) -> None:
+    store(start(with_queue=True))
+    bench = start({"archive": []})
+    for status in ("waiting", "dead"):
+        bench.pipeline.retrier.tick()
+        delivery = bench.delivery(subject="Mail 0")
+        assert (delivery.status, delivery.reason) == (status, "crm: no such destination in mailonce.toml")
+        bench.let_time_pass(UNKNOWN_FOR_MS)
