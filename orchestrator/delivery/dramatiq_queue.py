@@ -48,32 +48,30 @@ class DramatiqQueue:
 
     def check(self) -> None:
         with _translating_errors():
-            if isinstance(self._broker, RabbitmqBroker):
-                self._reconnect(self._broker)
-            elif isinstance(self._broker, RedisBroker):
+            if isinstance(self._broker, RedisBroker):
                 ping(self._broker.client)
+            else:
+                # This thread's connection may have been idle for too long. If RabbitMQ closed it, it looks open until
+                # it is used.
+                del self._broker.connection
+                _ = self._broker.connection
 
     def depth(self, destination: str) -> int:
+        self.check()
         name = queue_of(destination)
         self._broker.declare_queue(name)
         with _translating_errors():
-            if isinstance(self._broker, RabbitmqBroker):
-                self._reconnect(self._broker)
-                return int(self._broker.get_queue_message_counts(name)[0])
-            return int(self._broker.do_qsize(name))  # type: ignore[attr-defined]
+            if isinstance(self._broker, RedisBroker):
+                return int(self._broker.do_qsize(name))
+            return int(self._broker.get_queue_message_counts(name)[0])
 
     def close(self) -> None:
         if self._worker:
             self._worker.stop()
         self._broker.close()
 
-    def _reconnect(self, broker: RabbitmqBroker) -> None:
-        """This thread's connection may have been idle for too long: if RabbitMQ closed it, it looks open until used."""
-        del broker.connection
-        _ = broker.connection
 
-
-def make_broker(url: str, timeout_s: float) -> dramatiq.Broker:
+def make_broker(url: str, timeout_s: float) -> RedisBroker | RabbitmqBroker:
     """Without middleware: retries follow our own schedule."""
     parts = urlsplit(url)
     if parts.scheme in ("amqp", "amqps"):

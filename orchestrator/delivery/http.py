@@ -114,7 +114,7 @@ class HttpDestination:
                     answer = response.read(MAX_ANSWER_BYTES, decode_content=False)
                 return response.status, response.headers.get("Retry-After", ""), answer
         except errors.HTTPError as error:
-            connect_s, read_s = (round(min(each, left_s), 1) for each in (connect_s, read_s))
+            connect_s, read_s = (round(min(limit_s, left_s), 1) for limit_s in (connect_s, read_s))
             reason = _reason(error).format(connect_s=connect_s, read_s=read_s)
             failure = DeliveryFailed(f"{self._name}: {reason}", permanent=isinstance(error, errors.LocationValueError))
         # Raised out here it has no cause, whose text would show the path: for some receivers that is the secret.

@@ -59,7 +59,7 @@ class PublicPools(TimedPools):
     def connection_from_host(
         self, host: str | None, port: int | None = None, scheme: str | None = "http", pool_kwargs: Any = None
     ) -> HTTPConnectionPool:
-        addresses = [str(each[4][0]) for each in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
+        addresses = [str(found[4][0]) for found in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
         for address in addresses:
             if not is_public_address(address):
                 raise Unresolved(f"{host} has {address}, which is not public")
@@ -92,7 +92,7 @@ class LinkResolver:
         return list(final)
 
     def _follow_all(self, urls: list[str]) -> None:
-        """Replaces each by its final URL, as long as there is time."""
+        """Replaces the URLs by their final ones, as long as there is time."""
         ends_at = time.monotonic() + self.timeout_s
         for index, url in enumerate(urls):
             try:

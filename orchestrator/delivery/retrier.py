@@ -116,11 +116,11 @@ class Retrier:
             return 0
         lent = self._coordinator.take(destination, wanted, self._sender.lease_ms(destination, self._margin_s))
         started = time.monotonic()
-        for each in lent:
-            self._deliver(each)
+        for taken in lent:
+            self._deliver(taken)
         if lent:
-            each_s = max(0.001, (time.monotonic() - started) / len(lent))
-            self._batches[destination] = max(1, min(MOST_AT_ONCE, int(BATCH_S / each_s)))
+            attempt_s = max(0.001, (time.monotonic() - started) / len(lent))
+            self._batches[destination] = max(1, min(MOST_AT_ONCE, int(BATCH_S / attempt_s)))
         return len(lent)
 
     def _wanted(self, destination: str) -> int:
@@ -159,14 +159,14 @@ class Retrier:
         now_ms, reason = self._coordinator.journal.clock.now_ms(), f"{destination}: {TOO_OLD}"
         while lent := self._coordinator.take(destination, 100, self._sender.lease_ms(destination, self._margin_s)):
             young = 0
-            for each in lent:
-                if now_ms - each.entry.created_ms > MOST_AGE_MS and not each.delivery.generation:
-                    ended = changed(each.delivery, status=DeliveryStatus.DEAD, next_try_ms=None, reason=reason)
+            for taken in lent:
+                if now_ms - taken.entry.created_ms > MOST_AGE_MS and not taken.delivery.generation:
+                    ended = changed(taken.delivery, status=DeliveryStatus.DEAD, next_try_ms=None, reason=reason)
                     self._sender.meter.count((1, DELIVERIES, destination, DeliveryStatus.DEAD))
                 else:
-                    ended = put_off(each.delivery, f"{destination}: {Hold.BREAKER_OPEN}", now_ms)
+                    ended = put_off(taken.delivery, f"{destination}: {Hold.BREAKER_OPEN}", now_ms)
                     young += 1
-                self._coordinator.finish(each, ended)
+                self._coordinator.finish(taken, ended)
             if young:
                 return
 
