@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,9 +20,9 @@ from deduplication.realtime_guard import RealtimeGuard
 from deduplication.redis_client import Client, connect
 from orchestrator.config.model import LOG_URL, Config, DestinationConfig, load_config
 from orchestrator.config.settings import OnFailure, Settings, SettingsError
-from orchestrator.delivery.counters import Counters
+from orchestrator.delivery.counters import Counters, parse_rate
 from orchestrator.delivery.destination_states import DestinationStates
-from orchestrator.delivery.guard import Guard, Limits, parse_rate
+from orchestrator.delivery.guard import Guard, Limits
 from orchestrator.delivery.http import HttpDestination, LogDestination
 from orchestrator.delivery.queue import Queue, QueueMisconfigured, QueueUnavailable
 from orchestrator.delivery.resolution import LinkResolver
@@ -45,7 +44,7 @@ from orchestrator.tokens import Tokens, ensure_tokens, show_new
 
 log = logging.getLogger(__name__)
 
-RETRIER_THREADS = 2  # for each destination, beside those of the requests
+RETRIER_THREADS = 2  # of a web process for each destination, beside those of the requests
 
 
 @dataclass(frozen=True)
@@ -130,7 +129,8 @@ def build_service(settings: Settings, config: Config, *, is_worker: bool = False
         server=server,
         on_recovery=lambda destination: retrier.recover(destination),
     )
-    retrier = Retrier(coordinator, sender, config.destinations, RETRIER_THREADS, settings.lease_margin_s)
+    retrier_threads = settings.worker_threads if is_worker else RETRIER_THREADS
+    retrier = Retrier(coordinator, sender, config.destinations, retrier_threads, settings.lease_margin_s)
     queue = build_queue(settings)
     privacy = Privacy(coordinator.journal, settings.privacy)
     pipeline = Pipeline(
@@ -301,8 +301,7 @@ def pipeline_options(settings: Settings, config: Config, server: str = "") -> Pi
 
 def _limits(config: DestinationConfig) -> Limits:
     rate = parse_rate(config.rate) if config.rate else None
-    attempt_s = config.connect_timeout_s + config.read_timeout_s
-    return Limits(rate, config.breaker_failures, config.breaker_pause_s, probe_lease_s=max(15.0, 2 * attempt_s))
+    return Limits(rate, config.breaker_failures, config.breaker_pause_s)
 
 
 def _policy(name: str, config: DestinationConfig, pool_size: int) -> DestinationPolicy:
@@ -318,5 +317,5 @@ def _policy(name: str, config: DestinationConfig, pool_size: int) -> Destination
 
 def _destination(name: str, config: DestinationConfig, pool_size: int) -> Destination:
     if config.url == LOG_URL:
-        return LogDestination(lambda text: print(text, file=sys.stdout, flush=True))
+        return LogDestination()
     return HttpDestination(name, config, pool_size)

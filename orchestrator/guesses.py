@@ -5,31 +5,30 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import math
+from dataclasses import dataclass
 
-import limits
+from orchestrator.delivery.counters import Counters, Rate
 
-from orchestrator.delivery.counters import Counters
-
-LIMIT = limits.parse("20 per minute")
+LIMIT = Rate(20, 60)
 IPV6_PREFIX_BITS = 64  # whoever has one IPv6 address has a whole network of them
 
 
+@dataclass(frozen=True)
 class GuessLimit:
     """For the page, the admin API and the metrics. Only time lifts it, a correct token does not.
 
     Ingress is never limited: behind a shared proxy, one guesser would stop all emails.
     """
 
-    def __init__(self, counters: Counters) -> None:
-        self._counters = counters
+    counters: Counters
 
     def wait_s(self, address: str) -> int:
         """0 if the address may send a token, otherwise the seconds until it may."""
-        return math.ceil(self._counters.wait_s(LIMIT, _key(address)))
+        return math.ceil(self.counters.wait_s(LIMIT, _key(address), counts=False))
 
     def count(self, address: str) -> None:
         """Counts a wrong token."""
-        self._counters.hit(LIMIT, _key(address))
+        self.counters.wait_s(LIMIT, _key(address))
 
 
 def _key(address: str) -> str:

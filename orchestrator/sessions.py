@@ -56,4 +56,4 @@ class Sessions:
 def _ended(step: Step, notes: str) -> dict[str, int]:
     """Sessions listed in the notes that begin with this text, oldest first, with when they may be dropped."""
     lists = (json.loads(text) for key, (_, text) in members.notes(step).items() if key.startswith(notes))
-    return {session: until_ms for each in lists for session, until_ms in each.items() if until_ms > step.now_ms}
+    return {session: until_ms for listed in lists for session, until_ms in listed.items() if until_ms > step.now_ms}

@@ -7,14 +7,12 @@ import multiprocessing
 import signal
 import sys
 import threading
-from dataclasses import dataclass
 from multiprocessing.context import SpawnProcess
 
 from orchestrator.audit import keep_audit
 from orchestrator.build import Service, build_service
 from orchestrator.config.model import Config, load_config
 from orchestrator.config.settings import Settings, SettingsError
-from orchestrator.delivery.dramatiq_queue import Consumers
 from orchestrator.logs import configure_logging
 
 log = logging.getLogger(__name__)
@@ -25,25 +23,13 @@ CANNOT_START = 3  # the exit code of a process that would fail in the same way a
 _CONTEXT = multiprocessing.get_context("spawn")
 
 
-@dataclass(frozen=True)
-class Worker:
-    """The worker of one process: it delivers when the queue announces something, and checks every second."""
-
-    service: Service
-    consumers: Consumers
-
-    def stop(self, timeout_s: float = GRACE_S) -> None:
-        """Deliveries in progress are finished; messages that were only fetched go back into the queue."""
-        self.consumers.stop(timeout_s)
-        self.service.close()
-
-
-def start_worker(settings: Settings, config: Config) -> Worker:
+def start_worker(settings: Settings, config: Config) -> Service:
+    """The worker of this process: it delivers when the queue announces something, and looks every second as well."""
     service = build_service(settings, config, is_worker=True)
     service.start(delivers=True)
-    consumers = Consumers(settings.queue_url, config.destinations, settings.worker_threads)
-    consumers.start(service.retrier.deliver_due)
-    return Worker(service, consumers)
+    if service.queue:
+        service.queue.consume(config.destinations, service.retrier.wake)
+    return service
 
 
 class Supervisor:
@@ -120,4 +106,4 @@ def run_process(settings: Settings, config: Config) -> None:
     while not stopping.wait(LOOK_EVERY_S):
         if supervisor and not supervisor.is_alive():
             break
-    worker.stop()
+    worker.close()

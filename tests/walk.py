@@ -106,7 +106,7 @@ def opened(way: str, folder: Path, redis: RedisServer, sink: Sink) -> Iterator[S
         yield service
     finally:
         if worker:
-            worker.stop()
+            worker.close()
         service.close()
 
 

@@ -26,7 +26,7 @@ from deduplication.text import BadRegex, check_regex
 from orchestrator.config.file import Document, read_document
 from orchestrator.config.settings import Secret, Settings, SettingsError, WebAddress, check_web_address, environment
 from orchestrator.config.words import Loc, problem, reason
-from orchestrator.delivery.guard import parse_rate
+from orchestrator.delivery.counters import parse_rate
 from orchestrator.operations.alerts import AlertCondition
 
 LOG_URL = "log:"

@@ -56,17 +56,16 @@ class DestinationStates:
             log.warning("paused destinations are not read again: %s", error)
             return
         self._states = {
-            key.removeprefix(_KEY): DestinationState(value != "", at_ms, **(json.loads(value) if value else {}))
+            key.removeprefix(_KEY): DestinationState(value != "", at_ms, **json.loads(value or "{}"))
             for key, (at_ms, value) in notes.items()
             if key.startswith(_KEY)
         }
 
     def decide(self, destination: str, *, is_paused: bool, reason: str, by: str) -> DestinationState:
         """Pauses or resumes it: on this machine at once, on the others within a second or two."""
+        note = json.dumps({"reason": reason, "by": by}) if is_paused else ""
         with self._journal.step() as step:
-            members.put_note(
-                step, f"{_KEY}{destination}", json.dumps({"reason": reason, "by": by}) if is_paused else ""
-            )
+            members.put_note(step, f"{_KEY}{destination}", note)
         self.refresh()
         action = "pause" if is_paused else "resume"
         audit.warning("AUDIT %s destination=%s by=%s reason=%s", action, destination, by, reason)

@@ -1,15 +1,82 @@
-"""Fetches something small over https."""
+"""The HTTP client: pools of urllib3 that apply a read timeout to a whole answer, and ``fetch`` for something small.
+
+The read timeout of urllib3 is one for each read from the socket. A receiver that sends a byte now and then, of its
+headers or of its body, would block a sender for as long as it likes.
+"""
 
 from __future__ import annotations
 
+import io
+import time
 from collections.abc import Mapping
-from urllib.parse import urlsplit
+from http.client import HTTPResponse
+from socket import socket
+from typing import Any
 
+import certifi
+from urllib3 import HTTPConnectionPool, HTTPSConnectionPool, PoolManager
+from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import HTTPError
+from urllib3.util import parse_url
 
-from orchestrator.delivery.client import TimedPools
+from orchestrator.version import our_version
 
 CHUNK_BYTES = 64 * 1024
+# The caller reads the body, and closes. A redirect is an answer like any other.
+UNREAD: dict[str, Any] = {"redirect": False, "preload_content": False}
+
+
+class _DeadlineReader(io.RawIOBase):
+    """Before each read, sets the timeout of the socket to the time that is left."""
+
+    def __init__(self, raw: io.RawIOBase, sock: socket, timeout_s: float) -> None:
+        self._raw = raw
+        self._sock = sock
+        self._ends_at = time.monotonic() + timeout_s
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        left_s = self._ends_at - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("the answer did not end in time")
+        self._sock.settimeout(left_s)
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class TimedResponse(HTTPResponse):
+    """Status, headers and body must arrive within the timeout that the socket has when the request has been sent."""
+
+    def __init__(self, sock: socket, *options: Any, **named: Any) -> None:
+        super().__init__(sock, *options, **named)
+        timeout_s = sock.gettimeout()
+        if timeout_s is not None:
+            self.fp = io.BufferedReader(_DeadlineReader(self.fp.detach(), sock, timeout_s))
+
+
+class _Pool(HTTPConnectionPool):
+    class ConnectionCls(HTTPConnection):
+        response_class = TimedResponse
+
+
+class _TlsPool(HTTPSConnectionPool):
+    class ConnectionCls(HTTPSConnection):
+        response_class = TimedResponse
+
+
+class TimedPools(PoolManager):
+    """Never repeats a request, keeps no cookies, reads neither proxies nor passwords from the environment."""
+
+    def __init__(self, pool_size: int = 1, ca_file: str | None = None) -> None:
+        """``ca_file`` replaces the public certificate authorities."""
+        headers = {"User-Agent": f"Mailonce/{our_version()}", "Accept": "*/*"}
+        super().__init__(headers=headers, maxsize=pool_size, retries=False, ca_certs=ca_file or certifi.where())
+        self.pool_classes_by_scheme = {"http": _Pool, "https": _TlsPool}
 
 
 class FetchFailed(Exception):
@@ -21,22 +88,15 @@ class FetchFailed(Exception):
 
 
 def fetch(url: str, headers: Mapping[str, str], timeout_s: float, max_bytes: int, ca_file: str | None = None) -> bytes:
-    """The body of a 200, within the time and the size. Raises FetchFailed.
-
-    The caller has checked the host. ``ca_file`` replaces the public certificate authorities.
-    """
+    """The body of a 200 over https, within the time and the size. Raises FetchFailed. The caller checks the host."""
+    host, body = None, bytearray()
     try:
-        parts = urlsplit(url)
-    except ValueError as error:
-        raise FetchFailed("not an address") from error
-    host = parts.hostname
-    if parts.scheme != "https" or not host:
-        raise FetchFailed("only https is fetched")
-    body = bytearray()
-    try:
+        scheme, _, host, *_ = parse_url(url)
+        if scheme != "https" or not host:
+            raise FetchFailed("only https is fetched")
         with (
             TimedPools(ca_file=ca_file) as pools,
-            pools.ask("GET", url, {**pools.headers, **headers}, timeout_s) as answer,
+            pools.urlopen("GET", url, headers={**pools.headers, **headers}, timeout=timeout_s, **UNREAD) as answer,
         ):
             if answer.status != 200:
                 raise FetchFailed(f"{host} answered {answer.status}")
@@ -45,5 +105,5 @@ def fetch(url: str, headers: Mapping[str, str], timeout_s: float, max_bytes: int
                 if len(body) > max_bytes:
                     raise FetchFailed(f"{host} sent more than {max_bytes} bytes")
     except HTTPError as error:
-        raise FetchFailed(f"{host}: {type(error).__name__}") from error
+        raise FetchFailed(f"{host or 'not an address'}: {type(error).__name__}") from error
     return bytes(body)

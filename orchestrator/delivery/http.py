@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import re
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from http.client import HTTPException
 from typing import Any
 from urllib.parse import unquote, urlencode, urlsplit
 
-from urllib3 import BaseHTTPResponse, HTTPHeaderDict, Timeout, make_headers
+from urllib3 import HTTPHeaderDict, Retry, Timeout, make_headers
 from urllib3 import exceptions as errors
 
 from orchestrator.config.model import DestinationConfig
-from orchestrator.delivery.client import TimedPools
+from orchestrator.delivery.fetching import UNREAD, TimedPools
 from orchestrator.delivery.signing import Signer
 from orchestrator.delivery.webhook import GONE, DeliveryFailed, Receipt, Webhook
 
 MAX_ANSWER_BYTES = 64 * 1024
 LARGE_BYTES = 256 << 10
+PIECE_BYTES = 16 << 10
 SLOWEST_BYTES_PER_S = 256 << 10  # a large webhook gets the time that this line would take, on top of its timeouts
 MAX_RECEIVER_ID_CHARACTERS = 200
 
@@ -56,17 +56,10 @@ class HttpDestination:
     There is a second one only if the first was refused with a 415 and ``fallback_form`` is set.
     """
 
-    def __init__(
-        self,
-        name: str,
-        config: DestinationConfig,
-        pool_size: int,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
+    def __init__(self, name: str, config: DestinationConfig, pool_size: int) -> None:
         self._name = name
         self._config = config
         self._format: str = config.format
-        self._now = now
         self._signer = Signer(config.secret)
         self._pools = TimedPools(pool_size)
         parts = urlsplit(config.url)
@@ -91,7 +84,7 @@ class HttpDestination:
             f"{self._name}: answered {status}{remark}",
             permanent=permanent,
             status_code=status,
-            retry_after_s=None if permanent else _retry_after_s(retry_after, self._now()),
+            retry_after_s=None if permanent else _retry_after_s(retry_after),
         )
 
     def _post(self, webhook: Webhook, format: str, ends_at: float) -> tuple[int, str, bytes]:
@@ -107,46 +100,42 @@ class HttpDestination:
         headers["webhook-id"] = headers["Idempotency-Key"] = webhook.webhook_id
         headers["Content-Type"] = _CONTENT_TYPES[format]
         headers["Content-Length"] = str(len(content))
-        headers.update(self._signer.headers(webhook.webhook_id, self._now(), body))
+        headers.update(self._signer.headers(webhook.webhook_id, datetime.now(UTC), body))
         if _TRACEPARENT.fullmatch(webhook.traceparent):
             headers["traceparent"] = webhook.traceparent
         try:
-            large = _TimedBody(content, time.monotonic() + min(left_s, read_s)) if more_s else None
-            timeout = Timeout(left_s, connect_s, read_s)
-            with self._pools.ask("POST", self._config.url, headers, timeout, large or content) as response:
-                return response.status, response.headers.get("Retry-After", ""), _start_of_body(response)
+            large = _pieces(content, time.monotonic() + min(left_s, read_s)) if more_s else None
+            options = {"body": large or content, "timeout": Timeout(left_s, connect_s, read_s), **UNREAD}
+            with self._pools.urlopen("POST", self._config.url, headers=headers, **options) as response:
+                answer = b""
+                # If the rest of the answer is lost or late, its status has still said whether the webhook was
+                # accepted: sending it again would only make a duplicate.
+                with suppress(errors.HTTPError):
+                    answer = response.read(MAX_ANSWER_BYTES, decode_content=False)
+                return response.status, response.headers.get("Retry-After", ""), answer
         except errors.HTTPError as error:
-            connect_s, read_s = (round(min(each, left_s), 1) for each in (connect_s, read_s))
+            connect_s, read_s = (round(min(limit_s, left_s), 1) for limit_s in (connect_s, read_s))
             reason = _reason(error).format(connect_s=connect_s, read_s=read_s)
             failure = DeliveryFailed(f"{self._name}: {reason}", permanent=isinstance(error, errors.LocationValueError))
         # Raised out here it has no cause, whose text would show the path: for some receivers that is the secret.
         raise failure
 
 
-class _TimedBody(io.BytesIO):
-    """A large body. It is read and sent in pieces: the timeout of a socket is for each call that sends."""
-
-    def __init__(self, content: bytes, ends_at: float) -> None:
-        super().__init__(content)
-        self._ends_at = ends_at
-
-    def read(self, size: int | None = -1) -> bytes:
-        if time.monotonic() > self._ends_at:
-            raise TimeoutError("not sent in time")
-        return super().read(size)
-
-
 class LogDestination:
     """Prints each webhook it would send, for trying out the service without a receiver."""
 
-    def __init__(self, write: Callable[[str], None]) -> None:
-        self._write = write
-
     def deliver(self, webhook: Webhook, within_s: float | None = None) -> Receipt:
-        # With an indent, json would encode it in Python: ten times as slow.
-        lines = ",\n".join(f'  "{name}": {json.dumps(value)}' for name, value in webhook.payload.items())
-        self._write(f"webhook {webhook.webhook_id} would be sent:\n{{\n{lines}\n}}")
+        shown = json.dumps(dict(webhook.payload), indent=2)
+        print(f"webhook {webhook.webhook_id} would be sent:\n{shown}", flush=True)
         return Receipt()
+
+
+def _pieces(content: bytes, ends_at: float) -> Iterator[bytes]:
+    """A large body is sent in pieces: the timeout of a socket is for each call that sends."""
+    for start in range(0, len(content), PIECE_BYTES):
+        if time.monotonic() > ends_at:
+            raise TimeoutError("not sent in time")
+        yield content[start : start + PIECE_BYTES]
 
 
 def _form(payload: Mapping[str, Any]) -> str:
@@ -155,15 +144,6 @@ def _form(payload: Mapping[str, Any]) -> str:
         for key, value in payload.items()
     }
     return urlencode(fields, errors="replace")  # a lone surrogate, which has no UTF-8, becomes a question mark
-
-
-def _start_of_body(response: BaseHTTPResponse) -> bytes:
-    try:
-        return response.read(MAX_ANSWER_BYTES, decode_content=False)
-    except errors.HTTPError:
-        # It broke off, or its time was over. The status has already said whether the webhook was accepted: sending it
-        # again because the rest of the answer was lost would only make a duplicate.
-        return b""
 
 
 def _receiver_id(body: bytes) -> str | None:
@@ -179,17 +159,12 @@ def _receiver_id(body: bytes) -> str | None:
     return None
 
 
-def _retry_after_s(text: str, now: datetime) -> int | None:
+def _retry_after_s(text: str) -> int | None:
     """A Retry-After of seconds or of a date, in seconds from now; None if there is none or it is neither."""
-    text = text.strip()
     try:
-        if text.isascii() and text.isdigit():
-            return int(text)
-        moment = parsedate_to_datetime(text)
-    except (ValueError, OverflowError):
+        return math.ceil(Retry().parse_retry_after(text))
+    except (errors.InvalidHeader, ValueError, OverflowError):
         return None
-    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return max(0, math.ceil((aware - now).total_seconds()))
 
 
 def _reason(error: BaseException) -> str:

@@ -6,6 +6,7 @@ twice, or never, does no harm: the store hands each delivery to one worker, and 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 
@@ -18,10 +19,13 @@ class QueueMisconfigured(QueueUnavailable):
 
 
 class Queue(Protocol):
-    """All but ``close`` raise QueueUnavailable or QueueMisconfigured."""
+    """``put``, ``check`` and ``depth`` raise QueueUnavailable or QueueMisconfigured."""
 
     def put(self, destination: str) -> None:
         """Wakes a worker."""
+
+    def consume(self, destinations: Iterable[str], wake: Callable[[str], None]) -> None:
+        """Calls ``wake``, which returns at once, for each message, in a thread of its own until it is closed."""
 
     def check(self) -> None:
         """Raises if it cannot accept a message now."""

@@ -10,43 +10,40 @@ import time
 from collections.abc import Collection, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urldefrag, urljoin, urlsplit
 
 from urllib3 import HTTPConnectionPool
 from urllib3.exceptions import HTTPError
 
 from deduplication.media import ascii_host, is_under
-from orchestrator.delivery.client import TimedPools
+from orchestrator.delivery.fetching import UNREAD, TimedPools
 
 log = logging.getLogger(__name__)
 
 MAX_REDIRECTS = 5
-_REDIRECTS = {301, 302, 303, 307, 308}
 _HEAD_REFUSED = {405, 501}
-_WEB_PORTS = {"http": 80, "https": 443}
+WEB_PORTS = {"http": 80, "https": 443}
 
-_GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-# Not public, although "global" to some versions of Python or, like the metadata service of Azure, to all.
+_GLOBAL_UNICAST = (ipaddress.IPv4Network("0.0.0.0/0"), ipaddress.IPv6Network("2000::/3"))
+# Not public, although "global" to some versions of Python or, like the metadata service of Azure, to all; and 6to4,
+# whose addresses have those of IPv4 inside.
 _REFUSED = [
-    *map(ipaddress.ip_network, ("100.64.0.0/10", "168.63.129.16/32", "192.0.0.0/24", "192.88.99.0/24")),
-    *map(ipaddress.ip_network, ("2001::/23", "2001:db8::/32", "3fff::/20")),
+    *map(ipaddress.ip_network, ("168.63.129.16/32", "192.0.0.0/24", "192.88.99.0/24", "224.0.0.0/4")),
+    *map(ipaddress.ip_network, ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20")),
 ]
 
 
 def is_public_address(address: str) -> bool:
-    """Whether it is an address on the Internet. The IPv4 address inside of an IPv6 address decides, if there is one."""
+    """Whether it is an address on the Internet. Of a NAT64 address, the IPv4 address inside of it decides."""
     try:
         ip = ipaddress.ip_address(address)
     except ValueError:
         return False
-    if isinstance(ip, ipaddress.IPv6Address):
-        inside = ipaddress.IPv4Address(ip.packed[-4:]) if ip in _NAT64 else ip.ipv4_mapped or ip.sixtofour
-        if inside is None and (ip.scope_id is not None or ip not in _GLOBAL_UNICAST):
-            return False
-        ip = inside or ip
-    return ip.is_global and not ip.is_multicast and not any(ip in network for network in _REFUSED)
+    if ip in _NAT64:
+        ip = ipaddress.IPv4Address(ip.packed[-4:])
+    return ip.is_global and any(ip in net for net in _GLOBAL_UNICAST) and not any(ip in net for net in _REFUSED)
 
 
 class Unresolved(Exception):
@@ -62,7 +59,7 @@ class PublicPools(TimedPools):
     def connection_from_host(
         self, host: str | None, port: int | None = None, scheme: str | None = "http", pool_kwargs: Any = None
     ) -> HTTPConnectionPool:
-        addresses = [str(each[4][0]) for each in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
+        addresses = [str(found[4][0]) for found in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
         for address in addresses:
             if not is_public_address(address):
                 raise Unresolved(f"{host} has {address}, which is not public")
@@ -71,10 +68,9 @@ class PublicPools(TimedPools):
 
 @dataclass(frozen=True)
 class LinkResolver:
-    """Follows redirects from host to host on the list.
+    """Follows redirects from host to host on the list, which includes their subdomains, on the usual ports.
 
-    ``allowed_hosts`` are hosts with their subdomains, on ports 80 and 443, or "host:port". ``timeout_s`` is for all
-    links of a call together.
+    ``timeout_s`` is for all links of a call together.
     """
 
     allowed_hosts: Collection[str]
@@ -96,7 +92,7 @@ class LinkResolver:
         return list(final)
 
     def _follow_all(self, urls: list[str]) -> None:
-        """Replaces each by its final URL, as long as there is time."""
+        """Replaces the URLs by their final ones, as long as there is time."""
         ends_at = time.monotonic() + self.timeout_s
         for index, url in enumerate(urls):
             try:
@@ -112,39 +108,31 @@ class LinkResolver:
         for _ in range(MAX_REDIRECTS + 1):
             parts = urlsplit(url)
             host = ascii_host(parts.hostname or "")
-            if parts.scheme not in _WEB_PORTS or not host:
+            if parts.scheme not in WEB_PORTS or not host:
                 raise ValueError(parts.scheme)
-            port = _WEB_PORTS[parts.scheme] if parts.port is None else parts.port
-            if not any(_matches(entry, host, port) for entry in self.allowed_hosts):
+            if not is_under(host, *self.allowed_hosts) or parts.port not in (None, WEB_PORTS[parts.scheme]):
                 return url
             # Built from what was checked: another parser may find another host in the URL. Credentials are dropped.
-            netloc = host if port == _WEB_PORTS[parts.scheme] else f"{host}:{port}"
-            checked = parts._replace(netloc=netloc, fragment="").geturl()
+            checked = parts._replace(netloc=f"{host}:{WEB_PORTS[parts.scheme]}", fragment="").geturl()
             try:
-                status, location = self._ask("HEAD", checked, ends_at)
-                if status in _HEAD_REFUSED:
-                    status, location = self._ask("GET", checked, ends_at)
+                location = self._location(host, checked, ends_at)
             except (OSError, HTTPError) as error:
                 raise Unresolved(f"{host}: {type(error).__name__}") from error
-            if status >= 500 or status == 429:
-                raise Unresolved(f"{host} answered {status}")
-            if status not in _REDIRECTS or not location:
+            if not location:
                 return url
             location = location.encode("latin-1").decode()  # servers write UTF-8, http.client reads Latin-1
             target, fragment = urldefrag(urljoin(url, location.strip()))
             url = f"{target}#{fragment or parts.fragment}".removesuffix("#")  # a fragment is passed on (RFC 9110)
         raise Unresolved(f"more than {MAX_REDIRECTS} redirects")
 
-    def _ask(self, method: str, url: str, ends_at: float) -> tuple[int, str | None]:
-        """Status and Location; the body is not read."""
-        left_s = ends_at - time.monotonic()
-        if left_s <= 0:
-            raise TimeoutError
-        headers = {**self.pools.headers, "Host": urlsplit(url).netloc}  # the connection knows its address only
-        with self.pools.ask(method, url, headers, left_s) as answer:
-            return answer.status, answer.headers.get("Location")
-
-
-def _matches(entry: str, host: str, port: int) -> bool:
-    domain, _, listed_port = entry.partition(":")
-    return is_under(host, domain) and (port == int(listed_port) if listed_port else port in _WEB_PORTS.values())
+    def _location(self, host: str, url: str, ends_at: float) -> str | None | Literal[False]:
+        """Where a redirect leads, if the answer is one. The body is not read."""
+        headers = {**self.pools.headers, "Host": host}  # the connection knows its address only
+        for method in ("HEAD", "GET"):
+            left_s = max(0.001, ends_at - time.monotonic())
+            with self.pools.urlopen(method, url, headers=headers, timeout=left_s, **UNREAD) as answer:
+                if answer.status not in _HEAD_REFUSED:
+                    break
+        if answer.status >= 500 or answer.status == 429:
+            raise Unresolved(f"{host} answered {answer.status}")
+        return answer.get_redirect_location()

@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from deduplication.errors import StoreUnavailable, try_to
@@ -50,7 +50,8 @@ class Pace:
 
 
 class Retrier:
-    """Looks every second, and whenever it is told that something is due. Each destination has threads of its own.
+    """Looks every second, and whenever it is woken. Each destination has threads of its own, so that a slow one never
+    delays another.
 
     A paused destination is not looked at. One with an open breaker gets one delivery as a probe when its pause is over,
     whatever its next try; once that succeeds, everything that waits for it becomes due, and is sent at a growing pace.
@@ -62,12 +63,10 @@ class Retrier:
         """``margin_s``: how much longer than an attempt its lease is."""
         self._coordinator = coordinator
         self._sender = sender
-        self._threads = threads
         self._margin_s = margin_s
         self._pools = {name: ThreadPoolExecutor(threads, f"due-{name}") for name in destinations}
-        self._removed = ThreadPoolExecutor(1, "due")  # for destinations that are no longer in mailonce.toml
         self._paces = {name: Pace() for name in self._pools}
-        self._running: dict[str, list[Future[float]]] = {}
+        self._woken: set[str] = set()  # destinations where a thread is about to look
         self._batches: dict[str, int] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="retrier", daemon=True)
@@ -80,41 +79,48 @@ class Retrier:
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
-        for pool in (*self._pools.values(), self._removed):
+        for pool in self._pools.values():
             pool.shutdown(cancel_futures=True)
 
     def recover(self, destination: str) -> None:
         """Its breaker has closed: what waits for it need not wait for its own next try."""
-        if destination in self._paces:
-            self._paces[destination].restart()
+        self._paces[destination].restart()
         try:
             self._coordinator.hasten(destination, MOST_HASTENED)
         except StoreUnavailable as error:
             log.warning("destination %s: its deliveries wait for their next try: %s", destination, error)
 
     def tick(self) -> None:
-        """Gives every destination's free threads something to do."""
-        try_to(self._look, "deliveries that are due")
+        for name in self._pools:
+            self.wake(name)
+        for name in set(self._coordinator.destinations_with_waiting()).difference(self._pools):
+            self.deliver_due(name)  # no longer in mailonce.toml: nothing is sent
 
-    def _look(self) -> None:
-        for name in {*self._pools, *self._coordinator.destinations_with_waiting()}:
-            pool, most = (self._pools[name], self._threads) if name in self._pools else (self._removed, 1)
-            running = [each for each in self._running.get(name, ()) if not each.done()]
-            drain = partial(try_to, partial(self._drain, name), f"destination {name}")
-            self._running[name] = [*running, *(pool.submit(drain) for _ in range(most - len(running)))]
+    def wake(self, destination: str) -> None:
+        """One more of the destination's threads looks for what is due there, unless one is about to."""
+        if destination not in self._woken and not self._stop.is_set():
+            self._woken.add(destination)
+            self._pools[destination].submit(try_to, partial(self._drain, destination), f"destination {destination}")
+
+    def _drain(self, destination: str) -> None:
+        """One thread: until nothing more is due, or the destination is in trouble. If there is something, another one
+        joins it."""
+        self._woken.discard(destination)
+        while self.deliver_due(destination) and self._sender.guard.state(destination) == "closed":
+            self.wake(destination)
 
     def deliver_due(self, destination: str) -> int:
         """Takes some of what is due there and delivers it in this thread; how many there were."""
         wanted = self._wanted(destination)
         if not wanted or self._stop.is_set():
             return 0
-        lent = self._coordinator.take(destination, wanted, self._lease_ms(destination))
+        lent = self._coordinator.take(destination, wanted, self._sender.lease_ms(destination, self._margin_s))
         started = time.monotonic()
-        for each in lent:
-            self._deliver(each)
+        for taken in lent:
+            self._deliver(taken)
         if lent:
-            each_s = max(0.001, (time.monotonic() - started) / len(lent))
-            self._batches[destination] = max(1, min(MOST_AT_ONCE, int(BATCH_S / each_s)))
+            attempt_s = max(0.001, (time.monotonic() - started) / len(lent))
+            self._batches[destination] = max(1, min(MOST_AT_ONCE, int(BATCH_S / attempt_s)))
         return len(lent)
 
     def _wanted(self, destination: str) -> int:
@@ -129,12 +135,6 @@ class Retrier:
         if state == "open":
             return 0
         return self._paces[destination].allow(self._batches.get(destination, 1))
-
-    def _drain(self, destination: str) -> None:
-        """One thread: until nothing more is due, or the destination is in trouble."""
-        while self.deliver_due(destination):
-            if destination in self._pools and self._sender.guard.state(destination) != "closed":
-                return
 
     def _deliver(self, lent: Lent) -> None:
         """Whatever goes wrong, its lease ends and it is handed out again."""
@@ -156,22 +156,20 @@ class Retrier:
 
     def _give_up(self, destination: str) -> None:
         """A probe that waited for 76 hours failed: others as old are not sent, but become dead letters at once."""
-        clock = self._coordinator.journal.clock
-        since_ms = clock.now_ms() - MOST_AGE_MS
-        while True:
-            lent = self._coordinator.take(destination, 100, self._lease_ms(destination))
-            is_old = [each.entry.created_ms < since_ms and not each.delivery.generation for each in lent]
-            for each, dead in zip(lent, is_old, strict=True):
-                reason = f"{destination}: {TOO_OLD}"
-                ended = changed(each.delivery, status=DeliveryStatus.DEAD, next_try_ms=None, reason=reason)
-                self._coordinator.finish(each, ended if dead else put_off(each.delivery, reason, clock.now_ms()))
-            self._sender.meter.count((sum(is_old), DELIVERIES, destination, DeliveryStatus.DEAD))
-            if not is_old or not all(is_old):
+        now_ms, reason = self._coordinator.journal.clock.now_ms(), f"{destination}: {TOO_OLD}"
+        while lent := self._coordinator.take(destination, 100, self._sender.lease_ms(destination, self._margin_s)):
+            young = 0
+            for taken in lent:
+                if now_ms - taken.entry.created_ms > MOST_AGE_MS and not taken.delivery.generation:
+                    ended = changed(taken.delivery, status=DeliveryStatus.DEAD, next_try_ms=None, reason=reason)
+                    self._sender.meter.count((1, DELIVERIES, destination, DeliveryStatus.DEAD))
+                else:
+                    ended = put_off(taken.delivery, f"{destination}: {Hold.BREAKER_OPEN}", now_ms)
+                    young += 1
+                self._coordinator.finish(taken, ended)
+            if young:
                 return
-
-    def _lease_ms(self, destination: str) -> int:
-        return self._sender.lease_ms(destination, self._margin_s)
 
     def _run(self) -> None:
         while not self._stop.wait(TICK_S):
-            self.tick()
+            try_to(self.tick, "deliveries that are due")

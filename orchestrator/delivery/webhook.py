@@ -9,13 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from deduplication.journal.entry import Delivery, Entry
 
 GONE = 410
 MOMENT = "%Y-%m-%dT%H:%M:%SZ"  # of a webhook, in UTC
-_TRACEPARENT = "_traceparent"  # in stored payloads only
 
 
 class EventType(StrEnum):
@@ -79,31 +78,27 @@ Payload = Mapping[str, Any]
 
 def pack(payload: Payload, traceparent: str = "") -> bytes:
     """For storage. Mail is text, and shrinks to a fraction."""
-    stored = {**payload, _TRACEPARENT: traceparent} if traceparent else payload
-    return zlib.compress(json.dumps(stored).encode(), level=1)
+    return zlib.compress(json.dumps([payload, traceparent]).encode(), level=1)
 
 
 def unpack(stored: bytes) -> Payload:
-    payload = cast(dict[str, Any], json.loads(zlib.decompress(stored)))
-    payload.pop(_TRACEPARENT, None)
+    payload: Payload = json.loads(zlib.decompress(stored))[0]
     return payload
-
-
-def shown_timestamp(moment: datetime) -> str:
-    """When the event happened, in the format of webhooks."""
-    return moment.astimezone(UTC).strftime(MOMENT)
 
 
 def stored_event(stored: bytes, entry: Entry, delivery: Delivery) -> tuple[Payload, str]:
     """The stored payload as it is sent now, and the traceparent of its request. An email that an operator has released
     is of another type."""
-    payload = cast(dict[str, Any], json.loads(zlib.decompress(stored)))
-    traceparent = payload.pop(_TRACEPARENT, "")
-    is_released = entry.released_ms is not None and delivery.generation > 0
-    if is_released and payload["type"] == EventType.EMAIL_RECEIVED:
-        released_at = datetime.fromtimestamp((entry.released_ms or 0) / 1000, UTC)
+    payload, traceparent = json.loads(zlib.decompress(stored))
+    if entry.released_ms and delivery.generation and payload["type"] == EventType.EMAIL_RECEIVED:
+        released_at = datetime.fromtimestamp(entry.released_ms / 1000, UTC)
         payload |= {"type": EventType.EMAIL_RELEASED, "timestamp": shown_timestamp(released_at)}
     return payload, traceparent
+
+
+def shown_timestamp(moment: datetime) -> str:
+    """When the event happened, in the format of webhooks."""
+    return moment.astimezone(UTC).strftime(MOMENT)
 
 
 def webhook_id(destination: str, key: str, fingerprint: str = "") -> str:

@@ -148,7 +148,7 @@ def test_facts_of_redis_and_of_the_queue(
     eventually(lambda: scrape(app)["mailonce_unpublished_entries"] == 0)
     worker = start_worker(app.service.settings, load_config(app.service.settings))
     eventually(lambda: scrape(app)["mailonce_workers_alive"] == 1)
-    worker.stop()
+    worker.close()
     assert scrape(app)["mailonce_workers_alive"] == 0
 
 

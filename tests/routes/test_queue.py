@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from deduplication.journal.entry import Delivery, Entry
+from orchestrator.build import Service
 from orchestrator.config.model import load_config
 from orchestrator.delivery.dramatiq_queue import DramatiqQueue
-from orchestrator.worker import Worker, start_worker
+from orchestrator.worker import start_worker
 from tests.routes import test_delivery
 from tests.routes.conftest import App, StartApp
 from tests.support.proxy import Proxy
@@ -30,7 +31,7 @@ class Queued:
 
     def __init__(self, app: App) -> None:
         self.app = app
-        self.worker: Worker | None = None
+        self.worker: Service | None = None
 
     def start_worker(self) -> None:
         settings = self.app.service.settings.model_copy(update={"worker_threads": 4})
@@ -64,7 +65,7 @@ def queued(start: Callable[..., App], redis_server: RedisServer) -> Iterator[Cal
     yield make
     for each in made:
         if each.worker:
-            each.worker.stop()
+            each.worker.close()
 
 
 def test_a_request_is_answered_queued_and_the_worker_delivers(
@@ -138,7 +139,7 @@ def test_a_large_email_over_a_slow_line_reaches_the_worker_on_another_machine(
         try:
             eventually(lambda: len(sink.accepted) == 1)
         finally:
-            worker.stop()
+            worker.close()
     assert sink.accepted[0].payload["body"] == body
 
 

@@ -9,19 +9,6 @@ from orchestrator.delivery.destination_states import DestinationStates
 from tests.deduplication.journal.world import Machine, Time
 
 
-def test_a_pause_holds_until_it_is_resumed_and_says_who_and_why(caplog: pytest.LogCaptureFixture) -> None:
-    journal = Journal(":memory:")
-    states, other = DestinationStates(journal), DestinationStates(journal)
-    assert not states.of("crm").is_paused
-    states.decide("crm", is_paused=True, reason="moving", by="ada")
-    seen = other.of("crm")
-    assert (seen.is_paused, seen.reason, seen.by) == (True, "moving", "ada")
-    assert not states.of("slack").is_paused
-    states.decide("crm", is_paused=False, reason="", by="ada")
-    assert not states.of("crm").is_paused
-    journal.close()
-
-
 def test_an_email_on_its_way_reads_nothing_more_than_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -33,6 +33,23 @@ def test_the_depth_of_a_queue_is_that_of_each_destination(request: pytest.Fixtur
         queue.put("crm")
     assert [queue.depth(name) for name in ("crm", "archive")] == [3, 0]
     queue.close()
+
+
+@pytest.mark.real_redis
+@pytest.mark.parametrize("kind", ["redis_server", "rabbitmq"])
+def test_each_message_wakes_a_worker_for_its_destination(
+    request: pytest.FixtureRequest, kind: str, eventually: Callable[[Callable[[], bool]], None]
+) -> None:
+    url = request.getfixturevalue(kind).url
+    web, worker = DramatiqQueue(url, 5), DramatiqQueue(url, 5)
+    woken: list[str] = []
+    web.put("crm")
+    worker.consume(["archive", "crm"], woken.append)
+    web.put("archive")
+    eventually(lambda: sorted(woken) == ["archive", "crm"])
+    assert [web.depth(name) for name in ("crm", "archive")] == [0, 0]
+    for queue in (web, worker):
+        queue.close()
 
 
 @pytest.mark.parametrize(("scheme", "is_listening"), [("redis", False), ("amqp", False), ("amqp", True)])

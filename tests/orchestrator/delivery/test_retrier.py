@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
-from deduplication.journal.entry import DeliveryStatus
 from orchestrator.delivery import retrier as module
 from orchestrator.delivery.guard import Limits
 from orchestrator.delivery.retrier import Pace
 from orchestrator.delivery.schedule import MOST_AGE_MS
+from orchestrator.delivery.sender import UNKNOWN_FOR_MS
 from tests.orchestrator.conftest import Open
-from tests.support.pipeline import DOWN, LEASE_MS, REFUSES, PipelineBench, Reaction
+from tests.support.pipeline import DOWN, LEASE_MS, PipelineBench
 
 Eventually = Callable[[Callable[[], bool]], None]
 
@@ -27,20 +27,6 @@ def store(bench: PipelineBench, count: int = 1) -> None:
 
 def statuses(bench: PipelineBench, count: int) -> list[str]:
     return [str(bench.delivery(subject=f"Mail {number}").status) for number in range(count)]
-
-
-@pytest.mark.parametrize(
-    ("reactions", "status", "tries"),
-    [([], "delivered", 1), ([DOWN], "waiting", 1), ([REFUSES], "dead", 1)],
-    ids=["takes it", "is down", "refuses it"],
-)
-def test_one_attempt_for_a_stored_delivery(start: Open, reactions: list[Reaction], status: str, tries: int) -> None:
-    bench = start({"crm": reactions}, with_queue=True)
-    store(bench)
-    assert bench.deliver_due() == 1
-    delivery = bench.delivery(subject="Mail 0")
-    assert (delivery.status, delivery.tries) == (status, tries)
-    assert len(bench.destinations["crm"].asked) == 1, "one POST at a time"
 
 
 def test_a_delivery_whose_process_died_is_handed_out_again_and_is_dead_the_fourth_time(start: Open) -> None:
@@ -75,22 +61,31 @@ def test_a_process_that_slept_past_its_lease_sends_nothing(start: Open) -> None:
     assert (bench.deliver_due(), len(bench.destinations["crm"].taken)) == (1, 1)
 
 
-def test_while_the_store_is_away_nothing_is_sent_and_no_try_is_used_up(start: Open) -> None:
+@pytest.fixture
+def quick_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "TICK_S", 0.01)
+
+
+def test_while_the_store_is_away_nothing_is_sent_and_no_try_is_used_up(
+    start: Open, eventually: Eventually, quick_ticks: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     bench = start(with_queue=True)
     store(bench)
     bench.failing.update({"take", "destinations_with_waiting"})
-    retrier = bench.pipeline.retrier
-    retrier.tick()
+    bench.pipeline.retrier.start()
+    eventually(lambda: "deliveries that are due: will retry" in caplog.text)
+    bench.failing.discard("destinations_with_waiting")
+    eventually(lambda: "destination crm: will retry" in caplog.text)
     assert bench.destinations["crm"].asked == []
     bench.failing.clear()
-    assert bench.deliver_due() == 1
+    eventually(lambda: statuses(bench, 1) == ["delivered"])
     assert bench.delivery(subject="Mail 0").tries == 1
 
 
 def test_threads_of_several_processes_send_each_delivery_once(
-    start: Open, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+    start: Open, eventually: Eventually, quick_ticks: None
 ) -> None:
-    monkeypatch.setattr(module, "TICK_S", 0.01)
     benches = [start(with_queue=True) for _ in range(2)]
     store(benches[0], 20)
     for bench in benches:
@@ -99,20 +94,6 @@ def test_threads_of_several_processes_send_each_delivery_once(
     eventually(lambda: sum(map(len, taken)) >= 20)
     eventually(lambda: statuses(benches[0], 20) == ["delivered"] * 20)
     assert len({webhook.webhook_id for each in taken for webhook in each}) == sum(map(len, taken)) == 20
-
-
-def test_a_destination_that_hangs_delays_no_other(
-    start: Open, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "TICK_S", 0.01)
-    go_on = threading.Event()
-    bench = start({"crm": [lambda: go_on.wait(60)], "archive": []}, with_queue=True)
-    store(bench, 3)
-    bench.pipeline.retrier.start()
-    eventually(lambda: len(bench.destinations["archive"].taken) == 3)
-    assert bench.destinations["crm"].taken == []
-    go_on.set()
-    eventually(lambda: len(bench.destinations["crm"].taken) == 3)
 
 
 def test_after_the_breaker_closed_everything_that_waits_is_sent_before_its_own_next_try(start: Open) -> None:
@@ -155,12 +136,11 @@ def test_what_waited_for_76_hours_becomes_a_dead_letter_once_a_probe_of_that_age
     assert reasons == ["answered 500; waited 76 h", "crm: waited 76 h", "crm: waited 76 h"]
 
 
-def test_a_paused_destination_is_not_looked_at_until_it_is_resumed(start: Open) -> None:
-    bench = start(with_queue=True)
-    states = bench.pipeline.sender.states
-    states.decide("crm", is_paused=True, reason="moving", by="ada")
-    store(bench)
-    assert bench.deliver_due() == 0
-    assert bench.delivery(subject="Mail 0").status is DeliveryStatus.WAITING
-    states.decide("crm", is_paused=False, reason="", by="ada")
-    assert (bench.deliver_due(), len(bench.destinations["crm"].taken)) == (1, 1)
+def test_a_delivery_whose_destination_was_removed_becomes_a_dead_letter_after_an_hour(start: Open) -> None:
+    store(start(with_queue=True))
+    bench = start({"archive": []})
+    for status in ("waiting", "dead"):
+        bench.pipeline.retrier.tick()
+        delivery = bench.delivery(subject="Mail 0")
+        assert (delivery.status, delivery.reason) == (status, "crm: no such destination in mailonce.toml")
+        bench.let_time_pass(UNKNOWN_FOR_MS)

@@ -11,7 +11,7 @@ import pytest
 from orchestrator.config.settings import SettingsError
 from orchestrator.delivery.fetching import FetchFailed
 from orchestrator.delivery.s3 import S3
-from tests.support.s3_server import BUCKET, S3Server, aim_at, s3_error, s3_server, s3_that_answers
+from tests.support.s3_server import BUCKET, S3Server, aim_at, s3_server, s3_that_answers
 
 CONTENTS = bytes(range(256)) * 400
 
@@ -66,16 +66,7 @@ def test_an_object_that_is_too_large_is_not_downloaded(monkeypatch: pytest.Monke
         assert failure(S3(), "any")[0], "its contents never came"
 
 
-@pytest.mark.parametrize(
-    ("status", "code"), [(403, "AccessDenied"), (403, "InvalidAccessKeyId"), (500, "InternalError"), (503, "SlowDown")]
-)
-def test_an_error_of_s3_is_worth_another_try(monkeypatch: pytest.MonkeyPatch, status: int, code: str) -> None:
-    with s3_that_answers(*s3_error(status, code)) as url:
-        aim_at(url, monkeypatch)
-        assert failure(S3(), "any") == (False, f"S3 answered {code}")
-
-
-def test_so_is_an_s3_that_cannot_be_reached_and_so_are_missing_credentials(
+def test_an_s3_that_cannot_be_reached_and_missing_credentials_are_worth_another_try(
     server: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     with socket.socket() as nobody_listens:
