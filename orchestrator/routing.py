@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 from deduplication.content import WINDOW_MS
@@ -69,42 +68,37 @@ class Router:
     def __init__(self, routes: Sequence[RouteConfig], defaults: Route) -> None:
         self._routes = routes
         self._defaults = defaults
-        self._combine = lru_cache(maxsize=1000)(self._combined)  # few combinations ever occur
 
     def pick(self, item: Item) -> Route:
         """All destinations of the matching routes up to the first that stops; for each gate the first value."""
-        return self._combine(tuple(self._matching(item)))
-
-    def explain(self, item: Item) -> list[Trial]:
-        """Every route with every condition, even those that ``pick`` does not evaluate."""
         reader = _Reader(item)
-        trials: list[Trial] = []
-        reached = True
-        for route in self._routes:
-            held = tuple(reader.holds(condition) for condition in route.match)
-            matched = not route.match or (any if route.any else all)(held)
-            trials.append(Trial(route, held, matched, reached))
-            reached = reached and not (matched and route.stop)
-        return trials
-
-    def _matching(self, item: Item) -> Iterator[int]:
-        """The positions of the matching routes."""
-        reader = _Reader(item)
-        for position, route in enumerate(self._routes):
-            if not route.match or (any if route.any else all)(map(reader.holds, route.match)):
-                yield position
-                if route.stop:
-                    return
-
-    def _combined(self, positions: tuple[int, ...]) -> Route:
-        routes = [self._routes[position] for position in positions]
-        names = dict.fromkeys(name for route in routes for name in route.destinations or ())
+        names: list[str] = []
+        destinations: dict[str, None] = {}
         gates: dict[str, Any] = {}
-        for route in reversed(routes):
-            gates |= {gate: value for gate, key in _GATES.items() if (value := getattr(route, key)) is not None}
-        destinations = tuple(names) or self._defaults.destinations
-        name = " + ".join(route.name for route in routes)
-        return replace(self._defaults, name=name, destinations=destinations, **gates)
+        for route in self._routes:
+            if _matches(route, map(reader.holds, route.match)):
+                names.append(route.name)
+                destinations |= dict.fromkeys(route.destinations or ())
+                for gate, key in _GATES.items():
+                    if (value := getattr(route, key)) is not None:
+                        gates.setdefault(gate, value)
+                if route.stop:
+                    break
+        to = tuple(destinations) or self._defaults.destinations
+        return replace(self._defaults, name=" + ".join(names), destinations=to, **gates)
+
+    def explain(self, item: Item) -> Iterator[Trial]:
+        """Every route with every condition, even those that ``pick`` does not evaluate."""
+        reader, reached = _Reader(item), True
+        for route in self._routes:
+            held = tuple(map(reader.holds, route.match))
+            trial = Trial(route, held, _matches(route, held), reached)
+            yield trial
+            reached = reached and not (trial.matched and route.stop)
+
+
+def _matches(route: RouteConfig, held: Iterable[bool]) -> bool:
+    return not route.match or (any if route.any else all)(held)
 
 
 class _Reader:
