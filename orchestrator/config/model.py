@@ -267,12 +267,6 @@ class Config(_Model):
         """Whether no destination is configured: webhooks are printed, which does not count as delivered."""
         return self._is_trial
 
-    def in_trial(self, is_trial: bool) -> Self:
-        """For a command that works on the journal of a service with another environment than its own."""
-        config = self.model_copy()
-        config._is_trial = is_trial
-        return config
-
     @property
     def patterns(self) -> tuple[SubjectPattern, ...]:
         if self.subject_patterns is None:
@@ -320,7 +314,9 @@ def _with_a_destination(config: Config, settings: Settings) -> Config:
             raise config.error(("destinations", first), text)
         return config
     destination = DestinationConfig.model_construct(url=settings.webhook_url or LOG_URL, secret=settings.webhook_secret)
-    return config.model_copy(update={"destinations": {"default": destination}}).in_trial(not settings.webhook_url)
+    config = config.model_copy(update={"destinations": {"default": destination}})
+    config._is_trial = not settings.webhook_url
+    return config
 
 
 def _route_problems(config: Config) -> Iterator[tuple[Loc, str]]:

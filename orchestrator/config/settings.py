@@ -252,11 +252,6 @@ class Settings(BaseSettings):
         return min(DELIVERY_BUDGET_S, 0.4 * self.lease_seconds)
 
     @property
-    def lease_margin_s(self) -> float:
-        """How much longer than a POST its lease is: 15 s, by default."""
-        return 0.6 * self.lease_seconds
-
-    @property
     def ids_kept_ms(self) -> int | None:
         return self.processed_ids_days * DAY_MS or None
 
@@ -267,18 +262,6 @@ class Settings(BaseSettings):
     @property
     def decision_ms(self) -> int:
         return int(self.decision_days * DAY_MS)
-
-    @property
-    def delivered_payload_ms(self) -> int:
-        return int(self.delivered_payload_days * DAY_MS)
-
-    @property
-    def payload_bytes(self) -> int | None:
-        return None if self.payload_mb is None else int(self.payload_mb * MB)
-
-    @property
-    def stream_bytes(self) -> int:
-        return int(self.stream_mb * MB)
 
     @property
     def disk_free_bytes(self) -> int:

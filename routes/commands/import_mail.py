@@ -118,8 +118,8 @@ def _import(settings: Settings, reader: Reader, *, creates: bool) -> dict[str, A
             raise click.ClickException(f"{error}; --yes creates it") from error
         make_data_dir(settings)
     counts = Counter[str](dict.fromkeys(REMEMBERED, 0))
-    config = load_config(settings).in_trial(False)  # the real journal remembers, even during a trial
-    with build_quietly(settings, config) as service:
+    # The real journal remembers, even during a trial.
+    with build_quietly(settings, load_config(settings), is_trial=False) as service:
         audit.warning("AUDIT import begins")
         for items in reader.batches():
             counts.update(remember(service.pipeline, items))
@@ -130,7 +130,7 @@ def _import(settings: Settings, reader: Reader, *, creates: bool) -> dict[str, A
 def _rehearse(settings: Settings, reader: Reader) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="mailonce-import-") as folder:
         alone = settings.model_copy(update={"data_dir": Path(folder), "redis_url": "", "queue_url": ""})
-        with build_quietly(alone, load_config(settings)) as service:
+        with build_quietly(alone, load_config(settings), is_trial=True) as service:
             rehearsal = Rehearsal(service.pipeline, Path(folder, "rehearsal.db"))
             for items in reader.batches():
                 for item in items:
