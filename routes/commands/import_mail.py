@@ -8,6 +8,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from orchestrator.audit import audit
 from orchestrator.build import make_data_dir
 from orchestrator.config.model import load_config
 from orchestrator.config.settings import MB, Settings
-from orchestrator.importing.rehearsal import COUNTED, Rehearsal
+from orchestrator.importing.rehearsal import COUNTED, rehearse
 from orchestrator.importing.remember import REMEMBERED, remember
 from orchestrator.importing.sources import Piece, open_source, row_item
 from orchestrator.item import Item, email_item
@@ -131,9 +132,6 @@ def _rehearse(settings: Settings, reader: Reader) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="mailonce-import-") as folder:
         alone = settings.model_copy(update={"data_dir": Path(folder), "redis_url": "", "queue_url": ""})
         with build_quietly(alone, load_config(settings), is_trial=True) as service:
-            rehearsal = Rehearsal(service.pipeline, Path(folder, "rehearsal.db"))
-            for items in reader.batches():
-                for item in items:
-                    rehearsal.receive(item)
-            rehearsal.close()
-    return {**rehearsal.counts, "examples": rehearsal.examples}
+            items = chain.from_iterable(reader.batches())
+            counts, examples = rehearse(service.pipeline, Path(folder, "rehearsal.db"), items)
+    return {**counts, "examples": examples}
