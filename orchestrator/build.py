@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from typing import Any
@@ -16,10 +17,11 @@ from deduplication.journal.fleet import Fleet
 from deduplication.journal.registry import Registry, RegistryOptions
 from deduplication.journal.sqlite import Journal
 from deduplication.locks import PublicationLocks, new_server_id
+from deduplication.media import IDENTITY_PARAMETERS
 from deduplication.realtime_guard import RealtimeGuard
 from deduplication.redis_client import Client, connect
 from orchestrator.config.model import LOG_URL, Config, DestinationConfig, load_config
-from orchestrator.config.settings import DAY_MS, MB, OnFailure, Settings, SettingsError
+from orchestrator.config.settings import DAY_MS, DELIVERY_BUDGET_S, MB, OnFailure, Settings, SettingsError
 from orchestrator.delivery.counters import Counters
 from orchestrator.delivery.destination_states import DestinationStates
 from orchestrator.delivery.guard import Guard, Limits, parse_rate
@@ -243,24 +245,23 @@ def check_start(settings: Settings, config: Config) -> None:
     """
     with quiet():
         service = build_service(settings, config)
-    try:
-        if registry := service.coordinator.registry:
-            if registry.ask(lambda client, prefix: client.exists(f"{prefix}shared_key", f"{prefix}upgraded")):
-                raise StoreMisconfigured("it has data of version 0.2: set KEY_PREFIX, or use an empty database")
-            registry.probe()
-    except StoreMisconfigured as error:
-        raise SettingsError(f"REDIS_URL must be a Redis that Mailonce can use; {error}") from error
-    except StoreUnavailable as error:
-        log.warning("WARNING: REDIS_URL: %s. Until Redis is back, this machine's journal decides.", error)
-    try:
-        if service.queue:
-            service.queue.check()
-    except QueueMisconfigured as error:
-        raise SettingsError(f"QUEUE_URL must be a queue that Mailonce can use; {error}") from error
-    except QueueUnavailable as error:
-        log.error("WARNING: QUEUE_URL: %s. Until it is back, requests deliver.", error)
-    finally:
-        service.close()
+    with closing(service):
+        try:
+            if registry := service.coordinator.registry:
+                if registry.ask(lambda client, prefix: client.exists(f"{prefix}shared_key", f"{prefix}upgraded")):
+                    raise StoreMisconfigured("it has data of version 0.2: set KEY_PREFIX, or use an empty database")
+                registry.probe()
+        except StoreMisconfigured as error:
+            raise SettingsError(f"REDIS_URL must be a Redis that Mailonce can use; {error}") from error
+        except StoreUnavailable as error:
+            log.warning("WARNING: REDIS_URL: %s. Until Redis is back, this machine's journal decides.", error)
+        try:
+            if service.queue:
+                service.queue.check()
+        except QueueMisconfigured as error:
+            raise SettingsError(f"QUEUE_URL must be a queue that Mailonce can use; {error}") from error
+        except QueueUnavailable as error:
+            log.error("WARNING: QUEUE_URL: %s. Until it is back, requests deliver.", error)
 
 
 def make_data_dir(settings: Settings) -> None:
@@ -278,7 +279,7 @@ def pipeline_options(settings: Settings, config: Config, server: str = "") -> Pi
     return PipelineOptions(
         server=server,
         lease_ms=settings.lease_ms,
-        budget_s=settings.delivery_budget_s,
+        budget_s=min(DELIVERY_BUDGET_S, 0.4 * settings.lease_seconds),
         keeps_suppressed=settings.keep_suppressed,
         keeps_delivered=settings.delivered_payload_days > 0,
         ids_kept_ms=settings.ids_kept_ms,
@@ -286,7 +287,7 @@ def pipeline_options(settings: Settings, config: Config, server: str = "") -> Pi
         patterns=config.patterns,
         group_ttl_seconds=settings.subject_group_ttl_seconds,
         media_hosts=config.media.hosts,
-        identity_parameters=config.media.identity_parameters,
+        identity_parameters={**IDENTITY_PARAMETERS, **config.media.identity},
     )
 
 
@@ -297,11 +298,9 @@ def _limits(config: DestinationConfig) -> Limits:
 
 
 def _policy(name: str, config: DestinationConfig, pool_size: int) -> DestinationPolicy:
-    is_printed = config.url == LOG_URL
+    prints = LogDestination(partial(print, flush=True))
     return DestinationPolicy(
-        destination=LogDestination(partial(print, flush=True))
-        if is_printed
-        else HttpDestination(name, config, pool_size),
+        destination=prints if config.url == LOG_URL else HttpDestination(name, config, pool_size),
         content_window_ms=config.content_window_ms,
         max_attempts=config.max_attempts,
         is_enabled=config.enabled,

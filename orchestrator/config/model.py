@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
@@ -20,7 +21,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from deduplication.media import DEFAULT_HOSTS, IDENTITY_PARAMETERS, MediaMode
+from deduplication.media import DEFAULT_HOSTS, MediaMode
 from deduplication.subject_group import DEFAULT_PATTERNS, GroupMode, SubjectPattern, normalize_no_accents_lower_trim
 from deduplication.text import BadRegex, check_regex
 from orchestrator.config.file import Document, read_document
@@ -30,6 +31,7 @@ from orchestrator.delivery.guard import parse_rate
 from orchestrator.operations.alerts import AlertCondition
 
 LOG_URL = "log:"
+DEFAULT_PATH = Path("mailonce.toml")
 T = TypeVar("T")
 OUR_HEADERS = (
     *("webhook-id", "webhook-timestamp", "webhook-signature", "idempotency-key"),
@@ -46,12 +48,6 @@ def _not_empty(value: T) -> T:
     """Unlike min_length, this is not an error as well if an entry is wrong."""
     if not value:
         raise ValueError("empty")
-    return value
-
-
-def _not_bool(value: Any) -> Any:
-    if isinstance(value, bool):  # pydantic would read it as 1 or 0
-        raise ValueError("a number")
     return value
 
 
@@ -80,8 +76,6 @@ _Regex = Annotated[str, AfterValidator(_check_regex)]
 _Rate = Annotated[str, AfterValidator(_check_rate)]
 _Table = dict[str, Any]
 _Text = Annotated[str, Field(min_length=1)]
-_Whole = Annotated[int, BeforeValidator(_not_bool)]
-_Number = Annotated[float, BeforeValidator(_not_bool)]
 
 
 class _Model(BaseModel):
@@ -104,21 +98,21 @@ class DestinationConfig(_Model):
     """Whether to send a form if the destination answers 415 to JSON."""
     headers: dict[str, str] = Field(default={}, repr=False, description=_HEADERS)
     """Sent with every webhook."""
-    connect_timeout_s: _Number = Field(default=3.0, ge=0.1, le=60, description="seconds")
+    connect_timeout_s: float = Field(default=3.0, ge=0.1, le=60, description="seconds")
     """How long connecting may take, and sending the body; raise it for large emails over slow lines."""
-    read_timeout_s: _Number = Field(default=5.0, ge=0.1, le=300, description="seconds")
+    read_timeout_s: float = Field(default=5.0, ge=0.1, le=300, description="seconds")
     """How long the whole response may take."""
-    max_attempts: _Whole = Field(default=10, ge=1, le=50, description="attempts, including the first")
+    max_attempts: int = Field(default=10, ge=1, le=50, description="attempts, including the first")
     """After so many failed attempts a delivery is a dead letter."""
     rate: _Rate | None = Field(default=None, description='a rate such as "10/s"')
     """The highest rate of webhooks, across all processes of all servers."""
-    content_window_s: _Whole | None = Field(default=None, ge=0, le=366 * 86_400, description="seconds, 0 for no gate")
+    content_window_s: int | None = Field(default=None, ge=0, le=366 * 86_400, description="seconds, 0 for no gate")
     """How long an item with the same first ten words is a duplicate; by default 72 hours for messages, 0 for emails."""
     enabled: bool = True
     """With false, deliveries are stored until it is true again."""
-    breaker_failures: _Whole = Field(default=5, ge=0, le=1000, description="failures in a row, 0 for no breaker")
+    breaker_failures: int = Field(default=5, ge=0, le=1000, description="failures in a row, 0 for no breaker")
     """The circuit breaker opens after so many failures in a row."""
-    breaker_pause_s: _Number = Field(default=30.0, ge=1, le=86_400, description="seconds")
+    breaker_pause_s: float = Field(default=30.0, ge=1, le=86_400, description="seconds")
     """How long the circuit breaker stays open before one delivery is tried."""
 
     @property
@@ -197,17 +191,13 @@ class MediaConfig(_Model):
     resolve: tuple[str, ...] = Field(default=(), description="a list of hosts")
     """Hosts such as bit.ly whose links are followed to their target: all links of an email within two seconds."""
 
-    @property
-    def identity_parameters(self) -> dict[str, tuple[str, ...]]:
-        return {**IDENTITY_PARAMETERS, **self.identity}
-
 
 class AlertsConfig(_Model):
     url: WebAddress = Field(default="", min_length=1, repr=False, description="an http:// or https:// address")
     """Where alarms are sent; without it, they are only shown on /health."""
     secret: _Secrets = Field(default=(), repr=False, description=_SECRETS)
     """Signs alarms like a destination's secret."""
-    after_s: _Number = Field(default=60.0, ge=0, le=86_400, description="seconds")
+    after_s: float = Field(default=60.0, ge=0, le=86_400, description="seconds")
     """How long a problem must last before an alarm is sent, and be over before it is cleared."""
     off: tuple[AlertCondition, ...] = Field(default=(), description=f"a list of some of {', '.join(AlertCondition)}")
     """Alarms that are disabled."""
@@ -285,9 +275,10 @@ def load_config(settings: Settings, environ: Mapping[str, str] | None = None) ->
 
     ``environ`` is what env:NAME in the file refers to, by default the environment of the process.
     """
-    if settings.config_path is None:
+    path = settings.mailonce_config or DEFAULT_PATH
+    if not settings.mailonce_config and not path.is_file():
         return _with_a_destination(Config(), settings)
-    document = read_document(settings.config_path, environment() if environ is None else environ)
+    document = read_document(path, environment() if environ is None else environ)
     try:
         config = Config.model_validate(document.values)
     except ValidationError as error:

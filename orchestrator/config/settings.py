@@ -247,11 +247,6 @@ class Settings(BaseSettings):
         return int(self.lease_seconds * 1000)
 
     @property
-    def delivery_budget_s(self) -> float:
-        """How long a provider's request waits for all its deliveries."""
-        return min(DELIVERY_BUDGET_S, 0.4 * self.lease_seconds)
-
-    @property
     def ids_kept_ms(self) -> int | None:
         return self.processed_ids_days * DAY_MS or None
 
@@ -266,12 +261,6 @@ class Settings(BaseSettings):
     @property
     def disk_free_bytes(self) -> int:
         return int(self.disk_free_mb * MB)
-
-    @property
-    def config_path(self) -> Path | None:
-        """MAILONCE_CONFIG, or ./mailonce.toml where that exists."""
-        default = Path("mailonce.toml")
-        return self.mailonce_config or (default if default.is_file() else None)
 
 
 def load_settings(**given: Any) -> Settings:
