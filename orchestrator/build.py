@@ -81,7 +81,7 @@ class Service:
         return Watch(self)
 
     def start(self, *, delivers: bool) -> None:
-        """Begins the work behind the requests. ``delivers``: whether this process sends what is stored."""
+        """Starts the threads behind the requests. ``delivers``: whether this process sends stored deliveries."""
         leave_note(self.settings, is_trial=self.config.is_trial)
         self.watch.start()
         if self.fleet:
@@ -90,7 +90,7 @@ class Service:
             self.retrier.start()
 
     def close(self) -> None:
-        """Lets what is under way finish."""
+        """Waits until deliveries in progress have ended."""
         self.retrier.close()
         self.sender.close()
         if self.queue:
@@ -102,7 +102,7 @@ class Service:
 
 
 def build(settings: Settings, config: Config | None = None) -> Service:
-    """The service of a web process, at work. Raises SettingsError if something in the settings is wrong."""
+    """The running service of a web process. Raises SettingsError if a setting is wrong."""
     service = build_service(settings, config or load_config(settings))
     show_new(service.tokens)
     service.start(delivers=service.queue is None)
@@ -124,11 +124,11 @@ def build_service(
     states, privacy = DestinationStates(journal), Privacy(journal, settings.privacy)
 
     # How webhooks are sent: by a request, and later by the retrier
-    guard = Guard(counters, {name: _limits(each) for name, each in config.destinations.items()})
+    guard = Guard(counters, {name: _limits(to) for name, to in config.destinations.items()})
     pool_size = max(settings.web_threads, settings.worker_threads)
     sender = Sender(
         coordinator=coordinator,
-        policies={name: _policy(name, each, pool_size) for name, each in config.destinations.items()},
+        policies={name: _policy(name, to, pool_size) for name, to in config.destinations.items()},
         guard=guard,
         pools={name: ThreadPoolExecutor(settings.web_threads, f"to-{name}") for name in config.destinations},
         states=states,
@@ -239,9 +239,9 @@ def open_queue(settings: Settings) -> Queue:
 
 
 def check_start(settings: Settings, config: Config) -> None:
-    """Opens once, before there is a socket or a process, what every process will need: a wrong setting stops the start.
+    """Opens everything that a process needs, once and before the socket, so that a wrong setting stops the start.
 
-    A Redis or a queue that is away does not.
+    A Redis or a queue that cannot be reached does not.
     """
     with quiet():
         service = build_service(settings, config)

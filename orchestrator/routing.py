@@ -109,7 +109,7 @@ class _Reader:
         self._folded: dict[str, tuple[str, ...]] = {}
 
     def holds(self, condition: Condition) -> bool:
-        """For any value of the field; a field without a value is an empty text."""
+        """Whether any value of the field satisfies it; a field without a value is an empty text."""
         texts = self._texts(condition.field, is_exact=condition.exact)
         if condition.regex is not None:
             if not condition.exact:  # the expression itself may have accents

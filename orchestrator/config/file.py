@@ -97,9 +97,9 @@ def read_document(path: Path, environ: Mapping[str, str]) -> Document:
 def _replace_references(value: Any, loc: Loc, read: Callable[[str], str], problems: list[tuple[Loc, str]]) -> Any:
     """Replaces env:NAME and file:PATH, once: the text of a variable or a file is not searched for more of them."""
     if isinstance(value, dict):
-        return {key: _replace_references(each, (*loc, key), read, problems) for key, each in value.items()}
+        return {key: _replace_references(inner, (*loc, key), read, problems) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_replace_references(each, (*loc, index), read, problems) for index, each in enumerate(value)]
+        return [_replace_references(inner, (*loc, index), read, problems) for index, inner in enumerate(value)]
     if isinstance(value, str) and value.startswith(("env:", "file:")):
         try:
             return read(value)

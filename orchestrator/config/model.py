@@ -264,7 +264,7 @@ class Config(_Model):
         return tuple(SubjectPattern(p.name, p.phrases, p.regex) for p in self.subject_patterns)
 
     def error(self, loc: Loc, text: str) -> SettingsError:
-        """For code that validates a part: ``error(("providers", "ses", "topics"), "must be a list of ARNs")``."""
+        """For code that validates a section: ``error(("providers", "ses", "topics"), "must be a list of ARNs")``."""
         if self._document is None:
             return SettingsError(f"{'.'.join(map(str, loc))} {text}")
         return self._document.error([(loc, f"{self._document.name_of(loc)} {text}")])
@@ -282,7 +282,7 @@ def load_config(settings: Settings, environ: Mapping[str, str] | None = None) ->
     try:
         config = Config.model_validate(document.values)
     except ValidationError as error:
-        raise document.error((each["loc"], _in_words(document, each)) for each in error.errors()) from None
+        raise document.error((details["loc"], _in_words(document, details)) for details in error.errors()) from None
     config._document = document
     config = _with_a_destination(config, settings)
     if problems := list(_route_problems(config)):
@@ -299,7 +299,8 @@ def _in_words(document: Document, error: ErrorDetails) -> str:
 
 def _with_a_destination(config: Config, settings: Settings) -> Config:
     if config.destinations:
-        if settings.webhook_url and settings.webhook_url not in {each.url for each in config.destinations.values()}:
+        urls = {destination.url for destination in config.destinations.values()}
+        if settings.webhook_url and settings.webhook_url not in urls:
             first = next(iter(config.destinations))
             text = "and WEBHOOK_URL both say where webhooks go; remove one of them"
             raise config.error(("destinations", first), text)
@@ -318,7 +319,7 @@ def _route_problems(config: Config) -> Iterator[tuple[Loc, str]]:
         return
     for index, route in enumerate(config.routes):
         loc = ("routes", index, "destinations")
-        is_last = index == len(config.routes) - 1  # others may leave the destinations to those behind them
+        is_last = index == len(config.routes) - 1  # others may leave the destinations to later routes
         if route.destinations is None and (route.stop or is_last) and len(config.destinations) > 1:
             yield loc, f"is required; it must be one or more of {known}"
         for place, name in enumerate(route.destinations or ()):

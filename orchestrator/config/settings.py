@@ -73,7 +73,7 @@ def token_weakness(token: str) -> str:
 
 
 def environment() -> Mapping[str, str]:
-    """The environment, then .env; also for the env:NAME values of mailonce.toml."""
+    """The variables of the process and of .env, for env:NAME in mailonce.toml as well; the process takes precedence."""
     kept = dotenv_values(DOTENV) if DOTENV.is_file() else {}
     return {name: value for name, value in kept.items() if value is not None} | os.environ
 
@@ -268,7 +268,7 @@ def load_settings(**given: Any) -> Settings:
     try:
         return Settings(**given)
     except ValidationError as error:
-        raise SettingsError("; ".join(_in_words(each) for each in error.errors())) from None
+        raise SettingsError("; ".join(_in_words(details) for details in error.errors())) from None
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"{DOTENV.resolve()} must be readable, in UTF-8; {error}") from None
 
@@ -292,11 +292,11 @@ def log_where_settings_come_from() -> None:
 
 def misspelt(names: Iterable[str]) -> dict[str, str]:
     """Names that are almost a setting's, with the setting that was meant."""
-    ours = {name.upper() for name in Settings.model_fields}
+    settings = {name.upper() for name in Settings.model_fields}
     found = {}
-    for name in sorted(each for each in names if each.upper() not in ours):
+    for name in sorted(name for name in names if name.upper() not in settings):
         bare = name.upper().removeprefix("MAILONCE_")
-        similar = [each for each in ours if len(each) >= SHORTEST_GUESSED and abs(len(each) - len(bare)) <= 1]
+        similar = [known for known in settings if len(known) >= SHORTEST_GUESSED and abs(len(known) - len(bare)) <= 1]
         for meant in difflib.get_close_matches(bare, similar, n=1, cutoff=0.8):
             found[name] = meant
     return found
