@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from deduplication.media import MediaMode
-from deduplication.subject_group import DEFAULT_PATTERNS, GroupMode, SubjectPattern
+from deduplication.subject_group import DEFAULT_PATTERNS, SubjectPattern
 from orchestrator.config.model import (
     EVERYTHING_ELSE,
     OUR_HEADERS,
@@ -103,48 +103,29 @@ def test_a_destination_accepts(line_of_toml: str, field: str, read: Any) -> None
     assert getattr(config.destinations["crm"], field) == read
 
 
-def test_patterns_in_the_file_replace_the_default_ones() -> None:
-    config = config_of("[[subject_patterns]]\nname = 'ticket'\nphrases = ['Société']\nregex = '\\bref (\\w+)\\b'")
-    assert config.patterns == (SubjectPattern("ticket", ("Société",), r"\bref (\w+)\b"),)
-    assert config_of("subject_patterns = []").patterns == ()
-
-
-def test_routes_in_the_file_replace_the_default_ones() -> None:
+def test_routes_and_patterns_in_the_file_replace_the_default_ones() -> None:
     config = config_of(
         f"""
         {TWO_DESTINATIONS}
         [[routes]]
         name = "opt out"
-        match = [
-            {{ field = "subject", contains = "unsubscribe", exact = true }},
-            {{ field = "recipient", equals = "list@example.org" }},
-        ]
-        any = true
+        match = [{{ field = "subject", contains = "unsubscribe", exact = true }}]
         destinations = ["b"]
-        subject_groups = "off"
         media = "all"
-        stop = false
-
         [[routes]]
         name = "rest"
         destinations = ["c", "b"]
+        [[subject_patterns]]
+        name = "ticket"
+        phrases = ["Société"]
+        regex = '\\bref (\\w+)\\b'
         """
     )
-    assert config.routes == (
-        RouteConfig(
-            name="opt out",
-            match=(
-                Condition(field="subject", contains="unsubscribe", exact=True),
-                Condition(field="recipient", equals="list@example.org"),
-            ),
-            any=True,
-            destinations=("b",),
-            subject_groups=GroupMode.OFF,
-            media=MediaMode.ALL,
-            stop=False,
-        ),
-        RouteConfig(name="rest", destinations=("c", "b")),
-    )
+    unsubscribe = Condition(field="subject", contains="unsubscribe", exact=True)
+    opt_out = RouteConfig(name="opt out", match=(unsubscribe,), destinations=("b",), media=MediaMode.ALL)
+    assert config.routes == (opt_out, RouteConfig(name="rest", destinations=("c", "b")))
+    assert config.patterns == (SubjectPattern("ticket", ("Société",), r"\bref (\w+)\b"),)
+    assert config_of("subject_patterns = []").patterns == ()
 
 
 def test_a_route_that_goes_on_may_leave_the_destinations_to_those_after_it() -> None:
