@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from deduplication.content import WINDOW_MS
@@ -101,31 +101,26 @@ def _matches(route: RouteConfig, held: Iterable[bool]) -> bool:
     return not route.match or (any if route.any else all)(held)
 
 
+@dataclass(frozen=True)
 class _Reader:
-    """Evaluates conditions on one item; folding a long body takes time, so it is done once."""
+    """Evaluates conditions on one item. Folding a long body takes time, so each field is folded once."""
 
-    def __init__(self, item: Item) -> None:
-        self._item = item
-        self._folded: dict[str, tuple[str, ...]] = {}
+    item: Item
+    folded: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def holds(self, condition: Condition) -> bool:
         """Whether any value of the field satisfies it; a field without a value is an empty text."""
-        texts = self._texts(condition.field, is_exact=condition.exact)
-        if condition.regex is not None:
-            if not condition.exact:  # the expression itself may have accents
-                texts += self._texts(condition.field, is_exact=True)
-            searched = (text[:MOST_CHARS_FOR_A_REGEX] for text in texts)
-            return any(is_in(condition.regex, text, ignore_case=not condition.exact) for text in searched)
+        texts = written = self.item.fields.get(condition.field) or ("",)
         fold = str if condition.exact else normalize_no_accents_lower_trim
+        if not condition.exact:
+            if condition.field not in self.folded:
+                self.folded[condition.field] = tuple(fold(text[:MAX_FOLDED_CHARS]) for text in written)
+            texts = self.folded[condition.field]
+        if condition.regex is not None:
+            # As written too: the expression itself may have accents.
+            searched = {text[:MOST_CHARS_FOR_A_REGEX] for text in (*texts, *written)}
+            return any(is_in(condition.regex, text, ignore_case=not condition.exact) for text in searched)
         if condition.equals is not None:
             return fold(condition.equals) in texts
         contains = fold(condition.contains or "")
         return any(contains in text for text in texts)
-
-    def _texts(self, field: str, *, is_exact: bool) -> tuple[str, ...]:
-        texts = self._item.fields.get(field) or ("",)
-        if is_exact:
-            return texts
-        if field not in self._folded:
-            self._folded[field] = tuple(normalize_no_accents_lower_trim(text[:MAX_FOLDED_CHARS]) for text in texts)
-        return self._folded[field]
