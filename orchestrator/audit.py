@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -18,10 +19,9 @@ from orchestrator.logs import LineFormatter
 audit = logging.getLogger("mailonce.audit")
 
 FILE = "audit.log"
-MOST_READ_BYTES = 1024 * 1024
 
 _acting: ContextVar[str] = ContextVar("_acting", default="")
-_LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),(\d{3}) (.*?): AUDIT (\S+) ?(.*)")
+_LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}) (.*?): AUDIT (\S+) ?(.*)")
 
 
 @contextmanager
@@ -65,18 +65,14 @@ class Action:
 
 
 def read_actions(data_dir: Path, most: int) -> list[Action]:
-    """Newest first. Only the end of a long file is read, and lines in another format are skipped."""
+    """Those of the last ``most`` lines, newest first. Lines in another format are skipped."""
     try:
-        with (data_dir / FILE).open("rb") as file:
-            start = max(0, file.seek(0, os.SEEK_END) - MOST_READ_BYTES)
-            file.seek(start)
-            lines = file.read().decode(errors="replace").splitlines()
+        with (data_dir / FILE).open(encoding="utf-8", errors="replace") as file:
+            newest = reversed(deque(file, maxlen=most))
     except FileNotFoundError:
         return []
-    whole = lines[1:] if start else lines  # the first may be half a line
-    found = [match for line in whole if (match := _LINE.fullmatch(line))][-most:]
     actions = []
-    for time, ms, by, what, details in (match.groups() for match in reversed(found)):
-        local = datetime.strptime(time, "%Y-%m-%d %H:%M:%S").astimezone()  # logging writes local time
-        actions.append(Action(int(local.timestamp() * 1000) + int(ms), by, what, details))
+    for time, by, what, details in (found.groups() for line in newest if (found := _LINE.match(line))):
+        moment = datetime.fromisoformat(time).astimezone()  # logging writes local time
+        actions.append(Action(round(moment.timestamp() * 1000), by, what, details))
     return actions

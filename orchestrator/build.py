@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -16,10 +17,11 @@ from deduplication.journal.fleet import Fleet
 from deduplication.journal.registry import Registry, RegistryOptions
 from deduplication.journal.sqlite import Journal
 from deduplication.locks import PublicationLocks, new_server_id
+from deduplication.media import IDENTITY_PARAMETERS
 from deduplication.realtime_guard import RealtimeGuard
 from deduplication.redis_client import Client, connect
 from orchestrator.config.model import LOG_URL, Config, DestinationConfig, load_config
-from orchestrator.config.settings import OnFailure, Settings, SettingsError
+from orchestrator.config.settings import DAY_MS, DELIVERY_BUDGET_S, MB, OnFailure, Settings, SettingsError
 from orchestrator.delivery.counters import Counters, parse_rate
 from orchestrator.delivery.destination_states import DestinationStates
 from orchestrator.delivery.guard import Guard, Limits
@@ -28,7 +30,6 @@ from orchestrator.delivery.queue import Queue, QueueMisconfigured, QueueUnavaila
 from orchestrator.delivery.resolution import LinkResolver
 from orchestrator.delivery.retrier import Retrier
 from orchestrator.delivery.sender import RATE_PATIENCE_S, DestinationPolicy, Sender
-from orchestrator.delivery.webhook import Destination
 from orchestrator.guesses import GuessLimit
 from orchestrator.logs import quiet
 from orchestrator.metrics.meter import Meter
@@ -80,8 +81,8 @@ class Service:
         return Watch(self)
 
     def start(self, *, delivers: bool) -> None:
-        """Begins the work behind the requests. ``delivers``: whether this process sends what is stored."""
-        leave_note(self.settings, self.config)
+        """Starts the threads behind the requests. ``delivers``: whether this process sends stored deliveries."""
+        leave_note(self.settings, is_trial=self.config.is_trial)
         self.watch.start()
         if self.fleet:
             self.fleet.start()
@@ -89,7 +90,7 @@ class Service:
             self.retrier.start()
 
     def close(self) -> None:
-        """Lets what is under way finish."""
+        """Waits until deliveries in progress have ended."""
         self.retrier.close()
         self.sender.close()
         if self.queue:
@@ -101,27 +102,33 @@ class Service:
 
 
 def build(settings: Settings, config: Config | None = None) -> Service:
-    """The service of a web process, at work. Raises SettingsError if something in the settings is wrong."""
+    """The running service of a web process. Raises SettingsError if a setting is wrong."""
     service = build_service(settings, config or load_config(settings))
     show_new(service.tokens)
     service.start(delivers=service.queue is None)
     return service
 
 
-def build_service(settings: Settings, config: Config, *, is_worker: bool = False) -> Service:
-    """All parts of a process; nothing is started yet."""
+def build_service(
+    settings: Settings, config: Config, *, is_trial: bool | None = None, is_worker: bool = False
+) -> Service:
+    """All parts of a process; nothing is started yet. ``is_trial``: by default as the configuration says."""
     make_data_dir(settings)
     tokens = ensure_tokens(settings)
     server = new_server_id()
-    coordinator = build_coordinator(settings, is_trial=config.is_trial)
-    meter = Meter(coordinator.journal)
-    states = DestinationStates(coordinator.journal)
-    counters = Counters(coordinator)
-    guard = Guard(counters, {name: _limits(each) for name, each in config.destinations.items()})
+
+    # What this machine and the fleet know
+    is_trial = config.is_trial if is_trial is None else is_trial
+    coordinator, fleet = open_machine(settings, is_trial=is_trial, about=lambda: describe_machine(service))
+    journal, counters, meter = coordinator.journal, Counters(coordinator), Meter(coordinator.journal)
+    states, privacy = DestinationStates(journal), Privacy(journal, settings.privacy)
+
+    # How webhooks are sent: by a request, and later by the retrier
+    guard = Guard(counters, {name: _limits(to) for name, to in config.destinations.items()})
     pool_size = max(settings.web_threads, settings.worker_threads)
     sender = Sender(
         coordinator=coordinator,
-        policies={name: _policy(name, each, pool_size) for name, each in config.destinations.items()},
+        policies={name: _policy(name, to, pool_size) for name, to in config.destinations.items()},
         guard=guard,
         pools={name: ThreadPoolExecutor(settings.web_threads, f"to-{name}") for name in config.destinations},
         states=states,
@@ -129,10 +136,12 @@ def build_service(settings: Settings, config: Config, *, is_worker: bool = False
         server=server,
         on_recovery=lambda destination: retrier.recover(destination),
     )
+    margin_s = 0.6 * settings.lease_seconds  # how much longer than a POST its lease is: 15 s, by default
     retrier_threads = settings.worker_threads if is_worker else RETRIER_THREADS
-    retrier = Retrier(coordinator, sender, config.destinations, retrier_threads, settings.lease_margin_s)
-    queue = build_queue(settings)
-    privacy = Privacy(coordinator.journal, settings.privacy)
+    retrier = Retrier(coordinator, sender, config.destinations, retrier_threads, margin_s)
+    queue = open_queue(settings) if settings.queue_url else None
+    alarms_to = DestinationConfig.model_construct(url=config.alerts.url, secret=config.alerts.secret)
+
     pipeline = Pipeline(
         coordinator=coordinator,
         router=make_router(settings, config),
@@ -145,7 +154,6 @@ def build_service(settings: Settings, config: Config, *, is_worker: bool = False
         queue=queue,
         resolve=LinkResolver(config.media.resolve).resolve if config.media.resolve else None,
     )
-    fleet = build_fleet(settings, coordinator, lambda: describe_machine(service), is_trial=config.is_trial)
     service = Service(
         settings=settings,
         config=config,
@@ -162,7 +170,7 @@ def build_service(settings: Settings, config: Config, *, is_worker: bool = False
         locks=PublicationLocks(coordinator, server),
         queue=queue,
         meter=meter,
-        alarms=build_alarms(config, coordinator),
+        alarms=Alarms(coordinator, config.alerts, HttpDestination("alerts", alarms_to, 1) if alarms_to.url else None),
         proxies=ProxyWatch(),
         privacy=privacy,
         is_worker=is_worker,
@@ -170,61 +178,49 @@ def build_service(settings: Settings, config: Config, *, is_worker: bool = False
     return service
 
 
-def build_coordinator(settings: Settings, *, is_trial: bool = False) -> Coordinator:
-    """The journal of this machine and, with a REDIS_URL, the registry. Emails that are only printed go to another
-    journal, and to other keys in Redis: they must not count as delivered once a destination is configured."""
+def open_machine(
+    settings: Settings, *, is_trial: bool = False, about: Callable[[], dict[str, Any]] | None = None
+) -> tuple[Coordinator, Fleet | None]:
+    """The journal of this machine and, with a REDIS_URL, its part in the fleet, which is not started yet.
+
+    In a trial, emails are only printed. They go to another journal and to other keys in Redis: they must not count as
+    delivered once a destination is configured. ``about``: what other machines see of this one; None for a script, which
+    is no member.
+    """
     retention = Retention(
         entry_ms=settings.decision_ms,
         dead_ms=settings.dead_letter_ms,
-        delivered_payload_ms=settings.delivered_payload_ms,
+        delivered_payload_ms=int(settings.delivered_payload_days * DAY_MS),
         disk_free_bytes=settings.disk_free_bytes,
     )
     journal = Journal(settings.data_dir / ("trial.db" if is_trial else "journal.db"), retention=retention)
-    registry = build_registry(settings, journal, is_trial=is_trial) if settings.redis_url else None
-    return Coordinator(
+    coordinator = Coordinator(
         journal,
-        registry,
+        open_registry(settings, journal, is_trial=is_trial) if settings.redis_url else None,
         is_open=settings.on_store_failure is OnFailure.OPEN,
         hold_within_ms=settings.redis_timeout_ms,
     )
-
-
-def build_fleet(
-    settings: Settings,
-    coordinator: Coordinator,
-    about: Callable[[], dict[str, Any]] | None = None,
-    *,
-    is_trial: bool = False,
-) -> Fleet | None:
-    """``about``: what other machines see of this one; None for a script, which is no member."""
-    if coordinator.registry is None:
-        return None
-    return Fleet(
+    if not settings.redis_url:
+        return coordinator, None
+    fleet = Fleet(
         coordinator,
-        build_registry(settings, coordinator.journal, is_trial=is_trial),
+        open_registry(settings, journal, is_trial=is_trial),
         events_ms=settings.decision_ms,
-        events_bytes=settings.stream_bytes,
+        events_bytes=int(settings.stream_mb * MB),
         block_ms=min(200, settings.redis_timeout_ms // 2),
         about=about,
     )
+    return coordinator, fleet
 
 
-def build_alarms(config: Config, coordinator: Coordinator) -> Alarms:
-    alerts = DestinationConfig.model_construct(url=config.alerts.url, secret=config.alerts.secret)
-    send = HttpDestination("alerts", alerts, pool_size=1) if alerts.url else None
-    return Alarms(coordinator, config.alerts, send)
-
-
-def build_registry(settings: Settings, journal: Journal, *, is_trial: bool = False) -> Registry:
-    longest_lease_ms = settings.lease_ms + 60_000
+def open_registry(settings: Settings, journal: Journal, *, is_trial: bool = False) -> Registry:
+    is_open = settings.on_store_failure is OnFailure.OPEN
     options = RegistryOptions(
         prefix=f"{settings.redis_prefix}{'trial:' if is_trial else ''}",
         group_ttl=settings.subject_group_ttl_seconds > 0,
         entry_ms=settings.decision_ms,
-        hold_ms=2 * settings.redis_timeout_ms + 2_000
-        if settings.on_store_failure is OnFailure.OPEN
-        else longest_lease_ms,
-        payload_bytes=settings.payload_bytes,
+        hold_ms=2 * settings.redis_timeout_ms + 2_000 if is_open else settings.lease_ms + 60_000,  # rule 16
+        payload_bytes=None if settings.payload_mb is None else int(settings.payload_mb * MB),
     )
 
     @lru_cache
@@ -234,9 +230,7 @@ def build_registry(settings: Settings, journal: Journal, *, is_trial: bool = Fal
     return Registry(connected(0), journal.machine, journal.clock, options, connected)
 
 
-def build_queue(settings: Settings) -> Queue | None:
-    if not settings.queue_url:
-        return None
+def open_queue(settings: Settings) -> Queue:
     try:
         from orchestrator.delivery.dramatiq_queue import DramatiqQueue  # needs the extra "queue"
     except ModuleNotFoundError as error:
@@ -246,30 +240,29 @@ def build_queue(settings: Settings) -> Queue | None:
 
 
 def check_start(settings: Settings, config: Config) -> None:
-    """Opens once, before there is a socket or a process, what every process will need: a wrong setting stops the start.
+    """Opens everything that a process needs, once and before the socket, so that a wrong setting stops the start.
 
-    A Redis or a queue that is away does not.
+    A Redis or a queue that cannot be reached does not.
     """
     with quiet():
         service = build_service(settings, config)
-    try:
-        if registry := service.coordinator.registry:
-            if registry.ask(lambda client, prefix: client.exists(f"{prefix}shared_key", f"{prefix}upgraded")):
-                raise StoreMisconfigured("it has data of version 0.2: set KEY_PREFIX, or use an empty database")
-            registry.probe()
-    except StoreMisconfigured as error:
-        raise SettingsError(f"REDIS_URL must be a Redis that Mailonce can use; {error}") from error
-    except StoreUnavailable as error:
-        log.warning("WARNING: REDIS_URL: %s. Until Redis is back, this machine's journal decides.", error)
-    try:
-        if service.queue:
-            service.queue.check()
-    except QueueMisconfigured as error:
-        raise SettingsError(f"QUEUE_URL must be a queue that Mailonce can use; {error}") from error
-    except QueueUnavailable as error:
-        log.error("WARNING: QUEUE_URL: %s. Until it is back, requests deliver.", error)
-    finally:
-        service.close()
+    with closing(service):
+        try:
+            if registry := service.coordinator.registry:
+                if registry.ask(lambda client, prefix: client.exists(f"{prefix}shared_key", f"{prefix}upgraded")):
+                    raise StoreMisconfigured("it has data of version 0.2: set KEY_PREFIX, or use an empty database")
+                registry.probe()
+        except StoreMisconfigured as error:
+            raise SettingsError(f"REDIS_URL must be a Redis that Mailonce can use; {error}") from error
+        except StoreUnavailable as error:
+            log.warning("WARNING: REDIS_URL: %s. Until Redis is back, this machine's journal decides.", error)
+        try:
+            if service.queue:
+                service.queue.check()
+        except QueueMisconfigured as error:
+            raise SettingsError(f"QUEUE_URL must be a queue that Mailonce can use; {error}") from error
+        except QueueUnavailable as error:
+            log.error("WARNING: QUEUE_URL: %s. Until it is back, requests deliver.", error)
 
 
 def make_data_dir(settings: Settings) -> None:
@@ -287,7 +280,7 @@ def pipeline_options(settings: Settings, config: Config, server: str = "") -> Pi
     return PipelineOptions(
         server=server,
         lease_ms=settings.lease_ms,
-        budget_s=settings.delivery_budget_s,
+        budget_s=min(DELIVERY_BUDGET_S, 0.4 * settings.lease_seconds),
         keeps_suppressed=settings.keep_suppressed,
         keeps_delivered=settings.delivered_payload_days > 0,
         ids_kept_ms=settings.ids_kept_ms,
@@ -295,7 +288,7 @@ def pipeline_options(settings: Settings, config: Config, server: str = "") -> Pi
         patterns=config.patterns,
         group_ttl_seconds=settings.subject_group_ttl_seconds,
         media_hosts=config.media.hosts,
-        identity_parameters=config.media.identity_parameters,
+        identity_parameters={**IDENTITY_PARAMETERS, **config.media.identity},
     )
 
 
@@ -305,17 +298,10 @@ def _limits(config: DestinationConfig) -> Limits:
 
 
 def _policy(name: str, config: DestinationConfig, pool_size: int) -> DestinationPolicy:
-    rate_s = RATE_PATIENCE_S if config.rate else 0.0
     return DestinationPolicy(
-        destination=_destination(name, config, pool_size),
+        destination=LogDestination() if config.url == LOG_URL else HttpDestination(name, config, pool_size),
         content_window_ms=config.content_window_ms,
         max_attempts=config.max_attempts,
         is_enabled=config.enabled,
-        limit_s=config.connect_timeout_s + config.read_timeout_s + rate_s,
+        limit_s=config.connect_timeout_s + config.read_timeout_s + (RATE_PATIENCE_S if config.rate else 0.0),
     )
-
-
-def _destination(name: str, config: DestinationConfig, pool_size: int) -> Destination:
-    if config.url == LOG_URL:
-        return LogDestination()
-    return HttpDestination(name, config, pool_size)

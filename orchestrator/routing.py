@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from deduplication.content import WINDOW_MS
@@ -69,69 +68,59 @@ class Router:
     def __init__(self, routes: Sequence[RouteConfig], defaults: Route) -> None:
         self._routes = routes
         self._defaults = defaults
-        self._combine = lru_cache(maxsize=1000)(self._combined)  # few combinations ever occur
 
     def pick(self, item: Item) -> Route:
         """All destinations of the matching routes up to the first that stops; for each gate the first value."""
-        return self._combine(tuple(self._matching(item)))
-
-    def explain(self, item: Item) -> list[Trial]:
-        """Every route with every condition, even those that ``pick`` does not evaluate."""
         reader = _Reader(item)
-        trials: list[Trial] = []
-        reached = True
-        for route in self._routes:
-            held = tuple(reader.holds(condition) for condition in route.match)
-            matched = not route.match or (any if route.any else all)(held)
-            trials.append(Trial(route, held, matched, reached))
-            reached = reached and not (matched and route.stop)
-        return trials
-
-    def _matching(self, item: Item) -> Iterator[int]:
-        """The positions of the matching routes."""
-        reader = _Reader(item)
-        for position, route in enumerate(self._routes):
-            if not route.match or (any if route.any else all)(map(reader.holds, route.match)):
-                yield position
-                if route.stop:
-                    return
-
-    def _combined(self, positions: tuple[int, ...]) -> Route:
-        routes = [self._routes[position] for position in positions]
-        names = dict.fromkeys(name for route in routes for name in route.destinations or ())
+        names: list[str] = []
+        destinations: dict[str, None] = {}
         gates: dict[str, Any] = {}
-        for route in reversed(routes):
-            gates |= {gate: value for gate, key in _GATES.items() if (value := getattr(route, key)) is not None}
-        destinations = tuple(names) or self._defaults.destinations
-        name = " + ".join(route.name for route in routes)
-        return replace(self._defaults, name=name, destinations=destinations, **gates)
+        for route in self._routes:
+            if _matches(route, map(reader.holds, route.match)):
+                names.append(route.name)
+                destinations |= dict.fromkeys(route.destinations or ())
+                for gate, key in _GATES.items():
+                    if (value := getattr(route, key)) is not None:
+                        gates.setdefault(gate, value)
+                if route.stop:
+                    break
+        to = tuple(destinations) or self._defaults.destinations
+        return replace(self._defaults, name=" + ".join(names), destinations=to, **gates)
+
+    def explain(self, item: Item) -> Iterator[Trial]:
+        """Every route with every condition, even those that ``pick`` does not evaluate."""
+        reader, reached = _Reader(item), True
+        for route in self._routes:
+            held = tuple(map(reader.holds, route.match))
+            trial = Trial(route, held, _matches(route, held), reached)
+            yield trial
+            reached = reached and not (trial.matched and route.stop)
 
 
+def _matches(route: RouteConfig, held: Iterable[bool]) -> bool:
+    return not route.match or (any if route.any else all)(held)
+
+
+@dataclass(frozen=True)
 class _Reader:
-    """Evaluates conditions on one item; folding a long body takes time, so it is done once."""
+    """Evaluates conditions on one item. Folding a long body takes time, so each field is folded once."""
 
-    def __init__(self, item: Item) -> None:
-        self._item = item
-        self._folded: dict[str, tuple[str, ...]] = {}
+    item: Item
+    folded: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def holds(self, condition: Condition) -> bool:
-        """For any value of the field; a field without a value is an empty text."""
-        texts = self._texts(condition.field, is_exact=condition.exact)
-        if condition.regex is not None:
-            if not condition.exact:  # the expression itself may have accents
-                texts += self._texts(condition.field, is_exact=True)
-            searched = (text[:MOST_CHARS_FOR_A_REGEX] for text in texts)
-            return any(is_in(condition.regex, text, ignore_case=not condition.exact) for text in searched)
+        """Whether any value of the field satisfies it; a field without a value is an empty text."""
+        texts = written = self.item.fields.get(condition.field) or ("",)
         fold = str if condition.exact else normalize_no_accents_lower_trim
+        if not condition.exact:
+            if condition.field not in self.folded:
+                self.folded[condition.field] = tuple(fold(text[:MAX_FOLDED_CHARS]) for text in written)
+            texts = self.folded[condition.field]
+        if condition.regex is not None:
+            # As written too: the expression itself may have accents.
+            searched = {text[:MOST_CHARS_FOR_A_REGEX] for text in (*texts, *written)}
+            return any(is_in(condition.regex, text, ignore_case=not condition.exact) for text in searched)
         if condition.equals is not None:
             return fold(condition.equals) in texts
         contains = fold(condition.contains or "")
         return any(contains in text for text in texts)
-
-    def _texts(self, field: str, *, is_exact: bool) -> tuple[str, ...]:
-        texts = self._item.fields.get(field) or ("",)
-        if is_exact:
-            return texts
-        if field not in self._folded:
-            self._folded[field] = tuple(normalize_no_accents_lower_trim(text[:MAX_FOLDED_CHARS]) for text in texts)
-        return self._folded[field]

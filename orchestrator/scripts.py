@@ -6,7 +6,7 @@ import time
 
 from deduplication.journal.coordinator import Coordinator
 from deduplication.journal.sqlite import Journal
-from orchestrator.build import build_coordinator, build_fleet, build_registry
+from orchestrator.build import open_machine, open_registry
 from orchestrator.config.settings import load_settings
 from orchestrator.service_note import find_service
 
@@ -20,10 +20,8 @@ def open_coordinator() -> Coordinator:
     settings = load_settings()
     if settings.redis_url and "data_dir" not in settings.model_fields_set and not settings.data_dir.exists():
         journal = Journal(":memory:")
-        return Coordinator(journal, build_registry(settings, journal), follows=False)
-    note = find_service(settings)
-    coordinator = build_coordinator(settings, is_trial=note.is_trial)
-    fleet = build_fleet(settings, coordinator, is_trial=note.is_trial)
+        return Coordinator(journal, open_registry(settings, journal), follows=False)
+    coordinator, fleet = open_machine(settings, is_trial=find_service(settings).is_trial)
     if fleet:
         fleet.start()
         coordinator.closing.append(fleet.close)

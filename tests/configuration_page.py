@@ -65,9 +65,9 @@ def sections() -> dict[str, list[str]]:
 
 def sentence(model: type[BaseModel], name: str) -> str:
     """The text below the field, in the class that has it; empty if there is none."""
-    for each in model.__mro__:
-        if name in each.__dict__.get("__annotations__", {}):
-            return _texts(each).get(name, "")
+    for ancestor in model.__mro__:
+        if name in ancestor.__dict__.get("__annotations__", {}):
+            return _texts(ancestor).get(name, "")
     return ""
 
 

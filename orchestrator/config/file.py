@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +30,29 @@ class Document:
 
     def error(self, problems: Iterable[tuple[Loc, str]]) -> SettingsError:
         """A line for each problem, in the order of the file: ``mailonce.toml, line 12: destinations.crm.url ...``."""
-        lines = _lines_of_keys(self.text)
         numbered = []
         for loc, sentence in problems:
-            # A key that is missing has the line of the nearest table around it.
-            line = next((lines[loc[:length]] for length in range(len(loc), 0, -1) if loc[:length] in lines), 0)
+            line = self._line_of(loc)
             numbered.append((line, f"{self.path}, line {line}: {sentence}" if line else f"{self.path}: {sentence}"))
-        return SettingsError("\n".join(text for _, text in sorted(numbered, key=lambda each: each[0])))
+        return SettingsError("\n".join(text for _, text in sorted(numbered, key=itemgetter(0))))
+
+    def _line_of(self, loc: Loc) -> int:
+        """Where the statement begins that sets the key or, if it is missing, the nearest table around it; 0 for none.
+
+        tomllib keeps no positions. But the beginning of a valid file can be parsed up to the end of any statement.
+        """
+        while loc and _value_at(self.written, loc) is None:
+            loc = loc[:-1]
+        lines = self.text.split("\n")
+
+        def is_set_at_the_end_of(first: int) -> bool:
+            """Of the statement that line ``first`` belongs to, or is the last line of."""
+            for end in range(first, len(lines) + 1):
+                with suppress(tomllib.TOMLDecodeError, RecursionError):
+                    return _value_at(tomllib.loads("\n".join(lines[:end])), loc) is not None
+            return True
+
+        return 1 + bisect_left(range(1, len(lines)), True, key=is_set_at_the_end_of) if loc else 0
 
     def name_of(self, loc: Loc) -> str:
         """``routes.unsubscribe.match.#1``: list entries by their name or, if they have none, by their number."""
@@ -78,9 +97,9 @@ def read_document(path: Path, environ: Mapping[str, str]) -> Document:
 def _replace_references(value: Any, loc: Loc, read: Callable[[str], str], problems: list[tuple[Loc, str]]) -> Any:
     """Replaces env:NAME and file:PATH, once: the text of a variable or a file is not searched for more of them."""
     if isinstance(value, dict):
-        return {key: _replace_references(each, (*loc, key), read, problems) for key, each in value.items()}
+        return {key: _replace_references(inner, (*loc, key), read, problems) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_replace_references(each, (*loc, index), read, problems) for index, each in enumerate(value)]
+        return [_replace_references(inner, (*loc, index), read, problems) for index, inner in enumerate(value)]
     if isinstance(value, str) and value.startswith(("env:", "file:")):
         try:
             return read(value)
@@ -118,36 +137,3 @@ def _value_at(value: Any, loc: Loc) -> Any:
         except (KeyError, IndexError, TypeError):
             return None
     return value
-
-
-def _lines_of_keys(text: str) -> Mapping[Loc, int]:
-    """The line on which the statement begins that sets a key, or the header of a table.
-
-    tomllib keeps no positions. But a statement of a valid file ends with the first line up to which it can be parsed.
-    """
-    lines: dict[Loc, int] = {}
-    last_entry: dict[Loc, int] = {}
-    table: Loc = ()
-    statement, first = "", 1
-    for number, line in enumerate(text.split("\n"), 1):
-        statement += f"{line}\n"
-        try:
-            node: Any = tomllib.loads(statement)
-        except (tomllib.TOMLDecodeError, RecursionError):
-            continue
-        is_header = statement.lstrip().startswith("[")
-        loc = () if is_header else table
-        while isinstance(node, dict) and len(node) == 1:
-            if is_header and loc in last_entry:  # after [[a]], [a.b] belongs to the last a so far
-                loc = (*loc, last_entry[loc])
-            ((key, node),) = node.items()
-            loc = (*loc, key)
-            lines.setdefault(loc, first)
-        if is_header:
-            if isinstance(node, list):
-                last_entry[loc] = last_entry.get(loc, -1) + 1
-                loc = (*loc, last_entry[loc])
-                lines[loc] = first
-            table = loc
-        statement, first = "", number + 1
-    return lines

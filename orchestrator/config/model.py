@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
@@ -20,7 +21,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from deduplication.media import DEFAULT_HOSTS, IDENTITY_PARAMETERS, MediaMode
+from deduplication.media import DEFAULT_HOSTS, MediaMode
 from deduplication.subject_group import DEFAULT_PATTERNS, GroupMode, SubjectPattern, normalize_no_accents_lower_trim
 from deduplication.text import BadRegex, check_regex
 from orchestrator.config.file import Document, read_document
@@ -30,6 +31,7 @@ from orchestrator.delivery.counters import parse_rate
 from orchestrator.operations.alerts import AlertCondition
 
 LOG_URL = "log:"
+DEFAULT_PATH = Path("mailonce.toml")
 T = TypeVar("T")
 OUR_HEADERS = (
     *("webhook-id", "webhook-timestamp", "webhook-signature", "idempotency-key"),
@@ -46,12 +48,6 @@ def _not_empty(value: T) -> T:
     """Unlike min_length, this is not an error as well if an entry is wrong."""
     if not value:
         raise ValueError("empty")
-    return value
-
-
-def _not_bool(value: Any) -> Any:
-    if isinstance(value, bool):  # pydantic would read it as 1 or 0
-        raise ValueError("a number")
     return value
 
 
@@ -80,8 +76,6 @@ _Regex = Annotated[str, AfterValidator(_check_regex)]
 _Rate = Annotated[str, AfterValidator(_check_rate)]
 _Table = dict[str, Any]
 _Text = Annotated[str, Field(min_length=1)]
-_Whole = Annotated[int, BeforeValidator(_not_bool)]
-_Number = Annotated[float, BeforeValidator(_not_bool)]
 
 
 class _Model(BaseModel):
@@ -104,21 +98,21 @@ class DestinationConfig(_Model):
     """Whether to send a form if the destination answers 415 to JSON."""
     headers: dict[str, str] = Field(default={}, repr=False, description=_HEADERS)
     """Sent with every webhook."""
-    connect_timeout_s: _Number = Field(default=3.0, ge=0.1, le=60, description="seconds")
+    connect_timeout_s: float = Field(default=3.0, ge=0.1, le=60, description="seconds")
     """How long connecting may take, and sending the body; raise it for large emails over slow lines."""
-    read_timeout_s: _Number = Field(default=5.0, ge=0.1, le=300, description="seconds")
+    read_timeout_s: float = Field(default=5.0, ge=0.1, le=300, description="seconds")
     """How long the whole response may take."""
-    max_attempts: _Whole = Field(default=10, ge=1, le=50, description="attempts, including the first")
+    max_attempts: int = Field(default=10, ge=1, le=50, description="attempts, including the first")
     """After so many failed attempts a delivery is a dead letter."""
     rate: _Rate | None = Field(default=None, description='a rate such as "10/s"')
     """The highest rate of webhooks, across all processes of all servers."""
-    content_window_s: _Whole | None = Field(default=None, ge=0, le=366 * 86_400, description="seconds, 0 for no gate")
+    content_window_s: int | None = Field(default=None, ge=0, le=366 * 86_400, description="seconds, 0 for no gate")
     """How long an item with the same first ten words is a duplicate; by default 72 hours for messages, 0 for emails."""
     enabled: bool = True
     """With false, deliveries are stored until it is true again."""
-    breaker_failures: _Whole = Field(default=5, ge=0, le=1000, description="failures in a row, 0 for no breaker")
+    breaker_failures: int = Field(default=5, ge=0, le=1000, description="failures in a row, 0 for no breaker")
     """The circuit breaker opens after so many failures in a row."""
-    breaker_pause_s: _Number = Field(default=30.0, ge=1, le=86_400, description="seconds")
+    breaker_pause_s: float = Field(default=30.0, ge=1, le=86_400, description="seconds")
     """How long the circuit breaker stays open before one delivery is tried."""
 
     @property
@@ -197,17 +191,13 @@ class MediaConfig(_Model):
     resolve: tuple[str, ...] = Field(default=(), description="a list of hosts")
     """Hosts such as bit.ly whose links are followed to their target: all links of an email within two seconds."""
 
-    @property
-    def identity_parameters(self) -> dict[str, tuple[str, ...]]:
-        return {**IDENTITY_PARAMETERS, **self.identity}
-
 
 class AlertsConfig(_Model):
     url: WebAddress = Field(default="", min_length=1, repr=False, description="an http:// or https:// address")
     """Where alarms are sent; without it, they are only shown on /health."""
     secret: _Secrets = Field(default=(), repr=False, description=_SECRETS)
     """Signs alarms like a destination's secret."""
-    after_s: _Number = Field(default=60.0, ge=0, le=86_400, description="seconds")
+    after_s: float = Field(default=60.0, ge=0, le=86_400, description="seconds")
     """How long a problem must last before an alarm is sent, and be over before it is cleared."""
     off: tuple[AlertCondition, ...] = Field(default=(), description=f"a list of some of {', '.join(AlertCondition)}")
     """Alarms that are disabled."""
@@ -267,12 +257,6 @@ class Config(_Model):
         """Whether no destination is configured: webhooks are printed, which does not count as delivered."""
         return self._is_trial
 
-    def in_trial(self, is_trial: bool) -> Self:
-        """For a command that works on the journal of a service with another environment than its own."""
-        config = self.model_copy()
-        config._is_trial = is_trial
-        return config
-
     @property
     def patterns(self) -> tuple[SubjectPattern, ...]:
         if self.subject_patterns is None:
@@ -280,7 +264,7 @@ class Config(_Model):
         return tuple(SubjectPattern(p.name, p.phrases, p.regex) for p in self.subject_patterns)
 
     def error(self, loc: Loc, text: str) -> SettingsError:
-        """For code that validates a part: ``error(("providers", "ses", "topics"), "must be a list of ARNs")``."""
+        """For code that validates a section: ``error(("providers", "ses", "topics"), "must be a list of ARNs")``."""
         if self._document is None:
             return SettingsError(f"{'.'.join(map(str, loc))} {text}")
         return self._document.error([(loc, f"{self._document.name_of(loc)} {text}")])
@@ -291,13 +275,14 @@ def load_config(settings: Settings, environ: Mapping[str, str] | None = None) ->
 
     ``environ`` is what env:NAME in the file refers to, by default the environment of the process.
     """
-    if settings.config_path is None:
+    path = settings.mailonce_config or DEFAULT_PATH
+    if not settings.mailonce_config and not path.is_file():
         return _with_a_destination(Config(), settings)
-    document = read_document(settings.config_path, environment() if environ is None else environ)
+    document = read_document(path, environment() if environ is None else environ)
     try:
         config = Config.model_validate(document.values)
     except ValidationError as error:
-        raise document.error((each["loc"], _in_words(document, each)) for each in error.errors()) from None
+        raise document.error((details["loc"], _in_words(document, details)) for details in error.errors()) from None
     config._document = document
     config = _with_a_destination(config, settings)
     if problems := list(_route_problems(config)):
@@ -314,13 +299,16 @@ def _in_words(document: Document, error: ErrorDetails) -> str:
 
 def _with_a_destination(config: Config, settings: Settings) -> Config:
     if config.destinations:
-        if settings.webhook_url and settings.webhook_url not in {each.url for each in config.destinations.values()}:
+        urls = {destination.url for destination in config.destinations.values()}
+        if settings.webhook_url and settings.webhook_url not in urls:
             first = next(iter(config.destinations))
             text = "and WEBHOOK_URL both say where webhooks go; remove one of them"
             raise config.error(("destinations", first), text)
         return config
     destination = DestinationConfig.model_construct(url=settings.webhook_url or LOG_URL, secret=settings.webhook_secret)
-    return config.model_copy(update={"destinations": {"default": destination}}).in_trial(not settings.webhook_url)
+    config = config.model_copy(update={"destinations": {"default": destination}})
+    config._is_trial = not settings.webhook_url
+    return config
 
 
 def _route_problems(config: Config) -> Iterator[tuple[Loc, str]]:
@@ -331,7 +319,7 @@ def _route_problems(config: Config) -> Iterator[tuple[Loc, str]]:
         return
     for index, route in enumerate(config.routes):
         loc = ("routes", index, "destinations")
-        is_last = index == len(config.routes) - 1  # others may leave the destinations to those behind them
+        is_last = index == len(config.routes) - 1  # others may leave the destinations to later routes
         if route.destinations is None and (route.stop or is_last) and len(config.destinations) > 1:
             yield loc, f"is required; it must be one or more of {known}"
         for place, name in enumerate(route.destinations or ()):

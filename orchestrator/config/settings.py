@@ -73,7 +73,7 @@ def token_weakness(token: str) -> str:
 
 
 def environment() -> Mapping[str, str]:
-    """The environment, then .env; also for the env:NAME values of mailonce.toml."""
+    """The variables of the process and of .env, for env:NAME in mailonce.toml as well; the process takes precedence."""
     kept = dotenv_values(DOTENV) if DOTENV.is_file() else {}
     return {name: value for name, value in kept.items() if value is not None} | os.environ
 
@@ -247,16 +247,6 @@ class Settings(BaseSettings):
         return int(self.lease_seconds * 1000)
 
     @property
-    def delivery_budget_s(self) -> float:
-        """How long a provider's request waits for all its deliveries."""
-        return min(DELIVERY_BUDGET_S, 0.4 * self.lease_seconds)
-
-    @property
-    def lease_margin_s(self) -> float:
-        """How much longer than a POST its lease is: 15 s, by default."""
-        return 0.6 * self.lease_seconds
-
-    @property
     def ids_kept_ms(self) -> int | None:
         return self.processed_ids_days * DAY_MS or None
 
@@ -269,26 +259,8 @@ class Settings(BaseSettings):
         return int(self.decision_days * DAY_MS)
 
     @property
-    def delivered_payload_ms(self) -> int:
-        return int(self.delivered_payload_days * DAY_MS)
-
-    @property
-    def payload_bytes(self) -> int | None:
-        return None if self.payload_mb is None else int(self.payload_mb * MB)
-
-    @property
-    def stream_bytes(self) -> int:
-        return int(self.stream_mb * MB)
-
-    @property
     def disk_free_bytes(self) -> int:
         return int(self.disk_free_mb * MB)
-
-    @property
-    def config_path(self) -> Path | None:
-        """MAILONCE_CONFIG, or ./mailonce.toml where that exists."""
-        default = Path("mailonce.toml")
-        return self.mailonce_config or (default if default.is_file() else None)
 
 
 def load_settings(**given: Any) -> Settings:
@@ -296,7 +268,7 @@ def load_settings(**given: Any) -> Settings:
     try:
         return Settings(**given)
     except ValidationError as error:
-        raise SettingsError("; ".join(_in_words(each) for each in error.errors())) from None
+        raise SettingsError("; ".join(_in_words(details) for details in error.errors())) from None
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"{DOTENV.resolve()} must be readable, in UTF-8; {error}") from None
 
@@ -320,11 +292,11 @@ def log_where_settings_come_from() -> None:
 
 def misspelt(names: Iterable[str]) -> dict[str, str]:
     """Names that are almost a setting's, with the setting that was meant."""
-    ours = {name.upper() for name in Settings.model_fields}
+    settings = {name.upper() for name in Settings.model_fields}
     found = {}
-    for name in sorted(each for each in names if each.upper() not in ours):
+    for name in sorted(name for name in names if name.upper() not in settings):
         bare = name.upper().removeprefix("MAILONCE_")
-        similar = [each for each in ours if len(each) >= SHORTEST_GUESSED and abs(len(each) - len(bare)) <= 1]
+        similar = [known for known in settings if len(known) >= SHORTEST_GUESSED and abs(len(known) - len(bare)) <= 1]
         for meant in difflib.get_close_matches(bare, similar, n=1, cutoff=0.8):
             found[name] = meant
     return found

@@ -25,7 +25,7 @@ def reason(text: str) -> PydanticCustomError:
 
 def must_be(field: FieldInfo) -> str:
     """Its bounds and its description. Without both, the words that it may be, or its type."""
-    limits = {name: getattr(each, name) for each in field.metadata for name in ("ge", "le") if hasattr(each, name)}
+    limits = {name: getattr(rule, name) for rule in field.metadata for name in ("ge", "le") if hasattr(rule, name)}
     bounds = f"{limits.get('ge', 'up')} to {limits['le']}" if "le" in limits else ""
     if bounds or field.description:
         return f"{bounds} {field.description or ''}".strip()
@@ -59,4 +59,4 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
     """The model of a table, of each entry of a list, or of each value of a table of tables."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    return next((found for each in get_args(annotation) if (found := _model_in(each))), None)
+    return next((found for inner in get_args(annotation) if (found := _model_in(inner))), None)

@@ -6,6 +6,7 @@ Each email is received at its own date, in the order of the source. Nothing is s
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,50 +32,43 @@ COUNTED = {
 }
 
 
-class Rehearsal:
-    """``counts`` has the keys of COUNTED. ``examples``: some of the emails that each gate stopped."""
-
-    def __init__(self, pipeline: Pipeline, path: Path) -> None:
-        self.counts = Counter[str](dict.fromkeys(COUNTED, 0))
-        self.examples: list[str] = []
-        self._now = self._moment = datetime.now(UTC)
-        clock = Clock(lambda: int(self._moment.timestamp() * 1000), system_clock().steady_ms)
-        self._coordinator = Coordinator(Journal(path, clock))
-        self._pipeline = replace(pipeline, coordinator=self._coordinator, now=lambda: self._moment)
-
-    def close(self) -> None:
-        self._coordinator.journal.close()
-
-    def receive(self, item: Item) -> None:
-        """An undated email is received at the time of the one before it, none later than now."""
-        if item.moment:
-            self._moment = min(item.moment, self._now)
-        case = self._pipeline.prepare(item, self._pipeline.router.pick(item))
-        found = self._coordinator.claim(case.claim)
+def rehearse(pipeline: Pipeline, path: Path, items: Iterable[Item]) -> tuple[Counter[str], list[str]]:
+    """Counts by the keys of COUNTED, and some examples of what each gate stopped. ``path``: of the empty journal."""
+    counts, examples = Counter[str](dict.fromkeys(COUNTED, 0)), list[str]()
+    now = moment = datetime.now(UTC)
+    clock = Clock(lambda: int(moment.timestamp() * 1000), system_clock().steady_ms)
+    coordinator = Coordinator(Journal(path, clock))
+    pipeline = replace(pipeline, coordinator=coordinator, now=lambda: moment)
+    for item in items:
+        if item.moment:  # an undated email is received at the time of the one before it, none later than now
+            moment = min(item.moment, now)
+        case = pipeline.prepare(item, pipeline.router.pick(item))
+        found, stop = coordinator.claim(case.claim), None
         if isinstance(found, Repeat):
-            self._count_stop(case.claim.about, Stop(found.name, found.of.id if found.of else None))
+            stop = Stop(found.name, found.of.id if found.of else None)
         elif isinstance(found, Claimed):
             sent = [changed(delivery, status=DeliveryStatus.DELIVERED) for delivery in found.to_send]
-            settled = self._coordinator.settle(found, [*sent, *found.not_to_send], Status.PROCESSED)
+            settled = coordinator.settle(found, [*sent, *found.not_to_send], Status.PROCESSED)
             entry = settled.entry or found.entry
             statuses = [delivery.status for delivery in entry.deliveries]
-            if entry.stop and DeliveryStatus.DELIVERED not in statuses:
-                self._count_stop(case.claim.about, entry.stop)
+            if DeliveryStatus.DELIVERED not in statuses:
+                stop = entry.stop
             else:
-                self.counts["new"] += 1
-                self.counts["groups"] += case.group is not None
-                self.counts["left_out"] += statuses.count(DeliveryStatus.SKIPPED)
+                counts.update(new=1, groups=case.group is not None, left_out=statuses.count(DeliveryStatus.SKIPPED))
+        if stop:
+            counts[stop.gate] += 1
+            if counts[stop.gate] <= MOST_EXAMPLES:
+                examples.append(_example(pipeline, case.claim.about, stop))
+    coordinator.close()
+    return counts, examples
 
-    def _count_stop(self, about: About, stop: Stop) -> None:
-        self.counts[stop.gate] += 1
-        if self.counts[stop.gate] > MOST_EXAMPLES:
-            return
-        with self._coordinator.journal.reading() as step:
-            first = step.read(stop.original) if stop.original else None
-        before = self._shown(first.about, first.created_ms) if first else "an unknown email"
-        email = self._shown(about, self._moment.timestamp() * 1000)
-        self.examples.append(f"{stop.gate}: {email}, after {before} ({stop.name.value[:80]})")
 
-    def _shown(self, about: About, at_ms: float) -> str:
-        words = "an email" if self._pipeline.privacy.is_strict else f'"{about.subject}" from {about.sender}'
-        return f"{words}, {datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec='seconds')}"
+def _example(pipeline: Pipeline, about: About, stop: Stop) -> str:
+    def shown(about: About, at: datetime) -> str:
+        words = "an email" if pipeline.privacy.is_strict else f'"{about.subject}" from {about.sender}'
+        return f"{words}, {at.isoformat(timespec='seconds')}"
+
+    with pipeline.coordinator.journal.reading() as step:
+        first = step.read(stop.original) if stop.original else None
+    before = shown(first.about, datetime.fromtimestamp(first.created_ms / 1000, UTC)) if first else "an unknown email"
+    return f"{stop.gate}: {shown(about, pipeline.now())}, after {before} ({stop.name.value[:80]})"

@@ -55,15 +55,14 @@ def _remember_one(pipeline: Pipeline, step: Step, item: Item, claim: Claim) -> t
     if not isinstance(found, Take):
         is_mark = isinstance(found, Repeat) and found.of is None
         return "known", own if is_mark else []
-    marked = own if found.stop else _free(known, own)
-    for name in marked:  # a mark of another program has no fingerprint, and gets one
-        step.put_mark(name.label, claim.fingerprint, _end_ms(step, name))
-    if found.stop or not marked:
-        return "known" if found.stop else "left", marked
-    shared = _free(known, _still_shared(pipeline, claim.shared, item.moment))
-    for name in shared:
-        step.put_mark(name.label, None, _end_ms(step, name))
-    return "imported", [*marked, *shared]
+    marked = own if found.stop else _free(known, own)  # a mark of another program has no fingerprint, and gets one
+    result = "known" if found.stop else "imported" if marked else "left"
+    if result == "imported":
+        marked += _free(known, _still_shared(pipeline, claim.shared, item.moment))
+    for name in marked:
+        until_ms = None if name.kept_ms is None else step.now_ms + name.kept_ms
+        step.put_mark(name.label, claim.fingerprint if name.is_own else None, until_ms)
+    return result, marked
 
 
 def _still_shared(pipeline: Pipeline, names: Iterable[Name], moment: datetime | None) -> Iterator[Name]:
@@ -84,9 +83,4 @@ def _still_shared(pipeline: Pipeline, names: Iterable[Name], moment: datetime | 
 
 
 def _free(known: Known, names: Iterable[Name]) -> list[Name]:
-    states = [(name, known.of(name)) for name in names]
-    return [name for name, state in states if not state.is_marked and not state.entries]
-
-
-def _end_ms(step: Step, name: Name) -> int | None:
-    return None if name.kept_ms is None else step.now_ms + name.kept_ms
+    return [name for name in names if not (known.of(name).is_marked or known.of(name).entries)]

@@ -1,4 +1,4 @@
-"""Files with emails: an mbox, a Maildir, a folder of .eml files, or a CSV of ids, read in constant memory.
+"""Files with emails: an mbox, a Maildir, a folder of .eml files, or a CSV of ids, read one email at a time.
 
 Python's mailbox module is not used: for it, every line that begins with "From " begins a message.
 """
@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain, count
 from pathlib import Path
 
 from deduplication.dates import parse_date
@@ -17,7 +18,6 @@ from deduplication.email import Email
 from deduplication.names import Kind, Name
 from orchestrator.item import Item, email_item
 
-CHUNK_BYTES = 64 * 1024  # of a line: a file may have one of a gigabyte
 # As in RFC 4155, and with the dates that Thunderbird, Gmail and others write. "From now on" is not a separator.
 _SEPARATOR = re.compile(
     rb"From [^\r\n]*\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)\b[^\r\n]*"
@@ -59,7 +59,7 @@ def open_source(path: Path, most_bytes: int) -> Iterator[Piece]:
         if path.suffix.lower() == ".csv":
             return _read_csv(path)
         with path.open("rb") as file:
-            if _SEPARATOR.match(file.read(CHUNK_BYTES).lstrip()):
+            if _SEPARATOR.match(file.read(64 * 1024).lstrip()):
                 return _read_mbox(path, most_bytes)
     except OSError as error:
         raise NoSource(f"{path} cannot be read: {error.strerror}") from error
@@ -69,25 +69,22 @@ def open_source(path: Path, most_bytes: int) -> Iterator[Piece]:
 def _read_mbox(path: Path, most_bytes: int) -> Iterator[Piece]:
     """A separator follows an empty line, or begins the file."""
     with path.open("rb") as file:
-        start, lines, size = -1, list[bytes](), 0  # of the message; -1 before the first separator
-        begins_line, is_after_blank = True, True
-        while True:
-            at, chunk = file.tell(), file.readline(CHUNK_BYTES)
-            if not chunk or (is_after_blank and _SEPARATOR.match(chunk)):
+        at, start, lines, size = 0, -1, list[bytes](), 0  # start of the message; -1 before the first separator
+        is_after_blank = True
+        for line in chain(file, [b""]):  # the end of the file ends a message as well
+            if not line or (is_after_blank and _SEPARATOR.match(line)):
                 if lines and lines[-1] in _BLANK_LINES:
                     lines.pop()  # it belongs to the separator
                 if start >= 0:
                     raw = _QUOTED_FROM.sub(rb"\1", b"".join(lines))
                     yield _message(f"message at byte {start}", raw, size, most_bytes)
-                if not chunk:
-                    return
                 start, lines, size = at, [], 0
             else:
-                size += len(chunk)
+                size += len(line)
                 if size <= most_bytes:
-                    lines.append(chunk)
-            is_after_blank = begins_line and chunk in _BLANK_LINES
-            begins_line = chunk.endswith(b"\n")
+                    lines.append(line)
+            is_after_blank = line in _BLANK_LINES
+            at += len(line)
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
@@ -124,21 +121,19 @@ def _read_csv(path: Path) -> Iterator[Piece]:
         first = file.readline()
         delimiter = max(",;\t", key=first.count)
         columns = [name.strip().lower() for name in next(csv.reader([first], delimiter=delimiter), [])]
-        reader, number = csv.reader(file, delimiter=delimiter), 1
-        while True:
-            number += 1
-            where = f"row {number}"
+        reader = csv.reader(file, delimiter=delimiter)
+        for number in count(2):
             try:
-                values = next(reader)
+                values = [value.strip() for value in next(reader)]
+                if len(values) > len(columns):
+                    raise csv.Error("more fields than the first line")
             except StopIteration:
                 return
             except csv.Error as problem:
-                yield Piece(where, error=str(problem))
-                continue
-            if len(values) > len(columns):
-                yield Piece(where, error="more fields than the first line")
-            elif values:
-                yield Piece(where, row=dict(zip(columns, (value.strip() for value in values), strict=False)))
+                yield Piece(f"row {number}", error=str(problem))
+            else:
+                if values:
+                    yield Piece(f"row {number}", row=dict(zip(columns, values, strict=False)))
 
 
 def row_item(row: Mapping[str, str], provider: str, ids_kept_ms: int | None) -> Item:

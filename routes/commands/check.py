@@ -46,5 +46,5 @@ def check(email_file: Path | None, json_file: Path | None) -> None:
     except NoService as error:
         click.echo(f"would be new: {error}")
     else:
-        with build_quietly(settings, config.in_trial(note.is_trial)) as service:
+        with build_quietly(settings, config, is_trial=note.is_trial) as service:
             click.echo(predict(service, item))

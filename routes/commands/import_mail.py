@@ -8,6 +8,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from orchestrator.audit import audit
 from orchestrator.build import make_data_dir
 from orchestrator.config.model import load_config
 from orchestrator.config.settings import MB, Settings
-from orchestrator.importing.rehearsal import COUNTED, Rehearsal
+from orchestrator.importing.rehearsal import COUNTED, rehearse
 from orchestrator.importing.remember import REMEMBERED, remember
 from orchestrator.importing.sources import Piece, open_source, row_item
 from orchestrator.item import Item, email_item
@@ -118,8 +119,8 @@ def _import(settings: Settings, reader: Reader, *, creates: bool) -> dict[str, A
             raise click.ClickException(f"{error}; --yes creates it") from error
         make_data_dir(settings)
     counts = Counter[str](dict.fromkeys(REMEMBERED, 0))
-    config = load_config(settings).in_trial(False)  # the real journal remembers, even during a trial
-    with build_quietly(settings, config) as service:
+    # The real journal remembers, even during a trial.
+    with build_quietly(settings, load_config(settings), is_trial=False) as service:
         audit.warning("AUDIT import begins")
         for items in reader.batches():
             counts.update(remember(service.pipeline, items))
@@ -130,10 +131,7 @@ def _import(settings: Settings, reader: Reader, *, creates: bool) -> dict[str, A
 def _rehearse(settings: Settings, reader: Reader) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="mailonce-import-") as folder:
         alone = settings.model_copy(update={"data_dir": Path(folder), "redis_url": "", "queue_url": ""})
-        with build_quietly(alone, load_config(settings)) as service:
-            rehearsal = Rehearsal(service.pipeline, Path(folder, "rehearsal.db"))
-            for items in reader.batches():
-                for item in items:
-                    rehearsal.receive(item)
-            rehearsal.close()
-    return {**rehearsal.counts, "examples": rehearsal.examples}
+        with build_quietly(alone, load_config(settings), is_trial=True) as service:
+            items = chain.from_iterable(reader.batches())
+            counts, examples = rehearse(service.pipeline, Path(folder, "rehearsal.db"), items)
+    return {**counts, "examples": examples}

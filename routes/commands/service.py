@@ -27,18 +27,17 @@ def read_settings() -> Settings:
 def open_service() -> Iterator[Service]:
     """The service of DATA_DIR. Raises NoService: no command creates a journal."""
     settings = read_settings()
-    note = find_service(settings)
-    with build_quietly(settings, load_config(settings).in_trial(note.is_trial)) as service:
+    with build_quietly(settings, load_config(settings), is_trial=find_service(settings).is_trial) as service:
         yield service
 
 
 @contextmanager
-def build_quietly(settings: Settings, config: Config) -> Iterator[Service]:
+def build_quietly(settings: Settings, config: Config, *, is_trial: bool) -> Iterator[Service]:
     """The service with its audit.log, but without its threads: the running service sends what a command releases, and
     publishes what it records."""
     handler = keep_audit(settings.data_dir, by=f"mailonce, by {user_name()}")
     with quiet():
-        service = build_service(settings, config)
+        service = build_service(settings, config, is_trial=is_trial)
     try:
         if registry := service.coordinator.registry:
             try:

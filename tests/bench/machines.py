@@ -16,7 +16,7 @@ from deduplication.journal.coordinator import Claimed, Coordinator
 from deduplication.journal.entry import Attempt, DeliveryStatus, changed, new_entry_id
 from deduplication.journal.fleet import Fleet
 from deduplication.journal.rules import Claim, Repeat, Wanted
-from orchestrator.build import build_coordinator, build_fleet
+from orchestrator.build import open_machine
 from orchestrator.config.settings import load_settings
 from orchestrator.delivery.webhook import webhook_id
 from orchestrator.item import email_item
@@ -90,8 +90,7 @@ class Machine:
 def opened(folder: Path, redis_url: str = "") -> Iterator[Machine]:
     folder.mkdir(parents=True, exist_ok=True)
     settings = load_settings(data_dir=folder, redis_url=redis_url, redis_timeout_ms=5_000, disk_free_mb=1)
-    coordinator = build_coordinator(settings)
-    fleet = build_fleet(settings, coordinator, dict)
+    coordinator, fleet = open_machine(settings, about=dict)
     if fleet:
         fleet.tick()
         fleet.tick()

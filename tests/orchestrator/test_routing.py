@@ -39,7 +39,7 @@ def holds(*conditions: Condition, item: Item, any: bool = False) -> bool:
     """As ``pick`` sees it; ``explain`` must see the same."""
     router = Router((route("wanted", *conditions, any=any), EVERYTHING_ELSE), DEFAULTS)
     picked = router.pick(item).name == "wanted"
-    assert router.explain(item)[0].matched is picked
+    assert next(router.explain(item)).matched is picked
     return picked
 
 
@@ -54,17 +54,6 @@ def test_unsubscribe_mails_have_no_subject_group(subject: str) -> None:
 @pytest.mark.parametrize("subject", ["", "Abonnement", "Lot 456"])
 def test_every_other_email_follows_the_settings(subject: str) -> None:
     assert SHIPPED.pick(item(subject=subject)) == Route("everything else", ("crm",), GroupMode.ALL)
-
-
-def test_the_first_route_that_matches_decides() -> None:
-    routes = (
-        route("one", has("x"), destinations=("archive",)),
-        route("two", has("x"), destinations=("crm",), media=MediaMode.OFF),
-        route("rest", subject_groups=GroupMode.PATTERNS),
-    )
-    router = Router(routes, DEFAULTS)
-    assert router.pick(item(subject="x")) == Route("one", ("archive",), GroupMode.ALL)
-    assert router.pick(item(subject="y")) == Route("rest", ("crm",), GroupMode.PATTERNS)
 
 
 GATES: list[tuple[str, str, Any, Any]] = [
@@ -91,29 +80,20 @@ def test_the_first_matching_route_that_sets_a_gate_decides(key: str, gate: str, 
         assert all(getattr(picked, each) == getattr(DEFAULTS, each) for each in others)
 
 
-def test_routes_that_do_not_stop_add_their_destinations_in_order_and_once() -> None:
+def test_routes_add_their_destinations_in_order_and_once_up_to_the_first_that_stops() -> None:
     routes = (
-        route("not this", has("y"), destinations=("never",), stop=False),
+        route("not this", has("other"), destinations=("never",), stop=False),
         route("copy", has("x"), destinations=("zoo", "audit"), stop=False),
         route("silent", has("x"), stop=False),
         route("more", has("x"), destinations=("crm", "zoo"), stop=False),
-        route("rest", destinations=("crm", "new")),
+        route("end", has("stop"), destinations=("new",)),
+        route("rest", destinations=("crm", "last"), media=MediaMode.OFF),
     )
     router = Router(routes, DEFAULTS)
-    both = router.pick(item(subject="x"))
-    assert both.name == "copy + silent + more + rest"
-    assert both.destinations == ("zoo", "audit", "crm", "new")
-    assert router.pick(item(subject="z")).destinations == ("crm", "new")
-
-
-def test_a_route_that_stops_ends_the_evaluation() -> None:
-    routes = (
-        route("copy", has("x"), destinations=("archive",), stop=False),
-        route("end", has("x"), destinations=("crm",)),
-        route("rest", destinations=("never",), media=MediaMode.OFF),
-    )
-    picked = Router(routes, DEFAULTS).pick(item(subject="x"))
-    assert picked == Route("copy + end", ("archive", "crm"), GroupMode.ALL)
+    stopped = Route("copy + silent + more + end", ("zoo", "audit", "crm", "new"), GroupMode.ALL)
+    assert router.pick(item(subject="x stop")) == stopped
+    assert router.pick(item(subject="x")).destinations == ("zoo", "audit", "crm", "last")
+    assert router.pick(item(subject="z")) == Route("rest", ("crm", "last"), GroupMode.ALL, media=MediaMode.OFF)
 
 
 EMAIL = email_item(
@@ -167,28 +147,24 @@ EMAIL = email_item(
         ({"field": "source", "contains": "tg"}, False),
     ],
 )
-def test_a_condition_reads_a_field_as_a_person_would(condition: dict[str, Any], expected: bool) -> None:
+def test_conditions(condition: dict[str, Any], expected: bool) -> None:
     assert holds(Condition(**condition), item=EMAIL) is expected
 
 
 @pytest.mark.parametrize("exact", [False, True])
-def test_one_of_several_values_is_enough_but_each_is_read_on_its_own(exact: bool) -> None:
+def test_one_of_several_values_is_enough_and_none_is_an_empty_text(exact: bool) -> None:
+    def recipient(**test: str) -> Condition:
+        return Condition(field="recipient", exact=exact, **test)
+
     both = item_with(recipient=("a@x.example", "b@y.example"))
     for wanted in ("a@x.example", "b@y.example"):
-        assert holds(Condition(field="recipient", equals=wanted, exact=exact), item=both)
-        assert holds(Condition(field="recipient", contains=wanted, exact=exact), item=both)
-        assert holds(Condition(field="recipient", regex=f"^{wanted}$", exact=exact), item=both)
-    assert not holds(Condition(field="recipient", contains="example b", exact=exact), item=both)
-    assert not holds(Condition(field="recipient", regex="a.*b", exact=exact), item=both)
-
-
-@pytest.mark.parametrize("fields", [{}, {"recipient": ()}, {"recipient": ("",)}])
-def test_a_field_without_a_value_reads_as_empty_text(fields: dict[str, tuple[str, ...]]) -> None:
-    nobody = item_with(**fields)
-    assert holds(Condition(field="recipient", equals=""), item=nobody)
-    assert holds(Condition(field="recipient", equals="", exact=True), item=nobody)
-    assert holds(Condition(field="recipient", regex="^$"), item=nobody)
-    assert not holds(Condition(field="recipient", contains="a"), item=nobody)
+        tests = (recipient(equals=wanted), recipient(contains=wanted), recipient(regex=f"^{wanted}$"))
+        assert all(holds(test, item=both) for test in tests)
+    assert not holds(recipient(contains="example b"), item=both), "each value is read on its own"
+    assert not holds(recipient(regex="a.*b"), item=both)
+    for nobody in (item_with(), item_with(recipient=()), item_with(recipient=("",))):
+        assert holds(recipient(equals=""), item=nobody) and holds(recipient(regex="^$"), item=nobody)
+        assert not holds(recipient(contains="a"), item=nobody)
 
 
 @pytest.mark.parametrize(("any", "expected"), [(False, False), (True, True)])
@@ -201,14 +177,6 @@ def test_all_conditions_must_hold_unless_any_will_do(any: bool, expected: bool) 
     assert holds(item=EMAIL, any=any)
 
 
-def test_conditions_on_different_fields_are_independent() -> None:
-    mixed = item_with(subject=("Été",), body=("Hiver",))
-    assert holds(has("ete"), Condition(field="body", contains="hiver"), has("Été", exact=True), item=mixed)
-    assert holds(Condition(field="body", contains="hiver"), has("ete"), item=mixed)
-    assert not holds(has("hiver"), item=mixed)
-    assert not holds(has("ete"), has("ete", exact=True), item=mixed)
-
-
 @pytest.mark.parametrize("exact", [False, True])
 def test_a_regex_searches_only_the_beginning_of_a_long_text(exact: bool) -> None:
     word = Condition(field="body", regex="needle", exact=exact)
@@ -219,12 +187,10 @@ def test_a_regex_searches_only_the_beginning_of_a_long_text(exact: bool) -> None
     assert holds(Condition(field="body", contains="needle", exact=exact), item=beyond)
 
 
-def test_a_message_is_asked_about_its_source() -> None:
-    routes = (route("vk", Condition(field="source", regex="^vk:")), EVERYTHING_ELSE)
-    picked = [
-        Router(routes, DEFAULTS).pick(message_item(Message(source=each, id="1"))).name for each in ("vk:a", "tg:a")
-    ]
-    assert picked == ["vk", "everything else"]
+def test_a_message_has_a_source() -> None:
+    vk = Condition(field="source", regex="^vk:")
+    assert holds(vk, item=message_item(Message(source="vk:a", id="1")))
+    assert not holds(vk, item=message_item(Message(source="tg:a", id="1")))
 
 
 def test_an_explanation_tries_every_condition_of_every_route() -> None:
@@ -238,7 +204,7 @@ def test_an_explanation_tries_every_condition_of_every_route() -> None:
         route("rest"),
     )
     router = Router(routes, DEFAULTS)
-    assert router.explain(EMAIL) == [
+    assert list(router.explain(EMAIL)) == [
         Trial(routes[0], held=(True, False, True), matched=False, reached=True),
         Trial(routes[1], held=(False, True), matched=True, reached=True),
         Trial(routes[2], held=(True,), matched=True, reached=True),

@@ -24,14 +24,14 @@ import os
 from deduplication.errors import StoreUnavailable
 from orchestrator.config.settings import SettingsError
 from orchestrator import build
-master, build_coordinator = os.getpid(), build.build_coordinator
+master, open_machine = os.getpid(), build.open_machine
 
 def fails_in_workers(*args, **options):
     if os.getpid() != master:
         raise {error}
-    return build_coordinator(*args, **options)
+    return open_machine(*args, **options)
 
-build.build_coordinator = fails_in_workers
+build.open_machine = fails_in_workers
 {run}
 """
 SERVE = "from routes.command_line import main; main(['serve'])"

@@ -147,14 +147,3 @@ def test_secrets_are_not_in_the_repr_of_settings() -> None:
         view_token=f"{SECRET}v",
     )
     assert SECRET not in repr(settings) and KEY not in repr(settings)
-
-
-def test_the_config_file_is_the_one_named_or_the_one_in_the_folder(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "mailonce.toml").touch()
-    assert load_settings().config_path == Path("mailonce.toml")
-    named = tmp_path / "other.toml"
-    named.touch()
-    monkeypatch.setenv("MAILONCE_CONFIG", str(named))
-    assert load_settings().config_path == named
