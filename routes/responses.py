@@ -13,6 +13,7 @@ from werkzeug.http import HTTP_STATUS_CODES
 
 from deduplication.errors import StoreUnavailable
 from deduplication.journal.entry import DeliveryStatus
+from deduplication.message import Message
 from deduplication.names import Gate
 from orchestrator.delivery.fetching import FetchFailed
 from orchestrator.operations.decisions import Time
@@ -20,7 +21,8 @@ from orchestrator.operations.search import InvalidCursor
 from orchestrator.pipeline import Outcome, ProofUsed, Status
 from routes.auth import TooManyGuesses, Unauthorized
 from routes.connections import NoRoomForBody
-from routes.providers.base import BASIC, BEARER, InvalidPayload, Provider, Statuses
+from routes.payload import InvalidPayload
+from routes.providers.base import BASIC, BEARER, Parsed, Provider, Statuses
 from routes.providers.options import MB
 
 Answer = Response | tuple[Response, int]
@@ -116,8 +118,11 @@ def json_answer(
 # Emails and messages
 
 
-def verdict(result: Outcome, **ids: str) -> Verdict:
-    """``ids`` are those that its sender knows it by."""
+def verdict(result: Outcome, received: Parsed) -> Verdict:
+    """With the ids that its sender knows it by."""
+    ids = {"email_id": result.item_id}
+    if isinstance(received, Message):
+        ids = {"key": received.key, "source": received.source, "id": received.id, "item_id": result.item_id}
     if result.id:
         ids["id"] = result.id
     stop, reason = result.reason, None
@@ -139,23 +144,24 @@ def verdict(result: Outcome, **ids: str) -> Verdict:
     )
 
 
-def refusal(error: InvalidPayload) -> Refusal:
-    return Refusal(success=False, status="invalid", error=str(error), field=error.field)
+def refusal(error: Exception) -> Refusal:
+    if isinstance(error, InvalidPayload):
+        return Refusal(success=False, status="invalid", error=str(error), field=error.field)
+    return Refusal(success=False, status="retry_later", error=UNEXPECTED)
 
 
-def answer_items(
-    results: Sequence[Verdict | Refusal], statuses: Statuses = OUR_OWN, *, is_list: bool = False
-) -> Response:
+def answer_items(results: Sequence[Verdict | Refusal], provider: Provider[Any]) -> Response:
     """Accepted only if all are safe, rejected if the others can never be accepted. Sending all again repeats nothing.
 
-    One alone is listed only if ``is_list``.
+    Where the provider reads the result of each, those that can never be accepted do not reject the request.
     """
+    statuses, is_list = provider.statuses, provider.answers_lists
     is_alone = len(results) == 1 and not is_list
     body = results[0] if is_alone else Verdicts(success=all(each.success for each in results), results=results)
     waits_s = [getattr(each, "retry_after_s", 0) or RETRY_AFTER_AN_ERROR_S for each in results if each.status in RETRY]
     if waits_s:
         return json_answer(body, statuses.retry, {"Retry-After": str(max(waits_s))})
-    is_rejected = any(isinstance(each, Refusal) for each in results)
+    is_rejected = not is_list and any(isinstance(each, Refusal) for each in results)
     return json_answer(body, statuses.rejected or 400 if is_rejected else statuses.accepted)
 
 
@@ -204,8 +210,6 @@ def answer_error(error: Exception, provider: Provider[Any] | None = None) -> Res
             return failed(413, "invalid", f"the request must have at most {most_mb:g} MB (MAX_BODY_MB)")
         case NoRoomForBody() | StoreUnavailable() | FetchFailed():
             text = str(getattr(error, "description", error))
-            if provider and isinstance(error, StoreUnavailable):
-                text = "the store is unavailable"  # the error may name an internal address
             return failed(statuses.retry, "retry_later", text, {"Retry-After": str(RETRY_AFTER_S)})
         case HTTPException():
             text = UNKNOWN_PATH if isinstance(error, NotFound) else error.description or error.name

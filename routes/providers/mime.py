@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from routes.providers.base import InvalidPayload, Parsed, Provider, ProviderRequest
+from routes.payload import InvalidPayload
+from routes.providers.base import Parsed, Provider, ProviderRequest
 from routes.providers.options import Options
 from routes.providers.samples import Letter, Rendered
 
@@ -12,6 +13,7 @@ from routes.providers.samples import Letter, Rendered
 class Mime(Provider[Options]):
     options_type = Options
     media_types = ("message/rfc822", "message/global")
+    body_type = str
     security = ("ingressToken",)
 
     def parse(self, request: ProviderRequest) -> list[Parsed]:

@@ -19,9 +19,10 @@ from pydantic import AfterValidator, Field
 from deduplication.email import Email
 from orchestrator.delivery.signing import SHARED, check_secret
 from routes.auth import Unauthorized, equals_any
-from routes.providers.base import Handshake, InvalidPayload, Parsed, Provider, ProviderRequest, Surroundings, parse_json
+from routes.payload import InvalidPayload, parse_json
+from routes.providers.base import Handshake, Parsed, Provider, ProviderRequest, Surroundings
 from routes.providers.fields import Document, MailHeaders
-from routes.providers.options import MB, Options, Several
+from routes.providers.options import MB, Options, Secrets
 from routes.providers.samples import Letter, Rendered
 
 API = "https://api.resend.com/emails/receiving/"
@@ -32,7 +33,9 @@ _RESENDS_URL = re.compile(r"https://[a-z0-9-]+(?:\.[a-z0-9-]+)*\.resend\.com/")
 
 
 class ResendOptions(Options):
-    secret: Annotated[Several, AfterValidator(lambda secrets: tuple(map(check_secret, secrets)))]
+    secret: Annotated[Secrets, AfterValidator(lambda secrets: tuple(map(check_secret, secrets)))] = Field(
+        description='a Standard Webhooks secret ("whsec_..."), or a list of them'
+    )
     """The signing secret of the webhook."""
     api_key: Annotated[str, Field(repr=False)] = ""
     """Fetches text and date, which Resend does not send."""
@@ -51,12 +54,14 @@ class Resend(Provider[ResendOptions]):
 
     def verify(self, request: ProviderRequest) -> str:
         """Standard Webhooks, with the standard's or Svix's names of the headers."""
-        prefix = "svix" if request.header("svix-id") else "webhook"
-        event_id, timestamp = request.header(f"{prefix}-id"), request.header(f"{prefix}-timestamp")
+        prefix = "svix" if "svix-id" in request.headers else "webhook"
+        event_id, timestamp, signatures = (
+            request.headers.get(f"{prefix}-{name}", "") for name in ("id", "timestamp", "signature")
+        )
         request.require_recent(timestamp, TOLERANCE)
         expected = [_signature(key, event_id, timestamp, request.body) for key in self._keys]
-        given = [each.encode() for each in request.header(f"{prefix}-signature").split() if each.startswith("v1,")]
-        if not any([equals_any(each, expected) for each in given]):
+        given = [signature for signature in signatures.split() if signature.startswith("v1,")]
+        if not any([equals_any(signature, expected) for signature in given]):
             raise Unauthorized
         return ""
 

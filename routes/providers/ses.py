@@ -15,10 +15,12 @@ from pydantic import AfterValidator, BeforeValidator
 
 from deduplication.text import base64_decoded
 from orchestrator.config.settings import SettingsError
+from orchestrator.config.words import reason
 from orchestrator.delivery.fetching import FetchFailed
-from routes.providers.base import Handshake, InvalidPayload, Parsed, Provider, ProviderRequest, Surroundings, parse_json
+from routes.payload import InvalidPayload, parse_json
+from routes.providers.base import Handshake, Parsed, Provider, ProviderRequest, Surroundings
 from routes.providers.fields import Document
-from routes.providers.options import MB, Options, Several, as_list
+from routes.providers.options import MB, Options, Secrets, as_list
 
 if TYPE_CHECKING:
     from orchestrator.delivery.s3 import S3
@@ -35,12 +37,12 @@ VERDICTS = ("spamVerdict", "virusVerdict", "spfVerdict", "dkimVerdict", "dmarcVe
 def _topics(topics: tuple[str, ...]) -> tuple[str, ...]:
     for topic in topics:
         if not TOPIC.fullmatch(topic):
-            raise ValueError(f"must be ARNs such as arn:aws:sns:eu-west-1:123456789012:inbound, got {topic!r}")
+            raise reason(f"must be ARNs such as arn:aws:sns:eu-west-1:123456789012:inbound, got {topic!r}")
     return topics
 
 
 class SesOptions(Options):
-    topics: Annotated[Several, AfterValidator(_topics)]
+    topics: Annotated[Secrets, AfterValidator(_topics)]
     """The ARNs of the only topics whose messages are accepted: anyone can subscribe our URL to a topic of theirs."""
     buckets: Annotated[tuple[str, ...], BeforeValidator(as_list)] = ()
     """The only buckets that are read, for the action Deliver to S3 bucket; needs the extra `ses`."""
@@ -52,6 +54,7 @@ class Ses(Provider[SesOptions]):
     options_type = SesOptions
     needs = "topics"
     media_types = ("text/plain",)
+    body_type = str
     no_sample = "Amazon SNS signs with a key of its own: send an email to an address of the SES rule"
 
     def __init__(self, name: str, options: SesOptions, surroundings: Surroundings) -> None:

@@ -18,7 +18,6 @@ from werkzeug.test import TestResponse
 
 from deduplication.email import Email
 from orchestrator.config.settings import SettingsError
-from orchestrator.pipeline import Pipeline
 from routes import connections
 from routes.providers.samples import Letter, SampleRequest
 from tests.routes.providers.conftest import (
@@ -154,7 +153,7 @@ class ProviderContract:
         assert [ingress.status_of(each) for each in requests] == ["processed", "processed"]
 
     def test_invalid_settings_stop_the_start(self, serve: Serve) -> None:
-        typo = rf"providers\.{self.name}\.singing_key is not one of its settings"
+        typo = rf"providers\.{self.name}\.singing_key is unknown"
         for settings, complaint in {**self.invalid, f"{self.settings}\nsinging_key = 'x'": typo}.items():
             with pytest.raises(SettingsError, match=complaint):
                 serve(settings)
@@ -189,9 +188,12 @@ class ProviderContract:
             full_disk.setattr(connections, "PIECE_BYTES", 1)
             full_disk.setattr(tempfile, "TemporaryFile", no_file)
             self.assert_retry(ingress, self.retry)
-        monkeypatch.setattr(Pipeline, "receive", fail)
-        assert "inner details" not in self.assert_retry(ingress, self.failure).text
-        assert "inner details" in caplog.text
+        steps = {"orchestrator.pipeline.Pipeline.receive": self.retry, "routes.api_ingress.mark_proven": self.failure}
+        for step, http_status in steps.items():
+            caplog.clear()
+            monkeypatch.setattr(step, fail)
+            assert "inner details" not in self.assert_retry(ingress, http_status).text
+            assert "inner details" in caplog.text
 
     def assert_retry(self, ingress: Ingress, http_status: int) -> TestResponse:
         answer = ingress.post(self.request(self.settings))
@@ -309,8 +311,8 @@ class BasicAuthContract(ProviderContract):
         empty = ("''", "[]", "['first password', ' ']")
         cls.invalid = {
             **{f"{user}\npassword = {each}": r"password must not be empty" for each in empty},
-            user: r"password is needed|needs username and password together",
-            f"{section}\npassword = 'x'": r"username is needed|needs username and password together",
+            user: r"password is required|needs username and password together",
+            f"{section}\npassword = 'x'": r"username is required|needs username and password together",
         }
 
     def test_only_the_right_password_is_accepted_before_the_body_is_read(self, serve: Serve) -> None:

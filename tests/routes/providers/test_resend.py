@@ -51,10 +51,10 @@ class TestResend(ProviderContract):
     other_secret = f"[providers.resend]\nsecret = '{OTHER_SECRET}'"
     rotated = f"[providers.resend]\nsecret = ['{OTHER_SECRET}', '{SECRET}']"
     invalid = {
-        "[providers.resend]\napi_key = 're_123456789'": r"providers\.resend\.secret is needed",
+        "[providers.resend]\napi_key = 're_123456789'": r"providers\.resend\.secret is required",
         "[providers.resend]\nsecret = ''": r"providers\.resend\.secret must not be empty",
         **{
-            f"[providers.resend]\nsecret = '{each}'": r"\.secret must be a Standard Webhooks secret such as whsec_"
+            f"[providers.resend]\nsecret = '{each}'": r"\.secret must be a Standard Webhooks secret"
             for each in ("whsec_", "whsec_!!!!", "not base 64")
         },
     }

@@ -17,8 +17,8 @@ from cryptography.x509 import load_pem_x509_certificates
 
 from orchestrator.delivery.fetching import FetchFailed
 from routes.auth import Unauthorized
+from routes.payload import InvalidPayload
 from routes.providers import sns
-from routes.providers.base import InvalidPayload
 from routes.providers.fields import Document
 from routes.providers.samples import SampleRequest
 from routes.providers.sns import MOST_CERTIFICATES, SnsVerifier
