@@ -20,7 +20,7 @@ from orchestrator.pipeline import ProofUsed, Status
 from routes.auth import Unauthorized, client_address
 from routes.connections import NoRoomForBody, mark_proven
 from routes.payload import InvalidPayload
-from routes.providers.base import Handshake, Parsed, ProviderRequest, Surroundings
+from routes.providers.base import Handshake, ProviderRequest, Surroundings
 from routes.providers.message import Messages
 from routes.providers.options import MB, NoOptions
 from routes.providers.registry import TYPES, AnyProvider, missing_setting, open_providers
@@ -95,14 +95,8 @@ def _ingest(service: Service, provider: AnyProvider) -> Callable[[], Response]:
 
     def ingest() -> Response:
         started = time.monotonic()
-        sent = ProviderRequest(request.headers, request.get_data, service.pipeline.now())
         try:
-            try:
-                proof = provider.verify(sent)
-            except InvalidPayload:  # before there is a proof, nothing else is told about a request
-                raise Unauthorized from None
-            mark_proven()
-            return _receive(service, provider, provider.parse(sent), proof)
+            return _receive(service, provider)
         except Handshake as note:
             log.info("provider %s: %s", provider.name, note)
             service.meter.count((1, EMAILS, provider.name, "no_email", ""))
@@ -113,21 +107,31 @@ def _ingest(service: Service, provider: AnyProvider) -> Callable[[], Response]:
     return ingest
 
 
-def _receive(service: Service, provider: AnyProvider, parsed: list[Parsed], proof: str) -> Response:
+def _receive(service: Service, provider: AnyProvider) -> Response:
     """Each item of a request gets its own answer, and none stops the others.
 
     If the proof of one was accepted with another email, the request is refused: the emails after it have no proof.
     """
-    traceparent, ids_kept_ms = request.headers.get("traceparent", ""), service.pipeline.options.ids_kept_ms
+    pipeline = service.pipeline
+    sent = ProviderRequest(request.headers, request.get_data, pipeline.now())
+    try:
+        proof = provider.verify(sent)
+    except InvalidPayload:  # before there is a proof, the answer says nothing else about a request
+        raise Unauthorized from None
+    mark_proven()
+    traceparent = request.headers.get("traceparent", "")
     results: list[Verdict | Refusal] = []
-    for place, received in enumerate(parsed):
+    for place, parsed in enumerate(provider.parse(sent)):
         try:
-            if isinstance(received, InvalidPayload):
-                raise received
-            item = message_item(received) if isinstance(received, Message) else email_item(received, ids_kept_ms)
+            if isinstance(parsed, InvalidPayload):
+                raise parsed
+            if isinstance(parsed, Message):
+                item = message_item(parsed)
+            else:
+                item = email_item(parsed, pipeline.options.ids_kept_ms)
             if proof or traceparent:
                 item = replace(item, proof=f"{proof}/{place}" if proof and place else proof, traceparent=traceparent)
-            results.append(verdict(service.pipeline.receive(item), received))
+            results.append(verdict(pipeline.receive(item), parsed))
         except ProofUsed:
             raise
         except Exception as error:  # whatever is wrong with one item, the others are received
