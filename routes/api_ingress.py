@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache, partial
 
 from flask import Blueprint, Response, jsonify, request
 from werkzeug.exceptions import HTTPException
@@ -77,13 +78,11 @@ def _answer_probe() -> Response:
 
 def _refuse_disabled(service: Service, name: str) -> Callable[[], Response]:
     """The provider is configured to call us, but not configured here: the answer and the log say what is missing."""
-    error, is_logged = missing_setting(name), False
+    error = missing_setting(name)
+    warn_once = cache(partial(log.warning, "/api/ingress/%s: %s", name, error))
 
     def refuse() -> Response:
-        nonlocal is_logged
-        if not is_logged:
-            log.warning("%s /api/ingress/%s: %s", request.method, name, error)
-            is_logged = True
+        warn_once()
         service.meter.count((0, REFUSED, name, error))
         return failed(404, "invalid", error)
 

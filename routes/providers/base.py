@@ -36,8 +36,7 @@ class Handshake(Exception):
 class ProviderRequest:
     """One HTTP request, without Flask.
 
-    The body is read when it is first used: a proof in the headers is checked before that. ``read_body`` returns the
-    same each time.
+    A proof in the headers is checked before the body is read. ``read_body`` returns the same each time.
     """
 
     headers: Headers
@@ -52,10 +51,6 @@ class ProviderRequest:
     def media_type(self) -> str:
         return self.content_type.partition(";")[0].strip().lower()
 
-    @property
-    def body(self) -> bytes:
-        return self.read_body()
-
     def require_recent(self, timestamp: str, at_most: timedelta) -> None:
         """Raises Unauthorized unless a signed time, in seconds since 1970, is recent; clocks may differ a little."""
         if not (timestamp.isascii() and timestamp.isdigit() and len(timestamp) <= 11):
@@ -66,11 +61,11 @@ class ProviderRequest:
 
     @property
     def json(self) -> Any:
-        return parse_json(self.read_body(), self.headers.get("Content-Type", ""))
+        return parse_json(self.read_body(), self.content_type)
 
     @kept_property
     def form(self) -> Form:
-        return parse_form(self.content_type, self.body)
+        return parse_form(self.content_type, self.read_body())
 
 
 @dataclass(frozen=True)

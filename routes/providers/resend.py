@@ -59,7 +59,7 @@ class Resend(Provider[ResendOptions]):
             request.headers.get(f"{prefix}-{name}", "") for name in ("id", "timestamp", "signature")
         )
         request.require_recent(timestamp, TOLERANCE)
-        expected = [_signature(key, event_id, timestamp, request.body) for key in self._keys]
+        expected = [_signature(key, event_id, timestamp, request.read_body()) for key in self._keys]
         given = [signature for signature in signatures.split() if signature.startswith("v1,")]
         if not any([equals_any(signature, expected) for signature in given]):
             raise Unauthorized

@@ -73,7 +73,7 @@ class Sendgrid(Provider[SendgridOptions]):
         if self._public_keys:
             timestamp = request.headers.get(TIMESTAMP, "")
             request.require_recent(timestamp, timedelta(hours=self.options.freshness_hours))
-            message, signature = timestamp.encode() + request.body, request.headers.get(SIGNATURE, "")
+            message, signature = timestamp.encode() + request.read_body(), request.headers.get(SIGNATURE, "")
             if not any(_is_signed(signature, message, key) for key in self._public_keys):
                 raise Unauthorized
         return ""
@@ -140,10 +140,9 @@ def _require_own_boundary(request: ProviderRequest) -> None:
     """Content-Type is not signed: the same body with another boundary, or as urlencoded, would be another email."""
     media_type, parameters = parse_options_header(request.content_type)
     line = b"--" + parameters.get("boundary", "").encode()
-    begins = request.body.startswith(line + b"\r\n")
-    _, closing, epilogue = request.body.partition(b"\r\n" + line + b"--")
-    ends = closing and epilogue in (b"", b"\r\n")
-    if media_type != "multipart/form-data" or not (begins and ends):
+    head, closing, epilogue = request.read_body().partition(b"\r\n" + line + b"--")
+    is_whole = head.startswith(line + b"\r\n") and closing and epilogue in (b"", b"\r\n")
+    if media_type != "multipart/form-data" or not is_whole:
         raise InvalidPayload(
             "Content-Type must be multipart/form-data with the boundary of the body's first and last line, "
             f"got {request.content_type[:200]!r}",

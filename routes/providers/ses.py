@@ -137,9 +137,10 @@ def _open_s3(name: str) -> S3:
 
 
 def _message(request: ProviderRequest) -> Document:
-    if len(request.body) > MAX_MESSAGE_BYTES:
-        raise InvalidPayload(f"a message of SNS must be at most {MAX_MESSAGE_BYTES} bytes, got {len(request.body)}")
-    return Document.of(parse_json(request.body))
+    body = request.read_body()
+    if len(body) > MAX_MESSAGE_BYTES:
+        raise InvalidPayload(f"a message of SNS must be at most {MAX_MESSAGE_BYTES} bytes, got {len(body)}")
+    return Document.of(parse_json(body))
 
 
 def _raw(content: str) -> bytes:

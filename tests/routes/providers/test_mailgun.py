@@ -15,12 +15,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
-from werkzeug.datastructures import Headers
 
-from deduplication.journal.coordinator import Claimed
-from deduplication.journal.entry import DeliveryStatus
-from orchestrator.item import email_item
-from routes.providers.base import ProviderRequest
 from routes.providers.samples import SampleRequest
 from tests.routes.providers.conftest import LETTER, NOW, Ingress, Serve, email_in, provider_of, request_of, with_body
 from tests.routes.providers.contract import DOCUMENTED, DocumentedContract
@@ -181,25 +176,6 @@ class TestTokens:
         assert len(ingress.delivered) == 1
         assert ingress.status_of(request) == "already_processed", "the email itself may come as often as it likes"
 
-    @pytest.mark.parametrize("with_token", [True, False])
-    def test_a_token_that_is_held_but_not_accepted_is_still_free(self, ingress: Ingress, with_token: bool) -> None:
-        """While another request delivers that email, its retry is put off; so is another email with its token."""
-        request = self.request()
-        claimed = self.claim(ingress, request, with_token=with_token)
-        other = with_body(request, request.body.replace(b"Voil%C3%A0", b"Autre+chose"))
-        waits = [ingress.post(each) for each in ((request, other) if with_token else (request,))]
-        assert {(each.status_code, each.get_json()["status"]) for each in waits} == {(503, "already_processing")}
-        assert ingress.delivered == []
-        if not with_token:
-            assert ingress.status_of(other) == "processed"
-            assert ingress.post(request).status_code == 401
-            return
-        returned = [replace(each, status=DeliveryStatus.RETURNED) for each in claimed.plan]
-        ingress.app.service.coordinator.settle(claimed, returned)
-        ingress.app.settle()
-        assert [ingress.status_of(each) for each in (request, other)] == ["processed", "unauthorized"]
-        assert len(ingress.delivered) == 1
-
     def test_a_rejected_request_uses_no_token_up(self, ingress: Ingress) -> None:
         """Nor is it retried."""
         for headers in (None, "{", '["x"]', "5"):
@@ -215,12 +191,3 @@ class TestTokens:
         with ingress.app.service.journal.reading() as step:
             ((until_ms,),) = step.query("SELECT until_ms FROM proofs")
         assert until_ms >= before_ms + 7 * 24 * 3600 * 1000
-
-    def claim(self, ingress: Ingress, request: SampleRequest, *, with_token: bool) -> Claimed:
-        """As another request does that is delivering the same email just now."""
-        provider, pipeline = provider_of(SETTINGS, "mailgun"), ingress.app.service.pipeline
-        proof = provider.verify(ProviderRequest(Headers(dict(request.headers)), lambda: request.body, NOW))
-        item = replace(email_item(email_in(provider, request), None), proof=proof if with_token else "")
-        claimed = pipeline.coordinator.claim(pipeline.prepare(item, pipeline.router.pick(item)).claim)
-        assert isinstance(claimed, Claimed)
-        return claimed
