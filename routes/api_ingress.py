@@ -99,7 +99,7 @@ def _ingest(service: Service, provider: AnyProvider) -> Callable[[], Response]:
         except Handshake as note:
             log.info("provider %s: %s", provider.name, note)
             service.meter.count((1, EMAILS, provider.name, "no_email", ""))
-            return json_answer(NoEmail(success=True, status="no_email", note=str(note)), provider.statuses.accepted)
+            return json_answer(NoEmail(success=True, status="no_email", note=str(note)))
         finally:
             service.meter.count((time.monotonic() - started, REQUEST_S))
 

@@ -121,17 +121,18 @@ def _operations(app: Flask, config: Config) -> Iterator[tuple[tuple[str, str], O
 
 def _provider_operation(name: str, provider: type[AnyProvider]) -> Operation:
     """Whether or not the provider is configured: the document is about the API, not about mailonce.toml."""
-    statuses, text = provider.statuses, inspect.getdoc(sys.modules[provider.__module__]) or ""
+    retry, rejected = provider.retry_status, provider.rejected_status or 400
+    text = inspect.getdoc(sys.modules[provider.__module__]) or ""
     answers = {
-        statuses.accepted: Verdict | Verdicts | NoEmail,
-        statuses.retry: Verdict | Verdicts | Refusal,
-        statuses.rejected or 400: Refusal | Verdicts,
+        200: Verdict | Verdicts | NoEmail,
+        retry: Verdict | Verdicts | Refusal,
+        rejected: Refusal | Verdicts,
     }
     notes = {
-        statuses.unauthorized: "Invalid signature or credentials.",
-        statuses.accepted: "Accepted: the sender may forget it.",
-        statuses.retry: "Not accepted now, or another request is processing it: send it again.",
-        statuses.rejected or 400: "The request can never be accepted as it is.",
+        401: "Invalid signature or credentials.",
+        200: "Accepted: the sender may forget it.",
+        retry: "Not accepted now, or another request is processing it: send it again.",
+        rejected: "The request can never be accepted as it is.",
     }
     if not provider.security:
         text += "\n\nThe proof of origin is in the body."

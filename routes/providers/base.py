@@ -68,19 +68,6 @@ class ProviderRequest:
         return parse_form(self.content_type, self.read_body())
 
 
-@dataclass(frozen=True)
-class Statuses:
-    """HTTP statuses that make a provider forget an email, give it up, or send it again.
-
-    If ``rejected`` is None, the status of the error is used.
-    """
-
-    accepted: int = 200
-    rejected: int | None = None
-    retry: int = 503
-    unauthorized: int = 401
-
-
 class Fetch(Protocol):
     def __call__(self, url: str, headers: Mapping[str, str], timeout_s: float, max_bytes: int) -> bytes: ...
 
@@ -105,9 +92,10 @@ class Provider(ABC, Generic[AnyOptions]):
     """
 
     options_type: type[AnyOptions]
-    needs: ClassVar[str] = ""
-    """The settings without which it stays disabled."""
-    statuses: ClassVar[Statuses] = Statuses()
+    rejected_status: ClassVar[int | None] = None
+    """The HTTP status that makes it give up; if it is None, that of the error is used."""
+    retry_status: ClassVar[int] = 503
+    """The HTTP status that makes it send the request again."""
     challenge: str = ""
     """Set if the proof is in the Authorization header: some clients send it only when challenged."""
     endings: ClassVar[tuple[str, ...]] = ("",)
@@ -195,7 +183,6 @@ class BasicAuthProvider(Provider[BasicAuthOptions]):
     """Authenticates with the username and password in the URL that the provider was given."""
 
     options_type = BasicAuthOptions
-    needs = "username and password"
     security = ("login",)
 
 

@@ -9,13 +9,13 @@ from typing import Any
 
 from deduplication.email import Email
 from routes.payload import InvalidPayload
-from routes.providers.base import BasicAuthProvider, Parsed, ProviderRequest, Statuses, parse_all
+from routes.providers.base import BasicAuthProvider, Parsed, ProviderRequest, parse_all
 from routes.providers.fields import Document, MailHeaders, mailbox
 from routes.providers.samples import INBOX, Letter
 
 
 class Brevo(BasicAuthProvider):
-    statuses = Statuses(retry=429)
+    retry_status = 429
 
     def parse(self, request: ProviderRequest) -> list[Parsed]:
         items = Document.of(request.json).get("items")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from routes.providers.base import BasicAuthProvider, Parsed, ProviderRequest, Statuses
+from routes.providers.base import BasicAuthProvider, Parsed, ProviderRequest
 from routes.providers.fields import Document, MailHeaders, nested
 from routes.providers.forms import Form
 from routes.providers.samples import BOUNCES, INBOX, Letter
@@ -18,7 +18,7 @@ MAX_STEPS = 4  # attachments[0][file_name] has three
 
 
 class Cloudmailin(BasicAuthProvider):
-    statuses = Statuses(rejected=422)
+    rejected_status = 422
     media_types = ("application/json", "multipart/form-data")
 
     def parse(self, request: ProviderRequest) -> list[Parsed]:

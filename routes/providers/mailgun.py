@@ -16,7 +16,7 @@ from pydantic import Field
 
 from routes.auth import Unauthorized, equals_any
 from routes.payload import InvalidPayload, parse_json
-from routes.providers.base import Parsed, Provider, ProviderRequest, Statuses
+from routes.providers.base import Parsed, Provider, ProviderRequest
 from routes.providers.fields import MailHeaders
 from routes.providers.options import Options, Secrets
 from routes.providers.samples import BOUNCES, URLENCODED, Letter, Rendered, multipart
@@ -33,8 +33,7 @@ class MailgunOptions(Options):
 
 class Mailgun(Provider[MailgunOptions]):
     options_type = MailgunOptions
-    needs = "signing_key"
-    statuses = Statuses(rejected=406)
+    rejected_status = 406
     endings = ("", "/mime")
     media_types = ("application/x-www-form-urlencoded", "multipart/form-data")
 

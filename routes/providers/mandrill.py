@@ -45,7 +45,6 @@ class MandrillOptions(Options):
 
 class Mandrill(Provider[MandrillOptions]):
     options_type = MandrillOptions
-    needs = "webhook_key and url"
     media_types = ("application/x-www-form-urlencoded", "multipart/form-data")
     security = ("mandrillSignature",)
     answers_probes = True

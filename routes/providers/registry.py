@@ -67,5 +67,6 @@ def checked_config(settings: Settings) -> Config:
 
 def missing_setting(name: str) -> str:
     """What enables a provider that is known, but not in mailonce.toml."""
-    needs = TYPES[name].needs
-    return f"{name} is not set up: mailonce.toml needs [providers.{name}]{f' with {needs}' if needs else ''}"
+    options = TYPES[name].options_type.model_fields
+    needed = " and ".join(option for option, field in options.items() if field.is_required())
+    return f"{name} is not set up: mailonce.toml needs [providers.{name}]{needed and f' with {needed}'}"

@@ -43,7 +43,6 @@ class ResendOptions(Options):
 
 class Resend(Provider[ResendOptions]):
     options_type = ResendOptions
-    needs = "secret"
     security = ("resendSignature",)
 
     def __init__(self, name: str, options: ResendOptions, surroundings: Surroundings) -> None:

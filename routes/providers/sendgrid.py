@@ -56,7 +56,6 @@ class SendgridOptions(Options, LoginOptions):
 
 class Sendgrid(Provider[SendgridOptions]):
     options_type = SendgridOptions
-    needs = "username and password, or verification_key"
     media_types = ("multipart/form-data", "application/x-www-form-urlencoded")
     security = ("login", "sendgridSignature")
 

@@ -52,7 +52,6 @@ class SesOptions(Options):
 
 class Ses(Provider[SesOptions]):
     options_type = SesOptions
-    needs = "topics"
     media_types = ("text/plain",)
     body_type = str
     no_sample = "Amazon SNS signs with a key of its own: send an email to an address of the SES rule"

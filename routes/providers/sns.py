@@ -6,7 +6,9 @@ https://docs.aws.amazon.com/sns/latest/dg/sns-verify-signature-of-message.html
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+import threading
+import time
+from collections.abc import Callable, Collection
 from datetime import datetime
 from pathlib import Path
 
@@ -25,6 +27,7 @@ from routes.providers.ses import FETCH_TIMEOUT_S, is_sns_url, region_of
 
 log = logging.getLogger(__name__)
 
+FETCH_PAUSE_S = 1.0
 MAX_CERTIFICATE_BYTES = 64 * 1024
 AMAZON_CA = Path(__file__).with_name("amazon_ca.pem")  # SNS serves its own certificate without the intermediate one
 # Version 1, still the default, is SHA-1: enough to tell who sent it, as no sender chooses what is hashed.
@@ -43,11 +46,14 @@ class SnsVerifier:
     Raises OSError, and ValueError if a file does not hold certificates in PEM.
     """
 
-    def __init__(self, fetch: Fetch, ca_file: str = "") -> None:
+    def __init__(self, fetch: Fetch, ca_file: str = "", clock: Callable[[], float] = time.monotonic) -> None:
         files = [AMAZON_CA, Path(ca_file)] if ca_file else [AMAZON_CA]
         self._authorities = [each for file in files for each in load_pem_x509_certificates(file.read_bytes())]
         self._fetch = fetch
+        self._clock = clock
         self._chains: dict[str, list[Certificate]] = {}
+        self._paused_until_s = clock()
+        self._fetching = threading.Lock()
 
     def verify(self, message: Document, topics: Collection[str], now: datetime) -> None:
         """Raises Unauthorized or InvalidPayload, and FetchFailed while a certificate is unavailable.
@@ -73,13 +79,21 @@ class SnsVerifier:
             raise Unauthorized from None
 
     def _fetch_chain(self, url: str) -> list[Certificate]:
-        """Kept for good: Amazon has published only a few at these URLs."""
-        try:
-            chain = load_pem_x509_certificates(self._fetch(url, {}, FETCH_TIMEOUT_S, MAX_CERTIFICATE_BYTES))
-        except ValueError:  # it is not a certificate
-            raise Unauthorized from None
-        self._chains[url] = chain
-        return chain
+        """One fetch at a time. After a failure, requests that waited for it and those of the next second fail too."""
+        with self._fetching:
+            if url in self._chains:
+                return self._chains[url]
+            if self._clock() < self._paused_until_s:
+                raise FetchFailed("the certificate of SNS could not be fetched a moment ago")
+            try:
+                chain = load_pem_x509_certificates(self._fetch(url, {}, FETCH_TIMEOUT_S, MAX_CERTIFICATE_BYTES))
+                self._chains[url] = chain  # kept for good: Amazon has published only a few at these URLs
+            except ValueError:  # it is not a certificate
+                raise Unauthorized from None
+            finally:
+                if url not in self._chains:
+                    self._paused_until_s = self._clock() + FETCH_PAUSE_S
+            return chain
 
     def _require_amazon(self, chain: list[Certificate], topic: str, now: datetime) -> None:
         """An issuer that is not known here may be Amazon's next one: SNS drops the email after a 401, so it is 503."""

@@ -8,12 +8,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import certifi
 import pytest
 from cryptography.x509 import load_pem_x509_certificates
 
+from orchestrator.delivery.fetching import FetchFailed
 from routes.auth import Unauthorized
 from routes.payload import InvalidPayload
 from routes.providers import sns
@@ -21,7 +23,7 @@ from routes.providers.fields import Document
 from routes.providers.samples import SampleRequest
 from routes.providers.sns import SnsVerifier
 from tests.routes.providers.conftest import LETTER, NOW, Fetches
-from tests.routes.providers.sns_stand_in import AMAZON, TOPIC, Authority, Sns, received
+from tests.routes.providers.sns_stand_in import AMAZON, HOST, TOPIC, Authority, Sns, received
 
 SHIPPED_CA = sns.AMAZON_CA  # before conftest puts ours in its place
 # As SNS served it in us-west-2, without the intermediate certificate (from the tests of aws-sdk-java-v2).
@@ -176,3 +178,49 @@ def test_a_certificate_is_fetched_once(verify: Verify, fetches: Fetches) -> None
     for _ in range(3):
         verify(notification())
     assert fetches.urls == [SNS.certificate_url]
+
+
+def test_after_a_failure_no_certificate_is_fetched_for_a_second(fetches: Fetches) -> None:
+    """Whatever its address: a stranger who knows the topic can make up any number of them."""
+    clock = [0.0]
+    verifier = SnsVerifier(fetches, clock=lambda: clock[0])
+    fetches.pages[SNS.certificate_url] = SNS.certificate
+    message = Document(json.loads(notification().body))
+    unknown = Document(message | {"SigningCertURL": f"{HOST}/SimpleNotificationService-0.pem"})
+    for clock[0], each in [(0, unknown), (0, unknown), (0.9, unknown), (0.9, message)]:
+        with pytest.raises(FetchFailed):
+            verifier.verify(each, [TOPIC], NOW)
+    assert len(fetches.asked) == 1
+    clock[0] = 1
+    verifier.verify(message, [TOPIC], NOW)
+    with pytest.raises(FetchFailed):
+        verifier.verify(unknown, [TOPIC], NOW)
+    verifier.verify(message, [TOPIC], NOW)  # it is kept
+
+
+def test_requests_that_wait_for_a_fetch_share_its_failure() -> None:
+    """While SNS does not answer, they would wait for five seconds each, one after the other."""
+    asked, errors, fetching, may_fail = list[str](), list[FetchFailed](), Event(), Event()
+
+    def fetch(url: str, headers: object, timeout_s: float, max_bytes: int) -> bytes:
+        asked.append(url)
+        fetching.set()
+        may_fail.wait()
+        raise FetchFailed("no answer")
+
+    verifier = SnsVerifier(fetch)
+
+    def verify() -> None:
+        try:
+            verifier.verify(Document(json.loads(notification().body)), [TOPIC], NOW)
+        except FetchFailed as error:
+            errors.append(error)
+
+    threads = [Thread(target=verify) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    fetching.wait()
+    may_fail.set()
+    for thread in threads:
+        thread.join()
+    assert (len(errors), len(asked)) == (3, 1)
