@@ -114,7 +114,7 @@ def _receive(service: Service, provider: AnyProvider) -> Response:
     pipeline = service.pipeline
     sent = ProviderRequest(request.headers, request.get_data, pipeline.now())
     try:
-        proof = provider.verify(sent)
+        proof = provider.verify(sent) or ""
     except InvalidPayload:  # before there is a proof, the answer says nothing else about a request
         raise Unauthorized from None
     mark_proven()

@@ -127,7 +127,7 @@ class Provider(ABC, Generic[AnyOptions]):
         elif "ingressToken" in self.security:
             self.challenge, self.credentials = BEARER, surroundings.ingress_tokens
 
-    def verify(self, request: ProviderRequest) -> str:
+    def verify(self, request: ProviderRequest) -> str | None:
         """Raises Unauthorized, or InvalidPayload where not even the proof can be read: both are answered alike.
 
         Returns what may prove one email only, if the proof does not cover the body. By default, the proof is in the
@@ -138,7 +138,7 @@ class Provider(ABC, Generic[AnyOptions]):
             given.strip(), self.credentials
         ):
             raise Unauthorized
-        return ""
+        return None
 
     @abstractmethod
     def parse(self, request: ProviderRequest) -> list[Parsed]:

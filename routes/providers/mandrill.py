@@ -49,7 +49,7 @@ class Mandrill(Provider[MandrillOptions]):
     security = ("mandrillSignature",)
     answers_probes = True
 
-    def verify(self, request: ProviderRequest) -> str:
+    def verify(self, request: ProviderRequest) -> None:
         form = request.form
         fields = sorted((name.encode(), form.read(value)) for name, values in form.fields.items() for value in values)
         message = self.options.url.encode() + b"".join(name + value for name, value in fields)
@@ -57,7 +57,6 @@ class Mandrill(Provider[MandrillOptions]):
         keys = (*self.options.webhook_key, CHECK_KEY) if is_check else self.options.webhook_key
         if not equals_any(request.headers.get(SIGNATURE, "").encode(), [_signature(key, message) for key in keys]):
             raise Unauthorized
-        return ""
 
     def parse(self, request: ProviderRequest) -> list[Parsed]:
         events = parse_json(request.form.first(EVENTS))

@@ -51,7 +51,7 @@ class Resend(Provider[ResendOptions]):
         if options.api_key:
             self.no_sample = "with api_key the email is fetched from Resend, which has no sample: send an email"
 
-    def verify(self, request: ProviderRequest) -> str:
+    def verify(self, request: ProviderRequest) -> None:
         """Standard Webhooks, with the standard's or Svix's names of the headers."""
         prefix = "svix" if "svix-id" in request.headers else "webhook"
         event_id, timestamp, signatures = (
@@ -62,7 +62,6 @@ class Resend(Provider[ResendOptions]):
         given = [signature for signature in signatures.split() if signature.startswith("v1,")]
         if not any([equals_any(signature, expected) for signature in given]):
             raise Unauthorized
-        return ""
 
     def parse(self, request: ProviderRequest) -> list[Parsed]:
         event = Document.of(request.json)

@@ -65,7 +65,7 @@ class Sendgrid(Provider[SendgridOptions]):
         if self._public_keys:
             self.no_sample = "with verification_key SendGrid signs with a key of its own: send an email instead"
 
-    def verify(self, request: ProviderRequest) -> str:
+    def verify(self, request: ProviderRequest) -> None:
         """The signature covers timestamp and body: the timestamp must be digits, so that no bytes move between them."""
         if self.options.username:
             super().verify(request)
@@ -75,7 +75,6 @@ class Sendgrid(Provider[SendgridOptions]):
             message, signature = timestamp.encode() + request.read_body(), request.headers.get(SIGNATURE, "")
             if not any(_is_signed(signature, message, key) for key in self._public_keys):
                 raise Unauthorized
-        return ""
 
     def parse(self, request: ProviderRequest) -> list[Parsed]:
         if self._public_keys:

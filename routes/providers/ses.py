@@ -64,13 +64,12 @@ class Ses(Provider[SesOptions]):
         try:
             self._sns = SnsVerifier(surroundings.fetch, options.ca_file)
         except (OSError, ValueError) as error:
-            reason = f"must be a file with certificates in PEM, got {options.ca_file!r}"
-            raise SettingsError(f"providers.{name}.ca_file {reason}") from error
+            problem = f"must be a file with certificates in PEM, got {options.ca_file!r}"
+            raise SettingsError(f"providers.{name}.ca_file {problem}") from error
         self._s3 = _open_s3(name) if options.buckets else None
 
-    def verify(self, request: ProviderRequest) -> str:
+    def verify(self, request: ProviderRequest) -> None:
         self._sns.verify(_message(request), self.options.topics, request.now)
-        return ""
 
     def parse(self, request: ProviderRequest) -> list[Parsed]:
         message = _message(request)
@@ -101,8 +100,8 @@ class Ses(Provider[SesOptions]):
     def _confirm(self, message: Document) -> NoReturn:
         url = message.optional("SubscribeURL")
         if not is_sns_url(url, message["TopicArn"]):
-            reason = f"SubscribeURL must be an https URL of SNS in the topic's region, got {url[:200]!r}"
-            raise InvalidPayload(reason, field="SubscribeURL")
+            problem = f"SubscribeURL must be an https URL of SNS in the topic's region, got {url[:200]!r}"
+            raise InvalidPayload(problem, field="SubscribeURL")
         self.surroundings.fetch(url, {}, FETCH_TIMEOUT_S, MAX_CONFIRMATION_BYTES)
         raise Handshake(f"subscription to {message['TopicArn']} confirmed")
 

@@ -6,6 +6,7 @@ import errno
 import json
 import tempfile
 from dataclasses import replace
+from datetime import datetime, timedelta
 from hashlib import sha256
 from itertools import product
 from typing import Any, ClassVar
@@ -19,9 +20,11 @@ from werkzeug.test import TestResponse
 from deduplication.email import Email
 from orchestrator.config.settings import SettingsError
 from routes import connections
+from routes.providers.registry import TYPES
 from routes.providers.samples import Letter, SampleRequest
 from tests.routes.providers.conftest import (
     LETTER,
+    NOW,
     Fetches,
     Ingress,
     Serve,
@@ -296,6 +299,24 @@ class DocumentedContract(ProviderContract):
         provider = provider_of(self.settings, self.name, fetches)
         for field, odd in product(self.optional, ODD):
             assert email_in(provider, self.documented(**{field: odd})).sender, (field, odd)
+
+
+class TimedContract(ProviderContract):
+    """For providers that sign a time; ``fresh_for`` is how old a request may be, unless freshness_hours says so."""
+
+    fresh_for: ClassVar[timedelta]
+
+    def request_at(self, moment: datetime) -> SampleRequest:
+        return request_of(self.settings, self.name, now=moment)
+
+    def test_a_signed_request_is_accepted_until_its_last_retry_or_as_long_as_set(self, serve: Serve) -> None:
+        minute = timedelta(minutes=1)
+        ages = {self.fresh_for - minute: 200, self.fresh_for + minute: 401, -4 * minute: 200, -6 * minute: 401}
+        ingress = serve(self.settings)
+        assert {age: ingress.post(self.request_at(NOW - age)).status_code for age in ages} == ages
+        if "freshness_hours" in TYPES[self.name].options_type.model_fields:
+            ingress = serve(f"{self.settings}\nfreshness_hours = 1")
+            assert [ingress.post(self.request_at(NOW - age * minute)).status_code for age in (59, 61)] == [200, 401]
 
 
 class BasicAuthContract(ProviderContract):
