@@ -17,7 +17,7 @@ from routes import schemas
 from routes.auth import bearer_token, equals_any, require_operator_token
 from routes.connections import mark_proven
 from routes.endpoints import Operation, admin_endpoint, documented
-from routes.providers.base import InvalidPayload
+from routes.payload import InvalidPayload
 from routes.responses import Answer, answer_error, failed
 
 View = TypeVar("View")

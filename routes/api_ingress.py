@@ -6,26 +6,27 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from functools import cache, partial
 
 from flask import Blueprint, Response, jsonify, request
 from werkzeug.exceptions import HTTPException
 
 from deduplication.errors import StoreUnavailable
+from deduplication.message import Message
 from orchestrator.build import Service
 from orchestrator.delivery.fetching import FetchFailed, fetch
-from orchestrator.item import email_item, message_item
+from orchestrator.item import MESSAGE, email_item, message_item
 from orchestrator.metrics.meter import EMAILS, REFUSED, REQUEST_S
 from orchestrator.pipeline import ProofUsed, Status
-from routes.auth import Unauthorized, client_address, require_bearer
+from routes.auth import Unauthorized, client_address
 from routes.connections import NoRoomForBody, mark_proven
-from routes.providers import message
-from routes.providers.base import Handshake, InvalidPayload, ProviderRequest, Statuses, Surroundings, parse_json
-from routes.providers.options import MB
+from routes.payload import InvalidPayload
+from routes.providers.base import Handshake, ProviderRequest, Surroundings
+from routes.providers.message import Messages
+from routes.providers.options import MB, NoOptions
 from routes.providers.registry import TYPES, AnyProvider, missing_setting, open_providers
 from routes.responses import (
     INGRESS,
-    UNEXPECTED,
     NoEmail,
     Refusal,
     Verdict,
@@ -39,9 +40,6 @@ from routes.responses import (
 
 log = logging.getLogger(__name__)
 
-MESSAGE = "message"
-MESSAGE_STATUSES = Statuses(rejected=200)  # each message has a status of its own in the answer
-
 
 def ingress_blueprint(service: Service) -> Blueprint:
     """Raises SettingsError if mailonce.toml opens a provider without what proves its requests' origin."""
@@ -52,7 +50,8 @@ def ingress_blueprint(service: Service) -> Blueprint:
             api_ingress.add_url_rule(f"/{name}{ending}", f"{method} {name}{ending}", view, methods=[method])
 
     max_bytes = int(service.settings.max_body_mb * MB)
-    providers = open_providers(service.config, Surroundings(service.tokens.ingress, fetch, max_bytes))
+    surroundings = Surroundings(service.tokens.ingress, fetch, max_bytes, service.config.destinations)
+    providers = open_providers(service.config, surroundings) | {MESSAGE: Messages(MESSAGE, NoOptions(), surroundings)}
     for name, provider in providers.items():
         add("POST", provider, name, _ingest(service, provider))
         if provider.answers_probes:
@@ -62,7 +61,6 @@ def ingress_blueprint(service: Service) -> Blueprint:
         add("POST", TYPES[name], name, refuse)
         # Mandrill shows its key only once the URL responds.
         add("GET", TYPES[name], name, _answer_probe if TYPES[name].answers_probes else refuse)
-    api_ingress.add_url_rule(f"/{MESSAGE}", MESSAGE, _ingest(service), methods=["POST"])
 
     @api_ingress.errorhandler(Exception)
     def refuse_request(error: Exception) -> Response:
@@ -80,26 +78,28 @@ def _answer_probe() -> Response:
 
 def _refuse_disabled(service: Service, name: str) -> Callable[[], Response]:
     """The provider is configured to call us, but not configured here: the answer and the log say what is missing."""
-    error, is_logged = missing_setting(name), False
+    error = missing_setting(name)
+    warn_once = cache(partial(log.warning, "/api/ingress/%s: %s", name, error))
 
     def refuse() -> Response:
-        nonlocal is_logged
-        if not is_logged:
-            log.warning("%s /api/ingress/%s: %s", request.method, name, error)
-            is_logged = True
+        warn_once()
         service.meter.count((0, REFUSED, name, error))
         return failed(404, "invalid", error)
 
     return refuse
 
 
-def _ingest(service: Service, provider: AnyProvider | None = None) -> Callable[[], Response]:
-    """The view of a provider, or of messages."""
+def _ingest(service: Service, provider: AnyProvider) -> Callable[[], Response]:
+    """The view of a provider."""
 
     def ingest() -> Response:
         started = time.monotonic()
         try:
-            return _receive(service, provider) if provider else _receive_messages(service)
+            return _receive(service, provider)
+        except Handshake as note:
+            log.info("provider %s: %s", provider.name, note)
+            service.meter.count((1, EMAILS, provider.name, "no_email", ""))
+            return json_answer(NoEmail(success=True, status="no_email", note=str(note)))
         finally:
             service.meter.count((time.monotonic() - started, REQUEST_S))
 
@@ -107,56 +107,36 @@ def _ingest(service: Service, provider: AnyProvider | None = None) -> Callable[[
 
 
 def _receive(service: Service, provider: AnyProvider) -> Response:
-    """Each email of a request gets its own answer; an invalid one does not stop the others.
+    """Each item of a request gets its own answer, and none stops the others.
 
     If the proof of one was accepted with another email, the request is refused: the emails after it have no proof.
     """
-    asked = ProviderRequest(request.headers.get, request.get_data, service.pipeline.now())
+    pipeline = service.pipeline
+    sent = ProviderRequest(request.headers, request.get_data, pipeline.now())
     try:
-        proof = provider.verify(asked)
-    except InvalidPayload:  # before there is a proof, nothing else is told about a request
+        proof = provider.verify(sent) or ""
+    except InvalidPayload:  # before there is a proof, the answer says nothing else about a request
         raise Unauthorized from None
     mark_proven()
-    try:
-        parsed = provider.parse(asked)
-    except Handshake as note:
-        log.info("provider %s: %s", provider.name, note)
-        service.meter.count((1, EMAILS, provider.name, "no_email", ""))
-        return json_answer(NoEmail(success=True, status="no_email", note=str(note)), provider.statuses.accepted)
     traceparent = request.headers.get("traceparent", "")
     results: list[Verdict | Refusal] = []
-    for place, each in enumerate(parsed):
-        if isinstance(each, InvalidPayload):
-            _note_error(service, provider.name, each)
-            results.append(refusal(each))
-            continue
-        item = email_item(each, service.pipeline.options.ids_kept_ms)
-        if proof or traceparent:
-            item = replace(item, proof=f"{proof}/{place}" if proof and place else proof, traceparent=traceparent)
-        result = service.pipeline.receive(item)
-        results.append(verdict(result, email_id=result.item_id))
-    return answer_items(results, provider.statuses)
-
-
-def _receive_messages(service: Service) -> Response:
-    require_bearer(request.headers.get("Authorization"), service.tokens.ingress)
-    mark_proven()
-    documents = message.documents(parse_json(request.get_data(), request.content_type or ""))
-    results = [_receive_message(service, document) for document in documents]
-    return answer_items(results, MESSAGE_STATUSES, is_list=True)
-
-
-def _receive_message(service: Service, document: Any) -> Verdict | Refusal:
-    try:
-        parsed = message.parse(document, service.config.destinations)
-        item = replace(message_item(parsed), traceparent=request.headers.get("traceparent", ""))
-        result = service.pipeline.receive(item)
-    except Exception as error:  # neither an invalid message nor an internal error stops the others
-        _note_error(service, MESSAGE, error)
-        if isinstance(error, InvalidPayload):
-            return refusal(error)
-        return Refusal(success=False, status="retry_later", error=UNEXPECTED)
-    return verdict(result, key=parsed.key, source=parsed.source, id=parsed.id, item_id=result.item_id)
+    for place, parsed in enumerate(provider.parse(sent)):
+        try:
+            if isinstance(parsed, InvalidPayload):
+                raise parsed
+            if isinstance(parsed, Message):
+                item = message_item(parsed)
+            else:
+                item = email_item(parsed, pipeline.options.ids_kept_ms)
+            if proof or traceparent:
+                item = replace(item, proof=f"{proof}/{place}" if proof and place else proof, traceparent=traceparent)
+            results.append(verdict(pipeline.receive(item), parsed))
+        except ProofUsed:
+            raise
+        except Exception as error:  # whatever is wrong with one item, the others are received
+            _note_error(service, provider.name, error)
+            results.append(refusal(error))
+    return answer_items(results, provider)
 
 
 def _note_error(service: Service, provider: str, error: Exception) -> None:

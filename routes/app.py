@@ -27,7 +27,7 @@ from routes.dashboard.access import COOKIE
 from routes.dashboard.browser import SECURITY_HEADERS, as_page
 from routes.health import health_blueprint
 from routes.metrics import metrics_blueprint
-from routes.providers.base import InvalidPayload
+from routes.payload import InvalidPayload
 from routes.responses import answer_error
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hmac
 from collections.abc import Iterable
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
@@ -43,26 +42,10 @@ def require_operator_token(service: Service, environ: WSGIEnvironment, token: st
         raise Unauthorized
 
 
-def require_bearer(authorization: str | None, tokens: Iterable[str]) -> None:
-    if not equals_any(bearer_token(authorization), tokens):
-        raise Unauthorized
-
-
 def bearer_token(authorization: str | None) -> str:
     """Empty if there is none."""
     scheme, _, token = (authorization or "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
-
-
-def require_basic(authorization: str | None, username: str, passwords: Iterable[str]) -> None:
-    """Providers send the credentials of the URL that they were given: https://username:password@host/path."""
-    scheme, _, encoded = (authorization or "").partition(" ")
-    try:  # werkzeug's parser would raise for text that is not ASCII
-        credentials = base64.b64decode(encoded.strip(), validate=True)
-    except ValueError:
-        raise Unauthorized from None
-    if scheme.lower() != "basic" or not equals_any(credentials, (f"{username}:{each}" for each in passwords)):
-        raise Unauthorized
 
 
 def equals_any(given: str | bytes, expected: Iterable[str | bytes]) -> bool:

@@ -23,7 +23,8 @@ from routes.commands.import_mail import import_mail
 from routes.commands.listen import listen
 from routes.commands.service import open_service, read_settings
 from routes.commands.stats import stats
-from routes.providers.base import InvalidPayload, Surroundings
+from routes.payload import InvalidPayload
+from routes.providers.base import Surroundings
 from routes.providers.registry import TYPES, missing_setting, open_providers
 from routes.providers.samples import SampleUnavailable, curl_line, sample
 

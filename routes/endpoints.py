@@ -13,9 +13,8 @@ from typing import Any, Literal, TypeVar, get_type_hints
 from flask import jsonify, request
 from pydantic import BaseModel, create_model
 
-from routes.providers.base import json_object
+from routes.payload import parse_json, read
 from routes.responses import Answer
-from routes.schemas import read
 
 JSON = "application/json"
 Model = type[BaseModel]
@@ -61,9 +60,11 @@ def admin_endpoint(
         @wraps(view)
         def respond(**arguments: Any) -> Answer:
             if query:
-                arguments["query"] = read(query, request.args)
+                arguments["query"] = read(query, request.args.to_dict())
             if body:
-                arguments["body"] = read(body, _json_body(), "body")
+                sent = request.get_data()
+                document = parse_json(sent, request.content_type or "") if sent else {}
+                arguments["body"] = read(body, document, "body")
             return jsonify({"success": True} | view(**arguments).model_dump(mode="json")), 200
 
         operation = Operation(
@@ -86,8 +87,3 @@ class Success(BaseModel):
 @cache
 def _with_success(model: Model) -> Model:
     return create_model(model.__name__, __base__=(model, Success), __doc__=model.__doc__)
-
-
-def _json_body() -> dict[str, Any]:
-    body = request.get_data()
-    return json_object(request.content_type, body) if body else {}

@@ -13,6 +13,7 @@ from werkzeug.http import HTTP_STATUS_CODES
 
 from deduplication.errors import StoreUnavailable
 from deduplication.journal.entry import DeliveryStatus
+from deduplication.message import Message
 from deduplication.names import Gate
 from orchestrator.delivery.fetching import FetchFailed
 from orchestrator.operations.decisions import Time
@@ -20,13 +21,13 @@ from orchestrator.operations.search import InvalidCursor
 from orchestrator.pipeline import Outcome, ProofUsed, Status
 from routes.auth import TooManyGuesses, Unauthorized
 from routes.connections import NoRoomForBody
-from routes.providers.base import BASIC, BEARER, InvalidPayload, Provider, Statuses
+from routes.payload import InvalidPayload
+from routes.providers.base import BASIC, BEARER, Parsed, Provider
 from routes.providers.options import MB
 
 Answer = Response | tuple[Response, int]
 
 INGRESS = "/api/ingress/"
-OUR_OWN = Statuses()
 PROOFS = {
     BEARER: "Authorization must be Bearer with a valid token",
     BASIC: "Authorization must be Basic with a valid username and password",
@@ -116,8 +117,11 @@ def json_answer(
 # Emails and messages
 
 
-def verdict(result: Outcome, **ids: str) -> Verdict:
-    """``ids`` are those that its sender knows it by."""
+def verdict(result: Outcome, received: Parsed) -> Verdict:
+    """With the ids that its sender knows it by."""
+    ids = {"email_id": result.item_id}
+    if isinstance(received, Message):
+        ids = {"key": received.key, "source": received.source, "id": received.id, "item_id": result.item_id}
     if result.id:
         ids["id"] = result.id
     stop, reason = result.reason, None
@@ -139,24 +143,25 @@ def verdict(result: Outcome, **ids: str) -> Verdict:
     )
 
 
-def refusal(error: InvalidPayload) -> Refusal:
-    return Refusal(success=False, status="invalid", error=str(error), field=error.field)
+def refusal(error: Exception) -> Refusal:
+    if isinstance(error, InvalidPayload):
+        return Refusal(success=False, status="invalid", error=str(error), field=error.field)
+    return Refusal(success=False, status="retry_later", error=UNEXPECTED)
 
 
-def answer_items(
-    results: Sequence[Verdict | Refusal], statuses: Statuses = OUR_OWN, *, is_list: bool = False
-) -> Response:
+def answer_items(results: Sequence[Verdict | Refusal], provider: Provider[Any]) -> Response:
     """Accepted only if all are safe, rejected if the others can never be accepted. Sending all again repeats nothing.
 
-    One alone is listed only if ``is_list``.
+    Where the provider reads the result of each, those that can never be accepted do not reject the request.
     """
+    is_list = provider.answers_lists
     is_alone = len(results) == 1 and not is_list
     body = results[0] if is_alone else Verdicts(success=all(each.success for each in results), results=results)
     waits_s = [getattr(each, "retry_after_s", 0) or RETRY_AFTER_AN_ERROR_S for each in results if each.status in RETRY]
     if waits_s:
-        return json_answer(body, statuses.retry, {"Retry-After": str(max(waits_s))})
-    is_rejected = any(isinstance(each, Refusal) for each in results)
-    return json_answer(body, statuses.rejected or 400 if is_rejected else statuses.accepted)
+        return json_answer(body, provider.retry_status, {"Retry-After": str(max(waits_s))})
+    is_rejected = not is_list and any(isinstance(each, Refusal) for each in results)
+    return json_answer(body, provider.rejected_status or 400 if is_rejected else 200)
 
 
 # Errors
@@ -181,36 +186,34 @@ def failed(http_status: int, code: str, text: str, headers: Mapping[str, str] | 
 
 def answer_error(error: Exception, provider: Provider[Any] | None = None) -> Response:
     """Which status makes a sender retry depends on the provider."""
-    statuses = provider.statuses if provider else OUR_OWN
+    retry_status = provider.retry_status if provider else 503
     match error:
         case Unauthorized() | ProofUsed():  # the same text whatever was wrong, so that it helps no one to guess
             challenge = provider.challenge if provider else BEARER
             headers = {"WWW-Authenticate": challenge} if challenge else {}
-            return failed(statuses.unauthorized, "unauthorized", PROOFS[challenge], headers)
+            return failed(401, "unauthorized", PROOFS[challenge], headers)
         case TooManyGuesses():
             text = "too many wrong tokens from this address"
             return failed(429, "too_many_guesses", text, {"Retry-After": str(error.wait_s)})
         case InvalidPayload():
-            status = statuses.rejected or error.http_status
+            status = (provider and provider.rejected_status) or error.http_status
             return failed(status, "invalid", str(error), field=error.field)
         case InvalidCursor():
             text = "cursor must be the `next` of an earlier answer to the same question"
             return failed(400, "invalid", text, field="cursor")
         case ClientDisconnected():  # half a request says nothing about the email: its sender must keep it
             text = "the request did not arrive completely, or not in time"
-            return failed(statuses.retry if provider else 408, "retry_later", text, {"Connection": "close"})
+            return failed(retry_status if provider else 408, "retry_later", text, {"Connection": "close"})
         case RequestEntityTooLarge():
             most_mb = round((request.max_content_length or 0) / MB, 2)
             return failed(413, "invalid", f"the request must have at most {most_mb:g} MB (MAX_BODY_MB)")
         case NoRoomForBody() | StoreUnavailable() | FetchFailed():
             text = str(getattr(error, "description", error))
-            if provider and isinstance(error, StoreUnavailable):
-                text = "the store is unavailable"  # the error may name an internal address
-            return failed(statuses.retry, "retry_later", text, {"Retry-After": str(RETRY_AFTER_S)})
+            return failed(retry_status, "retry_later", text, {"Retry-After": str(RETRY_AFTER_S)})
         case HTTPException():
             text = UNKNOWN_PATH if isinstance(error, NotFound) else error.description or error.name
             headers = {name: value for name, value in error.get_headers() if name in ("Allow", "Connection")}
             return failed(error.code or 500, "invalid", text, headers)
     # Nothing is known of what happened to the email, so its provider must keep it; some do not after a 5xx.
-    status = statuses.retry if statuses.retry < 500 else 500
+    status = retry_status if retry_status < 500 else 500
     return failed(status, "retry_later", UNEXPECTED, {"Retry-After": str(RETRY_AFTER_AN_ERROR_S)})

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, StrictBool, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, StrictBool, model_validator
 
 from deduplication.again import Refusal
 from orchestrator.operations.decisions import Decision, DeliveryView
@@ -16,10 +16,8 @@ from orchestrator.operations.fleet_state import Pause
 from orchestrator.operations.resend import RELEASED, REPLAYED, WOULD_RELEASE, WOULD_REPLAY, Release, Replay
 from orchestrator.operations.reset import Forgotten, Reset, Scope
 from orchestrator.operations.search import FIELDS, DecisionFilter, DeliveryFilter
-from routes.providers.base import InvalidPayload
 
 MOST_LISTED = 1000
-Model = TypeVar("Model", bound=BaseModel)
 
 RESULTS: Mapping[str, str] = {
     RELEASED: "released",
@@ -99,28 +97,6 @@ class ResetRequest(Reset):
         if self.scope is Scope.ALL and not self.dry_run and self.confirm is None:
             raise ValueError('confirm must be "all" for the scope all')
         return self
-
-
-def read(model: type[Model], given: Mapping[str, Any], what: str = "query") -> Model:
-    """Raises InvalidPayload, which names the first field that is wrong."""
-    try:
-        return model.model_validate(dict(given))
-    except ValidationError as error:
-        raise _in_words(model, error, what) from error
-
-
-def _in_words(model: type[BaseModel], error: ValidationError, what: str) -> InvalidPayload:
-    first = error.errors(include_url=False)[0]
-    field = str(first["loc"][0]) if first["loc"] else ""
-    match first["type"]:
-        case "extra_forbidden":
-            return InvalidPayload(f"the {what} accepts {', '.join(model.model_fields) or 'no fields'}", field=field)
-        case "value_error":  # one of a model, not of a field, begins with the name of the field
-            text = first["msg"].removeprefix("Value error, ")
-            return InvalidPayload(f"{field} {text}" if field else text, field=field or text.partition(" ")[0])
-        case "missing":
-            return InvalidPayload(f"{field} is required: {model.model_fields[field].description}", field=field)
-    return InvalidPayload(f"{field} {first['msg'].replace('Input should be', 'must be')}", field=field)
 
 
 # Answers: all of them begin with `success`, which routes/endpoints.py adds.

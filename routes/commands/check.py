@@ -11,8 +11,9 @@ from orchestrator.item import email_item
 from orchestrator.operations.check import describe_config, predict, preview
 from orchestrator.service_note import NoService, find_service
 from routes.commands.service import build_quietly, read_settings
+from routes.payload import InvalidPayload, parse_json
 from routes.providers import gmail
-from routes.providers.base import InvalidPayload, json_object, require_email
+from routes.providers.base import require_email
 from routes.providers.registry import checked_config
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -34,7 +35,7 @@ def check(email_file: Path | None, json_file: Path | None) -> None:
         if email_file:
             email = require_email(parse_mime(email_file.read_bytes()))
         elif json_file:
-            email = gmail.parse(json_object("application/json", json_file.read_bytes()))
+            email = gmail.parse(parse_json(json_file.read_bytes()))
         else:
             return
     except InvalidPayload as error:

@@ -20,8 +20,8 @@ from orchestrator.operations.reset import Reset, Scope, reset
 from orchestrator.operations.search import FIELDS, DecisionFilter, DeliveryFilter
 from orchestrator.operations.words import shown_duration
 from routes.commands.service import open_service
-from routes.providers.base import InvalidPayload
-from routes.schemas import MOST_LISTED, ReleaseMany, ReplayMany, read
+from routes.payload import InvalidPayload, read
+from routes.schemas import MOST_LISTED, ReleaseMany, ReplayMany
 from routes.terminal import make_table, one_line, open_console
 
 Model = TypeVar("Model", bound=BaseModel)

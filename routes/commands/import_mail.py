@@ -25,7 +25,8 @@ from orchestrator.importing.sources import Piece, open_source, row_item
 from orchestrator.item import Item, email_item
 from orchestrator.service_note import NoService, find_service
 from routes.commands.service import build_quietly, read_settings
-from routes.providers.base import InvalidPayload, require_email
+from routes.payload import InvalidPayload
+from routes.providers.base import require_email
 from routes.providers.registry import TYPES
 from routes.terminal import one_line
 

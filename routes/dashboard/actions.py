@@ -25,7 +25,8 @@ from orchestrator.operations.search import ALL, DecisionFilter, DeliveryFilter, 
 from routes.dashboard.access import local_path, viewer
 from routes.dashboard.formatting import counted, milliseconds
 from routes.dashboard.views import filters_of
-from routes.schemas import RESULTS, read
+from routes.payload import read
+from routes.schemas import RESULTS
 
 MOST_COUNTED = 10_000
 RESETTABLE = {Kind.EMAIL_ID: Scope.EMAIL_ID, Kind.SUBJECT_GROUP: Scope.SUBJECT_GROUP, Kind.MEDIA: Scope.MEDIA}

@@ -22,8 +22,9 @@ from orchestrator.operations.search import FIELDS, DecisionFilter, DeliveryFilte
 from orchestrator.pipeline import Status
 from routes.dashboard.browser import EMAIL_POLICY
 from routes.dashboard.formatting import email_content, harmless_html
+from routes.payload import read
 from routes.providers.registry import TYPES, missing_setting, open_names
-from routes.schemas import StatsQuery, read
+from routes.schemas import StatsQuery
 
 PAGE_LENGTH = 50
 MOST_ACTIONS = 200

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from typing import Any
@@ -12,14 +14,15 @@ from pydantic import TypeAdapter, ValidationError
 
 from orchestrator.config.model import Config
 from orchestrator.version import our_version
-from routes.endpoints import JSON, Model, Operation
-from routes.openapi.ingress import MESSAGES, PROBE, provider_operation
+from routes.endpoints import JSON, Model, Operation, Success
 from routes.openapi.webhooks import WEBHOOKS
-from routes.providers.registry import known_providers
-from routes.responses import INGRESS, Problem, Refusal
+from routes.providers.message import Messages
+from routes.providers.registry import AnyProvider, known_providers
+from routes.responses import INGRESS, NoEmail, Problem, Refusal, Verdict, Verdicts
 
 PAGE = "dashboard"  # for people; it is not part of the API
 ADMIN = "/api/admin/"
+PROBE = Operation("Whether the URL responds", {200: Success})
 DESCRIPTION = """\
 Every inbound email fires its downstream webhooks once.
 
@@ -100,10 +103,10 @@ def build_document(app: Flask, config: Config) -> dict[str, Any]:
 def _operations(app: Flask, config: Config) -> Iterator[tuple[tuple[str, str], Operation]]:
     """All but those of the page, by path and method."""
     ingress = {
-        f"{INGRESS}{name}{ending}": provider_operation(name, provider)
+        f"{INGRESS}{name}{ending}": _provider_operation(name, provider)
         for name, provider in known_providers(config).items()
         for ending in provider.endings
-    } | {f"{INGRESS}message": MESSAGES}
+    }
     for rule in sorted(app.url_map.iter_rules(), key=lambda each: each.rule):
         if rule.endpoint.split(".")[0] == PAGE:
             continue
@@ -114,6 +117,29 @@ def _operations(app: Flask, config: Config) -> Iterator[tuple[tuple[str, str], O
             if operation is None:
                 raise LookupError(f"{method} {rule.rule} ({rule.endpoint}) has no operation")
             yield (re.sub("<([a-z]+)_?>", r"{\1}", rule.rule), method.lower()), operation
+
+
+def _provider_operation(name: str, provider: type[AnyProvider]) -> Operation:
+    """Whether or not the provider is configured: the document is about the API, not about mailonce.toml."""
+    retry, rejected = provider.retry_status, provider.rejected_status or 400
+    text = inspect.getdoc(sys.modules[provider.__module__]) or ""
+    answers = {
+        200: Verdict | Verdicts | NoEmail,
+        retry: Verdict | Verdicts | Refusal,
+        rejected: Refusal | Verdicts,
+    }
+    notes = {
+        401: "Invalid signature or credentials.",
+        200: "Accepted: the sender may forget it.",
+        retry: "Not accepted now, or another request is processing it: send it again.",
+        rejected: "The request can never be accepted as it is.",
+    }
+    if not provider.security:
+        text += "\n\nThe proof of origin is in the body."
+    what = "posts and chat messages" if provider is Messages else f"an email from {name}"
+    body = dict.fromkeys(provider.media_types, provider.body_type)
+    description = text.strip().replace("``", "`")
+    return Operation(f"Receive {what}", answers, notes, None, body, provider.security, description)
 
 
 def _describe(operation: Operation, path: str, method: str, schemas: Mapping[Any, Any]) -> dict[str, Any]:

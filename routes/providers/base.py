@@ -4,49 +4,28 @@ from __future__ import annotations
 
 import base64
 import json
-import math
-import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol
+from typing import Any, ClassVar, Generic, Protocol
+
+from werkzeug.datastructures import Headers
 
 from deduplication.email import Email
 from deduplication.kept_property import kept_property
+from deduplication.message import Message
 from deduplication.mime import parse_mime
-from deduplication.text import well_formed
 from routes.auth import Unauthorized, equals_any
-from routes.providers.forms import Form, NotAForm, parse_form
+from routes.payload import InvalidPayload, parse_json
+from routes.providers.fields import MailHeaders
+from routes.providers.forms import Form, parse_form
 from routes.providers.options import MB, AnyOptions, BasicAuthOptions, LoginOptions, Options
 from routes.providers.samples import Letter, Rendered, SampleRequest
-
-if TYPE_CHECKING:
-    from routes.providers.fields import MailHeaders
 
 BEARER = "Bearer"
 BASIC = 'Basic realm="mailonce"'
 MAX_CLOCK_DIFFERENCE = timedelta(minutes=5)
-MAX_NESTING = 100  # deeper than any real payload, and safe to write out again
-MOST_VALUES = 200_000  # a thousand messages have a tenth of that; millions of them take seconds to read
-MOST_DIGITS = 1000  # Python reads and writes numbers of up to 4,300
-_TEXT = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
-_HALF_A_PAIR = re.compile(r"\\u[dD][89a-fA-F]")  # maybe: the other half may follow
-# Numbers too big to be written out again stay texts: of several items in a request, one must not spoil the others.
-_DECODER = json.JSONDecoder(
-    parse_int=lambda digits: int(digits) if len(digits) <= MOST_DIGITS else digits,
-    parse_float=lambda digits: digits if math.isinf(float(digits)) else float(digits),
-    parse_constant=int,  # raises ValueError: NaN and Infinity are not JSON
-)
-
-
-class InvalidPayload(Exception):
-    """The request can never be accepted as it is; ``field`` names the invalid part, if it is a single one."""
-
-    def __init__(self, message: str, *, field: str = "", http_status: int = 400) -> None:
-        super().__init__(message)
-        self.field = field
-        self.http_status = http_status
 
 
 class Handshake(Exception):
@@ -55,26 +34,22 @@ class Handshake(Exception):
 
 @dataclass(frozen=True)
 class ProviderRequest:
-    """One HTTP request, independent of the web framework.
+    """One HTTP request, without Flask.
 
-    The body is read when it is first used: a proof in the headers is checked before that. ``read_body`` returns the
-    same each time.
+    A proof in the headers is checked before the body is read. ``read_body`` returns the same each time.
     """
 
-    read_header: Callable[[str], str | None]  # by a name in lower case
+    headers: Headers
     read_body: Callable[[], bytes]
     now: datetime
 
-    def header(self, name: str) -> str:
-        return self.read_header(name.lower()) or ""
+    @property
+    def content_type(self) -> str:
+        return self.headers.get("Content-Type", "")
 
     @property
     def media_type(self) -> str:
-        return self.header("Content-Type").partition(";")[0].strip().lower()
-
-    @property
-    def body(self) -> bytes:
-        return self.read_body()
+        return self.content_type.partition(";")[0].strip().lower()
 
     def require_recent(self, timestamp: str, at_most: timedelta) -> None:
         """Raises Unauthorized unless a signed time, in seconds since 1970, is recent; clocks may differ a little."""
@@ -86,27 +61,11 @@ class ProviderRequest:
 
     @property
     def json(self) -> Any:
-        return parse_json(self.read_body(), self.header("Content-Type"))
+        return parse_json(self.read_body(), self.content_type)
 
     @kept_property
     def form(self) -> Form:
-        try:
-            return parse_form(self.header("Content-Type"), self.body)
-        except NotAForm as error:
-            raise InvalidPayload(str(error)) from error
-
-
-@dataclass(frozen=True)
-class Statuses:
-    """HTTP statuses that make a provider forget an email, give it up, or send it again.
-
-    If ``rejected`` is None, the status of the error is used.
-    """
-
-    accepted: int = 200
-    rejected: int | None = None
-    retry: int = 503
-    unauthorized: int = 401
+        return parse_form(self.content_type, self.read_body())
 
 
 class Fetch(Protocol):
@@ -120,9 +79,10 @@ class Surroundings:
     ingress_tokens: tuple[str, ...]
     fetch: Fetch
     max_email_bytes: int = 25 * MB
+    destinations: Collection[str] = ()
 
 
-Parsed = Email | InvalidPayload
+Parsed = Email | Message | InvalidPayload
 
 
 class Provider(ABC, Generic[AnyOptions]):
@@ -132,17 +92,22 @@ class Provider(ABC, Generic[AnyOptions]):
     """
 
     options_type: type[AnyOptions]
-    needs: ClassVar[str] = ""
-    """The settings without which it stays disabled."""
-    statuses: ClassVar[Statuses] = Statuses()
+    rejected_status: ClassVar[int | None] = None
+    """The HTTP status that makes it give up; if it is None, that of the error is used."""
+    retry_status: ClassVar[int] = 503
+    """The HTTP status that makes it send the request again."""
     challenge: str = ""
     """Set if the proof is in the Authorization header: some clients send it only when challenged."""
     endings: ClassVar[tuple[str, ...]] = ("",)
     """What may follow its name in the URL."""
     media_types: ClassVar[tuple[str, ...]] = ("application/json",)
     """The Content-Types of its requests, for routes/openapi."""
+    body_type: ClassVar[Any] = dict[str, Any]
+    """What its body is, for routes/openapi."""
     security: ClassVar[tuple[str, ...]] = ()
     """Which of SECURITY in routes/openapi/document.py prove a request's origin; empty if the proof is in the body."""
+    answers_lists: ClassVar[bool] = False
+    """Whether it reads the result of each item, so that invalid ones do not reject the request."""
     answers_probes: ClassVar[bool] = False
     """Whether it checks with GET or HEAD that the URL responds."""
     no_sample: str = ""
@@ -162,18 +127,18 @@ class Provider(ABC, Generic[AnyOptions]):
         elif "ingressToken" in self.security:
             self.challenge, self.credentials = BEARER, surroundings.ingress_tokens
 
-    def verify(self, request: ProviderRequest) -> str:
+    def verify(self, request: ProviderRequest) -> str | None:
         """Raises Unauthorized, or InvalidPayload where not even the proof can be read: both are answered alike.
 
         Returns what may prove one email only, if the proof does not cover the body. By default, the proof is in the
         Authorization header.
         """
-        scheme, _, given = request.header("Authorization").partition(" ")
+        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != self.challenge.partition(" ")[0].lower() or not equals_any(
             given.strip(), self.credentials
         ):
             raise Unauthorized
-        return ""
+        return None
 
     @abstractmethod
     def parse(self, request: ProviderRequest) -> list[Parsed]:
@@ -218,11 +183,10 @@ class BasicAuthProvider(Provider[BasicAuthOptions]):
     """Authenticates with the username and password in the URL that the provider was given."""
 
     options_type = BasicAuthOptions
-    needs = "username and password"
     security = ("login",)
 
 
-def each(parse: Callable[[Any], Email], documents: Iterable[Any]) -> list[Parsed]:
+def parse_all(parse: Callable[[Any], Email | Message], documents: Iterable[Any]) -> list[Parsed]:
     """An invalid one does not stop the others."""
     parsed: list[Parsed] = []
     for document in documents:
@@ -238,42 +202,3 @@ def require_email(email: Email) -> Email:
     if not (email.sender.strip() or email.date.strip() or email.message_id.strip()):
         raise InvalidPayload("the request has no email: neither a sender nor a date nor a Message-ID")
     return email
-
-
-def json_object(content_type: str | None, body: bytes) -> dict[str, Any]:
-    return as_object(parse_json(body, content_type or ""))
-
-
-def as_object(document: Any) -> dict[str, Any]:
-    if not isinstance(document, dict):
-        raise InvalidPayload(f"the body must be a JSON object, got {type(document).__name__}")
-    return document
-
-
-def parse_json(body: bytes, content_type: str = "application/json") -> Any:
-    """Every text in it can be hashed, stored and sent. Raises InvalidPayload."""
-    media_type = content_type.partition(";")[0].strip().lower()
-    if media_type != "application/json" and not media_type.endswith("+json"):
-        raise InvalidPayload(f"Content-Type must be application/json, got {media_type[:200]!r}", http_status=415)
-    encoding = json.detect_encoding(body)
-    try:
-        try:
-            text = body.decode(encoding)
-        except UnicodeDecodeError:
-            text = well_formed(body.decode(encoding, "surrogatepass"))
-        if text.count(",") > MOST_VALUES and _TEXT.sub("", text).count(",") > MOST_VALUES:
-            raise InvalidPayload(f"the body must have at most {MOST_VALUES} values")
-        document = _DECODER.decode(text)
-        if text.count("{") + text.count("[") > MAX_NESTING and _depth(document) > MAX_NESTING:
-            raise InvalidPayload(f"the body must have at most {MAX_NESTING} levels of nesting")
-    except (ValueError, RecursionError) as error:
-        raise InvalidPayload("the body is not valid JSON") from error
-    if _HALF_A_PAIR.search(text):
-        return json.loads(well_formed(json.dumps(document, ensure_ascii=False)))
-    return document
-
-
-def _depth(value: Any) -> int:
-    if not isinstance(value, dict | list):
-        return 0
-    return 1 + max(map(_depth, value.values() if isinstance(value, dict) else value), default=0)

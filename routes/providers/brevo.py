@@ -8,19 +8,20 @@ from __future__ import annotations
 from typing import Any
 
 from deduplication.email import Email
-from routes.providers.base import BasicAuthProvider, InvalidPayload, Parsed, ProviderRequest, Statuses, each
+from routes.payload import InvalidPayload
+from routes.providers.base import BasicAuthProvider, Parsed, ProviderRequest, parse_all
 from routes.providers.fields import Document, MailHeaders, mailbox
 from routes.providers.samples import INBOX, Letter
 
 
 class Brevo(BasicAuthProvider):
-    statuses = Statuses(retry=429)
+    retry_status = 429
 
     def parse(self, request: ProviderRequest) -> list[Parsed]:
         items = Document.of(request.json).get("items")
         if not isinstance(items, list) or not items:
             raise InvalidPayload("items must be a list of emails", field="items")
-        return each(lambda item: self._email(Document.of(item)), items)
+        return parse_all(lambda item: self._email(Document.of(item)), items)
 
     def _email(self, item: Document) -> Email:
         """Attachments are downloaded with the DownloadToken that ``extra`` hands on."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from routes.providers.base import BasicAuthProvider, Parsed, ProviderRequest, Statuses
-from routes.providers.fields import Document, MailHeaders
+from routes.providers.base import BasicAuthProvider, Parsed, ProviderRequest
+from routes.providers.fields import Document, MailHeaders, nested
 from routes.providers.forms import Form
 from routes.providers.samples import BOUNCES, INBOX, Letter
 
@@ -18,7 +18,7 @@ MAX_STEPS = 4  # attachments[0][file_name] has three
 
 
 class Cloudmailin(BasicAuthProvider):
-    statuses = Statuses(rejected=422)
+    rejected_status = 422
     media_types = ("application/json", "multipart/form-data")
 
     def parse(self, request: ProviderRequest) -> list[Parsed]:
@@ -61,15 +61,8 @@ class Cloudmailin(BasicAuthProvider):
 
 def _document(form: Form) -> Document:
     """As in its JSON: headers[received][0] is the first of the list "received" under "headers"."""
-    document: dict[str, Any] = {}
-    for name in form.fields:
-        *steps, last = name.replace("]", "").split("[", MAX_STEPS)
-        place: Any = document
-        for step in steps:
-            place = place.setdefault(step, {}) if isinstance(place, dict) else None
-        if isinstance(place, dict):
-            place[last] = form.text(name)
-    return Document({name: _with_lists(value) for name, value in document.items()})
+    fields = ((name.replace("]", "").split("[", MAX_STEPS), form.text(name)) for name in form.fields)
+    return Document({name: _with_lists(value) for name, value in nested(fields).items()})
 
 
 def _with_lists(value: Any) -> Any:

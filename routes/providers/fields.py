@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from deduplication.email import File
 from deduplication.mime import EXTRA_HEADERS
-from routes.providers.base import InvalidPayload, as_object
+from routes.payload import InvalidPayload
 
 _PARTS = {"subject": "Subject", "sender": "From", "date": "Date", "message_id": "Message-ID"}
 _SIZE = re.compile("[0-9]{1,15}")
@@ -23,7 +23,9 @@ class Document(dict[str, Any]):
 
     @classmethod
     def of(cls, value: Any) -> Self:
-        return cls(as_object(value))
+        if not isinstance(value, dict):
+            raise InvalidPayload(f"the body must be a JSON object, got {type(value).__name__}")
+        return cls(value)
 
     def text(self, field: str) -> str:
         """Absent and null are empty; any other value that is not a string is refused."""
@@ -115,6 +117,18 @@ def _pair(given: Any) -> tuple[Any, Any]:
 
 def _folded(name: str) -> str:
     return name.lower().replace("_", "-")
+
+
+def nested(values: Iterable[tuple[list[str], Any]]) -> dict[str, Any]:
+    """Each value at its path. One whose path leads through another value is left out."""
+    document: dict[str, Any] = {}
+    for (*steps, last), value in values:
+        place: Any = document
+        for step in steps:
+            place = place.setdefault(step, {}) if isinstance(place, dict) else None
+        if isinstance(place, dict):
+            place[last] = value
+    return document
 
 
 def mailbox(name: str, address: str) -> str:

@@ -14,15 +14,12 @@ from werkzeug.http import parse_options_header
 from werkzeug.sansio.multipart import Data, Epilogue, Field, File, MultipartDecoder
 
 from deduplication import email
+from routes.payload import InvalidPayload
 
 MOST_PARTS = 10_000  # Mailgun makes a field of every header
 MAX_NAME_BYTES = 1000
 _HALF_AN_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 MAX_PART_HEADERS_BYTES = 1024 * 1024  # of all parts together; reading them is slow
-
-
-class NotAForm(ValueError):
-    """The Content-Type is not that of a form, or the body does not match it."""
 
 
 @dataclass(frozen=True)
@@ -52,23 +49,24 @@ class Form:
 
 
 def parse_form(content_type: str, body: bytes) -> Form:
+    """Raises InvalidPayload."""
     media_type, parameters = parse_options_header(content_type)
     if media_type == "application/x-www-form-urlencoded":
         return _urlencoded(body)
     if media_type != "multipart/form-data":
-        raise NotAForm("Content-Type must be multipart/form-data or application/x-www-form-urlencoded")
+        raise InvalidPayload("Content-Type must be multipart/form-data or application/x-www-form-urlencoded")
     try:
         return _multipart(body, parameters.get("boundary", "").encode())
     except (ValueError, RequestEntityTooLarge) as error:
-        raise NotAForm("the body is not valid multipart/form-data") from error
+        raise InvalidPayload("the body is not valid multipart/form-data") from error
 
 
 def _urlencoded(body: bytes) -> Form:
     """The values are decoded when they are read."""
     if body.count(b"&") > MOST_PARTS:
-        raise NotAForm(f"the body must have at most {MOST_PARTS} fields")
+        raise InvalidPayload(f"the body must have at most {MOST_PARTS} fields")
     if _HALF_AN_ESCAPE.search(body):
-        raise NotAForm("the body is not valid application/x-www-form-urlencoded")
+        raise InvalidPayload("the body is not valid application/x-www-form-urlencoded")
     fields: dict[str, list[bytes]] = {}
     for pair in body.split(b"&"):
         name, _, value = pair.partition(b"=")

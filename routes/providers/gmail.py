@@ -9,15 +9,39 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from deduplication.email import BODY_TYPES, Attachment, Email
-from routes.providers.base import InvalidPayload, Parsed, Provider, ProviderRequest
+from pydantic import BaseModel, BeforeValidator, Field
+
+from deduplication.email import Attachment, Email
+from routes.payload import InvalidPayload, read
+from routes.providers.base import Parsed, Provider, ProviderRequest
 from routes.providers.fields import Document
 from routes.providers.options import NoOptions
 from routes.providers.samples import Letter
 
-FIELDS = ("subject", "sender", "date", "html", "plain", "body", "body_type", "recipient", "to", "attachments")
+# A script may send what it likes here: anything but a text is ignored.
+Lenient = Annotated[str | None, BeforeValidator(lambda value: value if isinstance(value, str) else None)]
+
+
+class EmailIn(BaseModel):
+    """An email as a script of your own sends it. Other fields are passed on under `extra`."""
+
+    sender: str = Field(description="An address, or Name <address>.", examples=["Ada Lovelace <ada@example.org>"])
+    subject: str | None = Field(default=None, examples=["Lot 456"])
+    date: str | None = Field(default=None, examples=["2026-11-16T09:00:00.000Z"])
+    html: str | None = None
+    plain: Lenient = Field(default=None, examples=["Hello"])
+    body: str | None = Field(default=None, description="For a script that does not know which of the two it is.")
+    body_type: Literal["html", "text", ""] | None = None
+    message_id: Lenient = None
+    recipient: Any = Field(default=None, description="An address or a list of them: who received it.")
+    to: Any = Field(default=None, description="An address or a list of them, as in the email.")
+    attachments: Any = Field(default=None, description="A list; without it, its files are unknown.")
+
+
+TEXTS = ("sender", "subject", "date", "html", "plain", "body", "body_type", "message_id")
+NOT_EXTRA = EmailIn.model_fields.keys() - {"message_id"}
 
 
 class Gmail(Provider[NoOptions]):
@@ -25,6 +49,7 @@ class Gmail(Provider[NoOptions]):
 
     options_type = NoOptions
     security = ("ingressToken",)
+    body_type = EmailIn
 
     def parse(self, request: ProviderRequest) -> list[Parsed]:
         return [parse(request.json, self.name)]
@@ -35,26 +60,17 @@ class Gmail(Provider[NoOptions]):
 
 def parse(given: Any, provider: str = "gmail") -> Email:
     """Raises InvalidPayload."""
-    document = Document.of(given)
-    body_type = document.text("body_type")
-    if body_type not in ("", *BODY_TYPES):
-        raise InvalidPayload(f"body_type must be {' or '.join(BODY_TYPES)}, got {body_type[:80]!r}", field="body_type")
-    files = document.get("attachments")
+    sent = read(EmailIn, given, "body")
+    texts: dict[str, Any] = {name: getattr(sent, name) or "" for name in TEXTS}
+    files = sent.attachments if isinstance(sent.attachments, list) else [sent.attachments]
     email = Email.received(
-        subject=document.text("subject"),
-        sender=document.text("sender"),
-        date=document.text("date"),
-        html=document.text("html"),
-        plain=document.optional("plain"),
-        body=document.text("body"),
-        body_type=body_type,
-        message_id=document.optional("message_id"),
+        **texts,
         provider=provider,
-        files=[_attachment(file) for file in (files if isinstance(files, list) else [] if files is None else [files])],
-        tells_files=files is not None,
-        tells_body=any(document.get(part) is not None for part in ("html", "plain", "body")),
-        recipients=(document.get("recipient"), document.get("to")),
-        extra={name: value for name, value in document.items() if name not in FIELDS},
+        files=[_attachment(file) for file in files if file is not None],
+        tells_files=sent.attachments is not None,
+        tells_body=any(part is not None for part in (sent.html, sent.plain, sent.body)),
+        recipients=(sent.recipient, sent.to),
+        extra={name: value for name, value in given.items() if name not in NOT_EXTRA},
     )
     if not email.sender_email:
         raise no_sender(email.sender, "sender")

@@ -12,9 +12,12 @@ from typing import Any
 from pydantic import Field, field_validator
 
 from deduplication.email import Email, address_of
-from routes.providers.base import InvalidPayload, Parsed, Provider, ProviderRequest, Surroundings, each
+from orchestrator.config.words import reason
+from routes.payload import InvalidPayload
+from routes.providers.base import Parsed, Provider, ProviderRequest, Surroundings, parse_all
+from routes.providers.fields import nested
 from routes.providers.gmail import no_sender
-from routes.providers.options import LoginOptions, Several
+from routes.providers.options import LoginOptions, Secrets
 from routes.providers.samples import Letter
 
 PARTS = ("subject", "sender", "date", "html", "plain", "body", "message_id", "event_id", "recipient")
@@ -31,7 +34,7 @@ class JsonOptions(LoginOptions):
     """Where the parts are, as dotted paths; a part that is not listed has its own name."""
     items: str = ""
     """The path of the list of emails, if the list is not the whole body."""
-    token: Several = ()
+    token: Secrets = ()
     """A Bearer token of its own, instead of INGRESS_TOKEN or a username and password."""
 
     @field_validator("fields")
@@ -39,15 +42,16 @@ class JsonOptions(LoginOptions):
     def _check_parts(cls, value: dict[str, str]) -> dict[str, str]:
         unknown = sorted(set(value) - set(PARTS))
         if unknown:
-            raise ValueError(f"must be some of {', '.join(PARTS)}, got {unknown[0]!r}")
+            raise reason(f"must be some of {', '.join(PARTS)}, got {unknown[0]!r}")
         if value and not value.get("sender"):
-            raise ValueError('must say where the sender is, such as { sender = "mail.from" }')
+            raise reason('must say where the sender is, such as { sender = "mail.from" }')
         return value
 
 
 class Json(Provider[JsonOptions]):
     options_type = JsonOptions
     security = ("ingressToken", "login")
+    body_type = dict[str, Any] | list[Any]  # one email or several
     answers_probes = True  # many check with HEAD or GET before they send
 
     def __init__(self, name: str, options: JsonOptions, surroundings: Surroundings) -> None:
@@ -60,7 +64,7 @@ class Json(Provider[JsonOptions]):
         items = found if isinstance(found, list) else [found]
         if not 0 < len(items) <= MOST:
             raise InvalidPayload(f"the body must have 1 to {MOST} emails, got {len(items)}", field=self.options.items)
-        return each(self._email, items)
+        return parse_all(self._email, items)
 
     def _email(self, document: Any) -> Email:
         texts: dict[str, Any] = {part: self._text(document, part) for part in PARTS if part != "recipient"}
@@ -89,8 +93,8 @@ class Json(Provider[JsonOptions]):
     def _document(self, letter: Letter) -> dict[str, Any]:
         """With objects in place of lists, which ``at`` reads alike."""
         values = {**letter.fields, "body": letter.html}
-        document = _nested({self._path(part): value for part, value in values.items()})
-        return _nested({self.options.items: [document]}) if self.options.items else document
+        document = nested((self._path(part).split("."), value) for part, value in values.items())
+        return nested([(self.options.items.split("."), [document])]) if self.options.items else document
 
 
 def at(document: Any, path: str) -> Any:
@@ -102,16 +106,4 @@ def at(document: Any, path: str) -> Any:
             document = document[int(step)]
         else:
             return None
-    return document
-
-
-def _nested(values: dict[str, Any]) -> dict[str, Any]:
-    """With each value at its dotted path."""
-    document: dict[str, Any] = {}
-    for path, value in values.items():
-        *steps, last = path.split(".")
-        place = document
-        for step in steps:
-            place = place.setdefault(step, {})
-        place[last] = value
     return document

@@ -10,31 +10,30 @@ import hmac
 import json
 import secrets
 from datetime import datetime, timedelta
-from typing import Annotated
 from urllib.parse import urlencode
 
 from pydantic import Field
 
 from routes.auth import Unauthorized, equals_any
-from routes.providers.base import InvalidPayload, Parsed, Provider, ProviderRequest, Statuses, parse_json
+from routes.payload import InvalidPayload, parse_json
+from routes.providers.base import Parsed, Provider, ProviderRequest
 from routes.providers.fields import MailHeaders
-from routes.providers.options import Options, Several
+from routes.providers.options import Options, Secrets
 from routes.providers.samples import BOUNCES, URLENCODED, Letter, Rendered, multipart
 
 SPAM_HEADERS = ("X-Mailgun-Sflag", "X-Mailgun-Sscore", "X-Mailgun-Spf", "X-Mailgun-Dkim-Check-Result")
 
 
 class MailgunOptions(Options):
-    signing_key: Several
+    signing_key: Secrets
     """The HTTP webhook signing key of the account."""
-    freshness_hours: Annotated[float, Field(gt=0, le=7 * 24)] = 12
+    freshness_hours: float = Field(default=12, gt=0, le=7 * 24, description="hours")
     """How old a signed request may be; Mailgun tries for eight hours."""
 
 
 class Mailgun(Provider[MailgunOptions]):
     options_type = MailgunOptions
-    needs = "signing_key"
-    statuses = Statuses(rejected=406)
+    rejected_status = 406
     endings = ("", "/mime")
     media_types = ("application/x-www-form-urlencoded", "multipart/form-data")
 

@@ -16,10 +16,12 @@ from urllib.parse import urlencode
 from pydantic import AfterValidator
 
 from deduplication.email import Email, File
+from orchestrator.config.words import reason
 from routes.auth import Unauthorized, equals_any
-from routes.providers.base import Handshake, InvalidPayload, Parsed, Provider, ProviderRequest, each, parse_json
+from routes.payload import InvalidPayload, parse_json
+from routes.providers.base import Handshake, Parsed, Provider, ProviderRequest, parse_all
 from routes.providers.fields import Document, MailHeaders, mailbox
-from routes.providers.options import Given, Options, Several
+from routes.providers.options import NonEmpty, Options, Secrets
 from routes.providers.samples import INBOX, URLENCODED, Letter, Rendered
 
 SIGNATURE = "X-Mandrill-Signature"
@@ -30,33 +32,31 @@ CHECK, CHECK_KEY = b"[]", "test-webhook"
 
 def _own(keys: tuple[str, ...]) -> tuple[str, ...]:
     if CHECK_KEY in keys:
-        raise ValueError(f"must be the key that Mandrill shows for the webhook; {CHECK_KEY} is public")
+        raise reason(f"must be the key that Mandrill shows for the webhook; {CHECK_KEY} is public")
     return keys
 
 
 class MandrillOptions(Options):
-    webhook_key: Annotated[Several, AfterValidator(_own)]
+    webhook_key: Annotated[Secrets, AfterValidator(_own)]
     """The key that Mandrill shows for the webhook."""
-    url: Given
+    url: NonEmpty
     """The whole URL exactly as it was entered at Mandrill: it is part of what is signed."""
 
 
 class Mandrill(Provider[MandrillOptions]):
     options_type = MandrillOptions
-    needs = "webhook_key and url"
     media_types = ("application/x-www-form-urlencoded", "multipart/form-data")
     security = ("mandrillSignature",)
     answers_probes = True
 
-    def verify(self, request: ProviderRequest) -> str:
+    def verify(self, request: ProviderRequest) -> None:
         form = request.form
         fields = sorted((name.encode(), form.read(value)) for name, values in form.fields.items() for value in values)
         message = self.options.url.encode() + b"".join(name + value for name, value in fields)
         is_check = form.first(EVENTS).strip() == CHECK
         keys = (*self.options.webhook_key, CHECK_KEY) if is_check else self.options.webhook_key
-        if not equals_any(request.header(SIGNATURE).encode(), [_signature(key, message) for key in keys]):
+        if not equals_any(request.headers.get(SIGNATURE, "").encode(), [_signature(key, message) for key in keys]):
             raise Unauthorized
-        return ""
 
     def parse(self, request: ProviderRequest) -> list[Parsed]:
         events = parse_json(request.form.first(EVENTS))
@@ -65,7 +65,7 @@ class Mandrill(Provider[MandrillOptions]):
         messages = [event.get("msg") for event in events if isinstance(event, dict) and event.get("event") == "inbound"]
         if not messages:
             raise Handshake("no inbound email among the events")
-        return each(lambda msg: self._email(Document.of(msg)), messages)
+        return parse_all(lambda msg: self._email(Document.of(msg)), messages)
 
     def _email(self, msg: Document) -> Email:
         """The raw email, unless it has bytes beyond ASCII, which JSON cannot carry: then as Mandrill parsed it."""

@@ -1,57 +1,64 @@
-"""Posts and chat messages: JSON of our own, one object or a list of them."""
+"""Posts and chat messages: JSON of our own, one object or a list of them, each with its own result."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, Field, StrictFloat, StrictInt
 
 from deduplication.message import Message
-from routes.providers.base import InvalidPayload
-from routes.providers.fields import Document
+from routes.payload import InvalidPayload, read
+from routes.providers.base import Parsed, Provider, ProviderRequest, parse_all
+from routes.providers.options import NoOptions
 
 MOST = 1000
-TEXTS = ("source", "text", "title", "name", "url", "permalink")
-TEXTS_OR_NUMBERS = ("id", "date", "created_utc")
 
 
-def documents(value: Any) -> list[Any]:
-    """The items of a request."""
-    items = value if isinstance(value, list) else [value]
-    if len(items) > MOST:
-        raise InvalidPayload(f"the body must have at most {MOST} messages, got {len(items)}")
-    return items
+def _as_text(value: str | float | None) -> str | None:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # some languages write 5.0
+    return value if value is None else str(value)
 
 
-def parse(given: Any, destinations: Collection[str]) -> Message:
-    """Raises InvalidPayload."""
-    if not isinstance(given, dict):
-        raise InvalidPayload(f"a message must be a JSON object, got {type(given).__name__}")
-    document = Document(given)
-    wanted = _texts(document, "destinations")
-    if not set(wanted or ()) <= set(destinations):
-        raise InvalidPayload(f"destinations must be some of {', '.join(sorted(destinations))}", field="destinations")
-    message = Message(
-        **{field: document.text(field) for field in TEXTS},
-        **{field: _text_or_number(document, field) for field in TEXTS_OR_NUMBERS},
-        media=_texts(document, "media") or (),
-        destinations=wanted,
-    )
-    if not message.key:
-        raise InvalidPayload("id is needed, or name, permalink, url, or title and created_utc", field="id")
-    return message
+TextOrNumber = Annotated[str | StrictInt | StrictFloat | None, AfterValidator(_as_text)]
 
 
-def _text_or_number(document: Document, field: str) -> str:
-    value = document.get(field)
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return str(int(value)) if isinstance(value, int) or value.is_integer() else str(value)
-    return document.text(field)
+class MessageIn(BaseModel):
+    """Identified by `id` (within its `source`), or `name`, `permalink`, `url`, or `title` and `created_utc`."""
+
+    source: str | None = Field(default=None, examples=["tg:news"])
+    id: TextOrNumber = Field(default=None, examples=[1])
+    text: str | None = Field(default=None, examples=["Hello"])
+    date: TextOrNumber = None
+    title: str | None = None
+    name: str | None = None
+    url: str | None = None
+    permalink: str | None = None
+    created_utc: TextOrNumber = None
+    media: tuple[str, ...] | None = None
+    destinations: tuple[str, ...] | None = Field(default=None, description="Only these destinations of its route.")
 
 
-def _texts(document: Document, field: str) -> tuple[str, ...] | None:
-    value = document.get(field)
-    if value is None:
-        return None
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise InvalidPayload(f"{field} must be a list of strings", field=field)
-    return tuple(value)
+class Messages(Provider[NoOptions]):
+    """Always enabled, and not configured in mailonce.toml."""
+
+    options_type = NoOptions
+    security = ("ingressToken",)
+    body_type = MessageIn | Annotated[list[MessageIn], Field(max_length=MOST)]
+    answers_lists = True
+
+    def parse(self, request: ProviderRequest) -> list[Parsed]:
+        documents = request.json if isinstance(request.json, list) else [request.json]
+        if len(documents) > MOST:
+            raise InvalidPayload(f"the body must have at most {MOST} messages, got {len(documents)}")
+        return parse_all(self._message, documents)
+
+    def _message(self, document: Any) -> Message:
+        sent = read(MessageIn, document, "message")
+        known = self.surroundings.destinations
+        if not set(sent.destinations or ()) <= set(known):
+            raise InvalidPayload(f"destinations must be some of {', '.join(sorted(known))}", field="destinations")
+        message = Message(**{field: value for field, value in sent if value is not None})
+        if not message.key:
+            raise InvalidPayload("id is needed, or name, permalink, url, or title and created_utc", field="id")
+        return message

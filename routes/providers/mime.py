@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from routes.providers.base import InvalidPayload, Parsed, Provider, ProviderRequest
+from routes.payload import InvalidPayload
+from routes.providers.base import Parsed, Provider, ProviderRequest
 from routes.providers.options import Options
 from routes.providers.samples import Letter, Rendered
 
@@ -12,13 +13,14 @@ from routes.providers.samples import Letter, Rendered
 class Mime(Provider[Options]):
     options_type = Options
     media_types = ("message/rfc822", "message/global")
+    body_type = str
     security = ("ingressToken",)
 
     def parse(self, request: ProviderRequest) -> list[Parsed]:
         if request.media_type not in self.media_types:
             reason = f"Content-Type must be message/rfc822, got {request.media_type[:200]!r}"
             raise InvalidPayload(reason, http_status=415)
-        return [self.email(raw=request.body)]
+        return [self.email(raw=request.read_body())]
 
     def _sample(self, letter: Letter, now: datetime) -> Rendered:
         return {"Content-Type": "message/rfc822"}, letter.mime.as_bytes()

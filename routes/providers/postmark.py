@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from routes.providers.base import BasicAuthProvider, Handshake, Parsed, ProviderRequest, Statuses
+from routes.providers.base import BasicAuthProvider, Handshake, Parsed, ProviderRequest
 from routes.providers.fields import Document, MailHeaders, mailbox
 from routes.providers.samples import INBOX, Letter
 
@@ -23,7 +23,7 @@ SPAM_HEADERS = ("X-Spam-Status", "X-Spam-Score", "X-Spam-Tests")
 
 
 class Postmark(BasicAuthProvider):
-    statuses = Statuses(rejected=403)
+    rejected_status = 403
 
     def parse(self, request: ProviderRequest) -> list[Parsed]:
         document = Document.of(request.json)

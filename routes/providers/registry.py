@@ -8,6 +8,7 @@ from typing import Any
 from orchestrator.config.model import Config, load_config
 from orchestrator.config.settings import Settings
 from orchestrator.delivery.fetching import fetch
+from orchestrator.item import MESSAGE
 from routes.providers.base import Provider, Surroundings
 from routes.providers.brevo import Brevo
 from routes.providers.cloudmailin import Cloudmailin
@@ -16,8 +17,9 @@ from routes.providers.json_mapping import Json
 from routes.providers.mailgun import Mailgun
 from routes.providers.mailjet import Mailjet
 from routes.providers.mandrill import Mandrill
+from routes.providers.message import Messages
 from routes.providers.mime import Mime
-from routes.providers.options import checked
+from routes.providers.options import read_options
 from routes.providers.postmark import Postmark
 from routes.providers.resend import Resend
 from routes.providers.sendgrid import Sendgrid
@@ -28,7 +30,6 @@ AnyProvider = Provider[Any]
 _ALL = (Brevo, Cloudmailin, Gmail, Json, Mailgun, Mailjet, Mandrill, Mime, Postmark, Resend, Sendgrid, Ses)
 TYPES: Mapping[str, type[AnyProvider]] = {each.__name__.lower(): each for each in _ALL}
 ALWAYS_OPEN = ("gmail", "mime")  # they need only the ingress token, which always exists
-NOT_A_PROVIDER = "message"
 
 
 def open_providers(config: Config, surroundings: Surroundings) -> dict[str, AnyProvider]:
@@ -37,11 +38,11 @@ def open_providers(config: Config, surroundings: Surroundings) -> dict[str, AnyP
     for name in open_names(config):
         table = dict(config.providers.get(name, {}))
         kind = table.pop("type", name)
-        if name == NOT_A_PROVIDER:
+        if name == MESSAGE:
             raise config.error(("providers", name), "has no settings: it accepts the ingress token")
         if not isinstance(kind, str) or kind not in TYPES:
             raise config.error(("providers", name, "type"), f"must be one of {', '.join(TYPES)}, got {kind!r}")
-        options = checked(config, name, TYPES[kind].options_type, table)
+        options = read_options(config, name, TYPES[kind].options_type, table)
         opened[name] = TYPES[kind](name, options, surroundings)
     return opened
 
@@ -54,7 +55,7 @@ def open_names(config: Config) -> list[str]:
 def known_providers(config: Config) -> dict[str, type[AnyProvider]]:
     """All that have an endpoint, enabled or not, by their names."""
     named = {name: TYPES[table.get("type", name)] for name, table in config.providers.items()}
-    return dict(TYPES) | named
+    return {**TYPES, **named, MESSAGE: Messages}
 
 
 def checked_config(settings: Settings) -> Config:
@@ -66,5 +67,6 @@ def checked_config(settings: Settings) -> Config:
 
 def missing_setting(name: str) -> str:
     """What enables a provider that is known, but not in mailonce.toml."""
-    needs = TYPES[name].needs
-    return f"{name} is not set up: mailonce.toml needs [providers.{name}]{f' with {needs}' if needs else ''}"
+    options = TYPES[name].options_type.model_fields
+    needed = " and ".join(option for option, field in options.items() if field.is_required())
+    return f"{name} is not set up: mailonce.toml needs [providers.{name}]{needed and f' with {needed}'}"

@@ -19,9 +19,10 @@ from pydantic import AfterValidator, Field
 from deduplication.email import Email
 from orchestrator.delivery.signing import SHARED, check_secret
 from routes.auth import Unauthorized, equals_any
-from routes.providers.base import Handshake, InvalidPayload, Parsed, Provider, ProviderRequest, Surroundings, parse_json
+from routes.payload import InvalidPayload, parse_json
+from routes.providers.base import Handshake, Parsed, Provider, ProviderRequest, Surroundings
 from routes.providers.fields import Document, MailHeaders
-from routes.providers.options import MB, Options, Several
+from routes.providers.options import MB, Options, Secrets
 from routes.providers.samples import Letter, Rendered
 
 API = "https://api.resend.com/emails/receiving/"
@@ -32,7 +33,9 @@ _RESENDS_URL = re.compile(r"https://[a-z0-9-]+(?:\.[a-z0-9-]+)*\.resend\.com/")
 
 
 class ResendOptions(Options):
-    secret: Annotated[Several, AfterValidator(lambda secrets: tuple(map(check_secret, secrets)))]
+    secret: Annotated[Secrets, AfterValidator(lambda secrets: tuple(map(check_secret, secrets)))] = Field(
+        description='a Standard Webhooks secret ("whsec_..."), or a list of them'
+    )
     """The signing secret of the webhook."""
     api_key: Annotated[str, Field(repr=False)] = ""
     """Fetches text and date, which Resend does not send."""
@@ -40,7 +43,6 @@ class ResendOptions(Options):
 
 class Resend(Provider[ResendOptions]):
     options_type = ResendOptions
-    needs = "secret"
     security = ("resendSignature",)
 
     def __init__(self, name: str, options: ResendOptions, surroundings: Surroundings) -> None:
@@ -49,16 +51,17 @@ class Resend(Provider[ResendOptions]):
         if options.api_key:
             self.no_sample = "with api_key the email is fetched from Resend, which has no sample: send an email"
 
-    def verify(self, request: ProviderRequest) -> str:
+    def verify(self, request: ProviderRequest) -> None:
         """Standard Webhooks, with the standard's or Svix's names of the headers."""
-        prefix = "svix" if request.header("svix-id") else "webhook"
-        event_id, timestamp = request.header(f"{prefix}-id"), request.header(f"{prefix}-timestamp")
+        prefix = "svix" if "svix-id" in request.headers else "webhook"
+        event_id, timestamp, signatures = (
+            request.headers.get(f"{prefix}-{name}", "") for name in ("id", "timestamp", "signature")
+        )
         request.require_recent(timestamp, TOLERANCE)
-        expected = [_signature(key, event_id, timestamp, request.body) for key in self._keys]
-        given = [each.encode() for each in request.header(f"{prefix}-signature").split() if each.startswith("v1,")]
-        if not any([equals_any(each, expected) for each in given]):
+        expected = [_signature(key, event_id, timestamp, request.read_body()) for key in self._keys]
+        given = [signature for signature in signatures.split() if signature.startswith("v1,")]
+        if not any([equals_any(signature, expected) for signature in given]):
             raise Unauthorized
-        return ""
 
     def parse(self, request: ProviderRequest) -> list[Parsed]:
         event = Document.of(request.json)

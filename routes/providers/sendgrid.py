@@ -16,8 +16,10 @@ from werkzeug.http import parse_options_header
 
 from deduplication.email import File
 from deduplication.text import decoded
+from orchestrator.config.words import reason
 from routes.auth import Unauthorized
-from routes.providers.base import InvalidPayload, Parsed, Provider, ProviderRequest, Surroundings, parse_json
+from routes.payload import InvalidPayload, parse_json
+from routes.providers.base import Parsed, Provider, ProviderRequest, Surroundings
 from routes.providers.fields import Document
 from routes.providers.forms import Form, Upload
 from routes.providers.options import LoginOptions, Options, as_list
@@ -42,19 +44,18 @@ class SendgridOptions(Options, LoginOptions):
 
     verification_key: Annotated[tuple[str, ...], BeforeValidator(as_list), AfterValidator(_keys)] = ()
     """The public key of a signed Inbound Parse webhook, instead of username and password or in addition."""
-    freshness_hours: Annotated[float, Field(gt=0, le=30 * 24)] = 96
+    freshness_hours: float = Field(default=96, gt=0, le=30 * 24, description="hours")
     """How old a signed request may be; SendGrid retries for three days."""
 
     @model_validator(mode="after")
     def _check_there_is_a_proof(self) -> Self:
         if not (self.username or self.verification_key):
-            raise ValueError("needs username and password, or verification_key")
+            raise reason("needs username and password, or verification_key")
         return self
 
 
 class Sendgrid(Provider[SendgridOptions]):
     options_type = SendgridOptions
-    needs = "username and password, or verification_key"
     media_types = ("multipart/form-data", "application/x-www-form-urlencoded")
     security = ("login", "sendgridSignature")
 
@@ -64,17 +65,16 @@ class Sendgrid(Provider[SendgridOptions]):
         if self._public_keys:
             self.no_sample = "with verification_key SendGrid signs with a key of its own: send an email instead"
 
-    def verify(self, request: ProviderRequest) -> str:
+    def verify(self, request: ProviderRequest) -> None:
         """The signature covers timestamp and body: the timestamp must be digits, so that no bytes move between them."""
         if self.options.username:
             super().verify(request)
         if self._public_keys:
-            timestamp = request.header(TIMESTAMP)
+            timestamp = request.headers.get(TIMESTAMP, "")
             request.require_recent(timestamp, timedelta(hours=self.options.freshness_hours))
-            message, signature = timestamp.encode() + request.body, request.header(SIGNATURE)
+            message, signature = timestamp.encode() + request.read_body(), request.headers.get(SIGNATURE, "")
             if not any(_is_signed(signature, message, key) for key in self._public_keys):
                 raise Unauthorized
-        return ""
 
     def parse(self, request: ProviderRequest) -> list[Parsed]:
         if self._public_keys:
@@ -136,15 +136,14 @@ def _require_each_field_once(form: Form) -> None:
 
 def _require_own_boundary(request: ProviderRequest) -> None:
     """Content-Type is not signed: the same body with another boundary, or as urlencoded, would be another email."""
-    media_type, parameters = parse_options_header(request.header("Content-Type"))
+    media_type, parameters = parse_options_header(request.content_type)
     line = b"--" + parameters.get("boundary", "").encode()
-    begins = request.body.startswith(line + b"\r\n")
-    _, closing, epilogue = request.body.partition(b"\r\n" + line + b"--")
-    ends = closing and epilogue in (b"", b"\r\n")
-    if media_type != "multipart/form-data" or not (begins and ends):
+    head, closing, epilogue = request.read_body().partition(b"\r\n" + line + b"--")
+    is_whole = head.startswith(line + b"\r\n") and closing and epilogue in (b"", b"\r\n")
+    if media_type != "multipart/form-data" or not is_whole:
         raise InvalidPayload(
             "Content-Type must be multipart/form-data with the boundary of the body's first and last line, "
-            f"got {request.header('Content-Type')[:200]!r}",
+            f"got {request.content_type[:200]!r}",
             field="Content-Type",
         )
 
@@ -171,9 +170,9 @@ def _public_key(text: str) -> EllipticCurvePublicKey:
     try:
         key = load_der_public_key(base64.b64decode(text, validate=True))
     except (binascii.Error, ValueError) as error:
-        raise ValueError("must be the public key that SendGrid shows, in Base64") from error
+        raise reason("must be the public key that SendGrid shows, in Base64") from error
     if not isinstance(key, EllipticCurvePublicKey):
-        raise ValueError("must be an ECDSA key")
+        raise reason("must be an ECDSA key")
     return key
 
 

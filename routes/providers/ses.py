@@ -15,10 +15,12 @@ from pydantic import AfterValidator, BeforeValidator
 
 from deduplication.text import base64_decoded
 from orchestrator.config.settings import SettingsError
+from orchestrator.config.words import reason
 from orchestrator.delivery.fetching import FetchFailed
-from routes.providers.base import Handshake, InvalidPayload, Parsed, Provider, ProviderRequest, Surroundings, parse_json
+from routes.payload import InvalidPayload, parse_json
+from routes.providers.base import Handshake, Parsed, Provider, ProviderRequest, Surroundings
 from routes.providers.fields import Document
-from routes.providers.options import MB, Options, Several, as_list
+from routes.providers.options import MB, Options, Secrets, as_list
 
 if TYPE_CHECKING:
     from orchestrator.delivery.s3 import S3
@@ -35,12 +37,12 @@ VERDICTS = ("spamVerdict", "virusVerdict", "spfVerdict", "dkimVerdict", "dmarcVe
 def _topics(topics: tuple[str, ...]) -> tuple[str, ...]:
     for topic in topics:
         if not TOPIC.fullmatch(topic):
-            raise ValueError(f"must be ARNs such as arn:aws:sns:eu-west-1:123456789012:inbound, got {topic!r}")
+            raise reason(f"must be ARNs such as arn:aws:sns:eu-west-1:123456789012:inbound, got {topic!r}")
     return topics
 
 
 class SesOptions(Options):
-    topics: Annotated[Several, AfterValidator(_topics)]
+    topics: Annotated[Secrets, AfterValidator(_topics)]
     """The ARNs of the only topics whose messages are accepted: anyone can subscribe our URL to a topic of theirs."""
     buckets: Annotated[tuple[str, ...], BeforeValidator(as_list)] = ()
     """The only buckets that are read, for the action Deliver to S3 bucket; needs the extra `ses`."""
@@ -50,8 +52,8 @@ class SesOptions(Options):
 
 class Ses(Provider[SesOptions]):
     options_type = SesOptions
-    needs = "topics"
     media_types = ("text/plain",)
+    body_type = str
     no_sample = "Amazon SNS signs with a key of its own: send an email to an address of the SES rule"
 
     def __init__(self, name: str, options: SesOptions, surroundings: Surroundings) -> None:
@@ -62,13 +64,12 @@ class Ses(Provider[SesOptions]):
         try:
             self._sns = SnsVerifier(surroundings.fetch, options.ca_file)
         except (OSError, ValueError) as error:
-            reason = f"must be a file with certificates in PEM, got {options.ca_file!r}"
-            raise SettingsError(f"providers.{name}.ca_file {reason}") from error
+            problem = f"must be a file with certificates in PEM, got {options.ca_file!r}"
+            raise SettingsError(f"providers.{name}.ca_file {problem}") from error
         self._s3 = _open_s3(name) if options.buckets else None
 
-    def verify(self, request: ProviderRequest) -> str:
+    def verify(self, request: ProviderRequest) -> None:
         self._sns.verify(_message(request), self.options.topics, request.now)
-        return ""
 
     def parse(self, request: ProviderRequest) -> list[Parsed]:
         message = _message(request)
@@ -99,8 +100,8 @@ class Ses(Provider[SesOptions]):
     def _confirm(self, message: Document) -> NoReturn:
         url = message.optional("SubscribeURL")
         if not is_sns_url(url, message["TopicArn"]):
-            reason = f"SubscribeURL must be an https URL of SNS in the topic's region, got {url[:200]!r}"
-            raise InvalidPayload(reason, field="SubscribeURL")
+            problem = f"SubscribeURL must be an https URL of SNS in the topic's region, got {url[:200]!r}"
+            raise InvalidPayload(problem, field="SubscribeURL")
         self.surroundings.fetch(url, {}, FETCH_TIMEOUT_S, MAX_CONFIRMATION_BYTES)
         raise Handshake(f"subscription to {message['TopicArn']} confirmed")
 
@@ -134,9 +135,10 @@ def _open_s3(name: str) -> S3:
 
 
 def _message(request: ProviderRequest) -> Document:
-    if len(request.body) > MAX_MESSAGE_BYTES:
-        raise InvalidPayload(f"a message of SNS must be at most {MAX_MESSAGE_BYTES} bytes, got {len(request.body)}")
-    return Document.of(parse_json(request.body))
+    body = request.read_body()
+    if len(body) > MAX_MESSAGE_BYTES:
+        raise InvalidPayload(f"a message of SNS must be at most {MAX_MESSAGE_BYTES} bytes, got {len(body)}")
+    return Document.of(parse_json(body))
 
 
 def _raw(content: str) -> bytes:

@@ -29,7 +29,6 @@ log = logging.getLogger(__name__)
 
 FETCH_PAUSE_S = 1.0
 MAX_CERTIFICATE_BYTES = 64 * 1024
-MOST_CERTIFICATES = 16
 AMAZON_CA = Path(__file__).with_name("amazon_ca.pem")  # SNS serves its own certificate without the intermediate one
 # Version 1, still the default, is SHA-1: enough to tell who sent it, as no sender chooses what is hashed.
 _ALGORITHMS: dict[str, HashAlgorithm] = {"1": SHA1(), "2": SHA256()}  # noqa: S303
@@ -42,7 +41,7 @@ _SIGNED = {
 
 
 class SnsVerifier:
-    """Keeps the few certificates in use. ``ca_file`` holds issuers beside those of AMAZON_CA.
+    """``ca_file`` holds issuers beside those of AMAZON_CA.
 
     Raises OSError, and ValueError if a file does not hold certificates in PEM.
     """
@@ -88,9 +87,7 @@ class SnsVerifier:
                 raise FetchFailed("the certificate of SNS could not be fetched a moment ago")
             try:
                 chain = load_pem_x509_certificates(self._fetch(url, {}, FETCH_TIMEOUT_S, MAX_CERTIFICATE_BYTES))
-                if len(self._chains) == MOST_CERTIFICATES:
-                    del self._chains[next(iter(self._chains))]
-                self._chains[url] = chain
+                self._chains[url] = chain  # kept for good: Amazon has published only a few at these URLs
             except ValueError:  # it is not a certificate
                 raise Unauthorized from None
             finally:

@@ -138,8 +138,8 @@ def _is_of_a_provider_of_ones_own(path: str) -> bool:
 @pytest.mark.parametrize("name", sorted(TYPES.keys() - {"json"}))
 def test_every_provider_has_its_row_and_its_section(name: str) -> None:
     (row,) = re.findall(rf"^\| .*`/api/ingress/{name}`.*$", PROVIDERS, re.MULTILINE)
-    assert str(TYPES[name].statuses.rejected or "4xx") in row
-    assert f"/ {TYPES[name].statuses.retry} |" in row
+    assert str(TYPES[name].rejected_status or "4xx") in row
+    assert f"/ {TYPES[name].retry_status} |" in row
     (anchor,) = re.findall(r"\(#([\w-]+)\)", row)
     assert anchor in anchors(ROOT / "docs/providers.md")
     needed = [field for field, info in TYPES[name].options_type.model_fields.items() if info.is_required()]

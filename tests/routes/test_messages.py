@@ -86,32 +86,6 @@ def test_a_failed_message_is_stored_and_does_not_stop_the_others(start_app: Star
         assert len(sink.accepted) == 2
 
 
-HUGE = int("9" * 400)
-
-
-@pytest.mark.parametrize(
-    "odd",
-    [
-        {"id": HUGE},
-        {"id": 1e300},
-        {"id": 5, "date": HUGE},
-        {"title": "T", "created_utc": HUGE},
-        {"url": "http://[::1"},
-        {"permalink": "http://[::1?x=1"},
-        {"url": "http://℀.com"},
-        {"permalink": "\ud83d"},
-        {"id": 6, "text": "http://[::1 http://℀.com/a"},
-        {"id": 7, "media": ["http://[::1", "\ud83d", "http://℀.com"]},
-        {"id": 8, "source": "\ud83d\n"},
-    ],
-    ids=lambda odd: ascii(odd)[:40],
-)
-def test_odd_values_do_not_stop_the_other_messages(app: App, odd: dict[str, Any]) -> None:
-    messages = [message(1), odd, message(2)]
-    assert statuses(app, messages) == ["processed"] * 3
-    assert statuses(app, messages) == ["already_processed"] * 3
-
-
 def test_an_internal_error_does_not_stop_the_other_messages(
     app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

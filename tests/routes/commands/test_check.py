@@ -157,7 +157,7 @@ def test_the_route_and_the_names_of_an_email_are_shown_and_nothing_is_recorded(r
     ("option", "text", "error"),
     [
         ("--email", "Subject: of nobody\n\nHello", "the request has no email"),
-        ("--json", "{}", "sender must be an address"),
+        ("--json", "{}", "sender is required"),
     ],
 )
 def test_a_file_that_the_endpoint_would_refuse_is_refused(run: Run, option: str, text: str, error: str) -> None:

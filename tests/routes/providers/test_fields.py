@@ -1,4 +1,4 @@
-"""Fields of JSON documents, and headers in every notation."""
+"""Headers of an email in every notation."""
 
 from __future__ import annotations
 
@@ -6,17 +6,7 @@ from typing import Any
 
 import pytest
 
-from routes.providers.fields import Document, MailHeaders
-
-
-@pytest.mark.parametrize(
-    ("given", "size"),
-    [(5120, 5120), (0, 0), (-1, 0), (True, 0), (False, 0), (1.5, 0), ("5120", 5120), ("9" * 16, 0), (None, 0)],
-)
-def test_a_size_is_a_number_of_bytes_or_0(given: Any, size: int) -> None:
-    found = Document(size=given).size("size")
-    assert (found, type(found)) == (size, int)
-    assert Document().size("size") == 0
+from routes.providers.fields import MailHeaders
 
 
 @pytest.mark.parametrize(

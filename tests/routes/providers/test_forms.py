@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routes.providers.forms import NotAForm, parse_form
+from routes.payload import InvalidPayload
+from routes.providers.forms import parse_form
 
 URLENCODED = "application/x-www-form-urlencoded"
 
@@ -29,7 +30,7 @@ def test_escapes_may_be_in_small_letters_and_left_out_where_they_can_be(value: b
 
 @pytest.mark.parametrize("body", [b"a=%", b"a=%4", b"a=%4&b=1", b"a=%%41", b"a=%zz", b"%=a", b"a=100% sure"])
 def test_half_an_escape_is_refused(body: bytes) -> None:
-    with pytest.raises(NotAForm, match="not valid application/x-www-form-urlencoded"):
+    with pytest.raises(InvalidPayload, match="not valid application/x-www-form-urlencoded"):
         parse_form(URLENCODED, body)
 
 

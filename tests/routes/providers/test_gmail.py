@@ -29,7 +29,7 @@ class TokenContract(ProviderContract):
         assert [ingress.post(each).status_code for each in requests] == [200, 200]
 
     def test_invalid_settings_stop_the_start(self, serve: Serve) -> None:
-        with pytest.raises(SettingsError, match=r"\.token is not one of its settings"):
+        with pytest.raises(SettingsError, match=r"\.token is unknown"):
             serve(f"[providers.{self.name}]\ntoken = 'x'")
 
     def test_a_provider_without_settings_is_refused(self, serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
@@ -99,7 +99,7 @@ class TestGmail(TokenContract):
     def test_an_unknown_body_type_is_refused(self, serve: Serve) -> None:
         answer = serve().post(json_with(self.request(self.settings), body="x", body_type="markdown"))
         assert (answer.status_code, answer.get_json()["field"]) == (400, "body_type")
-        assert answer.get_json()["error"] == "body_type must be html or text, got 'markdown'"
+        assert answer.get_json()["error"].startswith("body_type must be 'html', 'text'")
 
     def test_two_texts_that_differ_in_what_may_be_a_tag_are_two_emails(self, serve: Serve) -> None:
         ingress = serve()

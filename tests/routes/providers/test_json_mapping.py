@@ -44,7 +44,7 @@ class TestJson(ProviderContract):
     invalid = {
         f"{DESK}\ntoken = ''": r"providers\.desk\.token must not be empty",
         f"{UNMAPPED}\nfields = {{ subject = 'a', colour = 'b' }}": "desk.fields must be some of .*, got 'colour'",
-        f"{UNMAPPED}\nfields = {{ subject = 5 }}": "providers.desk.fields.subject is wrong",
+        f"{UNMAPPED}\nfields = {{ subject = 5 }}": "providers.desk.fields must be a table",
         f"{UNMAPPED}\nfields = {{ subject = 'a' }}": "providers.desk.fields must say where the sender is",
     }
     probed = 200

@@ -49,8 +49,8 @@ class TestMandrill(DocumentedContract):
     other_secret = section(OTHER_KEY)
     rotated = settings.replace(repr(KEY), repr([OTHER_KEY, KEY]))
     invalid = {
-        f"[providers.mandrill]\nurl = '{URL}'": r"providers\.mandrill\.webhook_key is needed",
-        f"[providers.mandrill]\nwebhook_key = '{KEY}'": r"providers\.mandrill\.url is needed",
+        f"[providers.mandrill]\nurl = '{URL}'": r"providers\.mandrill\.webhook_key is required",
+        f"[providers.mandrill]\nwebhook_key = '{KEY}'": r"providers\.mandrill\.url is required",
         section(CHECK_KEY): r"\.webhook_key must be the key that Mandrill shows",
     }
     wrong_content_type = 401

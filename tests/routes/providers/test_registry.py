@@ -11,7 +11,6 @@ from orchestrator.config.settings import SettingsError, load_settings
 from routes.providers.base import Surroundings
 from routes.providers.registry import TYPES, open_providers
 from tests.routes.providers.conftest import Fetches, Serve
-from tests.routes.providers.everyone import SETTINGS
 
 
 def check(config: Config) -> None:
@@ -25,11 +24,6 @@ def test_by_default_only_providers_with_the_ingress_token_are_enabled(serve: Ser
     assert {name for name, status in statuses.items() if status == 404} == set(TYPES) - {"gmail", "mime"}
 
 
-def test_every_provider_requires_authentication(serve: Serve) -> None:
-    ingress = serve(SETTINGS)
-    assert {ingress.app.http.post(f"/api/ingress/{name}").status_code for name in (*TYPES, "message")} == {401}
-
-
 @pytest.mark.parametrize(
     ("toml", "complaint"),
     [
@@ -37,11 +31,9 @@ def test_every_provider_requires_authentication(serve: Serve) -> None:
         ("[providers.x]\ntype = 'unknown'", r"line 2: providers\.x\.type must be one of"),
         ("[providers.x]\ntype = ['json']", r"providers\.x\.type must be one of"),
         ("[providers.message]", r"providers\.message has no settings"),
-        ("[providers.postmark]", r"line 1: providers\.postmark\.username is needed"),
-        ("[providers.postmark]\nusername = 'a'\npassword = 5", r"line 3: providers\.postmark\.password is wrong"),
-        ("[providers.mime]\nattachments = 'all'", r"line 2: providers\.mime\.attachments is wrong: .*'inline'"),
-        ("[providers.mime]\nattachments_max_mb = 0", r"providers\.mime\.attachments_max_mb is wrong: .*greater than 0"),
-        ("[providers.ses]\ntopic = 'arn'", r"providers\.ses\."),
+        ("[providers.postmark]\nusername = 'a'\npassword = 5", r"line 3: providers\.postmark\.password must be a text"),
+        ("[providers.mime]\nattachments = 'all'", r'mime\.attachments must be "metadata" or "inline"'),
+        ("[providers.mime]\nattachments_max_mb = 0", r"mime\.attachments_max_mb must be up to 100 megabytes"),
     ],
 )
 def test_an_invalid_section_is_reported_with_its_line(tmp_path: Path, toml: str, complaint: str) -> None:

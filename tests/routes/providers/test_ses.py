@@ -34,9 +34,9 @@ class TestSes(ProviderContract):
     settings = SETTINGS
     other_secret = "forged"
     invalid = {
-        "[providers.ses]": r"providers\.ses\.topics is needed",
+        "[providers.ses]": r"providers\.ses\.topics is required",
         **{f"[providers.ses]\ntopics = {each}": r"ses\.topics must not be empty" for each in ("''", "[]", "[' ']")},
-        "[providers.ses]\ntopics = 5": r"providers\.ses\.topics is wrong",
+        "[providers.ses]\ntopics = 5": r"providers\.ses\.topics must be a text, or a list of texts",
         **{
             f'[providers.ses]\ntopics = "{each}"': r"providers\.ses\.topics must be ARNs such as .*, got '"
             for each in ("inbound", "arn:aws:sqs:eu-west-1:123456789012:inbound", f"{TOPIC}\\n")

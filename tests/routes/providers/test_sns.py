@@ -17,11 +17,11 @@ from cryptography.x509 import load_pem_x509_certificates
 
 from orchestrator.delivery.fetching import FetchFailed
 from routes.auth import Unauthorized
+from routes.payload import InvalidPayload
 from routes.providers import sns
-from routes.providers.base import InvalidPayload
 from routes.providers.fields import Document
 from routes.providers.samples import SampleRequest
-from routes.providers.sns import MOST_CERTIFICATES, SnsVerifier
+from routes.providers.sns import SnsVerifier
 from tests.routes.providers.conftest import LETTER, NOW, Fetches
 from tests.routes.providers.sns_stand_in import AMAZON, HOST, TOPIC, Authority, Sns, received
 
@@ -174,16 +174,10 @@ def test_a_certificate_that_expires_while_it_is_kept_proves_nothing(verify: Veri
         verify(notification(signer), now=NOW + timedelta(minutes=2))
 
 
-def test_a_certificate_is_fetched_once_and_only_a_few_are_kept(verify: Verify, fetches: Fetches) -> None:
+def test_a_certificate_is_fetched_once(verify: Verify, fetches: Fetches) -> None:
     for _ in range(3):
         verify(notification())
     assert fetches.urls == [SNS.certificate_url]
-    for each in range(MOST_CERTIFICATES):
-        other = replace(SNS, certificate_url=f"{HOST}/SimpleNotificationService-{each}.pem")
-        fetches.pages[other.certificate_url] = SNS.certificate
-        verify(notification(other))
-    verify(notification())
-    assert fetches.urls.count(SNS.certificate_url) == 2, "the oldest made room"
 
 
 def test_after_a_failure_no_certificate_is_fetched_for_a_second(fetches: Fetches) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from routes.providers.base import MAX_NESTING, InvalidPayload, parse_json
+from routes.payload import MAX_NESTING, InvalidPayload, parse_json
 
 
 @pytest.mark.parametrize("pair", ["[]", '{"a":}'])
