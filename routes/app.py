@@ -22,7 +22,7 @@ from routes.api import admin_blueprint, openapi_blueprint
 from routes.api_ingress import ingress_blueprint
 from routes.auth import TooManyGuesses, Unauthorized, client_address, is_among, peer_address
 from routes.connections import UNPROVEN_BYTES, BoundedRequest, RequestLimit
-from routes.dashboard import dashboard_blueprint
+from routes.dashboard import page
 from routes.dashboard.access import COOKIE
 from routes.dashboard.browser import SECURITY_HEADERS, as_page
 from routes.health import health_blueprint
@@ -57,15 +57,9 @@ def create_app(service: Service) -> Flask:
         SESSION_REFRESH_EACH_REQUEST=False,  # a page that is left open does not stay signed in forever
         PERMANENT_SESSION_LIFETIME=SIGNED_IN_FOR,
     )
-    blueprints = (
-        ingress_blueprint,
-        admin_blueprint,
-        openapi_blueprint,
-        health_blueprint,
-        metrics_blueprint,
-        dashboard_blueprint,
-    )
-    for blueprint in blueprints:
+    app.extensions["mailonce"] = service
+    app.register_blueprint(page)
+    for blueprint in (ingress_blueprint, admin_blueprint, openapi_blueprint, health_blueprint, metrics_blueprint):
         app.register_blueprint(blueprint(service))
 
     @app.before_request

@@ -102,10 +102,8 @@ def load_app(settings: Settings | None = None, config: Config | None = None) -> 
     except (SettingsError, DeduplicationError) as error:
         print(f"mailonce: {error}", file=sys.stderr, flush=True)
         sys.exit(CANNOT_BOOT)
-    app = create_app(service)
-    app.extensions["mailonce"] = service
     keep_audit(settings.data_dir, by="service")
-    return app
+    return create_app(service)
 
 
 def close_app(_server: Arbiter, worker: Worker) -> None:
