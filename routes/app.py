@@ -46,7 +46,7 @@ def create_app(service: Service) -> Flask:
     app.url_map.merge_slashes = False  # a path with two slashes is an unknown one, not a redirect to a page
     app.request_class = BoundedRequest
     app.session_interface = PageSessions(Sessions(service.journal))
-    limited = RequestLimit(app.wsgi_app, service.settings.web_threads, max(UNPROVEN_BYTES, max_body_bytes + 1))
+    limited = RequestLimit(app.wsgi_app, service.settings.web_threads, max(1, UNPROVEN_BYTES // max_body_bytes))
     app.wsgi_app = ResponseHeaders(limited)  # type: ignore[method-assign]
     app.json.sort_keys = False  # type: ignore[attr-defined]
     app.config.update(

@@ -250,7 +250,7 @@ def test_a_silent_client_is_disconnected_at_the_deadline() -> None:
 
 
 def test_a_client_that_sends_without_end_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("routes.connections.MOST_DISCARDED_BYTES", 3 * len(MEGABYTE))
+    monkeypatch.setattr("routes.connections.LINGER_S", 0.05)
     ours, theirs = socket.socketpair()
     with ClientSocket(fileno=ours.detach()) as client, theirs:
         hanging_up = Thread(target=client.hang_up)
