@@ -59,14 +59,10 @@ def serve() -> None:
 
 
 @main.command()
-@click.option("--processes", type=click.IntRange(1, 64), help="Instead of WORKER_PROCESSES.")
-@click.option("--threads", type=click.IntRange(1, 256), help="For each destination; instead of WORKER_THREADS.")
-def worker(processes: int | None, threads: int | None) -> None:
+def worker() -> None:
     """Make the deliveries that requests have queued (QUEUE_URL). SIGTERM ends it gracefully, SIGHUP reloads
     mailonce.toml."""
     settings = read_settings()
-    given = {"worker_processes": processes, "worker_threads": threads}
-    settings = settings.model_copy(update={name: value for name, value in given.items() if value})
     if not settings.queue_url:
         raise SettingsError("QUEUE_URL must be the address of a queue; without one, the web server delivers")
     config = load_config(settings)
