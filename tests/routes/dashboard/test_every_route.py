@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from werkzeug.routing import Rule
 
 from tests.routes.conftest import App, bearer
-from tests.routes.dashboard.conftest import HTML, VIEW_TOKEN, Visitor, signed_in
+from tests.routes.dashboard.conftest import FRAGMENT, HTML, VIEW_TOKEN, Visitor, signed_in
 from tests.support.server import email
 
 ACTIONS = ("replay", "replay-emails", "release", "forget")
@@ -83,6 +83,8 @@ def test_without_a_session_every_page_redirects_to_the_sign_in(app: App) -> None
         assert (answer.status_code, answer.location.partition("?")[0]) == (302, "/sign-in"), path
     for path in acts_of_the_page(app):
         assert stranger.post(path, **SOME_WISH).location == "/sign-in", path
+    fragment = stranger.get("/notices", **FRAGMENT)  # htmx has to load the whole page
+    assert (fragment.status_code, fragment.text, fragment.headers["HX-Redirect"]) == (401, "", "/sign-in")
 
 
 def test_without_a_token_every_endpoint_for_operators_refuses(app: App) -> None:
