@@ -183,13 +183,7 @@ class BoundedRequest(Request):
     def get_data(self, *args: Any, **kwargs: Any) -> Any:
         """The whole body or an error. werkzeug alone would return half of a body that broke off or is too large."""
         if "_cached_data" not in vars(self):
-            try:
-                self._cached_data = self._read_body()
-            except (NoMoreData, ParseException) as error:
-                if isinstance(error, NoMoreData) or (isinstance(error, ChunkMissingTerminator) and len(error.term) < 2):
-                    raise ClientDisconnected from None  # it ended where the end of a chunk was due
-                log.warning("%s %s: invalid chunked body (%s)", self.method, self.path, type(error).__name__)
-                raise InvalidChunks from None
+            self._cached_data = self._read_body()
             if len(self._cached_data) < (self.content_length or 0):
                 raise ClientDisconnected
             if IS_COUNTED not in self.environ:
@@ -229,6 +223,11 @@ class BoundedRequest(Request):
             received: bytes = self.environ["wsgi.input"].read(size)
         except (OSError, ValueError):
             raise ClientDisconnected from None
+        except ParseException as error:
+            if isinstance(error, ChunkMissingTerminator) and len(error.term) < 2:
+                raise ClientDisconnected from None  # it ended where the end of a chunk was due
+            log.warning("%s %s: invalid chunked body (%s)", self.method, self.path, type(error).__name__)
+            raise InvalidChunks from None
         return received
 
 

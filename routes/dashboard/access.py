@@ -24,7 +24,7 @@ MOST_NAME_CHARS = 40
 STATIC = "dashboard.static"
 WITHOUT_SIGN_IN = ("dashboard.sign_in", "dashboard.sign_in_form", STATIC)
 FOR_ALL = ("dashboard.sign_in", "dashboard.sign_out")
-FOR_ADMINS = ("dashboard.ask", "dashboard.ask_destination", "dashboard.ask_to_forget", "dashboard.ingress_token")
+FOR_ADMINS = ("dashboard.ask", "dashboard.ask_destination", "dashboard.forget_name", "dashboard.ingress_token")
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from deduplication.names import Kind, Name
 from orchestrator.audit import acting_as
 from orchestrator.operations.destinations import InvalidPause, destinations, pause, resume, send_test
 from orchestrator.operations.resend import RELEASED, REPLAYED, Release, Replay, release, replay, replay_email
-from orchestrator.operations.reset import Forgot, Forgotten, Reset, Scope, forget_email, reset
+from orchestrator.operations.reset import Forgot, Reset, Scope, forget_email, reset
 from orchestrator.operations.search import ALL, DecisionFilter, DeliveryFilter, find_ids
 from routes.dashboard.access import local_path
 from routes.dashboard.formatting import counted, milliseconds
@@ -98,28 +98,22 @@ def _go_back() -> Response:
 # Names: a subject group, a file or an email id
 
 
-@page.get("/forget")
-def ask_to_forget() -> str:
-    wanted, would = _reset(request.args, dry_run=True)
-    back = local_path(request.args.get("back", ""))
-    return render_template("dashboard/ask_to_forget.html", wanted=wanted, would=would, back=back)
-
-
-@page.post("/forget")
-def forget() -> Response:
-    _, done = _reset(request.form, dry_run=False)
-    kept = f" {counted(len(done.kept), 'email')} kept: still to be delivered." if done.kept else ""
-    behind = f" Not yet applied by {', '.join(done.behind)}." if done.behind else ""
-    flash(f"{counted(done.names, 'name')} forgotten.{kept}{behind}", "mixed" if kept or behind else "good")
-    return _go_back()
-
-
-def _reset(given: MultiDict[str, str], *, dry_run: bool) -> tuple[Reset, Forgotten]:
+@page.route("/forget", methods=["GET", "POST"])
+def forget_name() -> str | Response:
+    """A GET only says how many names would be forgotten."""
+    given, dry_run = request.values, request.method != "POST"
     wanted = read(Reset, {"scope": given.get("scope"), "value": given.get("value", ""), "dry_run": dry_run})
     if wanted.scope not in RESETTABLE.values():
         raise BadRequest(f"scope must be one of {', '.join(RESETTABLE.values())}")
     with acting_as(g.viewer.by):
-        return wanted, reset(service.coordinator, wanted)
+        done = reset(service.coordinator, wanted)
+    if dry_run:
+        back = local_path(given.get("back", ""))
+        return render_template("dashboard/ask_to_forget.html", wanted=wanted, would=done, back=back)
+    kept = f" {counted(len(done.kept), 'email')} kept: still to be delivered." if done.kept else ""
+    behind = f" Not yet applied by {', '.join(done.behind)}." if done.behind else ""
+    flash(f"{counted(done.names, 'name')} forgotten.{kept}{behind}", "mixed" if kept or behind else "good")
+    return _go_back()
 
 
 @page.app_template_filter()
