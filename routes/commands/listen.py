@@ -10,6 +10,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -146,9 +147,7 @@ def _secret(text: str) -> str:
 
 
 @click.command()
-@click.option(
-    "--host", default="127.0.0.1", show_default=True, help="The address to listen on; 0.0.0.0 for other machines."
-)
+@click.option("--host", default="127.0.0.1", show_default=True, help="0.0.0.0 accepts webhooks from other machines.")
 @click.option("--port", type=click.IntRange(0, 65535), default=9000, show_default=True, help="0 picks a free one.")
 @click.option(
     "--secret",
@@ -156,8 +155,7 @@ def _secret(text: str) -> str:
     type=_secret,
     multiple=True,
     metavar="WHSEC",
-    help="Checks signatures; may be repeated. Default: all secrets of WEBHOOK_SECRET and mailonce.toml; without any, "
-    "nothing is checked.",
+    help="Check signatures with it; may be repeated. Default: all secrets of WEBHOOK_SECRET and mailonce.toml.",
 )
 @click.option(
     "--status", type=click.IntRange(200, 599), default=200, show_default=True, help="503 simulates a failing receiver."
@@ -189,14 +187,10 @@ def listen(host: str, port: int, secrets: tuple[str, ...], status: int, as_json:
     receiver = Receiver(secrets, status, show)
     logging.getLogger("werkzeug").setLevel(logging.ERROR)  # the receiver shows webhooks itself
     server = make_server(host, port, Request.application(receiver.receive), threaded=True)
-    checks = f"checks signatures with {len(secrets)} secret{'s' * (len(secrets) > 1)}" if secrets else "has no secret"
+    checks = f"checks signatures (secrets: {len(secrets)})" if secrets else "checks no signatures"
     url = f"http://{f'[{host}]' if ':' in host else host}:{server.port}/"
     click.echo(f"mailonce listens on {url}, answers {status}, {checks}. Ctrl+C ends it.", err=True)
-    try:
+    with server, suppress(KeyboardInterrupt):
         server.serve_forever()
-    except KeyboardInterrupt:
-        pass
-    finally:
-        server.server_close()
     counts = receiver.counts
     click.echo(f"\n{counts['webhooks']} webhooks, {counts['repeats']} repeats, {counts['refused']} refused", err=True)

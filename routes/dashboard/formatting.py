@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-from flask import g, request, url_for
+from flask import request, url_for
 from markupsafe import Markup
 
 from deduplication.body import Html, looks_like_html
@@ -48,11 +48,6 @@ _LOADING = re.compile(r"<(/?)(base|embed|frame|frameset|iframe|link|meta|object|
 
 page.add_app_template_filter("{:,}".format, "number")
 page.add_app_template_filter(shown_duration, "duration")
-
-
-@page.app_context_processor
-def of_request() -> dict[str, Any]:
-    return {"is_fragment": "HX-Request" in request.headers, "viewer": g.get("viewer")}
 
 
 @page.app_template_filter()

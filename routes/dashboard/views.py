@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from flask import Response, abort, render_template, request
+from flask import Response, abort, g, render_template, request
 from markupsafe import escape
 
 from deduplication.journal.entry import DeliveryStatus
@@ -44,6 +44,8 @@ def add_shared_values() -> dict[str, object]:
     return {
         "address": service.settings.public_url or service.settings.address,  # a client chooses the Host of its request
         "configured": list(service.config.destinations),
+        "is_fragment": "HX-Request" in request.headers,
+        "viewer": g.get("viewer"),
         "filters": {name: request.args[name] for name in (*FIELDS, "last") if request.args.get(name)},
         "spans": list(Span),
     }
