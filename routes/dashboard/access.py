@@ -22,9 +22,9 @@ COOKIE = "mailonce_session"
 MOST_FORM_BYTES = 256 * 1024
 MOST_NAME_CHARS = 40
 STATIC = "dashboard.static"
-WITHOUT_SIGN_IN = ("dashboard.sign_in", "dashboard.sign_in_form", STATIC)
+WITHOUT_SIGN_IN = ("dashboard.sign_in", STATIC)
 FOR_ALL = ("dashboard.sign_in", "dashboard.sign_out")
-FOR_ADMINS = ("dashboard.ask", "dashboard.ask_destination", "dashboard.forget_name", "dashboard.ingress_token")
+FOR_ADMINS = ("dashboard.act", "dashboard.act_on_destination", "dashboard.forget_name", "dashboard.ingress_token")
 
 
 @dataclass(frozen=True)
@@ -63,34 +63,27 @@ def admit() -> AnyResponse | None:
     return None
 
 
-@page.get("/sign-in")
-def sign_in_form() -> str:
-    return render_template("dashboard/sign_in.html", next=local_path(request.args.get("next", "")))
-
-
-@page.post("/sign-in")
-def sign_in() -> AnyResponse:
-    token, next_path = request.form.get("token", "").strip(), local_path(request.form.get("next", ""))
+@page.route("/sign-in", methods=["GET", "POST"])
+def sign_in() -> AnyResponse | str:
+    token, next_path = request.form.get("token", "").strip(), local_path(request.values.get("next", ""))
+    if request.method != "POST":
+        return render_template("dashboard/sign_in.html", next=next_path)
     try:
         require_operator_token(service, request.environ, token, (*service.tokens.admin, *service.tokens.view))
-    except (TooManyGuesses, Unauthorized) as error:
-        return _refuse(error, next_path)
-    _end_session()
-    session.permanent = True
-    session["id"] = secrets.token_urlsafe(9)
-    session["token"] = _digest(token)
-    session["name"] = _plain_name(request.form.get("name", ""))
-    return redirect(next_path or url_for("dashboard.overview"), code=303)
-
-
-def _refuse(error: TooManyGuesses | Unauthorized, next_path: str) -> Response:
-    address = client_address(request.environ, service.settings.trusted_proxies)
-    log.warning("page: %s from %s", "wrong token" if isinstance(error, Unauthorized) else error, address)
-    status, headers = 401, {"WWW-Authenticate": "Form"}  # HTTP requires one; browsers open no dialog for this one
-    text = "That token is neither ADMIN_TOKEN nor VIEW_TOKEN."
-    if isinstance(error, TooManyGuesses):
+    except Unauthorized:
+        reason, text = "wrong token", "That token is neither ADMIN_TOKEN nor VIEW_TOKEN."
+        status, headers = 401, {"WWW-Authenticate": "Form"}  # HTTP requires one; browsers open no dialog for this one
+    except TooManyGuesses as error:
+        reason, text = str(error), f"Too many tries. Try again in {error.wait_s} seconds."
         status, headers = 429, {"Retry-After": str(error.wait_s)}
-        text = f"Too many tries. Try again in {error.wait_s} seconds."
+    else:
+        _end_session()
+        session.permanent = True
+        session["id"] = secrets.token_urlsafe(9)
+        session["token"] = _digest(token)
+        session["name"] = _plain_name(request.form.get("name", ""))
+        return redirect(next_path or url_for("dashboard.overview"), code=303)
+    log.warning("page: %s from %s", reason, client_address(request.environ, service.settings.trusted_proxies))
     flash(text, "error")
     return Response(render_template("dashboard/sign_in.html", next=next_path), status, headers)
 
@@ -98,7 +91,7 @@ def _refuse(error: TooManyGuesses | Unauthorized, next_path: str) -> Response:
 @page.post("/sign-out")
 def sign_out() -> AnyResponse:
     _end_session()
-    return redirect(url_for("dashboard.sign_in_form"))
+    return redirect(url_for("dashboard.sign_in"))
 
 
 def _end_session() -> None:
@@ -127,9 +120,9 @@ def _to_sign_in() -> AnyResponse:
     """A fragment of a page cannot show the form, so htmx is made to load the whole page."""
     if request.headers.get("HX-Request"):
         shown = local_path(request.headers.get("HX-Current-URL", "").removeprefix(request.host_url.rstrip("/")))
-        return Response(status=401, headers={"HX-Redirect": url_for("dashboard.sign_in_form", next=shown or None)})
+        return Response(status=401, headers={"HX-Redirect": url_for("dashboard.sign_in", next=shown or None)})
     asked = request.full_path.rstrip("?") if request.method == "GET" else ""
-    return redirect(url_for("dashboard.sign_in_form", next=asked if asked not in ("", "/") else None))
+    return redirect(url_for("dashboard.sign_in", next=asked if asked not in ("", "/") else None))
 
 
 def local_path(text: str) -> str:

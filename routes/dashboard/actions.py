@@ -1,4 +1,4 @@
-"""Actions on emails, deliveries, names and destinations. Each is confirmed in a dialog first.
+"""Actions on emails, deliveries, names and destinations. A GET asks for confirmation, a POST acts.
 
 Replay, release and forget work on selected rows, or on all that match a filter.
 """
@@ -26,7 +26,6 @@ from routes.dashboard.views import filters_of
 from routes.schemas import RESULTS, read
 
 MOST_COUNTED = 10_000
-ANY_ACTION = '<any(replay, "replay-emails", release, forget):name>'
 SUCCESSES = {REPLAYED, RELEASED, Forgot.FORGOTTEN}
 RESULT_WORDS = {
     **RESULTS,
@@ -40,24 +39,20 @@ RESETTABLE = {Kind.EMAIL_ID: Scope.EMAIL_ID, Kind.SUBJECT_GROUP: Scope.SUBJECT_G
 # Emails and deliveries: "replay" is for deliveries, all other actions are for emails
 
 
-@page.get(f"/do/{ANY_ACTION}")
-def ask(name: str) -> str:
-    """Says what will happen, and to how many."""
-    ids = request.args.getlist("id")
-    return render_template(
-        "dashboard/ask.html",
-        name=name,
-        nouns=_nouns(name),
-        ids=ids,
-        filters={} if ids else filters_of(request.args),
-        count=len(_find(name, request.args, MOST_COUNTED + 1)),
-        back=local_path(request.args.get("back", "")),
-        most=MOST_COUNTED,
-    )
-
-
-@page.post(f"/do/{ANY_ACTION}")
-def act(name: str) -> Response:
+@page.route("/do/<any(replay, 'replay-emails', release, forget):name>", methods=["GET", "POST"])
+def act(name: str) -> str | Response:
+    if request.method != "POST":
+        ids = request.args.getlist("id")
+        return render_template(
+            "dashboard/ask.html",
+            name=name,
+            nouns=_nouns(name),
+            ids=ids,
+            filters={} if ids else filters_of(request.args),
+            count=len(_find(name, request.args, MOST_COUNTED + 1)),
+            back=local_path(request.args.get("back", "")),
+            most=MOST_COUNTED,
+        )
     ids = _find(name, request.form)
     with acting_as(g.viewer.by):
         results = Counter(_act(name, id_, at_once=len(ids) == 1) for id_ in ids)
@@ -129,14 +124,11 @@ def forgettable(label: str) -> dict[str, str] | None:
 # Destinations
 
 
-@page.get("/destinations/<name>/<any(pause, resume, test):act>")
-def ask_destination(name: str, act: str) -> str:
-    known = destinations(service).get(name) or abort(404)
-    return render_template("dashboard/ask_destination.html", name=name, act=act, known=known)
-
-
-@page.post("/destinations/<name>/<any(pause, resume, test):act>")
-def act_on_destination(name: str, act: str) -> Response:
+@page.route("/destinations/<name>/<any(pause, resume, test):act>", methods=["GET", "POST"])
+def act_on_destination(name: str, act: str) -> str | Response:
+    if request.method != "POST":
+        known = destinations(service).get(name) or abort(404)
+        return render_template("dashboard/ask_destination.html", name=name, act=act, known=known)
     try:
         with acting_as(g.viewer.by):
             flash(*_act_on_destination(name, act, g.viewer.by))

@@ -26,7 +26,7 @@ def paths(app: App, method: str, start: str) -> set[str]:
     """All that take it below ``start``, with a value for each of their parts; of the page's actions, every one."""
     found = set()
     for rule in rules(app, method):
-        for name in ACTIONS if rule.endpoint in ("dashboard.ask", "dashboard.act") else ("default",):
+        for name in ACTIONS if rule.endpoint == "dashboard.act" else ("default",):
             built = rule.build({part: PARTS.get(part, name) for part in rule.arguments})
             assert built is not None
             found.add(built[1])
