@@ -147,7 +147,7 @@ def _secret(text: str) -> str:
 
 
 @click.command()
-@click.option("--host", default="127.0.0.1", show_default=True, help="0.0.0.0 accepts webhooks from other machines.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Listen on this address; 0.0.0.0 for all.")
 @click.option("--port", type=click.IntRange(0, 65535), default=9000, show_default=True, help="0 picks a free one.")
 @click.option(
     "--secret",

@@ -34,10 +34,10 @@ SERIES = ("received", "delivered", "stopped", "failed")
 @click.option(
     "--span", type=click.Choice(list(map(str, Span))), default=str(Span.DAY), show_default=True, help="How far back."
 )
-@click.option("--json", "as_json", is_flag=True, help="As GET /api/admin/stats has it.")
-@click.option("--watch", is_flag=True, help="Show it again every two seconds, until Ctrl+C.")
+@click.option("--json", "as_json", is_flag=True, help="Print the answer of GET /api/admin/stats.")
+@click.option("--watch", is_flag=True, help="Refresh every two seconds, until Ctrl+C.")
 def stats(span: str, as_json: bool, watch: bool) -> None:
-    """What was received, delivered, stopped and failed, what waits, and the state of each destination.
+    """Show how many emails were received, delivered, stopped and failed, and the state of each destination.
 
     \b
     mailonce stats --span week
