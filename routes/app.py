@@ -5,9 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import secrets
-from collections.abc import Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
 
 from flask import Flask, Request, Response, request
 from flask.sessions import SecureCookieSession, SecureCookieSessionInterface
@@ -22,16 +20,13 @@ from routes.api import admin_blueprint, openapi_blueprint
 from routes.api_ingress import ingress_blueprint
 from routes.auth import TooManyGuesses, Unauthorized, client_address, is_among, peer_address
 from routes.connections import UNPROVEN_BYTES, BoundedRequest, RequestLimit
-from routes.dashboard import dashboard_blueprint
+from routes.dashboard import page
 from routes.dashboard.access import COOKIE
 from routes.dashboard.browser import SECURITY_HEADERS, as_page
 from routes.health import health_blueprint
 from routes.metrics import metrics_blueprint
 from routes.payload import InvalidPayload
 from routes.responses import answer_error
-
-if TYPE_CHECKING:
-    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 log = logging.getLogger(__name__)
 
@@ -45,9 +40,9 @@ def create_app(service: Service) -> Flask:
     app = Flask(__name__, static_folder=None)
     app.url_map.merge_slashes = False  # a path with two slashes is an unknown one, not a redirect to a page
     app.request_class = BoundedRequest
-    app.session_interface = PageSessions(Sessions(service.journal))
-    limited = RequestLimit(app.wsgi_app, service.settings.web_threads, max(UNPROVEN_BYTES, max_body_bytes + 1))
-    app.wsgi_app = ResponseHeaders(limited)  # type: ignore[method-assign]
+    app.session_interface = PageSessions()
+    most_unproven = max(1, UNPROVEN_BYTES // max_body_bytes)
+    app.wsgi_app = RequestLimit(app.wsgi_app, service.settings.web_threads, most_unproven)  # type: ignore[method-assign]
     app.json.sort_keys = False  # type: ignore[attr-defined]
     app.config.update(
         MAX_CONTENT_LENGTH=max_body_bytes,
@@ -57,25 +52,33 @@ def create_app(service: Service) -> Flask:
         SESSION_REFRESH_EACH_REQUEST=False,  # a page that is left open does not stay signed in forever
         PERMANENT_SESSION_LIFETIME=SIGNED_IN_FOR,
     )
-    blueprints = (
-        ingress_blueprint,
-        admin_blueprint,
-        openapi_blueprint,
-        health_blueprint,
-        metrics_blueprint,
-        dashboard_blueprint,
-    )
-    for blueprint in blueprints:
+    app.extensions["mailonce"] = service
+    app.register_blueprint(page)
+    for blueprint in (ingress_blueprint, admin_blueprint, openapi_blueprint, health_blueprint, metrics_blueprint):
         app.register_blueprint(blueprint(service))
 
     @app.before_request
-    def check_path_and_proxy() -> None:
+    def begin() -> None:
+        """All log lines of a request, and its response, have its id: that of the client, if it is valid."""
         environ = request.environ
+        given = environ.get("HTTP_X_REQUEST_ID", "")
+        request_id.set(given if _VALID_ID.fullmatch(given) else secrets.token_hex(6))
         # Werkzeug ignores how many there are, so //metrics would reach /metrics past a proxy's rule for /metrics.
         if environ["PATH_INFO"].startswith("//"):
             raise NotFound
         if "HTTP_X_FORWARDED_FOR" in environ and not is_among(peer_address(environ), trusted):
             service.proxies.note(peer_address(environ))
+
+    @app.after_request
+    def add_headers(response: Response) -> Response:
+        known = {name for name, _ in response.headers}
+        response.headers.extend([header for header in SECURITY_HEADERS if header[0] not in known])
+        response.headers["X-Request-Id"] = request_id.get()
+        return response
+
+    @app.teardown_request
+    def end(_error: BaseException | None) -> None:
+        request_id.set("")
 
     @app.errorhandler(Exception)
     def refuse(error: Exception) -> Response:
@@ -90,40 +93,14 @@ def create_app(service: Service) -> Flask:
     return app
 
 
-class ResponseHeaders:
-    """Wraps the whole application, so that every response has its request id, which all log lines of the request have
-    too, and the security headers unless the view has set them. A valid id of the client is used."""
-
-    def __init__(self, app: WSGIApplication) -> None:
-        self._app = app
-
-    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        given = environ.get("HTTP_X_REQUEST_ID", "")
-        id_ = given if _VALID_ID.fullmatch(given) else secrets.token_hex(6)
-
-        def start(status: str, headers: list[tuple[str, str]], *error: Any) -> Any:
-            known = {name for name, _ in headers}
-            more = [(name, value) for name, value in SECURITY_HEADERS if name not in known]
-            return start_response(status, [*headers, *more, ("X-Request-Id", id_)], *error)
-
-        token = request_id.set(id_)
-        try:
-            return self._app(environ, start)
-        finally:
-            request_id.reset(token)
-
-
 class PageSessions(SecureCookieSessionInterface):
     """Only pages have sessions: requests to the API and probes never read the key."""
-
-    def __init__(self, sessions: Sessions) -> None:
-        self._sessions = sessions
 
     def open_session(self, app: Flask, request: Request) -> SecureCookieSession | None:
         if request.path.startswith(WITHOUT_SESSION):
             return None
         with suppress(StoreUnavailable):  # then the key of the last request is good enough
-            app.secret_key = self._sessions.key()
+            app.secret_key = Sessions(app.extensions["mailonce"].journal).key()
         return super().open_session(app, request)
 
     def get_cookie_secure(self, app: Flask) -> bool:

@@ -60,14 +60,9 @@ def serve() -> None:
 
 
 @main.command()
-@click.option("--processes", type=click.IntRange(1, 64), help="Instead of WORKER_PROCESSES.")
-@click.option("--threads", type=click.IntRange(1, 256), help="For each destination; instead of WORKER_THREADS.")
-def worker(processes: int | None, threads: int | None) -> None:
-    """Make the deliveries that requests have queued (QUEUE_URL). SIGTERM ends it gracefully, SIGHUP reloads
-    mailonce.toml."""
+def worker() -> None:
+    """Deliver queued emails (QUEUE_URL). SIGTERM ends it gracefully, SIGHUP reloads mailonce.toml."""
     settings = read_settings()
-    given = {"worker_processes": processes, "worker_threads": threads}
-    settings = settings.model_copy(update={name: value for name, value in given.items() if value})
     if not settings.queue_url:
         raise SettingsError("QUEUE_URL must be the address of a queue; without one, the web server delivers")
     config = load_config(settings)
@@ -81,7 +76,7 @@ def worker(processes: int | None, threads: int | None) -> None:
 
 @main.command()
 def locks() -> None:
-    """List the publication locks that are active now, with their holder and end."""
+    """List active publication locks, with their holders and expiry times."""
     with open_service() as service:
         active = service.locks.active_locks()
     for lock in active:
@@ -112,7 +107,7 @@ def signed_sample(provider: str, url: str | None) -> None:
 
 
 @main.command("new-secret")
-@click.option("--private", is_flag=True, help="An ed25519 key: receivers get its public key and cannot sign.")
+@click.option("--private", is_flag=True, help="Create an ed25519 key: receivers verify with its public key.")
 def show_new_secret(private: bool) -> None:
     """Print a new secret for signing webhooks: for `secret` of a destination, and for its receiver.
 

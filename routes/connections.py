@@ -35,9 +35,8 @@ HEAD_S = 10.0
 BODY_S = 60.0
 LINGER_S = 30.0
 SILENCE_S = 2.0
-MOST_DISCARDED_BYTES = 256 * 1024 * 1024
 PIECE_BYTES = 128 * 1024  # what a connection may hold in memory; larger bodies go to a temporary file
-UNPROVEN_BYTES = 128 * 1024 * 1024  # of larger bodies in each worker process, while their sender is not verified
+UNPROVEN_BYTES = 128 * 1024 * 1024  # for larger bodies in each worker process while their senders are not verified
 UNPROVEN_WAIT_S = 5.0  # Amazon SNS and Resend give up after 15
 LIMIT = "mailonce.limit"
 IS_COUNTED = "mailonce.is_counted"
@@ -75,15 +74,12 @@ class ClientSocket(socket.socket):
 
         gunicorn does the same for 64 KB only, and in the one thread that accepts connections.
         """
-        ends_at, discarded = time.monotonic() + LINGER_S, 0
+        ends_at = time.monotonic() + LINGER_S
         with suppress(OSError):  # it went away, or fell silent
             self.shutdown(socket.SHUT_WR)
-            while discarded < MOST_DISCARDED_BYTES and time.monotonic() < ends_at:
+            self.expect_within(SILENCE_S)
+            while self.recv(PIECE_BYTES) and time.monotonic() < ends_at:
                 self.expect_within(SILENCE_S)
-                chunk = self.recv(PIECE_BYTES)
-                if not chunk:
-                    break
-                discarded += len(chunk)
         with suppress(OSError):
             self.shutdown(socket.SHUT_RDWR)  # so that closing it waits for nothing
 
@@ -124,32 +120,14 @@ class Log(Logger):
 # Requests
 
 
-class ByteBudget:
-    """Bytes that requests reserve and return; a request that finds too few waits."""
-
-    def __init__(self, count: int) -> None:
-        self._free = count
-        self._returned = threading.Condition()
-
-    def reserve(self, count: int, timeout_s: float) -> bool:
-        """False if they were not free in time."""
-        with self._returned:
-            is_free = self._returned.wait_for(lambda: self._free >= count, timeout_s)
-            if is_free:
-                self._free -= count
-            return is_free
-
-    def give_back(self, count: int) -> None:
-        with self._returned:
-            self._free += count
-            self._returned.notify_all()
-
-
 class RequestLimit:
-    """At most ``count`` requests are processed at a time. A POST counts once its body has been received."""
+    """At most ``count`` requests are processed at a time. A POST counts once its body has been received.
 
-    def __init__(self, app: WSGIApplication, count: int, unproven_bytes: int = UNPROVEN_BYTES) -> None:
-        self.unproven = ByteBudget(unproven_bytes)
+    ``most_unproven``: how many large bodies of unverified senders may be received at a time.
+    """
+
+    def __init__(self, app: WSGIApplication, count: int, most_unproven: int = 1) -> None:
+        self.unproven = threading.BoundedSemaphore(most_unproven)
         self._app = app
         # A semaphore. Python's own is written in Python: with requests waiting, it took a sixth of the time of each.
         self._free: SimpleQueue[None] = SimpleQueue()
@@ -188,27 +166,24 @@ class NoRoomForBody(ServiceUnavailable):
 
 class BoundedRequest(Request):
     is_proven = False
-    _reserved_bytes = 0
+    _is_among_unproven = False
 
     def mark_proven(self) -> None:
+        """Its sender is verified, or the request is over: its body makes room for that of another unverified sender."""
         self.is_proven = True
-        self._return_bytes()
+        if self._is_among_unproven:
+            self._is_among_unproven = False
+            self.environ[LIMIT].unproven.release()
 
     def close(self) -> None:
         """Flask calls this when the request is over."""
-        self._return_bytes()
+        self.mark_proven()
         super().close()
 
     def get_data(self, *args: Any, **kwargs: Any) -> Any:
         """The whole body or an error. werkzeug alone would return half of a body that broke off or is too large."""
         if "_cached_data" not in vars(self):
-            try:
-                self._cached_data = self._read_body()
-            except (NoMoreData, ParseException) as error:
-                if isinstance(error, NoMoreData) or (isinstance(error, ChunkMissingTerminator) and len(error.term) < 2):
-                    raise ClientDisconnected from None  # it ended where the end of a chunk was due
-                log.warning("%s %s: invalid chunked body (%s)", self.method, self.path, type(error).__name__)
-                raise InvalidChunks from None
+            self._cached_data = self._read_body()
             if len(self._cached_data) < (self.content_length or 0):
                 raise ClientDisconnected
             if IS_COUNTED not in self.environ:
@@ -227,9 +202,9 @@ class BoundedRequest(Request):
         if len(first) < PIECE_BYTES:
             return first
         if not self.is_proven:
-            if not self.environ[LIMIT].unproven.reserve(wanted, UNPROVEN_WAIT_S):
+            if not self.environ[LIMIT].unproven.acquire(timeout=UNPROVEN_WAIT_S):
                 raise NoRoomForBody
-            self._reserved_bytes = wanted
+            self._is_among_unproven = True
         try:
             with tempfile.TemporaryFile() as file:
                 file.write(first)
@@ -248,14 +223,14 @@ class BoundedRequest(Request):
             received: bytes = self.environ["wsgi.input"].read(size)
         except (OSError, ValueError):
             raise ClientDisconnected from None
+        except ParseException as error:
+            if isinstance(error, ChunkMissingTerminator) and len(error.term) < 2:
+                raise ClientDisconnected from None  # it ended where the end of a chunk was due
+            log.warning("%s %s: invalid chunked body (%s)", self.method, self.path, type(error).__name__)
+            raise InvalidChunks from None
         return received
-
-    def _return_bytes(self) -> None:
-        if self._reserved_bytes:
-            self.environ[LIMIT].unproven.give_back(self._reserved_bytes)
-            self._reserved_bytes = 0
 
 
 def mark_proven() -> None:
-    """The sender of this request is verified: its body no longer counts against the budget of unproven bytes."""
+    """The sender of the current request is verified."""
     cast(BoundedRequest, request).mark_proven()

@@ -102,10 +102,8 @@ def load_app(settings: Settings | None = None, config: Config | None = None) -> 
     except (SettingsError, DeduplicationError) as error:
         print(f"mailonce: {error}", file=sys.stderr, flush=True)
         sys.exit(CANNOT_BOOT)
-    app = create_app(service)
-    app.extensions["mailonce"] = service
     keep_audit(settings.data_dir, by="service")
-    return app
+    return create_app(service)
 
 
 def close_app(_server: Arbiter, worker: Worker) -> None:
@@ -127,15 +125,11 @@ def gunicorn_options(settings: Settings) -> dict[str, Any]:
         "keepalive": 5,
         "control_socket_disable": True,
         "forwarder_headers": "",  # else, behind a local proxy, a header SCRIPT_NAME: /x makes /metrics of /x/metrics
-        "pre_fork": _share_what_is_loaded,
+        # Otherwise the garbage collector of each worker writes to the shared pages and so copies them: 16 MB.
+        "pre_fork": lambda _server, _worker: gc.freeze(),
         "post_fork": _share_heaps,
         "worker_exit": close_app,
     }
-
-
-def _share_what_is_loaded(_server: Arbiter, _worker: Worker) -> None:
-    """Otherwise the garbage collector of each worker writes to these pages and so copies them: 16 MB."""
-    gc.freeze()
 
 
 def _share_heaps(_server: Arbiter, _worker: Worker) -> None:

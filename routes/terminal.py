@@ -19,9 +19,8 @@ def one_line(text: str) -> str:
 def open_console() -> Console:
     from rich.console import Console  # takes longer to import than a command takes that prints no table
 
-    return Console(
-        width=None if sys.stdout.isatty() else 10_000, highlight=False, markup=False
-    )  # a pipe gets whole lines
+    width = None if sys.stdout.isatty() else 10_000  # a pipe gets whole lines
+    return Console(width=width, highlight=False, markup=False)
 
 
 def make_table(heads: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[int] = ()) -> Table:

@@ -21,7 +21,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 @click.command()
 @click.option("--email", "email_file", type=_FILE, help="A .eml file.")
-@click.option("--json", "json_file", type=_FILE, help="As for /gmail.")
+@click.option("--json", "json_file", type=_FILE, help="A JSON file, as sent to /api/ingress/gmail.")
 def check(email_file: Path | None, json_file: Path | None) -> None:
     """Check mailonce.toml and explain it.
 

@@ -29,7 +29,7 @@ def pause(destination: str, reason: str) -> None:
 @click.command()
 @click.argument("destination")
 def resume(destination: str) -> None:
-    """Send to a paused destination again, starting with the deliveries that wait for it."""
+    """Send to a paused destination again, starting with its waiting deliveries."""
     with open_service() as service:
         was_paused = destinations.resume(service, destination, user_name())
     click.echo(f"{destination} {'is resumed; waiting deliveries are sent' if was_paused else 'was not paused'}")

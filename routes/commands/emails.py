@@ -109,10 +109,10 @@ def deliveries(limit: int, as_json: bool, **options: Any) -> None:
         page = list_deliveries(service, wanted, limit).model_dump(mode="json", exclude={"next"})
     heads = ("ID", "DESTINATION", "STATUS", "TRIES", "AGE", "NEXT TRY (UTC)", "REASON")
     rows = []
-    for each in page["deliveries"]:
-        tries, age = f"{each['tries']}/{each['max_attempts'] or '?'}", shown_duration(each["age_s"])
-        next_try, reason = (each["next_try"] or "-")[:19], each["reason"] or ""
-        rows.append((each["id"], each["destination"], each["status"], tries, age, next_try, reason))
+    for delivery in page["deliveries"]:
+        named = [delivery["id"], delivery["destination"], delivery["status"]]
+        tries, age = f"{delivery['tries']}/{delivery['max_attempts'] or '?'}", shown_duration(delivery["age_s"])
+        rows.append([*named, tries, age, (delivery["next_try"] or "-")[:19], delivery["reason"] or ""])
     _print_page(page, as_json, heads, rows)
 
 
@@ -147,11 +147,9 @@ def why(text: str, as_json: bool) -> None:
 
 def _read_action(model: type[Model], ids: tuple[str, ...], options: dict[str, Any]) -> Model:
     """IDs take the place of a filter, so the model, which requires a filter or --all, is not validated with them."""
-    if not ids:
-        return _read(model, options)
-    if any(options[name] for name in ("all", *FIELDS)):
+    if ids and any(options[name] for name in ("all", *FIELDS)):
         raise click.UsageError("Give either ids or a filter.")
-    return model.model_construct(**options)
+    return model.model_construct(**options) if ids else _read(model, options)
 
 
 def _print_results(ids: tuple[str, ...], results: Counter[str]) -> None:

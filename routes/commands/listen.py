@@ -10,6 +10,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -29,7 +30,6 @@ MOST_BODY_BYTES = 100 * 1024 * 1024
 MOST_SHOWN_CHARS = 120
 FORM = "application/x-www-form-urlencoded"
 SIGNED_HEADERS = ("webhook-id", "webhook-timestamp", "webhook-signature")
-SECONDS = re.compile("[0-9]{1,11}")  # up to the year 5138
 COLORS = {"good": "green", "missing": "red", "wrong": "red"}
 
 
@@ -41,11 +41,10 @@ def check_signature(secrets: Sequence[str], headers: Mapping[str, str], body: by
     """
     webhook_id, timestamp, signatures = (headers.get(name, "") for name in SIGNED_HEADERS)
     if not secrets:
-        signed = "it is signed" if signatures else "it is not signed"
-        return "unchecked", f"{signed}; without a --secret it cannot be checked"
+        return "unchecked", f"it is {'' if signatures else 'not '}signed; without a --secret it cannot be checked"
     if absent := [name for name in SIGNED_HEADERS if not headers.get(name)]:
         return "missing", f"no {' and no '.join(absent)}: does its destination have a secret?"
-    if not SECONDS.fullmatch(timestamp):
+    if not re.fullmatch("[0-9]{1,11}", timestamp):  # up to the year 5138
         return "wrong", "webhook-timestamp must be in seconds since 1970"
     sent = datetime.fromtimestamp(int(timestamp), UTC)
     age_s = (now - sent).total_seconds()
@@ -102,8 +101,7 @@ class Receiver:
                 received["times"] = self.times[webhook_id]
             self.counts.update(webhooks=1, repeats=received["times"] > 1, refused=is_refused)
             self.show(received)
-        answer = {"ok": status < 300, "signature": signature, "times": received["times"]}
-        return Response(json.dumps(answer), status, content_type="application/json")
+        return Response(f"signature {signature}: {why}\n", status)
 
 
 def read_payload(body: bytes, mimetype: str) -> Any:
@@ -149,9 +147,7 @@ def _secret(text: str) -> str:
 
 
 @click.command()
-@click.option(
-    "--host", default="127.0.0.1", show_default=True, help="The address to listen on; 0.0.0.0 for other machines."
-)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Listen on this address; 0.0.0.0 for all.")
 @click.option("--port", type=click.IntRange(0, 65535), default=9000, show_default=True, help="0 picks a free one.")
 @click.option(
     "--secret",
@@ -159,8 +155,7 @@ def _secret(text: str) -> str:
     type=_secret,
     multiple=True,
     metavar="WHSEC",
-    help="Checks signatures; may be repeated. Default: all secrets of WEBHOOK_SECRET and mailonce.toml; without any, "
-    "nothing is checked.",
+    help="Check signatures with it; may be repeated. Default: all secrets of WEBHOOK_SECRET and mailonce.toml.",
 )
 @click.option(
     "--status", type=click.IntRange(200, 599), default=200, show_default=True, help="503 simulates a failing receiver."
@@ -192,14 +187,10 @@ def listen(host: str, port: int, secrets: tuple[str, ...], status: int, as_json:
     receiver = Receiver(secrets, status, show)
     logging.getLogger("werkzeug").setLevel(logging.ERROR)  # the receiver shows webhooks itself
     server = make_server(host, port, Request.application(receiver.receive), threaded=True)
-    checks = f"checks signatures with {len(secrets)} secret{'s' * (len(secrets) > 1)}" if secrets else "has no secret"
+    checks = f"checks signatures (secrets: {len(secrets)})" if secrets else "checks no signatures"
     url = f"http://{f'[{host}]' if ':' in host else host}:{server.port}/"
     click.echo(f"mailonce listens on {url}, answers {status}, {checks}. Ctrl+C ends it.", err=True)
-    try:
+    with server, suppress(KeyboardInterrupt):
         server.serve_forever()
-    except KeyboardInterrupt:
-        pass
-    finally:
-        server.server_close()
     counts = receiver.counts
     click.echo(f"\n{counts['webhooks']} webhooks, {counts['repeats']} repeats, {counts['refused']} refused", err=True)

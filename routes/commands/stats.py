@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
+    from orchestrator.build import Service
+
 REFRESH_S = 2.0
 BARS = " ▁▂▃▄▅▆▇█"
 SPARK_WIDTH = 36
@@ -32,33 +34,33 @@ SERIES = ("received", "delivered", "stopped", "failed")
 @click.option(
     "--span", type=click.Choice(list(map(str, Span))), default=str(Span.DAY), show_default=True, help="How far back."
 )
-@click.option("--json", "as_json", is_flag=True, help="As GET /api/admin/stats has it.")
-@click.option("--watch", is_flag=True, help="Show it again every two seconds, until Ctrl+C.")
+@click.option("--json", "as_json", is_flag=True, help="Print the answer of GET /api/admin/stats.")
+@click.option("--watch", is_flag=True, help="Refresh every two seconds, until Ctrl+C.")
 def stats(span: str, as_json: bool, watch: bool) -> None:
-    """What was received, delivered, stopped and failed, what waits, and the state of each destination.
+    """Show how many emails were received, delivered, stopped and failed, and the state of each destination.
 
     \b
     mailonce stats --span week
     mailonce stats --watch
     """
     with open_service() as service, suppress(KeyboardInterrupt):
-        if not watch:
-            figures = read_stats(service, Span(span))
-            if as_json:
-                click.echo(figures.model_dump_json(indent=2))
-            else:
-                open_console().print(stats_view(figures))
+        readings = _read(service, Span(span), watch)
+        if as_json:
+            for figures in readings:
+                click.echo(figures.model_dump_json(indent=None if watch else 2))
             return
         from rich.live import Live
 
         with Live(console=open_console(), auto_refresh=False) as live:
-            while True:
-                figures = read_stats(service, Span(span))
-                if as_json:
-                    click.echo(figures.model_dump_json())
-                else:
-                    live.update(stats_view(figures), refresh=True)
-                time.sleep(REFRESH_S)
+            for figures in readings:
+                live.update(stats_view(figures), refresh=True)
+
+
+def _read(service: Service, span: Span, watch: bool) -> Iterator[Stats]:
+    yield read_stats(service, span)
+    while watch:
+        time.sleep(REFRESH_S)
+        yield read_stats(service, span)
 
 
 def stats_view(figures: Stats) -> RenderableType:
@@ -66,20 +68,12 @@ def stats_view(figures: Stats) -> RenderableType:
 
     totals, recent = figures.totals, figures.over_time
     ever = dict(totals) | {"stopped": totals.duplicates + totals.suppressed}
-    rows = [
-        (
-            name,
-            f"{ever[name]:,}",
-            f"{getattr(recent.total, name):,}",
-            sparkline([getattr(point, name) for point in recent.points]),
-        )
-        for name in SERIES
-    ]
+    rows = []
+    for name in SERIES:
+        bars = sparkline([getattr(point, name) for point in recent.points])
+        rows.append((name, f"{ever[name]:,}", f"{getattr(recent.total, name):,}", bars))
     heads = ("", "EVER", f"LAST {recent.span.upper()}", "OVER TIME")
-    parts: list[RenderableType] = [make_table(heads, rows, numbers=(1, 2)), "", *_sentences(totals)]
-    if figures.destinations:
-        parts += ["", _destinations(figures)]
-    return Group(*parts)
+    return Group(make_table(heads, rows, numbers=(1, 2)), "", *_sentences(totals), "", _destinations(figures))
 
 
 def _sentences(totals: Totals) -> Iterator[str]:

@@ -8,13 +8,13 @@ import secrets
 from dataclasses import dataclass
 from typing import cast
 
-from flask import Blueprint, Response, current_app, flash, g, redirect, render_template, request, session, url_for
+from flask import Response, current_app, flash, g, redirect, render_template, request, session, url_for
 from werkzeug.exceptions import BadRequest, Forbidden
 from werkzeug.wrappers import Response as AnyResponse
 
-from orchestrator.build import Service
 from orchestrator.sessions import Sessions
 from routes.auth import TooManyGuesses, Unauthorized, client_address, equals_any, require_operator_token
+from routes.dashboard.page import page, service
 
 log = logging.getLogger(__name__)
 
@@ -22,14 +22,14 @@ COOKIE = "mailonce_session"
 MOST_FORM_BYTES = 256 * 1024
 MOST_NAME_CHARS = 40
 STATIC = "dashboard.static"
-WITHOUT_SIGN_IN = ("dashboard.sign_in", "dashboard.sign_in_form", STATIC)
+WITHOUT_SIGN_IN = ("dashboard.sign_in", STATIC)
 FOR_ALL = ("dashboard.sign_in", "dashboard.sign_out")
-FOR_ADMINS = ("dashboard.ask", "dashboard.ask_destination", "dashboard.ask_to_forget", "dashboard.ingress_token")
+FOR_ADMINS = ("dashboard.act", "dashboard.act_on_destination", "dashboard.forget_name", "dashboard.ingress_token")
 
 
 @dataclass(frozen=True)
 class Viewer:
-    """``name`` is what they entered at sign-in, "" if nothing."""
+    """``g.viewer``, in views behind the sign-in. ``name`` is what they entered at sign-in, "" if nothing."""
 
     name: str
     may_act: bool
@@ -40,82 +40,71 @@ class Viewer:
         return f"page, {self.name}" if self.name else "page"
 
 
-def viewer() -> Viewer:
-    """The viewer of this request. Requests without a session are redirected before they reach a view."""
-    return cast(Viewer, g.viewer)
-
-
+@page.app_template_global()
 def csrf_token() -> str:
     """The secret of this session that its forms contain: another site can send a form, but cannot know the secret."""
     return cast(str, session.setdefault("csrf_token", secrets.token_urlsafe(24)))
 
 
-def add_access(page: Blueprint, service: Service) -> None:
-    sessions = Sessions(service.journal)
-    page.add_app_template_global(csrf_token)
+@page.before_request
+def admit() -> AnyResponse | None:
+    """None if the request may go on. With a view token, the only POST allowed is the sign-out."""
+    request.max_content_length = MOST_FORM_BYTES
+    g.viewer = _signed_in() if request.endpoint != STATIC else None
+    if g.viewer is None and request.endpoint not in WITHOUT_SIGN_IN:
+        return _to_sign_in()
+    if request.method == "POST":
+        request.get_data()  # read it completely, within its deadline, before anything parses it
+        if not equals_any(request.form.get("csrf_token", ""), [csrf_token()]):
+            raise BadRequest("This form has expired or is not from this page. Load the page again.")
+    acts = request.endpoint in FOR_ADMINS or (request.method == "POST" and request.endpoint not in FOR_ALL)
+    if acts and not g.viewer.may_act:
+        raise Forbidden("This token is read-only. Sign in with the admin token to do that.")
+    return None
 
-    @page.before_request
-    def admit() -> AnyResponse | None:
-        """None if the request may go on. With a view token, the only POST allowed is the sign-out."""
-        request.max_content_length = MOST_FORM_BYTES
-        g.viewer = _signed_in(service, sessions) if request.endpoint != STATIC else None
-        if g.viewer is None and request.endpoint not in WITHOUT_SIGN_IN:
-            return _to_sign_in()
-        if request.method == "POST":
-            request.get_data()  # read it completely, within its deadline, before anything parses it
-            if not equals_any(request.form.get("csrf_token", ""), [csrf_token()]):
-                raise BadRequest("This form has expired or is not from this page. Load the page again.")
-        acts = request.endpoint in FOR_ADMINS or (request.method == "POST" and request.endpoint not in FOR_ALL)
-        if acts and not g.viewer.may_act:
-            raise Forbidden("This token is read-only. Sign in with the admin token to do that.")
-        return None
 
-    @page.get("/sign-in")
-    def sign_in_form() -> str:
-        return render_template("dashboard/sign_in.html", next=local_path(request.args.get("next", "")))
-
-    @page.post("/sign-in")
-    def sign_in() -> AnyResponse:
-        token, next_path = request.form.get("token", "").strip(), local_path(request.form.get("next", ""))
-        try:
-            require_operator_token(service, request.environ, token, (*service.tokens.admin, *service.tokens.view))
-        except (TooManyGuesses, Unauthorized) as error:
-            return _refuse(error, client_address(request.environ, service.settings.trusted_proxies), next_path)
-        _end_session(sessions)
+@page.route("/sign-in", methods=["GET", "POST"])
+def sign_in() -> AnyResponse | str:
+    token, next_path = request.form.get("token", "").strip(), local_path(request.values.get("next", ""))
+    if request.method != "POST":
+        return render_template("dashboard/sign_in.html", next=next_path)
+    try:
+        require_operator_token(service, request.environ, token, (*service.tokens.admin, *service.tokens.view))
+    except Unauthorized:
+        reason, text = "wrong token", "That token is neither ADMIN_TOKEN nor VIEW_TOKEN."
+        status, headers = 401, {"WWW-Authenticate": "Form"}  # HTTP requires one; browsers open no dialog for this one
+    except TooManyGuesses as error:
+        reason, text = str(error), f"Too many tries. Try again in {error.wait_s} seconds."
+        status, headers = 429, {"Retry-After": str(error.wait_s)}
+    else:
+        _end_session()
         session.permanent = True
         session["id"] = secrets.token_urlsafe(9)
         session["token"] = _digest(token)
         session["name"] = _plain_name(request.form.get("name", ""))
         return redirect(next_path or url_for("dashboard.overview"), code=303)
-
-    @page.post("/sign-out")
-    def sign_out() -> AnyResponse:
-        _end_session(sessions)
-        return redirect(url_for("dashboard.sign_in_form"))
-
-
-def _refuse(error: TooManyGuesses | Unauthorized, address: str, next_path: str) -> Response:
-    log.warning("page: %s from %s", "wrong token" if isinstance(error, Unauthorized) else error, address)
-    status, headers = 401, {"WWW-Authenticate": "Form"}  # HTTP requires one; browsers open no dialog for this one
-    text = "That token is neither ADMIN_TOKEN nor VIEW_TOKEN."
-    if isinstance(error, TooManyGuesses):
-        status, headers = 429, {"Retry-After": str(error.wait_s)}
-        text = f"Too many tries. Try again in {error.wait_s} seconds."
+    log.warning("page: %s from %s", reason, client_address(request.environ, service.settings.trusted_proxies))
     flash(text, "error")
     return Response(render_template("dashboard/sign_in.html", next=next_path), status, headers)
 
 
-def _end_session(sessions: Sessions) -> None:
+@page.post("/sign-out")
+def sign_out() -> AnyResponse:
+    _end_session()
+    return redirect(url_for("dashboard.sign_in"))
+
+
+def _end_session() -> None:
     """Ends it in this browser and for every copy of its cookie."""
     if "id" in session:
-        sessions.end(session["id"])
+        Sessions(service.journal).end(session["id"])
     session.clear()
 
 
-def _signed_in(service: Service, sessions: Sessions) -> Viewer | None:
+def _signed_in() -> Viewer | None:
     """A session names its token and nothing else: it ends when the token does, and permissions come from the token."""
     id_, digest, tokens = session.get("id"), session.get("token"), service.tokens
-    if not id_ or not isinstance(digest, str) or sessions.has_ended(id_):
+    if not id_ or not isinstance(digest, str) or Sessions(service.journal).has_ended(id_):
         return None
     may_act = equals_any(digest, map(_digest, tokens.admin))
     is_known = may_act or equals_any(digest, map(_digest, tokens.view))
@@ -131,9 +120,9 @@ def _to_sign_in() -> AnyResponse:
     """A fragment of a page cannot show the form, so htmx is made to load the whole page."""
     if request.headers.get("HX-Request"):
         shown = local_path(request.headers.get("HX-Current-URL", "").removeprefix(request.host_url.rstrip("/")))
-        return Response(status=401, headers={"HX-Redirect": url_for("dashboard.sign_in_form", next=shown or None)})
+        return Response(status=401, headers={"HX-Redirect": url_for("dashboard.sign_in", next=shown or None)})
     asked = request.full_path.rstrip("?") if request.method == "GET" else ""
-    return redirect(url_for("dashboard.sign_in_form", next=asked if asked not in ("", "/") else None))
+    return redirect(url_for("dashboard.sign_in", next=asked if asked not in ("", "/") else None))
 
 
 def local_path(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Actions on emails, deliveries, names and destinations. Each is confirmed in a dialog first.
+"""Actions on emails, deliveries, names and destinations. A GET asks for confirmation, a POST acts.
 
 Replay, release and forget work on selected rows, or on all that match a filter.
 """
@@ -6,101 +6,77 @@ Replay, release and forget work on selected rows, or on all that match a filter.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import NamedTuple
 
-from flask import Blueprint, flash, redirect, render_template, request, url_for
+from flask import abort, flash, g, redirect, render_template, request, url_for
 from werkzeug.datastructures import MultiDict
-from werkzeug.exceptions import BadRequest, NotFound
+from werkzeug.exceptions import BadRequest
 from werkzeug.wrappers import Response
 
 from deduplication.journal.entry import DeliveryStatus
 from deduplication.names import Kind, Name
 from orchestrator.audit import acting_as
-from orchestrator.build import Service
 from orchestrator.operations.destinations import InvalidPause, destinations, pause, resume, send_test
 from orchestrator.operations.resend import RELEASED, REPLAYED, Release, Replay, release, replay, replay_email
-from orchestrator.operations.reset import Forgot, Forgotten, Reset, Scope, forget_email, reset
+from orchestrator.operations.reset import Forgot, Reset, Scope, forget_email, reset
 from orchestrator.operations.search import ALL, DecisionFilter, DeliveryFilter, find_ids
-from routes.dashboard.access import local_path, viewer
+from routes.dashboard.access import local_path
 from routes.dashboard.formatting import counted, milliseconds
+from routes.dashboard.page import page, service
 from routes.dashboard.views import filters_of
 from routes.payload import read
 from routes.schemas import RESULTS
 
 MOST_COUNTED = 10_000
-RESETTABLE = {Kind.EMAIL_ID: Scope.EMAIL_ID, Kind.SUBJECT_GROUP: Scope.SUBJECT_GROUP, Kind.MEDIA: Scope.MEDIA}
+SUCCESSES = {REPLAYED, RELEASED, Forgot.FORGOTTEN}
 RESULT_WORDS = {
     **RESULTS,
     Forgot.FORGOTTEN: "forgotten",
     Forgot.NOTHING: "had no names left to forget",
     Forgot.KEPT: "kept: still to be delivered",
 }
+RESETTABLE = {Kind.EMAIL_ID: Scope.EMAIL_ID, Kind.SUBJECT_GROUP: Scope.SUBJECT_GROUP, Kind.MEDIA: Scope.MEDIA}
 
 
-class Action(NamedTuple):
-    """``done`` is the result that counts as success. ``has``: for emails with a delivery of this status only."""
-
-    done: str
-    nouns: tuple[str, str] = ("email", "emails")
-    wanted: type[DecisionFilter | DeliveryFilter] = DecisionFilter
-    has: DeliveryStatus | None = None
+# Emails and deliveries: "replay" is for deliveries, all other actions are for emails
 
 
-ACTIONS = {
-    "replay": Action(REPLAYED, ("delivery", "deliveries"), DeliveryFilter),
-    "replay-emails": Action(REPLAYED),
-    "release": Action(RELEASED, has=DeliveryStatus.SKIPPED),
-    "forget": Action(Forgot.FORGOTTEN),
-}
-ANY_ACTION = '<any(replay, "replay-emails", release, forget):name>'
-
-
-def add_actions(page: Blueprint, service: Service) -> None:
-    _add_email_actions(page, service)
-    _add_name_action(page, service)
-    _add_destination_actions(page, service)
-
-
-def _add_email_actions(page: Blueprint, service: Service) -> None:
-    @page.get(f"/do/{ANY_ACTION}")
-    def ask(name: str) -> str:
-        """Says what will happen, and to how many."""
-        action, ids = ACTIONS[name], request.args.getlist("id")
-        filters = {} if ids else filters_of(request.args)
+@page.route("/do/<any(replay, 'replay-emails', release, forget):name>", methods=["GET", "POST"])
+def act(name: str) -> str | Response:
+    if request.method != "POST":
+        ids = request.args.getlist("id")
         return render_template(
             "dashboard/ask.html",
             name=name,
-            nouns=action.nouns,
+            nouns=_nouns(name),
             ids=ids,
-            filters=filters,
-            count=len(_find(service, action, request.args, MOST_COUNTED + 1)),
+            filters={} if ids else filters_of(request.args),
+            count=len(_find(name, request.args, MOST_COUNTED + 1)),
             back=local_path(request.args.get("back", "")),
             most=MOST_COUNTED,
         )
-
-    @page.post(f"/do/{ANY_ACTION}")
-    def act(name: str) -> Response:
-        action, given = ACTIONS[name], request.form
-        ids = _find(service, action, given)
-        with acting_as(viewer().by):
-            results = Counter(_act(service, name, id_, given, at_once=len(ids) == 1) for id_ in ids)
-        parts = [f"{counted(number, *action.nouns)}: {RESULT_WORDS[result]}" for result, number in results.items()]
-        is_good = set(results) <= {action.done}
-        flash(f"{'; '.join(parts) or 'Nothing matches any more'}.", "good" if is_good else "mixed")
-        return _go_back()
+    ids = _find(name, request.form)
+    with acting_as(g.viewer.by):
+        results = Counter(_act(name, id_, at_once=len(ids) == 1) for id_ in ids)
+    parts = [f"{counted(number, *_nouns(name))}: {RESULT_WORDS[result]}" for result, number in results.items()]
+    flash(f"{'; '.join(parts) or 'Nothing matches any more'}.", "good" if results.keys() <= SUCCESSES else "mixed")
+    return _go_back()
 
 
-def _find(service: Service, action: Action, given: MultiDict[str, str], most: int = ALL) -> list[str]:
-    """The selected ids, or with ``all`` those that match the filter."""
+def _nouns(name: str) -> tuple[str, str]:
+    return ("delivery", "deliveries") if name == "replay" else ("email", "emails")
+
+
+def _find(name: str, given: MultiDict[str, str], most: int = ALL) -> list[str]:
+    """The selected ids, or with ``all`` those that match the filter. Only suppressed emails can be released."""
     ids = given.getlist("id")
     if not ids and "all" not in given:
         raise BadRequest("Select at least one row first.")
-    return ids or find_ids(service, read(action.wanted, filters_of(given)), most, has=action.has)[0]
+    wanted = read(DeliveryFilter if name == "replay" else DecisionFilter, filters_of(given))
+    return ids or find_ids(service, wanted, most, has=DeliveryStatus.SKIPPED if name == "release" else None)[0]
 
 
-def _act(service: Service, name: str, id_: str, given: Mapping[str, str], *, at_once: bool) -> str:
-    force, new_id = bool(given.get("force")), bool(given.get("new_id"))
+def _act(name: str, id_: str, *, at_once: bool) -> str:
+    force, new_id = "force" in request.form, "new_id" in request.form
     if name == "forget":
         return forget_email(service.coordinator, id_)
     if name == "release":
@@ -115,32 +91,28 @@ def _go_back() -> Response:
     return Response(headers={"HX-Redirect": path}) if "HX-Request" in request.headers else redirect(path, code=303)
 
 
-def _add_name_action(page: Blueprint, service: Service) -> None:
-    """Forgets one name: a subject group, a file or an email id."""
-    page.add_app_template_filter(forgettable)
-
-    def forget_name(given: Mapping[str, str], dry_run: bool) -> tuple[Reset, Forgotten]:
-        wanted = read(Reset, {"scope": given.get("scope"), "value": given.get("value", ""), "dry_run": dry_run})
-        if wanted.scope not in RESETTABLE.values():
-            raise BadRequest(f"scope must be one of {', '.join(RESETTABLE.values())}")
-        with acting_as(viewer().by):
-            return wanted, reset(service.coordinator, wanted)
-
-    @page.get("/forget")
-    def ask_to_forget() -> str:
-        wanted, would = forget_name(request.args, dry_run=True)
-        back = local_path(request.args.get("back", ""))
-        return render_template("dashboard/ask_to_forget.html", wanted=wanted, would=would, back=back)
-
-    @page.post("/forget")
-    def forget() -> Response:
-        _, done = forget_name(request.form, dry_run=False)
-        kept = f" {counted(len(done.kept), 'email')} kept: still to be delivered." if done.kept else ""
-        behind = f" Not yet applied by {', '.join(done.behind)}." if done.behind else ""
-        flash(f"{counted(done.names, 'name')} forgotten.{kept}{behind}", "mixed" if kept or behind else "good")
-        return _go_back()
+# Names: a subject group, a file or an email id
 
 
+@page.route("/forget", methods=["GET", "POST"])
+def forget_name() -> str | Response:
+    """A GET only says how many names would be forgotten."""
+    given, dry_run = request.values, request.method != "POST"
+    wanted = read(Reset, {"scope": given.get("scope"), "value": given.get("value", ""), "dry_run": dry_run})
+    if wanted.scope not in RESETTABLE.values():
+        raise BadRequest(f"scope must be one of {', '.join(RESETTABLE.values())}")
+    with acting_as(g.viewer.by):
+        done = reset(service.coordinator, wanted)
+    if dry_run:
+        back = local_path(given.get("back", ""))
+        return render_template("dashboard/ask_to_forget.html", wanted=wanted, would=done, back=back)
+    kept = f" {counted(len(done.kept), 'email')} kept: still to be delivered." if done.kept else ""
+    behind = f" Not yet applied by {', '.join(done.behind)}." if done.behind else ""
+    flash(f"{counted(done.names, 'name')} forgotten.{kept}{behind}", "mixed" if kept or behind else "good")
+    return _go_back()
+
+
+@page.app_template_filter()
 def forgettable(label: str) -> dict[str, str] | None:
     """The reset that forgets a name; None if a name of its kind cannot be forgotten alone."""
     name = Name.from_label(label)
@@ -150,33 +122,30 @@ def forgettable(label: str) -> dict[str, str] | None:
     return {"scope": scope, "value": f"{name.scope}:{name.value}" if scope is Scope.SUBJECT_GROUP else name.value}
 
 
-def _add_destination_actions(page: Blueprint, service: Service) -> None:
-    @page.get("/destinations/<name>/<any(pause, resume, test):act>")
-    def ask_destination(name: str, act: str) -> str:
-        known = destinations(service)
-        if name not in known:
-            raise NotFound
-        return render_template("dashboard/ask_destination.html", name=name, act=act, known=known[name])
-
-    @page.post("/destinations/<name>/<any(pause, resume, test):act>")
-    def act_on_destination(name: str, act: str) -> Response:
-        try:
-            with acting_as(viewer().by):
-                flash(*_act_on_destination(service, name, act))
-        except InvalidPause as error:
-            flash(str(error), "error")
-        return redirect(url_for("dashboard.destinations_list"), code=303)
+# Destinations
 
 
-def _act_on_destination(service: Service, name: str, act: str) -> tuple[str, str]:
+@page.route("/destinations/<name>/<any(pause, resume, test):act>", methods=["GET", "POST"])
+def act_on_destination(name: str, act: str) -> str | Response:
+    if request.method != "POST":
+        known = destinations(service).get(name) or abort(404)
+        return render_template("dashboard/ask_destination.html", name=name, act=act, known=known)
+    try:
+        with acting_as(g.viewer.by):
+            flash(*_act_on_destination(name, act, g.viewer.by))
+    except InvalidPause as error:
+        flash(str(error), "error")
+    return redirect(url_for("dashboard.destinations_list"), code=303)
+
+
+def _act_on_destination(name: str, act: str, by: str) -> tuple[str, str]:
     """A message, and its category."""
-    by = viewer().by
     if act == "pause":
         pause(service, name, request.form.get("reason", "").strip(), by)
         return f"{name} is paused. New emails for it are queued.", "good"
     if act == "resume":
         was_paused = resume(service, name, by)
-        return f"{name} is resumed; what waits for it is sent." if was_paused else f"{name} was not paused.", "good"
+        return f"{name} {'is resumed; waiting deliveries are sent' if was_paused else 'was not paused'}.", "good"
     tested = send_test(service, name, by)
     took = milliseconds(tested.latency_ms)
     if tested.error:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-from flask import Blueprint, g, request, url_for
+from flask import request, url_for
 from markupsafe import Markup
 
 from deduplication.body import Html, looks_like_html
 from orchestrator.operations.words import shown_duration
+from routes.dashboard.page import page
 
 STATIC = Path(__file__).parent / "static"
 MOST_SHOWN_CHARS = 1_000_000
@@ -45,27 +46,11 @@ SHOWN = ("sender", "recipients", "subject", "title", "date", "message_id", "sour
 _LOADING = re.compile(r"<(/?)(base|embed|frame|frameset|iframe|link|meta|object|portal)\b", re.IGNORECASE)
 
 
-def add_formatting(page: Blueprint) -> None:
-    filters: dict[str, Callable[..., str]] = {
-        "moment": moment,
-        "number": "{:,}".format,
-        "percent": percent,
-        "milliseconds": milliseconds,
-        "duration": shown_duration,
-        "label": label,
-        "badge": badge,
-        "status_words": status_words,
-    }
-    for name, each in filters.items():
-        page.add_app_template_filter(each, name)
-    for function in (asset, counted, here_with):
-        page.add_app_template_global(function)
-
-    @page.app_context_processor
-    def of_request() -> dict[str, Any]:
-        return {"is_fragment": "HX-Request" in request.headers, "viewer": g.get("viewer")}
+page.add_app_template_filter("{:,}".format, "number")
+page.add_app_template_filter(shown_duration, "duration")
 
 
+@page.app_template_filter()
 def moment(at: int | float | str | None) -> Markup:
     """Milliseconds since 1970, or ISO text, in UTC; the page's script converts it to the viewer's time zone."""
     if at is None or at == "":
@@ -78,6 +63,7 @@ def moment(at: int | float | str | None) -> Markup:
     )
 
 
+@page.app_template_filter()
 def percent(share: float | None) -> str:
     """Never "100 %" where something is missing, nor "0 %" where there is something."""
     if share is None:
@@ -87,30 +73,36 @@ def percent(share: float | None) -> str:
     return f"{min(max(share * 100, 0.1), 99.9):.{1 if share < 0.1 or share > 0.99 else 0}f} %"
 
 
+@page.app_template_filter()
 def milliseconds(value: float | None) -> str:
     if value is None:
         return "–"
     return f"{value:,.0f} ms" if value < 10_000 else f"{value / 1000:,.1f} s"
 
 
+@page.app_template_filter()
 def label(field: str) -> str:
     """Of a field of /health or of a payload, without its unit."""
     return re.sub("_(bytes|mb|s)$", "", field).replace("_", " ").capitalize()
 
 
+@page.app_template_filter()
 def badge(status: str) -> Markup:
     colour = COLOUR_OF_STATUS.get(status, "plain")
     return Markup('<span class="badge {}">{}</span>').format(colour, status_words(status))
 
 
+@page.app_template_filter()
 def status_words(status: str) -> str:
     return STATUSES.get(status, status.replace("_", " "))
 
 
+@page.app_template_global()
 def counted(count: int, thing: str, many: str = "") -> str:
     return f"{count:,} {thing}" if count == 1 else f"{count:,} {many or thing + 's'}"
 
 
+@page.app_template_global()
 def here_with(**changed: str | None) -> str:
     """This URL with other values in its query, without those that are None, and from the first page of a list."""
     kept = {name: value for name, value in request.args.items() if name not in (*changed, "cursor")}
@@ -118,6 +110,7 @@ def here_with(**changed: str | None) -> str:
     return f"{request.path}?{urlencode(asked)}" if asked else request.path
 
 
+@page.app_template_global()
 @cache
 def asset(name: str) -> str:
     """A URL that changes with the content of the file, so that browsers may keep it forever."""

@@ -6,13 +6,11 @@ import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from flask import Blueprint, Response, render_template, request
+from flask import Response, abort, g, render_template, request
 from markupsafe import escape
-from werkzeug.exceptions import NotFound
 
 from deduplication.journal.entry import DeliveryStatus
 from orchestrator.audit import read_actions
-from orchestrator.build import Service
 from orchestrator.operations.decisions import GATES, list_decisions, list_deliveries, read_decision, read_payload
 from orchestrator.operations.destinations import destinations, last_failure
 from orchestrator.operations.figures import Span, read_providers, stats
@@ -22,6 +20,7 @@ from orchestrator.operations.search import FIELDS, DecisionFilter, DeliveryFilte
 from orchestrator.pipeline import Status
 from routes.dashboard.browser import EMAIL_POLICY
 from routes.dashboard.formatting import email_content, harmless_html
+from routes.dashboard.page import page, service
 from routes.payload import read
 from routes.providers.registry import TYPES, missing_setting, open_names
 from routes.schemas import StatsQuery
@@ -30,7 +29,6 @@ PAGE_LENGTH = 50
 MOST_ACTIONS = 200
 LAST_S = {"hour": 3600, "day": 24 * 3600, "week": 7 * 24 * 3600}
 SERIES = ("received", "delivered", "stopped", "failed")
-TABS = ("text", "html", "headers", "json")
 
 
 def filters_of(given: Mapping[str, str]) -> dict[str, str]:
@@ -42,132 +40,107 @@ def filters_of(given: Mapping[str, str]) -> dict[str, str]:
     return chosen
 
 
-def add_views(page: Blueprint, service: Service) -> None:
-    _add_email_views(page, service)
-    _add_status_views(page, service)
+@page.context_processor
+def add_shared_values() -> dict[str, object]:
+    return {
+        "address": service.settings.public_url or service.settings.address,  # a client chooses the Host of its request
+        "configured": list(service.config.destinations),
+        "is_fragment": "HX-Request" in request.headers,
+        "viewer": g.get("viewer"),
+        "filters": {name: request.args[name] for name in (*FIELDS, "last") if request.args.get(name)},
+        "spans": list(Span),
+    }
 
 
-def _add_email_views(page: Blueprint, service: Service) -> None:
-    def render_list(template: str, **values: object) -> str:
-        return render_template(
-            template,
-            destinations=list(service.config.destinations),
-            filters={name: request.args[name] for name in (*FIELDS, "last") if request.args.get(name)},
-            **values,
-        )
-
-    @page.get("/decisions")
-    def decisions() -> str:
-        wanted = read(DecisionFilter, filters_of(request.args))
-        listed = list_decisions(service, wanted, PAGE_LENGTH, request.args.get("cursor") or None)
-        return render_list(
-            "dashboard/decisions.html",
-            decisions=listed.decisions,
-            following=listed.next,
-            statuses=list(Status),
-            gates=GATES,
-            providers=sorted({*open_names(service.config), "message"}),
-            is_empty=not listed.decisions and not request.args,
-        )
-
-    @page.get("/deliveries")
-    def deliveries() -> str:
-        wanted = read(DeliveryFilter, filters_of(request.args))
-        listed = list_deliveries(service, wanted, PAGE_LENGTH, request.args.get("cursor") or None)
-        return render_list(
-            "dashboard/deliveries.html",
-            deliveries=listed.deliveries,
-            following=listed.next,
-            statuses=list(DeliveryStatus),
-        )
-
-    @page.get("/decisions/<id_>")
-    def decision(id_: str) -> str:
-        found = read_decision(service, id_)
-        if found is None:
-            raise NotFound
-        tab = request.args.get("tab", "")
-        return render_template(
-            "dashboard/decision.html",
-            decision=found,
-            content=email_content(found.payload) if found.payload else None,
-            tabs=TABS,
-            tab=tab if tab in TABS else "text",
-        )
-
-    @page.get("/decisions/<id_>/html")
-    def email_html(id_: str) -> Response:
-        """The email as it looks, for a frame of the page."""
-        payload = read_payload(service, id_)
-        html = email_content(payload).html if payload else None
-        if html is None:
-            raise NotFound
-        headers = {"Content-Security-Policy": EMAIL_POLICY, "X-Frame-Options": "SAMEORIGIN"}
-        return Response(harmless_html(html), mimetype="text/html", headers=headers)
+@page.get("/decisions")
+def decisions() -> str:
+    wanted = read(DecisionFilter, filters_of(request.args))
+    listed = list_decisions(service, wanted, PAGE_LENGTH, request.args.get("cursor") or None)
+    providers = sorted({*open_names(service.config), "message"})
+    return render_template(
+        "dashboard/decisions.html", listed=listed, statuses=list(Status), gates=GATES, providers=providers
+    )
 
 
-def _add_status_views(page: Blueprint, service: Service) -> None:
-    @page.context_processor
-    def address() -> dict[str, str]:
-        """Pages do not show the Host of a request, which a client can choose."""
-        return {"address": service.settings.public_url or service.settings.address}
+@page.get("/deliveries")
+def deliveries() -> str:
+    wanted = read(DeliveryFilter, filters_of(request.args))
+    listed = list_deliveries(service, wanted, PAGE_LENGTH, request.args.get("cursor") or None)
+    return render_template("dashboard/deliveries.html", listed=listed, statuses=list(DeliveryStatus))
 
-    @page.get("/")
-    def overview() -> str:
-        found = stats(service, _span())
-        points = [[getattr(point, name) for point in found.over_time.points] for name in ("start_s", *SERIES)]
-        return render_template(
-            "dashboard/overview.html",
-            health=read_health(service),
-            totals=found.totals,
-            figures=found.over_time,
-            plot={"labels": SERIES, "data": points},  # as uPlot expects it
-            spans=list(Span),
-        )
 
-    @page.get("/notices")
-    def notices() -> str:
-        return render_template("dashboard/_notices.html", banners=banners(read_health(service)))
+@page.get("/decisions/<id_>")
+def decision(id_: str) -> str:
+    found = read_decision(service, id_) or abort(404)
+    content = email_content(found.payload) if found.payload else None
+    return render_template("dashboard/decision.html", decision=found, content=content)
 
-    @page.get("/destinations")
-    def destinations_list() -> str:
-        return render_template(
-            "dashboard/destinations.html",
-            destinations=destinations(service),
-            failures={name: last_failure(service, name) for name in service.config.destinations},
-            figures=stats(service, _span()).over_time,
-            spans=list(Span),
-        )
 
-    @page.get("/providers")
-    def providers() -> str:
-        configured = open_names(service.config)
-        missing = {
-            name: missing_setting(name).removeprefix(f"{name} is not set up: ")
-            for name in sorted(TYPES.keys() - set(configured))
-        }
-        return render_template(
-            "dashboard/providers.html", names=[*configured, "message"], seen=read_providers(service), missing=missing
-        )
+@page.get("/decisions/<id_>/html")
+def email_html(id_: str) -> Response:
+    """The email as it looks, for a frame of the page."""
+    payload = read_payload(service, id_)
+    html = email_content(payload).html if payload else None
+    if html is None:
+        abort(404)
+    headers = {"Content-Security-Policy": EMAIL_POLICY, "X-Frame-Options": "SAMEORIGIN"}
+    return Response(harmless_html(html), mimetype="text/html", headers=headers)
 
-    @page.get("/ingress-token")
-    def ingress_token() -> str:
-        """Only on request, and only for those who may act: with it, one can send emails in."""
-        return escape(service.tokens.ingress[0])
 
-    @page.get("/system")
-    def system() -> str:
-        health = read_health(service)
-        return render_template(
-            "dashboard/system.html",
-            health=health,
-            checks={name: each.model_dump() for name, each in health.checks.items()},
-            locks=service.locks.active_locks(),
-        )
+@page.get("/")
+def overview() -> str:
+    found = stats(service, _span())
+    points = [[getattr(point, name) for point in found.over_time.points] for name in ("start_s", *SERIES)]
+    return render_template(
+        "dashboard/overview.html",
+        health=read_health(service),
+        totals=found.totals,
+        figures=found.over_time,
+        plot={"labels": SERIES, "data": points},  # as uPlot expects it
+    )
 
-    @page.get("/audit")
-    def audit() -> str:
-        return render_template("dashboard/audit.html", actions=read_actions(service.settings.data_dir, MOST_ACTIONS))
+
+@page.get("/notices")
+def notices() -> str:
+    return render_template("dashboard/_notices.html", banners=banners(read_health(service)))
+
+
+@page.get("/destinations")
+def destinations_list() -> str:
+    return render_template(
+        "dashboard/destinations.html",
+        destinations=destinations(service),
+        failures={name: last_failure(service, name) for name in service.config.destinations},
+        figures=stats(service, _span()).over_time,
+    )
+
+
+@page.get("/providers")
+def providers() -> str:
+    configured = open_names(service.config)
+    missing = {
+        name: missing_setting(name).removeprefix(f"{name} is not set up: ")
+        for name in sorted(TYPES.keys() - set(configured))
+    }
+    return render_template(
+        "dashboard/providers.html", names=[*configured, "message"], seen=read_providers(service), missing=missing
+    )
+
+
+@page.get("/ingress-token")
+def ingress_token() -> str:
+    """Only on request, and only for those who may act: with it, one can send emails in."""
+    return escape(service.tokens.ingress[0])
+
+
+@page.get("/system")
+def system() -> str:
+    return render_template("dashboard/system.html", health=read_health(service), locks=service.locks.active_locks())
+
+
+@page.get("/audit")
+def audit() -> str:
+    return render_template("dashboard/audit.html", actions=read_actions(service.settings.data_dir, MOST_ACTIONS))
 
 
 def _span() -> Span:

@@ -11,6 +11,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from http.client import HTTPResponse
 from pathlib import Path
@@ -250,7 +251,7 @@ def test_a_silent_client_is_disconnected_at_the_deadline() -> None:
 
 
 def test_a_client_that_sends_without_end_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("routes.connections.MOST_DISCARDED_BYTES", 3 * len(MEGABYTE))
+    monkeypatch.setattr("routes.connections.LINGER_S", 0.05)
     ours, theirs = socket.socketpair()
     with ClientSocket(fileno=ours.detach()) as client, theirs:
         hanging_up = Thread(target=client.hang_up)
@@ -261,48 +262,34 @@ def test_a_client_that_sends_without_end_is_disconnected(monkeypatch: pytest.Mon
         hanging_up.join()
 
 
-class SlowBody(io.BytesIO):
-    """Of which nothing has arrived before ``may_come``."""
-
-    def __init__(self) -> None:
-        super().__init__(b"slow")
-        self.is_awaited, self.may_come = Event(), Event()
-
-    def read(self, size: int | None = -1) -> bytes:
-        self.is_awaited.set()
-        self.may_come.wait(30)
-        return super().read(size)
-
-
-def test_the_number_of_requests_is_limited_and_waiting_for_a_body_does_not_count() -> None:
+def test_requests_are_processed_one_at_a_time_and_waiting_for_a_body_does_not_count() -> None:
+    """The slow one begins first; its body arrives when all others are done."""
+    is_awaited, may_arrive = Event(), Event()
     running: list[bytes] = []
-    most_running, done = 0, []
+    done: list[tuple[bytes, int]] = []
+
+    class SlowBody(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            is_awaited.set()
+            may_arrive.wait(30)
+            return super().read(size)
 
     def app(environ: Any, start_response: Any) -> list[bytes]:
-        nonlocal most_running
         received = BoundedRequest(environ)
         received.max_content_length = 10
-        body = received.get_data()
-        running.append(body)
-        most_running = max(most_running, len(running))
+        running.append(received.get_data())
         time.sleep(0.01)
-        running.remove(body)
-        done.append(body)
+        done.append((running[0], len(running)))
+        running.pop()
         start_response("200 OK", [])
         return []
 
     limited = RequestLimit(app, 1)
-    slow = SlowBody()
-    requests = [EnvironBuilder(method=method, data=b"quick").get_environ() for method in ("POST", "GET") * 3]
-    requests.append(EnvironBuilder(method="POST", input_stream=slow, content_length=4).get_environ())
-    threads = [Thread(target=run_wsgi_app, args=(limited, environ)) for environ in reversed(requests)]
-    threads[0].start()
-    slow.is_awaited.wait(30)
-    for thread in threads[1:]:
-        thread.start()
-    for thread in threads[1:]:
-        thread.join()
-    assert (done, most_running) == ([b"quick"] * 6, 1)
-    slow.may_come.set()
-    threads[0].join()
-    assert done[-1] == b"slow"
+    quick = [EnvironBuilder(method=method, data=b"quick").get_environ() for method in ("POST", "GET") * 3]
+    slow = EnvironBuilder(method="POST", input_stream=SlowBody(b"slow"), content_length=4).get_environ()
+    with ThreadPoolExecutor(len(quick) + 1) as clients:
+        clients.submit(run_wsgi_app, limited, slow)
+        is_awaited.wait(30)
+        list(clients.map(lambda environ: run_wsgi_app(limited, environ), quick))
+        may_arrive.set()
+    assert done == [(b"quick", 1)] * 6 + [(b"slow", 1)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
 import subprocess
 import sys
@@ -13,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from deduplication.subject_group import generate_subject_group_id
+from orchestrator.config.settings import load_settings
+from orchestrator.tokens import ensure_tokens, show_new
 from tests.support.programs_loaded import MAILONCE
 from tests.support.redis_server import RedisServer, free_port
 from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, Server, email
@@ -141,7 +142,6 @@ def decided(server: Server) -> str:
 
 
 def test_a_start_prints_a_new_email_each_time_and_names_new_tokens_and_misspelt_settings(tmp_path: Path) -> None:
-    """New tokens are shown to a terminal only: systemd and Docker keep what is printed."""
     for _ in range(2):
         with Server(tmp_path / "unseen", INGRESS_TOKEN="", ADMIN_TOKEN="", WEBHOOK_ULR="http://127.0.0.1:9/") as server:
             log = server.log.read_text()
@@ -155,23 +155,15 @@ def test_a_start_prints_a_new_email_each_time_and_names_new_tokens_and_misspelt_
         kept = tmp_path / "unseen" / name
         assert log.count(f"{name}: generated, stored in {kept}\n") == 1
         assert kept.read_text().strip() not in log
-    shown = _on_a_terminal(tmp_path)
-    assert f"ingress_token: {(tmp_path / 'data/ingress_token').read_text().strip()} " in shown
 
 
-def _on_a_terminal(folder: Path) -> str:
-    ours, theirs = pty.openpty()
-    show = (
-        "from orchestrator import tokens, build; from orchestrator.config import settings; "
-        "given = settings.load_settings(); "
-        "build.make_data_dir(given); tokens.show_new(tokens.ensure_tokens(given))"
-    )
-    env = {"PATH": os.environ["PATH"]}
-    subprocess.run([sys.executable, "-c", show], cwd=folder, env=env, stdout=theirs, check=True, timeout=60)
-    shown = os.read(ours, 10_000).decode()
-    os.close(ours)
-    os.close(theirs)
-    return shown
+def test_new_tokens_are_shown_on_a_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """There only: systemd and Docker keep what is printed."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    show_new(ensure_tokens(load_settings(data_dir=tmp_path)))
+    assert f"ingress_token: {(tmp_path / 'ingress_token').read_text().strip()} " in capsys.readouterr().out
 
 
 HEAVY = ("boto3", "cryptography.hazmat", "dramatiq")

@@ -12,7 +12,7 @@ from flask.sessions import NullSession
 from orchestrator.guesses import LIMIT
 from routes.dashboard.access import COOKIE
 from tests.routes.conftest import App, StartApp, bearer
-from tests.routes.dashboard.conftest import FRAGMENT, VIEW_TOKEN, Visitor, signed_in
+from tests.routes.dashboard.conftest import VIEW_TOKEN, Visitor, signed_in
 from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, email
 
 VIEWS = ("/", "/deliveries", "/destinations", "/providers", "/system", "/audit")
@@ -28,14 +28,10 @@ def with_cookie_of(visitor: Visitor, app: App) -> Visitor:
     return other
 
 
-def test_a_fragment_for_a_visitor_without_a_session_is_a_redirect_of_the_whole_page(app: App) -> None:
-    fragment = Visitor(app).get("/notices", **FRAGMENT)
-    assert (fragment.status_code, fragment.text, fragment.headers["HX-Redirect"]) == (401, "", "/sign-in")
-
-
 @pytest.mark.parametrize("token", [ADMIN_TOKEN, VIEW_TOKEN])
 def test_both_tokens_sign_in_and_see_every_view_but_only_one_sees_buttons(app: App, token: str) -> None:
     visitor = signed_in(app, token)
+    assert ("Show the token" in visitor.text("/")) == (token == ADMIN_TOKEN), "for the first steps"
     app.post(email())
     pages = [visitor.text(path) for path in VIEWS]
     assert all("Sign out" in page for page in pages)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from deduplication.journal.entry import DeliveryStatus
 from orchestrator.audit import audit, keep_audit
-from orchestrator.operations.decisions import list_deliveries
-from orchestrator.operations.search import DeliveryFilter
+from orchestrator.operations.search import DeliveryFilter, find_ids
 from tests.routes.conftest import App, StartApp
 from tests.routes.dashboard.conftest import FRAGMENT, Visitor, signed_in
 from tests.routes.test_api_destinations import toml
@@ -42,12 +41,8 @@ def app(start_app: StartApp, sink: Sink) -> App:
     return start_app(webhook_url=sink.url)
 
 
-def ids(app: App, **wanted: Any) -> list[str]:
-    return [each.id for each in list_deliveries(app.service, DeliveryFilter(**wanted), 1000).deliveries]
-
-
 def dead(app: App) -> list[str]:
-    return ids(app, status="dead")
+    return find_ids(app.service, DeliveryFilter(status=DeliveryStatus.DEAD))[0]
 
 
 def fields_of(page: str) -> dict[str, str]:

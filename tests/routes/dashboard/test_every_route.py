@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from werkzeug.routing import Rule
 
 from tests.routes.conftest import App, bearer
-from tests.routes.dashboard.conftest import HTML, VIEW_TOKEN, Visitor, signed_in
+from tests.routes.dashboard.conftest import FRAGMENT, HTML, VIEW_TOKEN, Visitor, signed_in
 from tests.support.server import email
 
 ACTIONS = ("replay", "replay-emails", "release", "forget")
@@ -26,7 +26,7 @@ def paths(app: App, method: str, start: str) -> set[str]:
     """All that take it below ``start``, with a value for each of their parts; of the page's actions, every one."""
     found = set()
     for rule in rules(app, method):
-        for name in ACTIONS if rule.endpoint in ("dashboard.ask", "dashboard.act") else ("default",):
+        for name in ACTIONS if rule.endpoint == "dashboard.act" else ("default",):
             built = rule.build({part: PARTS.get(part, name) for part in rule.arguments})
             assert built is not None
             found.add(built[1])
@@ -83,6 +83,8 @@ def test_without_a_session_every_page_redirects_to_the_sign_in(app: App) -> None
         assert (answer.status_code, answer.location.partition("?")[0]) == (302, "/sign-in"), path
     for path in acts_of_the_page(app):
         assert stranger.post(path, **SOME_WISH).location == "/sign-in", path
+    fragment = stranger.get("/notices", **FRAGMENT)  # htmx has to load the whole page
+    assert (fragment.status_code, fragment.text, fragment.headers["HX-Redirect"]) == (401, "", "/sign-in")
 
 
 def test_without_a_token_every_endpoint_for_operators_refuses(app: App) -> None:

@@ -48,12 +48,6 @@ def test_the_tiles_show_the_figures_of_the_api(start_app: StartApp, tmp_path: Pa
     }
 
 
-def test_a_newcomer_sees_how_to_send_an_email_without_the_token(operator: Visitor, onlooker: Visitor) -> None:
-    page = operator.text("/")
-    assert "No email has been received yet" in page and "Show the token" in page
-    assert "Show the token" not in onlooker.text("/")
-
-
 def test_every_span_can_be_shown_and_no_other(operator: Visitor) -> None:
     operator.app.post(email())
     for span in ("hour", "day", "week", "month", ""):
