@@ -113,11 +113,6 @@ def test_the_worker_has_a_unit_that_lets_it_finish() -> None:
     assert first(r"^Type=(\w+)$", unit) == "exec", "it does not notify systemd"
 
 
-def test_compose_takes_the_redis_it_is_given() -> None:
-    url = composed("deploy")["web"]["environment"]["REDIS_URL"]
-    assert url == "${REDIS_URL:-redis://:${REDIS_PASSWORD}@redis:6379/0}"
-
-
 @pytest.mark.parametrize("folder", COMPOSED)
 def test_redis_in_compose_asks_for_its_password_and_is_asked_with_it(folder: str) -> None:
     password = "0123456789abcdef"

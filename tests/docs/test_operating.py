@@ -174,18 +174,6 @@ def _is_written(redis: RedisServer) -> bool:
 
 
 @pytest.mark.real_redis
-def test_a_server_that_comes_back_with_an_empty_folder_asks_redis(tmp_path: Path, redis_server: RedisServer) -> None:
-    settings = {"REDIS_URL": redis_server.url}
-    with Sink() as sink:
-        with Server(tmp_path / "data", WEBHOOK_URL=sink.url, **settings) as server:
-            assert send(server, "one") == "processed"
-        shutil.rmtree(tmp_path / "data")
-        with Server(tmp_path / "data", WEBHOOK_URL=sink.url, **settings) as server:
-            assert send(server, "one") == KNOWN
-        assert len(sink.accepted) == 1
-
-
-@pytest.mark.real_redis
 def test_what_the_file_knows_and_what_waits_moves_to_redis_and_to_another_one(
     tmp_path: Path, redis_server: RedisServer, own_redis: RedisServer, eventually: Eventually
 ) -> None:
