@@ -1,4 +1,4 @@
-"""What single pages promise: failures.md, security.md, tools.md."""
+"""What single pages promise: failures.md, security.md, features.md, tools.md."""
 
 from __future__ import annotations
 
@@ -47,9 +47,10 @@ def test_every_alarm_is_found_by_its_name() -> None:
     assert [condition for condition in AlertCondition if f"`{condition}`" not in seen] == []
 
 
-def test_every_promise_of_the_security_page_names_a_test() -> None:
-    """That there is such a test, test_names.py sees."""
-    lines = [line for line in (ROOT / "docs/security.md").read_text().splitlines() if line.startswith("| ")]
+@pytest.mark.parametrize("page", ["security", "features"])
+def test_every_promise_names_a_test(page: str) -> None:
+    """test_names.py checks that it exists."""
+    lines = [line for line in (ROOT / f"docs/{page}.md").read_text().splitlines() if line.startswith("| ")]
     rows = [line for line in lines if not line.endswith("| test |")]
     assert len(rows) > 30
     assert [row for row in rows if not re.search(r"`test_\w+`[^|]*\|$", row)] == []
