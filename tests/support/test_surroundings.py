@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
-import pytest
-
-from tests.support import surroundings
-from tests.support.surroundings import ROOT, clean_environment, keep_files_in_memory
+from tests.support.surroundings import ROOT, clean_environment
 
 HOSTILE_VARIABLES = {
     "WEBHOOK_URL": "http://127.0.0.1:9/",
@@ -48,17 +43,3 @@ def test_files_and_variables_of_the_user_do_not_change_the_tests(tmp_path: Path)
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert (checkout / "data/journal.db").read_text() == "broken"
-
-
-def test_temporary_files_are_in_memory_if_it_has_room_and_tmpdir_is_not_set(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(surroundings, "MEMORY", tmp_path)
-    monkeypatch.setattr(tempfile, "tempdir", None)
-    for given, room_bytes, used in (("", 0, str(tmp_path)), ("", 2**80, None), ("/else", 0, "/else")):
-        monkeypatch.setenv("TMPDIR", given)
-        if not given:
-            monkeypatch.delenv("TMPDIR")
-        monkeypatch.setattr(surroundings, "ROOM_BYTES", room_bytes)
-        keep_files_in_memory()
-        assert os.environ.get("TMPDIR") == used
