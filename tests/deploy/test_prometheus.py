@@ -74,7 +74,7 @@ def scraping(folder: Path, redis: RedisServer) -> Iterator[PrometheusServer]:
             yield prometheus
 
 
-def test_a_prometheus_that_scrapes_a_server_finds_all_that_rules_and_dashboard_ask_for(
+def test_prometheus_finds_every_metric_of_the_rules_and_the_dashboard(
     tmp_path: Path, redis_server: RedisServer, eventually: Callable[[Callable[[], bool]], None]
 ) -> None:
     program("prometheus", PACKAGE)
@@ -88,8 +88,8 @@ def test_a_prometheus_that_scrapes_a_server_finds_all_that_rules_and_dashboard_a
         assert {rule["health"] for rule in group["rules"]} <= {"ok", "unknown"}, "unknown: not asked yet"
         # There are no errors of Redis before the first.
         asked = set(re.findall(r"mailonce_\w+", ALERTS.read_text())) - {"mailonce_redis_errors_total"}
-        told = {each["metric"]["__name__"] for each in prometheus.query('{__name__=~"mailonce_.+"}')}
-        assert asked <= told
+        exposed = {each["metric"]["__name__"] for each in prometheus.query('{__name__=~"mailonce_.+"}')}
+        assert asked <= exposed
         missing = queries()
 
         def is_all_found() -> bool:

@@ -137,7 +137,7 @@ def at(redis: RedisServer, block: str) -> str:
 
 
 @pytest.mark.real_redis
-def test_a_redis_restored_from_its_snapshot_is_told_what_came_since(
+def test_a_redis_restored_from_its_snapshot_learns_what_arrived_since(
     tmp_path: Path, own_redis: RedisServer, eventually: Eventually
 ) -> None:
     _, snapshot, _ = commands("Back up")

@@ -70,7 +70,7 @@ def address(site: Path) -> Iterator[str]:
     thread.join()
 
 
-def test_a_browser_asks_nobody_else_and_has_nothing_to_complain_of(address: str) -> None:
+def test_a_browser_loads_every_page_from_the_site_alone_and_without_errors(address: str) -> None:
     with open_browser() as browser:
         page = browser.new_page()
         asked: list[str] = []

@@ -152,7 +152,7 @@ def lose_the_reply_of_a_hold(world: World) -> None:
 
 
 def execute_holds_late(world: World) -> None:
-    """Redis is stopped for longer than anybody waits, and executes afterwards what lies in its sockets."""
+    """Redis is stopped for longer than any request waits, and then executes the requests in its sockets."""
     subjects = world.names("late", 4)
     with world.outage():
         with stopped(world, [world.redis.pid]):
