@@ -514,9 +514,8 @@ def cause_chaos(world: World, fails_every: int = 0) -> None:
         for _ in range(20 if world.size.is_long else 6):
             chance.choice(faults)()
             pause(0.0, 3.0)
+        world.sink.fails_every = 0
     if fails_every:
-        with world.outage():
-            world.sink.fails_every = 0
         world.replay_until(lambda waiting: not waiting, 20)
 
 
