@@ -10,7 +10,7 @@ INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints
 VERSION = $(shell $(PYTHON) -c 'import sys; print("fine" if sys.version_info >= (3, 11) else sys.version.split()[0])')
 NEEDS = Mailonce needs Python 3.11 or newer; $(PYTHON) is $(or $(VERSION),not there). Name another: make PYTHON=python3.12
 
-.PHONY: setup run test lint docs docs-reference screenshots demo bench walk figures faults dist clean
+.PHONY: setup run test lint docs docs-reference screenshots demo bench walk faults dist clean
 
 setup: $(READY)
 
@@ -65,9 +65,6 @@ bench: $(READY)
 
 walk: $(READY)
 	$(BIN)/python -m tests.walk $(ARGS)
-
-figures: $(READY)
-	$(BIN)/python -m tests.figures $(ARGS)
 
 faults: $(READY)
 	$(BIN)/python -m tests.faults $(ARGS)

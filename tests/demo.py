@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import secrets
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import requests
-from werkzeug.serving import WSGIRequestHandler, make_server
+from werkzeug.test import TestResponse
 
 from orchestrator.build import build
 from orchestrator.config.model import load_config
@@ -28,7 +25,7 @@ from routes.providers.base import Surroundings
 from routes.providers.registry import open_providers
 from routes.providers.samples import curl_line, sample
 from tests.bench.figures import aligned
-from tests.support.curl import Request, read_curl
+from tests.support.curl import read_curl
 from tests.support.sink import Reply, Sink
 
 TOKEN = secrets.token_urlsafe(16)
@@ -44,6 +41,7 @@ username = "postmark"
 password = "password-of-the-demo"
 """
 MOST_WAITED_S = 60
+ADDRESS = "http://127.0.0.1:8000"
 COLUMNS = ("what was sent", "HTTP", "status", "why", "webhooks so far")
 
 
@@ -116,28 +114,6 @@ class SettableClock:
         return self.now
 
 
-class SilentHandler(WSGIRequestHandler):
-    def log(self, type: str, message: str, *args: Any) -> None:
-        """Only the table is printed."""
-
-
-@contextlib.contextmanager
-def serving(settings: Settings, clock: SettableClock) -> Iterator[str]:
-    """The address of a real server whose clock can be set."""
-    service = build(settings)
-    service = replace(service, pipeline=replace(service.pipeline, now=clock))
-    server = make_server("127.0.0.1", 0, create_app(service), threaded=True, request_handler=SilentHandler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-        service.close()
-
-
 def play(steps: Sequence[Step]) -> list[Result]:
     """In a temporary folder, with its own mailonce.toml; every setting is given, so that none is the environment's."""
     with contextlib.ExitStack() as stack:
@@ -148,14 +124,16 @@ def play(steps: Sequence[Step]) -> list[Result]:
         given = {name: setting.default for name, setting in Settings.model_fields.items()}
         given |= {"data_dir": folder, "webhook_url": sink.url, "ingress_token": TOKEN, "admin_token": TOKEN}
         settings = load_settings(**given)
-        address = stack.enter_context(serving(settings, clock))
+        service = build(settings)
+        stack.callback(service.close)
+        client = create_app(replace(service, pipeline=replace(service.pipeline, now=clock))).test_client()
         providers = open_providers(load_config(settings), Surroundings((TOKEN,), fetch))
 
-        def send(step: Step) -> requests.Response:
-            if step.provider:
-                return read_curl(curl_line(sample(providers[step.provider], step.now), address)).send()
-            headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
-            return Request(f"{address}/api/ingress/gmail", headers, json.dumps(step.email).encode()).send()
+        def send(step: Step) -> TestResponse:
+            if not step.provider:
+                return client.post("/api/ingress/gmail", json=step.email, headers={"Authorization": f"Bearer {TOKEN}"})
+            request = read_curl(curl_line(sample(providers[step.provider], step.now), ADDRESS))
+            return client.post(request.url.removeprefix(ADDRESS), data=request.body, headers=request.headers)
 
         def play_one(step: Step) -> Result:
             clock.now = step.now
@@ -164,10 +142,10 @@ def play(steps: Sequence[Step]) -> list[Result]:
             while len(sink.accepted) < step.after_webhooks and time.monotonic() < gives_up_at:
                 time.sleep(0.05)
             answer = send(step)
-            while step.after_webhooks and answer.json()["status"] == "queued" and time.monotonic() < gives_up_at:
+            while step.after_webhooks and answer.get_json()["status"] == "queued" and time.monotonic() < gives_up_at:
                 time.sleep(0.05)  # the receiver has it a moment before that is recorded
                 answer = send(step)
-            body = answer.json()
+            body = answer.get_json()
             return Result(answer.status_code, body["status"], explained(body), len(sink.accepted))
 
         return [play_one(step) for step in steps]

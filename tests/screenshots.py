@@ -128,14 +128,6 @@ def sign_in(browser: Browser, server: Server, **options: Any) -> Page:
     return page
 
 
-def pause(page: Page, server: Server, destination: str) -> None:
-    """So that there is something in the audit list."""
-    page.goto(f"{server.url}/destinations/{destination}/pause")
-    page.fill("[name=reason]", "moves to another host")
-    page.click("button.primary")
-    page.wait_for_url(f"{server.url}/destinations")
-
-
 def shoot(page: Page, address: str, name: str, *, whole: bool = True) -> None:
     page.goto(address)
     expect(page.locator(".htmx-request")).to_have_count(0)
@@ -159,10 +151,6 @@ def shoot_decision(page: Page, server: Server) -> str:
     page.set_viewport_size(IN_THE_README)
     shoot(page, f"{server.url}/", "page-overview", whole=False)
     shoot(page, f"{address}?tab=html", "page-decision", whole=False)
-    page.get_by_role("link", name="Release…").click()
-    expect(page.get_by_role("dialog")).to_be_visible()
-    page.screenshot(path=SHOTS / "question.png")
-    page.set_viewport_size(DESKTOP)
     return address
 
 
@@ -175,7 +163,6 @@ def main() -> None:
         with service(Path(temporary, "full"), has_data=True) as server:
             page = sign_in(browser, server)
             decision = shoot_decision(page, server)
-            pause(page, server, "archive")
             looks: dict[str, dict[str, Any]] = {
                 "light": {},
                 "dark": {"color_scheme": "dark"},

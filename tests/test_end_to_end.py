@@ -121,19 +121,6 @@ def test_a_duplicate_is_still_one_after_everything_was_killed_and_restarted(star
         assert len(sink.received) == 1
 
 
-def test_after_a_reset_the_same_email_is_delivered_again(start_server: StartServer) -> None:
-    with Sink() as sink:
-        server = start_server(sink)
-        email_id = server.post(email(subject="Lot 456")).json()["email_id"]
-        dry = server.reset(scope="email_id", value=email_id, dry_run=True).json()
-        assert dry["names"] == 4, "email id, canonical id, post key and subject group"
-        assert server.post(email(subject="Lot 456")).json()["status"] == "already_processed"
-        assert server.reset(scope="email_id", value=email_id).json()["names"] == dry["names"]
-        assert server.post(email(subject="Lot 456")).json()["status"] == "processed"
-        assert len(sink.received) == 2
-        assert "AUDIT reset scope=email_id" in server.log.read_text()
-
-
 def test_a_new_email_costs_two_round_trips_to_redis_and_a_duplicate_none(
     start_on: StartServer, redis_server: RedisServer
 ) -> None:

@@ -5,7 +5,6 @@
     make bench ARGS="--json bench.json"     also as JSON, with machine, versions and date
     make bench ARGS="start --emails 6000"   fewer emails before the memory of a web process is read
     make bench ARGS="follow --events 50000" fewer events for a machine that starts with an empty disk
-    make bench ARGS=sizes                   what hostile requests cost, of all sizes (sizes.py)
 
 Absolute figures say as much about the machine as about the code; the ratios can be compared. Nothing is asserted. On a
 machine that others use, look at the spread.
@@ -32,7 +31,6 @@ from tests.bench.in_process import id_rows, process_rows
 from tests.bench.on_redis import redis_rows
 from tests.bench.over_http import EMAILS, http_rows, start_rows
 from tests.bench.seen import disk_rows, seen_rows
-from tests.bench.sizes import print_sizes
 from tests.bench.steps import step_rows
 from tests.bench.worker import worker_rows
 from tests.support.redis_server import RedisServer, redis_server_version
@@ -77,15 +75,12 @@ def surroundings() -> Mapping[str, object]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="make bench ARGS=", epilog="also: sizes, with a part of a name")
+    parser = argparse.ArgumentParser(prog="make bench ARGS=")
     parser.add_argument("parts", nargs="*", metavar="part", help=", ".join(PARTS))
     parser.add_argument("--json", type=Path, help="a file to write the figures to")
     parser.add_argument("--emails", type=int, default=EMAILS, help="before the memory of a web worker is read")
     parser.add_argument("--events", type=int, default=EVENTS, help="that a machine with an empty disk reads")
     asked = parser.parse_args()
-    if asked.parts[:1] == ["sizes"]:
-        print_sizes(*asked.parts[1:])
-        return
     if unknown := set(asked.parts) - PARTS.keys():
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
     chosen = {name: part for name, part in PARTS.items() if name in (asked.parts or PARTS)}

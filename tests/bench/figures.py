@@ -31,7 +31,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Row:
-    """``told``: the absolute figures behind a ratio. ``must`` and ``aim`` None: nobody promised anything."""
+    """``told``: the absolute figures behind a ratio. ``must`` and ``aim`` are None if nothing is promised."""
 
     what: str
     figure: Figure
@@ -81,7 +81,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
 
 
 def alternate(turns: Mapping[str, Callable[[], float]], rounds: int = ROUNDS) -> Rounds:
-    """What each turn measures, round by round. Each round begins with another one: who is first has no advantage."""
+    """What each turn measures, round by round. Each round begins with another turn, so that none is always first."""
     measured: dict[str, list[float]] = {name: [] for name in turns}
     for first in range(rounds):
         for name in itertools.islice(itertools.cycle(turns), first, first + len(turns)):

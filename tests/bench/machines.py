@@ -64,7 +64,7 @@ class Machine:
     fleet: Fleet | None
 
     def deliver(self, claim: Claim, *, publishes: bool = True) -> None:
-        """Every step of an email that is delivered at once; its outcome is published by itself."""
+        """Every step of an email that is delivered at once; its outcome is published right after it."""
         claimed = self.coordinator.claim(claim)
         assert isinstance(claimed, Claimed), claimed
         attempt = Attempt(claimed.entry.created_ms, 12, 200)

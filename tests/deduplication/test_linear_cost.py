@@ -1,4 +1,4 @@
-"""Whatever an email holds, it is read in memory proportional to its length; make bench ARGS=sizes prints the time."""
+"""Whatever an email holds, it is read in memory proportional to its length; hostile.py prints the time as well."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_every_message_of_a_thread_is_pushed_as_the_ingress_takes_it() -> None:
     assert second["payload"]["message_id"] == "<2@example.org>"
 
 
-def test_the_label_comes_off_after_200_for_all_and_no_other_does() -> None:
+def test_the_label_is_removed_after_200_for_all_and_no_other_label_is() -> None:
     seen = run(threads=[thread(message(1), message(2)), thread(message(3))])
     assert labels_after(seen) == [["other"], ["other"]]
     assert len(seen["requests"]) == 3

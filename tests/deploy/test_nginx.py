@@ -65,7 +65,7 @@ def lines_of(server: Server, text: str) -> list[str]:
     return [line for line in server.log.read_text().splitlines() if text in line]
 
 
-def test_published_are_the_doors_of_providers_and_readyz_and_nothing_else(shipped: NginxServer) -> None:
+def test_only_the_endpoints_of_providers_and_readyz_are_published(shipped: NginxServer) -> None:
     assert post_email(shipped, json.dumps(email()).encode()).json()["status"] == "processed"
     assert get(shipped, "/readyz").json() == {"status": "ok"}
     for path in (*FOR_OPERATORS, *THE_PAGE):
@@ -137,7 +137,7 @@ def test_one_address_holds_so_many_requests_and_no_more(
         assert post_email(shipped, b"{}").status_code == 400, "others are not held up"
 
 
-def test_requests_that_come_too_fast_are_asked_for_again(server: Server, tmp_path: Path) -> None:
+def test_requests_that_arrive_too_fast_are_returned_for_retry(server: Server, tmp_path: Path) -> None:
     slow = (("rate=50r/s", "rate=1r/m"), ("burst=500", "burst=1 nodelay"))
     with NginxServer(tmp_path / "nginx", server.port, changes=slow) as nginx:
         for address, (provider, status) in zip(("127.0.0.4", "127.0.0.5"), RETRY.items(), strict=True):
@@ -145,7 +145,7 @@ def test_requests_that_come_too_fast_are_asked_for_again(server: Server, tmp_pat
             assert (status in answers[:2], answers[2]) == (False, status)
 
 
-def test_while_the_server_is_down_brevo_is_told_to_try_again(tmp_path: Path) -> None:
+def test_while_the_server_is_down_brevo_is_asked_to_retry(tmp_path: Path) -> None:
     program("nginx", "nginx")
     with NginxServer(tmp_path / "nginx", free_port()) as nginx:
         assert post_to(nginx, "brevo", ALLOWED) == 429

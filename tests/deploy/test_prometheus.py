@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,11 @@ from tests.support.surroundings import ROOT
 from tests.support.worker import WorkerProcess
 
 ALERTS = ROOT / "deploy/prometheus/alerts.yml"
-DASHBOARD = ROOT / "deploy/grafana/mailonce.json"
+DASHBOARD: dict[str, Any] = json.loads((ROOT / "deploy/grafana/mailonce.json").read_text())
+PANELS: list[dict[str, Any]] = DASHBOARD["panels"]
+COLUMNS = 24
+CHOSEN = {"type": "prometheus", "uid": "${datasource}"}
+OF_GRAFANA = {"$__rate_interval", "$__range"}
 UNIT_TESTS = (ROOT / "tests/deploy/alerts_test.yml", ROOT / "tests/deploy/alerts_of_a_day_test.yml")
 METRICS_TOKEN = "metrics-token-for-tests"
 
@@ -37,8 +42,7 @@ def alert_names() -> list[str]:
 
 def queries() -> list[str]:
     """Everything that the dashboard asks for, over the last minute."""
-    panels: list[dict[str, Any]] = json.loads(DASHBOARD.read_text())["panels"]
-    asked = [target["expr"] for panel in panels for target in panel["targets"]]
+    asked = [target["expr"] for panel in PANELS for target in panel["targets"]]
     return [re.sub(r"\$__(rate_interval|range)", "1m", expression) for expression in asked]
 
 
@@ -74,7 +78,7 @@ def scraping(folder: Path, redis: RedisServer) -> Iterator[PrometheusServer]:
             yield prometheus
 
 
-def test_a_prometheus_that_scrapes_a_server_finds_all_that_rules_and_dashboard_ask_for(
+def test_prometheus_finds_every_metric_of_the_rules_and_the_dashboard(
     tmp_path: Path, redis_server: RedisServer, eventually: Callable[[Callable[[], bool]], None]
 ) -> None:
     program("prometheus", PACKAGE)
@@ -88,8 +92,8 @@ def test_a_prometheus_that_scrapes_a_server_finds_all_that_rules_and_dashboard_a
         assert {rule["health"] for rule in group["rules"]} <= {"ok", "unknown"}, "unknown: not asked yet"
         # There are no errors of Redis before the first.
         asked = set(re.findall(r"mailonce_\w+", ALERTS.read_text())) - {"mailonce_redis_errors_total"}
-        told = {each["metric"]["__name__"] for each in prometheus.query('{__name__=~"mailonce_.+"}')}
-        assert asked <= told
+        exposed = {each["metric"]["__name__"] for each in prometheus.query('{__name__=~"mailonce_.+"}')}
+        assert asked <= exposed
         missing = queries()
 
         def is_all_found() -> bool:
@@ -100,3 +104,31 @@ def test_a_prometheus_that_scrapes_a_server_finds_all_that_rules_and_dashboard_a
             eventually(is_all_found)
         except AssertionError:
             pytest.fail(f"nothing is found by {missing}")
+
+
+def test_panels_have_ids_and_descriptions_and_do_not_overlap() -> None:
+    assert len({panel["id"] for panel in PANELS}) == len(PANELS) > 0
+    assert all(panel["title"] and panel["description"] and panel["type"] in ("stat", "timeseries") for panel in PANELS)
+    taken: set[tuple[int, int]] = set()
+    for panel in PANELS:
+        x, y, width, height = (panel["gridPos"][key] for key in "xywh")
+        cells = set(product(range(x, x + width), range(y, y + height)))
+        assert cells and not cells & taken and 0 <= x <= x + width <= COLUMNS, panel["title"]
+        taken |= cells
+
+
+def test_the_prometheus_is_chosen_once_when_it_is_imported() -> None:
+    (variable,) = DASHBOARD["templating"]["list"]
+    assert (variable["name"], variable["type"], variable["query"]) == ("datasource", "datasource", "prometheus")
+    assert DASHBOARD["uid"] == "mailonce" and DASHBOARD.get("id") is None, "the importing Grafana sets the id"
+
+
+@pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel["title"])
+def test_a_panel_asks_that_prometheus_with_what_grafana_knows(panel: dict[str, Any]) -> None:
+    targets = panel["targets"]
+    assert all(each["datasource"] == CHOSEN for each in (panel, *targets))
+    assert len({target["refId"] for target in targets}) == len(targets) > 0
+    for target in targets:
+        assert set(re.findall(r"\$\w+", target["expr"])) <= OF_GRAFANA
+        kept = {label for by in re.findall(r"by \(([^)]*)\)", target["expr"]) for label in by.split(", ")}
+        assert set(re.findall(r"{{ ?(\w+) ?}}", target["legendFormat"])) <= kept, "a label that is summed away is empty"

@@ -6,10 +6,8 @@ import configparser
 import json
 import re
 import shlex
-import socket
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +27,7 @@ from routes.providers.registry import open_providers
 from tests.docs.commands import Command, commands
 from tests.docs.conftest import Service, values_of
 from tests.docs.pages import Block, all_blocks, code
-from tests.support.programs import wait_until_up
+from tests.support.programs import Program
 from tests.support.redis_server import RedisServer, free_port
 from tests.support.server import INGRESS_TOKEN, Server
 from tests.support.sink import Sink
@@ -270,13 +268,11 @@ def test_the_shown_receiver_verifies_and_deduplicates(block: Block, tmp_path: Pa
     port = free_port()
     (tmp_path / "receiver.py").write_text(re.sub(r"port=\d+", f"port={port}", block.text))
     (tmp_path / ".venv").symlink_to(sys.prefix)
-    process = subprocess.Popen(
-        [".venv/bin/python", "receiver.py"], cwd=tmp_path, env={"PATH": "/usr/bin:/bin"}, stderr=subprocess.DEVNULL
-    )
-    try:
+    command = [".venv/bin/python", "receiver.py"]
+    receiver = Program(command, tmp_path, tmp_path / "receiver.log", {"PATH": "/usr/bin:/bin"})
+    receiver.port = port
+    with receiver:
         url = f"http://127.0.0.1:{port}/hooks/mail"
-        connect = partial(socket.create_connection, ("127.0.0.1", port), timeout=5)
-        wait_until_up(process, Path("/dev/null"), lambda: connect().close(), OSError)
         good = HttpDestination("crm", DestinationConfig(url=url, secret=(secret,)), pool_size=1)
         attempts = [Webhook("msg_1", {"email_id": email_id, "subject": "Signé 🖋"}) for email_id in ("e1", "e2")]
         assert [good.deliver(webhook).receiver_id for webhook in attempts] == ["e1", "e1"], "the first one counts"
@@ -285,9 +281,6 @@ def test_the_shown_receiver_verifies_and_deduplicates(block: Block, tmp_path: Pa
         forged = HttpDestination("crm", DestinationConfig(url=url, secret=("whsec_" + "B" * 32,)), pool_size=1)
         with pytest.raises(DeliveryFailed, match="answered 401"):
             forged.deliver(attempts[0])
-    finally:
-        process.terminate()
-        process.wait()
 
 
 @each_block("json")

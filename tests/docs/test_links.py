@@ -1,4 +1,4 @@
-"""Links lead somewhere, also for who reads the pages as plain Markdown."""
+"""Links lead somewhere, even when the pages are read as plain Markdown."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def at(redis: RedisServer, block: str) -> str:
 
 
 @pytest.mark.real_redis
-def test_a_redis_restored_from_its_snapshot_is_told_what_came_since(
+def test_a_redis_restored_from_its_snapshot_learns_what_arrived_since(
     tmp_path: Path, own_redis: RedisServer, eventually: Eventually
 ) -> None:
     _, snapshot, _ = commands("Back up")
@@ -171,18 +171,6 @@ def _is_written(redis: RedisServer) -> bool:
     found = redis.client.info("persistence")
     is_under_way = found["aof_rewrite_in_progress"] or found["aof_rewrite_scheduled"]
     return bool(found["aof_enabled"]) and not is_under_way and found["aof_last_bgrewrite_status"] == "ok"
-
-
-@pytest.mark.real_redis
-def test_a_server_that_comes_back_with_an_empty_folder_asks_redis(tmp_path: Path, redis_server: RedisServer) -> None:
-    settings = {"REDIS_URL": redis_server.url}
-    with Sink() as sink:
-        with Server(tmp_path / "data", WEBHOOK_URL=sink.url, **settings) as server:
-            assert send(server, "one") == "processed"
-        shutil.rmtree(tmp_path / "data")
-        with Server(tmp_path / "data", WEBHOOK_URL=sink.url, **settings) as server:
-            assert send(server, "one") == KNOWN
-        assert len(sink.accepted) == 1
 
 
 @pytest.mark.real_redis

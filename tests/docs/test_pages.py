@@ -1,18 +1,30 @@
-"""What single pages promise: failures.md, security.md, tools.md."""
+"""What single pages promise: README, api.md, failures.md, security.md, features.md, tools.md."""
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 
 import pytest
 
+from deduplication.email import address_of
+from deduplication.identity import compute_email_id
 from orchestrator.importing.sources import NEEDED
 from orchestrator.operations.alerts import AlertCondition
 from routes.command_line import main
+from tests.api_page import PAGE as API_PAGE
+from tests.api_page import page as api_page
+from tests.api_page import read_document
+from tests.docs.pages import blocks, code_in_lines, links
 from tests.faults.scenarios import SCENARIOS
 from tests.faults.world import Scenario
+from tests.support.curl import read_curl
+from tests.support.server import ADMIN_TOKEN, Server
 from tests.support.surroundings import ROOT
 
+README = ROOT / "README.md"
+LONGEST = 140
 FAILURES = (ROOT / "docs/failures.md").read_text()
 SOURCES = "\n".join(
     path.read_text() for folder in ("deduplication", "orchestrator", "routes") for path in (ROOT / folder).rglob("*.py")
@@ -47,9 +59,10 @@ def test_every_alarm_is_found_by_its_name() -> None:
     assert [condition for condition in AlertCondition if f"`{condition}`" not in seen] == []
 
 
-def test_every_promise_of_the_security_page_names_a_test() -> None:
-    """That there is such a test, test_names.py sees."""
-    lines = [line for line in (ROOT / "docs/security.md").read_text().splitlines() if line.startswith("| ")]
+@pytest.mark.parametrize("page", ["security", "features"])
+def test_every_promise_names_a_test(page: str) -> None:
+    """test_names.py checks that it exists."""
+    lines = [line for line in (ROOT / f"docs/{page}.md").read_text().splitlines() if line.startswith("| ")]
     rows = [line for line in lines if not line.endswith("| test |")]
     assert len(rows) > 30
     assert [row for row in rows if not re.search(r"`test_\w+`[^|]*\|$", row)] == []
@@ -60,3 +73,41 @@ def test_the_tools_page_has_the_port_of_listen_and_the_columns_of_an_import() ->
     (port,) = (each for each in main.commands["listen"].params if each.name == "port")
     assert f"http://127.0.0.1:{port.default}/" in page
     assert NEEDED in page
+
+
+def test_the_readme_can_be_read_in_one_go() -> None:
+    assert len(README.read_text().splitlines()) <= LONGEST
+
+
+def test_the_email_that_the_readme_asks_about_is_the_one_it_sends() -> None:
+    (sent,) = [block.text for block in blocks(README) if "/api/ingress/gmail" in block.text]
+    (asked,) = [block.text for block in blocks(README) if "mailonce why" in block.text]
+    email = json.loads(re.findall(r"-d '(.*)'", sent, re.DOTALL)[0])
+    sender = address_of(email["sender"])
+    assert compute_email_id(subject=email["subject"], sender=sender, date=email["date"]) in asked
+
+
+def test_the_receiver_and_the_service_share_a_secret() -> None:
+    texts = [block.text for block in blocks(README)]
+    (secret,) = {found for text in texts for found in re.findall(r"whsec_\w+", text)}
+    assert sum(secret in text for text in texts) == 2
+
+
+def test_every_page_is_linked_from_the_readme_or_one_click_further() -> None:
+    linked = {link for link in links(README) if link.endswith(".md")}
+    left = {f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")} - linked
+    assert left <= {"docs/vocabularies.md", "docs/features.md"}, "which the start of the documentation has"
+    assert "make docs" in code_in_lines(README)
+
+
+def test_the_reference_of_the_api_is_up_to_date() -> None:
+    assert API_PAGE.read_text() == api_page(read_document()), "stale: run make docs-reference"
+
+
+def test_the_examples_of_the_api_are_true(tmp_path: Path) -> None:
+    (command,) = re.findall(r"^    (curl .+)$", API_PAGE.read_text(), re.M)
+    (printed,) = re.findall(r'^    (\{"type": "about:blank".+?\})$', API_PAGE.read_text(), re.M | re.S)
+    with Server(tmp_path) as server:
+        assert read_curl(command.replace("http://127.0.0.1:8000", server.url)).send().json()["openapi"] == "3.1.0"
+        asked = f"curl -sS {server.url}/api/admin/decisions?limit=0 -H 'Authorization: Bearer {ADMIN_TOKEN}'"
+        assert read_curl(asked).send().json() == json.loads(printed)

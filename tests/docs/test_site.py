@@ -42,13 +42,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_page_loads_nothing_from_elsewhere_and_its_lists_and_tables_are_such(site: Path, name: str) -> None:
+def test_lists_and_tables_of_a_page_are_such(site: Path, name: str) -> None:
     page = (site / f"{name}.html").read_text()
-    loaded = re.findall(r'<(?:script|img|iframe|source)[^>]*\ssrc="([^"]*)"', page)
-    loaded += re.findall(r'<link[^>]*\shref="([^"]*)"', page)
-    assert loaded, "it has a style at least"
-    assert [each for each in loaded if "//" in each] == []
-    assert 'class="mermaid"' not in page, "which the theme would load from elsewhere"
     (article,) = re.findall(r"<article.*?</article>", page, re.DOTALL)
     swallowed = re.findall(r"<p>(?:(?!</p>).)*\n(?:- |\d+\. |\|).*", article)
     assert swallowed == [], "mkdocs needs an empty line before it"
@@ -75,7 +70,7 @@ def address(site: Path) -> Iterator[str]:
     thread.join()
 
 
-def test_a_browser_asks_nobody_else_and_has_nothing_to_complain_of(address: str) -> None:
+def test_a_browser_loads_every_page_from_the_site_alone_and_without_errors(address: str) -> None:
     with open_browser() as browser:
         page = browser.new_page()
         asked: list[str] = []
@@ -83,7 +78,7 @@ def test_a_browser_asks_nobody_else_and_has_nothing_to_complain_of(address: str)
         page.on("request", lambda request: asked.append(request.url))
         page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: complaints.append(str(error)))
-        for name in ("index", "recognition", "providers"):
+        for name in NAMES:
             page.goto(f"{address}/{name}.html", wait_until="networkidle")
             for picture in page.locator("article img").all():
                 assert picture.evaluate("image => image.complete && image.naturalWidth > 0")

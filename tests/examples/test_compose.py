@@ -25,14 +25,6 @@ def mounts(service: str) -> list[tuple[str, str]]:
     return [(source, target) for source, target, *_ in (text.split(":") for text in SERVICES[service]["volumes"])]
 
 
-def test_all_parts_are_there() -> None:
-    assert SERVICES.keys() == {"web", "worker", "redis", "prometheus", "grafana"}
-    assert SERVICES["worker"]["command"] == ["mailonce", "worker"]
-    build = SERVICES["web"]["build"]
-    assert (FOLDER / build["context"]).resolve() == ROOT
-    assert (ROOT / build["dockerfile"]).is_file()
-
-
 def test_all_that_is_mounted_exists() -> None:
     for name in SERVICES:
         for source, target in mounts(name):
@@ -48,10 +40,7 @@ def test_ports_are_open_on_this_machine_alone_and_each_once() -> None:
     assert sorted(ports) == ["127.0.0.1:3000:3000", "127.0.0.1:8000:8000", "127.0.0.1:9090:9090"]
 
 
-def test_each_has_a_healthcheck_and_waits_for_what_it_needs() -> None:
-    for name in ("redis", "prometheus", "grafana"):
-        assert SERVICES[name]["healthcheck"]["test"][0] == "CMD-SHELL"
-    assert "healthcheck" not in SERVICES["web"], "it is the image's"
+def test_each_waits_until_what_it_needs_is_healthy() -> None:
     assert SERVICES["worker"]["healthcheck"] == {"disable": True}, "the image's asks a web server"
     for service in SERVICES.values():
         for needed, how in service.get("depends_on", {}).items():

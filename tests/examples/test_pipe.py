@@ -81,7 +81,7 @@ def test_what_breaks_on_the_way_keeps_the_email(tmp_path: Path) -> None:
         assert forward(url, tmp_path).returncode == KEPT, url
 
 
-def test_a_token_file_or_a_command_line_that_is_wrong_bounces_nobody(tmp_path: Path) -> None:
+def test_a_wrong_token_file_or_command_line_bounces_no_email(tmp_path: Path) -> None:
     for arguments in (["http://127.0.0.1:1/", str(tmp_path / "gone")], [], ["http://127.0.0.1:1/", "x", "--nonsense"]):
         ran = subprocess.run([sys.executable, str(FORWARD), *arguments], input=EMAIL, capture_output=True, timeout=60)
         assert ran.returncode == KEPT

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import socket
 import sqlite3
-import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -21,29 +17,13 @@ from orchestrator.config.model import DestinationConfig
 from orchestrator.delivery.http import HttpDestination
 from orchestrator.delivery.signing import Signer
 from orchestrator.delivery.webhook import DeliveryFailed, Webhook
-from tests.support.programs import program, wait_until_up
+from tests.support.programs import Program, program
 from tests.support.redis_server import free_port
 from tests.support.server import Server, email
 from tests.support.surroundings import ROOT, clean_environment
 
 EXAMPLES = ROOT / "examples"
 SECRET, OLD_SECRET, OTHER = ("whsec_" + letter * 32 for letter in "ABC")
-
-
-@dataclass(frozen=True)
-class Receiver:
-    """``folder``: where it keeps what it has taken."""
-
-    url: str
-    folder: Path
-
-    def taken(self) -> list[str]:
-        """The subject of each that had an effect."""
-        if (self.folder / "taken.db").exists():
-            with sqlite3.connect(self.folder / "taken.db") as db:
-                return sorted(subject for (subject,) in db.execute("SELECT subject FROM taken"))
-        bodies = [path.read_bytes() for path in (self.folder / "taken").glob("*")]
-        return sorted(json.loads(body)["subject"] for body in bodies)
 
 
 def command(name: str, port: int) -> list[str]:
@@ -56,32 +36,27 @@ def command(name: str, port: int) -> list[str]:
     return [program("php", "php-cli"), "-d", "post_max_size=50M", "-S", f"127.0.0.1:{port}", script]
 
 
-def connect(port: int) -> None:
-    socket.create_connection(("127.0.0.1", port), 5).close()
+class Receiver(Program):
+    """It keeps the webhooks that it accepted in ``folder``."""
 
+    def __init__(self, name: str, folder: Path) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}/hooks/mail"
+        settings = {"PORT": str(self.port), "WEBHOOK_SECRET": f"{OLD_SECRET},{SECRET}"}
+        super().__init__(command(name, self.port), folder, folder / "receiver.log", clean_environment(**settings))
 
-@contextmanager
-def receiving(name: str, folder: Path) -> Iterator[Receiver]:
-    port = free_port()
-    with (folder / "receiver.log").open("ab") as log:
-        process = subprocess.Popen(
-            command(name, port),
-            cwd=folder,
-            env=clean_environment(PORT=str(port), WEBHOOK_SECRET=f"{OLD_SECRET},{SECRET}"),
-            stdout=log,
-            stderr=log,
-        )
-    try:
-        wait_until_up(process, folder / "receiver.log", lambda: connect(port), OSError)
-        yield Receiver(f"http://127.0.0.1:{port}/hooks/mail", folder)
-    finally:
-        process.terminate()
-        process.wait(60)
+    def taken(self) -> list[str]:
+        """The subject of each that had an effect."""
+        if (self.folder / "taken.db").exists():
+            with sqlite3.connect(self.folder / "taken.db") as db:
+                return sorted(subject for (subject,) in db.execute("SELECT subject FROM taken"))
+        bodies = [path.read_bytes() for path in (self.folder / "taken").glob("*")]
+        return sorted(json.loads(body)["subject"] for body in bodies)
 
 
 @pytest.fixture(scope="module", params=["python", "node", "php"])
 def process(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Receiver]:
-    with receiving(request.param, tmp_path_factory.mktemp(request.param)) as receiver:
+    with Receiver(request.param, tmp_path_factory.mktemp(request.param)) as receiver:
         yield receiver
 
 
@@ -186,7 +161,7 @@ def test_a_large_webhook_is_taken(receiver: Receiver) -> None:
 @pytest.mark.parametrize("name", ["python", "node", "php"])
 def test_what_was_taken_is_known_after_a_restart(name: str, tmp_path: Path) -> None:
     for _ in range(2):
-        with receiving(name, tmp_path) as receiver:
+        with Receiver(name, tmp_path) as receiver:
             assert deliver(receiver, SECRET) == 200
     assert receiver.taken() == ["Lot 1"]
 

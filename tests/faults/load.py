@@ -5,7 +5,7 @@ New emails come at a steady rate, whatever happens to earlier requests.
 
 from __future__ import annotations
 
-import heapq
+import asyncio
 import random
 import statistics
 import threading
@@ -33,15 +33,6 @@ NOTATIONS: tuple[dict[str, Any], ...] = (
     {},
     {"date": "2026-11-16T10:00:00+01:00", "sender": "Ada@example.org"},
 )
-
-
-@dataclass(order=True)
-class Request:
-    at: float
-    number: int
-    subject: str = field(compare=False)
-    machine: int = field(compare=False)
-    give_up_at: float = field(compare=False)
 
 
 @dataclass
@@ -79,17 +70,16 @@ class Load:
     """The traffic of a scenario: at least ``size.emails`` requests, and on until ``finish``.
 
     A sticky scenario sends repeats and retries to the machine that got the email first, others to any. Retry-After is
-    honoured up to ``size.patience_s``.
+    honoured up to ``size.patience_s``. An event loop in a thread of its own waits; a pool of clients sends.
     """
 
     def __init__(self, urls: Sequence[str], size: Size, scenario: Scenario, seed: int) -> None:
         self._urls, self._size, self._scenario, self._seed = urls, size, scenario, seed
         self._count = scenario.loaded or len(urls)
         self._random = random.Random(seed)  # noqa: S311 - reproducible load, no secret
-        self._changed = threading.Condition()
-        self._waiting: list[Request] = []
-        self._open = 0
-        self._is_fed = False
+        self._loop = asyncio.new_event_loop()
+        self._clients = ThreadPoolExecutor(CLIENTS)
+        self._emails: set[asyncio.Task[None]] = set()
         self._finishing = threading.Event()
         self._local = threading.local()
         self._machines: dict[str, int] = {}
@@ -100,11 +90,8 @@ class Load:
         return self._machines.keys()
 
     def run(self) -> None:
-        with ThreadPoolExecutor(CLIENTS) as pool:
-            clients = [pool.submit(self._send_requests) for _ in range(CLIENTS)]
-            self._feed()
-            for client in clients:
-                client.result()
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner, self._clients:
+            runner.run(self._feed())
 
     def finish(self) -> None:
         """No more new emails once there were enough; ``run`` ends when the last one is accepted."""
@@ -112,15 +99,9 @@ class Load:
 
     def put(self, subject: str, machine: int | None = None) -> None:
         """Sends it now; a repeat without ``machine`` goes to the one that got it first."""
-        with self._changed:
-            known = self._machines.setdefault(subject, machine or 0)
-            self._open += 1
-            self.report.sent += 1
-            now = time.monotonic()
-            self.report.first_sent.setdefault(subject, now)
-            chosen = known if machine is None else machine
-            heapq.heappush(self._waiting, Request(now, self.report.sent, subject, chosen, now + GIVE_UP_AFTER_S))
-            self._changed.notify()
+        known = self._machines.setdefault(subject, machine or 0)
+        self.report.first_sent.setdefault(subject, time.monotonic())
+        self._loop.call_soon_threadsafe(self._start, subject, known if machine is None else machine)
 
     def machine_of(self, subject: str) -> int:
         return self._machines[subject]
@@ -128,11 +109,11 @@ class Load:
     def has_accepted(self, subjects: Collection[str]) -> bool:
         return self.report.accepted.keys() >= set(subjects)
 
-    def _feed(self) -> None:
+    async def _feed(self) -> None:
         size, scenario, started, count = self._size, self._scenario, time.monotonic(), 0
         subjects: list[str] = []
         while count < size.emails or not self._finishing.is_set():
-            time.sleep(max(0.0, started + count / size.per_second - time.monotonic()))
+            await asyncio.sleep(max(0.0, started + count / size.per_second - time.monotonic()))
             count += 1
             if subjects and self._random.random() < scenario.duplicates:
                 choose = self._random.choice
@@ -141,59 +122,47 @@ class Load:
             else:
                 subjects.append(f"email {self._seed}-{len(subjects)}")
                 self.put(subjects[-1], len(subjects) % self._count)
-        with self._changed:
-            self._is_fed = True
-            self._changed.notify_all()
+        await asyncio.sleep(0)  # the last one is started
+        await asyncio.gather(*self._emails)
 
-    def _send_requests(self) -> None:
-        while (request := self._next()) is not None:
-            wait_s = self._send(request)
-            with self._changed:
-                if wait_s is not None and time.monotonic() < request.give_up_at:
-                    request.at = time.monotonic() + wait_s
-                    if not self._scenario.sticky:
-                        request.machine = self._random.randrange(self._count)
-                    heapq.heappush(self._waiting, request)
-                else:
-                    if wait_s is not None:
-                        self.report.unanswered.append(request.subject)
-                    self._open -= 1
-                self._changed.notify_all()
+    def _start(self, subject: str, machine: int) -> None:
+        self.report.sent += 1
+        sending = self._loop.create_task(self._send_until_accepted(subject, machine, self.report.sent))
+        self._emails.add(sending)
+        sending.add_done_callback(self._emails.discard)
 
-    def _next(self) -> Request | None:
-        with self._changed:
-            while True:
-                if self._is_fed and not self._open:
-                    return None
-                now = time.monotonic()
-                if self._waiting and self._waiting[0].at <= now:
-                    return heapq.heappop(self._waiting)
-                self._changed.wait(self._waiting[0].at - now if self._waiting else 0.5)
+    async def _send_until_accepted(self, subject: str, machine: int, number: int) -> None:
+        gives_up_at = time.monotonic() + GIVE_UP_AFTER_S
+        payload = email(subject=subject, body=f"This is {subject}", **NOTATIONS[number % len(NOTATIONS)])
+        while time.monotonic() < gives_up_at:
+            sending = self._loop.run_in_executor(self._clients, self._post, machine, payload)
+            status, word, wait_s, took_s = await sending
+            ended = time.monotonic()
+            self.report.answers[f"{status} {word}"] += 1
+            self.report.took.append((ended, took_s))
+            self.report.slowest_s = max(self.report.slowest_s, took_s)
+            if 200 <= status < 300:
+                self.report.accepted.setdefault(subject, (ended, machine))
+                return
+            if word != UNDER_WAY:
+                self.report.troubles += 1
+                self.report.trouble_at = ended
+            await asyncio.sleep(wait_s)
+            if not self._scenario.sticky:
+                machine = self._random.randrange(self._count)
+        self.report.unanswered.append(subject)
 
-    def _send(self, request: Request) -> float | None:
-        """How long to wait before it is sent again; None if it is accepted."""
+    def _post(self, machine: int, payload: dict[str, Any]) -> tuple[int, str, float, float]:
+        """The status, its word, how long to wait before a retry, and how long the answer took."""
         started = time.monotonic()
-        notation = NOTATIONS[request.number % len(NOTATIONS)]
-        payload = email(subject=request.subject, body=f"This is {request.subject}", **notation)
         try:
-            url = f"{self._urls[request.machine]}/api/ingress/gmail"
+            url = f"{self._urls[machine]}/api/ingress/gmail"
             answer = self._session().post(url, json=payload, timeout=ANSWER_WITHIN_S)
             status, word = answer.status_code, answer.json()["status"]
             wait_s = min(self._size.patience_s, float(answer.headers.get("Retry-After", NO_ANSWER_WAIT_S)))
         except requests.RequestException as error:
             status, word, wait_s = 0, type(error).__name__, NO_ANSWER_WAIT_S
-        ended = time.monotonic()
-        is_accepted = 200 <= status < 300
-        with self._changed:
-            self.report.answers[f"{status} {word}"] += 1
-            self.report.took.append((ended, ended - started))
-            self.report.slowest_s = max(self.report.slowest_s, ended - started)
-            if not is_accepted and word != UNDER_WAY:
-                self.report.troubles += 1
-                self.report.trouble_at = ended
-            if is_accepted:
-                self.report.accepted.setdefault(request.subject, (ended, request.machine))
-        return None if is_accepted else wait_s
+        return status, word, wait_s, time.monotonic() - started
 
     def _session(self) -> requests.Session:
         if not hasattr(self._local, "session"):

@@ -1,4 +1,4 @@
-"""Every fault, as something that strikes in the middle of traffic, and the facts that show that it did."""
+"""Every fault, as something that strikes in the middle of traffic. The table at the end says what must come of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import sqlite3
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -20,17 +20,18 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import redis
 import requests
 
 from deduplication.journal.coordinator import Claimed
 from deduplication.journal.entry import DeliveryStatus, changed
 from orchestrator.delivery.webhook import pack
 from tests.bench.machines import new_claim, opened
-from tests.faults.world import AOF, HELD, REFUSED, Scenario, Setup, World, wait_for, wait_until_well
+from tests.faults.world import AOF, REFUSED, Scenario, Setup, World, ask_journal, wait_for
 from tests.support.proxy import Fault
 from tests.support.redis_server import RedisServer, free_port, redis_server_version
 from tests.support.server import ADMIN, Server, email
-from tests.support.sink import Reply, Sink
+from tests.support.sink import Reply
 
 LEASE_S = 4
 DAY_S = 86_400
@@ -38,66 +39,10 @@ AWAY_S = 3_600
 NOTICEABLE_S = 0.05
 DOWN, GONE_FOR_GOOD = Reply(503), Reply(404)
 HOLDS, OUTCOMES = b"\xa4HOLD", b"\xa4SADD"  # in the requests of the protocol
-Strike = Callable[..., object]
-
-ALONE = "gone alone"
-LOST = "lost_holds lost_outcomes"
-CALM = "gone alone gaps new_eras"
-LEASE = {"LEASE_SECONDS": str(LEASE_S)}
-AS_SHIPPED = Setup()
-ONE = Setup(machines=1)
-QUICK = Setup(settings=LEASE)
-NO_AOF = Setup(redis_options=())
-CLOSED = Setup(settings={"ON_STORE_FAILURE": "closed", **LEASE})
-QUEUE = Setup(queue="redis", settings=LEASE)
-BREAKER = Setup(settings=LEASE, options="breaker_failures = 5\nbreaker_pause_s = 2")
-TWO_ROUTES = replace(BREAKER, machines=1, others=("other",))
-FAN_OUT = replace(BREAKER, queue="redis", others=("slow", "failing"), fans_out=True)
-SMALL_REDIS = (*AOF, "--maxmemory", str(24 << 20), "--maxmemory-policy", "noeviction")
-CRASH_STEPS = ("before take", "after hand-out", "after take", "before finish", "after finish")
-
-SCENARIOS: list[Scenario] = []
+Client = redis.Redis
 
 
-def scenario(
-    name: str, struck: str = "", never: str = "", setup: Setup = AS_SHIPPED, **named: Any
-) -> Callable[[Strike], Strike]:
-    """Lists a strike as a scenario. Arguments that a Scenario does not have are given to the strike."""
-    judged = {key: value for key, value in named.items() if key in Scenario.__dataclass_fields__ and key != "strike"}
-    given = {key: value for key, value in named.items() if key not in judged}
-
-    def add(strike: Strike) -> Strike:
-        listed = sum(getattr(each.strike, "func", None) is strike for each in SCENARIOS)
-        at = len(SCENARIOS) - listed  # Python applies the last decorator first
-        SCENARIOS.insert(at, Scenario(name, partial(strike, **given), struck, never, setup, **judged))
-        return strike
-
-    return add
-
-
-def crash_at(step: str, by: str = "SIGKILL") -> Setup:
-    return Setup(settings={"WEB_THREADS": "1", **LEASE}, crash_at=step, crash_signal=by)
-
-
-def at_each_step(name: str, machines: int = 2, **given: Any) -> Callable[[Strike], Strike]:
-    """Of a stored delivery. The process has requests under way as well."""
-
-    def add(strike: Strike) -> Strike:
-        for step in reversed(CRASH_STEPS):
-            setup = replace(crash_at(step), machines=machines)
-            scenario(name.format(step=step), "kills", setup=setup, window="a", most_doubles=2, **given)(strike)
-        return strike
-
-    return add
-
-
-@scenario("nothing happens", never=CALM, pause_s=3)
-@scenario("queue: nothing happens", never=CALM, setup=QUEUE, pause_s=3)
-def do_nothing(world: World) -> None:
-    """The way it should be."""
-
-
-# Parts of strikes
+# Faults that last
 
 
 @contextmanager
@@ -107,9 +52,18 @@ def without_redis(world: World, *numbers: int) -> Iterator[None]:
     with world.outage():
         for number in chosen:
             world.proxies[number].set(Fault.REFUSE)
-        wait_for(lambda: all(state_of(world.servers[number]) == "gone" for number in chosen), "Redis is gone")
+        wait_for(lambda: all(state_of_redis(world.servers[number]) == "gone" for number in chosen), "Redis is gone")
         yield
         world.set_all(Fault.NONE)
+
+
+def state_of_redis(server: Server) -> str | None:
+    """As one process sees it."""
+    try:
+        state: str | None = server.health()["checks"]["redis"].get("state")
+    except (requests.RequestException, ValueError, KeyError):
+        return None
+    return state
 
 
 @contextmanager
@@ -117,7 +71,6 @@ def redis_killed(world: World, *options: str) -> Iterator[None]:
     """``options`` are for its next start."""
     with world.outage():
         world.redis.kill()
-        world.counts["kills"] += 1
         yield
         world.redis.start(*options)
 
@@ -126,7 +79,6 @@ def redis_killed(world: World, *options: str) -> Iterator[None]:
 def stopped(world: World, pids: Sequence[int]) -> Iterator[None]:
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
-    world.counts["stops"] += 1
     try:
         yield
     finally:
@@ -134,236 +86,108 @@ def stopped(world: World, pids: Sequence[int]) -> Iterator[None]:
             os.kill(pid, signal.SIGCONT)
 
 
-def names(world: World, what: str, count: int) -> list[str]:
-    """Subjects that no scenario before has used."""
-    return [f"{what} {world.seed}-{number}" for number in range(count)]
-
-
-def hold_deliveries(world: World) -> list[str]:
-    """Some that have reached the destination, and are not answered before ``release``."""
-    held = names(world, HELD, 4)
-    put(world, held)
-    wait_for(lambda: world.sink.held.keys() >= set(held), "they are held")
-    world.counts["held"] += len(held)
-    return held
-
-
-def release(world: World, held: Collection[str]) -> None:
-    world.sink.release.set()
-    wait_for(lambda: world.load.has_accepted(held), "they are delivered")
-
-
-def put(world: World, subjects: Iterable[str], to: int | None = None) -> None:
-    """Sends them now, to one machine, or to all in turn."""
-    for number, subject in enumerate(subjects):
-        world.load.put(subject, number % len(world.servers) if to is None else to)
-
-
-def send(world: World, subjects: Iterable[str], to: int | None = None, *, again: bool = False) -> list[str]:
-    """And waits until they are accepted; ``again``: until they are answered once more."""
-    sent = list(subjects)
-    before = world.load.report.answers.total()
-    put(world, sent, to)
-    wait_for(lambda: world.load.has_accepted(sent), "they are accepted")
-    if again:
-        wait_for(lambda: world.load.report.answers.total() >= before + len(sent), "they are answered")
-    return sent
-
-
-def repeat_elsewhere(world: World, subjects: Sequence[str]) -> None:
-    for subject in subjects:
-        world.load.put(subject, (world.load.machine_of(subject) + 1) % len(world.servers))
-
-
-def post(world: World, subject: str, body: str) -> str:
-    """Outside the traffic, until it is accepted; the status."""
-    answers: list[requests.Response] = []
-
-    def is_accepted() -> bool:
-        answers.append(world.servers[0].post(email(subject=subject, body=body), timeout_s=120))
-        return answers[-1].ok
-
-    wait_for(is_accepted, f"{subject} is accepted")
-    return str(answers[-1].json()["status"])
-
-
-def count_entries(server: Server) -> int:
-    with closing(sqlite3.connect(f"file:{server.data_dir / 'journal.db'}?mode=ro", uri=True)) as journal:
-        return int(journal.execute("SELECT count(*) FROM entries").fetchone()[0])
-
-
-def state_of(server: Server) -> str | None:
-    """Of Redis, as one process sees it."""
-    try:
-        state: str | None = server.health()["checks"]["redis"].get("state")
-    except (requests.RequestException, ValueError, KeyError):
-        return None
-    return state
-
-
-def all_pids(world: World) -> list[int]:
-    return [pid for server in world.servers for pid in server.worker_pids()]
-
-
-def replay_waiting(server: Server) -> int:
-    url = f"{server.url}/api/admin/deliveries/replay"
-    answer = requests.post(url, json={"status": "waiting"}, headers=ADMIN, timeout=60)
-    assert answer.status_code == 200, answer.text
-    return int(answer.json().get("replayed", 0))
-
-
-def replay_until(world: World, is_done: Callable[[int], bool], tries: int = 60) -> None:
-    """As an operator does: after two failures, the next try would be minutes away. ``is_done`` gets how many waited."""
-    for _ in range(tries):
-        if is_done(replay_waiting(world.servers[0])):
-            return
-        time.sleep(2.0)
-
-
-def replay_until_arrived(world: World, sink: Sink, subjects: Iterable[str]) -> None:
-    replay_until(world, lambda _: sink.subjects.keys() >= set(subjects))
-
-
 # Redis goes away
 
 
-@scenario("Redis killed", "kills new_eras", window="b")
-@scenario("Redis killed, AOF off", "kills new_eras", setup=NO_AOF, window="b")
-@scenario("Redis killed, sticky", "kills new_eras", sticky=True)
-@scenario("Redis killed, closed", "kills", "alone", CLOSED, pause_s=150, recovery_s=150)
-@scenario("Redis killed twice for 5 s", f"kills {ALONE}", window="b", seconds=5, times=2)
-@scenario("Redis killed twice for 5 s, sticky", f"kills {ALONE}", sticky=True, seconds=5, times=2)
-@scenario("queue: Redis killed", "kills new_eras", setup=QUEUE, window="b")
-@scenario("queue: Redis killed, AOF off", "kills new_eras", setup=replace(QUEUE, redis_options=()), window="b")
 def kill_redis(world: World, seconds: float = 1.0, times: int = 1) -> None:
     for _ in range(times):
         with redis_killed(world):
             time.sleep(seconds)
 
 
-@scenario(
-    "Redis killed, the same emails to B and to C with a new disk",
-    "kills empty_disks repeats gone",
-    setup=Setup(machines=3),
-    loaded=2,
-    sticky=True,
-)
 def kill_redis_after_a_did_its_work(world: World) -> None:
     """The same emails come to B, and to C, which began with an empty disk and has read the stream."""
-    known = send(world, names(world, "known", 60), to=0)
+    known = world.send(world.names("known", 60), to=0)
     replace_disk(world, 2)
-    wait_until_well(world)
-    wait_for(lambda: count_entries(world.servers[2]) >= len(known), "C has read the stream")
+    world.wait_until_well()
+    count = "SELECT count(*) FROM entries"
+    wait_for(lambda: ask_journal(world.servers[2], count) >= len(known), "C has read the stream")
     with redis_killed(world):
-        wait_for(lambda: all(state_of(each) == "gone" for each in world.servers[1:]), "Redis is gone")
+        wait_for(lambda: all(state_of_redis(each) == "gone" for each in world.servers[1:]), "Redis is gone")
         for number in (1, 2):
-            send(world, known, to=number, again=True)
-        world.counts["repeats"] += 2 * len(known)
+            world.send(known, to=number, again=True)
 
 
-@scenario("Redis silent for 0.1 s", "stops", CALM, seconds=0.1)
-@scenario("Redis silent for 30 s", f"stops {ALONE}", window="b", slowest_s=5, pause_s=6, seconds=30)
-def stop_redis(world: World, seconds: float) -> None:
+def stop_redis(world: World, seconds: float, alone_s: float = 0) -> None:
+    """``alone_s``: a machine that has been the only member for a minute goes on at the first missing answer."""
+    time.sleep(alone_s if world.size.is_long else min(1, alone_s))
     with world.outage(), stopped(world, [world.redis.pid]):
         time.sleep(seconds)
 
 
-@scenario("Redis silent for 30 s, one machine", f"stops {ALONE}", setup=ONE, slowest_s=5, pause_s=3)
-def hang_redis_alone(world: World) -> None:
-    """A machine that has been the only member for a minute goes on at the first missing answer."""
-    time.sleep(65 if world.size.is_long else 1)
-    stop_redis(world, 30)
-
-
-@scenario("Redis silent for 3 s, deliveries under way", "stops held published_later", window="b")
 def stop_redis_while_deliveries_are_under_way(world: World) -> None:
     """They are noted, and published later. Another machine, asked for them then, must not send them."""
-    held = hold_deliveries(world)
+    held = world.hold_deliveries()
     with world.outage(), stopped(world, [world.redis.pid]):
         time.sleep(2.5)
-        release(world, held)
-    repeat_elsewhere(world, held)
+        world.release(held)
+    world.repeat_elsewhere(held)
 
 
-@scenario(f"requests lost, {Fault.CUT_BEFORE_SEND}", LOST, setup=QUICK, window="b", fault=Fault.CUT_BEFORE_SEND)
-@scenario(f"requests lost, {Fault.CUT_AFTER_SEND}", LOST, setup=QUICK, window="b", fault=Fault.CUT_AFTER_SEND)
-@scenario(f"requests lost, {Fault.CUT_MID_REPLY}", LOST, setup=QUICK, window="b", fault=Fault.CUT_MID_REPLY)
 def lose_requests(world: World, fault: Fault) -> None:
     """Holds and outcomes, one after the other, each exactly once."""
-    for step, words in {"holds": HOLDS, "outcomes": OUTCOMES}.items():
+    for words in (HOLDS, OUTCOMES):
         for number in range(8 if world.size.is_long else 3):
-            lose_one(world, number % len(world.proxies), fault, words)
-            world.counts[f"lost_{step}"] += 1
+            with one_lost(world, number % len(world.proxies), fault, words):
+                pass
 
 
-def lose_one(world: World, number: int, fault: Fault, words: bytes = b"", skips: int = 0) -> None:
+@contextmanager
+def one_lost(world: World, number: int, fault: Fault, words: bytes = b"", skips: int = 0) -> Iterator[None]:
     """One request of a machine with these words, or its reply, after ``skips`` others."""
     proxy = world.proxies[number]
     before = proxy.cuts
     proxy.set(fault, once=True, skips=skips, meant=lambda request: words in request)
+    yield
     wait_for(lambda: proxy.cuts > before, "a request or a reply is lost")
 
 
-@scenario("the reply of a hold lost", "lost_replies", "alone")
 def lose_the_reply_of_a_hold(world: World) -> None:
     """Its email must not be blocked for the whole lease (25 s)."""
-    (subject,) = names(world, "lost", 1)
-    world.proxies[0].set(Fault.CUT_AFTER_SEND, once=True, meant=lambda request: HOLDS in request)
-    before = world.proxies[0].cuts
-    world.load.put(subject, 0)
-    wait_for(lambda: world.proxies[0].cuts > before, "the reply is lost")
-    world.counts["lost_replies"] += 1
+    (subject,) = world.names("lost", 1)
+    with one_lost(world, 0, Fault.CUT_AFTER_SEND, HOLDS):
+        world.load.put(subject, 0)
     took_s = wait_for(lambda: world.load.has_accepted([subject]), "the email is accepted")
     assert took_s < 8, f"a lost reply blocked its email for {took_s:.1f} s"
 
 
-@scenario("holds executed late", "stops", window="b")
 def execute_holds_late(world: World) -> None:
-    """Redis is stopped for longer than anybody waits, and executes afterwards what lies in its sockets."""
-    subjects = names(world, "late", 4)
+    """Redis is stopped for longer than any request waits, and then executes the requests in its sockets."""
+    subjects = world.names("late", 4)
     with world.outage():
         with stopped(world, [world.redis.pid]):
-            put(world, subjects)
+            world.put(subjects)
             time.sleep(3.5)
         took_s = wait_for(lambda: world.load.has_accepted(subjects), "they are accepted")
     assert took_s < 10, f"a late hold blocked its email for {took_s:.1f} s"
 
 
-@scenario("every outcome lost", "held lost_outcomes", window="b")
 def lose_every_outcome(world: World) -> None:
-    held = hold_deliveries(world)
+    held = world.hold_deliveries()
     before = sum(proxy.cuts for proxy in world.proxies)
     world.set_all(Fault.CUT_BEFORE_SEND, meant=lambda request: OUTCOMES in request)
-    release(world, held)
+    world.release(held)
     wait_for(lambda: sum(proxy.cuts for proxy in world.proxies) > before, "outcomes are lost")
-    world.counts["lost_outcomes"] += 1
     world.set_all(Fault.NONE)
-    repeat_elsewhere(world, held)
+    world.repeat_elsewhere(held)
 
 
-@scenario("network cut, sticky", ALONE, sticky=True)
-@scenario("network cut", ALONE, window="b")
-@scenario("network cut, closed", "gone", "alone", CLOSED)
-@scenario("queue: network cut, sticky", "gone", setup=QUEUE, sticky=True)
 def cut_the_network(world: World) -> None:
     """Until every machine decides alone, and a while longer."""
     with without_redis(world):
         time.sleep(world.scale(1.5))
 
 
-@scenario("one machine cut off stores nothing", "gone stored_by_the_other", sticky=True)
 def cut_off_one_machine(world: World) -> None:
     """It stores nothing meanwhile: an email that the others store too must be sent once."""
-    refused = names(world, REFUSED, 20)
+    refused = world.names(REFUSED, 20)
     with without_redis(world, 1):
-        put(world, refused, to=1)
-        send(world, refused, to=0)
-        world.counts["stored_by_the_other"] += len(refused)
+        world.put(refused, to=1)
+        world.send(refused, to=0)
     world.sink.release.set()
-    replay_waiting(world.servers[0])
+    world.replay_waiting()
 
 
-@scenario("one process cut off, its neighbour not", ALONE, setup=Setup(cuts_processes=True), sticky=True)
 def cut_off_one_process(world: World) -> None:
     """Its neighbour on the same machine, and the other machine, reach Redis all the time."""
     with world.outage():
@@ -373,59 +197,45 @@ def cut_off_one_process(world: World) -> None:
         world.spares[0].set(Fault.NONE)
 
 
-@scenario("deliveries under way when Redis goes", f"held {ALONE}", sticky=True)
 def lose_redis_while_deliveries_are_under_way(world: World) -> None:
     """Repeats that arrive while their machine decides alone must find them in progress."""
-    held = hold_deliveries(world)
+    held = world.hold_deliveries()
     with without_redis(world):
         for subject in held:
             world.load.put(subject)
         time.sleep(1.0)
-        release(world, held)
+        world.release(held)
 
 
-@scenario("a reply lost while a machine boots", "lost_replies", sticky=True)
 def lose_replies_while_a_machine_boots(world: World) -> None:
     """The first, the third and the fifth answer that it gets from Redis."""
-    server, proxy = world.servers[1], world.proxies[1]
     for skipped in (0, 2, 4)[: 3 if world.size.is_long else 1]:
-        server.stop()
-        before = proxy.cuts
-        proxy.set(Fault.CUT_AFTER_SEND, once=True, skips=skipped)
-        server.start()
-        wait_for(lambda before=before: proxy.cuts > before, "a reply is lost")  # type: ignore[misc]
-        world.counts["lost_replies"] += 1
-        wait_until_well(world, machines=[1])
+        world.servers[1].stop()
+        with one_lost(world, 1, Fault.CUT_AFTER_SEND, skips=skipped):
+            world.servers[1].start()
+        world.wait_until_well(machines=[1])
 
 
-@scenario("Redis slow, 0.4 s", "slow_replies", CALM, seconds=0.4)
-@scenario("Redis slow, 1.5 s", "slow_replies", "alone new_eras", seconds=1.5)
 def slow_redis_down(world: World, seconds: float) -> None:
     for proxy in world.proxies:
         proxy.delay_s = seconds
     time.sleep(10 if world.size.is_long else 4)
     for proxy in world.proxies:
         proxy.delay_s = 0
-        world.counts["slow_replies"] += proxy.delayed
+    world.show(slow_replies=sum(proxy.delayed for proxy in world.proxies))
 
 
-@scenario("maxmemory reached", "gone", window="b")
-def reach_maxmemory(world: World) -> None:
+def make_redis_refuse(world: World, refuse: Callable[[Client], object], mend: Callable[[Client], object]) -> None:
     with world.outage():
-        world.redis.client.config_set("maxmemory", "1")
+        refuse(world.redis.client)
         time.sleep(world.scale(3.0))
-        world.redis.client.config_set("maxmemory", "0")
+        mend(world.redis.client)
 
 
-@scenario("Redis read-only", "gone", window="b")
-def make_redis_a_replica(world: World) -> None:
-    with world.outage():
-        world.redis.client.replicaof("127.0.0.1", str(free_port()))
-        time.sleep(world.scale(3.0))
-        world.redis.client.replicaof("NO", "ONE")
+def allow_scripts(client: Client, sign: str) -> None:
+    client.acl_setuser("app", enabled=True, commands=[f"{sign}evalsha", f"{sign}eval"])
 
 
-@scenario("Redis loading", "kills new_eras", window="b")
 def restart_redis_slowly(world: World) -> None:
     """LOADING: it answers, but only that it is not ready."""
     delay_us = int(world.scale(2.0) * 1_000_000 / max(1, world.redis.client.dbsize()))
@@ -434,117 +244,101 @@ def restart_redis_slowly(world: World) -> None:
         pass
 
 
-@scenario("reset during an outage", "gone refused_resets", sticky=True)
 def reset_during_an_outage(world: World) -> None:
     """Refused with 503 and words that say why; what was delivered stays known."""
     with without_redis(world):
         answer = world.servers[0].reset(scope="all", confirm="all")
         assert answer.status_code == 503 and "Redis" in answer.text, f"{answer.status_code} {answer.text}"
-        world.counts["refused_resets"] += 1
 
 
 # Redis forgets
 
 
-@scenario("scripts flushed", "noscripts", CALM)
 def flush_scripts(world: World) -> None:
     for _ in range(20):
         world.redis.client.script_flush()
         time.sleep(0.05)
-    world.counts["noscripts"] = world.redis.client.info("errorstats").get("errorstat_NOSCRIPT", {}).get("count", 0)
+    world.show(noscripts=world.redis.client.info("errorstats").get("errorstat_NOSCRIPT", {}).get("count", 0))
 
 
-@scenario("connections killed", "connections_cut", window="b")
 def kill_connections(world: World) -> None:
+    cut = 0
     with world.outage():
         for _ in range(20):
-            world.counts["connections_cut"] += int(world.redis.client.client_kill_filter(_type="normal", skipme=True))
+            cut += int(world.redis.client.client_kill_filter(_type="normal", skipme=True))
             time.sleep(0.05)
+    world.show(connections_cut=cut)
 
 
-@scenario("Redis emptied", "flushes new_eras")
-@scenario("queue: Redis emptied", "flushes new_eras", setup=QUEUE)
 def flush_all(world: World) -> None:
     world.redis.client.flushall()
-    world.counts["flushes"] += 1
 
 
-@scenario("Redis emptied while requests are under way", "flushes held new_eras")
 def flush_all_while_requests_are_under_way(world: World) -> None:
     """On two machines. Repeats come to the other machine while they are, and after that."""
-    held = hold_deliveries(world)
+    held = world.hold_deliveries()
     flush_all(world)
-    repeat_elsewhere(world, held)
+    world.repeat_elsewhere(held)
     time.sleep(1.0)
-    release(world, held)
-    repeat_elsewhere(world, held)
+    world.release(held)
+    world.repeat_elsewhere(held)
 
 
-@scenario("Redis emptied while one machine sleeps", "flushes stops new_eras")
 def flush_all_while_one_machine_sleeps(world: World) -> None:
     """It publishes what it knows later than the other machine, which gets repeats of its emails meanwhile."""
-    known = send(world, names(world, "known", 10), to=1)
+    known = world.send(world.names("known", 10), to=1)
     with stopped(world, world.servers[1].worker_pids()):
         flush_all(world)
-        put(world, known, to=0)
+        world.put(known, to=0)
         time.sleep(1.2)
 
 
-@scenario("older snapshot and restart of all", "kills new_eras", setup=NO_AOF, sticky=True)
 def restore_older_snapshot_and_restart(world: World) -> None:
     """No process is left that has seen more than the snapshot."""
     world.redis.client.save()
-    newer = send(world, names(world, "newer", 30))
+    newer = world.send(world.names("newer", 30))
     for server in world.servers:
         server.stop()
     world.redis.kill()
-    world.counts["kills"] += 1
     world.redis.start()
     for server in world.servers:
         server.start()
-    repeat_elsewhere(world, newer)
+    world.repeat_elsewhere(newer)
 
 
-@scenario(
-    "Redis set back between hold and outcome", "held kills new_eras", setup=replace(NO_AOF, settings=LEASE), window="b"
-)
 def go_back_between_hold_and_outcome(world: World) -> None:
-    held = hold_deliveries(world)
+    held = world.hold_deliveries()
     world.redis.client.save()
-    release(world, held)
+    world.release(held)
     with world.outage():
         kill_redis(world, 0)
         time.sleep(LEASE_S)  # what Redis takes for held is free now
-    repeat_elsewhere(world, held)
+    world.repeat_elsewhere(held)
 
 
-@scenario("restart of everything", "kills", window="b")
 def restart_everything(world: World) -> None:
     first, second = world.servers
     with world.outage():
         first.stop()
         world.redis.kill()
-        world.counts["kills"] += 1
         first.start()
         world.redis.start()
         second.stop()
         second.start()
 
 
-@scenario("stream trimmed behind a machine that slept", "stops gaps asked_with_a_gap", sticky=True)
 def trim_the_stream_behind_a_machine(world: World) -> None:
     """It slept meanwhile. Without Redis it must not decide: it does not know what the others did."""
     client = world.redis.client
     with stopped(world, world.servers[1].worker_pids()):
         last = client.xinfo_stream("events")["last-generated-id"]
-        known = send(world, names(world, "missed", 20), to=0)
+        known = world.send(world.names("missed", 20), to=0)
         wait_for(lambda: len(client.xrange("events", f"({last}") or ()) >= 20, "they are published")
         client.xtrim("events", maxlen=1, approximate=False)
     wait_for(lambda: world.servers[1].health()["checks"]["fleet"]["status"] == "gap", "it notices the gap")
     with without_redis(world, 1):
-        put(world, known, to=1)
+        world.put(known, to=1)
         time.sleep(1.5)
-        world.counts["asked_with_a_gap"] += len(known)
 
 
 # Machines and processes
@@ -557,98 +351,67 @@ def replace_disk(world: World, number: int) -> None:
     for path in server.data_dir.iterdir():
         if path != server.log:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-    world.counts["empty_disks"] += 1
     server.start()
 
 
-@scenario(
-    "disk lost with emails queued",
-    "empty_disks sent_by_the_other",
-    setup=QUICK,
-    sticky=True,
-    window="c",
-    most_doubles=5,
-)
 def lose_the_disk_with_emails_queued(world: World) -> None:
     """Another machine sends what the lost one had stored, and both recognise it afterwards."""
-    stored = send(world, names(world, REFUSED, 20), to=1)
+    stored = world.send(world.names(REFUSED, 20), to=1)
     world.servers[1].kill()
     world.sink.release.set()
-    replay_waiting(world.servers[0])
+    world.replay_waiting()
     wait_for(lambda: world.sink.subjects.keys() >= set(stored), "another machine sends them")
-    world.counts["sent_by_the_other"] += len(stored)
     world.servers[1].start()
     replace_disk(world, 1)
-    wait_until_well(world)
-    send(world, stored, to=1, again=True)
+    world.wait_until_well()
+    world.send(stored, to=1, again=True)
 
 
-@scenario("a machine away for an hour", "asked_while_behind", setup=QUICK, sticky=True)
 def be_away_for_an_hour(world: World) -> None:
     """It comes back while it cannot reach Redis, and must not decide by a memory that is an hour old."""
     server, proxy = world.servers[1], world.proxies[1]
     server.stop()
-    known = send(world, names(world, "meanwhile", 20), to=0)
+    known = world.send(world.names("meanwhile", 20), to=0)
     with closing(sqlite3.connect(server.data_dir / "journal.db")) as journal, journal:
         journal.execute("UPDATE meta SET value = value - ? WHERE key = 'read_ms'", (AWAY_S * 1000,))
     with world.outage():
         proxy.set(Fault.REFUSE)
         server.start()
-        put(world, known, to=1)
+        world.put(known, to=1)
         time.sleep(4.0)
-        world.counts["asked_while_behind"] += len(known)
         proxy.set(Fault.NONE)
-
-
-@scenario("wrong ACL", "misconfigured", "alone", Setup(has_acl=True))
-def refuse_by_acl(world: World) -> None:
-    """A misconfiguration is loud: errors until it is corrected, and no silent fallback."""
-    world.redis.client.acl_setuser("app", enabled=True, commands=["-evalsha", "-eval"])
-    time.sleep(world.scale(2.0))
-    world.redis.client.acl_setuser("app", enabled=True, commands=["+evalsha", "+eval"])
 
 
 def arm_the_crash(world: World) -> None:
     Path(f"{world.crash_file}.armed").touch()
 
 
-@scenario("kill -9 before claim", "kills", setup=crash_at("before claim"))
-@scenario("kill -9 after hold", "kills", setup=crash_at("after hold"))
-@scenario("kill -9 after claim", "kills", setup=crash_at("after claim"))
-@scenario("kill -9 before the POST", "kills", setup=crash_at("before the POST"))
-@scenario("kill -9 after the POST", "kills", setup=crash_at("after the POST"), window="a", most_doubles=1)
-@scenario("kill -9 after the note", "kills", setup=crash_at("after the note"))
-@scenario("kill -9 after settle", "kills", setup=crash_at("after settle"))
 def crash(world: World) -> None:
     arm_the_crash(world)
     wait_for(world.crash_file.exists, "the crash")
-    world.counts["kills"] += 1
 
 
-@at_each_step("kill -9 of a stored delivery, {step}")
 def crash_at_a_stored_delivery(world: World) -> None:
     """The crash strikes at the attempt that would end it."""
-    stored = send(world, names(world, REFUSED, 5))
+    stored = world.send(world.names(REFUSED, 5))
     world.sink.release.set()
     arm_the_crash(world)
-    replay_waiting(world.servers[0])
+    world.replay_waiting()
     crash(world)
-    replay_until_arrived(world, world.sink, stored)  # its lease ends before another process may take it
+    world.replay_until_arrived(world.sink, stored)  # its lease ends before another process may take it
     doubled = [subject for subject in stored if world.sink.subjects[subject] > 1]
     assert not doubled or world.setup.crash_at == "before finish", f"stored, and sent twice: {doubled}"
 
 
-@at_each_step("a group, its first dies, kill -9 {step}", machines=1, dies=True)
-@at_each_step("a group, its first arrives, kill -9 {step}", machines=1, dies=False)
 def crash_in_a_group(world: World, *, dies: bool) -> None:
     """Of a group one goes out: the first, or the next if that becomes a dead letter; a crash strikes in between."""
     first, *others = group = [f"Lot {world.seed}00 {which}" for which in ("first", "second", "third")]
     world.sink.answers[first] = DOWN
-    answers = [post(world, subject, f"This is the {subject}") for subject in group]
+    answers = [world.post(subject, f"This is the {subject}") for subject in group]
     assert answers[0] == "queued", "the first one was not stored"
     world.sink.answers[first] = GONE_FOR_GOOD if dies else Reply()
     arm_the_crash(world)
-    replay_waiting(world.servers[0])
+    world.replay_waiting()
     crash(world)
     expected = set(others if dies else [first])
     wait_for(lambda: bool(expected & world.sink.subjects.keys()), "the one that is to go out")
@@ -659,54 +422,39 @@ def crash_in_a_group(world: World, *, dies: bool) -> None:
     world.notes["answers"] = "/".join(answers)
 
 
-@scenario("SIGSTOP past the lease, before the POST", "kills", setup=crash_at("after claim", "SIGSTOP"), slowest_s=15)
-@scenario(
-    "SIGSTOP past the lease, after the note",
-    "kills",
-    setup=crash_at("after the note", "SIGSTOP"),
-    window="c",
-    most_doubles=1,
-    slowest_s=15,
-)
 def stop_a_process_past_its_lease(world: World) -> None:
     crash(world)
     time.sleep(LEASE_S + 1)
-    for pid in all_pids(world):
+    for pid in world.worker_pids():
         os.kill(pid, signal.SIGCONT)
 
 
-@scenario("SQLite locked", "locks", CALM)
 def lock_sqlite(world: World) -> None:
     for server in world.servers:
         with closing(sqlite3.connect(server.data_dir / "journal.db", isolation_level=None, timeout=10)) as lock:
             lock.execute("BEGIN IMMEDIATE")
-            world.counts["locks"] += 1
             time.sleep(world.scale(1.5))
             lock.execute("ROLLBACK")
 
 
-@scenario("disk full", "refused_for_the_disk")
 def fill_the_disk(world: World) -> None:
     """No file of the processes may grow any more."""
     before = world.load.report.troubles
     for limit in (4096, resource.RLIM_INFINITY):
-        for pid in all_pids(world):
+        for pid in world.worker_pids():
             psutil.Process(pid).rlimit(psutil.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
         time.sleep(world.scale(1.5))
-    world.counts["refused_for_the_disk"] = world.load.report.troubles - before
+    world.show(refused_for_the_disk=world.load.report.troubles - before)
 
 
-@scenario("SQLite locked and Redis away", "locks gone", sticky=True, strike=lock_sqlite)
-@scenario("disk full and Redis away", "refused_for_the_disk gone", sticky=True, strike=fill_the_disk)
-def strike_without_redis(world: World, strike: Strike) -> None:
+def strike_without_redis(world: World, strike: Callable[[World], None]) -> None:
     with without_redis(world):
         strike(world)
 
 
-@scenario("clock two minutes forward", "held clock_changes", setup=replace(ONE, has_redis=False, sets_the_clock=True))
 def set_the_clock_forward(world: World) -> None:
     """By more than a lease, while deliveries are under way; their repeats must find them so."""
-    held = hold_deliveries(world)
+    held = world.hold_deliveries()
     set_clock(world, 120)
     for subject in held:
         world.load.put(subject)
@@ -714,11 +462,6 @@ def set_the_clock_forward(world: World) -> None:
     world.sink.release.set()
 
 
-@scenario(
-    "clock a day back after kill -9",
-    "kills clock_changes",
-    setup=replace(crash_at("after claim"), has_redis=False, sets_the_clock=True, machines=1),
-)
 def set_the_clock_back(world: World) -> None:
     """What a killed process left must be free after its lease, not after a day."""
     crash(world)
@@ -728,14 +471,12 @@ def set_the_clock_back(world: World) -> None:
 def set_clock(world: World, ahead_s: int) -> None:
     new = world.folder / "clock.new"
     new.write_text(str(ahead_s))
-    new.replace(world.folder / "clock")  # a process that reads it meanwhile must not find an empty file
-    world.counts["clock_changes"] += 1
+    new.replace(world.clock_file)  # a process that reads it meanwhile must not find an empty file
 
 
-@scenario("chaos, sticky", "faults gone new_eras", sticky=True, pause_s=30)
-@scenario("chaos", "faults gone new_eras", window="b", pause_s=30)
-def cause_chaos(world: World) -> None:
-    """Faults of Redis and of the way to it at random, some of them at once."""
+def cause_chaos(world: World, fails_every: int = 0) -> None:
+    """Faults of Redis and of the way to it at random, some of them at once. ``fails_every``: the destination refuses
+    one of so many webhooks, whose emails are then stored, or returned to their provider."""
     chance = random.Random(world.seed)  # noqa: S311 - the same each time
     redis = world.redis
 
@@ -757,54 +498,42 @@ def cause_chaos(world: World) -> None:
         pause(0.1, 3.0)
         redis.start()
 
-    def stop_redis() -> None:
-        with stopped(world, [redis.pid]):
-            pause(0.5, 5.0)
-
-    def stop_a_machine() -> None:
-        with stopped(world, chance.choice(world.servers).worker_pids()):
-            pause(0.5, 3.0)
+    def stop(pids: Sequence[int], most_s: float) -> None:
+        with stopped(world, pids):
+            pause(0.5, most_s)
 
     faults: list[Callable[[], object]] = [
-        lambda: break_the_way(Fault.REFUSE),
-        lambda: break_the_way(Fault.HANG),
-        lambda: break_the_way(Fault.CUT_AFTER_SEND),
+        *(partial(break_the_way, fault) for fault in (Fault.REFUSE, Fault.HANG, Fault.CUT_AFTER_SEND)),
         restart_redis,
-        stop_redis,
-        stop_a_machine,
+        lambda: stop([redis.pid], 5.0),
+        lambda: stop(chance.choice(world.servers).worker_pids(), 3.0),
         redis.client.flushall,
     ]
+    world.sink.fails_every = fails_every
     with world.outage():
         for _ in range(20 if world.size.is_long else 6):
             chance.choice(faults)()
-            world.counts["faults"] += 1
             pause(0.0, 3.0)
-
-
-@scenario("chaos with a failing destination", "faults gone new_eras", window="b", pause_s=30)
-def cause_chaos_with_a_failing_destination(world: World) -> None:
-    """Some webhooks fail, so their emails are stored, or returned to their provider."""
-    world.sink.fails_every = 7
-    with world.outage():
-        cause_chaos(world)
         world.sink.fails_every = 0
-    replay_until(world, lambda waiting: not waiting, 20)
+    if fails_every:
+        world.replay_until(lambda waiting: not waiting, 20)
 
 
 # Operators and destinations
 
 
-@scenario("reset and replay in traffic", "kept_by_reset replayed", duplicates=0.0)
 def reset_and_replay(world: World) -> None:
     """Some wait, some are in progress, some are delivered: none may be forgotten."""
-    send(world, names(world, REFUSED, 20))
-    for server in world.servers * (5 if world.size.is_long else 2):
-        world.counts["kept_by_reset"] += len(reset_all(server))
-        world.counts["replayed"] += replay_waiting(server)
+    world.send(world.names(REFUSED, 20))
+    numbers, kept, replayed = range(len(world.servers)), 0, 0
+    for number in [*numbers] * (5 if world.size.is_long else 2):
+        kept += len(reset_all(world.servers[number]))
+        replayed += world.replay_waiting(number)
+    world.show(kept_by_reset=kept, replayed=replayed)
     world.sink.release.set()
-    for server in world.servers:
-        reset_all(server)
-        replay_waiting(server)  # after two failures they would wait for five minutes
+    for number in numbers:
+        reset_all(world.servers[number])
+        world.replay_waiting(number)  # after two failures they would wait for five minutes
 
 
 def reset_all(server: Server) -> list[str]:
@@ -816,27 +545,15 @@ def reset_all(server: Server) -> list[str]:
     return list(answer.json()["kept"])
 
 
-@scenario(
-    "replay by force in traffic",
-    "replayed",
-    setup=Setup(settings={"DELIVERED_PAYLOAD_DAYS": "1"}),
-    window="asked for",
-    most_doubles=10,
-)
 def replay_by_force(world: World) -> None:
     """Ten that were delivered, each exactly once more."""
     url = f"{world.servers[0].url}/api/admin/deliveries"
     found = requests.get(url, params={"status": "delivered", "limit": "10"}, headers=ADMIN, timeout=60).json()
-    for delivery in found["deliveries"]:
-        answer = requests.post(f"{url}/{delivery['id']}/replay", json={"force": True}, headers=ADMIN, timeout=60)
-        world.counts["replayed"] += answer.status_code == 200
+    asked = (f"{url}/{delivery['id']}/replay" for delivery in found["deliveries"])
+    answers = [requests.post(each, json={"force": True}, headers=ADMIN, timeout=60) for each in asked]
+    world.show(replayed=sum(answer.status_code == 200 for answer in answers))
 
 
-@scenario("destination down", "troubled_webhooks", CALM, replies=[DOWN])
-@scenario("destination slow", "troubled_webhooks", CALM, replies=[Reply(delay_s=1.0)])
-@scenario("destination flapping", "troubled_webhooks", CALM, replies=[DOWN, Reply()] * 4 + [Reply(0)])
-@scenario("destination overloaded (429)", "troubled_webhooks", CALM, replies=[Reply(429, headers={"Retry-After": "1"})])
-@scenario("queue: destination down", "troubled_webhooks", setup=QUEUE, replies=[DOWN])
 def answer_with(world: World, replies: Sequence[Reply]) -> None:
     """The destination answers so, one after the other, for a while."""
     before = len(world.sink.received)
@@ -844,79 +561,46 @@ def answer_with(world: World, replies: Sequence[Reply]) -> None:
         world.sink.otherwise = reply
         time.sleep(world.scale(2.0) / len(replies))
     world.sink.otherwise = Reply()
-    world.counts["troubled_webhooks"] += len(world.sink.received) - before
-    replay_until(world, lambda waiting: not waiting, 10)
+    world.show(troubled_webhooks=len(world.sink.received) - before)
+    world.replay_until(lambda waiting: not waiting, 10)
 
 
-@scenario("destination down, a machine killed", "kills refused", setup=BREAKER, pause_s=30)
-@scenario(
-    "queue: destination down, a machine killed", "kills refused", setup=replace(BREAKER, queue="redis"), pause_s=30
-)
-@scenario(
-    "RabbitMQ: destination down, a machine killed",
-    "kills refused",
-    setup=replace(BREAKER, queue="rabbitmq"),
-    pause_s=30,
-)
 def kill_a_machine_while_the_destination_is_down(world: World) -> None:
     """The others deliver what it has stored."""
     world.sink.otherwise = DOWN
     time.sleep(world.scale(1.5))
     accepted = len(world.sink.accepted)
-    wait_for(lambda: count_due(world, "sink") > 0, "something waits")
+    wait_for(lambda: world.count_due("sink") > 0, "something waits")
     world.servers[1].kill()
-    world.counts["kills"] += 1
     time.sleep(world.scale(1.5))
-    world.counts["refused"] += len(world.sink.received) - len(world.sink.accepted)
+    world.show(refused=len(world.sink.received) - len(world.sink.accepted))
     assert len(world.sink.accepted) == accepted, "the destination was not down"
     world.sink.otherwise = Reply()
-    replay_until(world, lambda _: not count_due(world, "sink"))
+    world.replay_until(lambda _: not world.count_due("sink"))
     world.servers[1].start()
 
 
-@scenario(
-    "queue: kill -9 a worker, a slow and a failing destination",
-    "kills refused",
-    setup=FAN_OUT,
-    window="a",
-    most_doubles=8,
-)
-@scenario(
-    "RabbitMQ: kill -9 a worker, a slow and a failing destination",
-    "kills refused",
-    setup=replace(FAN_OUT, queue="rabbitmq"),
-    window="a",
-    most_doubles=8,
-)
 def kill_a_worker_beside_slow_and_failing_destinations(world: World) -> None:
-    world.others["slow"].otherwise, world.others["failing"].otherwise = Reply(delay_s=0.2), DOWN
+    slow, failing = world.others["slow"], world.others["failing"]
+    slow.otherwise, failing.otherwise = Reply(delay_s=0.2), DOWN
     time.sleep(world.scale(3.0))
     kill_a_worker(world)
-    world.counts["refused"] += len(world.others["failing"].received) - len(world.others["failing"].accepted)
-    for sink in world.others.values():
-        sink.otherwise = Reply()
-    replay_until_arrived(world, world.others["failing"], list(world.load.report.accepted))
+    world.show(refused=len(failing.received) - len(failing.accepted))
+    slow.otherwise = failing.otherwise = Reply()
+    world.replay_until_arrived(failing, list(world.load.report.accepted))
 
 
-@scenario("queue: kill -9 web processes", "kills", setup=QUEUE)
 def kill_web_processes(world: World) -> None:
     for server in world.servers:
         os.kill(server.worker_pids()[0], signal.SIGKILL)
-        world.counts["kills"] += 1
         time.sleep(0.5)
 
 
-@scenario("queue: kill -9 a worker", "kills", setup=QUEUE, window="a", most_doubles=4)
 def kill_a_worker(world: World) -> None:
     world.workers[0].kill_a_child()
-    world.counts["kills"] += 1
 
 
-# Much waits
-
-
-def count_due(world: World, destination: str) -> int:
-    return int(world.redis.client.zcard(f"due:{destination}"))
+# Many deliveries wait, or large ones
 
 
 def measure(world: World) -> tuple[float, float]:
@@ -933,24 +617,22 @@ def compare(world: World, before_s: float, after_s: float) -> None:
     assert after_s < 2 * before_s or after_s - before_s < NOTICEABLE_S, "the healthy destination waits"
 
 
-@scenario("many wait behind an open breaker", "waiting", setup=TWO_ROUTES)
 def pile_up_behind_an_open_breaker(world: World) -> None:
     """Many wait: the healthy destination must not notice, nor Redis be asked more."""
     down, count = world.others["other"], 20_000 if world.size.is_long else 400
     down.otherwise = DOWN
     for number in range(5):
-        post(world, f"other {number}", f"This is other {number}")
+        world.post(f"other {number}", f"This is other {number}")
     few_s, few = measure(world)
     store_waiting(world.redis, "other", count)
-    world.counts["waiting"] = count_due(world, "other")
-    assert count_due(world, "other") >= count, "there is no backlog"
+    assert world.count_due("other") >= count, "there is no backlog"
     many_s, many = measure(world)
     compare(world, few_s, many_s)
     world.notes["commands/s"] = f"{few:.0f} -> {many:.0f}"
     assert many < 1.5 * few + 50, "Redis is asked more, the more waits"
     down.otherwise = Reply()
     world.notes["noticed after s"] = round(wait_for(lambda: bool(down.accepted), "it is well again"), 1)
-    world.notes["all sent after s"] = round(wait_for(lambda: not count_due(world, "other"), "the rest", 900), 1)
+    world.notes["all sent after s"] = round(wait_for(lambda: not world.count_due("other"), "the rest", 900), 1)
     counts = down.counts()
     assert (len(counts), counts.total()) == (count + 5, count + 5), f"{len(counts)} of {count + 5}, {counts.total()}"
 
@@ -967,50 +649,266 @@ def store_waiting(redis: RedisServer, to: str, count: int) -> None:
             assert machine.coordinator.settle(claimed, waits, "queued", payload).is_safe, "it was not stored"
 
 
-@scenario(
-    "Redis full of payloads for a destination that is down",
-    "stored returned",
-    setup=replace(TWO_ROUTES, redis_options=SMALL_REDIS),
-)
 def fill_redis_with_payloads(world: World) -> None:
     """Large emails for a destination that is down fill their share of Redis; all others go on as before."""
-    down, server, client = world.others["other"], world.servers[0], world.redis.client
+    down, client = world.others["other"], world.redis.client
     down.otherwise = DOWN
     before_s, _ = measure(world)
     stored: dict[str, str] = {}
     returned: dict[str, str] = {}
     while len(returned) < 10 and len(stored) < 2_000:
         subject, body = f"other {len(stored)}-{len(returned)}", random_text(40_000)
-        is_stored = server.post(email(subject=subject, body=body)).ok
+        is_stored = world.servers[0].post(email(subject=subject, body=body)).ok
         (stored if is_stored else returned)[subject] = body
     memory = client.info("memory")
-    world.counts |= Counter(stored=len(stored), returned=len(returned))
     world.notes["Redis used"] = f"{memory['used_memory'] / memory['maxmemory']:.2f}"
     assert len(returned) == 10 and len(stored) > 10, "Redis was not full"
     compare(world, before_s, measure(world)[0])
     assert "errorstat_OOM" not in client.info("errorstats"), "Redis said OOM"
     down.otherwise = Reply()
-    replay_until_arrived(world, down, stored)
+    world.replay_until_arrived(down, stored)
     for subject, body in returned.items():
-        post(world, subject, body)
-    replay_until_arrived(world, down, returned)
+        world.post(subject, body)
+    world.replay_until_arrived(down, returned)
     assert down.subjects == Counter([*stored, *returned]), "lost, or twice"
 
 
-@scenario("a large email over a slow line", "queued", setup=TWO_ROUTES)
 def send_a_large_email_over_a_slow_line(world: World) -> None:
     """It takes longer than its provider waits: a stored attempt delivers it."""
     sink, line = world.others["other"], world.lines["other"]
     length, line.bytes_per_s = (24_900_000, 1_000_000) if world.size.is_long else (5_000_000, 300_000)
     body, began = random_text(length), time.monotonic()
-    assert post(world, "other", body) == "queued", "the line is not slow"
-    world.counts["queued"] += 1
+    assert world.post("other", body) == "queued", "the line is not slow"
     world.notes["answered after s"] = round(time.monotonic() - began, 1)
     world.notes["delivered after s"] = round(wait_for(lambda: bool(sink.accepted), "it is delivered", 600), 1)
-    wait_for(lambda: not count_due(world, "other"), "it is finished")
+    wait_for(lambda: not world.count_due("other"), "it is finished")
     time.sleep(2.0)
     assert [each.payload["body"] == body for each in sink.accepted] == [True], "it came twice, or damaged"
 
 
 def random_text(length: int) -> str:
     return base64.b64encode(os.urandom(length * 3 // 4)).decode()
+
+
+# The table
+
+ALONE = "gone alone"
+CALM = "gone alone gaps new_eras"
+LEASE = {"LEASE_SECONDS": str(LEASE_S)}
+ONE = Setup(machines=1)
+QUICK = Setup(settings=LEASE)
+NO_AOF = Setup(redis_options=())
+CLOSED = Setup(settings={"ON_STORE_FAILURE": "closed", **LEASE})
+QUEUE = Setup(queue="redis", settings=LEASE)
+BREAKER = Setup(settings=LEASE, options="breaker_failures = 5\nbreaker_pause_s = 2")
+TWO_ROUTES = replace(BREAKER, machines=1, others=("other",))
+FAN_OUT = replace(BREAKER, others=("slow", "failing"), fans_out=True)
+SMALL_REDIS = (*AOF, "--maxmemory", str(24 << 20), "--maxmemory-policy", "noeviction")
+FULL = partial(
+    make_redis_refuse,
+    refuse=lambda client: client.config_set("maxmemory", "1"),
+    mend=lambda client: client.config_set("maxmemory", "0"),
+)
+READ_ONLY = partial(
+    make_redis_refuse,
+    refuse=lambda client: client.replicaof("127.0.0.1", str(free_port())),
+    mend=lambda client: client.replicaof("NO", "ONE"),
+)
+NOT_PERMITTED = partial(
+    make_redis_refuse, refuse=partial(allow_scripts, sign="-"), mend=partial(allow_scripts, sign="+")
+)
+KILLED_TWICE = partial(kill_redis, seconds=5, times=2)
+
+
+def crash_at(step: str, by: str = "SIGKILL", **setup: Any) -> Setup:
+    return Setup(settings={"WEB_THREADS": "1", **LEASE}, crash_at=step, crash_signal=by, **setup)
+
+
+def at_each_step(name: str, strike: Callable[[World], object], machines: int = 2) -> list[Scenario]:
+    """Of a stored delivery. The process has requests under way as well."""
+    return [
+        Scenario(name.format(step), strike, setup=crash_at(step, machines=machines), window="a", most_doubles=2)
+        for step in ("before take", "after hand-out", "after take", "before finish", "after finish")
+    ]
+
+
+SCENARIOS = [
+    Scenario("nothing happens", lambda world: None, never=CALM, pause_s=3),
+    Scenario("queue: nothing happens", lambda world: None, never=CALM, setup=QUEUE, pause_s=3),
+    Scenario("Redis killed", kill_redis, "new_eras", window="b"),
+    Scenario("Redis killed, AOF off", kill_redis, "new_eras", setup=NO_AOF, window="b"),
+    Scenario("Redis killed, sticky", kill_redis, "new_eras", sticky=True),
+    Scenario("Redis killed, closed", kill_redis, never="alone", setup=CLOSED, pause_s=150, recovery_s=150),
+    Scenario("Redis killed twice for 5 s", KILLED_TWICE, ALONE, window="b"),
+    Scenario("Redis killed twice for 5 s, sticky", KILLED_TWICE, ALONE, sticky=True),
+    Scenario("queue: Redis killed", kill_redis, "new_eras", setup=QUEUE, window="b"),
+    Scenario(
+        "queue: Redis killed, AOF off", kill_redis, "new_eras", setup=replace(QUEUE, redis_options=()), window="b"
+    ),
+    Scenario(
+        "Redis killed, the same emails to B and to C with a new disk",
+        kill_redis_after_a_did_its_work,
+        "gone",
+        setup=Setup(machines=3),
+        loaded=2,
+        sticky=True,
+    ),
+    Scenario("Redis silent for 0.1 s", partial(stop_redis, seconds=0.1), never=CALM),
+    Scenario("Redis silent for 30 s", partial(stop_redis, seconds=30), ALONE, window="b", slowest_s=5, pause_s=6),
+    Scenario(
+        "Redis silent for 30 s, one machine",
+        partial(stop_redis, seconds=30, alone_s=65),
+        ALONE,
+        setup=ONE,
+        slowest_s=5,
+        pause_s=3,
+    ),
+    Scenario(
+        "Redis silent for 3 s, deliveries under way",
+        stop_redis_while_deliveries_are_under_way,
+        "published_later",
+        window="b",
+    ),
+    *(
+        Scenario(f"requests lost, {fault}", partial(lose_requests, fault=fault), setup=QUICK, window="b")
+        for fault in (Fault.CUT_BEFORE_SEND, Fault.CUT_AFTER_SEND, Fault.CUT_MID_REPLY)
+    ),
+    Scenario("the reply of a hold lost", lose_the_reply_of_a_hold, never="alone"),
+    Scenario("holds executed late", execute_holds_late, window="b"),
+    Scenario("every outcome lost", lose_every_outcome, window="b"),
+    Scenario("network cut, sticky", cut_the_network, ALONE, sticky=True),
+    Scenario("network cut", cut_the_network, ALONE, window="b"),
+    Scenario("network cut, closed", cut_the_network, "gone", "alone", CLOSED),
+    Scenario("queue: network cut, sticky", cut_the_network, "gone", setup=QUEUE, sticky=True),
+    Scenario("one machine cut off stores nothing", cut_off_one_machine, "gone", sticky=True),
+    Scenario(
+        "one process cut off, its neighbour not",
+        cut_off_one_process,
+        ALONE,
+        setup=Setup(cuts_processes=True),
+        sticky=True,
+    ),
+    Scenario("deliveries under way when Redis goes", lose_redis_while_deliveries_are_under_way, ALONE, sticky=True),
+    Scenario("a reply lost while a machine boots", lose_replies_while_a_machine_boots, sticky=True),
+    Scenario("Redis slow, 0.4 s", partial(slow_redis_down, seconds=0.4), never=CALM),
+    Scenario("Redis slow, 1.5 s", partial(slow_redis_down, seconds=1.5), never="alone new_eras"),
+    Scenario("maxmemory reached", FULL, "gone", window="b"),
+    Scenario("Redis read-only", READ_ONLY, "gone", window="b"),
+    Scenario("Redis loading", restart_redis_slowly, "new_eras", window="b"),
+    Scenario("reset during an outage", reset_during_an_outage, "gone", sticky=True),
+    Scenario("scripts flushed", flush_scripts, never=CALM),
+    Scenario("connections killed", kill_connections, window="b"),
+    Scenario("Redis emptied", flush_all, "new_eras"),
+    Scenario("queue: Redis emptied", flush_all, "new_eras", setup=QUEUE),
+    Scenario("Redis emptied while requests are under way", flush_all_while_requests_are_under_way, "new_eras"),
+    Scenario("Redis emptied while one machine sleeps", flush_all_while_one_machine_sleeps, "new_eras"),
+    Scenario(
+        "older snapshot and restart of all", restore_older_snapshot_and_restart, "new_eras", setup=NO_AOF, sticky=True
+    ),
+    Scenario(
+        "Redis set back between hold and outcome",
+        go_back_between_hold_and_outcome,
+        "new_eras",
+        setup=replace(NO_AOF, settings=LEASE),
+        window="b",
+    ),
+    Scenario("restart of everything", restart_everything, window="b"),
+    Scenario("stream trimmed behind a machine that slept", trim_the_stream_behind_a_machine, "gaps", sticky=True),
+    Scenario(
+        "disk lost with emails queued",
+        lose_the_disk_with_emails_queued,
+        setup=QUICK,
+        sticky=True,
+        window="c",
+        most_doubles=5,
+    ),
+    Scenario("a machine away for an hour", be_away_for_an_hour, setup=QUICK, sticky=True),
+    Scenario("wrong ACL", NOT_PERMITTED, "misconfigured", "alone", Setup(has_acl=True)),
+    Scenario("kill -9 after the POST", crash, setup=crash_at("after the POST"), window="a", most_doubles=1),
+    *(
+        Scenario(f"kill -9 {step}", crash, setup=crash_at(step))
+        for step in ("before claim", "after hold", "after claim", "before the POST", "after the note", "after settle")
+    ),
+    *at_each_step("kill -9 of a stored delivery, {}", crash_at_a_stored_delivery),
+    *at_each_step("a group, its first dies, kill -9 {}", partial(crash_in_a_group, dies=True), machines=1),
+    *at_each_step("a group, its first arrives, kill -9 {}", partial(crash_in_a_group, dies=False), machines=1),
+    Scenario(
+        "SIGSTOP past the lease, before the POST",
+        stop_a_process_past_its_lease,
+        setup=crash_at("after claim", "SIGSTOP"),
+        slowest_s=15,
+    ),
+    Scenario(
+        "SIGSTOP past the lease, after the note",
+        stop_a_process_past_its_lease,
+        setup=crash_at("after the note", "SIGSTOP"),
+        window="c",
+        most_doubles=1,
+        slowest_s=15,
+    ),
+    Scenario("SQLite locked", lock_sqlite, never=CALM),
+    Scenario("disk full", fill_the_disk),
+    Scenario("SQLite locked and Redis away", partial(strike_without_redis, strike=lock_sqlite), "gone", sticky=True),
+    Scenario("disk full and Redis away", partial(strike_without_redis, strike=fill_the_disk), "gone", sticky=True),
+    Scenario(
+        "clock two minutes forward",
+        set_the_clock_forward,
+        setup=Setup(machines=1, has_redis=False, sets_the_clock=True),
+    ),
+    Scenario(
+        "clock a day back after kill -9",
+        set_the_clock_back,
+        setup=crash_at("after claim", machines=1, has_redis=False, sets_the_clock=True),
+    ),
+    Scenario("chaos, sticky", cause_chaos, "gone new_eras", sticky=True, pause_s=30),
+    Scenario("chaos", cause_chaos, "gone new_eras", window="b", pause_s=30),
+    Scenario(
+        "chaos with a failing destination", partial(cause_chaos, fails_every=7), "gone new_eras", window="b", pause_s=30
+    ),
+    Scenario("reset and replay in traffic", reset_and_replay, duplicates=0.0),
+    Scenario(
+        "replay by force in traffic",
+        replay_by_force,
+        setup=Setup(settings={"DELIVERED_PAYLOAD_DAYS": "1"}),
+        window="asked for",
+        most_doubles=10,
+    ),
+    *(
+        Scenario(f"destination {what}", partial(answer_with, replies=replies), never=CALM)
+        for what, replies in {
+            "down": [DOWN],
+            "slow": [Reply(delay_s=1.0)],
+            "flapping": [DOWN, Reply()] * 4 + [Reply(0)],
+            "overloaded (429)": [Reply(429, headers={"Retry-After": "1"})],
+        }.items()
+    ),
+    Scenario("queue: destination down", partial(answer_with, replies=[DOWN]), setup=QUEUE),
+    *(
+        Scenario(
+            f"{prefix}destination down, a machine killed",
+            kill_a_machine_while_the_destination_is_down,
+            setup=replace(BREAKER, queue=queue),
+            pause_s=30,
+        )
+        for prefix, queue in {"": "", "queue: ": "redis", "RabbitMQ: ": "rabbitmq"}.items()
+    ),
+    *(
+        Scenario(
+            f"{prefix}: kill -9 a worker, a slow and a failing destination",
+            kill_a_worker_beside_slow_and_failing_destinations,
+            setup=replace(FAN_OUT, queue=queue),
+            window="a",
+            most_doubles=8,
+        )
+        for prefix, queue in {"queue": "redis", "RabbitMQ": "rabbitmq"}.items()
+    ),
+    Scenario("queue: kill -9 web processes", kill_web_processes, setup=QUEUE),
+    Scenario("queue: kill -9 a worker", kill_a_worker, setup=QUEUE, window="a", most_doubles=4),
+    Scenario("many wait behind an open breaker", pile_up_behind_an_open_breaker, setup=TWO_ROUTES),
+    Scenario(
+        "Redis full of payloads for a destination that is down",
+        fill_redis_with_payloads,
+        setup=replace(TWO_ROUTES, redis_options=SMALL_REDIS),
+    ),
+    Scenario("a large email over a slow line", send_a_large_email_over_a_slow_line, setup=TWO_ROUTES),
+]

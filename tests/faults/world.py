@@ -11,8 +11,8 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,11 +28,18 @@ from tests.support.sink import Reply, Sink
 from tests.support.worker import WorkerProcess
 
 AOF = ("--appendonly", "yes")
-HELD = "held"  # emails with such a subject are answered by the destination once the scenario says so
+HELD = "held"  # emails with such a subject are answered by the destination once the scenario releases them
 REFUSED = "refused"  # and these are refused until then
-NOTHING_COMES_FOR_S = 60.0
+NOTHING_ARRIVES_FOR_S = 60.0
 BEFORE_S = 1.0  # window (b) of docs/failures.md begins so long before an outage
-NOTICED_S = 1.5  # and ends when every process has noticed that Redis is back, each of which asks every second
+NOTICED_S = 1.5  # and ends when every process, each of which asks every second, has noticed that Redis is back
+# Facts, and the words by which the logs state them.
+LOGGED = {
+    "gone": "Redis is gone: the journal",
+    "gaps": "the stream was trimmed behind",
+    "published_later": "published later",
+    "misconfigured": "StoreMisconfigured",
+}
 
 
 @dataclass(frozen=True)
@@ -71,10 +78,10 @@ class Setup:
 
 @dataclass(frozen=True)
 class Scenario:
-    """``struck``: facts that must be found, or the fault missed; ``never``: those that must not be found. ``window``:
-    the letter in docs/failures.md that allows doubles, and ``most_doubles`` how many (in window b: any number of emails
-    that first arrived during the outage). ``loaded``: how many machines get the traffic, if not all. The limits in
-    seconds are judged by make faults alone."""
+    """``struck``: facts that must be found, or the fault missed; ``never``: those that must not. ``window``: the letter
+    in docs/failures.md that allows doubles, and ``most_doubles`` how many (in window b: any number of emails that first
+    arrived during the outage). ``loaded``: how many machines get the traffic, if not all. The limits in seconds are
+    judged by make faults alone."""
 
     name: str
     strike: Callable[[World], object]
@@ -116,48 +123,90 @@ class FaultySink(Sink):
         return Reply(after=self.release)
 
 
-@dataclass
 class World:
-    """``sinks``: those that must get every email, ``sink`` and maybe ``others``. ``lines``: the ways to the latter.
+    """``proxies``: the way of each machine to Redis. ``sinks``: those that must get every email, ``sink`` and maybe
+    ``others``. ``lines``: the ways to the latter.
 
-    ``counts``: what the strike did; ``notes``: what it measured. ``outages``: when machines may have decided alone.
+    ``notes``: what the strike did and measured. ``outages``: when machines may have decided alone.
     """
 
-    setup: Setup
-    size: Size
-    folder: Path
-    redis: RedisServer
-    queue_url: str
-    proxies: list[Proxy]
-    spares: list[Proxy]
-    sink: FaultySink
-    others: dict[str, Sink]
-    lines: dict[str, Proxy]
-    servers: list[Server] = field(default_factory=list)
-    workers: list[WorkerProcess] = field(default_factory=list)
-    seed: int = 0
-    began_at: float = 0.0
-    load: Load = field(init=False)
-    counts: Counter[str] = field(init=False)
-    notes: dict[str, object] = field(init=False)
-    outages: list[tuple[float, float]] = field(init=False)
+    def __init__(self, setup: Setup, size: Size, stack: ExitStack) -> None:
+        start = stack.enter_context
+        self.setup, self.size, self.seed = setup, size, 0
+        self.folder = Path(start(tempfile.TemporaryDirectory(prefix="mailonce-faults-")))
+        self.crash_file, self.clock_file = self.folder / "crashed", self.folder / "clock"
+        self.redis = start(RedisServer(*setup.redis_options))
+        self.redis.open_era()
+        if setup.has_acl:
+            self.redis.client.acl_setuser("app", enabled=True, passwords=["+secret"], commands=["+@all"], keys=["*"])
+        self._queue_url = start(RabbitmqServer()).url if setup.queue == "rabbitmq" else ""
+        self.proxies = [start(Proxy(self.redis.port)) for _ in range(setup.machines)]
+        self.spares = [start(Proxy(self.redis.port)) for _ in range(setup.machines)]
+        self.sink = start(FaultySink())
+        stack.callback(self.sink.release.set)
+        self.others = {name: start(Sink()) for name in setup.others}
+        self.lines = {name: start(Proxy(sink.port)) for name, sink in self.others.items()}
+        self.sinks: list[Sink] = [self.sink, *self.others.values()] if setup.fans_out else [self.sink]
+        (self.folder / "mailonce.toml").write_text(self._config())
+        self.clock_file.write_text("0")
+        self.servers = [self._machine(number) for number in range(setup.machines)]
+        for server in self.servers:
+            stack.callback(server.stop)
+            server.launch()
+        self.workers: list[WorkerProcess] = []
+        for number, server in enumerate(self.servers):
+            server.wait_until_up()
+            if setup.queue:
+                self.workers.append(start(WorkerProcess(server.data_dir, **self._settings(number))))
+        wait_for(lambda: all(each.post(email(subject="first")).ok for each in self.servers), "the machines accept")
+        self.wait_until_well()
 
-    @property
-    def sinks(self) -> list[Sink]:
-        return [self.sink, *self.others.values()] if self.setup.fans_out else [self.sink]
+    def _config(self) -> str:
+        setup = self.setup
+        lines = {name: f"http://127.0.0.1:{line.port}/hook" for name, line in self.lines.items()}
+        urls = {"sink": self.sink.url, **lines}
+        destinations = [
+            f"[destinations.{name}]\nurl = '{url}'\nread_timeout_s = 10\n{setup.options}\n"
+            for name, url in urls.items()
+        ]
+        routes = f"[[routes]]\nname = 'all'\ndestinations = {list(urls) if setup.fans_out else ['sink']}\n"
+        if self.others and not setup.fans_out:
+            match = "match = [{ field = 'subject', contains = 'other' }]"
+            routes = f"[[routes]]\nname = 'others'\n{match}\ndestinations = {list(self.others)}\n" + routes
+        return "".join(destinations) + routes
 
-    @property
-    def crash_file(self) -> Path:
-        return self.folder / "crashed"
+    def _settings(self, number: int) -> dict[str, str]:
+        setup, url = self.setup, self.proxies[number].url
+        settings = {"MAILONCE_CONFIG": str(self.folder / "mailonce.toml"), "REDIS_TIMEOUT_MS": "", "DISK_FREE_MB": "1"}
+        if setup.has_redis:
+            settings["REDIS_URL"] = url.replace("redis://", "redis://app:secret@") if setup.has_acl else url
+        if setup.queue:
+            settings |= {"QUEUE_URL": self._queue_url or url, "WORKER_PROCESSES": "2", "WORKER_THREADS": "4"}
+        return settings | setup.settings
+
+    def _machine(self, number: int) -> Server:
+        setup, faults = self.setup, dict[str, str]()
+        if setup.crash_at:
+            faults |= {"FAULTS_CRASH_AT": setup.crash_at, "FAULTS_CRASH_SIGNAL": setup.crash_signal}
+            faults |= {"FAULTS_CRASH_FILE": str(self.crash_file)}
+        if setup.sets_the_clock:
+            faults |= {"FAULTS_CLOCK": str(self.clock_file)}
+        if setup.cuts_processes:
+            faults |= {"FAULTS_REDIS_URLS": f"{self.proxies[number].url},{self.spares[number].url}"}
+        app = "tests.support.faulty_wsgi:app" if faults else None
+        return Server(self.folder / str(number), app=app, **self._settings(number), **faults)
 
     def begin(self, scenario: Scenario) -> None:
         self.seed += 1
         self.began_at = time.monotonic()
         self.load = Load([server.url for server in self.servers], self.size, scenario, self.seed)
-        self.counts, self.notes, self.outages = Counter(), {}, []
+        self.notes: dict[str, object] = {}
+        self.outages: list[tuple[float, float]] = []
         self.sink.release.clear()
         self.sink.held.clear()
         self._before = self._facts()
+
+    # What strikes are made of
 
     def scale(self, seconds: float) -> float:
         return seconds * (2 if self.size.is_long else 1)
@@ -174,39 +223,171 @@ class World:
         try:
             yield
         finally:
-            self.outages.append((began - BEFORE_S, wait_until_well(self) + NOTICED_S))
+            self.outages.append((began - BEFORE_S, self.wait_until_well() + NOTICED_S))
+
+    def show(self, **facts: int) -> None:
+        """What the strike did; 0 means that it missed."""
+        self.notes |= facts
+        assert all(facts.values()), f"did not strike: {facts}"
+
+    def names(self, what: str, count: int) -> list[str]:
+        """Subjects that no scenario before has used."""
+        return [f"{what} {self.seed}-{number}" for number in range(count)]
+
+    def put(self, subjects: Iterable[str], to: int | None = None) -> None:
+        """Sends them now, to one machine, or to all in turn."""
+        for number, subject in enumerate(subjects):
+            self.load.put(subject, number % len(self.servers) if to is None else to)
+
+    def send(self, subjects: Iterable[str], to: int | None = None, *, again: bool = False) -> list[str]:
+        """And waits until they are accepted; ``again``: until they are answered once more."""
+        sent = list(subjects)
+        before = self.load.report.answers.total()
+        self.put(sent, to)
+        wait_for(lambda: self.load.has_accepted(sent), "they are accepted")
+        if again:
+            wait_for(lambda: self.load.report.answers.total() >= before + len(sent), "they are answered")
+        return sent
+
+    def repeat_elsewhere(self, subjects: Sequence[str]) -> None:
+        for subject in subjects:
+            self.load.put(subject, (self.load.machine_of(subject) + 1) % len(self.servers))
+
+    def hold_deliveries(self) -> list[str]:
+        """Some that have reached the destination, and are not answered before ``release``."""
+        held = self.names(HELD, 4)
+        self.put(held)
+        wait_for(lambda: self.sink.held.keys() >= set(held), "they are held")
+        return held
+
+    def release(self, held: Collection[str]) -> None:
+        self.sink.release.set()
+        wait_for(lambda: self.load.has_accepted(held), "they are delivered")
+
+    def post(self, subject: str, body: str) -> str:
+        """Outside the traffic, until it is accepted; the status."""
+        answers: list[requests.Response] = []
+
+        def is_accepted() -> bool:
+            answers.append(self.servers[0].post(email(subject=subject, body=body), timeout_s=120))
+            return answers[-1].ok
+
+        wait_for(is_accepted, f"{subject} is accepted")
+        return str(answers[-1].json()["status"])
+
+    def replay_waiting(self, number: int = 0) -> int:
+        url = f"{self.servers[number].url}/api/admin/deliveries/replay"
+        answer = requests.post(url, json={"status": "waiting"}, headers=ADMIN, timeout=60)
+        assert answer.status_code == 200, answer.text
+        return int(answer.json().get("replayed", 0))
+
+    def replay_until(self, is_done: Callable[[int], bool], tries: int = 60) -> None:
+        """As an operator does: after two failures, the next try would be minutes away. ``is_done`` gets how many
+        waited."""
+        for _ in range(tries):
+            if is_done(self.replay_waiting()):
+                return
+            time.sleep(2.0)
+
+    def replay_until_arrived(self, sink: Sink, subjects: Iterable[str]) -> None:
+        self.replay_until(lambda _: sink.subjects.keys() >= set(subjects))
+
+    def count_due(self, destination: str) -> int:
+        return int(self.redis.client.zcard(f"due:{destination}"))
+
+    def worker_pids(self) -> list[int]:
+        return [pid for server in self.servers for pid in server.worker_pids()]
+
+    def wait_until_well(self, within_s: float = 180, machines: Iterable[int] | None = None) -> float:
+        """Until every machine says so six times in a row, as each of its processes answers for itself; since when."""
+        deadline, since, in_a_row = time.monotonic() + within_s, time.monotonic(), 0
+        chosen = [self.servers[number] for number in machines] if machines else self.servers
+        while in_a_row < 6:
+            if all(map(_is_well, chosen)):
+                in_a_row += 1
+            else:
+                in_a_row, since = 0, time.monotonic()
+            assert time.monotonic() < deadline, "the machines did not recover"
+            time.sleep(0.05)
+        return since
+
+    # What is judged
 
     @property
     def found(self) -> Counter[str]:
-        return Counter({name: count - self._before[name] for name, count in self._facts().items()}) + self.counts
+        return Counter({name: count - self._before[name] for name, count in self._facts().items()})
 
     def _facts(self) -> Counter[str]:
         """What logs and journals say: how often Redis was lost, how many emails were decided without it, ..."""
-        programs = [*self.servers, *self.workers]
-        logs = [each.log.read_text() for each in programs if each.log.exists()]
-        said = {
-            "gone": "Redis is gone: the journal",
-            "gaps": "the stream was trimmed behind",
-            "published_later": "published later",
-            "misconfigured": "StoreMisconfigured",
-        }
-        facts = Counter({name: sum(log.count(words) for log in logs) for name, words in said.items()})
+        logs = [each.log.read_text() for each in (*self.servers, *self.workers) if each.log.exists()]
+        facts = Counter({name: sum(log.count(words) for log in logs) for name, words in LOGGED.items()})
         facts["new_eras"] = len({era for log in logs for era in re.findall(r"began a new era: (\w+)", log)})
-        facts["alone"] = sum(map(_count_decided_alone, self.servers))
+        facts["alone"] = sum(count_decided_alone(server) for server in self.servers)
         return facts
 
+    def count_waiting(self) -> int:
+        """Safe, but not due yet."""
+        url = f"{self.servers[0].url}/api/admin/deliveries"
+        answer = requests.get(url, params={"status": "waiting", "limit": "1000"}, headers=ADMIN, timeout=60)
+        return len(answer.json()["deliveries"])
 
-def _count_decided_alone(server: Server) -> int:
+    def wait_until_all_arrived(self) -> None:
+        """Emails answered ``queued`` arrive later: as long as some arrive, and a little longer for doubles."""
+        subjects, arrived, at = set(self.load.subjects), -1, time.monotonic()
+        while time.monotonic() - at < NOTHING_ARRIVES_FOR_S:
+            if all(subjects <= sink.subjects.keys() for sink in self.sinks):
+                break
+            if (accepted := sum(len(sink.accepted) for sink in self.sinks)) > arrived:
+                arrived, at = accepted, time.monotonic()
+            time.sleep(0.2)
+        if self.workers or any(len(sink.received) > len(sink.accepted) for sink in self.sinks):
+            time.sleep(2.0)
+
+
+def ask_journal(server: Server, query: str) -> int:
+    """A count."""
+    journal = sqlite3.connect(f"file:{server.data_dir / 'journal.db'}?mode=ro", uri=True, timeout=10)
+    with closing(journal):
+        return int(journal.execute(query).fetchone()[0])
+
+
+def count_decided_alone(server: Server) -> int:
     """Emails that this machine claimed without Redis: the last field that is shown of an entry says so."""
     query = (
         "SELECT count(*) FROM entries WHERE json_extract(data, '$[6][6]')"
         " AND machine = (SELECT value FROM meta WHERE key = 'machine')"
     )
     try:
-        with sqlite3.connect(f"file:{server.data_dir / 'journal.db'}?mode=ro", uri=True, timeout=10) as journal:
-            return int(journal.execute(query).fetchone()[0])
+        return ask_journal(server, query)
     except sqlite3.Error:
         return 0
+
+
+def _is_well(server: Server) -> bool:
+    """Deliveries that wait, or a destination in trouble, are judged by the receiver; a gap is for ever."""
+    try:
+        health = server.health()
+    except (requests.RequestException, ValueError):
+        return False
+    checks = health["checks"]
+    statuses = {checks[name]["status"] for name in ("redis", "database", "storage", "memory")}
+    is_up = health["status"] != "down" and statuses <= {"up", "not configured"}
+    return is_up and checks["fleet"]["status"] in ("up", "gap", "not configured")
+
+
+def wait_for(condition: Callable[[], bool], what: str, within_s: float = 90) -> float:
+    """How long it took."""
+    began = time.monotonic()
+    while not condition():
+        assert time.monotonic() < began + within_s, f"in vain: {what}"
+        time.sleep(0.02)
+    return time.monotonic() - began
+
+
+@contextmanager
+def opened(setup: Setup, size: Size) -> Iterator[World]:
+    with ExitStack() as stack:
+        yield World(setup, size, stack)
 
 
 @dataclass(frozen=True)
@@ -224,80 +405,6 @@ HEADER = (
 )
 
 
-@contextmanager
-def opened(setup: Setup, size: Size) -> Iterator[World]:
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mailonce-faults-")))
-        redis = stack.enter_context(RedisServer(*setup.redis_options))
-        queue_url = stack.enter_context(RabbitmqServer()).url if setup.queue == "rabbitmq" else ""
-        proxies, spares = ([stack.enter_context(Proxy(redis.port)) for _ in range(setup.machines)] for _ in range(2))
-        sink = stack.enter_context(FaultySink())
-        stack.callback(sink.release.set)
-        others = {name: stack.enter_context(Sink()) for name in setup.others}
-        lines = {name: stack.enter_context(Proxy(each.port)) for name, each in others.items()}
-        world = World(setup, size, folder, redis, queue_url, proxies, spares, sink, others, lines)
-        (folder / "mailonce.toml").write_text(config_of(world))
-        (folder / "clock").write_text("0")
-        for number in range(setup.machines):
-            server = machine(world, number)
-            stack.callback(server.stop)
-            server.launch()
-            world.servers.append(server)
-        for number, server in enumerate(world.servers):
-            server.wait_until_up()
-            if setup.queue:
-                worker = WorkerProcess(server.data_dir, **settings_of(world, number))
-                world.workers.append(stack.enter_context(worker))
-        # A new era is closed for some seconds.
-        wait_for(lambda: all(each.post(email(subject="first")).ok for each in world.servers), "the first era opens")
-        wait_until_well(world)
-        yield world
-
-
-def config_of(world: World) -> str:
-    urls = {
-        "sink": world.sink.url,
-        **{name: f"http://127.0.0.1:{line.port}/hook" for name, line in world.lines.items()},
-    }
-    destinations = [
-        f"[destinations.{name}]\nurl = '{url}'\nread_timeout_s = 10\n{world.setup.options}\n"
-        for name, url in urls.items()
-    ]
-    to = list(urls) if world.setup.fans_out else ["sink"]
-    routes = f"[[routes]]\nname = 'all'\ndestinations = {to}\n"
-    if world.others and not world.setup.fans_out:
-        match = "match = [{ field = 'subject', contains = 'other' }]"
-        routes = f"[[routes]]\nname = 'others'\n{match}\ndestinations = {list(world.others)}\n" + routes
-    return "".join(destinations) + routes
-
-
-def settings_of(world: World, number: int) -> dict[str, str]:
-    setup, url = world.setup, world.proxies[number].url
-    settings = {"MAILONCE_CONFIG": str(world.folder / "mailonce.toml"), "REDIS_TIMEOUT_MS": "", "DISK_FREE_MB": "1"}
-    if setup.has_acl:
-        world.redis.client.acl_setuser("app", enabled=True, passwords=["+secret"], commands=["+@all"], keys=["*"])
-        url = url.replace("redis://", "redis://app:secret@")
-    if setup.has_redis:
-        settings["REDIS_URL"] = url
-    if setup.queue:
-        settings |= {"QUEUE_URL": world.queue_url or url, "WORKER_PROCESSES": "2", "WORKER_THREADS": "4"}
-    return settings | setup.settings
-
-
-def machine(world: World, number: int) -> Server:
-    setup = world.setup
-    faults: dict[str, str] = {}
-    if setup.crash_at:
-        faults |= {"FAULTS_CRASH_AT": setup.crash_at, "FAULTS_CRASH_SIGNAL": setup.crash_signal}
-        faults |= {"FAULTS_CRASH_FILE": str(world.crash_file)}
-    if setup.sets_the_clock:
-        faults |= {"FAULTS_CLOCK": str(world.folder / "clock")}
-    if setup.cuts_processes:
-        faults |= {"FAULTS_REDIS_URLS": f"{world.proxies[number].url},{world.spares[number].url}"}
-    app = "tests.support.faulty_wsgi:app" if faults else None
-    return Server(world.folder / str(number), app=app, **settings_of(world, number), **faults)
-
-
 def run_in(world: World, scenario: Scenario) -> Result:
     """One scenario, after others in the same world or as the first."""
     size = world.size
@@ -311,7 +418,7 @@ def run_in(world: World, scenario: Scenario) -> Result:
         began = time.monotonic()
         scenario.strike(world)
         struck_at = time.monotonic()
-        recovered_at = wait_until_well(world)
+        recovered_at = world.wait_until_well()
         time.sleep(1.0)  # the first moments after a fault are part of it
     except (AssertionError, requests.RequestException) as error:
         failures.append(str(error)[:300])
@@ -319,7 +426,7 @@ def run_in(world: World, scenario: Scenario) -> Result:
         ended = time.monotonic()
         world.load.finish()
         loading.join()
-    _wait_until_all_arrived(world)
+    world.wait_until_all_arrived()
     recovery_s = max(0.0, recovered_at - struck_at, world.load.report.trouble_at - struck_at)
     return judge(world, scenario, failures, (began, ended), recovery_s)
 
@@ -331,7 +438,7 @@ def judge(
     report, subjects, found = world.load.report, world.load.subjects, world.found
     arrivals = [_arrivals(sink, subjects) for sink in world.sinks]
     expected, delivered = len(subjects) * len(arrivals), sum(map(len, arrivals))
-    waiting = _count_waiting(world) if delivered < expected else 0
+    waiting = world.count_waiting() if delivered < expected else 0
     lost = expected - delivered - waiting
     doubles = [(subject, times) for each in arrivals for subject, times in each.items() for _ in times[1:]]
     in_outages = sum(any(start <= times[0] <= end for start, end in world.outages) for _, times in doubles)
@@ -380,56 +487,3 @@ def _story(world: World, subject: str, arrivals: list[float], began: float) -> s
     sent = world.load.report.first_sent[subject] - began
     times = ", ".join(f"{each - began:.2f}" for each in arrivals)
     return f"{subject} to {world.load.machine_of(subject)} at {sent:.2f}: {times}"
-
-
-def wait_for(condition: Callable[[], bool], what: str, within_s: float = 90) -> float:
-    """How long it took."""
-    began = time.monotonic()
-    while not condition():
-        assert time.monotonic() < began + within_s, f"in vain: {what}"
-        time.sleep(0.02)
-    return time.monotonic() - began
-
-
-def wait_until_well(world: World, within_s: float = 180, machines: Iterable[int] | None = None) -> float:
-    """Until every machine has said so six times in a row, as each of its processes answers for itself; since when."""
-    deadline, since, in_a_row = time.monotonic() + within_s, time.monotonic(), 0
-    chosen = [world.servers[number] for number in machines] if machines else world.servers
-    while in_a_row < 6:
-        if all(map(_is_well, chosen)):
-            in_a_row += 1
-        else:
-            in_a_row, since = 0, time.monotonic()
-        assert time.monotonic() < deadline, "the machines did not recover"
-        time.sleep(0.05)
-    return since
-
-
-def _is_well(server: Server) -> bool:
-    """Deliveries that wait, or a destination in trouble, are judged by the receiver; a gap is for ever."""
-    try:
-        health = server.health()
-    except (requests.RequestException, ValueError):
-        return False
-    checks = health["checks"]
-    statuses = {checks[name]["status"] for name in ("redis", "database", "storage", "memory")}
-    is_up = health["status"] != "down" and statuses <= {"up", "not configured"}
-    return is_up and checks["fleet"]["status"] in ("up", "gap", "not configured")
-
-
-def _wait_until_all_arrived(world: World) -> None:
-    """Emails answered ``queued`` arrive later: as long as some arrive, and a little longer for doubles."""
-    subjects, sinks, arrived, at = set(world.load.subjects), world.sinks, -1, time.monotonic()
-    while time.monotonic() - at < NOTHING_COMES_FOR_S and not all(subjects <= sink.subjects.keys() for sink in sinks):
-        if (accepted := sum(len(sink.accepted) for sink in sinks)) > arrived:
-            arrived, at = accepted, time.monotonic()
-        time.sleep(0.2)
-    if world.workers or any(len(sink.received) > len(sink.accepted) for sink in sinks):
-        time.sleep(2.0)
-
-
-def _count_waiting(world: World) -> int:
-    """Safe, but not due yet."""
-    url = f"{world.servers[0].url}/api/admin/deliveries"
-    answer = requests.get(url, params={"status": "waiting", "limit": "1000"}, headers=ADMIN, timeout=60)
-    return len(answer.json()["deliveries"])

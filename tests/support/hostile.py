@@ -1,7 +1,7 @@
 """Raw emails that are meant to cost more than their length, and what reading one costs.
 
-python -m tests.support.hostile NAME prints a line for each of SIZES_BYTES: its bytes, the peak of the memory that it
-took to read it, and the seconds of CPU. It is a process of its own, so that nothing else has grown its memory.
+python -m tests.support.hostile NAME prints a line for each of SIZES_BYTES: the length of the email, the peak of the
+memory that reading it took, and its CPU time. Each name needs a process of its own: memory that has grown stays so.
 """
 
 from __future__ import annotations

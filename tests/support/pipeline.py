@@ -43,8 +43,8 @@ Reaction = DeliveryFailed | Exception | Callable[[], object] | None
 
 @dataclass
 class FakeDestination:
-    """Reacts to one webhook after the other as told, and takes all after that; to those of a subject in ``by_subject``
-    as that says, whatever their order.
+    """Reacts to one webhook after the other as ``reactions`` says, and accepts all after that. Those with a subject in
+    ``by_subject`` get the reactions listed there, whatever their order.
 
     A reaction is an error to raise, None to take it, or something to do in the middle of taking it.
     """

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, Self
 
@@ -32,21 +33,10 @@ def program(name: str, package: str) -> str:
     pytest.skip(how)
 
 
-def wait_until_up(process: Process, log: Path, connect: Callable[[], object], error: type[Exception]) -> None:
-    """Tries to connect until that does not raise the error; fails with the log if the process ends, or takes long."""
-    deadline = time.monotonic() + 90
-    while True:
-        try:
-            connect()
-            return
-        except error:
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise AssertionError(f"it did not start:\n{log.read_text()}") from None
-            time.sleep(0.02)
-
-
 class Program:
     """Started and stopped by ``with``; its output is appended to ``log``."""
+
+    port: int
 
     def __init__(self, command: Sequence[str], folder: Path, log: Path, env: Mapping[str, str] | None = None) -> None:
         self.command, self.folder, self.log, self.env = command, folder, log, env
@@ -71,11 +61,21 @@ class Program:
 
     def ask(self) -> object:
         """Raises an OSError, as requests does too, while it is not up."""
-        raise NotImplementedError
+        socket.create_connection(("127.0.0.1", self.port), 5).close()
+        return None
 
     def wait_until_up(self) -> None:
+        """Fails with the log if it ends, or takes long."""
         assert self.process is not None
-        wait_until_up(self.process, self.log, self.ask, OSError)
+        deadline = time.monotonic() + 90
+        while True:
+            try:
+                self.ask()
+                return
+            except OSError:
+                if self.process.poll() is not None or time.monotonic() > deadline:
+                    raise AssertionError(f"it did not start:\n{self.log.read_text()}") from None
+                time.sleep(0.02)
 
     @property
     def pid(self) -> int:

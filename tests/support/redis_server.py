@@ -62,7 +62,7 @@ def _own_ports() -> Iterator[int]:
 
 
 def free_port() -> int:
-    """A port that nobody listens on, and that nobody else is given before it is used."""
+    """A port on which nothing listens, and which no other test process gets."""
     for port in _own_ports():
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do

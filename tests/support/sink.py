@@ -163,7 +163,7 @@ def _handler(sink: Sink) -> type[BaseHTTPRequestHandler]:
 
         def _send_answer(self, reply: Reply) -> None:
             body = b"" if reply.status == 204 else reply.body
-            status_line = f"HTTP/1.1 {reply.status} As Told\r\n".encode()
+            status_line = f"HTTP/1.1 {reply.status} As Configured\r\n".encode()
             headers = {"Content-Length": len(body), **reply.headers}
             lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
             self._send(status_line + f"{lines}\r\n".encode(), reply.header_drip_s, at_once=len(status_line))
