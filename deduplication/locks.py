@@ -73,7 +73,7 @@ class PublicationLocks:
         holder, by, _, fence = json.loads(found)
         if by == owner:
             lock = replace(lock, fence=fence)
-            holder = self._note(lock)
+            holder = self._record(lock)
             if not holder:
                 return lock
             self._swap(lock, found, "")
@@ -99,11 +99,13 @@ class PublicationLocks:
         return is_free and bool(was_here)
 
     def _swap(self, lock: PublicationLock, before: str, after: str) -> str:
-        """In Redis; without one, or while it is gone, the journal alone decides."""
+        """Changes its value in Redis, and returns it. Without Redis, or while it is gone, the journal alone decides."""
         registry = self._coordinator.registry
         try:
             if registry:
-                return self._coordinator.redis.ask(lambda: _swap(registry, lock.name, before, after, self._lease_ms))
+                return self._coordinator.redis.ask(
+                    lambda: _swap_in_redis(registry, lock.name, before, after, self._lease_ms)
+                )
         except RedisGone:
             if not self._coordinator.may_go_alone():
                 raise
@@ -112,8 +114,8 @@ class PublicationLocks:
             step.set_meta("fence", str(fence))
             return after.replace(NEW_FENCE, str(fence))
 
-    def _note(self, lock: PublicationLock) -> str:
-        """Takes it in the journal. Returns the server that holds it there, or "" if it is now this lock's."""
+    def _record(self, lock: PublicationLock) -> str:
+        """Records it in the journal. Returns the server that holds another one there, or "" if it was recorded."""
         self.cleanup_expired_locks()
         with self._journal.step() as step:
             if held := step.query("SELECT server FROM locks WHERE name = ?", (lock.name.label,)):
@@ -143,7 +145,7 @@ class PublicationLocks:
         registry = self._coordinator.registry
         if registry:
             with suppress(StoreUnavailable):  # then those of this machine are shown
-                for name, text, left_ms in self._coordinator.redis.ask(lambda: registry.ask(_held)):
+                for name, text, left_ms in self._coordinator.redis.ask(lambda: registry.ask(_read_locks)):
                     server, owner, created_ms, fence = json.loads(text)
                     found[owner] = _lock(name, (server, owner, fence), created_ms, now_ms + left_ms)
         for data, destination, owner, until_ms in deliveries:
@@ -155,12 +157,12 @@ class PublicationLocks:
         return list(found.values())
 
     def cleanup_expired_locks(self) -> int:
-        """Removes locks of crashed scripts and returns how many, as taking a lock does, too; in Redis they expire."""
+        """Removes locks of crashed scripts from the journal, and returns how many; in Redis they expire."""
         with self._journal.step() as step:
             return len(step.query("DELETE FROM locks WHERE lease_until_ms <= ? RETURNING 1", (step.steady_ms,)))
 
 
-def _swap(registry: Registry, name: Name, before: str, after: str, lease_ms: int) -> str:
+def _swap_in_redis(registry: Registry, name: Name, before: str, after: str, lease_ms: int) -> str:
     """Changes the value of a lock if it is still ``before`` ("" if it is free), and returns its value."""
     key = mark_of(name, False).key
     commit = Commit(View({key: before}))
@@ -177,7 +179,7 @@ def _swap(registry: Registry, name: Name, before: str, after: str, lease_ms: int
     return commit.seen(answer).values[key]
 
 
-def _held(client: Any, prefix: str) -> list[tuple[Name, str, int]]:
+def _read_locks(client: Any, prefix: str) -> list[tuple[Name, str, int]]:
     """Locks in Redis: their names, values, and how many ms they still last."""
     found = []
     for label in client.smembers(f"{prefix}locks"):

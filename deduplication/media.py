@@ -138,7 +138,11 @@ def _identity(parts: SplitResult, host: str, path: str, table: Mapping[str, Coll
         if whole_host.endswith(domain) and whole_path.startswith(folder)
     ]
     for place in sorted(places, key=len, reverse=True):
-        query = "&".join(_kept(parts.query, table[place]))
+        wanted = {name.lower() for name in table[place]}
+        pairs = [
+            (name.lower(), value.strip()) for name, _, value in (pair.partition("=") for pair in parts.query.split("&"))
+        ]
+        query = "&".join(sorted({f"{name}={value}" for name, value in pairs if name in wanted and value}))
         fragment = parts.fragment.strip() if FRAGMENT in table[place] else ""
         if query or fragment:
             return f"?{query}" if query else "", f"#{fragment}" if fragment else ""
@@ -150,12 +154,6 @@ def _ending_and_folder(place: str) -> tuple[str, str]:
     """How the host and the path of a link look that an entry of the table is about; kept as _endings are."""
     domain, _, folder = place.partition("/")
     return _endings((domain,))[0], f"/{folder.strip('/')}/" if folder else ""
-
-
-def _kept(query: str, names: Collection[str]) -> list[str]:
-    wanted = {name.lower() for name in names}
-    pairs = [(name.lower(), value.strip()) for name, _, value in (pair.partition("=") for pair in query.split("&"))]
-    return sorted({f"{name}={value}" for name, value in pairs if name in wanted and value})
 
 
 # Links that deliver no file. In doubt a link is left out: a missing one lets a repeated file through, but one that is
