@@ -51,7 +51,7 @@ def rehearse(pipeline: Pipeline, path: Path, items: Iterable[Item]) -> tuple[Cou
             settled = coordinator.settle(found, [*sent, *found.not_to_send], Status.PROCESSED)
             entry = settled.entry or found.entry
             statuses = [delivery.status for delivery in entry.deliveries]
-            if DeliveryStatus.DELIVERED not in statuses:
+            if entry.stop and DeliveryStatus.DELIVERED not in statuses:
                 stop = entry.stop
             else:
                 counts.update(new=1, groups=case.group is not None, left_out=statuses.count(DeliveryStatus.SKIPPED))
