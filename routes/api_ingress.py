@@ -120,7 +120,9 @@ def _receive(service: Service, provider: AnyProvider) -> Response:
     mark_proven()
     traceparent = request.headers.get("traceparent", "")
     results: list[Verdict | Refusal] = []
-    for place, parsed in enumerate(provider.parse(sent)):
+    items = provider.parse(sent)
+    is_alone = len(items) == 1 and not provider.answers_lists  # then an error of ours is that of the request
+    for place, parsed in enumerate(items):
         try:
             if isinstance(parsed, InvalidPayload):
                 raise parsed
@@ -131,9 +133,9 @@ def _receive(service: Service, provider: AnyProvider) -> Response:
             if proof or traceparent:
                 item = replace(item, proof=f"{proof}/{place}" if proof and place else proof, traceparent=traceparent)
             results.append(verdict(pipeline.receive(item), parsed))
-        except ProofUsed:
-            raise
         except Exception as error:  # whatever is wrong with one item, the others are received
+            if isinstance(error, ProofUsed) or (is_alone and not isinstance(error, InvalidPayload)):
+                raise
             _note_error(service, provider.name, error)
             results.append(refusal(error))
     return answer_items(results, provider)

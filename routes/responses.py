@@ -209,6 +209,8 @@ def answer_error(error: Exception, provider: Provider[Any] | None = None) -> Res
             return failed(413, "invalid", f"the request must have at most {most_mb:g} MB (MAX_BODY_MB)")
         case NoRoomForBody() | StoreUnavailable() | FetchFailed():
             text = str(getattr(error, "description", error))
+            if provider and isinstance(error, StoreUnavailable):
+                text = "the store is unavailable"  # the error may name an internal address
             return failed(retry_status, "retry_later", text, {"Retry-After": str(RETRY_AFTER_S)})
         case HTTPException():
             text = UNKNOWN_PATH if isinstance(error, NotFound) else error.description or error.name

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 from werkzeug.test import TestResponse
 
+from deduplication.errors import StoreUnavailable
 from orchestrator.operations.figures import read_providers
+from orchestrator.pipeline import Pipeline
 from tests.routes.conftest import App, StartApp, bearer
 from tests.support.redis_server import RedisServer
 from tests.support.server import INGRESS_TOKEN, email
@@ -108,6 +110,16 @@ def test_a_wrong_path_or_method_is_answered_in_json(app: App, path: str) -> None
         )
     assert ("nothing has this address" in answer.text) == is_unknown
     assert ("POST" in answer.headers.get("Allow", "")) != is_unknown
+
+
+def test_the_answer_does_not_name_the_address_of_a_store(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise StoreUnavailable("redis.internal:6379 is away")
+
+    monkeypatch.setattr(Pipeline, "receive", fail)
+    answer = app.post(email())
+    assert error_in(answer, 503, "retry_later")["error"] == "the store is unavailable"
+    assert answer.headers["Retry-After"] == "10"
 
 
 # The webhook

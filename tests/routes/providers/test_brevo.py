@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from orchestrator.item import Item
+from orchestrator.pipeline import Outcome, Pipeline
 from routes.providers.samples import SampleRequest
 from tests.routes.providers.conftest import Serve, email_in, provider_of, with_body
 from tests.routes.providers.contract import BasicAuthContract, DocumentedContract
@@ -87,6 +89,21 @@ class TestBrevo(DocumentedContract, BasicAuthContract):
         assert answer.status_code == 429
         assert int(answer.headers["Retry-After"]) > 0
         assert [each["status"] for each in answer.get_json()["results"]] == ["retry_later", "retry_later", "invalid"]
+
+    def test_an_internal_error_with_one_does_not_stop_the_others(
+        self, serve: Serve, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        receive = Pipeline.receive
+
+        def fail_once(pipeline: Pipeline, item: Item) -> Outcome:
+            if "<0@x.org>" in item.payload["message_id"]:
+                raise RuntimeError("inner details")
+            return receive(pipeline, item)
+
+        monkeypatch.setattr(Pipeline, "receive", fail_once)
+        answer = serve(self.settings).post(self.items(*self.several(2)))
+        assert (answer.status_code, "inner details" in answer.text) == (429, False)
+        assert [each["status"] for each in answer.get_json()["results"]] == ["retry_later", "processed"]
 
     def test_a_request_without_items_is_rejected(self, serve: Serve) -> None:
         ingress = serve(self.settings)
