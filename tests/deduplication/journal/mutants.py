@@ -177,7 +177,7 @@ MUTANTS = (
     Mutant(
         "19 one destination cannot take all room",
         "../room.py",
-        "used.get(each, 0) + size <= max(0, 4 * free)",
+        "used.get(name, 0) + size <= max(0, 4 * free)",
         "free >= 0",
     ),
     Mutant("19 memory is kept free for names", "../room.py", "is_full = bool(limit) and", "is_full = False and"),
