@@ -17,8 +17,8 @@ from deduplication import members
 from deduplication.errors import DeduplicationError
 from deduplication.journal.coordinator import Coordinator
 from orchestrator.delivery.webhook import DeliveryFailed, Destination, EventType, Webhook, shown_timestamp
-from orchestrator.operations.alerts import AlertCondition, diagnose
-from orchestrator.operations.words import shown_duration, shown_moment
+from orchestrator.operations.conditions import AlertCondition, diagnose
+from orchestrator.operations.times import shown_duration, shown_moment
 
 if TYPE_CHECKING:
     from orchestrator.config.model import AlertsConfig

@@ -18,7 +18,7 @@ from orchestrator.config.model import LOG_URL, Condition, Config
 from orchestrator.config.settings import Settings
 from orchestrator.delivery.signing import public_keys
 from orchestrator.item import Item
-from orchestrator.operations.words import shown_moment
+from orchestrator.operations.times import shown_moment
 from orchestrator.pipeline import SKIPPED_AT, Status, for_recipient, repeat_status
 from orchestrator.routing import Trial
 

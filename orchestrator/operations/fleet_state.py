@@ -21,7 +21,7 @@ from deduplication.room import most_payload_bytes
 from orchestrator.delivery.destination_states import DestinationState
 from orchestrator.delivery.queue import QueueMisconfigured, QueueUnavailable
 from orchestrator.metrics.meter import DAY_S, HOUR_S, MINUTE_S, Sums, read_recent
-from orchestrator.operations.words import shown_moment
+from orchestrator.operations.times import shown_moment
 from orchestrator.version import our_version
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from orchestrator.importing.sources import NEEDED
-from orchestrator.operations.alerts import AlertCondition
+from orchestrator.operations.conditions import AlertCondition
 from routes.command_line import main
 from tests.faults.scenarios import SCENARIOS
 from tests.faults.world import Scenario

@@ -6,7 +6,7 @@ import pytest
 
 from deduplication.journal.entry import DeliveryStatus
 from orchestrator.metrics.meter import DAY_S, DELIVERIES, DELIVERY_S, EMAILS, HOUR_S, MINUTE_S
-from orchestrator.operations.figures import LENGTH_S, STEP_S, OverTime, Span, stats
+from orchestrator.operations.stats import LENGTH_S, STEP_S, OverTime, Span, read_stats
 from tests.deduplication.journal.world import Email, claimed, send, stored
 from tests.orchestrator.operations.fleet_bench import OpenProcess, Process
 
@@ -20,7 +20,7 @@ def attempt(process: Process, destination: str, status: DeliveryStatus) -> None:
 
 
 def over_time(process: Process, span: Span) -> OverTime:
-    return stats(process.service, span).over_time
+    return read_stats(process.service, span).over_time
 
 
 @pytest.mark.parametrize("span", Span)
@@ -90,7 +90,7 @@ def test_each_destination_has_its_rate_and_times(process: Process) -> None:
 
 
 def test_totals_and_destinations(process: Process) -> None:
-    nothing = stats(process.service, Span.DAY).totals
+    nothing = read_stats(process.service, Span.DAY).totals
     assert (nothing.received, nothing.hit_rate, nothing.waiting, nothing.oldest_waiting_s) == (0, None, 0, None)
     assert (nothing.workers_alive, nothing.is_whole) == (None, True)
     send(process.machine, Email("one"))
@@ -98,7 +98,7 @@ def test_totals_and_destinations(process: Process) -> None:
     receive(process, 2)
     attempt(process, "crm", DeliveryStatus.DELIVERED)
     process.machine.time.pass_ms(90_000)
-    found = stats(process.service, Span.DAY)
+    found = read_stats(process.service, Span.DAY)
     assert (found.totals.received, found.totals.waiting, found.totals.oldest_waiting_s) == (2, 1, 90)
     assert found.destinations["crm"].deliveries == {"waiting": 1, "delivered": 1, "dead": 0, "skipped": 0}
     assert found.destinations["archive"].enabled is False
@@ -107,6 +107,6 @@ def test_totals_and_destinations(process: Process) -> None:
 def test_while_redis_is_gone_the_figures_are_not_whole(open_process: OpenProcess) -> None:
     process = open_process(with_redis=True)
     for is_whole in (True, False):
-        found = stats(process.service, Span.HOUR)
+        found = read_stats(process.service, Span.HOUR)
         assert (found.totals.is_whole, found.over_time.is_whole) == (is_whole, is_whole)
         process.coordinator.redis.give_up()
