@@ -219,7 +219,7 @@ def _own_workers(step: Step) -> int:
 # Behind the requests
 
 
-def observe(service: Service) -> None:
+def ask_other_servers(service: Service) -> None:
     """Asks the other servers and records the answers, for all processes of this machine."""
     outside = Outside(members=service.fleet.members if service.fleet else {})
     registry, queue = service.coordinator.registry, service.queue

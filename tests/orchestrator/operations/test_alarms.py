@@ -128,7 +128,7 @@ class Bench:
         """So much later; the alarms that last then."""
         self.process.machine.time.pass_ms(int(after_s * 1000))
         state = replace(state, now_ms=self.process.machine.time.now_ms)
-        self.alarms.look(state)
+        self.alarms.evaluate(state)
         return [each.condition for each in self.alarms.read(state)]
 
 

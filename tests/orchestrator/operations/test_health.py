@@ -32,7 +32,7 @@ GONE: dict[str, Any] = {"redis_status": "gone", "lost_ms": 1_800_000_000_000, "u
 
 def report(process: Process, state: FleetState, **settings: Any) -> Health:
     process.alarms = Alarms(process.coordinator, AlertsConfig(after_s=0))
-    process.alarms.look(state)
+    process.alarms.evaluate(state)
     process.settings = process.settings.model_copy(update={"memory_limit_mb": 100_000, **settings})
     with patch("orchestrator.operations.health.fleet_state", lambda _: state):
         return read_health(process.service)
