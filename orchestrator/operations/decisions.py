@@ -369,25 +369,26 @@ def _met(stop: Stop, original: Entry | None, when: When) -> str:
     if original is None:
         return f"{same} as {other}, which is no longer stored"
     sender = f" from {original.about.sender}" if original.about.sender else ""
-    return f"{same} as {other}{sender}, {_outcome(original, when)}"
+    return f"{same} as {other}{sender}, {_outcome(original)}"
 
 
-def _outcome(entry: Entry, when: When) -> str:
-    """One part for each kind of result. Reasons begin with the destination, which the sentence has named already."""
+def _outcome(entry: Entry, when: When | None = None) -> str:
+    """One part for each kind of result, without times if ``when`` is None. Reasons begin with the destination, which
+    the sentence has named already."""
     if not any(delivery.destination for delivery in entry.deliveries):
         return "published by a script"
     parts = []
     if delivered := _names(entry, DeliveryStatus.DELIVERED):
         last_ms = max(each.ended_ms or 0 for each in entry.deliveries if each.status is DeliveryStatus.DELIVERED)
-        parts.append(f"delivered to {delivered}" + (f" at {when(last_ms)}" if last_ms else ""))
+        parts.append(f"delivered to {delivered}" + (f" at {when(last_ms)}" if when and last_ms else ""))
     if claimed := _names(entry, DeliveryStatus.CLAIMED):
-        parts.append(f"being delivered to {claimed}, since {when(entry.created_ms)}")
+        parts.append(f"being delivered to {claimed}" + (f", since {when(entry.created_ms)}" if when else ""))
     words = {DeliveryStatus.WAITING: "waiting for {}", DeliveryStatus.DEAD: "not delivered to {}, given up"}
     for delivery in entry.deliveries:
         if delivery.status in words:
             reason = (delivery.reason or "").removeprefix(f"{delivery.destination}: ")
             tries = f" after {delivery.tries} attempt{'s' * (delivery.tries > 1)}" if delivery.tries else ""
-            next_try = f"; next attempt at {when(delivery.next_try_ms)}" if delivery.next_try_ms else ""
+            next_try = f"; next attempt at {when(delivery.next_try_ms)}" if when and delivery.next_try_ms else ""
             sent = words[delivery.status].format(delivery.destination)
             parts.append(sent + tries + (f": {reason}" if reason else "") + next_try)
     if returned := _names(entry, DeliveryStatus.RETURNED):
