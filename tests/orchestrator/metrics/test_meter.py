@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from deduplication.errors import StoreUnavailable
-from orchestrator.metrics.meter import DAY_S, DELIVERY_S, EMAILS, HOUR_S, MINUTE_S, Sums, read_sums
+from orchestrator.metrics.meter import DAY_S, EMAILS, HOUR_S, MINUTE_S, Sums, read_sums
 from tests.orchestrator.operations.fleet_bench import OpenProcess, Process, open_process, process, time
 from tests.support.redis_server import RedisServer
 
@@ -120,27 +120,6 @@ def test_old_counts_end_here_and_in_redis_but_not_the_sum(open_process: OpenProc
         with one.journal.reading() as step:
             assert step.query("SELECT DISTINCT step_s FROM counts ORDER BY 1") == steps
     assert fleet_sum(one) == 2
-
-
-@pytest.mark.parametrize(
-    ("seconds", "share", "between_ms"),
-    [
-        ([0.02] * 9 + [4.0], 0.5, (10, 25)),
-        ([0.02] * 9 + [4.0], 0.95, (2_500, 5_000)),
-        ([60], 0.5, (10_000, 10_000)),
-    ],
-)
-def test_quantiles_are_estimated_from_buckets(
-    process: Process, seconds: list[float], share: float, between_ms: tuple[float, float]
-) -> None:
-    for each in seconds:
-        process.meter.count((each, DELIVERY_S, "crm"))
-    process.meter.flush()
-    with process.journal.reading() as step:
-        sums = read_sums(step)
-    assert sums.histogram(DELIVERY_S, "crm")[1] == pytest.approx(sum(seconds))
-    assert between_ms[0] <= (sums.quantile_ms(share, DELIVERY_S, "crm") or 0) <= between_ms[1]
-    assert sums.quantile_ms(share, DELIVERY_S, "archive") is None
 
 
 def test_what_was_received_excludes_refused_requests_and_retries() -> None:

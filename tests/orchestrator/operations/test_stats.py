@@ -80,11 +80,15 @@ def test_each_destination_has_its_rate_and_times(process: Process) -> None:
     attempt(process, "crm", DeliveryStatus.DEAD)
     process.meter.count((4.0, DELIVERY_S, "crm"))
     attempt(process, "archive", DeliveryStatus.SKIPPED)
+    process.meter.count((60.0, DELIVERY_S, "old"))
+    attempt(process, "old", DeliveryStatus.WAITING)
     found = over_time(process, Span.HOUR).destinations
     crm, archive = found["crm"], found["archive"]
     assert (crm.delivered, crm.failed, crm.success_rate) == (9, 1, 0.9)
     assert (crm.p50_ms[-1], crm.p95_ms[-1]) == (crm.whole_p50_ms, crm.whole_p95_ms)
     assert crm.whole_p50_ms is not None and 10 < crm.whole_p50_ms <= 25
+    assert crm.whole_p95_ms is not None and 2_500 < crm.whole_p95_ms <= 5_000
+    assert found["old"].whole_p50_ms == 10_000, "the last bucket has no end"
     assert set(crm.p50_ms[:-1]) == {None}
     assert (archive.success_rate, archive.whole_p50_ms) == (None, None)
 
