@@ -1,4 +1,4 @@
-"""What happened to each email and why, and each of its deliveries: where it was sent, what waits, what is dead."""
+"""What happened to each email and why, and to each of its deliveries."""
 
 from __future__ import annotations
 
