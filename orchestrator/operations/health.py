@@ -121,20 +121,17 @@ def _check(facts: Mapping[str, Any] | None, *troubles: tuple[object, str, str | 
     return HealthCheck.model_validate({"status": status, "problem": problem, **facts})
 
 
-def _checks(state: FleetState, texts: Mapping[str, str], disk_needed_bytes: int) -> dict[str, HealthCheck]:
-    """``texts``: conditions that are true, in the words of the alarm that they raise if they last."""
-
-    def words(condition: AlertCondition) -> str:
-        return " ".join(text for key, text in texts.items() if key.partition(":")[0] == condition)
-
-    has_redis, redis, outside = state.redis_status is not None, state.redis, state.outside
-    redis_facts = {
+def _redis_checks(state: FleetState) -> dict[str, HealthCheck]:
+    if state.redis_status is None:
+        return {"redis": _check(None), "fleet": _check(None)}
+    redis = {
         "state": state.redis_status,
         "since": state.lost_ms and shown_moment(state.lost_ms),
         "era": state.era,
         "unpublished": state.unpublished,
+        **(state.redis.model_dump(exclude={"payload_bytes", "most_payload_bytes"}) if state.redis else {}),
     }
-    fleet_facts = {
+    fleet = {
         "machine": state.machine,
         "behind_s": state.behind_s,
         # This machine does not know emails that the fleet received before.
@@ -145,43 +142,45 @@ def _checks(state: FleetState, texts: Mapping[str, str], disk_needed_bytes: int)
             for name, about in state.members.items()
         },
     }
-    storage_facts = {"disk_free_bytes": state.disk_free_bytes, "disk_needed_bytes": disk_needed_bytes}
-    if redis:
-        redis_facts |= redis.model_dump(exclude={"payload_bytes", "most_payload_bytes"})
-        storage_facts["redis_payload_bytes"] = redis.payload_bytes
-        storage_facts["redis_payload_limit_bytes"] = redis.most_payload_bytes
-    if outside:
-        storage_facts["journal_payload_bytes"] = outside.payload_bytes
-    queue_error = outside.queue_error if outside else ""
-    is_full = state.disk_free_bytes < disk_needed_bytes or (
-        redis is not None and redis.payload_bytes > NEARLY_FULL * redis.most_payload_bytes
-    )
+    away = "Redis does not answer: this machine decides by what it knows of the fleet."
+    unpublished = f"Entries to publish when Redis is back: {state.unpublished:,}"
+    gap = "This machine missed a part of the fleet's work: the stream was trimmed"
     is_behind = state.redis_status == "up" and (state.behind_s is None or state.behind_s * 1000 > BEHIND_MS)
-    is_paused = any(view.paused for view in state.destinations.values() if view.enabled is not None)
-    no_redis = "Redis does not answer: this machine decides by what it knows of the fleet."
-    failing, late = words(AlertCondition.BREAKER_OPEN), words(AlertCondition.OLDEST_WAITING)
-    no_worker = words(AlertCondition.NO_WORKER)
+    behind = "This machine has not read all of the fleet's work yet"
     return {
-        "redis": _check(
-            redis_facts if has_redis else None,
-            (
-                state.redis_status != "up",
-                "down",
-                f"{no_redis} Entries to publish when Redis is back: {state.unpublished:,}",
-            ),
-        ),
-        "fleet": _check(
-            fleet_facts if has_redis else None,
-            (state.gap_ms, "gap", "This machine missed a part of the fleet's work: the stream was trimmed"),
-            (is_behind, "behind", "This machine has not read all of the fleet's work yet"),
-        ),
+        "redis": _check(redis, (state.redis_status != "up", "down", f"{away} {unpublished}")),
+        "fleet": _check(fleet, (state.gap_ms, "gap", gap), (is_behind, "behind", behind)),
+    }
+
+
+def _checks(state: FleetState, texts: Mapping[str, str], disk_needed_bytes: int) -> dict[str, HealthCheck]:
+    """``texts``: conditions that are true, in the words of the alarm that they raise if they last."""
+
+    def words(condition: AlertCondition) -> str:
+        return " ".join(text for key, text in texts.items() if key.partition(":")[0] == condition)
+
+    storage = {"disk_free_bytes": state.disk_free_bytes, "disk_needed_bytes": disk_needed_bytes}
+    is_full = state.disk_free_bytes < disk_needed_bytes
+    if redis := state.redis:
+        storage["redis_payload_bytes"] = redis.payload_bytes
+        storage["redis_payload_limit_bytes"] = redis.most_payload_bytes
+        is_full = is_full or redis.payload_bytes > NEARLY_FULL * redis.most_payload_bytes
+    queue: dict[str, Any] = {"workers": state.workers}
+    if state.outside:
+        storage["journal_payload_bytes"] = state.outside.payload_bytes
+        queue["error"] = state.outside.queue_error or None
+    is_paused = any(view.paused for view in state.destinations.values() if view.enabled is not None)
+    full = "No room is left: emails are returned to their providers for retry"
+    queue_down = "The queue does not answer: requests deliver emails themselves meanwhile"
+    no_worker, failing, late = map(
+        words, (AlertCondition.NO_WORKER, AlertCondition.BREAKER_OPEN, AlertCondition.OLDEST_WAITING)
+    )
+    return _redis_checks(state) | {
         "database": _check({}),
-        "storage": _check(
-            storage_facts, (is_full, "full", "No room is left: emails are returned to their providers for retry")
-        ),
+        "storage": _check(storage, (is_full, "full", full)),
         "queue": _check(
-            {"workers": state.workers, "error": queue_error or None} if state.workers is not None else None,
-            (queue_error, "down", "The queue does not answer: requests deliver emails themselves meanwhile"),
+            queue if state.workers is not None else None,
+            (queue.get("error"), "down", queue_down),
             (no_worker, "no worker", no_worker),
         ),
         "destinations": _check(

@@ -1,4 +1,4 @@
-"""What the figures say after known events."""
+"""What read_stats shows after known events."""
 
 from __future__ import annotations
 
@@ -38,6 +38,8 @@ def test_events_are_shown_when_they_happened(process: Process) -> None:
     receive(process, 3)
     receive(process, 2, "already_processed", "identity")
     receive(process, 1, "skipped_media", "media")
+    for not_accepted in ("retry_later", "already_processing", "unauthorized", "invalid", "no_email"):
+        receive(process, 9, not_accepted)
     attempt(process, "crm", DeliveryStatus.DELIVERED)
     attempt(process, "crm", DeliveryStatus.WAITING)
     hour, day = over_time(process, Span.HOUR), over_time(process, Span.DAY)
@@ -47,6 +49,9 @@ def test_events_are_shown_when_they_happened(process: Process) -> None:
     assert (hour.duplicates, hour.suppressed) == (2, 1)
     assert [point.received for point in day.points if point.received] == [4, 6]
     assert [over_time(process, span).total.received for span in (Span.WEEK, Span.MONTH)] == [10, 10]
+    totals = read_stats(process.service, Span.HOUR).totals
+    assert (totals.received, totals.duplicates, totals.suppressed, totals.hit_rate) == (10, 2, 1, 0.3)
+    assert totals.statuses["retry_later"] == 9
 
 
 def test_the_last_hour_begins_within_the_hour_before(process: Process) -> None:
