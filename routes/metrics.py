@@ -36,7 +36,7 @@ from routes.endpoints import Operation, documented
 from routes.responses import answer_error
 
 SECURITY = ("adminToken", "metricsToken")
-GATES = (Gate.IDENTITY, Gate.SUBJECT_GROUP, Gate.MEDIA, Gate.CONTENT, meter.REALTIME)
+COUNTED_GATES = (Gate.IDENTITY, Gate.SUBJECT_GROUP, Gate.MEDIA, Gate.CONTENT, meter.REALTIME)
 OUTCOMES = (DeliveryStatus.DELIVERED, meter.FAILED, DeliveryStatus.DEAD, DeliveryStatus.SKIPPED)
 BREAKERS = ("closed", "half-open", "open")
 REDIS_STATUSES = ("up", "suspected", "gone")
@@ -112,7 +112,7 @@ def _counted(sums: Sums, destinations: tuple[str, ...]) -> Iterator[Metric]:
     """Expected labels start at 0, so that Prometheus sees their first increase."""
     attempts = dict.fromkeys(product(destinations, OUTCOMES), 0.0) | sums.by(meter.DELIVERIES, 0, 1)
     redis_s = dict.fromkeys(product(REDIS_STATUSES), 0.0) | sums.by(meter.REDIS_S, 0)
-    stopped = {gate: sums.stopped_at.get(gate, 0) for gate in GATES}
+    stopped = {gate: sums.stopped_at.get(gate, 0) for gate in COUNTED_GATES}
     yield _counter("emails", "Emails by answer.", sums.by(meter.EMAILS, 0, 1), "provider", "status")
     yield _counter("duplicates", "Stopped emails by gate.", stopped, "gate")
     yield _counter("subject_groups", "Subject groups created.", sums.counts.get(meter.GROUPS, 0))
