@@ -260,6 +260,11 @@ def _keys_of(text: str) -> tuple[str, str, str, str]:
 
 def index_some(journal: Journal) -> int:
     """Makes the next entries searchable, and removes some that are gone. Returns how many."""
+    # Read first: a search must not wait for the write lock when there is nothing to index.
+    with journal.reading() as step:
+        is_behind = step.last_seq() > int(step.meta("searched") or 0)
+        if not is_behind and not step.query("SELECT 1 FROM unsearched LIMIT 1"):
+            return 0
     with journal.step() as step:
         begin, most = int(step.meta("searched") or 0), INDEXED_AT_ONCE
         seqs = step.query("SELECT seq FROM entries WHERE seq > ? ORDER BY seq LIMIT ?", (begin, most))
@@ -270,8 +275,7 @@ def index_some(journal: Journal) -> int:
         for place in gone:
             step.query("DELETE FROM search WHERE rowid = ?", place)
             step.query("DELETE FROM unsearched WHERE place = ?", place)
-        if seqs or gone:
-            step.query("INSERT INTO search (search, rank) VALUES ('merge', ?)", (MERGED_PAGES,))
+        step.query("INSERT INTO search (search, rank) VALUES ('merge', ?)", (MERGED_PAGES,))
     return len(seqs) + len(gone)
 
 
