@@ -9,10 +9,11 @@ from flask import Blueprint, current_app, jsonify, request
 
 from deduplication.again import Refusal
 from orchestrator.build import Service
-from orchestrator.operations import decisions, destinations, figures, resend
+from orchestrator.operations import decisions, destinations, resend
 from orchestrator.operations.decisions import DecisionInFull, DecisionPage, DeliveryInFull, DeliveryPage
 from orchestrator.operations.resend import Release, Replay
 from orchestrator.operations.reset import reset
+from orchestrator.operations.stats import Stats, read_stats
 from routes import schemas
 from routes.auth import bearer_token, equals_any, require_operator_token
 from routes.connections import mark_proven
@@ -147,8 +148,8 @@ def _add_destinations(api: Blueprint, service: Service) -> None:
 
     @api.get("/stats")
     @admin_endpoint("The figures of the fleet")
-    def stats(query: schemas.StatsQuery) -> figures.Stats:
-        return figures.stats(service, query.span)
+    def stats(query: schemas.StatsQuery) -> Stats:
+        return read_stats(service, query.span)
 
     @api.get("/locks")
     @admin_endpoint("Active locks: who delivers what, where, until when")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from flask import Blueprint, jsonify
 
 from orchestrator.build import Service
-from orchestrator.operations.health import Health, is_ready
-from orchestrator.operations.health import health as read_health
+from orchestrator.operations.health import Health, is_ready, read_health
 from routes.endpoints import Operation, documented
 from routes.responses import Answer
 from routes.schemas import Probe

@@ -28,7 +28,7 @@ from orchestrator.config.file import Document, read_document
 from orchestrator.config.settings import Secret, Settings, SettingsError, WebAddress, check_web_address, environment
 from orchestrator.config.words import Loc, problem, reason
 from orchestrator.delivery.counters import parse_rate
-from orchestrator.operations.alerts import AlertCondition
+from orchestrator.operations.conditions import AlertCondition
 
 LOG_URL = "log:"
 DEFAULT_PATH = Path("mailonce.toml")

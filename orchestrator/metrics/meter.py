@@ -40,7 +40,6 @@ KEPT_S = {MINUTE_S: 26 * HOUR_S, HOUR_S: 32 * DAY_S}  # how long counts of each 
 WRITTEN_AT_ONCE = 1_000  # rows of other machines; about 3 ms of the journal's lock
 MOST_REASON_CHARACTERS = 200
 PROVIDER_NOTE = "provider:"
-_SHARED = "counts_shared"
 
 Event = tuple[float, *tuple[str, ...]]
 """An amount, a metric and its labels. For a histogram, the amount is the observed value."""
@@ -61,7 +60,8 @@ class Meter:
         self._flushing = threading.Lock()
         self._sums: defaultdict[str, float] = defaultdict(float)
         self._notes: dict[str, str] = {}
-        self._copied: dict[str, bytes] = {}  # of each other machine, when it had published what was copied last
+        self._published = ("", 0)  # the era, and the second up to which counts were published in it
+        self._copied: dict[str, bytes] = {}  # by machine: the time of its latest counts that were copied
 
     def flush(self) -> None:
         """Writes what this process has counted to the journal. If that fails, the next call does it."""
@@ -125,12 +125,11 @@ class Meter:
                 self._copied[name] = at
 
     def _publish(self, registry: Registry) -> None:
-        """Everything since the minute that was published last; in a new era, everything that is kept."""
+        """Everything since the last time; at first and in a new era, everything that is kept."""
         counts: dict[tuple[int, int], dict[str, float]] = {}
         with self._journal.reading() as step:
             era, now_ms = step.meta("era"), step.now_ms
-            before, _, last = step.meta(_SHARED).partition(" ")
-            since_s = int(last) if before == era and last else 0
+            since_s = self._published[1] if self._published[0] == era else 0
             query = "SELECT start_s, key, value FROM counts WHERE step_s = ? AND start_s >= ? AND machine = ?"
             for step_s in (SINCE_START, *KEPT_S):
                 for start_s, key, value in step.query(query, (step_s, _start(since_s, step_s), step.machine)):
@@ -146,8 +145,7 @@ class Meter:
             pipe.execute()
 
         registry.ask(put)
-        with self._journal.step() as step:
-            step.set_meta(_SHARED, f"{era} {_start(now_ms // 1000, MINUTE_S)}")
+        self._published = (era, now_ms // 1000)
 
     def _copy(self, registry: Registry, machine: str) -> None:
         """Everything since the last that is known of that machine: it may have been without Redis for a while."""

@@ -17,8 +17,8 @@ from deduplication import members
 from deduplication.errors import DeduplicationError
 from deduplication.journal.coordinator import Coordinator
 from orchestrator.delivery.webhook import DeliveryFailed, Destination, EventType, Webhook, shown_timestamp
-from orchestrator.operations.alerts import AlertCondition, diagnose
-from orchestrator.operations.words import shown_duration, shown_moment
+from orchestrator.operations.conditions import AlertCondition, diagnose
+from orchestrator.operations.times import shown_duration, shown_moment
 
 if TYPE_CHECKING:
     from orchestrator.config.model import AlertsConfig
@@ -71,41 +71,38 @@ class Alarm(AlarmShown):
 
 
 class Alarms:
-    """``send`` is None if alarms are only shown. Keys are those of ``diagnose``."""
+    """``receiver`` is None if alarms are only shown. Keys are those of ``diagnose``."""
 
-    def __init__(self, coordinator: Coordinator, config: AlertsConfig, send: Destination | None = None) -> None:
+    def __init__(self, coordinator: Coordinator, config: AlertsConfig, receiver: Destination | None = None) -> None:
         self._coordinator = coordinator
         self._journal = coordinator.journal
         self._after_ms = int(config.after_s * 1000)
         self._off = config.off
-        self._send = send
+        self._receiver = receiver
         self._changing: dict[str, int] = {}  # since when a condition differs from its alarm
 
     def read(self, state: FleetState) -> list[Alarm]:
         """Current alarms, oldest first, with up-to-date texts."""
-        texts = diagnose(state, self._off)
-        current = [
-            alarm.model_copy(update={"text": texts.get(key) or alarm.text})
-            for key, alarm in self._read().items()
-            if not alarm.until
-        ]
-        return sorted(current, key=lambda alarm: alarm.since)
+        texts, alarms = diagnose(state, self._off), self._read().items()
+        current = [alarm.model_copy(update={"text": texts.get(key) or alarm.text}) for key, alarm in alarms]
+        return sorted((alarm for alarm in current if not alarm.until), key=lambda alarm: alarm.since)
 
-    def look(self, state: FleetState) -> None:
+    def evaluate(self, state: FleetState) -> None:
         """Begins and ends alarms, and sends pending webhooks, if it is this machine's turn."""
         if not self._has_turn():
             self._changing.clear()
             return
-        diagnosis, alarms = diagnose(state, self._off), self._read()
-        for key in {**alarms, **diagnosis, **self._changing}:
-            text = diagnosis.get(key, "")
+        texts, alarms = diagnose(state, self._off), self._read()
+        for key in {**alarms, **texts, **self._changing}:
+            text = texts.get(key, "")
             if text is not None:
-                self._evaluate(key, alarms.get(key), text, state.now_ms)
+                self._begin_or_end(key, alarms.get(key), text, state.now_ms)
         for key, alarm in self._read().items():
             if alarm.pending and alarm.next_ms <= state.now_ms and not self._notify(key, alarm, state.now_ms):
-                return  # the receiver does not answer: the others can wait for the next look
+                return  # the receiver does not answer: the others can wait for the next turn
 
     def _has_turn(self) -> bool:
+        """One machine of the fleet; each one while Redis is away."""
         registry, machine = self._coordinator.registry, self._journal.machine
 
         def take(client: Any, prefix: str) -> bool:
@@ -120,33 +117,30 @@ class Alarms:
             log.info("alarms: this machine evaluates them alone: %s", error)
             return True
 
-    def _evaluate(self, key: str, alarm: Alarm | None, text: str, now_ms: int) -> None:
-        """A condition has to differ from its alarm for a while before the alarm begins or ends. ``text`` is "" if the
-        condition is not true."""
+    def _begin_or_end(self, key: str, alarm: Alarm | None, text: str, now_ms: int) -> None:
+        """Once the condition has differed from its alarm for long enough. ``text`` is "" if it is not true."""
         lasting = alarm if alarm and not alarm.until else None
-        if bool(text) == bool(lasting):
-            self._changing.pop(key, None)
-            return
         since_ms = self._changing.setdefault(key, now_ms)
-        if now_ms - since_ms < self._after_ms:
-            return
-        del self._changing[key]
-        if lasting:
-            log.warning("ALARM %s is over", key)
-            pending = (*lasting.pending, Phase.ENDED) if self._send else ()
-            self._write(key, lasting, until=shown_moment(now_ms), pending=pending)
-            return
-        log.error("ALARM %s: %s", key, text)
-        condition, _, destination = key.partition(":")
-        begun = Alarm(
-            condition=AlertCondition(condition),
-            destination=destination or None,
-            since=shown_moment(since_ms),
-            text=text,
-            id=secrets.token_hex(12),
-            pending=(Phase.BEGUN,) if self._send else (),
-        )
-        self._write(key, begun)
+        if bool(text) == bool(lasting):
+            del self._changing[key]
+        elif now_ms - since_ms >= self._after_ms:
+            del self._changing[key]
+            if lasting:
+                log.warning("ALARM %s is over", key)
+                pending = (*lasting.pending, Phase.ENDED) if self._receiver else ()
+                self._write(key, lasting, until=shown_moment(now_ms), pending=pending)
+                return
+            log.error("ALARM %s: %s", key, text)
+            condition, _, destination = key.partition(":")
+            begun = Alarm(
+                condition=AlertCondition(condition),
+                destination=destination or None,
+                since=shown_moment(since_ms),
+                text=text,
+                id=secrets.token_hex(12),
+                pending=(Phase.BEGUN,) if self._receiver else (),
+            )
+            self._write(key, begun)
 
     def _notify(self, key: str, alarm: Alarm, now_ms: int) -> bool:
         """An attempt is recorded before it is made: a process that dies of it must not repeat it in a loop."""
@@ -156,8 +150,8 @@ class Alarms:
         else:
             self._write(key, alarm, **done)
         try:
-            if self._send:
-                self._send.deliver(alarm.webhook(), SEND_WITHIN_S)
+            if self._receiver:
+                self._receiver.deliver(alarm.webhook(), SEND_WITHIN_S)
         except DeliveryFailed as error:
             log.warning("alarm %s %s: not sent: %s", key, alarm.pending[0], error)
             return False

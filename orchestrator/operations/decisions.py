@@ -1,4 +1,4 @@
-"""What happened to each email and why, and each of its deliveries: where it was sent, what waits, what is dead."""
+"""What happened to each email and why, and to each of its deliveries."""
 
 from __future__ import annotations
 
@@ -332,21 +332,17 @@ def _reason(service: Service, delivery: Delivery, steady_ms: int) -> str | None:
 
 def explain(entry: Entry, status: Status, original: Entry | None, when: When) -> str:
     """``original``: the email that it repeats, if that is still in the journal."""
-    if status is Status.ALREADY_PROCESSING:
-        return f"Being delivered to {_names(entry, DeliveryStatus.CLAIMED)}, since {when(entry.created_ms)}"
     if status is Status.RETRY_LATER:
         return _returned(entry, when)
     if status is Status.SKIPPED_OLD:
         return "Not sent: it is older than the service, and its route accepts only new emails"
-    if entry.stop and entry.outcome == DeliveryStatus.SKIPPED:
-        return f"Not sent: {_met(entry.stop, original, when)}"
-    if _is_by_script(entry):
-        return "Published by a script"
-    outcome = "; ".join(_outcomes(entry, when))
+    stopped = _met(entry.stop, original, when) if entry.stop else ""
+    if stopped and entry.outcome == DeliveryStatus.SKIPPED:
+        return f"Not sent: {stopped}"
+    outcome = _outcome(entry, when)
     if entry.released_ms is None:
         return outcome[0].upper() + outcome[1:]
-    why = f" ({_met(entry.stop, original, when)})" if entry.stop else ""
-    return f"Released at {when(entry.released_ms)}, after it was stopped{why}: {outcome}"
+    return f"Released at {when(entry.released_ms)}, after it was stopped{f' ({stopped})' * bool(stopped)}: {outcome}"
 
 
 def _returned(entry: Entry, when: When) -> str:
@@ -373,41 +369,37 @@ def _met(stop: Stop, original: Entry | None, when: When) -> str:
     if original is None:
         return f"{same} as {other}, which is no longer stored"
     sender = f" from {original.about.sender}" if original.about.sender else ""
-    if _is_by_script(original):
-        return f"{same} as {other}{sender}, published by a script"
-    for status, words in (
-        (DeliveryStatus.DELIVERED, "delivered to"),
-        (DeliveryStatus.WAITING, "waiting for"),
-        (DeliveryStatus.CLAIMED, "being delivered to"),
-        (DeliveryStatus.DEAD, "which could not be delivered to"),
-    ):
-        if names := _names(original, status):
-            return f"{same} as {other}{sender}, {words} {names}"
-    return f"{same} as {other}{sender}"
+    return f"{same} as {other}{sender}, {_outcome(original)}"
 
 
-def _outcomes(entry: Entry, when: When) -> Iterator[str]:
-    """One part for each kind of result. Reasons begin with the destination, which the sentence has named already."""
+def _outcome(entry: Entry, when: When | None = None) -> str:
+    """One part for each kind of result, without times if ``when`` is None. Reasons begin with the destination, which
+    the sentence has named already."""
+    if not any(delivery.destination for delivery in entry.deliveries):
+        return "published by a script"
+    parts = []
     if delivered := _names(entry, DeliveryStatus.DELIVERED):
         last_ms = max(each.ended_ms or 0 for each in entry.deliveries if each.status is DeliveryStatus.DELIVERED)
-        yield f"delivered to {delivered}" + (f" at {when(last_ms)}" if last_ms else "")
+        parts.append(f"delivered to {delivered}" + (f" at {when(last_ms)}" if when and last_ms else ""))
+    if claimed := _names(entry, DeliveryStatus.CLAIMED):
+        parts.append(f"being delivered to {claimed}" + (f", since {when(entry.created_ms)}" if when else ""))
     words = {DeliveryStatus.WAITING: "waiting for {}", DeliveryStatus.DEAD: "not delivered to {}, given up"}
-    for each in entry.deliveries:
-        if each.status in words:
-            reason = (each.reason or "").removeprefix(f"{each.destination}: ")
-            tries = f" after {each.tries} attempt{'s' if each.tries > 1 else ''}" if each.tries else ""
-            next_try = f"; next attempt at {when(each.next_try_ms)}" if each.next_try_ms else ""
-            yield words[each.status].format(each.destination) + tries + (f": {reason}" if reason else "") + next_try
+    for delivery in entry.deliveries:
+        if delivery.status in words:
+            reason = (delivery.reason or "").removeprefix(f"{delivery.destination}: ")
+            tries = f" after {delivery.tries} attempt{'s' * (delivery.tries > 1)}" if delivery.tries else ""
+            next_try = f"; next attempt at {when(delivery.next_try_ms)}" if when and delivery.next_try_ms else ""
+            sent = words[delivery.status].format(delivery.destination)
+            parts.append(sent + tries + (f": {reason}" if reason else "") + next_try)
+    if returned := _names(entry, DeliveryStatus.RETURNED):
+        parts.append(f"returned to its provider for {returned}")
     if skipped := _names(entry, DeliveryStatus.SKIPPED):
-        yield f"not sent to {skipped}, which received the same text before"
-
-
-def _is_by_script(entry: Entry) -> bool:
-    return not any(each.destination for each in entry.deliveries)
+        parts.append(f"not sent to {skipped}, which received the same text before")
+    return "; ".join(parts)
 
 
 def _names(entry: Entry, status: DeliveryStatus) -> str:
-    names = [each.destination for each in entry.deliveries if each.status is status]
+    names = [delivery.destination for delivery in entry.deliveries if delivery.status is status]
     return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 

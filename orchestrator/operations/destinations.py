@@ -47,7 +47,7 @@ def pause(service: Service, name: str, reason: str, by: str) -> Pause | None:
 
 
 def resume(service: Service, name: str, by: str) -> bool:
-    """Sends what waits for it. False if it was not paused."""
+    """Waiting deliveries are sent. False if it was not paused."""
     _check_known(service, name)
     service.states.refresh()
     if not service.states.of(name).is_paused:

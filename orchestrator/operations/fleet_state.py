@@ -21,7 +21,7 @@ from deduplication.room import most_payload_bytes
 from orchestrator.delivery.destination_states import DestinationState
 from orchestrator.delivery.queue import QueueMisconfigured, QueueUnavailable
 from orchestrator.metrics.meter import DAY_S, HOUR_S, MINUTE_S, Sums, read_recent
-from orchestrator.operations.words import shown_moment
+from orchestrator.operations.times import shown_moment
 from orchestrator.version import our_version
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class FleetState:
     @property
     def active(self) -> dict[str, DestinationView]:
         """Where deliveries are meant to go now: a destination that is paused or disabled lets them wait on purpose."""
-        return {name: each for name, each in self.destinations.items() if each.enabled and not each.paused}
+        return {name: view for name, view in self.destinations.items() if view.enabled and not view.paused}
 
     @property
     def redis(self) -> RedisFacts | None:
@@ -146,14 +146,14 @@ def fleet_state(service: Service) -> FleetState:
         asked = Outside.model_validate_json(step.meta(_OUTSIDE) or "{}")
         outside = asked if now_ms - asked.at_ms <= FRESH_MS else None
         known = outside.members if outside else {}
-        members = {name: each for name, each in known.items() if now_ms - each["at_ms"] < FRESH_MS}
-        others = [each for name, each in members.items() if name != step.machine]  # this machine is read directly
+        members = {name: about for name, about in known.items() if now_ms - about["at_ms"] < FRESH_MS}
+        others = [about for name, about in members.items() if name != step.machine]  # this machine is read directly
         read_ms, lost_ms, gap_ms = (int(step.meta(key) or 0) for key in ("read_ms", "lost_ms", "gap_ms"))
         if lost_ms and status != "up":
             status = "gone"  # a command line does not ask Redis: it uses what the service has recorded
         (known_since_ms,) = step.query("SELECT min(created_ms) FROM entries")[0]
-        tripped = {name for each in others for name in each.get("tripped", ())}
-        workers = _own_workers(step) + sum(int(each.get("workers", 0)) for each in others)
+        tripped = {name for about in others for name in about.get("tripped", ())}
+        workers = _own_workers(step) + sum(int(about.get("workers", 0)) for about in others)
         return FleetState(
             now_ms=now_ms,
             machine=step.machine,
@@ -219,7 +219,7 @@ def _own_workers(step: Step) -> int:
 # Behind the requests
 
 
-def observe(service: Service) -> None:
+def ask_other_servers(service: Service) -> None:
     """Asks the other servers and records the answers, for all processes of this machine."""
     outside = Outside(members=service.fleet.members if service.fleet else {})
     registry, queue = service.coordinator.registry, service.queue

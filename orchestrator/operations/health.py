@@ -6,7 +6,7 @@ import logging
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,9 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from deduplication.errors import DeduplicationError
 from deduplication.journal.coordinator import BEHIND_MS
 from orchestrator.operations.alarms import AlarmShown
-from orchestrator.operations.alerts import AlertCondition, diagnose
+from orchestrator.operations.conditions import AlertCondition, diagnose
 from orchestrator.operations.fleet_state import FleetState, Pause, fleet_state
-from orchestrator.operations.words import shown_moment
+from orchestrator.operations.times import shown_moment
 from orchestrator.version import our_version
 
 if TYPE_CHECKING:
@@ -41,10 +41,6 @@ class HealthCheck(BaseModel):
 
     status: str
     problem: str | None = None
-
-    @property
-    def is_well(self) -> bool:
-        return self.status in ("up", "not configured")
 
 
 class Health(BaseModel):
@@ -90,7 +86,7 @@ def is_ready(service: Service) -> bool:
     return coordinator.registry is None or coordinator.redis.status != "gone" or coordinator.may_go_alone()
 
 
-def health(service: Service) -> Health:
+def read_health(service: Service) -> Health:
     memory = _check_memory(service.settings.memory_limit_mb)
     try:
         with service.journal.step():
@@ -99,98 +95,103 @@ def health(service: Service) -> Health:
         alarms = service.alarms.read(state)
     except DeduplicationError as error:
         problem = f"The journal of this machine cannot be used: {error}"
-        checks = {"database": _check("down", problem, error=str(error)), "memory": memory}
+        checks = {"database": _check({"error": str(error)}, (True, "down", problem)), "memory": memory}
         return Health(status="down", checks=checks, warnings=service.proxies.warnings())
-    disk_needed_bytes = service.settings.disk_free_bytes
-    troubles: dict[str, tuple[str, str | None]] = {}
-    for name, status, text in _troubles(state, disk_needed_bytes):
-        troubles.setdefault(name, (status, text))
-    checks = {
-        name: _check("not configured") if facts is None else _check(*troubles.get(name, ("up",)), **facts)
-        for name, facts in _facts(state, disk_needed_bytes).items()
-    } | {"memory": memory}
-    is_well = all(each.is_well for each in checks.values())
+    texts = {key: text for key, text in diagnose(state).items() if text}
+    checks = _checks(state, texts, service.settings.disk_free_bytes) | {"memory": memory}
+    is_well = all(check.status in ("up", "not configured") for check in checks.values())
+    warnings = [texts[AlertCondition.EVICTION_POLICY]] if AlertCondition.EVICTION_POLICY in texts else []
+    if state.redis and state.redis.used_bytes is None:
+        warnings.append("Redis forbids INFO to this user: if it is set back to an older snapshot, that goes unnoticed")
     return Health(
         status="down" if not is_ready(service) else "ok" if is_well else "degraded",
         checks=checks,
-        warnings=[*_warnings(state), *service.proxies.warnings()],
-        paused={name: each.paused for name, each in state.destinations.items() if each.paused},
+        warnings=warnings + service.proxies.warnings(),
+        paused={name: view.paused for name, view in state.destinations.items() if view.paused},
         alarms=alarms,
     )
 
 
-def _check(status: str, problem: str | None = None, **facts: Any) -> HealthCheck:
+def _check(facts: Mapping[str, Any] | None, *troubles: tuple[object, str, str | None]) -> HealthCheck:
+    """``facts`` is None if it is not configured. ``troubles``: whether it is so, a word and a sentence; the first that
+    is so counts."""
+    if facts is None:
+        return HealthCheck(status="not configured")
+    status, problem = next(((word, text) for is_so, word, text in troubles if is_so), ("up", None))
     return HealthCheck.model_validate({"status": status, "problem": problem, **facts})
 
 
-def _troubles(state: FleetState, disk_needed_bytes: int) -> Iterator[tuple[str, str, str | None]]:
-    """The check, a word and a sentence for everything that is wrong. Of one check, the first counts."""
-    if state.redis_status not in (None, "up"):
-        problem = "Redis does not answer: this machine decides by what it knows of the fleet."
-        yield "redis", "down", f"{problem} Entries to publish when Redis is back: {state.unpublished:,}"
-    if state.gap_ms:
-        yield "fleet", "gap", "This machine missed a part of the fleet's work: the stream was trimmed"
-    if state.redis_status == "up" and (state.behind_s is None or state.behind_s * 1000 > BEHIND_MS):
-        yield "fleet", "behind", "This machine has not read all of the fleet's work yet"
-    redis = state.redis
-    is_redis_full = redis is not None and redis.payload_bytes > NEARLY_FULL * redis.most_payload_bytes
-    if is_redis_full or state.disk_free_bytes < disk_needed_bytes:
-        yield "storage", "full", "No room is left: emails are returned to their providers for retry"
-    if state.outside and state.outside.queue_error:
-        yield "queue", "down", "The queue does not answer: requests deliver emails themselves meanwhile"
-    if no_worker := _in_words(state, AlertCondition.NO_WORKER):
-        yield "queue", "no worker", no_worker
-    if failing := _in_words(state, AlertCondition.BREAKER_OPEN):
-        yield "destinations", "in trouble", failing
-    if any(each.paused for each in state.destinations.values() if each.enabled is not None):
-        yield "destinations", "in trouble", None  # Health.paused says which
-    if late := _in_words(state, AlertCondition.OLDEST_WAITING):
-        yield "deliveries", "late", late
-
-
-def _in_words(state: FleetState, condition: AlertCondition) -> str:
-    """In the words of the alarm that it raises if it lasts; "" if the condition is not true."""
-    texts = diagnose(state, off=set(AlertCondition) - {condition}).values()
-    return " ".join(text for text in texts if text)
-
-
-def _facts(state: FleetState, disk_needed_bytes: int) -> dict[str, dict[str, Any] | None]:
-    """What each check shows; None for what is not configured. ``known_since``: this machine does not know emails that
-    the fleet received before."""
-    redis: dict[str, Any] = {
+def _redis_checks(state: FleetState) -> dict[str, HealthCheck]:
+    if state.redis_status is None:
+        return {"redis": _check(None), "fleet": _check(None)}
+    redis = {
         "state": state.redis_status,
-        "since": _shown(state.lost_ms),
+        "since": state.lost_ms and shown_moment(state.lost_ms),
         "era": state.era,
         "unpublished": state.unpublished,
+        **(state.redis.model_dump(exclude={"payload_bytes", "most_payload_bytes"}) if state.redis else {}),
     }
     fleet = {
         "machine": state.machine,
         "behind_s": state.behind_s,
-        "known_since": _shown(state.known_since_ms),
-        "gap_since": _shown(state.gap_ms),
+        # This machine does not know emails that the fleet received before.
+        "known_since": state.known_since_ms and shown_moment(state.known_since_ms),
+        "gap_since": state.gap_ms and shown_moment(state.gap_ms),
         "members": {
-            name: {"version": each.get("version"), "seen": shown_moment(each["at_ms"])}
-            for name, each in state.members.items()
+            name: {"version": about.get("version"), "seen": shown_moment(about["at_ms"])}
+            for name, about in state.members.items()
         },
     }
+    away = "Redis does not answer: this machine decides by what it knows of the fleet."
+    unpublished = f"Entries to publish when Redis is back: {state.unpublished:,}"
+    gap = "This machine missed a part of the fleet's work: the stream was trimmed"
+    is_behind = state.redis_status == "up" and (state.behind_s is None or state.behind_s * 1000 > BEHIND_MS)
+    behind = "This machine has not read all of the fleet's work yet"
+    return {
+        "redis": _check(redis, (state.redis_status != "up", "down", f"{away} {unpublished}")),
+        "fleet": _check(fleet, (state.gap_ms, "gap", gap), (is_behind, "behind", behind)),
+    }
+
+
+def _checks(state: FleetState, texts: Mapping[str, str], disk_needed_bytes: int) -> dict[str, HealthCheck]:
+    """``texts``: conditions that are true, in the words of the alarm that they raise if they last."""
+
+    def words(condition: AlertCondition) -> str:
+        return " ".join(text for key, text in texts.items() if key.partition(":")[0] == condition)
+
     storage = {"disk_free_bytes": state.disk_free_bytes, "disk_needed_bytes": disk_needed_bytes}
-    if state.redis:
-        redis |= state.redis.model_dump(exclude={"payload_bytes", "most_payload_bytes"})
-        storage["redis_payload_bytes"] = state.redis.payload_bytes
-        storage["redis_payload_limit_bytes"] = state.redis.most_payload_bytes
-    ages_s = {name: each.oldest_s for name, each in state.active.items() if each.oldest_s}
+    is_full = state.disk_free_bytes < disk_needed_bytes
+    if redis := state.redis:
+        storage["redis_payload_bytes"] = redis.payload_bytes
+        storage["redis_payload_limit_bytes"] = redis.most_payload_bytes
+        is_full = is_full or redis.payload_bytes > NEARLY_FULL * redis.most_payload_bytes
     queue: dict[str, Any] = {"workers": state.workers}
     if state.outside:
         storage["journal_payload_bytes"] = state.outside.payload_bytes
         queue["error"] = state.outside.queue_error or None
-    return {
-        "redis": redis if state.redis_status else None,
-        "fleet": fleet if state.redis_status else None,
-        "database": {},
-        "storage": storage,
-        "queue": queue if state.workers is not None else None,
-        "destinations": {"breakers": {name: each.breaker for name, each in state.active.items()}},
-        "deliveries": {"oldest_waiting_s": ages_s},
+    is_paused = any(view.paused for view in state.destinations.values() if view.enabled is not None)
+    full = "No room is left: emails are returned to their providers for retry"
+    queue_down = "The queue does not answer: requests deliver emails themselves meanwhile"
+    no_worker, failing, late = map(
+        words, (AlertCondition.NO_WORKER, AlertCondition.BREAKER_OPEN, AlertCondition.OLDEST_WAITING)
+    )
+    return _redis_checks(state) | {
+        "database": _check({}),
+        "storage": _check(storage, (is_full, "full", full)),
+        "queue": _check(
+            queue if state.workers is not None else None,
+            (queue.get("error"), "down", queue_down),
+            (no_worker, "no worker", no_worker),
+        ),
+        "destinations": _check(
+            {"breakers": {name: view.breaker for name, view in state.active.items()}},
+            (failing, "in trouble", failing),
+            (is_paused, "in trouble", None),  # Health.paused says which
+        ),
+        "deliveries": _check(
+            {"oldest_waiting_s": {name: view.oldest_s for name, view in state.active.items() if view.oldest_s}},
+            (late, "late", late),
+        ),
     }
 
 
@@ -201,19 +202,8 @@ def _check_memory(limit_mb: int) -> HealthCheck:
     except OSError:
         rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     rss_mb = round(rss_bytes / 1024 / 1024, 1)
-    problem = f"This process uses {rss_mb} MB, more than MEMORY_LIMIT_MB ({limit_mb})" if rss_mb > limit_mb else None
-    return _check("over the limit" if problem else "up", problem, rss_mb=rss_mb, limit_mb=limit_mb)
-
-
-def _warnings(state: FleetState) -> Iterator[str]:
-    if eviction := _in_words(state, AlertCondition.EVICTION_POLICY):
-        yield eviction
-    if state.redis and state.redis.used_bytes is None:
-        yield "Redis forbids INFO to this user: if it is set back to an older snapshot, that goes unnoticed"
-
-
-def _shown(moment_ms: int | None) -> str | None:
-    return shown_moment(moment_ms) if moment_ms else None
+    problem = f"This process uses {rss_mb} MB, more than MEMORY_LIMIT_MB ({limit_mb})"
+    return _check({"rss_mb": rss_mb, "limit_mb": limit_mb}, (rss_mb > limit_mb, "over the limit", problem))
 
 
 @dataclass(frozen=True)

@@ -60,16 +60,15 @@ def release_many(service: Service, wanted: DecisionFilter | Sequence[str], how: 
 def replay(service: Service, id_: str, how: Replay, *, at_once: bool = False) -> str:
     """Makes a delivery due now. ``at_once``: sends it before returning, unless workers send. Returns REPLAYED,
     WOULD_REPLAY or a Refusal."""
-    entry, _, destination = id_.partition(":")
+    entry_id, _, destination = id_.partition(":")
     webhook_id = f"msg_{secrets.token_hex(16)}" if how.new_id else ""
-    refusal = again.replay(
-        service.coordinator, entry, destination, force=how.force, webhook_id=webhook_id, dry_run=how.dry_run
-    )
+    options = {"force": how.force, "dry_run": how.dry_run}
+    refusal = again.replay(service.coordinator, entry_id, destination, webhook_id=webhook_id, **options)
     if refusal or how.dry_run:
         return refusal or WOULD_REPLAY
     audit.warning("AUDIT replay delivery=%s force=%s new_id=%s", id_, how.force, how.new_id)
     if at_once:
-        _deliver_now(service, entry)
+        _deliver_now(service, entry_id)
     return REPLAYED
 
 
@@ -80,8 +79,8 @@ def replay_email(service: Service, id_: str, how: Replay, *, at_once: bool = Fal
     if entry is None:
         return Refusal.UNKNOWN
     unfinished = (DeliveryStatus.WAITING, DeliveryStatus.DEAD)
-    left = [each.destination for each in entry.deliveries if each.status in unfinished or how.force]
-    results = [replay(service, f"{id_}:{destination}", how, at_once=at_once) for destination in left]
+    to_send = [delivery for delivery in entry.deliveries if delivery.status in unfinished or how.force]
+    results = [replay(service, f"{id_}:{delivery.destination}", how, at_once=at_once) for delivery in to_send]
     return REPLAYED if REPLAYED in results else next(iter(results), Refusal.ALREADY_DELIVERED)
 
 
@@ -97,7 +96,7 @@ def _deliver_now(service: Service, entry_id: str) -> None:
         return
     with service.journal.reading() as step:
         entry = step.read(entry_id)
-    for each in entry.deliveries if entry else ():
-        if each.status is DeliveryStatus.WAITING:
+    for delivery in entry.deliveries if entry else ():
+        if delivery.status is DeliveryStatus.WAITING:
             with suppress(StoreUnavailable):
-                service.retrier.deliver_due(each.destination)
+                service.retrier.deliver_due(delivery.destination)

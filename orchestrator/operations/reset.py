@@ -128,7 +128,7 @@ def _check_redis(coordinator: Coordinator) -> None:
 
 
 def _wait_for_machines(coordinator: Coordinator) -> list[str]:
-    """Until all living machines have read the stream as far as it goes now; those that have not after 3 s (rule 21)."""
+    """Waits until all live machines have read the stream up to now; returns those that have not after 3 s (rule 21)."""
     registry = coordinator.registry
     if registry is None:
         return []

@@ -260,6 +260,7 @@ def _keys_of(text: str) -> tuple[str, str, str, str]:
 
 def index_some(journal: Journal) -> int:
     """Makes the next entries searchable, and removes some that are gone. Returns how many."""
+    # Read first: a search must not wait for the write lock when there is nothing to index.
     with journal.reading() as step:
         is_behind = step.last_seq() > int(step.meta("searched") or 0)
         if not is_behind and not step.query("SELECT 1 FROM unsearched LIMIT 1"):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import secrets
 import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from deduplication.errors import try_to
 from orchestrator.metrics.meter import REDIS_S
-from orchestrator.operations.fleet_state import WORKER, fleet_state, observe
+from orchestrator.operations.fleet_state import WORKER, ask_other_servers, fleet_state
 from orchestrator.operations.search import index_new
 
 if TYPE_CHECKING:
@@ -45,23 +46,21 @@ class Watch:
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
-        try_to(self._service.meter.flush, "background work")
-        try_to(self._sign_off, "background work")
+        _try_all(self._service.meter.flush, self._sign_off)
 
     def tick(self) -> None:
         service, now = self._service, time.monotonic()
         if service.coordinator.registry:
             service.meter.count((now - self._ticked_at, REDIS_S, service.coordinator.redis.status))
         else:  # otherwise the fleet's thread does it
-            try_to(service.coordinator.tend, "background work")
+            _try_all(service.coordinator.tend)
         self._ticked_at = now
-        try_to(service.meter.flush, "background work")
-        try_to(self._beat, "background work")
+        _try_all(service.meter.flush, self._beat)
         if now - self._turn_at >= TURN_EVERY_S:
             self._turn_at = now
-            try_to(self.take_turn, "background work")
+            _try_all(self.take_turn)
         if self._has_turn:
-            try_to(lambda: index_new(service.journal, INDEX_S), "background work")
+            _try_all(lambda: index_new(service.journal, INDEX_S))
 
     def take_turn(self) -> None:
         """Does what one process does for its machine, if it is this one."""
@@ -70,11 +69,10 @@ class Watch:
         if not self._has_turn:
             return
         service, registry = self._service, self._service.coordinator.registry
-        try_to(lambda: observe(service), "background work")
+        _try_all(lambda: ask_other_servers(service))
         if registry and service.coordinator.redis.status == "up":
-            try_to(lambda: service.meter.share(registry), "background work")
-        try_to(lambda: service.alarms.look(fleet_state(service)), "background work")
-        try_to(service.meter.purge, "background work")
+            _try_all(lambda: service.meter.share(registry))
+        _try_all(lambda: service.alarms.evaluate(fleet_state(service)), service.meter.purge)
 
     def _beat(self) -> None:
         if self._service.is_worker:
@@ -91,3 +89,9 @@ class Watch:
         self.tick()
         while not self._stop.wait(TICK_S):
             self.tick()
+
+
+def _try_all(*work: Callable[[], object]) -> None:
+    """What fails is logged, and tried again with the next tick."""
+    for task in work:
+        try_to(task, "background work")

@@ -1,14 +1,30 @@
-"""mailonce check: what mailonce.toml means, and what would happen to an email."""
+"""mailonce check: what mailonce.toml means, and what would happen to an email. Nothing is sent or recorded."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 import click
 
+from deduplication.content import content_name
+from deduplication.journal.entry import DeliveryStatus, Entry
+from deduplication.journal.rules import Busy, Judgement, Known, Repeat, Take, judge
 from deduplication.mime import parse_mime
-from orchestrator.item import email_item
-from orchestrator.operations.check import describe_config, predict, preview
+from deduplication.names import Name
+from deduplication.subject_group import generate_subject_group_id
+from orchestrator.build import Service, make_router, pipeline_options
+from orchestrator.config.file import quoted
+from orchestrator.config.model import LOG_URL, Condition, Config
+from orchestrator.config.settings import Settings
+from orchestrator.delivery.signing import public_keys
+from orchestrator.item import Item, email_item
+from orchestrator.operations.times import shown_moment
+from orchestrator.pipeline import SKIPPED_AT, Status, for_recipient, repeat_status
+from orchestrator.routing import Trial
 from orchestrator.service_note import NoService, find_service
 from routes.commands.service import build_quietly, read_settings
 from routes.payload import InvalidPayload, parse_json
@@ -41,11 +57,141 @@ def check(email_file: Path | None, json_file: Path | None) -> None:
     except InvalidPayload as error:
         raise click.ClickException(f"{email_file or json_file} would be refused: {error}") from error
     item = email_item(email, settings.ids_kept_ms)
-    click.echo("\n" + preview(settings, config, item))
+    click.echo("\n" + _preview(settings, config, item))
     try:
         note = find_service(settings)
     except NoService as error:
         click.echo(f"would be new: {error}")
     else:
         with build_quietly(settings, config, is_trial=note.is_trial) as service:
-            click.echo(predict(service, item))
+            click.echo(_predict(service, item))
+
+
+def describe_config(config: Config) -> str:
+    """The configuration with its defaults, in the words of mailonce.toml. Secrets, header values and paths of URLs are
+    not shown."""
+    sections = {
+        "Destinations": [f"{name}: {_fields(each)}" for name, each in config.destinations.items()],
+        "Routes, in order": list(_routes(config)),
+        "Subject patterns": [_fields(vars(each).items()) for each in config.patterns],
+        "Media": [_fields(config.media)],
+        "Providers": sorted(config.providers),
+        "Alarms": [_fields(config.alerts)],
+    }
+    return "\n".join("\n  ".join([title, *lines]) for title, lines in sections.items() if lines)
+
+
+def _fields(fields: Iterable[tuple[str, Any]]) -> str:
+    """Fields that are set, with their values."""
+    return ", ".join(_field(name, value) for name, value in fields if value not in (None, {}))
+
+
+def _field(name: str, value: Any) -> str:
+    if name == "secret":
+        keys = "".join(f", public key {key}" for key in public_keys(value))
+        return f"signed with {len(value)} secret{'s' * (len(value) > 1)}{keys}" if value else "not signed"
+    if name == "url" and value:
+        address = urlsplit(value)
+        return "printed, sent nowhere" if value == LOG_URL else f"url = {address.scheme}://{address.hostname}"
+    if isinstance(value, tuple | dict):
+        value = ", ".join(value)
+    elif isinstance(value, bool):
+        value = str(value).lower()
+    elif isinstance(value, float):
+        value = f"{value:g}"
+    elif name in ("name", "regex"):
+        value = quoted(value)
+    return f"{name} = {'none' if value == '' else value}"
+
+
+def _routes(config: Config) -> Iterator[str]:
+    catch_all = ""
+    for number, route in enumerate(config.routes, 1):
+        conditions = (" or " if route.any else " and ").join(map(_condition_in_words, route.match))
+        yield f"{number}. {quoted(route.name)}: {conditions or 'every email'}"
+        names = route.destinations or (tuple(config.destinations) if len(config.destinations) == 1 else ())
+        to = f"to {', '.join(names)}" if names else "names no destination"
+        rest = ((name, value) for name, value in route if name not in ("name", "match", "any", "destinations"))
+        yield f"   {to}, {_fields(rest)}"
+        if names and not any(config.destinations[name].enabled for name in names):
+            yield "   Note: all its destinations are disabled; emails for it are queued"
+        if catch_all:
+            yield f"   Note: never evaluated, since {catch_all} matches every email"
+        elif route.stop and not route.match:
+            catch_all = quoted(route.name)
+
+
+def _condition_in_words(condition: Condition) -> str:
+    tests = {"equals": condition.equals, "contains": condition.contains, "regex": condition.regex}
+    ((test, text),) = [(test, text) for test, text in tests.items() if text is not None]
+    return f"{condition.field} {test} {quoted(text)}{' exactly' * condition.exact}"
+
+
+def _describe_routing(trials: Iterable[Trial]) -> Iterator[str]:
+    """A line for each route, and one for each of its conditions."""
+    for trial in trials:
+        verdict = "matches" if trial.matched else "does not match"
+        late = "" if trial.reached else ", but is not evaluated: an earlier route stopped"
+        yield f"{quoted(trial.route.name)} {verdict}{late}"
+        for condition, held in zip(trial.route.match, trial.held, strict=True):
+            yield f"  {'yes' if held else 'no'}: {_condition_in_words(condition)}"
+
+
+def _preview(settings: Settings, config: Config, item: Item) -> str:
+    """Its route, destinations and names, by the configuration alone."""
+    router, options = make_router(settings, config), pipeline_options(settings, config)
+    route = router.pick(item)
+    if route.identity_by_recipient:
+        item, route = for_recipient(item, route)
+    group = generate_subject_group_id(item.subject, options.patterns, route.group_mode)
+    shared = options.shared_names(group, options.media_links(item, route), datetime.now(UTC))
+    lines = [
+        "This email",
+        *_describe_routing(router.explain(item)),
+        f"takes the route {route.name!r}, to {', '.join(route.destinations_for(item))}",
+        *([f"counts only if it is newer than the service: {item.moment or 'undated'}"] if route.realtime_only else []),
+        "is recognised by",
+        *(f"  {name.gate}: {name.label}" for name in (*item.own_names, *shared)),
+    ]
+    for destination in route.destinations_for(item):
+        window_ms = route.content_window_ms(config.destinations[destination].content_window_ms, item)
+        content = content_name(destination, item.text, window_ms) if window_ms else None
+        lines.append(f"at {destination}: {f'content {content.value}' if content else 'no content gate'}")
+    return "\n".join(lines)
+
+
+def _predict(service: Service, item: Item) -> str:
+    """Which of its names are taken, and what would happen to it now, by the journal of this machine."""
+    pipeline = service.pipeline
+    claim = pipeline.prepare(item, pipeline.router.pick(item)).claim
+    with service.journal.reading() as step:
+        known = step.known((*claim.identity, *claim.gates), claim.fingerprint)
+    taken = [f"  {line}" for name in claim.references.values() for line in _taken(name, known)]
+    wanted = {each.destination for each in claim.destinations}
+    head = ["has these names taken", *taken] if taken else ["has no name taken"]
+    return "\n".join([*head, _verdict(judge(claim, known), wanted)])
+
+
+def _taken(name: Name, known: Known) -> Iterator[str]:
+    state = known.of(name)
+    by = ", ".join(f"{entry.id} since {shown_moment(entry.created_ms)}" for entry in state.entries)
+    deliveries = [delivery for entry in state.entries for delivery in entry.deliveries]
+    if state.is_marked or any(entry.is_delivered_somewhere for entry in state.entries):
+        yield f"{name.label}: done, by {by or 'another program'}"
+    elif any(each.status is DeliveryStatus.WAITING or each.is_live(known.now_ms) for each in deliveries):
+        yield f"{name.label}: held by {by}"
+
+
+def _verdict(judgement: Judgement, wanted: set[str]) -> str:
+    match judgement:
+        case Repeat(of=None, name=name):
+            return f"would be {Status.ALREADY_PROCESSED}: {name.label} is done, by another program"
+        case Repeat(of=Entry() as original, name=name):
+            return f"would be {repeat_status(original, wanted)}: it repeats {original.id} ({name.label})"
+        case Busy(name=held, retry_after_ms=left_ms):
+            return f"would be {Status.ALREADY_PROCESSING}: {held} is held for another {left_ms} ms"
+        case Take(stop=stop) if stop:
+            by = stop.original or "another program"
+            return f"would be {SKIPPED_AT[stop.gate]}: {stop.name.label} is taken, by {by}"
+        case _:
+            return "would be new, and delivered"

@@ -18,7 +18,7 @@ from orchestrator.operations.decisions import list_decisions, list_deliveries, r
 from orchestrator.operations.resend import RELEASED, REPLAYED, WOULD_RELEASE, WOULD_REPLAY, release_many, replay_many
 from orchestrator.operations.reset import Reset, Scope, reset
 from orchestrator.operations.search import FIELDS, DecisionFilter, DeliveryFilter
-from orchestrator.operations.words import shown_duration
+from orchestrator.operations.times import shown_duration
 from routes.commands.service import open_service
 from routes.payload import InvalidPayload, read
 from routes.schemas import MOST_LISTED, ReleaseMany, ReplayMany

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 import click
 
 from deduplication.journal.entry import DeliveryStatus
-from orchestrator.operations.figures import Span, Stats, Totals
-from orchestrator.operations.figures import stats as read_stats
 from orchestrator.operations.fleet_state import DestinationStatus
-from orchestrator.operations.words import shown_duration
+from orchestrator.operations.stats import Span, Stats, Totals, read_stats
+from orchestrator.operations.times import shown_duration
 from routes.commands.service import open_service
 from routes.terminal import make_table, open_console
 

@@ -16,7 +16,7 @@ from flask import request, url_for
 from markupsafe import Markup
 
 from deduplication.body import Html, looks_like_html
-from orchestrator.operations.words import shown_duration
+from orchestrator.operations.times import shown_duration
 from routes.dashboard.page import page
 
 STATIC = Path(__file__).parent / "static"

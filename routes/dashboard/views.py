@@ -13,10 +13,9 @@ from deduplication.journal.entry import DeliveryStatus
 from orchestrator.audit import read_actions
 from orchestrator.operations.decisions import GATES, list_decisions, list_deliveries, read_decision, read_payload
 from orchestrator.operations.destinations import destinations, last_failure
-from orchestrator.operations.figures import Span, read_providers, stats
-from orchestrator.operations.health import banners
-from orchestrator.operations.health import health as read_health
+from orchestrator.operations.health import banners, read_health
 from orchestrator.operations.search import FIELDS, DecisionFilter, DeliveryFilter
+from orchestrator.operations.stats import Span, read_providers, read_stats
 from orchestrator.pipeline import Status
 from routes.dashboard.browser import EMAIL_POLICY
 from routes.dashboard.formatting import email_content, harmless_html
@@ -89,7 +88,7 @@ def email_html(id_: str) -> Response:
 
 @page.get("/")
 def overview() -> str:
-    found = stats(service, _span())
+    found = read_stats(service, _span())
     points = [[getattr(point, name) for point in found.over_time.points] for name in ("start_s", *SERIES)]
     return render_template(
         "dashboard/overview.html",
@@ -111,7 +110,7 @@ def destinations_list() -> str:
         "dashboard/destinations.html",
         destinations=destinations(service),
         failures={name: last_failure(service, name) for name in service.config.destinations},
-        figures=stats(service, _span()).over_time,
+        figures=read_stats(service, _span()).over_time,
     )
 
 

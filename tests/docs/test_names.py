@@ -17,7 +17,7 @@ from orchestrator.build import build
 from orchestrator.config import model
 from orchestrator.config.model import AlertsConfig
 from orchestrator.config.settings import Settings, load_settings
-from orchestrator.operations.alerts import AlertCondition
+from orchestrator.operations.conditions import AlertCondition
 from routes.app import create_app
 from routes.command_line import main
 from routes.providers.registry import TYPES

@@ -14,7 +14,7 @@ import pytest
 from werkzeug.test import TestResponse
 
 from deduplication.errors import StoreUnavailable
-from orchestrator.operations.figures import read_providers
+from orchestrator.operations.stats import read_providers
 from orchestrator.pipeline import Pipeline
 from tests.routes.conftest import App, StartApp, bearer
 from tests.support.redis_server import RedisServer

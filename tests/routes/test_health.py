@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.operations.fleet_state import observe
+from orchestrator.operations.fleet_state import ask_other_servers
 from tests.routes.conftest import StartApp
 from tests.support.proxy import Fault, Proxy
 from tests.support.redis_server import RedisServer
@@ -39,7 +39,7 @@ def test_on_redis_all_is_well_and_the_fleet_is_shown(
     app = start_app(redis_url=redis_server.url)
     eventually(lambda: app.http.get("/health").get_json()["checks"]["fleet"]["status"] == "up")
     eventually(lambda: app.service.fleet is not None and len(app.service.fleet.members) == 1)
-    observe(app.service)
+    ask_other_servers(app.service)
     answer = app.http.get("/health")
     assert (answer.status_code, answer.get_json()["status"], answer.get_json()["warnings"]) == (200, "ok", [])
     checks = answer.get_json()["checks"]

@@ -17,7 +17,7 @@ from openapi_spec_validator import validate
 from deduplication.again import Refusal
 from orchestrator.delivery.webhook import EventType
 from orchestrator.operations.alarms import Alarm, Phase
-from orchestrator.operations.alerts import AlertCondition
+from orchestrator.operations.conditions import AlertCondition
 from routes.app import create_app
 from routes.openapi.document import PAGE, SECURITY, build_document
 from routes.providers.registry import TYPES

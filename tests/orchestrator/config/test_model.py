@@ -23,7 +23,7 @@ from orchestrator.config.model import (
     load_config,
 )
 from orchestrator.config.settings import SettingsError, load_settings
-from orchestrator.operations.check import describe_config
+from routes.commands.check import describe_config
 
 SECRET = "s3cr3t-that-must-not-be-shown"
 SECTIONS = "destinations, routes, subject_patterns, media, alerts, providers"

@@ -1,4 +1,4 @@
-"""Counts in the journal: by minute, by hour, since the start; of one machine and of a fleet."""
+"""How machines share their counts, and how long these are kept; test_stats.py has what is shown of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from deduplication.errors import StoreUnavailable
-from orchestrator.metrics.meter import DAY_S, DELIVERY_S, EMAILS, HOUR_S, MINUTE_S, Sums, read_sums
+from orchestrator.metrics.meter import DAY_S, EMAILS, HOUR_S, MINUTE_S, read_sums
 from tests.orchestrator.operations.fleet_bench import OpenProcess, Process, open_process, process, time
 from tests.support.redis_server import RedisServer
 
@@ -33,14 +33,6 @@ def counts(process: Process, step_s: int) -> list[float]:
     query = "SELECT sum(value) FROM counts WHERE step_s = ? AND key = ? GROUP BY start_s ORDER BY start_s"
     with process.journal.reading() as step:
         return [count for (count,) in step.query(query, (step_s, EMAIL))]
-
-
-def test_counts_go_to_their_minute_and_hour_and_to_the_sum(process: Process) -> None:
-    receive(process, 2)
-    process.machine.time.pass_ms(2 * HOUR_S * 1000)
-    receive(process, 3)
-    assert counts(process, MINUTE_S) == counts(process, HOUR_S) == [2, 3]
-    assert fleet_sum(process) == 5
 
 
 def test_counts_of_a_flush_that_failed_are_written_by_the_next(
@@ -120,37 +112,3 @@ def test_old_counts_end_here_and_in_redis_but_not_the_sum(open_process: OpenProc
         with one.journal.reading() as step:
             assert step.query("SELECT DISTINCT step_s FROM counts ORDER BY 1") == steps
     assert fleet_sum(one) == 2
-
-
-@pytest.mark.parametrize(
-    ("seconds", "share", "between_ms"),
-    [
-        ([0.02] * 9 + [4.0], 0.5, (10, 25)),
-        ([0.02] * 9 + [4.0], 0.95, (2_500, 5_000)),
-        ([60], 0.5, (10_000, 10_000)),
-    ],
-)
-def test_quantiles_are_estimated_from_buckets(
-    process: Process, seconds: list[float], share: float, between_ms: tuple[float, float]
-) -> None:
-    for each in seconds:
-        process.meter.count((each, DELIVERY_S, "crm"))
-    process.meter.flush()
-    with process.journal.reading() as step:
-        sums = read_sums(step)
-    assert sums.histogram(DELIVERY_S, "crm")[1] == pytest.approx(sum(seconds))
-    assert between_ms[0] <= (sums.quantile_ms(share, DELIVERY_S, "crm") or 0) <= between_ms[1]
-    assert sums.quantile_ms(share, DELIVERY_S, "archive") is None
-
-
-def test_what_was_received_excludes_refused_requests_and_retries() -> None:
-    emails = {"processed|": 4, "already_processed|identity": 2, "skipped_media|media": 1, "retry_later|": 9}
-    attempts = {"crm|delivered": 4, "crm|failed": 1, "archive|dead": 1}
-    sums = Sums(
-        {f"emails|gmail|{key}": count for key, count in emails.items()}
-        | {f"deliveries|{key}": count for key, count in attempts.items()}
-        | {"emails|mailgun|unauthorized|": 9}
-    )
-    assert (sums.received, sums.stopped, sums.duplicates, sums.suppressed) == (7, 3, 2, 1)
-    assert (sums.hit_rate, Sums({}).hit_rate) == (3 / 7, None)
-    assert (sums.delivered, sums.failed, sums.to("crm").failed) == (4, 2, 1)

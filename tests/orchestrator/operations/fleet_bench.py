@@ -20,7 +20,7 @@ from orchestrator.delivery.guard import Guard, Limits
 from orchestrator.delivery.queue import Queue
 from orchestrator.metrics.meter import Meter
 from orchestrator.operations.alarms import Alarms
-from orchestrator.operations.fleet_state import FleetState, describe_machine, fleet_state, observe
+from orchestrator.operations.fleet_state import FleetState, ask_other_servers, describe_machine, fleet_state
 from orchestrator.operations.health import ProxyWatch
 from tests.deduplication.conftest import end_hold
 from tests.deduplication.journal.world import Machine, Time
@@ -67,7 +67,7 @@ class Process:
         return self
 
     def state(self) -> FleetState:
-        observe(self.service)
+        ask_other_servers(self.service)
         return fleet_state(self.service)
 
     def share(self) -> None:

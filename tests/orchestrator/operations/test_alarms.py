@@ -13,7 +13,7 @@ from orchestrator.config.model import AlertsConfig
 from orchestrator.delivery.webhook import DeliveryFailed, Receipt, Webhook
 from orchestrator.metrics.meter import DELIVERIES, EMAILS, REDIS_S, Sums
 from orchestrator.operations.alarms import RETRY_AFTER_S, TURN_MS, Alarms
-from orchestrator.operations.alerts import LEAST_RECEIVED, AlertCondition, alert_rules, diagnose
+from orchestrator.operations.conditions import LEAST_RECEIVED, AlertCondition, alert_rules, diagnose
 from orchestrator.operations.fleet_state import DestinationView, FleetState, Outside, Pause, RedisFacts
 from tests.orchestrator.operations.fleet_bench import OpenProcess, Process
 from tests.support.redis_server import RedisServer
@@ -100,7 +100,7 @@ def test_what_does_not_apply_is_not_wrong(changes: Any, unknown: set[AlertCondit
 
 def test_the_rules_of_prometheus_are_those_of_the_table() -> None:
     shipped = (ROOT / "deploy/prometheus/alerts.yml").read_text()
-    assert shipped == alert_rules(), "python -m orchestrator.operations.alerts > deploy/prometheus/alerts.yml"
+    assert shipped == alert_rules(), "python -m orchestrator.operations.conditions > deploy/prometheus/alerts.yml"
 
 
 class Receiver:
@@ -128,7 +128,7 @@ class Bench:
         """So much later; the alarms that last then."""
         self.process.machine.time.pass_ms(int(after_s * 1000))
         state = replace(state, now_ms=self.process.machine.time.now_ms)
-        self.alarms.look(state)
+        self.alarms.evaluate(state)
         return [each.condition for each in self.alarms.read(state)]
 
 

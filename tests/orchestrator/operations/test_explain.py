@@ -52,7 +52,7 @@ CASES: list[tuple[Entry, Status, Entry | None, str]] = [
         entry(S, stop=Stop(WORDS, "first")),
         Status.SKIPPED_CONTENT,
         FAILED,
-        "Not sent: same first words as the email of 09:00, which could not be delivered to crm",
+        "Not sent: same first words as the email of 09:00, not delivered to crm, given up after 1 attempt",
     ),
     (
         entry(S, stop=Stop(EMAIL_ID)),

@@ -7,7 +7,7 @@ import pytest
 from deduplication import again
 from deduplication.files import FreeSpace
 from deduplication.journal.entry import DeliveryStatus, changed
-from orchestrator.operations.fleet_state import FRESH_MS, fleet_state, observe
+from orchestrator.operations.fleet_state import FRESH_MS, ask_other_servers, fleet_state
 from orchestrator.operations.health import is_ready
 from orchestrator.operations.watch import Watch
 from orchestrator.version import our_version
@@ -86,7 +86,7 @@ def test_redis_the_members_and_what_is_unpublished(open_process: OpenProcess) ->
 
 def test_a_redis_that_is_lost_is_known_to_a_command_line_as_well(open_process: OpenProcess) -> None:
     process = open_process(with_redis=True)
-    observe(process.service)
+    ask_other_servers(process.service)
     process.machine.time.pass_ms(5_000)
     process.coordinator.redis.give_up()
     with process.journal.step() as step:  # as the fleet's thread does

@@ -11,7 +11,6 @@ import pytest
 from orchestrator.config.model import AlertsConfig
 from orchestrator.metrics.meter import EMAILS, REFUSED
 from orchestrator.operations.alarms import Alarms
-from orchestrator.operations.figures import ProviderSeen, read_providers
 from orchestrator.operations.fleet_state import FleetState, Outside, Pause, RedisFacts
 from orchestrator.operations.health import (
     SHOWN_FOR_S,
@@ -19,9 +18,10 @@ from orchestrator.operations.health import (
     Health,
     ProxyWatch,
     banners,
-    health,
     is_ready,
+    read_health,
 )
+from orchestrator.operations.stats import ProviderSeen, read_providers
 from tests.orchestrator.operations.fleet_bench import Process
 from tests.orchestrator.operations.test_alarms import BROKEN, EVICTING, SOUND, crm, died
 
@@ -32,10 +32,10 @@ GONE: dict[str, Any] = {"redis_status": "gone", "lost_ms": 1_800_000_000_000, "u
 
 def report(process: Process, state: FleetState, **settings: Any) -> Health:
     process.alarms = Alarms(process.coordinator, AlertsConfig(after_s=0))
-    process.alarms.look(state)
+    process.alarms.evaluate(state)
     process.settings = process.settings.model_copy(update={"memory_limit_mb": 100_000, **settings})
     with patch("orchestrator.operations.health.fleet_state", lambda _: state):
-        return health(process.service)
+        return read_health(process.service)
 
 
 @pytest.mark.parametrize(
@@ -98,10 +98,10 @@ def test_a_pause_is_not_bad(process: Process) -> None:
 
 
 def test_a_journal_that_cannot_be_used_is_down(process: Process) -> None:
-    assert is_ready(process.service) and health(process.service).status != "down"
+    assert is_ready(process.service) and read_health(process.service).status != "down"
     process.journal.close()
     assert not is_ready(process.service)
-    found = health(process.service)
+    found = read_health(process.service)
     assert (found.status, found.checks["database"].status) == ("down", "down")
     assert [each.text[:42] for each in banners(found)] == ["The journal of this machine cannot be used"]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from deduplication.errors import NoAnswer, NotNow
 from orchestrator.metrics.meter import GROUPS, read_sums
-from orchestrator.operations.alerts import diagnose
+from orchestrator.operations.conditions import diagnose
 from orchestrator.operations.fleet_state import fleet_state
 from orchestrator.operations.watch import TURN_MS, Watch
 from tests.deduplication.journal.world import Email, ask, send

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.operations.figures import Stats
+from orchestrator.operations.stats import Stats
 from routes.commands.stats import BARS, SPARK_WIDTH, sparkline, stats_view
 from routes.terminal import open_console
 from tests.routes.commands.conftest import Run

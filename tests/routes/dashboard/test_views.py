@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deduplication.errors import StoreUnavailable
-from orchestrator.operations.figures import Span, stats
+from orchestrator.operations.stats import Span, read_stats
 from orchestrator.version import our_version
 from routes.dashboard.access import COOKIE
 from routes.providers.registry import TYPES
@@ -34,7 +34,7 @@ def test_the_tiles_show_the_figures_of_the_api(start_app: StartApp, tmp_path: Pa
         app = start_app(mailonce_config=tmp_path / "m.toml")
         for subject in ("dead 1", "dead 2", "down 1", "Lot 5", "Re: lot 5", "Hello", "Hello", "Hello"):
             app.post(email(subject=subject, body=subject))
-        page, counted = signed_in(app).text("/?span=hour"), stats(app.service, Span.HOUR).totals
+        page, counted = signed_in(app).text("/?span=hour"), read_stats(app.service, Span.HOUR).totals
     tile = r'class="label">([^<]+)</span><span class="value">([^<]+)<.*?class="note">([^<]*)<'
     shown = {label: f"{value} | {note}" for label, value, note in re.findall(tile, page)}
     assert (counted.received, counted.duplicates, counted.suppressed) == (8, 2, 1)

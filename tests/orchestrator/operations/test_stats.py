@@ -1,4 +1,4 @@
-"""What the figures say after known events."""
+"""What read_stats shows after known events."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from deduplication.journal.entry import DeliveryStatus
 from orchestrator.metrics.meter import DAY_S, DELIVERIES, DELIVERY_S, EMAILS, HOUR_S, MINUTE_S
-from orchestrator.operations.figures import LENGTH_S, STEP_S, OverTime, Span, stats
+from orchestrator.operations.stats import LENGTH_S, STEP_S, OverTime, Span, read_stats
 from tests.deduplication.journal.world import Email, claimed, send, stored
 from tests.orchestrator.operations.fleet_bench import OpenProcess, Process
 
@@ -20,7 +20,7 @@ def attempt(process: Process, destination: str, status: DeliveryStatus) -> None:
 
 
 def over_time(process: Process, span: Span) -> OverTime:
-    return stats(process.service, span).over_time
+    return read_stats(process.service, span).over_time
 
 
 @pytest.mark.parametrize("span", Span)
@@ -38,6 +38,8 @@ def test_events_are_shown_when_they_happened(process: Process) -> None:
     receive(process, 3)
     receive(process, 2, "already_processed", "identity")
     receive(process, 1, "skipped_media", "media")
+    for not_accepted in ("retry_later", "already_processing", "unauthorized", "invalid", "no_email"):
+        receive(process, 9, not_accepted)
     attempt(process, "crm", DeliveryStatus.DELIVERED)
     attempt(process, "crm", DeliveryStatus.WAITING)
     hour, day = over_time(process, Span.HOUR), over_time(process, Span.DAY)
@@ -47,6 +49,9 @@ def test_events_are_shown_when_they_happened(process: Process) -> None:
     assert (hour.duplicates, hour.suppressed) == (2, 1)
     assert [point.received for point in day.points if point.received] == [4, 6]
     assert [over_time(process, span).total.received for span in (Span.WEEK, Span.MONTH)] == [10, 10]
+    totals = read_stats(process.service, Span.HOUR).totals
+    assert (totals.received, totals.duplicates, totals.suppressed, totals.hit_rate) == (10, 2, 1, 0.3)
+    assert totals.statuses["retry_later"] == 9
 
 
 def test_the_last_hour_begins_within_the_hour_before(process: Process) -> None:
@@ -80,17 +85,21 @@ def test_each_destination_has_its_rate_and_times(process: Process) -> None:
     attempt(process, "crm", DeliveryStatus.DEAD)
     process.meter.count((4.0, DELIVERY_S, "crm"))
     attempt(process, "archive", DeliveryStatus.SKIPPED)
+    process.meter.count((60.0, DELIVERY_S, "old"))
+    attempt(process, "old", DeliveryStatus.WAITING)
     found = over_time(process, Span.HOUR).destinations
     crm, archive = found["crm"], found["archive"]
     assert (crm.delivered, crm.failed, crm.success_rate) == (9, 1, 0.9)
     assert (crm.p50_ms[-1], crm.p95_ms[-1]) == (crm.whole_p50_ms, crm.whole_p95_ms)
     assert crm.whole_p50_ms is not None and 10 < crm.whole_p50_ms <= 25
+    assert crm.whole_p95_ms is not None and 2_500 < crm.whole_p95_ms <= 5_000
+    assert found["old"].whole_p50_ms == 10_000, "the last bucket has no end"
     assert set(crm.p50_ms[:-1]) == {None}
     assert (archive.success_rate, archive.whole_p50_ms) == (None, None)
 
 
 def test_totals_and_destinations(process: Process) -> None:
-    nothing = stats(process.service, Span.DAY).totals
+    nothing = read_stats(process.service, Span.DAY).totals
     assert (nothing.received, nothing.hit_rate, nothing.waiting, nothing.oldest_waiting_s) == (0, None, 0, None)
     assert (nothing.workers_alive, nothing.is_whole) == (None, True)
     send(process.machine, Email("one"))
@@ -98,7 +107,7 @@ def test_totals_and_destinations(process: Process) -> None:
     receive(process, 2)
     attempt(process, "crm", DeliveryStatus.DELIVERED)
     process.machine.time.pass_ms(90_000)
-    found = stats(process.service, Span.DAY)
+    found = read_stats(process.service, Span.DAY)
     assert (found.totals.received, found.totals.waiting, found.totals.oldest_waiting_s) == (2, 1, 90)
     assert found.destinations["crm"].deliveries == {"waiting": 1, "delivered": 1, "dead": 0, "skipped": 0}
     assert found.destinations["archive"].enabled is False
@@ -107,6 +116,6 @@ def test_totals_and_destinations(process: Process) -> None:
 def test_while_redis_is_gone_the_figures_are_not_whole(open_process: OpenProcess) -> None:
     process = open_process(with_redis=True)
     for is_whole in (True, False):
-        found = stats(process.service, Span.HOUR)
+        found = read_stats(process.service, Span.HOUR)
         assert (found.totals.is_whole, found.over_time.is_whole) == (is_whole, is_whole)
         process.coordinator.redis.give_up()

@@ -101,7 +101,7 @@ class Stats(BaseModel):
     destinations: dict[str, DestinationCounts]
 
 
-def stats(service: Service, span: Span) -> Stats:
+def read_stats(service: Service, span: Span) -> Stats:
     service.meter.flush()
     state = fleet_state(service)
     step_s, length_s = STEP_S[span], LENGTH_S[span]

@@ -1,6 +1,6 @@
 """The conditions that raise an alarm: one table, from which deploy/prometheus/alerts.yml is generated as well.
 
-python -m orchestrator.operations.alerts > deploy/prometheus/alerts.yml
+python -m orchestrator.operations.conditions > deploy/prometheus/alerts.yml
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from deduplication.journal.entry import DeliveryStatus
 from deduplication.redis_state import REDIS_ERRORS, REDIS_STEPS
 from orchestrator.metrics.meter import DELIVERIES, NOT_RECEIVED, REDIS_S
-from orchestrator.operations.words import shown_duration
+from orchestrator.operations.times import shown_duration
 
 if TYPE_CHECKING:  # config/model.py needs the names of the conditions
     from orchestrator.operations.fleet_state import FleetState
@@ -181,7 +181,7 @@ def diagnose(state: FleetState, off: Collection[AlertCondition] = ()) -> dict[st
 def alert_rules() -> str:
     """deploy/prometheus/alerts.yml."""
     lines = [
-        "# Generated from orchestrator/operations/alerts.py; the service evaluates the same conditions itself.",
+        "# Generated from orchestrator/operations/conditions.py; the service evaluates the same conditions itself.",
         "# Counters are summed over servers. Gauges are the same on all of them, so they are never summed.",
         "groups:",
         "  - name: mailonce",
