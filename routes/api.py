@@ -16,7 +16,7 @@ from orchestrator.operations.reset import reset
 from orchestrator.operations.stats import Stats, read_stats
 from routes import schemas
 from routes.auth import bearer_token, equals_any, require_operator_token
-from routes.connections import mark_proven
+from routes.connections import current_request
 from routes.endpoints import Operation, admin_endpoint, documented
 from routes.payload import InvalidPayload
 from routes.responses import Answer, answer_error, failed
@@ -45,7 +45,7 @@ def admin_blueprint(service: Service) -> Blueprint:
         require_operator_token(service, request.environ, given, (*tokens.admin, *tokens.view))
         if request.method not in ("GET", "HEAD") and not equals_any(given, tokens.admin):
             return failed(403, "forbidden", "VIEW_TOKEN may look, not act")
-        mark_proven()
+        current_request.mark_proven()
         return None
 
     @api.errorhandler(Refused)

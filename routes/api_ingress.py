@@ -19,7 +19,7 @@ from orchestrator.item import MESSAGE, email_item, message_item
 from orchestrator.metrics.meter import EMAILS, REFUSED, REQUEST_S
 from orchestrator.pipeline import ProofUsed, Status
 from routes.auth import Unauthorized, client_address
-from routes.connections import NoRoomForBody, mark_proven
+from routes.connections import NoRoomForBody, current_request
 from routes.payload import InvalidPayload
 from routes.providers.base import Handshake, ProviderRequest, Surroundings
 from routes.providers.message import Messages
@@ -117,7 +117,7 @@ def _receive(service: Service, provider: AnyProvider) -> Response:
         proof = provider.verify(sent) or ""
     except InvalidPayload:  # before there is a proof, the answer says nothing else about a request
         raise Unauthorized from None
-    mark_proven()
+    current_request.mark_proven()
     traceparent = request.headers.get("traceparent", "")
     results: list[Verdict | Refusal] = []
     items = provider.parse(sent)

@@ -282,7 +282,7 @@ class Coordinator:
                 step.put_proof(proof, key, step.now_ms + WEEK_MS)
             if payload is not None:
                 step.put_payload(after, payload)
-            elif after.is_delivered_everywhere and present.settled_ms:  # else nothing was stored
+            elif present.settled_ms and after.is_delivered_everywhere:  # else nothing was stored
                 step.end_payload(after.id)
             return number, version, after
 

@@ -123,5 +123,5 @@ CREATE TABLE windows (key TEXT NOT NULL, ends_ms INTEGER NOT NULL); -- one row f
 CREATE INDEX windows_by_key ON windows (key, ends_ms);
 CREATE INDEX windows_by_end ON windows (ends_ms);
 CREATE TABLE breakers (
-    destination TEXT PRIMARY KEY, failures INTEGER NOT NULL, failed_ms INTEGER NOT NULL, probed_ms INTEGER NOT NULL
+    destination TEXT PRIMARY KEY, failures INTEGER NOT NULL, failed_ms INTEGER NOT NULL
 ) WITHOUT ROWID;

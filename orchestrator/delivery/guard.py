@@ -79,7 +79,7 @@ class Guard:
         limits = self._limits[destination]
         if not limits.breaker_failures:
             return
-        count = """INSERT INTO breakers VALUES (?, 1, ?, 0)
+        count = """INSERT INTO breakers VALUES (?, 1, ?)
             ON CONFLICT DO UPDATE SET failures = failures + 1, failed_ms = excluded.failed_ms RETURNING failures"""
         try:
             with self._journal.step() as step:

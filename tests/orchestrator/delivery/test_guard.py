@@ -159,7 +159,7 @@ def ask_in_process(path: Path, barrier: threading.Barrier, results: multiprocess
 def test_of_all_threads_of_all_processes_exactly_one_probes(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     with on_journal(path) as counters, counters.coordinator.journal.step() as step:
-        step.query("INSERT INTO breakers VALUES ('crm', 3, ?, 0)", (step.steady_ms - PAUSE_S * 1000,))
+        step.query("INSERT INTO breakers VALUES ('crm', 3, ?)", (step.steady_ms - PAUSE_S * 1000,))
     waits_s = run_in_processes(3, ask_in_process, path)
     assert (waits_s.count(0.0), len(waits_s)) == (1, 24)
 
