@@ -51,6 +51,12 @@ def _not_empty(value: T) -> T:
     return value
 
 
+def _not_bool(value: Any) -> Any:
+    if isinstance(value, bool):  # pydantic would read it as 1 or 0
+        raise ValueError("a number")
+    return value
+
+
 def _one_or_several(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
@@ -76,6 +82,8 @@ _Regex = Annotated[str, AfterValidator(_check_regex)]
 _Rate = Annotated[str, AfterValidator(_check_rate)]
 _Table = dict[str, Any]
 _Text = Annotated[str, Field(min_length=1)]
+_Whole = Annotated[int, BeforeValidator(_not_bool)]
+_Number = Annotated[float, BeforeValidator(_not_bool)]
 
 
 class _Model(BaseModel):
@@ -98,21 +106,21 @@ class DestinationConfig(_Model):
     """Whether to send a form if the destination answers 415 to JSON."""
     headers: dict[str, str] = Field(default={}, repr=False, description=_HEADERS)
     """Sent with every webhook."""
-    connect_timeout_s: float = Field(default=3.0, ge=0.1, le=60, description="seconds")
+    connect_timeout_s: _Number = Field(default=3.0, ge=0.1, le=60, description="seconds")
     """How long connecting may take, and sending the body; raise it for large emails over slow lines."""
-    read_timeout_s: float = Field(default=5.0, ge=0.1, le=300, description="seconds")
+    read_timeout_s: _Number = Field(default=5.0, ge=0.1, le=300, description="seconds")
     """How long the whole response may take."""
-    max_attempts: int = Field(default=10, ge=1, le=50, description="attempts, including the first")
+    max_attempts: _Whole = Field(default=10, ge=1, le=50, description="attempts, including the first")
     """After so many failed attempts a delivery is a dead letter."""
     rate: _Rate | None = Field(default=None, description='a rate such as "10/s"')
     """The highest rate of webhooks, across all processes of all servers."""
-    content_window_s: int | None = Field(default=None, ge=0, le=366 * 86_400, description="seconds, 0 for no gate")
+    content_window_s: _Whole | None = Field(default=None, ge=0, le=366 * 86_400, description="seconds, 0 for no gate")
     """How long an item with the same first ten words is a duplicate; by default 72 hours for messages, 0 for emails."""
     enabled: bool = True
     """With false, deliveries are stored until it is true again."""
-    breaker_failures: int = Field(default=5, ge=0, le=1000, description="failures in a row, 0 for no breaker")
+    breaker_failures: _Whole = Field(default=5, ge=0, le=1000, description="failures in a row, 0 for no breaker")
     """The circuit breaker opens after so many failures in a row."""
-    breaker_pause_s: float = Field(default=30.0, ge=1, le=86_400, description="seconds")
+    breaker_pause_s: _Number = Field(default=30.0, ge=1, le=86_400, description="seconds")
     """How long the circuit breaker stays open before one delivery is tried."""
 
     @property
@@ -197,7 +205,7 @@ class AlertsConfig(_Model):
     """Where alarms are sent; without it, they are only shown on /health."""
     secret: _Secrets = Field(default=(), repr=False, description=_SECRETS)
     """Signs alarms like a destination's secret."""
-    after_s: float = Field(default=60.0, ge=0, le=86_400, description="seconds")
+    after_s: _Number = Field(default=60.0, ge=0, le=86_400, description="seconds")
     """How long a problem must last before an alarm is sent, and be over before it is cleared."""
     off: tuple[AlertCondition, ...] = Field(default=(), description=f"a list of some of {', '.join(AlertCondition)}")
     """Alarms that are disabled."""

@@ -201,7 +201,7 @@ MISTAKES: tuple[tuple[str, int, str, str], ...] = (
             ("enabled", "true or false", ("3",)),
             ("connect_timeout_s", "0.1 to 60 seconds", ("0.09", "60.1", "nan")),
             ("read_timeout_s", "0.1 to 300 seconds", ("301", f"1{'0' * 400}")),
-            ("max_attempts", "1 to 50 attempts, including the first", ("0", "51", "1.5")),
+            ("max_attempts", "1 to 50 attempts, including the first", ("0", "51", "1.5", "true")),
             ("rate", 'a rate such as "10/s"', ("'fast'", "10")),
             ("content_window_s", "0 to 31622400 seconds, 0 for no gate", ("-1",)),
         )
