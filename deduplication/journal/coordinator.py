@@ -174,18 +174,21 @@ class Coordinator:
                 step.set_meta("era", held.era)
             if held and held.era != step.meta("era"):
                 raise NotNow("Redis began a new era")
-            names = claim.identity if held else (*claim.own, *claim.gates)
-            known = step.known(names, claim.fingerprint, claim.proof)
-            found = rules.identify(claim, known)
-            if held is None and isinstance(found, Take):
-                found = rules.pass_gates(claim, known, found)
+            known = step.known((*claim.identity, *claim.gates), claim.fingerprint, claim.proof)
+            found = rules.judge(claim, known)
             if not isinstance(found, Take):
                 return found
             take = found
-            if held:  # what the fleet granted, less what this journal knows to be covered
-                missing = {each.destination for each in found.deliveries}
-                granted = tuple(each for each in held.take.deliveries if each.destination in missing)
-                take = Take(None, (), granted, held.take.shared, held.take.stop)
+            if held:  # what the fleet granted, less what this journal knows to be covered, or stopped by a shared name
+                here = {each.destination: each for each in found.deliveries}
+                granted = tuple(
+                    here[each.destination] if here[each.destination].status is DeliveryStatus.SKIPPED else each
+                    for each in held.take.deliveries
+                    if each.destination in here
+                )
+                if len(granted) < len(held.take.deliveries) and held.entry.reset > known.reset:
+                    raise NotNow("its names were reset, and this machine has not read that yet")
+                take = Take(None, (), granted, () if found.stop else held.take.shared, held.take.stop or found.stop)
             if held is None and self.registry and any(each.waits_for for each in take.deliveries):
                 return Busy(Gate.SUBJECT_GROUP, claim.own[0].label, 1_000)  # rule 27: without Redis, retry later
             if held and held.entry.id != claim.entry:
@@ -295,13 +298,13 @@ class Coordinator:
             return Settled(None, is_safe=False)
         self._unnoted.append((claimed, facts, answer))
         registry = self.registry
-        if registry is None or len(facts) < len(outcomes):
+        if registry is None:
             return Settled(None, is_safe=False)
         try:
             self.redis.ask(lambda: registry.publish(entry, claimed.view))
         except StoreUnavailable:
             return Settled(entry, is_safe=False)
-        return Settled(entry, is_safe=True)
+        return Settled(entry, is_safe=len(facts) == len(outcomes))
 
     def record(self, entry: Entry, payload: bytes | None) -> None:
         """Writes an item that takes no names, such as one that is too old, once by its id. It can be released."""
@@ -509,7 +512,8 @@ class Coordinator:
             if ours and self.registry:
                 step.put(ours, ours)  # Redis has forgotten it: it is published again
             return replace(lent, delivery=changed(delivery, status=DeliveryStatus.DELIVERED))
-        after = rules.merged(ours, entry, step.steady_ms)
+        unclaimed = tuple(each for each in entry.deliveries if each.status is not DeliveryStatus.CLAIMED)
+        after = rules.merged(ours, changed(entry, deliveries=unclaimed), step.steady_ms)
         if after != ours:
             step.put(after, ours, publishes=False)
         step.set_delivery(entry.id, delivery.destination, owner=lent.owner, lease_until_ms=lent.until_ms)

@@ -395,7 +395,9 @@ class Registry:
 
         def compose(commit: Commit) -> None:
             text = commit.value(f"e:{entry.id}")
-            present = read_reference(entry.id, text) if text else entry
+            # The ends of other claims are of the journal's clock, and mean nothing here.
+            unclaimed = tuple(each for each in entry.deliveries if each.status is not DeliveryStatus.CLAIMED)
+            present = read_reference(entry.id, text) if text else changed(entry, deliveries=unclaimed)
             done = {each.destination for each in present.deliveries if text and each.status in SETTLED}
             mine = {
                 each.destination: changed(each, lease_until_ms=0)
@@ -421,8 +423,16 @@ class Registry:
         ``view``: what is expected in Redis, from the hold. ``lent``: of a stored delivery, its owner and destination.
         """
         compose = partial(self._compose_outcome, entry=entry, payload=payload, lent=lent)
-        is_first_put = any(each.status is DeliveryStatus.WAITING and not each.is_accepted for each in entry.deliveries)
-        result, answer = self.agree(compose, view, only_open=is_first_put)
+        known = tuple(
+            each for each in entry.deliveries if each.is_accepted or each.status is not DeliveryStatus.WAITING
+        )
+        is_first_put = len(known) < len(entry.deliveries)
+        try:
+            result, answer = self.agree(compose, view, only_open=is_first_put)
+        except NotNow:
+            if is_first_put and known:  # nothing is stored while closed; facts are accepted (rule 13)
+                self.publish(changed(entry, deliveries=known))
+            raise
         return Published(answer.era, result.refused) if answer else result
 
     def publish_ended(self, entries: Sequence[tuple[Entry, View]]) -> list[Published | None]:

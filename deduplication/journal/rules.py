@@ -431,7 +431,7 @@ def settled(entry: Entry, outcomes: Iterable[Delivery], owner: str, now_ms: int)
             outcome,
             generation=max(outcome.generation, before.generation if before else 0),
             ended_ms=outcome.ended_ms or (now_ms if ended else None),
-            owner="",
+            owner=owner if outcome.status is DeliveryStatus.RETURNED else "",  # whose hold in Redis it ends
             lease_until_ms=0,
         )
     if not is_changed:
@@ -505,6 +505,8 @@ def published(
             continue
         before = deliveries.get(each.destination)
         if before and before.status is DeliveryStatus.CLAIMED and before.owner.startswith(f"{machine}."):
+            if each.status is DeliveryStatus.RETURNED and each.owner != before.owner:
+                continue  # another request of this machine holds it by now
             before = None
         if each.status is DeliveryStatus.WAITING and not each.is_accepted:
             # One that waits under the same id is this one: two processes may publish it, and an answer may be lost.

@@ -419,7 +419,7 @@ class Step:
             name = references(entry.names, entry.fingerprint).get(label)
             if name is None:
                 continue
-            if entry.is_open:
+            if any(each.status is DeliveryStatus.WAITING or each.is_live(self.steady_ms) for each in entry.deliveries):
                 self.put(changed(entry, reset=number), entry, publishes=False)
             elif name.is_own:
                 self.forget(entry)

@@ -13,7 +13,7 @@ from deduplication import members
 from deduplication.again import forget
 from deduplication.errors import NotNow, StoreUnavailable
 from deduplication.journal import registry as registry_module
-from deduplication.journal.coordinator import Claimed
+from deduplication.journal.coordinator import Claimed, Settled
 from deduplication.journal.entry import DeliveryStatus, Entry, changed, encode
 from deduplication.journal.registry import Published
 from deduplication.journal.rules import Busy, Repeat
@@ -30,7 +30,9 @@ from tests.deduplication.journal.world import (
     delivered,
     returned,
     send,
+    skipped,
     stored,
+    take,
 )
 from tests.support.redis_server import RedisServer
 
@@ -648,3 +650,154 @@ def test_a_stored_delivery_that_another_request_holds_up_is_put_once_that_one_wa
     stage.beat()
     assert isinstance(ask(first, A), Repeat)
     assert first.coordinator.take("crm", 10, LEASE_MS)
+
+
+# Two destinations of one email: found by the model with two of them
+
+
+CRM, CHAT, BOTH = (replace(A, destinations=names) for names in (("crm",), ("chat",), ("crm", "chat")))
+
+
+def sent_and_stored(machine: Machine, claim: Claimed) -> Settled:
+    """To crm it is delivered, to chat it failed."""
+    ends = [
+        changed(each, status=DeliveryStatus.DELIVERED)
+        if each.destination == "crm"
+        else changed(each, status=DeliveryStatus.WAITING, next_try_ms=machine.time.now_ms)
+        for each in claim.plan
+    ]
+    return machine.coordinator.settle(claim, ends, "queued", b"payload")
+
+
+def forget_names(machine: Machine, email: Email) -> None:
+    registry = machine.coordinator.registry
+    assert registry
+    registry.reset(email.claim("x").references)
+
+
+def test_returning_one_destination_never_frees_a_later_hold_of_the_same_machine(
+    stage: Stage, first: Machine, neighbour: Machine, other: Machine
+) -> None:
+    """A stored delivery that fails again publishes its entry as it was when it was stored."""
+    returned(first, claimed(first, CHAT))
+    stage.beat()
+    stored(first, claimed(first, CRM))
+    stage.beat()
+    claimed(neighbour, CHAT)
+    (lent,) = take(first)
+    first.coordinator.finish(lent, changed(lent.delivery, next_try_ms=stage.time.now_ms + 5_000))
+    assert isinstance(ask(other, CHAT), Busy), "its neighbour is sending it"
+
+
+def test_returned_that_is_published_again_frees_no_later_hold(
+    stage: Stage, first: Machine, neighbour: Machine, other: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = claimed(first, A)
+    stage.lines[0].next_fault = "reply lost"
+    returned(first, found)
+    first.coordinator.publish_settled()
+    first.coordinator.redis.note_answer()
+    claim_here = neighbour.coordinator._claim_here
+
+    def after_the_leader_has_published(*arguments: Any) -> Any:
+        first.coordinator.publish_waiting()
+        return claim_here(*arguments)
+
+    monkeypatch.setattr(neighbour.coordinator, "_claim_here", after_the_leader_has_published)
+    claimed(neighbour, A)
+    assert isinstance(ask(other, A), Busy)
+
+
+def test_a_claim_that_lapsed_is_not_put_back_beside_a_live_one(
+    stage: Stage, first: Machine, neighbour: Machine, other: Machine
+) -> None:
+    """Its lease is of the journal's clock: as Redis' time it would last for ever."""
+    stage.time.steady_ms += 1 << 50  # as on a machine that was booted once
+    claimed(first, CRM)
+    stage.beat()
+    stage._advance(LEASE_MS - 5_000)
+    alive = claimed(neighbour, CHAT)
+    stage._advance(6_000)
+    stage.restart_redis("nothing")
+    stage.beat()
+    delivered(neighbour, alive)
+    stage.pass_time(4 * LEASE_MS)
+    assert [each.destination for each in claimed(other, BOTH).plan] == ["crm"]
+
+
+def test_a_fact_is_accepted_while_closed_though_its_entry_has_something_to_store(
+    stage: Stage, first: Machine, other: Machine
+) -> None:
+    found = claimed(first, BOTH)
+    stage.restart_redis("nothing")
+    assert not sent_and_stored(first, found).is_safe
+    for _ in range(2 * HOLD_MS // 500):
+        stage.beat()
+        stage._advance(500)
+    stage._advance(1)  # it is open again, and the first machine has not published since
+    assert not isinstance(ask(other, CRM), Claimed), "it was delivered"
+
+
+def test_a_fact_is_published_though_the_disk_refuses_to_note_it_and_what_is_to_be_stored(
+    stage: Stage, first: Machine, other: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = claimed(first, BOTH)
+    monkeypatch.setattr(first.coordinator, "_note", disk_full)
+    assert not sent_and_stored(first, found).is_safe
+    stage._advance(LEASE_MS + 1)
+    assert [each.destination for each in claimed(other, BOTH).plan] == ["chat"]
+
+
+def test_a_reset_counts_on_a_machine_where_a_claim_of_the_same_email_has_lapsed(
+    stage: Stage, first: Machine, other: Machine
+) -> None:
+    delivered(first, claimed(first, BOTH), "crm")
+    stage.beat()
+    stage._advance(2 * LEASE_MS)
+    stage.beat()
+    forget_names(first, CRM)
+    stage.beat()
+    stage.beat()
+    for machine in (first, other):
+        assert isinstance(ask(machine, replace(CRM, destinations=("crm",))), Claimed | Busy)
+
+
+def test_a_machine_that_has_not_read_a_reset_does_not_undo_it(stage: Stage, first: Machine, other: Machine) -> None:
+    send(first, CRM)
+    stage.beat()
+    forget_names(first, CRM)
+    with pytest.raises(NotNow):
+        ask(other, BOTH)
+    stage.beat()
+    stage.beat()
+    assert {each.destination for each in claimed(other, BOTH).plan} == {"crm", "chat"}
+
+
+def test_a_claim_of_another_machine_does_not_stay_with_the_taker_of_a_stored_delivery(
+    stage: Stage, first: Machine, neighbour: Machine, other: Machine
+) -> None:
+    works = claimed(neighbour, CHAT)
+    stored(first, claimed(first, CRM))
+    (lent,) = take(other)
+    other.coordinator.finish(lent, changed(lent.delivery, status=DeliveryStatus.DELIVERED))
+    returned(neighbour, works)
+    stage.beat()
+    entry = read(other, lent.entry.id)
+    assert entry and DeliveryStatus.CLAIMED not in {each.status for each in entry.deliveries}
+
+
+def test_a_shared_name_that_was_marked_without_redis_counts_before_it_is_published(
+    stage: Stage, first: Machine, neighbour: Machine
+) -> None:
+    stage.lines[0].is_cut = stage.lines[1].is_cut = True
+    for _ in range(3):
+        stage.tick(first)
+        stage.tick(neighbour)
+    send(first, GROUPED)
+    stage.lines[0].is_cut = stage.lines[1].is_cut = False
+    neighbour.coordinator.redis.note_answer()
+    found = claimed(neighbour, OTHER_OF_GROUP)
+    assert found.entry.stop and not found.to_send
+    skipped(neighbour, found)
+    stage.beat()
+    assert isinstance(ask(neighbour, OTHER_OF_GROUP), Repeat)
