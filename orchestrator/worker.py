@@ -17,7 +17,7 @@ from orchestrator.logs import configure_logging
 
 log = logging.getLogger(__name__)
 
-GRACE_S = 25.0  # the wait for the rate, and a POST with its default timeouts
+GRACE_S = 30.0  # the wait for the rate, and a POST with its default timeouts
 LOOK_EVERY_S = 0.5
 CANNOT_START = 3  # the exit code of a process that would fail in the same way again
 _CONTEXT = multiprocessing.get_context("spawn")

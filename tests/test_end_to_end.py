@@ -15,9 +15,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import requests
 
 from tests.support.redis_server import RedisServer
-from tests.support.server import Server, email
+from tests.support.server import ADMIN, Server, email
 from tests.support.sink import Reply, Sink
 
 Eventually = Callable[[Callable[[], bool]], None]
@@ -81,6 +82,34 @@ def test_a_destination_that_fails_gets_the_email_once_it_works(
         eventually(lambda: server.post(email()).json()["status"] == "already_processed")
         assert (len(sink.received), len(sink.accepted)) == (3, 1)
         assert len({each.webhook_id for each in sink.received}) == 1, "a receiver must recognise the attempts"
+
+
+def test_a_destination_that_answers_404_for_a_while_gets_every_email_once_and_none_is_a_dead_letter(
+    start_server: StartServer, eventually: Eventually, tmp_path: Path
+) -> None:
+    """As after a bad deploy: the path is gone, later it is back. Nobody replays anything."""
+    subjects = [f"number {number}" for number in range(8)]
+    with Sink(otherwise=Reply(404)) as sink:
+        config = tmp_path / "mailonce.toml"
+        config.write_text(f"[destinations.crm]\nurl = '{sink.url}'\nbreaker_pause_s = 1\n")
+        server = start_server(sink, MAILONCE_CONFIG=str(config))
+
+        def statuses() -> list[str]:
+            return [server.post(email(subject=subject, body=subject)).json()["status"] for subject in subjects]
+
+        def dead() -> list[object]:
+            url = f"{server.url}/api/admin/deliveries?status=dead"
+            return list(requests.get(url, headers=ADMIN, timeout=30).json()["deliveries"])
+
+        assert statuses() == ["queued"] * 8
+        in_requests = len(sink.received)
+        eventually(lambda: len(sink.received) >= in_requests + 2)  # the service's own retries get a 404, too
+        assert (statuses(), dead()) == (["queued"] * 8, [])
+        sink.otherwise = Reply()
+        eventually(lambda: set(statuses()) == {"already_processed"})
+        assert dead() == []
+    assert sink.subjects == dict.fromkeys(subjects, 1)
+    assert sorted(sink.counts().values()) == [1] * 8
 
 
 def test_an_email_whose_worker_was_killed_is_deliverable_when_the_lease_ends(

@@ -28,7 +28,6 @@ PIECE_BYTES = 16 << 10
 SLOWEST_BYTES_PER_S = 256 << 10  # a large webhook gets the time that this line would take, on top of its timeouts
 MAX_RECEIVER_ID_CHARACTERS = 200
 
-_RETRYABLE = {408, 409, GONE, 425, 429}
 _UNSUPPORTED_MEDIA_TYPE = 415
 _CONTENT_TYPES = {"json": "application/json", "form": "application/x-www-form-urlencoded"}
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")  # W3C Trace Context
@@ -79,13 +78,8 @@ class HttpDestination:
             return Receipt(status, _receiver_id(body))
         is_redirect = 300 <= status < 400
         remark = " Gone" if status == GONE else " (redirects are not followed)" if is_redirect else ""
-        permanent = is_redirect or (400 <= status < 500 and status not in _RETRYABLE)
-        raise DeliveryFailed(
-            f"{self._name}: answered {status}{remark}",
-            permanent=permanent,
-            status_code=status,
-            retry_after_s=None if permanent else _retry_after_s(retry_after),
-        )
+        wait_s = _retry_after_s(retry_after)
+        raise DeliveryFailed(f"{self._name}: answered {status}{remark}", status_code=status, retry_after_s=wait_s)
 
     def _post(self, webhook: Webhook, format: str, ends_at: float) -> tuple[int, str, bytes]:
         """The status, the Retry-After and the start of the body."""
@@ -116,7 +110,7 @@ class HttpDestination:
         except errors.HTTPError as error:
             connect_s, read_s = (round(min(limit_s, left_s), 1) for limit_s in (connect_s, read_s))
             reason = _reason(error).format(connect_s=connect_s, read_s=read_s)
-            failure = DeliveryFailed(f"{self._name}: {reason}", permanent=isinstance(error, errors.LocationValueError))
+            failure = DeliveryFailed(f"{self._name}: {reason}")
         # Raised out here it has no cause, whose text would show the path: for some receivers that is the secret.
         raise failure
 

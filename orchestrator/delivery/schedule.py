@@ -41,8 +41,6 @@ def after(
     tried = partial(replace, delivery, tries=tries, attempts=kept, next_try_ms=None, missing_ms=None)
     if isinstance(result, Receipt):
         return tried(status=DeliveryStatus.DELIVERED, ended_ms=now_ms, receiver_id=result.receiver_id, reason=None)
-    if result.permanent:
-        return tried(status=DeliveryStatus.DEAD, ended_ms=now_ms, reason=str(result))
     is_too_old = now_ms - patience.waits_since_ms >= MOST_AGE_MS
     if (tries >= patience.max_attempts or is_too_old) and not result.is_gone:  # 410 pauses the destination instead
         why = f"tried {tries} times" if tries >= patience.max_attempts else TOO_OLD

@@ -147,7 +147,7 @@ class Sender:
         """The delivery after one attempt; nothing is written.
 
         ``ends_at``: when the provider's request ends. Until then, a failed POST is tried once more, unless the
-        destination asked for a pause or will not accept the webhook. Without it: one POST, in the destination's time.
+        destination asked for a pause or refused this webhook. Without it: one POST, in the destination's time.
         """
         name, now_ms = delivery.destination, self.coordinator.journal.clock.now_ms
         if hold := self.hold_at(name):
@@ -163,7 +163,7 @@ class Sender:
             attempt, receipt, failure = self._post(name, webhook, ends_at)
             log_attempt(entry.id, delivery, attempt)
             attempts.append(attempt)
-            if failure is None or failure.permanent or failure.is_gone or failure.retry_after_s or ends_at is None:
+            if failure is None or failure.is_about_this_webhook or failure.retry_after_s or ends_at is None:
                 break
             if len(attempts) == QUICK_TRIES or ends_at - time.monotonic() <= QUICK_PAUSE_S + SHORTEST_TRY_S:
                 break
@@ -230,7 +230,7 @@ class Sender:
         took_s = time.monotonic() - started
         self.meter.count((took_s, DELIVERY_S, name))
         code = failure.status_code if failure else receipt.status_code if receipt else None
-        if failure is None or (code is not None and code < 500):  # it refused this webhook: the destination works
+        if failure is None or failure.is_about_this_webhook:  # the destination works
             if self.guard.succeeded(name):
                 self.on_recovery(name)
         else:

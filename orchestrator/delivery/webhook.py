@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from deduplication.journal.entry import Delivery, Entry
 
 GONE = 410
+MISPLACED = (401, 403, 404, 405)  # whatever is sent there: wrong credentials, a wrong address, a bad deploy
 MOMENT = "%Y-%m-%dT%H:%M:%SZ"  # of a webhook, in UTC
 
 
@@ -28,13 +29,10 @@ class EventType(StrEnum):
 
 
 class DeliveryFailed(Exception):
-    """The destination did not accept the webhook. If ``permanent``, trying again will not help."""
+    """The destination did not accept the webhook. It is tried again, whatever the answer was."""
 
-    def __init__(
-        self, reason: str, *, permanent: bool = False, status_code: int | None = None, retry_after_s: int | None = None
-    ) -> None:
+    def __init__(self, reason: str, *, status_code: int | None = None, retry_after_s: int | None = None) -> None:
         super().__init__(reason)
-        self.permanent = permanent
         self.status_code = status_code
         self.retry_after_s = retry_after_s
 
@@ -42,6 +40,11 @@ class DeliveryFailed(Exception):
     def is_gone(self) -> bool:
         """The destination accepts no webhooks any more."""
         return self.status_code == GONE
+
+    @property
+    def is_about_this_webhook(self) -> bool:
+        """The destination works, and refused this one: others may be accepted, so its circuit breaker stays closed."""
+        return self.status_code is not None and 400 <= self.status_code < 500 and self.status_code not in MISPLACED
 
 
 @dataclass(frozen=True)

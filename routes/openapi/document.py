@@ -68,10 +68,8 @@ SIGNED = [
 RETRIED = "Tried again; Retry-After is honoured."
 WEBHOOK_ANSWERS = {
     "2XX": "Delivered; `id` or `postId` of a JSON answer is stored.",
-    **dict.fromkeys(("408", "409", "425", "429"), RETRIED),
     "410": "The destination is paused until an operator resumes it.",
-    "4XX": "Refused permanently: a dead letter.",
-    "5XX": RETRIED,
+    **dict.fromkeys(("3XX", "4XX", "5XX"), RETRIED),
 }
 
 

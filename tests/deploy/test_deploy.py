@@ -107,6 +107,11 @@ def test_the_unit_of_the_worker_lets_it_finish() -> None:
 
 
 @pytest.mark.parametrize("folder", COMPOSED)
+def test_the_worker_in_compose_may_finish(folder: str) -> None:
+    assert int(composed(folder)["worker"]["stop_grace_period"].removesuffix("s")) > GRACE_S + 5
+
+
+@pytest.mark.parametrize("folder", COMPOSED)
 def test_redis_in_compose_asks_for_its_password_and_is_asked_with_it(folder: str) -> None:
     password = "0123456789abcdef"
     redis, web = (composed(folder)[name] for name in ("redis", "web"))

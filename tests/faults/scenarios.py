@@ -37,7 +37,7 @@ LEASE_S = 4
 DAY_S = 86_400
 AWAY_S = 3_600
 NOTICEABLE_S = 0.05
-DOWN, GONE_FOR_GOOD = Reply(503), Reply(404)
+DOWN, MISPLACED = Reply(503), Reply(404)
 HOLDS, OUTCOMES = b"\xa4HOLD", b"\xa4SADD"  # in the requests of the protocol
 Client = redis.Redis
 
@@ -409,7 +409,7 @@ def crash_in_a_group(world: World, *, dies: bool) -> None:
     world.sink.answers[first] = DOWN
     answers = [world.post(subject, f"This is the {subject}") for subject in group]
     assert answers[0] == "queued", "the first one was not stored"
-    world.sink.answers[first] = GONE_FOR_GOOD if dies else Reply()
+    world.sink.answers[first] = MISPLACED if dies else Reply()
     arm_the_crash(world)
     world.replay_waiting()
     crash(world)
@@ -724,10 +724,10 @@ def crash_at(step: str, by: str = "SIGKILL", **setup: Any) -> Setup:
     return Setup(settings={"WEB_THREADS": "1", **LEASE}, crash_at=step, crash_signal=by, **setup)
 
 
-def at_each_step(name: str, strike: Callable[[World], object], machines: int = 2) -> list[Scenario]:
+def at_each_step(name: str, strike: Callable[[World], object], **setup: Any) -> list[Scenario]:
     """Of a stored delivery. The process has requests under way as well."""
     return [
-        Scenario(name.format(step), strike, setup=crash_at(step, machines=machines), window="a", most_doubles=2)
+        Scenario(name.format(step), strike, setup=crash_at(step, **setup), window="a", most_doubles=2)
         for step in ("before take", "after hand-out", "after take", "before finish", "after finish")
     ]
 
@@ -830,7 +830,12 @@ SCENARIOS = [
         for step in ("before claim", "after hold", "after claim", "before the POST", "after the note", "after settle")
     ),
     *at_each_step("kill -9 of a stored delivery, {}", crash_at_a_stored_delivery),
-    *at_each_step("a group, its first dies, kill -9 {}", partial(crash_in_a_group, dies=True), machines=1),
+    *at_each_step(
+        "a group, its first dies, kill -9 {}",
+        partial(crash_in_a_group, dies=True),
+        machines=1,
+        options="breaker_failures = 0\nmax_attempts = 2",
+    ),
     *at_each_step("a group, its first arrives, kill -9 {}", partial(crash_in_a_group, dies=False), machines=1),
     Scenario(
         "SIGSTOP past the lease, before the POST",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -44,12 +44,17 @@ def _pass(machine: Machine, ms: int) -> None:
 
 @pytest.fixture
 def start(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
-    """A process on the machine, with destinations by name and how each of them reacts."""
+    """A process on the machine, with destinations by name and how each of them reacts. ``impatient`` names those whose
+    first failure is final."""
     monkeypatch.setattr(sender, "QUICK_PAUSE_S", 0.0)
     with ExitStack() as stack:
 
-        def start(reactions: dict[str, list[Reaction]] | None = None, **options: Any) -> PipelineBench:
+        def start(
+            reactions: dict[str, list[Reaction]] | None = None, impatient: Collection[str] = (), **options: Any
+        ) -> PipelineBench:
             fakes = {name: FakeDestination(list(each)) for name, each in (reactions or {"crm": []}).items()}
+            for name in impatient:
+                fakes[name].max_attempts = 1
             opened = open_pipeline(machine, fakes, lambda ms: _pass(machine, ms), **options)
             return stack.enter_context(opened)
 

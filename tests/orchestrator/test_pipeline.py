@@ -10,9 +10,10 @@ import pytest
 
 from deduplication import again
 from deduplication.again import Refusal
+from orchestrator.delivery.webhook import DeliveryFailed
 from orchestrator.pipeline import ProofUsed
 from tests.orchestrator.conftest import Open
-from tests.support.pipeline import DOWN, LEASE_MS, REFUSES, Reaction, item
+from tests.support.pipeline import DOWN, LEASE_MS, MISPLACED, REFUSES, Reaction, item
 
 LOT = "Lot 456 - Documents"
 FILE = "<p>https://we.tl/t-abc</p>"
@@ -28,10 +29,11 @@ FILE = "<p>https://we.tl/t-abc</p>"
         ([], ["processed", "already_processed", "already_processed"], 1, 1),
         ([DOWN], ["processed", "already_processed"], 2, 1),  # one quick second try in the same request
         ([DOWN] * 2, ["queued", "queued"], 2, 0),
-        ([REFUSES], ["dead_lettered", "dead_lettered"], 1, 0),
-        ([DOWN, REFUSES], ["dead_lettered", "dead_lettered"], 2, 0),
+        ([MISPLACED] * 2, ["queued", "queued"], 2, 0),
+        ([REFUSES], ["queued", "queued"], 1, 0),
+        ([DOWN, REFUSES], ["queued", "queued"], 2, 0),
     ],
-    ids=["takes it", "at the second try", "is down", "refuses it", "refuses the second try"],
+    ids=["takes it", "at the second try", "is down", "is misplaced", "refuses it", "refuses the second try"],
 )
 def test_what_the_destination_does_decides_the_answer(
     start: Open, reactions: list[Reaction], answers: list[str], asked: int, taken: int
@@ -43,11 +45,16 @@ def test_what_the_destination_does_decides_the_answer(
     assert len({webhook.webhook_id for webhook in crm.asked}) == 1, "a receiver must recognise the attempts"
 
 
-def test_a_failed_delivery_is_retried_by_the_service_until_it_is_delivered(start: Open) -> None:
-    bench = start({"crm": [DOWN] * 3})
+@pytest.mark.parametrize(
+    "reactions", [[DOWN] * 3, [MISPLACED] * 3, [REFUSES] * 2], ids=["is down", "is misplaced", "refuses it"]
+)
+def test_a_failed_delivery_is_retried_by_the_service_until_it_is_delivered(
+    start: Open, reactions: list[DeliveryFailed]
+) -> None:
+    bench = start({"crm": reactions})
     assert bench.status_of() == "queued"
     waiting = bench.delivery()
-    assert (waiting.status, waiting.tries, waiting.reason) == ("waiting", 1, "answered 500")
+    assert (waiting.status, waiting.tries, waiting.reason) == ("waiting", 1, str(reactions[0]))
     assert (bench.payload() or {})["subject"], "the payload is stored with it"
     assert bench.deliver_due() == 0, "not before its time"
     bench.let_time_pass(5_500)
@@ -55,19 +62,22 @@ def test_a_failed_delivery_is_retried_by_the_service_until_it_is_delivered(start
     bench.let_time_pass(330_000)
     assert (bench.deliver_due(), bench.status_of()) == (1, "already_processed")
     crm = bench.destinations["crm"]
-    assert (len(crm.asked), len(crm.taken)) == (4, 1)
+    assert (len(crm.asked), len(crm.taken)) == (len(reactions) + 1, 1)
     assert len({webhook.webhook_id for webhook in crm.asked}) == 1
     assert bench.payload() is None
 
 
-def test_a_delivery_that_fails_at_every_try_is_a_dead_letter_with_its_payload(start: Open) -> None:
-    bench = start({"crm": [DOWN] * 9})
+@pytest.mark.parametrize("reaction", [DOWN, MISPLACED, REFUSES], ids=str)
+def test_a_delivery_that_fails_at_every_try_is_a_dead_letter_with_its_payload(
+    start: Open, reaction: DeliveryFailed
+) -> None:
+    bench = start({"crm": [reaction] * 9})
     bench.send()
     for _ in range(2):
         bench.let_time_pass(2_000_000)
         assert bench.deliver_due() == 1
     assert [bench.status_of() for _ in range(2)] == ["dead_lettered", "dead_lettered"]
-    assert (bench.delivery().status, bench.delivery().reason) == ("dead", "answered 500; tried 3 times")
+    assert (bench.delivery().status, bench.delivery().reason) == ("dead", f"{reaction}; tried 3 times")
     assert bench.payload() is not None
     bench.let_time_pass(90_000_000)
     assert bench.deliver_due() == 0
@@ -98,7 +108,7 @@ def test_an_error_of_our_own_returns_the_email_to_its_provider(start: Open) -> N
 
 
 def test_a_dead_letter_keeps_its_payload_and_a_delivered_email_does_not(start: Open) -> None:
-    bench = start({"crm": [REFUSES]})
+    bench = start({"crm": [REFUSES]}, impatient=["crm"])
     bench.send(subject="refused")
     bench.send(subject="taken")
     assert bench.delivery(subject="refused").status == "dead"
@@ -167,20 +177,26 @@ def test_an_outcome_that_cannot_be_recorded_stays_with_its_provider(start: Open,
 
 
 @pytest.mark.parametrize(
-    ("crm", "archive", "answers", "taken"),
+    ("crm", "archive", "impatient", "answers", "taken"),
     [
-        ([], [], ["processed", "already_processed"], (1, 1)),
-        ([], [DOWN] * 2, ["queued", "already_processed"], (1, 1)),
-        ([DOWN] * 2, [DOWN] * 2, ["queued", "already_processed"], (1, 1)),
-        ([REFUSES], [], ["dead_lettered", "dead_lettered"], (0, 1)),
-        ([REFUSES], [DOWN] * 2, ["queued", "dead_lettered"], (0, 1)),
-        ([REFUSES], [REFUSES], ["dead_lettered", "dead_lettered"], (0, 0)),
+        ([], [], [], ["processed", "already_processed"], (1, 1)),
+        ([], [DOWN] * 2, [], ["queued", "already_processed"], (1, 1)),
+        ([DOWN] * 2, [DOWN] * 2, [], ["queued", "already_processed"], (1, 1)),
+        ([REFUSES], [MISPLACED] * 2, [], ["queued", "already_processed"], (1, 1)),
+        ([REFUSES], [], ["crm"], ["dead_lettered", "dead_lettered"], (0, 1)),
+        ([REFUSES], [DOWN] * 2, ["crm"], ["queued", "dead_lettered"], (0, 1)),
+        ([REFUSES], [REFUSES], ["crm", "archive"], ["dead_lettered", "dead_lettered"], (0, 0)),
     ],
 )
 def test_each_destination_gets_it_once_whatever_the_others_do(
-    start: Open, crm: list[Reaction], archive: list[Reaction], answers: list[str], taken: tuple[int, int]
+    start: Open,
+    crm: list[Reaction],
+    archive: list[Reaction],
+    impatient: list[str],
+    answers: list[str],
+    taken: tuple[int, int],
 ) -> None:
-    bench = start({"crm": crm, "archive": archive})
+    bench = start({"crm": crm, "archive": archive}, impatient=impatient)
     first = bench.status_of()
     bench.let_time_pass(5_500)
     bench.deliver_due()
@@ -239,13 +255,14 @@ def test_a_skipped_email_can_be_released_once(start: Open, skipped: str, first: 
 @shared
 @pytest.mark.parametrize(
     ("reactions", "sent"),
-    [([DOWN, DOWN], ["first"]), ([DOWN, DOWN, REFUSES], ["second"])],
+    [([DOWN] * 2, ["first"]), ([DOWN] * 3, ["second"])],
     ids=["first is delivered", "first is dead"],
 )
 def test_behind_an_email_that_waits_the_next_one_waits_for_the_name(
     start: Open, skipped: str, first: Fields, second: Fields, reactions: list[Reaction], sent: list[str]
 ) -> None:
     bench = start({"crm": reactions})
+    bench.destinations["crm"].max_attempts = 2
     assert [bench.status_of(**first), bench.status_of(**second)] == ["queued", "queued"]
     for _ in range(4):
         bench.let_time_pass(5_500)
@@ -273,10 +290,10 @@ def test_while_an_email_is_being_delivered_the_next_one_is_queued(
 
 @shared
 @pytest.mark.parametrize("destinations", [["crm"], ["crm", "archive"]], ids=["one", "two"])
-def test_an_email_that_every_destination_refused_stops_no_other(
+def test_an_email_that_is_dead_at_every_destination_stops_no_other(
     start: Open, skipped: str, first: Fields, second: Fields, destinations: list[str]
 ) -> None:
-    bench = start({name: [REFUSES] for name in destinations})
+    bench = start({name: [REFUSES] for name in destinations}, impatient=destinations)
     assert [bench.status_of(**first), bench.status_of(**second)] == ["dead_lettered", "processed"]
 
 
@@ -357,17 +374,18 @@ def test_a_lost_message_is_made_good_by_the_next_look(start: Open) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reactions", "answer", "again", "status"),
+    ("reactions", "impatient", "answer", "again", "status"),
     [
-        ([], "processed", "already_processed", "delivered"),
-        ([DOWN], "queued", "queued", "waiting"),
-        ([REFUSES], "dead_lettered", "dead_lettered", "dead"),
+        ([], [], "processed", "already_processed", "delivered"),
+        ([DOWN], [], "queued", "queued", "waiting"),
+        ([REFUSES], [], "queued", "queued", "waiting"),
+        ([REFUSES], ["crm"], "dead_lettered", "dead_lettered", "dead"),
     ],
 )
 def test_while_the_queue_is_away_the_request_delivers(
-    start: Open, reactions: list[Reaction], answer: str, again: str, status: str
+    start: Open, reactions: list[Reaction], impatient: list[str], answer: str, again: str, status: str
 ) -> None:
-    bench = start({"crm": reactions}, with_queue=True)
+    bench = start({"crm": reactions}, impatient=impatient, with_queue=True)
     bench.queue.is_away = True
     assert bench.status_of() == answer
     assert (bench.delivery().status, bench.payload() is None) == (status, status == "delivered")

@@ -93,6 +93,13 @@ def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
+def impatient(folder: Path, sink: Sink) -> Path:
+    """A mailonce.toml whose one destination, as WEBHOOK_URL would name it, takes the first failure for the last."""
+    file = folder / "impatient.toml"
+    file.write_text(f"[destinations.default]\nurl = '{sink.url}'\nmax_attempts = 1\n")
+    return file
+
+
 def open_era(url: str, prefix: str) -> bool:
     """A new Redis grants nothing for some seconds (rule 13); tests begin after that. False if it is away."""
     with connect(url, 5.0) as client, suppress(RedisError):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from orchestrator.operations.search import FIELDS
-from tests.routes.conftest import App, StartApp, bearer
+from tests.routes.conftest import App, StartApp, bearer, impatient
 from tests.support.redis_server import RedisServer
 from tests.support.server import ADMIN_TOKEN, email
 from tests.support.sink import Reply, Sink
@@ -87,13 +87,15 @@ def test_emails_are_listed_released_once_and_audited(
         assert (act(app, path)["status"], act(app, path)["code"]) == (404, "unknown")
 
 
-def test_a_delivery_is_replayed_and_the_answer_has_the_result(start_app: StartApp, settings: dict[str, Any]) -> None:
+def test_a_delivery_is_replayed_and_the_answer_has_the_result(
+    start_app: StartApp, settings: dict[str, Any], tmp_path: Path
+) -> None:
     with Sink(otherwise=Reply(422)) as sink:
-        app = start_app(webhook_url=sink.url, **settings)
+        app = start_app(mailonce_config=impatient(tmp_path, sink), **settings)
         id_ = f"{app.post(email(subject='Report')).get_json()['id']}:default"
         one = ask(app, f"deliveries/{id_}")
         shown = (one["status"], one["reason"], one["payload"]["subject"])
-        assert shown == ("dead", "default: answered 422", "Report")
+        assert shown == ("dead", "default: answered 422; tried 1 times", "Report")
         assert act(app, f"deliveries/{id_}/replay", dry_run=True)["status"] == "would_replay"
         sink.otherwise = Reply()
         answer = act(app, f"deliveries/{id_}/replay")

@@ -77,6 +77,31 @@ def test_a_delivery_that_fails_for_now_is_stored_and_sent_later(
     assert ask(app, f"deliveries/{done['id']}")["payload"] is None
 
 
+@pytest.mark.parametrize(
+    ("status", "posts", "remark"),
+    [(400, 1, ""), (401, 2, ""), (404, 2, ""), (422, 1, ""), (302, 2, " (redirects are not followed)")],
+)
+def test_a_refusal_is_no_dead_letter_but_waits_and_is_delivered_once_the_destination_takes_it(
+    start: Callable[..., App], eventually: Eventually, status: int, posts: int, remark: str
+) -> None:
+    with Sink(otherwise=Reply(status, headers={"Location": "/elsewhere"})) as sink:
+        app = start(crm=sink)
+        answer = app.post(email())
+        assert (answer.status_code, answer.get_json()["status"]) == (200, "queued")
+        waiting = recorded(app)
+        assert (waiting["status"], waiting["reason"]) == ("waiting", f"crm: answered {status}{remark}")
+        assert (waiting["tries"], len(sink.received)) == (1, posts)
+        try_again(app)
+        eventually(lambda: recorded(app)["tries"] == 2)
+        assert recorded(app)["status"] == "waiting"
+        sink.otherwise = Reply()
+        try_again(app)
+        eventually(lambda: recorded(app)["status"] == "delivered")
+        assert app.status_of(email()) == "already_processed"
+        assert [each.status for each in sink.received] == [status] * (posts + 1) + [200]
+        assert len(sink.counts()) == 1
+
+
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
@@ -121,12 +146,14 @@ def test_the_webhook_is_signed_with_both_secrets_of_a_rotation_and_no_log_has_th
     assert "A" * 32 not in caplog.text and "B" * 32 not in caplog.text
 
 
-def test_a_replay_that_fails_for_now_waits_for_its_next_try(start: Callable[..., App]) -> None:
-    with Sink(REFUSED, DOWN, DOWN) as sink:
-        app = start(crm=sink)
+def test_a_replay_that_fails_for_now_waits_for_its_next_try(start: Callable[..., App], eventually: Eventually) -> None:
+    with Sink(REFUSED, REFUSED, DOWN) as sink:
+        app = start(crm=f"url = '{sink.url}'\nmax_attempts = 2")
         id_ = app.post(email()).get_json()["deliveries"]["crm"]["id"]
+        try_again(app)
+        eventually(lambda: recorded(app)["status"] == "dead")
         answer = act(app, f"deliveries/{id_}/replay")["delivery"]
-        assert (answer["status"], answer["tries"], len(sink.received)) == ("waiting", 1, 2)
+        assert (answer["status"], answer["tries"], len(sink.received)) == ("waiting", 1, 3)
         assert answer["next_try"] is not None, "no provider will send it again"
 
 
@@ -150,7 +177,7 @@ def test_dead_letters_are_replayed_by_a_filter_after_a_dry_run(
     start: Callable[..., App], eventually: Eventually
 ) -> None:
     with Sink(REFUSED, REFUSED, REFUSED) as sink:
-        app = start(crm=sink)
+        app = start(crm=f"url = '{sink.url}'\nmax_attempts = 1")
         for number in range(4):
             app.post(email(subject=f"number {number}"))
         wanted = {"status": "dead", "destination": "crm", "since": "2026-01-01T00:00:00Z"}

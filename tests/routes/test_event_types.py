@@ -13,7 +13,7 @@ import pytest
 
 from deduplication.journal.entry import Delivery, Entry
 from orchestrator.delivery.webhook import pack, stored_event
-from tests.routes.conftest import App, StartApp, bearer
+from tests.routes.conftest import App, StartApp, bearer, impatient
 from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, email
 from tests.support.sink import Received, Reply, Sink
 
@@ -27,6 +27,11 @@ def event(webhook: Received) -> tuple[str, str]:
 
 def act(app: App, path: str) -> Any:
     return app.http.post(f"/api/admin/{path}", json={}, headers=bearer(ADMIN_TOKEN)).get_json()
+
+
+@pytest.fixture
+def app(start_app: StartApp, sink: Sink, tmp_path: Path) -> App:
+    return start_app(mailonce_config=impatient(tmp_path, sink))
 
 
 def test_a_replay_sends_the_same_event_again(app: App, sink: Sink) -> None:

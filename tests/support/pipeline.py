@@ -36,8 +36,9 @@ LEASE_MS = 7_000  # shorter than a request may take: who sleeps over it has time
 MAX_ATTEMPTS = 3
 STARTED = datetime(2026, 11, 16, tzinfo=UTC)
 
-DOWN = DeliveryFailed("answered 500", permanent=False, status_code=500)
-REFUSES = DeliveryFailed("answered 422", permanent=True, status_code=422)
+DOWN = DeliveryFailed("answered 500", status_code=500)
+MISPLACED = DeliveryFailed("answered 404", status_code=404)
+REFUSES = DeliveryFailed("answered 422", status_code=422)
 Reaction = DeliveryFailed | Exception | Callable[[], object] | None
 
 
@@ -46,13 +47,15 @@ class FakeDestination:
     """Reacts to one webhook after the other as ``reactions`` says, and accepts all after that. Those with a subject in
     ``by_subject`` get the reactions listed there, whatever their order.
 
-    A reaction is an error to raise, None to take it, or something to do in the middle of taking it.
+    A reaction is an error to raise, None to take it, or something to do in the middle of taking it. With
+    ``max_attempts`` 1, which may be set at any time, the first failure is final: a dead letter.
     """
 
     reactions: list[Reaction] = field(default_factory=list)
     by_subject: dict[str, list[Reaction]] = field(default_factory=dict)
     asked: list[Webhook] = field(default_factory=list)
     taken: list[Webhook] = field(default_factory=list)
+    max_attempts: int = MAX_ATTEMPTS
 
     def deliver(self, webhook: Webhook, within_s: float | None = None) -> Receipt:
         self.asked.append(webhook)
@@ -64,6 +67,23 @@ class FakeDestination:
             reaction()
         self.taken.append(webhook)
         return Receipt(200)
+
+
+class Policies(Mapping[str, DestinationPolicy]):
+    """What each destination says at the moment."""
+
+    def __init__(self, destinations: Mapping[str, FakeDestination]) -> None:
+        self._destinations = destinations
+
+    def __getitem__(self, name: str) -> DestinationPolicy:
+        destination = self._destinations[name]
+        return DestinationPolicy(destination, max_attempts=destination.max_attempts, limit_s=1.0)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._destinations)
+
+    def __len__(self) -> int:
+        return len(self._destinations)
 
 
 class FakeQueue:
@@ -194,10 +214,7 @@ def open_pipeline(
     with ExitStack() as stack:
         sender = Sender(
             coordinator=coordinator,
-            policies={
-                name: DestinationPolicy(each, max_attempts=MAX_ATTEMPTS, limit_s=1.0)
-                for name, each in destinations.items()
-            },
+            policies=Policies(destinations),
             guard=Guard(
                 Counters(machine.coordinator), dict.fromkeys(destinations, limits or Limits(breaker_failures=0))
             ),

@@ -167,19 +167,20 @@ NOT_FOLLOWED = " (redirects are not followed)"
 
 
 @pytest.mark.parametrize(
-    ("status", "remark", "permanent", "retry_after_s"),
+    ("status", "remark", "is_about_this_webhook"),
     [
-        *((status, "", True, None) for status in (400, 401, 403, 404, 405, 413, 415, 422, 451)),
-        *((status, NOT_FOLLOWED, True, None) for status in (301, 302, 303, 304, 307, 308)),
-        *((status, "", False, 2) for status in (103, 408, 409, 425, 429, 500, 502, 503, 504, 599)),
-        (410, " Gone", False, 2),
+        *((status, "", True) for status in (400, 408, 409, 413, 415, 422, 425, 429, 451)),
+        *((status, "", False) for status in (103, 401, 403, 404, 405, 500, 502, 503, 504, 599)),
+        *((status, NOT_FOLLOWED, False) for status in (301, 302, 303, 304, 307, 308)),
+        (410, " Gone", True),
     ],
 )
-def test_what_a_status_means(status: int, remark: str, permanent: bool, retry_after_s: int | None) -> None:
+def test_what_a_status_means(status: int, remark: str, is_about_this_webhook: bool) -> None:
     for location in ("/elsewhere", "http://[nonsense"):
         failed = failure(Reply(status, headers={"Retry-After": "2", "Location": location}))
-        assert (str(failed), failed.permanent) == (f"crm: answered {status}{remark}", permanent)
-        assert (failed.status_code, failed.retry_after_s) == (status, retry_after_s)
+        shown = (str(failed), failed.is_about_this_webhook)
+        assert shown == (f"crm: answered {status}{remark}", is_about_this_webhook)
+        assert (failed.status_code, failed.retry_after_s) == (status, 2)
         assert failed.is_gone == (status == 410), "then the destination is gone, not this webhook refused"
 
 
@@ -223,7 +224,7 @@ def test_retry_after_is_seconds_or_a_date(
 def test_a_receiver_that_does_not_answer(parts: Iterable[bytes], pause_s: float, reason: str) -> None:
     with answering(parts, pause_s) as url:
         failed = failure_at(url, read_timeout_s=0.4)
-    assert (str(failed), failed.permanent) == (f"crm: {reason}", False)
+    assert (str(failed), failed.is_about_this_webhook) == (f"crm: {reason}", False)
     assert (failed.status_code, failed.retry_after_s) == (None, None)
 
 
@@ -234,7 +235,7 @@ def test_a_receiver_without_a_trusted_certificate(speaks_tls: bool) -> None:
     with answering([b"HTTP/1.1 400 Bad Request\r\n\r\n"], 0, "https", context if speaks_tls else None) as url:
         failed = failure_at(url)
     reason = "TLS certificate not accepted" if speaks_tls else "TLS connection failed"
-    assert (str(failed), failed.permanent) == (f"crm: {reason}", False)
+    assert (str(failed), failed.is_about_this_webhook) == (f"crm: {reason}", False)
 
 
 @pytest.mark.parametrize(
@@ -247,7 +248,7 @@ def test_a_receiver_without_a_trusted_certificate(speaks_tls: bool) -> None:
 )
 def test_an_address_that_cannot_be_reached(url: str, reason: str) -> None:
     failed = failure_at(url)
-    assert (str(failed), failed.permanent) == (f"crm: {reason}", "URL" in reason)
+    assert (str(failed), failed.is_about_this_webhook) == (f"crm: {reason}", False)
 
 
 def test_a_receiver_that_accepts_no_connection_or_reads_nothing() -> None:
@@ -256,7 +257,7 @@ def test_a_receiver_that_accepts_no_connection_or_reads_nothing() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         large = Webhook("msg_7", {"body": "x" * 30_000_000})
         failures.append(failure_at(url_of(server), large, connect_timeout_s=0.2))
-    assert [failed.permanent for failed in failures] == [False] * 3
+    assert [failed.is_about_this_webhook for failed in failures] == [False] * 3
     assert str(failures[0]) == "crm: no connection within 0.2 s"
     assert str(failures[1]).startswith("crm: no connection within 0.")
     assert str(failures[2]) == "crm: not sent in time"
@@ -264,7 +265,7 @@ def test_a_receiver_that_accepts_no_connection_or_reads_nothing() -> None:
 
 def test_not_even_the_traceback_of_a_failure_shows_the_url(closed_port: socket.socket) -> None:
     failed = failure_at(url_of(closed_port))
-    assert (str(failed), failed.permanent) == ("crm: connection refused", False)
+    assert (str(failed), failed.is_about_this_webhook) == ("crm: connection refused", False)
     shown = "".join(traceback.format_exception(failed))
     assert "s3cret" not in shown and "127.0.0.1" not in shown
     assert failed.__context__ is None
@@ -277,7 +278,7 @@ def test_without_time_nothing_is_sent() -> None:
     with Sink() as sink:
         failures = [failure_at(sink.url, within_s=within_s) for within_s in (0, -1.5)]
         assert sink.connections == 0
-    assert {(str(failed), failed.permanent) for failed in failures} == {("crm: no time left", False)}
+    assert {(str(failed), failed.is_about_this_webhook) for failed in failures} == {("crm: no time left", False)}
 
 
 def test_the_callers_time_is_one_for_json_and_form_together() -> None:
@@ -414,11 +415,11 @@ def test_after_a_415_a_form_is_sent_in_the_same_call_and_both_are_signed() -> No
 
 
 @pytest.mark.parametrize(
-    ("second", "permanent", "formats"),
-    [(503, False, ["json", "form", "form", "form"]), (415, True, ["json", "form", "json", "json"])],
+    ("second", "formats"),
+    [(503, ["json", "form", "form", "form"]), (415, ["json", "form", "json", "json"])],
     ids=["the form is remembered", "unless it is refused too"],
 )
-def test_the_accepted_format_comes_first(second: int, permanent: bool, formats: list[str]) -> None:
+def test_the_accepted_format_comes_first(second: int, formats: list[str]) -> None:
     with Sink(Reply(415), Reply(second)) as sink:
         crm = destination(sink.url, fallback_form=True)
         with pytest.raises(DeliveryFailed) as failed:
@@ -426,13 +427,13 @@ def test_the_accepted_format_comes_first(second: int, permanent: bool, formats: 
         crm.deliver(WEBHOOK)
         crm.deliver(WEBHOOK)
         sent = ["form" if "form" in each.headers["Content-Type"] else "json" for each in sink.received]
-    assert (failed.value.permanent, failed.value.status_code) == (permanent, second)
+    assert failed.value.status_code == second
     assert sent == formats
 
 
 def test_no_other_refusal_is_followed_by_a_form() -> None:
-    assert failure(Reply(400), fallback_form=True).permanent
-    assert failure(Reply(415), format="form", fallback_form=True).permanent
+    assert failure(Reply(400), fallback_form=True).status_code == 400
+    assert failure(Reply(415), format="form", fallback_form=True).status_code == 415
 
 
 # Connections
@@ -464,7 +465,7 @@ def test_a_used_connection_closed_during_a_send_is_left_to_the_caller_to_retry()
         crm.deliver(WEBHOOK)
         with pytest.raises(DeliveryFailed, match="connection closed without an answer") as failed:
             crm.deliver(WEBHOOK)
-        assert not failed.value.permanent
+        assert not failed.value.is_about_this_webhook
         assert (len(sink.received), sink.connections) == (2, 1)
 
 

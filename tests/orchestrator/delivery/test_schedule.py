@@ -55,15 +55,14 @@ def test_a_destination_that_asks_for_2_s_waits_for_our_5_s_and_one_that_asks_for
 @pytest.mark.parametrize(
     ("failure", "patience", "age_ms", "status", "reason"),
     [
-        (DeliveryFailed("x", permanent=True), Patience(9, NOW_MS), 0, "dead", "x"),
         (DeliveryFailed("x"), Patience(1, NOW_MS), 0, "dead", "x; tried 1 times"),
         (DeliveryFailed("x"), Patience(9, NOW_MS), MOST_AGE_MS, "dead", "x; waited 76 h"),
         (DeliveryFailed("x"), Patience(2, NOW_MS), MOST_AGE_MS - 1, "waiting", "x"),
         (DeliveryFailed("x", status_code=410), Patience(1, 0), MOST_AGE_MS, "waiting", "x"),
     ],
-    ids=["permanent", "max_attempts", "76 hours", "patience left", "a 410 is not the fault of the email"],
+    ids=["max_attempts", "76 hours", "patience left", "a 410 is not the fault of the email"],
 )
-def test_it_is_dead_if_trying_again_is_of_no_use_and_waits_otherwise(
+def test_it_is_dead_after_its_last_attempt_or_76_hours_and_waits_otherwise(
     failure: DeliveryFailed, patience: Patience, age_ms: int, status: str, reason: str
 ) -> None:
     now_ms = NOW_MS + age_ms
@@ -71,6 +70,17 @@ def test_it_is_dead_if_trying_again_is_of_no_use_and_waits_otherwise(
     assert (tried.status, tried.reason, tried.tries) == (status, reason, 1)
     assert tried.ended_ms == (now_ms if status == "dead" else None)
     assert (tried.next_try_ms or 0) >= now_ms + 5000 if status == "waiting" else tried.next_try_ms is None
+
+
+@given(st.integers(100, 599).filter(lambda code: code not in (*range(200, 300), 410)), st.integers(2, 50))
+def test_no_answer_of_a_destination_makes_a_dead_letter_before_the_last_attempt(code: int, max_attempts: int) -> None:
+    """A bad deploy answers 404 or 400 for an hour, and must not kill a day's mail."""
+    delivery, refused = FRESH, DeliveryFailed("x", status_code=code)
+    for _ in range(max_attempts - 1):
+        delivery = after(delivery, refused, Patience(max_attempts, NOW_MS), NOW_MS)
+        assert (delivery.status, delivery.reason) == (DeliveryStatus.WAITING, "x")
+    delivery = after(delivery, refused, Patience(max_attempts, NOW_MS), NOW_MS)
+    assert (delivery.status, delivery.tries) == (DeliveryStatus.DEAD, max_attempts)
 
 
 def test_a_success_is_delivered_with_the_receivers_id() -> None:

@@ -15,7 +15,7 @@ from orchestrator.operations.decisions import Decision, DeliveryView, list_decis
 from orchestrator.operations.search import DecisionFilter, DeliveryFilter
 from tests.orchestrator.conftest import Open
 from tests.orchestrator.operations.fleet_bench import open_process, process, time
-from tests.support.pipeline import DOWN, REFUSES, PipelineBench
+from tests.support.pipeline import DOWN, MAX_ATTEMPTS, REFUSES, PipelineBench
 
 __all__ = ["open_process", "process", "time"]  # fixtures
 
@@ -45,7 +45,7 @@ class Desk:
 
 def open_desk(bench: PipelineBench) -> Desk:
     pipeline = bench.pipeline
-    named = {name: SimpleNamespace(max_attempts=3) for name in bench.destinations}
+    named = {name: SimpleNamespace(max_attempts=MAX_ATTEMPTS) for name in bench.destinations}
     service = SimpleNamespace(
         journal=bench.machine.journal,
         coordinator=bench.machine.coordinator,
@@ -69,13 +69,16 @@ def start_desk(start: Open) -> Callable[..., Desk]:
 def desk(start_desk: Callable[..., Desk]) -> Desk:
     """Four emails: delivered, of the same group, waiting at one destination, and dead at one."""
     desk = start_desk({"crm": [], "slack": []})
-    desk.bench.destinations["slack"].by_subject |= {"To slow": [DOWN] * 9, "To gone": [REFUSES]}
+    slack = desk.bench.destinations["slack"]
+    slack.by_subject |= {"To slow": [DOWN] * 9, "To gone": [REFUSES]}
     for subject, sender in (
         ("Lot 456 : nouvelle mission", "Ada <ada@one.example>"),
         ("Lot 456 : rappel", "Bob <bob@two.example>"),
         ("To slow", "ada@one.example"),
         ("To gone", "carl@three.example"),
     ):
+        slack.max_attempts = 1 if subject == "To gone" else MAX_ATTEMPTS
         desk.bench.send(subject=subject, sender=sender, message_id=f"<{subject.replace(' ', '.')}@mail.example>")
         desk.bench.let_time_pass(1_000)
+    slack.max_attempts = MAX_ATTEMPTS
     return desk

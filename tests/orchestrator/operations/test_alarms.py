@@ -112,7 +112,7 @@ class Receiver:
     def deliver(self, webhook: Webhook, within_s: float | None = None) -> Receipt:
         self.asked.append(webhook)
         if self.is_down:
-            raise DeliveryFailed("answered 500", permanent=False, status_code=500)
+            raise DeliveryFailed("answered 500", status_code=500)
         self.accepted.append((webhook.payload["data"]["condition"], webhook.payload["data"]["status"]))
         return Receipt(200)
 

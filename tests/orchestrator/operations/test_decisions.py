@@ -24,7 +24,7 @@ from orchestrator.operations.search import (
 from orchestrator.pipeline import Status
 from tests.deduplication.journal.world import Machine
 from tests.orchestrator.operations.conftest import Desk
-from tests.support.pipeline import DOWN, REFUSES
+from tests.support.pipeline import DOWN, MAX_ATTEMPTS, REFUSES
 
 FIRST, SECOND, SLOW, GONE = "Lot 456 : nouvelle mission", "Lot 456 : rappel", "To slow", "To gone"
 EMAILS: tuple[tuple[dict[str, Any], list[str]], ...] = (
@@ -114,8 +114,9 @@ def test_the_status_follows_from_the_deliveries(
 
 
 def test_page_by_page_each_email_and_delivery_is_shown_once(desk: Desk) -> None:
-    desk.bench.destinations["slack"].by_subject |= {"Slower": [DOWN] * 9, "Gone, too": [REFUSES]}
-    for subject in ("Slower", "Gone, too"):
+    slack = desk.bench.destinations["slack"]
+    slack.by_subject |= {"Slower": [DOWN] * 9, "Gone, too": [REFUSES]}
+    for subject, slack.max_attempts in (("Slower", MAX_ATTEMPTS), ("Gone, too", 1)):
         desk.bench.send(subject=subject)
     for_both: tuple[dict[str, Any], ...] = ({}, {"q": "lot"}, {"destination": "crm"}, {"q": "to"})
     lists = [model(**each) for model, each in product((DecisionFilter, DeliveryFilter), for_both)]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.routes.commands.conftest import Eventually, Run
-from tests.routes.conftest import StartApp
+from tests.routes.conftest import StartApp, impatient
 from tests.support.server import email
 from tests.support.sink import Reply, Sink
 
@@ -34,12 +34,15 @@ def test_reset_forgets_an_email_and_leaves_a_line_in_the_audit_log(
 
 
 def test_deliveries_are_listed_and_dead_and_waiting_ones_replayed(
-    run: Run, start_app: StartApp, eventually: Eventually
+    run: Run, start_app: StartApp, eventually: Eventually, tmp_path: Path
 ) -> None:
     with Sink(Reply(422), otherwise=Reply(503, headers={"Retry-After": "600"})) as sink:
+        before = start_app(mailonce_config=impatient(tmp_path, sink), delivered_payload_days=1)
+        dead = before.post(email(subject="a")).get_json()["deliveries"]["default"]["id"]
+        before.service.close()
         app = start_app(webhook_url=sink.url, delivered_payload_days=1)
-        ids = [app.post(email(subject=subject)).get_json()["deliveries"]["default"]["id"] for subject in "abc"]
-        dead, *waiting = ids
+        waiting = [app.post(email(subject=subject)).get_json()["deliveries"]["default"]["id"] for subject in "bc"]
+        ids = [dead, *waiting]
         head, *rows = run("deliveries", "--status", "waiting").stdout.splitlines()
         assert head.split()[:5] == ["ID", "DESTINATION", "STATUS", "TRIES", "AGE"]
         assert {tuple(row.split()[:4]) for row in rows} == {(id_, "default", "waiting", "1/10") for id_ in waiting}

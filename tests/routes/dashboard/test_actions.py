@@ -11,9 +11,10 @@ import pytest
 from deduplication.journal.entry import DeliveryStatus
 from orchestrator.audit import audit, keep_audit
 from orchestrator.operations.search import DeliveryFilter, find_ids
-from tests.routes.conftest import App, StartApp
+from tests.routes.conftest import App, StartApp, impatient
 from tests.routes.dashboard.conftest import FRAGMENT, Visitor, signed_in
 from tests.routes.test_api_destinations import toml
+from tests.routes.test_delivery import try_again
 from tests.support.server import email
 from tests.support.sink import Reply, Sink
 
@@ -37,8 +38,8 @@ def sink() -> Iterator[Sink]:
 
 
 @pytest.fixture
-def app(start_app: StartApp, sink: Sink) -> App:
-    return start_app(webhook_url=sink.url)
+def app(start_app: StartApp, sink: Sink, tmp_path: Path) -> App:
+    return start_app(mailonce_config=impatient(tmp_path, sink))
 
 
 def dead(app: App) -> list[str]:
@@ -99,12 +100,14 @@ def test_all_matching_emails_are_released_if_a_gate_stopped_them(
 
 
 def test_one_email_is_replayed_wherever_it_is_dead_and_keeps_its_names_while_it_waits(
-    start_app: StartApp, tmp_path: Path, sink: Sink
+    start_app: StartApp, tmp_path: Path, sink: Sink, eventually: Eventually
 ) -> None:
     with Sink() as well:
-        config = toml(tmp_path / "m.toml", crm=f"url = '{sink.url}'", archive=f"url = '{well.url}'")
-        app = start_app(mailonce_config=config)
+        crm, archive = f"url = '{sink.url}'\nmax_attempts = 2", f"url = '{well.url}'"
+        app = start_app(mailonce_config=toml(tmp_path / "m.toml", crm=crm, archive=archive))
         id_ = app.post(email()).get_json()["id"]
+        try_again(app)
+        eventually(lambda: dead(app) == [f"{id_}:crm"])
         operator, sink.otherwise = signed_in(app), Reply(503)
         operator.post("/do/replay-emails", id=id_)
         assert "1 email: sent again." in operator.text("/")

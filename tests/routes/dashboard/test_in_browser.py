@@ -26,7 +26,7 @@ _numbers = count()
 
 @dataclass(frozen=True)
 class World:
-    """``crm`` takes what it gets; ``archive`` gets what has "invoice" in its subject, and refuses it for good."""
+    """``crm`` takes what it gets; ``archive`` gets what has "invoice" in its subject, refuses it, and is tried once."""
 
     server: Server
     crm: Sink
@@ -53,7 +53,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with Sink() as crm, Sink(otherwise=Reply(422, body=EVIL.encode())) as archive:
         config = folder / "mailonce.toml"
         config.write_text(
-            f'[destinations.crm]\nurl = "{crm.url}"\n[destinations.archive]\nurl = "{archive.url}"\n'
+            f'[destinations.crm]\nurl = "{crm.url}"\n[destinations.archive]\nurl = "{archive.url}"\nmax_attempts = 1\n'
             '[[routes]]\nname = "invoices"\ndestinations = ["archive"]\n'
             'match = [{ field = "subject", contains = "invoice" }]\n'
             '[[routes]]\nname = "everything else"\ndestinations = ["crm"]\n'

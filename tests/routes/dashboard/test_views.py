@@ -24,7 +24,10 @@ from tests.support.sink import Reply, Sink
 def test_the_tiles_show_the_figures_of_the_api(start_app: StartApp, tmp_path: Path) -> None:
     with Sink(otherwise=Reply(422)) as dead, Sink(otherwise=DOWN) as down, Sink() as well:
         sinks = {"dead": dead, "down": down, "well": well}
-        destinations = "".join(f"[destinations.{name}]\nurl = '{sink.url}'\n" for name, sink in sinks.items())
+        destinations = "".join(
+            f"[destinations.{name}]\nurl = '{sink.url}'\nmax_attempts = {1 if name == 'dead' else 10}\n"
+            for name, sink in sinks.items()
+        )
         routes = "".join(
             f"[[routes]]\nname = '{name}'\nmatch = [{{ field = 'subject', contains = '{name}' }}]\n"
             f"destinations = ['{name}']\n"
@@ -159,7 +162,7 @@ def test_the_pages_of_a_list_follow_each_other(app: App, operator: Visitor, monk
 
 def test_one_decision_shows_all_that_is_known_of_it(start_app: StartApp, tmp_path: Path) -> None:
     with Sink(Reply(503), otherwise=Reply(422)) as sink:
-        app = start_app(mailonce_config=toml(tmp_path / "m.toml", crm=f"url = '{sink.url}'\nmax_attempts = 3"))
+        app = start_app(mailonce_config=toml(tmp_path / "m.toml", crm=f"url = '{sink.url}'\nmax_attempts = 1"))
         id_ = app.post(email(subject="Lot 7", html="<p>Bonjour</p>", plain="Bonjour, the text", X="y")).get_json()["id"]
         operator = signed_in(app)
         page = operator.text(f"/decisions/{id_}")
