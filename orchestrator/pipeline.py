@@ -117,9 +117,10 @@ class PipelineOptions:
         return tuple(dict.fromkeys([*names, *(media_name(link, self.identity_parameters) for link in links)]))
 
     def media_links(self, item: Item, route: Route) -> tuple[str, ...]:
-        if route.media is MediaMode.OFF:
+        mode = route.media or (MediaMode.LISTED if item.is_message else MediaMode.OFF)
+        if mode is MediaMode.OFF:
             return ()
-        found = delivery_links(item.links, route.media, self.media_hosts, self.identity_parameters)
+        found = delivery_links(item.links, mode, self.media_hosts, self.identity_parameters)
         return (*item.media, *found)[:MOST_MEDIA]
 
 
