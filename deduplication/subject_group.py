@@ -26,6 +26,7 @@ _PREFIXES = re.compile(
     re.IGNORECASE,
 )
 _NO_WORD = re.compile(r"[\W_]+")
+_END_OF_CLAUSE = re.compile(r"[.,;:!?…]+")
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
 
 
@@ -35,26 +36,52 @@ class GroupMode(StrEnum):
     OFF = "off"
 
 
+class GroupScope(StrEnum):
+    """Among whose emails a group counts. A stranger can suppress no one else's, except with ``EVERYONE``."""
+
+    DOMAIN = "domain"
+    SENDER = "sender"
+    EVERYONE = "everyone"
+
+
+# At these, a domain has millions of senders who have nothing to do with each other.
+_PUBLIC_DOMAINS = frozenset(
+    (
+        "126.com", "163.com", "aol.com", "bluewin.ch", "comcast.net", "fastmail.com", "free.fr", "gmail.com", "gmx.at",
+        "gmx.ch", "gmx.com", "gmx.de", "gmx.net", "googlemail.com", "hey.com", "hotmail.com", "hotmail.co.uk",
+        "hotmail.de", "hotmail.fr", "hotmail.it", "icloud.com", "laposte.net", "libero.it", "live.com", "live.fr",
+        "mac.com", "mail.com", "mail.ru", "me.com", "msn.com", "naver.com", "orange.fr", "outlook.com", "outlook.de",
+        "outlook.fr", "proton.me", "protonmail.com", "qq.com", "rambler.ru", "seznam.cz", "sfr.fr", "t-online.de",
+        "tutanota.com", "virgilio.it", "wanadoo.fr", "web.de", "wp.pl", "yahoo.com", "yahoo.co.jp", "yahoo.co.uk",
+        "yahoo.de", "yahoo.es", "yahoo.fr", "yahoo.it", "yandex.com", "yandex.ru", "ymail.com", "zoho.com",
+    )
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class SubjectPattern:
     """Subjects that contain every phrase and match the regex belong to ``<name>_<captured value>``.
 
-    Both are searched in the normalised subject, with spaces in place of punctuation.
+    Both are searched in the normalised subject, with spaces in place of punctuation. If it ``reads_clauses``, the match
+    must not cross a full stop, a comma and the like: "Thanks a lot! 2 questions" names no lot.
     """
 
     name: str
     phrases: tuple[str, ...]
     regex: str
+    reads_clauses: bool = False
 
     @cached_property
     def _phrases(self) -> tuple[str, ...]:
         return tuple(map(_words, self.phrases))
 
-    def group_of(self, words: str) -> str | None:
+    def group_of(self, core: str, words: str) -> str | None:
+        """``words``: the normalised subject ``core`` without its punctuation."""
         for phrase in self._phrases:
             if phrase not in words:
                 return None
-        captured = first_captured(self.regex, words)
+        clauses = map(_without_punctuation, _END_OF_CLAUSE.split(core)) if self.reads_clauses else (words,)
+        captured = next(filter(None, (first_captured(self.regex, clause) for clause in clauses)), "")
         return f"{self.name}_{captured}" if captured else None
 
 
@@ -94,6 +121,11 @@ def _fold_one(char: str) -> str:
     return char
 
 
+def is_reply(subject: str) -> bool:
+    """Whether it is a reply or a forward, by its subject."""
+    return _PREFIXES.match(decode_subject(subject)) is not None
+
+
 def strip_leading_reply_prefixes(subject: str) -> str:
     """Without leading "Re:", "Fwd:", "Ré :", "Re[2]:"..., in any number and order."""
     return _PREFIXES.sub("", subject)
@@ -112,7 +144,7 @@ def generate_subject_group_id(
     if not core or words in _NO_SUBJECT:
         return None
     for pattern in patterns:
-        if matched := pattern.group_of(words):
+        if matched := pattern.group_of(core, words):
             return matched
     if mode is GroupMode.PATTERNS:
         return None
@@ -161,6 +193,16 @@ def month_of(tz: tzinfo, now: datetime | None = None) -> str:
 def monthly_scope_group_id(group_id: str, tz: tzinfo, now: datetime | None = None) -> str:
     """Such as ``2026-11:lot_456``, the member of the Set subject_groups:2026-11."""
     return f"{month_of(tz, now)}:{group_id}"
+
+
+def scoped_group_id(group_id: str, sender: str, scope: GroupScope) -> str:
+    """Such as ``lot_456@example.org``. Of an address only a digest is kept: names are shown and logged."""
+    if scope is GroupScope.EVERYONE:
+        return group_id
+    domain = sender.rpartition("@")[2]
+    if scope is GroupScope.SENDER or domain in _PUBLIC_DOMAINS:
+        domain = hashlib.sha256(sender.encode(errors="replace")).hexdigest()[:12]
+    return f"{group_id}@{domain}"
 
 
 def group_name(group_id: str, month: str, ttl_seconds: int) -> Name:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -20,6 +20,7 @@ from deduplication.locks import PublicationLocks, new_server_id
 from deduplication.media import IDENTITY_PARAMETERS
 from deduplication.realtime_guard import RealtimeGuard
 from deduplication.redis_client import Client, connect
+from deduplication.subject_group import GroupScope
 from orchestrator.config.model import LOG_URL, Config, DestinationConfig, load_config
 from orchestrator.config.settings import DAY_MS, DELIVERY_BUDGET_S, MB, OnFailure, Settings, SettingsError
 from orchestrator.delivery.counters import Counters, parse_rate
@@ -277,6 +278,9 @@ def make_router(settings: Settings, config: Config) -> Router:
 
 
 def pipeline_options(settings: Settings, config: Config, server: str = "") -> PipelineOptions:
+    patterns = config.patterns
+    if config.subject_patterns is None and settings.group_scope is not GroupScope.EVERYONE:
+        patterns = tuple(replace(pattern, reads_clauses=True) for pattern in patterns)
     return PipelineOptions(
         server=server,
         lease_ms=settings.lease_ms,
@@ -285,7 +289,8 @@ def pipeline_options(settings: Settings, config: Config, server: str = "") -> Pi
         keeps_delivered=settings.delivered_payload_days > 0,
         ids_kept_ms=settings.ids_kept_ms,
         tz=settings.timezone,
-        patterns=config.patterns,
+        patterns=patterns,
+        group_scope=settings.group_scope,
         group_ttl_seconds=settings.subject_group_ttl_seconds,
         media_hosts=config.media.hosts,
         identity_parameters={**IDENTITY_PARAMETERS, **config.media.identity},

@@ -22,10 +22,13 @@ from deduplication.realtime_guard import RealtimeGuard
 from deduplication.subject_group import (
     DEFAULT_PATTERNS,
     GroupMode,
+    GroupScope,
     SubjectPattern,
     generate_subject_group_id,
     group_name,
+    is_reply,
     month_of,
+    scoped_group_id,
 )
 from orchestrator.delivery.queue import Queue, QueueUnavailable
 from orchestrator.delivery.retrier import Retrier
@@ -108,18 +111,30 @@ class PipelineOptions:
     tz: tzinfo = UTC
     patterns: Sequence[SubjectPattern] = DEFAULT_PATTERNS
     group_ttl_seconds: int = 0
+    group_scope: GroupScope = GroupScope.EVERYONE
     media_hosts: Collection[str] = DEFAULT_HOSTS
     identity_parameters: Mapping[str, Collection[str]] = field(default_factory=lambda: IDENTITY_PARAMETERS)
 
-    def shared_names(self, group: str | None, links: Sequence[str], now: datetime) -> tuple[Name, ...]:
-        """Names that other items may have too: its subject group and its media."""
-        names = [group_name(group, month_of(self.tz, now), self.group_ttl_seconds)] if group else []
+    def shared_names(
+        self, item: Item, route: Route, group: str | None, links: Sequence[str], now: datetime
+    ) -> tuple[Name, ...]:
+        """Names that other items may have too: its subject group and its media.
+
+        A reply to an email of a group says something new: only ``all`` counts it as one of the group, and the rules of
+        the older engine (``everyone``) do.
+        """
+        names = []
+        is_older = self.group_scope is GroupScope.EVERYONE
+        if group and (is_older or route.group_mode is GroupMode.ALL or not is_reply(item.subject)):
+            scoped = scoped_group_id(group, next(iter(item.fields["sender"]), ""), self.group_scope)
+            names.append(group_name(scoped, month_of(self.tz, now), self.group_ttl_seconds))
         return tuple(dict.fromkeys([*names, *(media_name(link, self.identity_parameters) for link in links)]))
 
     def media_links(self, item: Item, route: Route) -> tuple[str, ...]:
-        if route.media is MediaMode.OFF:
+        mode = route.media or (MediaMode.LISTED if item.is_message else MediaMode.OFF)
+        if mode is MediaMode.OFF:
             return ()
-        found = delivery_links(item.links, route.media, self.media_hosts, self.identity_parameters)
+        found = delivery_links(item.links, mode, self.media_hosts, self.identity_parameters)
         return (*item.media, *found)[:MOST_MEDIA]
 
 
@@ -210,7 +225,7 @@ class Pipeline:
             entry=entry,
             owner=f"{self.coordinator.journal.machine}.{entry}",
             own=own,
-            shared=self.options.shared_names(group, links, now) if group or links else (),
+            shared=self.options.shared_names(item, route, group, links, now) if group or links else (),
             destinations=wanted,
             fingerprint=item.fingerprint,
             lease_ms=self.options.lease_ms,
@@ -272,7 +287,7 @@ class Pipeline:
         if not isinstance(self.coordinator.look(case.claim), Take) or self.resolve is None:
             return case
         links = tuple(dict.fromkeys(self.resolve(case.links)))
-        shared = self.options.shared_names(case.group, links, case.now)
+        shared = self.options.shared_names(case.item, case.route, case.group, links, case.now)
         return replace(case, links=links, claim=replace(case.claim, shared=shared))
 
     # After it

@@ -26,12 +26,13 @@ _GATES = {
 
 @dataclass(frozen=True)
 class Route:
-    """How an item is handled. ``content`` None leaves it to the destination."""
+    """How an item is handled. ``media`` None: those of messages count, those of emails do not, since replies and
+    signatures repeat links. ``content`` None leaves it to the destination."""
 
     name: str
     destinations: tuple[str, ...]
     group_mode: GroupMode
-    media: MediaMode = MediaMode.LISTED
+    media: MediaMode | None = None
     realtime_only: bool = False
     content: bool | None = None
     identity_by_recipient: bool = False

@@ -180,7 +180,7 @@ class RouteConfig(_Model):
     subject_groups: GroupMode | None = None
     """Overrides SUBJECT_GROUPS for the emails of this route."""
     media: MediaMode | None = None
-    """Which links count as files: none, those to the listed hosts, or all; by default `"listed"`."""
+    """Which links count as files: none, those to listed hosts, or all; by default `off`, but `listed` for messages."""
     content: bool | None = None
     """Whether emails with the same first words are duplicates; by default as the destination's `content_window_s`."""
     realtime_only: bool | None = None
@@ -239,7 +239,7 @@ UNSUBSCRIBE = RouteConfig(
     subject_groups=GroupMode.OFF,
 )
 _Routes = Annotated[tuple[RouteConfig, ...], AfterValidator(_not_empty)]
-EVERYTHING_ELSE = RouteConfig(name="everything else", media=MediaMode.LISTED, realtime_only=False)
+EVERYTHING_ELSE = RouteConfig(name="everything else", realtime_only=False)
 
 
 class Config(_Model):

@@ -73,7 +73,10 @@ def describe_config(config: Config) -> str:
     sections = {
         "Destinations": [f"{name}: {_fields(each)}" for name, each in config.destinations.items()],
         "Routes, in order": list(_routes(config)),
-        "Subject patterns": [_fields(vars(each).items()) for each in config.patterns],
+        "Subject patterns": [
+            _fields((name, getattr(pattern, name)) for name in ("name", "phrases", "regex"))
+            for pattern in config.patterns
+        ],
         "Media": [_fields(config.media)],
         "Providers": sorted(config.providers),
         "Alarms": [_fields(config.alerts)],
@@ -144,7 +147,7 @@ def _preview(settings: Settings, config: Config, item: Item) -> str:
     if route.identity_by_recipient:
         item, route = for_recipient(item, route)
     group = generate_subject_group_id(item.subject, options.patterns, route.group_mode)
-    shared = options.shared_names(group, options.media_links(item, route), datetime.now(UTC))
+    shared = options.shared_names(item, route, group, options.media_links(item, route), datetime.now(UTC))
     lines = [
         "This email",
         *_describe_routing(router.explain(item)),

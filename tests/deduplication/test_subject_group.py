@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
@@ -12,14 +13,17 @@ from hypothesis import strategies as st
 
 from deduplication.names import Kind
 from deduplication.subject_group import (
+    DEFAULT_PATTERNS,
     MONTH_KEPT_MS,
     GroupMode,
+    GroupScope,
     SubjectPattern,
     generate_subject_group_id,
     group_name,
     month_of,
     monthly_scope_group_id,
     normalize_no_accents_lower_trim,
+    scoped_group_id,
     strip_leading_reply_prefixes,
 )
 
@@ -168,3 +172,43 @@ def test_a_month_ends_at_midnight_of_the_configured_zone(moment: str, zone: str,
 def test_a_group_is_kept_for_its_month_or_for_the_ttl(ttl_seconds: int, kept_ms: int) -> None:
     name = group_name("lot_456", "2026-11", ttl_seconds)
     assert (name.kind, name.scope, name.value, name.kept_ms) == (Kind.SUBJECT_GROUP, "2026-11", "lot_456", kept_ms)
+
+
+# Scopes
+
+
+@pytest.mark.parametrize(
+    ("scope", "one", "other", "is_same"),
+    [
+        (GroupScope.EVERYONE, "ada@example.org", "eve@evil.example", True),
+        (GroupScope.DOMAIN, "ada@example.org", "bob@example.org", True),
+        (GroupScope.DOMAIN, "ada@example.org", "eve@evil.example", False),
+        (GroupScope.DOMAIN, "ada@gmail.com", "eve@gmail.com", False),
+        (GroupScope.DOMAIN, "ada@gmail.com", "ada@gmail.com", True),
+        (GroupScope.DOMAIN, "", "eve@evil.example", False),
+        (GroupScope.SENDER, "ada@example.org", "bob@example.org", False),
+        (GroupScope.SENDER, "ada@example.org", "ada@example.org", True),
+    ],
+)
+def test_a_group_counts_within_its_scope(scope: GroupScope, one: str, other: str, is_same: bool) -> None:
+    ids = [scoped_group_id("lot_456", sender, scope) for sender in (one, other)]
+    assert (ids[0] == ids[1]) is is_same
+    assert not any("ada" in id_ or "eve" in id_ for id_ in ids), "names are shown: they contain no address"
+
+
+@pytest.mark.parametrize(
+    ("subject", "older", "by_clauses"),
+    [
+        ("Lot 3", "lot_3", "lot_3"),
+        ("lot-3", "lot_3", "lot_3"),
+        ("Auction: offer for lot 3", "lot_3", "lot_3"),
+        ("Thanks a lot! 2 questions", "lot_2", None),
+        ("Not a lot, 5 of them", "lot_5", None),
+        ("A lot: 7 ideas", "lot_7", None),
+        ("A lot! Of lot 4", "lot_4", "lot_4"),
+    ],
+)
+def test_a_pattern_may_read_one_clause_at_a_time(subject: str, older: str, by_clauses: str | None) -> None:
+    reading = [replace(pattern, reads_clauses=True) for pattern in DEFAULT_PATTERNS]
+    assert generate_subject_group_id(subject) == older
+    assert generate_subject_group_id(subject, reading) == by_clauses

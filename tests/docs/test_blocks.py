@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import requests
-import yaml
 
 from deduplication.message import Message
 from orchestrator.config.model import DestinationConfig, load_config
@@ -326,18 +325,3 @@ def test_what_no_command_prints_is_logged_or_drawn(block: Block, service: Servic
     for line in block.text.splitlines():
         is_drawn = all((ROOT / folder).is_dir() for folder in re.findall(r"\b([a-z]+)/ ", line)) and "->" in block.text
         assert is_drawn or is_shown_in(line, logged) or is_said_by_the_code(line), line
-
-
-@each_block("yaml")
-def test_yaml_parses_and_names_services_of_ours(block: Block) -> None:
-    document = yaml.safe_load(block.text)
-    composed = [path for folder in ("deploy", "examples") for path in (ROOT / folder).rglob("compose*.yaml")]
-    known = {name for path in composed for name in yaml.safe_load(path.read_text())["services"]}
-    assert isinstance(document, dict | list)
-    assert not isinstance(document, dict) or set(document.get("services", ())) <= known
-
-
-@each_block("nginx")
-def test_lines_for_nginx_are_those_that_ship(block: Block) -> None:
-    shipped = {line.strip().removeprefix("# ") for line in (ROOT / "deploy/nginx.conf").read_text().splitlines()}
-    assert {line.strip().removeprefix("# ") for line in block.text.splitlines() if line.strip()} <= shipped

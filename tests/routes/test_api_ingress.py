@@ -286,6 +286,32 @@ def test_the_second_email_of_a_group_is_skipped_with_the_reason(app: App, sink: 
 
 
 @pytest.mark.parametrize(
+    ("scope", "mode", "others"),
+    [
+        # of a colleague, a stranger, a reply by the same sender, and a sentence that only looks like it
+        ("everyone", "patterns", [SKIPPED, SKIPPED, SKIPPED, SKIPPED]),
+        ("domain", "patterns", [SKIPPED, NEW, NEW, NEW]),
+        ("domain", "all", [SKIPPED, NEW, SKIPPED, NEW]),
+        ("sender", "patterns", [NEW, NEW, NEW, NEW]),
+    ],
+)
+def test_whose_emails_a_group_suppresses(
+    start_app: StartApp, sink: Sink, scope: str, mode: str, others: list[str]
+) -> None:
+    app = start_app(webhook_url=sink.url, group_scope=scope, subject_groups=mode)
+    app.post(email(subject="Lot 456", sender="ada@example.org"))
+    sent = [
+        ("Lot 456", "bob@example.org"),
+        ("Lot 456", "eve@evil.example"),
+        ("Re: Lot 456", "ada@example.org"),
+        ("A lot! 456 files", "ada@example.org"),
+    ]
+    given = [email(subject=subject, sender=sender, body=f"{subject} of {sender}") for subject, sender in sent]
+    assert [app.status_of(each) for each in given] == others
+    assert {each.payload["subject_group"] for each in sink.received[:1]} == {"lot_456"}
+
+
+@pytest.mark.parametrize(
     ("mode", "subject", "second"),
     [
         ("all", "Bonjour", SKIPPED),

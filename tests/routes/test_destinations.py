@@ -22,6 +22,14 @@ WEEKLY = "https://www.dropbox.com/scl/fi/abc/weekly.zip?rlkey=x"
 OTHER = "https://we.tl/t-other"
 
 
+@pytest.fixture
+def listed(tmp_path: Path) -> Path:
+    """A configuration whose one route compares links to files."""
+    path = tmp_path / "listed.toml"
+    path.write_text("[[routes]]\nname = 'all'\nmedia = 'listed'\n")
+    return path
+
+
 def linking(*links: str, subject: str) -> dict[str, object]:
     return email(subject=subject, body=" ".join(links), date=f"2026-11-16T09:00:0{len(subject) % 10}Z")
 
@@ -80,10 +88,18 @@ def test_a_delivery_in_progress_is_shown_as_a_lock_of_its_server(
     assert app.http.get("/api/admin/locks", headers=bearer("x" * 20)).status_code == 401
 
 
+def test_emails_that_share_a_link_are_all_delivered_unless_a_route_asks(start_app: StartApp, sink: Sink) -> None:
+    """Every reply about a document links it, and so does every form notice and many a signature."""
+    app = start_app(webhook_url=sink.url)
+    subjects = ("Draft", "Re: Draft", "Re: Re: Draft")
+    assert {app.status_of(linking(WEEKLY, subject=subject)) for subject in subjects} == {"processed"}
+    assert len(sink.received) == 3
+
+
 def test_an_email_whose_every_file_was_announced_before_is_skipped(
-    start_app: StartApp, sink: Sink, redis_server: RedisServer
+    start_app: StartApp, sink: Sink, redis_server: RedisServer, listed: Path
 ) -> None:
-    app = start_app(webhook_url=sink.url, redis_url=redis_server.url)
+    app = start_app(webhook_url=sink.url, redis_url=redis_server.url, mailonce_config=listed)
     first = app.post(linking(WEEKLY, subject="a")).get_json()
     again = app.post(linking(WEEKLY + "&dl=1", subject="bb")).get_json()
     assert again["status"] == "skipped_media"
@@ -108,9 +124,9 @@ def test_a_route_says_which_links_count(
 
 
 def test_identity_group_and_three_links_are_held_in_one_round_trip(
-    start_app: StartApp, sink: Sink, redis_server: RedisServer
+    start_app: StartApp, sink: Sink, redis_server: RedisServer, listed: Path
 ) -> None:
-    app = start_app(webhook_url=sink.url, redis_url=redis_server.url)
+    app = start_app(webhook_url=sink.url, redis_url=redis_server.url, mailonce_config=listed)
     app.post(email(subject="warm-up"))
 
     def round_trips(number: int) -> int:
@@ -123,8 +139,8 @@ def test_identity_group_and_three_links_are_held_in_one_round_trip(
     assert redis_server.client.exists("media:https://we.tl/t-0-2")
 
 
-def test_links_are_resolved_before_they_are_compared(start_app: StartApp, sink: Sink) -> None:
-    app = start_app(webhook_url=sink.url)
+def test_links_are_resolved_before_they_are_compared(start_app: StartApp, sink: Sink, listed: Path) -> None:
+    app = start_app(webhook_url=sink.url, mailonce_config=listed)
     finals = {"https://we.tl/t-short": "https://wetransfer.com/downloads/final/1"}
     followed: list[list[str]] = []
 

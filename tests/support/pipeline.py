@@ -14,6 +14,7 @@ from typing import Any
 
 from deduplication.errors import StoreUnavailable
 from deduplication.journal.entry import Delivery, Entry
+from deduplication.media import MediaMode
 from deduplication.realtime_guard import RealtimeGuard
 from deduplication.subject_group import GroupMode
 from orchestrator.delivery.counters import Counters
@@ -34,6 +35,7 @@ from tests.support.server import email
 
 LEASE_MS = 7_000  # shorter than a request may take: who sleeps over it has time left to do wrong
 MAX_ATTEMPTS = 3
+DEFAULTS = {"group_mode": GroupMode.PATTERNS, "media": MediaMode.LISTED}
 STARTED = datetime(2026, 11, 16, tzinfo=UTC)
 
 DOWN = DeliveryFailed("answered 500", status_code=500)
@@ -228,7 +230,7 @@ def open_pipeline(
         queue = FakeQueue()
         pipeline = Pipeline(
             coordinator=coordinator,
-            router=Router((), Route("all", tuple(destinations), **{"group_mode": GroupMode.PATTERNS} | route)),
+            router=Router((), Route("all", tuple(destinations), **DEFAULTS | route)),
             sender=sender,
             retrier=retrier,
             guard=RealtimeGuard(STARTED),

@@ -111,7 +111,7 @@ def test_without_a_file_what_ships_is_shown(run: Run) -> None:
     text = run("check").output
     assert "  default: printed, sent nowhere" in text
     assert '1. "unsubscribe": subject regex "desabo"\n     to default, subject_groups = off' in text
-    assert '2. "everything else": every email\n     to default, media = listed' in text
+    assert '2. "everything else": every email\n     to default, realtime_only = false' in text
     assert "Note" not in text
 
 
@@ -135,7 +135,7 @@ def test_the_route_and_the_names_of_an_email_are_shown_and_nothing_is_recorded(r
     Path("mailonce.toml").write_text(
         "[destinations.crm]\nurl = 'https://crm.example/'\ncontent_window_s = 60\n"
         "[[routes]]\nname = 'paid'\nmatch = [{field='subject', contains='lot'}, {field='body', equals=''}]\n"
-        "[[routes]]\nname = 'for sales'\nmatch = [{ field = 'recipient', contains = 'sales@' }]\n"
+        "[[routes]]\nname = 'for sales'\nmatch = [{ field = 'recipient', contains = 'sales@' }]\nmedia = 'listed'\n"
         "[[routes]]\nname = 'rest'\n"
     )
     Path("one.eml").write_text(EML)

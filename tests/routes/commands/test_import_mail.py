@@ -178,7 +178,8 @@ def test_a_dry_run_shows_what_the_service_would_have_done_and_records_nothing(ru
         message(6, "Much later", sent=day + timedelta(days=20), text="Again https://we.tl/t-abc"),
     ]
     Path("mailonce.toml").write_text(
-        "[destinations.crm]\nurl = 'https://crm.example/'\ncontent_window_s = 3600\n[[routes]]\nname = 'all'\n"
+        "[destinations.crm]\nurl = 'https://crm.example/'\ncontent_window_s = 3600\n"
+        "[[routes]]\nname = 'all'\nmedia = 'listed'\n"
     )
     path = write_mbox(*month)
     with Path(path).open("ab") as file:
