@@ -179,16 +179,14 @@ class Coordinator:
             if not isinstance(found, Take):
                 return found
             take = found
-            if held:  # what the fleet granted, less what this journal knows to be covered, or stopped by a shared name
-                here = {each.destination: each for each in found.deliveries}
-                granted = tuple(
-                    here[each.destination] if here[each.destination].status is DeliveryStatus.SKIPPED else each
-                    for each in held.take.deliveries
-                    if each.destination in here
-                )
+            # What this machine marked without Redis, and has not published yet, stops it all the same.
+            is_stopped_here = found.stop and step.outbox(1, found.stop.original or "-")
+            if held and not is_stopped_here:  # what the fleet granted, less what this journal knows to be covered
+                missing = {each.destination for each in found.deliveries}
+                granted = tuple(each for each in held.take.deliveries if each.destination in missing)
                 if len(granted) < len(held.take.deliveries) and held.entry.reset > known.reset:
                     raise NotNow("its names were reset, and this machine has not read that yet")
-                take = Take(None, (), granted, () if found.stop else held.take.shared, held.take.stop or found.stop)
+                take = Take(None, (), granted, held.take.shared, held.take.stop)
             if held is None and self.registry and any(each.waits_for for each in take.deliveries):
                 return Busy(Gate.SUBJECT_GROUP, claim.own[0].label, 1_000)  # rule 27: without Redis, retry later
             if held and held.entry.id != claim.entry:
