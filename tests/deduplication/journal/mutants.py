@@ -192,6 +192,37 @@ MUTANTS = (
         "call('SET', key, (string.gsub(first, '\\1', '1')), unpack(write, 4))",
     ),
     Mutant(
+        "2 returned ends its own hold alone",
+        "rules.py",
+        "if each.status is DeliveryStatus.RETURNED and each.owner != before.owner:",
+        "if False:",
+    ),
+    Mutant(
+        "15 a lapsed claim is not put back",
+        "registry.py",
+        "changed(entry, deliveries=unclaimed)\n            done",
+        "entry\n            done",
+    ),
+    Mutant(
+        "13 facts are accepted while closed",
+        "registry.py",
+        "if is_first_put and known:",
+        "if False:",
+    ),
+    Mutant(
+        "21 a reset passes no lapsed claim by",
+        "sqlite.py",
+        "if any(each.status is DeliveryStatus.WAITING or each.is_live(self.steady_ms) for each in entry.deliveries):",
+        "if entry.is_open:",
+    ),
+    Mutant("22 a reset must be read", "coordinator.py", "and held.entry.reset > known.reset:", "and False:"),
+    Mutant(
+        "26 a name marked without Redis counts",
+        "coordinator.py",
+        'is_stopped_here = found.stop and step.outbox(1, found.stop.original or "-")',
+        "is_stopped_here = False",
+    ),
+    Mutant(
         "28 a proof is good for one email",
         "rules.py",
         'if known.proven.removeprefix(HELD) not in ("", claim.key):',
