@@ -157,6 +157,9 @@ class Sender:
         if (wait_s := self.guard.wait_s(name)) and (wait_s := self._wait(name, wait_s, ends_at)):
             reason = "over its rate" if self.guard.state(name) == "closed" else Hold.BREAKER_OPEN
             return put_off(delivery, f"{name}: {reason}", now_ms() + int(wait_s * 1000) + 1)
+        most_attempts = self.policies[name].max_attempts
+        if delivery.tries + 1 >= most_attempts and ends_at is None and self.guard.state(name) != "closed":
+            most_attempts = delivery.tries + 2  # as a probe of a destination that is down, it is not its last attempt
         webhook = Webhook(delivery.webhook_id, payload, traceparent)
         attempts: list[Attempt] = []
         while True:
@@ -174,7 +177,7 @@ class Sender:
         # No time passes while it is paused; an email that its provider sends again, or that a person replays, is new.
         is_new = ends_at is not None or delivery.generation > 0
         waits_since_ms = ended_ms if is_new else max(entry.created_ms, self.states.of(name).since_ms)
-        patience = Patience(self.policies[name].max_attempts, waits_since_ms)
+        patience = Patience(most_attempts, waits_since_ms)
         tried = after(delivery, attempts, failure or receipt or Receipt(), patience, ended_ms)
         self.meter.count((1, DELIVERIES, name, tried.status))
         return tried

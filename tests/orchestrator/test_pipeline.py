@@ -10,6 +10,7 @@ import pytest
 
 from deduplication import again
 from deduplication.again import Refusal
+from orchestrator.delivery.guard import Limits
 from orchestrator.delivery.webhook import DeliveryFailed
 from orchestrator.pipeline import ProofUsed
 from tests.orchestrator.conftest import Open
@@ -65,6 +66,26 @@ def test_a_failed_delivery_is_retried_by_the_service_until_it_is_delivered(
     assert (len(crm.asked), len(crm.taken)) == (len(reactions) + 1, 1)
     assert len({webhook.webhook_id for webhook in crm.asked}) == 1
     assert bench.payload() is None
+
+
+@pytest.mark.parametrize("reaction", [DOWN, MISPLACED], ids=["down", "misplaced"])
+def test_probes_of_a_destination_that_is_down_for_hours_make_no_dead_letter(start: Open, reaction: Reaction) -> None:
+    """One email every half minute tries it; with few emails waiting, each has soon been tried ten times."""
+    bench = start({"crm": [reaction] * 10_000}, limits=Limits())
+    crm, subjects = bench.destinations["crm"], ["one", "two"]
+    crm.max_attempts = 4
+    for subject in subjects:
+        bench.send(subject=subject)
+    for _ in range(2 * 3600 // 30):
+        bench.let_time_pass(30_000)
+        bench.deliver_due()
+    assert len(crm.asked) > 2 * 4
+    assert [bench.delivery(subject=subject).status for subject in subjects] == ["waiting"] * 2
+    crm.reactions.clear()
+    for _ in range(10):
+        bench.let_time_pass(30_000)
+        bench.deliver_due()
+    assert sorted(webhook.payload["subject"] for webhook in crm.taken) == subjects
 
 
 @pytest.mark.parametrize("reaction", [DOWN, MISPLACED, REFUSES], ids=str)
