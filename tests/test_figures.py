@@ -159,6 +159,7 @@ def test_all_sources_of_figures_agree_with_the_clients_and_the_sink(tmp_path: Pa
             lambda: of_totals(by_api(servers[0])),
             lambda: of_totals(by_api(servers[1])),
             lambda: of_totals(by_command(tmp_path / "two")),
+            lambda: of_totals(by_command(tmp_path / "three")),
             lambda: of_metrics(urls),
             lambda: {"statuses": dict(Counter(each["status"] for each in answers))} | of_page(servers[1]),
         ]
