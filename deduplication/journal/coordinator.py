@@ -157,8 +157,10 @@ class Coordinator:
         try:
             found = self.redis.ask(hold)
             waits = isinstance(found, Held) and any(each.waits_for for each in found.take.deliveries)
-            # The name may be held by an email of this machine that was delivered a moment ago: then it is skipped.
-            return self.redis.ask(hold) if waits and self.publish_waiting() else found
+            if waits:  # for an email of this machine, perhaps, that was delivered a moment ago: then it is skipped
+                self.publish_waiting()
+                found = self.redis.ask(hold)
+            return found
         except (RedisGone, NotNow) as error:
             self._orphans.append((claim.references, claim.owner))
             if isinstance(error, NotNow) or not self.may_go_alone():
