@@ -182,7 +182,7 @@ class Coordinator:
                 return found
             take = found
             # What this machine marked without Redis, and has not published yet, stops it all the same.
-            is_stopped_here = found.stop and step.outbox(1, found.stop.original or "-")
+            is_stopped_here = held and found.stop and step.outbox(1, found.stop.original or "-")
             if held and not is_stopped_here:  # what the fleet granted, less what this journal knows to be covered
                 missing = {each.destination for each in found.deliveries}
                 granted = tuple(each for each in held.take.deliveries if each.destination in missing)
@@ -512,8 +512,7 @@ class Coordinator:
             if ours and self.registry:
                 step.put(ours, ours)  # Redis has forgotten it: it is published again
             return replace(lent, delivery=changed(delivery, status=DeliveryStatus.DELIVERED))
-        unclaimed = tuple(each for each in entry.deliveries if each.status is not DeliveryStatus.CLAIMED)
-        after = rules.merged(ours, changed(entry, deliveries=unclaimed), step.steady_ms)
+        after = rules.merged(ours, entry.without_claims(), step.steady_ms)
         if after != ours:
             step.put(after, ours, publishes=False)
         step.set_delivery(entry.id, delivery.destination, owner=lent.owner, lease_until_ms=lent.until_ms)

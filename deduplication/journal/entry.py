@@ -182,6 +182,11 @@ class Entry:
     def delivery_to(self, destination: str) -> Delivery | None:
         return next((each for each in self.deliveries if each.destination == destination), None)
 
+    def without_claims(self) -> Entry:
+        """A claim counts on its own machine only, and its lease is of that machine's clock."""
+        known = tuple(each for each in self.deliveries if each.status is not DeliveryStatus.CLAIMED)
+        return changed(self, deliveries=known)
+
     def with_delivery(self, delivery: Delivery) -> Entry:
         others = tuple(each for each in self.deliveries if each.destination != delivery.destination)
         return changed(self, deliveries=(*others, delivery))

@@ -19,7 +19,7 @@ from typing import Any
 from deduplication import again
 from deduplication.errors import NoAnswer, StoreUnavailable, try_to
 from deduplication.journal.coordinator import BEHIND_MS, Coordinator
-from deduplication.journal.entry import DeliveryStatus, Entry, changed, decode_values
+from deduplication.journal.entry import DeliveryStatus, Entry, decode_values
 from deduplication.journal.registry import NOTHING, Answer, Registry
 from deduplication.journal.rules import merged, name_of, references
 from deduplication.journal.sqlite import Step
@@ -326,9 +326,7 @@ class Fleet:
             if (latest[0][0] or 0) > incoming.reset:
                 return
         ours = step.read(incoming.id)
-        # A claim counts on its own machine only.
-        known = tuple(each for each in incoming.deliveries if each.status is not DeliveryStatus.CLAIMED)
-        after = merged(ours, changed(incoming, deliveries=known), step.steady_ms)
+        after = merged(ours, incoming.without_claims(), step.steady_ms)
         if after != ours:
             step.put(after, ours, publishes=False)
             if ours and after.is_delivered_everywhere:

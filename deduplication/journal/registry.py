@@ -395,9 +395,7 @@ class Registry:
 
         def compose(commit: Commit) -> None:
             text = commit.value(f"e:{entry.id}")
-            # The ends of other claims are of the journal's clock, and mean nothing here.
-            unclaimed = tuple(each for each in entry.deliveries if each.status is not DeliveryStatus.CLAIMED)
-            present = read_reference(entry.id, text) if text else changed(entry, deliveries=unclaimed)
+            present = read_reference(entry.id, text) if text else entry.without_claims()
             done = {each.destination for each in present.deliveries if text and each.status in SETTLED}
             mine = {
                 each.destination: changed(each, lease_until_ms=0)

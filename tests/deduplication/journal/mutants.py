@@ -200,8 +200,8 @@ MUTANTS = (
     Mutant(
         "15 a lapsed claim is not put back",
         "registry.py",
-        "changed(entry, deliveries=unclaimed)\n            done",
-        "entry\n            done",
+        "if text else entry.without_claims()",
+        "if text else entry",
     ),
     Mutant(
         "13 facts are accepted while closed",
@@ -219,7 +219,7 @@ MUTANTS = (
     Mutant(
         "26 a name marked without Redis counts",
         "coordinator.py",
-        'is_stopped_here = found.stop and step.outbox(1, found.stop.original or "-")',
+        'is_stopped_here = held and found.stop and step.outbox(1, found.stop.original or "-")',
         "is_stopped_here = False",
     ),
     Mutant(
