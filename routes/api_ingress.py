@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cache, partial
 
 from flask import Blueprint, Response, jsonify, request
-from werkzeug.exceptions import HTTPException
+from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
 from deduplication.errors import StoreUnavailable
 from deduplication.message import Message
@@ -35,6 +35,7 @@ from routes.responses import (
     failed,
     json_answer,
     refusal,
+    too_large,
     verdict,
 )
 
@@ -66,6 +67,10 @@ def ingress_blueprint(service: Service) -> Blueprint:
     def refuse_request(error: Exception) -> Response:
         """Which status makes a provider retry depends on the provider."""
         name = request.path.removeprefix(INGRESS).partition("/")[0]
+        if isinstance(error, RequestEntityTooLarge):
+            error = InvalidPayload(too_large(), http_status=413)
+        elif isinstance(error, FetchFailed) and error.permanent:
+            error = InvalidPayload(str(error))
         _note_error(service, name, error)
         return answer_error(error, providers.get(name))
 

@@ -184,6 +184,11 @@ def failed(http_status: int, code: str, text: str, headers: Mapping[str, str] | 
     return json_answer(problem, http_status, headers, "application/problem+json")
 
 
+def too_large() -> str:
+    most_mb = round((request.max_content_length or 0) / MB, 2)
+    return f"the request must have at most {most_mb:g} MB (MAX_BODY_MB)"
+
+
 def answer_error(error: Exception, provider: Provider[Any] | None = None) -> Response:
     """Which status makes a sender retry depends on the provider."""
     retry_status = provider.retry_status if provider else 503
@@ -205,8 +210,7 @@ def answer_error(error: Exception, provider: Provider[Any] | None = None) -> Res
             text = "the request did not arrive completely, or not in time"
             return failed(retry_status if provider else 408, "retry_later", text, {"Connection": "close"})
         case RequestEntityTooLarge():
-            most_mb = round((request.max_content_length or 0) / MB, 2)
-            return failed(413, "invalid", f"the request must have at most {most_mb:g} MB (MAX_BODY_MB)")
+            return failed(413, "invalid", too_large())
         case NoRoomForBody() | StoreUnavailable() | FetchFailed():
             text = str(getattr(error, "description", error))
             if provider and isinstance(error, StoreUnavailable):

@@ -103,7 +103,7 @@ def fetch(url: str, headers: Mapping[str, str], timeout_s: float, max_bytes: int
             for chunk in answer.stream(CHUNK_BYTES):
                 body += chunk
                 if len(body) > max_bytes:
-                    raise FetchFailed(f"{host} sent more than {max_bytes} bytes")
+                    raise FetchFailed(f"{host} sent more than {max_bytes} bytes", permanent=True)
     except HTTPError as error:
         raise FetchFailed(f"{host or 'not an address'}: {type(error).__name__}") from error
     return bytes(body)

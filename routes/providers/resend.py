@@ -22,12 +22,11 @@ from routes.auth import Unauthorized, equals_any
 from routes.payload import InvalidPayload, parse_json
 from routes.providers.base import Handshake, Parsed, Provider, ProviderRequest, Surroundings
 from routes.providers.fields import Document, MailHeaders
-from routes.providers.options import MB, Options, Secrets
+from routes.providers.options import Options, Secrets
 from routes.providers.samples import Letter, Rendered
 
 API = "https://api.resend.com/emails/receiving/"
 API_TIMEOUT_S = 5.0  # Resend waits 15 s, and the destinations want theirs
-MAX_EMAIL_BYTES = 60 * MB
 TOLERANCE = timedelta(minutes=5)
 _RESENDS_URL = re.compile(r"https://[a-z0-9-]+(?:\.[a-z0-9-]+)*\.resend\.com/")
 
@@ -76,7 +75,8 @@ class Resend(Provider[ResendOptions]):
 
     def _fetch(self, email_id: str) -> Email:
         """The raw email where Resend offers it, else as Resend parsed it."""
-        authorization, limits = {"Authorization": f"Bearer {self.options.api_key}"}, (API_TIMEOUT_S, MAX_EMAIL_BYTES)
+        authorization = {"Authorization": f"Bearer {self.options.api_key}"}
+        limits = API_TIMEOUT_S, self.surroundings.max_email_bytes
         url = f"{API}{quote(email_id, safe='')}?html_format=cid"
         stored = Document.of(parse_json(self.surroundings.fetch(url, authorization, *limits)))
         raw_url = stored.object("raw").optional("download_url")

@@ -119,10 +119,7 @@ class Ses(Provider[SesOptions]):
                 raise FetchFailed(f"[providers.{self.name}] buckets does not name the bucket that SES uses")
             return self._s3.read(bucket, key, self.surroundings.max_email_bytes)
         except FetchFailed as error:
-            if not error.permanent:
-                raise FetchFailed(f"SES {ses_id}: {error}") from error
-            log.error("provider %s: SES %s is given up: %s", self.name, ses_id, error)
-            raise InvalidPayload(str(error), field="content") from error
+            raise FetchFailed(f"SES {ses_id}: {error}", permanent=error.permanent) from error
 
 
 def _open_s3(name: str) -> S3:

@@ -53,6 +53,8 @@ class Fetches:
         self.asked.append((url, headers))
         if url not in self.pages:
             raise FetchFailed("nobody is there")
+        if len(self.pages[url]) > max_bytes:
+            raise FetchFailed("it is too large", permanent=True)
         return self.pages[url]
 
     @property

@@ -23,6 +23,7 @@ from orchestrator.pipeline import Pipeline
 from routes import connections
 from routes.providers.registry import TYPES
 from routes.providers.samples import Letter, SampleRequest
+from tests.routes.conftest import bearer
 from tests.routes.providers.conftest import (
     LETTER,
     NOW,
@@ -36,6 +37,7 @@ from tests.routes.providers.conftest import (
     with_headers,
 )
 from tests.support.redis_server import free_port
+from tests.support.server import ADMIN_TOKEN
 from tests.support.surroundings import ROOT
 
 DOCUMENTED = ROOT / "tests/fixtures/providers"  # requests as the providers' documentation has them
@@ -92,6 +94,7 @@ class ProviderContract:
     rotated: ClassVar[str]
     invalid: ClassVar[dict[str, str]]
     rejected: ClassVar[int] = 400
+    too_large: ClassVar[int] = 413
     wrong_content_type: ClassVar[int] = 415
     retry: ClassVar[int] = 503
     failure: ClassVar[int] = 500
@@ -205,12 +208,19 @@ class ProviderContract:
         assert (ingress.recorded, ingress.delivered) == ([], [])
         return answer
 
-    def test_a_body_over_the_limit_is_refused(self, serve: Serve, fetches: Fetches) -> None:
+    def test_a_body_over_the_limit_is_refused_in_the_providers_way_and_noted(
+        self, serve: Serve, fetches: Fetches, caplog: pytest.LogCaptureFixture
+    ) -> None:
         ingress = serve(self.settings, max_body_mb=0.01)
         small = replace(LETTER, enclosures=(), message_id="<2@example.org>")
         assert ingress.post(self.request(self.settings, small)).status_code == 200
         answer = ingress.post(self.with_proof_of(self.request(self.settings).body + self.padding * 11_000))
-        assert (answer.status_code, answer.get_json()["status"]) == (413, "invalid")
+        assert (answer.status_code, answer.get_json()["status"]) == (self.too_large, "invalid")
+        assert "MAX_BODY_MB" in answer.get_json()["error"]
+        assert f"provider {self.name}: rejected for good" in caplog.text
+        ingress.app.service.meter.flush()
+        figures = ingress.app.http.get("/metrics", headers=bearer(ADMIN_TOKEN)).text
+        assert f'mailonce_emails_total{{provider="{self.name}",status="invalid"}} 1.0' in figures
         assert len(ingress.delivered) == 1
 
     def test_invalid_bodies_and_content_types_are_not_retried(

@@ -60,7 +60,7 @@ class TestCloudmailin(DocumentedContract, BasicAuthContract):
     """Its rejections bounce to the sender, so that a damaged email is at least not lost without anyone knowing."""
 
     name = "cloudmailin"
-    rejected = 422
+    rejected = too_large = 422
     wrong_content_type = 422
     optional = ("envelope", "attachments")
     expected = {

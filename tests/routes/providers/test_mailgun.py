@@ -57,7 +57,7 @@ class TestMailgun(DocumentedContract, TimedContract):
             for each in ("0", "-1", "169", "'x'", "nan")
         },
     }
-    rejected = 406
+    rejected = too_large = 406
     fresh_for = timedelta(hours=12)
     wrong_content_type = 401
     expected = {

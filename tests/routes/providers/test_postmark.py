@@ -18,7 +18,7 @@ BOUNCE: dict[str, Any] = json.loads((DOCUMENTED / "postmark-bounce.json").read_t
 
 class TestPostmark(DocumentedContract, BasicAuthContract):
     name = "postmark"
-    rejected = 403
+    rejected = too_large = 403
     wrong_content_type = 403
     optional = ("FromFull", "Headers", "Attachments", "To", "Cc")
     expected = {

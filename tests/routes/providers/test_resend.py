@@ -150,6 +150,16 @@ class TestResendWithAnApiKey:
         self.stored(fetches)
         assert ingress.status_of(request_of(WITH_KEY, "resend")) == "processed"
 
+    def test_an_email_over_max_body_mb_is_rejected(self, serve: Serve, fetches: Fetches) -> None:
+        self.stored(fetches, raw={"download_url": RAW_URL})
+        fetches.pages[RAW_URL] = LETTER.mime.as_bytes()
+        size_mb = len(fetches.pages[RAW_URL]) / 1024 / 1024
+        statuses = [
+            serve(WITH_KEY, max_body_mb=most_mb).status_of(request_of(WITH_KEY, "resend"))
+            for most_mb in (size_mb - 0.00001, size_mb + 0.00001)
+        ]
+        assert statuses == ["invalid", "processed"]
+
     def test_an_id_that_is_an_address_stays_within_the_api(self, serve: Serve, fetches: Fetches) -> None:
         event = {"type": "email.received", "data": {"email_id": "../../domains?x=@evil.example/"}}
         fetches.pages = {}
