@@ -21,13 +21,15 @@ from routes.providers.options import LoginOptions, Secrets
 from routes.providers.samples import Letter
 
 PARTS = ("subject", "sender", "date", "html", "plain", "body", "message_id", "event_id", "recipient")
+BODY_PARTS = ("html", "plain", "body")
 MOST = 1000
 
 
 class JsonOptions(LoginOptions):
     """Accepts the ingress token, unless it has a token, or a username and password, of its own.
 
-    If any of ``fields`` is mapped, the sender must be: an email without one is refused.
+    If any of ``fields`` is mapped, the sender must be, and the body or an event id. An email without a sender is
+    refused.
     """
 
     fields: dict[str, str] = Field(default_factory=dict)
@@ -45,6 +47,9 @@ class JsonOptions(LoginOptions):
             raise reason(f"must be some of {', '.join(PARTS)}, got {unknown[0]!r}")
         if value and not value.get("sender"):
             raise reason('must say where the sender is, such as { sender = "mail.from" }')
+        if value and not any(map(value.get, (*BODY_PARTS, "event_id"))):
+            # Otherwise anyone who guesses subject, sender and date could suppress an email by sending another one.
+            raise reason('must say where the body or an event id is, such as { body = "mail.html" }')
         return value
 
 
@@ -73,7 +78,9 @@ class Json(Provider[JsonOptions]):
         return self.email(
             **texts,
             tells_files=False,
-            tells_body=any(at(document, self._path(part)) is not None for part in ("html", "plain", "body")),
+            tells_body=any(
+                part in self.options.fields or at(document, self._path(part)) is not None for part in BODY_PARTS
+            ),
             recipients=[at(document, self._path("recipient"))],
         )
 

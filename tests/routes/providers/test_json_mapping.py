@@ -46,6 +46,7 @@ class TestJson(ProviderContract):
         f"{UNMAPPED}\nfields = {{ subject = 'a', colour = 'b' }}": "desk.fields must be some of .*, got 'colour'",
         f"{UNMAPPED}\nfields = {{ subject = 5 }}": "providers.desk.fields must be a table",
         f"{UNMAPPED}\nfields = {{ subject = 'a' }}": "providers.desk.fields must say where the sender is",
+        f"{UNMAPPED}\nfields = {{ sender = 'a', date = 'b' }}": "desk.fields must say where the body or an event id is",
     }
     probed = 200
 
@@ -90,6 +91,12 @@ class TestJson(ProviderContract):
         for received in without:
             document = {"mail": DOCUMENT["mail"] | {"received": received}}
             assert email_in(provider, self.document(document)).date == ""
+
+    def test_a_forged_email_does_not_suppress_one_whose_mapped_body_is_missing(self, serve: Serve) -> None:
+        mail = {"headers": {"subject": "Alarm"}, "from": "a@b.org", "received": [{"at": 1794819600}]}
+        ingress = serve(self.settings)
+        requests = [self.document({"mail": sent}) for sent in (mail | {"text": "forged"}, mail, mail)]
+        assert [ingress.status_of(request) for request in requests] == ["processed", "processed", "already_processed"]
 
     def test_an_invalid_value_is_named_by_its_path(self, serve: Serve) -> None:
         ingress = serve(self.settings)
