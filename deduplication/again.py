@@ -11,7 +11,7 @@ from typing import Any
 
 from deduplication.journal.coordinator import Coordinator
 from deduplication.journal.entry import OPEN, Delivery, DeliveryStatus, Entry, changed
-from deduplication.journal.registry import Commit, Registry
+from deduplication.journal.registry import Commit
 from deduplication.journal.rules import same_items
 from deduplication.journal.sqlite import Step
 from deduplication.names import Name
@@ -110,8 +110,7 @@ def _send_again(coordinator: Coordinator, again: Again, dry_run: bool = False) -
         known, payload = step.read(entry_id), step.payload(entry_id)
     delivery = known.delivery_to(again.destination) if known and again.destination else None
     if registry and delivery and delivery.status is DeliveryStatus.WAITING:
-        is_due = dry_run or coordinator.redis.ask(lambda: _make_due(registry, delivery))
-        return None if is_due else Refusal.UNDER_WAY
+        return None if dry_run or make_due(coordinator, entry_id, delivery) else Refusal.UNDER_WAY
     if registry and delivery and payload is None:  # Redis may have it, of a dead letter that another machine stored
         payload = coordinator.redis.ask(
             lambda: registry.ask(lambda c, prefix: c.get(f"{prefix}payload:{delivery.webhook_id}"))
@@ -197,8 +196,13 @@ def execute(coordinator: Coordinator, action: list[Any]) -> None:
     log.info("entry %s: another machine asked to send it again: %s", action[0], refusal or "it waits")
 
 
-def _make_due(registry: Registry, delivery: Delivery) -> bool:
-    """A stored delivery becomes due now. False if it is lent, or no longer stored."""
+def make_due(coordinator: Coordinator, entry_id: str, delivery: Delivery) -> bool:
+    """A stored delivery becomes the next one that is handed out. False if it is lent, or no longer stored."""
+    registry = coordinator.registry
+    if registry is None:
+        with coordinator.journal.step() as step:
+            step.set_delivery(entry_id, delivery.destination, next_try_ms=0)  # one that is lent is not handed out again
+        return True
 
     def compose(commit: Commit) -> bool:
         is_free = commit.ask("owner", f"delivery:{delivery.webhook_id}")
@@ -206,4 +210,4 @@ def _make_due(registry: Registry, delivery: Delivery) -> bool:
             commit.write("ZADD", f"due:{delivery.destination}", 0, delivery.webhook_id)
         return is_free
 
-    return registry.agree(compose)[0]
+    return coordinator.redis.ask(lambda: registry.agree(compose)[0])

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+from deduplication.again import make_due
 from deduplication.errors import StoreUnavailable, try_to
 from deduplication.journal.coordinator import Coordinator, Lent
 from deduplication.journal.entry import DeliveryStatus, changed
@@ -26,6 +27,7 @@ BATCH_S = 0.5  # how long the deliveries that a thread takes at a time should ke
 MOST_AT_ONCE = 20
 FIRST_AFTER_TROUBLE = 2  # deliveries in the first second after the breaker has closed; twice as many in each next one
 MOST_HASTENED = 10_000
+MOST_COMPARED = 50  # deliveries, when a probe is chosen
 
 
 class Pace:
@@ -130,11 +132,26 @@ class Retrier:
             return MOST_AT_ONCE  # they are settled without a POST
         state = self._sender.guard.state(destination) if hold is None else "open"
         if state == "half-open":
-            self._coordinator.hasten(destination, 1)
+            self._choose_probe(destination)
             return 1
         if state == "open":
             return 0
         return self._paces[destination].allow(self._batches.get(destination, 1))
+
+    def _choose_probe(self, destination: str) -> None:
+        """The newest one that was never tried, else the one that has waited longest.
+
+        A receiver may fail for some emails only: those that have failed say little about it.
+        """
+        waiting = "SELECT seq FROM deliveries WHERE status = 'waiting' AND destination = ? ORDER BY seq"
+        with self._coordinator.journal.reading() as step:
+            newest = step.read_rows(f"seq IN ({waiting} DESC LIMIT ?) ORDER BY seq DESC", (destination, MOST_COMPARED))
+            oldest = step.read_rows(f"seq IN ({waiting} LIMIT 1)", (destination,))
+        entries = [entry for _, entry in (*newest, *oldest)]
+        found = [(entry.id, delivery) for entry in entries if (delivery := entry.delivery_to(destination))]
+        if found:
+            untried = (candidate for candidate in found if not candidate[1].tries)
+            make_due(self._coordinator, *next(untried, found[-1]))
 
     def _deliver(self, lent: Lent) -> None:
         """Whatever goes wrong, its lease ends and it is handed out again."""

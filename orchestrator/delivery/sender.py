@@ -163,7 +163,8 @@ class Sender:
         webhook = Webhook(delivery.webhook_id, payload, traceparent)
         attempts: list[Attempt] = []
         while True:
-            attempt, receipt, failure = self._post(name, webhook, ends_at)
+            has_failed = bool(delivery.tries or attempts)
+            attempt, receipt, failure = self._post(name, webhook, ends_at, has_failed=has_failed)
             log_attempt(entry.id, delivery, attempt)
             attempts.append(attempt)
             if failure is None or failure.is_about_this_webhook or failure.retry_after_s or ends_at is None:
@@ -222,7 +223,7 @@ class Sender:
         return wait_s
 
     def _post(
-        self, name: str, webhook: Webhook, ends_at: float | None
+        self, name: str, webhook: Webhook, ends_at: float | None, *, has_failed: bool
     ) -> tuple[Attempt, Receipt | None, DeliveryFailed | None]:
         at_ms, started = self.coordinator.journal.clock.now_ms(), time.monotonic()
         receipt, failure = None, None
@@ -236,7 +237,7 @@ class Sender:
         if failure is None or failure.is_about_this_webhook:  # the destination works
             if self.guard.succeeded(name):
                 self.on_recovery(name)
-        else:
+        elif not has_failed:  # a receiver may fail for one email only, and however often: it counts once
             self.guard.failed(name)
         if failure and failure.is_gone:
             self.states.pause_gone(name)

@@ -111,6 +111,39 @@ def test_after_the_breaker_closed_everything_that_waits_is_sent_before_its_own_n
     assert len(bench.destinations["crm"].taken) == 4, "the first retry would be after 5 s"
 
 
+def test_emails_that_a_receiver_always_fails_for_delay_others_by_one_pause(start: Open) -> None:
+    bench = start(with_queue=True, limits=Limits(breaker_failures=3, breaker_pause_s=1))
+    crm, retrier = bench.destinations["crm"], bench.pipeline.retrier
+    crm.max_attempts = 100
+    crm.by_subject = {f"Mail {number}": [DOWN] * 100 for number in range(3)}
+    store(bench, 3)
+    while retrier.deliver_due("crm"):
+        pass
+    assert (len(crm.asked), bench.pipeline.sender.guard.state("crm")) == (3, "open")
+    for subject in ("Good", "Better"):
+        bench.status_of(subject=subject)
+    bench.let_time_pass(1000)
+    retrier.deliver_due("crm")
+    assert [webhook.payload["subject"] for webhook in crm.taken] == ["Better"], "the newest that was never tried"
+    while len(crm.asked) < 20:  # all others, at a growing pace
+        bench.let_time_pass(400_000)
+        if not retrier.deliver_due("crm"):
+            threading.Event().wait(0.02)
+    assert len(crm.taken) == 2
+    assert bench.pipeline.sender.guard.state("crm") == "closed", "the second failure of an email does not count"
+
+
+def test_without_an_untried_one_the_probe_is_what_has_waited_longest(start: Open) -> None:
+    bench = start({"crm": [DOWN] * 4}, with_queue=True, limits=Limits(breaker_failures=2, breaker_pause_s=1))
+    store(bench, 2)
+    for _ in range(2):
+        bench.pipeline.retrier.deliver_due("crm")
+        bench.let_time_pass(10)
+    bench.let_time_pass(1000)
+    bench.pipeline.retrier.deliver_due("crm")
+    assert [webhook.payload["subject"] for webhook in bench.destinations["crm"].asked] == ["Mail 0", "Mail 1", "Mail 0"]
+
+
 def test_after_trouble_the_pace_doubles_every_second(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
