@@ -6,6 +6,7 @@ import json
 import math
 import re
 import ssl
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -119,8 +120,9 @@ class LogDestination:
     """Prints each webhook it would send, for trying out the service without a receiver."""
 
     def deliver(self, webhook: Webhook, within_s: float | None = None) -> Receipt:
-        shown = json.dumps(dict(webhook.payload), indent=2)
-        print(f"webhook {webhook.webhook_id} would be sent:\n{shown}", flush=True)
+        indent = 2 if sys.stdout.isatty() else None  # a log has one line for each
+        shown = json.dumps(dict(webhook.payload), indent=indent)
+        print(f"webhook {webhook.webhook_id} would be sent: {shown}", flush=True)
         return Receipt()
 
 
