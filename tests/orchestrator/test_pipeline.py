@@ -71,7 +71,7 @@ def test_a_failed_delivery_is_retried_by_the_service_until_it_is_delivered(
 @pytest.mark.parametrize("reaction", [DOWN, MISPLACED], ids=["down", "misplaced"])
 def test_probes_of_a_destination_that_is_down_for_hours_make_no_dead_letter(start: Open, reaction: Reaction) -> None:
     """One email every half minute tries it; with few emails waiting, each has soon been tried ten times."""
-    bench = start({"crm": [reaction] * 10_000}, limits=Limits())
+    bench = start({"crm": [reaction] * 10_000}, limits=Limits(breaker_failures=2))
     crm, subjects = bench.destinations["crm"], ["one", "two"]
     crm.max_attempts = 4
     for subject in subjects:

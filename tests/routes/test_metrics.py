@@ -99,23 +99,23 @@ def test_emails_are_counted_by_provider_and_by_what_was_answered(app: App) -> No
 
 def test_attempts_breakers_and_pauses_are_exposed(start_app: StartApp, tmp_path: Path) -> None:
     config = tmp_path / "mailonce.toml"
-    with Sink(Reply(200), Reply(500), Reply(500)) as sink:
+    with Sink(Reply(200), Reply(500), Reply(500), Reply(500)) as sink:
         config.write_text(
             f"[destinations.crm]\nurl = '{sink.url}'\nbreaker_failures = 2\nbreaker_pause_s = 3600\n"
             "[destinations.archive]\nurl = 'log:'\nenabled = false\n"
             "[[routes]]\nname = 'all'\ndestinations = ['crm', 'archive']\n"
         )
         app = start_app(mailonce_config=config)
-        for number in range(2):
+        for number in range(3):
             app.post(email(subject=f"number {number}"))
     app.http.post("/api/admin/destinations/archive/pause", json={}, headers=bearer(ADMIN_TOKEN))
     found = scrape(app)
-    assert [found[deliveries(outcome, "crm")] for outcome in ("delivered", "dead", "failed")] == [1, 0, 1]
-    assert found["mailonce_delivery_seconds_count{destination=crm}"] == 3, "each POST"
+    assert [found[deliveries(outcome, "crm")] for outcome in ("delivered", "dead", "failed")] == [1, 0, 2]
+    assert found["mailonce_delivery_seconds_count{destination=crm}"] == 4, "each POST"
     assert found["mailonce_dead_letters{destination=crm}"] == 0
     assert found["mailonce_oldest_waiting_seconds{destination=crm}"] < 600
     waiting = [found[f"mailonce_deliveries_waiting{{destination={name}}}"] for name in ("crm", "archive")]
-    assert waiting == [1, 2]
+    assert waiting == [2, 3]
     breaker = [found[f"mailonce_breaker_state{{destination=crm,state={state}}}"] for state in ("open", "closed")]
     assert breaker == [1, 0]
     paused = [found[f"mailonce_destination_paused{{destination={name}}}"] for name in ("crm", "archive")]
@@ -123,7 +123,7 @@ def test_attempts_breakers_and_pauses_are_exposed(start_app: StartApp, tmp_path:
     assert found["mailonce_destination_enabled{destination=archive}"] == 0
     config.write_text("[destinations.new]\nurl = 'log:'\n")
     found = scrape(start_app(mailonce_config=config))
-    assert found["mailonce_deliveries_waiting{destination=crm}"] == 1, "it is no longer configured"
+    assert found["mailonce_deliveries_waiting{destination=crm}"] == 2, "it is no longer configured"
     assert "mailonce_destination_enabled{destination=crm}" not in found
 
 
