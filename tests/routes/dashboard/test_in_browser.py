@@ -253,7 +253,7 @@ def test_no_page_has_a_serious_accessibility_problem(world: World, sign_in: Sign
     """Neither in light nor in dark, and on a phone nothing is wider than the screen."""
     sent = world.send(subject="Invoice that everybody can read")
     world.send(subject="Lot 99", body="first")
-    stopped = world.send(subject="Re: lot 99", body="second")
+    stopped = world.send(subject="Again lot 99", body="second")
     page = sign_in(bypass_csp=True, reduced_motion="reduce")
     page.context.add_init_script(path=AXE)
     details = [f"/decisions/{each['id']}?tab={tab}" for each, tab in ((sent, "json"), (stopped, "html"))]
