@@ -114,7 +114,7 @@ def service(folder: Path, *, has_data: bool) -> Iterator[Server]:
             first = datetime.now(UTC) - timedelta(minutes=40)
             for subject, sender in EMAILS if has_data else ():
                 body = f"Dear all,\n\nabout: {subject}.\n\nKind regards"
-                text = {"html": PLANS, "plain": PLAIN} if "Fwd" in subject else {"body": body}
+                text = {"html": PLANS, "plain": PLAIN} if "revised" in subject else {"body": body}
                 date = first + timedelta(minutes=2 * EMAILS.index((subject, sender)))
                 server.post({"subject": subject, "sender": sender, "date": date.isoformat(), **text})
             yield server

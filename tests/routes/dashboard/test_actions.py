@@ -142,6 +142,8 @@ def test_an_invalid_request_says_what_is_expected(operator: Visitor, path: str, 
     ("query", "shown"),
     [
         ("scope=subject_group&value=lot_1", "4 names will be forgotten"),
+        ("scope=subject_group&value=lot_1@example.org", "4 names will be forgotten"),
+        ("scope=subject_group&value=lot_1@other.example", "0 names will be forgotten"),
         ("scope=media&value=https://files.example/1", "0 names will be forgotten"),
     ],
 )
