@@ -65,18 +65,19 @@ def find_marks(client: Any, prefix: str, kind: Kind, scope: str | None, value: s
 def _members_of_sets(client: Any, head: str, kind: Kind, scope: str | None, value: str | None) -> Iterator[Name]:
     for key in _scan(client, head) if scope is None else [f"{head}{scope}"]:
         day = key.removeprefix(head)
-        if kind is Kind.EMAIL_ID and value is not None:  # a day may have a million
-            yield from [Name(kind, day, value)] if client.sismember(key, value) else []
-            continue
         start = f"{day}:" if kind is Kind.SUBJECT_GROUP else ""
-        for member in client.sscan_iter(key, match=_beginning(f"{start}{value or ''}"), count=1000):
-            yield Name(kind, day, member.decode().removeprefix(start))
+        if kind is Kind.EMAIL_ID and value is not None:  # a day may have a million
+            members = [value.encode()] if client.sismember(key, value) else []
+        else:
+            members = client.sscan_iter(key, match=_beginning(f"{start}{value or ''}"), count=1000)
+        yield from (Name(kind, day, member.decode().removeprefix(start)) for member in members)
 
 
 def _keys_of_strings(client: Any, head: str, kind: Kind, scope: str | None, value: str) -> Iterator[Name]:
     has_scope = kind in (Kind.SUBJECT_GROUP, Kind.CONTENT)
-    start = f"{head}{scope}:{value}" if has_scope and scope is not None else head if has_scope else f"{head}{value}"
-    for key in _scan(client, start):
+    start = f"{head}{scope}:" if has_scope and scope is not None else head
+    is_next = scope is not None or not has_scope  # otherwise any scope is between head and value
+    for key in _scan(client, f"{start}{value}" if is_next else start):
         of_scope, _, rest = key.removeprefix(head).partition(":") if has_scope else ("", "", key.removeprefix(head))
         yield Name(kind, of_scope, rest)
 

@@ -86,8 +86,8 @@ def canonical_url(url: str, identity_parameters: Mapping[str, Collection[str]] =
 def media_name(
     url: str, identity_parameters: Mapping[str, Collection[str]] = IDENTITY_PARAMETERS, whose: str = ""
 ) -> Name:
-    """``whose``: such as ``@example.org``, if it counts only among those emails. A space, which no link in a message
-    has, keeps their names apart from those that count for everyone."""
+    """``whose``: such as ``@example.org``, if it counts only among those emails. A space, which no link in a text has,
+    keeps their names apart from those that count for everyone."""
     known = bounded_key(canonical_url(url, identity_parameters))
     return Name(Kind.MEDIA, "", f"{known} {whose}" if whose else known, WEEK_MS)
 

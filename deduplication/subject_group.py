@@ -215,9 +215,9 @@ def monthly_scope_group_id(group_id: str, tz: tzinfo, now: datetime | None = Non
 
 
 def scope_of(sender: str, scope: GroupScope, *, hides_domain: bool = False) -> str:
-    """What the names have at their end that an email shares with others of its scope, such as ``@example.org``.
+    """The end of a shared name, which says among whose emails it counts, such as ``@example.org``.
 
-    Of an address only a digest is kept, and so of a domain if it ``hides_domain``: names are shown.
+    Names are shown, so they have only a digest of an address and, if ``hides_domain``, of a domain.
     """
     if scope is GroupScope.EVERYONE:
         return ""

@@ -119,18 +119,19 @@ class PipelineOptions:
     def shared_names(
         self, item: Item, route: Route, group: str | None, links: Sequence[str], now: datetime
     ) -> tuple[Name, ...]:
-        """Names that other items may have too: its subject group and its media, those of an email within its scope.
+        """Names that other items may have too: its subject group and its media. Those of an email count in its scope.
 
         A reply to an email of a group says something new: only ``all`` counts it as one of the group, and the rules of
         the older engine (``everyone``) do.
         """
-        names, is_older, sender = [], self.group_scope is GroupScope.EVERYONE, next(iter(item.fields["sender"]), "")
+        sender = next(iter(item.fields["sender"]), "")
+        is_older = self.group_scope is GroupScope.EVERYONE
         if not (sender or is_older or item.is_message):
             return ()  # among whose emails it counts is unknown
         whose = "" if item.is_message else scope_of(sender, self.group_scope, hides_domain=self.hides_domains)
+        names = [media_name(link, self.identity_parameters, whose) for link in links]
         if group and (is_older or route.group_mode is GroupMode.ALL or not is_reply(item.subject)):
-            names.append(group_name(f"{group}{whose}", month_of(self.tz, now), self.group_ttl_seconds))
-        names += [media_name(link, self.identity_parameters, whose) for link in links]
+            names.insert(0, group_name(f"{group}{whose}", month_of(self.tz, now), self.group_ttl_seconds))
         return tuple(dict.fromkeys(names))
 
     def media_links(self, item: Item, route: Route) -> tuple[str, ...]:
