@@ -115,19 +115,21 @@ def test_a_suppressed_email_is_released_and_the_sink_gets_it_once(
 ) -> None:
     lot = f"lot 471{has_script:d}"
     world.send(subject=lot, body="first")
-    world.send(subject=f"Re: {lot} again", body="second", sender="eve@example.org")
+    world.send(subject=f"The {lot} again", body="second", sender="eve@example.org")
     page = sign_in(java_script_enabled=has_script)
     page.goto(f"{world.url}/decisions?status=skipped_subject_group&q={lot}")
     expect(page.locator("tbody tr")).to_have_count(1)
-    expect(row(page, "again")).to_contain_text(f"same subject group {lot.replace(' ', '_')} as the email of")
-    page.get_by_role("link", name=f"Re: {lot} again").click()
+    expect(row(page, "again")).to_contain_text(
+        f"same subject group {lot.replace(' ', '_')}@example.org as the email of"
+    )
+    page.get_by_role("link", name=f"The {lot} again").click()
     page.get_by_role("link", name="Release…").click()
     asked = page.get_by_role("dialog") if has_script else page.locator("main")
     expect(asked).to_contain_text("are delivered, once")
     asked.get_by_role("button", name="Release 1 email").click()
     expect(page.locator(".flash")).to_have_text("1 email: released.")
     expect(page.locator(".reason")).to_contain_text("Released at")
-    assert len([each for each in world.crm.accepted if each.payload.get("subject") == f"Re: {lot} again"]) == 1
+    assert len([each for each in world.crm.accepted if each.payload.get("subject") == f"The {lot} again"]) == 1
 
 
 def test_all_dead_letters_of_a_filter_are_replayed_and_the_filter_stays(world: World, sign_in: SignIn) -> None:
