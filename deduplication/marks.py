@@ -50,12 +50,15 @@ def mark_of(name: Name, group_ttl: bool) -> Mark:
 
 
 def find_marks(client: Any, prefix: str, kind: Kind, scope: str | None, value: str | None) -> list[Name]:
-    """Names by their marks, even those that no journal knows; None matches everything. It scans: for resets."""
+    """Names by their marks, even those that no journal knows; None matches everything. It scans: for resets.
+
+    Of shared names, all that begin with ``value``: the senders among whom they count may follow it.
+    """
     found: dict[Name, None] = {}
     if kind in _SETS:
         found |= dict.fromkeys(_members_of_sets(client, f"{prefix}{_SETS[kind]}", kind, scope, value))
     if kind in _STRINGS:
-        found |= dict.fromkeys(_keys_of_strings(client, f"{prefix}{_STRINGS[kind]}", kind, scope, value))
+        found |= dict.fromkeys(_keys_of_strings(client, f"{prefix}{_STRINGS[kind]}", kind, scope, value or ""))
     return list(found)
 
 
@@ -63,25 +66,25 @@ def _members_of_sets(client: Any, head: str, kind: Kind, scope: str | None, valu
     for key in _scan(client, head) if scope is None else [f"{head}{scope}"]:
         day = key.removeprefix(head)
         start = f"{day}:" if kind is Kind.SUBJECT_GROUP else ""
-        if value is None:
-            found = (each.decode().removeprefix(start) for each in client.sscan_iter(key, count=1000))
-            yield from (Name(kind, day, each) for each in found)
-        elif client.sismember(key, f"{start}{value}"):
-            yield Name(kind, day, value)
+        if kind is Kind.EMAIL_ID and value is not None:  # a day may have a million
+            members = [value.encode()] if client.sismember(key, value) else []
+        else:
+            members = client.sscan_iter(key, match=_beginning(f"{start}{value or ''}"), count=1000)
+        yield from (Name(kind, day, member.decode().removeprefix(start)) for member in members)
 
 
-def _keys_of_strings(client: Any, head: str, kind: Kind, scope: str | None, value: str | None) -> Iterator[Name]:
+def _keys_of_strings(client: Any, head: str, kind: Kind, scope: str | None, value: str) -> Iterator[Name]:
     has_scope = kind in (Kind.SUBJECT_GROUP, Kind.CONTENT)
     start = f"{head}{scope}:" if has_scope and scope is not None else head
-    is_exact = value is not None and (scope is not None or not has_scope)
-    for key in [f"{start}{value}"] if is_exact else _scan(client, start):
-        if is_exact and not client.exists(key):
-            continue
+    is_next = scope is not None or not has_scope  # otherwise any scope is between head and value
+    for key in _scan(client, f"{start}{value}" if is_next else start):
         of_scope, _, rest = key.removeprefix(head).partition(":") if has_scope else ("", "", key.removeprefix(head))
-        if value in (None, rest):
-            yield Name(kind, of_scope, rest)
+        yield Name(kind, of_scope, rest)
 
 
-def _scan(client: Any, head: str) -> list[str]:
-    pattern = re.sub(r"([*?\[\]\\])", r"\\\1", head) + "*"
-    return [key.decode() for key in client.scan_iter(match=pattern, count=1000)]
+def _scan(client: Any, start: str) -> list[str]:
+    return [key.decode() for key in client.scan_iter(match=_beginning(start), count=1000)]
+
+
+def _beginning(start: str) -> str:
+    return re.sub(r"([*?\[\]\\])", r"\\\1", start) + "*"

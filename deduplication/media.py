@@ -83,8 +83,13 @@ def canonical_url(url: str, identity_parameters: Mapping[str, Collection[str]] =
     return _PERCENT.sub(lambda code: code[0].upper(), f"{parts.scheme}://{site}{path}{query}{fragment}")
 
 
-def media_name(url: str, identity_parameters: Mapping[str, Collection[str]] = IDENTITY_PARAMETERS) -> Name:
-    return Name(Kind.MEDIA, "", bounded_key(canonical_url(url, identity_parameters)), WEEK_MS)
+def media_name(
+    url: str, identity_parameters: Mapping[str, Collection[str]] = IDENTITY_PARAMETERS, whose: str = ""
+) -> Name:
+    """``whose``: such as ``@example.org``, if it counts only among those emails. A space, which no link in a text has,
+    keeps their names apart from those that count for everyone."""
+    known = bounded_key(canonical_url(url, identity_parameters))
+    return Name(Kind.MEDIA, "", f"{known} {whose}" if whose else known, WEEK_MS)
 
 
 def ascii_host(host: str) -> str:

@@ -14,6 +14,7 @@ from functools import cached_property, lru_cache
 from unidecode import unidecode
 
 from deduplication.email import decode_subject
+from deduplication.media import ascii_host
 from deduplication.names import Kind, Name
 from deduplication.text import first_captured, nfc
 
@@ -25,8 +26,17 @@ _PREFIXES = re.compile(
     r"^(?:\s*(?:re|ré|fwd|fw|tr|rv|aw|wg|sv|vs|antw|odp|rif|confirmation)\s*(?:[\[(]\d+[\])]\s*)?[:：])+\s*",
     re.IGNORECASE,
 )
+# What mail programs write before a normalised subject, perhaps after tags such as [EXT]. More than _PREFIXES, which
+# decides what a group is called, and so must stay as it is.
+_REPLY = re.compile(
+    r"(?:\[[^\]]*\]|[^\w\[])*"
+    r"(?:re|ref|res|r|rif|aw|antw|antwort|sv|svar|odp|ynt|atb|bls|va|απ|σχετ|отв|ответ|رد|השב|תגובה|回复|回覆|答复|返信|회신|답장"
+    r"|fwd?|tr|rv|wg|i|vs|vb|vl|enc|pd|doorst|ilt|trs|tovabbitas|πρθ|пересл|הועבר|转发|轉寄|転送|전달)"
+    r"\.?\s*(?:[\[(]\d+[\])]\s*)?:"
+)
 _NO_WORD = re.compile(r"[\W_]+")
-_END_OF_CLAUSE = re.compile(r"[.,;:!?…]+")
+# Punctuation, except what is written between a word and its number: "lot-3", "lot #3".
+_END_OF_CLAUSE = re.compile(r"(?:[^\w\s#°'-]|(?<!\w)-|-(?!\w))+")
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
 
 
@@ -37,25 +47,34 @@ class GroupMode(StrEnum):
 
 
 class GroupScope(StrEnum):
-    """Among whose emails a group counts. A stranger can suppress no one else's, except with ``EVERYONE``."""
+    """Among whose emails a group or a file counts. A stranger can suppress no one else's, except with ``EVERYONE``."""
 
     DOMAIN = "domain"
     SENDER = "sender"
     EVERYONE = "everyone"
 
 
-# At these, a domain has millions of senders who have nothing to do with each other.
+# At these, a domain has many senders who have nothing to do with each other. Brands are under many countries' domains.
 _PUBLIC_DOMAINS = frozenset(
     (
-        "126.com", "163.com", "aol.com", "bluewin.ch", "comcast.net", "fastmail.com", "free.fr", "gmail.com", "gmx.at",
-        "gmx.ch", "gmx.com", "gmx.de", "gmx.net", "googlemail.com", "hey.com", "hotmail.com", "hotmail.co.uk",
-        "hotmail.de", "hotmail.fr", "hotmail.it", "icloud.com", "laposte.net", "libero.it", "live.com", "live.fr",
-        "mac.com", "mail.com", "mail.ru", "me.com", "msn.com", "naver.com", "orange.fr", "outlook.com", "outlook.de",
-        "outlook.fr", "proton.me", "protonmail.com", "qq.com", "rambler.ru", "seznam.cz", "sfr.fr", "t-online.de",
-        "tutanota.com", "virgilio.it", "wanadoo.fr", "web.de", "wp.pl", "yahoo.com", "yahoo.co.jp", "yahoo.co.uk",
-        "yahoo.de", "yahoo.es", "yahoo.fr", "yahoo.it", "yandex.com", "yandex.ru", "ymail.com", "zoho.com",
+        "126.com", "139.com", "163.com", "a1.net", "abv.bg", "alice.it", "aliceadsl.fr", "arcor.de", "att.net",
+        "bbox.fr", "bellsouth.net", "bigpond.com", "bk.ru", "bluewin.ch", "blueyonder.co.uk", "bol.com.br",
+        "btinternet.com", "centrum.cz", "charter.net", "club-internet.fr", "comcast.net", "cox.net", "daum.net",
+        "docomo.ne.jp", "duck.com", "earthlink.net", "email.cz", "fastmail.com", "fastmail.fm", "foxmail.com",
+        "free.fr", "freemail.hu", "freenet.de", "gmail.com", "googlemail.com", "hanmail.net", "hey.com", "hispeed.ch",
+        "hushmail.com", "icloud.com", "inbox.ru", "interia.pl", "kpnmail.nl", "laposte.net", "libero.it", "list.ru",
+        "mac.com", "mail.com", "mail.de", "mail.ru", "mailbox.org", "me.com", "msn.com", "naver.com", "neuf.fr",
+        "ntlworld.com", "numericable.fr", "o2.pl", "onet.pl", "optonline.net", "orange.fr", "pm.me", "posteo.de",
+        "privaterelay.appleid.com", "proton.me", "protonmail.ch", "protonmail.com", "proximus.be", "qq.com",
+        "rambler.ru", "rediffmail.com", "rocketmail.com", "rogers.com", "sapo.pt", "sbcglobal.net", "seznam.cz",
+        "sfr.fr", "shaw.ca", "sina.com", "sky.com", "skynet.be", "sympatico.ca", "t-online.de", "telenet.be",
+        "telia.com", "terra.com.br", "tin.it", "tiscali.it", "tuta.com", "tuta.io", "tutamail.com", "tutanota.com",
+        "tutanota.de", "ukr.net", "uol.com.br", "verizon.net", "videotron.ca", "virgilio.it", "virginmedia.com",
+        "wanadoo.fr", "web.de", "windowslive.com", "wp.pl", "xtra.co.nz", "ymail.com", "ziggo.nl", "zoho.com",
+        "zoho.eu", "zohomail.com",
     )
 )  # fmt: skip
+_PUBLIC_BRANDS = frozenset(("aol", "gmx", "hotmail", "live", "outlook", "yahoo", "yandex"))
 
 
 @dataclass(frozen=True)
@@ -63,7 +82,7 @@ class SubjectPattern:
     """Subjects that contain every phrase and match the regex belong to ``<name>_<captured value>``.
 
     Both are searched in the normalised subject, with spaces in place of punctuation. If it ``reads_clauses``, the match
-    must not cross a full stop, a comma and the like: "Thanks a lot! 2 questions" names no lot.
+    must not cross punctuation: "Thanks a lot! 2 questions" names no lot.
     """
 
     name: str
@@ -123,7 +142,7 @@ def _fold_one(char: str) -> str:
 
 def is_reply(subject: str) -> bool:
     """Whether it is a reply or a forward, by its subject."""
-    return _PREFIXES.match(decode_subject(subject)) is not None
+    return _REPLY.match(normalize_no_accents_lower_trim(decode_subject(subject))) is not None
 
 
 def strip_leading_reply_prefixes(subject: str) -> str:
@@ -195,14 +214,21 @@ def monthly_scope_group_id(group_id: str, tz: tzinfo, now: datetime | None = Non
     return f"{month_of(tz, now)}:{group_id}"
 
 
-def scoped_group_id(group_id: str, sender: str, scope: GroupScope) -> str:
-    """Such as ``lot_456@example.org``. Of an address only a digest is kept: names are shown and logged."""
+def scope_of(sender: str, scope: GroupScope, *, hides_domain: bool = False) -> str:
+    """The end of a shared name, which says among whose emails it counts, such as ``@example.org``.
+
+    Names are shown, so they have only a digest of an address and, if ``hides_domain``, of a domain.
+    """
     if scope is GroupScope.EVERYONE:
-        return group_id
-    domain = sender.rpartition("@")[2]
-    if scope is GroupScope.SENDER or domain in _PUBLIC_DOMAINS:
-        domain = hashlib.sha256(sender.encode(errors="replace")).hexdigest()[:12]
-    return f"{group_id}@{domain}"
+        return ""
+    local, _, domain = sender.rpartition("@")
+    host = ascii_host(domain)
+    is_public = host in _PUBLIC_DOMAINS or host.partition(".")[0] in _PUBLIC_BRANDS
+    is_by_domain = host and scope is GroupScope.DOMAIN and not is_public
+    if is_by_domain and not hides_domain:
+        return f"@{host}"
+    whose = host if is_by_domain else f"{local}@{host or domain}"
+    return f"@{hashlib.sha256(whose.encode(errors='replace')).hexdigest()[:12]}"
 
 
 def group_name(group_id: str, month: str, ttl_seconds: int) -> Name:

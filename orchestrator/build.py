@@ -39,7 +39,7 @@ from orchestrator.operations.fleet_state import describe_machine
 from orchestrator.operations.health import ProxyWatch
 from orchestrator.operations.watch import Watch
 from orchestrator.pipeline import Pipeline, PipelineOptions
-from orchestrator.privacy import Privacy
+from orchestrator.privacy import Privacy, PrivacyMode
 from orchestrator.routing import Route, Router
 from orchestrator.service_note import leave_note
 from orchestrator.tokens import Tokens, ensure_tokens, show_new
@@ -291,6 +291,7 @@ def pipeline_options(settings: Settings, config: Config, server: str = "") -> Pi
         tz=settings.timezone,
         patterns=patterns,
         group_scope=settings.group_scope,
+        hides_domains=settings.privacy is PrivacyMode.STRICT,
         group_ttl_seconds=settings.subject_group_ttl_seconds,
         media_hosts=config.media.hosts,
         identity_parameters={**IDENTITY_PARAMETERS, **config.media.identity},

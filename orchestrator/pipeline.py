@@ -17,7 +17,7 @@ from deduplication.journal.coordinator import Claimed, Coordinator
 from deduplication.journal.entry import OPEN, Delivery, DeliveryStatus, Entry, Stop, changed, new_entry_id
 from deduplication.journal.rules import Busy, Claim, Judgement, Repeat, Take, Wanted
 from deduplication.media import DEFAULT_HOSTS, IDENTITY_PARAMETERS, MediaMode, delivery_links, media_name
-from deduplication.names import Gate, Name
+from deduplication.names import Gate, Kind, Name
 from deduplication.realtime_guard import RealtimeGuard
 from deduplication.subject_group import (
     DEFAULT_PATTERNS,
@@ -28,7 +28,7 @@ from deduplication.subject_group import (
     group_name,
     is_reply,
     month_of,
-    scoped_group_id,
+    scope_of,
 )
 from orchestrator.delivery.queue import Queue, QueueUnavailable
 from orchestrator.delivery.retrier import Retrier
@@ -99,7 +99,7 @@ class PipelineOptions:
 
     ``lease_ms``: how long a crashed request blocks its email; ``budget_s``: how long it may wait for receivers.
     ``keeps_suppressed``, ``keeps_delivered``: whether these emails keep their payload, for release and forced replay.
-    ``ids_kept_ms``: how long the ids of emails are remembered, None for ever.
+    ``ids_kept_ms``: how long the ids of emails are remembered, None for ever. ``hides_domains``: of senders, in names.
     """
 
     server: str = ""
@@ -111,24 +111,28 @@ class PipelineOptions:
     tz: tzinfo = UTC
     patterns: Sequence[SubjectPattern] = DEFAULT_PATTERNS
     group_ttl_seconds: int = 0
-    group_scope: GroupScope = GroupScope.EVERYONE
+    group_scope: GroupScope = GroupScope.DOMAIN
+    hides_domains: bool = False
     media_hosts: Collection[str] = DEFAULT_HOSTS
     identity_parameters: Mapping[str, Collection[str]] = field(default_factory=lambda: IDENTITY_PARAMETERS)
 
     def shared_names(
         self, item: Item, route: Route, group: str | None, links: Sequence[str], now: datetime
     ) -> tuple[Name, ...]:
-        """Names that other items may have too: its subject group and its media.
+        """Names that other items may have too: its subject group and its media. Those of an email count in its scope.
 
         A reply to an email of a group says something new: only ``all`` counts it as one of the group, and the rules of
         the older engine (``everyone``) do.
         """
-        names = []
+        sender = next(iter(item.fields["sender"]), "")
         is_older = self.group_scope is GroupScope.EVERYONE
+        if not (sender or is_older or item.is_message):
+            return ()  # among whose emails it counts is unknown
+        whose = "" if item.is_message else scope_of(sender, self.group_scope, hides_domain=self.hides_domains)
+        names = [media_name(link, self.identity_parameters, whose) for link in links]
         if group and (is_older or route.group_mode is GroupMode.ALL or not is_reply(item.subject)):
-            scoped = scoped_group_id(group, next(iter(item.fields["sender"]), ""), self.group_scope)
-            names.append(group_name(scoped, month_of(self.tz, now), self.group_ttl_seconds))
-        return tuple(dict.fromkeys([*names, *(media_name(link, self.identity_parameters) for link in links)]))
+            names.insert(0, group_name(f"{group}{whose}", month_of(self.tz, now), self.group_ttl_seconds))
+        return tuple(dict.fromkeys(names))
 
     def media_links(self, item: Item, route: Route) -> tuple[str, ...]:
         mode = route.media or (MediaMode.LISTED if item.is_message else MediaMode.OFF)
@@ -194,7 +198,8 @@ class Pipeline:
         count, status = self.meter.count, outcome.status
         gate = REALTIME if status is Status.SKIPPED_OLD else outcome.reason.gate if outcome.reason else ""
         count((1, EMAILS, item.provider, status, gate))
-        if outcome.subject_group and not gate and status in (Status.PROCESSED, Status.QUEUED):
+        is_new = not gate and status in (Status.PROCESSED, Status.QUEUED)
+        if is_new and any(name.kind is Kind.SUBJECT_GROUP for name in case.claim.shared):
             count((1, GROUPS))
         for delivery in outcome.deliveries:
             if delivery.status is DeliveryStatus.SKIPPED:

@@ -79,7 +79,7 @@ def _email(subject: str, sender: str, date: str, body: str) -> dict[str, str]:
 
 
 LOT = _email("Lot 456 - Documents", "Ada <ada@example.org>", "Mon, 16 Nov 2026 10:00:00 +0100", "<p>Two files.</p>")
-REPLY = _email("RE: Lot 456 - Documents", "bob@example.org", "2026-11-16T09:20:00Z", "Thanks, got them.")
+REMINDER = _email("Reminder: lot 456", "bob@example.org", "2026-11-16T09:20:00Z", "Did you get them?")
 DECEMBER_LOT = LOT | {"date": "Tue, 1 Dec 2026 10:00:00 +0100", "body": "<p>Three more files.</p>"}
 BOB_LEAVES = _email("DESABO", "Bob <bob@example.org>", "2026-11-16T09:05:00Z", "Please take me off the list.")
 CARLA_LEAVES = _email("DESABO", "carla@example.org", "2026-11-16T09:06:00Z", "Please take me off the list.")
@@ -90,7 +90,7 @@ INVOICE = _email("Invoice 2026-118", "dan@example.org", "2026-11-16T09:08:00Z", 
 STEPS = (
     Step("a new email", LOT, 200, "processed", 1),
     Step("exactly the same again", LOT, 200, "already_processed", 1),
-    Step('"Re:" of the same lot', REPLY, 200, "skipped_subject_group", 1),
+    Step("a colleague about the same lot", REMINDER, 200, "skipped_subject_group", 1),
     Step("the same subject, a month later", DECEMBER_LOT, 200, "processed", 2, now=NEXT_MONTH),
     Step("November's email, a month later", LOT, 200, "already_processed", 2, now=NEXT_MONTH),
     Step("DESABO from Bob", BOB_LEAVES, 200, "processed", 3),

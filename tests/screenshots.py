@@ -66,7 +66,7 @@ EMAILS = (
     ("Invoice 2026-0118", BILLING),
     ("Monthly report for October", KATHERINE),
     *[("Meeting on Thursday at ten?", EDSGER)] * 3,
-    ("Re: Fwd: Lot 456", "Grace Hopper <grace@cobol.example>"),
+    ("Lot 456, revised plans", "Grace Hopper <grace@engine.example>"),
     ("Photos of the building site", "Hedy Lamarr <hedy@spectrum.example>"),
 )
 
@@ -114,7 +114,7 @@ def service(folder: Path, *, has_data: bool) -> Iterator[Server]:
             first = datetime.now(UTC) - timedelta(minutes=40)
             for subject, sender in EMAILS if has_data else ():
                 body = f"Dear all,\n\nabout: {subject}.\n\nKind regards"
-                text = {"html": PLANS, "plain": PLAIN} if "Fwd" in subject else {"body": body}
+                text = {"html": PLANS, "plain": PLAIN} if "revised" in subject else {"body": body}
                 date = first + timedelta(minutes=2 * EMAILS.index((subject, sender)))
                 server.post({"subject": subject, "sender": sender, "date": date.isoformat(), **text})
             yield server
@@ -146,8 +146,8 @@ def shoot_pages(page: Page, server: Server, prefix: str) -> None:
 
 def shoot_decision(page: Page, server: Server) -> str:
     """Returns its address."""
-    page.goto(f"{server.url}/decisions?q=Re:+Fwd")
-    page.get_by_role("link", name="Re: Fwd: Lot 456").click()
+    page.goto(f"{server.url}/decisions?q=revised")
+    page.get_by_role("link", name="Lot 456, revised plans").click()
     page.wait_for_url("**/decisions/*")
     address = page.url.partition("?")[0]
     page.set_viewport_size(IN_THE_README)

@@ -26,7 +26,7 @@ HOSTILE_SETTINGS = {
 LINES = (
     r"a new email +\| 200 +\| processed +\| new, as \w+, first of lot_456 +\| 1",
     r"exactly the same again +\| 200 +\| already_processed +\| repeats \w+: same email_id \w+ +\| 1",
-    r'"Re:" of the same lot +\| 200 +\| skipped_subject_group +\| repeats \w+: same subject_group lot_456 +\| 1',
+    r"a colleague about the same lot +\| 200 +\| skipped_subject_group +\| repeats .* lot_456@example.org +\| 1",
     r"DESABO from Bob +\| 200 +\| processed +\| new, as \w+, no subject group +\| 3",
     r"an email without a sender +\| 400 +\| invalid +\| field sender: .* +\| 5",
     r"while the destination is down +\| 200 +\| queued +\| new, as \w+, stored and tried again +\| 5",

@@ -189,7 +189,7 @@ def test_an_operator_sees_the_names_in_redis(
     assert client.sismember("processed_ids:2025-03-02", email_id), "the email's own UTC day"
     (groups,) = map(str, client.scan_iter("subject_groups:*"))
     month = groups.removeprefix("subject_groups:")
-    assert client.smembers(groups) == {f"{month}:lot_456"}
+    assert client.smembers(groups) == {f"{month}:lot_456@example.org"}
     assert 0 < client.ttl("post:m1@example.org") <= 604_800
     assert client.ttl("processed_ids:2025-03-02") == -1
 

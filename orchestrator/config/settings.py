@@ -174,9 +174,10 @@ class Settings(BaseSettings):
     includes the metrics of its workers."""
     subject_groups: GroupMode = Field(GroupMode.PATTERNS, description="patterns, all or off")
     """Which subjects form a group: those that match a pattern, every one (`all`), or none (`off`)."""
-    group_scope: GroupScope = Field(GroupScope.EVERYONE, description="domain, sender or everyone")
-    """Among whose emails a subject group counts: of one domain (at public mail providers, of one address), of one
-    address, or of everyone. With `everyone` anyone can suppress the emails of others, and replies are suppressed."""
+    group_scope: GroupScope = Field(GroupScope.DOMAIN, description="domain, sender or everyone")
+    """Among whose emails a subject group counts, and a file on a route with `media`: of one domain (at public mail
+    providers, of one address), of one address, or of everyone. With `everyone` anyone can suppress the emails of
+    others, and groups suppress replies."""
     subject_group_ttl_seconds: int = Field(0, ge=0, le=3660 * 86_400, description="seconds, 0 for the calendar month")
     """How long a subject group suppresses others; 0 is to the end of the month."""
     timezone: ZoneInfo = Field(ZoneInfo("UTC"), description="an IANA time zone such as Europe/Paris")

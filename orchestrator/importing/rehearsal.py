@@ -16,7 +16,7 @@ from deduplication.journal.coordinator import Claimed, Coordinator
 from deduplication.journal.entry import About, DeliveryStatus, Stop, changed
 from deduplication.journal.rules import Repeat
 from deduplication.journal.sqlite import Journal
-from deduplication.names import Gate
+from deduplication.names import Gate, Kind
 from orchestrator.item import Item
 from orchestrator.pipeline import Pipeline, Status
 
@@ -54,7 +54,8 @@ def rehearse(pipeline: Pipeline, path: Path, items: Iterable[Item]) -> tuple[Cou
             if entry.stop and DeliveryStatus.DELIVERED not in statuses:
                 stop = entry.stop
             else:
-                counts.update(new=1, groups=case.group is not None, left_out=statuses.count(DeliveryStatus.SKIPPED))
+                has_group = any(name.kind is Kind.SUBJECT_GROUP for name in case.claim.shared)
+                counts.update(new=1, groups=has_group, left_out=statuses.count(DeliveryStatus.SKIPPED))
         if stop:
             counts[stop.gate] += 1
             if counts[stop.gate] <= MOST_EXAMPLES:

@@ -48,7 +48,11 @@ class Reset(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     scope: Scope = Field(description=f"one of {', '.join(Scope)}")
-    value: str = Field(default="", description="What of the scope; only `all` needs none.")
+    value: str = Field(
+        default="",
+        description="What of the scope; only `all` needs none. A subject group or a file without a sender's domain, "
+        "such as `lot_456` instead of `lot_456@example.org`, is that of all senders.",
+    )
     dry_run: StrictBool = False
 
     @model_validator(mode="after")
@@ -165,14 +169,17 @@ def _batches(labels: Iterable[str]) -> Iterator[list[str]]:
 
 
 class Pattern(NamedTuple):
-    """None matches everything."""
+    """None matches everything. A group or a file without the senders among whom it counts (GROUP_SCOPE) is that of all
+    senders: ``lot_456`` matches ``lot_456@example.org``."""
 
     kind: Kind
     scope: str | None = None
     value: str | None = None
 
     def matches(self, name: Name) -> bool:
-        return self.scope in (None, name.scope) and self.value in (None, name.value)
+        is_shared = name.kind in (Kind.SUBJECT_GROUP, Kind.MEDIA)
+        is_of_some = is_shared and name.value.startswith((f"{self.value}@", f"{self.value} @"))
+        return self.scope in (None, name.scope) and (self.value in (None, name.value) or is_of_some)
 
 
 def _patterns(scope: Scope, value: str) -> list[Pattern]:
@@ -197,7 +204,8 @@ def _labels(coordinator: Coordinator, request: Reset) -> dict[str, None]:
         if registry:  # it has marks of other programs, and of before this machine
             with suppress(StoreUnavailable) if request.dry_run else nullcontext():
                 find = partial(find_marks, **pattern._asdict())
-                labels |= {name.label: None for name in coordinator.redis.ask(lambda: registry.ask(find))}  # noqa: B023
+                marked = coordinator.redis.ask(lambda: registry.ask(find))  # noqa: B023
+                labels |= {name.label: None for name in marked if pattern.matches(name)}
         if pattern.kind in (Kind.SUBJECT_GROUP, Kind.MEDIA):
             stopped = _entries(coordinator, "gate = ? AND gate <> ''", pattern.kind.value)
             others |= _labels_of(each for each in stopped if each.stop and pattern.matches(each.stop.name))
@@ -216,9 +224,8 @@ def _labels_in_journal(coordinator: Coordinator, pattern: Pattern) -> Iterator[s
     """In the order of the primary keys of names and marks."""
     start = f"{pattern.kind}:" if pattern.scope is None else f"{pattern.kind}:{pattern.scope}:"
     end = f"{start[:-1]};"  # ";" follows ":"
-    # The reference of an undated id ends with "#" and the fingerprint.
-    part = "" if pattern.value is None else f":{pattern.value}#"
-    one = "SELECT reference FROM {} WHERE reference > ? AND reference < ? AND instr(reference || '#', ?)"
+    part = f":{pattern.value or ''}"
+    one = "SELECT reference FROM {} WHERE reference > ? AND reference < ? AND instr(reference, ?)"
     query = f"{one.format('names')} UNION {one.format('marks')} ORDER BY 1 LIMIT ?"
     while True:
         with coordinator.journal.reading() as step:

@@ -206,7 +206,8 @@ def reset_names(scope: str, value: str, dry_run: bool, yes: bool) -> None:
 
     \b
     mailonce reset email_id fe4fc385494173f61585825e95d25317
-    mailonce reset subject_group 2026-11:lot_456 --dry-run
+    mailonce reset subject_group lot_456@example.org --dry-run
+    mailonce reset subject_group 2026-11:lot_456    (that month's, of all senders)
     """
     wanted = read(Reset, {"scope": scope, "value": value, "dry_run": dry_run})
     if wanted.scope is Scope.ALL and not dry_run and not yes:

@@ -20,10 +20,11 @@ from deduplication.subject_group import (
     SubjectPattern,
     generate_subject_group_id,
     group_name,
+    is_reply,
     month_of,
     monthly_scope_group_id,
     normalize_no_accents_lower_trim,
-    scoped_group_id,
+    scope_of,
     strip_leading_reply_prefixes,
 )
 
@@ -176,24 +177,70 @@ def test_a_group_is_kept_for_its_month_or_for_the_ttl(ttl_seconds: int, kept_ms:
 
 # Scopes
 
+EVERYONE, DOMAIN, SENDER = GroupScope.EVERYONE, GroupScope.DOMAIN, GroupScope.SENDER
+
 
 @pytest.mark.parametrize(
     ("scope", "one", "other", "is_same"),
     [
-        (GroupScope.EVERYONE, "ada@example.org", "eve@evil.example", True),
-        (GroupScope.DOMAIN, "ada@example.org", "bob@example.org", True),
-        (GroupScope.DOMAIN, "ada@example.org", "eve@evil.example", False),
-        (GroupScope.DOMAIN, "ada@gmail.com", "eve@gmail.com", False),
-        (GroupScope.DOMAIN, "ada@gmail.com", "ada@gmail.com", True),
-        (GroupScope.DOMAIN, "", "eve@evil.example", False),
-        (GroupScope.SENDER, "ada@example.org", "bob@example.org", False),
-        (GroupScope.SENDER, "ada@example.org", "ada@example.org", True),
+        (EVERYONE, "ada@example.org", "eve@evil.example", True),
+        (EVERYONE, "ada@example.org", "", True),
+        (DOMAIN, "ada@example.org", "bob@example.org", True),
+        (DOMAIN, "ada@example.org", "bob@EXAMPLE.org", True),
+        (DOMAIN, "ada@example.org", "bob@mail.example.org", False),
+        (DOMAIN, "ada@example.org", "eve@evil.example", False),
+        (DOMAIN, "ada@bücher.example", "bob@xn--bcher-kva.example", True),
+        (DOMAIN, "ada@[192.0.2.1]", "bob@[192.0.2.2]", False),
+        (DOMAIN, "ada@gmail.com", "ada@gmail.com", True),
+        (SENDER, "ada@example.org", "bob@example.org", False),
+        (SENDER, "ada@example.org", "ada@example.org", True),
+        (SENDER, "ada@bücher.example", "ada@xn--bcher-kva.example", True),
     ],
 )
-def test_a_group_counts_within_its_scope(scope: GroupScope, one: str, other: str, is_same: bool) -> None:
-    ids = [scoped_group_id("lot_456", sender, scope) for sender in (one, other)]
-    assert (ids[0] == ids[1]) is is_same
-    assert not any("ada" in id_ or "eve" in id_ for id_ in ids), "names are shown: they contain no address"
+def test_names_are_shared_within_a_scope(scope: GroupScope, one: str, other: str, is_same: bool) -> None:
+    for hides_domain in (False, True):
+        ends = [scope_of(sender, scope, hides_domain=hides_domain) for sender in (one, other)]
+        assert (ends[0] == ends[1]) is is_same
+        assert not any("ada" in end or "eve" in end for end in ends), "names are shown: they contain no address"
+        assert not (hides_domain and "example" in ends[0])
+
+
+@pytest.mark.parametrize(
+    "domain",
+    [
+        "gmail.com", "googlemail.com", "outlook.com", "outlook.fr", "hotmail.co.uk", "hotmail.com", "live.nl",
+        "msn.com", "yahoo.com", "yahoo.co.jp", "yahoo.fr", "ymail.com", "icloud.com", "me.com", "mac.com", "gmx.net",
+        "gmx.de", "web.de", "t-online.de", "orange.fr", "free.fr", "laposte.net", "proton.me", "protonmail.com",
+        "aol.com", "qq.com", "mail.ru", "yandex.ru", "libero.it", "wp.pl", "Gmail.com",
+    ],
+)  # fmt: skip
+def test_at_public_mail_providers_each_address_is_a_scope_of_its_own(domain: str) -> None:
+    assert scope_of(f"ada@{domain}", DOMAIN) != scope_of(f"eve@{domain}", DOMAIN)
+    assert scope_of(f"ada@{domain}", DOMAIN) == scope_of(f"ada@{domain}", SENDER)
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "Re:", "RE:", "re :", "Ré:", "Réf :", "Réf. :", "Rif:", "R:", "Aw:", "AW:", "Antw:", "Sv:", "Vs:", "Odp:",
+        "Res:", "YNT:", "回复：", "رد:", "Fwd:", "FW:", "Fw :", "WG:", "TR:", "Tr :", "RV:", "I:", "Enc:", "Vb:",
+        "İLT:", "转发：", "Re[2]:", "Re (3):", "Re：", "Ｒｅ：", "R\u00e9\u00a0:", "Re\u0301:", "\u200eRe: ",
+        "[EXT] Re:", "[a] [b]: Aw:", "=?utf-8?Q?R=C3=A9?= :",
+    ],
+)  # fmt: skip
+def test_replies_and_forwards_are_recognised_in_many_languages(prefix: str) -> None:
+    assert is_reply(f"{prefix} Lot 456")
+
+
+@pytest.mark.parametrize(
+    "subject", ["", "Lot 456", "Re Lot 456", "Request: a", "Confirmation: lot 456", "[Re:] Lot 456"]
+)
+def test_other_subjects_are_no_replies(subject: str) -> None:
+    assert not is_reply(subject)
+
+
+def test_a_hostile_subject_is_read_in_linear_time() -> None:
+    assert not is_reply("[!]" * 100_000)
 
 
 @pytest.mark.parametrize(
@@ -201,8 +248,17 @@ def test_a_group_counts_within_its_scope(scope: GroupScope, one: str, other: str
     [
         ("Lot 3", "lot_3", "lot_3"),
         ("lot-3", "lot_3", "lot_3"),
+        ("Lot #3", "lot_3", "lot_3"),
+        ("lot_3", "lot_3", "lot_3"),
+        ("Documents (lot 3)", "lot_3", "lot_3"),
         ("Auction: offer for lot 3", "lot_3", "lot_3"),
+        ("Média Solution - Missions Recadrage - Lot 3", *["media_solution_missions_recadrage_lot_3"] * 2),
         ("Thanks a lot! 2 questions", "lot_2", None),
+        ("Thanks a lot - 2 questions", "lot_2", None),
+        ("Thanks a lot – 2 questions", "lot_2", None),
+        ("Thanks a lot (2 questions)", "lot_2", None),
+        ("Thanks a lot 🙂 2 questions", "lot_2", None),
+        ("Merci ! Lot ？ 2", "lot_2", None),
         ("Not a lot, 5 of them", "lot_5", None),
         ("A lot: 7 ideas", "lot_7", None),
         ("A lot! Of lot 4", "lot_4", "lot_4"),

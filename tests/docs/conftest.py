@@ -25,7 +25,7 @@ from tests.support.surroundings import clean_environment
 ADDRESS = "http://127.0.0.1:8000"
 INBOX = (
     ("Lot 456 - Documents", "bob@example.org", "Mon, 02 Nov 2026 09:00:00 +0000"),
-    ("Re: Lot 456", "carla@example.org", "Tue, 03 Nov 2026 10:30:00 +0000"),
+    ("Lot 456, once more", "carla@example.org", "Tue, 03 Nov 2026 10:30:00 +0000"),
 )
 LETTER = b"From: Ada <ada@example.org>\r\nDate: Mon, 16 Nov 2026 09:00:00 +0000\r\nSubject: Hello\r\n\r\nHello\r\n"
 

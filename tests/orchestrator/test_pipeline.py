@@ -10,14 +10,23 @@ import pytest
 
 from deduplication import again
 from deduplication.again import Refusal
+from deduplication.email import Email
+from deduplication.subject_group import GroupScope
 from orchestrator.delivery.guard import Limits
 from orchestrator.delivery.webhook import DeliveryFailed
+from orchestrator.item import email_item
 from orchestrator.pipeline import ProofUsed
 from tests.orchestrator.conftest import Open
-from tests.support.pipeline import DOWN, LEASE_MS, MISPLACED, REFUSES, Reaction, item
+from tests.support.pipeline import DOWN, LEASE_MS, MISPLACED, REFUSES, PipelineBench, Reaction, item
 
 LOT = "Lot 456 - Documents"
 FILE = "<p>https://we.tl/t-abc</p>"
+NOON = "2026-11-16T12:00:00Z"
+
+
+def with_scope(bench: PipelineBench, scope: GroupScope) -> PipelineBench:
+    options = replace(bench.pipeline.options, group_scope=scope)
+    return replace(bench, pipeline=replace(bench.pipeline, options=options))
 
 
 # One destination
@@ -237,7 +246,7 @@ def test_a_destination_that_has_it_does_not_get_it_again_when_the_request_dies(s
 # Names that emails share: the group of a subject, files
 
 SHARING = [
-    ("skipped_subject_group", {"subject": LOT, "body": "one"}, {"subject": f"Re: {LOT}", "body": "two"}),
+    ("skipped_subject_group", {"subject": LOT, "body": "one"}, {"subject": f"{LOT}, again", "body": "two"}),
     ("skipped_media", {"subject": "one", "body": FILE}, {"subject": "two", "body": f"Again: {FILE}"}),
 ]
 shared = pytest.mark.parametrize(("skipped", "first", "second"), SHARING, ids=["group", "file"])
@@ -256,6 +265,71 @@ def test_an_email_that_meets_a_marked_name_is_skipped_with_the_reason(
     assert outcome.reason.original == original.id
     assert bench.status_of(**second) == skipped, "it is settled"
     assert len(bench.destinations["crm"].asked) == 1
+
+
+@shared
+@pytest.mark.parametrize("days", [0, 6, 9, 400])
+def test_the_email_of_a_stranger_stops_only_strangers_of_the_same_domain(
+    start: Open, skipped: str, first: Fields, second: Fields, days: int
+) -> None:
+    bench = start()
+    assert bench.status_of(**first, sender="eve@evil.example") == "processed"
+    bench.let_time_pass(days * 24 * 3600 * 1000)
+    senders = ["eve@evil.example", "mallory@evil.example", "ada@bücher.example", "bob@xn--bcher-kva.example"]
+    senders += ["ada@gmail.com", "eve@gmail.com", "eve@mail.evil.example"]
+    answers = [bench.status_of(**second | {"body": f"{second['body']} {each}"}, sender=each) for each in senders]
+    assert answers[1:] == [skipped, "processed", skipped, "processed", "processed", "processed"]
+
+
+@shared
+def test_an_email_without_a_sender_stops_nobody_and_nobody_stops_it(
+    start: Open, skipped: str, first: Fields, second: Fields
+) -> None:
+    bench = start()
+    emails = [Email(subject=each["subject"], plain=each["body"], date=NOON) for each in (first, second)]
+    answers = [bench.receive(email_item(each, ids_kept_ms=None)).status for each in emails]
+    assert answers == ["processed", "processed"]
+
+
+@shared
+def test_with_the_scope_of_everyone_senders_do_not_count(
+    start: Open, skipped: str, first: Fields, second: Fields
+) -> None:
+    bench = with_scope(start(), GroupScope.EVERYONE)
+    assert bench.status_of(**first, sender="eve@evil.example") == "processed"
+    assert bench.status_of(**second, sender="ada@example.org") == skipped
+    value = {name.value for name in bench.entry(**first, sender="eve@evil.example").shared}
+    assert value == {"lot_456" if skipped == "skipped_subject_group" else "https://we.tl/t-abc"}
+
+
+OLDER_ENGINE = [
+    # what everyone sends in one month, and its group with the rules of the older engine
+    ("Lot 456 - Documents", "ada@example.org", "lot_456"),
+    ("Re: Fwd: LOT 456", "eve@evil.example", "lot_456"),
+    ("Thanks a lot! 456 questions", "bob@gmail.com", "lot_456"),
+    ("Confirmation : lot-3", "ada@example.org", "lot_3"),
+    ("I: Parking lot 3 is closed", "office@city.example", "lot_3"),
+    ("Média Solution - Missions Recadrage - Lot 3", "ada@example.org", "media_solution_missions_recadrage_lot_3"),
+    ("TR: media solution, missions recadrage: lot 3", "", "media_solution_missions_recadrage_lot_3"),
+    ("Pilot 456", "ada@example.org", None),
+    ("Lots 456", "ada@example.org", None),
+]
+
+
+def test_with_the_scope_of_everyone_members_and_verdicts_are_those_of_the_older_engine(start: Open) -> None:
+    bench, seen = with_scope(start(), GroupScope.EVERYONE), set[str]()
+    for number, (subject, sender, group) in enumerate(OLDER_ENGINE):
+        sent = Email(subject=subject, sender=sender, plain=f"{number}", date=NOON)
+        outcome = bench.receive(email_item(sent, ids_kept_ms=None))
+        verdict = "skipped_subject_group" if group in seen else "processed"
+        assert (outcome.status, outcome.subject_group) == (verdict, group), subject
+        if group:
+            seen.add(group)
+    if bench.machine.url:
+        client, prefix = bench.machine.clients[0], bench.machine.options.prefix
+        (key,) = client.scan_iter(f"{prefix}subject_groups:*")
+        month = key.decode().rpartition("subject_groups:")[2]
+        assert client.smembers(key) == {f"{month}:{group}".encode() for group in seen}
 
 
 @shared

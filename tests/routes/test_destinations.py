@@ -14,7 +14,7 @@ from tests.routes import test_delivery
 from tests.routes.conftest import App, StartApp, bearer
 from tests.routes.test_delivery import Eventually, try_again
 from tests.support.redis_server import RedisServer
-from tests.support.server import ADMIN_TOKEN, email
+from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, email
 from tests.support.sink import Reply, Sink
 
 start = test_delivery.start
@@ -106,8 +106,20 @@ def test_an_email_whose_every_file_was_announced_before_is_skipped(
     assert (again["reason"]["gate"], again["reason"]["original"]) == ("media", first["id"])
     assert app.status_of(linking(WEEKLY, OTHER, subject="ccc")) == "processed", "one of its files is new"
     assert app.status_of(linking(OTHER, subject="dddd")) == "skipped_media"
-    assert redis_server.client.get("media:https://we.tl/t-other") == "1"
-    assert 0 < redis_server.client.ttl("media:https://we.tl/t-other") <= 604_800
+    assert redis_server.client.get("media:https://we.tl/t-other @example.org") == "1"
+    assert 0 < redis_server.client.ttl("media:https://we.tl/t-other @example.org") <= 604_800
+
+
+def test_files_of_emails_and_of_messages_count_apart(start_app: StartApp, sink: Sink, listed: Path) -> None:
+    """Anyone may write the post that a script sends as a message."""
+    app = start_app(webhook_url=sink.url, mailonce_config=listed)
+    posts = [OTHER, f"{OTHER}@example.org", f"{OTHER} @example.org"]
+    for number, text in enumerate(posts):
+        message = {"source": "tg:news", "id": number, "text": f"{number} {text}"}
+        app.http.post("/api/ingress/message", json=message, headers=bearer(INGRESS_TOKEN))
+    assert [each.payload["id"] for each in sink.received] == ["0", "1"], "the third links to the file of the first"
+    assert app.status_of(linking(OTHER, subject="a")) == "processed"
+    assert app.status_of(linking(OTHER, subject="bb")) == "skipped_media"
 
 
 @pytest.mark.parametrize(
@@ -136,7 +148,7 @@ def test_identity_group_and_three_links_are_held_in_one_round_trip(
         return int(redis_server.client.info("commandstats")["cmdstat_evalsha"]["calls"])
 
     assert any(round_trips(number) == 1 for number in range(30)), "publishing follows behind the request"
-    assert redis_server.client.exists("media:https://we.tl/t-0-2")
+    assert redis_server.client.exists("media:https://we.tl/t-0-2 @example.org")
 
 
 def test_links_are_resolved_before_they_are_compared(start_app: StartApp, sink: Sink, listed: Path) -> None:

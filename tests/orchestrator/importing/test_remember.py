@@ -55,7 +55,7 @@ def test_another_email_with_the_same_id_is_delivered_and_not_imported(bench: Pip
 
 
 def test_a_group_counts_in_the_month_of_its_email(bench: PipelineBench) -> None:
-    assert remember(bench, one(subject="Lot 456"), one(subject="Re: Lot 456")) == {"imported": 2, "groups": 1}
+    assert remember(bench, one(subject="Lot 456"), one(subject="Again lot 456")) == {"imported": 2, "groups": 1}
     assert bench.status_of(date=NOW, subject="lot-456") == "skipped_subject_group"
     others = [one(LAST_MONTH, subject="Lot 7"), one("", subject="Lot 7"), one("2026-06-01T00:00:00Z", subject="Lot 7")]
     assert "groups" not in remember(bench, *others)

@@ -73,7 +73,7 @@ def desk(start_desk: Callable[..., Desk]) -> Desk:
     slack.by_subject |= {"To slow": [DOWN] * 9, "To gone": [REFUSES]}
     for subject, sender in (
         ("Lot 456 : nouvelle mission", "Ada <ada@one.example>"),
-        ("Lot 456 : rappel", "Bob <bob@two.example>"),
+        ("Lot 456 : rappel", "Bob <bob@one.example>"),
         ("To slow", "ada@one.example"),
         ("To gone", "carl@three.example"),
     ):

@@ -43,7 +43,7 @@ EMAILS: tuple[tuple[dict[str, Any], list[str]], ...] = (
     ({"destination": "cr"}, []),
     ({"q": "456 LOT"}, [SECOND, FIRST]),
     ({"q": "lot nouv"}, [FIRST]),
-    ({"q": "bob@two"}, [SECOND]),
+    ({"q": "bob@one"}, [SECOND]),
     ({"q": "ADA@one.example", "status": "processed"}, [FIRST]),
     ({"q": "to"}, [GONE, SLOW]),
     ({"q": "t o"}, [GONE, SLOW, SECOND, FIRST]),

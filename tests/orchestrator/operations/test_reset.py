@@ -73,7 +73,7 @@ def test_after_a_reset_the_same_email_is_delivered_again_and_others_are_not(benc
 
 @pytest.mark.parametrize("by", ["email_id", "entry", "group"])
 def test_a_stopped_email_is_delivered_after_a_reset_of_its_id_or_its_group(bench: PipelineBench, by: str) -> None:
-    second = MAIL | {"subject": "Re: Lot 456 : mission", "message_id": "<re@mail.example>", "body": "again"}
+    second = MAIL | {"subject": "Lot 456 : reminder", "message_id": "<re@mail.example>", "body": "again"}
     sent(bench, **MAIL)
     stopped, coordinator = bench.send(**second), bench.machine.coordinator
     assert stopped.status == "skipped_subject_group"
@@ -97,7 +97,7 @@ def test_a_sender_is_no_email_id(bench: PipelineBench) -> None:
 
 def test_only_the_exact_names_of_a_scope_are_forgotten(bench: PipelineBench) -> None:
     coordinator = bench.machine.coordinator
-    for subject in ("Lot 1", "Re: lot 1", "Lot 11", "Re: lot 11"):
+    for subject in ("Lot 1", "Again lot 1", "Lot 11", "Again lot 11"):
         bench.send(subject=subject)
     with bench.machine.journal.step() as step:
         for name in ("2026-10:lot_11", "2026-10:big:lot_11", "2026-10:lot_111"):
@@ -107,6 +107,42 @@ def test_only_the_exact_names_of_a_scope_are_forgotten(bench: PipelineBench) -> 
     )
     assert of_many == of_one + 1 > 3, "both emails of the group, and one more mark of it"
     assert reset(coordinator, Reset(scope=Scope.SUBJECT_GROUP, value="2026-10:big:lot_11")).names == 1
+
+
+@pytest.mark.parametrize("kind", [Kind.SUBJECT_GROUP, Kind.MEDIA])
+def test_a_group_or_a_file_is_forgotten_for_one_domain_or_for_all(bench: PipelineBench, kind: Kind) -> None:
+    coordinator, scope = bench.machine.coordinator, Scope(kind)
+    senders = ["ada@one.example", "ada@two.example", "ada@gmail.com", "ada@three.example"]
+    plain, whose = ("lot_456", "@one.example") if kind is Kind.SUBJECT_GROUP else (LINK, " @one.example")
+
+    def stopped(words: str) -> list[bool]:
+        subject, body = ("Lot 456", words) if kind is Kind.SUBJECT_GROUP else (words, f"{words} {LINK}")
+        return [bench.status_of(subject=subject, body=body, sender=each) != "processed" for each in senders]
+
+    assert stopped("first") == [False] * 4
+    assert stopped("second") == [True] * 4
+    would = reset(coordinator, Reset(scope=scope, value=plain + whose, dry_run=True))
+    assert reset(coordinator, Reset(scope=scope, value=plain + whose)) == would
+    assert stopped("third") == [False, True, True, True], "as it appears in Redis and in reasons: for one domain"
+    bench.let_time_pass(1)
+    would = reset(coordinator, Reset(scope=scope, value=plain, dry_run=True))
+    assert reset(coordinator, Reset(scope=scope, value=plain)) == would
+    assert stopped("fourth") == [False] * 4, "without a domain: for all"
+
+
+@pytest.mark.parametrize("is_ttl", [False, True])
+@pytest.mark.parametrize("whose", ["", "@one.example"])
+def test_a_group_that_only_redis_knows_is_forgotten(bench: PipelineBench, whose: str, is_ttl: bool) -> None:
+    if bench.machine.coordinator.registry is None:
+        pytest.skip("without Redis there is no other program")
+    client, head = bench.machine.clients[0], f"{bench.machine.options.prefix}{'ttl:' * is_ttl}subject_groups:2026-11"
+    for group in (f"lot_1{whose}", "lot_11@one.example", "a_lot_1"):
+        client.set(f"{head}:{group}", "1") if is_ttl else client.sadd(head, f"2026-11:{group}")
+    for value, names in (("2020-01:lot_1", 0), ("lot", 0), ("2026-11:lot_1", 1), ("lot_1", 1)):
+        would = reset(bench.machine.coordinator, Reset(scope=Scope.SUBJECT_GROUP, value=value, dry_run=True))
+        assert would.names == names, value
+    reset(bench.machine.coordinator, Reset(scope=Scope.SUBJECT_GROUP, value="lot_1"))
+    assert is_ttl or client.scard(head) == 2
 
 
 def test_what_is_still_to_be_delivered_keeps_its_names(start: Open) -> None:

@@ -78,7 +78,7 @@ def stopped(start_app: StartApp, sink: Sink) -> dict[str, str]:
     app = start_app(webhook_url=sink.url)
     app.post(email(subject="Lot 456", sender="first@a.example"))
     answer: dict[str, str] = app.post(
-        email(subject="Again lot 456", sender="second@b.example", message_id="<m@b.example>")
+        email(subject="Again lot 456", sender="second@a.example", message_id="<m@b.example>")
     ).get_json()
     return answer
 
@@ -86,7 +86,7 @@ def stopped(start_app: StartApp, sink: Sink) -> dict[str, str]:
 @pytest.mark.parametrize("by", ["id", "email_id", "<m@b.example>", "m@b.example"])
 def test_why_explains_what_happened_to_an_email(run: Run, stopped: dict[str, str], by: str) -> None:
     shown = run("why", stopped.get(by, by)).output
-    assert shown.startswith("Not sent: same subject group lot_456 as the email of ")
+    assert shown.startswith("Not sent: same subject group lot_456@a.example as the email of ")
     assert " from first@a.example, delivered to default.\n" in shown
     assert stopped["id"] in shown
     assert "gate subject_group stopped: " in shown
@@ -100,7 +100,7 @@ def test_decisions_are_listed_by_filter_as_a_table_or_json(run: Run, stopped: di
     lines = run("decisions", "--gate", "subject_group").stdout.splitlines()
     assert [line.split("  ")[0] for line in lines][0] == "RECEIVED (UTC)"
     assert len(lines) == 2
-    assert f"{stopped['id']}  skipped_subject_group  second@b.example  Not sent: " in lines[1]
+    assert f"{stopped['id']}  skipped_subject_group  second@a.example  Not sent: " in lines[1]
     assert "2 decisions" in run("decisions").output
     assert "1 decisions; there are more" in run("decisions", "--limit", "1").output
     found = json.loads(run("decisions", "-q", "SECOND@", "--json").stdout)

@@ -73,7 +73,7 @@ def test_a_running_service_recognises_what_is_imported(
         settings["redis_url"] = redis.url
         request.getfixturevalue("monkeypatch").setenv("REDIS_URL", redis.url)
     app = start_app(**settings)
-    messages = [message(1), message(2, "Lot 456"), message(3, "Re: Lot 456")]
+    messages = [message(1), message(2, "Lot 456"), message(3, "Again lot 456")]
     path = write_mbox(*messages)
     assert counts(run, path, names=("imported", "groups", "known", "left", "unreadable")) == [3, 1, 0, 0, 0]
     assert [post_mime(app, each) for each in messages] == ["already_processed"] * 3
@@ -170,9 +170,10 @@ def test_a_dry_run_shows_what_the_service_would_have_done_and_records_nothing(ru
     day = datetime.now(UTC).replace(day=15) - timedelta(days=40)  # its month is over
     month = [
         message(1, "Lot 456", sent=day),
-        message(2, "Re: Lot 456", sent=day + timedelta(hours=1)),
+        message(2, "Again lot 456", sent=day + timedelta(hours=1)),
         message(1, "Lot 456", sent=day),
         message(3, "Lot 456", sent=day + timedelta(days=31)),
+        message(7, "Re: Lot 456", sent=day + timedelta(hours=2)),
         message(4, "Files", sent=day, text="https://we.tl/t-abc"),
         message(5, "More files", sent=day + timedelta(days=1), text="See https://we.tl/t-abc"),
         message(6, "Much later", sent=day + timedelta(days=20), text="Again https://we.tl/t-abc"),
@@ -185,10 +186,12 @@ def test_a_dry_run_shows_what_the_service_would_have_done_and_records_nothing(ru
     with Path(path).open("ab") as file:
         file.write(SEPARATOR + b"\n")
     found = summary(run("import", "--dry-run", "--json", path))
-    wanted = {"new": 4, "identity": 1, "subject_group": 1, "media": 1, "content": 0, "groups": 2, "unreadable": 1}
+    wanted = {"new": 5, "identity": 1, "subject_group": 1, "media": 1, "content": 0, "groups": 2, "unreadable": 1}
     assert {name: found[name] for name in wanted} == wanted
     (example,) = (each for each in found["examples"] if each.startswith("subject_group"))
-    assert re.fullmatch('.*"Re: Lot 456" from ada2@.*, after "Lot 456" from ada1@.* [(]lot_456[)]', example)
+    assert re.fullmatch(
+        '.*"Again lot 456" from ada2@.*, after "Lot 456" from ada1@.* [(]lot_456@example.org[)]', example
+    )
     shown = run("import", "--dry-run", path).output
     assert '"More files" from ada5@example.org' in shown
     assert "Nothing was sent or remembered." in shown

@@ -91,7 +91,7 @@ def test_all_matching_emails_are_released_if_a_gate_stopped_them(
     operator: Visitor, sink: Sink, eventually: Eventually
 ) -> None:
     sink.otherwise = Reply()
-    for number, subject in enumerate(("Lot 1", "Re: lot 1", "Fwd: lot 1", "Hello")):
+    for number, subject in enumerate(("Lot 1", "Again lot 1", "More of lot 1", "Hello")):
         operator.app.post(email(subject=subject, body=f"{number}"))
     assert "Release 2 emails?" in operator.text("/do/release?all=yes")
     operator.post("/do/release", all="yes")
@@ -142,6 +142,8 @@ def test_an_invalid_request_says_what_is_expected(operator: Visitor, path: str, 
     ("query", "shown"),
     [
         ("scope=subject_group&value=lot_1", "4 names will be forgotten"),
+        ("scope=subject_group&value=lot_1@example.org", "4 names will be forgotten"),
+        ("scope=subject_group&value=lot_1@other.example", "0 names will be forgotten"),
         ("scope=media&value=https://files.example/1", "0 names will be forgotten"),
     ],
 )

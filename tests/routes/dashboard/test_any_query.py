@@ -28,7 +28,7 @@ MANY = settings(max_examples=60, suppress_health_check=[HealthCheck.function_sco
 @pytest.fixture
 def busy(app: App, operator: Visitor) -> Visitor:
     app.post(email(subject="Lot 1", body="first"))
-    app.post(email(subject="Re: lot 1", body="second"))
+    app.post(email(subject="Again lot 1", body="second"))
     return operator
 
 

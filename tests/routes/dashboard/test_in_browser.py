@@ -115,19 +115,21 @@ def test_a_suppressed_email_is_released_and_the_sink_gets_it_once(
 ) -> None:
     lot = f"lot 471{has_script:d}"
     world.send(subject=lot, body="first")
-    world.send(subject=f"Re: {lot} again", body="second", sender="eve@example.org")
+    world.send(subject=f"The {lot} again", body="second", sender="eve@example.org")
     page = sign_in(java_script_enabled=has_script)
     page.goto(f"{world.url}/decisions?status=skipped_subject_group&q={lot}")
     expect(page.locator("tbody tr")).to_have_count(1)
-    expect(row(page, "again")).to_contain_text(f"same subject group {lot.replace(' ', '_')} as the email of")
-    page.get_by_role("link", name=f"Re: {lot} again").click()
+    expect(row(page, "again")).to_contain_text(
+        f"same subject group {lot.replace(' ', '_')}@example.org as the email of"
+    )
+    page.get_by_role("link", name=f"The {lot} again").click()
     page.get_by_role("link", name="Release…").click()
     asked = page.get_by_role("dialog") if has_script else page.locator("main")
     expect(asked).to_contain_text("are delivered, once")
     asked.get_by_role("button", name="Release 1 email").click()
     expect(page.locator(".flash")).to_have_text("1 email: released.")
     expect(page.locator(".reason")).to_contain_text("Released at")
-    assert len([each for each in world.crm.accepted if each.payload.get("subject") == f"Re: {lot} again"]) == 1
+    assert len([each for each in world.crm.accepted if each.payload.get("subject") == f"The {lot} again"]) == 1
 
 
 def test_all_dead_letters_of_a_filter_are_replayed_and_the_filter_stays(world: World, sign_in: SignIn) -> None:
@@ -253,7 +255,7 @@ def test_no_page_has_a_serious_accessibility_problem(world: World, sign_in: Sign
     """Neither in light nor in dark, and on a phone nothing is wider than the screen."""
     sent = world.send(subject="Invoice that everybody can read")
     world.send(subject="Lot 99", body="first")
-    stopped = world.send(subject="Re: lot 99", body="second")
+    stopped = world.send(subject="Again lot 99", body="second")
     page = sign_in(bypass_csp=True, reduced_motion="reduce")
     page.context.add_init_script(path=AXE)
     details = [f"/decisions/{each['id']}?tab={tab}" for each, tab in ((sent, "json"), (stopped, "html"))]

@@ -35,7 +35,7 @@ def test_the_tiles_show_the_figures_of_the_api(start_app: StartApp, tmp_path: Pa
         )
         (tmp_path / "m.toml").write_text(f"{destinations}{routes}[[routes]]\nname = 'rest'\ndestinations = ['well']\n")
         app = start_app(mailonce_config=tmp_path / "m.toml")
-        for subject in ("dead 1", "dead 2", "down 1", "Lot 5", "Re: lot 5", "Hello", "Hello", "Hello"):
+        for subject in ("dead 1", "dead 2", "down 1", "Lot 5", "Again lot 5", "Hello", "Hello", "Hello"):
             app.post(email(subject=subject, body=subject))
         page, counted = signed_in(app).text("/?span=hour"), read_stats(app.service, Span.HOUR).totals
     tile = r'class="label">([^<]+)</span><span class="value">([^<]+)<.*?class="note">([^<]*)<'
@@ -123,18 +123,18 @@ def test_addresses_come_from_the_settings_whatever_host_the_client_names(
 
 def test_filters_and_search_are_in_the_url(app: App, operator: Visitor) -> None:
     """What each filter finds is tested in tests/orchestrator/operations."""
-    for subject in ("Lot 1", "Re: lot 1", "Hello"):
+    for subject in ("Lot 1", "Again lot 1", "Hello"):
         app.post(email(subject=subject, body=subject))
     for query, shown in (
-        ("", {"Lot 1", "Re: lot 1", "Hello"}),
-        ("?gate=subject_group", {"Re: lot 1"}),
+        ("", {"Lot 1", "Again lot 1", "Hello"}),
+        ("?gate=subject_group", {"Again lot 1"}),
         ("?q=HELLO", {"Hello"}),
         ("?destination=default&status=processed&last=hour", {"Lot 1", "Hello"}),
-        ("?status=&gate=&provider=&q=", {"Lot 1", "Re: lot 1", "Hello"}),
+        ("?status=&gate=&provider=&q=", {"Lot 1", "Again lot 1", "Hello"}),
         ("?until=2020-01-01T00:00:00Z", set()),
     ):
         page = operator.text(f"/decisions{query}")
-        assert {each for each in ("Lot 1", "Re: lot 1", "Hello") if f">{each}</a>" in page} == shown, query
+        assert {each for each in ("Lot 1", "Again lot 1", "Hello") if f">{each}</a>" in page} == shown, query
 
 
 def test_a_filter_shows_its_choices_and_what_was_chosen(start_app: StartApp, tmp_path: Path, sink: Sink) -> None:
