@@ -28,6 +28,7 @@ from deduplication.room import check_room
 log = logging.getLogger(__name__)
 
 MOST_BEGINS = 3
+MOST_BEHIND = 100  # outcomes of this process that are not published yet
 PUT_OFF_MS = 5_000
 BEHIND_MS = 60_000
 MOST_KEPT = 2_000  # of what a process has still to do for emails that it has answered
@@ -366,8 +367,14 @@ class Coordinator:
         return is_accepted
 
     def _publish_soon(self, row: Row, view: View) -> None:
-        """Behind the request, with others. If this process dies before, another one finds it in the outbox."""
-        if self.registry:
+        """Behind the request, with others. If this process dies before, another one finds it in the outbox.
+
+        If the thread that publishes does not keep up, whoever settles does it: an outcome that is published after its
+        lease is sent again by another process.
+        """
+        if self.registry and len(self._settled) >= MOST_BEHIND:
+            self.publish(row[2].id, view=view)
+        elif self.registry:
             self._settled.append((row, view))
             self.has_unpublished.set()
 
@@ -399,15 +406,15 @@ class Coordinator:
         except StoreUnavailable as error:
             log.info("%d entries are published later: %s", len(rows), error)
             return 0
-        count, alone = 0, [row for row, _ in rows if row[2].is_open]
+        count, alone = 0, [(row, view) for row, view in rows if row[2].is_open]
         if ended:
             with self.journal.step() as step:
                 for (row, _), published in zip(ended, answers, strict=True):
                     if published is None:
-                        alone.append(row)
+                        alone.append((row, NOTHING))
                     else:
                         count += self._note_published(step, row, published)
-        return count + sum(self.publish(entry.id) for _, _, entry in alone)
+        return count + sum(self.publish(row[2].id, view=view) for row, view in alone)
 
     def tend(self) -> list[tuple[str, int, int]]:
         """Every second, even without Redis: ends what is kept no longer, and counts repeats; this machine's sums of

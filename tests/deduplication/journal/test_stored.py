@@ -8,6 +8,7 @@ from deduplication import again
 from deduplication.again import Refusal
 from deduplication.errors import NoRoom, StoreUnavailable
 from deduplication.files import Retention
+from deduplication.journal import coordinator as coordinator_module
 from deduplication.journal.coordinator import Claimed, Lent
 from deduplication.journal.entry import Attempt, Delivery, DeliveryStatus, Entry, changed
 from deduplication.journal.registry import RegistryOptions
@@ -65,6 +66,21 @@ def test_a_repeat_of_what_waits_is_a_repeat(pair: Pair, sync: Sync) -> None:
     for machine in pair:
         again = ask(machine, Email())
         assert isinstance(again, Repeat) and again.of and again.of.answer == "queued"
+
+
+def test_whoever_settles_publishes_if_the_thread_behind_the_requests_does_not_keep_up(
+    fleet: Fleet3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An outcome that is published after its lease is sent again by another process."""
+    monkeypatch.setattr(coordinator_module, "MOST_BEHIND", 2)
+    machine = fleet.add()  # its threads do not run
+    fleet.open()
+    for number in range(5):
+        stored(machine, claimed(machine, Email(f"{number}")))
+    for lent in take(machine):
+        assert machine.coordinator.finish(lent, ended(lent, DeliveryStatus.DELIVERED))
+    registry = machine.coordinator.registry
+    assert registry and registry.ask(lambda client, prefix: client.zcard(f"{prefix}due:crm")) == 2
 
 
 def test_what_is_not_due_yet_is_not_handed_out(pair: Pair) -> None:
