@@ -160,7 +160,7 @@ def mark(coordinator: Coordinator, names: Sequence[Name]) -> None:
         coordinator.redis.ask(lambda: registry.put_marks(names, ["M", coordinator.journal.machine, ends]))
     with coordinator.journal.step() as step:
         for label, until_ms in ends:
-            step.put_mark(label, None, until_ms)
+            step.put_foreign_mark(label, until_ms)
 
 
 def forget(coordinator: Coordinator, names: Mapping[str, Name]) -> tuple[int, frozenset[str]]:

@@ -265,7 +265,7 @@ class Pipeline:
         found = self.coordinator.look(case.claim)
         if isinstance(found, Take):
             return not any(entry.is_open for entry in found.candidates)
-        return isinstance(found, Repeat) and not (found.of and found.of.is_open)
+        return isinstance(found, Repeat) and not found.of.is_open
 
     def _skip_old(self, case: Case) -> Outcome:
         """It takes no names; an entry of its own, the same for every repeat, says so and can be released."""
@@ -303,10 +303,9 @@ class Pipeline:
         if not isinstance(found, Repeat):
             raise ProofUsed
         original = found.of
-        stop = Stop(found.name, original.id, original.created_ms) if original else Stop(found.name)
+        stop = Stop(found.name, original.id or None, original.created_ms or None)
         wanted = {each.destination for each in case.claim.destinations}
-        status = repeat_status(original, wanted) if original else Status.ALREADY_PROCESSED
-        return case.outcome(status, id=stop.original or "", reason=stop)
+        return case.outcome(repeat_status(original, wanted), id=original.id, reason=stop)
 
     def _busy(self, case: Case, busy: Busy) -> Outcome:
         wait_s = max(1, min(MOST_WAIT_FOR_ANOTHER_S, -(-busy.retry_after_ms // 1000)))

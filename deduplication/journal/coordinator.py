@@ -128,8 +128,12 @@ class Coordinator:
         found = rules.identify(claim, known)
         if not isinstance(found, Take):
             return self._counted(found)
-        if found.joined:
-            claim = replace(claim, entry=found.joined.id)
+        if known.names:  # Redis may have forgotten which ids these are
+            ids = {each.destination: each.webhook_id for each in found.deliveries}
+            known_ids = [(each, ids.get(each.destination, each.webhook_id)) for each in claim.destinations]
+            wanted = [replace(each, webhook_id=id_) for each, id_ in known_ids]
+            entry_id = found.joined.id if found.joined else claim.entry
+            claim = replace(claim, entry=entry_id, destinations=tuple(wanted))
         held = self._hold(claim, known)
         if held is not None and not isinstance(held, Held):
             return self._counted(held)
@@ -144,7 +148,7 @@ class Coordinator:
         return claimed
 
     def _counted(self, found: Judgement) -> Judgement:
-        if isinstance(found, Repeat) and found.of:
+        if isinstance(found, Repeat) and found.of.deliveries:  # else it has ended
             self._repeats.append(found.of.id)
         return found
 
@@ -188,7 +192,8 @@ class Coordinator:
                 granted = tuple(each for each in held.take.deliveries if each.destination in missing)
                 if len(granted) < len(held.take.deliveries) and held.entry.reset > known.reset:
                     raise NotNow("its names were reset, and this machine has not read that yet")
-                take = Take(None, (), granted, held.take.shared, held.take.stop)
+                stop = held.take.stop and (found.stop or held.take.stop)  # the journal remembers emails for longer
+                take = Take(None, (), granted, held.take.shared, stop)
             if held is None and self.registry and any(each.waits_for for each in take.deliveries):
                 return Busy(Gate.SUBJECT_GROUP, claim.own[0].label, 1_000)  # rule 27: without Redis, retry later
             if held and held.entry.id != claim.entry:
@@ -549,8 +554,7 @@ class Coordinator:
         if met.is_held:
             self.finish(lent, changed(delivery, next_try_ms=self.journal.clock.now_ms() + PUT_OFF_MS))
         else:
-            reason = f"repeats {met.name.label} of {met.by.id if met.by else 'another program'}"
-            self.finish(lent, changed(delivery, status=DeliveryStatus.SKIPPED, reason=reason, waits_for=None))
+            self.finish(lent, changed(delivery, status=DeliveryStatus.SKIPPED, reason=met.reason, waits_for=None))
         return False
 
     def finish(self, lent: Lent, outcome: Delivery) -> bool:

@@ -105,7 +105,8 @@ class Delivery:
 
 @dataclass(frozen=True)
 class Stop:
-    """Why an item is not sent: the name it met, and the entry it repeats (None: marked by another program)."""
+    """Why an item is not sent: the name it met, and the entry it repeats (None: marked by an import, another program
+    or an email that this machine never knew)."""
 
     name: Name
     original: str | None = None

@@ -333,9 +333,10 @@ class Registry:
                 how, value = ("value", mark.done) if mark.member is None else ("member", mark.member)
                 is_marked = commit.ask(how, mark.key, value)
             if is_marked or pointer is not NO_POINTER:
-                entries = commit.view.under(pointer)
-                fingerprint = here.of(name).kept_fingerprint if is_marked and not entries and name.is_own else None
-                states[name.label] = NameState(is_marked, entries, fingerprint, pointer.reset)
+                entries, mine = commit.view.under(pointer), here.of(name)
+                # An email that is known to have the name explains its mark, and was compared by itself (25).
+                is_foreign = is_marked and (mine.is_foreign or not (entries or mine.entries or mine.ended))
+                states[name.label] = NameState(is_marked, entries, (), is_foreign, pointer.reset)
         return states
 
     def _point(
@@ -353,10 +354,9 @@ class Registry:
         ids = tuple(each for each in before.ids if each != entry.id)
         if name.is_own:
             ids = (*ids, entry.id)
-            if len(ids) > rules.MOST_REFERENCES:  # the oldest goes, those delivered last
-                delivered = {each.id for each in commit.view.under(before) if each.is_delivered_somewhere}
-                spare = next((each for each in ids if each not in delivered), ids[0])
-                ids = tuple(each for each in ids if each != spare)
+            if len(ids) > rules.MOST_REFERENCES:
+                others = [each for each in commit.view.under(before) if each.id != entry.id]
+                ids = rules.compared((*others, entry), commit.view.now_ms)
         elif name in entry.names and (name in rules.marked_names(entry) or rules.holds(entry, name)):
             ids = (entry.id,)
         after = str(Pointer(before.reset, ids))

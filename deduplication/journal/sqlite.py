@@ -30,11 +30,12 @@ from deduplication.files import (
 )
 from deduplication.journal.entry import DeliveryStatus, Entry, changed, decode, encode
 from deduplication.journal.rules import Known, NameState, marked_names, references
-from deduplication.names import Name
+from deduplication.names import Name, shortened
 
 BUSY_TIMEOUT_S = 5.0
-SCHEMA_VERSION = "5"
+SCHEMA_VERSION = "6"
 PURGED_AT_ONCE = 200
+MOST_ROWS, MOST_COMPARED = 1_000, 100
 RESETS_KEPT_MS = 32 * DAY_MS
 _COLUMNS = (
     *("destination", "status", "generation", "webhook_id", "next_try_ms", "ended_ms"),
@@ -215,11 +216,14 @@ class Step:
     def known(self, names: Sequence[Name], fingerprint: str = "", proof: str = "") -> Known:
         """Everything a verdict about an item with these names depends on."""
         labels = references(names, fingerprint)
-        rows = self._run(_known_sql(len(labels)), (*labels, *labels, *labels)).fetchall()
+        rows = self._run(_known_sql(len(labels)), tuple(labels)).fetchall()
+        if len(rows) == MOST_ROWS:  # someone sends many emails under one name
+            values = (*labels, fingerprint, shortened(fingerprint))
+            rows = self._run(_known_sql(len(labels), is_crowded=True), values).fetchall()
         found: dict[str, dict[str, Any]] = {}
         read: dict[int, tuple[str, list[Any]]] = {}
         for label, seq, is_marked, until_ms, text, *delivery in rows:
-            state = found.setdefault(labels[label].label, {"entries": {}, "is_marked": False})
+            state = found.setdefault(labels[label].label, {"entries": {}, "is_marked": False, "ended": ()})
             is_valid = bool(is_marked) and (until_ms is None or until_ms > self.now_ms)
             state["is_marked"] = state["is_marked"] or is_valid
             if seq > 0:
@@ -228,7 +232,9 @@ class Step:
             elif seq < 0:
                 state["reset"] = until_ms
             elif is_valid:
-                state["kept_fingerprint"] = text
+                id_, created_ms, *_ = delivery
+                state["ended"] += (Entry(id_, "", (), created_ms, text),) if id_ or text else ()
+                state["is_foreign"] = not text or state.get("is_foreign", False)
         query = "SELECT key FROM proofs WHERE proof = ? AND until_ms > ?"
         proven = self.query(query, (proof, self.now_ms)) if proof else ()
         entries = {seq: _with_local(decode(text), local) for seq, (text, local) in read.items()}
@@ -289,6 +295,8 @@ class Step:
         seq, version = row
         if before is None or before.own != entry.own or len(before.names) + len(entry.names) > 2 * len(entry.own):
             self._put_names(seq, entry, before)
+        if before is None and entry.stop and entry.stop.name.is_own:
+            self.put_mark(entry.stop.name.label, self._end_of(entry.stop.name, entry))
         known = before.deliveries if before else ()
         self._run_many(
             _PUT_DELIVERY,
@@ -399,13 +407,23 @@ class Step:
 
     # Marks and resets
 
-    def put_mark(self, label: str, fingerprint: str | None, until_ms: int | None) -> None:
+    def put_mark(
+        self, label: str, until_ms: int | None, fingerprint: str = "", entry_id: str = "", created_ms: int = 0
+    ) -> None:
+        """Marks a name, for an email with that fingerprint; of a shared name and of a foreign mark there is none."""
+        if fingerprint:  # then it is known what the foreign mark stands for
+            self._run("DELETE FROM marks WHERE reference = ? AND fingerprint = ''", (label,))
         self._run(
-            "INSERT INTO marks VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET"
-            " fingerprint = coalesce(fingerprint, excluded.fingerprint),"
+            "INSERT INTO marks VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
             " until_ms = iif(until_ms <= ?, excluded.until_ms, until_ms)",
-            (label, fingerprint, until_ms, self.now_ms),
+            (label, shortened(fingerprint), until_ms, entry_id, created_ms, self.now_ms),
         )
+
+    def put_foreign_mark(self, label: str, until_ms: int | None) -> None:
+        """Marked by another program or an import, which changes nothing where an email is known to have the name."""
+        known = "SELECT 1 FROM names WHERE reference = ? UNION ALL SELECT 1 FROM marks WHERE reference = ?"
+        if not self.query(f"{known} AND coalesce(until_ms, ?) >= ?", (label, label, self.now_ms, self.now_ms)):
+            self.put_mark(label, until_ms)
 
     def reset(self, label: str, number: int) -> None:
         """Forgets what is older than this reset of the name. What is open counts as newer (rule 22)."""
@@ -485,8 +503,11 @@ class Step:
         for _, entry in rows:
             for name in marked_names(entry):
                 until_ms = self._end_of(name, entry)
+                if entry.stop and entry.stop.name == name:
+                    continue  # a foreign mark, which it met and does not explain
                 if not name.needs_agreement and (until_ms is None or until_ms > self.now_ms):
-                    self.put_mark(name.label, entry.fingerprint if name.is_own else None, until_ms)
+                    fingerprint = entry.fingerprint if name.is_own else ""
+                    self.put_mark(name.label, until_ms, fingerprint, entry.id, entry.created_ms)
             self.forget(entry)
         for ended in ("marks WHERE until_ms", "proofs WHERE until_ms", "payloads WHERE ends_ms"):
             self._run(f"DELETE FROM {ended} <= ?", (self.now_ms,))  # noqa: S608
@@ -496,15 +517,22 @@ class Step:
 
 
 @lru_cache
-def _known_sql(count: int) -> str:
-    places = ",".join("?" * count)
+def _known_sql(count: int, is_crowded: bool = False) -> str:
+    """If there are too many to compare, those with the same fingerprint come first, then delivered ones (23)."""
+    names = f"reference IN ({','.join(f'?{place}' for place in range(1, count + 1))})"
+    best_entries = (
+        f"SELECT n.seq FROM names n JOIN entries e ON e.seq = n.seq WHERE {names}"  # noqa: S608
+        f" ORDER BY e.fingerprint = ?{count + 1} DESC, e.outcome = 'delivered' DESC, n.seq DESC LIMIT {MOST_COMPARED}"
+    )
+    best_marks = f"ORDER BY fingerprint = ?{count + 2} DESC LIMIT {MOST_COMPARED}"
     return (
         "SELECT n.reference, n.seq, n.is_marked, n.until_ms, e.data, d.destination, d.owner, d.lease_until_ms,"  # noqa: S608
         " d.is_accepted FROM names n JOIN entries e ON e.seq = n.seq LEFT JOIN deliveries d ON d.seq = n.seq"
-        f" WHERE n.reference IN ({places})"
-        " UNION ALL SELECT reference, 0, 1, until_ms, fingerprint, NULL, NULL, NULL, NULL FROM marks"
-        f" WHERE reference IN ({places}) UNION ALL SELECT reference, -1, 0, number, NULL, NULL, NULL, NULL, NULL"
-        f" FROM resets WHERE reference IN ({places}) LIMIT 2000"
+        f" WHERE {names} {f'AND n.seq IN ({best_entries})' if is_crowded else ''}"
+        " UNION ALL SELECT * FROM (SELECT reference, 0, 1, until_ms, fingerprint, entry, created_ms, NULL, NULL"
+        f" FROM marks WHERE {names} {best_marks if is_crowded else ''})"
+        f" UNION ALL SELECT reference, -1, 0, number, {'NULL, ' * 4}NULL FROM resets WHERE {names}"
+        f" {'' if is_crowded else f'LIMIT {MOST_ROWS}'}"
     )
 
 
