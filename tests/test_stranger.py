@@ -8,25 +8,33 @@ aimed at: entries are kept for 7 of them, ids for ever.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from deduplication import again
+from deduplication.errors import StoreUnavailable
 from deduplication.files import Retention
 from deduplication.journal import registry as registry_module
 from deduplication.journal.registry import RegistryOptions
-from tests.deduplication.journal.world import HOLD_MS, HandedScript, Machine, Time
+from orchestrator.item import Item
+from orchestrator.pipeline import ProofUsed
+from tests.deduplication.journal.world import HOLD_MS, HandedScript, Line, Machine, Time
 from tests.support.pipeline import REFUSES, FakeDestination, PipelineBench, item, open_pipeline
 from tests.support.redis_server import RedisServer
 
 START_MS = 1_793_700_000_000  # on the third of a month
 DAY_MS = 24 * 3_600_000
 DAYS = (0, 6, 9, 400)
-REAL = {"subject": "Invoice 7", "body": "the real text", "message_id": "<7@example.org>"}
+REAL = {
+    "subject": "Invoice 7",
+    "body": "the real text",
+    "message_id": "<7@example.org>",
+    "recipient": "ada@example.org",
+}
 FORGED = {**REAL, "body": "the forged text"}
 
 
@@ -38,14 +46,15 @@ class Town:
     crm: FakeDestination
     time: Time
     redis: RedisServer | None
+    line: Line
 
     def settle(self) -> None:
         """Everything is published, read, and ended that is kept no longer."""
         for place in (*self.places, *self.places):
-            place.machine.tick()
-            place.machine.follow()
-            while place.machine.coordinator.tend():
-                pass
+            with suppress(StoreUnavailable):
+                place.machine.tick()
+                place.machine.follow()
+            place.machine.coordinator.tend()
 
     def advance(self, ms: int) -> None:
         self.settle()
@@ -67,6 +76,11 @@ class Town:
             self.redis.client.mset({"test:now": self.time.now_ms, "test:run": "2"})
             self.settle()
             self.advance(60_001)  # while one machine restores what it knows, others wait at most that long
+
+    def lose_redis(self) -> None:
+        self.settle()
+        self.line.is_cut = True
+        self.settle()
 
     def statuses(self, fields: dict[str, Any]) -> list[str]:
         """The answers, if the email arrives at every machine."""
@@ -95,13 +109,14 @@ def build(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_p
         def build(decision_days: int = 7, suppressed_bytes: int = 64 << 20, **route: Any) -> Town:
             kept_ms = decision_days * DAY_MS
             retention = Retention(entry_ms=kept_ms, suppressed_bytes=suppressed_bytes)
-            town = Town([], crm, time, server)
+            town = Town([], crm, time, server, Line())
             for name in ("one", "two")[: 2 if server else 1]:
                 machine = Machine(
                     server.url if server else None,
                     time,
                     options=RegistryOptions(hold_ms=HOLD_MS, entry_ms=kept_ms),
                     folder=tmp_path / name,
+                    wrap=town.line.wrap,
                     retention=retention,
                 )
                 stack.callback(machine.close)
@@ -216,3 +231,76 @@ def test_an_email_under_names_that_many_have_is_still_claimed_by_one_machine(bui
     assert town.places[0].status_of(**REAL) == "processed"
     assert answers == ["already_processing"]
     assert town.places[-1].status_of(**REAL) == "already_processed", "even before it has read the stream"
+
+
+# A captured proof of origin, such as a signature of Mailgun, which does not cover the email
+
+
+def proven(**fields: Any) -> Item:
+    return replace(item(**fields), proof="captured")
+
+
+def accept(town: Town) -> None:
+    assert town.places[0].receive(proven(**REAL)).status == "processed"
+
+
+def accept_a_repeat(town: Town) -> None:
+    assert town.places[0].status_of(**REAL) == "processed"
+    assert town.places[0].receive(proven(**REAL)).status == "already_processed"
+
+
+def accept_too_old_an_email(town: Town) -> None:
+    assert town.places[0].receive(proven(**OLD)).status == "skipped_old"
+
+
+def reset(town: Town) -> None:
+    accept(town)
+    town.settle()
+    for name in item(**REAL).own_names:
+        again.forget(town.places[0].machine.coordinator, {name.label: name})
+
+
+def lose_redis(town: Town) -> None:
+    accept(town)
+    town.lose_redis()
+
+
+OLD = REAL | {"date": "2026-11-01T08:00:00Z"}
+NEW_ONLY: dict[str, Any] = {"realtime_only": True}
+BY_RECIPIENT: dict[str, Any] = {"identity_by_recipient": True}
+FOR_ANOTHER = REAL | {"recipient": "eve@example.org"}
+
+
+@pytest.mark.parametrize("days", [0, 6])
+@pytest.mark.parametrize(
+    ("how", "email", "forged", "route"),
+    [
+        (accept, REAL, FORGED, {}),
+        (accept, REAL, FOR_ANOTHER | {"body": "forged"}, BY_RECIPIENT),
+        (accept, REAL, FOR_ANOTHER, BY_RECIPIENT),
+        (accept, REAL, OLD, NEW_ONLY),
+        (accept_a_repeat, REAL, FORGED, {}),
+        (accept_too_old_an_email, OLD, REAL, NEW_ONLY),
+        (accept_too_old_an_email, OLD, OLD | {"body": "forged"}, NEW_ONLY),
+        (reset, REAL, FORGED, {}),
+        (lose_redis, REAL, FORGED, {}),
+        (lose_redis, REAL, OLD, NEW_ONLY),
+    ],
+)
+def test_a_proof_proves_one_email_once(
+    build: Build,
+    how: Callable[[Town], None],
+    email: dict[str, Any],
+    forged: dict[str, Any],
+    route: dict[str, Any],
+    days: int,
+) -> None:
+    town = build(**route)
+    how(town)
+    if days:
+        town.pass_days(days)
+    for place in town.places:
+        for _ in range(2):
+            with pytest.raises(ProofUsed):
+                place.receive(proven(**forged))
+        assert place.receive(proven(**email)).status != "retry_later", "the same email may come again"

@@ -19,7 +19,7 @@ from deduplication.errors import NoRoom, NotNow, StoreUnavailable
 from deduplication.journal import rules
 from deduplication.journal.entry import BY_SCRIPT, SETTLED, Delivery, DeliveryStatus, Entry, changed
 from deduplication.journal.registry import NOTHING, Held, Published, Registry, View, labels_of
-from deduplication.journal.rules import Busy, Claim, Judgement, Repeat, Take
+from deduplication.journal.rules import Busy, Claim, Judgement, ProofUsed, Repeat, Take
 from deduplication.journal.sqlite import Journal, Step
 from deduplication.names import WEEK_MS, Gate, Name
 from deduplication.redis_state import RedisGone, RedisState
@@ -127,7 +127,7 @@ class Coordinator:
             known = step.known(claim.identity, claim.fingerprint, claim.proof)
         found = rules.identify(claim, known)
         if not isinstance(found, Take):
-            return self._counted(found)
+            return self._answered(claim, found)
         if known.names:  # Redis may have forgotten which ids these are
             ids = {each.destination: each.webhook_id for each in found.deliveries}
             known_ids = [(each, ids.get(each.destination, each.webhook_id)) for each in claim.destinations]
@@ -136,7 +136,7 @@ class Coordinator:
             claim = replace(claim, entry=entry_id, destinations=tuple(wanted))
         held = self._hold(claim, known)
         if held is not None and not isinstance(held, Held):
-            return self._counted(held)
+            return self._answered(claim, held)
         try:
             claimed = self._claim_here(claim, held, asked_ms)
         except StoreUnavailable:
@@ -144,13 +144,33 @@ class Coordinator:
             raise
         if not isinstance(claimed, Claimed):
             self._give_back(held, claim.owner)
-            return self._counted(claimed)
+            return self._answered(claim, claimed)
         return claimed
 
-    def _counted(self, found: Judgement) -> Judgement:
-        if isinstance(found, Repeat) and found.of.deliveries:  # else it has ended
-            self._repeats.append(found.of.id)
+    def _answered(self, claim: Claim, found: Judgement) -> Judgement:
+        if isinstance(found, Repeat):
+            if claim.proof and not self.use_proof(claim):
+                return ProofUsed()
+            if found.of.deliveries:  # else it has ended
+                self._repeats.append(found.of.id)
         return found
+
+    def use_proof(self, claim: Claim) -> bool:
+        """Records the proof of an email that is accepted without a claim: a repeat, or one that is too old. False if it
+        was used with another email (rule 28)."""
+        with self.journal.reading() as step:
+            if step.proven(claim.proof) == claim.key:
+                return True
+        registry = self.registry
+        if registry:
+            try:
+                if not self.redis.ask(lambda: registry.use_proof(claim.proof, claim.key)):
+                    return False
+            except RedisGone:
+                if not self.may_go_alone():
+                    raise
+        with self.journal.step() as step:
+            return step.put_proof(claim.proof, claim.key, step.now_ms + WEEK_MS)
 
     def _hold(self, claim: Claim, known: rules.Known) -> Held | Judgement | None:
         """None: there is no Redis, or it is gone and this machine may go on without it (rule 7)."""
@@ -285,9 +305,6 @@ class Coordinator:
                 number, version = step.put(after, before, publishes=self.registry is not None, version=expected)
                 if not number:  # it has changed since the claim
                     before, expected = step.read(claimed.entry.id), None
-            if after.proof and is_settled:
-                proof, _, key = after.proof.partition("=")
-                step.put_proof(proof, key, step.now_ms + WEEK_MS)
             if payload is not None:
                 step.put_payload(after, payload)
             elif present.settled_ms and after.is_delivered_everywhere:  # else nothing was stored

@@ -318,6 +318,17 @@ class Registry:
         values[f"e:{entry.id}"] = values[f"e:{entry.id}"].replace(f"{_NEW_LEASE}{claim.lease_ms}", lease)
         return Held(entry, take, answer.era, View(values, {}, answer.now_ms, claim.references))
 
+    def use_proof(self, proof: str, key: str) -> bool:
+        """False if it was used with another email, or is being used with one (rule 28)."""
+
+        def compose(commit: Commit) -> bool:
+            is_free = commit.value(f"proof:{proof}").removeprefix(rules.HELD) in ("", key)
+            commit.is_needed = is_free
+            commit.write("SET", f"proof:{proof}", key, "PX", WEEK_MS)
+            return is_free
+
+        return self.agree(compose)[0]
+
     def known(self, names: Iterable[Name]) -> Known:
         """What Redis has of names whose references are their labels."""
         labels = {name.label: name for name in names}

@@ -501,6 +501,7 @@ def merged(ours: Entry | None, incoming: Entry, now_ms: int) -> Entry:
         stop=ours.stop or incoming.stop,
         released_ms=max(filter(None, (ours.released_ms, incoming.released_ms)), default=None),
         retries_left=fewest(ours.retries_left, incoming.retries_left),
+        proof=incoming.proof or ours.proof,
     )
 
 

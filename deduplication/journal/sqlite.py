@@ -29,8 +29,8 @@ from deduplication.files import (
     use_write_ahead_log,
 )
 from deduplication.journal.entry import DeliveryStatus, Entry, changed, decode, encode
-from deduplication.journal.rules import Known, NameState, marked_names, references
-from deduplication.names import Name, shortened
+from deduplication.journal.rules import HELD, Known, NameState, marked_names, references
+from deduplication.names import WEEK_MS, Name, shortened
 
 BUSY_TIMEOUT_S = 5.0
 SCHEMA_VERSION = "6"
@@ -235,20 +235,25 @@ class Step:
                 id_, created_ms, *_ = delivery
                 state["ended"] += (Entry(id_, "", (), created_ms, text),) if id_ or text else ()
                 state["is_foreign"] = not text or state.get("is_foreign", False)
-        query = "SELECT key FROM proofs WHERE proof = ? AND until_ms > ?"
-        proven = self.query(query, (proof, self.now_ms)) if proof else ()
         entries = {seq: _with_local(decode(text), local) for seq, (text, local) in read.items()}
         for state in found.values():
             state["entries"] = tuple(entries[seq] for seq in state["entries"])
         states = {label: NameState(**state) for label, state in found.items()}
-        return Known(states, self.steady_ms, proven[0][0] if proven else "")
+        return Known(states, self.steady_ms, self.proven(proof) if proof else "")
 
-    def put_proof(self, proof: str, key: str, until_ms: int) -> None:
-        self._run(
+    def proven(self, proof: str) -> str:
+        """The key of the email that a proof of origin was used with, "" if with none (28)."""
+        rows = self.query("SELECT key FROM proofs WHERE proof = ? AND until_ms > ?", (proof, self.now_ms))
+        return str(rows[0][0]) if rows else ""
+
+    def put_proof(self, proof: str, key: str, until_ms: int) -> bool:
+        """False, and nothing is written, if it was used with another email."""
+        rows = self.query(
             "INSERT INTO proofs VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET key = excluded.key,"
-            " until_ms = max(until_ms, excluded.until_ms)",
-            (proof, key, until_ms),
+            " until_ms = max(until_ms, excluded.until_ms) WHERE until_ms <= ? OR ltrim(key, ?) = ? RETURNING 1",
+            (proof, key, until_ms, self.now_ms, HELD, key.removeprefix(HELD)),
         )
+        return bool(rows)
 
     # Entries
 
@@ -297,6 +302,9 @@ class Step:
             self._put_names(seq, entry, before)
         if before is None and entry.stop and entry.stop.name.is_own:
             self.put_mark(entry.stop.name.label, self._end_of(entry.stop.name, entry))
+        if entry.proof and entry.settled_ms:
+            proof, key = entry.proof.split("=")
+            self.put_proof(proof, key, entry.settled_ms + WEEK_MS)
         known = before.deliveries if before else ()
         self._run_many(
             _PUT_DELIVERY,

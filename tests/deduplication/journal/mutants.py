@@ -266,6 +266,10 @@ MUTANTS = (
         'if known.proven.removeprefix(HELD) not in ("", claim.key):',
         "if False:",
     ),
+    Mutant(
+        "28 a repeat uses its proof", "coordinator.py", "if claim.proof and not self.use_proof(claim):", "if False:"
+    ),
+    Mutant("28 every machine remembers a proof", "sqlite.py", "if entry.proof and entry.settled_ms:", "if False:"),
 )
 
 
