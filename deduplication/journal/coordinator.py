@@ -161,16 +161,12 @@ class Coordinator:
         with self.journal.reading() as step:
             if step.proven(claim.proof) == claim.key:
                 return True
-        registry = self.registry
+        registry, is_free = self.registry, True
         if registry:
-            try:
-                if not self.redis.ask(lambda: registry.use_proof(claim.proof, claim.key)):
-                    return False
-            except RedisGone:
-                if not self.may_go_alone():
-                    raise
+            with suppress(RedisGone):
+                is_free = self.redis.ask(lambda: registry.use_proof(claim.proof, claim.key))
         with self.journal.step() as step:
-            return step.put_proof(claim.proof, claim.key, step.now_ms + WEEK_MS)
+            return is_free and step.put_proof(claim.proof, claim.key, step.now_ms + WEEK_MS)
 
     def _hold(self, claim: Claim, known: rules.Known) -> Held | Judgement | None:
         """None: there is no Redis, or it is gone and this machine may go on without it (rule 7)."""
@@ -306,7 +302,7 @@ class Coordinator:
                 if not number:  # it has changed since the claim
                     before, expected = step.read(claimed.entry.id), None
             if payload is not None:
-                step.put_payload(after, payload)
+                step.put_payload(after, payload, publishes=self.registry is not None)
             elif present.settled_ms and after.is_delivered_everywhere:  # else nothing was stored
                 step.end_payload(after.id)
             return number, version, after
@@ -335,7 +331,7 @@ class Coordinator:
                 return
             step.put(entry, None, publishes=self.registry is not None)
             if payload is not None:
-                step.put_payload(entry, payload)
+                step.put_payload(entry, payload, publishes=self.registry is not None)
         self.has_unpublished.set()
 
     # Publishing

@@ -367,7 +367,7 @@ class Registry:
             ids = (*ids, entry.id)
             if len(ids) > rules.MOST_REFERENCES:
                 others = [each for each in commit.view.under(before) if each.id != entry.id]
-                ids = rules.compared((*others, entry), commit.view.now_ms)
+                ids = rules.compared((*others, entry)) if others else ids  # a hold's own view does not show them
         elif name in entry.names and (name in rules.marked_names(entry) or rules.holds(entry, name)):
             ids = (entry.id,)
         after = str(Pointer(before.reset, ids))
@@ -506,7 +506,8 @@ class Registry:
         if is_stored is None:
             commit.is_needed = False
             return Published("", dict.fromkeys((each.destination for each in entry.deliveries), "lent"))
-        if is_stored or after != text:  # what changes nothing is no event; what was refused is not published
+        # What changes nothing is no event; what was refused is not published.
+        if is_stored or after != text or entry.is_evicted:
             kept_here = tuple(each for each in entry.deliveries if each.destination not in refused)
             commit.event = pack_event(f'["E","{self._machine}",{encode(changed(entry, deliveries=kept_here))}]')
         return Published("", refused)

@@ -207,17 +207,12 @@ def same_items(own: tuple[Name, ...], fingerprint: str, known: Known) -> tuple[E
     return tuple(each for each in under.values() if not conflicts(ours, Fingerprint.parse(each.fingerprint)))
 
 
-def compared(entries: Sequence[Entry], now_ms: int) -> tuple[str, ...]:
-    """The ids of those under one name, oldest first, that Redis goes on comparing: live claims, and of all others the
-    newest, delivered ones before all that were not (23)."""
-
-    def is_live(each: Delivery) -> bool:  # one without a lease is being claimed
-        return each.is_live(now_ms) or (each.status is DeliveryStatus.CLAIMED and not each.lease_until_ms)
-
-    live = {entry.id for entry in entries if any(map(is_live, entry.deliveries))}
-    ended = sorted((entry for entry in entries if entry.id not in live), key=lambda each: each.is_delivered_somewhere)
-    kept = live | {entry.id for entry in ended[-MOST_REFERENCES:]}
-    return tuple(entry.id for entry in entries if entry.id in kept)
+def compared(entries: Sequence[Entry]) -> tuple[str, ...]:
+    """The ids of those under one name, oldest first, that Redis goes on comparing: all that are claimed, and of the
+    others the newest, delivered ones before those that were not (23)."""
+    ended = [entry for entry in entries if DeliveryStatus.CLAIMED not in {each.status for each in entry.deliveries}]
+    spare = sorted(ended, key=lambda entry: entry.is_delivered_somewhere)[:-MOST_REFERENCES]
+    return tuple(entry.id for entry in entries if entry not in spare)
 
 
 def _made_for(destination: str, entry: Entry) -> list[Delivery]:
@@ -502,6 +497,7 @@ def merged(ours: Entry | None, incoming: Entry, now_ms: int) -> Entry:
         released_ms=max(filter(None, (ours.released_ms, incoming.released_ms)), default=None),
         retries_left=fewest(ours.retries_left, incoming.retries_left),
         proof=incoming.proof or ours.proof,
+        is_evicted=ours.is_evicted or incoming.is_evicted,
     )
 
 

@@ -31,6 +31,7 @@ from deduplication.files import (
 from deduplication.journal.entry import DeliveryStatus, Entry, changed, decode, encode
 from deduplication.journal.rules import HELD, Known, NameState, marked_names, references
 from deduplication.names import WEEK_MS, Name, shortened
+from deduplication.subject_group import GroupScope, scope_of
 
 BUSY_TIMEOUT_S = 5.0
 SCHEMA_VERSION = "6"
@@ -218,8 +219,7 @@ class Step:
         labels = references(names, fingerprint)
         rows = self._run(_known_sql(len(labels)), tuple(labels)).fetchall()
         if len(rows) == MOST_ROWS:  # someone sends many emails under one name
-            values = (*labels, fingerprint, shortened(fingerprint))
-            rows = self._run(_known_sql(len(labels), is_crowded=True), values).fetchall()
+            rows = self._run(_known_sql(len(labels), is_crowded=True), (*labels, fingerprint)).fetchall()
         found: dict[str, dict[str, Any]] = {}
         read: dict[int, tuple[str, list[Any]]] = {}
         for label, seq, is_marked, until_ms, text, *delivery in rows:
@@ -382,22 +382,27 @@ class Step:
 
     # Payloads
 
-    def put_payload(self, entry: Entry, content: bytes) -> None:
-        """Kept until it is delivered; of what was suppressed, the newest of each sender domain."""
+    def put_payload(self, entry: Entry, content: bytes, *, publishes: bool = True) -> None:
+        """Kept until it is delivered; of what was suppressed, the newest of each sender domain, whatever others send.
+        If it ``publishes``, all machines learn what can no longer be released."""
         is_ended = entry.is_delivered_everywhere
         ends_ms = self.now_ms + self._retention.delivered_payload_ms if is_ended else None
         is_suppressed = all(each.status is DeliveryStatus.SKIPPED for each in entry.deliveries)
-        domain = entry.about.sender.rpartition("@")[2].lower() or "?" if is_suppressed else ""
+        domain = scope_of(entry.about.sender.lower(), GroupScope.DOMAIN) if is_suppressed else ""
         self._run(
             "INSERT OR REPLACE INTO payloads SELECT seq, ?, ?, ?, ? FROM entries WHERE id = ?",
             (len(content), ends_ms, domain, content, entry.id),
         )
         if domain:
-            self._run(
-                "DELETE FROM payloads WHERE domain = ? AND seq IN (SELECT seq FROM (SELECT seq, sum(size)"
-                " OVER (ORDER BY seq DESC) AS used FROM payloads WHERE domain = ?) WHERE used > ?)",
-                (domain, domain, self._retention.suppressed_bytes),
+            evicted = self.query(
+                "DELETE FROM payloads WHERE seq IN (SELECT seq FROM (SELECT seq, sum(size) OVER (ORDER BY seq DESC)"
+                " AS used FROM payloads WHERE domain = ?) WHERE used > ?) AND EXISTS (SELECT 1 FROM entries e"
+                " WHERE e.seq = payloads.seq AND outcome = 'skipped') RETURNING seq",  # unless it was released since
+                (domain, self._retention.suppressed_bytes),
             )
+            for row in evicted:
+                for _, before in self.read_rows("seq = ?", row):
+                    self.put(changed(before, is_evicted=True), before, publishes=publishes)
 
     def payload(self, entry_id: str) -> bytes | None:
         row = self._run(
@@ -526,21 +531,18 @@ class Step:
 
 @lru_cache
 def _known_sql(count: int, is_crowded: bool = False) -> str:
-    """If there are too many to compare, those with the same fingerprint come first, then delivered ones (23)."""
+    """Of many entries, those with the same fingerprint are compared first, then those that were delivered (23)."""
     names = f"reference IN ({','.join(f'?{place}' for place in range(1, count + 1))})"
-    best_entries = (
+    best = (
         f"SELECT n.seq FROM names n JOIN entries e ON e.seq = n.seq WHERE {names}"  # noqa: S608
         f" ORDER BY e.fingerprint = ?{count + 1} DESC, e.outcome = 'delivered' DESC, n.seq DESC LIMIT {MOST_COMPARED}"
     )
-    best_marks = f"ORDER BY fingerprint = ?{count + 2} DESC LIMIT {MOST_COMPARED}"
     return (
-        "SELECT n.reference, n.seq, n.is_marked, n.until_ms, e.data, d.destination, d.owner, d.lease_until_ms,"  # noqa: S608
-        " d.is_accepted FROM names n JOIN entries e ON e.seq = n.seq LEFT JOIN deliveries d ON d.seq = n.seq"
-        f" WHERE {names} {f'AND n.seq IN ({best_entries})' if is_crowded else ''}"
-        " UNION ALL SELECT * FROM (SELECT reference, 0, 1, until_ms, fingerprint, entry, created_ms, NULL, NULL"
-        f" FROM marks WHERE {names} {best_marks if is_crowded else ''})"
-        f" UNION ALL SELECT reference, -1, 0, number, {'NULL, ' * 4}NULL FROM resets WHERE {names}"
-        f" {'' if is_crowded else f'LIMIT {MOST_ROWS}'}"
+        f"SELECT reference, -1, 0, number, NULL, NULL, NULL, NULL, NULL FROM resets WHERE {names}"  # noqa: S608
+        " UNION ALL SELECT reference, 0, 1, until_ms, fingerprint, entry, created_ms, NULL, NULL FROM marks"
+        f" WHERE {names} UNION ALL SELECT n.reference, n.seq, n.is_marked, n.until_ms, e.data, d.destination, d.owner,"
+        " d.lease_until_ms, d.is_accepted FROM names n JOIN entries e ON e.seq = n.seq LEFT JOIN deliveries d"
+        f" ON d.seq = n.seq WHERE {names} {f'AND n.seq IN ({best})' if is_crowded else f'LIMIT {MOST_ROWS}'}"
     )
 
 

@@ -311,7 +311,8 @@ def _storage(service: Service, entry: Entry, delivery: Delivery, size: int) -> S
         return Storage.REDIS
     if size:
         return Storage.JOURNAL
-    keeps = delivery.status in (DeliveryStatus.SKIPPED, DeliveryStatus.DEAD)
+    keeps_suppressed = service.settings.keep_suppressed and not entry.is_evicted
+    keeps = delivery.status is DeliveryStatus.DEAD or (delivery.status is DeliveryStatus.SKIPPED and keeps_suppressed)
     return Storage.ANOTHER_MACHINE if keeps and entry.machine != service.journal.machine else Storage.NONE
 
 

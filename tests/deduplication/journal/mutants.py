@@ -149,15 +149,15 @@ MUTANTS = (
     Mutant(
         "23 delivered ones are compared for longest",
         "rules.py",
-        "key=lambda each: each.is_delivered_somewhere)",
-        "key=lambda each: not each.is_delivered_somewhere)",
+        "key=lambda entry: entry.is_delivered_somewhere)",
+        "key=lambda entry: not entry.is_delivered_somewhere)",
     ),
-    Mutant("23 a claim is compared until it ends", "rules.py", "kept = live | {", "kept = {"),
+    Mutant("23 a claim is compared until it ends", "rules.py", "if DeliveryStatus.CLAIMED not in {each", "if {each"),
     Mutant(
         "23 the same fingerprint is compared first",
         "sqlite.py",
         "ORDER BY e.fingerprint = ?{count + 1} DESC,",
-        "ORDER BY",
+        "ORDER BY e.fingerprint = ?{count + 1} ASC,",
     ),
     Mutant(
         "25 a mark stops no email that says something else",
