@@ -125,6 +125,7 @@ def _send_again(coordinator: Coordinator, again: Again, dry_run: bool = False) -
         if payload is not None and not dry_run:
             step.put(after, entry, publishes=registry is not None)
     is_elsewhere = registry is not None and payload is None and entry.machine != coordinator.journal.machine
+    is_elsewhere = is_elsewhere and not entry.is_evicted
     if payload is None and not is_elsewhere:
         return Refusal.NO_PAYLOAD
     if dry_run:
@@ -160,7 +161,7 @@ def mark(coordinator: Coordinator, names: Sequence[Name]) -> None:
         coordinator.redis.ask(lambda: registry.put_marks(names, ["M", coordinator.journal.machine, ends]))
     with coordinator.journal.step() as step:
         for label, until_ms in ends:
-            step.put_mark(label, None, until_ms)
+            step.put_foreign_mark(label, until_ms)
 
 
 def forget(coordinator: Coordinator, names: Mapping[str, Name]) -> tuple[int, frozenset[str]]:

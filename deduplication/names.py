@@ -17,6 +17,7 @@ UNDATED = "undated"  # instead of the day, for an email without a date
 NOTHING_THERE = "0"
 _UNKNOWN = "-"
 _DIGEST_CHARS = 24
+_SHORT_CHARS = 8
 
 
 class Kind(StrEnum):
@@ -115,6 +116,11 @@ def digest_of_all(values: Iterable[str]) -> str:
     """Whatever their order."""
     ordered = sorted(values)
     return digest(json.dumps(ordered)) if ordered else NOTHING_THERE
+
+
+def shortened(fingerprint: str) -> str:
+    """A fingerprint as it is kept beside a mark, perhaps for ever: compare it with others that were shortened."""
+    return ".".join([part[:_SHORT_CHARS] for part in fingerprint.split(".")])
 
 
 def conflicts(one: Fingerprint, other: Fingerprint) -> bool:

@@ -54,7 +54,8 @@ class Item:
     def about(self, route: str, server: str) -> About:
         """Fields shown in lists and used for search."""
         subject, sender = ((self.fields[name] or ("",))[0] for name in ("subject", "sender"))
-        return About(self.id, self.provider, route, subject[:MOST_SHOWN_CHARS], sender[:MOST_SHOWN_CHARS], server)
+        # The end of an address is the sender's domain, which must not be taken for another one.
+        return About(self.id, self.provider, route, subject[:MOST_SHOWN_CHARS], sender[-MOST_SHOWN_CHARS:], server)
 
     def for_recipient(self) -> Item:
         """The same item, but known only as the one to this recipient."""

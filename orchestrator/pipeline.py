@@ -212,7 +212,6 @@ class Pipeline:
 
     def prepare(self, item: Item, route: Route) -> Case:
         """Its names, its destinations, and what they will be sent."""
-        proof, proof_key = item.proof, f"{item.key}|{item.fingerprint}"  # never scoped to a recipient (28)
         if route.identity_by_recipient:
             item, route = for_recipient(item, route)
         # One that cannot be recognised counts as a new one each time.
@@ -235,8 +234,8 @@ class Pipeline:
             fingerprint=item.fingerprint,
             lease_ms=self.options.lease_ms,
             about=about,
-            proof=_digest(proof) if proof else "",
-            key=_digest(proof_key) if proof else "",
+            proof=_digest(item.proof) if item.proof else "",
+            key=_digest(f"{item.key}|{item.fingerprint}") if item.proof else "",
         )
         received_at = now.astimezone(UTC).strftime(MOMENT)
         event = EventType.MESSAGE_RECEIVED if item.is_message else EventType.EMAIL_RECEIVED
@@ -265,11 +264,13 @@ class Pipeline:
         found = self.coordinator.look(case.claim)
         if isinstance(found, Take):
             return not any(entry.is_open for entry in found.candidates)
-        return isinstance(found, Repeat) and not (found.of and found.of.is_open)
+        return isinstance(found, Repeat) and not found.of.is_open
 
     def _skip_old(self, case: Case) -> Outcome:
         """It takes no names; an entry of its own, the same for every repeat, says so and can be released."""
         claim = case.claim
+        if claim.proof and not self.coordinator.use_proof(claim):
+            raise ProofUsed
         skipped = tuple(
             Delivery(each.destination, each.webhook_id, DeliveryStatus.SKIPPED, reason="older than the service")
             for each in claim.destinations
@@ -303,10 +304,9 @@ class Pipeline:
         if not isinstance(found, Repeat):
             raise ProofUsed
         original = found.of
-        stop = Stop(found.name, original.id, original.created_ms) if original else Stop(found.name)
+        stop = Stop(found.name, original.id or None, original.created_ms or None)
         wanted = {each.destination for each in case.claim.destinations}
-        status = repeat_status(original, wanted) if original else Status.ALREADY_PROCESSED
-        return case.outcome(status, id=stop.original or "", reason=stop)
+        return case.outcome(repeat_status(original, wanted), id=original.id, reason=stop)
 
     def _busy(self, case: Case, busy: Busy) -> Outcome:
         wait_s = max(1, min(MOST_WAIT_FOR_ANOTHER_S, -(-busy.retry_after_ms // 1000)))

@@ -139,6 +139,8 @@ def _fleet(state: FleetState) -> Iterator[Metric]:
         yield _gauge("redis_maxmemory_policy", "Must be noeviction.", {policy: 1} if policy else {}, "policy")
         evicted = state.redis.evicted_keys
         yield _counter("redis_evicted_keys", "Keys that Redis evicted since it started.", evicted)
+    if state.suppressed_share is not None:
+        yield _gauge("suppressed_room_ratio", "Room that one sender domain takes, at the most.", state.suppressed_share)
     if state.workers is not None:
         yield _gauge("workers_alive", "Worker processes of the queue.", state.workers)
     if state.outside and state.outside.depths is not None:

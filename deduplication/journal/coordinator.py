@@ -19,7 +19,7 @@ from deduplication.errors import NoRoom, NotNow, StoreUnavailable
 from deduplication.journal import rules
 from deduplication.journal.entry import BY_SCRIPT, SETTLED, Delivery, DeliveryStatus, Entry, changed
 from deduplication.journal.registry import NOTHING, Held, Published, Registry, View, labels_of
-from deduplication.journal.rules import Busy, Claim, Judgement, Repeat, Take
+from deduplication.journal.rules import Busy, Claim, Judgement, ProofUsed, Repeat, Take
 from deduplication.journal.sqlite import Journal, Step
 from deduplication.names import WEEK_MS, Gate, Name
 from deduplication.redis_state import RedisGone, RedisState
@@ -128,12 +128,16 @@ class Coordinator:
             known = step.known(claim.identity, claim.fingerprint, claim.proof)
         found = rules.identify(claim, known)
         if not isinstance(found, Take):
-            return self._counted(found)
-        if found.joined:
-            claim = replace(claim, entry=found.joined.id)
+            return self._answered(claim, found)
+        if known.names:  # Redis may have forgotten which ids these are
+            ids = {each.destination: each.webhook_id for each in found.deliveries}
+            known_ids = [(each, ids.get(each.destination, each.webhook_id)) for each in claim.destinations]
+            wanted = [replace(each, webhook_id=id_) for each, id_ in known_ids]
+            entry_id = found.joined.id if found.joined else claim.entry
+            claim = replace(claim, entry=entry_id, destinations=tuple(wanted))
         held = self._hold(claim, known)
         if held is not None and not isinstance(held, Held):
-            return self._counted(held)
+            return self._answered(claim, held)
         try:
             claimed = self._claim_here(claim, held, asked_ms)
         except StoreUnavailable:
@@ -141,13 +145,29 @@ class Coordinator:
             raise
         if not isinstance(claimed, Claimed):
             self._give_back(held, claim.owner)
-            return self._counted(claimed)
+            return self._answered(claim, claimed)
         return claimed
 
-    def _counted(self, found: Judgement) -> Judgement:
-        if isinstance(found, Repeat) and found.of:
-            self._repeats.append(found.of.id)
+    def _answered(self, claim: Claim, found: Judgement) -> Judgement:
+        if isinstance(found, Repeat):
+            if claim.proof and not self.use_proof(claim):
+                return ProofUsed()
+            if found.of.deliveries:  # else it has ended
+                self._repeats.append(found.of.id)
         return found
+
+    def use_proof(self, claim: Claim) -> bool:
+        """Records the proof of an email that is accepted without a claim: a repeat, or one that is too old. False if it
+        was used with another email (rule 28)."""
+        with self.journal.reading() as step:
+            if step.proven(claim.proof) == claim.key:
+                return True
+        registry, is_free = self.registry, True
+        if registry:
+            with suppress(RedisGone):
+                is_free = self.redis.ask(lambda: registry.use_proof(claim.proof, claim.key))
+        with self.journal.step() as step:
+            return is_free and step.put_proof(claim.proof, claim.key, step.now_ms + WEEK_MS)
 
     def _hold(self, claim: Claim, known: rules.Known) -> Held | Judgement | None:
         """None: there is no Redis, or it is gone and this machine may go on without it (rule 7)."""
@@ -189,7 +209,8 @@ class Coordinator:
                 granted = tuple(each for each in held.take.deliveries if each.destination in missing)
                 if len(granted) < len(held.take.deliveries) and held.entry.reset > known.reset:
                     raise NotNow("its names were reset, and this machine has not read that yet")
-                take = Take(None, (), granted, held.take.shared, held.take.stop)
+                stop = held.take.stop and (found.stop or held.take.stop)  # the journal remembers emails for longer
+                take = Take(None, (), granted, held.take.shared, stop)
             if held is None and self.registry and any(each.waits_for for each in take.deliveries):
                 return Busy(Gate.SUBJECT_GROUP, claim.own[0].label, 1_000)  # rule 27: without Redis, retry later
             if held and held.entry.id != claim.entry:
@@ -281,11 +302,8 @@ class Coordinator:
                 number, version = step.put(after, before, publishes=self.registry is not None, version=expected)
                 if not number:  # it has changed since the claim
                     before, expected = step.read(claimed.entry.id), None
-            if after.proof and is_settled:
-                proof, _, key = after.proof.partition("=")
-                step.put_proof(proof, key, step.now_ms + WEEK_MS)
             if payload is not None:
-                step.put_payload(after, payload)
+                step.put_payload(after, payload, publishes=self.registry is not None)
             elif present.settled_ms and after.is_delivered_everywhere:  # else nothing was stored
                 step.end_payload(after.id)
             return number, version, after
@@ -314,7 +332,7 @@ class Coordinator:
                 return
             step.put(entry, None, publishes=self.registry is not None)
             if payload is not None:
-                step.put_payload(entry, payload)
+                step.put_payload(entry, payload, publishes=self.registry is not None)
         self.has_unpublished.set()
 
     # Publishing
@@ -556,8 +574,7 @@ class Coordinator:
         if met.is_held:
             self.finish(lent, changed(delivery, next_try_ms=self.journal.clock.now_ms() + PUT_OFF_MS))
         else:
-            reason = f"repeats {met.name.label} of {met.by.id if met.by else 'another program'}"
-            self.finish(lent, changed(delivery, status=DeliveryStatus.SKIPPED, reason=reason, waits_for=None))
+            self.finish(lent, changed(delivery, status=DeliveryStatus.SKIPPED, reason=met.reason, waits_for=None))
         return False
 
     def finish(self, lent: Lent, outcome: Delivery) -> bool:

@@ -105,7 +105,8 @@ class Delivery:
 
 @dataclass(frozen=True)
 class Stop:
-    """Why an item is not sent: the name it met, and the entry it repeats (None: marked by another program)."""
+    """Why an item is not sent: the name it met, and the entry it repeats (None: marked by an import, another program
+    or an email that this machine never knew)."""
 
     name: Name
     original: str | None = None
@@ -135,7 +136,8 @@ class Entry:
 
     ``machine`` received it first. ``answer`` is the status that its provider received. ``reset`` is the number of the
     latest reset of its names that it knows (rule 22). ``retries_left`` belongs to reservations.
-    ``proof`` is the proof of origin and the email it proves, "proof=email", both as digests (rule 28).
+    ``proof`` is the proof of origin and the email it proves, "proof=email", both as digests (rule 28). ``is_evicted``:
+    it was suppressed, and its payload made room for newer ones.
     """
 
     id: str
@@ -153,6 +155,7 @@ class Entry:
     released_ms: int | None = None
     retries_left: int | None = None
     proof: str = ""
+    is_evicted: bool = False
 
     @property
     def is_open(self) -> bool:

@@ -234,7 +234,7 @@ class Fleet:
         after = ""
         while True:
             with self._journal.reading() as step:
-                query = "SELECT reference, until_ms FROM marks WHERE reference > ? ORDER BY reference LIMIT ?"
+                query = "SELECT reference, max(until_ms) FROM marks WHERE reference > ? GROUP BY reference LIMIT ?"
                 rows, now_ms = step.query(query, (after, RESTORED_AT_ONCE)), step.now_ms
             if not rows:
                 break
@@ -304,7 +304,7 @@ class Fleet:
                         step.reset(label, values[0])
                 elif kind == "M":
                     for label, until_ms in values[0]:
-                        step.put_mark(label, None, until_ms)
+                        step.put_foreign_mark(label, until_ms)
                 elif kind == "N" and by != self._journal.machine:
                     for entry, count, last_ms in values[0]:
                         step.add_repeats(entry, by, count, last_ms, is_sum=True)

@@ -318,6 +318,17 @@ class Registry:
         values[f"e:{entry.id}"] = values[f"e:{entry.id}"].replace(f"{_NEW_LEASE}{claim.lease_ms}", lease)
         return Held(entry, take, answer.era, View(values, {}, answer.now_ms, claim.references))
 
+    def use_proof(self, proof: str, key: str) -> bool:
+        """False if it was used with another email, or is being used with one (rule 28)."""
+
+        def compose(commit: Commit) -> bool:
+            is_free = commit.value(f"proof:{proof}").removeprefix(rules.HELD) in ("", key)
+            commit.is_needed = is_free
+            commit.write("SET", f"proof:{proof}", key, "PX", WEEK_MS)
+            return is_free
+
+        return self.agree(compose)[0]
+
     def known(self, names: Iterable[Name]) -> Known:
         """What Redis has of names whose references are their labels."""
         labels = {name.label: name for name in names}
@@ -333,9 +344,10 @@ class Registry:
                 how, value = ("value", mark.done) if mark.member is None else ("member", mark.member)
                 is_marked = commit.ask(how, mark.key, value)
             if is_marked or pointer is not NO_POINTER:
-                entries = commit.view.under(pointer)
-                fingerprint = here.of(name).kept_fingerprint if is_marked and not entries and name.is_own else None
-                states[name.label] = NameState(is_marked, entries, fingerprint, pointer.reset)
+                entries, mine = commit.view.under(pointer), here.of(name)
+                # An email that is known to have the name explains its mark, and was compared by itself (25).
+                is_foreign = is_marked and (mine.is_foreign or not (entries or mine.entries or mine.ended))
+                states[name.label] = NameState(is_marked, entries, (), is_foreign, pointer.reset)
         return states
 
     def _point(
@@ -353,10 +365,9 @@ class Registry:
         ids = tuple(each for each in before.ids if each != entry.id)
         if name.is_own:
             ids = (*ids, entry.id)
-            if len(ids) > rules.MOST_REFERENCES:  # the oldest goes, those delivered last
-                delivered = {each.id for each in commit.view.under(before) if each.is_delivered_somewhere}
-                spare = next((each for each in ids if each not in delivered), ids[0])
-                ids = tuple(each for each in ids if each != spare)
+            if len(ids) > rules.MOST_REFERENCES:
+                others = [each for each in commit.view.under(before) if each.id != entry.id]
+                ids = rules.compared((*others, entry)) if others else ids  # a hold's own view does not show them
         elif name in entry.names and (name in rules.marked_names(entry) or rules.holds(entry, name)):
             ids = (entry.id,)
         after = str(Pointer(before.reset, ids))
@@ -495,7 +506,8 @@ class Registry:
         if is_stored is None:
             commit.is_needed = False
             return Published("", dict.fromkeys((each.destination for each in entry.deliveries), "lent"))
-        if is_stored or after != text:  # what changes nothing is no event; what was refused is not published
+        # What changes nothing is no event; what was refused is not published.
+        if is_stored or after != text or entry.is_evicted:
             kept_here = tuple(each for each in entry.deliveries if each.destination not in refused)
             commit.event = pack_event(f'["E","{self._machine}",{encode(changed(entry, deliveries=kept_here))}]')
         return Published("", refused)

@@ -5,12 +5,12 @@ They hold for the names of a journal and for those in Redis alike. Numbers are t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from deduplication.journal.entry import BY_SCRIPT, OPEN, SETTLED, About, Delivery, DeliveryStatus, Entry, Stop, changed
-from deduplication.names import Fingerprint, Gate, Name, conflicts, filled
+from deduplication.names import Fingerprint, Gate, Name, conflicts, filled, shortened
 
 MOST_REFERENCES = 64  # under one name
 HELD = "~"  # before the key of an email whose proof of origin is being used, and not accepted yet (28)
@@ -87,11 +87,13 @@ def name_of(label: str) -> Name:
 
 @dataclass(frozen=True)
 class NameState:
-    """What is known of a name. ``kept_fingerprint``: of the email behind a mark whose entry has ended (25)."""
+    """What is known of a name. ``ended``: what is left of emails that marked it and whose entries have ended: id, time
+    and a short fingerprint (25). ``is_foreign``: its mark may be of an email that nobody here knows."""
 
     is_marked: bool = False
     entries: tuple[Entry, ...] = ()
-    kept_fingerprint: str | None = None
+    ended: tuple[Entry, ...] = ()
+    is_foreign: bool = False
     reset: int = 0
 
 
@@ -120,9 +122,9 @@ class Known:
 
 @dataclass(frozen=True)
 class Repeat:
-    """All its destinations are covered. ``of`` is None if only the mark of its name is left."""
+    """All its destinations are covered by the original. If its entry has ended, ``of`` has no more than id and time."""
 
-    of: Entry | None
+    of: Entry
     name: Name
 
 
@@ -186,7 +188,8 @@ def identify(claim: Claim, known: Known) -> Judgement:
         nearest = _nearest(claim, candidates)
         return Repeat(nearest, _name_of(claim, known, nearest))
     joined = _nearest(claim, candidates) if candidates else None
-    is_distinct = any(entry not in candidates for name in claim.identity for entry in known.of(name).entries)
+    under = (entry for name in claim.identity for entry in (*known.of(name).entries, *known.of(name).ended))
+    is_distinct = any(entry not in candidates for entry in under)
     deliveries = tuple(_delivery_for(each, joined, is_distinct) for each in missing)
     if not candidates:
         mark = _marked(claim, known)
@@ -202,6 +205,14 @@ def same_items(own: tuple[Name, ...], fingerprint: str, known: Known) -> tuple[E
     ours = Fingerprint.parse(fingerprint)
     under = {entry.id: entry for name in identity(own, fingerprint) for entry in known.of(name).entries}
     return tuple(each for each in under.values() if not conflicts(ours, Fingerprint.parse(each.fingerprint)))
+
+
+def compared(entries: Sequence[Entry]) -> tuple[str, ...]:
+    """The ids of those under one name, oldest first, that Redis goes on comparing: all that are claimed, and of the
+    others the newest, delivered ones before those that were not (23)."""
+    ended = [entry for entry in entries if DeliveryStatus.CLAIMED not in {each.status for each in entry.deliveries}]
+    spare = sorted(ended, key=lambda entry: entry.is_delivered_somewhere)[:-MOST_REFERENCES]
+    return tuple(entry.id for entry in entries if entry not in spare)
 
 
 def _made_for(destination: str, entry: Entry) -> list[Delivery]:
@@ -240,17 +251,16 @@ def _name_of(claim: Claim, known: Known, entry: Entry) -> Name:
 
 def _marked(claim: Claim, known: Known) -> Name | Repeat | None:
     """The mark of a name outlives its entry (25). An undated id never stops by its mark alone."""
-    ours = Fingerprint.parse(claim.fingerprint)
-    unknown = None
+    ours = Fingerprint.parse(shortened(claim.fingerprint))
+    foreign = None
     for name in claim.own:
         state = known.of(name)
-        if not state.is_marked or name.needs_agreement or (state.entries and state.kept_fingerprint is None):
-            continue  # a mark without a fingerprint is that of the entries, which are compared by themselves
-        if state.kept_fingerprint is None:
-            unknown = unknown or name
-        elif not conflicts(ours, Fingerprint.parse(state.kept_fingerprint)):
-            return Repeat(None, name)
-    return unknown
+        for ended in state.ended:
+            if not name.needs_agreement and not conflicts(ours, Fingerprint.parse(ended.fingerprint)):
+                return Repeat(ended, name)
+        if state.is_foreign and not name.needs_agreement:
+            foreign = foreign or name
+    return foreign
 
 
 def _delivery_for(wanted: Wanted, joined: Entry | None, is_distinct: bool) -> Delivery:
@@ -283,6 +293,10 @@ class Met:
     def stop(self) -> Stop:
         return Stop(self.name, self.by.id, self.by.created_ms) if self.by else Stop(self.name)
 
+    @property
+    def reason(self) -> str:
+        return f"repeats {self.name.label}{f' of {self.by.id}' if self.by else ''}"
+
 
 def meet(name: Name, known: Known, same: Iterable[Entry]) -> Met | None:
     """Who is in the way at this name; the same email never is, once it holds or has marked it."""
@@ -290,7 +304,7 @@ def meet(name: Name, known: Known, same: Iterable[Entry]) -> Met | None:
     ours = {entry.id for entry in same}
     if any(each.id in ours and (each.is_delivered_somewhere or holds(each, name)) for each in state.entries):
         return None
-    others = [each for each in state.entries if each.id not in ours]
+    others = [each for each in (*state.entries, *state.ended) if each.id not in ours]
     if state.is_marked:
         return Met(name, others[0] if others else None)
     holder = next((each for each in others if holds(each, name, known.now_ms)), None)
@@ -358,9 +372,7 @@ def _pass_content_gates(take: Take, known: Known) -> Take:
             judged.append(_waiting(each, met.name))
         else:
             stops.append(met.stop)
-            original = met.by.id if met.by else "another program"
-            reason = f"repeats {met.name.label} of {original}"
-            judged.append(changed(each, status=DeliveryStatus.SKIPPED, reason=reason))
+            judged.append(changed(each, status=DeliveryStatus.SKIPPED, reason=met.reason))
     is_stopped = bool(stops) and len(stops) == len(judged)
     return replace(
         take,
@@ -484,6 +496,8 @@ def merged(ours: Entry | None, incoming: Entry, now_ms: int) -> Entry:
         stop=ours.stop or incoming.stop,
         released_ms=max(filter(None, (ours.released_ms, incoming.released_ms)), default=None),
         retries_left=fewest(ours.retries_left, incoming.retries_left),
+        proof=incoming.proof or ours.proof,
+        is_evicted=ours.is_evicted or incoming.is_evicted,
     )
 
 

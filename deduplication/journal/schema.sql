@@ -87,8 +87,12 @@ CREATE TABLE payloads (
 CREATE INDEX payloads_by_end ON payloads (ends_ms) WHERE ends_ms IS NOT NULL;
 CREATE INDEX payloads_by_domain ON payloads (domain, seq, size) WHERE domain <> '';
 
--- Names whose entries have ended, with the fingerprint of what they stood for.
-CREATE TABLE marks (reference TEXT PRIMARY KEY, fingerprint TEXT, until_ms INTEGER) WITHOUT ROWID;
+-- Names whose entries have ended, and what is left of these: one row for each email, with a short fingerprint. It is ''
+-- of a shared name, and of a mark that another program or an import made.
+CREATE TABLE marks (
+    reference TEXT NOT NULL, fingerprint TEXT NOT NULL, until_ms INTEGER, entry TEXT NOT NULL, created_ms INTEGER NOT NULL,
+    PRIMARY KEY (reference, fingerprint)
+) WITHOUT ROWID;
 CREATE INDEX marks_by_end ON marks (until_ms) WHERE until_ms IS NOT NULL;
 
 CREATE TABLE proofs (proof TEXT PRIMARY KEY, key TEXT NOT NULL, until_ms INTEGER NOT NULL) WITHOUT ROWID;

@@ -29,12 +29,14 @@ from deduplication.files import (
     use_write_ahead_log,
 )
 from deduplication.journal.entry import DeliveryStatus, Entry, changed, decode, encode
-from deduplication.journal.rules import Known, NameState, marked_names, references
-from deduplication.names import Name
+from deduplication.journal.rules import HELD, Known, NameState, marked_names, references
+from deduplication.names import WEEK_MS, Name, shortened
+from deduplication.subject_group import GroupScope, scope_of
 
 BUSY_TIMEOUT_S = 5.0
-SCHEMA_VERSION = "5"
+SCHEMA_VERSION = "6"
 PURGED_AT_ONCE = 200
+MOST_ROWS, MOST_COMPARED = 1_000, 100
 RESETS_KEPT_MS = 32 * DAY_MS
 _COLUMNS = (
     *("destination", "status", "generation", "webhook_id", "next_try_ms", "ended_ms"),
@@ -215,11 +217,13 @@ class Step:
     def known(self, names: Sequence[Name], fingerprint: str = "", proof: str = "") -> Known:
         """Everything a verdict about an item with these names depends on."""
         labels = references(names, fingerprint)
-        rows = self._run(_known_sql(len(labels)), (*labels, *labels, *labels)).fetchall()
+        rows = self._run(_known_sql(len(labels)), tuple(labels)).fetchall()
+        if len(rows) == MOST_ROWS:  # someone sends many emails under one name
+            rows = self._run(_known_sql(len(labels), is_crowded=True), (*labels, fingerprint)).fetchall()
         found: dict[str, dict[str, Any]] = {}
         read: dict[int, tuple[str, list[Any]]] = {}
         for label, seq, is_marked, until_ms, text, *delivery in rows:
-            state = found.setdefault(labels[label].label, {"entries": {}, "is_marked": False})
+            state = found.setdefault(labels[label].label, {"entries": {}, "is_marked": False, "ended": ()})
             is_valid = bool(is_marked) and (until_ms is None or until_ms > self.now_ms)
             state["is_marked"] = state["is_marked"] or is_valid
             if seq > 0:
@@ -228,21 +232,28 @@ class Step:
             elif seq < 0:
                 state["reset"] = until_ms
             elif is_valid:
-                state["kept_fingerprint"] = text
-        query = "SELECT key FROM proofs WHERE proof = ? AND until_ms > ?"
-        proven = self.query(query, (proof, self.now_ms)) if proof else ()
+                id_, created_ms, *_ = delivery
+                state["ended"] += (Entry(id_, "", (), created_ms, text),) if id_ or text else ()
+                state["is_foreign"] = not text or state.get("is_foreign", False)
         entries = {seq: _with_local(decode(text), local) for seq, (text, local) in read.items()}
         for state in found.values():
             state["entries"] = tuple(entries[seq] for seq in state["entries"])
         states = {label: NameState(**state) for label, state in found.items()}
-        return Known(states, self.steady_ms, proven[0][0] if proven else "")
+        return Known(states, self.steady_ms, self.proven(proof) if proof else "")
 
-    def put_proof(self, proof: str, key: str, until_ms: int) -> None:
-        self._run(
+    def proven(self, proof: str) -> str:
+        """The key of the email that a proof of origin was used with, "" if with none (28)."""
+        rows = self.query("SELECT key FROM proofs WHERE proof = ? AND until_ms > ?", (proof, self.now_ms))
+        return str(rows[0][0]) if rows else ""
+
+    def put_proof(self, proof: str, key: str, until_ms: int) -> bool:
+        """False, and nothing is written, if it was used with another email."""
+        rows = self.query(
             "INSERT INTO proofs VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET key = excluded.key,"
-            " until_ms = max(until_ms, excluded.until_ms)",
-            (proof, key, until_ms),
+            " until_ms = max(until_ms, excluded.until_ms) WHERE until_ms <= ? OR ltrim(key, ?) = ? RETURNING 1",
+            (proof, key, until_ms, self.now_ms, HELD, key.removeprefix(HELD)),
         )
+        return bool(rows)
 
     # Entries
 
@@ -289,6 +300,11 @@ class Step:
         seq, version = row
         if before is None or before.own != entry.own or len(before.names) + len(entry.names) > 2 * len(entry.own):
             self._put_names(seq, entry, before)
+        if before is None and entry.stop and entry.stop.name.is_own:
+            self.put_mark(entry.stop.name.label, self._end_of(entry.stop.name, entry))
+        if entry.proof and entry.settled_ms:
+            proof, key = entry.proof.split("=")
+            self.put_proof(proof, key, entry.settled_ms + WEEK_MS)
         known = before.deliveries if before else ()
         self._run_many(
             _PUT_DELIVERY,
@@ -366,22 +382,27 @@ class Step:
 
     # Payloads
 
-    def put_payload(self, entry: Entry, content: bytes) -> None:
-        """Kept until it is delivered; of what was suppressed, the newest of each sender domain."""
+    def put_payload(self, entry: Entry, content: bytes, *, publishes: bool = True) -> None:
+        """Kept until it is delivered; of what was suppressed, the newest of each sender domain, whatever others send.
+        If it ``publishes``, all machines learn what can no longer be released."""
         is_ended = entry.is_delivered_everywhere
         ends_ms = self.now_ms + self._retention.delivered_payload_ms if is_ended else None
         is_suppressed = all(each.status is DeliveryStatus.SKIPPED for each in entry.deliveries)
-        domain = entry.about.sender.rpartition("@")[2].lower() or "?" if is_suppressed else ""
+        domain = scope_of(entry.about.sender.lower(), GroupScope.DOMAIN) if is_suppressed else ""
         self._run(
             "INSERT OR REPLACE INTO payloads SELECT seq, ?, ?, ?, ? FROM entries WHERE id = ?",
             (len(content), ends_ms, domain, content, entry.id),
         )
         if domain:
-            self._run(
-                "DELETE FROM payloads WHERE domain = ? AND seq IN (SELECT seq FROM (SELECT seq, sum(size)"
-                " OVER (ORDER BY seq DESC) AS used FROM payloads WHERE domain = ?) WHERE used > ?)",
-                (domain, domain, self._retention.suppressed_bytes),
+            evicted = self.query(
+                "DELETE FROM payloads WHERE seq IN (SELECT seq FROM (SELECT seq, sum(size) OVER (ORDER BY seq DESC)"
+                " AS used FROM payloads WHERE domain = ?) WHERE used > ?) AND EXISTS (SELECT 1 FROM entries e"
+                " WHERE e.seq = payloads.seq AND outcome = 'skipped') RETURNING seq",  # unless it was released since
+                (domain, self._retention.suppressed_bytes),
             )
+            for row in evicted:
+                for _, before in self.read_rows("seq = ?", row):
+                    self.put(changed(before, is_evicted=True), before, publishes=publishes)
 
     def payload(self, entry_id: str) -> bytes | None:
         row = self._run(
@@ -399,13 +420,23 @@ class Step:
 
     # Marks and resets
 
-    def put_mark(self, label: str, fingerprint: str | None, until_ms: int | None) -> None:
+    def put_mark(
+        self, label: str, until_ms: int | None, fingerprint: str = "", entry_id: str = "", created_ms: int = 0
+    ) -> None:
+        """Marks a name, for an email with that fingerprint; of a shared name and of a foreign mark there is none."""
+        if fingerprint:  # then it is known what the foreign mark stands for
+            self._run("DELETE FROM marks WHERE reference = ? AND fingerprint = ''", (label,))
         self._run(
-            "INSERT INTO marks VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET"
-            " fingerprint = coalesce(fingerprint, excluded.fingerprint),"
+            "INSERT INTO marks VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
             " until_ms = iif(until_ms <= ?, excluded.until_ms, until_ms)",
-            (label, fingerprint, until_ms, self.now_ms),
+            (label, shortened(fingerprint), until_ms, entry_id, created_ms, self.now_ms),
         )
+
+    def put_foreign_mark(self, label: str, until_ms: int | None) -> None:
+        """Marked by another program or an import, which changes nothing where an email is known to have the name."""
+        known = "SELECT 1 FROM names WHERE reference = ? UNION ALL SELECT 1 FROM marks WHERE reference = ?"
+        if not self.query(f"{known} AND coalesce(until_ms, ?) >= ?", (label, label, self.now_ms, self.now_ms)):
+            self.put_mark(label, until_ms)
 
     def reset(self, label: str, number: int) -> None:
         """Forgets what is older than this reset of the name. What is open counts as newer (rule 22)."""
@@ -485,8 +516,11 @@ class Step:
         for _, entry in rows:
             for name in marked_names(entry):
                 until_ms = self._end_of(name, entry)
+                if entry.stop and entry.stop.name == name:
+                    continue  # a foreign mark, which it met and does not explain
                 if not name.needs_agreement and (until_ms is None or until_ms > self.now_ms):
-                    self.put_mark(name.label, entry.fingerprint if name.is_own else None, until_ms)
+                    fingerprint = entry.fingerprint if name.is_own else ""
+                    self.put_mark(name.label, until_ms, fingerprint, entry.id, entry.created_ms)
             self.forget(entry)
         for ended in ("marks WHERE until_ms", "proofs WHERE until_ms", "payloads WHERE ends_ms"):
             self._run(f"DELETE FROM {ended} <= ?", (self.now_ms,))  # noqa: S608
@@ -496,15 +530,19 @@ class Step:
 
 
 @lru_cache
-def _known_sql(count: int) -> str:
-    places = ",".join("?" * count)
+def _known_sql(count: int, is_crowded: bool = False) -> str:
+    """Of many entries, those with the same fingerprint are compared first, then those that were delivered (23)."""
+    names = f"reference IN ({','.join(f'?{place}' for place in range(1, count + 1))})"
+    best = (
+        f"SELECT n.seq FROM names n JOIN entries e ON e.seq = n.seq WHERE {names}"  # noqa: S608
+        f" ORDER BY e.fingerprint = ?{count + 1} DESC, e.outcome = 'delivered' DESC, n.seq DESC LIMIT {MOST_COMPARED}"
+    )
     return (
-        "SELECT n.reference, n.seq, n.is_marked, n.until_ms, e.data, d.destination, d.owner, d.lease_until_ms,"  # noqa: S608
-        " d.is_accepted FROM names n JOIN entries e ON e.seq = n.seq LEFT JOIN deliveries d ON d.seq = n.seq"
-        f" WHERE n.reference IN ({places})"
-        " UNION ALL SELECT reference, 0, 1, until_ms, fingerprint, NULL, NULL, NULL, NULL FROM marks"
-        f" WHERE reference IN ({places}) UNION ALL SELECT reference, -1, 0, number, NULL, NULL, NULL, NULL, NULL"
-        f" FROM resets WHERE reference IN ({places}) LIMIT 2000"
+        f"SELECT reference, -1, 0, number, NULL, NULL, NULL, NULL, NULL FROM resets WHERE {names}"  # noqa: S608
+        " UNION ALL SELECT reference, 0, 1, until_ms, fingerprint, entry, created_ms, NULL, NULL FROM marks"
+        f" WHERE {names} UNION ALL SELECT n.reference, n.seq, n.is_marked, n.until_ms, e.data, d.destination, d.owner,"
+        " d.lease_until_ms, d.is_accepted FROM names n JOIN entries e ON e.seq = n.seq LEFT JOIN deliveries d"
+        f" ON d.seq = n.seq WHERE {names} {f'AND n.seq IN ({best})' if is_crowded else f'LIMIT {MOST_ROWS}'}"
     )
 
 

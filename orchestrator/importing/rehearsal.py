@@ -45,7 +45,7 @@ def rehearse(pipeline: Pipeline, path: Path, items: Iterable[Item]) -> tuple[Cou
         case = pipeline.prepare(item, pipeline.router.pick(item))
         found, stop = coordinator.claim(case.claim), None
         if isinstance(found, Repeat):
-            stop = Stop(found.name, found.of.id if found.of else None)
+            stop = Stop(found.name, found.of.id or None)
         elif isinstance(found, Claimed):
             sent = [changed(delivery, status=DeliveryStatus.DELIVERED) for delivery in found.to_send]
             settled = coordinator.settle(found, [*sent, *found.not_to_send], Status.PROCESSED)

@@ -53,7 +53,7 @@ def _remember_one(pipeline: Pipeline, step: Step, item: Item, claim: Claim) -> t
         return "left", []
     own = [name for name in claim.own if not name.needs_agreement]
     if not isinstance(found, Take):
-        is_mark = isinstance(found, Repeat) and found.of is None
+        is_mark = isinstance(found, Repeat) and not found.of.deliveries
         return "known", own if is_mark else []
     marked = own if found.stop else _free(known, own)  # a mark of another program has no fingerprint, and gets one
     result = "known" if found.stop else "imported" if marked else "left"
@@ -61,7 +61,7 @@ def _remember_one(pipeline: Pipeline, step: Step, item: Item, claim: Claim) -> t
         marked += _free(known, _still_shared(pipeline, claim.shared, item.moment))
     for name in marked:
         until_ms = None if name.kept_ms is None else step.now_ms + name.kept_ms
-        step.put_mark(name.label, claim.fingerprint if name.is_own else None, until_ms)
+        step.put_mark(name.label, until_ms, claim.fingerprint if name.is_own else "")
     return result, marked
 
 

@@ -31,6 +31,7 @@ class AlertCondition(StrEnum):
     OLDEST_WAITING = "oldest_waiting"
     NO_WORKER = "no_worker"
     EVICTION_POLICY = "eviction_policy"
+    SUPPRESSED_ROOM = "suppressed_room"
 
 
 Values = Mapping[str, float | None]
@@ -154,6 +155,15 @@ CONDITIONS = (
         "Redis may forget names",
         f"When it is full, it drops keys, and duplicates are delivered. Set maxmemory-policy to {GOOD_POLICY}.",
         f'max(mailonce_redis_maxmemory_policy{{policy!="{GOOD_POLICY}"}}) == 1',
+    ),
+    Condition(
+        AlertCondition.SUPPRESSED_ROOM,
+        lambda state: {"": state.suppressed_share},
+        0.8,
+        "The suppressed emails of one sender domain take {share} of their room",
+        "When it is full, the oldest emails of that domain can no longer be released. Release those you need.",
+        "max(mailonce_suppressed_room_ratio) > $threshold",
+        severity="warning",
     ),
 )
 

@@ -311,7 +311,8 @@ def _storage(service: Service, entry: Entry, delivery: Delivery, size: int) -> S
         return Storage.REDIS
     if size:
         return Storage.JOURNAL
-    keeps = delivery.status in (DeliveryStatus.SKIPPED, DeliveryStatus.DEAD)
+    keeps_suppressed = service.settings.keep_suppressed and not entry.is_evicted
+    keeps = delivery.status is DeliveryStatus.DEAD or (delivery.status is DeliveryStatus.SKIPPED and keeps_suppressed)
     return Storage.ANOTHER_MACHINE if keeps and entry.machine != service.journal.machine else Storage.NONE
 
 
@@ -362,7 +363,7 @@ def _met(stop: Stop, original: Entry | None, when: When) -> str:
     value = stop.name.value[:12] if stop.name.kind is Kind.CONTENT else stop.name.value
     what = f"{GATES.get(stop.gate, stop.gate)} {value}"
     if stop.original is None:
-        return f"its {what} is marked as done, by another program or an import"
+        return f"its {what} is marked as done by an import, another program or an email that this machine never knew"
     seen_ms = original.created_ms if original else stop.first_seen_ms
     other = f"the email of {when(seen_ms)}" if seen_ms is not None else f"email {stop.original}"
     same = "same first words" if stop.gate is Gate.CONTENT else f"same {what}"

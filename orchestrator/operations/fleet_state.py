@@ -56,12 +56,14 @@ class RedisFacts(BaseModel):
 
 
 class Outside(BaseModel):
-    """The latest answers of other servers. ``depths`` is None if the queue did not answer."""
+    """The latest answers of other servers. ``depths`` is None if the queue did not answer. ``suppressed_share``: what
+    the suppressed emails of one sender domain take of their room on this machine, at the most."""
 
     at_ms: int = 0
     redis: RedisFacts | None = None
     members: dict[str, dict[str, Any]] = {}
     payload_bytes: int = 0
+    suppressed_share: float = 0
     queue_error: str = ""
     depths: dict[str, int] | None = None
 
@@ -130,6 +132,12 @@ class FleetState:
     def redis(self) -> RedisFacts | None:
         """None without a Redis, or while it does not answer."""
         return self.outside.redis if self.outside and self.redis_status == "up" else None
+
+    @property
+    def suppressed_share(self) -> float | None:
+        """What the suppressed emails of one sender domain take of their room, on the machine with the most of them."""
+        known = [about.get("suppressed_share", 0) for about in self.members.values()]
+        return max(self.outside.suppressed_share, *known, 0) if self.outside else None
 
     @property
     def is_whole(self) -> bool:
@@ -236,6 +244,8 @@ def ask_other_servers(service: Service) -> None:
             outside.queue_error = str(error)
     with service.journal.reading() as step:
         outside.payload_bytes = int(step.query("SELECT total(length(content)) FROM payloads")[0][0])
+        used = step.query("SELECT sum(size) FROM payloads WHERE domain <> '' GROUP BY domain ORDER BY 1 DESC LIMIT 1")
+        outside.suppressed_share = used[0][0] / service.journal.retention.suppressed_bytes if used else 0
     with service.journal.step() as step:
         outside.at_ms = step.now_ms
         step.set_meta(_OUTSIDE, outside.model_dump_json())
@@ -262,4 +272,5 @@ def describe_machine(service: Service) -> dict[str, Any]:
     tripped = [name for name in service.config.destinations if service.guard.state(name) != "closed"]
     with service.journal.reading() as step:
         workers = _own_workers(step)
-    return {"version": our_version(), "workers": workers, "tripped": tripped}
+        share = Outside.model_validate_json(step.meta(_OUTSIDE) or "{}").suppressed_share
+    return {"version": our_version(), "workers": workers, "tripped": tripped, "suppressed_share": share}

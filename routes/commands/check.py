@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import click
 
 from deduplication.content import content_name
-from deduplication.journal.entry import DeliveryStatus, Entry
+from deduplication.journal.entry import DeliveryStatus
 from deduplication.journal.rules import Busy, Judgement, Known, Repeat, Take, judge
 from deduplication.mime import parse_mime
 from deduplication.names import Name
@@ -177,24 +177,24 @@ def _predict(service: Service, item: Item) -> str:
 
 def _taken(name: Name, known: Known) -> Iterator[str]:
     state = known.of(name)
-    by = ", ".join(f"{entry.id} since {shown_moment(entry.created_ms)}" for entry in state.entries)
+    known_by = [entry for entry in (*state.entries, *state.ended) if entry.id]
+    by = ", ".join(f"{entry.id} since {shown_moment(entry.created_ms)}" for entry in known_by)
     deliveries = [delivery for entry in state.entries for delivery in entry.deliveries]
     if state.is_marked or any(entry.is_delivered_somewhere for entry in state.entries):
-        yield f"{name.label}: done, by {by or 'another program'}"
+        yield f"{name.label}: done, by {by or 'an import or another program'}"
     elif any(each.status is DeliveryStatus.WAITING or each.is_live(known.now_ms) for each in deliveries):
         yield f"{name.label}: held by {by}"
 
 
 def _verdict(judgement: Judgement, wanted: set[str]) -> str:
     match judgement:
-        case Repeat(of=None, name=name):
-            return f"would be {Status.ALREADY_PROCESSED}: {name.label} is done, by another program"
-        case Repeat(of=Entry() as original, name=name):
-            return f"would be {repeat_status(original, wanted)}: it repeats {original.id} ({name.label})"
+        case Repeat(of=original, name=name):
+            by = original.id or "an email that was imported"
+            return f"would be {repeat_status(original, wanted)}: it repeats {by} ({name.label})"
         case Busy(name=held, retry_after_ms=left_ms):
             return f"would be {Status.ALREADY_PROCESSING}: {held} is held for another {left_ms} ms"
         case Take(stop=stop) if stop:
-            by = stop.original or "another program"
+            by = stop.original or "an import or another program"
             return f"would be {SKIPPED_AT[stop.gate]}: {stop.name.label} is taken, by {by}"
         case _:
             return "would be new, and delivered"

@@ -42,7 +42,7 @@ class Mailgun(Provider[MailgunOptions]):
         if not equals_any(signature, (_signature(key, timestamp + token) for key in self.options.signing_key)):
             raise Unauthorized
         request.require_recent(timestamp.decode("latin-1"), timedelta(hours=self.options.freshness_hours))
-        return f"{self.name}-token:{token.decode('latin-1')}"
+        return f"mailgun-token:{token.decode('latin-1')}"  # at every endpoint: others may have the same key
 
     def parse(self, request: ProviderRequest) -> list[Parsed]:
         form = request.form

@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
 CORE = "deduplication/journal"
-TESTS = ("tests/deduplication/journal", "tests/deduplication/test_locks.py")
+TESTS = ("tests/deduplication/journal", "tests/deduplication/test_locks.py", "tests/test_stranger.py")
 APART = ("--ignore=tests/deduplication/journal/test_mutants.py",)  # it notices every mutant by its text
 
 
@@ -147,6 +147,44 @@ MUTANTS = (
         "if ours)",
     ),
     Mutant(
+        "23 delivered ones are compared for longest",
+        "rules.py",
+        "key=lambda entry: entry.is_delivered_somewhere)",
+        "key=lambda entry: not entry.is_delivered_somewhere)",
+    ),
+    Mutant("23 a claim is compared until it ends", "rules.py", "if DeliveryStatus.CLAIMED not in {each", "if {each"),
+    Mutant(
+        "23 the same fingerprint is compared first",
+        "sqlite.py",
+        "ORDER BY e.fingerprint = ?{count + 1} DESC,",
+        "ORDER BY e.fingerprint = ?{count + 1} ASC,",
+    ),
+    Mutant(
+        "25 a mark stops no email that says something else",
+        "rules.py",
+        "if not name.needs_agreement and not conflicts(ours, Fingerprint.parse(ended.fingerprint)):",
+        "if not name.needs_agreement:",
+    ),
+    Mutant(
+        "25 an email whose entry is here explains its mark in Redis",
+        "registry.py",
+        "not (entries or mine.entries or mine.ended)",
+        "not (entries or mine.ended)",
+    ),
+    Mutant(
+        "25 each email under a mark is kept",
+        "schema.sql",
+        "PRIMARY KEY (reference, fingerprint)",
+        "PRIMARY KEY (reference)",
+    ),
+    Mutant("25 a foreign mark stops", "rules.py", "if state.is_foreign and not name.needs_agreement:", "if False:"),
+    Mutant(
+        "25 an email that met a foreign mark does not explain it",
+        "sqlite.py",
+        "if before is None and entry.stop and entry.stop.name.is_own:",
+        "if False:",
+    ),
+    Mutant(
         "24 each destination counts",
         "rules.py",
         "        if any(_covers(each) for each in made):",
@@ -228,6 +266,10 @@ MUTANTS = (
         'if known.proven.removeprefix(HELD) not in ("", claim.key):',
         "if False:",
     ),
+    Mutant(
+        "28 a repeat uses its proof", "coordinator.py", "if claim.proof and not self.use_proof(claim):", "if False:"
+    ),
+    Mutant("28 every machine remembers a proof", "sqlite.py", "if entry.proof and entry.settled_ms:", "if False:"),
 )
 
 

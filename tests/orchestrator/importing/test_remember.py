@@ -122,7 +122,7 @@ def test_another_machine_recognises_it_by_redis(bench: PipelineBench) -> None:
 def test_a_mark_of_another_program_gets_the_fingerprint(bench: PipelineBench) -> None:
     name = own_ids()[0]
     with bench.machine.journal.step() as step:
-        step.put_mark(name.label, None, None)
+        step.put_mark(name.label, None)
     assert remember(bench, one()) == {"known": 1}
     assert bench.status_of(**one(body="quite another")) == "processed"
     assert bench.status_of(**one()) == "already_processed"

@@ -55,7 +55,9 @@ def open_desk(bench: PipelineBench) -> Desk:
         retrier=pipeline.retrier,
         queue=pipeline.queue,
         config=SimpleNamespace(destinations=named),
-        settings=SimpleNamespace(timezone=UTC, decision_ms=7 * DAY_MS, dead_letter_ms=30 * DAY_MS),
+        settings=SimpleNamespace(
+            timezone=UTC, decision_ms=7 * DAY_MS, dead_letter_ms=30 * DAY_MS, keep_suppressed=True
+        ),
     )
     return Desk(bench, cast(Service, service))
 

@@ -73,6 +73,11 @@ BROKEN = replace(SOUND, **crm(breaker="open"))
         (crm(oldest_s=901), "oldest_waiting:crm", "An email has waited for 15 min to be delivered to crm."),
         ({"workers": 0}, "no_worker", "The queue has no worker"),
         ({"outside": EVICTING}, "eviction_policy", "Redis may forget names"),
+        (
+            {"members": {"two": {"suppressed_share": 0.81}}},
+            "suppressed_room",
+            "The suppressed emails of one sender domain",
+        ),
     ],
 )
 def test_each_condition_over_its_threshold_is_wrong_and_only_that(changes: Any, key: str, words: str) -> None:
@@ -90,7 +95,7 @@ def test_each_condition_over_its_threshold_is_wrong_and_only_that(changes: Any, 
         (crm(breaker="open", oldest_s=10_000, paused=Pause(since="", reason="", by="")), set()),
         (crm(breaker="open", oldest_s=10_000, enabled=False), set()),
         ({"redis_status": None, "workers": None, **counted("ten_minutes", {f"{REDIS_S}|up": 0})}, set()),
-        ({"outside": None}, {AlertCondition.EVICTION_POLICY}),
+        ({"outside": None}, {AlertCondition.EVICTION_POLICY, AlertCondition.SUPPRESSED_ROOM}),
         ({"ten_minutes": Sums({})}, {AlertCondition.REDIS_ERRORS, AlertCondition.LOCAL_JOURNAL}),
     ],
 )

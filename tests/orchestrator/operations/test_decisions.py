@@ -232,3 +232,14 @@ def test_another_machine_lists_the_same_and_asks_the_one_that_has_the_payload(de
         assert desk.bench.destinations["crm"].taken[-1].payload["subject"] == SECOND
     finally:
         there.close()
+
+
+def test_what_was_evicted_can_no_longer_be_released_on_any_machine(desk: Desk) -> None:
+    (listed,) = desk.decisions(gate="subject_group")
+    with desk.bench.machine.journal.step() as step:
+        entry = step.read(listed.id)
+        assert entry and listed.releasable_until
+        step.query("DELETE FROM payloads")
+        step.put(changed(entry, machine="another", is_evicted=True), entry, publishes=False)
+    (listed,) = desk.decisions(gate="subject_group")
+    assert listed.releasable_until is None

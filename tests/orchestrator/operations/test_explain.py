@@ -58,7 +58,7 @@ CASES: list[tuple[Entry, Status, Entry | None, str]] = [
         entry(S, stop=Stop(EMAIL_ID)),
         Status.ALREADY_PROCESSED,
         None,
-        "Not sent: its email id fe4f is marked as done, by another",
+        "Not sent: its email id fe4f is marked as done by an import, another",
     ),
     (entry(D, D), Status.PROCESSED, None, "Delivered to crm and slack at 09:00"),
     (entry(D, S), Status.PROCESSED, None, "Delivered to crm at 09:00; not sent to slack, which received the same"),

@@ -101,7 +101,7 @@ def test_only_the_exact_names_of_a_scope_are_forgotten(bench: PipelineBench) -> 
         bench.send(subject=subject)
     with bench.machine.journal.step() as step:
         for name in ("2026-10:lot_11", "2026-10:big:lot_11", "2026-10:lot_111"):
-            step.put_mark(f"subject_group:{name}", None, None)
+            step.put_mark(f"subject_group:{name}", None)
     of_one, of_many = (
         reset(coordinator, Reset(scope=Scope.SUBJECT_GROUP, value=value)).names for value in ("lot_1", "lot_11")
     )
@@ -164,7 +164,7 @@ def test_an_undated_email_is_forgotten_too(bench: PipelineBench) -> None:
     assert reset(bench.machine.coordinator, Reset(scope=Scope.EMAIL_ID, value=first.item_id)).names >= 1
     sent(bench, **undated)
     with bench.machine.journal.step() as step:
-        step.put_mark("email_id:undated:abc#fingerprint", "fingerprint", None)
+        step.put_mark("email_id:undated:abc#fingerprint", None, "fingerprint")
     assert reset(bench.machine.coordinator, Reset(scope=Scope.EMAIL_ID, value="abc")).names == 1, (
         "only its mark is left"
     )

@@ -170,6 +170,19 @@ class TestTokens:
         assert len(ingress.delivered) == 1
         assert ingress.status_of(request) == "already_processed", "the email itself may come as often as it likes"
 
+    def test_an_accepted_token_proves_no_other_email_at_a_second_endpoint_with_the_same_key(self, serve: Serve) -> None:
+        ingress = serve(f"{SETTINGS}\n[providers.second]\ntype = 'mailgun'\nsigning_key = '{KEY}'")
+        request = self.request()
+        assert ingress.status_of(request) == "processed"
+        forged = with_body(request, request.body.replace(b"Voil%C3%A0", b"Autre+chose"))
+        for path, body, status in (
+            ("/api/ingress/second", forged.body, 401),
+            ("/api/ingress/second", request.body, 200),
+            ("/api/ingress/mailgun", forged.body, 401),
+        ):
+            assert ingress.post(replace(request, path=path, body=body)).status_code == status
+        assert len(ingress.delivered) == 1
+
     def test_a_rejected_request_uses_no_token_up(self, ingress: Ingress) -> None:
         """Nor is it retried."""
         for headers in (None, "{", '["x"]', "5"):
