@@ -94,11 +94,11 @@ _TEXTS = ("subject", "sender", "date", "html", "plain", "message_id", "event_id"
 class Email:
     """One email. ``subject``, ``sender``, ``date``, ``html`` and ``plain`` (its text) are as received.
 
-    ``event_id`` is the provider's own id, the same in its retries. ``recipients`` begins with the addresses that it was
-    delivered to; those of its headers follow. ``spam`` holds the provider's verdicts by their names.
+    ``event_id`` is the provider's own id, the same in its retries. ``recipients`` are the addresses that it was
+    delivered to, ``to`` and ``cc`` those of its headers. ``spam`` holds the provider's verdicts by their names.
 
     Some providers omit parts: ``tells_body`` and ``tells_files`` say whether an empty body, and no attachments, mean
-    that there are none.
+    that there are none. Without ``tells_recipients``, ``recipients`` are at best from headers such as Delivered-To.
     """
 
     subject: str = ""
@@ -110,9 +110,12 @@ class Email:
     event_id: str = ""
     provider: str = ""
     recipients: tuple[str, ...] = ()
+    to: tuple[str, ...] = ()
+    cc: tuple[str, ...] = ()
     attachments: tuple[Attachment, ...] = ()
     tells_body: bool = True
     tells_files: bool = True
+    tells_recipients: bool = True
     spam: Mapping[str, str] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
 
@@ -121,9 +124,6 @@ class Email:
             value = getattr(self, name)
             if not value.isascii():
                 object.__setattr__(self, name, well_formed(value))
-        if self.recipients:
-            recipients = tuple(address[:MAX_NAME_CHARS] for address in self.recipients[:MOST_RECIPIENTS])
-            object.__setattr__(self, "recipients", recipients)
         if len(self.attachments) > MOST_ATTACHMENTS:
             object.__setattr__(self, "attachments", self.attachments[:MOST_ATTACHMENTS])
         if self.spam:
@@ -136,6 +136,7 @@ class Email:
         body: str | None = None,
         body_type: str = "",
         recipients: Iterable[Any] = (),
+        delivered_headers: Iterable[Any] = (),
         files: Sequence[File | Attachment] = (),
         inline_bytes: int = 0,
         spam: Mapping[str, Any] | None = None,
@@ -143,7 +144,8 @@ class Email:
     ) -> Email:
         """From a provider's fields. ``body`` may be HTML or text, as ``body_type`` says, or as it looks.
 
-        ``recipients`` are texts or lists of texts. Files are handed on with their contents while they fit into
+        Addresses are texts or lists of texts; ``recipients`` are those of the envelope, in whose place headers such as
+        Delivered-To (``delivered_headers``) are read. Files are handed on with their contents while they fit into
         ``inline_bytes``. Values of ``spam`` that are missing or not plain are left out.
         """
         if body is not None:
@@ -154,7 +156,9 @@ class Email:
             }
         if files:
             fields["attachments"] = _attachments(files, inline_bytes)
-        return cls(recipients=addresses_in(*recipients), **fields)
+        envelope = addresses_in(*recipients)
+        fields |= {name: addresses_in(*fields.get(name, ())) for name in ("to", "cc")}
+        return cls(recipients=envelope or addresses_in(*delivered_headers), tells_recipients=bool(envelope), **fields)
 
     @kept_property
     def sender_email(self) -> str:
@@ -222,10 +226,10 @@ def address_of(sender: str) -> str:
 
 def addresses_in(*given: Any) -> tuple[str, ...]:
     """Each address once, in lower case, of texts such as "Ada <a@example.org>, b@example.org" and of lists of them."""
-    texts = (text for value in given for text in (value if isinstance(value, list | tuple) else (value,)))
-    return tuple(
-        dict.fromkeys(address for text in texts if isinstance(text, str) for address in _addresses(well_formed(text)))
-    )
+    values = (text for value in given for text in (value if isinstance(value, list | tuple) else (value,)))
+    texts = (well_formed(value) for value in values if isinstance(value, str))
+    found = dict.fromkeys(address[:MAX_NAME_CHARS] for text in texts for address in _addresses(text))
+    return tuple(found)[:MOST_RECIPIENTS]
 
 
 def _addresses(text: str) -> Iterator[str]:

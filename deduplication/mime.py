@@ -11,7 +11,7 @@ import binascii
 import email.message
 import html
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +24,8 @@ MAX_REPEATS_OF_A_HEADER = 100
 MAX_PARTS = 1000
 MAX_DEPTH = 50
 
-RECIPIENT_HEADERS = ("delivered-to", "x-original-to", "envelope-to", "to", "cc")
+DELIVERED_HEADERS = ("delivered-to", "x-original-to", "envelope-to")
+RECIPIENT_HEADERS = (*DELIVERED_HEADERS, "to", "cc")
 SPAM_HEADERS = ("X-Spam-Status", "X-Spam-Flag", "X-Spam-Score", "X-SES-Spam-Verdict", "X-SES-Virus-Verdict")
 EXTRA_HEADERS = ("In-Reply-To", "References", "List-Id")
 OTHER_HEADERS = (
@@ -41,12 +42,12 @@ _MISSING_SEMICOLON = re.compile(rb"(\A[^ ;=]++) (?=[\w*-]+=)|(?<![;=]) (?=bounda
 _KEYWORD = re.compile(rb"[\s\"]*([\w-]{1,40})")
 
 
-def parse_mime(raw: bytes, *, recipients: Iterable[Any] = (), **fields: Any) -> Email:
+def parse_mime(raw: bytes, **fields: Any) -> Email:
     """Never raises: of a damaged email, what can be read. Without a readable From the sender is empty.
 
-    ``fields`` are those of Email.received: ``subject`` and ``sender`` are used if the headers have none, ``recipients``
-    and ``spam`` are added to those of the headers, and others replace what was read. Time and memory grow with
-    the length alone.
+    ``fields`` are those of Email.received: ``subject`` and ``sender`` are used if the headers have none, ``to``, ``cc``
+    and ``spam`` are added to those of the headers, and others replace what was read. Time and memory grow with the
+    length alone.
     """
     if _CR_ALONE.match(raw):  # lines end in CR alone; a stray CR does not make them so
         raw = raw.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
@@ -59,13 +60,15 @@ def parse_mime(raw: bytes, *, recipients: Iterable[Any] = (), **fields: Any) -> 
         "plain": plain,
         "files": files,
         "message_id": head.text("message-id"),
+        "delivered_headers": [head.text(name) for name in DELIVERED_HEADERS],
         "extra": {
             name.lower().replace("-", "_"): value for name in EXTRA_HEADERS if (value := head.text(name.lower()))
         },
         **fields,
         "subject": decode_subject(head.text("subject")) or fields.get("subject", ""),
         "sender": _readable_sender(head.text("from")) or fields.get("sender", ""),
-        "recipients": [*recipients, *(head.text(name) for name in RECIPIENT_HEADERS)],
+        "to": [head.text("to"), *fields.get("to", ())],
+        "cc": [head.text("cc"), *fields.get("cc", ())],
         "spam": {**{name: head.text(name.lower()) for name in SPAM_HEADERS}, **fields.get("spam", {})},
     }
     return Email.received(**read)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from deduplication.email import Attachment, Email
 from deduplication.identity import compute_fingerprint, is_recognisable, own_names
-from deduplication.journal.entry import About
 from deduplication.message import Message
 from deduplication.names import Kind, Name
 
@@ -25,9 +23,10 @@ class Item:
     other items may have that key too. ``proof``: its provider's proof of origin, which may prove no other item.
 
     ``media`` are links known to be media, ``links`` those that may be. ``fields`` is what routes may ask about, each
-    with all its values; ``destinations`` the only ones the sender wants (None: all of the route). ``recipient``: the
-    address it was delivered to, the first of an email's recipients. ``is_named_by_words``: a name of its own may be
-    made of what somebody wrote, such as its subject. ``traceparent``: of the request that brought it.
+    with all its values; ``destinations`` the only ones the sender wants (None: all of the route). ``recipients``: the
+    addresses it was delivered to; without ``tells_recipients``, Router.split reads them from its headers.
+    ``is_named_by_words``: a name of its own may be made of what somebody wrote, such as its subject. ``traceparent``:
+    of the request that brought it.
     """
 
     id: str
@@ -47,23 +46,15 @@ class Item:
     is_named_by_words: bool = True
     is_recognisable: bool = True
     destinations: tuple[str, ...] | None = None
-    recipient: str = ""
+    recipients: tuple[str, ...] = ()
+    tells_recipients: bool = True
     proof: str = ""
     traceparent: str = ""
 
-    def about(self, route: str, server: str) -> About:
-        """Fields shown in lists and used for search."""
-        subject, sender = ((self.fields[name] or ("",))[0] for name in ("subject", "sender"))
-        # The end of an address is the sender's domain, which must not be taken for another one.
-        return About(self.id, self.provider, route, subject[:MOST_SHOWN_CHARS], sender[-MOST_SHOWN_CHARS:], server)
-
-    def for_recipient(self) -> Item:
-        """The same item, but known only as the one to this recipient."""
-        if not self.recipient:
-            return self
-        recipient = hashlib.sha256(self.recipient.encode()).hexdigest()[:12]  # ids go to the log, addresses do not
-        names = tuple(replace(name, value=f"{name.value}@{recipient}") for name in self.own_names)
-        return replace(self, id=names[0].value, key=f"{self.key}@{recipient}", own_names=names)
+    def delivered_to(self, recipients: Sequence[str]) -> Item:
+        """The same item, for these recipients alone."""
+        payload = {**self.payload, "delivered_to": list(recipients)}
+        return replace(self, recipients=tuple(recipients), tells_recipients=True, payload=payload)
 
 
 def email_item(email: Email, ids_kept_ms: int | None) -> Item:
@@ -82,7 +73,8 @@ def email_item(email: Email, ids_kept_ms: int | None) -> Item:
         fields={
             "subject": (email.clean_subject,),
             "sender": (email.sender_email,),
-            "recipient": email.recipients,
+            "to": email.to,
+            "cc": email.cc,
             "body": (email.text,),
             "provider": (email.provider,),
             "source": (),
@@ -94,7 +86,8 @@ def email_item(email: Email, ids_kept_ms: int | None) -> Item:
             "sender_email": email.sender_email,
             "date": email.date,
             "message_id": email.message_id,
-            "recipients": list(email.recipients),
+            "delivered_to": list(email.recipients),
+            "recipients": list(dict.fromkeys((*email.recipients, *email.to, *email.cc))),
             "body": email.body,
             "plain": email.plain if email.read_html else "",
             "body_preview": email.text[:BODY_PREVIEW_CHARS],
@@ -105,7 +98,8 @@ def email_item(email: Email, ids_kept_ms: int | None) -> Item:
         },
         moment=email.date_utc,
         subject=email.subject,
-        recipient=email.recipients[0] if email.recipients else "",
+        recipients=email.recipients,
+        tells_recipients=email.tells_recipients,
     )
 
 
@@ -122,7 +116,8 @@ def message_item(message: Message) -> Item:
         fields={
             "subject": (message.title,),
             "sender": (),
-            "recipient": (),
+            "to": (),
+            "cc": (),
             "body": (message.text,),
             "provider": (MESSAGE,),
             "source": (message.source,),

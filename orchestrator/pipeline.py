@@ -14,7 +14,7 @@ from enum import StrEnum
 from deduplication.content import content_name
 from deduplication.errors import NoRoom, StoreUnavailable
 from deduplication.journal.coordinator import Claimed, Coordinator
-from deduplication.journal.entry import OPEN, Delivery, DeliveryStatus, Entry, Stop, changed, new_entry_id
+from deduplication.journal.entry import OPEN, About, Delivery, DeliveryStatus, Entry, Stop, changed, new_entry_id
 from deduplication.journal.rules import Busy, Claim, Judgement, Repeat, Take, Wanted
 from deduplication.media import DEFAULT_HOSTS, IDENTITY_PARAMETERS, MediaMode, delivery_links, media_name
 from deduplication.names import Gate, Kind, Name
@@ -34,8 +34,8 @@ from orchestrator.delivery.queue import Queue, QueueUnavailable
 from orchestrator.delivery.retrier import Retrier
 from orchestrator.delivery.schedule import put_off
 from orchestrator.delivery.sender import Sender
-from orchestrator.delivery.webhook import MOMENT, EventType, Payload, pack, webhook_id
-from orchestrator.item import Item
+from orchestrator.delivery.webhook import MOMENT, EventType, Payload, pack, unpack, webhook_id
+from orchestrator.item import MOST_SHOWN_CHARS, Item
 from orchestrator.metrics.meter import DECISION_S, DELIVERIES, EMAILS, GROUPS, REALTIME, Meter
 from orchestrator.privacy import Privacy
 from orchestrator.routing import Route, Router
@@ -79,7 +79,8 @@ class ProofUsed(Exception):
 class Outcome:
     """What happened to one item and to each of its deliveries. ``id``: its entry in the journal, if it has one.
 
-    ``error`` says why it must be sent again, ``warnings`` what of it could not be read.
+    ``had_already``: destinations of its route that an earlier copy of it went to, or is stored for. ``error`` says why
+    it must be sent again, ``warnings`` what of it could not be read.
     """
 
     status: Status
@@ -89,6 +90,7 @@ class Outcome:
     reason: Stop | None = None
     retry_after_s: int | None = None
     deliveries: tuple[Delivery, ...] = ()
+    had_already: tuple[str, ...] = ()
     error: str = ""
     warnings: tuple[str, ...] = ()
 
@@ -130,7 +132,7 @@ class PipelineOptions:
             return ()  # among whose emails it counts is unknown
         whose = "" if item.is_message else scope_of(sender, self.group_scope, hides_domain=self.hides_domains)
         names = [media_name(link, self.identity_parameters, whose) for link in links]
-        if group and (is_older or route.group_mode is GroupMode.ALL or not is_reply(item.subject)):
+        if group and (is_older or route.subject_groups is GroupMode.ALL or not is_reply(item.subject)):
             names.insert(0, group_name(f"{group}{whose}", month_of(self.tz, now), self.group_ttl_seconds))
         return tuple(dict.fromkeys(names))
 
@@ -212,18 +214,23 @@ class Pipeline:
 
     def prepare(self, item: Item, route: Route) -> Case:
         """Its names, its destinations, and what they will be sent."""
+        # A proof is never scoped to a recipient: it proves one email with all the addresses that it came with (28).
+        proof, proof_key = item.proof, f"{item.key}|{item.fingerprint}|{item.payload.get('recipients')}"
         if route.identity_by_recipient:
             item, route = for_recipient(item, route)
         # One that cannot be recognised counts as a new one each time.
         key = item.key if item.is_recognisable else f"{item.key}|{secrets.token_hex(8)}"
         wanted = tuple(self._wanted(name, key, item, route) for name in route.destinations_for(item))
-        about = item.about(route.name, self.options.server)
+        subject, sender = (next(iter(item.fields[name]), "") for name in ("subject", "sender"))
+        # The end of an address is the sender's domain, which must not be taken for another one.
+        shown = subject[:MOST_SHOWN_CHARS], sender[-MOST_SHOWN_CHARS:]
+        about = About(item.id, item.provider, route.name, *shown, self.options.server)
         own = item.own_names
         if self.privacy.is_strict:
             about = self.privacy.about(about)
             own = self.privacy.names(own) if item.is_named_by_words else own
         now, entry = self.now(), new_entry_id()
-        group = generate_subject_group_id(item.subject, self.options.patterns, route.group_mode)
+        group = generate_subject_group_id(item.subject, self.options.patterns, route.subject_groups)
         links = self.options.media_links(item, route) if item.links or item.media else ()
         claim = Claim(
             entry=entry,
@@ -234,8 +241,8 @@ class Pipeline:
             fingerprint=item.fingerprint,
             lease_ms=self.options.lease_ms,
             about=about,
-            proof=_digest(item.proof) if item.proof else "",
-            key=_digest(f"{item.key}|{item.fingerprint}") if item.proof else "",
+            proof=_digest(proof) if proof else "",
+            key=_digest(proof_key) if proof else "",
         )
         received_at = now.astimezone(UTC).strftime(MOMENT)
         event = EventType.MESSAGE_RECEIVED if item.is_message else EventType.EMAIL_RECEIVED
@@ -276,7 +283,7 @@ class Pipeline:
             for each in claim.destinations
         )
         entry = Entry(
-            id="old" + _digest(f"{case.item.key}|{claim.fingerprint}")[:12],
+            id="old" + _digest("|".join([case.item.key, claim.fingerprint, *case.route.destinations]))[:12],
             machine=self.coordinator.journal.machine,
             own=(),
             fingerprint=claim.fingerprint,
@@ -300,18 +307,16 @@ class Pipeline:
 
     def _not_sent(self, case: Case, found: Judgement) -> Outcome:
         if isinstance(found, Busy):
-            return self._busy(case, found)
+            wait_s = max(1, min(MOST_WAIT_FOR_ANOTHER_S, -(-found.retry_after_ms // 1000)))
+            error = f"another request is processing it, or an email with the same {found.gate}"
+            return case.outcome(Status.ALREADY_PROCESSING, error=error, retry_after_s=wait_s)
         if not isinstance(found, Repeat):
             raise ProofUsed
         original = found.of
         stop = Stop(found.name, original.id or None, original.created_ms or None)
-        wanted = {each.destination for each in case.claim.destinations}
-        return case.outcome(repeat_status(original, wanted), id=original.id, reason=stop)
-
-    def _busy(self, case: Case, busy: Busy) -> Outcome:
-        wait_s = max(1, min(MOST_WAIT_FOR_ANOTHER_S, -(-busy.retry_after_ms // 1000)))
-        error = f"another request is processing it, or an email with the same {busy.gate}"
-        return case.outcome(Status.ALREADY_PROCESSING, error=error, retry_after_s=wait_s)
+        wanted = tuple(each.destination for each in case.claim.destinations)
+        had_already = wanted if original.id else ()
+        return case.outcome(repeat_status(original, wanted), id=original.id, reason=stop, had_already=had_already)
 
     def _deliver(self, case: Case, claimed: Claimed) -> Outcome:
         decided = [each for each in claimed.plan if each.status is not DeliveryStatus.CLAIMED]
@@ -360,12 +365,14 @@ class Pipeline:
         if claimed.is_alone and any(each.status is DeliveryStatus.WAITING for each in outcomes):
             return self._return(case, claimed, "not delivered, and Redis is away", outcomes)
         by_destination = {each.destination: each.status for each in (*claimed.entry.deliveries, *outcomes)}
-        statuses = set(by_destination.values())
+        wanted = [each.destination for each in case.claim.destinations]
+        # Its answer is about its own destinations, without those of earlier copies and those that another entry covers.
+        statuses = {by_destination[name] for name in wanted if name in by_destination}
         stop = claimed.entry.stop if statuses == {DeliveryStatus.SKIPPED} else None
         status = SKIPPED_AT[stop.gate] if stop else status_of(statuses)
-        others, options = statuses - {DeliveryStatus.DELIVERED}, self.options
+        others, options = {*by_destination.values()} - {DeliveryStatus.DELIVERED}, self.options
         is_needed = options.keeps_suppressed if others == {DeliveryStatus.SKIPPED} else bool(others)
-        payload = pack(case.payload, case.item.traceparent) if is_needed or options.keeps_delivered else None
+        payload = self._pack(case, claimed) if is_needed or options.keeps_delivered else None
         try:
             settled = self.coordinator.settle(claimed, outcomes, status, payload)
         except NoRoom as error:
@@ -373,7 +380,21 @@ class Pipeline:
             return self._return(case, claimed, "not delivered, and there is no room to store it", outcomes)
         if not settled.is_safe:
             return case.retry_later("it could not be recorded")
-        return case.outcome(status, settled.entry or claimed.entry, reason=stop)
+        had_already = tuple(name for name in wanted if name not in {each.destination for each in claimed.plan})
+        return case.outcome(status, settled.entry or claimed.entry, reason=stop, had_already=had_already)
+
+    def _pack(self, case: Case, claimed: Claimed) -> bytes:
+        """To be stored for all its destinations. What an earlier copy has stored stays as it is, since it may be sent
+        again under the same webhook-id, but for its recipients, and for parts that only this copy has."""
+        payload = dict(case.payload)
+        if len(claimed.entry.deliveries) > len(claimed.plan):
+            with self.coordinator.journal.reading() as step:
+                stored = step.payload(claimed.entry.id)
+            earlier = unpack(stored) if stored else {}
+            payload |= {name: value for name, value in earlier.items() if value}
+            for name in payload.keys() & {"delivered_to", "recipients"}:
+                payload[name] = list(dict.fromkeys((*payload[name], *case.payload[name])))
+        return pack(payload, case.item.traceparent)
 
     def _return(self, case: Case, claimed: Claimed, error: str, outcomes: Sequence[Delivery] = ()) -> Outcome:
         """Its sender keeps it and tries again. Destinations that already received it keep that status."""
@@ -411,19 +432,21 @@ def log_decision(item: Item, outcome: Outcome, took_s: float) -> None:
 
 
 def for_recipient(item: Item, route: Route) -> tuple[Item, Route]:
-    """Where each recipient counts separately, an email to another recipient is stopped by no shared name."""
-    return item.for_recipient(), replace(route, group_mode=GroupMode.OFF, media=MediaMode.OFF, content=False)
+    """Where each recipient counts separately: it is known as the one to its recipient, and no shared name stops it."""
+    if item.recipients:
+        recipient = _digest(item.recipients[0])[:12]  # ids go to the log, addresses do not
+        names = tuple(replace(name, value=f"{name.value}@{recipient}") for name in item.own_names)
+        item = replace(item, id=names[0].value, key=f"{item.key}@{recipient}", own_names=names)
+    return item, replace(route, subject_groups=GroupMode.OFF, media=MediaMode.OFF, content=False)
 
 
 def repeat_status(original: Entry, wanted: Collection[str]) -> Status:
     """What is answered to a repeat: what has happened to the original at the destinations that the repeat is for."""
     statuses = {each.status for each in original.deliveries if each.destination in wanted}
-    if statuses & OPEN:
-        return Status.QUEUED
-    if DeliveryStatus.DEAD in statuses:
-        return Status.DEAD_LETTERED
-    is_skipped = statuses == {DeliveryStatus.SKIPPED} and original.answer in SKIPPED_AT.values()
-    return Status(original.answer) if is_skipped else Status.ALREADY_PROCESSED
+    if statuses == {DeliveryStatus.SKIPPED} and original.answer in SKIPPED_AT.values():
+        return Status(original.answer)
+    status = status_of(statuses)
+    return Status.ALREADY_PROCESSED if status is Status.PROCESSED else status
 
 
 def status_of(statuses: set[DeliveryStatus]) -> Status:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from deduplication.content import WINDOW_MS
@@ -14,14 +15,9 @@ from orchestrator.config.model import Condition, RouteConfig
 from orchestrator.item import Item
 
 MOST_CHARS_FOR_A_REGEX = 100_000  # a sender decides how long a text is
-# Fields of Route that the first matching route with a value decides, with their keys in mailonce.toml.
-_GATES = {
-    "group_mode": "subject_groups",
-    "media": "media",
-    "realtime_only": "realtime_only",
-    "content": "content",
-    "identity_by_recipient": "identity_by_recipient",
-}
+RECIPIENT = "recipient"
+# Fields of Route that the first matching route with a value decides; mailonce.toml has the same names.
+_GATES = ("subject_groups", "media", "realtime_only", "content", "identity_by_recipient")
 
 
 @dataclass(frozen=True)
@@ -31,7 +27,7 @@ class Route:
 
     name: str
     destinations: tuple[str, ...]
-    group_mode: GroupMode
+    subject_groups: GroupMode
     media: MediaMode | None = None
     realtime_only: bool = False
     content: bool | None = None
@@ -70,29 +66,56 @@ class Router:
         self._routes = routes
         self._defaults = defaults
 
-    def pick(self, item: Item) -> Route:
-        """All destinations of the matching routes up to the first that stops; for each gate the first value."""
-        reader = _Reader(item)
-        names: list[str] = []
+    def split(self, item: Item) -> list[Item]:
+        """The item for each set of recipients that are handled alike: one for all whose routes have the same gates, and
+        one for each recipient where these count separately."""
+        reader, recipients = _Reader(item), item.recipients
+        if not item.tells_recipients:
+            found = dict.fromkeys((*recipients, *item.fields["to"], *item.fields["cc"]))
+            recipients = self._likely_recipients(tuple(found), reader) if found else ()
+        if len(recipients) < 2:
+            return [item.delivered_to(recipients)] if recipients != item.recipients else [item]
+        alike: dict[tuple[Route, str], list[str]] = {}
+        for recipient in recipients:
+            route = self.pick(item.delivered_to([recipient]), reader)
+            gates = replace(route, name="", destinations=())
+            alike.setdefault((gates, recipient if route.identity_by_recipient else ""), []).append(recipient)
+        return [item.delivered_to(each) for each in alike.values()]
+
+    def _likely_recipients(self, addresses: tuple[str, ...], reader: _Reader) -> tuple[str, ...]:
+        """Those that a route asks for, since others may be somebody else's; or the first. Headers such as Delivered-To
+        take precedence over To and Cc, which also name the recipients of other copies."""
+        asked = [each for route in self._routes for each in route.match if each.field == RECIPIENT]
+        ours = tuple(address for address in addresses if any(reader.holds(address, each) for each in asked))
+        return tuple(address for address in ours if address in reader.item.recipients) or ours or addresses[:1]
+
+    def pick(self, item: Item, reader: _Reader | None = None) -> Route:
+        """For each recipient, all destinations of the matching routes up to the first that stops; for each gate the
+        first value."""
+        reader = reader or _Reader(item)
+        names: dict[str, None] = {}
         destinations: dict[str, None] = {}
         gates: dict[str, Any] = {}
-        for route in self._routes:
-            if _matches(route, map(reader.holds, route.match)):
-                names.append(route.name)
-                destinations |= dict.fromkeys(route.destinations or ())
-                for gate, key in _GATES.items():
-                    if (value := getattr(route, key)) is not None:
-                        gates.setdefault(gate, value)
-                if route.stop:
-                    break
+        for recipient in item.recipients or ("",):
+            holds = partial(reader.holds, recipient)
+            for route in self._routes:
+                if _matches(route, map(holds, route.match)):
+                    names[route.name] = None
+                    destinations |= dict.fromkeys(route.destinations or ())
+                    for gate in _GATES:
+                        if (value := getattr(route, gate)) is not None:
+                            gates.setdefault(gate, value)
+                    if route.stop:
+                        break
         to = tuple(destinations) or self._defaults.destinations
         return replace(self._defaults, name=" + ".join(names), destinations=to, **gates)
 
-    def explain(self, item: Item) -> Iterator[Trial]:
+    def explain(self, item: Item, recipient: str) -> Iterator[Trial]:
         """Every route with every condition, even those that ``pick`` does not evaluate."""
         reader, reached = _Reader(item), True
+        holds = partial(reader.holds, recipient)
         for route in self._routes:
-            held = tuple(map(reader.holds, route.match))
+            held = tuple(map(holds, route.match))
             trial = Trial(route, held, _matches(route, held), reached)
             yield trial
             reached = reached and not (trial.matched and route.stop)
@@ -109,14 +132,16 @@ class _Reader:
     item: Item
     folded: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
-    def holds(self, condition: Condition) -> bool:
+    def holds(self, recipient: str, condition: Condition) -> bool:
         """Whether any value of the field satisfies it; a field without a value is an empty text."""
-        texts = written = self.item.fields.get(condition.field) or ("",)
+        is_recipient = condition.field == RECIPIENT
+        texts = written = (recipient,) if is_recipient else self.item.fields.get(condition.field) or ("",)
         fold = str if condition.exact else normalize_no_accents_lower_trim
         if not condition.exact:
-            if condition.field not in self.folded:
-                self.folded[condition.field] = tuple(fold(text[:MAX_FOLDED_CHARS]) for text in written)
-            texts = self.folded[condition.field]
+            key = recipient if is_recipient else condition.field  # no address is the name of a field
+            if key not in self.folded:
+                self.folded[key] = tuple(fold(text[:MAX_FOLDED_CHARS]) for text in written)
+            texts = self.folded[key]
         if condition.regex is not None:
             # As written too: the expression itself may have accents.
             searched = {text[:MOST_CHARS_FOR_A_REGEX] for text in (*texts, *written)}

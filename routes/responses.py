@@ -90,6 +90,7 @@ class Verdict(BaseModel):
     retry_after_s: int | None = None
     warnings: tuple[str, ...] = Field(default=(), description="Parts that could not be read.")
     deliveries: dict[str, DeliveryStub] = Field(default={}, description="By destination.")
+    had_already: tuple[str, ...] = Field(default=(), description="Destinations that an earlier copy went to.")
 
 
 class Verdicts(BaseModel):
@@ -136,6 +137,7 @@ def verdict(result: Outcome, received: Parsed) -> Verdict:
         error=result.error and f"{result.error}; send it again",
         retry_after_s=result.retry_after_s,
         warnings=result.warnings,
+        had_already=result.had_already,
         deliveries={
             each.destination: DeliveryStub(id=f"{result.id}:{each.destination}", status=each.status)
             for each in result.deliveries

@@ -178,7 +178,9 @@ class Coordinator:
         try:
             found = self.redis.ask(hold)
             waits = isinstance(found, Held) and any(each.waits_for for each in found.take.deliveries)
-            if waits:  # for an email of this machine, perhaps, that was delivered a moment ago: then it is skipped
+            # It may meet what this machine has delivered a moment ago and not published yet: another email, for whose
+            # name it waits, or an earlier copy of it for another recipient.
+            if waits or (isinstance(found, Busy) and known.names):
                 self.publish_waiting()
                 found = self.redis.ask(hold)
             return found

@@ -74,7 +74,8 @@ class Delivery:
 
     ``generation`` counts how often it was replayed or released after its end: a lower one is older.
     ``content`` is the name of its words at the destination, ``waits_for`` a shared name that another item holds.
-    ``missing_ms`` is when its destination was first found to be missing from the configuration.
+    ``missing_ms`` is when its destination was first found to be missing from the configuration. ``had_already``: where
+    a later copy of the email brought it here, the other destinations of that copy, which an earlier one had gone to.
 
     The rest is known on one machine only and never encoded: the owner of the claim, the end of its lease on the
     clock of Redis or the machine that granted it, and whether Redis accepted a waiting delivery (rule 6).
@@ -94,6 +95,7 @@ class Delivery:
     waits_for: Name | None = None
     missing_ms: int | None = None
     server: str = ""
+    had_already: tuple[str, ...] = ()
     owner: str = ""
     lease_until_ms: int = 0
     is_accepted: bool = True
@@ -292,4 +294,5 @@ def _delivery(values: list[Any]) -> Delivery:
     values[2] = DeliveryStatus(values[2])
     values[5] = tuple(Attempt(*each) for each in values[5])
     values[10], values[11] = (_name(each) if each else None for each in values[10:12])
+    values[14] = tuple(values[14])
     return Delivery(*values)

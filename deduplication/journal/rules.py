@@ -190,7 +190,8 @@ def identify(claim: Claim, known: Known) -> Judgement:
     joined = _nearest(claim, candidates) if candidates else None
     under = (entry for name in claim.identity for entry in (*known.of(name).entries, *known.of(name).ended))
     is_distinct = any(entry not in candidates for entry in under)
-    deliveries = tuple(_delivery_for(each, joined, is_distinct) for each in missing)
+    had_already = tuple(each.destination for each in claim.destinations if each not in missing)
+    deliveries = tuple(changed(_delivery_for(each, joined, is_distinct), had_already=had_already) for each in missing)
     if not candidates:
         mark = _marked(claim, known)
         if isinstance(mark, Repeat):

@@ -133,6 +133,7 @@ function payloadOf_(message) {
     html: message.getBody(),
     plain: message.getPlainBody(),
     message_id: message.getHeader('Message-ID') || message.getHeader('Message-Id'),
-    recipient: message.getTo(),
+    to: message.getTo(),
+    cc: message.getCc(),
   };
 }

@@ -145,8 +145,8 @@ class DestinationConfig(_Model):
 class Condition(_Model):
     """One of equals, contains and regex, on one field; accents, case and extra white space matter only if ``exact``."""
 
-    field: Literal["subject", "sender", "recipient", "body", "provider", "source"]
-    """The field that is tested."""
+    field: Literal["subject", "sender", "recipient", "to", "cc", "body", "provider", "source"]
+    """The field that is tested: `recipient` is whom it was delivered to, `to` and `cc` are addresses of its headers."""
     equals: str | None = Field(default=None, description="text")
     """The field is this text."""
     contains: str | None = Field(default=None, description="text")

@@ -39,7 +39,7 @@ def rehearse(pipeline: Pipeline, path: Path, items: Iterable[Item]) -> tuple[Cou
     clock = Clock(lambda: int(moment.timestamp() * 1000), system_clock().steady_ms)
     coordinator = Coordinator(Journal(path, clock))
     pipeline = replace(pipeline, coordinator=coordinator, now=lambda: moment)
-    for item in items:
+    for item in (each for given in items for each in pipeline.router.split(given)):
         if item.moment:  # an undated email is received at the time of the one before it, none later than now
             moment = min(item.moment, now)
         case = pipeline.prepare(item, pipeline.router.pick(item))

@@ -33,7 +33,8 @@ def remember(pipeline: Pipeline, items: Iterable[Item]) -> Counter[str]:
     was stopped in between.
     """
     counts, marked = Counter[str](), list[Name]()
-    claims = [(item, pipeline.prepare(item, pipeline.router.pick(item)).claim) for item in items]
+    split = (each for item in items for each in pipeline.router.split(item))
+    claims = [(item, pipeline.prepare(item, pipeline.router.pick(item)).claim) for item in split]
     with pipeline.coordinator.journal.step() as step:
         for item, claim in claims:
             result, names = _remember_one(pipeline, step, item, claim)

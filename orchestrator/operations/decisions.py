@@ -227,6 +227,10 @@ def _view(service: Service, step: Step, entry: Entry) -> Decision:
     repeats, last_repeat_ms = step.query(query, (entry.id,))[0]
     when = partial(shown_time_of_day, now_ms=step.now_ms, tz=service.settings.timezone)
     reason = explain(entry, status, _read(service, step, stop.original if stop else None), when)
+    for each in entry.deliveries:
+        if each.had_already:
+            had_it = _listed(each.had_already)
+            reason += f". Sent to {each.destination} when it was received again; {had_it} had it already"
     if repeats:
         times = "once" if repeats == 1 else f"{repeats} times"
         reason += f". It was received again {times}, last at {when(last_repeat_ms)}, and was not sent again"
@@ -400,7 +404,10 @@ def _outcome(entry: Entry, when: When | None = None) -> str:
 
 
 def _names(entry: Entry, status: DeliveryStatus) -> str:
-    names = [delivery.destination for delivery in entry.deliveries if delivery.status is status]
+    return _listed([delivery.destination for delivery in entry.deliveries if delivery.status is status])
+
+
+def _listed(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import click
 
 from deduplication.content import content_name
-from deduplication.journal.entry import DeliveryStatus
+from deduplication.journal.entry import Delivery, DeliveryStatus
 from deduplication.journal.rules import Busy, Judgement, Known, Repeat, Take, judge
 from deduplication.mime import parse_mime
 from deduplication.names import Name
@@ -24,7 +24,7 @@ from orchestrator.delivery.signing import public_keys
 from orchestrator.item import Item, email_item
 from orchestrator.operations.times import shown_moment
 from orchestrator.pipeline import SKIPPED_AT, Status, for_recipient, repeat_status
-from orchestrator.routing import Trial
+from orchestrator.routing import Router
 from orchestrator.service_note import NoService, find_service
 from routes.commands.service import build_quietly, read_settings
 from routes.payload import InvalidPayload, parse_json
@@ -56,15 +56,15 @@ def check(email_file: Path | None, json_file: Path | None) -> None:
             return
     except InvalidPayload as error:
         raise click.ClickException(f"{email_file or json_file} would be refused: {error}") from error
-    item = email_item(email, settings.ids_kept_ms)
-    click.echo("\n" + _preview(settings, config, item))
-    try:
-        note = find_service(settings)
-    except NoService as error:
-        click.echo(f"would be new: {error}")
-    else:
-        with build_quietly(settings, config, is_trial=note.is_trial) as service:
-            click.echo(_predict(service, item))
+    for item in make_router(settings, config).split(email_item(email, settings.ids_kept_ms)):
+        click.echo("\n" + _preview(settings, config, item))
+        try:
+            note = find_service(settings)
+        except NoService as error:
+            click.echo(f"would be new: {error}")
+        else:
+            with build_quietly(settings, config, is_trial=note.is_trial) as service:
+                click.echo(_predict(service, item))
 
 
 def describe_config(config: Config) -> str:
@@ -130,9 +130,11 @@ def _condition_in_words(condition: Condition) -> str:
     return f"{condition.field} {test} {quoted(text)}{' exactly' * condition.exact}"
 
 
-def _describe_routing(trials: Iterable[Trial]) -> Iterator[str]:
+def _describe_routing(router: Router, item: Item, recipient: str) -> Iterator[str]:
     """A line for each route, and one for each of its conditions."""
-    for trial in trials:
+    if len(item.recipients) > 1:
+        yield f"For {recipient}"
+    for trial in router.explain(item, recipient):
         verdict = "matches" if trial.matched else "does not match"
         late = "" if trial.reached else ", but is not evaluated: an earlier route stopped"
         yield f"{quoted(trial.route.name)} {verdict}{late}"
@@ -146,11 +148,11 @@ def _preview(settings: Settings, config: Config, item: Item) -> str:
     route = router.pick(item)
     if route.identity_by_recipient:
         item, route = for_recipient(item, route)
-    group = generate_subject_group_id(item.subject, options.patterns, route.group_mode)
+    group = generate_subject_group_id(item.subject, options.patterns, route.subject_groups)
     shared = options.shared_names(item, route, group, options.media_links(item, route), datetime.now(UTC))
     lines = [
         "This email",
-        *_describe_routing(router.explain(item)),
+        *(line for each in item.recipients or ("",) for line in _describe_routing(router, item, each)),
         f"takes the route {route.name!r}, to {', '.join(route.destinations_for(item))}",
         *([f"counts only if it is newer than the service: {item.moment or 'undated'}"] if route.realtime_only else []),
         "is recognised by",
@@ -196,5 +198,7 @@ def _verdict(judgement: Judgement, wanted: set[str]) -> str:
         case Take(stop=stop) if stop:
             by = stop.original or "an import or another program"
             return f"would be {SKIPPED_AT[stop.gate]}: {stop.name.label} is taken, by {by}"
+        case Take(deliveries=(Delivery(had_already=had_already), *_)) if had_already:
+            return f"would be delivered, but not to {', '.join(had_already)}: an earlier copy went there"
         case _:
             return "would be new, and delivered"

@@ -38,7 +38,8 @@ class Email(_Item):
     sender_email: str
     date: str = Field(description="As in the email; empty if it has none.")
     message_id: str
-    recipients: list[str]
+    delivered_to: list[str] = Field(description="Your addresses that it was delivered to, as far as that is known.")
+    recipients: list[str] = Field(description="The same, and all addresses of To and Cc.")
     body: str = Field(description="HTML if there is any, otherwise the text.")
     plain: str = Field(description="The text that came with HTML.")
     body_preview: str = Field(description="The first 200 characters of the text.")

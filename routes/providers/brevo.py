@@ -27,7 +27,7 @@ class Brevo(BasicAuthProvider):
         """Attachments are downloaded with the DownloadToken that ``extra`` hands on."""
         headers, author = MailHeaders(item.get("Headers")), item.object("From")
         uuids = item["Uuid"] if isinstance(item.get("Uuid"), list) else []
-        people = (person for field in ("To", "Cc") for person in item.objects(field))
+        to, cc = ([person.get("Address") for person in item.objects(field)] for field in ("To", "Cc"))
         return self.email(
             headers=headers,
             subject=item.text("Subject"),
@@ -37,7 +37,9 @@ class Brevo(BasicAuthProvider):
             plain=item.text("RawTextBody"),
             message_id=item.text("MessageId"),
             event_id=next((uuid for uuid in uuids[:1] if isinstance(uuid, str)), ""),
-            recipients=[headers["Delivered-To"], *(person.get("Address") for person in people)],
+            recipients=[item.get("Recipients")],
+            to=to,
+            cc=cc,
             files=item.files("Attachments", "Name", "ContentType", size="ContentLength"),
             spam={"SpamScore": item.get("SpamScore")},
             extra={"attachments": item.objects("Attachments")},

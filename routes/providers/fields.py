@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any, Self
 
 from deduplication.email import File
-from deduplication.mime import EXTRA_HEADERS
+from deduplication.mime import DELIVERED_HEADERS, EXTRA_HEADERS
 from routes.payload import InvalidPayload
 
 _PARTS = {"subject": "Subject", "sender": "From", "date": "Date", "message_id": "Message-ID"}
@@ -103,7 +103,9 @@ class MailHeaders:
         return {
             **fields,
             **{part: self[name] or fields.get(part, "") for part, name in _PARTS.items()},
-            "recipients": [*fields["recipients"], self["To"], self["Cc"]],
+            "delivered_headers": [self[name] for name in DELIVERED_HEADERS],
+            "to": [*fields.get("to", ()), self["To"]],
+            "cc": [*fields.get("cc", ()), self["Cc"]],
             "extra": {**thread, **fields.get("extra", {})},
         }
 

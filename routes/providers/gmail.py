@@ -37,6 +37,7 @@ class EmailIn(BaseModel):
     message_id: Lenient = None
     recipient: Any = Field(default=None, description="An address or a list of them: who received it.")
     to: Any = Field(default=None, description="An address or a list of them, as in the email.")
+    cc: Any = Field(default=None, description="An address or a list of them, as in the email.")
     attachments: Any = Field(default=None, description="A list; without it, its files are unknown.")
 
 
@@ -69,7 +70,9 @@ def parse(given: Any, provider: str = "gmail") -> Email:
         files=[_attachment(file) for file in files if file is not None],
         tells_files=sent.attachments is not None,
         tells_body=any(part is not None for part in (sent.html, sent.plain, sent.body)),
-        recipients=(sent.recipient, sent.to),
+        recipients=[sent.recipient],
+        to=[sent.to],
+        cc=[sent.cc],
         extra={name: value for name, value in given.items() if name not in NOT_EXTRA},
     )
     if not email.sender_email:

@@ -20,7 +20,8 @@ from routes.providers.gmail import no_sender
 from routes.providers.options import LoginOptions, Secrets
 from routes.providers.samples import Letter
 
-PARTS = ("subject", "sender", "date", "html", "plain", "body", "message_id", "event_id", "recipient")
+PARTS = ("subject", "sender", "date", "html", "plain", "body", "message_id", "event_id")
+ADDRESSES = ("recipient", "to", "cc")
 BODY_PARTS = ("html", "plain", "body")
 MOST = 1000
 
@@ -42,9 +43,9 @@ class JsonOptions(LoginOptions):
     @field_validator("fields")
     @classmethod
     def _check_parts(cls, value: dict[str, str]) -> dict[str, str]:
-        unknown = sorted(set(value) - set(PARTS))
+        unknown = sorted(set(value) - {*PARTS, *ADDRESSES})
         if unknown:
-            raise reason(f"must be some of {', '.join(PARTS)}, got {unknown[0]!r}")
+            raise reason(f"must be some of {', '.join((*PARTS, *ADDRESSES))}, got {unknown[0]!r}")
         if value and not value.get("sender"):
             raise reason('must say where the sender is, such as { sender = "mail.from" }')
         if value and not any(map(value.get, (*BODY_PARTS, "event_id"))):
@@ -72,7 +73,8 @@ class Json(Provider[JsonOptions]):
         return parse_all(self._email, items)
 
     def _email(self, document: Any) -> Email:
-        texts: dict[str, Any] = {part: self._text(document, part) for part in PARTS if part != "recipient"}
+        texts: dict[str, Any] = {part: self._text(document, part) for part in PARTS}
+        recipients, to, cc = ([at(document, self._path(part))] for part in ADDRESSES)
         if not address_of(texts["sender"]):
             raise no_sender(texts["sender"], self._path("sender"))
         return self.email(
@@ -81,7 +83,9 @@ class Json(Provider[JsonOptions]):
             tells_body=any(
                 part in self.options.fields or at(document, self._path(part)) is not None for part in BODY_PARTS
             ),
-            recipients=[at(document, self._path("recipient"))],
+            recipients=recipients,
+            to=to,
+            cc=cc,
         )
 
     def _path(self, part: str) -> str:

@@ -42,7 +42,9 @@ class Postmark(BasicAuthProvider):
                 html=document.text("HtmlBody"),
                 plain=document.text("TextBody"),
                 event_id="" if message_id in TEST_IDS else message_id,
-                recipients=[document.get(field) for field in ("OriginalRecipient", "To", "Cc", "Bcc")],
+                recipients=[document.get("OriginalRecipient")],
+                to=[document.get("To")],
+                cc=[document.get("Cc"), document.get("Bcc")],
                 files=document.files("Attachments", "Name", "ContentType", ("Content", "Data")),  # Data: "Check" button
                 spam=headers.named(SPAM_HEADERS),
             )

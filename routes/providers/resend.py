@@ -84,11 +84,10 @@ class Resend(Provider[ResendOptions]):
         return self._email(stored, email_id, raw)
 
     def _email(self, data: Document, email_id: str, raw: bytes | None = None) -> Email:
-        """``created_at`` is when Resend received it, not the email's date, so it is not used."""
-        common: dict[str, Any] = {
-            "event_id": email_id,
-            "recipients": [data.get(field) for field in ("to", "cc", "bcc")],
-        }
+        """``created_at`` is when Resend received it, not the email's date. Which of the addresses it was delivered to,
+        Resend does not say."""
+        to, cc = [data.get("to")], [data.get("cc"), data.get("bcc")]
+        common: dict[str, Any] = {"event_id": email_id, "to": to, "cc": cc}
         if raw is not None:
             return self.email(raw=raw, **common)
         return self.email(

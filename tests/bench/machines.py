@@ -13,7 +13,7 @@ from pathlib import Path
 
 from deduplication.email import Email
 from deduplication.journal.coordinator import Claimed, Coordinator
-from deduplication.journal.entry import Attempt, DeliveryStatus, changed, new_entry_id
+from deduplication.journal.entry import About, Attempt, DeliveryStatus, changed, new_entry_id
 from deduplication.journal.fleet import Fleet
 from deduplication.journal.rules import Claim, Repeat, Wanted
 from orchestrator.build import open_machine
@@ -49,7 +49,7 @@ def new_claim(destinations: tuple[str, ...] = ("crm",)) -> Claim:
         own=item.own_names,
         destinations=tuple(Wanted(each, webhook_id(each, item.key)) for each in destinations),
         fingerprint=item.fingerprint,
-        about=item.about("default", "a-server"),
+        about=About(item.id, item.provider, "default", item.subject, "ada@example.org", "a-server"),
     )
 
 

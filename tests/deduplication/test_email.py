@@ -160,9 +160,8 @@ def test_no_field_of_any_length_takes_long_to_read(field: str, piece: str) -> No
 
 
 def test_recipients_and_attachments_beyond_count_and_length_are_left_out() -> None:
-    email = Email(
-        recipients=tuple(f"{'a' * 2000}{number}@b.example" for number in range(MOST_RECIPIENTS + 5)),
-        attachments=(Attachment("n" * 2000, "text/plain", 1, ""),) * (MOST_ATTACHMENTS + 5),
-    )
+    addresses = [f"{number}{'a' * 2000}@b.example" for number in range(MOST_RECIPIENTS + 5)]
+    files = (Attachment("n" * 2000, "text/plain", 1, ""),) * (MOST_ATTACHMENTS + 5)
+    email = Email.received(recipients=[addresses], files=files)
     assert (len(email.recipients), {len(each) for each in email.recipients}) == (MOST_RECIPIENTS, {MAX_NAME_CHARS})
     assert (len(email.attachments), len(email.attachments[0].name)) == (MOST_ATTACHMENTS, MAX_NAME_CHARS)

@@ -86,7 +86,9 @@ def test_a_message_is_read() -> None:
         plain="The engine runs.\r\n",
         message_id="<report-41@example.org>",
         provider="mime",
-        recipients=("inbox+tag@mail.example", "desk@example.com", "inbox@mail.example", "charles@example.com"),
+        recipients=("inbox+tag@mail.example", "desk@example.com"),
+        to=("charles@example.com", "desk@example.com"),
+        cc=("charles@example.com",),
     )
     assert (logo.name, logo.content_type, logo.size_bytes) == ("logo.png", "image/png", 4)
     assert (report.name, report.content_type, report.size_bytes) == ("report 41.pdf", "application/pdf", len(PDF))
@@ -116,19 +118,24 @@ def test_attachments_are_inline_while_they_fit_into_the_total(
 
 
 @pytest.mark.parametrize(
-    ("header", "recipients"),
+    ("header", "part", "addresses"),
     [
-        ("To: john@example.org,\r\n\tjane@example.org", ("john@", "jane@")),
-        ("To: john@example.org\r\nTo: jane@example.org", ("john@", "jane@")),
-        ("To: =?utf-8?q?x=40spoof=2Eexample?= <john@example.org>,", ("john@",)),
-        ("X-Original-To: john@example.org\r\nEnvelope-To: jane@example.org", ("john@", "jane@")),
-        ("To: undisclosed-recipients:;", ()),
+        ("To: john@example.org,\r\n\tjane@example.org", "to", ("john@", "jane@")),
+        ("To: john@example.org\r\nTo: jane@example.org", "to", ("john@", "jane@")),
+        ("To: =?utf-8?q?x=40spoof=2Eexample?= <john@example.org>,", "to", ("john@",)),
+        ("Cc: john@example.org", "cc", ("john@",)),
+        ("Cc: john@example.org", "to", ()),
+        ("X-Original-To: john@example.org\r\nEnvelope-To: jane@example.org", "recipients", ("john@", "jane@")),
+        ("To: john@example.org", "recipients", ()),
+        ("To: undisclosed-recipients:;", "to", ()),
     ],
 )
 def test_recipients_are_found_in_every_header_and_never_in_an_encoded_name(
-    header: str, recipients: tuple[str, ...]
+    header: str, part: str, addresses: tuple[str, ...]
 ) -> None:
-    assert with_headers(header).recipients == tuple(f"{name}example.org" for name in recipients)
+    email = with_headers(header)
+    assert getattr(email, part) == tuple(f"{name}example.org" for name in addresses)
+    assert not email.tells_recipients, "a header is no envelope"
 
 
 @pytest.mark.parametrize(

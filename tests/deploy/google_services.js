@@ -14,6 +14,7 @@ const message = (given) => ({
   getBody: () => given.html,
   getPlainBody: () => given.text,
   getTo: () => given.to,
+  getCc: () => given.cc,
   getHeader: (name) => given.headers[name] || '',
 });
 const thread = (given) => {

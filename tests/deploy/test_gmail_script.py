@@ -38,6 +38,7 @@ def message(number: int = 1, **fields: Any) -> dict[str, Any]:
         "html": f"<p>Bonjour {number}</p>",
         "text": f"Bonjour {number}",
         "to": "Charles <charles@example.com>, desk@example.com",
+        "cc": "Legal <legal@example.com>",
         "headers": {"Message-ID": f"<{number}@example.org>"},
     } | fields
 
@@ -64,7 +65,8 @@ def test_every_message_of_a_thread_is_pushed_as_the_ingress_takes_it() -> None:
         "html": "<p>Bonjour 1</p>",
         "plain": "Bonjour 1",
         "message_id": "<1@example.org>",
-        "recipient": "Charles <charles@example.com>, desk@example.com",
+        "to": "Charles <charles@example.com>, desk@example.com",
+        "cc": "Legal <legal@example.com>",
     }
     assert second["payload"]["message_id"] == "<2@example.org>"
 

@@ -167,6 +167,7 @@ def test_the_webhook_holds_the_whole_email(start_app: StartApp, sink: Sink) -> N
         "subject_group": "lot_456",
         "links": ["https://a.example/?x=1&y=2"],
         "message_id": "<m1@example.org>",
+        "delivered_to": ["inbox@example.com"],
         "recipients": ["inbox@example.com"],
         "plain": "",
         "attachments": [],

@@ -68,7 +68,8 @@ class TestCloudmailin(DocumentedContract, BasicAuthContract):
         "sender": "Message Sender <sender@example.com>",
         "date": "Mon, 16 Jan 2012 17:00:01 +0000",
         "message_id": "<4F145791.8040802@example.com>",
-        "recipients": ("to@example.com", "another@example.com", "to@example.co.uk"),
+        "recipients": ("to@example.com", "another@example.com"),
+        "to": ("to@example.co.uk",),
         "text": "Test with HTML.",
         "plain": "Test with HTML.",
         "spam": {"spf": "pass", "spamd": "-0.4"},
@@ -106,7 +107,7 @@ class TestCloudmailin(DocumentedContract, BasicAuthContract):
         forged = multipart(sent, fields).body.removesuffix(f"--{BOUNDARY}--\r\n".encode())
         email = self.read(with_body(sent, forged + sent.body))
         assert email.sender == "Message Sender <sender@example.com>"
-        assert email.recipients == ("to@example.com", "another@example.com", "to@example.co.uk")
+        assert (email.recipients, email.to) == (("to@example.com", "another@example.com"), ("to@example.co.uk",))
 
     def test_a_form_without_an_email_is_rejected_and_a_size_of_any_length_is_not(self, serve: Serve) -> None:
         ingress = serve(self.settings)

@@ -66,7 +66,8 @@ class TestGmail(TokenContract):
         email = email_in(provider_of("", "gmail"), request)
         assert (email.body, email.plain) == (LETTER.html, "Voilà")
         assert email.message_id == LETTER.message_id
-        assert email.recipients == ("inbox@in.example.com", "bob@example.org", "carla@example.org", "dan@example.org")
+        assert email.recipients == ("inbox@in.example.com",)
+        assert email.to == ("bob@example.org", "carla@example.org", "dan@example.org")
         assert email.extra == {"message_id": LETTER.message_id, "snippet": "Voi"}
 
     @pytest.mark.parametrize(

@@ -67,7 +67,9 @@ class TestMailgun(DocumentedContract, TimedContract):
         "message_id": "<CAEPk3R+4Zr@mail.example.org>",
         "html": "<div>Test body html é</div>",
         "plain": "Test body plain é",
-        "recipients": ("test@inbound.example.com", "other@example.com", "cc@example.com"),
+        "recipients": ("test@inbound.example.com",),
+        "to": ("test@inbound.example.com", "other@example.com"),
+        "cc": ("cc@example.com",),
         "spam": {
             "X-Mailgun-Sflag": "No",
             "X-Mailgun-Sscore": "1.7",

@@ -63,7 +63,8 @@ class TestMandrill(DocumentedContract):
         "message_id": "<999.20130510192820.aaaaaaaa@mail115.us4.mandrillapp.com>",
         "html": "<p>This is an example inbound message.</p>\n",
         "plain": "This is an example inbound message.\n",
-        "recipients": ("hook@in.example.com", "inbox@in.example.com"),
+        "recipients": ("hook@in.example.com",),
+        "to": ("inbox@in.example.com",),
         "spam": {"spam_score": "-2.6", "spf": "pass"},
         "extra": {"in_reply_to": "<earlier@mail.example.org>"},
     }

@@ -32,7 +32,11 @@ class TestMime(TokenContract):
         assert email.date_utc is not None
         assert email.date_utc.isoformat() == "2026-11-16T09:00:00+00:00"
         assert email.text == "Ça va été"
-        assert email.recipients == ("jane@in.example.com", "team@in.example.com", "boss@example.org")
+        assert (email.recipients, email.to, email.cc) == (
+            (),
+            ("jane@in.example.com", "team@in.example.com"),
+            ("boss@example.org",),
+        )
         assert (email.provider, email.message_id) == ("mime", "<latin@example.org>")
 
     @pytest.mark.parametrize(

@@ -29,12 +29,9 @@ class TestPostmark(DocumentedContract, BasicAuthContract):
         "plain": "This is a test text body.",
         "message_id": "<original@mail.example.org>",
         "event_id": "postmark:b7bc2f4a-e38e-4336-af7d-e6c392c2f817",
-        "recipients": (
-            "yourhash+samplehash@inbound.postmarkapp.com",
-            "firstcc@postmarkapp.com",
-            "secondcc@postmarkapp.com",
-            "firstbcc@postmarkapp.com",
-        ),
+        "recipients": ("yourhash+samplehash@inbound.postmarkapp.com",),
+        "to": ("yourhash+samplehash@inbound.postmarkapp.com",),
+        "cc": ("firstcc@postmarkapp.com", "secondcc@postmarkapp.com", "firstbcc@postmarkapp.com"),
         "spam": {
             "X-Spam-Status": "No",
             "X-Spam-Score": "-0.1",

@@ -97,7 +97,7 @@ class TestResend(TimedContract):
         assert (email.date, email.body) == ("", "")
         assert (email.subject, email.sender) == (LETTER.subject, LETTER.sender)
         assert (email.message_id, email.event_id) == (LETTER.message_id, f"resend:{LETTER.event_id}")
-        assert email.recipients == ("inbox@in.example.com", "bob@example.org")
+        assert (email.recipients, email.to) == ((), ("inbox@in.example.com", "bob@example.org"))
         assert [each.name for each in email.attachments] == ["liste.csv", "photo.png"]
 
     def test_other_events_are_ignored_and_one_without_its_email_is_rejected(self, serve: Serve) -> None:
@@ -134,7 +134,7 @@ class TestResendWithAnApiKey:
         email = email_in(provider_of(WITH_KEY, "resend", fetches), request_of(WITH_KEY, "resend"))
         assert (email.sender, email.date) == (LETTER.sender, LETTER.date)
         assert (email.body, email.plain) == (LETTER.html, LETTER.text)
-        assert email.recipients == ("inbox@in.example.com", "carla@example.org")
+        assert (email.to, email.cc) == (("inbox@in.example.com",), ("carla@example.org",))
         assert [(each.name, each.size_bytes) for each in email.attachments] == [("liste.csv", 8)]
         assert email.extra == {"in_reply_to": "<earlier@example.org>"}
         assert fetches.urls == [API_URL], "the API key goes nowhere else"

@@ -57,7 +57,7 @@ class TestSendgrid(BasicAuthContract):
         assert email.plain == "Test the ESP’s inbound charset handling…"
         assert email.date == "Fri, 24 Jul 2020 16:43:46 UTC"
         assert email.message_id == "<charsets@example.com>"
-        assert email.recipients == ("inbound@sg.example.com",)
+        assert email.to == ("inbound@sg.example.com",)
 
     def test_unreadable_charsets_do_not_reject_the_email(self) -> None:
         provider, head = provider_of(BASIC, self.name), CHARSETS[: CHARSETS.index(b'{"to"')]
@@ -79,7 +79,8 @@ class TestSendgrid(BasicAuthContract):
         ]
         assert email.attachments[1].sha256 == sha256(LETTER.enclosures[1].content).hexdigest()
         assert email.spam == {"spam_score": "0.1", "SPF": "pass"}
-        assert email.recipients == ("inbox@in.example.com", "bob@example.org")
+        assert email.recipients == ("inbox@in.example.com",)
+        assert email.to == ("inbox@in.example.com", "bob@example.org")
 
     def test_attachments_without_a_readable_description_have_their_own_name(self) -> None:
         request = self.request(BASIC)

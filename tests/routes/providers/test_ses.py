@@ -152,7 +152,8 @@ class TestSes(ProviderContract):
         assert (email.subject, email.sender, email.date) == (LETTER.subject, LETTER.sender, LETTER.date)
         assert (email.body.strip(), email.plain.strip()) == (LETTER.html.strip(), LETTER.text.strip())
         assert (email.message_id, email.event_id) == (LETTER.message_id, f"ses:{LETTER.event_id}")
-        assert email.recipients == ("inbox@in.example.com", "in-bcc@in.example.com", "bob@example.org")
+        assert email.recipients == ("inbox@in.example.com", "in-bcc@in.example.com")
+        assert email.to == ("inbox@in.example.com", "bob@example.org")
         assert [(each.name, each.size_bytes) for each in email.attachments] == [("liste.csv", 8), ("photo.png", 1024)]
         assert email.spam == dict.fromkeys(("spamVerdict", "virusVerdict", "spfVerdict", "dkimVerdict"), "PASS")
 
