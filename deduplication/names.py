@@ -85,8 +85,14 @@ class Fingerprint(NamedTuple):
     ``text`` is what a reader sees, ``files`` the contents of the files, ``links`` the targets of links and images.
     ``file_names`` are for providers that do not send the contents. Only for these ``file_sizes`` is known: whether it
     counts the file or its Base64 differs between providers. ``ids`` is the Message-ID, or else the event id, of an
-    undated email: it distinguishes it from other undated ones, not from its own dated form. ``head`` is the subject and
-    sender: a device may give all its emails one Message-ID, and differ only in the subject.
+    undated email: it distinguishes it from other undated ones, not from its own dated form. It is the Message-ID of an
+    email whose files are unknown. ``head`` is the subject and sender, ``date`` the moment of the Date header: a device
+    may give all its emails one Message-ID, and differ only in these. A date that may be another than that of the header
+    is followed by "@" and a digest of the provider: it differs from dates of the same provider only.
+
+    ``first_html`` is "text+links" of the first of several HTML parts, empty if there are no others: some providers
+    omit the others, and of their emails it is None. ``untagged`` are the heads without the first tag, the first two
+    tags... in front of the subject, such as [EXT], joined by "+".
     """
 
     text: str | None = None
@@ -96,10 +102,13 @@ class Fingerprint(NamedTuple):
     links: str | None = None
     ids: str | None = None
     head: str | None = None
+    date: str | None = None
+    first_html: str | None = None
+    untagged: str | None = None
 
     def __str__(self) -> str:
-        """``text.files.file_names.file_sizes.links.ids.head``, "-" for an unknown part; empty if all are unknown."""
-        return ".".join([part or _UNKNOWN for part in self]) if any(self) else ""
+        """The parts in their order with dots between them, "-" for an unknown one, without unknown ones at the end."""
+        return ".".join([part or _UNKNOWN for part in self]).rstrip("-.")
 
     @classmethod
     @lru_cache(maxsize=512)  # a repeat is compared with an earlier email, usually a recent one
@@ -120,13 +129,38 @@ def digest_of_all(values: Iterable[str]) -> str:
 def conflicts(one: Fingerprint, other: Fingerprint) -> bool:
     """Whether a part that is known of both differs.
 
-    The names of files count only if their contents are unknown: providers invent names for files without one.
+    The names of files count only if their contents are unknown: providers invent names for files without one. The
+    Message-IDs count only if nothing is known of the files of either.
     """
+    if (one.text, one.links) != (other.text, other.links):
+        one, other = _as_far_as_known(one, other), _as_far_as_known(other, one)
     pairs = [(one.text, other.text), (one.files, other.files), (one.file_sizes, other.file_sizes)]
     pairs += [(one.links, other.links), (one.head, other.head)]
     if one.files is None or other.files is None:
         pairs.append((one.file_names, other.file_names))
+        if one.file_names is other.file_names is None and NOTHING_THERE not in (one.ids, other.ids):
+            pairs.append((one.ids, other.ids))
+    if one.date and other.date and one.date.partition("@")[2] == other.date.partition("@")[2]:
+        pairs.append((one.date, other.date))
     return any(ours is not None and theirs is not None and ours != theirs for ours, theirs in pairs)
+
+
+def _as_far_as_known(one: Fingerprint, other: Fingerprint) -> Fingerprint:
+    """With the text and links of its first HTML part, if the provider of the other may have omitted all others."""
+    if other.first_html is not None or one.first_html in (None, NOTHING_THERE):
+        return one
+    text, links = one.first_html.split("+")
+    return one._replace(text=text, links=links)
+
+
+def differs_by_tag(one: Fingerprint, other: Fingerprint) -> bool:
+    """Whether only tags in front of one of the subjects differ. The text and the moment must be known of both."""
+    heads = ((one.head, other.untagged), (other.head, one.untagged))
+    if not any(head in (untagged or "").split("+") for head, untagged in heads):
+        return False
+    moments = {date.partition("@")[0] for date in (one.date, other.date) if date}
+    are_known = one.text and other.text and one.date and other.date
+    return bool(are_known) and len(moments) == 1 and not conflicts(one._replace(head=other.head), other)
 
 
 def filled(known: Fingerprint, more: Fingerprint) -> Fingerprint:

@@ -45,6 +45,7 @@ log = logging.getLogger(__name__)
 MOST_MEDIA = 50  # a newsletter of links must not make one claim a long script
 RETRY_AFTER_FAILURE_S = 10
 MOST_WAIT_FOR_ANOTHER_S = 10
+IGNORED_TAG = "it repeats an email whose subject differs only by a tag in front"
 UNREADABLE_DATE = "date cannot be read and counts as absent; it must be a time such as 2026-11-16T09:00:00Z"
 
 
@@ -373,7 +374,9 @@ class Pipeline:
             return self._return(case, claimed, "not delivered, and there is no room to store it", outcomes)
         if not settled.is_safe:
             return case.retry_later("it could not be recorded")
-        return case.outcome(status, settled.entry or claimed.entry, reason=stop)
+        is_tagged = bool(stop and stop.gate is Gate.IDENTITY and stop.original)
+        warnings = (IGNORED_TAG,) if is_tagged else ()
+        return case.outcome(status, settled.entry or claimed.entry, reason=stop, warnings=warnings)
 
     def _return(self, case: Case, claimed: Claimed, error: str, outcomes: Sequence[Delivery] = ()) -> Outcome:
         """Its sender keeps it and tries again. Destinations that already received it keep that status."""

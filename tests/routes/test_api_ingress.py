@@ -229,6 +229,10 @@ SEQUENCES = {
         [NEW, NEW],
     ),
     "one Message-ID for all emails of a device": ([*ALARMS, *ALARMS], [NEW] * 3 + [KNOWN] * 3),
+    "two Message-IDs, and nothing is known of the files": (
+        [email(message_id="<1@x>"), email(message_id="<2@x>"), email(message_id="<1@x>"), email()],
+        [NEW, NEW, KNOWN, KNOWN],
+    ),
     "undated": ([email(date="", body=text) for text in ("un", "deux", "un")], [NEW, NEW, KNOWN]),
     "an empty email first": (
         [{"sender": "ada@example.org", "body": text} for text in ("", "un", "deux", "", "un")],
