@@ -39,7 +39,7 @@ def compute_canonical_id(email: Email) -> str:
 def _head(email: Email) -> tuple[str, str]:
     """Subject and sender, the same in every notation."""
     sender = email.sender_email or email.sender
-    if "xn--" in sender or not sender.isascii():
+    if "@xn--" in sender or ".xn--" in sender or not email.sender_email.isascii():
         sender = _with_unicode_domain(sender)
     return f"{email.clean_subject}{email.subject[MAX_HEADER_CHARS:]}", sender
 

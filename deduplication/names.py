@@ -132,7 +132,7 @@ def conflicts(one: Fingerprint, other: Fingerprint) -> bool:
     The names of files count only if their contents are unknown: providers invent names for files without one. The
     Message-IDs count only if nothing is known of the files of either.
     """
-    if (one.text, one.links) != (other.text, other.links):
+    if _differ(one.text, other.text) or _differ(one.links, other.links):
         one, other = _as_far_as_known(one, other), _as_far_as_known(other, one)
     pairs = [(one.text, other.text), (one.files, other.files), (one.file_sizes, other.file_sizes)]
     pairs += [(one.links, other.links), (one.head, other.head)]
@@ -142,7 +142,11 @@ def conflicts(one: Fingerprint, other: Fingerprint) -> bool:
             pairs.append((one.ids, other.ids))
     if one.date and other.date and one.date.partition("@")[2] == other.date.partition("@")[2]:
         pairs.append((one.date, other.date))
-    return any(ours is not None and theirs is not None and ours != theirs for ours, theirs in pairs)
+    return any(_differ(ours, theirs) for ours, theirs in pairs)
+
+
+def _differ(ours: str | None, theirs: str | None) -> bool:
+    return ours is not None and theirs is not None and ours != theirs
 
 
 def _as_far_as_known(one: Fingerprint, other: Fingerprint) -> Fingerprint:
@@ -158,9 +162,10 @@ def differs_by_tag(one: Fingerprint, other: Fingerprint) -> bool:
     heads = ((one.head, other.untagged), (other.head, one.untagged))
     if not any(head in (untagged or "").split("+") for head, untagged in heads):
         return False
-    moments = {date.partition("@")[0] for date in (one.date, other.date) if date}
-    are_known = one.text and other.text and one.date and other.date
-    return bool(are_known) and len(moments) == 1 and not conflicts(one._replace(head=other.head), other)
+    if not (one.text and other.text and one.date and other.date):
+        return False
+    is_same_moment = one.date.partition("@")[0] == other.date.partition("@")[0]
+    return is_same_moment and not conflicts(one._replace(head=other.head), other)
 
 
 def filled(known: Fingerprint, more: Fingerprint) -> Fingerprint:

@@ -229,6 +229,14 @@ SEQUENCES = {
         [NEW, NEW],
     ),
     "one Message-ID for all emails of a device": ([*ALARMS, *ALARMS], [NEW] * 3 + [KNOWN] * 3),
+    "identical words of a device an hour later": (
+        [alarm("Fire", "d1@a.example", hour) for hour in (10, 11, 10, 11)],
+        [NEW, NEW, KNOWN, KNOWN],
+    ),
+    "a tag in front of the subject": (
+        [email(subject=f"{tag}Rapport", message_id="<m@x>") for tag in ("", "[EXT] ", "[EXT] ", "", "[1] [EXT] ")],
+        [NEW, KNOWN, KNOWN, KNOWN, KNOWN],
+    ),
     "two Message-IDs, and nothing is known of the files": (
         [email(message_id="<1@x>"), email(message_id="<2@x>"), email(message_id="<1@x>"), email()],
         [NEW, NEW, KNOWN, KNOWN],
