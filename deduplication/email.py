@@ -22,7 +22,6 @@ MAX_HEADER_CHARS = 64 * 1024  # subject, sender, date, Message-ID and other ids,
 MAX_NAME_CHARS = 1000  # of a file, of an address
 MOST_RECIPIENTS = 1000
 MOST_ATTACHMENTS = 1000
-BODY_TYPES = ("html", "text")
 
 _QUOTED = r'"(?:[^"\\]|\\.)*+"'
 _ATOM = r'[^\s<>,;:"()\[\]@]'

@@ -137,17 +137,19 @@ function attachmentsOf_(message, settings) {
       leftBytes -= bytes.length;
       return { ...described, content: Utilities.base64Encode(bytes) };
     }
-    return { ...described, sha256: sha256Of_(bytes), text_sha256: sha256Of_(withLineFeeds_(bytes)) };
+    const text = withLineFeeds_(bytes);
+    const textSha256 = text === bytes ? undefined : sha256Of_(text);
+    return { ...described, sha256: sha256Of_(bytes), text_sha256: textSha256 };
   });
 }
 
-/** A text with LF at the end of each line, as Mailonce compares texts: mail servers change line ends. */
+/** A text with LF at the end of each line, as Mailonce compares texts: mail servers change line ends. Else the same. */
 function withLineFeeds_(bytes) {
   if (bytes.length === 0 || bytes.slice(0, 8000).includes(0)) {
     return bytes;
   }
   const lines = bytes.filter((byte, place) => byte !== 13 || bytes[place + 1] !== 10);
-  return lines[lines.length - 1] === 10 ? lines : [...lines, 10];
+  return lines[lines.length - 1] === 10 ? lines : lines.concat([10]);
 }
 
 function sha256Of_(bytes) {
