@@ -138,8 +138,9 @@ def conflicts(one: Fingerprint, other: Fingerprint) -> bool:
     pairs += [(one.links, other.links), (one.head, other.head)]
     if one.files is None or other.files is None:
         pairs.append((one.file_names, other.file_names))
-        if one.file_names is other.file_names is None and NOTHING_THERE not in (one.ids, other.ids):
-            pairs.append((one.ids, other.ids))
+    known_of_files = {one.files, other.files, one.file_names, other.file_names}
+    if known_of_files == {None} and NOTHING_THERE not in (one.ids, other.ids):
+        pairs.append((one.ids, other.ids))
     if one.date and other.date and one.date.partition("@")[2] == other.date.partition("@")[2]:
         pairs.append((one.date, other.date))
     return any(_differ(ours, theirs) for ours, theirs in pairs)
