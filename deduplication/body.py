@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import html
 import re
@@ -9,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from html.entities import html5
 from itertools import chain, islice
 
-from deduplication.text import nfc
+from deduplication.text import WINDOWS_1252, nfc, without_c1
 
 MOST_LINKS = 1000
 MAX_LINK_CHARS = 8 * 1024
@@ -44,7 +45,7 @@ _START_TAG = re.compile(rf"<(?:{_HIDDEN}|({_NAME})({_ATTRIBUTES})>|{_TAG_OR_COMM
 _ATTRIBUTE = re.compile(rf"({_KEY})(?:[{_SPACE}]*+({_VALUE}))?+", re.ASCII)
 _REFERENCE = re.compile(r"&(?:#[0-9]+;?|#x[0-9a-f]+;?|([0-9a-z]++(?:;|(?!=))))", re.IGNORECASE | re.ASCII)
 _LONG_NUMBER = re.compile(r"&#(?=[0-9])0*+([0-9]{0,8}+)[0-9]*+")
-_SPACES = bytes(ord(" ") if chr(code).isspace() else code for code in range(256))
+_SPACES = bytes(ord(" ") if letter.isspace() else code for code, letter in enumerate(WINDOWS_1252))
 _DOCUMENT = re.compile(r"\s*<(?:!doctype html|html|head|body)\b", re.IGNORECASE)
 _TAG = re.compile(r"<(/?)([a-z][^\s<>/]*)([^<>]*>)?", re.IGNORECASE)
 _ELEMENTS = frozenset(  # of HTML, those of old included
@@ -91,10 +92,10 @@ def plain_text(text: str) -> str:
     try:
         letters = text.encode("latin-1").translate(_SPACES)
     except UnicodeEncodeError:
-        return nfc(" ".join(text.split()))
+        return nfc(" ".join(without_c1(text).split()))
     # All these letters are in their normal form. Splitting into words takes twice as long as looking for two spaces.
     letters = b" ".join(letters.split()) if b"   " in letters else letters.replace(b"  ", b" ").strip(b" ")
-    return letters.decode("latin-1")
+    return letters.decode() if letters.isascii() else codecs.charmap_decode(letters, "strict", WINDOWS_1252)[0]
 
 
 def _unescaped(text: str) -> str:
@@ -152,6 +153,7 @@ class Html:
     scripts, styles and titles, entities decoded. ``links`` are the targets of its links, then those written in it.
     ``targets`` are everything that it leads to or shows beside its text, in order: emails that differ in it are
     different. Images of the email itself (cid:, or relative) are left out: they are files, and providers rewrite them.
+    It ``is_empty`` if it shows neither text nor images, and leads nowhere.
 
     It is split into tags and text, as a browser does first. No tree is built: 25 KB of unclosed <b> and <p> would make
     five million elements. So nothing is repaired: an unclosed link counts once, not once for each block that it
@@ -168,6 +170,7 @@ class Html:
             pieces[::2] = [_unescaped(piece) if "&" in piece else piece for piece in pieces[::2]]
             self.text = plain_text("".join(pieces).replace("\0", ""))
         found = () if has_too_many_tags or not _may_lead(body) else tuple(_leading_attributes(body))
+        self.is_empty = not (self.text or found)
         linked = (value for tag, name, value in found if tag == "a" and name == "href")
         self.links = _first_links(chain(_first_links(linked), _written_links(self.text)))
         self.targets = tuple(

@@ -7,6 +7,7 @@ import re
 from datetime import UTC, datetime, timedelta, timezone
 
 MAX_DATE_CHARS = 1000
+ASSUMED_UTC = timezone(timedelta(), "UTC?")  # of a time that names no zone
 
 _COMMENT = re.compile(r"\(([^()]*)\)")
 _EPOCH = re.compile(r"\d{10}(?:\d{3})?(?:\.\d+)?", re.ASCII)
@@ -48,7 +49,8 @@ _LONG_ZONES = {
 def parse_date(date: str) -> datetime | None:
     """The moment in UTC, from any notation seen in mail; None if absent or unreadable.
 
-    A time without a zone is UTC, never the server's own zone. A time in an unknown zone cannot be read.
+    A time without a zone is UTC, never the server's own zone; its tzinfo is ASSUMED_UTC, so that a caller can tell. A
+    time in an unknown zone cannot be read.
     """
     text = " ".join(date[:MAX_DATE_CHARS].split())
     if not text:
@@ -57,7 +59,7 @@ def parse_date(date: str) -> datetime | None:
         try:
             moment = read(text)
             if moment:
-                return moment.replace(tzinfo=moment.tzinfo or UTC).astimezone(UTC)
+                return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=ASSUMED_UTC)
         except (ValueError, OverflowError, TypeError, IndexError):
             continue
     return None
@@ -68,7 +70,8 @@ def _read_numeric(text: str) -> datetime:
     if _EPOCH.fullmatch(text):
         number = float(text)
         return datetime.fromtimestamp(number / 1000 if number >= 1e11 else number, UTC)
-    return datetime.fromisoformat(_SPACE_BEFORE_ZONE.sub("", text.removesuffix(" UTC")))
+    moment = datetime.fromisoformat(_SPACE_BEFORE_ZONE.sub("", text.removesuffix(" UTC")))
+    return moment.replace(tzinfo=UTC) if text.endswith(" UTC") and not moment.tzinfo else moment
 
 
 def _read_written(text: str) -> datetime | None:
@@ -80,7 +83,8 @@ def _read_written(text: str) -> datetime | None:
     day, zone = bare[: clock.start()].rstrip(" ,").removesuffix(" at"), bare[clock.end() :].partition("(")[0].strip()
     if not _YEAR.search(day) and (year := _YEAR.search(zone)):
         day, zone = f"{day} {year[0]}", (zone[: year.start()] + zone[year.end() :]).strip()
-    offset = _offset(zone) if zone else next(filter(None, map(_offset, _COMMENT.findall(text))), timedelta())
+    zone = zone or next((comment for comment in _COMMENT.findall(text) if _offset(comment) is not None), "")
+    offset = _offset(zone) if zone else timedelta()
     midnight = _midnight(day)
     if offset is None or midnight is None:
         return None
@@ -91,7 +95,7 @@ def _read_written(text: str) -> datetime | None:
             return None
         hour = hour if hour > 12 else hour % 12 + 12 * is_afternoon
     minute, second = int(clock["minute"]), int(clock["second"] or 0)
-    return midnight.replace(hour=hour, minute=minute, second=second, tzinfo=timezone(offset))
+    return midnight.replace(hour=hour, minute=minute, second=second, tzinfo=timezone(offset) if zone else None)
 
 
 def _midnight(day: str) -> datetime | None:

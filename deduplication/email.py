@@ -15,14 +15,13 @@ from typing import Any
 from deduplication.body import Html, looks_like_html, plain_links, plain_text
 from deduplication.dates import parse_date
 from deduplication.kept_property import kept_property
-from deduplication.text import base64_decoded, decoded, nfc, well_formed
+from deduplication.text import base64_decoded, decoded, nfc, well_formed, without_c1
 
 # Longer values are cut before they are worked at. The text of an email is not cut: its fingerprint covers all of it.
 MAX_HEADER_CHARS = 64 * 1024  # subject, sender, date, Message-ID and other ids, each
 MAX_NAME_CHARS = 1000  # of a file, of an address
 MOST_RECIPIENTS = 1000
 MOST_ATTACHMENTS = 1000
-BODY_TYPES = ("html", "text")
 
 _QUOTED = r'"(?:[^"\\]|\\.)*+"'
 _ATOM = r'[^\s<>,;:"()\[\]@]'
@@ -38,6 +37,7 @@ _QUOTED_OR_COMMENT = re.compile(r'"(?:[^"\\]|\\.)*+(?P<closed>"?)|\(', re.DOTALL
 _WITHIN_COMMENTS = re.compile(r"\\.|[()]", re.DOTALL)
 _ENCODED_WORD = re.compile(r"=\?([^?\s*]+)(?:\*[^?\s]*)?\?([bq])\?([^?\r\n]*)\?=", re.IGNORECASE)
 _ENCODED_WORDS = re.compile(rf"{_ENCODED_WORD.pattern}(?:\s*{_ENCODED_WORD.pattern})*", re.IGNORECASE)
+_NOT_ASCII = re.compile(r"([^\x00-\x7f]+)")
 _FOLD = re.compile(r"\r?\n[ \t]*|[\r\n]+")
 _NOT_IN_A_FILE_NAME = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # the last turn "fdp.exe" around
 
@@ -46,8 +46,8 @@ _NOT_IN_A_FILE_NAME = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069
 class Attachment:
     """``name`` has no path; ``content`` (Base64) is set only where attachments are wanted inline.
 
-    ``sha256`` is empty if the contents were not sent. ``text_sha256`` is that of a text with its line ends as LF, if it
-    has others: providers change them.
+    ``sha256`` is empty if the contents were not sent. ``text_sha256`` is that of a text whose lines, the last one
+    included, all end in LF, if it is another one: providers change line ends.
     """
 
     name: str
@@ -59,15 +59,16 @@ class Attachment:
 
     @classmethod
     def of(cls, name: str, content_type: str, content: bytes, *, inline: bool) -> Attachment:
-        is_text = b"\0" not in content[:8000]
-        lines = content.replace(b"\r\n", b"\n") if is_text else content
+        lines = content
+        if content and b"\0" not in content[:8000]:
+            lines = content.replace(b"\r\n", b"\n").removesuffix(b"\n") + b"\n"
         return cls(
             name=name,
             content_type=content_type,
             size_bytes=len(content),
             sha256=hashlib.sha256(content).hexdigest(),
             content=base64.b64encode(content).decode() if inline else None,
-            text_sha256=hashlib.sha256(lines).hexdigest() if len(lines) < len(content) else "",
+            text_sha256=hashlib.sha256(lines).hexdigest() if lines != content else "",
         )
 
     def __post_init__(self) -> None:
@@ -99,6 +100,9 @@ class Email:
 
     Some providers omit parts: ``tells_body`` and ``tells_files`` say whether an empty body, and no attachments, mean
     that there are none. Without ``tells_recipients``, ``recipients`` are at best from headers such as Delivered-To.
+    ``first_html`` is the first part of an HTML body that was joined from several, empty if it has no others, and None
+    if the provider may have omitted the others. ``date_source`` is the provider if the date may be another than that of
+    the Date header, such as the time of receipt.
     """
 
     subject: str = ""
@@ -116,6 +120,8 @@ class Email:
     tells_body: bool = True
     tells_files: bool = True
     tells_recipients: bool = True
+    first_html: str | None = None
+    date_source: str = ""
     spam: Mapping[str, str] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
 
@@ -174,8 +180,9 @@ class Email:
 
     @kept_property
     def read_html(self) -> Html | None:
-        """None if the email is plain text."""
-        return Html(self.html) if self.html and not self.html.isspace() else None
+        """None if the email is plain text, even with an empty HTML part beside it."""
+        html = Html(self.html) if self.html and not self.html.isspace() else None
+        return None if html and html.is_empty and self.plain else html
 
     @property
     def body(self) -> str:
@@ -286,16 +293,24 @@ def decode_subject(subject: str) -> str:
     text = well_formed(subject[:MAX_HEADER_CHARS])
     if "=?" in text:
         text = well_formed(_ENCODED_WORDS.sub(_decoded, _FOLD.sub(" ", text)))
-    return " ".join(nfc(text).split())
+    return " ".join(nfc(text if text.isascii() else without_c1(text)).split())
 
 
 def _decoded(words: re.Match[str]) -> str:
-    """Adjacent words of one charset are joined first: a character may be split between them."""
+    """Adjacent words of one charset are joined first: a character may be split between them. Letters that should have
+    been encoded are taken as they are."""
     text = ""
     for charset, run in groupby(_ENCODED_WORD.findall(words[0]), key=lambda word: word[0].lower()):
-        raw = b"".join(
-            base64_decoded(word.encode()) if encoding in "bB" else binascii.a2b_qp(word.encode(), header=True)
-            for _, encoding, word in run
-        )
+        raw = b""
+        for _, encoding, word in run:
+            if encoding in "bB":
+                raw += base64_decoded(word.encode())
+                continue
+            for piece in _NOT_ASCII.split(word):
+                if piece.isascii():
+                    raw += binascii.a2b_qp(piece.encode(), header=True)
+                else:
+                    text += decoded(raw, charset) + piece
+                    raw = b""
         text += decoded(raw, charset)
     return text

@@ -5,12 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from contextlib import suppress
 
+from deduplication.body import Html
+from deduplication.dates import ASSUMED_UTC
 from deduplication.email import MAX_HEADER_CHARS, Email, address_of
-from deduplication.names import UNDATED, WEEK_MS, Fingerprint, Kind, Name, digest, digest_of_all
+from deduplication.names import NOTHING_THERE, UNDATED, WEEK_MS, Fingerprint, Kind, Name, digest, digest_of_all
 from deduplication.text import nfc, well_formed
 
 MAX_POST_KEY = 512
+MAX_LABEL_CHARS = 63
+MOST_TAGS = 3
+_TAG = re.compile(r"\[[^\[\]]{1,60}\]\s*")
 _OUR_OWN = re.compile(r"[a-z0-9_:-]{1,80}(?:@[0-9a-f]{12})?")
 
 
@@ -32,7 +38,21 @@ def compute_canonical_id(email: Email) -> str:
 
 def _head(email: Email) -> tuple[str, str]:
     """Subject and sender, the same in every notation."""
-    return f"{email.clean_subject}{email.subject[MAX_HEADER_CHARS:]}", email.sender_email or email.sender
+    sender = email.sender_email or email.sender
+    if "@xn--" in sender or ".xn--" in sender or not email.sender_email.isascii():
+        sender = _with_unicode_domain(sender)
+    return f"{email.clean_subject}{email.subject[MAX_HEADER_CHARS:]}", sender
+
+
+def _with_unicode_domain(address: str) -> str:
+    """bücher.example for xn--bcher-kva.example; a label that cannot be decoded stays as it is."""
+    local, _, domain = address.rpartition("@")
+    labels = domain.split(".")
+    for place, label in enumerate(labels):
+        if label.startswith("xn--") and len(label) <= MAX_LABEL_CHARS:  # decoding takes quadratic time
+            with suppress(ValueError):
+                labels[place] = label.removeprefix("xn--").encode().decode("punycode").lower()
+    return nfc(f"{local}@{'.'.join(labels)}")
 
 
 def compute_post_keys(email: Email) -> tuple[str, ...]:
@@ -64,15 +84,37 @@ def compute_fingerprint(email: Email) -> Fingerprint:
     # Links are unknown of plain text: they are part of it, and another provider may have converted it to HTML.
     are_links_known = email.tells_body and (email.read_html or not email.text)
     targets = email.read_html.targets if email.read_html else ()
+    moment, message_id, head = email.date_utc, _message_id(email), _head(email)
+    ids = digest(message_id) if message_id and not are_known else None
+    source = f"@{digest(email.date_source)[:4]}" if email.date_source else ""
     return Fingerprint(
         text=digest(email.text) if email.tells_body else None,
         files=digest_of_all(contents) if are_known and all(contents) else None,
         file_names=digest_of_all(names) if are_known and all(names) else None,
         file_sizes=digest_of_all(map(str, sizes)) if are_known and all(sizes) and not all(contents) else None,
         links=digest(json.dumps(targets) if targets else "") if are_links_known else None,
-        ids=None if email.date_utc else digest(_message_id(email) or email.event_id.strip()),
-        head=digest("|".join(_head(email))),
+        ids=ids if moment else digest(message_id or email.event_id.strip()),
+        head=digest("|".join(head)),
+        date=f"{int(moment.timestamp()):x}{source}" if moment and moment.tzinfo is not ASSUMED_UTC else None,
+        first_html=None if email.first_html is None else _text_and_links(email.first_html),
+        untagged=_untagged(*head) if head[0].startswith("[") else None,
     )
+
+
+def _text_and_links(html: str) -> str:
+    if not html:
+        return NOTHING_THERE
+    read = Html(html)
+    return f"{digest(read.text)}+{digest(json.dumps(read.targets) if read.targets else '')}"
+
+
+def _untagged(subject: str, sender: str) -> str | None:
+    """Digests of the head without the first tag in front of the subject, without the first two, and so on."""
+    heads: list[str] = []
+    while len(heads) < MOST_TAGS and (tag := _TAG.match(subject)):
+        subject = subject[tag.end() :]
+        heads.append(digest(f"{subject}|{sender}"))
+    return "+".join(heads) or None
 
 
 def own_names(email: Email, ids_kept_ms: int | None) -> list[Name]:

@@ -36,6 +36,10 @@ _READ_HEADERS = {name.lower().encode() for name in (*RECIPIENT_HEADERS, *SPAM_HE
 _CR_ALONE = re.compile(rb"[^\r\n]*\r(?:[ \t]|[!-9;-~]+:|\r[^\n])")
 _BEFORE_THE_HEADERS = re.compile(rb"(?:\xef\xbb\xbf)?\s*+(?:>?From (?![ \t]*:)[^\n]*\n)?[ \t]*+")
 _HEADER = re.compile(rb"(?!--)([!-9;-~]*+)[ \t]*+:([^\n]*+(?:\n[ \t][^\n]*+)*+)\n?")
+_EMPTY_LINE = re.compile(rb"\n\r*\n")
+_STRAY_LINES = re.compile(
+    rb"(?:(?!--)[^\r\n][^\n]*+\n){1,20}?(?=(" + b"|".join(sorted(_READ_HEADERS)) + rb")[ \t]*:)", re.IGNORECASE
+)
 _BLANK_LINE = re.compile(rb"\r*\n")
 _MEDIA_TYPE = re.compile(rb"[\s\"]*([\w!#$&^.*+-]{1,127}/[\w!#$&^.*+-]{1,127})")
 _MISSING_SEMICOLON = re.compile(rb"(\A[^ ;=]++) (?=[\w*-]+=)|(?<![;=]) (?=boundary ?=)", re.IGNORECASE)
@@ -51,14 +55,13 @@ def parse_mime(raw: bytes, **fields: Any) -> Email:
     """
     if _CR_ALONE.match(raw):  # lines end in CR alone; a stray CR does not make them so
         raw = raw.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-    head = _read_entity(raw, _end_of(_BEFORE_THE_HEADERS, raw, 0))
-    html, plain, files = _read_contents(list(_Parts(raw).read(head, len(raw), {})))
+    start = _end_of(_BEFORE_THE_HEADERS, raw, 0)
+    empty_line = _EMPTY_LINE.search(raw, start)
+    head = _read_entity(raw, start, empty_line.start() if empty_line else 0)
     read = {
         "provider": "mime",
         "date": head.text("date"),
-        "html": html,
-        "plain": plain,
-        "files": files,
+        **_read_contents(list(_Parts(raw).read(head, len(raw), {}))),
         "message_id": head.text("message-id"),
         "delivered_headers": [head.text(name) for name in DELIVERED_HEADERS],
         "extra": {
@@ -148,10 +151,18 @@ def _end_of(pattern: re.Pattern[bytes], raw: bytes, start: int) -> int:
     return match.end() if match else start
 
 
-def _read_entity(raw: bytes, start: int) -> _Entity:
-    """The headers end at an empty line, or at one that is no header: then it belongs to the content."""
+def _read_entity(raw: bytes, start: int, reads_on_until: int = 0) -> _Entity:
+    """The headers end at an empty line, or at one that is no header: then it belongs to the content.
+
+    Up to ``reads_on_until`` such lines are skipped, if one of our headers that was missing follows.
+    """
     headers: dict[str, list[bytes]] = {}
-    while header := _HEADER.match(raw, start):
+    while True:
+        header = _HEADER.match(raw, start)
+        if header is None and (stray := _STRAY_LINES.match(raw, start, reads_on_until)):
+            header = None if stray[1].lower().decode() in headers else _HEADER.match(raw, stray.end())
+        if header is None:
+            break
         start = header.end()
         name = header[1].lower()
         if name in _READ_HEADERS and len(values := headers.setdefault(name.decode(), [])) < MAX_REPEATS_OF_A_HEADER:
@@ -247,7 +258,7 @@ class _Leaf:
     branches: Mapping[int, int] = field(default_factory=dict)
 
 
-def _read_contents(leaves: Sequence[_Leaf]) -> tuple[str, str, list[File]]:
+def _read_contents(leaves: Sequence[_Leaf]) -> dict[str, Any]:
     """The HTML and the text that a reader sees, and all other parts as files.
 
     A text with a file name is a file, unless there is no other text: some programs name even those.
@@ -256,10 +267,16 @@ def _read_contents(leaves: Sequence[_Leaf]) -> tuple[str, str, list[File]]:
     texts = [leaf for leaf in leaves if leaf.text is not None and not leaf.file]
     files = [leaf.file for leaf in leaves if leaf.file and (texts or leaf.text is None)]
     texts = texts or named
-    return _joined_html(texts), "\n".join(leaf.text or "" for leaf in texts if not leaf.is_html), files
+    html_parts = _html_parts(texts)
+    return {
+        "html": "\n".join(html_parts),
+        "first_html": next(leaf.text for leaf in texts if leaf.is_html) if len(html_parts) > 1 else "",
+        "plain": "\n".join(leaf.text or "" for leaf in texts if not leaf.is_html),
+        "files": files,
+    }
 
 
-def _joined_html(texts: Sequence[_Leaf]) -> str:
+def _html_parts(texts: Sequence[_Leaf]) -> list[str]:
     """As mail programs show it: with the texts around the HTML in their places, but for those it is the alternative to.
 
     Empty if there is no HTML.
@@ -273,7 +290,7 @@ def _joined_html(texts: Sequence[_Leaf]) -> str:
         if leaf.is_html
         or not any(html_branches.get(place, set()) - {branch} for place, branch in leaf.branches.items())
     ]
-    return "\n".join(shown) if any(leaf.is_html for leaf in texts) else ""
+    return shown if any(leaf.is_html for leaf in texts) else []
 
 
 def _header_text(value: bytes, charset: str) -> str:

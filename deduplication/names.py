@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -17,6 +18,7 @@ UNDATED = "undated"  # instead of the day, for an email without a date
 NOTHING_THERE = "0"
 _UNKNOWN = "-"
 _DIGEST_CHARS = 24
+_DIGEST = re.compile("[0-9a-f]+")
 _SHORT_CHARS = 8
 
 
@@ -86,8 +88,14 @@ class Fingerprint(NamedTuple):
     ``text`` is what a reader sees, ``files`` the contents of the files, ``links`` the targets of links and images.
     ``file_names`` are for providers that do not send the contents. Only for these ``file_sizes`` is known: whether it
     counts the file or its Base64 differs between providers. ``ids`` is the Message-ID, or else the event id, of an
-    undated email: it distinguishes it from other undated ones, not from its own dated form. ``head`` is the subject and
-    sender: a device may give all its emails one Message-ID, and differ only in the subject.
+    undated email: it distinguishes it from other undated ones, not from its own dated form. It is the Message-ID of an
+    email whose files are unknown. ``head`` is the subject and sender, ``date`` the moment of the Date header: a device
+    may give all its emails one Message-ID, and differ only in these. A date that may be another than that of the header
+    is followed by "@" and a digest of the provider: it differs from dates of the same provider only.
+
+    ``first_html`` is "text+links" of the first of several HTML parts, empty if there are no others: some providers
+    omit the others, and of their emails it is None. ``untagged`` are the heads without the first tag, the first two
+    tags... in front of the subject, such as [EXT], joined by "+".
     """
 
     text: str | None = None
@@ -97,10 +105,13 @@ class Fingerprint(NamedTuple):
     links: str | None = None
     ids: str | None = None
     head: str | None = None
+    date: str | None = None
+    first_html: str | None = None
+    untagged: str | None = None
 
     def __str__(self) -> str:
-        """``text.files.file_names.file_sizes.links.ids.head``, "-" for an unknown part; empty if all are unknown."""
-        return ".".join([part or _UNKNOWN for part in self]) if any(self) else ""
+        """The parts in their order with dots between them, "-" for an unknown one, without unknown ones at the end."""
+        return ".".join([part or _UNKNOWN for part in self]).rstrip("-.")
 
     @classmethod
     @lru_cache(maxsize=512)  # a repeat is compared with an earlier email, usually a recent one
@@ -120,19 +131,50 @@ def digest_of_all(values: Iterable[str]) -> str:
 
 def shortened(fingerprint: str) -> str:
     """A fingerprint as it is kept beside a mark, perhaps for ever: compare it with others that were shortened."""
-    return ".".join([part[:_SHORT_CHARS] for part in fingerprint.split(".")])
+    return _DIGEST.sub(lambda digest: digest[0][:_SHORT_CHARS], fingerprint)
 
 
 def conflicts(one: Fingerprint, other: Fingerprint) -> bool:
     """Whether a part that is known of both differs.
 
-    The names of files count only if their contents are unknown: providers invent names for files without one.
+    The names of files count only if their contents are unknown: providers invent names for files without one. The
+    Message-IDs count only if nothing is known of the files of either.
     """
+    if _differ(one.text, other.text) or _differ(one.links, other.links):
+        one, other = _as_far_as_known(one, other), _as_far_as_known(other, one)
     pairs = [(one.text, other.text), (one.files, other.files), (one.file_sizes, other.file_sizes)]
     pairs += [(one.links, other.links), (one.head, other.head)]
     if one.files is None or other.files is None:
         pairs.append((one.file_names, other.file_names))
-    return any(ours is not None and theirs is not None and ours != theirs for ours, theirs in pairs)
+    known_of_files = {one.files, other.files, one.file_names, other.file_names}
+    if known_of_files == {None} and NOTHING_THERE not in (one.ids, other.ids):
+        pairs.append((one.ids, other.ids))
+    if one.date and other.date and one.date.partition("@")[2] == other.date.partition("@")[2]:
+        pairs.append((one.date, other.date))
+    return any(_differ(ours, theirs) for ours, theirs in pairs)
+
+
+def _differ(ours: str | None, theirs: str | None) -> bool:
+    return ours is not None and theirs is not None and ours != theirs
+
+
+def _as_far_as_known(one: Fingerprint, other: Fingerprint) -> Fingerprint:
+    """With the text and links of its first HTML part, if the provider of the other may have omitted all others."""
+    if other.first_html is not None or one.first_html in (None, NOTHING_THERE):
+        return one
+    text, links = one.first_html.split("+")
+    return one._replace(text=text, links=links)
+
+
+def differs_by_tag(one: Fingerprint, other: Fingerprint) -> bool:
+    """Whether only tags in front of one of the subjects differ. The text and the moment must be known of both."""
+    heads = ((one.head, other.untagged), (other.head, one.untagged))
+    if not any(head in (untagged or "").split("+") for head, untagged in heads):
+        return False
+    if not (one.text and other.text and one.date and other.date):
+        return False
+    is_same_moment = one.date.partition("@")[0] == other.date.partition("@")[0]
+    return is_same_moment and not conflicts(one._replace(head=other.head), other)
 
 
 def filled(known: Fingerprint, more: Fingerprint) -> Fingerprint:

@@ -20,6 +20,7 @@ import webencodings
 
 _MORE_THAN_THIRTY_MARKS = re2.compile(r"\pM{31}")
 _ASCII_ONLY = re.compile(r"\\[bBwW]")
+_C1 = re.compile(r"[\x80-\x9f]")
 _CHARSET = re.compile(r"[\w.:-]{1,40}", re.ASCII)
 _NOT_BASE64 = bytes(set(range(256)) - set(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="))
 _NOT_CHARSETS = {"idna", "punycode", "unicode-escape", "raw-unicode-escape", "undefined"}  # but Python decodes them
@@ -27,7 +28,7 @@ _BETTER_IN_PYTHON = {"ascii", "utf-16", "hz", "iso2022_kr"}  # Python decodes mo
 _NO_CODECS = {"replacement", "x-user-defined"}
 # The declared charset is often a subset of the one that was used.
 _READ_AS = {"ascii": "utf-8", "gbk": "gb18030", "iso2022_jp": "iso2022_jp_ext"}
-_WINDOWS_1252 = "".join(bytes([byte]).decode("cp1252", "ignore") or chr(byte) for byte in range(256))
+WINDOWS_1252 = "".join(bytes([byte]).decode("cp1252", "ignore") or chr(byte) for byte in range(256))
 
 
 def well_formed(text: str) -> str:
@@ -54,6 +55,12 @@ def nfc(text: str) -> str:
     except UnicodeEncodeError:
         has_many = _MORE_THAN_THIRTY_MARKS.search(text.encode("utf-8", "surrogatepass"))
         return text if has_many else unicodedata.normalize("NFC", text)
+
+
+def without_c1(text: str) -> str:
+    """Control characters of ISO-8859-1, which nobody writes, become letters of Windows-1252: mail that names the first
+    is written in the second, and some programs take it at its word."""
+    return _C1.sub(lambda found: WINDOWS_1252[ord(found[0])], text)
 
 
 def base64_decoded(content: bytes) -> bytes:
@@ -97,9 +104,10 @@ def _codec(charset: str) -> str:
 def _loosely_decoded(content: bytes, codec: str) -> str:
     """Damaged multi-byte text is still shorter than its bytes by more than what is lost; else it was never that."""
     damaged = content.decode(codec, "replace")
-    if len(content) - len(damaged) > damaged.count("\ufffd"):
+    saved, lost = len(content) - len(damaged), damaged.count("\ufffd")
+    if saved > lost or (saved == lost and codec == "utf-8"):  # other text is hardly ever valid UTF-8
         return damaged
-    return codecs.charmap_decode(content, "strict", _WINDOWS_1252)[0]
+    return codecs.charmap_decode(content, "strict", WINDOWS_1252)[0]
 
 
 class BadRegex(ValueError):

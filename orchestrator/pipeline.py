@@ -45,6 +45,7 @@ log = logging.getLogger(__name__)
 MOST_MEDIA = 50  # a newsletter of links must not make one claim a long script
 RETRY_AFTER_FAILURE_S = 10
 MOST_WAIT_FOR_ANOTHER_S = 10
+IGNORED_TAG = "it repeats an email whose subject differs only by a tag in front"
 UNREADABLE_DATE = "date cannot be read and counts as absent; it must be a time such as 2026-11-16T09:00:00Z"
 
 
@@ -381,7 +382,9 @@ class Pipeline:
         if not settled.is_safe:
             return case.retry_later("it could not be recorded")
         had_already = tuple(name for name in wanted if name not in {each.destination for each in claimed.plan})
-        return case.outcome(status, settled.entry or claimed.entry, reason=stop, had_already=had_already)
+        is_tagged = bool(stop and stop.gate is Gate.IDENTITY and stop.original)
+        more = {"had_already": had_already, "warnings": (IGNORED_TAG,) if is_tagged else ()}
+        return case.outcome(status, settled.entry or claimed.entry, reason=stop, **more)
 
     def _pack(self, case: Case, claimed: Claimed) -> bytes:
         """To be stored for all its destinations. What an earlier copy has stored stays as it is, since it may be sent

@@ -88,7 +88,7 @@ class Verdict(BaseModel):
     reason: Reason | None = None
     error: str = Field(default="", description="Why it has to be sent again.")
     retry_after_s: int | None = None
-    warnings: tuple[str, ...] = Field(default=(), description="Parts that could not be read.")
+    warnings: tuple[str, ...] = Field(default=(), description="What could not be read, or was ignored.")
     deliveries: dict[str, DeliveryStub] = Field(default={}, description="By destination.")
     had_already: tuple[str, ...] = Field(default=(), description="Destinations that an earlier copy went to.")
 

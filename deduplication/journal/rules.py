@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from deduplication.journal.entry import BY_SCRIPT, OPEN, SETTLED, About, Delivery, DeliveryStatus, Entry, Stop, changed
-from deduplication.names import Fingerprint, Gate, Name, conflicts, filled, shortened
+from deduplication.names import Fingerprint, Gate, Name, conflicts, differs_by_tag, filled, shortened
 
 MOST_REFERENCES = 64  # under one name
 HELD = "~"  # before the key of an email whose proof of origin is being used, and not accepted yet (28)
@@ -186,7 +186,11 @@ def identify(claim: Claim, known: Known) -> Judgement:
         missing.append(wanted)
     if not missing:
         nearest = _nearest(claim, candidates)
-        return Repeat(nearest, _name_of(claim, known, nearest))
+        name = _name_of(claim, known, nearest)
+        if not conflicts(Fingerprint.parse(claim.fingerprint), Fingerprint.parse(nearest.fingerprint)):
+            return Repeat(nearest, name)
+        deliveries = tuple(_delivery_for(each, None, True) for each in claim.destinations)
+        return Take(None, (), _skipped(deliveries), (), Stop(name, nearest.id, nearest.created_ms))
     joined = _nearest(claim, candidates) if candidates else None
     under = (entry for name in claim.identity for entry in (*known.of(name).entries, *known.of(name).ended))
     is_distinct = any(entry not in candidates for entry in under)
@@ -202,10 +206,12 @@ def identify(claim: Claim, known: Known) -> Judgement:
 
 
 def same_items(own: tuple[Name, ...], fingerprint: str, known: Known) -> tuple[Entry, ...]:
-    """Entries of the same item: under its own names, with a fingerprint that does not conflict (23)."""
+    """Entries of the same item: under its own names, with a fingerprint that does not conflict (23), or does so only
+    because of a tag in front of the subject: then they share the Message-ID, as email ids are made of the subject."""
     ours = Fingerprint.parse(fingerprint)
     under = {entry.id: entry for name in identity(own, fingerprint) for entry in known.of(name).entries}
-    return tuple(each for each in under.values() if not conflicts(ours, Fingerprint.parse(each.fingerprint)))
+    found = ((each, Fingerprint.parse(each.fingerprint)) for each in under.values())
+    return tuple(each for each, theirs in found if not conflicts(ours, theirs) or differs_by_tag(ours, theirs))
 
 
 def compared(entries: Sequence[Entry]) -> tuple[str, ...]:

@@ -2,7 +2,8 @@
  * Pushes the messages under a Gmail label to Mailonce, and removes the label once Mailonce has them.
  *
  * Script properties (Project Settings): MAILONCE_URL, such as https://mailonce.example.org; MAILONCE_TOKEN, the ingress
- * token; MAILONCE_LABEL, if the label is not to be "mailonce". Then run setup() once.
+ * token; MAILONCE_LABEL, if the label is not to be "mailonce"; MAILONCE_ATTACHMENTS_MB, to send the contents of up to so
+ * many megabytes of each message's attachments. Then run setup() once.
  *
  * Labels are on threads. When a new message brings the label back to a thread, its older messages are pushed again:
  * Mailonce knows them and answers 200.
@@ -50,7 +51,8 @@ function readSettings_() {
   if (!token) {
     throw new Error('The script property MAILONCE_TOKEN must be the ingress token of Mailonce');
   }
-  return { url, token, label: properties.getProperty('MAILONCE_LABEL') || 'mailonce' };
+  const label = properties.getProperty('MAILONCE_LABEL') || 'mailonce';
+  return { url, token, label, contentsMb: Number(properties.getProperty('MAILONCE_ATTACHMENTS_MB')) || 0 };
 }
 
 /** A thread that keeps its label waits for the next run, and does not hold up those behind it. */
@@ -106,7 +108,7 @@ function push_(message, settings) {
       method: 'post',
       contentType: 'application/json',
       headers: { Authorization: `Bearer ${settings.token}` },
-      payload: JSON.stringify(payloadOf_(message)),
+      payload: JSON.stringify(payloadOf_(message, settings)),
       muteHttpExceptions: true,
       followRedirects: false, // the page behind a redirect answers 200 and accepts no email
     });
@@ -125,7 +127,37 @@ function dateOf_(message) {
   return (isNaN(written) ? message.getDate() : written).toISOString();
 }
 
-function payloadOf_(message) {
+/** Attachments are described by name, size and digest, so that emails that differ in a file only are two emails. */
+function attachmentsOf_(message, settings) {
+  let leftBytes = settings.contentsMb * 1024 * 1024;
+  return message.getAttachments().map((file) => {
+    const bytes = file.getBytes();
+    const described = { name: file.getName(), content_type: file.getContentType(), size: bytes.length };
+    if (bytes.length <= leftBytes) {
+      leftBytes -= bytes.length;
+      return { ...described, content: Utilities.base64Encode(bytes) };
+    }
+    const text = withLineFeeds_(bytes);
+    const textSha256 = text === bytes ? undefined : sha256Of_(text);
+    return { ...described, sha256: sha256Of_(bytes), text_sha256: textSha256 };
+  });
+}
+
+/** A text with LF at the end of each line, as Mailonce compares texts: mail servers change line ends. Else the same. */
+function withLineFeeds_(bytes) {
+  if (bytes.length === 0 || bytes.slice(0, 8000).includes(0)) {
+    return bytes;
+  }
+  const lines = bytes.filter((byte, place) => byte !== 13 || bytes[place + 1] !== 10);
+  return lines[lines.length - 1] === 10 ? lines : lines.concat([10]);
+}
+
+function sha256Of_(bytes) {
+  const digest = Utilities.computeDigest(Utilities.DigestAlgorithm.SHA_256, bytes);
+  return digest.map((byte) => (byte & 0xff).toString(16).padStart(2, '0')).join('');
+}
+
+function payloadOf_(message, settings) {
   return {
     subject: message.getSubject(),
     sender: message.getFrom(),
@@ -135,5 +167,6 @@ function payloadOf_(message) {
     message_id: message.getHeader('Message-ID') || message.getHeader('Message-Id'),
     to: message.getTo(),
     cc: message.getCc(),
+    attachments: attachmentsOf_(message, settings),
   };
 }

@@ -371,6 +371,8 @@ def _met(stop: Stop, original: Entry | None, when: When) -> str:
     seen_ms = original.created_ms if original else stop.first_seen_ms
     other = f"the email of {when(seen_ms)}" if seen_ms is not None else f"email {stop.original}"
     same = "same first words" if stop.gate is Gate.CONTENT else f"same {what}"
+    if stop.gate is Gate.IDENTITY:  # an exact repeat has no entry of its own
+        same = "the same, but for a tag in front of its subject,"
     if original is None:
         return f"{same} as {other}, which is no longer stored"
     sender = f" from {original.about.sender}" if original.about.sender else ""

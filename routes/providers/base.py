@@ -198,7 +198,8 @@ def parse_all(parse: Callable[[Any], Email | Message], documents: Iterable[Any])
 
 
 def require_email(email: Email) -> Email:
-    """Raises InvalidPayload without any of these: it is not an email, whatever else was sent."""
-    if not (email.sender.strip() or email.date.strip() or email.message_id.strip()):
-        raise InvalidPayload("the request has no email: neither a sender nor a date nor a Message-ID")
+    """Raises InvalidPayload without any of these: it is not an email, whatever else was sent. A bounce may have a
+    subject alone."""
+    if not any(part.strip() for part in (email.sender, email.date, email.message_id, email.subject)):
+        raise InvalidPayload("the request has no email: neither a sender nor a date nor a Message-ID nor a subject")
     return email

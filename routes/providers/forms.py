@@ -19,6 +19,7 @@ from routes.payload import InvalidPayload
 MOST_PARTS = 10_000  # Mailgun makes a field of every header
 MAX_NAME_BYTES = 1000
 _HALF_AN_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+_BACKSLASH = re.compile(r'\\([\\"]?)')
 MAX_PART_HEADERS_BYTES = 1024 * 1024  # of all parts together; reading them is slow
 
 
@@ -80,8 +81,13 @@ def _unquoted(raw: bytes) -> bytes:
     return a2b_qp(raw.replace(b"+", b" ").replace(b"=", b"=3D").replace(b"%", b"="))
 
 
+def keep_backslashes(header: str) -> str:
+    r"""Those that escape nothing: of "\share\mail\x.msg" parse_options_header would make sharemailx.msg."""
+    return _BACKSLASH.sub(lambda found: found[0] if found[1] else r"\\", header)
+
+
 class _LenientDecoder(MultipartDecoder):
-    """Accepts file names that are not UTF-8, and limits the headers of all parts."""
+    """Accepts file names that are not UTF-8 or are paths of Windows, and limits the headers of all parts."""
 
     headers_bytes = 0
 
@@ -89,7 +95,7 @@ class _LenientDecoder(MultipartDecoder):
         self.headers_bytes += len(data)
         if self.headers_bytes > MAX_PART_HEADERS_BYTES:
             raise ValueError(f"the headers of all parts must be at most {MAX_PART_HEADERS_BYTES} bytes")
-        return super()._parse_headers(data.decode("utf-8", "replace").encode())
+        return super()._parse_headers(keep_backslashes(data.decode("utf-8", "replace")).encode())
 
 
 def _multipart(body: bytes, boundary: bytes) -> Form:

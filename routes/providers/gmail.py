@@ -2,7 +2,7 @@
 
 The body is best sent as ``html`` and ``plain``, or one of them; if it is sent as ``body``, ``body_type`` says which of
 the two it is. ``attachments`` is a list of {name, content_type, size, sha256}, or with ``content`` in Base64; without
-it the files are unknown.
+it the files are unknown. ``text_sha256`` is that of a text whose lines, the last one included, all end in LF.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field
 
-from deduplication.email import Attachment, Email
+from deduplication.email import Attachment, Email, File
 from routes.payload import InvalidPayload, read
 from routes.providers.base import Parsed, Provider, ProviderRequest
 from routes.providers.fields import Document
-from routes.providers.options import NoOptions
+from routes.providers.options import Options
 from routes.providers.samples import Letter
 
 # A script may send what it likes here: anything but a text is ignored.
@@ -45,21 +45,22 @@ TEXTS = ("sender", "subject", "date", "html", "plain", "body", "body_type", "mes
 NOT_EXTRA = EmailIn.model_fields.keys() - {"message_id"}
 
 
-class Gmail(Provider[NoOptions]):
+class Gmail(Provider[Options]):
     """The script removes the label only after a 200."""
 
-    options_type = NoOptions
+    options_type = Options
     security = ("ingressToken",)
     body_type = EmailIn
 
     def parse(self, request: ProviderRequest) -> list[Parsed]:
-        return [parse(request.json, self.name)]
+        return [parse(request.json, self.name, self._inline_bytes)]
 
     def _document(self, letter: Letter) -> dict[str, Any]:
-        return dict(letter.fields)
+        files = letter.attachments(name="name", content_type="content_type", size="size", content="base64")
+        return {**letter.fields, "attachments": files}
 
 
-def parse(given: Any, provider: str = "gmail") -> Email:
+def parse(given: Any, provider: str = "gmail", inline_bytes: int = 0) -> Email:
     """Raises InvalidPayload."""
     sent = read(EmailIn, given, "body")
     texts: dict[str, Any] = {name: getattr(sent, name) or "" for name in TEXTS}
@@ -67,7 +68,9 @@ def parse(given: Any, provider: str = "gmail") -> Email:
     email = Email.received(
         **texts,
         provider=provider,
-        files=[_attachment(file) for file in files if file is not None],
+        date_source=provider,
+        files=[_file(file) for file in files if file is not None],
+        inline_bytes=inline_bytes,
         tells_files=sent.attachments is not None,
         tells_body=any(part is not None for part in (sent.html, sent.plain, sent.body)),
         recipients=[sent.recipient],
@@ -86,14 +89,14 @@ def no_sender(sender: str, field: str) -> InvalidPayload:
     )
 
 
-def _attachment(given: Any) -> Attachment:
+def _file(given: Any) -> Attachment | File:
     """Users write their own scripts: a file described in another way is still told apart by its description."""
     file = Document(given if isinstance(given, dict) else {"name": str(given)})
     name = file.optional("name") or file.optional("filename")
     content_type, content = file.optional("content_type"), file.base64("content")
     if content is not None:
-        return Attachment.of(name, content_type, content, inline=False)
-    sha256 = file.optional("sha256").strip().lower()
-    has_other_fields = not sha256 and file.keys() - {"name", "content_type", "size"}
-    description = hashlib.sha256(json.dumps(file, sort_keys=True).encode()).hexdigest() if has_other_fields else ""
-    return Attachment(name, content_type, file.size("size"), sha256, text_sha256=description)
+        return File(name, content_type, content)
+    sha256, text_sha256 = (file.optional(field).strip().lower() for field in ("sha256", "text_sha256"))
+    if not sha256 and file.keys() - {"name", "content_type", "size"}:
+        text_sha256 = hashlib.sha256(json.dumps(file, sort_keys=True).encode()).hexdigest()
+    return Attachment(name, content_type, file.size("size"), sha256, text_sha256=text_sha256)

@@ -79,6 +79,7 @@ class Json(Provider[JsonOptions]):
             raise no_sender(texts["sender"], self._path("sender"))
         return self.email(
             **texts,
+            date_source=self.name,
             tells_files=False,
             tells_body=any(
                 part in self.options.fields or at(document, self._path(part)) is not None for part in BODY_PARTS

@@ -9,6 +9,7 @@ from werkzeug.http import parse_options_header
 from deduplication.email import File
 from routes.providers.base import BasicAuthProvider, Parsed, ProviderRequest
 from routes.providers.fields import Document, MailHeaders
+from routes.providers.forms import keep_backslashes
 from routes.providers.samples import BOUNCES, INBOX, Letter
 
 
@@ -64,7 +65,7 @@ class Mailjet(BasicAuthProvider):
 def _file(part: Document, document: Document) -> File:
     """Attachment1, InlineAttachment1 and so on have the contents; Parts describes them."""
     headers = MailHeaders(part.get("Headers"))
-    content_type, parameters = parse_options_header(headers["Content-Type"])
-    _, disposition = parse_options_header(headers["Content-Disposition"])
+    content_type, parameters = parse_options_header(keep_backslashes(headers["Content-Type"]))
+    _, disposition = parse_options_header(keep_backslashes(headers["Content-Disposition"]))
     name = disposition.get("filename") or parameters.get("name") or ""
     return File(name, content_type, document.base64(part.optional("ContentRef")))

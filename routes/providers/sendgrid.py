@@ -98,6 +98,7 @@ class Sendgrid(Provider[SendgridOptions]):
                 subject=subject,
                 sender=sender,
                 html=html,
+                first_html=None,
                 plain=text,
                 files=[_file(upload, described.object(upload.field)) for upload in form.uploads],
                 spam=spam,

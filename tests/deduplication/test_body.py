@@ -13,8 +13,10 @@ from selectolax.lexbor import LexborHTMLParser
 from deduplication import body as body_module
 from deduplication.body import MAX_LINK_CHARS, MOST_LINKS, Html, looks_like_html, plain_links, plain_text
 
+C1 = "".join(map(chr, range(0x80, 0xA0)))  # read as the letters that Windows-1252 has there, see below
 
-@given(st.text(st.characters()) | st.text(alphabet="aé \t\r\n\x0b\x1c\x85\xa0\u2003\u0301’"))
+
+@given(st.text(st.characters(exclude_characters=C1)) | st.text(alphabet="aé \t\r\n\x0b\x1c\xa0\u2003\u0301’"))
 @example("  a   b  ")
 @example("The <style> element\nhides <p>nothing</p> &amp; all, Re\u0301union of 1 < 2")
 def test_of_plain_text_the_words_count(body: str) -> None:
@@ -25,6 +27,8 @@ def test_of_plain_text_the_words_count(body: str) -> None:
     ("body", "text"),
     [
         ("Bonjour  à\r\n\ttous", "Bonjour à tous"),
+        ("It\x92s 5 \x80\x85 \x81", "It’s 5 €… \x81"),
+        ("<p>It\x92s 5 \x80\x85 &ndash; &#146;</p>", "It’s 5 €… – ’"),
         ("<p>Bonjour&nbsp;<b>à</b> tous</p>", "Bonjour à tous"),
         ("<p>Fish &amp; chips &lt;3 &eacute; &#233;</p>", "Fish & chips <3 é é"),
         ("<html><head><title>no</title></head><body><style>p{}</style>Yes<script>no()</script></body></html>", "Yes"),

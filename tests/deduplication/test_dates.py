@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from deduplication.dates import parse_date
+from deduplication.dates import ASSUMED_UTC, parse_date
 
 MOMENT = datetime(2017, 10, 12, 1, 31, 4, tzinfo=UTC)
 
@@ -109,3 +109,23 @@ def test_halves_of_the_day_are_told_apart(clock: str, hour: int) -> None:
     moment = parse_date(f"Sat, 14 Sep 2002 {clock} GMT")
     assert moment is not None
     assert moment.hour == hour
+
+
+@pytest.mark.parametrize(
+    ("date", "names_a_zone"),
+    [
+        ("Thu, 12 Oct 2017 01:31:04 -0000", True),
+        ("Thu, 12 Oct 2017 01:31:04 (UTC)", True),
+        ("Thu, 12 Oct 2017 03:31:04 CEST", True),
+        ("2017-10-12 01:31:04 UTC", True),
+        ("2017-10-12T01:31:04Z", True),
+        ("1507771864", True),
+        ("Thu, 12 Oct 2017 01:31:04", False),
+        ("Thu, 12 Oct 2017 01:31:04 (added by postmaster@example.org)", False),
+        ("20171012T013104", False),
+    ],
+)
+def test_a_time_that_names_no_zone_can_be_told_from_others(date: str, names_a_zone: bool) -> None:
+    moment = parse_date(date)
+    assert moment == MOMENT
+    assert (moment.tzinfo is not ASSUMED_UTC) is names_a_zone

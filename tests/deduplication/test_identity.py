@@ -66,6 +66,22 @@ def test_the_canonical_id_is_equal_over_notations(other: dict[str, str]) -> None
 
 
 @pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        ("ada@bücher.example", "ada@xn--bcher-kva.example", True),
+        ("ada@BU\u0308CHER.example", "Ada@XN--BCHER-KVA.example", True),
+        ("ada@mail.straße.example", "ada@mail.xn--strae-oqa.example", True),
+        ("xn--bcher-kva@example.org", "bücher@example.org", False),
+        ("ada@xn--99999999.example", "ada@xn--99999998.example", False),
+        (f"ada@xn--{'a' * 60_000}.example", f"ada@xn--{'a' * 60_001}.example", False),
+        ("Zoë", "Zoé", False),
+    ],
+)
+def test_an_international_domain_is_the_same_in_both_of_its_forms(one: str, other: str, is_same: bool) -> None:
+    assert (compute_canonical_id(email(sender=one)) == compute_canonical_id(email(sender=other))) is is_same
+
+
+@pytest.mark.parametrize(
     "other",
     [
         {"date": "2017-10-12T01:31:05Z"},
@@ -150,6 +166,9 @@ def differ(one: dict[str, Any], other: dict[str, Any]) -> bool:
         ({"html": "Bonjour"}, {"html": "<a href='https://a.example/1'>Bonjour</a>"}),
         ({"subject": "Door open"}, {"subject": "Fire alarm"}),
         ({"sender": "d1@example.org"}, {"sender": "d2@example.org"}),
+        ({"message_id": "<a@x>", "tells_files": False}, {"message_id": "<b@x>", "tells_files": False}),
+        ({"date_source": "gmail"}, {"date": "2017-10-12T01:31:09Z", "date_source": "gmail"}),
+        ({"html": "<p>un</p><p>deux</p>", "first_html": "<p>un</p>"}, {"html": "<p>un</p>", "first_html": ""}),
     ],
 )
 def test_text_files_links_and_images_are_what_an_email_says(one: dict[str, Any], other: dict[str, Any]) -> None:
@@ -176,6 +195,12 @@ def test_text_files_links_and_images_are_what_an_email_says(one: dict[str, Any],
         ({"html": "Bonjour"}, {"plain": "", "tells_body": False}),
         ({"message_id": "<a@example.org>"}, {"message_id": "<b@example.org>"}),
         ({"message_id": "<a@example.org>"}, {"message_id": "<a@example.org>", "date": ""}),
+        ({"message_id": "<a@example.org>", "tells_files": False}, {"message_id": "<b@example.org>"}),
+        ({"message_id": "<a@example.org>", "tells_files": False}, {"tells_files": False}),
+        ({"date": "2017-10-12T01:31:04Z", "date_source": "gmail"}, {"date": "2017-10-12T01:31:09Z"}),
+        ({"html": "<p>un</p><p>deux</p>", "first_html": "<p>un</p>"}, {"html": "<p>un</p>"}),
+        ({"html": "<p>un</p><p>deux</p>", "first_html": "<p>un</p>"}, {"html": "<p>un</p><p>deux</p>"}),
+        ({"html": "<p>un</p><p>deux</p>", "first_html": "<p>un</p>"}, {"plain": "un deux"}),
     ],
 )
 def test_parts_that_a_provider_omits_or_writes_otherwise_make_no_other_email(

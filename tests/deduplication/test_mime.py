@@ -86,6 +86,7 @@ def test_a_message_is_read() -> None:
         plain="The engine runs.\r\n",
         message_id="<report-41@example.org>",
         provider="mime",
+        first_html="",
         recipients=("inbox+tag@mail.example", "desk@example.com"),
         to=("charles@example.com", "desk@example.com"),
         cc=("charles@example.com",),
@@ -306,6 +307,8 @@ UNCLOSED = f"Content-Type: multipart/alternative; boundary=y\r\n\r\n--y\r\n{PLAI
         (parts("Content-Type: text/plain"), "", ""),
         (parts("Content-Type: text/plain\r\nContent-Disposition: attachment\r\n\r\nVoilà"), "", ""),
         (raw("From: a@example.org", "Bonjour", "Subject: not one"), "", "Bonjour\r\nSubject: not one"),
+        (raw("Subject: x", "Bonjour", "Subject: not one", "", "x"), "", "Bonjour\r\nSubject: not one\r\n\r\nx"),
+        (raw("Subject: x", "Bonjour", "", "From: quoted@example.org"), "", "Bonjour\r\n\r\nFrom: quoted@example.org"),
         (raw("Content-Type: text/plain; boundary=x", "", "a\r\n--x\r\nb"), "", "a\r\n--x\r\nb"),
         (
             raw("Content-Transfer-Encoding: quoted-printable", "", "caf=C3=A9 =\r\nnoir, 50 =% =XY="),
@@ -472,3 +475,19 @@ def test_what_the_standard_library_writes_is_read_back(subject: str, text: str, 
     assert [(each.name, each.sha256) for each in read.attachments] == [
         (decode_subject(name), hashlib.sha256(content).hexdigest()) for name, content in files
     ]
+
+
+@pytest.mark.parametrize(
+    "stray",
+    [
+        ["by mx.example.org with ESMTP"],
+        ["by mx.example.org with ESMTP", "for <x@example.org>; Mon, 16 Nov 2026 10:00:00 +0100"],
+        ["From ada@example.org Mon Nov 16 10:00:00 2026"],
+        ["Received: from elsewhere", "by mx.example.org", "Received: from there", "by mx.example.org"],
+    ],
+)
+def test_lines_among_the_headers_that_are_none_are_skipped(stray: list[str]) -> None:
+    read = parse_mime(
+        raw("Received: from there", *stray, "From: ada@example.org", *stray, "Subject: Hello", "", "Bonjour")
+    )
+    assert (read.sender, read.subject, read.plain) == ("ada@example.org", "Hello", "Bonjour")

@@ -5,6 +5,12 @@ Object.assign(seen, { locked: 0, released: 0 });
 const names = new Set(world.labels || ['mailonce']);
 let clock = 1_000_000;
 
+// Bytes are signed, as in Java.
+const attachment = (given) => ({
+  getName: () => given.name,
+  getContentType: () => given.content_type,
+  getBytes: () => given.bytes,
+});
 const message = (given) => ({
   getId: () => given.id,
   isDraft: () => Boolean(given.draft),
@@ -15,6 +21,7 @@ const message = (given) => ({
   getPlainBody: () => given.text,
   getTo: () => given.to,
   getCc: () => given.cc,
+  getAttachments: () => (given.files || []).map(attachment),
   getHeader: (name) => given.headers[name] || '',
 });
 const thread = (given) => {
@@ -48,6 +55,11 @@ Object.assign(globalThis, {
     createLabel: (name) => { names.add(name); seen.created.push(name); },
   },
   UrlFetchApp: { fetch },
+  Utilities: {
+    DigestAlgorithm: { SHA_256: 'SHA-256' },
+    computeDigest: (algorithm, bytes) => world.digests[`${algorithm} ${bytes}`],
+    base64Encode: (bytes) => world.base64[`${bytes}`],
+  },
   PropertiesService: { getScriptProperties: () => ({ getProperty: (name) => world.properties[name] || null }) },
   LockService: {
     getScriptLock: () => ({

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 from typing import Any
 
 import pytest
 from py_mini_racer import MiniRacer
 
-from deduplication.identity import compute_canonical_id
+from deduplication.email import Email
+from deduplication.identity import compute_canonical_id, compute_fingerprint
 from deduplication.mime import parse_mime
-from routes.providers.gmail import parse
+from deduplication.names import conflicts
+from routes.providers.samples import SampleRequest
+from tests.routes.providers.conftest import email_in, provider_of
+from tests.support.server import INGRESS_TOKEN
 from tests.support.surroundings import ROOT
 
 PROPERTIES = {"MAILONCE_URL": "https://mailonce.example.org/", "MAILONCE_TOKEN": "ingress-token"}
@@ -18,9 +24,26 @@ PROPERTIES = {"MAILONCE_URL": "https://mailonce.example.org/", "MAILONCE_TOKEN":
 FAKES = (ROOT / "tests/deploy/google_services.js").read_text()
 
 
+# What Google's Utilities make of these bytes, which are signed there.
+CSV, CSV_WITH_LF, PDF, NOTHING = b"lot;456\r\n789", b"lot;456\n789\n", b"%PDF\0\r\n\xff", b""
+CONTENTS = (CSV, CSV_WITH_LF, PDF, NOTHING)
+
+
+def signed(content: bytes) -> list[int]:
+    return [byte - 256 if byte > 127 else byte for byte in content]
+
+
+def written(content: bytes) -> str:
+    return ",".join(map(str, signed(content)))
+
+
+DIGESTS = {f"SHA-256 {written(content)}": signed(hashlib.sha256(content).digest()) for content in CONTENTS}
+BASE64 = {written(content): base64.b64encode(content).decode() for content in CONTENTS}
+
+
 def run(name: str = "pushLabelledMessages", **world: Any) -> dict[str, Any]:
     """Runs the function; what it did to the world, and with which error it ended, if it did."""
-    given = {"properties": PROPERTIES, "threads": []} | world
+    given = {"properties": PROPERTIES, "threads": [], "digests": DIGESTS, "base64": BASE64} | world
     with MiniRacer() as v8:
         v8.eval(f"const world = {json.dumps(given)}, seen = {{}};{FAKES}")
         v8.eval((ROOT / "deploy/gmail/Code.gs").read_text())
@@ -67,6 +90,7 @@ def test_every_message_of_a_thread_is_pushed_as_the_ingress_takes_it() -> None:
         "message_id": "<1@example.org>",
         "to": "Charles <charles@example.com>, desk@example.com",
         "cc": "Legal <legal@example.com>",
+        "attachments": [],
     }
     assert second["payload"]["message_id"] == "<2@example.org>"
 
@@ -159,13 +183,47 @@ def test_the_log_has_ids_and_statuses_and_no_contents() -> None:
     assert seen["logs"] == ["gmail-1 200", "gmail-2 503", "gmail-3 could not be pushed: Error"]
 
 
-def test_what_is_pushed_is_the_same_email_as_the_raw_message() -> None:
-    (request,) = run(threads=[thread(message(1))])["requests"]
-    raw = parse_mime(
+def read(pushed: dict[str, Any]) -> Email:
+    """What Mailonce reads out of the request."""
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {INGRESS_TOKEN}"}
+    return email_in(provider_of("", "gmail"), SampleRequest("", headers, json.dumps(pushed["payload"]).encode()))
+
+
+def attached(name: str, content: bytes) -> dict[str, Any]:
+    return {"name": name, "content_type": "text/csv", "bytes": signed(content)}
+
+
+def test_attachments_are_described_and_sent_while_they_fit_into_what_was_asked_for() -> None:
+    files = [attached("a.csv", CSV), attached("b.pdf", PDF), attached("c.txt", NOTHING)]
+    (described,) = run(threads=[thread(message(files=files))])["requests"]
+    digests = [hashlib.sha256(content).hexdigest() for content in (CSV, PDF, NOTHING)]
+    found = read(described).attachments
+    assert [(each.name, each.size_bytes) for each in found] == [("a.csv", len(CSV)), ("b.pdf", len(PDF)), ("c.txt", 0)]
+    assert [each.sha256 for each in found] == digests
+    assert "content" not in described["payload"]["attachments"][0]
+
+    properties = PROPERTIES | {"MAILONCE_ATTACHMENTS_MB": str(len(CSV) / 1024 / 1024)}
+    (sent,) = run(threads=[thread(message(files=files))], properties=properties)["requests"]
+    assert [each.get("content") for each in sent["payload"]["attachments"]] == [BASE64[written(CSV)], None, ""]
+    assert [each.sha256 for each in read(sent).attachments] == digests
+
+
+@pytest.mark.parametrize(
+    ("content", "is_same"), [(CSV, True), (CSV_WITH_LF, True), (b"lot;456\n789", True), (PDF, False), (None, False)]
+)
+def test_what_is_pushed_is_the_same_email_as_the_raw_message_with_the_same_file(
+    content: bytes | None, is_same: bool
+) -> None:
+    (request,) = run(threads=[thread(message(1, files=[attached("a.csv", CSV)]))])["requests"]
+    head = (
         b"From: Ada Lovelace <ada@example.org>\r\nSubject: =?utf-8?Q?R=C3=A9union?= du 15\r\n"
-        b"Date: Mon, 16 Nov 2026 10:00:00 +0100\r\n\r\nBonjour 1"
+        b"Date: Mon, 16 Nov 2026 10:00:00 +0100\r\nContent-Type: multipart/mixed; boundary=x\r\n\r\n"
     )
-    assert compute_canonical_id(parse(request["payload"])) == compute_canonical_id(raw)
+    file = b"--x\r\nContent-Type: text/csv; name=a.csv\r\nContent-Transfer-Encoding: base64\r\n\r\n%s\r\n"
+    parts = [b"--x\r\n\r\nBonjour 1\r\n", *([] if content is None else [file % base64.b64encode(content)]), b"--x--"]
+    pushed, raw = read(request), parse_mime(head + b"".join(parts))
+    assert compute_canonical_id(pushed) == compute_canonical_id(raw)
+    assert conflicts(compute_fingerprint(pushed), compute_fingerprint(raw)) is not is_same
 
 
 @pytest.mark.parametrize(

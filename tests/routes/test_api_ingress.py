@@ -230,6 +230,14 @@ SEQUENCES = {
         [NEW, NEW],
     ),
     "one Message-ID for all emails of a device": ([*ALARMS, *ALARMS], [NEW] * 3 + [KNOWN] * 3),
+    "identical words of a device an hour later": (
+        [alarm("Fire", "d1@a.example", hour) for hour in (10, 11, 10, 11)],
+        [NEW, NEW, KNOWN, KNOWN],
+    ),
+    "two Message-IDs, and nothing is known of the files": (
+        [email(message_id="<1@x>"), email(message_id="<2@x>"), email(message_id="<1@x>"), email()],
+        [NEW, NEW, KNOWN, KNOWN],
+    ),
     "undated": ([email(date="", body=text) for text in ("un", "deux", "un")], [NEW, NEW, KNOWN]),
     "an empty email first": (
         [{"sender": "ada@example.org", "body": text} for text in ("", "un", "deux", "", "un")],
@@ -268,6 +276,20 @@ def test_no_email_is_taken_for_another(
         assert len(webhook_ids) == expected.count(NEW), f"receivers tell them apart: {name}"
         app.settle()
         app.reset({"scope": "all", "confirm": "all"})
+
+
+@pytest.mark.parametrize("store", ["sqlite", "redis"])
+def test_a_tag_in_front_of_the_subject_makes_no_other_email(
+    start_app: StartApp, sink: Sink, request: pytest.FixtureRequest, store: str
+) -> None:
+    redis_url = request.getfixturevalue("redis_server").url if store == "redis" else ""
+    app = start_app(webhook_url=sink.url, subject_groups="off", redis_url=redis_url)
+    for tag, expected in {"": NEW, "[EXT] ": KNOWN, "[list] [EXT] ": KNOWN}.items():
+        copy = email(subject=f"{tag}Rapport", message_id="<m@x>")
+        assert app.status_of(copy) == expected, tag
+        app.settle()  # a copy that comes before the outcome is published is sent again
+        assert app.status_of(copy) == KNOWN, tag
+    assert len(sink.received) == 1
 
 
 # Subject groups

@@ -143,7 +143,7 @@ MUTANTS = (
     Mutant(
         "23 fingerprints tell emails apart",
         "rules.py",
-        "if not conflicts(ours, Fingerprint.parse(each.fingerprint)))",
+        "if not conflicts(ours, theirs) or differs_by_tag(ours, theirs))",
         "if ours)",
     ),
     Mutant(

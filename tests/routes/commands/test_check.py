@@ -156,7 +156,7 @@ def test_the_route_and_the_names_of_an_email_are_shown_and_nothing_is_recorded(r
 @pytest.mark.parametrize(
     ("option", "text", "error"),
     [
-        ("--email", "Subject: of nobody\n\nHello", "the request has no email"),
+        ("--email", "X-Note: of nobody\n\nHello", "the request has no email"),
         ("--json", "{}", "sender is required"),
     ],
 )
