@@ -30,7 +30,8 @@ from orchestrator.delivery.http import HttpDestination, LogDestination
 from orchestrator.delivery.queue import Queue, QueueMisconfigured, QueueUnavailable
 from orchestrator.delivery.resolution import LinkResolver
 from orchestrator.delivery.retrier import Retrier
-from orchestrator.delivery.sender import RATE_PATIENCE_S, DestinationPolicy, Sender
+from orchestrator.delivery.sender import Sender
+from orchestrator.delivery.webhook import Destination
 from orchestrator.guesses import GuessLimit
 from orchestrator.logs import quiet
 from orchestrator.metrics.meter import Meter
@@ -79,7 +80,7 @@ class Service:
         pool_size = max(settings.web_threads, settings.worker_threads)
         self.sender = Sender(
             coordinator=self.coordinator,
-            policies={name: _policy(name, to, pool_size) for name, to in config.destinations.items()},
+            destinations={name: _destination(name, to, pool_size) for name, to in config.destinations.items()},
             guard=self.guard,
             pools={name: ThreadPoolExecutor(settings.web_threads, f"to-{name}") for name in config.destinations},
             states=self.states,
@@ -265,11 +266,5 @@ def _limits(config: DestinationConfig) -> Limits:
     return Limits(rate, config.breaker_failures, config.breaker_pause_s)
 
 
-def _policy(name: str, config: DestinationConfig, pool_size: int) -> DestinationPolicy:
-    return DestinationPolicy(
-        destination=LogDestination() if config.url == LOG_URL else HttpDestination(name, config, pool_size),
-        content_window_ms=config.content_window_ms,
-        max_attempts=config.max_attempts,
-        is_enabled=config.enabled,
-        limit_s=config.connect_timeout_s + config.read_timeout_s + (RATE_PATIENCE_S if config.rate else 0.0),
-    )
+def _destination(name: str, config: DestinationConfig, pool_size: int) -> Destination:
+    return LogDestination(config) if config.url == LOG_URL else HttpDestination(name, config, pool_size)

@@ -116,7 +116,7 @@ class Retrier:
         wanted = self._wanted(destination)
         if not wanted or self._stop.is_set():
             return 0
-        lent = self._coordinator.take(destination, wanted, self._sender.lease_ms(destination, self._margin_s))
+        lent = self._coordinator.take(destination, wanted, self._lease_ms(destination))
         started = time.monotonic()
         for taken in lent:
             self._deliver(taken)
@@ -124,6 +124,9 @@ class Retrier:
             attempt_s = max(0.001, (time.monotonic() - started) / len(lent))
             self._batches[destination] = max(1, min(MOST_AT_ONCE, int(BATCH_S / attempt_s)))
         return len(lent)
+
+    def _lease_ms(self, destination: str) -> int:
+        return int((self._sender.limit_s(destination) + self._margin_s) * 1000)
 
     def _wanted(self, destination: str) -> int:
         """How many deliveries are worth an attempt now: a batch, one as a probe, or none."""
@@ -156,9 +159,7 @@ class Retrier:
     def _deliver(self, lent: Lent) -> None:
         """Whatever goes wrong, its lease ends and it is handed out again."""
         destination, clock = lent.delivery.destination, self._coordinator.journal.clock
-        policy = self._sender.policies.get(destination)
-        needed_ms = int(policy.limit_s * 1000) if policy else 0
-        if lent.until_ms - clock.steady_ms() <= needed_ms:  # rule 4
+        if lent.until_ms - clock.steady_ms() <= self._sender.limit_s(destination) * 1000:  # rule 4
             outcome = put_off(lent.delivery, "taken, but not begun in time", clock.now_ms())
         else:
             outcome = self._sender.send_stored(lent)
@@ -174,7 +175,7 @@ class Retrier:
     def _give_up(self, destination: str) -> None:
         """A probe that waited for 76 hours failed: others as old are not sent, but become dead letters at once."""
         now_ms, reason = self._coordinator.journal.clock.now_ms(), f"{destination}: {TOO_OLD}"
-        while lent := self._coordinator.take(destination, 100, self._sender.lease_ms(destination, self._margin_s)):
+        while lent := self._coordinator.take(destination, 100, self._lease_ms(destination)):
             young = 0
             for taken in lent:
                 if now_ms - taken.entry.created_ms > MOST_AGE_MS and not taken.delivery.generation:

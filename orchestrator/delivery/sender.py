@@ -42,26 +42,12 @@ class Hold(StrEnum):
 
 
 @dataclass(frozen=True)
-class DestinationPolicy:
-    """``content_window_ms`` None: no content gate for emails, 72 h for messages; 0: none at all.
-
-    ``limit_s``: how long one stored attempt may take, with its wait for the rate.
-    """
-
-    destination: Destination
-    content_window_ms: int | None = None
-    max_attempts: int = 10
-    is_enabled: bool = True
-    limit_s: float = 18.0
-
-
-@dataclass(frozen=True)
 class Sender:
     """``pools``: threads for each destination, so that a slow one does not delay another. ``on_recovery`` is told of a
     destination whose circuit breaker has closed."""
 
     coordinator: Coordinator
-    policies: Mapping[str, DestinationPolicy]
+    destinations: Mapping[str, Destination]
     guard: Guard
     pools: Mapping[str, Executor]
     states: DestinationStates
@@ -135,9 +121,12 @@ class Sender:
         payload, traceparent = stored_event(lent.payload, lent.entry, delivery)
         return self._attempt(delivery, lent.entry, payload, traceparent=traceparent)
 
-    def lease_ms(self, destination: str, margin_s: float) -> int:
-        policy = self.policies.get(destination)
-        return int(((policy.limit_s if policy else 0.0) + margin_s) * 1000)
+    def limit_s(self, name: str) -> float:
+        """How long one stored attempt may take, with its wait for the rate."""
+        if name not in self.destinations:
+            return 0.0
+        config = self.destinations[name].config
+        return config.connect_timeout_s + config.read_timeout_s + (RATE_PATIENCE_S if config.rate else 0.0)
 
     # One attempt
 
@@ -157,7 +146,7 @@ class Sender:
         if (wait_s := self.guard.wait_s(name)) and (wait_s := self._wait(name, wait_s, ends_at)):
             reason = "over its rate" if self.guard.state(name) == "closed" else Hold.BREAKER_OPEN
             return put_off(delivery, f"{name}: {reason}", now_ms() + int(wait_s * 1000) + 1)
-        most_attempts = self.policies[name].max_attempts
+        most_attempts = self.destinations[name].config.max_attempts
         if delivery.tries + 1 >= most_attempts and ends_at is None and self.guard.state(name) != "closed":
             most_attempts = delivery.tries + 2  # as a probe of a destination that is down, it is not its last attempt
         webhook = Webhook(delivery.webhook_id, payload, traceparent)
@@ -191,10 +180,9 @@ class Sender:
 
     def hold_at(self, destination: str) -> Hold | None:
         """Why nothing is sent there, by the configuration or because it is paused; the breaker is not asked."""
-        policy = self.policies.get(destination)
-        if policy is None:
+        if destination not in self.destinations:
             return Hold.NO_DESTINATION
-        if not policy.is_enabled:
+        if not self.destinations[destination].config.enabled:
             return Hold.DISABLED
         return Hold.PAUSED if self.states.of(destination).is_paused else None
 
@@ -228,7 +216,7 @@ class Sender:
         at_ms, started = self.coordinator.journal.clock.now_ms(), time.monotonic()
         receipt, failure = None, None
         try:
-            receipt = self.policies[name].destination.deliver(webhook, ends_at - started if ends_at else None)
+            receipt = self.destinations[name].deliver(webhook, ends_at - started if ends_at else None)
         except DeliveryFailed as error:
             failure = error
         took_s = time.monotonic() - started

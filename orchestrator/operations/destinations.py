@@ -97,7 +97,7 @@ def send_test(service: Service, name: str, by: str) -> Tested:
     started = time.monotonic()
     error = None
     try:
-        status_code = service.sender.policies[name].destination.deliver(event, TEST_WITHIN_S).status_code
+        status_code = service.sender.destinations[name].deliver(event, TEST_WITHIN_S).status_code
     except DeliveryFailed as failure:
         status_code, error = failure.status_code, str(failure)
     audit.warning("AUDIT test destination=%s by=%s answer=%s", name, by, status_code or error)

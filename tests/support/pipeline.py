@@ -17,12 +17,13 @@ from deduplication.journal.entry import Delivery, Entry
 from deduplication.media import MediaMode
 from deduplication.realtime_guard import RealtimeGuard
 from deduplication.subject_group import GroupMode
+from orchestrator.config.model import LOG_URL, DestinationConfig
 from orchestrator.delivery.counters import Counters
 from orchestrator.delivery.destination_states import DestinationStates
 from orchestrator.delivery.guard import Guard, Limits
 from orchestrator.delivery.queue import QueueUnavailable
 from orchestrator.delivery.retrier import Retrier
-from orchestrator.delivery.sender import DestinationPolicy, Sender
+from orchestrator.delivery.sender import Sender
 from orchestrator.delivery.webhook import DeliveryFailed, Payload, Receipt, Webhook, unpack
 from orchestrator.item import Item, email_item
 from orchestrator.metrics.meter import Meter
@@ -59,6 +60,10 @@ class FakeDestination:
     taken: list[Webhook] = field(default_factory=list)
     max_attempts: int = MAX_ATTEMPTS
 
+    @property
+    def config(self) -> DestinationConfig:
+        return DestinationConfig(url=LOG_URL, max_attempts=self.max_attempts, connect_timeout_s=0.5, read_timeout_s=0.5)
+
     def deliver(self, webhook: Webhook, within_s: float | None = None) -> Receipt:
         self.asked.append(webhook)
         reactions = self.by_subject.get(webhook.payload.get("subject", ""), self.reactions)
@@ -69,23 +74,6 @@ class FakeDestination:
             reaction()
         self.taken.append(webhook)
         return Receipt(200)
-
-
-class Policies(Mapping[str, DestinationPolicy]):
-    """What each destination says at the moment."""
-
-    def __init__(self, destinations: Mapping[str, FakeDestination]) -> None:
-        self._destinations = destinations
-
-    def __getitem__(self, name: str) -> DestinationPolicy:
-        destination = self._destinations[name]
-        return DestinationPolicy(destination, max_attempts=destination.max_attempts, limit_s=1.0)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._destinations)
-
-    def __len__(self) -> int:
-        return len(self._destinations)
 
 
 class FakeQueue:
@@ -216,7 +204,7 @@ def open_pipeline(
     with ExitStack() as stack:
         sender = Sender(
             coordinator=coordinator,
-            policies=Policies(destinations),
+            destinations=destinations,
             guard=Guard(
                 Counters(machine.coordinator), dict.fromkeys(destinations, limits or Limits(breaker_failures=0))
             ),

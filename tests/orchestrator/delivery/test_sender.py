@@ -19,7 +19,7 @@ from orchestrator.delivery.counters import Counters, Rate
 from orchestrator.delivery.destination_states import DestinationStates
 from orchestrator.delivery.guard import Guard, Limits
 from orchestrator.delivery.http import HttpDestination
-from orchestrator.delivery.sender import UNKNOWN_FOR_MS, DestinationPolicy, Sender
+from orchestrator.delivery.sender import UNKNOWN_FOR_MS, Sender
 from orchestrator.metrics.meter import Meter
 from tests.orchestrator.conftest import Open
 from tests.orchestrator.delivery.test_counters import FakeClock
@@ -57,16 +57,14 @@ def sink() -> Iterator[Sink]:
 class OneAttempt:
     """A sender, and one attempt of it."""
 
-    def __init__(
-        self, url: str, waits: Waits, limits: Limits | None = None, read_timeout_s: float = 30, **policy: Any
-    ) -> None:
+    def __init__(self, url: str, waits: Waits, limits: Limits | None = None, read_timeout_s: float = 30) -> None:
         destination = HttpDestination("crm", DestinationConfig(url=url, read_timeout_s=read_timeout_s), pool_size=2)
         journal = Journal(":memory:", Clock(waits.now_ms, waits.now_ms))
         coordinator = Coordinator(journal)
         self.guard = Guard(Counters(coordinator), {"crm": limits or Limits()})
         self.sender = Sender(
             coordinator=coordinator,
-            policies={"crm": replace(DestinationPolicy(destination), **policy)},
+            destinations={"crm": destination},
             guard=self.guard,
             pools={},
             states=DestinationStates(journal),
