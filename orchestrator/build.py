@@ -23,9 +23,8 @@ from deduplication.redis_client import Client, connect
 from deduplication.subject_group import GroupScope
 from orchestrator.config.model import LOG_URL, Config, DestinationConfig, load_config
 from orchestrator.config.settings import DAY_MS, DELIVERY_BUDGET_S, MB, OnFailure, Settings, SettingsError
-from orchestrator.delivery.counters import Counters, parse_rate
-from orchestrator.delivery.destination_states import DestinationStates
-from orchestrator.delivery.guard import Guard, Limits
+from orchestrator.delivery.counters import Counters
+from orchestrator.delivery.guard import Guard
 from orchestrator.delivery.http import HttpDestination, LogDestination
 from orchestrator.delivery.queue import Queue, QueueMisconfigured, QueueUnavailable
 from orchestrator.delivery.resolution import LinkResolver
@@ -70,20 +69,18 @@ class Service:
         self.journal = self.coordinator.journal
         self.meter = Meter(self.journal)
         self.privacy = Privacy(self.journal, settings.privacy)
-        self.states = DestinationStates(self.journal)
         self.locks = PublicationLocks(self.coordinator, self.server)
         counters = Counters(self.coordinator)
         self.guesses = GuessLimit(counters)
 
         # How webhooks are sent: by a request, and later by the retrier
-        self.guard = Guard(counters, {name: _limits(to) for name, to in config.destinations.items()})
+        self.guard = Guard(counters, config.destinations)
         pool_size = max(settings.web_threads, settings.worker_threads)
         self.sender = Sender(
             coordinator=self.coordinator,
             destinations={name: _destination(name, to, pool_size) for name, to in config.destinations.items()},
             guard=self.guard,
             pools={name: ThreadPoolExecutor(settings.web_threads, f"to-{name}") for name in config.destinations},
-            states=self.states,
             meter=self.meter,
             server=self.server,
             on_recovery=lambda destination: self.retrier.recover(destination),
@@ -259,11 +256,6 @@ def pipeline_options(settings: Settings, config: Config, server: str = "") -> Pi
         media_hosts=config.media.hosts,
         identity_parameters={**IDENTITY_PARAMETERS, **config.media.identity},
     )
-
-
-def _limits(config: DestinationConfig) -> Limits:
-    rate = parse_rate(config.rate) if config.rate else None
-    return Limits(rate, config.breaker_failures, config.breaker_pause_s)
 
 
 def _destination(name: str, config: DestinationConfig, pool_size: int) -> Destination:

@@ -15,10 +15,10 @@ from functools import partial
 from deduplication.again import make_due
 from deduplication.errors import StoreUnavailable, try_to
 from deduplication.journal.coordinator import Coordinator, Lent
-from deduplication.journal.entry import DeliveryStatus, changed
+from deduplication.journal.entry import DeliveryStatus
+from orchestrator.delivery.guard import Blocker
 from orchestrator.delivery.schedule import MOST_AGE_MS, TOO_OLD, put_off
-from orchestrator.delivery.sender import Hold, Sender
-from orchestrator.metrics.meter import DELIVERIES
+from orchestrator.delivery.sender import Sender
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ class Retrier:
         """One thread: until nothing more is due, or the destination is in trouble. If there is something, another one
         joins it."""
         self._woken.discard(destination)
-        while self.deliver_due(destination) and self._sender.guard.state(destination) == "closed":
+        while self.deliver_due(destination) and self._sender.guard.breaker(destination) == "closed":
             self.wake(destination)
 
     def deliver_due(self, destination: str) -> int:
@@ -130,15 +130,15 @@ class Retrier:
 
     def _wanted(self, destination: str) -> int:
         """How many deliveries are worth an attempt now: a batch, one as a probe, or none."""
-        hold = self._sender.hold_at(destination)
-        if hold is Hold.NO_DESTINATION:
+        blocker = self._sender.guard.lasting_blocker(destination)
+        if blocker is Blocker.NO_DESTINATION:
             return MOST_AT_ONCE  # they are settled without a POST
-        state = self._sender.guard.state(destination) if hold is None else "open"
-        if state == "half-open":
+        breaker = "open" if blocker else self._sender.guard.breaker(destination)
+        if breaker == "open":
+            return 0
+        if breaker == "half-open":
             self._choose_probe(destination)
             return 1
-        if state == "open":
-            return 0
         return self._paces[destination].allow(self._batches.get(destination, 1))
 
     def _choose_probe(self, destination: str) -> None:
@@ -179,10 +179,9 @@ class Retrier:
             young = 0
             for taken in lent:
                 if now_ms - taken.entry.created_ms > MOST_AGE_MS and not taken.delivery.generation:
-                    ended = changed(taken.delivery, status=DeliveryStatus.DEAD, next_try_ms=None, reason=reason)
-                    self._sender.meter.count((1, DELIVERIES, destination, DeliveryStatus.DEAD))
+                    ended = self._sender.give_up(taken.delivery, reason)
                 else:
-                    ended = put_off(taken.delivery, f"{destination}: {Hold.BREAKER_OPEN}", now_ms)
+                    ended = put_off(taken.delivery, f"{destination}: {Blocker.BREAKER_OPEN}", now_ms)
                     young += 1
                 self._coordinator.finish(taken, ended)
             if young:

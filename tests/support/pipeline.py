@@ -19,8 +19,7 @@ from deduplication.realtime_guard import RealtimeGuard
 from deduplication.subject_group import GroupMode
 from orchestrator.config.model import LOG_URL, DestinationConfig
 from orchestrator.delivery.counters import Counters
-from orchestrator.delivery.destination_states import DestinationStates
-from orchestrator.delivery.guard import Guard, Limits
+from orchestrator.delivery.guard import Guard
 from orchestrator.delivery.queue import QueueUnavailable
 from orchestrator.delivery.retrier import Retrier
 from orchestrator.delivery.sender import Sender
@@ -45,6 +44,10 @@ REFUSES = DeliveryFailed("answered 422", status_code=422)
 Reaction = DeliveryFailed | Exception | Callable[[], object] | None
 
 
+def limited(**limits: Any) -> DestinationConfig:
+    return DestinationConfig(url=LOG_URL, **limits)
+
+
 @dataclass
 class FakeDestination:
     """Reacts to one webhook after the other as ``reactions`` says, and accepts all after that. Those with a subject in
@@ -62,7 +65,7 @@ class FakeDestination:
 
     @property
     def config(self) -> DestinationConfig:
-        return DestinationConfig(url=LOG_URL, max_attempts=self.max_attempts, connect_timeout_s=0.5, read_timeout_s=0.5)
+        return limited(max_attempts=self.max_attempts, connect_timeout_s=0.5, read_timeout_s=0.5)
 
     def deliver(self, webhook: Webhook, within_s: float | None = None) -> Receipt:
         self.asked.append(webhook)
@@ -195,7 +198,7 @@ def open_pipeline(
     let_time_pass: Callable[[int], None],
     *,
     with_queue: bool = False,
-    limits: Limits | None = None,
+    limits: DestinationConfig | None = None,
     **route: Any,
 ) -> Iterator[PipelineBench]:
     """One process on the machine. ``route`` is what the one route says."""
@@ -206,10 +209,9 @@ def open_pipeline(
             coordinator=coordinator,
             destinations=destinations,
             guard=Guard(
-                Counters(machine.coordinator), dict.fromkeys(destinations, limits or Limits(breaker_failures=0))
+                Counters(machine.coordinator), dict.fromkeys(destinations, limits or limited(breaker_failures=0))
             ),
             pools={name: stack.enter_context(ThreadPoolExecutor(4)) for name in destinations},
-            states=DestinationStates(machine.journal),
             meter=Meter(machine.journal),
             on_recovery=lambda destination: retrier.recover(destination),
         )
