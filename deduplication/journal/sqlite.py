@@ -33,7 +33,7 @@ from deduplication.journal.rules import Known, NameState, marked_names, referenc
 from deduplication.names import Name
 
 BUSY_TIMEOUT_S = 5.0
-SCHEMA_VERSION = "5"
+SCHEMA_VERSION = "6"
 PURGED_AT_ONCE = 200
 RESETS_KEPT_MS = 32 * DAY_MS
 _COLUMNS = (

@@ -149,3 +149,18 @@ def test_in_redis_a_lock_is_a_key_that_expires_with_its_lease(bench: Bench) -> N
     assert LEASE_MS // 2 < client.pttl("lock:crm:e1") <= LEASE_MS
     bench.advance(LEASE_MS + 1)
     assert locks(bench.one).active_locks() == [] and client.smembers("locks") == set()
+
+
+def test_a_lock_that_was_acquired_without_redis_is_kept_once_redis_is_back(bench: Bench) -> None:
+    if bench.redis is None:
+        pytest.skip("there is no Redis")
+    mine = locks(bench.one)
+    before = acquired(mine.acquire_lock("e1", "crm"))
+    bench.first.follow()
+    bench.one.redis.give_up()
+    assert mine.acquire_lock("e1", "crm") is None, "the journal knows what Redis had granted"
+    alone = acquired(mine.acquire_lock("e2", "crm"))
+    assert alone.fence > before.fence
+    bench.one.redis.note_answer()
+    assert mine.acquire_lock("e2", "crm") is None
+    assert locks(bench.other).acquire_lock("e2", "crm"), "nothing of the refused one is left in Redis"
