@@ -130,7 +130,7 @@ class PipelineOptions:
             return ()  # among whose emails it counts is unknown
         whose = "" if item.is_message else scope_of(sender, self.group_scope, hides_domain=self.hides_domains)
         names = [media_name(link, self.identity_parameters, whose) for link in links]
-        if group and (is_older or route.group_mode is GroupMode.ALL or not is_reply(item.subject)):
+        if group and (is_older or route.subject_groups is GroupMode.ALL or not is_reply(item.subject)):
             names.insert(0, group_name(f"{group}{whose}", month_of(self.tz, now), self.group_ttl_seconds))
         return tuple(dict.fromkeys(names))
 
@@ -224,7 +224,7 @@ class Pipeline:
             about = self.privacy.about(about)
             own = self.privacy.names(own) if item.is_named_by_words else own
         now, entry = self.now(), new_entry_id()
-        group = generate_subject_group_id(item.subject, self.options.patterns, route.group_mode)
+        group = generate_subject_group_id(item.subject, self.options.patterns, route.subject_groups)
         links = self.options.media_links(item, route) if item.links or item.media else ()
         claim = Claim(
             entry=entry,
@@ -412,7 +412,7 @@ def log_decision(item: Item, outcome: Outcome, took_s: float) -> None:
 
 def for_recipient(item: Item, route: Route) -> tuple[Item, Route]:
     """Where each recipient counts separately, an email to another recipient is stopped by no shared name."""
-    return item.for_recipient(), replace(route, group_mode=GroupMode.OFF, media=MediaMode.OFF, content=False)
+    return item.for_recipient(), replace(route, subject_groups=GroupMode.OFF, media=MediaMode.OFF, content=False)
 
 
 def repeat_status(original: Entry, wanted: Collection[str]) -> Status:

@@ -14,14 +14,8 @@ from orchestrator.config.model import Condition, RouteConfig
 from orchestrator.item import Item
 
 MOST_CHARS_FOR_A_REGEX = 100_000  # a sender decides how long a text is
-# Fields of Route that the first matching route with a value decides, with their keys in mailonce.toml.
-_GATES = {
-    "group_mode": "subject_groups",
-    "media": "media",
-    "realtime_only": "realtime_only",
-    "content": "content",
-    "identity_by_recipient": "identity_by_recipient",
-}
+# Fields that the first matching route with a value decides.
+_GATES = ("subject_groups", "media", "realtime_only", "content", "identity_by_recipient")
 
 
 @dataclass(frozen=True)
@@ -31,7 +25,7 @@ class Route:
 
     name: str
     destinations: tuple[str, ...]
-    group_mode: GroupMode
+    subject_groups: GroupMode
     media: MediaMode | None = None
     realtime_only: bool = False
     content: bool | None = None
@@ -80,8 +74,8 @@ class Router:
             if _matches(route, map(reader.holds, route.match)):
                 names.append(route.name)
                 destinations |= dict.fromkeys(route.destinations or ())
-                for gate, key in _GATES.items():
-                    if (value := getattr(route, key)) is not None:
+                for gate in _GATES:
+                    if (value := getattr(route, gate)) is not None:
                         gates.setdefault(gate, value)
                 if route.stop:
                     break

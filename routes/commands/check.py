@@ -146,7 +146,7 @@ def _preview(settings: Settings, config: Config, item: Item) -> str:
     route = router.pick(item)
     if route.identity_by_recipient:
         item, route = for_recipient(item, route)
-    group = generate_subject_group_id(item.subject, options.patterns, route.group_mode)
+    group = generate_subject_group_id(item.subject, options.patterns, route.subject_groups)
     shared = options.shared_names(item, route, group, options.media_links(item, route), datetime.now(UTC))
     lines = [
         "This email",

@@ -35,7 +35,7 @@ from tests.support.server import email
 
 LEASE_MS = 7_000  # shorter than a request may take: who sleeps over it has time left to do wrong
 MAX_ATTEMPTS = 3
-DEFAULTS = {"group_mode": GroupMode.PATTERNS, "media": MediaMode.LISTED}
+DEFAULTS = {"subject_groups": GroupMode.PATTERNS, "media": MediaMode.LISTED}
 STARTED = datetime(2026, 11, 16, tzinfo=UTC)
 
 DOWN = DeliveryFailed("answered 500", status_code=500)
