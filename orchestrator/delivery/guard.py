@@ -82,10 +82,6 @@ class Guard:
             log.warning("paused and failing destinations are not read again: %s", error)
         self._read_at = time.monotonic()  # not before: other threads would go on with what is old
 
-    def _refresh_if_old(self) -> None:
-        if time.monotonic() - self._read_at > READ_EVERY_S:
-            self.refresh()
-
     def lasting_blocker(self, destination: str) -> Blocker | None:
         """Why nothing is sent there until the configuration changes or an operator resumes it."""
         if destination not in self._configs:
@@ -102,7 +98,8 @@ class Guard:
     # Pauses
 
     def pause_of(self, destination: str) -> PauseState:
-        self._refresh_if_old()
+        if time.monotonic() - self._read_at > READ_EVERY_S:
+            self.refresh()
         return self._pauses.get(destination, _NEVER_PAUSED)
 
     def set_paused(self, destination: str, is_paused: bool, *, reason: str, by: str) -> PauseState:
@@ -134,7 +131,8 @@ class Guard:
 
         After sending, the caller reports ``succeeded`` or ``failed``.
         """
-        self._refresh_if_old()
+        if time.monotonic() - self._read_at > READ_EVERY_S:
+            self.refresh()
         # The breaker first: a destination that is down uses up no rate.
         if destination in self._failing and (wait_s := self._breaker_wait_s(destination)):
             return wait_s
