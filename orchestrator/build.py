@@ -87,7 +87,7 @@ class Service:
         )
         margin_s = 0.6 * settings.lease_seconds  # how much longer than a POST its lease is: 15 s, by default
         threads = settings.worker_threads if is_worker else RETRIER_THREADS
-        self.retrier = Retrier(self.coordinator, self.sender, config.destinations, threads, margin_s)
+        self.retrier = Retrier(self.sender, threads, margin_s)
         self.queue = open_queue(settings) if settings.queue_url else None  # None: requests deliver
 
         self.pipeline = Pipeline(

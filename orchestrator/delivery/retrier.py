@@ -8,13 +8,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from deduplication.again import make_due
 from deduplication.errors import StoreUnavailable, try_to
-from deduplication.journal.coordinator import Coordinator, Lent
+from deduplication.journal.coordinator import Lent
 from deduplication.journal.entry import DeliveryStatus
 from orchestrator.delivery.guard import Blocker
 from orchestrator.delivery.schedule import MOST_AGE_MS, TOO_OLD, put_off
@@ -59,14 +58,12 @@ class Retrier:
     whatever its next try; once that succeeds, everything that waits for it becomes due, and is sent at a growing pace.
     """
 
-    def __init__(
-        self, coordinator: Coordinator, sender: Sender, destinations: Iterable[str], threads: int, margin_s: float
-    ) -> None:
-        """``margin_s``: how much longer than an attempt its lease is."""
-        self._coordinator = coordinator
+    def __init__(self, sender: Sender, threads: int, margin_s: float) -> None:
+        """``threads``: for each destination. ``margin_s``: how much longer than an attempt its lease is."""
         self._sender = sender
+        self._coordinator = sender.coordinator
         self._margin_s = margin_s
-        self._pools = {name: ThreadPoolExecutor(threads, f"due-{name}") for name in destinations}
+        self._pools = {name: ThreadPoolExecutor(threads, f"due-{name}") for name in sender.destinations}
         self._paces = {name: Pace() for name in self._pools}
         self._woken: set[str] = set()  # destinations where a thread is about to look
         self._batches: dict[str, int] = {}

@@ -215,7 +215,7 @@ def open_pipeline(
             meter=Meter(machine.journal),
             on_recovery=lambda destination: retrier.recover(destination),
         )
-        retrier = Retrier(coordinator, sender, destinations, threads=1, margin_s=1.0)
+        retrier = Retrier(sender, threads=1, margin_s=1.0)
         stack.callback(retrier.close)
         queue = FakeQueue()
         pipeline = Pipeline(
