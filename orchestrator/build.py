@@ -83,7 +83,6 @@ class Service:
             pools={name: ThreadPoolExecutor(settings.web_threads, f"to-{name}") for name in config.destinations},
             meter=self.meter,
             server=self.server,
-            on_recovery=lambda destination: self.retrier.recover(destination),
         )
         margin_s = 0.6 * settings.lease_seconds  # how much longer than a POST its lease is: 15 s, by default
         threads = settings.worker_threads if is_worker else RETRIER_THREADS

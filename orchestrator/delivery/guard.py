@@ -24,6 +24,7 @@ BreakerState = Literal["closed", "open", "half-open"]
 
 ANSWERED_GONE = "answered 410 Gone"
 READ_EVERY_S = 1.0
+FIRST_AFTER_TROUBLE = 2  # deliveries in the first second; twice as many in each next one
 _NOTE = "destination:"  # of a pause, which all machines share (rule 12)
 
 
@@ -49,6 +50,27 @@ class PauseState:
 _NEVER_PAUSED = PauseState()
 
 
+class Pace:
+    """How many stored deliveries a destination gets a second after trouble: 2, 4, 8, ... for twelve seconds."""
+
+    def __init__(self) -> None:
+        self._started = float("-inf")
+        self._given = 0
+
+    def restart(self) -> None:
+        self._started, self._given = time.monotonic(), 0
+
+    def allow(self, wanted: int) -> int:
+        """At most ``wanted``; they count as given."""
+        seconds = time.monotonic() - self._started
+        if seconds > 12:
+            return wanted
+        limit = FIRST_AFTER_TROUBLE * ((2 << int(seconds)) - 1)
+        allowed = max(0, min(wanted, limit - self._given))
+        self._given += allowed
+        return allowed
+
+
 class Guard:
     """A pause is for the whole fleet, and so is a rate; a circuit breaker is for all processes of a machine.
 
@@ -66,6 +88,7 @@ class Guard:
         self._pauses: dict[str, PauseState] = {}
         self._read_at = float("-inf")
         self._pausing = threading.Lock()
+        self._paces = {name: Pace() for name in configs}
 
     def refresh(self) -> None:
         """Reads pauses and breakers now. If the journal does not answer, what is known stays."""
@@ -95,6 +118,10 @@ class Guard:
         lasting = self.lasting_blocker(destination)
         return lasting or (None if self.breaker(destination) == "closed" else Blocker.BREAKER_OPEN)
 
+    def allow(self, destination: str, wanted: int) -> int:
+        """How many of these stored deliveries may be sent: after trouble a growing number, which counts as sent."""
+        return self._paces[destination].allow(wanted)
+
     # Pauses
 
     def pause_of(self, destination: str) -> PauseState:
@@ -108,6 +135,7 @@ class Guard:
         with self._journal.step() as step:
             members.put_note(step, f"{_NOTE}{destination}", note)
         self.refresh()
+        self._paces[destination].restart()
         action = "pause" if is_paused else "resume"
         audit.warning("AUDIT %s destination=%s by=%s reason=%s", action, destination, by, reason)
         return self.pause_of(destination)
@@ -153,6 +181,7 @@ class Guard:
         self._failing.discard(destination)
         if not was_closed:
             log.info("destination %s: works again, breaker closed", destination)
+            self._paces[destination].restart()
         return not was_closed
 
     def failed(self, destination: str) -> None:

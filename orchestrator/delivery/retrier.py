@@ -24,30 +24,7 @@ log = logging.getLogger(__name__)
 TICK_S = 1.0
 BATCH_S = 0.5  # how long the deliveries that a thread takes at a time should keep it busy
 MOST_AT_ONCE = 20
-FIRST_AFTER_TROUBLE = 2  # deliveries in the first second after the breaker has closed; twice as many in each next one
-MOST_HASTENED = 10_000
 MOST_COMPARED = 50  # deliveries, when a probe is chosen
-
-
-class Pace:
-    """How many stored deliveries a destination gets a second after trouble: 2, 4, 8, ... for twelve seconds."""
-
-    def __init__(self) -> None:
-        self._started = float("-inf")
-        self._given = 0
-
-    def restart(self) -> None:
-        self._started, self._given = time.monotonic(), 0
-
-    def allow(self, wanted: int) -> int:
-        """At most ``wanted``; they count as given."""
-        seconds = time.monotonic() - self._started
-        if seconds > 12:
-            return wanted
-        limit = FIRST_AFTER_TROUBLE * ((2 << int(seconds)) - 1)
-        allowed = max(0, min(wanted, limit - self._given))
-        self._given += allowed
-        return allowed
 
 
 class Retrier:
@@ -64,7 +41,6 @@ class Retrier:
         self._coordinator = sender.coordinator
         self._margin_s = margin_s
         self._pools = {name: ThreadPoolExecutor(threads, f"due-{name}") for name in sender.destinations}
-        self._paces = {name: Pace() for name in self._pools}
         self._woken: set[str] = set()  # destinations where a thread is about to look
         self._batches: dict[str, int] = {}
         self._stop = threading.Event()
@@ -80,14 +56,6 @@ class Retrier:
             self._thread.join()
         for pool in self._pools.values():
             pool.shutdown(cancel_futures=True)
-
-    def recover(self, destination: str) -> None:
-        """Its breaker has closed: what waits for it need not wait for its own next try."""
-        self._paces[destination].restart()
-        try:
-            self._coordinator.hasten(destination, MOST_HASTENED)
-        except StoreUnavailable as error:
-            log.warning("destination %s: its deliveries wait for their next try: %s", destination, error)
 
     def tick(self) -> None:
         for name in self._pools:
@@ -136,7 +104,7 @@ class Retrier:
         if breaker == "half-open":
             self._choose_probe(destination)
             return 1
-        return self._paces[destination].allow(self._batches.get(destination, 1))
+        return self._sender.guard.allow(destination, self._batches.get(destination, 1))
 
     def _choose_probe(self, destination: str) -> None:
         """The newest one that was never tried, else the one that has waited longest.

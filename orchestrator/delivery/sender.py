@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Executor, Future, as_completed
 from concurrent.futures import TimeoutError as NotThrough
 from contextvars import copy_context
@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 ASK_AGAIN_MS = 30_000  # where it is disabled or not configured
 UNKNOWN_FOR_MS = 3_600_000
 QUICK_TRIES = 2
+MOST_HASTENED = 10_000
 QUICK_PAUSE_S = 0.2
 SHORTEST_TRY_S = 0.5
 GRACE_S = 1.0  # an attempt ends by itself when its budget does; this is for its way back
@@ -32,8 +33,7 @@ RATE_PATIENCE_S = 10.0  # a thread of the retrier belongs to its destination, so
 
 @dataclass(frozen=True)
 class Sender:
-    """``pools``: threads for each destination, so that a slow one does not delay another. ``on_recovery`` is told of a
-    destination whose circuit breaker has closed."""
+    """``pools``: threads for each destination, so that a slow one does not delay another."""
 
     coordinator: Coordinator
     destinations: Mapping[str, Destination]
@@ -41,7 +41,6 @@ class Sender:
     pools: Mapping[str, Executor]
     meter: Meter
     server: str = ""
-    on_recovery: Callable[[str], object] = lambda _: None
 
     def close(self) -> None:
         for pool in self.pools.values():
@@ -113,6 +112,13 @@ class Sender:
             return 0.0
         config = self.destinations[name].config
         return config.connect_timeout_s + config.read_timeout_s + (RATE_PATIENCE_S if config.rate else 0.0)
+
+    def hasten(self, destination: str) -> None:
+        """It works again: stored deliveries need not wait for their own next try."""
+        try:
+            self.coordinator.hasten(destination, MOST_HASTENED)
+        except StoreUnavailable as error:
+            log.warning("destination %s: its deliveries wait for their next try: %s", destination, error)
 
     # One attempt
 
@@ -196,7 +202,7 @@ class Sender:
         code = failure.status_code if failure else receipt.status_code if receipt else None
         if failure is None or failure.is_about_this_webhook:  # the destination works
             if self.guard.succeeded(name):
-                self.on_recovery(name)
+                self.hasten(name)
         elif not has_failed:  # a receiver may fail for one email only, and however often: it counts once
             self.guard.failed(name)
         if failure and failure.is_gone:

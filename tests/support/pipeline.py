@@ -213,7 +213,6 @@ def open_pipeline(
             ),
             pools={name: stack.enter_context(ThreadPoolExecutor(4)) for name in destinations},
             meter=Meter(machine.journal),
-            on_recovery=lambda destination: retrier.recover(destination),
         )
         retrier = Retrier(sender, threads=1, margin_s=1.0)
         stack.callback(retrier.close)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from orchestrator.delivery import retrier as module
-from orchestrator.delivery.retrier import Pace
+from orchestrator.delivery.guard import Pace
 from orchestrator.delivery.schedule import MOST_AGE_MS
 from orchestrator.delivery.sender import UNKNOWN_FOR_MS
 from tests.orchestrator.conftest import Open
