@@ -100,7 +100,7 @@ class PublicationLocks:
         registry, ask, is_in_redis = self._coordinator.registry, self._coordinator.redis.ask, False
         if registry:
             try:
-                is_in_redis, after = ask(partial(_swap_in_redis, registry, name, before, after, self._lease_ms))
+                is_in_redis, after = ask(partial(swap_in_redis, registry, name, before, after, self._lease_ms))
                 if not is_in_redis:
                     return False, after
             except RedisGone:
@@ -108,7 +108,7 @@ class PublicationLocks:
                     raise
         is_done, value = self._swap_here(name, before, after)
         if registry and is_in_redis and after and not is_done:  # another process here got it while Redis was gone
-            ask(partial(_swap_in_redis, registry, name, after, "", self._lease_ms))
+            ask(partial(swap_in_redis, registry, name, after, "", self._lease_ms))
         return is_done, value
 
     def _swap_here(self, name: Name, before: str, after: str) -> tuple[bool, str]:
@@ -156,7 +156,8 @@ class PublicationLocks:
             return len(step.query("DELETE FROM locks WHERE lease_until_ms <= ? RETURNING 1", (step.steady_ms,)))
 
 
-def _swap_in_redis(registry: Registry, name: Name, before: str, after: str, lease_ms: int) -> tuple[bool, str]:
+def swap_in_redis(registry: Registry, name: Name, before: str, after: str, lease_ms: int) -> tuple[bool, str]:
+    """As PublicationLocks._swap. A new era grants no locks while it is closed, but takes back those of journals."""
     key = mark_of(name, False).key
     commit = Commit(View({key: before}))
     commit.value(key)
@@ -166,7 +167,7 @@ def _swap_in_redis(registry: Registry, name: Name, before: str, after: str, leas
     else:
         commit.write("DEL", key)
         commit.write("SREM", "locks", name.label)
-    answer = registry.run(commit, only_open=not before)
+    answer = registry.run(commit, only_open=NEW_FENCE in after)
     if answer.outcome == "ok":
         return True, after.replace(NEW_FENCE, answer.rest[0].decode()) if answer.rest else after
     return False, commit.seen(answer).values[key]

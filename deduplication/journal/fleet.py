@@ -23,6 +23,7 @@ from deduplication.journal.entry import DeliveryStatus, Entry, decode_values
 from deduplication.journal.registry import NOTHING, Answer, Registry
 from deduplication.journal.rules import merged, name_of, references
 from deduplication.journal.sqlite import Step
+from deduplication.locks import swap_in_redis
 from deduplication.members import beat, event_order, share_notes
 from deduplication.names import Name
 from deduplication.room import drop_dead, trim_stream
@@ -188,12 +189,13 @@ class Fleet:
     # A new era
 
     def _restore_first(self, answer: Answer) -> None:
-        """Resets and live claims, while the era is still closed (rule 15)."""
+        """Resets, live claims and locks, while the era is still closed (rule 15)."""
         with self._journal.reading() as step:
             if step.meta("restore") != "first":
                 return
             resets = step.query("SELECT reference, number FROM resets ORDER BY number LIMIT 100000")
             claimed = step.read_rows("seq IN (SELECT seq FROM deliveries WHERE owner <> '')", ())
+            locks = step.query("SELECT name, value, lease_until_ms FROM locks")
             steady_ms = step.steady_ms
         for label, number in resets:
             self._registry.reset({label: name_of(label)}, again=number)
@@ -202,6 +204,9 @@ class Fleet:
                 left_ms = max(each.lease_until_ms for each in entry.deliveries if each.owner == owner) - steady_ms
                 if left_ms > 0:
                     self._registry.put_back(entry, owner, left_ms)
+        for label, value, until_ms in locks:
+            if until_ms > steady_ms:
+                swap_in_redis(self._registry, Name.from_label(label), "", value, until_ms - steady_ms)
         with self._journal.step() as step:
             if step.meta("era") == answer.era:
                 step.set_meta("restore", str(step.last_seq() + 1))

@@ -13,7 +13,7 @@ import pytest
 
 from deduplication.journal.coordinator import Coordinator
 from deduplication.locks import LEASE_MS, PublicationLock, PublicationLocks, new_server_id
-from tests.deduplication.conftest import Bench
+from tests.deduplication.conftest import Bench, Fleet3
 from tests.deduplication.journal.world import Email, claimed, delivered, stored, take
 
 
@@ -164,3 +164,16 @@ def test_a_lock_that_was_acquired_without_redis_is_kept_once_redis_is_back(bench
     bench.one.redis.note_answer()
     assert mine.acquire_lock("e2", "crm") is None
     assert locks(bench.other).acquire_lock("e2", "crm"), "nothing of the refused one is left in Redis"
+
+
+def test_a_redis_that_was_emptied_gets_the_locks_back(fleet: Fleet3) -> None:
+    one, other = fleet.add(), fleet.add()
+    fleet.open()
+    lock = acquired(locks(one.coordinator).acquire_lock("e1", "crm"))
+    fleet.redis.client.flushall()
+    fleet.open()
+    assert locks(other.coordinator).acquire_lock("e1", "crm") is None
+    assert fleet.redis.client.pttl("lock:crm:e1") <= LEASE_MS
+    assert locks(one.coordinator).release_lock(lock, "completed")
+    heir = acquired(locks(other.coordinator).acquire_lock("e1", "crm"))
+    assert heir.fence > lock.fence
