@@ -208,10 +208,8 @@ def check_start(settings: Settings, config: Config) -> None:
         service = Service(settings, config)
     with closing(service):
         try:
-            if registry := service.coordinator.registry:
-                if registry.ask(lambda client, prefix: client.exists(f"{prefix}shared_key", f"{prefix}upgraded")):
-                    raise StoreMisconfigured("it has data of version 0.2: set KEY_PREFIX, or use an empty database")
-                registry.probe()
+            if service.coordinator.registry:
+                service.coordinator.registry.probe()
         except StoreMisconfigured as error:
             raise SettingsError(f"REDIS_URL must be a Redis that Mailonce can use; {error}") from error
         except StoreUnavailable as error:
