@@ -100,12 +100,16 @@ class PublicationLocks:
         registry, ask, is_in_redis = self._coordinator.registry, self._coordinator.redis.ask, False
         if registry:
             try:
-                is_in_redis, after = ask(partial(swap_in_redis, registry, name, before, after, self._lease_ms))
-                if not is_in_redis:
-                    return False, after
+                is_in_redis, value = ask(partial(swap_in_redis, registry, name, before, after, self._lease_ms))
             except RedisGone:
                 if not self._coordinator.may_go_alone():
                     raise
+            else:
+                if not is_in_redis:
+                    if not after:  # it is released here too, or it would be in the way until its lease ends
+                        self._swap_here(name, before, after)
+                    return False, value
+                after = value
         is_done, value = self._swap_here(name, before, after)
         if registry and is_in_redis and after and not is_done:  # another process here got it while Redis was gone
             ask(partial(swap_in_redis, registry, name, after, "", self._lease_ms))
