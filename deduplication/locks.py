@@ -1,6 +1,7 @@
 """Publication locks for scripts: only one server at a time publishes an item to a platform.
 
-A lock is a row in the journal of its machine and, with a REDIS_URL, a key in Redis that expires with its lease.
+With a REDIS_URL a lock is a key in Redis that expires with its lease. The journal of its machine has a copy: it decides
+while Redis is gone, and is put back if Redis loses it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from deduplication.identity import log_id
 from deduplication.journal.coordinator import Coordinator
 from deduplication.journal.entry import decode, to_json
 from deduplication.journal.registry import Commit, Registry, View
+from deduplication.journal.sqlite import Journal
 from deduplication.marks import mark_of
 from deduplication.names import Kind, Name
 from deduplication.redis_state import RedisGone
@@ -95,40 +97,30 @@ class PublicationLocks:
         return is_free
 
     def _swap(self, name: Name, before: str, after: str) -> tuple[bool, str]:
-        """Changes the value of a lock if it is still ``before``, "" if it is free: in Redis, then in the journal, which
-        decides alone without Redis or while it is gone. Whether it was changed, and the value that it has now."""
-        registry, ask, is_in_redis = self._coordinator.registry, self._coordinator.redis.ask, False
+        """Changes the value of a lock if it is still ``before``, which is "" if it is free.
+
+        Returns whether it was changed, and its value now. Without Redis, or while it is gone, the journal decides.
+        """
+        registry, found = self._coordinator.registry, None
         if registry:
             try:
-                is_in_redis, value = ask(partial(swap_in_redis, registry, name, before, after, self._lease_ms))
+                ask = partial(_swap_in_redis, registry, name, before, after, self._lease_ms)
+                found = self._coordinator.redis.ask(ask)
             except RedisGone:
                 if not self._coordinator.may_go_alone():
                     raise
-            else:
-                if not is_in_redis:
-                    if not after:  # it is released here too, or it would be in the way until its lease ends
-                        self._swap_here(name, before, after)
-                    return False, value
-                after = value
-        is_done, value = self._swap_here(name, before, after)
-        if registry and is_in_redis and after and not is_done:  # another process here got it while Redis was gone
-            ask(partial(swap_in_redis, registry, name, after, "", self._lease_ms))
-        return is_done, value
-
-    def _swap_here(self, name: Name, before: str, after: str) -> tuple[bool, str]:
         self.cleanup_expired_locks()
         with self._journal.step() as step:
-            held = step.query("SELECT value FROM locks WHERE name = ?", (name.label,))
-            value = held[0][0] if held else ""
-            if value != before:
-                return False, value
-            step.query("DELETE FROM locks WHERE name = ?", (name.label,))
-            if after:
-                last = int(step.meta("fence") or 0)
-                after = after.replace(NEW_FENCE, str(max(last + 1, step.now_ms * 1000)))
-                step.query("INSERT INTO locks VALUES (?, ?, ?)", (name.label, after, step.steady_ms + self._lease_ms))
-                step.set_meta("fence", str(max(last, json.loads(after)[3])))
-            return True, after
+            rows = step.query("SELECT value FROM locks WHERE name = ?", (name.label,))
+            held, last = rows[0][0] if rows else "", int(step.meta("fence") or 0)
+            numbered = after.replace(NEW_FENCE, str(max(last + 1, step.now_ms * 1000)))
+            is_done, value = found or ((True, numbered) if held == before else (False, held))
+            if is_done or held == before:  # the latter: Redis has given it to another owner, or forgotten it
+                step.query("DELETE FROM locks WHERE name = ?", (name.label,))
+            if is_done and value:
+                step.query("INSERT INTO locks VALUES (?, ?, ?)", (name.label, value, step.steady_ms + self._lease_ms))
+                step.set_meta("fence", str(max(last, json.loads(value)[3])))
+            return is_done, value
 
     def active_locks(self) -> list[PublicationLock]:
         """Locks of scripts on all machines, and deliveries that this machine is sending."""
@@ -160,7 +152,16 @@ class PublicationLocks:
             return len(step.query("DELETE FROM locks WHERE lease_until_ms <= ? RETURNING 1", (step.steady_ms,)))
 
 
-def swap_in_redis(registry: Registry, name: Name, before: str, after: str, lease_ms: int) -> tuple[bool, str]:
+def put_back(registry: Registry, journal: Journal) -> None:
+    """Locks of this machine that Redis has lost, or that were acquired while it was gone."""
+    with journal.reading() as step:
+        locks = "SELECT name, value, lease_until_ms - ?1 FROM locks WHERE lease_until_ms > ?1"
+        rows = step.query(locks, (step.steady_ms,))
+    for label, value, left_ms in rows:
+        _swap_in_redis(registry, Name.from_label(label), "", value, left_ms)
+
+
+def _swap_in_redis(registry: Registry, name: Name, before: str, after: str, lease_ms: int) -> tuple[bool, str]:
     """As PublicationLocks._swap. A new era grants no locks while it is closed, but takes back those of journals."""
     key = mark_of(name, False).key
     commit = Commit(View({key: before}))

@@ -16,14 +16,13 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from deduplication import again
+from deduplication import again, locks
 from deduplication.errors import NoAnswer, StoreUnavailable, try_to
 from deduplication.journal.coordinator import BEHIND_MS, Coordinator
 from deduplication.journal.entry import DeliveryStatus, Entry, decode_values
 from deduplication.journal.registry import NOTHING, Answer, Registry
 from deduplication.journal.rules import merged, name_of, references
 from deduplication.journal.sqlite import Step
-from deduplication.locks import swap_in_redis
 from deduplication.members import beat, event_order, share_notes
 from deduplication.names import Name
 from deduplication.room import drop_dead, trim_stream
@@ -137,8 +136,8 @@ class Fleet:
                 step.set_meta("lost_ms", step.meta("lost_ms") or str(step.now_ms))
             self._coordinator.tend()
             return
-        redis.note_answer()
         self._see(answer)
+        redis.note_answer()
         self._coordinator.release_orphans()
         self._restore_first(answer)
         while self._coordinator.publish_settled():
@@ -155,13 +154,14 @@ class Fleet:
             trim_stream(self._registry, now_ms - events_ms, events_bytes)
 
     def _see(self, answer: Answer) -> None:
-        """A new era is taken over in one transaction: its stream is read from the beginning, and everything counts as
-        unpublished (rule 14)."""
+        """After an outage, locks are put back. A new era is taken over in one transaction: its stream is read from the
+        beginning, and everything counts as unpublished (rule 14)."""
         with self._journal.reading() as step:
             is_known = step.meta("era") == answer.era and not step.meta("lost_ms")
             self._coordinator.is_behind = bool(step.meta("is_behind"))
         if is_known:
             return
+        locks.put_back(self._registry, self._journal)
         with self._journal.step() as step:
             step.set_meta("lost_ms", "")
             if step.meta("era") != answer.era:
@@ -189,13 +189,12 @@ class Fleet:
     # A new era
 
     def _restore_first(self, answer: Answer) -> None:
-        """Resets, live claims and locks, while the era is still closed (rule 15)."""
+        """Resets and live claims, while the era is still closed (rule 15)."""
         with self._journal.reading() as step:
             if step.meta("restore") != "first":
                 return
             resets = step.query("SELECT reference, number FROM resets ORDER BY number LIMIT 100000")
             claimed = step.read_rows("seq IN (SELECT seq FROM deliveries WHERE owner <> '')", ())
-            locks = step.query("SELECT name, value, lease_until_ms FROM locks")
             steady_ms = step.steady_ms
         for label, number in resets:
             self._registry.reset({label: name_of(label)}, again=number)
@@ -204,9 +203,6 @@ class Fleet:
                 left_ms = max(each.lease_until_ms for each in entry.deliveries if each.owner == owner) - steady_ms
                 if left_ms > 0:
                     self._registry.put_back(entry, owner, left_ms)
-        for label, value, until_ms in locks:
-            if until_ms > steady_ms:
-                swap_in_redis(self._registry, Name.from_label(label), "", value, until_ms - steady_ms)
         with self._journal.step() as step:
             if step.meta("era") == answer.era:
                 step.set_meta("restore", str(step.last_seq() + 1))

@@ -11,7 +11,9 @@ from typing import Literal
 
 import pytest
 
+from deduplication.errors import NoAnswer
 from deduplication.journal.coordinator import Coordinator
+from deduplication.journal.registry import Registry
 from deduplication.locks import LEASE_MS, PublicationLock, PublicationLocks, new_server_id
 from tests.deduplication.conftest import Bench, Fleet3
 from tests.deduplication.journal.world import Email, claimed, delivered, stored, take
@@ -151,19 +153,28 @@ def test_in_redis_a_lock_is_a_key_that_expires_with_its_lease(bench: Bench) -> N
     assert locks(bench.one).active_locks() == [] and client.smembers("locks") == set()
 
 
-def test_a_lock_that_was_acquired_without_redis_is_kept_once_redis_is_back(bench: Bench) -> None:
-    if bench.redis is None:
-        pytest.skip("there is no Redis")
-    mine = locks(bench.one)
+def test_a_lock_that_was_acquired_without_redis_is_kept_once_redis_is_back(
+    fleet: Fleet3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machines = fleet.add(), fleet.add()
+    fleet.open()
+    mine, others = (locks(machine.coordinator) for machine in machines)
     before = acquired(mine.acquire_lock("e1", "crm"))
-    bench.first.follow()
-    bench.one.redis.give_up()
-    assert mine.acquire_lock("e1", "crm") is None, "the journal knows what Redis had granted"
-    alone = acquired(mine.acquire_lock("e2", "crm"))
-    assert alone.fence > before.fence
-    bench.one.redis.note_answer()
-    assert mine.acquire_lock("e2", "crm") is None
-    assert locks(bench.other).acquire_lock("e2", "crm"), "nothing of the refused one is left in Redis"
+
+    def fail(_: Registry) -> None:
+        raise NoAnswer("Redis does not answer")
+
+    with monkeypatch.context() as outage:
+        outage.setattr(Registry, "probe", fail)
+        machines[0].tick()
+        assert mine.acquire_lock("e1", "crm") is None, "the journal knows what Redis had granted"
+        alone = acquired(mine.acquire_lock("e2", "crm"))
+        assert alone.fence > before.fence
+    machines[0].tick()
+    for either in (mine, others):
+        assert either.acquire_lock("e2", "crm") is None
+    assert mine.release_lock(alone, "completed")
+    assert acquired(others.acquire_lock("e2", "crm")).fence > alone.fence
 
 
 def test_a_lock_that_redis_has_forgotten_can_be_released(bench: Bench) -> None:
