@@ -101,9 +101,10 @@ def test_a_crashed_reservation_is_taken_over_once_its_lease_is_gone(bench: Bench
     crashed = reserved(reservations(bench.one).reserve("p1", ["https://a.example/1"]))
     skipped(reservations(bench.other).reserve("p1", ["https://a.example/1"]))
     bench.advance(LEASE_MS + 1)
-    heir = reserved(reservations(bench.other).reserve("p1", ["https://a.example/1"]))
+    heir = reserved(reservations(bench.other).reserve("p1", ["https://a.example/2"]))
     assert reservations(bench.one).published(crashed) is False
     assert reservations(bench.other).published(heir)
+    reserved(reservations(bench.other).reserve("p2", ["https://a.example/1"]))
 
 
 def test_a_link_counts_as_the_one_that_it_leads_to_and_is_no_name_itself(bench: Bench) -> None:
