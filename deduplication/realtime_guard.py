@@ -9,16 +9,14 @@ import logging
 import math
 import threading
 from collections import Counter
-from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from types import MappingProxyType
 
 log = logging.getLogger(__name__)
 
 Timestamp = datetime | int | float
 Log = logging.Logger | logging.LoggerAdapter[logging.Logger]
-MISSING_DATE: Mapping[str, str] = MappingProxyType({"vk:": "old"})
+OLD_WITHOUT_DATE = ("vk:",)
 
 
 class RealtimeGuard:
@@ -34,23 +32,19 @@ class RealtimeGuard:
         startup_time: Timestamp | None = None,
         max_size: int = 10_000,
         trim_size: int = 5_000,
-        missing_date: Mapping[str, str] = MISSING_DATE,
+        old_without_date: tuple[str, ...] = OLD_WITHOUT_DATE,
         logger: Log = log,
     ) -> None:
         """Without ``startup_time`` it is now. Above ``max_size`` messages the oldest are forgotten until ``trim_size``
-        are left. ``missing_date`` says by prefixes of the source whether a message without a date is "new" or "old";
-        the longest matching prefix decides, and without one it is new."""
+        are left. A message without a date is new, unless its source begins with one of ``old_without_date``."""
         if max_size < 1:
             raise ValueError(f"max_size must be 1 or more, got {max_size}")
         if not 1 <= trim_size <= max_size:
             raise ValueError(f"trim_size must be from 1 to max_size, which is {max_size}, got {trim_size}")
-        for prefix, verdict in missing_date.items():
-            if verdict not in ("new", "old"):
-                raise ValueError(f'missing_date of {prefix!r} must be "new" or "old", got {verdict!r}')
         self.startup_time = _in_utc(datetime.now(UTC) if startup_time is None else startup_time)
         self.stats: Counter[str] = Counter()
         self._sizes = max_size, trim_size
-        self._missing_date = {"": "new", **missing_date}
+        self._old_without_date = old_without_date
         self._logger = logger
         self._lock = threading.Lock()
         self._processed: dict[tuple[str, str], None] = {}  # oldest first
@@ -63,8 +57,7 @@ class RealtimeGuard:
     def is_new_message(self, timestamp: Timestamp | None, source: str = "") -> bool:
         """Whether the message is not older than the start; without a date, as its source says."""
         if timestamp is None or (isinstance(timestamp, float) and math.isnan(timestamp)):
-            prefix = max(filter(source.startswith, self._missing_date), key=len)
-            is_new = self._missing_date[prefix] == "new"
+            is_new = not source.startswith(self._old_without_date)
             level, taken_for = (logging.WARNING, "new") if is_new else (logging.INFO, "old")
             self._log(level, "realtime guard: a message of %r has no date; it is taken for %s", source, taken_for)
         elif isinstance(timestamp, datetime):

@@ -16,7 +16,7 @@ from urllib.parse import urlunsplit
 from deduplication.identity import bounded_key, log_id
 from deduplication.journal.coordinator import Claimed, Coordinator
 from deduplication.journal.entry import SETTLED, About, DeliveryStatus, changed, new_entry_id
-from deduplication.journal.rules import Busy, Claim, Judgement, Repeat
+from deduplication.journal.rules import Busy, Claim, Judgement, Repeat, Take
 from deduplication.media import media_name, split_url
 from deduplication.names import WEEK_MS, Gate, Kind, Name
 
@@ -57,7 +57,6 @@ class Batch(set[Name]):
 class Reserved:
     """To be published; then call ``published`` or ``failed``. ``retries_left`` is None on a first try."""
 
-    claim: Claim
     claimed: Claimed
 
     @property
@@ -89,38 +88,25 @@ class Reservations:
         self._resolve = resolve
 
     def reserve(self, key: str, media: Iterable[str] = (), batch: Batch | None = None) -> Reserved | Skipped:
-        """Post and media in one step: by the given links first, then by the final ones where they differ."""
+        """Post and media in one step. A link counts as the one that it leads to."""
         batch = Batch() if batch is None else batch
-        post, links = post_name(key), list(media)
+        post = post_name(key)
         if post in batch:
             return _skipped(post, "seen in this batch", settled=False)
         batch.add(post)
         about, owner = About(item=post.value), self._coordinator.new_owner()
         claim = Claim(new_entry_id(), owner, (post,), lease_ms=self._lease_ms, about=about)
-        outcome = self._reserve_media(claim, links, batch)
-        if isinstance(outcome, Reserved):
-            outcome = self._reserve_media(claim, map(self._resolve, links), batch, outcome)
+        is_new = isinstance(self._coordinator.look(claim), Take)
+        links = map(self._resolve, media) if is_new else ()  # resolving takes time: not for a post that is known
+        names = tuple(dict.fromkeys(map(media_name, links)))
+        seen = next((name for name in names if name in batch), None)
+        outcome = self._claim(replace(claim, shared=() if seen else names))
+        if seen:
+            if isinstance(outcome, Reserved):  # the post becomes processed
+                self._settle(outcome.claimed, DeliveryStatus.SKIPPED, "skipped_media")
+            return _skipped(seen, "seen in this batch", settled=True)
         if isinstance(outcome, Reserved):
             batch.update(outcome.media)
-        return outcome
-
-    def _reserve_media(
-        self, claim: Claim, links: Iterable[str], batch: Batch, before: Reserved | None = None
-    ) -> Reserved | Skipped:
-        """With ``before``, the same owner claims again: the reservation moves to these links."""
-        names = tuple(dict.fromkeys(map(media_name, links)))
-        known = next((name for name in names if name in batch), None)
-        if before and not known and set(before.media) <= set(names):
-            return before
-        outcome = before if before and known else self._claim(replace(claim, shared=() if known else names))
-        if known:  # the post becomes processed
-            if isinstance(outcome, Reserved):
-                self._settle(outcome.claimed, DeliveryStatus.SKIPPED, "skipped_media")
-            return _skipped(known, "seen in this batch", settled=True)
-        if before and isinstance(outcome, Reserved):
-            log.info("post %s: reservation moved to the final links", log_id(claim.own[0].value))
-        elif before and isinstance(outcome, Skipped) and not outcome.settled:
-            self._settle(before.claimed, DeliveryStatus.RETURNED)
         return outcome
 
     def _claim(self, claim: Claim) -> Reserved | Skipped:
@@ -133,7 +119,7 @@ class Reservations:
             return _skipped(held, PENDING, settled=False)
         stop = found.entry.stop
         if found.to_send or stop is None:
-            return Reserved(claim, found)
+            return Reserved(found)
         is_own = stop.gate is Gate.IDENTITY
         self._settle(found, DeliveryStatus.SKIPPED, "already_processed" if is_own else "skipped_media")
         return _skipped(stop.name, PROCESSED if is_own else "1", settled=True)
@@ -155,7 +141,7 @@ class Reservations:
         return entry is not None and self._coordinator.publish(entry.id, view=claimed.view)
 
     def _is_owner(self, reserved: Reserved) -> bool:
-        name, owner = reserved.claim.own[0], reserved.claim.owner
+        name, owner = reserved.claimed.entry.own[0], reserved.claimed.owner
         entries = self._coordinator.known([name]).of(name).entries
         return any(delivery.owner == owner for entry in entries for delivery in entry.deliveries)
 

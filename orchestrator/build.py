@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from deduplication.errors import StoreMisconfigured, StoreUnavailable
@@ -23,14 +23,14 @@ from deduplication.redis_client import Client, connect
 from deduplication.subject_group import GroupScope
 from orchestrator.config.model import LOG_URL, Config, DestinationConfig, load_config
 from orchestrator.config.settings import DAY_MS, DELIVERY_BUDGET_S, MB, OnFailure, Settings, SettingsError
-from orchestrator.delivery.counters import Counters, parse_rate
-from orchestrator.delivery.destination_states import DestinationStates
-from orchestrator.delivery.guard import Guard, Limits
+from orchestrator.delivery.counters import Counters
+from orchestrator.delivery.guard import Guard
 from orchestrator.delivery.http import HttpDestination, LogDestination
 from orchestrator.delivery.queue import Queue, QueueMisconfigured, QueueUnavailable
 from orchestrator.delivery.resolution import LinkResolver
 from orchestrator.delivery.retrier import Retrier
-from orchestrator.delivery.sender import RATE_PATIENCE_S, DestinationPolicy, Sender
+from orchestrator.delivery.sender import Sender
+from orchestrator.delivery.webhook import Destination
 from orchestrator.guesses import GuessLimit
 from orchestrator.logs import quiet
 from orchestrator.metrics.meter import Meter
@@ -42,44 +42,72 @@ from orchestrator.pipeline import Pipeline, PipelineOptions
 from orchestrator.privacy import Privacy, PrivacyMode
 from orchestrator.routing import Route, Router
 from orchestrator.service_note import leave_note
-from orchestrator.tokens import Tokens, ensure_tokens, show_new
+from orchestrator.tokens import ensure_tokens, show_new
 
 log = logging.getLogger(__name__)
 
 RETRIER_THREADS = 2  # of a web process for each destination, beside those of the requests
 
 
-@dataclass(frozen=True)
 class Service:
-    """One process of Mailonce. ``fleet`` is None without a REDIS_URL, ``queue`` if requests deliver."""
+    """One process of Mailonce, with all its parts. Nothing runs until ``start``."""
 
-    settings: Settings
-    config: Config
-    tokens: Tokens
-    server: str
-    coordinator: Coordinator
-    fleet: Fleet | None
-    guard: Guard
-    guesses: GuessLimit
-    states: DestinationStates
-    sender: Sender
-    retrier: Retrier
-    pipeline: Pipeline
-    locks: PublicationLocks
-    queue: Queue | None
-    meter: Meter
-    alarms: Alarms
-    proxies: ProxyWatch
-    privacy: Privacy
-    is_worker: bool = False
+    def __init__(
+        self, settings: Settings, config: Config, *, is_trial: bool | None = None, is_worker: bool = False
+    ) -> None:
+        """Raises SettingsError if a setting is wrong. ``is_trial``: by default as the configuration says."""
+        make_data_dir(settings)
+        self.settings = settings
+        self.config = config
+        self.is_worker = is_worker
+        self.tokens = ensure_tokens(settings)
+        self.server = new_server_id()
 
-    @property
-    def journal(self) -> Journal:
-        return self.coordinator.journal
+        # What this machine and the fleet know
+        is_trial = config.is_trial if is_trial is None else is_trial
+        self.coordinator, self.fleet = open_machine(settings, is_trial=is_trial, about=lambda: describe_machine(self))
+        self.journal = self.coordinator.journal
+        self.meter = Meter(self.journal)
+        self.privacy = Privacy(self.journal, settings.privacy)
+        self.locks = PublicationLocks(self.coordinator, self.server)
+        counters = Counters(self.coordinator)
+        self.guesses = GuessLimit(counters)
 
-    @cached_property
-    def watch(self) -> Watch:
-        return Watch(self)
+        # How webhooks are sent: by a request, and later by the retrier
+        self.guard = Guard(counters, config.destinations)
+        pool_size = max(settings.web_threads, settings.worker_threads)
+        self.sender = Sender(
+            coordinator=self.coordinator,
+            destinations={name: _destination(name, to, pool_size) for name, to in config.destinations.items()},
+            guard=self.guard,
+            pools={name: ThreadPoolExecutor(settings.web_threads, f"to-{name}") for name in config.destinations},
+            meter=self.meter,
+            server=self.server,
+        )
+        margin_s = 0.6 * settings.lease_seconds  # how much longer than a POST its lease is: 15 s, by default
+        threads = settings.worker_threads if is_worker else RETRIER_THREADS
+        self.retrier = Retrier(self.sender, threads, margin_s)
+        self.queue = open_queue(settings) if settings.queue_url else None  # None: requests deliver
+
+        self.pipeline = Pipeline(
+            coordinator=self.coordinator,
+            router=make_router(settings, config),
+            sender=self.sender,
+            retrier=self.retrier,
+            guard=RealtimeGuard(settings.service_started_at),
+            privacy=self.privacy,
+            meter=self.meter,
+            options=pipeline_options(settings, config, self.server),
+            queue=self.queue,
+            resolve=LinkResolver(config.media.resolve).resolve if config.media.resolve else None,
+        )
+
+        # What an operator is shown
+        alarms_to = DestinationConfig.model_construct(url=config.alerts.url, secret=config.alerts.secret)
+        alarms_at = HttpDestination("alerts", alarms_to, pool_size=1) if alarms_to.url else None
+        self.alarms = Alarms(self.coordinator, config.alerts, alarms_at)
+        self.proxies = ProxyWatch()
+        self.watch = Watch(self)
 
     def start(self, *, delivers: bool) -> None:
         """Starts the threads behind the requests. ``delivers``: whether this process sends stored deliveries."""
@@ -104,78 +132,9 @@ class Service:
 
 def build(settings: Settings, config: Config | None = None) -> Service:
     """The running service of a web process. Raises SettingsError if a setting is wrong."""
-    service = build_service(settings, config or load_config(settings))
+    service = Service(settings, config or load_config(settings))
     show_new(service.tokens)
     service.start(delivers=service.queue is None)
-    return service
-
-
-def build_service(
-    settings: Settings, config: Config, *, is_trial: bool | None = None, is_worker: bool = False
-) -> Service:
-    """All parts of a process; nothing is started yet. ``is_trial``: by default as the configuration says."""
-    make_data_dir(settings)
-    tokens = ensure_tokens(settings)
-    server = new_server_id()
-
-    # What this machine and the fleet know
-    is_trial = config.is_trial if is_trial is None else is_trial
-    coordinator, fleet = open_machine(settings, is_trial=is_trial, about=lambda: describe_machine(service))
-    journal, counters, meter = coordinator.journal, Counters(coordinator), Meter(coordinator.journal)
-    states, privacy = DestinationStates(journal), Privacy(journal, settings.privacy)
-
-    # How webhooks are sent: by a request, and later by the retrier
-    guard = Guard(counters, {name: _limits(to) for name, to in config.destinations.items()})
-    pool_size = max(settings.web_threads, settings.worker_threads)
-    sender = Sender(
-        coordinator=coordinator,
-        policies={name: _policy(name, to, pool_size) for name, to in config.destinations.items()},
-        guard=guard,
-        pools={name: ThreadPoolExecutor(settings.web_threads, f"to-{name}") for name in config.destinations},
-        states=states,
-        meter=meter,
-        server=server,
-        on_recovery=lambda destination: retrier.recover(destination),
-    )
-    margin_s = 0.6 * settings.lease_seconds  # how much longer than a POST its lease is: 15 s, by default
-    retrier_threads = settings.worker_threads if is_worker else RETRIER_THREADS
-    retrier = Retrier(coordinator, sender, config.destinations, retrier_threads, margin_s)
-    queue = open_queue(settings) if settings.queue_url else None
-    alarms_to = DestinationConfig.model_construct(url=config.alerts.url, secret=config.alerts.secret)
-
-    pipeline = Pipeline(
-        coordinator=coordinator,
-        router=make_router(settings, config),
-        sender=sender,
-        retrier=retrier,
-        guard=RealtimeGuard(settings.service_started_at),
-        privacy=privacy,
-        meter=meter,
-        options=pipeline_options(settings, config, server),
-        queue=queue,
-        resolve=LinkResolver(config.media.resolve).resolve if config.media.resolve else None,
-    )
-    service = Service(
-        settings=settings,
-        config=config,
-        tokens=tokens,
-        server=server,
-        coordinator=coordinator,
-        fleet=fleet,
-        guard=guard,
-        guesses=GuessLimit(counters),
-        states=states,
-        sender=sender,
-        retrier=retrier,
-        pipeline=pipeline,
-        locks=PublicationLocks(coordinator, server),
-        queue=queue,
-        meter=meter,
-        alarms=Alarms(coordinator, config.alerts, HttpDestination("alerts", alarms_to, 1) if alarms_to.url else None),
-        proxies=ProxyWatch(),
-        privacy=privacy,
-        is_worker=is_worker,
-    )
     return service
 
 
@@ -246,13 +205,11 @@ def check_start(settings: Settings, config: Config) -> None:
     A Redis or a queue that cannot be reached does not.
     """
     with quiet():
-        service = build_service(settings, config)
+        service = Service(settings, config)
     with closing(service):
         try:
-            if registry := service.coordinator.registry:
-                if registry.ask(lambda client, prefix: client.exists(f"{prefix}shared_key", f"{prefix}upgraded")):
-                    raise StoreMisconfigured("it has data of version 0.2: set KEY_PREFIX, or use an empty database")
-                registry.probe()
+            if service.coordinator.registry:
+                service.coordinator.registry.probe()
         except StoreMisconfigured as error:
             raise SettingsError(f"REDIS_URL must be a Redis that Mailonce can use; {error}") from error
         except StoreUnavailable as error:
@@ -298,16 +255,5 @@ def pipeline_options(settings: Settings, config: Config, server: str = "") -> Pi
     )
 
 
-def _limits(config: DestinationConfig) -> Limits:
-    rate = parse_rate(config.rate) if config.rate else None
-    return Limits(rate, config.breaker_failures, config.breaker_pause_s)
-
-
-def _policy(name: str, config: DestinationConfig, pool_size: int) -> DestinationPolicy:
-    return DestinationPolicy(
-        destination=LogDestination() if config.url == LOG_URL else HttpDestination(name, config, pool_size),
-        content_window_ms=config.content_window_ms,
-        max_attempts=config.max_attempts,
-        is_enabled=config.enabled,
-        limit_s=config.connect_timeout_s + config.read_timeout_s + (RATE_PATIENCE_S if config.rate else 0.0),
-    )
+def _destination(name: str, config: DestinationConfig, pool_size: int) -> Destination:
+    return LogDestination(config) if config.url == LOG_URL else HttpDestination(name, config, pool_size)

@@ -257,7 +257,7 @@ class Pipeline:
         return Case(item, route, group, links, claim, payload, now)
 
     def _wanted(self, destination: str, key: str, item: Item, route: Route) -> Wanted:
-        window_ms = route.content_window_ms(self.sender.policies[destination].content_window_ms, item)
+        window_ms = route.content_window_ms(self.sender.destinations[destination].config, item)
         return Wanted(
             destination,
             webhook_id(destination, key),

@@ -11,12 +11,12 @@ from deduplication.content import WINDOW_MS
 from deduplication.media import MediaMode
 from deduplication.subject_group import MAX_FOLDED_CHARS, GroupMode, normalize_no_accents_lower_trim
 from deduplication.text import is_in
-from orchestrator.config.model import Condition, RouteConfig
+from orchestrator.config.model import Condition, DestinationConfig, RouteConfig
 from orchestrator.item import Item
 
 MOST_CHARS_FOR_A_REGEX = 100_000  # a sender decides how long a text is
 RECIPIENT = "recipient"
-# Fields of Route that the first matching route with a value decides; mailonce.toml has the same names.
+# Fields that the first matching route with a value decides.
 _GATES = ("subject_groups", "media", "realtime_only", "content", "identity_by_recipient")
 
 
@@ -37,12 +37,12 @@ class Route:
         """A sender may choose some of them, never others; all of them if it chooses none."""
         return tuple(name for name in self.destinations if name in (item.destinations or ())) or self.destinations
 
-    def content_window_ms(self, own_ms: int | None, item: Item) -> int:
-        """How long the same words are a duplicate at a destination whose own window is ``own_ms``; 0 for no gate."""
+    def content_window_ms(self, destination: DestinationConfig, item: Item) -> int:
+        """How long the same words are a duplicate there; 0 for no gate."""
         if self.content is False:
             return 0
-        if own_ms is not None:
-            return own_ms
+        if destination.content_window_s is not None:
+            return destination.content_window_s * 1000
         return WINDOW_MS if self.content or item.is_message else 0
 
 

@@ -10,7 +10,7 @@ import threading
 from multiprocessing.context import SpawnProcess
 
 from orchestrator.audit import keep_audit
-from orchestrator.build import Service, build_service
+from orchestrator.build import Service
 from orchestrator.config.model import Config, load_config
 from orchestrator.config.settings import Settings, SettingsError
 from orchestrator.logs import configure_logging
@@ -25,7 +25,7 @@ _CONTEXT = multiprocessing.get_context("spawn")
 
 def start_worker(settings: Settings, config: Config) -> Service:
     """The worker of this process: it delivers when the queue announces something, and looks every second as well."""
-    service = build_service(settings, config, is_worker=True)
+    service = Service(settings, config, is_worker=True)
     service.start(delivers=True)
     if service.queue:
         service.queue.consume(config.destinations, service.retrier.wake)

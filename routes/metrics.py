@@ -24,7 +24,7 @@ from deduplication.errors import DeduplicationError
 from deduplication.journal.entry import DeliveryStatus
 from deduplication.names import Gate
 from deduplication.redis_state import REDIS_ERRORS, REDIS_STEPS
-from orchestrator.build import Service, build_service
+from orchestrator.build import Service
 from orchestrator.config.model import Config
 from orchestrator.config.settings import Settings, SettingsError
 from orchestrator.metrics import meter
@@ -71,7 +71,7 @@ def serving_metrics(settings: Settings, config: Config) -> Iterator[None]:
         )
     except (OSError, SystemExit) as error:  # werkzeug ends the process if the port is in use
         raise SettingsError(f"WORKER_METRICS_PORT must be a free port, got {settings.worker_metrics_port}") from error
-    service = build_service(settings, config)
+    service = Service(settings, config)
     app.register_blueprint(metrics_blueprint(service))
     thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
     thread.start()

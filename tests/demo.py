@@ -126,7 +126,8 @@ def play(steps: Sequence[Step]) -> list[Result]:
         settings = load_settings(**given)
         service = build(settings)
         stack.callback(service.close)
-        client = create_app(replace(service, pipeline=replace(service.pipeline, now=clock))).test_client()
+        service.pipeline = replace(service.pipeline, now=clock)
+        client = create_app(service).test_client()
         providers = open_providers(load_config(settings), Surroundings((TOKEN,), fetch))
 
         def send(step: Step) -> TestResponse:

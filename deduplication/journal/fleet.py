@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from deduplication import again
+from deduplication import again, locks
 from deduplication.errors import NoAnswer, StoreUnavailable, try_to
 from deduplication.journal.coordinator import BEHIND_MS, Coordinator
 from deduplication.journal.entry import DeliveryStatus, Entry, decode_values
@@ -136,8 +136,8 @@ class Fleet:
                 step.set_meta("lost_ms", step.meta("lost_ms") or str(step.now_ms))
             self._coordinator.tend()
             return
-        redis.note_answer()
         self._see(answer)
+        redis.note_answer()
         self._coordinator.release_orphans()
         self._restore_first(answer)
         while self._coordinator.publish_settled():
@@ -154,13 +154,14 @@ class Fleet:
             trim_stream(self._registry, now_ms - events_ms, events_bytes)
 
     def _see(self, answer: Answer) -> None:
-        """A new era is taken over in one transaction: its stream is read from the beginning, and everything counts as
-        unpublished (rule 14)."""
+        """After an outage, locks are put back. A new era is taken over in one transaction: its stream is read from the
+        beginning, and everything counts as unpublished (rule 14)."""
         with self._journal.reading() as step:
             is_known = step.meta("era") == answer.era and not step.meta("lost_ms")
             self._coordinator.is_behind = bool(step.meta("is_behind"))
         if is_known:
             return
+        locks.put_back(self._registry, self._journal)
         with self._journal.step() as step:
             step.set_meta("lost_ms", "")
             if step.meta("era") != answer.era:

@@ -406,13 +406,13 @@ def taken(claim: Claim, take: Take, machine: str, now_ms: int, reset: int) -> En
     fingerprint = entry.fingerprint
     if fingerprint != claim.fingerprint:
         fingerprint = str(filled(Fingerprint.parse(fingerprint), Fingerprint.parse(claim.fingerprint)))
-    moves = entry.shared and claim.is_by_script  # a reservation, from the raw links to the final ones
+    is_replaced = entry.shared and claim.is_by_script  # a crashed reservation, which may have had other links
     taken_now = {each.destination for each in take.deliveries}
     kept = tuple(each for each in entry.deliveries if each.destination not in taken_now)
     return changed(
         entry,
         own=tuple(dict.fromkeys((*entry.own, *claim.own))),
-        shared=tuple(dict.fromkeys((*(() if moves else entry.shared), *take.shared))),
+        shared=tuple(dict.fromkeys((*(() if is_replaced else entry.shared), *take.shared))),
         fingerprint=fingerprint,
         about=claim.about if not entry.about.item else entry.about,
         reset=max(entry.reset, reset),

@@ -103,11 +103,8 @@ CREATE TABLE repeats (
     PRIMARY KEY (entry, machine)
 ) WITHOUT ROWID;
 
--- Locks of scripts; lease_until_ms as above.
-CREATE TABLE locks (
-    name TEXT PRIMARY KEY, owner TEXT NOT NULL, server TEXT NOT NULL, fence INTEGER NOT NULL,
-    created_ms INTEGER NOT NULL, lease_until_ms INTEGER NOT NULL
-) WITHOUT ROWID;
+-- Locks of scripts, with the value that they have in Redis; lease_until_ms as above.
+CREATE TABLE locks (name TEXT PRIMARY KEY, value TEXT NOT NULL, lease_until_ms INTEGER NOT NULL) WITHOUT ROWID;
 
 -- Small texts that all machines share, such as a paused destination: the latest counts.
 CREATE TABLE notes (key TEXT PRIMARY KEY, value TEXT NOT NULL, at_ms INTEGER NOT NULL) WITHOUT ROWID;

@@ -123,10 +123,6 @@ class DestinationConfig(_Model):
     breaker_pause_s: _Number = Field(default=30.0, ge=1, le=86_400, description="seconds")
     """How long the circuit breaker stays open before one delivery is tried."""
 
-    @property
-    def content_window_ms(self) -> int | None:
-        return None if self.content_window_s is None else self.content_window_s * 1000
-
     @field_validator("url")
     @classmethod
     def _check_url(cls, value: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from deduplication.errors import StoreMisconfigured, StoreUnavailable
 from deduplication.journal.coordinator import Coordinator
@@ -43,6 +44,7 @@ class Rate:
     window_s: int
 
 
+@lru_cache
 def parse_rate(text: str) -> Rate:
     """A number per second, minute, hour or day, or per several of them. Raises ValueError."""
     found = _RATE.fullmatch(text)

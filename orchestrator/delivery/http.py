@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from http.client import HTTPException
 from typing import Any
@@ -58,7 +59,7 @@ class HttpDestination:
 
     def __init__(self, name: str, config: DestinationConfig, pool_size: int) -> None:
         self._name = name
-        self._config = config
+        self.config = config
         self._format: str = config.format
         self._signer = Signer(config.secret)
         self._pools = TimedPools(pool_size)
@@ -71,7 +72,7 @@ class HttpDestination:
         ends_at = math.inf if within_s is None else time.monotonic() + within_s
         format = self._format
         status, retry_after, body = self._post(webhook, format, ends_at)
-        if status == _UNSUPPORTED_MEDIA_TYPE and format == "json" and self._config.fallback_form:
+        if status == _UNSUPPORTED_MEDIA_TYPE and format == "json" and self.config.fallback_form:
             status, retry_after, body = self._post(webhook, "form", ends_at)
             if status != _UNSUPPORTED_MEDIA_TYPE:
                 self._format = "form"
@@ -90,7 +91,7 @@ class HttpDestination:
         body = _form(webhook.payload) if format == "form" else json.dumps(dict(webhook.payload))
         content = body.encode()
         more_s = len(content) / SLOWEST_BYTES_PER_S if len(content) > LARGE_BYTES else 0.0
-        connect_s, read_s = self._config.connect_timeout_s, self._config.read_timeout_s + more_s
+        connect_s, read_s = self.config.connect_timeout_s, self.config.read_timeout_s + more_s
         headers = self._headers.copy()
         headers["webhook-id"] = headers["Idempotency-Key"] = webhook.webhook_id
         headers["Content-Type"] = _CONTENT_TYPES[format]
@@ -101,7 +102,7 @@ class HttpDestination:
         try:
             large = _pieces(content, time.monotonic() + min(left_s, read_s)) if more_s else None
             options = {"body": large or content, "timeout": Timeout(left_s, connect_s, read_s), **UNREAD}
-            with self._pools.urlopen("POST", self._config.url, headers=headers, **options) as response:
+            with self._pools.urlopen("POST", self.config.url, headers=headers, **options) as response:
                 answer = b""
                 # If the rest of the answer is lost or late, its status has still said whether the webhook was
                 # accepted: sending it again would only make a duplicate.
@@ -116,8 +117,11 @@ class HttpDestination:
         raise failure
 
 
+@dataclass(frozen=True)
 class LogDestination:
     """Prints each webhook it would send, for trying out the service without a receiver."""
+
+    config: DestinationConfig
 
     def deliver(self, webhook: Webhook, within_s: float | None = None) -> Receipt:
         indent = 2 if sys.stdout.isatty() else None  # a log has one line for each

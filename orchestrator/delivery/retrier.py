@@ -8,47 +8,23 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from deduplication.again import make_due
 from deduplication.errors import StoreUnavailable, try_to
-from deduplication.journal.coordinator import Coordinator, Lent
-from deduplication.journal.entry import DeliveryStatus, changed
+from deduplication.journal.coordinator import Lent
+from deduplication.journal.entry import DeliveryStatus
+from orchestrator.delivery.guard import Blocker
 from orchestrator.delivery.schedule import MOST_AGE_MS, TOO_OLD, put_off
-from orchestrator.delivery.sender import Hold, Sender
-from orchestrator.metrics.meter import DELIVERIES
+from orchestrator.delivery.sender import Sender
 
 log = logging.getLogger(__name__)
 
 TICK_S = 1.0
 BATCH_S = 0.5  # how long the deliveries that a thread takes at a time should keep it busy
 MOST_AT_ONCE = 20
-FIRST_AFTER_TROUBLE = 2  # deliveries in the first second after the breaker has closed; twice as many in each next one
-MOST_HASTENED = 10_000
 MOST_COMPARED = 50  # deliveries, when a probe is chosen
-
-
-class Pace:
-    """How many stored deliveries a destination gets a second after trouble: 2, 4, 8, ... for twelve seconds."""
-
-    def __init__(self) -> None:
-        self._started = float("-inf")
-        self._given = 0
-
-    def restart(self) -> None:
-        self._started, self._given = time.monotonic(), 0
-
-    def allow(self, wanted: int) -> int:
-        """At most ``wanted``; they count as given."""
-        seconds = time.monotonic() - self._started
-        if seconds > 12:
-            return wanted
-        limit = FIRST_AFTER_TROUBLE * ((2 << int(seconds)) - 1)
-        allowed = max(0, min(wanted, limit - self._given))
-        self._given += allowed
-        return allowed
 
 
 class Retrier:
@@ -59,15 +35,12 @@ class Retrier:
     whatever its next try; once that succeeds, everything that waits for it becomes due, and is sent at a growing pace.
     """
 
-    def __init__(
-        self, coordinator: Coordinator, sender: Sender, destinations: Iterable[str], threads: int, margin_s: float
-    ) -> None:
-        """``margin_s``: how much longer than an attempt its lease is."""
-        self._coordinator = coordinator
+    def __init__(self, sender: Sender, threads: int, margin_s: float) -> None:
+        """``threads``: for each destination. ``margin_s``: how much longer than an attempt its lease is."""
         self._sender = sender
+        self._coordinator = sender.coordinator
         self._margin_s = margin_s
-        self._pools = {name: ThreadPoolExecutor(threads, f"due-{name}") for name in destinations}
-        self._paces = {name: Pace() for name in self._pools}
+        self._pools = {name: ThreadPoolExecutor(threads, f"due-{name}") for name in sender.destinations}
         self._woken: set[str] = set()  # destinations where a thread is about to look
         self._batches: dict[str, int] = {}
         self._stop = threading.Event()
@@ -83,14 +56,6 @@ class Retrier:
             self._thread.join()
         for pool in self._pools.values():
             pool.shutdown(cancel_futures=True)
-
-    def recover(self, destination: str) -> None:
-        """Its breaker has closed: what waits for it need not wait for its own next try."""
-        self._paces[destination].restart()
-        try:
-            self._coordinator.hasten(destination, MOST_HASTENED)
-        except StoreUnavailable as error:
-            log.warning("destination %s: its deliveries wait for their next try: %s", destination, error)
 
     def tick(self) -> None:
         for name in self._pools:
@@ -108,7 +73,7 @@ class Retrier:
         """One thread: until nothing more is due, or the destination is in trouble. If there is something, another one
         joins it."""
         self._woken.discard(destination)
-        while self.deliver_due(destination) and self._sender.guard.state(destination) == "closed":
+        while self.deliver_due(destination) and self._sender.guard.breaker(destination) == "closed":
             self.wake(destination)
 
     def deliver_due(self, destination: str) -> int:
@@ -116,7 +81,7 @@ class Retrier:
         wanted = self._wanted(destination)
         if not wanted or self._stop.is_set():
             return 0
-        lent = self._coordinator.take(destination, wanted, self._sender.lease_ms(destination, self._margin_s))
+        lent = self._coordinator.take(destination, wanted, self._lease_ms(destination))
         started = time.monotonic()
         for taken in lent:
             self._deliver(taken)
@@ -125,18 +90,21 @@ class Retrier:
             self._batches[destination] = max(1, min(MOST_AT_ONCE, int(BATCH_S / attempt_s)))
         return len(lent)
 
+    def _lease_ms(self, destination: str) -> int:
+        return int((self._sender.limit_s(destination) + self._margin_s) * 1000)
+
     def _wanted(self, destination: str) -> int:
         """How many deliveries are worth an attempt now: a batch, one as a probe, or none."""
-        hold = self._sender.hold_at(destination)
-        if hold is Hold.NO_DESTINATION:
+        blocker = self._sender.guard.lasting_blocker(destination)
+        if blocker is Blocker.NO_DESTINATION:
             return MOST_AT_ONCE  # they are settled without a POST
-        state = self._sender.guard.state(destination) if hold is None else "open"
-        if state == "half-open":
+        breaker = "open" if blocker else self._sender.guard.breaker(destination)
+        if breaker == "open":
+            return 0
+        if breaker == "half-open":
             self._choose_probe(destination)
             return 1
-        if state == "open":
-            return 0
-        return self._paces[destination].allow(self._batches.get(destination, 1))
+        return self._sender.guard.allow(destination, self._batches.get(destination, 1))
 
     def _choose_probe(self, destination: str) -> None:
         """The newest one that was never tried, else the one that has waited longest.
@@ -156,9 +124,7 @@ class Retrier:
     def _deliver(self, lent: Lent) -> None:
         """Whatever goes wrong, its lease ends and it is handed out again."""
         destination, clock = lent.delivery.destination, self._coordinator.journal.clock
-        policy = self._sender.policies.get(destination)
-        needed_ms = int(policy.limit_s * 1000) if policy else 0
-        if lent.until_ms - clock.steady_ms() <= needed_ms:  # rule 4
+        if lent.until_ms - clock.steady_ms() <= self._sender.limit_s(destination) * 1000:  # rule 4
             outcome = put_off(lent.delivery, "taken, but not begun in time", clock.now_ms())
         else:
             outcome = self._sender.send_stored(lent)
@@ -174,14 +140,13 @@ class Retrier:
     def _give_up(self, destination: str) -> None:
         """A probe that waited for 76 hours failed: others as old are not sent, but become dead letters at once."""
         now_ms, reason = self._coordinator.journal.clock.now_ms(), f"{destination}: {TOO_OLD}"
-        while lent := self._coordinator.take(destination, 100, self._sender.lease_ms(destination, self._margin_s)):
+        while lent := self._coordinator.take(destination, 100, self._lease_ms(destination)):
             young = 0
             for taken in lent:
                 if now_ms - taken.entry.created_ms > MOST_AGE_MS and not taken.delivery.generation:
-                    ended = changed(taken.delivery, status=DeliveryStatus.DEAD, next_try_ms=None, reason=reason)
-                    self._sender.meter.count((1, DELIVERIES, destination, DeliveryStatus.DEAD))
+                    ended = self._sender.give_up(taken.delivery, reason)
                 else:
-                    ended = put_off(taken.delivery, f"{destination}: {Hold.BREAKER_OPEN}", now_ms)
+                    ended = put_off(taken.delivery, f"{destination}: {Blocker.BREAKER_OPEN}", now_ms)
                     young += 1
                 self._coordinator.finish(taken, ended)
             if young:

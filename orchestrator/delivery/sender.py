@@ -4,70 +4,43 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Executor, Future, as_completed
 from concurrent.futures import TimeoutError as NotThrough
 from contextvars import copy_context
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
 
 from deduplication.errors import StoreUnavailable
 from deduplication.journal.coordinator import Claimed, Coordinator, Lent
 from deduplication.journal.entry import Attempt, Delivery, DeliveryStatus, Entry, changed
-from orchestrator.delivery.destination_states import DestinationStates
-from orchestrator.delivery.guard import Guard
+from orchestrator.delivery.guard import Blocker, Guard
 from orchestrator.delivery.schedule import Patience, after, put_off
 from orchestrator.delivery.webhook import DeliveryFailed, Destination, Payload, Receipt, Webhook, stored_event
 from orchestrator.metrics.meter import DELIVERIES, DELIVERY_S, Meter
 
 log = logging.getLogger(__name__)
 
-ASK_AGAIN_WHILE_DISABLED_MS = 30_000
+ASK_AGAIN_MS = 30_000  # where it is disabled or not configured
 UNKNOWN_FOR_MS = 3_600_000
 QUICK_TRIES = 2
+MOST_HASTENED = 10_000
 QUICK_PAUSE_S = 0.2
 SHORTEST_TRY_S = 0.5
 GRACE_S = 1.0  # an attempt ends by itself when its budget does; this is for its way back
 RATE_PATIENCE_S = 10.0  # a thread of the retrier belongs to its destination, so it may wait for the rate
 
 
-class Hold(StrEnum):
-    """Why nothing is sent to a destination, in the words that an operator reads."""
-
-    NO_DESTINATION = "no such destination in mailonce.toml"
-    DISABLED = "disabled"
-    PAUSED = "paused"
-    BREAKER_OPEN = "circuit breaker open"
-
-
-@dataclass(frozen=True)
-class DestinationPolicy:
-    """``content_window_ms`` None: no content gate for emails, 72 h for messages; 0: none at all.
-
-    ``limit_s``: how long one stored attempt may take, with its wait for the rate.
-    """
-
-    destination: Destination
-    content_window_ms: int | None = None
-    max_attempts: int = 10
-    is_enabled: bool = True
-    limit_s: float = 18.0
-
-
 @dataclass(frozen=True)
 class Sender:
-    """``pools``: threads for each destination, so that a slow one does not delay another. ``on_recovery`` is told of a
-    destination whose circuit breaker has closed."""
+    """``pools``: threads for each destination, so that a slow one does not delay another."""
 
     coordinator: Coordinator
-    policies: Mapping[str, DestinationPolicy]
+    destinations: Mapping[str, Destination]
     guard: Guard
     pools: Mapping[str, Executor]
-    states: DestinationStates
     meter: Meter
     server: str = ""
-    on_recovery: Callable[[str], object] = lambda _: None
 
     def close(self) -> None:
         for pool in self.pools.values():
@@ -129,15 +102,23 @@ class Sender:
         """One POST, in the destination's own time."""
         delivery = changed(lent.delivery, server=self.server)
         if lent.payload is None:
-            reason = "its payload is no longer stored"
-            self.meter.count((1, DELIVERIES, delivery.destination, DeliveryStatus.DEAD))
-            return changed(delivery, status=DeliveryStatus.DEAD, next_try_ms=None, reason=reason)
+            return self.give_up(delivery, "its payload is no longer stored")
         payload, traceparent = stored_event(lent.payload, lent.entry, delivery)
         return self._attempt(delivery, lent.entry, payload, traceparent=traceparent)
 
-    def lease_ms(self, destination: str, margin_s: float) -> int:
-        policy = self.policies.get(destination)
-        return int(((policy.limit_s if policy else 0.0) + margin_s) * 1000)
+    def limit_s(self, name: str) -> float:
+        """How long one stored attempt may take, with its wait for the rate."""
+        if name not in self.destinations:
+            return 0.0
+        config = self.destinations[name].config
+        return config.connect_timeout_s + config.read_timeout_s + (RATE_PATIENCE_S if config.rate else 0.0)
+
+    def hasten(self, destination: str) -> None:
+        """It works again: stored deliveries need not wait for their own next try."""
+        try:
+            self.coordinator.hasten(destination, MOST_HASTENED)
+        except StoreUnavailable as error:
+            log.warning("destination %s: its deliveries wait for their next try: %s", destination, error)
 
     # One attempt
 
@@ -150,15 +131,15 @@ class Sender:
         destination asked for a pause or refused this webhook. Without it: one POST, in the destination's time.
         """
         name, now_ms = delivery.destination, self.coordinator.journal.clock.now_ms
-        if hold := self.hold_at(name):
-            return self._held_back(delivery, hold, now_ms())
+        if blocker := self.guard.lasting_blocker(name):
+            return self._hold_back(delivery, blocker)
         if ends_at and ends_at - time.monotonic() < SHORTEST_TRY_S:
             return put_off(delivery, "no time left for it", now_ms())
         if (wait_s := self.guard.wait_s(name)) and (wait_s := self._wait(name, wait_s, ends_at)):
-            reason = "over its rate" if self.guard.state(name) == "closed" else Hold.BREAKER_OPEN
+            reason = "over its rate" if self.guard.breaker(name) == "closed" else Blocker.BREAKER_OPEN
             return put_off(delivery, f"{name}: {reason}", now_ms() + int(wait_s * 1000) + 1)
-        most_attempts = self.policies[name].max_attempts
-        if delivery.tries + 1 >= most_attempts and ends_at is None and self.guard.state(name) != "closed":
+        most_attempts = self.destinations[name].config.max_attempts
+        if delivery.tries + 1 >= most_attempts and ends_at is None and self.guard.breaker(name) != "closed":
             most_attempts = delivery.tries + 2  # as a probe of a destination that is down, it is not its last attempt
         webhook = Webhook(delivery.webhook_id, payload, traceparent)
         attempts: list[Attempt] = []
@@ -177,46 +158,31 @@ class Sender:
         ended_ms = now_ms()
         # No time passes while it is paused; an email that its provider sends again, or that a person replays, is new.
         is_new = ends_at is not None or delivery.generation > 0
-        waits_since_ms = ended_ms if is_new else max(entry.created_ms, self.states.of(name).since_ms)
+        waits_since_ms = ended_ms if is_new else max(entry.created_ms, self.guard.pause_of(name).since_ms)
         patience = Patience(most_attempts, waits_since_ms)
         tried = after(delivery, attempts, failure or receipt or Receipt(), patience, ended_ms)
         self.meter.count((1, DELIVERIES, name, tried.status))
         return tried
 
-    def _held_back(self, delivery: Delivery, hold: Hold, now_ms: int) -> Delivery:
-        if hold is Hold.NO_DESTINATION:
-            return self._without_a_destination(delivery, now_ms)
-        again_ms = now_ms + ASK_AGAIN_WHILE_DISABLED_MS if hold is Hold.DISABLED else now_ms
-        return put_off(delivery, f"{delivery.destination}: {hold}", again_ms)
+    def _hold_back(self, delivery: Delivery, blocker: Blocker) -> Delivery:
+        now_ms, reason = self.coordinator.journal.clock.now_ms(), f"{delivery.destination}: {blocker}"
+        if blocker is Blocker.NO_DESTINATION:
+            # Another process may know it already: files do not change everywhere at the same moment.
+            missing_ms = delivery.missing_ms or now_ms
+            if now_ms - missing_ms >= UNKNOWN_FOR_MS:
+                return self.give_up(delivery, reason)
+            delivery = changed(delivery, missing_ms=missing_ms)
+        return put_off(delivery, reason, now_ms if blocker is Blocker.PAUSED else now_ms + ASK_AGAIN_MS)
 
-    def hold_at(self, destination: str) -> Hold | None:
-        """Why nothing is sent there, by the configuration or because it is paused; the breaker is not asked."""
-        policy = self.policies.get(destination)
-        if policy is None:
-            return Hold.NO_DESTINATION
-        if not policy.is_enabled:
-            return Hold.DISABLED
-        return Hold.PAUSED if self.states.of(destination).is_paused else None
-
-    def why_held_back(self, destination: str) -> Hold | None:
-        """Why no stored delivery is sent there now, its breaker included; None if it works."""
-        hold = self.hold_at(destination)
-        return hold or (None if self.guard.state(destination) == "closed" else Hold.BREAKER_OPEN)
-
-    def _without_a_destination(self, delivery: Delivery, now_ms: int) -> Delivery:
-        """Another process may know it already: files do not change everywhere at the same moment."""
-        reason = f"{delivery.destination}: {Hold.NO_DESTINATION}"
-        missing_ms = delivery.missing_ms or now_ms
-        if now_ms - missing_ms < UNKNOWN_FOR_MS:
-            waiting = put_off(delivery, reason, now_ms + ASK_AGAIN_WHILE_DISABLED_MS)
-            return changed(waiting, missing_ms=missing_ms)
+    def give_up(self, delivery: Delivery, reason: str) -> Delivery:
+        """Makes it a dead letter without an attempt."""
         self.meter.count((1, DELIVERIES, delivery.destination, DeliveryStatus.DEAD))
         return changed(delivery, status=DeliveryStatus.DEAD, next_try_ms=None, reason=reason)
 
     def _wait(self, destination: str, wait_s: float, ends_at: float | None) -> float:
         """Waits for the rate, if only that is in the way and it does not take too long; what is left to wait."""
         patience_s = ends_at - time.monotonic() - SHORTEST_TRY_S if ends_at else RATE_PATIENCE_S
-        while 0 < wait_s < patience_s and self.guard.state(destination) == "closed":
+        while 0 < wait_s < patience_s and self.guard.breaker(destination) == "closed":
             time.sleep(wait_s)
             patience_s -= wait_s
             wait_s = self.guard.wait_s(destination)
@@ -228,7 +194,7 @@ class Sender:
         at_ms, started = self.coordinator.journal.clock.now_ms(), time.monotonic()
         receipt, failure = None, None
         try:
-            receipt = self.policies[name].destination.deliver(webhook, ends_at - started if ends_at else None)
+            receipt = self.destinations[name].deliver(webhook, ends_at - started if ends_at else None)
         except DeliveryFailed as error:
             failure = error
         took_s = time.monotonic() - started
@@ -236,11 +202,11 @@ class Sender:
         code = failure.status_code if failure else receipt.status_code if receipt else None
         if failure is None or failure.is_about_this_webhook:  # the destination works
             if self.guard.succeeded(name):
-                self.on_recovery(name)
+                self.hasten(name)
         elif not has_failed:  # a receiver may fail for one email only, and however often: it counts once
             self.guard.failed(name)
         if failure and failure.is_gone:
-            self.states.pause_gone(name)
+            self.guard.pause_gone(name)
         return Attempt(at_ms, int(took_s * 1000), code, str(failure) if failure else None), receipt, failure
 
 

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from deduplication.journal.entry import Delivery, Entry
+from orchestrator.config.model import DestinationConfig
 
 GONE = 410
 MISPLACED = (401, 403, 404, 405)  # whatever is sent there: wrong credentials, a wrong address, a bad deploy
@@ -68,6 +69,9 @@ class Receipt:
 
 
 class Destination(Protocol):
+    @property
+    def config(self) -> DestinationConfig: ...
+
     def deliver(self, webhook: Webhook, within_s: float | None = None) -> Receipt:
         """Returns once the destination has accepted it; raises DeliveryFailed otherwise.
 

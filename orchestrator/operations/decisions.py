@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, PlainSerializer, WithJsonSchema
 from deduplication.journal.entry import Delivery, DeliveryStatus, Entry, Stop, changed
 from deduplication.journal.sqlite import Step
 from deduplication.names import Gate, Kind
-from orchestrator.delivery.sender import Hold
+from orchestrator.delivery.guard import Blocker
 from orchestrator.delivery.webhook import Payload, unpack
 from orchestrator.operations.search import (
     DecisionFilter,
@@ -327,9 +327,9 @@ def _reason(service: Service, delivery: Delivery, steady_ms: int) -> str | None:
     if delivery.status in (DeliveryStatus.CLAIMED, DeliveryStatus.RETURNED):
         return "returned to the provider for retry"
     name = delivery.destination
-    hold = service.sender.why_held_back(name) if delivery.status is DeliveryStatus.WAITING else None
-    reason = service.states.of(name).reason if hold is Hold.PAUSED else ""  # given by the operator who paused it
-    return f"{name}: {hold}{f' ({reason})' if reason else ''}" if hold else delivery.reason
+    blocker = service.guard.blocker(name) if delivery.status is DeliveryStatus.WAITING else None
+    given = service.guard.pause_of(name).reason if blocker is Blocker.PAUSED else ""  # by the operator who paused it
+    return f"{name}: {blocker}{f' ({given})' if given else ''}" if blocker else delivery.reason
 
 
 # Explaining, in one sentence

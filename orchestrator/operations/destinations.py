@@ -42,18 +42,18 @@ def pause(service: Service, name: str, reason: str, by: str) -> Pause | None:
     _check_known(service, name)
     if len(reason) > MOST_REASON_CHARACTERS:
         raise InvalidPause("reason", f"at most {MOST_REASON_CHARACTERS} characters")
-    state = service.states.decide(name, is_paused=True, reason=reason, by=by)
+    state = service.guard.set_paused(name, True, reason=reason, by=by)
     return Pause.of(state)
 
 
 def resume(service: Service, name: str, by: str) -> bool:
     """Waiting deliveries are sent. False if it was not paused."""
     _check_known(service, name)
-    service.states.refresh()
-    if not service.states.of(name).is_paused:
+    service.guard.refresh()
+    if not service.guard.pause_of(name).is_paused:
         return False
-    service.states.decide(name, is_paused=False, reason="", by=by)
-    service.retrier.recover(name)
+    service.guard.set_paused(name, False, reason="", by=by)
+    service.sender.hasten(name)
     return True
 
 
@@ -97,7 +97,7 @@ def send_test(service: Service, name: str, by: str) -> Tested:
     started = time.monotonic()
     error = None
     try:
-        status_code = service.sender.policies[name].destination.deliver(event, TEST_WITHIN_S).status_code
+        status_code = service.sender.destinations[name].deliver(event, TEST_WITHIN_S).status_code
     except DeliveryFailed as failure:
         status_code, error = failure.status_code, str(failure)
     audit.warning("AUDIT test destination=%s by=%s answer=%s", name, by, status_code or error)

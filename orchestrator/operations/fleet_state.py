@@ -18,7 +18,7 @@ from deduplication.errors import DeduplicationError
 from deduplication.journal.registry import Registry
 from deduplication.journal.sqlite import Step
 from deduplication.room import most_payload_bytes
-from orchestrator.delivery.destination_states import DestinationState
+from orchestrator.delivery.guard import PauseState
 from orchestrator.delivery.queue import QueueMisconfigured, QueueUnavailable
 from orchestrator.metrics.meter import DAY_S, HOUR_S, MINUTE_S, Sums, read_recent
 from orchestrator.operations.times import shown_moment
@@ -74,7 +74,7 @@ class Pause(BaseModel):
     by: str
 
     @classmethod
-    def of(cls, state: DestinationState) -> Pause | None:
+    def of(cls, state: PauseState) -> Pause | None:
         """None if it is not paused."""
         return cls(since=shown_moment(state.since_ms), reason=state.reason, by=state.by) if state.is_paused else None
 
@@ -148,7 +148,7 @@ class FleetState:
 def fleet_state(service: Service) -> FleetState:
     """Raises StoreUnavailable if the journal cannot be read."""
     has_redis, status = service.coordinator.registry is not None, service.coordinator.redis.status
-    service.states.refresh()
+    service.guard.refresh()
     with service.journal.reading() as step:
         now_ms = step.now_ms
         asked = Outside.model_validate_json(step.meta(_OUTSIDE) or "{}")
@@ -190,11 +190,11 @@ def _read_destinations(service: Service, step: Step, tripped: set[str]) -> dict[
     configured = service.config.destinations
     views = {}
     for name in (*configured, *sorted({*waiting, *dead} - configured.keys())):
-        breaker = service.guard.state(name) if name in configured else None
+        breaker = service.guard.breaker(name) if name in configured else None
         views[name] = DestinationView(
             enabled=configured[name].enabled if name in configured else None,
             breaker="open" if breaker == "closed" and name in tripped else breaker,
-            paused=Pause.of(service.states.of(name)),
+            paused=Pause.of(service.guard.pause_of(name)),
             waiting=waiting.get(name, 0),
             dead=dead.get(name, 0),
             oldest_s=_oldest_s(step, name) if name in waiting else None,
@@ -269,7 +269,7 @@ def _read_redis(registry: Registry) -> RedisFacts:
 
 def describe_machine(service: Service) -> dict[str, Any]:
     """What the other machines learn about this one from its heartbeat."""
-    tripped = [name for name in service.config.destinations if service.guard.state(name) != "closed"]
+    tripped = [name for name in service.config.destinations if service.guard.breaker(name) != "closed"]
     with service.journal.reading() as step:
         workers = _own_workers(step)
         share = Outside.model_validate_json(step.meta(_OUTSIDE) or "{}").suppressed_share

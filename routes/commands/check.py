@@ -159,7 +159,7 @@ def _preview(settings: Settings, config: Config, item: Item) -> str:
         *(f"  {name.gate}: {name.label}" for name in (*item.own_names, *shared)),
     ]
     for destination in route.destinations_for(item):
-        window_ms = route.content_window_ms(config.destinations[destination].content_window_ms, item)
+        window_ms = route.content_window_ms(config.destinations[destination], item)
         content = content_name(destination, item.text, window_ms) if window_ms else None
         lines.append(f"at {destination}: {f'content {content.value}' if content else 'no content gate'}")
     return "\n".join(lines)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from deduplication.errors import StoreUnavailable
 from orchestrator.audit import audit, keep_audit
-from orchestrator.build import Service, build_service
+from orchestrator.build import Service
 from orchestrator.config.model import Config, load_config
 from orchestrator.config.settings import Settings, load_settings, log_where_settings_come_from
 from orchestrator.logs import configure_logging, quiet
@@ -37,7 +37,7 @@ def build_quietly(settings: Settings, config: Config, *, is_trial: bool) -> Iter
     publishes what it records."""
     handler = keep_audit(settings.data_dir, by=f"mailonce, by {user_name()}")
     with quiet():
-        service = build_service(settings, config, is_trial=is_trial)
+        service = Service(settings, config, is_trial=is_trial)
     try:
         if registry := service.coordinator.registry:
             try:

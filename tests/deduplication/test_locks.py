@@ -11,9 +11,11 @@ from typing import Literal
 
 import pytest
 
+from deduplication.errors import NoAnswer
 from deduplication.journal.coordinator import Coordinator
+from deduplication.journal.registry import Registry
 from deduplication.locks import LEASE_MS, PublicationLock, PublicationLocks, new_server_id
-from tests.deduplication.conftest import Bench
+from tests.deduplication.conftest import Bench, Fleet3
 from tests.deduplication.journal.world import Email, claimed, delivered, stored, take
 
 
@@ -149,3 +151,49 @@ def test_in_redis_a_lock_is_a_key_that_expires_with_its_lease(bench: Bench) -> N
     assert LEASE_MS // 2 < client.pttl("lock:crm:e1") <= LEASE_MS
     bench.advance(LEASE_MS + 1)
     assert locks(bench.one).active_locks() == [] and client.smembers("locks") == set()
+
+
+def test_a_lock_that_was_acquired_without_redis_is_kept_once_redis_is_back(
+    fleet: Fleet3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machines = fleet.add(), fleet.add()
+    fleet.open()
+    mine, others = (locks(machine.coordinator) for machine in machines)
+    before = acquired(mine.acquire_lock("e1", "crm"))
+
+    def fail(_: Registry) -> None:
+        raise NoAnswer("Redis does not answer")
+
+    with monkeypatch.context() as outage:
+        outage.setattr(Registry, "probe", fail)
+        machines[0].tick()
+        assert mine.acquire_lock("e1", "crm") is None, "the journal knows what Redis had granted"
+        alone = acquired(mine.acquire_lock("e2", "crm"))
+        assert alone.fence > before.fence
+    machines[0].tick()
+    for either in (mine, others):
+        assert either.acquire_lock("e2", "crm") is None
+    assert mine.release_lock(alone, "completed")
+    assert acquired(others.acquire_lock("e2", "crm")).fence > alone.fence
+
+
+def test_a_lock_that_redis_has_forgotten_is_released_here(bench: Bench) -> None:
+    if bench.redis is None:
+        pytest.skip("there is no Redis")
+    lock = acquired(locks(bench.one).acquire_lock("e1", "crm"))
+    bench.redis.client.delete("lock:crm:e1")
+    assert not locks(bench.one).release_lock(lock, "completed")
+    assert locks(bench.one).active_locks() == []
+
+
+def test_a_redis_that_was_emptied_gets_the_locks_back(fleet: Fleet3) -> None:
+    one, other = fleet.add(), fleet.add()
+    fleet.open()
+    lock = acquired(locks(one.coordinator).acquire_lock("e1", "crm"))
+    fleet.redis.client.flushall()
+    fleet.open()
+    assert locks(other.coordinator).acquire_lock("e1", "crm") is None
+    assert fleet.redis.client.pttl("lock:crm:e1") <= LEASE_MS
+    assert locks(one.coordinator).release_lock(lock, "completed")
+    heir = acquired(locks(other.coordinator).acquire_lock("e1", "crm"))
+    assert heir.fence > lock.fence

@@ -101,35 +101,29 @@ def test_a_crashed_reservation_is_taken_over_once_its_lease_is_gone(bench: Bench
     crashed = reserved(reservations(bench.one).reserve("p1", ["https://a.example/1"]))
     skipped(reservations(bench.other).reserve("p1", ["https://a.example/1"]))
     bench.advance(LEASE_MS + 1)
-    heir = reserved(reservations(bench.other).reserve("p1", ["https://a.example/1"]))
+    heir = reserved(reservations(bench.other).reserve("p1", ["https://a.example/2"]))
     assert reservations(bench.one).published(crashed) is False
     assert reservations(bench.other).published(heir)
+    reserved(reservations(bench.other).reserve("p2", ["https://a.example/1"]))
 
 
-def test_a_reservation_moves_from_the_raw_link_to_the_final_one(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
+def test_a_link_counts_as_the_one_that_it_leads_to_and_is_no_name_itself(bench: Bench) -> None:
     mine = reserved(reservations(bench.one, {RAW: FINAL}).reserve("p1", [RAW]))
-    assert "moved" in caplog.text
+    assert not skipped(reservations(bench.other).reserve("p2", [FINAL])).settled
     reservations(bench.one).published(mine)
     assert skipped(reservations(bench.other).reserve("p2", [FINAL])).settled
     reserved(reservations(bench.other).reserve("p3", [RAW]))
 
 
-def test_a_final_link_that_is_published_marks_the_post_processed_and_frees_the_raw_one(bench: Bench) -> None:
-    reservations(bench.one).published(reserved(reservations(bench.one).reserve("p1", [FINAL])))
-    assert skipped(reservations(bench.other, {RAW: FINAL}).reserve("p2", [RAW])).settled
-    assert reservations(bench.one).state_of("p2") == "0"
-    reserved(reservations(bench.one).reserve("p3", [RAW]))
+def test_the_links_of_a_post_that_is_known_are_not_resolved(bench: Bench) -> None:
+    resolved: list[str] = []
+    mine = Reservations(bench.one, LEASE_MS, lambda url: resolved.append(url) or url)  # type: ignore[func-returns-value]
+    for _ in range(2):
+        mine.reserve("p1", [RAW])
+    assert resolved == [RAW]
 
 
-def test_a_final_link_that_another_holds_gives_everything_back(bench: Bench) -> None:
-    reserved(reservations(bench.one).reserve("p1", [FINAL]))
-    assert not skipped(reservations(bench.other, {RAW: FINAL}).reserve("p2", [RAW])).settled
-    reserved(reservations(bench.one).reserve("p3", [RAW]))
-    reserved(reservations(bench.one).reserve("p2"))
-
-
-def test_of_two_servers_that_move_to_the_same_final_link_one_wins(bench: Bench) -> None:
+def test_of_two_servers_whose_links_lead_to_the_same_one_wins(bench: Bench) -> None:
     barrier = threading.Barrier(2)
 
     def reserve(number: int) -> Reserved | Skipped:
@@ -171,7 +165,7 @@ def test_a_post_that_was_given_up_is_through_and_its_medium_is_free(bench: Bench
     reserved(reservations(bench.other).reserve("p2", ["https://a.example/1"]))
 
 
-def test_the_retries_left_feed_the_next_try_and_outlive_a_move_that_gave_everything_back(bench: Bench) -> None:
+def test_the_retries_left_feed_the_next_try_and_outlive_one_that_was_skipped(bench: Bench) -> None:
     first = reserved(reservations(bench.one).reserve("p1", [RAW]))
     assert first.retries_left is None
     reservations(bench.one).failed(first, retries_left=3)

@@ -12,12 +12,11 @@ from deduplication import again
 from deduplication.again import Refusal
 from deduplication.email import Email
 from deduplication.subject_group import GroupScope
-from orchestrator.delivery.guard import Limits
 from orchestrator.delivery.webhook import DeliveryFailed
 from orchestrator.item import email_item
 from orchestrator.pipeline import ProofUsed
 from tests.orchestrator.conftest import Open
-from tests.support.pipeline import DOWN, LEASE_MS, MISPLACED, REFUSES, PipelineBench, Reaction, item
+from tests.support.pipeline import DOWN, LEASE_MS, MISPLACED, REFUSES, PipelineBench, Reaction, item, limited
 
 LOT = "Lot 456 - Documents"
 FILE = "<p>https://we.tl/t-abc</p>"
@@ -80,7 +79,7 @@ def test_a_failed_delivery_is_retried_by_the_service_until_it_is_delivered(
 @pytest.mark.parametrize("reaction", [DOWN, MISPLACED], ids=["down", "misplaced"])
 def test_probes_of_a_destination_that_is_down_for_hours_make_no_dead_letter(start: Open, reaction: Reaction) -> None:
     """One email every half minute tries it; with few emails waiting, each has soon been tried ten times."""
-    bench = start({"crm": [reaction] * 10_000}, limits=Limits(breaker_failures=2))
+    bench = start({"crm": [reaction] * 10_000}, limits=limited(breaker_failures=2))
     crm, subjects = bench.destinations["crm"], ["one", "two"]
     crm.max_attempts = 4
     for subject in subjects:

@@ -131,7 +131,7 @@ def start_app(tmp_path: Path) -> Iterator[StartApp]:
         service = build(loaded)
         built.append(service)
         if now:
-            service = replace(service, pipeline=replace(service.pipeline, now=now))
+            service.pipeline = replace(service.pipeline, now=now)
         if is_up:
             wait_for_redis(service)
         return App(service, checking_client(create_app(service), service.config))

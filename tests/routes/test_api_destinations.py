@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.delivery.sender import Hold
+from orchestrator.delivery.guard import Blocker
 from tests.routes.commands.conftest import Run, run
 from tests.routes.conftest import App, StartApp, bearer
 from tests.support.redis_server import RedisServer
@@ -81,7 +81,7 @@ def test_a_pause_is_noticed_by_every_process_survives_a_restart_and_ends_with_re
     assert (answer["success"], answer["status"]) == (True, "paused")
     assert answer["paused"] == crm(other)["paused"]
     assert (answer["paused"]["reason"], answer["paused"]["by"]) == ("moves to another host", "api")
-    eventually(lambda: other.service.sender.hold_at("crm") is Hold.PAUSED)
+    eventually(lambda: other.service.guard.blocker("crm") is Blocker.PAUSED)
     eventually(lambda: other.status_of(email()) == "queued")  # a new Redis grants nothing at first (rule 13)
     for app in (one, other):
         app.service.close()
@@ -147,7 +147,7 @@ def test_a_command_pauses_and_resumes_the_running_service_and_is_audited(
     app = start_app()
     assert run("pause", "crm", "--reason", "moves").exit_code == 0
     assert (crm(app)["paused"]["reason"], crm(app)["paused"]["by"]) == ("moves", getpass.getuser())
-    eventually(lambda: app.service.sender.hold_at("crm") is Hold.PAUSED)
+    eventually(lambda: app.service.guard.blocker("crm") is Blocker.PAUSED)
     assert app.status_of(email()) == "queued"
     assert sink.received == []
     assert "resumed" in run("resume", "crm").output

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 
@@ -160,7 +161,8 @@ def test_links_are_resolved_before_they_are_compared(start_app: StartApp, sink: 
         followed.append(list(urls))
         return [finals.get(url, url) for url in urls]
 
-    service = replace(app.service, pipeline=replace(app.service.pipeline, resolve=resolve))
+    service = copy(app.service)
+    service.pipeline = replace(service.pipeline, resolve=resolve)
     resolving = App(service, create_app(service).test_client())
     assert resolving.status_of(linking("https://we.tl/t-short", subject="a")) == "processed"
     assert app.status_of(linking("https://wetransfer.com/downloads/final/1", subject="bb")) == "skipped_media"

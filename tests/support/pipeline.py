@@ -17,12 +17,12 @@ from deduplication.journal.entry import Delivery, Entry
 from deduplication.media import MediaMode
 from deduplication.realtime_guard import RealtimeGuard
 from deduplication.subject_group import GroupMode
+from orchestrator.config.model import LOG_URL, DestinationConfig
 from orchestrator.delivery.counters import Counters
-from orchestrator.delivery.destination_states import DestinationStates
-from orchestrator.delivery.guard import Guard, Limits
+from orchestrator.delivery.guard import Guard
 from orchestrator.delivery.queue import QueueUnavailable
 from orchestrator.delivery.retrier import Retrier
-from orchestrator.delivery.sender import DestinationPolicy, Sender
+from orchestrator.delivery.sender import Sender
 from orchestrator.delivery.webhook import DeliveryFailed, Payload, Receipt, Webhook, unpack
 from orchestrator.item import Item, email_item
 from orchestrator.metrics.meter import Meter
@@ -44,6 +44,10 @@ REFUSES = DeliveryFailed("answered 422", status_code=422)
 Reaction = DeliveryFailed | Exception | Callable[[], object] | None
 
 
+def limited(**limits: Any) -> DestinationConfig:
+    return DestinationConfig(url=LOG_URL, **limits)
+
+
 @dataclass
 class FakeDestination:
     """Reacts to one webhook after the other as ``reactions`` says, and accepts all after that. Those with a subject in
@@ -59,6 +63,10 @@ class FakeDestination:
     taken: list[Webhook] = field(default_factory=list)
     max_attempts: int = MAX_ATTEMPTS
 
+    @property
+    def config(self) -> DestinationConfig:
+        return limited(max_attempts=self.max_attempts, connect_timeout_s=0.5, read_timeout_s=0.5)
+
     def deliver(self, webhook: Webhook, within_s: float | None = None) -> Receipt:
         self.asked.append(webhook)
         reactions = self.by_subject.get(webhook.payload.get("subject", ""), self.reactions)
@@ -69,23 +77,6 @@ class FakeDestination:
             reaction()
         self.taken.append(webhook)
         return Receipt(200)
-
-
-class Policies(Mapping[str, DestinationPolicy]):
-    """What each destination says at the moment."""
-
-    def __init__(self, destinations: Mapping[str, FakeDestination]) -> None:
-        self._destinations = destinations
-
-    def __getitem__(self, name: str) -> DestinationPolicy:
-        destination = self._destinations[name]
-        return DestinationPolicy(destination, max_attempts=destination.max_attempts, limit_s=1.0)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._destinations)
-
-    def __len__(self) -> int:
-        return len(self._destinations)
 
 
 class FakeQueue:
@@ -207,7 +198,7 @@ def open_pipeline(
     let_time_pass: Callable[[int], None],
     *,
     with_queue: bool = False,
-    limits: Limits | None = None,
+    limits: DestinationConfig | None = None,
     **route: Any,
 ) -> Iterator[PipelineBench]:
     """One process on the machine. ``route`` is what the one route says."""
@@ -216,16 +207,14 @@ def open_pipeline(
     with ExitStack() as stack:
         sender = Sender(
             coordinator=coordinator,
-            policies=Policies(destinations),
+            destinations=destinations,
             guard=Guard(
-                Counters(machine.coordinator), dict.fromkeys(destinations, limits or Limits(breaker_failures=0))
+                Counters(machine.coordinator), dict.fromkeys(destinations, limits or limited(breaker_failures=0))
             ),
             pools={name: stack.enter_context(ThreadPoolExecutor(4)) for name in destinations},
-            states=DestinationStates(machine.journal),
             meter=Meter(machine.journal),
-            on_recovery=lambda destination: retrier.recover(destination),
         )
-        retrier = Retrier(coordinator, sender, destinations, threads=1, margin_s=1.0)
+        retrier = Retrier(sender, threads=1, margin_s=1.0)
         stack.callback(retrier.close)
         queue = FakeQueue()
         pipeline = Pipeline(

@@ -1,4 +1,4 @@
-"""The circuit breaker of a destination, across threads and processes, and its rate behind it."""
+"""Pause, circuit breaker and rate of a destination, across threads, processes and machines."""
 
 from __future__ import annotations
 
@@ -6,24 +6,27 @@ import multiprocessing
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from deduplication.journal.sqlite import Journal
-from orchestrator.delivery.counters import Rate
-from orchestrator.delivery.guard import READ_EVERY_S, Guard, Limits
+from orchestrator.delivery.counters import Counters
+from orchestrator.delivery.guard import READ_EVERY_S, Blocker, Guard
+from tests.deduplication.journal.world import Machine, Time
 from tests.orchestrator.delivery.test_counters import FakeClock, on_journal, run_in_processes
+from tests.support.pipeline import limited
+from tests.support.redis_server import RedisServer
 
 PAUSE_S = 1000
-BROKEN = Limits(breaker_failures=3, breaker_pause_s=PAUSE_S)
-LIMITS = {
-    "crm": BROKEN,
-    "archive": BROKEN,
-    "limited": replace(BROKEN, rate=Rate(3, 3600)),
-    "unbroken": Limits(breaker_failures=0),
+BROKEN = {"breaker_failures": 3, "breaker_pause_s": PAUSE_S}
+CONFIGS = {
+    "crm": limited(**BROKEN),
+    "archive": limited(**BROKEN),
+    "limited": limited(**BROKEN, rate="3/hour"),
+    "unbroken": limited(breaker_failures=0),
 }
 
 
@@ -42,7 +45,7 @@ class Bench:
                 case ["pass", seconds]:
                     self.clock.now_s += float(seconds)
                 case ["is", state]:
-                    assert {each.state(destination) for each in guards.values()} == {state}, line
+                    assert {each.breaker(destination) for each in guards.values()} == {state}, line
                 case [who, "fails"]:
                     guards[who].failed(destination)
                 case [who, "works" | "recovers" as how]:
@@ -59,7 +62,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     clock = FakeClock()
     monkeypatch.setattr("orchestrator.delivery.guard.time", clock)
     with on_journal(tmp_path / "journal.db", clock) as one, on_journal(tmp_path / "journal.db", clock) as other:
-        yield Bench(Guard(one, LIMITS), Guard(other, LIMITS), clock)
+        yield Bench(Guard(one, CONFIGS), Guard(other, CONFIGS), clock)
 
 
 OPENS = "a fails, a fails, a fails, is open"
@@ -113,9 +116,30 @@ def test_a_destination_that_works_costs_one_read_a_second(bench: Bench, monkeypa
         patched.delattr(Journal, "step")
         for number in range(20):
             bench.clock.now_s += READ_EVERY_S + 0.1 if number == 10 else 0
+            assert bench.guard.lasting_blocker("crm") is None
             bench.guard.wait_s("crm")
             bench.guard.succeeded("crm")
     assert reads == 2
+
+
+def test_another_process_knows_of_a_pause_within_a_second(bench: Bench) -> None:
+    assert not bench.guard.pause_of("crm").is_paused
+    assert bench.other.set_paused("crm", True, reason="moves", by="ada").is_paused
+    assert not bench.guard.pause_of("crm").is_paused
+    bench.clock.now_s += READ_EVERY_S + 0.1
+    assert bench.guard.blocker("crm") is Blocker.PAUSED
+
+
+def test_another_machine_knows_of_a_pause_through_redis(redis_server: RedisServer) -> None:
+    clock = Time()
+    machines = [Machine(redis_server.url, clock) for _ in range(2)]
+    one, other = (Guard(Counters(machine.coordinator), CONFIGS) for machine in machines)
+    one.set_paused("crm", True, reason="moves", by="ada")
+    for machine in machines:
+        machine.tick()
+    assert other.blocker("crm") is Blocker.PAUSED
+    for machine in machines:
+        machine.close()
 
 
 def test_a_journal_that_fails_does_not_undo_what_was_sent(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
@@ -151,7 +175,7 @@ def test_an_open_breaker_uses_up_no_rate_and_a_probe_keeps_to_it(bench: Bench) -
 
 def ask_in_process(path: Path, barrier: threading.Barrier, results: multiprocessing.Queue[list[float]]) -> None:
     with on_journal(path) as counters, ThreadPoolExecutor(4) as pool:
-        guard = Guard(counters, LIMITS)
+        guard = Guard(counters, CONFIGS)
         barrier.wait(60)
         results.put(list(pool.map(lambda _: guard.wait_s("crm"), range(8))))
 

@@ -470,7 +470,7 @@ def test_a_used_connection_closed_during_a_send_is_left_to_the_caller_to_retry()
 
 
 def test_the_log_destination_shows_what_it_would_send(capsys: pytest.CaptureFixture[str]) -> None:
-    assert LogDestination().deliver(WEBHOOK, within_s=1) == Receipt()
+    assert LogDestination(DestinationConfig(url="log:")).deliver(WEBHOOK, within_s=1) == Receipt()
     (line,) = capsys.readouterr().out.splitlines()
     said, _, payload = line.partition(": ")
     assert (said, json.loads(payload)) == ("webhook msg_7 would be sent", WEBHOOK.payload)

@@ -8,12 +8,11 @@ from collections.abc import Callable
 import pytest
 
 from orchestrator.delivery import retrier as module
-from orchestrator.delivery.guard import Limits
-from orchestrator.delivery.retrier import Pace
+from orchestrator.delivery.guard import Pace
 from orchestrator.delivery.schedule import MOST_AGE_MS
 from orchestrator.delivery.sender import UNKNOWN_FOR_MS
 from tests.orchestrator.conftest import Open
-from tests.support.pipeline import DOWN, LEASE_MS, PipelineBench
+from tests.support.pipeline import DOWN, LEASE_MS, PipelineBench, limited
 
 Eventually = Callable[[Callable[[], bool]], None]
 
@@ -97,7 +96,7 @@ def test_threads_of_several_processes_send_each_delivery_once(
 
 
 def test_after_the_breaker_closed_everything_that_waits_is_sent_before_its_own_next_try(start: Open) -> None:
-    limits = Limits(breaker_failures=2, breaker_pause_s=1)
+    limits = limited(breaker_failures=2, breaker_pause_s=1)
     bench = start({"crm": [DOWN] * 2}, with_queue=True, limits=limits)
     store(bench, 4)
     for _ in range(4):
@@ -112,14 +111,14 @@ def test_after_the_breaker_closed_everything_that_waits_is_sent_before_its_own_n
 
 
 def test_emails_that_a_receiver_always_fails_for_delay_others_by_one_pause(start: Open) -> None:
-    bench = start(with_queue=True, limits=Limits(breaker_failures=3, breaker_pause_s=1))
+    bench = start(with_queue=True, limits=limited(breaker_failures=3, breaker_pause_s=1))
     crm, retrier = bench.destinations["crm"], bench.pipeline.retrier
-    crm.max_attempts = 100
-    crm.by_subject = {f"Mail {number}": [DOWN] * 100 for number in range(3)}
+    crm.max_attempts = 50
+    crm.by_subject = {f"Mail {number}": [DOWN] * 50 for number in range(3)}
     store(bench, 3)
     while retrier.deliver_due("crm"):
         pass
-    assert (len(crm.asked), bench.pipeline.sender.guard.state("crm")) == (3, "open")
+    assert (len(crm.asked), bench.pipeline.sender.guard.breaker("crm")) == (3, "open")
     for subject in ("Good", "Better"):
         bench.status_of(subject=subject)
     bench.let_time_pass(1000)
@@ -130,11 +129,11 @@ def test_emails_that_a_receiver_always_fails_for_delay_others_by_one_pause(start
         if not retrier.deliver_due("crm"):
             threading.Event().wait(0.02)
     assert len(crm.taken) == 2
-    assert bench.pipeline.sender.guard.state("crm") == "closed", "the second failure of an email does not count"
+    assert bench.pipeline.sender.guard.breaker("crm") == "closed", "the second failure of an email does not count"
 
 
 def test_without_an_untried_one_the_probe_is_what_has_waited_longest(start: Open) -> None:
-    bench = start({"crm": [DOWN] * 4}, with_queue=True, limits=Limits(breaker_failures=2, breaker_pause_s=1))
+    bench = start({"crm": [DOWN] * 4}, with_queue=True, limits=limited(breaker_failures=2, breaker_pause_s=1))
     store(bench, 2)
     for _ in range(2):
         bench.pipeline.retrier.deliver_due("crm")

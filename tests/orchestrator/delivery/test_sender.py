@@ -15,11 +15,10 @@ from deduplication.journal.entry import Delivery, DeliveryStatus, Entry
 from deduplication.journal.sqlite import Journal
 from orchestrator.config.model import DestinationConfig
 from orchestrator.delivery import sender as module
-from orchestrator.delivery.counters import Counters, Rate
-from orchestrator.delivery.destination_states import DestinationStates
-from orchestrator.delivery.guard import Guard, Limits
+from orchestrator.delivery.counters import Counters
+from orchestrator.delivery.guard import Guard
 from orchestrator.delivery.http import HttpDestination
-from orchestrator.delivery.sender import UNKNOWN_FOR_MS, DestinationPolicy, Sender
+from orchestrator.delivery.sender import UNKNOWN_FOR_MS, Sender
 from orchestrator.metrics.meter import Meter
 from tests.orchestrator.conftest import Open
 from tests.orchestrator.delivery.test_counters import FakeClock
@@ -57,19 +56,16 @@ def sink() -> Iterator[Sink]:
 class OneAttempt:
     """A sender, and one attempt of it."""
 
-    def __init__(
-        self, url: str, waits: Waits, limits: Limits | None = None, read_timeout_s: float = 30, **policy: Any
-    ) -> None:
-        destination = HttpDestination("crm", DestinationConfig(url=url, read_timeout_s=read_timeout_s), pool_size=2)
+    def __init__(self, url: str, waits: Waits, read_timeout_s: float = 30, **limits: Any) -> None:
+        config = DestinationConfig(url=url, read_timeout_s=read_timeout_s, **limits)
         journal = Journal(":memory:", Clock(waits.now_ms, waits.now_ms))
         coordinator = Coordinator(journal)
-        self.guard = Guard(Counters(coordinator), {"crm": limits or Limits()})
+        self.guard = Guard(Counters(coordinator), {"crm": config})
         self.sender = Sender(
             coordinator=coordinator,
-            policies={"crm": replace(DestinationPolicy(destination), **policy)},
+            destinations={"crm": HttpDestination("crm", config, pool_size=2)},
             guard=self.guard,
             pools={},
-            states=DestinationStates(journal),
             meter=Meter(journal),
         )
 
@@ -130,10 +126,10 @@ def test_a_second_try_needs_time(waits: Waits) -> None:
 
 def test_a_request_without_time_left_troubles_nobody(sink: Sink, waits: Waits) -> None:
     """Neither a try nor the destination's good name is used up over it."""
-    post = sender(sink.url, waits, Limits(breaker_failures=1))
+    post = sender(sink.url, waits, breaker_failures=1)
     after = post.attempt(FRESH, PAYLOAD, budget(waits, 0.1))
     assert (after.status, after.tries, after.reason) == (DeliveryStatus.WAITING, 0, "no time left for it")
-    assert (sink.received, post.guard.state("crm")) == ([], "closed")
+    assert (sink.received, post.guard.breaker("crm")) == ([], "closed")
 
 
 def test_a_destination_that_failed_five_times_is_left_alone_and_no_try_is_used_up(waits: Waits) -> None:
@@ -151,7 +147,7 @@ def test_a_destination_that_failed_five_times_is_left_alone_and_no_try_is_used_u
 
 def test_a_quick_try_asks_the_breaker_again(waits: Waits) -> None:
     with Sink(otherwise=Reply(503)) as sink:
-        after = sender(sink.url, waits, Limits(breaker_failures=1)).attempt(FRESH, PAYLOAD, budget(waits))
+        after = sender(sink.url, waits, breaker_failures=1).attempt(FRESH, PAYLOAD, budget(waits))
         assert (after.tries, len(sink.received)) == (1, 1)
 
 
@@ -168,7 +164,7 @@ def test_refusals_of_single_webhooks_do_not_open_the_breaker_a_wrong_address_doe
 
 
 def test_over_its_rate_a_request_waits_if_it_can_and_a_worker_puts_it_off(sink: Sink, waits: Waits) -> None:
-    post = sender(sink.url, waits, Limits(Rate(1, 60)))
+    post = sender(sink.url, waits, rate="1/min")
     assert post.attempt(FRESH, PAYLOAD).status is DeliveryStatus.DELIVERED
     after = post.attempt(FRESH, PAYLOAD)
     assert (after.status, after.tries, after.reason) == (DeliveryStatus.WAITING, 0, "crm: over its rate")
@@ -176,7 +172,7 @@ def test_over_its_rate_a_request_waits_if_it_can_and_a_worker_puts_it_off(sink: 
         "a minute is longer than a request may wait"
     )
     assert waits.noted_s == []
-    quick = sender(sink.url, waits, Limits(Rate(5, 1)))
+    quick = sender(sink.url, waits, rate="5/s")
     assert {quick.attempt(FRESH, PAYLOAD, budget(waits)).status for _ in range(8)} == {DeliveryStatus.DELIVERED}
     assert sum(waits.noted_s) >= 1, "the sixth of a second waits for the next one"
 

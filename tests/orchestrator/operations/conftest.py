@@ -51,7 +51,7 @@ def open_desk(bench: PipelineBench) -> Desk:
         coordinator=bench.machine.coordinator,
         privacy=pipeline.privacy,
         sender=pipeline.sender,
-        states=pipeline.sender.states,
+        guard=pipeline.sender.guard,
         retrier=pipeline.retrier,
         queue=pipeline.queue,
         config=SimpleNamespace(destinations=named),

@@ -15,8 +15,7 @@ from deduplication.journal.sqlite import Journal
 from orchestrator.config.model import load_config
 from orchestrator.config.settings import load_settings
 from orchestrator.delivery.counters import Counters
-from orchestrator.delivery.destination_states import DestinationStates
-from orchestrator.delivery.guard import Guard, Limits
+from orchestrator.delivery.guard import Guard
 from orchestrator.delivery.queue import Queue
 from orchestrator.metrics.meter import Meter
 from orchestrator.operations.alarms import Alarms
@@ -24,6 +23,7 @@ from orchestrator.operations.fleet_state import FleetState, ask_other_servers, d
 from orchestrator.operations.health import ProxyWatch
 from tests.deduplication.conftest import end_hold
 from tests.deduplication.journal.world import Machine, Time
+from tests.support.pipeline import limited
 from tests.support.redis_server import RedisServer
 
 CONFIG = """
@@ -57,9 +57,8 @@ class Process:
         self.meter = Meter(self.journal)
         self.alarms = Alarms(self.coordinator, self.config.alerts)
         self.proxies = ProxyWatch()
-        self.states = DestinationStates(self.journal)
-        limits = dict.fromkeys(self.config.destinations, Limits(breaker_failures=1))
-        self.guard = Guard(Counters(self.coordinator), limits)
+        configs = dict.fromkeys(self.config.destinations, limited(breaker_failures=1))
+        self.guard = Guard(Counters(self.coordinator), configs)
 
     @property
     def service(self) -> Any:

@@ -9,7 +9,7 @@ import pytest
 
 from deduplication import members
 from deduplication.redis_state import REDIS_ERRORS, REDIS_STEPS
-from orchestrator.config.model import AlertsConfig
+from orchestrator.config.model import AlertsConfig, DestinationConfig
 from orchestrator.delivery.webhook import DeliveryFailed, Receipt, Webhook
 from orchestrator.metrics.meter import DELIVERIES, EMAILS, REDIS_S, Sums
 from orchestrator.operations.alarms import RETRY_AFTER_S, TURN_MS, Alarms
@@ -109,6 +109,8 @@ def test_the_rules_of_prometheus_are_those_of_the_table() -> None:
 
 
 class Receiver:
+    config = DestinationConfig(url="https://alerts.example")
+
     def __init__(self) -> None:
         self.is_down = False
         self.asked: list[Webhook] = []

@@ -178,7 +178,7 @@ def test_a_waiting_delivery_says_why_for_how_long_and_where_its_payload_is(desk:
     assert (slow.reason, slow.tries, slow.max_attempts, slow.age_s) == ("answered 500", 1, 3, 2)
     assert slow.storage == ("redis" if desk.service.coordinator.registry else "journal")
     assert slow.next_try and slow.next_try > slow.created
-    desk.service.states.decide("slack", is_paused=True, reason="moves", by="test")
+    desk.service.guard.set_paused("slack", True, reason="moves", by="test")
     one = read_delivery(desk.service, slow.id)
     assert one is not None and one.payload is not None
     assert (one.reason, one.payload["subject"]) == ("slack: paused (moves)", SLOW)

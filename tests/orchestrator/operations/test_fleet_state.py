@@ -55,7 +55,7 @@ def test_a_dead_letter_that_is_replayed_waits_since_then(process: Process) -> No
 
 
 def test_without_redis_there_is_none_and_a_pause_and_a_breaker_are_known(process: Process) -> None:
-    process.states.decide("crm", is_paused=True, reason="it moves", by="Ada")
+    process.guard.set_paused("crm", True, reason="it moves", by="Ada")
     process.guard.failed("crm")
     state = process.state()
     crm = state.destinations["crm"]

@@ -151,7 +151,7 @@ def test_a_form_that_is_too_large_is_refused(operator: Visitor) -> None:
     answer = operator.post("/destinations/default/pause", reason="x" * 300_000)
     assert answer.status_code == 413
     assert "at most 256 KB" in answer.text and "MAX_BODY_MB" not in answer.text, "that is for emails"
-    assert not operator.app.service.states.of("default").is_paused
+    assert not operator.app.service.guard.pause_of("default").is_paused
 
 
 def test_a_request_with_an_email_gets_no_session(operator: Visitor) -> None:

@@ -165,9 +165,9 @@ def test_a_destination_is_paused_resumed_and_tested_after_asking(
     assert "<html" not in operator.get("/destinations/default/pause", **FRAGMENT).text
     operator.post("/destinations/default/pause", reason="x" * 201)
     assert "reason must be at most 200 characters" in operator.text("/")
-    assert not app.service.states.of("default").is_paused
+    assert not app.service.guard.pause_of("default").is_paused
     operator.post("/destinations/default/pause", reason="it <b>moves</b>")
-    assert app.service.states.of("default").is_paused
+    assert app.service.guard.pause_of("default").is_paused
     shown = operator.text("/destinations")
     assert "it &lt;b&gt;moves&lt;/b&gt;" in shown and "page, Ada" in shown
     assert not any("<b>moves" in operator.text(path) for path in ("/", "/audit", "/deliveries", "/system", "/notices"))
@@ -182,6 +182,6 @@ def test_a_destination_is_paused_resumed_and_tested_after_asking(
     operator.post("/destinations/default/test")
     assert "did not accept the test event" in operator.text("/")
     operator.post("/destinations/default/resume")
-    assert not app.service.states.of("default").is_paused
+    assert not app.service.guard.pause_of("default").is_paused
     written = audited.read_text()
     assert all(f"page, Ada: AUDIT {what} destination=default" in written for what in ("pause", "resume", "test"))

@@ -51,7 +51,7 @@ def test_a_view_token_can_post_to_none_of_them(app: App, onlooker: Visitor) -> N
     for path in paths(app, "POST", "/api/admin/"):
         assert app.http.post(path, json={}, headers=bearer(VIEW_TOKEN)).status_code == 403, path
     assert app.status_of(email()) == "already_processed", "nothing was forgotten"
-    assert not app.service.states.of("default").is_paused
+    assert not app.service.guard.pause_of("default").is_paused
 
 
 def test_a_form_of_another_site_reaches_none_of_them(app: App, operator: Visitor) -> None:
@@ -72,7 +72,7 @@ def test_a_get_changes_nothing(app: App, operator: Visitor) -> None:
     for path in acts_of_the_page(app):
         assert operator.get(f"{path}?all=yes&scope=email_id&value=x").status_code in (200, 404, 405), path
     assert app.status_of(email()) == "already_processed"
-    assert not app.service.states.of("default").is_paused
+    assert not app.service.guard.pause_of("default").is_paused
 
 
 def test_without_a_session_every_page_redirects_to_the_sign_in(app: App) -> None:
