@@ -16,7 +16,7 @@ from deduplication.journal.entry import DeliveryStatus
 from deduplication.names import Kind, Name
 from orchestrator.audit import acting_as
 from orchestrator.operations.destinations import InvalidPause, destinations, pause, resume, send_test
-from orchestrator.operations.resend import RELEASED, REPLAYED, Release, Replay, release, replay, replay_email
+from orchestrator.operations.resend import RELEASED, REPLAYED, Release, Replay, replay_email, send_again
 from orchestrator.operations.reset import Forgot, Reset, Scope, forget_email, reset
 from orchestrator.operations.search import ALL, DecisionFilter, DeliveryFilter, find_ids
 from routes.dashboard.access import local_path
@@ -80,8 +80,8 @@ def _act(name: str, id_: str, *, at_once: bool) -> str:
     if name == "forget":
         return forget_email(service.coordinator, id_)
     if name == "release":
-        return release(service, id_, Release(force=force), at_once=at_once)
-    send = replay if name == "replay" else replay_email
+        return send_again(service, id_, Release(force=force), at_once=at_once)
+    send = send_again if name == "replay" else replay_email
     return send(service, id_, Replay(force=force, new_id=new_id), at_once=at_once)
 
 

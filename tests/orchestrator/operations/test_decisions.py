@@ -12,7 +12,7 @@ import pytest
 from deduplication.journal.entry import DeliveryStatus, changed
 from orchestrator.build import Service
 from orchestrator.operations.decisions import list_decisions, list_deliveries, read_decision, read_delivery
-from orchestrator.operations.resend import Release, release
+from orchestrator.operations.resend import Release, send_again
 from orchestrator.operations.search import (
     _BY_STATUS,
     DecisionFilter,
@@ -226,7 +226,7 @@ def test_another_machine_lists_the_same_and_asks_the_one_that_has_the_payload(de
         assert found is not None and second.releasable_until is not None
         payload = (found.payload, found.payload_machine, found.deliveries[0].storage)
         assert payload == (None, here.name, "another_machine")
-        assert release(other, second.id, Release()) == "released"
+        assert send_again(other, second.id, Release()) == "released"
         here.follow()
         desk.bench.deliver_due()
         assert desk.bench.destinations["crm"].taken[-1].payload["subject"] == SECOND
