@@ -52,8 +52,8 @@ def admin_blueprint(service: Service) -> Blueprint:
     def refuse(error: Refused) -> Answer:
         return failed(404 if error.code == Refusal.UNKNOWN else 409, error.code, str(error), id=error.id)
 
-    @api.errorhandler(destinations.InvalidPause)
-    def refuse_pause(error: destinations.InvalidPause) -> Answer:
+    @api.errorhandler(destinations.InvalidAction)
+    def refuse_action(error: destinations.InvalidAction) -> Answer:
         http_status = 404 if error.field == "destination" else 400
         return answer_error(InvalidPayload(str(error), field=error.field, http_status=http_status))
 

@@ -115,9 +115,7 @@ class Alarms:
 
         def take(client: Any, prefix: str) -> bool:
             key = f"{prefix}turn:alarms"
-            if client.set(key, machine, px=TURN_MS, nx=True):
-                return True
-            return client.get(key) == machine.encode() and bool(client.pexpire(key, TURN_MS))
+            return bool(client.set(key, machine, px=TURN_MS, nx=client.get(key) != machine.encode()))
 
         try:
             return registry is None or self._coordinator.redis.status != "up" or bool(registry.ask(take))

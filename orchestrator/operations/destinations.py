@@ -29,7 +29,7 @@ class DestinationShown(DestinationStatus):
     public_keys: list[str] = Field(description="What its receiver verifies ed25519 signatures (v1a) with.")
 
 
-class InvalidPause(Exception):
+class InvalidAction(Exception):
     """``field`` of the request must be something else."""
 
     def __init__(self, field: str, must_be: str) -> None:
@@ -41,7 +41,7 @@ def pause(service: Service, name: str, reason: str, by: str) -> Pause | None:
     """No machine sends anything there until it is resumed; new emails for it are queued."""
     _check_known(service, name)
     if len(reason) > MOST_REASON_CHARACTERS:
-        raise InvalidPause("reason", f"at most {MOST_REASON_CHARACTERS} characters")
+        raise InvalidAction("reason", f"at most {MOST_REASON_CHARACTERS} characters")
     state = service.states.decide(name, is_paused=True, reason=reason, by=by)
     return Pause.of(state)
 
@@ -106,4 +106,4 @@ def send_test(service: Service, name: str, by: str) -> Tested:
 
 def _check_known(service: Service, name: str) -> None:
     if name not in service.config.destinations:
-        raise InvalidPause("destination", f"one of {', '.join(sorted(service.config.destinations))}")
+        raise InvalidAction("destination", f"one of {', '.join(sorted(service.config.destinations))}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -149,26 +148,12 @@ def _destination(whole: Sums, points: list[Sums], name: str) -> DestinationFigur
     )
 
 
-@dataclass(frozen=True)
-class ProviderSeen:
-    """Times are milliseconds since 1970, 0 for never. ``status`` is the answer to the last email, ``why`` the reason
-    for the last refusal. Neither contains any of the email."""
-
-    email_ms: int = 0
-    status: str = ""
-    refused_ms: int = 0
-    why: str = ""
-
-
-def read_providers(service: Service) -> dict[str, ProviderSeen]:
-    """Of this machine, by the name of the provider."""
+def read_providers(service: Service) -> dict[str, tuple[int, str]]:
+    """When this machine received the last email of a provider ("gmail:email") and refused the last one
+    ("gmail:refusal"), in milliseconds since 1970; and the answer to that, or the reason. Neither contains any of the
+    email."""
     service.meter.flush()
     with service.journal.reading() as step:
         rows = step.query("SELECT key, value FROM meta WHERE key GLOB ?", (f"{meter.PROVIDER_NOTE}*",))
-    notes: dict[str, dict[str, tuple[int, str]]] = {}
-    for key, value in rows:
-        provider, _, kind = key.removeprefix(meter.PROVIDER_NOTE).rpartition(":")
-        at_ms, _, text = value.partition(" ")
-        notes.setdefault(provider, {})[kind] = (int(at_ms), text)
-    never = (0, "")
-    return {name: ProviderSeen(*each.get("email", never), *each.get("refusal", never)) for name, each in notes.items()}
+    notes = {key.removeprefix(meter.PROVIDER_NOTE): value.split(" ", 1) for key, value in rows}
+    return {key: (int(at_ms), text) for key, (at_ms, text) in notes.items()}

@@ -15,7 +15,7 @@ from werkzeug.wrappers import Response
 from deduplication.journal.entry import DeliveryStatus
 from deduplication.names import Kind, Name
 from orchestrator.audit import acting_as
-from orchestrator.operations.destinations import InvalidPause, destinations, pause, resume, send_test
+from orchestrator.operations.destinations import InvalidAction, destinations, pause, resume, send_test
 from orchestrator.operations.resend import RELEASED, REPLAYED, Release, Replay, replay_email, send_again
 from orchestrator.operations.reset import Forgot, Reset, Scope, forget_email, reset
 from orchestrator.operations.search import ALL, DecisionFilter, DeliveryFilter, find_ids
@@ -133,7 +133,7 @@ def act_on_destination(name: str, act: str) -> str | Response:
     try:
         with acting_as(g.viewer.by):
             flash(*_act_on_destination(name, act, g.viewer.by))
-    except InvalidPause as error:
+    except InvalidAction as error:
         flash(str(error), "error")
     return redirect(url_for("dashboard.destinations_list"), code=303)
 

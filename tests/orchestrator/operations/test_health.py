@@ -21,7 +21,7 @@ from orchestrator.operations.health import (
     is_ready,
     read_health,
 )
-from orchestrator.operations.stats import ProviderSeen, read_providers
+from orchestrator.operations.stats import read_providers
 from tests.orchestrator.operations.fleet_bench import Process
 from tests.orchestrator.operations.test_alarms import BROKEN, EVICTING, SOUND, crm, died
 
@@ -114,7 +114,10 @@ def test_the_last_email_and_refusal_of_a_provider_are_known_to_all_processes(pro
     other.meter.count((0, REFUSED, "gmail", "x" * 1000))
     read_providers(process.service)
     now_ms = process.machine.time.now_ms
-    assert read_providers(other.service) == {"gmail": ProviderSeen(now_ms, "processed", now_ms, "x" * 200)}
+    assert read_providers(other.service) == {
+        "gmail:email": (now_ms, "processed"),
+        "gmail:refusal": (now_ms, "x" * 200),
+    }
 
 
 def test_a_proxy_is_logged_once_and_shown_until_it_was_silent_for_an_hour(caplog: pytest.LogCaptureFixture) -> None:
