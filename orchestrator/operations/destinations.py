@@ -75,7 +75,7 @@ def last_failure(service: Service, name: str) -> Attempt | None:
             *step.read_rows(one.format("waiting", "next_try_ms"), (name, FAILURES_LOOKED_AT)),
         ]
     found = [entry.delivery_to(name) for _, entry in rows]
-    failed = [attempt for each in found if each for attempt in each.attempts if attempt.error]
+    failed = [attempt for delivery in found if delivery for attempt in delivery.attempts if attempt.error]
     return max(failed, key=lambda attempt: attempt.at_ms, default=None)
 
 

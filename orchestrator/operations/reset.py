@@ -208,7 +208,7 @@ def _labels(coordinator: Coordinator, request: Reset) -> dict[str, None]:
                 labels |= {name.label: None for name in marked if pattern.matches(name)}
         if pattern.kind in (Kind.SUBJECT_GROUP, Kind.MEDIA):
             stopped = _entries(coordinator, "gate = ? AND gate <> ''", pattern.kind.value)
-            others |= _labels_of(each for each in stopped if each.stop and pattern.matches(each.stop.name))
+            others |= _labels_of(entry for entry in stopped if entry.stop and pattern.matches(entry.stop.name))
     for batch in _batches(list(labels)):
         places = ",".join("?" * len(batch))
         behind = f"seq IN (SELECT seq FROM names WHERE reference IN ({places}))"  # noqa: S608
@@ -216,7 +216,7 @@ def _labels(coordinator: Coordinator, request: Reset) -> dict[str, None]:
     if request.scope is Scope.EMAIL_ID:  # the id of a message is none of its names
         catch_up(coordinator.journal)
         found = _entries(coordinator, "seq IN (SELECT seq FROM keys WHERE value = ?)", request.value)
-        others |= _labels_of(each for each in found if each.about.item == request.value)
+        others |= _labels_of(entry for entry in found if entry.about.item == request.value)
     return labels | others
 
 

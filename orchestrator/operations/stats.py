@@ -112,9 +112,9 @@ def read_stats(service: Service, span: Span) -> Stats:
     views = state.destinations.values()
     totals = Totals(
         **vars(ever),
-        dead=sum(each.dead for each in views),
-        waiting=sum(each.waiting for each in views),
-        oldest_waiting_s=max((each.oldest_s for each in views if each.oldest_s is not None), default=None),
+        dead=sum(view.dead for view in views),
+        waiting=sum(view.waiting for view in views),
+        oldest_waiting_s=max((view.oldest_s for view in views if view.oldest_s is not None), default=None),
         workers_alive=state.workers,
         is_whole=state.is_whole,
     )
@@ -143,8 +143,8 @@ def _destination(whole: Sums, points: list[Sums], name: str) -> DestinationFigur
         success_rate=whole.delivered / attempts if attempts else None,
         whole_p50_ms=whole.quantile_ms(0.5, DELIVERY_S, name),
         whole_p95_ms=whole.quantile_ms(0.95, DELIVERY_S, name),
-        p50_ms=[each.quantile_ms(0.5, DELIVERY_S, name) for each in points],
-        p95_ms=[each.quantile_ms(0.95, DELIVERY_S, name) for each in points],
+        p50_ms=[point.quantile_ms(0.5, DELIVERY_S, name) for point in points],
+        p95_ms=[point.quantile_ms(0.95, DELIVERY_S, name) for point in points],
     )
 
 
