@@ -141,7 +141,7 @@ def _fleet(state: FleetState) -> Iterator[Metric]:
         yield _counter("redis_evicted_keys", "Keys that Redis evicted since it started.", evicted)
     if state.workers is not None:
         yield _gauge("workers_alive", "Worker processes of the queue.", state.workers)
-    if state.outside and state.outside.depths is not None:
+    if state.outside.depths is not None:
         yield _gauge("queue_depth", "Messages in the queue.", state.outside.depths, "destination")
 
 

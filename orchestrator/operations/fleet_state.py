@@ -56,12 +56,13 @@ class RedisFacts(BaseModel):
 
 
 class Outside(BaseModel):
-    """The latest answers of other servers. ``depths`` is None if the queue did not answer."""
+    """The latest answers of other servers, empty if they were not asked recently. ``depths`` is None if the queue did
+    not answer."""
 
     at_ms: int = 0
     redis: RedisFacts | None = None
     members: dict[str, dict[str, Any]] = {}
-    payload_bytes: int = 0
+    payload_bytes: int | None = None
     queue_error: str = ""
     depths: dict[str, int] | None = None
 
@@ -100,7 +101,7 @@ class FleetState:
 
     ``known_since_ms``: since when this machine knows the fleet's work; ``gap_ms``: when it missed a part of that.
     ``ten_minutes``, ``hour`` and ``day``: what the fleet has counted over the last of them. ``members``: machines with
-    a recent heartbeat. ``outside`` is None if other servers were not asked recently, ``workers`` without a queue.
+    a recent heartbeat. ``workers`` is None without a queue.
     """
 
     now_ms: int
@@ -117,7 +118,7 @@ class FleetState:
     hour: Sums
     day: Sums
     disk_free_bytes: int
-    outside: Outside | None
+    outside: Outside
     members: Mapping[str, Mapping[str, Any]]
     workers: int | None
 
@@ -129,7 +130,7 @@ class FleetState:
     @property
     def redis(self) -> RedisFacts | None:
         """None without a Redis, or while it does not answer."""
-        return self.outside.redis if self.outside and self.redis_status == "up" else None
+        return self.outside.redis if self.redis_status == "up" else None
 
     @property
     def is_whole(self) -> bool:
@@ -144,9 +145,8 @@ def fleet_state(service: Service) -> FleetState:
     with service.journal.reading() as step:
         now_ms = step.now_ms
         asked = Outside.model_validate_json(step.meta(_OUTSIDE) or "{}")
-        outside = asked if now_ms - asked.at_ms <= FRESH_MS else None
-        known = outside.members if outside else {}
-        members = {name: about for name, about in known.items() if now_ms - about["at_ms"] < FRESH_MS}
+        outside = asked if now_ms - asked.at_ms <= FRESH_MS else Outside()
+        members = {name: about for name, about in outside.members.items() if now_ms - about["at_ms"] < FRESH_MS}
         others = [about for name, about in members.items() if name != step.machine]  # this machine is read directly
         read_ms, lost_ms, gap_ms = (int(step.meta(key) or 0) for key in ("read_ms", "lost_ms", "gap_ms"))
         if lost_ms and status != "up":

@@ -90,7 +90,7 @@ def test_each_condition_over_its_threshold_is_wrong_and_only_that(changes: Any, 
         (crm(breaker="open", oldest_s=10_000, paused=Pause(since="", reason="", by="")), set()),
         (crm(breaker="open", oldest_s=10_000, enabled=False), set()),
         ({"redis_status": None, "workers": None, **counted("ten_minutes", {f"{REDIS_S}|up": 0})}, set()),
-        ({"outside": None}, {AlertCondition.EVICTION_POLICY}),
+        ({"outside": Outside()}, {AlertCondition.EVICTION_POLICY}),
         ({"ten_minutes": Sums({})}, {AlertCondition.REDIS_ERRORS, AlertCondition.LOCAL_JOURNAL}),
     ],
 )
@@ -157,8 +157,8 @@ def test_only_what_stays_wrong_begins_an_alarm_and_only_what_stays_right_ends_it
 @pytest.mark.parametrize(
     ("states", "lasting"),
     [
-        (({"outside": EVICTING}, {"outside": None}), ["eviction_policy"]),  # it cannot be known now
-        (({"outside": EVICTING}, {"outside": None}, {}), []),
+        (({"outside": EVICTING}, {"outside": Outside()}), ["eviction_policy"]),  # it cannot be known now
+        (({"outside": EVICTING}, {"outside": Outside()}, {}), []),
         ((crm(breaker="open"), {"destinations": {}}), []),  # its destination was removed
     ],
 )

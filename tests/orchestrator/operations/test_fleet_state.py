@@ -7,7 +7,7 @@ import pytest
 from deduplication import again
 from deduplication.files import FreeSpace
 from deduplication.journal.entry import DeliveryStatus, changed
-from orchestrator.operations.fleet_state import FRESH_MS, ask_other_servers, fleet_state
+from orchestrator.operations.fleet_state import FRESH_MS, Outside, ask_other_servers, fleet_state
 from orchestrator.operations.health import is_ready
 from orchestrator.operations.watch import Watch
 from orchestrator.version import our_version
@@ -120,14 +120,14 @@ def test_the_queue_is_asked_behind_the_requests(open_process: OpenProcess) -> No
     queue = FakeQueue()
     queue.announced = ["crm"] * 3
     process = open_process(queue=queue, queue_url="redis://127.0.0.1:1")
-    assert fleet_state(process.service).outside is None
+    assert fleet_state(process.service).outside == Outside()
     outside = process.state().outside
-    assert outside and (outside.depths, outside.queue_error) == ({"crm": 3, "archive": 0}, "")
+    assert (outside.depths, outside.queue_error) == ({"crm": 3, "archive": 0}, "")
     queue.is_away = True
     outside = process.state().outside
-    assert outside and (outside.depths, outside.queue_error) == (None, "connection refused")
+    assert (outside.depths, outside.queue_error) == (None, "connection refused")
     process.machine.time.pass_ms(FRESH_MS + 1)
-    assert fleet_state(process.service).outside is None, "too old to be of now"
+    assert fleet_state(process.service).outside == Outside(), "too old to be of now"
 
 
 def test_a_full_disk_accepts_nothing(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
