@@ -14,7 +14,7 @@ from deduplication.journal.entry import Attempt
 from orchestrator.audit import audit
 from orchestrator.delivery.signing import public_keys
 from orchestrator.delivery.webhook import DeliveryFailed, EventType, Webhook, shown_timestamp
-from orchestrator.operations.fleet_state import DestinationStatus, Pause, fleet_state
+from orchestrator.operations.fleet_state import DestinationView, Pause, fleet_state
 
 if TYPE_CHECKING:
     from orchestrator.build import Service
@@ -24,8 +24,7 @@ TEST_WITHIN_S = 8.0
 FAILURES_LOOKED_AT = 20
 
 
-class DestinationShown(DestinationStatus):
-    waiting: int
+class DestinationShown(DestinationView):
     public_keys: list[str] = Field(description="What its receiver verifies ed25519 signatures (v1a) with.")
 
 

@@ -78,17 +78,13 @@ class Pause(BaseModel):
         return cls(since=shown_moment(state.since_ms), reason=state.reason, by=state.by) if state.is_paused else None
 
 
-class DestinationStatus(BaseModel):
-    """``enabled`` and ``breaker`` are None for a destination that is no longer configured."""
+class DestinationView(BaseModel):
+    """``enabled`` and ``breaker`` are None for a destination that is no longer configured. ``oldest_s`` is the age of
+    the delivery that has waited longest, None if none waits."""
 
     enabled: bool | None
     breaker: Literal["closed", "open", "half-open"] | None
     paused: Pause | None
-
-
-class DestinationView(DestinationStatus):
-    """``oldest_s`` is the age of the delivery that has waited longest, None if none waits."""
-
     waiting: int = 0
     dead: int = 0
     oldest_s: int | None = None

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from deduplication.journal.entry import DeliveryStatus
 from orchestrator.metrics import meter
 from orchestrator.metrics.meter import DAY_S, DELIVERY_S, HOUR_S, MINUTE_S, Sums
-from orchestrator.operations.fleet_state import DestinationStatus, fleet_state
+from orchestrator.operations.fleet_state import DestinationView, fleet_state
 
 if TYPE_CHECKING:  # which builds all of this
     from orchestrator.build import Service
@@ -88,7 +88,7 @@ class OverTime(BaseModel):
     is_whole: bool
 
 
-class DestinationCounts(DestinationStatus):
+class DestinationCounts(DestinationView):
     deliveries: dict[DeliveryStatus, int] = Field(
         description="Waiting and dead ones as of now; delivered and skipped ones since counting began."
     )
