@@ -8,8 +8,7 @@ from __future__ import annotations
 import logging
 import secrets
 from datetime import datetime
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, Field
 
@@ -31,10 +30,7 @@ RETRY_AFTER_MS = 15_000
 TURN_MS = 30_000
 _NOTE = "alarm:"
 
-
-class Phase(StrEnum):
-    BEGUN = "begun"
-    ENDED = "ended"
+Phase = Literal["begun", "ended"]
 
 
 class AlarmShown(BaseModel):
@@ -54,7 +50,7 @@ class Alarm(AlarmShown):
 
     @property
     def phase(self) -> Phase:
-        return Phase.ENDED if self.until else Phase.BEGUN
+        return "ended" if self.until else "begun"
 
     def webhook(self) -> Webhook:
         """Its id is the same for every attempt and on every machine."""
@@ -106,7 +102,7 @@ class Alarms:
                 else:
                     alarms[key] = self._begin(key, text, since_ms)
         for key, alarm in alarms.items():
-            if alarm.sent is not alarm.phase and now_ms >= self._next_send_ms:
+            if alarm.sent != alarm.phase and now_ms >= self._next_send_ms:
                 self._send(key, alarm, now_ms)
 
     def _has_turn(self) -> bool:

@@ -9,7 +9,7 @@ from contextlib import nullcontext, suppress
 from enum import StrEnum
 from functools import partial
 from itertools import islice
-from typing import NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, model_validator
 
@@ -94,25 +94,16 @@ def reset(coordinator: Coordinator, request: Reset) -> Forgotten:
     return Forgotten(names=names, kept=list(kept), behind=behind)
 
 
-class Forgot(StrEnum):
-    """The result of a reset of one email."""
-
-    FORGOTTEN = "forgotten"
-    KEPT = "kept"
-    NOTHING = "nothing"
-    UNKNOWN = "unknown"
-
-
-def forget_email(coordinator: Coordinator, id_: str) -> Forgot:
-    """All names of one email, by the id of its entry. Raises StoreUnavailable while Redis is away."""
+def forget_email(coordinator: Coordinator, id_: str) -> Literal["forgotten", "kept", "nothing", "unknown"]:
+    """Forgets all names of one email, by the id of its entry. Raises StoreUnavailable while Redis is away."""
     _check_redis(coordinator)
     with coordinator.journal.reading() as step:
         entry = step.read(id_)
     if entry is None:
-        return Forgot.UNKNOWN
+        return "unknown"
     names, kept = _forget(coordinator, _labels_of([entry]))
     audit.warning("AUDIT reset entry=%s names=%d kept=%d", id_, names, len(kept))
-    return Forgot.KEPT if id_ in kept else Forgot.FORGOTTEN if names else Forgot.NOTHING
+    return "kept" if id_ in kept else "forgotten" if names else "nothing"
 
 
 def _check_redis(coordinator: Coordinator) -> None:

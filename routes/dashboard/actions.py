@@ -17,7 +17,7 @@ from deduplication.names import Kind, Name
 from orchestrator.audit import acting_as
 from orchestrator.operations.destinations import InvalidAction, destinations, pause, resume, send_test
 from orchestrator.operations.resend import RELEASED, REPLAYED, Release, Replay, replay_email, send_again
-from orchestrator.operations.reset import Forgot, Reset, Scope, forget_email, reset
+from orchestrator.operations.reset import Reset, Scope, forget_email, reset
 from orchestrator.operations.search import ALL, DecisionFilter, DeliveryFilter, find_ids
 from routes.dashboard.access import local_path
 from routes.dashboard.formatting import counted, milliseconds
@@ -27,12 +27,12 @@ from routes.payload import read
 from routes.schemas import RESULTS
 
 MOST_COUNTED = 10_000
-SUCCESSES = {REPLAYED, RELEASED, Forgot.FORGOTTEN}
+SUCCESSES = {REPLAYED, RELEASED, "forgotten"}
 RESULT_WORDS = {
     **RESULTS,
-    Forgot.FORGOTTEN: "forgotten",
-    Forgot.NOTHING: "had no names left to forget",
-    Forgot.KEPT: "kept: still to be delivered",
+    "forgotten": "forgotten",
+    "nothing": "had no names left to forget",
+    "kept": "kept: still to be delivered",
 }
 RESETTABLE = {Kind.EMAIL_ID: Scope.EMAIL_ID, Kind.SUBJECT_GROUP: Scope.SUBJECT_GROUP, Kind.MEDIA: Scope.MEDIA}
 
