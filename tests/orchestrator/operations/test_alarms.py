@@ -220,7 +220,8 @@ def test_one_machine_of_a_fleet_sends_and_another_takes_over(
     open_process: OpenProcess, receiver: Receiver, redis_server: RedisServer
 ) -> None:
     one, two = (Bench(open_process(with_redis=True), receiver) for _ in range(2))
-    assert one.look(BROKEN) == ["breaker_open"]
+    assert one.look(SOUND) == []
+    assert one.look(BROKEN) == ["breaker_open"], "it keeps its turn"
     assert two.look(BROKEN) == []
     for bench in (one, two):
         bench.process.machine.tick()
