@@ -33,7 +33,7 @@ def test_waiting_and_dead_are_counted_by_destination_also_where_it_is_gone(proce
         process.machine.time.pass_ms(60_000)
     state = process.state()
     found = state.destinations
-    assert [(name, each.waiting, each.dead) for name, each in found.items()] == [
+    assert [(name, view.waiting, view.dead) for name, view in found.items()] == [
         ("crm", 3, 1),
         ("archive", 0, 0),
         ("old", 3, 0),
@@ -67,15 +67,15 @@ def test_redis_the_members_and_what_is_unpublished(open_process: OpenProcess) ->
     one, two = open_process(with_redis=True), open_process(with_redis=True)
     stored(one.machine, claimed(one.machine, Email("waits")))
     two.guard.failed("crm")
-    for each in (one, two, one):
-        each.machine.tick()
-        each.machine.follow()
+    for process in (one, two, one):
+        process.machine.tick()
+        process.machine.follow()
     send(two.machine, Email("unpublished"))
     state = one.state()
     assert (state.redis_status, state.unpublished, state.behind_s) == ("up", 0, 0)
     assert state.lost_ms is None and state.gap_ms is None
     assert set(state.members) == {one.machine.name, two.machine.name}
-    assert {each["version"] for each in state.members.values()} == {our_version()}
+    assert {member["version"] for member in state.members.values()} == {our_version()}
     assert state.redis and state.redis.maxmemory_policy == "noeviction"
     assert (state.redis.payload_bytes, state.redis.evicted_keys) == (7, 0) and state.redis.used_bytes
     assert state.destinations["crm"].breaker == "open", "on another machine"
@@ -103,11 +103,11 @@ def test_workers_are_counted_over_the_fleet_while_they_live(open_process: OpenPr
         open_process(with_redis=True, queue=FakeQueue(), queue_url="redis://127.0.0.1:1", is_worker=True)
         for _ in range(2)
     )
-    watches = [Watch(each.service) for each in (one, two)]
+    watches = [Watch(process.service) for process in (one, two)]
     for watch in watches:
         watch.tick()
-    for each in (two, one):
-        each.machine.tick()
+    for process in (two, one):
+        process.machine.tick()
     assert one.state().workers == 2
     watches[0].close()
     assert one.state().workers == 1

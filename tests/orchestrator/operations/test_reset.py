@@ -65,7 +65,7 @@ def test_after_a_reset_the_same_email_is_delivered_again_and_others_are_not(benc
     assert (done, done.kept) == (would, [])
     assert done.names >= 2
     assert bench.status_of(**MAIL) == "processed"
-    counts = {name: len(each.taken) for name, each in bench.destinations.items()}
+    counts = {name: len(destination.taken) for name, destination in bench.destinations.items()}
     assert counts == {"crm": 3, "slack": 2 if scope is Scope.DESTINATION else 3}, "only what was forgotten"
     is_wide = scope in (Scope.ALL, Scope.DESTINATION)
     assert bench.status_of(**OTHER) == ("processed" if is_wide else "already_processed")

@@ -82,6 +82,6 @@ def test_steps_of_redis_their_errors_and_its_status_are_counted(open_process: Op
 def test_counts_of_the_fleet_are_shared_in_turn(open_process: OpenProcess) -> None:
     one, two = open_process(with_redis=True), open_process(with_redis=True)
     two.meter.count((1, GROUPS))
-    for each in (two, one):
-        Watch(each.service).tick()
+    for process in (two, one):
+        Watch(process.service).tick()
     assert sums(one)["groups"] == 1
