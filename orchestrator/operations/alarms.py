@@ -92,7 +92,7 @@ class Alarms:
         for key in {**alarms, **texts, **self._changing}:
             text, alarm = texts.get(key, ""), alarms.get(key)
             lasting = alarm if alarm and not alarm.until else None
-            if text is None or bool(text) == bool(lasting):
+            if text is None or bool(text) == bool(lasting):  # None: it cannot be known now
                 self._changing.pop(key, None)
             elif now_ms - self._changing.setdefault(key, now_ms) >= self._after_ms:
                 since_ms = self._changing.pop(key)
@@ -110,7 +110,7 @@ class Alarms:
         registry, machine = self._coordinator.registry, self._journal.machine
 
         def take(client: Any, prefix: str) -> bool:
-            key = f"{prefix}turn:alarms"
+            key = f"{prefix}turn:alarms"  # renewed if it is ours, taken only if it is nobody's
             return bool(client.set(key, machine, px=TURN_MS, nx=client.get(key) != machine.encode()))
 
         try:
