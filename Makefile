@@ -56,6 +56,7 @@ docs-reference: $(READY)
 	$(BIN)/python -m tests.configuration_page
 	$(BIN)/python -m tests.capacity_page
 	$(BIN)/python -m tests.api_page
+	$(BIN)/python -m tests.alert_rules
 
 demo: $(READY)
 	$(BIN)/python -m tests.demo

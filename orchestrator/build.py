@@ -22,7 +22,7 @@ from deduplication.realtime_guard import RealtimeGuard
 from deduplication.redis_client import Client, connect
 from deduplication.subject_group import GroupScope
 from orchestrator.config.model import LOG_URL, Config, DestinationConfig, load_config
-from orchestrator.config.settings import DAY_MS, DELIVERY_BUDGET_S, MB, OnFailure, Settings, SettingsError
+from orchestrator.config.settings import DAY_MS, DELIVERY_BUDGET_S, MB, Settings, SettingsError
 from orchestrator.delivery.counters import Counters
 from orchestrator.delivery.guard import Guard
 from orchestrator.delivery.http import HttpDestination, LogDestination
@@ -39,7 +39,7 @@ from orchestrator.operations.fleet_state import describe_machine
 from orchestrator.operations.health import ProxyWatch
 from orchestrator.operations.watch import Watch
 from orchestrator.pipeline import Pipeline, PipelineOptions
-from orchestrator.privacy import Privacy, PrivacyMode
+from orchestrator.privacy import Privacy
 from orchestrator.routing import Route, Router
 from orchestrator.service_note import leave_note
 from orchestrator.tokens import ensure_tokens, show_new
@@ -68,7 +68,7 @@ class Service:
         self.coordinator, self.fleet = open_machine(settings, is_trial=is_trial, about=lambda: describe_machine(self))
         self.journal = self.coordinator.journal
         self.meter = Meter(self.journal)
-        self.privacy = Privacy(self.journal, settings.privacy)
+        self.privacy = Privacy(self.journal, is_strict=settings.privacy == "strict")
         self.locks = PublicationLocks(self.coordinator, self.server)
         counters = Counters(self.coordinator)
         self.guesses = GuessLimit(counters)
@@ -157,7 +157,7 @@ def open_machine(
     coordinator = Coordinator(
         journal,
         open_registry(settings, journal, is_trial=is_trial) if settings.redis_url else None,
-        is_open=settings.on_store_failure is OnFailure.OPEN,
+        is_open=settings.on_store_failure == "open",
         hold_within_ms=settings.redis_timeout_ms,
     )
     if not settings.redis_url:
@@ -174,7 +174,7 @@ def open_machine(
 
 
 def open_registry(settings: Settings, journal: Journal, *, is_trial: bool = False) -> Registry:
-    is_open = settings.on_store_failure is OnFailure.OPEN
+    is_open = settings.on_store_failure == "open"
     options = RegistryOptions(
         prefix=f"{settings.redis_prefix}{'trial:' if is_trial else ''}",
         group_ttl=settings.subject_group_ttl_seconds > 0,
@@ -248,7 +248,7 @@ def pipeline_options(settings: Settings, config: Config, server: str = "") -> Pi
         tz=settings.timezone,
         patterns=patterns,
         group_scope=settings.group_scope,
-        hides_domains=settings.privacy is PrivacyMode.STRICT,
+        hides_domains=settings.privacy == "strict",
         group_ttl_seconds=settings.subject_group_ttl_seconds,
         media_hosts=config.media.hosts,
         identity_parameters={**IDENTITY_PARAMETERS, **config.media.identity},

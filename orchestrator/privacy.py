@@ -10,7 +10,6 @@ import hashlib
 import hmac
 import re
 from dataclasses import replace
-from enum import StrEnum
 
 from deduplication.journal.entry import About, Entry
 from deduplication.journal.sqlite import Journal
@@ -22,14 +21,9 @@ from orchestrator.sessions import Sessions
 _DIGEST = re.compile("~[a-z2-7]{16}")
 
 
-class PrivacyMode(StrEnum):
-    NORMAL = "normal"
-    STRICT = "strict"
-
-
 class Privacy:
-    def __init__(self, journal: Journal, mode: PrivacyMode = PrivacyMode.NORMAL) -> None:
-        self.is_strict = mode is PrivacyMode.STRICT
+    def __init__(self, journal: Journal, *, is_strict: bool = False) -> None:
+        self.is_strict = is_strict
         self._sessions = Sessions(journal)
 
     def about(self, about: About) -> About:

@@ -52,8 +52,8 @@ def admin_blueprint(service: Service) -> Blueprint:
     def refuse(error: Refused) -> Answer:
         return failed(404 if error.code == Refusal.UNKNOWN else 409, error.code, str(error), id=error.id)
 
-    @api.errorhandler(destinations.InvalidPause)
-    def refuse_pause(error: destinations.InvalidPause) -> Answer:
+    @api.errorhandler(destinations.InvalidAction)
+    def refuse_action(error: destinations.InvalidAction) -> Answer:
         http_status = 404 if error.field == "destination" else 400
         return answer_error(InvalidPayload(str(error), field=error.field, http_status=http_status))
 
@@ -76,13 +76,13 @@ def _add_emails(api: Blueprint, service: Service) -> None:
     @api.post("/decisions/<id_>/release")
     @admin_endpoint("Release an email that a gate stopped", REFUSED)
     def release(id_: str, body: Release) -> schemas.ReleaseAnswer:
-        result = _result(id_, resend.release(service, id_, body, at_once=True), body.dry_run)
+        result = _result(id_, resend.send_again(service, id_, body, at_once=True), body.dry_run)
         return schemas.ReleaseAnswer(**result, decision=decisions.read_decision(service, id_))
 
     @api.post("/decisions/release")
     @admin_endpoint("Release all emails that match a filter")
     def release_matching(body: schemas.ReleaseMany) -> schemas.Matched:
-        results = resend.release_many(service, body, body)
+        results = resend.send_many(service, body, body)
         return schemas.Matched(dry_run=body.dry_run, matched=results.total(), **results)
 
     @api.get("/deliveries")
@@ -98,13 +98,13 @@ def _add_emails(api: Blueprint, service: Service) -> None:
     @api.post("/deliveries/<id_>/replay")
     @admin_endpoint("Send a delivery again", REFUSED)
     def replay(id_: str, body: Replay) -> schemas.ReplayAnswer:
-        result = _result(id_, resend.replay(service, id_, body, at_once=True), body.dry_run)
+        result = _result(id_, resend.send_again(service, id_, body, at_once=True), body.dry_run)
         return schemas.ReplayAnswer(**result, delivery=decisions.read_delivery(service, id_))
 
     @api.post("/deliveries/replay")
     @admin_endpoint("Send all deliveries that match a filter again")
     def replay_matching(body: schemas.ReplayMany) -> schemas.Matched:
-        results = resend.replay_many(service, body, body)
+        results = resend.send_many(service, body, body)
         return schemas.Matched(dry_run=body.dry_run, matched=results.total(), **results)
 
 

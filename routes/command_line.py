@@ -14,7 +14,7 @@ from orchestrator.config.settings import SettingsError
 from orchestrator.delivery.fetching import fetch
 from orchestrator.delivery.signing import new_secret, public_keys
 from orchestrator.importing.sources import NoSource
-from orchestrator.operations.destinations import InvalidPause
+from orchestrator.operations.destinations import InvalidAction
 from orchestrator.service_note import find_service
 from orchestrator.tokens import ensure_tokens
 from routes.commands import destinations, emails
@@ -29,7 +29,7 @@ from routes.providers.registry import TYPES, missing_setting, open_providers
 from routes.providers.samples import SampleUnavailable, curl_line, sample
 
 # Errors that a person can correct: reported in one line, without a traceback.
-EXPECTED_ERRORS = (SettingsError, DeduplicationError, InvalidPause, InvalidPayload, NoSource, SampleUnavailable)
+EXPECTED_ERRORS = (SettingsError, DeduplicationError, InvalidAction, InvalidPayload, NoSource, SampleUnavailable)
 
 
 class Mailonce(click.Group):

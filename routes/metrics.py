@@ -143,19 +143,19 @@ def _fleet(state: FleetState) -> Iterator[Metric]:
         yield _gauge("suppressed_room_ratio", "Room that one sender domain takes, at the most.", state.suppressed_share)
     if state.workers is not None:
         yield _gauge("workers_alive", "Worker processes of the queue.", state.workers)
-    if state.outside and state.outside.depths is not None:
+    if state.outside.depths is not None:
         yield _gauge("queue_depth", "Messages in the queue.", state.outside.depths, "destination")
 
 
 def _destinations(views: Mapping[str, DestinationView]) -> Iterator[Metric]:
     """What waits or is dead is exposed even where the destination is no longer configured."""
-    known = {name: each for name, each in views.items() if each.enabled is not None}
-    waiting = {name: each.waiting for name, each in views.items()}
-    dead = {name: each.dead for name, each in views.items()}
-    oldest = {name: each.oldest_s or 0 for name, each in views.items()}
-    paused = {name: each.paused is not None for name, each in known.items()}
-    enabled = {name: bool(each.enabled) for name, each in known.items()}
-    breakers = {(name, state): each.breaker == state for name, each in known.items() for state in BREAKERS}
+    known = {name: view for name, view in views.items() if view.enabled is not None}
+    waiting = {name: view.waiting for name, view in views.items()}
+    dead = {name: view.dead for name, view in views.items()}
+    oldest = {name: view.oldest_s or 0 for name, view in views.items()}
+    paused = {name: view.paused is not None for name, view in known.items()}
+    enabled = {name: bool(view.enabled) for name, view in known.items()}
+    breakers = {(name, state): view.breaker == state for name, view in known.items() for state in BREAKERS}
     yield _gauge("deliveries_waiting", "Deliveries that wait.", waiting, "destination")
     yield _gauge("dead_letters", "Dead letters that are kept.", dead, "destination")
     yield _gauge("oldest_waiting_seconds", "Age of the oldest delivery that waits, or 0.", oldest, "destination")
@@ -185,7 +185,7 @@ _gauge, _counter = partial(_family, GaugeMetricFamily), partial(_family, Counter
 def _histogram(name: str, text: str, sums: Sums, metric: str, destinations: list[str] | None = None) -> Metric:
     labels = () if destinations is None else ("destination",)
     family = HistogramMetricFamily(f"mailonce_{name}", text, labels=labels)
-    for place in [()] if destinations is None else [(each,) for each in destinations]:
+    for place in [()] if destinations is None else [(name,) for name in destinations]:
         in_buckets, sum_s = sums.histogram(metric, *place)
         family.add_metric(place, list(zip(meter.BUCKETS, map(float, accumulate(in_buckets)), strict=True)), sum_s)
     return family

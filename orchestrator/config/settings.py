@@ -7,7 +7,6 @@ import logging
 import os
 import re
 from collections.abc import Iterable, Mapping
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
@@ -32,7 +31,6 @@ from deduplication.subject_group import GroupMode, GroupScope
 from orchestrator.config.words import problem, reason
 from orchestrator.delivery.signing import check_secret
 from orchestrator.logs import LogFormat
-from orchestrator.privacy import PrivacyMode
 
 log = logging.getLogger(__name__)
 
@@ -48,13 +46,6 @@ _HASH_TAG = re.compile(r"\{[^{}]+\}")
 
 class SettingsError(Exception):
     """A setting has a wrong value; the message says which, and what it must be."""
-
-
-class OnFailure(StrEnum):
-    """While Redis is away: decide by what this machine knows of the fleet's work, or ask providers to retry."""
-
-    OPEN = "open"
-    CLOSED = "closed"
 
 
 def check_web_address(text: str) -> str:
@@ -140,7 +131,7 @@ class Settings(BaseSettings):
     """How long to wait for Redis; after that, the provider is asked to retry."""
     key_prefix: str = Field("", description="any text, put in front of every Redis key")
     """Separates several services on one Redis; on a Cluster it is a hash tag, `{mailonce}:` if empty."""
-    on_store_failure: OnFailure = Field(OnFailure.OPEN, description="open or closed")
+    on_store_failure: Literal["open", "closed"] = Field("open", description="open or closed")
     """While Redis is away: `open` decides by what this machine knows of the fleet, `closed` asks providers to retry."""
     data_dir: Path = Field(Path("data"), description="a writable folder")
     """The folder of the journal, generated tokens and audit.log; one for each machine, never shared or copied."""
@@ -196,7 +187,7 @@ class Settings(BaseSettings):
     """How long payloads are kept after delivery, for a forced replay."""
     keep_suppressed: bool = Field(True, description="1 or 0")
     """Whether suppressed emails keep their payload, so that they can be released."""
-    privacy: PrivacyMode = Field(PrivacyMode.NORMAL, description="normal or strict")
+    privacy: Literal["normal", "strict"] = Field("normal", description="normal or strict")
     """With `strict`, subjects and senders are in no entry, list or log, only in payloads while these are needed."""
     payload_mb: float | None = Field(None, gt=0, le=1 << 20, description="megabytes")
     """How much Redis stores of undelivered emails; beyond that, providers are asked to retry emails that cannot be

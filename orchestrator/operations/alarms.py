@@ -8,8 +8,7 @@ from __future__ import annotations
 import logging
 import secrets
 from datetime import datetime
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, Field
 
@@ -27,14 +26,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SEND_WITHIN_S = 8.0
-RETRY_AFTER_S = (10, 60, 300, 1800)  # after the last one, a webhook is given up
+RETRY_AFTER_MS = 15_000
 TURN_MS = 30_000
 _NOTE = "alarm:"
 
-
-class Phase(StrEnum):
-    BEGUN = "begun"
-    ENDED = "ended"
+Phase = Literal["begun", "ended"]
 
 
 class AlarmShown(BaseModel):
@@ -45,29 +41,28 @@ class AlarmShown(BaseModel):
 
 
 class Alarm(AlarmShown):
-    """``until`` is None while it lasts. ``pending``: webhooks still to be sent, in order; ``tries`` and ``next_ms``
-    belong to the first of them."""
+    """``until`` is None while it lasts. ``sent``: the phase that the receiver knows. Whenever that differs from the
+    present one, the present one is sent, so no list of unsent webhooks is needed."""
 
     id: str
     until: str | None = None
-    pending: tuple[Phase, ...] = ()
-    tries: int = 0
-    next_ms: int = 0
+    sent: Phase | None = None
+
+    @property
+    def phase(self) -> Phase:
+        return "ended" if self.until else "begun"
 
     def webhook(self) -> Webhook:
-        """The first pending one. Its id is the same for every attempt and on every machine."""
-        status, at = self.pending[0], datetime.fromisoformat(self.since)
-        data: dict[str, Any] = {
-            **self.model_dump(include=set(AlarmShown.model_fields)),
-            "status": status,
-            "until": None,
-        }
-        if status is Phase.ENDED and self.until:
-            began, at = at, datetime.fromisoformat(self.until)
+        """Its id is the same for every attempt and on every machine."""
+        at = began = datetime.fromisoformat(self.since)
+        shown = self.model_dump(include={*AlarmShown.model_fields, "until"})
+        if self.until:
+            at = datetime.fromisoformat(self.until)
             lasted = shown_duration(int((at - began).total_seconds()))
-            data |= {"text": f"Over after {lasted}: {self.text}", "until": self.until}
+            shown["text"] = f"Over after {lasted}: {self.text}"
+        data = {**shown, "status": self.phase}
         payload = {"type": EventType.ALERT, "timestamp": shown_timestamp(at), **data, "data": data}
-        return Webhook(f"alert_{self.id}_{status}", payload)
+        return Webhook(f"alert_{self.id}_{self.phase}", payload)
 
 
 class Alarms:
@@ -80,6 +75,7 @@ class Alarms:
         self._off = config.off
         self._receiver = receiver
         self._changing: dict[str, int] = {}  # since when a condition differs from its alarm
+        self._next_send_ms = 0
 
     def read(self, state: FleetState) -> list[Alarm]:
         """Current alarms, oldest first, with up-to-date texts."""
@@ -88,28 +84,34 @@ class Alarms:
         return sorted((alarm for alarm in current if not alarm.until), key=lambda alarm: alarm.since)
 
     def evaluate(self, state: FleetState) -> None:
-        """Begins and ends alarms, and sends pending webhooks, if it is this machine's turn."""
+        """Begins and ends alarms, and sends what the receiver does not know yet, if it is this machine's turn."""
         if not self._has_turn():
             self._changing.clear()
             return
-        texts, alarms = diagnose(state, self._off), self._read()
+        texts, alarms, now_ms = diagnose(state, self._off), self._read(), state.now_ms
         for key in {**alarms, **texts, **self._changing}:
-            text = texts.get(key, "")
-            if text is not None:
-                self._begin_or_end(key, alarms.get(key), text, state.now_ms)
-        for key, alarm in self._read().items():
-            if alarm.pending and alarm.next_ms <= state.now_ms and not self._notify(key, alarm, state.now_ms):
-                return  # the receiver does not answer: the others can wait for the next turn
+            text, alarm = texts.get(key, ""), alarms.get(key)
+            lasting = alarm if alarm and not alarm.until else None
+            if text is None or bool(text) == bool(lasting):  # None: it cannot be known now
+                self._changing.pop(key, None)
+            elif now_ms - self._changing.setdefault(key, now_ms) >= self._after_ms:
+                since_ms = self._changing.pop(key)
+                if lasting:
+                    log.warning("ALARM %s is over", key)
+                    alarms[key] = self._write(key, lasting, until=shown_moment(now_ms))
+                else:
+                    alarms[key] = self._begin(key, text, since_ms)
+        for key, alarm in alarms.items():
+            if alarm.sent != alarm.phase and now_ms >= self._next_send_ms:
+                self._send(key, alarm, now_ms)
 
     def _has_turn(self) -> bool:
         """One machine of the fleet; each one while Redis is away."""
         registry, machine = self._coordinator.registry, self._journal.machine
 
         def take(client: Any, prefix: str) -> bool:
-            key = f"{prefix}turn:alarms"
-            if client.set(key, machine, px=TURN_MS, nx=True):
-                return True
-            return client.get(key) == machine.encode() and bool(client.pexpire(key, TURN_MS))
+            key = f"{prefix}turn:alarms"  # renewed if it is ours, taken only if it is nobody's
+            return bool(client.set(key, machine, px=TURN_MS, nx=client.get(key) != machine.encode()))
 
         try:
             return registry is None or self._coordinator.redis.status != "up" or bool(registry.ask(take))
@@ -117,46 +119,26 @@ class Alarms:
             log.info("alarms: this machine evaluates them alone: %s", error)
             return True
 
-    def _begin_or_end(self, key: str, alarm: Alarm | None, text: str, now_ms: int) -> None:
-        """Once the condition has differed from its alarm for long enough. ``text`` is "" if it is not true."""
-        lasting = alarm if alarm and not alarm.until else None
-        since_ms = self._changing.setdefault(key, now_ms)
-        if bool(text) == bool(lasting):
-            del self._changing[key]
-        elif now_ms - since_ms >= self._after_ms:
-            del self._changing[key]
-            if lasting:
-                log.warning("ALARM %s is over", key)
-                pending = (*lasting.pending, Phase.ENDED) if self._receiver else ()
-                self._write(key, lasting, until=shown_moment(now_ms), pending=pending)
-                return
-            log.error("ALARM %s: %s", key, text)
-            condition, _, destination = key.partition(":")
-            begun = Alarm(
-                condition=AlertCondition(condition),
-                destination=destination or None,
-                since=shown_moment(since_ms),
-                text=text,
-                id=secrets.token_hex(12),
-                pending=(Phase.BEGUN,) if self._receiver else (),
-            )
-            self._write(key, begun)
+    def _begin(self, key: str, text: str, since_ms: int) -> Alarm:
+        log.error("ALARM %s: %s", key, text)
+        condition, _, destination = key.partition(":")
+        alarm = Alarm(
+            condition=AlertCondition(condition),
+            destination=destination or None,
+            since=shown_moment(since_ms),
+            text=text,
+            id=secrets.token_hex(12),
+        )
+        return self._write(key, alarm)
 
-    def _notify(self, key: str, alarm: Alarm, now_ms: int) -> bool:
-        """An attempt is recorded before it is made: a process that dies of it must not repeat it in a loop."""
-        done = {"pending": alarm.pending[1:], "tries": 0, "next_ms": 0}
-        if alarm.tries < len(RETRY_AFTER_S):
-            self._write(key, alarm, tries=alarm.tries + 1, next_ms=now_ms + RETRY_AFTER_S[alarm.tries] * 1000)
-        else:
-            self._write(key, alarm, **done)
+    def _send(self, key: str, alarm: Alarm, now_ms: int) -> None:
         try:
             if self._receiver:
                 self._receiver.deliver(alarm.webhook(), SEND_WITHIN_S)
+            self._write(key, alarm, sent=alarm.phase)
         except DeliveryFailed as error:
-            log.warning("alarm %s %s: not sent: %s", key, alarm.pending[0], error)
-            return False
-        self._write(key, alarm, **done)
-        return True
+            log.warning("alarm %s %s: not sent: %s", key, alarm.phase, error)
+            self._next_send_ms = now_ms + RETRY_AFTER_MS  # of all alarms: they have the same receiver
 
     def _read(self) -> dict[str, Alarm]:
         """Without those of conditions that only a newer version knows."""
@@ -166,6 +148,8 @@ class Alarms:
         known = set(AlertCondition)
         return {key: Alarm.model_validate_json(text) for key, text in found.items() if key.partition(":")[0] in known}
 
-    def _write(self, key: str, alarm: Alarm, **changes: Any) -> None:
+    def _write(self, key: str, alarm: Alarm, **changes: Any) -> Alarm:
+        alarm = alarm.model_copy(update=changes)
         with self._journal.step() as step:
-            members.put_note(step, f"{_NOTE}{key}", alarm.model_copy(update=changes).model_dump_json())
+            members.put_note(step, f"{_NOTE}{key}", alarm.model_dump_json())
+        return alarm

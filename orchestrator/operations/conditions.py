@@ -1,7 +1,4 @@
-"""The conditions that raise an alarm: one table, from which deploy/prometheus/alerts.yml is generated as well.
-
-python -m orchestrator.operations.conditions > deploy/prometheus/alerts.yml
-"""
+"""The conditions that raise an alarm: one table, from which make docs-reference writes deploy/prometheus/alerts.yml."""
 
 from __future__ import annotations
 
@@ -121,7 +118,7 @@ CONDITIONS = (
     ),
     Condition(
         AlertCondition.BREAKER_OPEN,
-        lambda state: {name: each.breaker != "closed" for name, each in state.active.items()},
+        lambda state: {name: view.breaker != "closed" for name, view in state.active.items()},
         0,
         "{destination} keeps failing",
         "Its circuit breaker is open. New emails for it are queued and sent once it works again.",
@@ -131,7 +128,7 @@ CONDITIONS = (
     ),
     Condition(
         AlertCondition.OLDEST_WAITING,
-        lambda state: {name: each.oldest_s or 0 for name, each in state.active.items()},
+        lambda state: {name: view.oldest_s or 0 for name, view in state.active.items()},
         15 * 60,
         "An email has waited for {age} to be delivered to {destination}",
         "The destination is down or over its rate. See mailonce deliveries --status waiting.",
@@ -186,31 +183,3 @@ def diagnose(state: FleetState, off: Collection[AlertCondition] = ()) -> dict[st
                 )
                 found[key] = f"{summary}. {condition.description}"
     return found
-
-
-def alert_rules() -> str:
-    """deploy/prometheus/alerts.yml."""
-    lines = [
-        "# Generated from orchestrator/operations/conditions.py; the service evaluates the same conditions itself.",
-        "# Counters are summed over servers. Gauges are the same on all of them, so they are never summed.",
-        "groups:",
-        "  - name: mailonce",
-        "    rules:",
-    ]
-    for each in CONDITIONS:
-        summary = each.summary.format(
-            destination="{{ $labels.destination }}",
-            share="{{ $value | humanizePercentage }}",
-            age="{{ $value | humanizeDuration }}",
-            count="{{ $value }}",
-        )
-        lines += [f"      - alert: Mailonce{each.name.title().replace('_', '')}", "        expr: |"]
-        lines += [f"          {line}" for line in each.expr.replace("$threshold", f"{each.threshold:g}").splitlines()]
-        lines += [f"        for: {each.after}"] if each.after else []
-        lines += [f"        labels: {{severity: {each.severity}}}", "        annotations:"]
-        lines += [f'          summary: "{summary}"', f'          description: "{each.description}"']
-    return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    print(alert_rules(), end="")

@@ -183,7 +183,7 @@ def read_decision(service: Service, text: str) -> DecisionInFull | None:
         brief = _view(service, step, entry)
         original_email = _view(service, step, original) if original else None
     deliveries = cast(Sequence[DeliveryView], brief.deliveries)
-    machines = (each.payload_machine for each in deliveries)
+    machines = (delivery.payload_machine for delivery in deliveries)
     return DecisionInFull(
         **dict(brief),
         server=entry.about.server,
@@ -191,7 +191,7 @@ def read_decision(service: Service, text: str) -> DecisionInFull | None:
         names=[NameView(gate=name.gate, name=name.label, is_own=name.is_own) for name in entry.names],
         gates=list(_gate_reports(entry)),
         original_email=original_email,
-        payload_bytes=max((each.payload_bytes for each in deliveries), default=0),
+        payload_bytes=max((delivery.payload_bytes for delivery in deliveries), default=0),
         payload_machine=next(filter(None, machines), None),
         payload=read_payload(service, entry.id),
     )
@@ -214,8 +214,8 @@ def _read(service: Service, step: Step, entry_id: str | None) -> Entry | None:
     entry = step.read(entry_id) if entry_id else None
     if entry is None:
         return None
-    deliveries = sorted(entry.deliveries, key=lambda each: each.destination)
-    explained = tuple(changed(each, reason=_reason(service, each, step.steady_ms)) for each in deliveries)
+    deliveries = sorted(entry.deliveries, key=lambda delivery: delivery.destination)
+    explained = tuple(changed(delivery, reason=_reason(service, delivery, step.steady_ms)) for delivery in deliveries)
     return changed(service.privacy.shown(entry), deliveries=explained)
 
 
@@ -234,7 +234,7 @@ def _view(service: Service, step: Step, entry: Entry) -> Decision:
     if repeats:
         times = "once" if repeats == 1 else f"{repeats} times"
         reason += f". It was received again {times}, last at {when(last_repeat_ms)}, and was not sent again"
-    was_sent_again = any(each.generation for each in entry.deliveries)
+    was_sent_again = any(delivery.generation for delivery in entry.deliveries)
     return Decision(
         **vars(about),
         id=entry.id,
@@ -259,7 +259,7 @@ def _view(service: Service, step: Step, entry: Entry) -> Decision:
 
 def _releasable_until_ms(service: Service, entry: Entry, deliveries: Sequence[DeliveryView]) -> int | None:
     """None if nothing of it was skipped, or its payload is not stored."""
-    statuses = {each.status for each in deliveries if each.storage is not Storage.NONE}
+    statuses = {view.status for view in deliveries if view.storage is not Storage.NONE}
     if DeliveryStatus.SKIPPED not in statuses:
         return None
     is_dead = DeliveryStatus.DEAD in statuses
@@ -279,28 +279,28 @@ def _view_delivery(service: Service, step: Step, id_: str) -> DeliveryView | Non
     entry_id, _, destination = id_.partition(":")
     entry = _read(service, step, entry_id)
     views = _view_deliveries(service, step, entry) if entry else []
-    return next((each for each in views if each.destination == destination), None)
+    return next((view for view in views if view.destination == destination), None)
 
 
 def _view_deliveries(service: Service, step: Step, entry: Entry) -> list[DeliveryView]:
     rows = step.query("SELECT size FROM payloads WHERE seq = (SELECT seq FROM entries WHERE id = ?)", (entry.id,))
     size = rows[0][0] if rows else 0
     views = []
-    for each in entry.deliveries:
-        config = service.config.destinations.get(each.destination)
-        storage = _storage(service, entry, each, size)
+    for delivery in entry.deliveries:
+        config = service.config.destinations.get(delivery.destination)
+        storage = _storage(service, entry, delivery, size)
         fields = (
             vars(entry.about)
-            | vars(each)
+            | vars(delivery)
             | {
-                "id": f"{entry.id}:{each.destination}",
+                "id": f"{entry.id}:{delivery.destination}",
                 "max_attempts": config.max_attempts if config else None,
-                "next_try": each.next_try_ms if each.status is DeliveryStatus.WAITING else None,
-                "delivered": each.ended_ms if each.status is DeliveryStatus.DELIVERED else None,
+                "next_try": delivery.next_try_ms if delivery.status is DeliveryStatus.WAITING else None,
+                "delivered": delivery.ended_ms if delivery.status is DeliveryStatus.DELIVERED else None,
                 "email_id": entry.about.item,
                 "created": entry.created_ms,
                 "age_s": max(0, step.now_ms - entry.created_ms) // 1000,
-                "attempts": [AttemptView(at=attempt.at_ms, **vars(attempt)) for attempt in each.attempts],
+                "attempts": [AttemptView(at=attempt.at_ms, **vars(attempt)) for attempt in delivery.attempts],
                 "storage": storage,
                 "payload_bytes": size,
                 "payload_machine": entry.machine if storage is Storage.ANOTHER_MACHINE else None,
@@ -358,8 +358,9 @@ def _returned(entry: Entry, when: When) -> str:
             f"Not finished{but}: its request at {when(entry.created_ms)} ended without a result. It continues when "
             "the provider sends it again"
         )
-    failed = [each.attempts[-1].error for each in entry.deliveries if each.attempts and each.attempts[-1].error]
-    return f"Returned to its provider, which sends it again{but}{f': {failed[0]}' if failed else ''}"
+    last = [delivery.attempts[-1] for delivery in entry.deliveries if delivery.attempts]
+    error = next((f": {attempt.error}" for attempt in last if attempt.error), "")
+    return f"Returned to its provider, which sends it again{but}{error}"
 
 
 def _met(stop: Stop, original: Entry | None, when: When) -> str:
@@ -385,9 +386,10 @@ def _outcome(entry: Entry, when: When | None = None) -> str:
     if not any(delivery.destination for delivery in entry.deliveries):
         return "published by a script"
     parts = []
-    if delivered := _names(entry, DeliveryStatus.DELIVERED):
-        last_ms = max(each.ended_ms or 0 for each in entry.deliveries if each.status is DeliveryStatus.DELIVERED)
-        parts.append(f"delivered to {delivered}" + (f" at {when(last_ms)}" if when and last_ms else ""))
+    if received := [delivery for delivery in entry.deliveries if delivery.status is DeliveryStatus.DELIVERED]:
+        last_ms = max(delivery.ended_ms or 0 for delivery in received)
+        at = f" at {when(last_ms)}" if when and last_ms else ""
+        parts.append(f"delivered to {_names(entry, DeliveryStatus.DELIVERED)}{at}")
     if claimed := _names(entry, DeliveryStatus.CLAIMED):
         parts.append(f"being delivered to {claimed}" + (f", since {when(entry.created_ms)}" if when else ""))
     words = {DeliveryStatus.WAITING: "waiting for {}", DeliveryStatus.DEAD: "not delivered to {}, given up"}
@@ -415,5 +417,5 @@ def _listed(names: Sequence[str]) -> str:
 
 def shown_time_of_day(moment_ms: int, now_ms: int, tz: tzinfo) -> str:
     """With the date, unless it is today."""
-    moment, now = (datetime.fromtimestamp(each / 1000, tz) for each in (moment_ms, now_ms))
+    moment, now = (datetime.fromtimestamp(at_ms / 1000, tz) for at_ms in (moment_ms, now_ms))
     return moment.strftime("%H:%M" if moment.date() == now.date() else "%Y-%m-%d %H:%M")

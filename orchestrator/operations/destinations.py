@@ -14,7 +14,7 @@ from deduplication.journal.entry import Attempt
 from orchestrator.audit import audit
 from orchestrator.delivery.signing import public_keys
 from orchestrator.delivery.webhook import DeliveryFailed, EventType, Webhook, shown_timestamp
-from orchestrator.operations.fleet_state import DestinationStatus, Pause, fleet_state
+from orchestrator.operations.fleet_state import DestinationView, Pause, fleet_state
 
 if TYPE_CHECKING:
     from orchestrator.build import Service
@@ -24,12 +24,11 @@ TEST_WITHIN_S = 8.0
 FAILURES_LOOKED_AT = 20
 
 
-class DestinationShown(DestinationStatus):
-    waiting: int
+class DestinationShown(DestinationView):
     public_keys: list[str] = Field(description="What its receiver verifies ed25519 signatures (v1a) with.")
 
 
-class InvalidPause(Exception):
+class InvalidAction(Exception):
     """``field`` of the request must be something else."""
 
     def __init__(self, field: str, must_be: str) -> None:
@@ -41,7 +40,7 @@ def pause(service: Service, name: str, reason: str, by: str) -> Pause | None:
     """No machine sends anything there until it is resumed; new emails for it are queued."""
     _check_known(service, name)
     if len(reason) > MOST_REASON_CHARACTERS:
-        raise InvalidPause("reason", f"at most {MOST_REASON_CHARACTERS} characters")
+        raise InvalidAction("reason", f"at most {MOST_REASON_CHARACTERS} characters")
     state = service.guard.set_paused(name, True, reason=reason, by=by)
     return Pause.of(state)
 
@@ -75,7 +74,7 @@ def last_failure(service: Service, name: str) -> Attempt | None:
             *step.read_rows(one.format("waiting", "next_try_ms"), (name, FAILURES_LOOKED_AT)),
         ]
     found = [entry.delivery_to(name) for _, entry in rows]
-    failed = [attempt for each in found if each for attempt in each.attempts if attempt.error]
+    failed = [attempt for delivery in found if delivery for attempt in delivery.attempts if attempt.error]
     return max(failed, key=lambda attempt: attempt.at_ms, default=None)
 
 
@@ -106,4 +105,4 @@ def send_test(service: Service, name: str, by: str) -> Tested:
 
 def _check_known(service: Service, name: str) -> None:
     if name not in service.config.destinations:
-        raise InvalidPause("destination", f"one of {', '.join(sorted(service.config.destinations))}")
+        raise InvalidAction("destination", f"one of {', '.join(sorted(service.config.destinations))}")

@@ -56,14 +56,15 @@ class RedisFacts(BaseModel):
 
 
 class Outside(BaseModel):
-    """The latest answers of other servers. ``depths`` is None if the queue did not answer. ``suppressed_share``: what
-    the suppressed emails of one sender domain take of their room on this machine, at the most."""
+    """The latest answers of other servers, empty if they were not asked recently. ``depths`` is None if the queue did
+    not answer. ``suppressed_share``: what the suppressed emails of one sender domain take of their room here, at most.
+    """
 
     at_ms: int = 0
     redis: RedisFacts | None = None
     members: dict[str, dict[str, Any]] = {}
-    payload_bytes: int = 0
-    suppressed_share: float = 0
+    payload_bytes: int | None = None
+    suppressed_share: float | None = None
     queue_error: str = ""
     depths: dict[str, int] | None = None
 
@@ -79,17 +80,13 @@ class Pause(BaseModel):
         return cls(since=shown_moment(state.since_ms), reason=state.reason, by=state.by) if state.is_paused else None
 
 
-class DestinationStatus(BaseModel):
-    """``enabled`` and ``breaker`` are None for a destination that is no longer configured."""
+class DestinationView(BaseModel):
+    """``enabled`` and ``breaker`` are None for a destination that is no longer configured. ``oldest_s`` is the age of
+    the delivery that has waited longest, None if none waits."""
 
     enabled: bool | None
     breaker: Literal["closed", "open", "half-open"] | None
     paused: Pause | None
-
-
-class DestinationView(DestinationStatus):
-    """``oldest_s`` is the age of the delivery that has waited longest, None if none waits."""
-
     waiting: int = 0
     dead: int = 0
     oldest_s: int | None = None
@@ -102,7 +99,7 @@ class FleetState:
 
     ``known_since_ms``: since when this machine knows the fleet's work; ``gap_ms``: when it missed a part of that.
     ``ten_minutes``, ``hour`` and ``day``: what the fleet has counted over the last of them. ``members``: machines with
-    a recent heartbeat. ``outside`` is None if other servers were not asked recently, ``workers`` without a queue.
+    a recent heartbeat. ``workers`` is None without a queue.
     """
 
     now_ms: int
@@ -119,7 +116,7 @@ class FleetState:
     hour: Sums
     day: Sums
     disk_free_bytes: int
-    outside: Outside | None
+    outside: Outside
     members: Mapping[str, Mapping[str, Any]]
     workers: int | None
 
@@ -131,13 +128,14 @@ class FleetState:
     @property
     def redis(self) -> RedisFacts | None:
         """None without a Redis, or while it does not answer."""
-        return self.outside.redis if self.outside and self.redis_status == "up" else None
+        return self.outside.redis if self.redis_status == "up" else None
 
     @property
     def suppressed_share(self) -> float | None:
         """What the suppressed emails of one sender domain take of their room, on the machine with the most of them."""
-        known = [about.get("suppressed_share", 0) for about in self.members.values()]
-        return max(self.outside.suppressed_share, *known, 0) if self.outside else None
+        here = self.outside.suppressed_share
+        elsewhere = [about.get("suppressed_share") or 0 for about in self.members.values()]
+        return None if here is None else max(here, *elsewhere, 0)
 
     @property
     def is_whole(self) -> bool:
@@ -152,9 +150,8 @@ def fleet_state(service: Service) -> FleetState:
     with service.journal.reading() as step:
         now_ms = step.now_ms
         asked = Outside.model_validate_json(step.meta(_OUTSIDE) or "{}")
-        outside = asked if now_ms - asked.at_ms <= FRESH_MS else None
-        known = outside.members if outside else {}
-        members = {name: about for name, about in known.items() if now_ms - about["at_ms"] < FRESH_MS}
+        outside = asked if now_ms - asked.at_ms <= FRESH_MS else Outside()
+        members = {name: about for name, about in outside.members.items() if now_ms - about["at_ms"] < FRESH_MS}
         others = [about for name, about in members.items() if name != step.machine]  # this machine is read directly
         read_ms, lost_ms, gap_ms = (int(step.meta(key) or 0) for key in ("read_ms", "lost_ms", "gap_ms"))
         if lost_ms and status != "up":

@@ -159,16 +159,17 @@ def _checks(state: FleetState, texts: Mapping[str, str], disk_needed_bytes: int)
     def words(condition: AlertCondition) -> str:
         return " ".join(text for key, text in texts.items() if key.partition(":")[0] == condition)
 
-    storage = {"disk_free_bytes": state.disk_free_bytes, "disk_needed_bytes": disk_needed_bytes}
+    storage = {
+        "disk_free_bytes": state.disk_free_bytes,
+        "disk_needed_bytes": disk_needed_bytes,
+        "journal_payload_bytes": state.outside.payload_bytes,
+    }
     is_full = state.disk_free_bytes < disk_needed_bytes
     if redis := state.redis:
         storage["redis_payload_bytes"] = redis.payload_bytes
         storage["redis_payload_limit_bytes"] = redis.most_payload_bytes
         is_full = is_full or redis.payload_bytes > NEARLY_FULL * redis.most_payload_bytes
-    queue: dict[str, Any] = {"workers": state.workers}
-    if state.outside:
-        storage["journal_payload_bytes"] = state.outside.payload_bytes
-        queue["error"] = state.outside.queue_error or None
+    queue = {"workers": state.workers, "error": state.outside.queue_error or None}
     is_paused = any(view.paused for view in state.destinations.values() if view.enabled is not None)
     full = "No room is left: emails are returned to their providers for retry"
     queue_down = "The queue does not answer: requests deliver emails themselves meanwhile"
@@ -180,7 +181,7 @@ def _checks(state: FleetState, texts: Mapping[str, str], disk_needed_bytes: int)
         "storage": _check(storage, (is_full, "full", full)),
         "queue": _check(
             queue if state.workers is not None else None,
-            (queue.get("error"), "down", queue_down),
+            (queue["error"], "down", queue_down),
             (no_worker, "no worker", no_worker),
         ),
         "destinations": _check(

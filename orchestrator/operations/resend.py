@@ -15,7 +15,7 @@ from deduplication.again import Refusal
 from deduplication.errors import StoreUnavailable
 from deduplication.journal.entry import DeliveryStatus
 from orchestrator.audit import audit
-from orchestrator.operations.search import DecisionFilter, DeliveryFilter, Filter, find_ids
+from orchestrator.operations.search import Filter, find_ids
 
 if TYPE_CHECKING:
     from orchestrator.build import Service
@@ -39,55 +39,45 @@ class Replay(BaseModel):
     dry_run: StrictBool = Field(default=False, description="Only say what would happen.")
 
 
-def release(service: Service, id_: str, how: Release, *, at_once: bool = False) -> str:
-    """Sends what a gate stopped, once. ``at_once``: before returning, unless workers send. Returns RELEASED,
-    WOULD_RELEASE or a Refusal."""
-    refusal = again.release(service.coordinator, id_, force=how.force, dry_run=how.dry_run)
-    if refusal or how.dry_run:
-        return refusal or WOULD_RELEASE
-    audit.warning("AUDIT release entry=%s force=%s", id_, how.force)
-    if at_once:
-        _deliver_now(service, id_)
-    return RELEASED
-
-
-def release_many(service: Service, wanted: DecisionFilter | Sequence[str], how: Release) -> Counter[str]:
-    """The given ids, or all that match and have a skipped delivery. Returns how many had which result."""
-    ids = find_ids(service, wanted, has=DeliveryStatus.SKIPPED)[0] if isinstance(wanted, Filter) else wanted
-    return Counter(release(service, id_, how) for id_ in ids)
-
-
-def replay(service: Service, id_: str, how: Replay, *, at_once: bool = False) -> str:
-    """Makes a delivery due now. ``at_once``: sends it before returning, unless workers send. Returns REPLAYED,
-    WOULD_REPLAY or a Refusal."""
+def send_again(service: Service, id_: str, how: Release | Replay, *, at_once: bool = False) -> str:
+    """Releases an email, once, or makes a delivery ("email:destination") due now. ``at_once``: sends it before
+    returning, unless workers send. Returns RELEASED, WOULD_RELEASE, REPLAYED, WOULD_REPLAY or a Refusal."""
     entry_id, _, destination = id_.partition(":")
-    webhook_id = f"msg_{secrets.token_hex(16)}" if how.new_id else ""
     options = {"force": how.force, "dry_run": how.dry_run}
-    refusal = again.replay(service.coordinator, entry_id, destination, webhook_id=webhook_id, **options)
+    if isinstance(how, Release):
+        refusal = again.release(service.coordinator, id_, **options)
+        done, would = RELEASED, WOULD_RELEASE
+        line = f"release entry={id_} force={how.force}"
+    else:
+        webhook_id = f"msg_{secrets.token_hex(16)}" if how.new_id else ""
+        refusal = again.replay(service.coordinator, entry_id, destination, webhook_id=webhook_id, **options)
+        done, would = REPLAYED, WOULD_REPLAY
+        line = f"replay delivery={id_} force={how.force} new_id={how.new_id}"
     if refusal or how.dry_run:
-        return refusal or WOULD_REPLAY
-    audit.warning("AUDIT replay delivery=%s force=%s new_id=%s", id_, how.force, how.new_id)
+        return refusal or would
+    audit.warning("AUDIT %s", line)
     if at_once:
         _deliver_now(service, entry_id)
-    return REPLAYED
+    return done
+
+
+def send_many(service: Service, wanted: Filter | Sequence[str], how: Release | Replay) -> Counter[str]:
+    """The given ids, or all that match; only emails with a skipped delivery are released. Returns how many had which
+    result."""
+    has = DeliveryStatus.SKIPPED if isinstance(how, Release) else None
+    ids = find_ids(service, wanted, has=has)[0] if isinstance(wanted, Filter) else wanted
+    return Counter(send_again(service, id_, how) for id_ in ids)
 
 
 def replay_email(service: Service, id_: str, how: Replay, *, at_once: bool = False) -> str:
-    """All dead and waiting deliveries of an email. Returns REPLAYED if there was one, otherwise the reason."""
+    """All its deliveries but those that were received. Returns REPLAYED if there was one, otherwise the reason."""
     with service.journal.reading() as step:
         entry = step.read(id_)
     if entry is None:
         return Refusal.UNKNOWN
-    unfinished = (DeliveryStatus.WAITING, DeliveryStatus.DEAD)
-    to_send = [delivery for delivery in entry.deliveries if delivery.status in unfinished or how.force]
-    results = [replay(service, f"{id_}:{delivery.destination}", how, at_once=at_once) for delivery in to_send]
-    return REPLAYED if REPLAYED in results else next(iter(results), Refusal.ALREADY_DELIVERED)
-
-
-def replay_many(service: Service, wanted: DeliveryFilter | Sequence[str], how: Replay) -> Counter[str]:
-    """The given ids, or all that match. Returns how many had which result."""
-    ids = find_ids(service, wanted)[0] if isinstance(wanted, Filter) else wanted
-    return Counter(replay(service, id_, how) for id_ in ids)
+    ids = [f"{id_}:{delivery.destination}" for delivery in entry.deliveries]
+    results = [send_again(service, delivery, how, at_once=at_once) for delivery in ids]
+    return min(results, key=lambda result: (result != REPLAYED, result == Refusal.ALREADY_DELIVERED))
 
 
 def _deliver_now(service: Service, entry_id: str) -> None:

@@ -9,7 +9,7 @@ from contextlib import nullcontext, suppress
 from enum import StrEnum
 from functools import partial
 from itertools import islice
-from typing import NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, model_validator
 
@@ -94,25 +94,16 @@ def reset(coordinator: Coordinator, request: Reset) -> Forgotten:
     return Forgotten(names=names, kept=list(kept), behind=behind)
 
 
-class Forgot(StrEnum):
-    """The result of a reset of one email."""
-
-    FORGOTTEN = "forgotten"
-    KEPT = "kept"
-    NOTHING = "nothing"
-    UNKNOWN = "unknown"
-
-
-def forget_email(coordinator: Coordinator, id_: str) -> Forgot:
-    """All names of one email, by the id of its entry. Raises StoreUnavailable while Redis is away."""
+def forget_email(coordinator: Coordinator, id_: str) -> Literal["forgotten", "kept", "nothing", "unknown"]:
+    """Forgets all names of one email, by the id of its entry. Raises StoreUnavailable while Redis is away."""
     _check_redis(coordinator)
     with coordinator.journal.reading() as step:
         entry = step.read(id_)
     if entry is None:
-        return Forgot.UNKNOWN
+        return "unknown"
     names, kept = _forget(coordinator, _labels_of([entry]))
     audit.warning("AUDIT reset entry=%s names=%d kept=%d", id_, names, len(kept))
-    return Forgot.KEPT if id_ in kept else Forgot.FORGOTTEN if names else Forgot.NOTHING
+    return "kept" if id_ in kept else "forgotten" if names else "nothing"
 
 
 def _check_redis(coordinator: Coordinator) -> None:
@@ -208,7 +199,7 @@ def _labels(coordinator: Coordinator, request: Reset) -> dict[str, None]:
                 labels |= {name.label: None for name in marked if pattern.matches(name)}
         if pattern.kind in (Kind.SUBJECT_GROUP, Kind.MEDIA):
             stopped = _entries(coordinator, "gate = ? AND gate <> ''", pattern.kind.value)
-            others |= _labels_of(each for each in stopped if each.stop and pattern.matches(each.stop.name))
+            others |= _labels_of(entry for entry in stopped if entry.stop and pattern.matches(entry.stop.name))
     for batch in _batches(list(labels)):
         places = ",".join("?" * len(batch))
         behind = f"seq IN (SELECT seq FROM names WHERE reference IN ({places}))"  # noqa: S608
@@ -216,7 +207,7 @@ def _labels(coordinator: Coordinator, request: Reset) -> dict[str, None]:
     if request.scope is Scope.EMAIL_ID:  # the id of a message is none of its names
         catch_up(coordinator.journal)
         found = _entries(coordinator, "seq IN (SELECT seq FROM keys WHERE value = ?)", request.value)
-        others |= _labels_of(each for each in found if each.about.item == request.value)
+        others |= _labels_of(entry for entry in found if entry.about.item == request.value)
     return labels | others
 
 

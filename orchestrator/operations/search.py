@@ -57,11 +57,11 @@ def current_status(entry: Entry, steady_ms: int) -> Status:
     """The answer to its provider, brought up to date; _BY_STATUS has the same in SQL. It is not read from there: the
     entry may have changed meanwhile, and its status has to agree with its deliveries."""
     if entry.outcome in (DeliveryStatus.CLAIMED, DeliveryStatus.RETURNED):
-        is_live = any(each.is_live(steady_ms) for each in entry.deliveries)
+        is_live = any(delivery.is_live(steady_ms) for delivery in entry.deliveries)
         return Status.ALREADY_PROCESSING if is_live else Status.RETRY_LATER
     if entry.outcome == DeliveryStatus.SKIPPED:
         return SKIPPED_AT[entry.stop.gate] if entry.stop else Status.SKIPPED_OLD
-    return status_of({each.status for each in entry.deliveries})
+    return status_of({delivery.status for delivery in entry.deliveries})
 
 
 def _moment(value: object) -> datetime | None:
@@ -149,7 +149,7 @@ class _Query:
             destination.encode()
         except ValueError as error:
             raise InvalidCursor("a cursor has four parts") from error
-        if column != self.time or not all(0 <= each < 1 << 63 for each in place):  # numbers that SQLite accepts
+        if column != self.time or not all(0 <= number < 1 << 63 for number in place):  # numbers that SQLite accepts
             raise InvalidCursor("a cursor of another list")
         sign, keys = ">" if self.direction == "ASC" else "<", f"({self.time}, {self.seq})"
         self.require(f"{self.time} {sign}= ?", place[0])  # follows from the next condition, but can use an index

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,7 @@ from pydantic import BaseModel, Field
 from deduplication.journal.entry import DeliveryStatus
 from orchestrator.metrics import meter
 from orchestrator.metrics.meter import DAY_S, DELIVERY_S, HOUR_S, MINUTE_S, Sums
-from orchestrator.operations.fleet_state import DestinationStatus, fleet_state
+from orchestrator.operations.fleet_state import DestinationView, fleet_state
 
 if TYPE_CHECKING:  # which builds all of this
     from orchestrator.build import Service
@@ -89,7 +88,7 @@ class OverTime(BaseModel):
     is_whole: bool
 
 
-class DestinationCounts(DestinationStatus):
+class DestinationCounts(DestinationView):
     deliveries: dict[DeliveryStatus, int] = Field(
         description="Waiting and dead ones as of now; delivered and skipped ones since counting began."
     )
@@ -113,9 +112,9 @@ def read_stats(service: Service, span: Span) -> Stats:
     views = state.destinations.values()
     totals = Totals(
         **vars(ever),
-        dead=sum(each.dead for each in views),
-        waiting=sum(each.waiting for each in views),
-        oldest_waiting_s=max((each.oldest_s for each in views if each.oldest_s is not None), default=None),
+        dead=sum(view.dead for view in views),
+        waiting=sum(view.waiting for view in views),
+        oldest_waiting_s=max((view.oldest_s for view in views if view.oldest_s is not None), default=None),
         workers_alive=state.workers,
         is_whole=state.is_whole,
     )
@@ -144,31 +143,17 @@ def _destination(whole: Sums, points: list[Sums], name: str) -> DestinationFigur
         success_rate=whole.delivered / attempts if attempts else None,
         whole_p50_ms=whole.quantile_ms(0.5, DELIVERY_S, name),
         whole_p95_ms=whole.quantile_ms(0.95, DELIVERY_S, name),
-        p50_ms=[each.quantile_ms(0.5, DELIVERY_S, name) for each in points],
-        p95_ms=[each.quantile_ms(0.95, DELIVERY_S, name) for each in points],
+        p50_ms=[point.quantile_ms(0.5, DELIVERY_S, name) for point in points],
+        p95_ms=[point.quantile_ms(0.95, DELIVERY_S, name) for point in points],
     )
 
 
-@dataclass(frozen=True)
-class ProviderSeen:
-    """Times are milliseconds since 1970, 0 for never. ``status`` is the answer to the last email, ``why`` the reason
-    for the last refusal. Neither contains any of the email."""
-
-    email_ms: int = 0
-    status: str = ""
-    refused_ms: int = 0
-    why: str = ""
-
-
-def read_providers(service: Service) -> dict[str, ProviderSeen]:
-    """Of this machine, by the name of the provider."""
+def read_providers(service: Service) -> dict[str, tuple[int, str]]:
+    """When this machine received the last email of a provider ("gmail:email") and refused the last one
+    ("gmail:refusal"), in milliseconds since 1970; and the answer to that, or the reason. Neither contains any of the
+    email."""
     service.meter.flush()
     with service.journal.reading() as step:
         rows = step.query("SELECT key, value FROM meta WHERE key GLOB ?", (f"{meter.PROVIDER_NOTE}*",))
-    notes: dict[str, dict[str, tuple[int, str]]] = {}
-    for key, value in rows:
-        provider, _, kind = key.removeprefix(meter.PROVIDER_NOTE).rpartition(":")
-        at_ms, _, text = value.partition(" ")
-        notes.setdefault(provider, {})[kind] = (int(at_ms), text)
-    never = (0, "")
-    return {name: ProviderSeen(*each.get("email", never), *each.get("refusal", never)) for name, each in notes.items()}
+    notes = {key.removeprefix(meter.PROVIDER_NOTE): value.split(" ", 1) for key, value in rows}
+    return {key: (int(at_ms), text) for key, (at_ms, text) in notes.items()}

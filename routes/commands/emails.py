@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from deduplication.journal.entry import DeliveryStatus
 from orchestrator.operations.decisions import list_decisions, list_deliveries, read_decision
-from orchestrator.operations.resend import RELEASED, REPLAYED, WOULD_RELEASE, WOULD_REPLAY, release_many, replay_many
+from orchestrator.operations.resend import RELEASED, REPLAYED, WOULD_RELEASE, WOULD_REPLAY, send_many
 from orchestrator.operations.reset import Reset, Scope, reset
 from orchestrator.operations.search import FIELDS, DecisionFilter, DeliveryFilter
 from orchestrator.operations.times import shown_duration
@@ -174,7 +174,7 @@ def release_emails(ids: tuple[str, ...], **options: Any) -> None:
     """
     asked = _read_action(ReleaseMany, ids, options)
     with open_service() as service:
-        _print_results(ids, release_many(service, ids or asked, asked))
+        _print_results(ids, send_many(service, ids or asked, asked))
 
 
 @click.command("replay")
@@ -193,7 +193,7 @@ def replay_deliveries(ids: tuple[str, ...], **options: Any) -> None:
     asked = _read_action(ReplayMany, ids, options)
     wanted = asked.model_copy(update={"status": asked.status or DeliveryStatus.DEAD})
     with open_service() as service:
-        _print_results(ids, replay_many(service, ids or wanted, asked))
+        _print_results(ids, send_many(service, ids or wanted, asked))
 
 
 @click.command("reset")

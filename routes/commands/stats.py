@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from deduplication.journal.entry import DeliveryStatus
-from orchestrator.operations.fleet_state import DestinationStatus
+from orchestrator.operations.fleet_state import DestinationView
 from orchestrator.operations.stats import Span, Stats, Totals, read_stats
 from orchestrator.operations.times import shown_duration
 from routes.commands.service import open_service
@@ -102,7 +102,7 @@ def _destinations(figures: Stats) -> Table:
     return make_table(heads, rows, numbers=range(2, len(heads)))
 
 
-def _state(destination: DestinationStatus) -> str:
+def _state(destination: DestinationView) -> str:
     if destination.enabled is None:
         return "removed"
     if not destination.enabled:

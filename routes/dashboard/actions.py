@@ -15,9 +15,9 @@ from werkzeug.wrappers import Response
 from deduplication.journal.entry import DeliveryStatus
 from deduplication.names import Kind, Name
 from orchestrator.audit import acting_as
-from orchestrator.operations.destinations import InvalidPause, destinations, pause, resume, send_test
-from orchestrator.operations.resend import RELEASED, REPLAYED, Release, Replay, release, replay, replay_email
-from orchestrator.operations.reset import Forgot, Reset, Scope, forget_email, reset
+from orchestrator.operations.destinations import InvalidAction, destinations, pause, resume, send_test
+from orchestrator.operations.resend import RELEASED, REPLAYED, Release, Replay, replay_email, send_again
+from orchestrator.operations.reset import Reset, Scope, forget_email, reset
 from orchestrator.operations.search import ALL, DecisionFilter, DeliveryFilter, find_ids
 from routes.dashboard.access import local_path
 from routes.dashboard.formatting import counted, milliseconds
@@ -27,12 +27,12 @@ from routes.payload import read
 from routes.schemas import RESULTS
 
 MOST_COUNTED = 10_000
-SUCCESSES = {REPLAYED, RELEASED, Forgot.FORGOTTEN}
+SUCCESSES = {REPLAYED, RELEASED, "forgotten"}
 RESULT_WORDS = {
     **RESULTS,
-    Forgot.FORGOTTEN: "forgotten",
-    Forgot.NOTHING: "had no names left to forget",
-    Forgot.KEPT: "kept: still to be delivered",
+    "forgotten": "forgotten",
+    "nothing": "had no names left to forget",
+    "kept": "kept: still to be delivered",
 }
 RESETTABLE = {Kind.EMAIL_ID: Scope.EMAIL_ID, Kind.SUBJECT_GROUP: Scope.SUBJECT_GROUP, Kind.MEDIA: Scope.MEDIA}
 
@@ -80,8 +80,8 @@ def _act(name: str, id_: str, *, at_once: bool) -> str:
     if name == "forget":
         return forget_email(service.coordinator, id_)
     if name == "release":
-        return release(service, id_, Release(force=force), at_once=at_once)
-    send = replay if name == "replay" else replay_email
+        return send_again(service, id_, Release(force=force), at_once=at_once)
+    send = send_again if name == "replay" else replay_email
     return send(service, id_, Replay(force=force, new_id=new_id), at_once=at_once)
 
 
@@ -133,7 +133,7 @@ def act_on_destination(name: str, act: str) -> str | Response:
     try:
         with acting_as(g.viewer.by):
             flash(*_act_on_destination(name, act, g.viewer.by))
-    except InvalidPause as error:
+    except InvalidAction as error:
         flash(str(error), "error")
     return redirect(url_for("dashboard.destinations_list"), code=303)
 

@@ -98,13 +98,13 @@ def test_with_a_redis_and_no_folder_of_its_own_a_script_asks_redis_each_time(
     one, other = open_coordinator(), open_coordinator()
     while one.registry and one.registry.probe().closed_ms:  # a new era grants nothing for 2 x 0.5 + 2 s
         time.sleep(0.1)
-    reservations = [Reservations(each, lease_ms=60_000) for each in (one, other)]
+    reservations = [Reservations(coordinator, lease_ms=60_000) for coordinator in (one, other)]
     mine = reservations[0].reserve("p1", ["https://a.example/1"])
     assert isinstance(mine, Reserved) and isinstance(reservations[1].reserve("p1"), Skipped)
     assert reservations[0].published(mine)
-    assert [each.state_of("p1") for each in reservations] == ["0", "0"]
+    assert [own.state_of("p1") for own in reservations] == ["0", "0"]
     redis_server.client.flushall()
-    assert [each.state_of("p1") for each in reservations] == [None, None], "nothing is remembered here"
+    assert [own.state_of("p1") for own in reservations] == [None, None], "nothing is remembered here"
     with pytest.raises(StoreUnavailable):  # an emptied Redis grants nothing for a while
         PublicationLocks(one, "a").acquire_lock("e1", "crm")
     assert redis_server.client.hgetall("members") == {} and list(service.iterdir()) == []

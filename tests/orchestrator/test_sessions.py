@@ -53,7 +53,7 @@ def test_a_session_that_ended_has_ended_on_all_machines() -> None:
     other.sessions.end("s2")
     share_notes(one, other)
     for machine in (one, other):
-        assert [machine.sessions.has_ended(each) for each in ("s1", "s2", "s3")] == [True, True, False]
+        assert [machine.sessions.has_ended(session) for session in ("s1", "s2", "s3")] == [True, True, False]
 
 
 def test_the_list_is_bounded_in_time_and_length() -> None:

@@ -87,10 +87,10 @@ def test_a_proxy_that_is_not_trusted_is_warned_about(
     http = start_app(trusted_proxies="10.0.0.0/8").http
     http.get(path, headers=headers, environ_base={"REMOTE_ADDR": peer})
     answer = http.get("/health")
-    assert ["TRUSTED_PROXIES" in each for each in answer.get_json()["warnings"]] == [True] * is_warned
+    assert ["TRUSTED_PROXIES" in warning for warning in answer.get_json()["warnings"]] == [True] * is_warned
     assert (answer.status_code, peer in answer.text) == (200, False), "/health reveals no address"
-    logged = [each.message for each in caplog.records if "TRUSTED_PROXIES" in each.message]
-    assert [peer in each for each in logged] == [True] * is_warned
+    logged = [record.message for record in caplog.records if "TRUSTED_PROXIES" in record.message]
+    assert [peer in line for line in logged] == [True] * is_warned
 
 
 def test_a_destination_that_keeps_failing_is_degraded_but_ready(start_app: StartApp, tmp_path: Path) -> None:

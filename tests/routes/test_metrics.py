@@ -47,7 +47,7 @@ def deliveries(outcome: str, destination: str = "default") -> str:
 def test_it_needs_the_admin_token_or_the_metrics_token(start_app: StartApp) -> None:
     app, without = start_app(metrics_token=METRICS_TOKEN), start_app()
     for token, statuses in ((ADMIN_TOKEN, (200, 200)), (METRICS_TOKEN, (200, 401)), (INGRESS_TOKEN, (401, 401))):
-        answers = [each.http.get("/metrics", headers=bearer(token)) for each in (app, without)]
+        answers = [server.http.get("/metrics", headers=bearer(token)) for server in (app, without)]
         assert tuple(answer.status_code for answer in answers) == statuses
     for headers in ({}, bearer("")):
         assert without.http.get("/metrics", headers=headers).status_code == 401

@@ -16,7 +16,7 @@ from openapi_spec_validator import validate
 
 from deduplication.again import Refusal
 from orchestrator.delivery.webhook import EventType
-from orchestrator.operations.alarms import Alarm, Phase
+from orchestrator.operations.alarms import Alarm
 from orchestrator.operations.conditions import AlertCondition
 from routes.app import create_app
 from routes.openapi.document import PAGE, SECURITY, build_document
@@ -77,8 +77,8 @@ def test_an_alarm_is_sent_as_described(everything: App) -> None:
     """The other webhooks are compared with the document by the sink of every test."""
     since, until = "2026-11-18T10:00:00+00:00", "2026-11-18T10:01:00+00:00"
     condition = AlertCondition.BREAKER_OPEN
-    begun = Alarm(condition=condition, destination="crm", since=since, text="x", id="id", pending=(Phase.BEGUN,))
-    for alarm in (begun, begun.model_copy(update={"destination": None, "until": until, "pending": (Phase.ENDED,)})):
+    begun = Alarm(condition=condition, destination="crm", since=since, text="x", id="id")
+    for alarm in (begun, begun.model_copy(update={"destination": None, "until": until})):
         sent = json.loads(json.dumps(alarm.webhook().payload))
         described(everything.http.application, everything.service.config).check_webhook(sent)
 

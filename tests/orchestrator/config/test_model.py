@@ -27,7 +27,7 @@ from routes.commands.check import describe_config
 
 SECRET = "s3cr3t-that-must-not-be-shown"
 SECTIONS = "destinations, routes, subject_patterns, media, alerts, providers"
-SIGNING = [f"whsec_{base64.b64encode(bytes([each]) * 24).decode()}" for each in range(2)]
+SIGNING = [f"whsec_{base64.b64encode(bytes([number]) * 24).decode()}" for number in range(2)]
 
 
 def config_of(text: str, **environ: str) -> Config:
@@ -343,7 +343,7 @@ def _table(pairs: list[tuple[str, str]]) -> str:
 NODES = st.recursive(
     LEAVES,
     lambda inner: (
-        st.lists(inner, max_size=3).map(lambda each: f"[{', '.join(each)}]")
+        st.lists(inner, max_size=3).map(lambda values: f"[{', '.join(values)}]")
         | st.lists(st.tuples(st.sampled_from(KEYS), inner), max_size=5).map(_table)
     ),
 )

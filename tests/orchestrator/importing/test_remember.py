@@ -28,7 +28,7 @@ def bench(start: Open) -> PipelineBench:
 
 
 def remember(bench: PipelineBench, *emails: dict[str, Any] | Item) -> dict[str, int]:
-    items = [each if isinstance(each, Item) else item(**each) for each in emails]
+    items = [email if isinstance(email, Item) else item(**email) for email in emails]
     counts = importing.remember(bench.pipeline, items)
     return {name: count for name, count in counts.items() if count}
 
@@ -78,7 +78,7 @@ def test_a_file_counts_for_a_week_from_the_date_of_its_email(start: Open) -> Non
 def test_emails_that_the_service_has_or_is_processing_are_left_alone(bench: PipelineBench) -> None:
     done, waits, held = (one(subject=word) for word in ("done", "waits", "held"))
     bench.destinations["crm"].by_subject["waits"] = [DOWN] * 9
-    assert [bench.status_of(**each) for each in (done, waits)] == ["processed", "queued"]
+    assert [bench.status_of(**email) for email in (done, waits)] == ["processed", "queued"]
     pipeline = bench.pipeline
     case = pipeline.prepare(item(**held), pipeline.router.pick(item()))
     assert isinstance(pipeline.coordinator.claim(case.claim), Claimed)
@@ -97,7 +97,7 @@ def test_a_run_that_was_stopped_before_redis_is_repeated(bench: PipelineBench) -
     ids = "processed_ids:2026-05-24"
     assert machine.clients[0].smembers(ids) == set()
     assert remember(bench, one()) == {"known": 1}
-    assert machine.clients[0].smembers(ids) == {each.value.encode() for each in own_ids()}
+    assert machine.clients[0].smembers(ids) == {name.value.encode() for name in own_ids()}
 
 
 def own_ids() -> list[Any]:

@@ -55,14 +55,14 @@ def test_machines_share_their_counts(open_process: OpenProcess) -> None:
     one, two = open_process(with_redis=True), open_process(with_redis=True)
     receive(one, 3)
     receive(two, 4)
-    for each in (one, two, one):
-        each.share()
+    for member in (one, two, one):
+        member.share()
     assert fleet_sum(one) == fleet_sum(two) == 7
     assert counts(one, MINUTE_S) == counts(two, MINUTE_S) == [7]
     two.machine.time.pass_ms(1)
     receive(two, 1)
-    for each in (two, one, one):
-        each.share()
+    for member in (two, one, one):
+        member.share()
     assert fleet_sum(one) == 8
     with one.journal.reading() as step:
         assert read_sums(step, one.machine.name).counts[EMAIL] == 3
@@ -71,16 +71,16 @@ def test_machines_share_their_counts(open_process: OpenProcess) -> None:
 def test_a_machine_that_was_without_redis_shares_later_what_it_counted_meanwhile(open_process: OpenProcess) -> None:
     one, two = open_process(with_redis=True), open_process(with_redis=True)
     receive(two, 1)
-    for each in (two, one):
-        each.share()
+    for member in (two, one):
+        member.share()
     for _ in range(3):
         one.machine.time.pass_ms(20 * MINUTE_S * 1000)
         receive(two, 2)
         receive(one, 1)
         one.share()
     assert fleet_sum(one) == 4
-    for each in (two, one):
-        each.share()
+    for member in (two, one):
+        member.share()
     assert fleet_sum(one) == 10
     assert counts(one, MINUTE_S) == [1, 3, 3, 3]
 

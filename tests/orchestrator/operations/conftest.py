@@ -33,7 +33,7 @@ class Desk:
         return list_decisions(self.service, DecisionFilter(**wanted), 100).decisions
 
     def subjects(self, **wanted: Any) -> list[str]:
-        return [each.subject for each in self.decisions(**wanted)]
+        return [decision.subject for decision in self.decisions(**wanted)]
 
     def deliveries(self, **wanted: Any) -> list[DeliveryView]:
         return list_deliveries(self.service, DeliveryFilter(**wanted), 100).deliveries

@@ -12,7 +12,7 @@ import pytest
 from deduplication.journal.entry import DeliveryStatus, changed
 from orchestrator.build import Service
 from orchestrator.operations.decisions import list_decisions, list_deliveries, read_decision, read_delivery
-from orchestrator.operations.resend import Release, release
+from orchestrator.operations.resend import Release, send_again
 from orchestrator.operations.search import (
     _BY_STATUS,
     DecisionFilter,
@@ -80,10 +80,8 @@ def test_each_filter_finds_what_it_says(desk: Desk) -> None:
     for wanted, found in EMAILS:
         assert (wanted, desk.subjects(**wanted)) == (wanted, found)
     for wanted, found in DELIVERIES:
-        assert (wanted, [f"{each.destination}: {each.subject}" for each in desk.deliveries(**wanted)]) == (
-            wanted,
-            found,
-        )
+        shown = [f"{delivery.destination}: {delivery.subject}" for delivery in desk.deliveries(**wanted)]
+        assert (wanted, shown) == (wanted, found)
 
 
 @pytest.mark.parametrize(
@@ -106,10 +104,10 @@ def test_the_status_follows_from_the_deliveries(
         entry = step.read(first.id)
         assert entry
         ends_ms = step.steady_ms + left_ms
-        deliveries = (changed(each, status=delivery, owner="x", lease_until_ms=ends_ms) for each in entry.deliveries)
+        deliveries = (changed(old, status=delivery, owner="x", lease_until_ms=ends_ms) for old in entry.deliveries)
         step.put(changed(entry, deliveries=tuple(deliveries)), entry, publishes=False)
     assert set(_BY_STATUS) == set(Status)
-    listed = {each for each in Status if first.id in [email.id for email in desk.decisions(status=each)]}
+    listed = {known for known in Status if first.id in [email.id for email in desk.decisions(status=known)]}
     assert {email.status for email in desk.decisions() if email.id == first.id} == listed == {status}
 
 
@@ -119,8 +117,8 @@ def test_page_by_page_each_email_and_delivery_is_shown_once(desk: Desk) -> None:
     for subject, slack.max_attempts in (("Slower", MAX_ATTEMPTS), ("Gone, too", 1)):
         desk.bench.send(subject=subject)
     for_both: tuple[dict[str, Any], ...] = ({}, {"q": "lot"}, {"destination": "crm"}, {"q": "to"})
-    lists = [model(**each) for model, each in product((DecisionFilter, DeliveryFilter), for_both)]
-    lists += [DeliveryFilter(status=each) for each in (DeliveryStatus.WAITING, DeliveryStatus.DEAD)]
+    lists = [model(**fields) for model, fields in product((DecisionFilter, DeliveryFilter), for_both)]
+    lists += [DeliveryFilter(status=status) for status in (DeliveryStatus.WAITING, DeliveryStatus.DEAD)]
     lists += [DeliveryFilter(status=DeliveryStatus.DEAD, q="gone")]
     for wanted, limit in product(lists, (1, 2, 3)):
         found, cursor = find_ids(desk.service, wanted, limit)
@@ -137,7 +135,7 @@ def test_a_cursor_of_another_list_or_with_another_text_is_refused(desk: Desk) ->
     forged = (f"{cursor}\ud800", "e.created_ms~1.5~1~x", "\ud800")
     for wanted, text in (
         (DeliveryFilter(status=DeliveryStatus.DEAD), cursor),
-        *((DeliveryFilter(), each) for each in forged),
+        *((DeliveryFilter(), text) for text in forged),
     ):
         with pytest.raises(InvalidCursor):
             list_deliveries(desk.service, wanted, 10, text)
@@ -167,8 +165,8 @@ def test_repeats_are_counted_and_one_in_full_has_its_names_gates_original_and_pa
     assert (first.payload, first.payload_machine, len(first.deliveries[0].attempts)) == (None, None, 1)
     assert first.store == ("redis" if desk.service.coordinator.registry else "local")
     assert second.payload and (second.payload["subject"], second.original_email.id) == (SECOND, first.id)
-    assert {each.gate for each in second.names if each.is_own} == {"identity"}
-    reports = [(each.gate, each.said.split(":")[0]) for each in second.gates]
+    assert {name.gate for name in second.names if name.is_own} == {"identity"}
+    reports = [(report.gate, report.said.split(":")[0]) for report in second.gates]
     assert reports == [("identity", "passed"), ("subject_group", "stopped")]
     assert second.releasable_until == second.received_at + desk.service.settings.decision_ms
 
@@ -220,13 +218,13 @@ def test_another_machine_lists_the_same_and_asks_the_one_that_has_the_payload(de
         service = SimpleNamespace(**vars(desk.service) | {"journal": there.journal, "coordinator": there.coordinator})
         other = cast(Service, service)
         listed = list_decisions(other, DecisionFilter(), 10).decisions
-        assert [each.reason for each in listed] == [each.reason for each in desk.decisions()]
+        assert [decision.reason for decision in listed] == [decision.reason for decision in desk.decisions()]
         (second,) = list_decisions(other, DecisionFilter(gate="subject_group"), 10).decisions
         found = read_decision(other, second.id)
         assert found is not None and second.releasable_until is not None
         payload = (found.payload, found.payload_machine, found.deliveries[0].storage)
         assert payload == (None, here.name, "another_machine")
-        assert release(other, second.id, Release()) == "released"
+        assert send_again(other, second.id, Release()) == "released"
         here.follow()
         desk.bench.deliver_due()
         assert desk.bench.destinations["crm"].taken[-1].payload["subject"] == SECOND

@@ -26,7 +26,8 @@ BY_SCRIPT = Entry("id", "m", (), AT_MS, deliveries=(changed(D, destination=""),)
 
 
 def entry(*deliveries: Delivery, stop: Stop | None = None, released_ms: int | None = None) -> Entry:
-    named = tuple(changed(each, destination=name) for each, name in zip(deliveries, ("crm", "slack"), strict=False))
+    pairs = zip(deliveries, ("crm", "slack"), strict=False)
+    named = tuple(changed(delivery, destination=name) for delivery, name in pairs)
     return Entry("id", "m", (), created_ms=AT_MS, deliveries=named, stop=stop, released_ms=released_ms)
 
 

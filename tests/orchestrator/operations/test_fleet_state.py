@@ -7,7 +7,7 @@ import pytest
 from deduplication import again
 from deduplication.files import FreeSpace
 from deduplication.journal.entry import DeliveryStatus, changed
-from orchestrator.operations.fleet_state import FRESH_MS, ask_other_servers, fleet_state
+from orchestrator.operations.fleet_state import FRESH_MS, Outside, ask_other_servers, fleet_state
 from orchestrator.operations.health import is_ready
 from orchestrator.operations.watch import Watch
 from orchestrator.version import our_version
@@ -33,7 +33,7 @@ def test_waiting_and_dead_are_counted_by_destination_also_where_it_is_gone(proce
         process.machine.time.pass_ms(60_000)
     state = process.state()
     found = state.destinations
-    assert [(name, each.waiting, each.dead) for name, each in found.items()] == [
+    assert [(name, view.waiting, view.dead) for name, view in found.items()] == [
         ("crm", 3, 1),
         ("archive", 0, 0),
         ("old", 3, 0),
@@ -67,15 +67,15 @@ def test_redis_the_members_and_what_is_unpublished(open_process: OpenProcess) ->
     one, two = open_process(with_redis=True), open_process(with_redis=True)
     stored(one.machine, claimed(one.machine, Email("waits")))
     two.guard.failed("crm")
-    for each in (one, two, one):
-        each.machine.tick()
-        each.machine.follow()
+    for process in (one, two, one):
+        process.machine.tick()
+        process.machine.follow()
     send(two.machine, Email("unpublished"))
     state = one.state()
     assert (state.redis_status, state.unpublished, state.behind_s) == ("up", 0, 0)
     assert state.lost_ms is None and state.gap_ms is None
     assert set(state.members) == {one.machine.name, two.machine.name}
-    assert {each["version"] for each in state.members.values()} == {our_version()}
+    assert {member["version"] for member in state.members.values()} == {our_version()}
     assert state.redis and state.redis.maxmemory_policy == "noeviction"
     assert (state.redis.payload_bytes, state.redis.evicted_keys) == (7, 0) and state.redis.used_bytes
     assert state.destinations["crm"].breaker == "open", "on another machine"
@@ -103,11 +103,11 @@ def test_workers_are_counted_over_the_fleet_while_they_live(open_process: OpenPr
         open_process(with_redis=True, queue=FakeQueue(), queue_url="redis://127.0.0.1:1", is_worker=True)
         for _ in range(2)
     )
-    watches = [Watch(each.service) for each in (one, two)]
+    watches = [Watch(process.service) for process in (one, two)]
     for watch in watches:
         watch.tick()
-    for each in (two, one):
-        each.machine.tick()
+    for process in (two, one):
+        process.machine.tick()
     assert one.state().workers == 2
     watches[0].close()
     assert one.state().workers == 1
@@ -120,14 +120,14 @@ def test_the_queue_is_asked_behind_the_requests(open_process: OpenProcess) -> No
     queue = FakeQueue()
     queue.announced = ["crm"] * 3
     process = open_process(queue=queue, queue_url="redis://127.0.0.1:1")
-    assert fleet_state(process.service).outside is None
+    assert fleet_state(process.service).outside == Outside()
     outside = process.state().outside
-    assert outside and (outside.depths, outside.queue_error) == ({"crm": 3, "archive": 0}, "")
+    assert (outside.depths, outside.queue_error) == ({"crm": 3, "archive": 0}, "")
     queue.is_away = True
     outside = process.state().outside
-    assert outside and (outside.depths, outside.queue_error) == (None, "connection refused")
+    assert (outside.depths, outside.queue_error) == (None, "connection refused")
     process.machine.time.pass_ms(FRESH_MS + 1)
-    assert fleet_state(process.service).outside is None, "too old to be of now"
+    assert fleet_state(process.service).outside == Outside(), "too old to be of now"
 
 
 def test_a_full_disk_accepts_nothing(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:

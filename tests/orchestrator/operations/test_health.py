@@ -21,7 +21,7 @@ from orchestrator.operations.health import (
     is_ready,
     read_health,
 )
-from orchestrator.operations.stats import ProviderSeen, read_providers
+from orchestrator.operations.stats import read_providers
 from tests.orchestrator.operations.fleet_bench import Process
 from tests.orchestrator.operations.test_alarms import BROKEN, EVICTING, SOUND, crm, died
 
@@ -65,7 +65,7 @@ def test_each_trouble_has_a_check_and_a_banner(
     found = report(process, replace(SOUND, **changes))
     assert found.checks[check].status == status
     assert found.status == ("ok" if status in ("up", "not configured") else "degraded")
-    texts = [each.text for each in banners(found)]
+    texts = [banner.text for banner in banners(found)]
     assert [text.startswith(headline or "") for text in texts] == [True] * bool(headline)
 
 
@@ -79,14 +79,14 @@ def test_warnings_are_loud_and_change_no_status(process: Process) -> None:
     assert (found.status, "INFO" in found.warnings[0], len(list(banners(found)))) == ("ok", True, 1)
     found = report(process, replace(SOUND, outside=EVICTING))
     assert (found.status, "Set maxmemory-policy to noeviction" in found.warnings[0]) == ("ok", True)
-    assert [each.text for each in banners(found)] == [f"Alarm: {found.warnings[0]}"]
+    assert [banner.text for banner in banners(found)] == [f"Alarm: {found.warnings[0]}"]
     (alarm,) = found.model_dump()["alarms"]
     assert alarm.keys() == {"condition", "destination", "since", "text"}, "not how it is sent"
 
 
 def test_a_problem_is_shown_before_it_is_an_alarm(process: Process) -> None:
     found = report(process, BROKEN, memory_limit_mb=1).model_copy(update={"alarms": []})
-    breaker, memory = [each.text for each in banners(found)]
+    breaker, memory = [banner.text for banner in banners(found)]
     assert breaker.startswith("crm keeps failing. Its circuit breaker is open.")
     assert memory.endswith(" MB, more than MEMORY_LIMIT_MB (1)")
 
@@ -103,7 +103,7 @@ def test_a_journal_that_cannot_be_used_is_down(process: Process) -> None:
     assert not is_ready(process.service)
     found = read_health(process.service)
     assert (found.status, found.checks["database"].status) == ("down", "down")
-    assert [each.text[:42] for each in banners(found)] == ["The journal of this machine cannot be used"]
+    assert [banner.text[:42] for banner in banners(found)] == ["The journal of this machine cannot be used"]
 
 
 def test_the_last_email_and_refusal_of_a_provider_are_known_to_all_processes(process: Process) -> None:
@@ -114,7 +114,10 @@ def test_the_last_email_and_refusal_of_a_provider_are_known_to_all_processes(pro
     other.meter.count((0, REFUSED, "gmail", "x" * 1000))
     read_providers(process.service)
     now_ms = process.machine.time.now_ms
-    assert read_providers(other.service) == {"gmail": ProviderSeen(now_ms, "processed", now_ms, "x" * 200)}
+    assert read_providers(other.service) == {
+        "gmail:email": (now_ms, "processed"),
+        "gmail:refusal": (now_ms, "x" * 200),
+    }
 
 
 def test_a_proxy_is_logged_once_and_shown_until_it_was_silent_for_an_hour(caplog: pytest.LogCaptureFixture) -> None:

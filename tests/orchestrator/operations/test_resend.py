@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from orchestrator.operations.resend import Release, Replay, release, release_many, replay, replay_email, replay_many
+import pytest
+
+from deduplication.journal.entry import DeliveryStatus, changed
+from orchestrator.delivery.webhook import EventType, pack
+from orchestrator.operations.resend import Release, Replay, replay_email, send_again, send_many
 from orchestrator.operations.search import DeliveryFilter
 from tests.orchestrator.operations.conftest import Desk
 from tests.support.pipeline import STARTED
@@ -13,27 +17,55 @@ from tests.support.pipeline import STARTED
 def test_each_refusal_has_its_reason(desk: Desk) -> None:
     (first,) = desk.decisions(status="processed")
     (stopped,) = desk.decisions(gate="subject_group")
-    assert release_many(desk.service, [stopped.id, first.id, "nothing"], Release()) == {
+    assert send_many(desk.service, [stopped.id, first.id, "nothing"], Release()) == {
         "released": 1,
         "not_suppressed": 1,
         "unknown": 1,
     }
-    assert release(desk.service, stopped.id, Release()) == "already_released"
+    assert send_again(desk.service, stopped.id, Release()) == "already_released"
     assert replay_email(desk.service, first.id, Replay()) == "already_delivered"
     assert replay_email(desk.service, "nothing", Replay()) == "unknown"
     for dry_run in (True, False):
-        assert replay(desk.service, f"{first.id}:crm", Replay(force=True, dry_run=dry_run)) == "no_payload"
+        assert send_again(desk.service, f"{first.id}:crm", Replay(force=True, dry_run=dry_run)) == "no_payload"
+
+
+@pytest.mark.parametrize(
+    ("statuses", "result", "sent"),
+    [
+        ((DeliveryStatus.DELIVERED, DeliveryStatus.RETURNED), "no_payload", []),
+        ((DeliveryStatus.DELIVERED, DeliveryStatus.DEAD), "replayed", ["slack"]),
+        ((DeliveryStatus.WAITING, DeliveryStatus.DELIVERED), "replayed", ["crm"]),
+        ((DeliveryStatus.SKIPPED, DeliveryStatus.DELIVERED), "already_delivered", []),
+    ],
+)
+def test_an_email_is_replayed_to_the_destinations_that_have_not_received_it(
+    desk: Desk, statuses: tuple[DeliveryStatus, ...], result: str, sent: list[str]
+) -> None:
+    if desk.service.coordinator.registry:
+        pytest.skip("Redis does not know a delivery that only the test has stored")
+    (first,) = desk.decisions(status="processed")
+    with desk.service.journal.step() as step:
+        entry = step.read(first.id)
+        assert entry
+        deliveries = (changed(old, status=status) for old, status in zip(entry.deliveries, statuses, strict=True))
+        step.put(changed(entry, deliveries=tuple(deliveries)), entry, publishes=False)
+        if DeliveryStatus.RETURNED not in statuses:
+            step.put_payload(entry, pack({"type": EventType.EMAIL_RECEIVED, "subject": "again"}))
+    before = {name: len(destination.taken) for name, destination in desk.bench.destinations.items()}
+    assert replay_email(desk.service, first.id, Replay(), at_once=True) == result
+    after = {name: len(destination.taken) for name, destination in desk.bench.destinations.items()}
+    assert [name for name in after if after[name] > before[name]] == sent
 
 
 def test_a_dry_run_says_of_each_match_what_would_happen_and_does_nothing(desk: Desk) -> None:
     wanted = DeliveryFilter(destination="slack")
     for _ in range(2):
-        assert replay_many(desk.service, wanted, Replay(dry_run=True)) == {"would_replay": 2, "already_delivered": 2}
+        assert send_many(desk.service, wanted, Replay(dry_run=True)) == {"would_replay": 2, "already_delivered": 2}
 
 
 def test_a_released_email_says_so_and_cannot_be_released_again(desk: Desk) -> None:
     (stopped,) = desk.decisions(gate="subject_group")
-    assert release(desk.service, stopped.id, Release(), at_once=True) == "released"
+    assert send_again(desk.service, stopped.id, Release(), at_once=True) == "released"
     assert desk.bench.destinations["crm"].taken[-1].payload["subject"] == stopped.subject
     (after,) = desk.decisions(q="rappel")
     assert (after.status, after.releasable_until) == ("processed", None)
@@ -47,5 +79,5 @@ def test_what_is_too_old_is_listed_and_can_be_released(start_desk: Callable[...,
         assert desk.bench.status_of(**old) == "skipped_old"
     (listed,) = desk.decisions(status="skipped_old", q="yesterday")
     assert listed.reason.startswith("Not sent: it is older than the service")
-    assert release(desk.service, listed.id, Release(), at_once=True) == "released"
+    assert send_again(desk.service, listed.id, Release(), at_once=True) == "released"
     assert [webhook.payload["subject"] for webhook in desk.bench.destinations["crm"].taken] == ["Yesterday's news"]

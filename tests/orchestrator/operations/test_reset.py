@@ -11,7 +11,7 @@ from deduplication.errors import StoreUnavailable
 from deduplication.marks import find_marks
 from deduplication.members import last_event, members_before
 from deduplication.names import Kind, Name
-from orchestrator.operations.reset import Forgot, Reset, Scope, forget_email, reset
+from orchestrator.operations.reset import Reset, Scope, forget_email, reset
 from orchestrator.pipeline import Outcome
 from tests.deduplication.journal.world import Machine
 from tests.orchestrator.conftest import Open
@@ -65,7 +65,7 @@ def test_after_a_reset_the_same_email_is_delivered_again_and_others_are_not(benc
     assert (done, done.kept) == (would, [])
     assert done.names >= 2
     assert bench.status_of(**MAIL) == "processed"
-    counts = {name: len(each.taken) for name, each in bench.destinations.items()}
+    counts = {name: len(destination.taken) for name, destination in bench.destinations.items()}
     assert counts == {"crm": 3, "slack": 2 if scope is Scope.DESTINATION else 3}, "only what was forgotten"
     is_wide = scope in (Scope.ALL, Scope.DESTINATION)
     assert bench.status_of(**OTHER) == ("processed" if is_wide else "already_processed")
@@ -78,8 +78,8 @@ def test_a_stopped_email_is_delivered_after_a_reset_of_its_id_or_its_group(bench
     stopped, coordinator = bench.send(**second), bench.machine.coordinator
     assert stopped.status == "skipped_subject_group"
     if by == "entry":
-        assert forget_email(coordinator, stopped.id) is Forgot.FORGOTTEN
-        assert forget_email(coordinator, stopped.id) is Forgot.UNKNOWN
+        assert forget_email(coordinator, stopped.id) == "forgotten"
+        assert forget_email(coordinator, stopped.id) == "unknown"
     else:
         by_id = Reset(scope=Scope.EMAIL_ID, value=stopped.item_id)
         reset(coordinator, by_id if by == "email_id" else request_of(bench, Scope.SUBJECT_GROUP))
@@ -152,7 +152,7 @@ def test_what_is_still_to_be_delivered_keeps_its_names(start: Open) -> None:
     for dry_run in (True, False):
         done = reset(bench.machine.coordinator, Reset(scope=Scope.ALL, dry_run=dry_run))
         assert (done.names, done.kept) == (0, [waiting.id])
-    assert forget_email(bench.machine.coordinator, waiting.id) is Forgot.KEPT
+    assert forget_email(bench.machine.coordinator, waiting.id) == "kept"
     assert bench.status_of(**MAIL) == "queued"
 
 

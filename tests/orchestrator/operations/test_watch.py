@@ -24,7 +24,7 @@ def test_a_tick_writes_counts_fills_the_search_index_and_asks_the_other_servers(
     ask(process.machine, Email())
     Watch(process.service).tick()
     assert sums(process) == {"groups": 1}
-    assert fleet_state(process.service).outside is not None
+    assert fleet_state(process.service).outside.at_ms
     with process.journal.reading() as step:
         assert step.query("SELECT count(*) FROM search") == [(1,)]
         assert step.query("SELECT sum(count) FROM repeats") == [(1,)], "without Redis, it tends the journal"
@@ -82,6 +82,6 @@ def test_steps_of_redis_their_errors_and_its_status_are_counted(open_process: Op
 def test_counts_of_the_fleet_are_shared_in_turn(open_process: OpenProcess) -> None:
     one, two = open_process(with_redis=True), open_process(with_redis=True)
     two.meter.count((1, GROUPS))
-    for each in (two, one):
-        Watch(each.service).tick()
+    for process in (two, one):
+        Watch(process.service).tick()
     assert sums(one)["groups"] == 1

@@ -35,7 +35,7 @@ def message(number: int, subject: str = "", *, sent: datetime | None = None, tex
 
 
 def write_mbox(*messages: EmailMessage) -> str:
-    Path("box").write_bytes(b"".join(SEPARATOR + each.as_bytes() + b"\n" for each in messages))
+    Path("box").write_bytes(b"".join(SEPARATOR + message.as_bytes() + b"\n" for message in messages))
     return "box"
 
 
@@ -76,11 +76,11 @@ def test_a_running_service_recognises_what_is_imported(
     messages = [message(1), message(2, "Lot 456"), message(3, "Again lot 456")]
     path = write_mbox(*messages)
     assert counts(run, path, names=("imported", "groups", "known", "left", "unreadable")) == [3, 1, 0, 0, 0]
-    assert [post_mime(app, each) for each in messages] == ["already_processed"] * 3
+    assert [post_mime(app, message) for message in messages] == ["already_processed"] * 3
     assert post_mime(app, message(4, "lot-456")) == "skipped_subject_group"
     assert post_mime(app, message(9)) == "processed"
     assert counts(run, path) == [0, 3, 0], "importing twice changes nothing"
-    assert [each.payload["subject"] for each in sink.accepted] == ["Mail 9"], "imported emails are never sent"
+    assert [webhook.payload["subject"] for webhook in sink.accepted] == ["Mail 9"], "imported emails are never sent"
     assert "AUDIT import ends: 3 imported" in (tmp_path / "data/audit.log").read_text()
 
 
@@ -128,11 +128,11 @@ def test_a_hostile_mbox_is_read_to_its_end(run: Run) -> None:
         b"From: a@example.org\nMessage-ID: <" + b"m" * 100_000 + b"@x>\nSubject: " + b"Lot 7 " * 20_000 + b"\n\nx\n",
         b"From: a@example.org\nContent-Type: text/html\n\n" + b"<div>" * 20_000 + b"https://we.tl/" * 1000 + b"\n",
     ]
-    Path("box").write_bytes(b"".join(SEPARATOR + each + b"\n\n" for each in (*bad, *odd)) + SEPARATOR + b"From: a@b\n")
+    Path("box").write_bytes(b"".join(SEPARATOR + raw + b"\n\n" for raw in (*bad, *odd)) + SEPARATOR + b"From: a@b\n")
     for options in ((), ("--dry-run",)):
         shown = run("import", "--yes", *options, "box")
         assert shown.exit_code == 0, shown.output
-        assert [each for each in shown.output if not each.isprintable() and each != "\n"] == []
+        assert [char for char in shown.output if not char.isprintable() and char != "\n"] == []
         assert "message at byte 0: empty" in shown.output
     again = summary(run("import", "--json", "--yes", "box"))
     assert again["unreadable"] >= 3
@@ -188,7 +188,7 @@ def test_a_dry_run_shows_what_the_service_would_have_done_and_records_nothing(ru
     found = summary(run("import", "--dry-run", "--json", path))
     wanted = {"new": 5, "identity": 1, "subject_group": 1, "media": 1, "content": 0, "groups": 2, "unreadable": 1}
     assert {name: found[name] for name in wanted} == wanted
-    (example,) = (each for each in found["examples"] if each.startswith("subject_group"))
+    (example,) = (text for text in found["examples"] if text.startswith("subject_group"))
     assert re.fullmatch(
         '.*"Again lot 456" from ada2@.*, after "Lot 456" from ada1@.* [(]lot_456@example.org[)]', example
     )
