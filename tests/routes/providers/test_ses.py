@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -17,7 +16,7 @@ from orchestrator.config.settings import SettingsError
 from routes.providers.samples import Letter, SampleRequest
 from tests.routes.providers.conftest import LETTER, Fetches, Serve, email_in, provider_of, with_body
 from tests.routes.providers.contract import ODD, ProviderContract
-from tests.routes.providers.sns_stand_in import HOST, TOPIC, Authority, Sns, in_s3, received
+from tests.routes.providers.sns_stand_in import HOST, TOPIC, Sns, in_s3, received
 from tests.routes.providers.test_mime import LATIN_1
 from tests.support.s3_server import BUCKET, S3Server, aim_at, s3_error, s3_server, s3_that_answers
 
@@ -41,8 +40,6 @@ class TestSes(ProviderContract):
             f'[providers.ses]\ntopics = "{each}"': r"providers\.ses\.topics must be ARNs such as .*, got '"
             for each in ("inbound", "arn:aws:sqs:eu-west-1:123456789012:inbound", f"{TOPIC}\\n")
         },
-        f"{SETTINGS}\nca_file = '/no/such/file'": r"ses\.ca_file must be a file .* in PEM, got '/no/such/file'",
-        f"{SETTINGS}\nca_file = '{__file__}'": r"ses\.ca_file must be a file with certificates in PEM",
     }
     wrong_content_type = 200  # SNS sends its JSON as text/plain: the Content-Type does not count
     signers: ClassVar[dict[str, Sns]] = {SETTINGS: SNS, "forged": FORGER}
@@ -79,23 +76,6 @@ class TestSes(ProviderContract):
         ):
             self.assert_unauthorized(ingress, ingress.post(request))
         assert fetches.asked == []
-
-    def test_an_issuer_that_is_not_known_here_is_named_until_ca_file_holds_it(
-        self, serve: Serve, fetches: Fetches, tmp_path: Path
-    ) -> None:
-        """Amazon may issue from a new one any day, and SNS gives an email up after a 401."""
-        new = Authority("Amazon RSA 2048 M05")
-        sns, ca_file = Sns(authority=new), tmp_path / "ca.pem"
-        ca_file.write_bytes(new.certificate)
-        fetches.pages[sns.certificate_url] = sns.certificate
-        ingress = serve(SETTINGS)
-        answer = ingress.post(sns.notification(received(LETTER)))
-        assert (answer.status_code, ingress.recorded, ingress.delivered) == (503, [], [])
-        assert "ca_file must hold the issuer" in answer.get_json()["error"]
-        assert new.name in answer.get_json()["error"]
-        provider = provider_of(f"{SETTINGS}\nca_file = '{ca_file}'", "ses", fetches)
-        assert email_in(provider, sns.notification(received(LETTER))).subject == LETTER.subject
-        assert email_in(provider, NEXT_SNS.notification(received(LETTER))).subject == LETTER.subject, "it adds to ours"
 
     def test_while_the_certificate_is_unreachable_a_retry_is_requested(
         self, serve: Serve, fetches: Fetches, caplog: pytest.LogCaptureFixture
