@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from standardwebhooks import Webhook
 
+from orchestrator.delivery.signing import new_secret
 from routes.auth import Unauthorized
 from routes.providers.samples import SampleRequest
 from tests.routes.providers.conftest import LETTER, NOW, Fetches, Serve, email_in, provider_of, request_of, with_headers
@@ -56,7 +57,7 @@ class TestResend(TimedContract):
         "[providers.resend]\nsecret = ''": r"providers\.resend\.secret must not be empty",
         **{
             f"[providers.resend]\nsecret = '{each}'": r"\.secret must be a Standard Webhooks secret"
-            for each in ("whsec_", "whsec_!!!!", "not base 64")
+            for each in ("whsec_", "whsec_!!!!", "not base 64", new_secret(is_private=True))
         },
     }
 
