@@ -22,18 +22,6 @@ class TestBrevo(DocumentedContract, BasicAuthContract):
     retry = 429
     failure = 429
     optional = ("Uuid", "To", "Cc", "Attachments", "SpamScore", "From")
-    expected = {
-        "subject": "Testing Brevo inbound",
-        "sender": "Sender Name <from@example.com>",
-        "date": "Mon, 17 Jul 2023 11:11:22 -0700",
-        "message_id": "<ABCDE12345@mail.example.com>",
-        "event_id": "brevo:aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee",
-        "recipients": ("test@in.example.dev", "second@in.example.dev", "cc@in.example.dev"),
-        "html": '<div dir="ltr">This is a <u>test message</u>.</div>\r\n',
-        "plain": "This is a *test message*.\r\n",
-        "spam": {"SpamScore": "2.9"},
-    }
-    files = [("facture.pdf", "application/pdf", 4711, None)]
 
     def items(self, *items: Any) -> SampleRequest:
         return with_body(self.request(self.settings), json.dumps({"items": items}).encode())

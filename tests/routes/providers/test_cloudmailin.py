@@ -63,22 +63,6 @@ class TestCloudmailin(DocumentedContract, BasicAuthContract):
     rejected = too_large = 422
     wrong_content_type = 422
     optional = ("envelope", "attachments")
-    expected = {
-        "clean_subject": "Rapport d'été",
-        "sender": "Message Sender <sender@example.com>",
-        "date": "Mon, 16 Jan 2012 17:00:01 +0000",
-        "message_id": "<4F145791.8040802@example.com>",
-        "recipients": ("to@example.com", "another@example.com", "to@example.co.uk"),
-        "text": "Test with HTML.",
-        "plain": "Test with HTML.",
-        "spam": {"spf": "pass", "spamd": "-0.4"},
-        "extra": {"references": "<earlier@example.com>"},
-    }
-    files = [
-        ("file.txt", "text/plain", 8, b"testfile"),
-        ("pixel.png", "image/png", 8, b"testfile"),
-        ("big.pdf", "application/pdf", 9_000_000, None),
-    ]
 
     @pytest.mark.parametrize("normalized", [True, False])
     def test_as_multipart_it_is_the_same_email(self, normalized: bool) -> None:

@@ -21,28 +21,6 @@ class TestPostmark(DocumentedContract, BasicAuthContract):
     rejected = too_large = 403
     wrong_content_type = 403
     optional = ("FromFull", "Headers", "Attachments", "To", "Cc")
-    expected = {
-        "subject": "Test subject",
-        "sender": "Postmarkapp Support <support@postmarkapp.com>",
-        "date": "Fri, 1 Aug 2014 16:45:32 -04:00",
-        "body": "<html><body><p>This is a test html body.</p></body></html>",
-        "plain": "This is a test text body.",
-        "message_id": "<original@mail.example.org>",
-        "event_id": "postmark:b7bc2f4a-e38e-4336-af7d-e6c392c2f817",
-        "recipients": (
-            "yourhash+samplehash@inbound.postmarkapp.com",
-            "firstcc@postmarkapp.com",
-            "secondcc@postmarkapp.com",
-            "firstbcc@postmarkapp.com",
-        ),
-        "spam": {
-            "X-Spam-Status": "No",
-            "X-Spam-Score": "-0.1",
-            "X-Spam-Tests": "DKIM_SIGNED,DKIM_VALID,DKIM_VALID_AU,SPF_PASS",
-        },
-        "extra": {"in_reply_to": "<earlier@mail.example.org>"},
-    }
-    files = [("test.txt", "text/plain", 45, b"This is attachment contents, base-64 encoded.")]
 
     @pytest.mark.parametrize(
         ("name", "sender"),

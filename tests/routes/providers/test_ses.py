@@ -15,7 +15,7 @@ import pytest
 from orchestrator.config.settings import SettingsError
 from routes.providers.samples import Letter, SampleRequest
 from tests.routes.providers.conftest import LETTER, Fetches, Serve, email_in, provider_of, with_body
-from tests.routes.providers.contract import ODD, ProviderContract
+from tests.routes.providers.contract import ODD, DocumentedContract
 from tests.routes.providers.sns_stand_in import HOST, TOPIC, Sns, in_s3, received
 from tests.routes.providers.test_mime import LATIN_1
 from tests.support.s3_server import BUCKET, S3Server, aim_at, s3_error, s3_server, s3_that_answers
@@ -26,7 +26,7 @@ SNS, NEXT_SNS = Sns(), Sns(f"{HOST}/SimpleNotificationService-fedcba9876543210.p
 FORGER = Sns()  # under the address of the real one, but with another key
 
 
-class TestSes(ProviderContract):
+class TestSes(DocumentedContract):
     """Its secret is SNS's; what rotates is the certificate."""
 
     name = "ses"
@@ -61,6 +61,9 @@ class TestSes(ProviderContract):
 
     def words(self) -> bytes:
         return json.dumps(received(LETTER)).encode()
+
+    def documented(self, **changes: Any) -> SampleRequest:
+        return self.request(SETTINGS)
 
     def test_both_secrets_of_a_rotation_are_accepted(self, serve: Serve) -> None:  # type: ignore[override]
         ingress = serve(SETTINGS)
@@ -126,15 +129,6 @@ class TestSes(ProviderContract):
         assert fetches.urls == [SNS.certificate_url], "its SubscribeURL would subscribe us again"
 
     # What it reads
-
-    def test_the_email_is_read_from_its_content(self, fetches: Fetches) -> None:
-        email = email_in(provider_of(SETTINGS, "ses", fetches), self.request(SETTINGS))
-        assert (email.subject, email.sender, email.date) == (LETTER.subject, LETTER.sender, LETTER.date)
-        assert (email.body.strip(), email.plain.strip()) == (LETTER.html.strip(), LETTER.text.strip())
-        assert (email.message_id, email.event_id) == (LETTER.message_id, f"ses:{LETTER.event_id}")
-        assert email.recipients == ("inbox@in.example.com", "in-bcc@in.example.com", "bob@example.org")
-        assert [(each.name, each.size_bytes) for each in email.attachments] == [("liste.csv", 8), ("photo.png", 1024)]
-        assert email.spam == dict.fromkeys(("spamVerdict", "virusVerdict", "spfVerdict", "dkimVerdict"), "PASS")
 
     def test_in_base64_every_byte_comes_through(self, fetches: Fetches) -> None:
         notification = received(LETTER) | {"content": base64.encodebytes(LATIN_1).decode()}
