@@ -170,6 +170,6 @@ def test_an_operator_sees_the_names_of_a_message_in_redis_and_resets_it_by_its_k
     (content,) = map(str, client.scan_iter("dedup:default:*"))
     assert 0 < client.ttl(content) <= 259_200
     for known_as in ("tg:news:1", item_id):
-        assert app.reset({"scope": "email_id", "value": known_as}).get_json()["names"] == 3
+        assert app.act("reset", scope="email_id", value=known_as)["names"] == 3
         assert statuses(app, message(1, media=["https://a.example/1.jpg"])) == ["processed"]
         app.settle()

@@ -9,9 +9,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from flask import Blueprint
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from openapi_spec_validator import validate
 
 from deduplication.again import Refusal
@@ -106,6 +109,36 @@ def test_an_answer_that_differs_from_the_document_is_found(everything: App) -> N
         with pytest.raises(AssertionError):
             Described(changed).check("POST", "/api/ingress/gmail", answer)
     Described(document).check("POST", "/api/ingress/gmail", answer)
+
+
+WORDS = st.sampled_from(["crm", "all", "day", "dead", "email_id", "identity", "2026-11-16T09:00:00Z", "1"])
+TEXTS = WORDS | st.text(max_size=20)
+VALUES = st.none() | st.booleans() | st.integers() | TEXTS
+ANYTHING = VALUES | st.lists(VALUES, max_size=2) | st.dictionaries(WORDS, VALUES, max_size=2)
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[*HealthCheck])
+@given(data=st.data())
+def test_any_request_of_an_operator_is_answered_as_described(
+    everything: App, document: dict[str, Any], data: st.DataObject
+) -> None:
+    """The client compares the answer with the document."""
+    everything.post(email(subject="Lot 456"))
+    id_ = everything.post(email(subject="Lot 456 bis")).get_json()["id"]
+    path = data.draw(st.sampled_from([each for each in document["paths"] if not each.startswith("/api/ingress/")]))
+    method = data.draw(st.sampled_from([*document["paths"][path]]))
+    operation = document["paths"][path][method]
+    ids = st.sampled_from(["ID", "ID:crm"]) | st.text(min_size=1, max_size=20)
+    asked = {"id": data.draw(ids).replace("ID", id_), "name": data.draw(WORDS)}
+    address = path.format(**{name: quote(value, safe="") for name, value in asked.items()})
+    names = st.sampled_from([each["name"] for each in operation["parameters"] if each["in"] == "query"] or ["x"])
+    given: dict[str, Any] = {"query_string": data.draw(st.dictionaries(names, TEXTS, max_size=3))}
+    if "requestBody" in operation:
+        model = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
+        fields = st.sampled_from([*document["components"]["schemas"][model].get("properties", {}), "x"])
+        given["json"] = data.draw(st.dictionaries(fields, ANYTHING, max_size=3) | ANYTHING)
+    answer = everything.http.open(address, method=method.upper(), headers=bearer(ADMIN_TOKEN), **given)
+    assert answer.status_code < 500 or path in ("/health", "/readyz"), answer.text
 
 
 def test_the_document_costs_nothing_until_it_is_requested() -> None:

@@ -15,15 +15,11 @@ from orchestrator.build import Service
 from orchestrator.config.model import load_config
 from orchestrator.delivery.dramatiq_queue import DramatiqQueue
 from orchestrator.worker import start_worker
-from tests.routes import test_delivery
-from tests.routes.conftest import App, StartApp
+from tests.routes.conftest import App, Eventually, StartApp
 from tests.support.proxy import Proxy
 from tests.support.redis_server import RedisServer, free_port
 from tests.support.server import email
 from tests.support.sink import Reply, Sink
-
-Eventually = Callable[[Callable[[], bool]], None]
-start = test_delivery.start
 
 
 class Queued:
@@ -55,11 +51,11 @@ class Queued:
 
 
 @pytest.fixture
-def queued(start: Callable[..., App], redis_server: RedisServer) -> Iterator[Callable[..., Queued]]:
+def queued(start_with: StartApp, redis_server: RedisServer) -> Iterator[Callable[..., Queued]]:
     made: list[Queued] = []
 
     def make(**destinations: Sink) -> Queued:
-        made.append(Queued(start({"redis_url": redis_server.url, "queue_url": redis_server.url}, **destinations)))
+        made.append(Queued(start_with({"redis_url": redis_server.url, "queue_url": redis_server.url}, **destinations)))
         return made[-1]
 
     yield make

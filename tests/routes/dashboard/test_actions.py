@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,14 +11,11 @@ import pytest
 from deduplication.journal.entry import DeliveryStatus
 from orchestrator.audit import audit, keep_audit
 from orchestrator.operations.search import DeliveryFilter, find_ids
-from tests.routes.conftest import App, StartApp, impatient
+from tests.routes.conftest import App, Eventually, StartApp, impatient
 from tests.routes.dashboard.conftest import FRAGMENT, Visitor, signed_in
-from tests.routes.test_api_destinations import toml
-from tests.routes.test_delivery import try_again
 from tests.support.server import email
 from tests.support.sink import Reply, Sink
 
-Eventually = Callable[[Callable[[], bool]], None]
 ALL_DEAD = "/do/replay?all=yes&status=dead&back=/deliveries?status=dead"
 
 
@@ -100,13 +97,12 @@ def test_all_matching_emails_are_released_if_a_gate_stopped_them(
 
 
 def test_one_email_is_replayed_wherever_it_is_dead_and_keeps_its_names_while_it_waits(
-    start_app: StartApp, tmp_path: Path, sink: Sink, eventually: Eventually
+    start_with: StartApp, sink: Sink, eventually: Eventually
 ) -> None:
     with Sink() as well:
-        crm, archive = f"url = '{sink.url}'\nmax_attempts = 2", f"url = '{well.url}'"
-        app = start_app(mailonce_config=toml(tmp_path / "m.toml", crm=crm, archive=archive))
+        app = start_with(crm=f"url = '{sink.url}'\nmax_attempts = 2", archive=well)
         id_ = app.post(email()).get_json()["id"]
-        try_again(app)
+        app.try_again()
         eventually(lambda: dead(app) == [f"{id_}:crm"])
         operator, sink.otherwise = signed_in(app), Reply(503)
         operator.post("/do/replay-emails", id=id_)

@@ -14,7 +14,6 @@ from routes.dashboard.access import COOKIE
 from routes.providers.registry import TYPES
 from tests.routes.conftest import App, StartApp, bearer
 from tests.routes.dashboard.conftest import HTML, Visitor, signed_in
-from tests.routes.test_api_destinations import DOWN, toml
 from tests.support.server import INGRESS_TOKEN, email
 from tests.support.sink import Reply, Sink
 
@@ -22,7 +21,7 @@ from tests.support.sink import Reply, Sink
 
 
 def test_the_tiles_show_the_figures_of_the_api(start_app: StartApp, tmp_path: Path) -> None:
-    with Sink(otherwise=Reply(422)) as dead, Sink(otherwise=DOWN) as down, Sink() as well:
+    with Sink(otherwise=Reply(422)) as dead, Sink(otherwise=Reply(500)) as down, Sink() as well:
         sinks = {"dead": dead, "down": down, "well": well}
         destinations = "".join(
             f"[destinations.{name}]\nurl = '{sink.url}'\nmax_attempts = {1 if name == 'dead' else 10}\n"
@@ -137,9 +136,8 @@ def test_filters_and_search_are_in_the_url(app: App, operator: Visitor) -> None:
         assert {each for each in ("Lot 1", "Again lot 1", "Hello") if f">{each}</a>" in page} == shown, query
 
 
-def test_a_filter_shows_its_choices_and_what_was_chosen(start_app: StartApp, tmp_path: Path, sink: Sink) -> None:
-    config = toml(tmp_path / "m.toml", my_crm=f"url = '{sink.url}'", dead=f"url = '{sink.url}'")
-    operator = signed_in(start_app(mailonce_config=config))
+def test_a_filter_shows_its_choices_and_what_was_chosen(start_with: StartApp, sink: Sink) -> None:
+    operator = signed_in(start_with(my_crm=sink, dead=sink))
     for path, words in (("/decisions", "same group"), ("/deliveries", "in progress")):
         page = operator.text(f"{path}?destination=my_crm&last=day")
         assert '<option value="my_crm" selected>my_crm</option><option value="dead">dead</option>' in page
@@ -160,9 +158,9 @@ def test_the_pages_of_a_list_follow_each_other(app: App, operator: Visitor, monk
     assert operator.get("/decisions?cursor=nonsense").status_code == 400
 
 
-def test_one_decision_shows_all_that_is_known_of_it(start_app: StartApp, tmp_path: Path) -> None:
+def test_one_decision_shows_all_that_is_known_of_it(start_with: StartApp) -> None:
     with Sink(Reply(503), otherwise=Reply(422)) as sink:
-        app = start_app(mailonce_config=toml(tmp_path / "m.toml", crm=f"url = '{sink.url}'\nmax_attempts = 1"))
+        app = start_with(crm=f"url = '{sink.url}'\nmax_attempts = 1")
         id_ = app.post(email(subject="Lot 7", html="<p>Bonjour</p>", plain="Bonjour, the text", X="y")).get_json()["id"]
         operator = signed_in(app)
         page = operator.text(f"/decisions/{id_}")
