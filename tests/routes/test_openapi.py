@@ -123,21 +123,22 @@ def test_any_request_of_an_operator_is_answered_as_described(
     everything: App, document: dict[str, Any], data: st.DataObject
 ) -> None:
     """The client compares the answer with the document."""
-    everything.post(email(subject="Lot 456"))
-    id_ = everything.post(email(subject="Lot 456 bis")).get_json()["id"]
     path = data.draw(st.sampled_from([each for each in document["paths"] if not each.startswith("/api/ingress/")]))
     method = data.draw(st.sampled_from([*document["paths"][path]]))
     operation = document["paths"][path][method]
-    ids = st.sampled_from(["ID", "ID:crm"]) | st.text(min_size=1, max_size=20)
-    asked = {"id": data.draw(ids).replace("ID", id_), "name": data.draw(WORDS)}
-    address = path.format(**{name: quote(value, safe="") for name, value in asked.items()})
     names = st.sampled_from([each["name"] for each in operation["parameters"] if each["in"] == "query"] or ["x"])
-    given: dict[str, Any] = {"query_string": data.draw(st.dictionaries(names, TEXTS, max_size=3))}
+    asked: dict[str, Any] = {"query_string": data.draw(st.dictionaries(names, TEXTS, max_size=3))}
     if "requestBody" in operation:
         model = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
         fields = st.sampled_from([*document["components"]["schemas"][model].get("properties", {}), "x"])
-        given["json"] = data.draw(st.dictionaries(fields, ANYTHING, max_size=3) | ANYTHING)
-    answer = everything.http.open(address, method=method.upper(), headers=bearer(ADMIN_TOKEN), **given)
+        likely = st.just({"all": True}) | st.fixed_dictionaries({"q": st.just("Lot"), "dry_run": st.booleans()})
+        asked["json"] = data.draw(likely | st.dictionaries(fields, ANYTHING, max_size=3) | ANYTHING)
+    id_ = data.draw(st.sampled_from(["ID", "ID:crm"]) | st.text(min_size=1, max_size=20))
+    name = data.draw(WORDS)
+    everything.post(email(subject="Lot 456"))
+    stopped = everything.post(email(subject="Lot 456 bis")).get_json()["id"]
+    address = path.format(id=quote(id_.replace("ID", stopped), safe=""), name=quote(name))
+    answer = everything.http.open(address, method=method.upper(), headers=bearer(ADMIN_TOKEN), **asked)
     assert answer.status_code < 500 or path in ("/health", "/readyz"), answer.text
 
 
