@@ -180,6 +180,8 @@ def test_a_delivery_is_replayed_and_the_answer_has_the_result(
         assert (answer["status"], answer["delivery"]["status"]) == ("replayed", "delivered")
         assert "payload" not in answer["delivery"]
         assert [each.webhook_id for each in sink.received] == [one["webhook_id"]] * 2
+        first, second = (each.payload for each in sink.received)
+        assert first == second and first["timestamp"] == first["received_at"], "the same event again"
         assert app.act(f"deliveries/{id_}/replay")["code"] == "already_delivered"
         counted = app.act("deliveries/replay", destination="default", dry_run=True)
         assert counted == {"success": True, "dry_run": True, "matched": 1, "already_delivered": 1}

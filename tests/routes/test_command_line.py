@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -100,20 +99,6 @@ def test_a_command_needs_no_destination_of_its_own(run: Run, start_app: StartApp
 def test_sample_without_a_provider_lists_them(run: Run) -> None:
     refused = run("sample")
     assert (refused.exit_code, f"PROVIDER must be one of {', '.join(TYPES)}, or" in refused.output) == (2, True)
-
-
-@pytest.mark.parametrize(
-    ("command", "setting", "value"),
-    [("serve", "PORT", "no"), ("worker", "QUEUE_URL", ""), ("stats", "TIMEZONE", "Mars")],
-)
-def test_a_wrong_setting_is_reported_in_one_line(
-    run: Run, monkeypatch: pytest.MonkeyPatch, command: str, setting: str, value: str
-) -> None:
-    monkeypatch.setenv(setting, value)
-    result = run(command)
-    assert result.exit_code == 1
-    assert re.match(f"Error: {setting} must be ", result.output)
-    assert len(result.output.strip().splitlines()) == 1
 
 
 # Processes

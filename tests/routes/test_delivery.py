@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 from standardwebhooks import Webhook as Verifier
 
-from tests.routes.conftest import Eventually, StartApp, bearer
+from deduplication.journal.entry import Delivery, Entry
+from orchestrator.delivery.webhook import pack, stored_event
+from tests.routes.conftest import Eventually, StartApp, bearer, impatient
 from tests.support.server import INGRESS_TOKEN, email
-from tests.support.sink import Reply, Sink
+from tests.support.sink import Received, Reply, Sink
 
 SECRET, OTHER_SECRET = "whsec_" + "A" * 32, "whsec_" + "B" * 32
+LOT = "Lot 456 : nouvelle mission"
 DOWN = Reply(500)
 REFUSED = Reply(422)
 
@@ -33,31 +39,6 @@ def test_a_delivery_that_fails_for_now_is_stored_and_sent_later(start_with: Star
     assert [attempt["status_code"] for attempt in done["attempts"]] == [500, 500, 200]
     assert all(done[each] == waiting[each] for each in ("id", "created", "webhook_id"))
     assert app.ask(f"deliveries/{done['id']}")["payload"] is None
-
-
-@pytest.mark.parametrize(
-    ("status", "posts", "remark"),
-    [(400, 1, ""), (401, 2, ""), (404, 2, ""), (422, 1, ""), (302, 2, " (redirects are not followed)")],
-)
-def test_a_refusal_is_no_dead_letter_but_waits_and_is_delivered_once_the_destination_takes_it(
-    start_with: StartApp, eventually: Eventually, status: int, posts: int, remark: str
-) -> None:
-    with Sink(otherwise=Reply(status, headers={"Location": "/elsewhere"})) as sink:
-        app = start_with(crm=sink)
-        answer = app.post(email())
-        assert (answer.status_code, answer.get_json()["status"]) == (200, "queued")
-        waiting = app.delivery_to("crm")
-        assert (waiting["status"], waiting["reason"]) == ("waiting", f"crm: answered {status}{remark}")
-        assert (waiting["tries"], len(sink.received)) == (1, posts)
-        app.try_again()
-        eventually(lambda: app.delivery_to("crm")["tries"] == 2)
-        assert app.delivery_to("crm")["status"] == "waiting"
-        sink.otherwise = Reply()
-        app.try_again()
-        eventually(lambda: app.delivery_to("crm")["status"] == "delivered")
-        assert app.status_of(email()) == "already_processed"
-        assert [each.status for each in sink.received] == [status] * (posts + 1) + [200]
-        assert len(sink.counts()) == 1
 
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -145,3 +126,52 @@ def test_dead_letters_are_replayed_by_a_filter_after_a_dry_run(start_with: Start
         eventually(lambda: len(sink.accepted) == 4)
         eventually(lambda: app.ask("deliveries?status=dead")["deliveries"] == [])
         assert set(sink.counts().values()) == {1}
+
+
+# Every webhook says what it is, and when that happened
+
+
+def event(webhook: Received) -> tuple[str, str]:
+    return webhook.payload["type"], webhook.payload["timestamp"]
+
+
+def test_messages_and_forms_have_an_event_type(start_with: StartApp, sink: Sink) -> None:
+    app = start_with(crm=f"url = '{sink.url}'\nformat = 'form'")
+    app.post(email())
+    document = {"source": "tg:news", "id": 1, "text": "Hello"}
+    app.http.post("/api/ingress/message", json=document, headers=bearer(INGRESS_TOKEN))
+    assert [event(each) for each in sink.received] == [
+        ("email.received", sink.received[0].payload["received_at"]),
+        ("message.received", sink.received[1].payload["received_at"]),
+    ]
+
+
+def test_every_attempt_of_a_released_email_says_that_it_was_released(
+    start_app: StartApp, sink: Sink, tmp_path: Path
+) -> None:
+    app = start_app(mailonce_config=impatient(tmp_path, sink))
+    app.post(email(subject=LOT))
+    id_ = app.post(email(subject=f"{LOT} bis")).get_json()["id"]
+    sink.otherwise = Reply(422)
+    released_at = app.act(f"decisions/{id_}/release")["decision"]["released_at"]
+    sink.otherwise = Reply()
+    assert app.act(f"deliveries/{id_}:default/replay")["status"] == "replayed"
+    _, refused, accepted = sink.received
+    assert event(refused) == event(accepted) == ("email.released", f"{released_at[:19]}Z")
+    assert accepted.payload["subject"] == f"{LOT} bis"
+
+
+@pytest.mark.parametrize(
+    ("kept", "released_ms", "generation", "sent"),
+    [
+        ("email.received", 1_000, 1, "email.released"),
+        ("email.received", None, 1, "email.received"),
+        ("email.received", 1_000, 0, "email.received"),  # another destination of it was released
+        ("message.received", 1_000, 1, "message.received"),
+    ],
+)
+def test_the_type_of_a_stored_event(kept: str, released_ms: int | None, generation: int, sent: str) -> None:
+    delivery = Delivery("crm", "msg_1", generation=generation)
+    entry = replace(Entry("e1", "m", (), deliveries=(delivery,)), released_ms=released_ms)
+    stored = pack({"type": kept, "timestamp": "2026-11-16T09:00:00Z", "subject": "x"})
+    assert stored_event(stored, entry, delivery)[0]["type"] == sent

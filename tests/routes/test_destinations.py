@@ -85,14 +85,6 @@ def test_a_delivery_in_progress_is_shown_as_a_lock_of_its_server(
     assert app.http.get("/api/admin/locks", headers=bearer("x" * 20)).status_code == 401
 
 
-def test_emails_that_share_a_link_are_all_delivered_unless_a_route_asks(start_app: StartApp, sink: Sink) -> None:
-    """Every reply about a document links it, and so does every form notice and many a signature."""
-    app = start_app(webhook_url=sink.url)
-    subjects = ("Draft", "Re: Draft", "Re: Re: Draft")
-    assert {app.status_of(linking(WEEKLY, subject=subject)) for subject in subjects} == {"processed"}
-    assert len(sink.received) == 3
-
-
 def test_an_email_whose_every_file_was_announced_before_is_skipped(
     start_app: StartApp, sink: Sink, redis_server: RedisServer, listed: Path
 ) -> None:
@@ -120,13 +112,19 @@ def test_files_of_emails_and_of_messages_count_apart(start_app: StartApp, sink: 
 
 
 @pytest.mark.parametrize(
-    ("media", "expected"), [("off", "processed"), ("listed", "processed"), ("all", "skipped_media")]
+    ("route", "expected"),
+    [
+        ("", "processed"),  # every reply about a document links it, and so does many a signature
+        ("[[routes]]\nname = 'all'\nmedia = 'off'\n", "processed"),
+        ("[[routes]]\nname = 'all'\nmedia = 'listed'\n", "processed"),
+        ("[[routes]]\nname = 'all'\nmedia = 'all'\n", "skipped_media"),
+    ],
 )
 def test_a_route_says_which_links_count(
-    start_app: StartApp, sink: Sink, tmp_path: Path, media: str, expected: str
+    start_app: StartApp, sink: Sink, tmp_path: Path, route: str, expected: str
 ) -> None:
     path = tmp_path / "media.toml"
-    path.write_text(f"[[routes]]\nname = 'all'\nmedia = '{media}'\n")
+    path.write_text(route)
     app = start_app(webhook_url=sink.url, mailonce_config=path)
     app.post(linking("https://files.example/a.zip", subject="a"))
     assert app.status_of(linking("https://files.example/a.zip", subject="bb")) == expected

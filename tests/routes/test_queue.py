@@ -17,7 +17,7 @@ from orchestrator.delivery.dramatiq_queue import DramatiqQueue
 from orchestrator.worker import start_worker
 from tests.routes.conftest import App, Eventually, StartApp
 from tests.support.proxy import Proxy
-from tests.support.redis_server import RedisServer, free_port
+from tests.support.redis_server import RedisServer
 from tests.support.server import email
 from tests.support.sink import Reply, Sink
 
@@ -137,13 +137,6 @@ def test_a_large_email_over_a_slow_line_reaches_the_worker_on_another_machine(
         finally:
             worker.close()
     assert sink.accepted[0].payload["body"] == body
-
-
-def test_while_the_queue_is_away_the_request_delivers(start_app: StartApp, sink: Sink) -> None:
-    app = start_app(webhook_url=sink.url, queue_url=f"redis://127.0.0.1:{free_port()}/0")
-    assert app.status_of(email()) == "processed"
-    assert app.status_of(email()) == "already_processed"
-    assert len(sink.accepted) == 1
 
 
 @pytest.mark.parametrize("has_copy", [True, False])

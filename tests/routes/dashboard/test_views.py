@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from deduplication.errors import StoreUnavailable
-from orchestrator.operations.stats import Span, read_stats
 from orchestrator.version import our_version
 from routes.dashboard.access import COOKIE
 from routes.providers.registry import TYPES
@@ -20,37 +19,8 @@ from tests.support.sink import Reply, Sink
 # Overview
 
 
-def test_the_tiles_show_the_figures_of_the_api(start_app: StartApp, tmp_path: Path) -> None:
-    with Sink(otherwise=Reply(422)) as dead, Sink(otherwise=Reply(500)) as down, Sink() as well:
-        sinks = {"dead": dead, "down": down, "well": well}
-        destinations = "".join(
-            f"[destinations.{name}]\nurl = '{sink.url}'\nmax_attempts = {1 if name == 'dead' else 10}\n"
-            for name, sink in sinks.items()
-        )
-        routes = "".join(
-            f"[[routes]]\nname = '{name}'\nmatch = [{{ field = 'subject', contains = '{name}' }}]\n"
-            f"destinations = ['{name}']\n"
-            for name in ("dead", "down")
-        )
-        (tmp_path / "m.toml").write_text(f"{destinations}{routes}[[routes]]\nname = 'rest'\ndestinations = ['well']\n")
-        app = start_app(mailonce_config=tmp_path / "m.toml")
-        for subject in ("dead 1", "dead 2", "down 1", "Lot 5", "Again lot 5", "Hello", "Hello", "Hello"):
-            app.post(email(subject=subject, body=subject))
-        page, counted = signed_in(app).text("/?span=hour"), read_stats(app.service, Span.HOUR).totals
-    tile = r'class="label">([^<]+)</span><span class="value">([^<]+)<.*?class="note">([^<]*)<'
-    shown = {label: f"{value} | {note}" for label, value, note in re.findall(tile, page)}
-    assert (counted.received, counted.duplicates, counted.suppressed) == (8, 2, 1)
-    assert shown.pop("Waiting now").startswith("1 | the oldest for")
-    assert shown == {
-        "Received": "8 | 8 in all",
-        "Delivered": "2 | 2 in all",
-        "Duplicates stopped": "2 | 25 %, 2 in all",
-        "Suppressed": "1 | 1 in all",
-        "Dead letters": "2 | can be replayed",
-    }
-
-
 def test_every_span_can_be_shown_and_no_other(operator: Visitor) -> None:
+    """tests/test_figures.py compares the tiles with what clients and destinations saw."""
     operator.app.post(email())
     for span in ("hour", "day", "week", "month", ""):
         assert f"over the last {span or 'day'}" in operator.text(f"/?span={span}")
