@@ -6,9 +6,6 @@ from typing import Any
 
 import pytest
 
-from orchestrator.item import Item
-from orchestrator.pipeline import Case, Pipeline
-from orchestrator.routing import Route
 from tests.routes.conftest import App, StartApp, bearer
 from tests.support.redis_server import RedisServer
 from tests.support.server import INGRESS_TOKEN
@@ -84,24 +81,6 @@ def test_a_failed_message_is_stored_and_does_not_stop_the_others(start_app: Star
         assert statuses(app, messages) == ["processed", "queued", "processed"]
         assert statuses(app, messages) == ["already_processed", "queued", "already_processed"]
         assert len(sink.accepted) == 2
-
-
-def test_an_internal_error_does_not_stop_the_other_messages(
-    app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    prepare = Pipeline.prepare
-
-    def fail_at_two(pipeline: Pipeline, item: Item, route: Route) -> Case:
-        if item.payload["message_key"] == "tg:news:2":
-            raise RuntimeError("inner details")
-        return prepare(pipeline, item, route)
-
-    monkeypatch.setattr(Pipeline, "prepare", fail_at_two)
-    answer = post(app, [message(1), message(2), message(3)])
-    assert answer.status_code == 503
-    assert [each["status"] for each in answer.get_json()["results"]] == ["processed", "retry_later", "processed"]
-    assert "inner details" not in answer.text
-    assert "inner details" in caplog.text
 
 
 def test_logs_contain_item_ids_and_no_keys(app: App, caplog: pytest.LogCaptureFixture) -> None:

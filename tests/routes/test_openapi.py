@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,7 +26,6 @@ from tests.routes.conftest import App, StartApp, bearer
 from tests.routes.providers.everyone import SETTINGS
 from tests.support.described import Described, described
 from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, email
-from tests.support.surroundings import ROOT
 
 
 @pytest.fixture
@@ -140,12 +137,6 @@ def test_any_request_of_an_operator_is_answered_as_described(
     address = path.format(id=quote(id_.replace("ID", stopped), safe=""), name=quote(name))
     answer = everything.http.open(address, method=method.upper(), headers=bearer(ADMIN_TOKEN), **asked)
     assert answer.status_code < 500 or path in ("/health", "/readyz"), answer.text
-
-
-def test_the_document_costs_nothing_until_it_is_requested() -> None:
-    script = "import sys, routes.app, routes.server; print([m for m in sys.modules if m.startswith('routes.openapi')])"
-    shown = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert shown.stdout.strip() == "[]"
 
 
 def test_anyone_may_read_it_and_it_reveals_no_secret(everything: App) -> None:

@@ -166,11 +166,11 @@ def test_new_tokens_are_shown_on_a_terminal_only(
     assert ((tmp_path / "ingress_token").read_text().strip() in capsys.readouterr().out) == is_terminal
 
 
-HEAVY = ("boto3", "cryptography.hazmat", "dramatiq")
+HEAVY = ("boto3", "cryptography.hazmat", "dramatiq", "routes.openapi.document")
 LOADED = f"import sys, wsgi; print(*sorted(sys.modules.keys() & {set(HEAVY)}))"
 
 
-def test_what_only_some_providers_and_a_queue_need_is_no_burden_to_others(tmp_path: Path) -> None:
+def test_what_only_some_providers_a_queue_and_the_document_need_is_no_burden_to_others(tmp_path: Path) -> None:
     tokens = {"INGRESS_TOKEN": INGRESS_TOKEN, "ADMIN_TOKEN": ADMIN_TOKEN}
     ended = start(tmp_path, sys.executable, "-c", LOADED, PYTHONPATH=str(ROOT), DATA_DIR=str(tmp_path), **tokens)
     assert (ended.returncode, ended.stdout.split()) == (0, []), ended.stderr

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.delivery.sender import Hold
-from tests.routes.commands.conftest import Eventually, Run
-from tests.routes.conftest import StartApp, impatient
+from tests.routes.commands.conftest import Run
+from tests.routes.conftest import Eventually, StartApp, impatient
 from tests.support.server import email
 from tests.support.sink import Reply, Sink
 

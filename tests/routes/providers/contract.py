@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import tempfile
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import product
@@ -123,6 +124,14 @@ class ProviderContract:
     def read(self, request: SampleRequest) -> Email:
         return email_in(provider_of(self.settings, self.name), request)
 
+    def ignored(self) -> Iterable[SampleRequest]:
+        """Requests with a valid proof and without an email, such as its other webhooks."""
+        return ()
+
+    def invalid_requests(self) -> Iterable[tuple[SampleRequest, str | None]]:
+        """Requests with a valid proof that can never be accepted, and the field that is named."""
+        return ()
+
     def assert_unauthorized(self, ingress: Ingress, answer: TestResponse) -> None:
         assert (answer.status_code, answer.content_type) == (401, "application/json")
         assert answer.get_json()["status"] == "unauthorized"
@@ -237,6 +246,18 @@ class ProviderContract:
         assert answer.status_code == self.wrong_content_type
         if answer.status_code != 200:
             assert (ingress.recorded, ingress.delivered) == ([], [])
+
+    def test_requests_without_an_email_are_ignored_and_invalid_ones_rejected(
+        self, serve: Serve, fetches: Fetches
+    ) -> None:
+        ingress = serve(self.settings)
+        for request in self.ignored():
+            self.assert_ignored(ingress, request)
+        for request, field in self.invalid_requests():
+            answer = ingress.post(request)
+            assert (answer.status_code, answer.get_json()["status"]) == (self.rejected, "invalid"), request.body
+            assert answer.get_json().get("field") == field
+        assert (ingress.recorded, ingress.delivered) == ([], [])
 
     def test_other_methods_are_refused_except_the_probes_of_some_providers(self, serve: Serve) -> None:
         ingress = serve(self.settings)

@@ -123,12 +123,6 @@ def test_a_certificate_proves_nothing_outside_its_time(verify: Verify) -> None:
             verify(notification(), now=moment)
 
 
-def test_a_certificate_is_fetched_once(verify: Verify, fetches: Fetches) -> None:
-    for _ in range(3):
-        verify(notification())
-    assert fetches.urls == [SNS.certificate_url]
-
-
 def test_after_a_failure_no_certificate_is_fetched_for_a_second(fetches: Fetches) -> None:
     """Whatever its address: a stranger who knows the topic can make up any number of them."""
     clock = [0.0]
