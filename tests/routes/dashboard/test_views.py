@@ -20,10 +20,14 @@ from tests.support.sink import Reply, Sink
 
 
 def test_every_span_can_be_shown_and_no_other(operator: Visitor) -> None:
-    """tests/test_figures.py compares the tiles with what clients and destinations saw."""
-    operator.app.post(email())
+    """tests/test_figures.py compares all tiles with what clients and destinations saw."""
+    for _ in range(2):
+        operator.app.post(email())
+    tile = r'class="label">(Received|Duplicates stopped)</span><span class="value">(\d+)<.*?class="note">([^<]*)<'
     for span in ("hour", "day", "week", "month", ""):
-        assert f"over the last {span or 'day'}" in operator.text(f"/?span={span}")
+        page = operator.text(f"/?span={span}")
+        assert f"over the last {span or 'day'}" in page
+        assert re.findall(tile, page) == [("Received", "2", "2 in all"), ("Duplicates stopped", "1", "50 %, 1 in all")]
         assert f"in the last {span or 'day'}" in operator.text(f"/destinations?span={span}")
     answer = operator.get("/?span=century")
     assert (answer.status_code, "span must be" in answer.text) == (400, True)
