@@ -31,8 +31,15 @@ TOLERANCE = timedelta(minutes=5)
 _RESENDS_URL = re.compile(r"https://[a-z0-9-]+(?:\.[a-z0-9-]+)*\.resend\.com/")
 
 
+def _shared(secrets: tuple[str, ...]) -> tuple[str, ...]:
+    """Raises ValueError for a private key too: Resend signs with a secret that both sides know."""
+    for secret in secrets:
+        check_secret(f"{SHARED}{secret.removeprefix(SHARED)}")
+    return secrets
+
+
 class ResendOptions(Options):
-    secret: Annotated[Secrets, AfterValidator(lambda secrets: tuple(map(check_secret, secrets)))] = Field(
+    secret: Annotated[Secrets, AfterValidator(_shared)] = Field(
         description='a Standard Webhooks secret ("whsec_..."), or a list of them'
     )
     """The signing secret of the webhook."""

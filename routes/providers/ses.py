@@ -46,8 +46,6 @@ class SesOptions(Options):
     """The ARNs of the only topics whose messages are accepted: anyone can subscribe our URL to a topic of theirs."""
     buckets: Annotated[tuple[str, ...], BeforeValidator(as_list)] = ()
     """The only buckets that are read, for the action Deliver to S3 bucket; needs the extra `ses`."""
-    ca_file: str = ""
-    """A PEM file with further issuers of SNS's certificates, should Amazon use one that Mailonce does not know."""
 
 
 class Ses(Provider[SesOptions]):
@@ -61,11 +59,7 @@ class Ses(Provider[SesOptions]):
         from routes.providers.sns import SnsVerifier
 
         super().__init__(name, options, surroundings)
-        try:
-            self._sns = SnsVerifier(surroundings.fetch, options.ca_file)
-        except (OSError, ValueError) as error:
-            problem = f"must be a file with certificates in PEM, got {options.ca_file!r}"
-            raise SettingsError(f"providers.{name}.ca_file {problem}") from error
+        self._sns = SnsVerifier(surroundings.fetch)
         self._s3 = _open_s3(name) if options.buckets else None
 
     def verify(self, request: ProviderRequest) -> None:
@@ -143,13 +137,8 @@ def _raw(content: str) -> bytes:
     return content.encode() if ":" in content else base64_decoded(content.encode())
 
 
-def region_of(topic: str) -> tuple[str, str]:
-    """The region and the domain of an ARN that SesOptions has checked."""
-    _, partition, _, region, *_ = topic.split(":")
-    return region, "amazonaws.com.cn" if partition == "aws-cn" else "amazonaws.com"
-
-
 def is_sns_url(url: str, topic: str, path: str = r"[^\s\\]*") -> bool:
     """Whether it is an https URL of SNS in the topic's region: S3 serves a bucket named sns at sns.s3.amazonaws.com."""
-    region, domain = region_of(topic)
+    _, partition, _, region, *_ = topic.split(":")  # SesOptions has checked the topic
+    domain = "amazonaws.com.cn" if partition == "aws-cn" else "amazonaws.com"
     return bool(re.fullmatch(rf"https://sns\.{region}\.{re.escape(domain)}/{path}", url))

@@ -1,4 +1,4 @@
-"""PRIVACY=strict: only digests of subjects and senders. tests/routes/test_api_emails.py tests the whole service."""
+"""PRIVACY=strict: only digests of subjects and senders. tests/routes/test_api.py tests the whole service."""
 
 from __future__ import annotations
 

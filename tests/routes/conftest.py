@@ -59,11 +59,27 @@ class App:
         with self.service.journal.reading() as step:
             return [entry for _, entry in step.read_rows("1 ORDER BY seq DESC", ())]
 
-    def reset(self, payload: object) -> TestResponse:
-        return self.http.post("/api/admin/reset", json=payload, headers=bearer(ADMIN_TOKEN))
+    def ask(self, path: str) -> Any:
+        """What /api/admin answers to an operator who looks."""
+        return self.http.get(f"/api/admin/{path}", headers=bearer(ADMIN_TOKEN)).get_json()
+
+    def act(self, path: str, **document: Any) -> Any:
+        return self.http.post(f"/api/admin/{path}", json=document, headers=bearer(ADMIN_TOKEN)).get_json()
+
+    def delivery_to(self, destination: str) -> Any:
+        """The one delivery that there is to this destination."""
+        (found,) = self.ask(f"deliveries?destination={destination}")["deliveries"]
+        return found
+
+    def try_again(self) -> None:
+        """As if the time of the next try had come."""
+        for destination in self.service.config.destinations:
+            self.service.coordinator.hasten(destination, 100)
+        self.service.retrier.tick()
 
 
 StartApp = Callable[..., App]
+Eventually = Callable[[Callable[[], bool]], None]
 Builder = Callable[..., tuple[str, str]]
 
 
@@ -91,6 +107,16 @@ remember_url_builders()
 
 def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
+
+
+def write_toml(folder: Path, **destinations: Sink | str) -> Path:
+    """With these destinations, each a sink or lines of its section, and one route to all of them without groups."""
+    lines = {name: f"url = '{each.url}'" if isinstance(each, Sink) else each for name, each in destinations.items()}
+    sections = [f"[destinations.{name}]\n{each}\n" for name, each in lines.items()]
+    route = f"[[routes]]\nname = 'all'\ndestinations = {list(lines)}\nsubject_groups = 'off'\n"
+    file = folder / "mailonce.toml"
+    file.write_text("".join([*sections, route]))
+    return file
 
 
 def impatient(folder: Path, sink: Sink) -> Path:
@@ -139,6 +165,16 @@ def start_app(tmp_path: Path) -> Iterator[StartApp]:
     yield start
     for service in built:
         service.close()
+
+
+@pytest.fixture
+def start_with(start_app: StartApp, tmp_path: Path) -> StartApp:
+    """With these destinations, as ``write_toml`` takes them."""
+
+    def start(settings: dict[str, Any] | None = None, **destinations: Sink | str) -> App:
+        return start_app(mailonce_config=write_toml(tmp_path, **destinations), **settings or {})
+
+    return start
 
 
 @pytest.fixture

@@ -274,7 +274,7 @@ def test_no_email_is_taken_for_another(
         webhook_ids = {received.webhook_id for received in sink.received[before:]}
         assert len(webhook_ids) == expected.count(NEW), f"receivers tell them apart: {name}"
         app.settle()
-        app.reset({"scope": "all", "confirm": "all"})
+        app.act("reset", scope="all", confirm="all")
 
 
 @pytest.mark.parametrize("store", ["sqlite", "redis"])

@@ -1,14 +1,25 @@
-"""Headers of all answers, and the spelling of paths."""
+"""Headers of all answers, the spelling of paths, the id of a request in its log lines, and the client's address."""
 
 from __future__ import annotations
 
+import io
+import logging
+import re
 from collections.abc import Iterator
 from http.client import HTTPConnection
+from ipaddress import ip_network
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tests.routes.conftest import StartApp, bearer
+from orchestrator.logs import LineFormatter
+from routes.auth import client_address
+from tests.routes.conftest import App, StartApp, bearer
 from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, Server, email
+from tests.support.sink import Reply, Sink
+
+PROXIES = [ip_network("10.0.0.0/8"), ip_network("::1"), ip_network("::ffff:127.0.0.1")]
 
 
 def test_every_answer_has_an_id_is_not_cached_and_not_sniffed(
@@ -68,3 +79,92 @@ def test_only_one_spelling_of_a_path_reaches_its_view(server: Server, path: str)
         statuses[each] = answer.status
     connection.close()
     assert statuses == {path: 200} | dict.fromkeys(others, 404)
+
+
+# Request ids, and the address of the client
+
+
+@pytest.fixture
+def lines() -> Iterator[io.StringIO]:
+    """The log as it is written."""
+    written = io.StringIO()
+    handler = logging.StreamHandler(written)
+    handler.setFormatter(LineFormatter())
+    root, level = logging.getLogger(), logging.getLogger().level
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    yield written
+    root.removeHandler(handler)
+    root.setLevel(level)
+
+
+def test_an_id_of_the_client_is_used_if_it_is_valid(app: App) -> None:
+    valid = ("a", "5f0c-11", "01JD/x_y:z.1+2=", "a" * 128, "Root=1-67-ab")
+    invalid = ("", "a" * 129, "a b", "é", "a,b", "ada@example.org", "-a", '{"a"}', "a\tb", "%0a")
+    for id_ in (*valid, *invalid):
+        (answered,) = app.http.get("/livez", headers={"X-Request-Id": id_}).headers.getlist("X-Request-Id")
+        assert answered == id_ if id_ in valid else answered.isalnum()
+
+
+def test_log_lines_carry_the_request_id_and_no_contents(start_with: StartApp, lines: io.StringIO) -> None:
+    """One line for each attempt at each of two destinations, and one for the decision."""
+    with Sink(Reply(503)) as first, Sink() as second:
+        app = start_with(a=first, b=second)
+        lines.truncate(0)
+        headers = bearer(INGRESS_TOKEN) | {"X-Request-Id": "mine-1"}
+        new, again = (app.http.post("/api/ingress/gmail", json=email(), headers=headers).get_json() for _ in range(2))
+    logging.getLogger("another").warning("afterwards")
+    *during, afterwards = lines.getvalue().splitlines()
+    assert all(" [mine-1]: " in line for line in during) and "mine-1" not in afterwards
+    shown = [line.split("]: ")[1] for line in during]
+    *attempts, decision, repeat = shown
+    assert sorted(re.sub("msg_.* ms, ", "msg, ", line) for line in attempts) == [
+        f"entry {new['id']}: to a as msg, delivered",
+        f"entry {new['id']}: to a as msg, failed: a: answered 503",
+        f"entry {new['id']}: to b as msg, delivered",
+    ]
+    assert decision.startswith(f"item {new['email_id']}: processed, entry {new['id']}, by gmail in ")
+    assert repeat.startswith(f"item {again['email_id']}: already_processed, entry {new['id']}, by gmail in ")
+    assert repeat.endswith(f" ms, at identity, repeats {new['id']}")
+    assert not [word for word in ("Rapport", "Bonjour", "Ada", "example.org") if word in lines.getvalue()]
+
+
+@pytest.mark.parametrize("path", ["/api/admin/stats", "/api/ingress/gmail", "/api/ingress/message"])
+def test_a_401_is_logged_with_its_id_and_the_address(start_app: StartApp, lines: io.StringIO, path: str) -> None:
+    method = "GET" if "admin" in path else "POST"
+    headers = {"X-Forwarded-For": "203.0.113.9"}
+    for trusted, address in (("", "192.0.2.7"), ("192.0.2.0/24", "203.0.113.9")):
+        http = start_app(trusted_proxies=trusted).http
+        answer = http.open(path, method=method, json={}, headers=headers, environ_base={"REMOTE_ADDR": "192.0.2.7"})
+        line = lines.getvalue().splitlines()[-1]
+        assert line.endswith(f", from {address}")
+        assert f" [{answer.headers['X-Request-Id']}]: " in line
+
+
+@pytest.mark.parametrize(
+    ("peer", "forwarded", "address"),
+    [
+        ("192.0.2.7", "203.0.113.9", "192.0.2.7"),
+        ("10.0.0.1", "", "10.0.0.1"),
+        ("10.0.0.1", "203.0.113.9", "203.0.113.9"),
+        ("10.0.0.1", "1.1.1.1, 203.0.113.9", "203.0.113.9"),
+        ("10.0.0.1", "1.1.1.1, 203.0.113.9, 10.2.3.4", "203.0.113.9"),
+        ("::1", "2001:db8::5", "2001:db8::5"),
+        ("::ffff:10.0.0.1", "203.0.113.9", "203.0.113.9"),
+        ("10.0.0.1", "::ffff:203.0.113.9", "203.0.113.9"),
+        ("::ffff:192.0.2.7", "", "192.0.2.7"),
+        ("127.0.0.1", "203.0.113.9", "203.0.113.9"),
+        ("::ffff:127.0.0.1", "203.0.113.9", "203.0.113.9"),
+        ("10.0.0.1", "203.0.113.9, unknown", "10.0.0.1"),
+        ("10.0.0.1", "10.0.0.2", "10.0.0.2"),
+        ("", "203.0.113.9", "-"),
+    ],
+)
+def test_only_trusted_proxies_may_name_the_client(peer: str, forwarded: str, address: str) -> None:
+    assert client_address({"REMOTE_ADDR": peer, "HTTP_X_FORWARDED_FOR": forwarded}, PROXIES) == address
+
+
+@given(st.text())
+def test_any_header_yields_a_valid_address(forwarded: str) -> None:
+    address = client_address({"REMOTE_ADDR": "10.0.0.1", "HTTP_X_FORWARDED_FOR": forwarded}, PROXIES)
+    assert address == "10.0.0.1" or address in forwarded

@@ -2,131 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from standardwebhooks import Webhook as Verifier
 
-from tests.routes.conftest import App, StartApp, bearer
-from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, email
-from tests.support.sink import Reply, Sink
+from deduplication.journal.entry import Delivery, Entry
+from orchestrator.delivery.webhook import pack, stored_event
+from tests.routes.conftest import Eventually, StartApp, bearer, impatient
+from tests.support.server import INGRESS_TOKEN, email
+from tests.support.sink import Received, Reply, Sink
 
-Eventually = Callable[[Callable[[], bool]], None]
 SECRET, OTHER_SECRET = "whsec_" + "A" * 32, "whsec_" + "B" * 32
+LOT = "Lot 456 : nouvelle mission"
 DOWN = Reply(500)
 REFUSED = Reply(422)
 
 
-@pytest.fixture
-def start(start_app: StartApp, tmp_path: Path) -> Callable[..., App]:
-    """With these destinations, each a sink or lines of its section, and one route to all of them."""
-
-    def start(settings: dict[str, Any] | None = None, **destinations: Sink | str) -> App:
-        lines = {name: f"url = '{each.url}'" if isinstance(each, Sink) else each for name, each in destinations.items()}
-        sections = [f"[destinations.{name}]\n{each}\n" for name, each in lines.items()]
-        route = f"[[routes]]\nname = 'all'\ndestinations = {list(lines)}\nsubject_groups = 'off'\n"
-        file = tmp_path / "mailonce.toml"
-        file.write_text("".join([*sections, route]))
-        return start_app(mailonce_config=file, **settings or {})
-
-    return start
-
-
-def ask(app: App, path: str) -> Any:
-    return app.http.get(f"/api/admin/{path}", headers=bearer(ADMIN_TOKEN)).get_json()
-
-
-def act(app: App, path: str, **document: Any) -> Any:
-    return app.http.post(f"/api/admin/{path}", json=document, headers=bearer(ADMIN_TOKEN)).get_json()
-
-
-def recorded(app: App, destination: str = "crm") -> Any:
-    (found,) = ask(app, f"deliveries?destination={destination}")["deliveries"]
-    return found
-
-
-def try_again(app: App) -> None:
-    """As if the time of the next try had come."""
-    for destination in app.service.config.destinations:
-        app.service.coordinator.hasten(destination, 100)
-    app.service.retrier.tick()
-
-
-def test_a_delivery_that_fails_for_now_is_stored_and_sent_later(
-    start: Callable[..., App], eventually: Eventually
-) -> None:
+def test_a_delivery_that_fails_for_now_is_stored_and_sent_later(start_with: StartApp, eventually: Eventually) -> None:
     with Sink(DOWN, DOWN) as sink:
-        app = start(crm=sink)
+        app = start_with(crm=sink)
         answer = app.post(email())
         assert (answer.status_code, answer.get_json()["status"]) == (200, "queued")
         assert answer.get_json()["deliveries"]["crm"]["status"] == "waiting"
-        waiting = recorded(app)
+        waiting = app.delivery_to("crm")
         assert (waiting["tries"], waiting["reason"]) == (1, "crm: answered 500")
         assert [attempt["status_code"] for attempt in waiting["attempts"]] == [500, 500], "one quick try more"
-        assert ask(app, f"deliveries/{waiting['id']}")["payload"]["subject"] == email()["subject"]
+        assert app.ask(f"deliveries/{waiting['id']}")["payload"]["subject"] == email()["subject"]
         assert app.status_of(email()) == "queued"
-        try_again(app)
-        eventually(lambda: recorded(app)["status"] == "delivered")
-        done = recorded(app)
+        app.try_again()
+        eventually(lambda: app.delivery_to("crm")["status"] == "delivered")
+        done = app.delivery_to("crm")
         assert app.status_of(email()) == "already_processed"
     assert (done["tries"], done["reason"]) == (2, None)
     assert [attempt["status_code"] for attempt in done["attempts"]] == [500, 500, 200]
     assert all(done[each] == waiting[each] for each in ("id", "created", "webhook_id"))
-    assert ask(app, f"deliveries/{done['id']}")["payload"] is None
-
-
-@pytest.mark.parametrize(
-    ("status", "posts", "remark"),
-    [(400, 1, ""), (401, 2, ""), (404, 2, ""), (422, 1, ""), (302, 2, " (redirects are not followed)")],
-)
-def test_a_refusal_is_no_dead_letter_but_waits_and_is_delivered_once_the_destination_takes_it(
-    start: Callable[..., App], eventually: Eventually, status: int, posts: int, remark: str
-) -> None:
-    with Sink(otherwise=Reply(status, headers={"Location": "/elsewhere"})) as sink:
-        app = start(crm=sink)
-        answer = app.post(email())
-        assert (answer.status_code, answer.get_json()["status"]) == (200, "queued")
-        waiting = recorded(app)
-        assert (waiting["status"], waiting["reason"]) == ("waiting", f"crm: answered {status}{remark}")
-        assert (waiting["tries"], len(sink.received)) == (1, posts)
-        try_again(app)
-        eventually(lambda: recorded(app)["tries"] == 2)
-        assert recorded(app)["status"] == "waiting"
-        sink.otherwise = Reply()
-        try_again(app)
-        eventually(lambda: recorded(app)["status"] == "delivered")
-        assert app.status_of(email()) == "already_processed"
-        assert [each.status for each in sink.received] == [status] * (posts + 1) + [200]
-        assert len(sink.counts()) == 1
+    assert app.ask(f"deliveries/{done['id']}")["payload"] is None
 
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
 def test_the_trace_of_the_request_goes_on_in_the_webhook_even_in_one_that_was_stored(
-    start: Callable[..., App], eventually: Eventually
+    start_with: StartApp, eventually: Eventually
 ) -> None:
     with Sink(DOWN, DOWN) as sink:
-        app = start(crm=sink)
+        app = start_with(crm=sink)
         app.http.post("/api/ingress/gmail", json=email(), headers={**bearer(INGRESS_TOKEN), "traceparent": TRACE})
-        try_again(app)
-        eventually(lambda: recorded(app)["status"] == "delivered")
+        app.try_again()
+        eventually(lambda: app.delivery_to("crm")["status"] == "delivered")
     assert [each.headers.get("traceparent") for each in sink.received] == [TRACE] * 3
     assert all("traceparent" not in str(each.payload) for each in sink.received)
 
 
 def test_an_email_for_a_disabled_destination_is_sent_once_it_is_enabled(
-    start: Callable[..., App], sink: Sink, eventually: Eventually
+    start_with: StartApp, sink: Sink, eventually: Eventually
 ) -> None:
-    app = start(crm=f"url = '{sink.url}'\nenabled = false")
+    app = start_with(crm=f"url = '{sink.url}'\nenabled = false")
     assert [app.status_of(email()) for _ in range(2)] == ["queued"] * 2
-    assert (recorded(app)["reason"], recorded(app)["tries"]) == ("crm: disabled", 0)
+    assert (app.delivery_to("crm")["reason"], app.delivery_to("crm")["tries"]) == ("crm: disabled", 0)
     app.service.close()
-    enabled = start(crm=sink)
-    try_again(enabled)
-    eventually(lambda: recorded(enabled)["status"] == "delivered")
+    enabled = start_with(crm=sink)
+    enabled.try_again()
+    eventually(lambda: enabled.delivery_to("crm")["status"] == "delivered")
     assert len(sink.accepted) == 1
 
 
@@ -142,17 +81,17 @@ def test_the_webhook_is_signed_with_both_secrets_of_a_rotation_and_no_log_has_th
         assert Verifier(secret).verify(received.body, received.headers)["subject"] == "Signé 🖋"
     assert received.headers["Idempotency-Key"] == received.webhook_id
     assert received.headers["User-Agent"].startswith("Mailonce/")
-    assert recorded(app, "default")["receiver_id"] == "4711"
+    assert app.delivery_to("default")["receiver_id"] == "4711"
     assert "A" * 32 not in caplog.text and "B" * 32 not in caplog.text
 
 
-def test_a_replay_that_fails_for_now_waits_for_its_next_try(start: Callable[..., App], eventually: Eventually) -> None:
+def test_a_replay_that_fails_for_now_waits_for_its_next_try(start_with: StartApp, eventually: Eventually) -> None:
     with Sink(REFUSED, REFUSED, DOWN) as sink:
-        app = start(crm=f"url = '{sink.url}'\nmax_attempts = 2")
+        app = start_with(crm=f"url = '{sink.url}'\nmax_attempts = 2")
         id_ = app.post(email()).get_json()["deliveries"]["crm"]["id"]
-        try_again(app)
-        eventually(lambda: recorded(app)["status"] == "dead")
-        answer = act(app, f"deliveries/{id_}/replay")["delivery"]
+        app.try_again()
+        eventually(lambda: app.delivery_to("crm")["status"] == "dead")
+        answer = app.act(f"deliveries/{id_}/replay")["delivery"]
         assert (answer["status"], answer["tries"], len(sink.received)) == ("waiting", 1, 3)
         assert answer["next_try"] is not None, "no provider will send it again"
 
@@ -163,8 +102,8 @@ def test_a_delivered_email_is_replayed_only_by_force_and_with_its_payload(
 ) -> None:
     app = start_app(webhook_url=sink.url, delivered_payload_days=days)
     path = f"deliveries/{app.post(email()).get_json()['deliveries']['default']['id']}/replay"
-    assert act(app, path, new_id=True)["code"] == "already_delivered"
-    answer = act(app, path, force=True, new_id=True)
+    assert app.act(path, new_id=True)["code"] == "already_delivered"
+    answer = app.act(path, force=True, new_id=True)
     if days:
         first, second = (each.webhook_id for each in sink.accepted)
         assert first != second == answer["delivery"]["webhook_id"]
@@ -173,19 +112,66 @@ def test_a_delivered_email_is_replayed_only_by_force_and_with_its_payload(
     assert app.status_of(email()) == "already_processed"
 
 
-def test_dead_letters_are_replayed_by_a_filter_after_a_dry_run(
-    start: Callable[..., App], eventually: Eventually
-) -> None:
+def test_dead_letters_are_replayed_by_a_filter_after_a_dry_run(start_with: StartApp, eventually: Eventually) -> None:
     with Sink(REFUSED, REFUSED, REFUSED) as sink:
-        app = start(crm=f"url = '{sink.url}'\nmax_attempts = 1")
+        app = start_with(crm=f"url = '{sink.url}'\nmax_attempts = 1")
         for number in range(4):
             app.post(email(subject=f"number {number}"))
         wanted = {"status": "dead", "destination": "crm", "since": "2026-01-01T00:00:00Z"}
-        dry = act(app, "deliveries/replay", **wanted, dry_run=True)
+        dry = app.act("deliveries/replay", **wanted, dry_run=True)
         assert (dry["matched"], dry["would_replay"], "replayed" in dry) == (3, 3, False)
-        assert len(ask(app, "deliveries?status=dead")["deliveries"]) == 3
-        assert act(app, "deliveries/replay", **wanted | {"destination": "other"})["matched"] == 0
-        assert act(app, "deliveries/replay", **wanted)["replayed"] == 3
+        assert len(app.ask("deliveries?status=dead")["deliveries"]) == 3
+        assert app.act("deliveries/replay", **wanted | {"destination": "other"})["matched"] == 0
+        assert app.act("deliveries/replay", **wanted)["replayed"] == 3
         eventually(lambda: len(sink.accepted) == 4)
-        eventually(lambda: ask(app, "deliveries?status=dead")["deliveries"] == [])
+        eventually(lambda: app.ask("deliveries?status=dead")["deliveries"] == [])
         assert set(sink.counts().values()) == {1}
+
+
+# Every webhook says what it is, and when that happened
+
+
+def event(webhook: Received) -> tuple[str, str]:
+    return webhook.payload["type"], webhook.payload["timestamp"]
+
+
+def test_messages_and_forms_have_an_event_type(start_with: StartApp, sink: Sink) -> None:
+    app = start_with(crm=f"url = '{sink.url}'\nformat = 'form'")
+    app.post(email())
+    document = {"source": "tg:news", "id": 1, "text": "Hello"}
+    app.http.post("/api/ingress/message", json=document, headers=bearer(INGRESS_TOKEN))
+    assert [event(each) for each in sink.received] == [
+        ("email.received", sink.received[0].payload["received_at"]),
+        ("message.received", sink.received[1].payload["received_at"]),
+    ]
+
+
+def test_every_attempt_of_a_released_email_says_that_it_was_released(
+    start_app: StartApp, sink: Sink, tmp_path: Path
+) -> None:
+    app = start_app(mailonce_config=impatient(tmp_path, sink))
+    app.post(email(subject=LOT))
+    id_ = app.post(email(subject=f"{LOT} bis")).get_json()["id"]
+    sink.otherwise = Reply(422)
+    released_at = app.act(f"decisions/{id_}/release")["decision"]["released_at"]
+    sink.otherwise = Reply()
+    assert app.act(f"deliveries/{id_}:default/replay")["status"] == "replayed"
+    _, refused, accepted = sink.received
+    assert event(refused) == event(accepted) == ("email.released", f"{released_at[:19]}Z")
+    assert accepted.payload["subject"] == f"{LOT} bis"
+
+
+@pytest.mark.parametrize(
+    ("kept", "released_ms", "generation", "sent"),
+    [
+        ("email.received", 1_000, 1, "email.released"),
+        ("email.received", None, 1, "email.received"),
+        ("email.received", 1_000, 0, "email.received"),  # another destination of it was released
+        ("message.received", 1_000, 1, "message.received"),
+    ],
+)
+def test_the_type_of_a_stored_event(kept: str, released_ms: int | None, generation: int, sent: str) -> None:
+    delivery = Delivery("crm", "msg_1", generation=generation)
+    entry = replace(Entry("e1", "m", (), deliveries=(delivery,)), released_ms=released_ms)
+    stored = pack({"type": kept, "timestamp": "2026-11-16T09:00:00Z", "subject": "x"})
+    assert stored_event(stored, entry, delivery)[0]["type"] == sent

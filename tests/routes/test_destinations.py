@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import replace
@@ -11,14 +11,11 @@ from pathlib import Path
 import pytest
 
 from routes.app import create_app
-from tests.routes import test_delivery
-from tests.routes.conftest import App, StartApp, bearer
-from tests.routes.test_delivery import Eventually, try_again
+from tests.routes.conftest import App, Eventually, StartApp, bearer
 from tests.support.redis_server import RedisServer
 from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, email
 from tests.support.sink import Reply, Sink
 
-start = test_delivery.start
 WEEKLY = "https://www.dropbox.com/scl/fi/abc/weekly.zip?rlkey=x"
 OTHER = "https://we.tl/t-other"
 
@@ -36,11 +33,11 @@ def linking(*links: str, subject: str) -> dict[str, object]:
 
 
 def test_two_servers_and_two_destinations_make_one_post_each(
-    start: Callable[..., App], redis_server: RedisServer, tmp_path: Path, eventually: Eventually
+    start_with: StartApp, redis_server: RedisServer, tmp_path: Path, eventually: Eventually
 ) -> None:
     with Sink(otherwise=Reply(delay_s=0.2)) as crm, Sink(otherwise=Reply(delay_s=0.2)) as archive:
         settings = [{"data_dir": tmp_path / name, "redis_url": redis_server.url} for name in "ab"]
-        servers = [start(each, crm=crm, archive=archive) for each in settings]
+        servers = [start_with(each, crm=crm, archive=archive) for each in settings]
         with ThreadPoolExecutor(8) as clients:
             list(clients.map(lambda number: servers[number % 2].post(email()), range(8)))
         eventually(lambda: [app.status_of(email()) for app in servers] == ["already_processed"] * 2)
@@ -48,22 +45,22 @@ def test_two_servers_and_two_destinations_make_one_post_each(
 
 
 def test_a_reset_of_a_destination_sends_again_there_and_only_there(
-    start: Callable[..., App], eventually: Eventually
+    start_with: StartApp, eventually: Eventually
 ) -> None:
     with Sink() as crm, Sink(Reply(500), Reply(500)) as archive:
-        app = start(crm=crm, archive=archive)
+        app = start_with(crm=crm, archive=archive)
         app.post(email())
-        assert app.reset({"scope": "destination", "value": "archive"}).get_json()["kept"], "it is still to be delivered"
-        try_again(app)
+        assert app.act("reset", scope="destination", value="archive")["kept"], "it is still to be delivered"
+        app.try_again()
         eventually(lambda: app.status_of(email()) == "already_processed")
-        assert app.reset({"scope": "destination", "value": "crm"}).get_json()["names"] > 0
+        assert app.act("reset", scope="destination", value="crm")["names"] > 0
         assert app.status_of(email()) == "processed"
         assert (len(crm.accepted), len(archive.accepted)) == (2, 1)
 
 
 @pytest.mark.parametrize("store", ["sqlite", "redis"])
 def test_a_delivery_in_progress_is_shown_as_a_lock_of_its_server(
-    start: Callable[..., App], redis_server: RedisServer, store: str
+    start_with: StartApp, redis_server: RedisServer, store: str
 ) -> None:
     shown: list[dict[str, str]] = []
     statuses: list[str] = []
@@ -79,7 +76,7 @@ def test_a_delivery_in_progress_is_shown_as_a_lock_of_its_server(
 
     with LookingSink() as sink:
         patient = f"url = '{sink.url}'\nread_timeout_s = 60"  # on a busy machine the look takes longer than usual
-        app = start({"redis_url": redis_server.url if store == "redis" else ""}, default=patient)
+        app = start_with({"redis_url": redis_server.url if store == "redis" else ""}, default=patient)
         answer = app.post(email()).get_json()
     assert (answer["status"], statuses) == ("processed", ["already_processing"])
     (lock,) = shown
@@ -87,14 +84,6 @@ def test_a_delivery_in_progress_is_shown_as_a_lock_of_its_server(
     assert lock["server_id"] == app.service.server
     assert "owner" not in lock
     assert app.http.get("/api/admin/locks", headers=bearer("x" * 20)).status_code == 401
-
-
-def test_emails_that_share_a_link_are_all_delivered_unless_a_route_asks(start_app: StartApp, sink: Sink) -> None:
-    """Every reply about a document links it, and so does every form notice and many a signature."""
-    app = start_app(webhook_url=sink.url)
-    subjects = ("Draft", "Re: Draft", "Re: Re: Draft")
-    assert {app.status_of(linking(WEEKLY, subject=subject)) for subject in subjects} == {"processed"}
-    assert len(sink.received) == 3
 
 
 def test_an_email_whose_every_file_was_announced_before_is_skipped(
@@ -124,13 +113,19 @@ def test_files_of_emails_and_of_messages_count_apart(start_app: StartApp, sink: 
 
 
 @pytest.mark.parametrize(
-    ("media", "expected"), [("off", "processed"), ("listed", "processed"), ("all", "skipped_media")]
+    ("route", "expected"),
+    [
+        ("", "processed"),  # every reply about a document links it, and so does many a signature
+        ("[[routes]]\nname = 'all'\nmedia = 'off'\n", "processed"),
+        ("[[routes]]\nname = 'all'\nmedia = 'listed'\n", "processed"),
+        ("[[routes]]\nname = 'all'\nmedia = 'all'\n", "skipped_media"),
+    ],
 )
 def test_a_route_says_which_links_count(
-    start_app: StartApp, sink: Sink, tmp_path: Path, media: str, expected: str
+    start_app: StartApp, sink: Sink, tmp_path: Path, route: str, expected: str
 ) -> None:
     path = tmp_path / "media.toml"
-    path.write_text(f"[[routes]]\nname = 'all'\nmedia = '{media}'\n")
+    path.write_text(route)
     app = start_app(webhook_url=sink.url, mailonce_config=path)
     app.post(linking("https://files.example/a.zip", subject="a"))
     assert app.status_of(linking("https://files.example/a.zip", subject="bb")) == expected

@@ -6,9 +6,6 @@ from typing import Any
 
 import pytest
 
-from orchestrator.item import Item
-from orchestrator.pipeline import Case, Pipeline
-from orchestrator.routing import Route
 from tests.routes.conftest import App, StartApp, bearer
 from tests.support.redis_server import RedisServer
 from tests.support.server import INGRESS_TOKEN
@@ -86,24 +83,6 @@ def test_a_failed_message_is_stored_and_does_not_stop_the_others(start_app: Star
         assert len(sink.accepted) == 2
 
 
-def test_an_internal_error_does_not_stop_the_other_messages(
-    app: App, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    prepare = Pipeline.prepare
-
-    def fail_at_two(pipeline: Pipeline, item: Item, route: Route) -> Case:
-        if item.payload["message_key"] == "tg:news:2":
-            raise RuntimeError("inner details")
-        return prepare(pipeline, item, route)
-
-    monkeypatch.setattr(Pipeline, "prepare", fail_at_two)
-    answer = post(app, [message(1), message(2), message(3)])
-    assert answer.status_code == 503
-    assert [each["status"] for each in answer.get_json()["results"]] == ["processed", "retry_later", "processed"]
-    assert "inner details" not in answer.text
-    assert "inner details" in caplog.text
-
-
 def test_logs_contain_item_ids_and_no_keys(app: App, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")
     secret = {"title": "Private\nFORGED", "created_utc": 1}
@@ -170,6 +149,6 @@ def test_an_operator_sees_the_names_of_a_message_in_redis_and_resets_it_by_its_k
     (content,) = map(str, client.scan_iter("dedup:default:*"))
     assert 0 < client.ttl(content) <= 259_200
     for known_as in ("tg:news:1", item_id):
-        assert app.reset({"scope": "email_id", "value": known_as}).get_json()["names"] == 3
+        assert app.act("reset", scope="email_id", value=known_as)["names"] == 3
         assert statuses(app, message(1, media=["https://a.example/1.jpg"])) == ["processed"]
         app.settle()

@@ -130,7 +130,7 @@ def test_page_by_page_each_email_and_delivery_is_shown_once(desk: Desk) -> None:
 
 
 def test_a_cursor_of_another_list_or_with_another_text_is_refused(desk: Desk) -> None:
-    """tests/routes/test_api_emails.py tries forged numbers."""
+    """tests/routes/test_api.py tries forged numbers."""
     _, cursor = find_ids(desk.service, DeliveryFilter(), 1)
     forged = (f"{cursor}\ud800", "e.created_ms~1.5~1~x", "\ud800")
     for wanted, text in (

@@ -11,7 +11,6 @@ from click.testing import CliRunner, Result
 from routes.command_line import main
 
 Run = Callable[..., Result]
-Eventually = Callable[[Callable[[], bool]], None]
 
 
 @pytest.fixture

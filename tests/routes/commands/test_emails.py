@@ -1,4 +1,4 @@
-"""The commands on emails, beside a service that runs on the same data."""
+"""The commands on emails and destinations, beside a service that runs on the same data."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.routes.commands.conftest import Eventually, Run
-from tests.routes.conftest import StartApp, impatient
+from orchestrator.delivery.guard import Blocker
+from tests.routes.commands.conftest import Run
+from tests.routes.conftest import Eventually, StartApp, impatient
 from tests.support.server import email
 from tests.support.sink import Reply, Sink
 
@@ -128,3 +129,24 @@ def test_release_sends_what_was_stopped_once_and_is_audited(
     assert (again.exit_code, again.stdout) == (1, "already released: 1\n")
     audit = (tmp_path / "data/audit.log").read_text()
     assert f"mailonce, by {getpass.getuser()}: AUDIT release entry={stopped['id']} force=False" in audit
+
+
+def test_a_command_pauses_and_resumes_the_running_service_and_is_audited(
+    run: Run, start_with: StartApp, sink: Sink, tmp_path: Path, eventually: Eventually
+) -> None:
+    app = start_with(crm=sink)
+    assert run("pause", "crm", "--reason", "moves").exit_code == 0
+    paused = app.ask("destinations")["destinations"]["crm"]["paused"]
+    assert (paused["reason"], paused["by"]) == ("moves", getpass.getuser())
+    eventually(lambda: app.service.guard.blocker("crm") is Blocker.PAUSED)
+    assert app.status_of(email()) == "queued"
+    assert sink.received == []
+    assert "resumed" in run("resume", "crm").output
+    eventually(lambda: len(sink.accepted) == 1)
+    assert "was not paused" in run("resume", "crm").output
+    for command in ("pause", "resume"):
+        refused = run(command, "crn")
+        assert (refused.exit_code, "destination must be one of crm" in refused.output) == (1, True)
+    pause, resume = (tmp_path / "data/audit.log").read_text().splitlines()
+    assert f"mailonce, by {getpass.getuser()}: AUDIT pause destination=crm" in pause and "reason=moves" in pause
+    assert "AUDIT resume destination=crm" in resume

@@ -25,8 +25,8 @@ from orchestrator.delivery.http import HttpDestination
 from orchestrator.delivery.signing import Signer, new_secret
 from orchestrator.delivery.webhook import DeliveryFailed, Webhook
 from routes.commands.listen import Receiver, check_signature
-from tests.routes.commands.conftest import Eventually, Run
-from tests.routes.conftest import StartApp
+from tests.routes.commands.conftest import Run
+from tests.routes.conftest import Eventually, StartApp
 from tests.support.programs_loaded import MAILONCE
 from tests.support.surroundings import clean_environment
 

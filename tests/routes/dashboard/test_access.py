@@ -6,14 +6,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import requests
 from flask import session
 from flask.sessions import NullSession
 
 from orchestrator.guesses import LIMIT
 from routes.dashboard.access import COOKIE
-from tests.routes.conftest import App, StartApp, bearer
+from tests.routes.conftest import App, Eventually, StartApp, bearer
 from tests.routes.dashboard.conftest import VIEW_TOKEN, Visitor, signed_in
-from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, email
+from tests.support.page import PageVisitor
+from tests.support.redis_server import RedisServer
+from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, Server, email
 
 VIEWS = ("/", "/deliveries", "/destinations", "/providers", "/system", "/audit")
 WRONG = "wrong-token-of-some-length"
@@ -161,3 +164,28 @@ def test_a_request_with_an_email_gets_no_session(operator: Visitor) -> None:
     for path, has_session in (("/api/ingress/gmail", False), ("/decisions", True)):
         with operator.http.application.test_request_context(path):
             assert isinstance(session, NullSession) != has_session
+
+
+# With real processes
+
+
+def statuses(url: str, cookie: str) -> set[int]:
+    """What a copy of the cookie gets, over twelve connections of its own: each process takes some of them."""
+    headers = {"Cookie": f"{COOKIE}={cookie}", "Accept": "text/html", "Connection": "close"}
+    answers = (requests.get(f"{url}/notices", headers=headers, timeout=60, allow_redirects=False) for _ in range(12))
+    return {answer.status_code for answer in answers}
+
+
+def test_a_copied_cookie_is_worth_nothing_on_any_process_or_server_once_its_owner_signed_out(
+    tmp_path: Path, redis_server: RedisServer, eventually: Eventually
+) -> None:
+    settings = {"REDIS_URL": redis_server.url, "WEB_CONCURRENCY": "2"}
+    with Server(tmp_path / "one", **settings) as one, Server(tmp_path / "other", **settings) as other:
+        owner, colleague = PageVisitor(one.url), PageVisitor(one.url)
+        copied = owner.http.cookies[COOKIE]
+        assert statuses(one.url, copied) == {200}
+        eventually(lambda: statuses(other.url, copied) == {200})  # the key is shared within a second
+        assert owner.post("/sign-out", form_on="/").status_code == 302
+        assert statuses(one.url, copied) == {302}
+        eventually(lambda: statuses(other.url, copied) == {302})
+        assert statuses(other.url, colleague.http.cookies[COOKIE]) == {200}, "others stay signed in"

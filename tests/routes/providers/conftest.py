@@ -70,21 +70,6 @@ def fetches(monkeypatch: pytest.MonkeyPatch) -> Fetches:
     return stand_in
 
 
-@pytest.fixture(scope="session")
-def amazon_ca(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from tests.routes.providers.sns_stand_in import AMAZON  # takes NOW from here
-
-    path = tmp_path_factory.mktemp("amazon") / "ca.pem"
-    path.write_bytes(AMAZON.certificate)
-    return path
-
-
-@pytest.fixture(autouse=True)
-def trust_our_amazon(monkeypatch: pytest.MonkeyPatch, amazon_ca: Path) -> None:
-    """Certificates of SNS are issued by the authority of sns_stand_in.py."""
-    monkeypatch.setattr("routes.providers.sns.AMAZON_CA", amazon_ca)
-
-
 @dataclass(frozen=True)
 class Ingress:
     """The service with its providers, and what has come through it."""

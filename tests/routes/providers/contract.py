@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import tempfile
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
-from hashlib import sha256
 from itertools import product
 from typing import Any, ClassVar
 
@@ -41,6 +41,7 @@ from tests.support.server import ADMIN_TOKEN
 from tests.support.surroundings import ROOT
 
 DOCUMENTED = ROOT / "tests/fixtures/providers"  # requests as the providers' documentation has them
+EXPECTED: dict[str, dict[str, Any]] = json.loads((DOCUMENTED / "expected.json").read_text())
 ODD: list[Any] = [None, 5, "x", {}, [], [5], [[]], [{}], {"a": 5}, {"spf": 5}, {"messageId": 5}, {"score": {}}]
 ODD += [{"to": 5, "recipients": {"a": "b"}}, {"spamVerdict": "PASS"}, {"a": {"content": 5, "name": []}}]
 ODD += [[{"Name": 5, "Content": "!", "ContentType": []}], [{"ContentRef": "Attachment9"}], [{"ContentRef": 5}]]
@@ -122,6 +123,14 @@ class ProviderContract:
 
     def read(self, request: SampleRequest) -> Email:
         return email_in(provider_of(self.settings, self.name), request)
+
+    def ignored(self) -> Iterable[SampleRequest]:
+        """Requests with a valid proof and without an email, such as its other webhooks."""
+        return ()
+
+    def invalid_requests(self) -> Iterable[tuple[SampleRequest, str | None]]:
+        """Requests with a valid proof that can never be accepted, and the field that is named."""
+        return ()
 
     def assert_unauthorized(self, ingress: Ingress, answer: TestResponse) -> None:
         assert (answer.status_code, answer.content_type) == (401, "application/json")
@@ -238,6 +247,18 @@ class ProviderContract:
         if answer.status_code != 200:
             assert (ingress.recorded, ingress.delivered) == ([], [])
 
+    def test_requests_without_an_email_are_ignored_and_invalid_ones_rejected(
+        self, serve: Serve, fetches: Fetches
+    ) -> None:
+        ingress = serve(self.settings)
+        for request in self.ignored():
+            self.assert_ignored(ingress, request)
+        for request, field in self.invalid_requests():
+            answer = ingress.post(request)
+            assert (answer.status_code, answer.get_json()["status"]) == (self.rejected, "invalid"), request.body
+            assert answer.get_json().get("field") == field
+        assert (ingress.recorded, ingress.delivered) == ([], [])
+
     def test_other_methods_are_refused_except_the_probes_of_some_providers(self, serve: Serve) -> None:
         ingress = serve(self.settings)
         path = f"/api/ingress/{self.name}"
@@ -275,19 +296,18 @@ class ProviderContract:
 
 
 class DocumentedContract(ProviderContract):
-    """For providers whose documentation shows an email as JSON, in tests/fixtures/providers.
+    """For providers with an example of a request in tests/fixtures/providers, as their documentation has it.
 
-    ``optional`` names the parts that may be anything, ``expected`` the fields of the email, ``files`` its attachments.
+    expected.json has the fields of the email that is read from it; an attachment is its name, type, size and SHA-256.
+    ``optional`` names parts of the request that may be anything.
     """
 
-    documented_email: ClassVar[dict[str, Any]]
     optional: ClassVar[tuple[str, ...]] = ()
-    expected: ClassVar[dict[str, Any]]
-    files: ClassVar[list[tuple[str, str, int, bytes | None]]] = []
 
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        cls.documented_email = json.loads((DOCUMENTED / f"{cls.name}.json").read_text())
+    @property
+    def documented_email(self) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads((DOCUMENTED / f"{self.name}.json").read_text())
+        return document
 
     def documented(self, **changes: Any) -> SampleRequest:
         """The documented request with other values at the top; None removes one."""
@@ -298,10 +318,10 @@ class DocumentedContract(ProviderContract):
 
     def test_the_documented_email_is_parsed(self, fetches: Fetches) -> None:
         email = email_in(provider_of(self.settings, self.name, fetches), self.documented())
-        assert {part: getattr(email, part) for part in self.expected} == self.expected
-        assert [(each.name, each.content_type, each.size_bytes, each.sha256) for each in email.attachments] == [
-            (*described, "" if content is None else sha256(content).hexdigest()) for *described, content in self.files
-        ]
+        files = [(file.name, file.content_type, file.size_bytes, file.sha256) for file in email.attachments]
+        expected = EXPECTED[self.name]
+        read = {part: getattr(email, part) for part in expected} | {"attachments": files}
+        assert json.loads(json.dumps(read)) == expected
 
     def test_invalid_optional_parts_do_not_reject_the_email(self, fetches: Fetches) -> None:
         provider = provider_of(self.settings, self.name, fetches)

@@ -1,4 +1,4 @@
-"""Amazon SNS, with keys, certificates and a certificate authority of our own."""
+"""Amazon SNS, with a key and a certificate of our own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generate_private_key
 from cryptography.hazmat.primitives.hashes import SHA1, SHA256, HashAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from routes.providers.samples import Letter, SampleRequest
 from tests.routes.providers.conftest import NOW
@@ -22,49 +21,23 @@ from tests.support.surroundings import ROOT
 TOPIC = "arn:aws:sns:eu-west-1:123456789012:inbound"
 HOST = "https://sns.eu-west-1.amazonaws.com"
 NOTIFIED = ("Message", "MessageId", "Subject", "Timestamp", "TopicArn", "Type")
-KEY_USAGES = (
-    "digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
-    "key_cert_sign", "crl_sign", "encipher_only", "decipher_only",
-)  # fmt: skip
 DOCUMENTED = ROOT / "tests/fixtures/providers"
 MESSAGES: dict[str, dict[str, Any]] = json.loads((DOCUMENTED / "sns.json").read_text())
 CONFIRMED = ("Message", "MessageId", "SubscribeURL", "Timestamp", "Token", "TopicArn", "Type")
 
 
 @dataclass(frozen=True)
-class Authority:
-    name: str
-    key: RSAPrivateKey = field(default_factory=lambda: generate_private_key(65537, 2048), repr=False)
-
-    @property
-    def certificate(self) -> bytes:
-        builder = _builder(self.name, self.name, self.key, self.key, timedelta(days=300))
-        builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        usage = dict.fromkeys(KEY_USAGES, False) | {"key_cert_sign": True}
-        builder = builder.add_extension(x509.KeyUsage(**usage), critical=True)
-        return builder.sign(self.key, SHA256()).public_bytes(Encoding.PEM)
-
-
-AMAZON = Authority("Test CA of Amazon")
-
-
-@dataclass(frozen=True)
 class Sns:
-    """``valid`` is how long its certificate still is, from NOW. Without ``authority``, it is self-signed."""
-
     certificate_url: str = f"{HOST}/SimpleNotificationService-0123456789abcdef.pem"
-    valid: timedelta = timedelta(days=300)
     key: RSAPrivateKey = field(default_factory=lambda: generate_private_key(65537, 2048), repr=False)
-    authority: Authority | None = AMAZON
-    dns_name: str = "sns.amazonaws.com"
 
     @property
     def certificate(self) -> bytes:
-        issuer, issuer_key = (self.authority.name, self.authority.key) if self.authority else (self.dns_name, self.key)
-        builder = _builder(self.dns_name, issuer, self.key, issuer_key, self.valid)
-        builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(self.dns_name)]), critical=False)
-        builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        return builder.sign(issuer_key, SHA256()).public_bytes(Encoding.PEM)
+        """Valid from 100 days before NOW to 300 days after."""
+        nobody = x509.Name([])
+        builder = x509.CertificateBuilder(nobody, nobody, self.key.public_key(), x509.random_serial_number())
+        builder = builder.not_valid_before(NOW - timedelta(days=100)).not_valid_after(NOW + timedelta(days=300))
+        return builder.sign(self.key, SHA256()).public_bytes(Encoding.PEM)
 
     def signed(self, message: dict[str, Any], version: str = "1") -> SampleRequest:
         names = NOTIFIED if message["Type"] == "Notification" else CONFIRMED
@@ -98,15 +71,3 @@ def in_s3(letter: Letter, bucket: str, key: str) -> dict[str, Any]:
     action = {"type": "S3", "topicArn": TOPIC, "bucketName": bucket, "objectKey": key}
     notification["receipt"]["action"] = action
     return notification
-
-
-def _builder(
-    name: str, issuer: str, key: RSAPrivateKey, issuer_key: RSAPrivateKey, valid: timedelta
-) -> x509.CertificateBuilder:
-    subject, issued_by = (x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, each)]) for each in (name, issuer))
-    builder = x509.CertificateBuilder(issued_by, subject, key.public_key(), x509.random_serial_number())
-    ends = (NOW + valid).replace(tzinfo=None)
-    builder = builder.not_valid_before(ends - timedelta(days=400)).not_valid_after(ends)
-    builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-    known_by = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key())
-    return builder.add_extension(known_by, critical=False)

@@ -157,7 +157,7 @@ MESSAGES: list[dict[str, Any]] = [
 @settings(max_examples=150, deadline=None, suppress_health_check=QUIETLY)
 @given(data=st.data())
 def test_any_value_in_any_place_of_a_message_is_answered(all_providers: Ingress, data: st.DataObject) -> None:
-    """Documents of operators are tried by test_openapi_fuzz.py."""
+    """Documents of operators are tried by test_openapi.py."""
     place = data.draw(st.sampled_from(places(MESSAGES)))
     body = changed(MESSAGES, place, data.draw(values))
     answer = all_providers.app.http.post("/api/ingress/message", json=body, headers=bearer(INGRESS_TOKEN))

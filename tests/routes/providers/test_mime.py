@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from tests.routes.providers.conftest import Serve, email_in, provider_of, with_body, with_headers
+from routes.providers.samples import SampleRequest
+from tests.routes.providers.conftest import Serve, with_body, with_headers
+from tests.routes.providers.contract import DocumentedContract
 from tests.routes.providers.test_gmail import TokenContract
 
 LATIN_1 = b"""Received: by mx.example.org; Mon, 16 Nov 2026 09:00:07 +0000
@@ -22,22 +26,11 @@ Content-Transfer-Encoding: 8bit
 """
 
 
-class TestMime(TokenContract):
+class TestMime(DocumentedContract, TokenContract):
     name = "mime"
 
-    def test_a_raw_email_is_read_whole(self) -> None:
-        email = email_in(provider_of("", "mime"), with_body(self.request(self.settings), LATIN_1))
-        assert email.clean_subject == "Déjà vu"
-        assert email.sender_email == "andre@example.org"
-        assert email.date_utc is not None
-        assert email.date_utc.isoformat() == "2026-11-16T09:00:00+00:00"
-        assert email.text == "Ça va été"
-        assert (email.recipients, email.to, email.cc) == (
-            (),
-            ("jane@in.example.com", "team@in.example.com"),
-            ("boss@example.org",),
-        )
-        assert (email.provider, email.message_id) == ("mime", "<latin@example.org>")
+    def documented(self, **changes: Any) -> SampleRequest:
+        return self.with_proof_of(LATIN_1)
 
     @pytest.mark.parametrize(
         "changed",

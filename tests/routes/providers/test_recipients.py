@@ -20,7 +20,6 @@ from tests.routes.providers.conftest import LETTER, NOW, Fetches, Ingress, reque
 from tests.routes.providers.everyone import SETTINGS, SNS
 from tests.routes.providers.sns_stand_in import received
 from tests.routes.providers.test_mailgun import form, signed
-from tests.routes.test_delivery import act, ask, try_again
 from tests.support.redis_server import RedisServer
 from tests.support.sink import Reply, Sink
 
@@ -185,7 +184,7 @@ def test_a_request_that_names_several_recipients_is_routed_for_each(
     (payload,) = office.payloads("desk")
     assert payload["delivered_to"] == [BILLING, LEGAL, DESK]
     assert office.post(written(name, (LEGAL,), (BILLING,)))["had_already"] == ["desk", "legal"]
-    (row,) = ask(office.ingress.app, "decisions")["decisions"]
+    (row,) = office.ingress.app.ask("decisions")["decisions"]
     assert row["route"] == "for billing + for legal + for others"
 
 
@@ -262,8 +261,8 @@ def test_a_copy_for_another_destination_is_sent_whatever_became_of_the_first(
     assert (again["status"], again["had_already"]) == (stored["status"], ["billing"])
     for name in NAMES:
         office.sinks[name].otherwise = Reply()
-    act(office.ingress.app, f"deliveries/{stored['id']}:billing/replay")
-    try_again(office.ingress.app)
+    office.ingress.app.act(f"deliveries/{stored['id']}:billing/replay")
+    office.ingress.app.try_again()
     eventually(lambda: office.got == [1, 1, 1])
     recipients = [office.payloads(name)[0]["delivered_to"] for name in NAMES]
     assert recipients[0][0] == BILLING and LEGAL in recipients[1]
@@ -274,7 +273,7 @@ def test_an_answer_speaks_of_the_destinations_of_its_own_copy(open_office: OpenO
     office.sinks["billing"].otherwise = DOWN
     assert office.post(written("postmark", (BILLING,), (BILLING, LEGAL)))["status"] == "dead_lettered"
     assert office.post(written("postmark", (LEGAL,), (BILLING, LEGAL)))["status"] == "processed"
-    (row,) = ask(office.ingress.app, "decisions")["decisions"]
+    (row,) = office.ingress.app.ask("decisions")["decisions"]
     assert row["status"] == "dead_lettered", "the row speaks of all of them"
 
 
@@ -293,7 +292,7 @@ def test_copies_that_arrive_at_once_make_one_webhook_each(
 
 
 def _is_processed(machine: Office) -> bool:
-    return bool(ask(machine.ingress.app, "decisions")["decisions"][0]["status"] == "processed")
+    return bool(machine.ingress.app.ask("decisions")["decisions"][0]["status"] == "processed")
 
 
 def test_the_second_copy_may_arrive_at_another_machine(
@@ -309,7 +308,7 @@ def test_the_second_copy_may_arrive_at_another_machine(
     answer = second.post(written("postmark", (LEGAL,), (BILLING, LEGAL)))
     assert (answer["status"], answer["had_already"]) == ("processed", ["desk"])
     first.sinks["billing"].otherwise = Reply()
-    try_again(second.ingress.app)
+    second.ingress.app.try_again()
     eventually(lambda: first.got == [1, 1, 1])
     for machine in (first, second):
         eventually(partial(_is_processed, machine))
@@ -323,9 +322,9 @@ def test_the_row_and_the_page_say_which_destinations_had_it_already(open_office:
     second = office.post(written("postmark", (LEGAL,), (DESK, LEGAL)))
     assert (second["id"], second["had_already"]) == (first["id"], ["desk"])
     said = "Sent to legal when it was received again; desk had it already"
-    (row,) = ask(app, "decisions")["decisions"]
+    (row,) = app.ask("decisions")["decisions"]
     assert said in row["reason"]
-    assert said in ask(app, f"decisions/{first['id']}")["reason"]
+    assert said in app.ask(f"decisions/{first['id']}")["reason"]
     assert said in signed_in(app).text(f"/decisions/{first['id']}")
 
 

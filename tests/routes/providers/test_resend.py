@@ -6,6 +6,7 @@ import base64
 import hashlib
 import hmac
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -13,10 +14,11 @@ from typing import Any
 import pytest
 from standardwebhooks import Webhook
 
+from orchestrator.delivery.signing import new_secret
 from routes.auth import Unauthorized
 from routes.providers.samples import SampleRequest
 from tests.routes.providers.conftest import LETTER, NOW, Fetches, Serve, email_in, provider_of, request_of, with_headers
-from tests.routes.providers.contract import DOCUMENTED, TimedContract
+from tests.routes.providers.contract import DOCUMENTED, DocumentedContract, TimedContract
 
 SECRET, OTHER_SECRET = (f"whsec_{base64.b64encode(bytes([each]) * 24).decode()}" for each in (1, 2))
 WITHOUT_KEY = f"[providers.resend]\nsecret = '{SECRET}'"
@@ -43,7 +45,7 @@ def signed(body: bytes, secret: str = SECRET, prefix: str = "svix") -> SampleReq
     return SampleRequest("/api/ingress/resend", headers, body)
 
 
-class TestResend(TimedContract):
+class TestResend(DocumentedContract, TimedContract):
     """Without an API key: metadata only, the email's own date not among them."""
 
     name = "resend"
@@ -56,7 +58,7 @@ class TestResend(TimedContract):
         "[providers.resend]\nsecret = ''": r"providers\.resend\.secret must not be empty",
         **{
             f"[providers.resend]\nsecret = '{each}'": r"\.secret must be a Standard Webhooks secret"
-            for each in ("whsec_", "whsec_!!!!", "not base 64")
+            for each in ("whsec_", "whsec_!!!!", "not base 64", new_secret(is_private=True))
         },
     }
 
@@ -65,6 +67,9 @@ class TestResend(TimedContract):
 
     def with_proof_of(self, body: bytes) -> SampleRequest:
         return signed(body)
+
+    def documented(self, **changes: Any) -> SampleRequest:
+        return self.request(self.settings)
 
     # The proof
 
@@ -92,22 +97,23 @@ class TestResend(TimedContract):
 
     # What it reads
 
-    def test_of_the_metadata_alone_no_date_is_made_up(self) -> None:
-        email = self.read(self.request(self.settings))
-        assert (email.date, email.body) == ("", "")
-        assert (email.subject, email.sender) == (LETTER.subject, LETTER.sender)
-        assert (email.message_id, email.event_id) == (LETTER.message_id, f"resend:{LETTER.event_id}")
-        assert (email.recipients, email.to) == ((), ("inbox@in.example.com", "bob@example.org"))
-        assert [each.name for each in email.attachments] == ["liste.csv", "photo.png"]
+    def ignored(self) -> Iterable[SampleRequest]:
+        kinds = ("email.delivered", "email.bounced", "contact.created")
+        return [signed(json.dumps({"type": kind, "data": {"email_id": "x"}}).encode()) for kind in kinds]
 
-    def test_other_events_are_ignored_and_one_without_its_email_is_rejected(self, serve: Serve) -> None:
-        ingress = serve(self.settings)
-        for kind in ("email.delivered", "email.bounced", "contact.created"):
-            self.assert_ignored(ingress, signed(json.dumps({"type": kind, "data": {"email_id": "x"}}).encode()))
-        without: list[Any] = [None, 5, {}, [], {"email_id": ""}, {"email_id": 5}, {"email_id": "x"}]
-        for data in without:
-            answer = ingress.post(signed(json.dumps({"type": "email.received", "data": data}).encode()))
-            assert (answer.status_code, answer.get_json()["status"]) == (400, "invalid")
+    def invalid_requests(self) -> Iterable[tuple[SampleRequest, str | None]]:
+        """An event without its email."""
+        named: list[tuple[Any, str | None]] = [
+            (None, None),
+            (5, None),
+            ([], None),
+            ({}, "data.email_id"),
+            ({"email_id": ""}, "data.email_id"),
+            ({"email_id": 5}, "email_id"),
+            ({"email_id": "x"}, None),
+        ]
+        events = [({"type": "email.received", "data": data}, field) for data, field in named]
+        return [(signed(json.dumps(event).encode()), field) for event, field in events]
 
 
 class TestResendWithAnApiKey:
