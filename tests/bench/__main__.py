@@ -27,11 +27,10 @@ from pathlib import Path
 
 from tests.bench.figures import HEADINGS, Row, aligned
 from tests.bench.following import EVENTS, follow_rows
-from tests.bench.in_process import id_rows, process_rows
+from tests.bench.many_ids import id_rows
 from tests.bench.on_redis import redis_rows
 from tests.bench.over_http import EMAILS, http_rows, start_rows
 from tests.bench.seen import disk_rows, seen_rows
-from tests.bench.steps import step_rows
 from tests.bench.worker import worker_rows
 from tests.support.redis_server import RedisServer, redis_server_version
 
@@ -40,13 +39,11 @@ PACKAGES = ("Flask", "gunicorn", "redis", "hiredis", "dramatiq")
 Part = Callable[..., Iterator[Row]]
 PARTS: Mapping[str, Part] = {
     "redis": redis_rows,
-    "process": process_rows,
     "http": http_rows,
     "worker": worker_rows,
     "ids": id_rows,
     "disk": disk_rows,
     "seen": seen_rows,
-    "steps": step_rows,
     "start": start_rows,
     "follow": follow_rows,
 }
