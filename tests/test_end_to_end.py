@@ -8,7 +8,7 @@ import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -71,36 +71,25 @@ def test_one_email_posted_50_times_at_once_is_delivered_once(start_server: Start
         assert len(sink.received) == 1
 
 
-def test_a_destination_that_fails_gets_the_email_once_it_works(
-    start_server: StartServer, eventually: Eventually
-) -> None:
-    with Sink(Reply(500), Reply(0)) as sink:
-        server = start_server(sink)
-        answers = [server.post(email()) for _ in range(2)]
-        assert [(a.status_code, a.json()["status"]) for a in answers] == [(200, "queued"), (200, "queued")]
-        assert len(sink.received) == 2, "two quick tries, and none for the repeat"
-        eventually(lambda: server.post(email()).json()["status"] == "already_processed")
-        assert (len(sink.received), len(sink.accepted)) == (3, 1)
-        assert len({each.webhook_id for each in sink.received}) == 1, "a receiver must recognise the attempts"
-
-
-def test_a_destination_that_answers_404_for_a_while_gets_every_email_once_and_none_is_a_dead_letter(
+def test_a_destination_that_fails_gets_every_email_once_it_works_and_none_is_a_dead_letter(
     start_server: StartServer, eventually: Eventually, tmp_path: Path
 ) -> None:
-    """As after a bad deploy: the path is gone, later it is back. Nobody replays anything."""
+    """As after a bad deploy: errors, then the path is gone, later it is back. Nobody replays anything."""
     subjects = [f"number {number}" for number in range(8)]
-    with Sink(otherwise=Reply(404)) as sink:
+    with Sink(Reply(500), Reply(0), otherwise=Reply(404)) as sink:
         config = tmp_path / "mailonce.toml"
         config.write_text(f"[destinations.crm]\nurl = '{sink.url}'\nbreaker_pause_s = 1\n")
         server = start_server(sink, MAILONCE_CONFIG=str(config))
 
-        def statuses() -> list[str]:
-            return [server.post(email(subject=subject, body=subject)).json()["status"] for subject in subjects]
+        def statuses(chosen: Iterable[str] = subjects) -> list[str]:
+            return [server.post(email(subject=subject, body=subject)).json()["status"] for subject in chosen]
 
         def dead() -> list[object]:
             url = f"{server.url}/api/admin/deliveries?status=dead"
             return list(requests.get(url, headers=ADMIN, timeout=30).json()["deliveries"])
 
+        assert statuses(subjects[:1] * 2) == ["queued"] * 2
+        assert len(sink.received) == 2, "two quick tries, and none for the repeat"
         assert statuses() == ["queued"] * 8
         in_requests = len(sink.received)
         eventually(lambda: len(sink.received) >= in_requests + 2)  # the service's own retries get a 404, too
@@ -109,7 +98,7 @@ def test_a_destination_that_answers_404_for_a_while_gets_every_email_once_and_no
         eventually(lambda: set(statuses()) == {"already_processed"})
         assert dead() == []
     assert sink.subjects == dict.fromkeys(subjects, 1)
-    assert sorted(sink.counts().values()) == [1] * 8
+    assert len({each.webhook_id for each in sink.received}) == 8, "a receiver must recognise the attempts"
 
 
 def test_an_email_whose_worker_was_killed_is_deliverable_when_the_lease_ends(
