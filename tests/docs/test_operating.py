@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import requests
@@ -87,13 +86,11 @@ def traffic(server: Server, token: str = INGRESS_TOKEN) -> Iterator[list[str]]:
         thread.join()
 
 
-class Receiver(Sink):
-    """Refuses what is called "waits" for as long as it is down."""
-
-    is_down = True
-
-    def reply_to(self, payload: dict[str, Any]) -> Reply:
-        return Reply(503) if self.is_down and payload["subject"] == "waits" else Reply()
+def receiver() -> Sink:
+    """Refuses the email that is called "waits", until its ``answers`` are cleared."""
+    sink = Sink()
+    sink.answers["waits"] = Reply(503)
+    return sink
 
 
 def test_a_backup_in_the_middle_of_traffic_restores_what_was_known_and_what_waits(
@@ -102,7 +99,7 @@ def test_a_backup_in_the_middle_of_traffic_restores_what_was_known_and_what_wait
     back_up, *_ = commands("Back up")
     restore, resume, _ = commands("Restore")
     home = tmp_path / "home"
-    with Receiver() as sink:
+    with receiver() as sink:
         with service(home, WEBHOOK_URL=sink.url, INGRESS_TOKEN="", ADMIN_TOKEN="") as server:
             token = (home / "data/ingress_token").read_text().strip()
             assert [send(server, each, token) for each in ("delivered", "waits")] == ["processed", "queued"]
@@ -115,7 +112,7 @@ def test_a_backup_in_the_middle_of_traffic_restores_what_was_known_and_what_wait
         assert (home / "backup/audit.log").exists()
         (home / "data/journal.db").write_bytes(b"a disk that failed " * 1000)
         assert ":default" in paste(restore, home), "what waits is seen before anything is sent"
-        sink.is_down = False
+        sink.answers.clear()
         with server:
             assert {send(server, each, token) for each in known} == {KNOWN}
             assert send(server, taken[-1], token) == "queued", "unknown to the copy, and the destination is paused"
@@ -177,7 +174,7 @@ def _is_written(redis: RedisServer) -> bool:
 def test_what_the_file_knows_and_what_waits_moves_to_redis_and_to_another_one(
     tmp_path: Path, redis_server: RedisServer, own_redis: RedisServer, eventually: Eventually
 ) -> None:
-    with Receiver() as sink:
+    with receiver() as sink:
         with Server(tmp_path, WEBHOOK_URL=sink.url) as server:
             assert [send(server, each) for each in ("delivered", "waits")] == ["processed", "queued"]
         for redis in (redis_server, own_redis):
@@ -186,12 +183,12 @@ def test_what_the_file_knows_and_what_waits_moves_to_redis_and_to_another_one(
                 assert send(server, "waits") == KNOWN
                 assert server.health()["checks"]["redis"]["status"] == "up"
                 if redis is own_redis:
-                    sink.is_down = False
+                    sink.answers.clear()
                     eventually(lambda: _arrives_at(sink, server))
     assert set(sink.subjects.values()) == {1}
 
 
-def _arrives_at(sink: Receiver, server: Server, token: str = ADMIN_TOKEN) -> bool:
+def _arrives_at(sink: Sink, server: Server, token: str = ADMIN_TOKEN) -> bool:
     """Asks for an attempt now: the next one of its schedule may be minutes away."""
     url, headers = f"{server.url}/api/admin/deliveries/replay", {"Authorization": f"Bearer {token}"}
     requests.post(url, json={"status": "waiting"}, headers=headers, timeout=60).raise_for_status()
@@ -203,7 +200,7 @@ def test_a_second_server_knows_what_the_first_did_and_delivers_what_that_left_be
     tmp_path: Path, redis_server: RedisServer, eventually: Eventually
 ) -> None:
     (print_tokens,) = commands("Second server")
-    with Receiver() as sink:
+    with receiver() as sink:
         shared = {"WEBHOOK_URL": sink.url, "REDIS_URL": redis_server.url, "INGRESS_TOKEN": "", "ADMIN_TOKEN": ""}
         first = service(tmp_path / "first", **shared)
         with first:
@@ -213,7 +210,7 @@ def test_a_second_server_knows_what_the_first_did_and_delivers_what_that_left_be
             with service(tmp_path / "second", **shared | printed) as second:
                 assert [send(second, each, token) for each in ("delivered", "waits")] == [KNOWN, KNOWN]
                 first.kill()
-                sink.is_down = False
+                sink.answers.clear()
                 eventually(lambda: _arrives_at(sink, second, printed["ADMIN_TOKEN"]))
                 assert send(second, "delivered", token) == KNOWN
     assert set(sink.subjects.values()) == {1}

@@ -99,25 +99,21 @@ class Scenario:
 
 
 class FaultySink(Sink):
-    """Answers HELD emails once ``release`` is set, refuses REFUSED ones until then, and others as ``answers`` says."""
+    """Answers HELD emails once ``release`` is set, and refuses REFUSED ones until then."""
 
     def __init__(self) -> None:
         super().__init__()
         self.release = threading.Event()
         self.held: Counter[str] = Counter()
-        self.answers: dict[str, Reply] = {}
         self.fails_every = 0  # so many webhooks, one is refused
 
-    def reply_to(self, payload: dict[str, Any]) -> Reply:
-        subject = payload["subject"]
-        if subject in self.answers:
-            return self.answers[subject]
+    def reply_to(self, subject: str, *request: str) -> Reply:
         if subject.startswith(REFUSED) and not self.release.is_set():
             return Reply(503)
         if self.fails_every and len(self.received) % self.fails_every == 0:
             return Reply(503)
         if not subject.startswith(HELD):
-            return super().reply_to(payload)
+            return super().reply_to(subject, *request)
         with self._lock:
             self.held[subject] += 1
         return Reply(after=self.release)
