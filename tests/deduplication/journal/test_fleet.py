@@ -128,12 +128,6 @@ def test_a_redis_that_was_killed_and_came_back_empty_is_refilled(server: RedisSe
     assert isinstance(ask(machines[1], Email("alone")), Repeat)
 
 
-def test_what_failed_is_stored_and_taken_by_the_other_machine(machines: list[Machine]) -> None:
-    assert stored(machines[0], claimed(machines[0], Email())).is_safe
-    found = take(machines[1])
-    assert [each.payload for each in found] == [b"payload"]
-
-
 def test_a_start_does_not_depend_on_redis() -> None:
     machine = Machine("redis://127.0.0.1:1/0", RealTime(), timeout_s=0.2)
     machine.fleet.start()

@@ -6,7 +6,6 @@ import pytest
 
 from deduplication.journal.sqlite import Journal
 from orchestrator.delivery.destination_states import DestinationStates
-from tests.deduplication.journal.world import Machine, Time
 
 
 def test_an_email_on_its_way_reads_nothing_more_than_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,17 +19,3 @@ def test_an_email_on_its_way_reads_nothing_more_than_once_a_second(monkeypatch: 
     now[0] += 1.1
     assert one.of("crm").is_paused
     journal.close()
-
-
-@pytest.mark.real_redis
-def test_the_other_machines_learn_of_it_through_redis(redis_server: object) -> None:
-    time = Time()
-    machines = [Machine(redis_server.url, time) for _ in range(2)]  # type: ignore[attr-defined]
-    states = [DestinationStates(each.journal) for each in machines]
-    states[0].decide("crm", is_paused=True, reason="moving", by="ada")
-    for machine in machines:
-        machine.tick()
-    states[1].refresh()
-    assert states[1].of("crm").is_paused
-    for machine in machines:
-        machine.close()
