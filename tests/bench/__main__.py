@@ -25,12 +25,11 @@ from functools import partial
 from importlib import metadata
 from pathlib import Path
 
+from tests.bench.disk import disk_rows
 from tests.bench.figures import HEADINGS, Row, aligned
 from tests.bench.following import EVENTS, follow_rows
-from tests.bench.many_ids import id_rows
 from tests.bench.on_redis import redis_rows
 from tests.bench.over_http import EMAILS, http_rows, start_rows
-from tests.bench.seen import disk_rows, seen_rows
 from tests.bench.worker import worker_rows
 from tests.support.redis_server import RedisServer, redis_server_version
 
@@ -41,9 +40,7 @@ PARTS: Mapping[str, Part] = {
     "redis": redis_rows,
     "http": http_rows,
     "worker": worker_rows,
-    "ids": id_rows,
     "disk": disk_rows,
-    "seen": seen_rows,
     "start": start_rows,
     "follow": follow_rows,
 }

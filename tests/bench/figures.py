@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -12,7 +11,7 @@ from functools import partial
 Step = Callable[[], object]
 Rounds = Mapping[str, Sequence[float]]  # what was measured in each round, by name
 
-ROUNDS = 7
+ROUNDS = 5
 HEADINGS = ("what", "median", "spread", "must", "aim", "reached", "measured")
 
 
@@ -80,16 +79,16 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([lines[0], "-+-".join("-" * width for width in widths), *lines[1:]])
 
 
-def alternate(turns: Mapping[str, Callable[[], float]], rounds: int = ROUNDS) -> Rounds:
+def alternate(turns: Mapping[str, Callable[[], float]]) -> Rounds:
     """What each turn measures, round by round. Each round begins with another turn, so that none is always first."""
     measured: dict[str, list[float]] = {name: [] for name in turns}
-    for first in range(rounds):
+    for first in range(ROUNDS):
         for name in itertools.islice(itertools.cycle(turns), first, first + len(turns)):
             measured[name].append(turns[name]())
     return measured
 
 
-def spent(steps: Mapping[str, Step], count: int, clock: Callable[[], float], rounds: int = ROUNDS) -> Rounds:
+def spent(steps: Mapping[str, Step], count: int, clock: Callable[[], float]) -> Rounds:
     """What the clock measures of each step. The first step of each is not counted: it connects and loads scripts."""
 
     def turn(step: Step) -> float:
@@ -100,12 +99,7 @@ def spent(steps: Mapping[str, Step], count: int, clock: Callable[[], float], rou
 
     for step in steps.values():
         step()
-    return alternate({name: partial(turn, step) for name, step in steps.items()}, rounds)
-
-
-def rates(steps: Mapping[str, Step], count: int) -> Rounds:
-    """Steps a second of each."""
-    return {name: [1 / each for each in costs] for name, costs in spent(steps, count, time.perf_counter).items()}
+    return alternate({name: partial(turn, step) for name, step in steps.items()})
 
 
 def ratio_row(

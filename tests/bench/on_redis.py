@@ -9,13 +9,12 @@ from pathlib import Path
 
 from deduplication.redis_client import connect
 from tests.bench.anchors import take_one_naively
-from tests.bench.figures import Figure, Row, Step, ratio_row, spent
+from tests.bench.figures import ROUNDS, Figure, Row, Step, ratio_row, spent
 from tests.bench.machines import new_claim, opened
 from tests.support.redis_server import RedisServer
 
 EMAILS = 500
 EMAILS_KEPT = 3_000
-ROUNDS = 5
 OF_ENTRIES_MS = 8 * 24 * 3600 * 1000
 
 
@@ -106,7 +105,7 @@ def cpu_rows(server: RedisServer, folder: Path) -> Iterator[Row]:
             "duplicate": lambda: elsewhere.repeat(known),
             "naive": partial(take_one_naively, client),
         }
-        costs = spent(steps, EMAILS, partial(_cpu_us, server), ROUNDS)
+        costs = spent(steps, EMAILS, partial(_cpu_us, server))
     client.close()
     yield ratio_row("redis: CPU of a new email against naive", costs, ("new", "naive"), " µs", (0.8, 0.6))
     yield Row("redis: CPU of a new email", Figure.of(*costs["new"]), "µs")

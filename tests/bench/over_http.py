@@ -17,7 +17,6 @@ from tests.support.redis_server import RedisServer
 from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, Server, email
 from tests.support.surroundings import clean_environment
 
-ROUNDS = 5
 ROUND_S = 1.2
 EMAILS = 50_000
 SETTINGS = {"WEB_CONCURRENCY": "2", "WEB_THREADS": "4"}
@@ -67,7 +66,7 @@ def http_rows(redis: RedisServer, folder: Path) -> Iterator[Row]:
         for _, request in asked.values():
             while set(generator.run(request, ROUND_S / 2).statuses) != {200}:
                 pass  # a new era is closed for some seconds
-        rates = alternate({name: partial(turn, name) for name in asked}, ROUNDS)
+        rates = alternate({name: partial(turn, name) for name in asked})
     yield ratio_row("http: bare against one-op", rates, ("bare", "one-op"), "/s")
     for store in ("redis", "sqlite"):
         names = (f"{store} duplicate", "one-op")
