@@ -36,6 +36,7 @@ from tests.deduplication.journal.world import (
 )
 from tests.support.redis_server import RedisServer
 from tests.support.tls import tls_in_front_of
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.real_redis
 
@@ -104,13 +105,6 @@ def try_everything(url: str, prefix: str = "") -> None:
 
 def command(server: RedisServer, *words: str | int) -> Any:
     return server.client.execute_command(*words)  # type: ignore[no-untyped-call]
-
-
-def wait_for(condition: Callable[[], bool], within_s: float = 60) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
 
 
 @pytest.fixture

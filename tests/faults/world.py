@@ -25,6 +25,7 @@ from tests.support.rabbitmq_server import RabbitmqServer
 from tests.support.redis_server import RedisServer
 from tests.support.server import ADMIN, Server, email
 from tests.support.sink import Reply, Sink
+from tests.support.waiting import wait_for
 from tests.support.worker import WorkerProcess
 
 AOF = ("--appendonly", "yes")
@@ -369,15 +370,6 @@ def _is_well(server: Server) -> bool:
     statuses = {checks[name]["status"] for name in ("redis", "database", "storage", "memory")}
     is_up = health["status"] != "down" and statuses <= {"up", "not configured"}
     return is_up and checks["fleet"]["status"] in ("up", "gap", "not configured")
-
-
-def wait_for(condition: Callable[[], bool], what: str, within_s: float = 90) -> float:
-    """How long it took."""
-    began = time.monotonic()
-    while not condition():
-        assert time.monotonic() < began + within_s, f"in vain: {what}"
-        time.sleep(0.02)
-    return time.monotonic() - began
 
 
 @contextmanager

@@ -5,6 +5,7 @@ What tests see of it: an email is sent, a status comes back, and destinations ha
 
 from __future__ import annotations
 
+from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -71,21 +72,12 @@ class FakeDestination:
         return Receipt(200)
 
 
-class Policies(Mapping[str, DestinationPolicy]):
-    """What each destination says at the moment."""
-
-    def __init__(self, destinations: Mapping[str, FakeDestination]) -> None:
-        self._destinations = destinations
+class Policies(UserDict[str, Any]):
+    """Of fake destinations: what each of them says at the moment."""
 
     def __getitem__(self, name: str) -> DestinationPolicy:
-        destination = self._destinations[name]
+        destination = self.data[name]
         return DestinationPolicy(destination, max_attempts=destination.max_attempts, limit_s=1.0)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._destinations)
-
-    def __len__(self) -> int:
-        return len(self._destinations)
 
 
 class FakeQueue:

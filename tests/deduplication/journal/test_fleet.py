@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time as system
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -18,6 +17,7 @@ from deduplication.journal.rules import Repeat
 from deduplication.room import trim_stream
 from tests.deduplication.journal.world import Email, Machine, Time, ask, claimed, delivered, send, stored, take
 from tests.support.redis_server import RedisServer
+from tests.support.waiting import wait_for
 
 PATIENCE_S = 20.0
 
@@ -25,14 +25,6 @@ PATIENCE_S = 20.0
 class RealTime(Time):
     def clock(self) -> Clock:
         return system_clock(1)
-
-
-def wait_for(what: Callable[[], object]) -> None:
-    """Until it is so; how long that takes on a busy machine says nothing."""
-    ends_at = system.monotonic() + PATIENCE_S
-    while not what():
-        assert system.monotonic() < ends_at, "it never came to be"
-        system.sleep(0.01)
 
 
 def accepts(machine: Machine, email: Email) -> bool:

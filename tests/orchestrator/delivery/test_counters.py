@@ -24,6 +24,7 @@ from tests.deduplication import test_topologies as topologies
 from tests.support.programs_loaded import run_at_once
 from tests.support.proxy import Fault, Proxy
 from tests.support.redis_server import RedisServer
+from tests.support.waiting import wait_for
 
 start = topologies.start
 
@@ -224,10 +225,7 @@ FAULTS: dict[str, Callable[[Proxy, RedisServer], object]] = {
 @pytest.mark.real_redis
 @pytest.mark.parametrize("strike", FAULTS.values(), ids=FAULTS)
 def test_while_redis_fails_the_processes_of_the_machine_count_together(
-    start: topologies.Start,
-    tmp_path: Path,
-    strike: Callable[[Proxy, RedisServer], object],
-    eventually: Callable[[Callable[[], bool]], None],
+    start: topologies.Start, tmp_path: Path, strike: Callable[[Proxy, RedisServer], object]
 ) -> None:
     server = start()
     with ExitStack() as stack:
@@ -244,7 +242,7 @@ def test_while_redis_fails_the_processes_of_the_machine_count_together(
         _allow(server, "+@all")
         for counters in pair:
             counters.coordinator.redis.note_answer()
-        eventually(lambda: one.wait_s(RATE, "crm") == 0)  # Redis counts again; one answer may be late
+        wait_for(lambda: one.wait_s(RATE, "crm") == 0)  # Redis counts again; one answer may be late
 
 
 def test_a_redis_that_is_gone_is_not_waited_for(redis_server: RedisServer) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -11,6 +11,7 @@ from orchestrator.delivery.dramatiq_queue import DramatiqQueue
 from orchestrator.delivery.queue import QueueUnavailable
 from tests.support.rabbitmq_server import RabbitmqServer
 from tests.support.redis_server import free_port
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def rabbitmq() -> Iterator[RabbitmqServer]:
 @pytest.mark.real_redis
 @pytest.mark.parametrize("kind", ["redis_server", "rabbitmq"])
 def test_each_message_counts_for_its_destination_and_wakes_a_worker_for_it(
-    request: pytest.FixtureRequest, kind: str, eventually: Callable[[Callable[[], bool]], None]
+    request: pytest.FixtureRequest, kind: str
 ) -> None:
     url = request.getfixturevalue(kind).url
     web, worker = DramatiqQueue(url, 5), DramatiqQueue(url, 5)
@@ -35,7 +36,7 @@ def test_each_message_counts_for_its_destination_and_wakes_a_worker_for_it(
     assert [web.depth(name) for name in ("crm", "archive")] == [3, 0]
     worker.consume(["archive", "crm"], woken.append)
     web.put("archive")
-    eventually(lambda: sorted(woken) == ["archive", "crm", "crm", "crm"])
+    wait_for(lambda: sorted(woken) == ["archive", "crm", "crm", "crm"])
     assert [web.depth(name) for name in ("crm", "archive")] == [0, 0]
     for queue in (web, worker):
         queue.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 
 import pytest
 
@@ -14,8 +13,7 @@ from orchestrator.delivery.schedule import MOST_AGE_MS
 from orchestrator.delivery.sender import UNKNOWN_FOR_MS
 from tests.orchestrator.conftest import Open
 from tests.support.pipeline import DOWN, LEASE_MS, PipelineBench
-
-Eventually = Callable[[Callable[[], bool]], None]
+from tests.support.waiting import wait_for
 
 
 def store(bench: PipelineBench, count: int = 1) -> None:
@@ -52,32 +50,30 @@ def quick_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_while_the_store_is_away_nothing_is_sent_and_no_try_is_used_up(
-    start: Open, eventually: Eventually, quick_ticks: None, caplog: pytest.LogCaptureFixture
+    start: Open, quick_ticks: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     bench = start(with_queue=True)
     store(bench)
     bench.failing.update({"take", "destinations_with_waiting"})
     bench.pipeline.retrier.start()
-    eventually(lambda: "deliveries that are due: will retry" in caplog.text)
+    wait_for(lambda: "deliveries that are due: will retry" in caplog.text)
     bench.failing.discard("destinations_with_waiting")
-    eventually(lambda: "destination crm: will retry" in caplog.text)
+    wait_for(lambda: "destination crm: will retry" in caplog.text)
     assert bench.destinations["crm"].asked == []
     bench.failing.clear()
-    eventually(lambda: statuses(bench, 1) == ["delivered"])
+    wait_for(lambda: statuses(bench, 1) == ["delivered"])
     assert bench.delivery(subject="Mail 0").tries == 1
 
 
-def test_threads_of_several_processes_send_each_delivery_once(
-    start: Open, eventually: Eventually, quick_ticks: None
-) -> None:
+def test_threads_of_several_processes_send_each_delivery_once(start: Open, quick_ticks: None) -> None:
     benches = [start(with_queue=True) for _ in range(2)]
     store(benches[0], 20)
     for bench in benches:
         bench.pipeline.retrier.start()
     taken = [each.destinations["crm"].taken for each in benches]
-    eventually(lambda: sum(map(len, taken)) >= 20)
-    eventually(lambda: statuses(benches[0], 20) == ["delivered"] * 20)
+    wait_for(lambda: sum(map(len, taken)) >= 20)
+    wait_for(lambda: statuses(benches[0], 20) == ["delivered"] * 20)
     assert len({webhook.webhook_id for each in taken for webhook in each}) == sum(map(len, taken)) == 20
 
 
