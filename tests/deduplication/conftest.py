@@ -62,20 +62,6 @@ def fleet(redis_server: RedisServer, time: Time) -> Iterator[Fleet3]:
         machine.close()
 
 
-@pytest.fixture(params=["sqlite", "redis"])
-def pair(request: pytest.FixtureRequest, time: Time) -> Iterator[tuple[Machine, Machine]]:
-    """The same promises on one machine without Redis, and on two that share one."""
-    if request.param == "sqlite":
-        machine = Machine(None, time)
-        yield machine, machine
-        machine.close()
-        return
-    fleet: Fleet3 = request.getfixturevalue("fleet")
-    machines = fleet.add(), fleet.add()
-    fleet.open()
-    yield machines
-
-
 @dataclass
 class Bench:
     """Two processes that share a journal, or two machines that share a Redis whose time is handed in."""
@@ -94,23 +80,34 @@ class Bench:
 
     def advance(self, ms: int) -> None:
         self.first.time.pass_ms(ms)
-        if self.redis:
-            client = self.redis.client
-            for key in client.scan_iter():
-                left_ms = client.pttl(key)
-                if left_ms >= 0:
-                    client.pexpire(key, max(0, left_ms - ms))
-            client.set("test:now", self.first.time.now_ms)
+
+
+@dataclass
+class TimeOfRedis(Time):
+    """It passes in Redis, too, whose scripts are given the time."""
+
+    redis: RedisServer | None = None
+
+    def pass_ms(self, ms: int) -> None:
+        super().pass_ms(ms)
+        assert self.redis
+        client = self.redis.client
+        for key in client.scan_iter():
+            left_ms = client.pttl(key)
+            if left_ms >= 0:
+                client.pexpire(key, max(0, left_ms - ms))
+        client.set("test:now", self.now_ms)
 
 
 @pytest.fixture(params=["sqlite", "redis"])
 def bench(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Bench]:
-    time = Time()
     if request.param == "sqlite":
+        time = Time()
         one, two = (Machine(None, time, folder=tmp_path, host="here") for _ in range(2))
         found = Bench(one, two, None)
     else:
         server: RedisServer = request.getfixturevalue("redis_server")
+        time = TimeOfRedis(redis=server)
         monkeypatch.setattr(registry_module, "_Script", HandedScript)
         server.client.mset({"test:now": time.now_ms, "test:run": "1"})
         found = Bench(Machine(server.url, time), Machine(server.url, time), server)
@@ -122,6 +119,11 @@ def bench(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_p
     yield found
     found.first.close()
     found.second.close()
+
+
+@pytest.fixture
+def pair(bench: Bench) -> tuple[Machine, Machine]:
+    return bench.first, bench.second
 
 
 Sync = Callable[[], None]
