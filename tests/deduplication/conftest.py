@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from deduplication.journal import registry as registry_module
 from deduplication.journal.coordinator import Coordinator
-from tests.deduplication.journal.world import HOLD_MS, HandedScript, Machine, Time
+from tests.deduplication.journal.world import HOLD_MS, Machine, Time, TimeOfRedis
 from tests.support.redis_server import RedisServer
 
 
@@ -82,23 +81,6 @@ class Bench:
         self.first.time.pass_ms(ms)
 
 
-@dataclass
-class TimeOfRedis(Time):
-    """It passes in Redis, too, whose scripts are given the time."""
-
-    redis: RedisServer | None = None
-
-    def pass_ms(self, ms: int) -> None:
-        super().pass_ms(ms)
-        assert self.redis
-        client = self.redis.client
-        for key in client.scan_iter():
-            left_ms = client.pttl(key)
-            if left_ms >= 0:
-                client.pexpire(key, max(0, left_ms - ms))
-        client.set("test:now", self.now_ms)
-
-
 @pytest.fixture(params=["sqlite", "redis"])
 def bench(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Bench]:
     if request.param == "sqlite":
@@ -107,9 +89,7 @@ def bench(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_p
         found = Bench(one, two, None)
     else:
         server: RedisServer = request.getfixturevalue("redis_server")
-        time = TimeOfRedis(redis=server)
-        monkeypatch.setattr(registry_module, "_Script", HandedScript)
-        server.client.mset({"test:now": time.now_ms, "test:run": "1"})
+        time = TimeOfRedis(server, monkeypatch)
         found = Bench(Machine(server.url, time), Machine(server.url, time), server)
         for machine in (found.first, found.second):
             machine.tick()
