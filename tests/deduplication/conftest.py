@@ -103,6 +103,7 @@ def bench(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_p
 
 @pytest.fixture
 def pair(bench: Bench) -> tuple[Machine, Machine]:
+    """The same promises for two processes of one machine without Redis, and for two machines that share one."""
     return bench.first, bench.second
 
 

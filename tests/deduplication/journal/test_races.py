@@ -41,7 +41,10 @@ def contend(url: str | None, folder: Path | None, barrier: threading.Barrier) ->
             barrier.wait(60)
             won.append(sum(pool.map(run, [number] * THREADS)))
             machine.tick()
-    machine.stop() if folder else machine.close()
+    if folder:
+        machine.stop()
+    else:
+        machine.close()
     return won
 
 
