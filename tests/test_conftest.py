@@ -15,9 +15,31 @@ from hypothesis import given, strategies
 
 @given(strategies.integers())
 def test_of_a_property(number):
-    with open({tried!r}, "a") as tried:
+    with open("tried", "a") as tried:
         print(number, file=tried)
 """
+
+
+def run(folder: Path, *options: str) -> tuple[str, str]:
+    """The seed that was printed, and the examples that were tried."""
+    folder.mkdir()
+    (folder / "test_property.py").write_text(PROPERTY.replace('"tried"', repr(str(folder / "tried"))))
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-c", ROOT / "pyproject.toml", "-p", "tests.conftest", folder, *options],
+        env=clean_environment(CI="true"),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    (seed,) = re.findall(r"^seed (\d+); make test SEED=\1 ", ran.stdout, re.MULTILINE)
+    return seed, (folder / "tried").read_text()
+
+
+def test_the_printed_seed_repeats_the_examples(tmp_path: Path) -> None:
+    first = run(tmp_path / "first")
+    assert run(tmp_path / "again", f"--hypothesis-seed={first[0]}", "-n1") == first
+
+
 HOSTILE_VARIABLES = {
     "WEBHOOK_URL": "http://127.0.0.1:9/",
     "REDIS_URL": "redis://127.0.0.1:9/0",
@@ -34,24 +56,7 @@ SAMPLE = (
 )
 
 
-def run(checkout: Path, *options: str) -> tuple[str, str]:
-    """The seed that was printed, and the examples that were tried."""
-    tried = checkout / "tried"
-    (checkout / "tests/test_property.py").write_text(PROPERTY.format(tried=str(tried)))
-    tried.unlink(missing_ok=True)
-    ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "tests/test_property.py", *options],
-        cwd=checkout,
-        env=clean_environment(PYTHONPATH="", CI="true") | HOSTILE_VARIABLES,
-        capture_output=True,
-        text=True,
-    )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    (seed,) = re.findall(r"^seed (\d+); make test SEED=\1 ", ran.stdout, re.MULTILINE)
-    return seed, tried.read_text()
-
-
-def test_what_the_user_has_changes_no_test_and_the_printed_seed_repeats_the_examples(tmp_path: Path) -> None:
+def test_files_and_variables_of_the_user_do_not_change_the_tests(tmp_path: Path) -> None:
     """In a copy in which Mailonce is configured, and broken."""
     checkout = tmp_path / "checkout"
     ignored = shutil.ignore_patterns(".git", ".venv*", "data", "mailonce.toml", ".env", ".*_cache", "__pycache__")
@@ -60,6 +65,12 @@ def test_what_the_user_has_changes_no_test_and_the_printed_seed_repeats_the_exam
     (checkout / ".env").write_text("".join(f"{name}={value}\n" for name, value in HOSTILE_VARIABLES.items()))
     (checkout / "data").mkdir()
     (checkout / "data/journal.db").write_text("broken")
-    first = run(checkout, *SAMPLE)
-    assert run(checkout, f"--hypothesis-seed={first[0]}", "-n1") == first
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *SAMPLE],
+        cwd=checkout,
+        env=clean_environment(PYTHONPATH="") | HOSTILE_VARIABLES,
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
     assert (checkout / "data/journal.db").read_text() == "broken"
