@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import gc
 import secrets
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from tests.support import programs_loaded
 from tests.support import redis_server as real_redis
 from tests.support.redis_server import RedisServer
 from tests.support.surroundings import forget_environment, keep_files_in_memory
+from tests.support.waiting import wait_for
 
 NEED_REDIS = {"redis"}
 GARBAGE = 5_000  # so many objects are worth a look; Python's own 700 are soon made by a test that builds an app
@@ -96,13 +96,6 @@ def redis_server(redis_process: RedisServer, request: pytest.FixtureRequest) -> 
 
 
 @pytest.fixture
-def eventually() -> Callable[[Callable[[], bool]], None]:
-    """Waits until something in the background has happened."""
-
-    def wait(has_happened: Callable[[], bool], within_s: float = 90) -> None:
-        deadline = time.monotonic() + within_s
-        while not has_happened():
-            assert time.monotonic() < deadline, "it did not happen"
-            time.sleep(0.02)
-
-    return wait
+def eventually() -> Callable[..., float]:
+    """``wait_for``, for tests that ask for it as a fixture."""
+    return wait_for

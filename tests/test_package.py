@@ -20,6 +20,7 @@ import pytest
 import requests
 from packaging.requirements import Requirement
 
+from tests.support import programs_loaded
 from tests.support.programs import program
 from tests.support.programs_loaded import MAILONCE
 from tests.support.server import Server, email
@@ -179,8 +180,8 @@ def test_the_installed_wheel_serves_from_an_empty_folder(installed: Path, tmp_pa
     assert (installed / "share/mailonce/deploy/mailonce.service").is_file()
 
 
-def test_mailonce_says_its_version() -> None:
-    shown = subprocess.run([MAILONCE, "--version"], env=clean_environment(), capture_output=True, text=True, check=True)
+def test_mailonce_says_its_version(tmp_path: Path) -> None:
+    shown = programs_loaded.run([MAILONCE, "--version"], tmp_path, clean_environment())
     assert shown.stdout == f"mailonce, version {VERSION}\n"
 
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from deduplication.journal import registry as registry_module
 from deduplication.journal.coordinator import Coordinator
-from tests.deduplication.journal.world import HOLD_MS, HandedScript, Machine, Time
+from tests.deduplication.journal.world import HOLD_MS, Machine, Time, TimeOfRedis
 from tests.support.redis_server import RedisServer
 
 
@@ -62,20 +61,6 @@ def fleet(redis_server: RedisServer, time: Time) -> Iterator[Fleet3]:
         machine.close()
 
 
-@pytest.fixture(params=["sqlite", "redis"])
-def pair(request: pytest.FixtureRequest, time: Time) -> Iterator[tuple[Machine, Machine]]:
-    """The same promises on one machine without Redis, and on two that share one."""
-    if request.param == "sqlite":
-        machine = Machine(None, time)
-        yield machine, machine
-        machine.close()
-        return
-    fleet: Fleet3 = request.getfixturevalue("fleet")
-    machines = fleet.add(), fleet.add()
-    fleet.open()
-    yield machines
-
-
 @dataclass
 class Bench:
     """Two processes that share a journal, or two machines that share a Redis whose time is handed in."""
@@ -94,25 +79,17 @@ class Bench:
 
     def advance(self, ms: int) -> None:
         self.first.time.pass_ms(ms)
-        if self.redis:
-            client = self.redis.client
-            for key in client.scan_iter():
-                left_ms = client.pttl(key)
-                if left_ms >= 0:
-                    client.pexpire(key, max(0, left_ms - ms))
-            client.set("test:now", self.first.time.now_ms)
 
 
 @pytest.fixture(params=["sqlite", "redis"])
 def bench(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Bench]:
-    time = Time()
     if request.param == "sqlite":
+        time = Time()
         one, two = (Machine(None, time, folder=tmp_path, host="here") for _ in range(2))
         found = Bench(one, two, None)
     else:
         server: RedisServer = request.getfixturevalue("redis_server")
-        monkeypatch.setattr(registry_module, "_Script", HandedScript)
-        server.client.mset({"test:now": time.now_ms, "test:run": "1"})
+        time = TimeOfRedis(server, monkeypatch)
         found = Bench(Machine(server.url, time), Machine(server.url, time), server)
         for machine in (found.first, found.second):
             machine.tick()
@@ -122,6 +99,12 @@ def bench(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_p
     yield found
     found.first.close()
     found.second.close()
+
+
+@pytest.fixture
+def pair(bench: Bench) -> tuple[Machine, Machine]:
+    """The same promises for two processes of one machine without Redis, and for two machines that share one."""
+    return bench.first, bench.second
 
 
 Sync = Callable[[], None]

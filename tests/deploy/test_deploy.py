@@ -76,6 +76,10 @@ def test_env_example_changes_nothing_even_if_uncommented(monkeypatch: pytest.Mon
     assert load_settings() == defaults
 
 
+def stop_period_s(folder: str, service: str) -> int:
+    return int(composed(folder)[service]["stop_grace_period"].removesuffix("s"))
+
+
 def test_a_delivery_under_way_may_finish_before_anything_is_killed(tmp_path: Path) -> None:
     """By the configuration that is shipped, which gunicorn accepts."""
     shown = gunicorn("--print-config", tmp_path)
@@ -84,31 +88,26 @@ def test_a_delivery_under_way_may_finish_before_anything_is_killed(tmp_path: Pat
     (graceful_s,) = map(int, re.findall(r"^graceful_timeout\s*= (\d+)$", shown.stdout, re.MULTILINE))
     assert graceful_s > DELIVERY_BUDGET_S
     assert int(first(r"^TimeoutStopSec=(\d+)$", DEPLOY / "mailonce.service")) > graceful_s
-    assert (
-        int(first(r"^  web: &web\n(?: {4}.*\n)* {4}stop_grace_period: (\d+)s$", DEPLOY / "compose.yaml")) > graceful_s
-    )
+    assert stop_period_s("deploy", "web") > graceful_s
     assert int(first(r"proxy_read_timeout (\d+)s;", DEPLOY / "nginx.conf")) > DELIVERY_BUDGET_S
+    assert int(first(r"^TimeoutStopSec=(\d+)$", DEPLOY / "mailonce-worker.service")) > GRACE_S + 5
+    assert all(stop_period_s(folder, "worker") > GRACE_S + 5 for folder in COMPOSED)
 
 
-@pytest.mark.parametrize("unit", ["mailonce.service", "mailonce-worker.service"])
-def test_the_units_write_where_they_may_whatever_the_env_file_says(unit: str) -> None:
+@pytest.mark.parametrize(("unit", "action"), [("mailonce", "serve"), ("mailonce-worker", "worker")])
+def test_the_units_write_where_they_may_whatever_the_env_file_says_and_are_bounded(unit: str, action: str) -> None:
     """EnvironmentFile takes precedence over Environment=, so that DATA_DIR=data of env.example would win."""
-    folder, action = first(r"^StateDirectory=(\S+)$", DEPLOY / unit), "worker" if "worker" in unit else "serve"
+    path = DEPLOY / f"{unit}.service"
+    folder = first(r"^StateDirectory=(\S+)$", path)
     command = f"/usr/bin/env DATA_DIR=/var/lib/{folder} /opt/mailonce/.venv/bin/mailonce {action}"
-    assert first(r"^ExecStart=(.*)$", DEPLOY / unit) == command
-    assert "DATA_DIR" not in first(r"^Environment=(.*)$", DEPLOY / unit)
-    assert first(r"^User=(\S+)$", DEPLOY / unit) == "mailonce", "one user for both, and for what they share"
-
-
-def test_the_unit_of_the_worker_lets_it_finish() -> None:
-    unit = DEPLOY / "mailonce-worker.service"
-    assert int(first(r"^TimeoutStopSec=(\d+)$", unit)) > GRACE_S + 5
-    assert first(r"^Type=(\w+)$", unit) == "exec", "it does not notify systemd"
-
-
-@pytest.mark.parametrize("folder", COMPOSED)
-def test_the_worker_in_compose_may_finish(folder: str) -> None:
-    assert int(composed(folder)["worker"]["stop_grace_period"].removesuffix("s")) > GRACE_S + 5
+    assert first(r"^ExecStart=(.*)$", path) == command
+    assert "DATA_DIR" not in first(r"^Environment=(.*)$", path)
+    assert first(r"^User=(\S+)$", path) == "mailonce", "one user for both, and for what they share"
+    assert first(r"^Type=(\w+)$", path) == ("exec" if action == "worker" else "notify"), "a worker does not notify"
+    bound_mb = int(first(r"^MemoryMax=(\d+)G$", path)) * 1024
+    processes = Settings.model_fields["web_concurrency"].default
+    assert bound_mb > processes * Settings.model_fields["memory_limit_mb"].default, "/health tells of it before"
+    assert first(r"^OOMPolicy=(\w+)$", path) == "continue", "a process that is killed ends no other"
 
 
 @pytest.mark.parametrize("folder", COMPOSED)
@@ -144,20 +143,6 @@ def test_whatever_compose_starts_is_pinned_and_bounded_and_may_do_little(folder:
     assert options[options.index("--maxmemory") + 1] == "1gb", "half of its mem_limit: it is never killed for it"
 
 
-def test_the_images_that_ours_is_built_from_are_pinned() -> None:
-    images = re.findall(r"^FROM (\S+)", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
-    assert len(images) == 2
-    assert all(map(PINNED.fullmatch, images))
-
-
-@pytest.mark.parametrize("unit", ["mailonce.service", "mailonce-worker.service"])
-def test_the_units_bound_the_memory_and_a_process_that_is_killed_ends_no_other(unit: str) -> None:
-    bound_mb = int(first(r"^MemoryMax=(\d+)G$", DEPLOY / unit)) * 1024
-    processes = Settings.model_fields["web_concurrency"].default
-    assert bound_mb > processes * Settings.model_fields["memory_limit_mb"].default, "/health tells of it before"
-    assert first(r"^OOMPolicy=(\w+)$", DEPLOY / unit) == "continue"
-
-
 def test_strangers_cannot_fill_the_temporary_files_of_the_container() -> None:
     (temporary,) = composed("deploy")["web"]["tmpfs"]
     _, _, size = temporary.partition(":size=")
@@ -169,7 +154,9 @@ def test_compose_does_not_start_without_secrets(secret: str) -> None:
     assert first(rf"^ {{6}}\w+: \$\{{({secret}):\?.+\}}$", DEPLOY / "compose.yaml") == secret
 
 
-def test_the_image_runs_the_shipped_configuration_as_an_ordinary_user() -> None:
+def test_the_image_is_built_from_pinned_ones_and_runs_the_shipped_configuration_as_an_ordinary_user() -> None:
+    images = re.findall(r"^FROM (\S+)", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
+    assert len(images) == 2 and all(map(PINNED.fullmatch, images))
     assert dockerfile_command("CMD") == ["mailonce", "serve"]
     assert first(r"^USER (\S+)$", DEPLOY / "Dockerfile") not in ("root", "0")
     assert first(r"^VOLUME (\S+)$", DEPLOY / "Dockerfile") == first(r"DATA_DIR=(\S+)", DEPLOY / "Dockerfile")

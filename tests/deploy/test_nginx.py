@@ -6,7 +6,7 @@ import json
 import re
 import socket
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from tests.support.page import PageVisitor
 from tests.support.programs import program
 from tests.support.redis_server import free_port
 from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, Server, email
+from tests.support.waiting import wait_for
 
 FOR_OPERATORS = ("/api/admin/decisions", "/api/admin/stats", "/metrics", "/health")
 ODD_WAYS = ("//api/admin/stats", "/x/../api/admin/stats", "/api%2fadmin/stats", "/./metrics", "/%68ealth", "//metrics")
@@ -122,9 +123,7 @@ def post_to(nginx: NginxServer, provider: str, address: str) -> int:
 
 
 @pytest.mark.parametrize("provider", RETRY)
-def test_one_address_holds_so_many_requests_and_no_more(
-    shipped: NginxServer, provider: str, eventually: Callable[[Callable[[], bool]], None]
-) -> None:
+def test_one_address_holds_so_many_requests_and_no_more(shipped: NginxServer, provider: str) -> None:
     (most,) = re.findall(r"limit_conn mailonce_client (\d+);", SHIPPED.read_text())
     guesser = {"gmail": "127.0.0.4", "brevo": "127.0.0.5"}[provider]
     trusting = ssl.create_default_context(cafile=shipped.authority)
@@ -133,7 +132,7 @@ def test_one_address_holds_so_many_requests_and_no_more(
             plain = socket.create_connection(("127.0.0.1", shipped.port), 60, source_address=(guesser, 0))
             client = open_ones.enter_context(trusting.wrap_socket(plain, server_hostname="localhost"))
             client.sendall(b"POST /api/ingress/mailgun HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n")
-        eventually(lambda: post_to(shipped, provider, guesser) == RETRY[provider])
+        wait_for(lambda: post_to(shipped, provider, guesser) == RETRY[provider])
         assert post_email(shipped, b"{}").status_code == 400, "others are not held up"
 
 

@@ -6,7 +6,7 @@ import json
 import re
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
@@ -20,6 +20,7 @@ from tests.support.redis_server import RedisServer
 from tests.support.server import Server, email
 from tests.support.sink import Sink
 from tests.support.surroundings import ROOT
+from tests.support.waiting import wait_for
 from tests.support.worker import WorkerProcess
 
 ALERTS = ROOT / "deploy/prometheus/alerts.yml"
@@ -79,14 +80,14 @@ def scraping(folder: Path, redis: RedisServer) -> Iterator[PrometheusServer]:
 
 
 def test_prometheus_finds_every_metric_of_the_rules_and_the_dashboard(
-    tmp_path: Path, redis_server: RedisServer, eventually: Callable[[Callable[[], bool]], None]
+    tmp_path: Path, redis_server: RedisServer
 ) -> None:
     program("prometheus", PACKAGE)
     with scraping(tmp_path, redis_server) as prometheus:
         (target,) = prometheus.get("targets")["activeTargets"]
         assert (target["health"], target["lastError"]) == ("up", "")
         received = 'sum(mailonce_emails_total{status!="retry_later"})'
-        eventually(lambda: [each["value"][1] for each in prometheus.query(received)] == ["3"])
+        wait_for(lambda: [each["value"][1] for each in prometheus.query(received)] == ["3"])
         (group,) = prometheus.get("rules")["groups"]
         assert sorted(rule["name"] for rule in group["rules"]) == sorted(alert_names())
         assert {rule["health"] for rule in group["rules"]} <= {"ok", "unknown"}, "unknown: not asked yet"
@@ -101,7 +102,7 @@ def test_prometheus_finds_every_metric_of_the_rules_and_the_dashboard(
             return not missing
 
         try:
-            eventually(is_all_found)
+            wait_for(is_all_found)
         except AssertionError:
             pytest.fail(f"nothing is found by {missing}")
 

@@ -14,14 +14,12 @@ sh          Each command by its program, after settings such as ``PORT=80`` in f
 toml        Loads as mailonce.toml, with its providers; every env:NAME in it has a value.
 python      Runs in a fresh interpreter. The first line ``# name.py`` names the file it is to be saved as; one that ends
             in ``app.run(port=...)`` is started, and gets a webhook.
-ini, env    Settings, one NAME=value a line; or a systemd unit, whose sections say so.
+ini         Settings, one NAME=value a line.
 json        An answer: that of the curl line above it, at first or when it is sent again. Without one above, it parses.
 http        A webhook, with the headers and fields of a real one.
 text        What the command above it, under the same heading, prints; ids, times and numbers may differ. Where there is
             none, lines of the log (the log has them, or the code has four words of each in a row), or a picture of
             folders with arrows: they exist.
-yaml        Parses; services, if it has any, are those of a compose file of ours.
-nginx       Each line is in deploy/nginx.conf, possibly as a comment.
 others      (js, php...) Stand word for word in a file of this repository, below examples/ or deploy/.
 
 Within a line of prose, code is checked where it can be: settings and their values, make targets, commands of mailonce

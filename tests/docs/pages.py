@@ -15,7 +15,6 @@ from tests.support.surroundings import ROOT
 
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 FOR_CONTRIBUTORS = tuple(ROOT / name for name in ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"))
-_LANGUAGES = {"bash": "sh", "shell": "sh", "console": "sh", "env": "ini", "dotenv": "ini", "yml": "yaml", "": "text"}
 
 
 @dataclass(frozen=True)
@@ -50,8 +49,7 @@ def blocks(page: Path) -> tuple[Block, ...]:
             above = None
         if token.type in ("fence", "code_block"):
             text = token.content.strip("\n")
-            written = token.info.split()[0] if token.info.strip() else ""
-            language = guess(text) if token.type == "code_block" else _LANGUAGES.get(written, written)
+            language = token.info.strip() or guess(text)
             line = token.map[0] + 1 if token.map else 0
             above = Block(name_of(page), line, language, text, above)
             found.append(above)
@@ -65,15 +63,9 @@ def all_blocks(*languages: str) -> list[Block]:
 
 def guess(text: str) -> str:
     """Of a block that was only indented."""
-    if re.match(r"\[\[?[a-z]", text):
-        return "toml"
-    if re.match(r"(from|import) \w|# \w+\.py\n", text):
-        return "python"
-    if re.match(r"[\[{]", text):
+    if text.startswith("{"):
         return "json"
-    if re.fullmatch(r"(#.*\n|[A-Z_]+=.*\n?)+", text):
-        return "ini"
-    return "sh" if re.match(r"(curl|make|sudo|systemctl|docker|\.venv/)\b|[A-Z_]+=\S+ ", text) else "text"
+    return "sh" if text.startswith("curl ") else "text"
 
 
 def inline(page: Path) -> Iterator[Token]:

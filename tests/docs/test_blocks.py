@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
 import json
 import re
 import shlex
@@ -26,6 +25,7 @@ from routes.providers.registry import open_providers
 from tests.docs.commands import Command, commands
 from tests.docs.conftest import Service, values_of
 from tests.docs.pages import Block, all_blocks, code
+from tests.support import programs_loaded
 from tests.support.programs import Program
 from tests.support.redis_server import RedisServer, free_port
 from tests.support.server import INGRESS_TOKEN, Server
@@ -33,7 +33,7 @@ from tests.support.sink import Sink
 from tests.support.surroundings import ROOT, clean_environment
 from tests.support.worker import WorkerProcess
 
-KINDS = {"sh", "toml", "python", "ini", "json", "http", "text", "yaml", "nginx"}
+KINDS = {"sh", "toml", "python", "ini", "json", "http", "text"}
 ON_OTHER_MACHINES = """
     . apt apt-get cat cd chmod chown cp crontab date docker echo git gzip install journalctl kill ln ls mailonce make
     mkdir mv nginx openssl pip promtool ps python3 redis-cli redis-server rm rsync set source sqlite3 ssh systemctl
@@ -204,11 +204,6 @@ def _without_s3(providers: dict[str, dict[str, object]]) -> dict[str, dict[str, 
 
 @each_block("ini")
 def test_settings_load(block: Block) -> None:
-    if block.text.startswith("["):
-        unit = configparser.RawConfigParser(strict=False)
-        unit.read_string(block.text)
-        assert set(unit.sections()) <= {"Unit", "Service", "Install"}, "a systemd unit"
-        return
     lines = [line for line in block.text.splitlines() if line and not line.startswith("#")]
     given = dict(line.split("=", 1) for line in lines)
     assert given.keys() <= SETTINGS | set(values_of("\n".join(each.text for each in all_blocks("toml"))))
@@ -255,7 +250,9 @@ def test_the_example_of_every_vocabulary_remembers(
     tmp_path: Path, redis_server: RedisServer, module: str, first: str, again: str
 ) -> None:
     (block,) = [each for each in all_blocks("python") if f"from deduplication.{module} import" in each.text]
-    printed = [paste(block.text.replace(REDIS, redis_server.url), tmp_path) for _ in range(2)]
+    text = block.text.replace(REDIS, redis_server.url)
+    printed = [paste(text, tmp_path)]
+    printed += [programs_loaded.run([sys.executable, "-c", text], tmp_path, clean_environment()).stdout]
     assert [re.sub(r"\d+", "", each) for each in printed] == [first, again]
     assert redis_server.client.keys("processed_ids:*") == ["processed_ids:2026-11-16"] * (module == "redis_client")
 

@@ -10,10 +10,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import requests
@@ -23,8 +22,8 @@ from tests.support.redis_server import RedisServer
 from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, Server, email
 from tests.support.sink import Received, Reply, Sink
 from tests.support.surroundings import ROOT
+from tests.support.waiting import wait_for
 
-Eventually = Callable[[Callable[[], bool]], None]
 PAGE = (ROOT / "docs/operating.md").read_text()
 KNOWN = "known"
 OLD, NEW = "the-old-password", "the-new-password"
@@ -87,41 +86,37 @@ def traffic(server: Server, token: str = INGRESS_TOKEN) -> Iterator[list[str]]:
         thread.join()
 
 
-class Receiver(Sink):
-    """Refuses what is called "waits" for as long as it is down."""
-
-    is_down = True
-
-    def reply_to(self, payload: dict[str, Any]) -> Reply:
-        return Reply(503) if self.is_down and payload["subject"] == "waits" else Reply()
+def receiver() -> Sink:
+    """Refuses the email that is called "waits", until its ``answers`` are cleared."""
+    sink = Sink()
+    sink.answers["waits"] = Reply(503)
+    return sink
 
 
-def test_a_backup_in_the_middle_of_traffic_restores_what_was_known_and_what_waits(
-    tmp_path: Path, eventually: Eventually
-) -> None:
+def test_a_backup_in_the_middle_of_traffic_restores_what_was_known_and_what_waits(tmp_path: Path) -> None:
     back_up, *_ = commands("Back up")
     restore, resume, _ = commands("Restore")
     home = tmp_path / "home"
-    with Receiver() as sink:
+    with receiver() as sink:
         with service(home, WEBHOOK_URL=sink.url, INGRESS_TOKEN="", ADMIN_TOKEN="") as server:
             token = (home / "data/ingress_token").read_text().strip()
             assert [send(server, each, token) for each in ("delivered", "waits")] == ["processed", "queued"]
             with traffic(server, token) as taken:
-                eventually(lambda: len(taken) > 5)
+                wait_for(lambda: len(taken) > 5)
                 known = ["delivered", "waits", *taken]
                 paste(back_up, home)
                 count = len(taken)
-                eventually(lambda: len(taken) > count + 5)
+                wait_for(lambda: len(taken) > count + 5)
         assert (home / "backup/audit.log").exists()
         (home / "data/journal.db").write_bytes(b"a disk that failed " * 1000)
         assert ":default" in paste(restore, home), "what waits is seen before anything is sent"
-        sink.is_down = False
+        sink.answers.clear()
         with server:
             assert {send(server, each, token) for each in known} == {KNOWN}
             assert send(server, taken[-1], token) == "queued", "unknown to the copy, and the destination is paused"
             assert sink.subjects["waits"] == 0
             assert "is resumed" in paste(resume, home)
-            eventually(lambda: sink.subjects["waits"] == 1)
+            wait_for(lambda: sink.subjects["waits"] == 1)
     assert [sink.subjects[each] for each in known] == [1] * len(known)
 
 
@@ -137,19 +132,17 @@ def at(redis: RedisServer, block: str) -> str:
 
 
 @pytest.mark.real_redis
-def test_a_redis_restored_from_its_snapshot_learns_what_arrived_since(
-    tmp_path: Path, own_redis: RedisServer, eventually: Eventually
-) -> None:
+def test_a_redis_restored_from_its_snapshot_learns_what_arrived_since(tmp_path: Path, own_redis: RedisServer) -> None:
     _, snapshot, _ = commands("Back up")
     *_, switch_on = commands("Restore")
     (tmp_path / "backup").mkdir()
     redis_dir = Path(str(own_redis.client.config_get("dir")["dir"]))
     with Sink() as sink, Server(tmp_path / "data", WEBHOOK_URL=sink.url, REDIS_URL=own_redis.url) as server:
         with traffic(server) as taken:
-            eventually(lambda: len(taken) > 5)
+            wait_for(lambda: len(taken) > 5)
             paste(at(own_redis, snapshot), tmp_path)
             count = len(taken)
-            eventually(lambda: len(taken) > count + 5)
+            wait_for(lambda: len(taken) > count + 5)
         own_redis.kill()
         shutil.rmtree(redis_dir / "appendonlydir", ignore_errors=True)
         (redis_dir / "appendonly.aof").unlink(missing_ok=True)  # before Redis 7
@@ -157,12 +150,12 @@ def test_a_redis_restored_from_its_snapshot_learns_what_arrived_since(
         own_redis.start("--appendonly", "no")
         assert own_redis.client.dbsize()
         paste(at(own_redis, switch_on), tmp_path)
-        eventually(lambda: _is_written(own_redis))
+        wait_for(lambda: _is_written(own_redis))
         own_redis.kill()
         own_redis.start()
-        eventually(lambda: "Redis began a new era" in server.log.read_text())
-        eventually(lambda: send(server, taken[0]) == KNOWN)
-        eventually(lambda: server.health()["checks"]["redis"]["status"] == "up")
+        wait_for(lambda: "Redis began a new era" in server.log.read_text())
+        wait_for(lambda: send(server, taken[0]) == KNOWN)
+        wait_for(lambda: server.health()["checks"]["redis"]["status"] == "up")
         assert {send(server, each) for each in taken} == {KNOWN}
     assert set(sink.subjects.values()) == {1}
 
@@ -175,9 +168,9 @@ def _is_written(redis: RedisServer) -> bool:
 
 @pytest.mark.real_redis
 def test_what_the_file_knows_and_what_waits_moves_to_redis_and_to_another_one(
-    tmp_path: Path, redis_server: RedisServer, own_redis: RedisServer, eventually: Eventually
+    tmp_path: Path, redis_server: RedisServer, own_redis: RedisServer
 ) -> None:
-    with Receiver() as sink:
+    with receiver() as sink:
         with Server(tmp_path, WEBHOOK_URL=sink.url) as server:
             assert [send(server, each) for each in ("delivered", "waits")] == ["processed", "queued"]
         for redis in (redis_server, own_redis):
@@ -186,12 +179,12 @@ def test_what_the_file_knows_and_what_waits_moves_to_redis_and_to_another_one(
                 assert send(server, "waits") == KNOWN
                 assert server.health()["checks"]["redis"]["status"] == "up"
                 if redis is own_redis:
-                    sink.is_down = False
-                    eventually(lambda: _arrives_at(sink, server))
+                    sink.answers.clear()
+                    wait_for(lambda: _arrives_at(sink, server))
     assert set(sink.subjects.values()) == {1}
 
 
-def _arrives_at(sink: Receiver, server: Server, token: str = ADMIN_TOKEN) -> bool:
+def _arrives_at(sink: Sink, server: Server, token: str = ADMIN_TOKEN) -> bool:
     """Asks for an attempt now: the next one of its schedule may be minutes away."""
     url, headers = f"{server.url}/api/admin/deliveries/replay", {"Authorization": f"Bearer {token}"}
     requests.post(url, json={"status": "waiting"}, headers=headers, timeout=60).raise_for_status()
@@ -200,10 +193,10 @@ def _arrives_at(sink: Receiver, server: Server, token: str = ADMIN_TOKEN) -> boo
 
 @pytest.mark.real_redis
 def test_a_second_server_knows_what_the_first_did_and_delivers_what_that_left_behind(
-    tmp_path: Path, redis_server: RedisServer, eventually: Eventually
+    tmp_path: Path, redis_server: RedisServer
 ) -> None:
     (print_tokens,) = commands("Second server")
-    with Receiver() as sink:
+    with receiver() as sink:
         shared = {"WEBHOOK_URL": sink.url, "REDIS_URL": redis_server.url, "INGRESS_TOKEN": "", "ADMIN_TOKEN": ""}
         first = service(tmp_path / "first", **shared)
         with first:
@@ -213,8 +206,8 @@ def test_a_second_server_knows_what_the_first_did_and_delivers_what_that_left_be
             with service(tmp_path / "second", **shared | printed) as second:
                 assert [send(second, each, token) for each in ("delivered", "waits")] == [KNOWN, KNOWN]
                 first.kill()
-                sink.is_down = False
-                eventually(lambda: _arrives_at(sink, second, printed["ADMIN_TOKEN"]))
+                sink.answers.clear()
+                wait_for(lambda: _arrives_at(sink, second, printed["ADMIN_TOKEN"]))
                 assert send(second, "delivered", token) == KNOWN
     assert set(sink.subjects.values()) == {1}
 
@@ -283,9 +276,7 @@ def _verifies(received: Received, secret: str) -> bool:
     return True
 
 
-def test_while_a_providers_secret_is_rotated_both_count_after_a_reload_of_the_file_and_its_env(
-    tmp_path: Path, eventually: Eventually
-) -> None:
+def test_while_a_providers_secret_is_rotated_both_count_after_a_reload_of_the_file_and_its_env(tmp_path: Path) -> None:
     """The new one is in .env, which is read again, the old one in a file."""
     section = "[providers.postmark]\nusername = 'sender'\npassword = {}\n"
     path, dotenv = tmp_path / "mailonce.toml", tmp_path / ".env"
@@ -310,11 +301,11 @@ def test_while_a_providers_secret_is_rotated_both_count_after_a_reload_of_the_fi
         dotenv.write_text(f"POSTMARK_PASSWORD={NEW}\n")
         path.write_text(section.format("['env:POSTMARK_PASSWORD', 'file:password']"))
         reload()
-        eventually(lambda: opens(NEW))
+        wait_for(lambda: opens(NEW))
         assert opens(OLD)
         path.write_text(section.format("'env:POSTMARK_PASSWORD'"))
         reload()
-        eventually(lambda: not opens(OLD) and opens(NEW))
+        wait_for(lambda: not opens(OLD) and opens(NEW))
 
 
 @pytest.mark.real_redis

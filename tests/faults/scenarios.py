@@ -27,11 +27,12 @@ from deduplication.journal.coordinator import Claimed
 from deduplication.journal.entry import DeliveryStatus, changed
 from orchestrator.delivery.webhook import pack
 from tests.bench.machines import new_claim, opened
-from tests.faults.world import AOF, REFUSED, Scenario, Setup, World, ask_journal, wait_for
+from tests.faults.world import AOF, REFUSED, Scenario, Setup, World, ask_journal
 from tests.support.proxy import Fault
 from tests.support.redis_server import RedisServer, free_port, redis_server_version
 from tests.support.server import ADMIN, Server, email
 from tests.support.sink import Reply
+from tests.support.waiting import wait_for
 
 LEASE_S = 4
 DAY_S = 86_400

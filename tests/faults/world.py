@@ -25,6 +25,7 @@ from tests.support.rabbitmq_server import RabbitmqServer
 from tests.support.redis_server import RedisServer
 from tests.support.server import ADMIN, Server, email
 from tests.support.sink import Reply, Sink
+from tests.support.waiting import wait_for
 from tests.support.worker import WorkerProcess
 
 AOF = ("--appendonly", "yes")
@@ -99,25 +100,21 @@ class Scenario:
 
 
 class FaultySink(Sink):
-    """Answers HELD emails once ``release`` is set, refuses REFUSED ones until then, and others as ``answers`` says."""
+    """Answers HELD emails once ``release`` is set, and refuses REFUSED ones until then."""
 
     def __init__(self) -> None:
         super().__init__()
         self.release = threading.Event()
         self.held: Counter[str] = Counter()
-        self.answers: dict[str, Reply] = {}
         self.fails_every = 0  # so many webhooks, one is refused
 
-    def reply_to(self, payload: dict[str, Any]) -> Reply:
-        subject = payload["subject"]
-        if subject in self.answers:
-            return self.answers[subject]
+    def reply_to(self, subject: str, *request: str) -> Reply:
         if subject.startswith(REFUSED) and not self.release.is_set():
             return Reply(503)
         if self.fails_every and len(self.received) % self.fails_every == 0:
             return Reply(503)
         if not subject.startswith(HELD):
-            return super().reply_to(payload)
+            return super().reply_to(subject, *request)
         with self._lock:
             self.held[subject] += 1
         return Reply(after=self.release)
@@ -373,15 +370,6 @@ def _is_well(server: Server) -> bool:
     statuses = {checks[name]["status"] for name in ("redis", "database", "storage", "memory")}
     is_up = health["status"] != "down" and statuses <= {"up", "not configured"}
     return is_up and checks["fleet"]["status"] in ("up", "gap", "not configured")
-
-
-def wait_for(condition: Callable[[], bool], what: str, within_s: float = 90) -> float:
-    """How long it took."""
-    began = time.monotonic()
-    while not condition():
-        assert time.monotonic() < began + within_s, f"in vain: {what}"
-        time.sleep(0.02)
-    return time.monotonic() - began
 
 
 @contextmanager

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from deduplication.journal import registry
 from orchestrator.delivery import sender
-from tests.deduplication.journal.world import HOLD_MS, HandedScript, Machine, Time
+from tests.deduplication.journal.world import HOLD_MS, Machine, Time, TimeOfRedis
 from tests.support.pipeline import FakeDestination, PipelineBench, Reaction, open_pipeline
 from tests.support.redis_server import RedisServer
 
@@ -19,27 +18,17 @@ Open = Callable[..., PipelineBench]
 
 @pytest.fixture(params=["sqlite", "redis"])
 def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
-    time = Time()
     if request.param == "sqlite":
-        machine = Machine(None, time)
+        machine = Machine(None, Time())
     else:
         server: RedisServer = request.getfixturevalue("redis_server")
-        monkeypatch.setattr(registry, "_Script", HandedScript)
-        server.client.set("test:run", "a1")
-        server.client.set("test:now", time.now_ms)
-        machine = Machine(server.url, time)
+        machine = Machine(server.url, TimeOfRedis(server, monkeypatch))
         machine.tick()
-        _pass(machine, HOLD_MS + 1)
+        machine.time.pass_ms(HOLD_MS + 1)
         machine.tick()
         machine.follow()
     yield machine
     machine.close()
-
-
-def _pass(machine: Machine, ms: int) -> None:
-    machine.time.pass_ms(ms)
-    if machine.url:
-        machine.clients[0].set("test:now", machine.time.now_ms)
 
 
 @pytest.fixture
@@ -55,7 +44,6 @@ def start(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
             fakes = {name: FakeDestination(list(each)) for name, each in (reactions or {"crm": []}).items()}
             for name in impatient:
                 fakes[name].max_attempts = 1
-            opened = open_pipeline(machine, fakes, lambda ms: _pass(machine, ms), **options)
-            return stack.enter_context(opened)
+            return stack.enter_context(open_pipeline(machine, fakes, **options))
 
         yield start

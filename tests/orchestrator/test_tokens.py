@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import stat
+import threading
 from pathlib import Path
 
 import pytest
 
 from orchestrator.config.settings import Settings, SettingsError, load_settings
 from orchestrator.tokens import Tokens, admin_token_file, ensure_tokens, ingress_token_file
+from tests.support.programs_loaded import run_at_once
 
 ONE, OTHER, ADMIN = "one-ingress-token", "other-ingress-token", "one-admin-token-of-tests"
 
@@ -61,16 +62,18 @@ def test_a_folder_that_cannot_be_written_stops_the_start(tmp_path: Path) -> None
         ensure_tokens(load_settings(data_dir=tmp_path))
 
 
-def _start(data_dir: Path) -> Tokens:
-    return ensure_tokens(load_settings(data_dir=data_dir))
+def _start(folders: list[Path], barrier: threading.Barrier) -> list[Tokens]:
+    made = []
+    for folder in folders:
+        barrier.wait(60)
+        made.append(ensure_tokens(load_settings(data_dir=folder)))
+    return made
 
 
 def test_processes_that_start_at_once_agree_and_one_of_them_shows_the_tokens(tmp_path: Path) -> None:
-    folders = [tmp_path / str(number) for number in range(10)]
+    folders = [tmp_path / str(number) for number in range(20)]
     for folder in folders:
         folder.mkdir()
-    with multiprocessing.get_context("spawn").Pool(4) as processes:
-        for folder in folders:
-            started = processes.map(_start, [folder] * 8, chunksize=1)
-            assert len({(tokens.ingress, tokens.admin) for tokens in started}) == 1
-            assert sorted(path.name for tokens in started for path in tokens.new) == ["admin_token", "ingress_token"]
+    for started in zip(*run_at_once(4, _start, folders), strict=True):
+        assert len({(tokens.ingress, tokens.admin) for tokens in started}) == 1
+        assert sorted(path.name for tokens in started for path in tokens.new) == ["admin_token", "ingress_token"]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from pathlib import Path
+
+from tests.support import programs_loaded
+from tests.support.surroundings import clean_environment
 
 SUPERVISOR = """
 import sys
@@ -23,14 +24,7 @@ except SettingsError as error:
 def test_a_process_that_cannot_start_ends_the_worker_and_is_not_started_for_ever(tmp_path: Path) -> None:
     """DATA_DIR is lost between the check and the start of the processes."""
     (tmp_path / "data").write_text("in the way")
-    ended = subprocess.run(
-        [sys.executable, "-c", SUPERVISOR],
-        cwd=tmp_path,
-        env={"PATH": os.environ["PATH"]},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    ended = programs_loaded.run([sys.executable, "-c", SUPERVISOR], tmp_path, clean_environment())
     assert ended.returncode == 1
-    assert ended.stderr.count("this process cannot start") == 1
-    assert "the worker cannot start; the lines above say why" in ended.stderr
+    assert ended.stdout.count("this process cannot start") == 1
+    assert "the worker cannot start; the lines above say why" in ended.stdout

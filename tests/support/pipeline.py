@@ -106,14 +106,16 @@ class FakeQueue:
 
 @dataclass(frozen=True)
 class PipelineBench:
-    """``failing`` names the verbs of the coordinator that raise StoreUnavailable. ``let_time_pass`` takes ms."""
+    """``failing`` names the verbs of the coordinator that raise StoreUnavailable."""
 
     pipeline: Pipeline
     destinations: Mapping[str, FakeDestination]
     machine: Machine
     queue: FakeQueue
-    let_time_pass: Callable[[int], None]
     failing: set[str] = field(default_factory=set)
+
+    def let_time_pass(self, ms: int) -> None:
+        self.machine.time.pass_ms(ms)
 
     def send(self, **fields: Any) -> Outcome:
         """An email, as a provider would hand it over: the answer. Publishing follows behind the request."""
@@ -195,7 +197,6 @@ class Failing:
 def open_pipeline(
     machine: Machine,
     destinations: Mapping[str, FakeDestination],
-    let_time_pass: Callable[[int], None],
     *,
     with_queue: bool = False,
     limits: DestinationConfig | None = None,
@@ -229,4 +230,4 @@ def open_pipeline(
             queue=queue if with_queue else None,
             now=lambda: datetime.fromtimestamp(machine.time.now_ms / 1000, UTC),
         )
-        yield PipelineBench(pipeline, destinations, machine, queue, let_time_pass, failing)
+        yield PipelineBench(pipeline, destinations, machine, queue, failing)

@@ -11,7 +11,10 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from tests.support.surroundings import clean_environment
 
@@ -37,6 +40,14 @@ def run(command: list[str], folder: Path, env: dict[str, str]) -> subprocess.Com
     with tempfile.NamedTemporaryFile("r+") as output:
         code = start(command, folder, env, Path(output.name)).wait(timeout=120)
         return subprocess.CompletedProcess(command, code, output.read(), "")
+
+
+def run_at_once(count: int, function: Callable[..., Any], *given: object) -> list[Any]:
+    """What the function returns in so many processes. Its last argument is a barrier that lets them begin at once."""
+    with _CONTEXT.Manager() as manager, ProcessPoolExecutor(count, _CONTEXT) as processes:
+        barrier = manager.Barrier(count)
+        running = [processes.submit(function, *given, barrier) for _ in range(count)]
+        return [each.result(timeout=120) for each in running]
 
 
 def _read_by_python(env: dict[str, str]) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import requests
 
 from tests.support.programs import Program, program
 from tests.support.redis_server import free_port
+from tests.support.waiting import wait_for
 
 PACKAGE = "prometheus"
 
@@ -41,13 +41,10 @@ class PrometheusServer(Program):
     def ask(self) -> list[dict[str, Any]]:
         return self.query("up")
 
-    def wait_for_scrapes(self, count: int, within_s: float = 90) -> None:
+    def wait_for_scrapes(self, count: int) -> None:
         """Of each target."""
-        deadline = time.monotonic() + within_s
         enough = f"count(count_over_time(up[5m]) >= {count} and on (instance) up == 1) == {self._targets}"
-        while not self.query(enough):
-            assert time.monotonic() < deadline, self.log.read_text()
-            time.sleep(0.1)
+        wait_for(lambda: self.query(enough), "scrapes of each target")
 
     def query(self, expression: str) -> list[dict[str, Any]]:
         return list(self.get("query", query=expression)["result"])

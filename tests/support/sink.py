@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -27,6 +28,7 @@ class Received:
     headers: dict[str, str]
     status: int
     body: bytes = b""
+    method: str = "POST"
     at: float = field(default_factory=time.monotonic)
 
     @property
@@ -56,9 +58,11 @@ class Reply:
 
 
 class Sink:
-    """``replies`` are used up one by one; after them every request gets ``otherwise``."""
+    """``answers`` has replies to a subject, to a path, or to a method and path. The ``replies`` are for other requests:
+    they are used up one by one, and after them every request gets ``otherwise``."""
 
-    def __init__(self, *replies: Reply, otherwise: Reply | None = None) -> None:
+    def __init__(self, *replies: Reply, otherwise: Reply | None = None, tls: ssl.SSLContext | None = None) -> None:
+        self.answers: dict[str, Reply] = {}
         self._replies = list(replies)
         self.otherwise = otherwise or Reply()
         self._lock = threading.Lock()
@@ -68,6 +72,8 @@ class Sink:
         self.connection_ended = threading.Event()
         self.cut_off = threading.Event()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        if tls:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         self.port = self._server.server_address[1]
         self.url = f"http://127.0.0.1:{self.port}/hook"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
@@ -81,8 +87,9 @@ class Sink:
         self._server.server_close()
         self._thread.join()
 
-    def reply_to(self, payload: dict[str, Any]) -> Reply:
-        return self.next_reply()
+    def reply_to(self, subject: str, *request: str) -> Reply:
+        answers = (self.answers[key] for key in (subject, *request) if key in self.answers)
+        return next(answers, None) or self.next_reply()
 
     def next_reply(self) -> Reply:
         with self._lock:
@@ -141,16 +148,16 @@ def _handler(sink: Sink) -> type[BaseHTTPRequestHandler]:
             if len(body) < length:
                 raise ConnectionResetError("the client left in the middle of its request")
             payload = _payload(self.headers.get("Content-Type", ""), body)
-            reply = sink.reply_to(payload)
+            reply = sink.reply_to(payload.get("subject", ""), f"{self.command} {self.path}", self.path)
             sink.arrived.set()
             if reply.after:
                 reply.after.wait(120)
             time.sleep(reply.delay_s)
             webhook_id = self.headers.get("webhook-id", "")
-            sink.take(Received(self.path, webhook_id, payload, dict(self.headers), reply.status, body))
+            sink.take(Received(self.path, webhook_id, payload, dict(self.headers), reply.status, body, self.command))
             self._answer(reply)
 
-        do_GET = do_POST
+        do_GET = do_HEAD = do_POST
 
         def _answer(self, reply: Reply) -> None:
             resets = reply.reset_after_bytes is not None
@@ -162,11 +169,15 @@ def _handler(sink: Sink) -> type[BaseHTTPRequestHandler]:
                 self.close_connection = True
 
         def _send_answer(self, reply: Reply) -> None:
-            body = b"" if reply.status == 204 else reply.body
+            body = b"" if reply.status == 204 or self.command == "HEAD" else reply.body
             status_line = f"HTTP/1.1 {reply.status} As Configured\r\n".encode()
             headers = {"Content-Length": len(body), **reply.headers}
             lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-            self._send(status_line + f"{lines}\r\n".encode(), reply.header_drip_s, at_once=len(status_line))
+            self._send(
+                status_line + f"{lines}\r\n".encode("utf-8", "surrogateescape"),
+                reply.header_drip_s,
+                at_once=len(status_line),
+            )
             self._send(body[: reply.reset_after_bytes], reply.body_drip_s)
 
         def _send(self, content: bytes, drip_s: float, at_once: int = 0) -> None:

@@ -68,7 +68,7 @@ def build(bench: Bench) -> Iterator[Build]:
                 machine.options = RegistryOptions(hold_ms=HOLD_MS, entry_ms=kept_ms)
                 machine.wrap = town.line.wrap
                 machine.restart()
-                opened = open_pipeline(machine, {"crm": town.crm}, bench.advance, **route)
+                opened = open_pipeline(machine, {"crm": town.crm}, **route)
                 town.places.append(stack.enter_context(opened))
             town.pass_days(6)  # to the beginning of a month
             return town

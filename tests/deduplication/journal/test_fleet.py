@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time as system
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -18,6 +17,7 @@ from deduplication.journal.rules import Repeat
 from deduplication.room import trim_stream
 from tests.deduplication.journal.world import Email, Machine, Time, ask, claimed, delivered, send, stored, take
 from tests.support.redis_server import RedisServer
+from tests.support.waiting import wait_for
 
 PATIENCE_S = 20.0
 
@@ -25,14 +25,6 @@ PATIENCE_S = 20.0
 class RealTime(Time):
     def clock(self) -> Clock:
         return system_clock(1)
-
-
-def wait_for(what: Callable[[], object]) -> None:
-    """Until it is so; how long that takes on a busy machine says nothing."""
-    ends_at = system.monotonic() + PATIENCE_S
-    while not what():
-        assert system.monotonic() < ends_at, "it never came to be"
-        system.sleep(0.01)
 
 
 def accepts(machine: Machine, email: Email) -> bool:
@@ -126,12 +118,6 @@ def test_a_redis_that_was_killed_and_came_back_empty_is_refilled(server: RedisSe
     wait_for(lambda: machines[1].coordinator.redis.status == "up")  # until then it would go on alone
     wait_for(lambda: accepts(machines[1], Email("alone")))
     assert isinstance(ask(machines[1], Email("alone")), Repeat)
-
-
-def test_what_failed_is_stored_and_taken_by_the_other_machine(machines: list[Machine]) -> None:
-    assert stored(machines[0], claimed(machines[0], Email())).is_safe
-    found = take(machines[1])
-    assert [each.payload for each in found] == [b"payload"]
 
 
 def test_a_start_does_not_depend_on_redis() -> None:

@@ -58,7 +58,6 @@ def test_the_same_owner_asking_again_gets_the_same_answer(pair: Pair) -> None:
 def test_a_claim_whose_lease_has_ended_is_taken_over(pair: Pair) -> None:
     first = claimed(pair[0], Email(), lease_ms=1)
     pair[0].time.pass_ms(5)
-    wait_a_moment()
     second = claimed(pair[1], Email())
     assert second.entry.id == first.entry.id
     assert first.lease_until_ms <= pair[0].time.steady_ms
@@ -67,14 +66,13 @@ def test_a_claim_whose_lease_has_ended_is_taken_over(pair: Pair) -> None:
 def test_an_owner_that_lost_its_claim_decides_nothing_but_its_fact_counts(pair: Pair, sync: Sync) -> None:
     first = claimed(pair[0], Email(), lease_ms=1)
     pair[0].time.pass_ms(5)
-    wait_a_moment()
     claimed(pair[1], Email())
-    if pair[0] is pair[1]:
+    if pair[0].url is None:
         assert returned(pair[0], first).entry is None
     delivered(pair[0], first)
     sync()
     assert isinstance(ask(pair[0], Email()), Repeat)
-    assert isinstance(ask(pair[1], Email()), Busy if pair[0] is not pair[1] else Repeat)
+    assert isinstance(ask(pair[1], Email()), Busy if pair[0].url else Repeat)
 
 
 def test_an_email_that_was_returned_is_claimed_again_with_its_attempts(pair: Pair, sync: Sync) -> None:
@@ -151,7 +149,6 @@ def test_a_group_that_is_held_makes_the_next_email_wait_and_then_skips_it(pair: 
     delivered(pair[0], first)
     sync()
     pair[0].time.pass_ms(6_000)
-    make_due(pair[1], "msg_two_crm")
     assert take(pair[1]) == []
     with pair[1].journal.reading() as step:
         entry = step.read(second.entry.id)
@@ -277,26 +274,13 @@ def test_resetting_a_group_frees_the_group_alone(pair: Pair, sync: Sync) -> None
     assert claimed(pair[1], Email("two", group="lot_3")).to_send
 
 
-def wait_a_moment() -> None:
-    """For leases of one millisecond in Redis, whose time cannot be set."""
-    import time
-
-    time.sleep(0.005)
-
-
-def make_due(machine: Machine, webhook_id: str) -> None:
-    """As if the time of a stored delivery had come: Redis' time cannot be set."""
-    if machine.url:
-        machine.clients[0].zadd("due:crm", {webhook_id: 0})
-
-
 def test_repeats_are_counted_for_each_machine(pair: Pair, sync: Sync) -> None:
     entry = send(pair[0], Email()).entry
     sync()
     for machine in pair:
         ask(machine, Email())
-    if pair[0].url is None:
-        pair[0].coordinator.tend()
+        if machine.url is None:
+            machine.coordinator.tend()
     sync()
     pair[0].follow()
     with pair[0].journal.reading() as step:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,12 +14,14 @@ from deduplication.journal.registry import RegistryOptions
 from tests.deduplication.conftest import Fleet3
 from tests.deduplication.journal.test_fleet import RealTime
 from tests.deduplication.journal.world import Email, Machine, ask, delivered
+from tests.support.programs_loaded import run_at_once
 
 ROUNDS, PROCESSES, THREADS = 15, 4, 8
 
 
-def contend(url: str | None, folder: Path, barrier: Any, posts: Any) -> None:
-    """Asks for the same emails, round by round, with all threads at once. Whoever gets one delivers it."""
+def contend(url: str | None, folder: Path | None, barrier: threading.Barrier) -> list[int]:
+    """Asks for the same emails, round by round, with all threads at once. Whoever gets one delivers it; how many did,
+    in each round. ``folder`` None: a machine of its own."""
     machine = Machine(url, RealTime(), folder=folder, options=RegistryOptions(hold_ms=1), timeout_s=30)
     machine.tick()
     machine.tick()
@@ -35,34 +35,26 @@ def contend(url: str | None, folder: Path, barrier: Any, posts: Any) -> None:
             delivered(machine, found)
         return isinstance(found, Claimed)
 
+    won = []
     with ThreadPoolExecutor(THREADS) as pool:
         for number in range(ROUNDS):
-            barrier.wait()
-            posts.append((number, sum(pool.map(run, [number] * THREADS))))
+            barrier.wait(60)
+            won.append(sum(pool.map(run, [number] * THREADS)))
             machine.tick()
-    machine.stop()
+    if folder:
+        machine.stop()
+    else:
+        machine.close()
+    return won
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "one machine", "four machines"])
 def test_of_all_that_ask_at_once_one_gets_it(kind: str, tmp_path: Path, fleet: Fleet3) -> None:
-    spawn = multiprocessing.get_context("spawn")
-    barrier = spawn.Barrier(PROCESSES)
-    folders = [tmp_path / str(number if kind == "four machines" else 0) for number in range(PROCESSES)]
-    for folder in folders:
-        folder.mkdir(exist_ok=True)
     if kind != "sqlite":
         fleet.add(options=RegistryOptions(hold_ms=1)).tick()
-    with spawn.Manager() as manager:
-        posts = manager.list()
-        url = None if kind == "sqlite" else fleet.redis.url
-        processes = [spawn.Process(target=contend, args=(url, folder, barrier, posts)) for folder in folders]
-        for process in processes:
-            process.start()
-        for process in processes:
-            process.join(90)
-        assert [process.exitcode for process in processes] == [0] * PROCESSES
-        won = {number: sum(count for round_, count in posts if round_ == number) for number in range(ROUNDS)}
-    assert won == dict.fromkeys(range(ROUNDS), 1)
+    url, folder = None if kind == "sqlite" else fleet.redis.url, None if kind == "four machines" else tmp_path
+    won = run_at_once(PROCESSES, contend, url, folder)
+    assert list(map(sum, zip(*won, strict=True))) == [1] * ROUNDS
 
 
 def test_a_step_that_waits_for_the_journal_of_another_process_is_not_lost(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from deduplication.journal.registry import RegistryOptions
 from deduplication.journal.rules import Busy, Repeat
 from deduplication.room import read_memory
 from tests.deduplication.conftest import Fleet3, Sync
-from tests.deduplication.journal.test_names import make_due
 from tests.deduplication.journal.world import (
     HOLD_MS,
     LEASE_MS,
@@ -115,7 +114,6 @@ def test_a_failed_attempt_waits_for_the_next_with_its_history(pair: Pair, sync: 
     pair[0].follow()
     assert entry and read(pair[0], entry.id).deliveries[0].attempts == (attempt,)
     pair[0].time.pass_ms(3_600_000)
-    make_due(pair[0], "msg_one_crm")
     (again,) = take(pair[0])
     assert again.delivery.tries == 2 and again.payload == b"payload"
 
@@ -137,7 +135,6 @@ def test_a_taker_that_died_is_followed_by_another_and_the_third_death_makes_a_de
     for _ in range(3):
         assert len(take(pair[0])) == 1
         pair[0].time.pass_ms(LEASE_MS + 1)
-        make_due(pair[0], "msg_one_crm")
     assert take(pair[0]) == []
     assert entry and read(pair[0], entry.id).deliveries[0].status is DeliveryStatus.DEAD
 
@@ -146,7 +143,6 @@ def test_a_taker_whose_lease_ended_decides_nothing(pair: Pair) -> None:
     stored(pair[0], claimed(pair[0], Email()))
     (first,) = take(pair[0])
     pair[0].time.pass_ms(LEASE_MS + 1)
-    make_due(pair[0], "msg_one_crm")
     (second,) = take(pair[1])
     assert not pair[0].coordinator.finish(first, ended(first, DeliveryStatus.DEAD))
     assert pair[1].coordinator.finish(second, ended(second, DeliveryStatus.DELIVERED))
@@ -155,9 +151,6 @@ def test_a_taker_whose_lease_ended_decides_nothing(pair: Pair) -> None:
 def test_the_same_email_stored_by_two_machines_is_one_delivery(pair: Pair, sync: Sync) -> None:
     first = claimed(pair[0], Email(), lease_ms=1)
     pair[0].time.pass_ms(5)
-    import time
-
-    time.sleep(0.005)
     second = claimed(pair[1], Email())
     stored(pair[1], second)
     stored(pair[0], first)

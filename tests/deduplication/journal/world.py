@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import redis
 
 from deduplication.clock import Clock
@@ -24,6 +25,7 @@ from deduplication.journal.rules import Claim, Judgement, Wanted
 from deduplication.journal.sqlite import Journal
 from deduplication.names import WEEK_MS, Fingerprint, Kind, Name, digest
 from deduplication.redis_client import connect
+from tests.support.redis_server import RedisServer
 
 START_MS = 1_780_000_000_000
 HOLD_MS = 1_000
@@ -123,6 +125,24 @@ class HandedScript(registry_module._Script):
             "call('TIME')", "{math.floor(call('GET', 'test:now') / 1000), call('GET', 'test:now') % 1000 * 1000}"
         ).replace("redis.pcall('INFO', 'server')", "('run_id:' .. call('GET', 'test:run'))")
         self.sha = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
+
+
+class TimeOfRedis(Time):
+    """It passes in Redis, too."""
+
+    def __init__(self, server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__()
+        self._client = server.client
+        monkeypatch.setattr(registry_module, "_Script", HandedScript)
+        self._client.mset({"test:now": self.now_ms, "test:run": "1"})
+
+    def pass_ms(self, ms: int) -> None:
+        super().pass_ms(ms)
+        for key in self._client.scan_iter():
+            left_ms = self._client.pttl(key)
+            if left_ms >= 0:
+                self._client.pexpire(key, max(0, left_ms - ms))
+        self._client.set("test:now", self.now_ms)
 
 
 class Line:

@@ -219,7 +219,7 @@ MISTAKES: tuple[tuple[str, int, str, str], ...] = (
         for value in ("'x'", "{ field = 'subject' }", "[3]")
     ),
     (f"{ROUTE}match = [{{ contains = 'b' }}]", 3, "routes.a.match.#1.field", 'is required; it must be "subject", '),
-    (f"{ROUTE}match = [{{ field = 'to', contains = 'b' }}]", 3, "routes.a.match.#1.field", 'must be "subject", '),
+    (f"{ROUTE}match = [{{ field = 'colour', contains = 'b' }}]", 3, "routes.a.match.#1.field", 'must be "subject", '),
     (f"{ROUTE}match = [\n{{ field = 'subject' }}]", 3, "routes.a.match.#1", "must have exactly one of equals"),
     (CONDITION.format("equals = '', regex = 'a'"), 3, "routes.a.match.#1", "must have exactly one of equals"),
     *(

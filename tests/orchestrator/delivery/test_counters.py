@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import multiprocessing
 import random
 import threading
 import time
@@ -22,10 +21,12 @@ from deduplication.journal.sqlite import Journal
 from deduplication.redis_client import connect
 from orchestrator.delivery.counters import Counters, Rate, parse_rate
 from tests.deduplication import test_topologies as topologies
+from tests.support.programs_loaded import run_at_once
 from tests.support.proxy import Fault, Proxy
 from tests.support.redis_server import RedisServer
+from tests.support.waiting import wait_for
 
-start, cluster = topologies.start, topologies.cluster
+start = topologies.start
 
 HOUR_S, SLACK_S = 3600, 50  # so long that a slow machine does not matter
 RATE = Rate(3, HOUR_S)
@@ -179,25 +180,10 @@ def test_counts_survive_a_restart_and_expired_ones_do_not_stay(tmp_path: Path) -
 # Many at once
 
 
-def run_in_processes(count: int, target: Callable[..., None], *given: object) -> list[float]:
-    """What the processes put into the queue they are handed, after a barrier that lets them all begin at once."""
-    spawn = multiprocessing.get_context("spawn")
-    barrier, results = spawn.Barrier(count), spawn.Queue()
-    processes = [spawn.Process(target=target, args=(*given, barrier, results)) for _ in range(count)]
-    for process in processes:
-        process.start()
-    answers = [each for _ in processes for each in results.get(timeout=60)]
-    for process in processes:
-        process.join(60)
-    assert [process.exitcode for process in processes] == [0] * count
-    results.close()
-    return answers
-
-
-def count_in_process(place: str, barrier: threading.Barrier, results: multiprocessing.Queue[list[float]]) -> None:
+def count_in_process(place: str, barrier: threading.Barrier) -> list[float]:
     barrier.wait(60)  # before opening, so that they also create the file at once
     with opened(place) as counters, ThreadPoolExecutor(4) as pool:
-        results.put(list(pool.map(lambda _: counters.wait_s(RATE_25, "crm"), range(20))))
+        return list(pool.map(lambda _: counters.wait_s(RATE_25, "crm"), range(20)))
 
 
 @pytest.mark.parametrize("kind", ["journal", "redis"])
@@ -205,7 +191,7 @@ def test_threads_of_processes_that_count_at_once_fill_a_window_exactly(
     request: pytest.FixtureRequest, tmp_path: Path, kind: str
 ) -> None:
     place = request.getfixturevalue("redis_server").url if kind == "redis" else str(tmp_path / "journal.db")
-    assert run_in_processes(3, count_in_process, place).count(0.0) == 25
+    assert sum(waits_s.count(0.0) for waits_s in run_at_once(3, count_in_process, place)) == 25
 
 
 # Redis
@@ -239,10 +225,7 @@ FAULTS: dict[str, Callable[[Proxy, RedisServer], object]] = {
 @pytest.mark.real_redis
 @pytest.mark.parametrize("strike", FAULTS.values(), ids=FAULTS)
 def test_while_redis_fails_the_processes_of_the_machine_count_together(
-    start: topologies.Start,
-    tmp_path: Path,
-    strike: Callable[[Proxy, RedisServer], object],
-    eventually: Callable[[Callable[[], bool]], None],
+    start: topologies.Start, tmp_path: Path, strike: Callable[[Proxy, RedisServer], object]
 ) -> None:
     server = start()
     with ExitStack() as stack:
@@ -259,7 +242,7 @@ def test_while_redis_fails_the_processes_of_the_machine_count_together(
         _allow(server, "+@all")
         for counters in pair:
             counters.coordinator.redis.note_answer()
-        eventually(lambda: one.wait_s(RATE, "crm") == 0)  # Redis counts again; one answer may be late
+        wait_for(lambda: one.wait_s(RATE, "crm") == 0)  # Redis counts again; one answer may be late
 
 
 def test_a_redis_that_is_gone_is_not_waited_for(redis_server: RedisServer) -> None:
@@ -273,11 +256,3 @@ def test_a_redis_that_is_gone_is_not_waited_for(redis_server: RedisServer) -> No
         proxy.set(Fault.NONE)
         assert [counters.wait_s(RATE_25, "crm") for _ in range(5)] == [0] * 5
         assert not list(redis_server.client.scan_iter("*rate*"))
-
-
-@pytest.mark.real_redis
-def test_rates_are_counted_on_a_cluster(cluster: list[RedisServer]) -> None:
-    url = f"redis+cluster://{','.join(f'127.0.0.1:{node.port}' for node in cluster)}"
-    with on_redis(url, prefix="{mailonce}:") as one, on_redis(url, prefix="{mailonce}:") as other:
-        assert [each.wait_s(RATE, "crm") for each in (one, other, one)] == [0, 0, 0]
-        assert other.wait_s(RATE, "crm") == about(HOUR_S)

@@ -2,83 +2,60 @@
 
 from __future__ import annotations
 
-import contextlib
 import ssl
-import threading
-import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 import trustme
 
 from orchestrator.delivery.fetching import FetchFailed, fetch
+from tests.support.sink import Reply, Sink
 
 Get = Callable[..., bytes]
 
 
-class Site(BaseHTTPRequestHandler):
-    authorizations: list[str]
-
-    def do_GET(self) -> None:
-        self.authorizations.append(self.headers["Authorization"])
-        self.send_response(int(self.path[1:]) if self.path[1:].isdigit() else 200)
-        self.send_header("Location", "/ok")
-        self.end_headers()
-        content, times, pause_s = {"/drip": (b"x", 100, 0.1), "/long": (b"x" * 65536, 10_000, 0)}.get(
-            self.path, (b"content", 1, 0)
-        )
-        with contextlib.suppress(OSError):  # the client has had enough
-            for _ in range(times):
-                self.wfile.write(content)
-                time.sleep(pause_s)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """The test looks at what came."""
+@pytest.fixture
+def authority() -> trustme.CA:
+    return trustme.CA()
 
 
 @pytest.fixture
-def authorizations() -> list[str]:
-    """One for each request that the site received."""
-    return []
-
-
-@pytest.fixture
-def get(tmp_path: Path, authorizations: list[str]) -> Iterator[Get]:
-    """Fetches a path of the site, or any other URL."""
-    authority, ca_file = trustme.CA(), tmp_path / "ca.pem"
-    authority.cert_pem.write_to_path(str(ca_file))
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (Site,), {"authorizations": authorizations}))
+def site(authority: trustme.CA) -> Iterator[Sink]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("localhost").configure_cert(context)
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
+    with Sink(otherwise=Reply(body=b"content"), tls=context) as site:
+        site.answers = {f"/{status}": Reply(status, headers={"Location": "/ok"}) for status in (204, 302, 404, 500)}
+        site.answers |= {"/drip": Reply(body=b"x" * 100, body_drip_s=0.1), "/long": Reply(body=b"x" * 10_000_000)}
+        yield site
 
-    def get_(url: str, timeout_s: float = 5, max_bytes: int = 1000, trusted: str | None = str(ca_file)) -> bytes:
-        url = f"https://localhost:{server.server_address[1]}{url}" if url.startswith("/") else url
+
+@pytest.fixture
+def get(tmp_path: Path, authority: trustme.CA, site: Sink) -> Get:
+    """Fetches a path of the site, or any other URL."""
+    ca_file = str(tmp_path / "ca.pem")
+    authority.cert_pem.write_to_path(ca_file)
+
+    def get(url: str, timeout_s: float = 5, max_bytes: int = 1000, trusted: str | None = ca_file) -> bytes:
+        url = f"https://localhost:{site.port}{url}" if url.startswith("/") else url
         return fetch(url, {"Authorization": "Bearer t"}, timeout_s, max_bytes, ca_file=trusted)
 
-    yield get_
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    return get
 
 
 def test_a_page_is_fetched_with_the_headers_given_and_by_no_proxy_of_the_environment(
-    get: Get, authorizations: list[str], monkeypatch: pytest.MonkeyPatch
+    get: Get, site: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
     assert get("/ok") == b"content"
-    assert authorizations == ["Bearer t"]
+    assert [each.headers["Authorization"] for each in site.received] == ["Bearer t"]
 
 
 @pytest.mark.parametrize("path", ["/404", "/500", "/204", "/302"])
-def test_anything_but_200_has_failed(get: Get, authorizations: list[str], path: str) -> None:
+def test_anything_but_200_has_failed(get: Get, site: Sink, path: str) -> None:
     with pytest.raises(FetchFailed, match="localhost answered"):
         get(path)
-    assert len(authorizations) == 1, "no redirect is followed"
+    assert len(site.received) == 1, "no redirect is followed"
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,8 +15,9 @@ from deduplication.journal.sqlite import Journal
 from orchestrator.delivery.counters import Counters
 from orchestrator.delivery.guard import READ_EVERY_S, Blocker, Guard
 from tests.deduplication.journal.world import Machine, Time
-from tests.orchestrator.delivery.test_counters import FakeClock, on_journal, run_in_processes
+from tests.orchestrator.delivery.test_counters import FakeClock, on_journal
 from tests.support.pipeline import limited
+from tests.support.programs_loaded import run_at_once
 from tests.support.redis_server import RedisServer
 
 PAUSE_S = 1000
@@ -173,18 +173,18 @@ def test_an_open_breaker_uses_up_no_rate_and_a_probe_keeps_to_it(bench: Bench) -
 # Many at once
 
 
-def ask_in_process(path: Path, barrier: threading.Barrier, results: multiprocessing.Queue[list[float]]) -> None:
+def ask_in_process(path: Path, barrier: threading.Barrier) -> list[float]:
     with on_journal(path) as counters, ThreadPoolExecutor(4) as pool:
         guard = Guard(counters, CONFIGS)
         barrier.wait(60)
-        results.put(list(pool.map(lambda _: guard.wait_s("crm"), range(8))))
+        return list(pool.map(lambda _: guard.wait_s("crm"), range(8)))
 
 
 def test_of_all_threads_of_all_processes_exactly_one_probes(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     with on_journal(path) as counters, counters.coordinator.journal.step() as step:
         step.query("INSERT INTO breakers VALUES ('crm', 3, ?)", (step.steady_ms - PAUSE_S * 1000,))
-    waits_s = run_in_processes(3, ask_in_process, path)
+    waits_s = [each for waits_s in run_at_once(3, ask_in_process, path) for each in waits_s]
     assert (waits_s.count(0.0), len(waits_s)) == (1, 24)
 
 

@@ -6,8 +6,6 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,6 +15,7 @@ import trustme
 from orchestrator.delivery import resolution
 from orchestrator.delivery.resolution import LinkResolver, is_public_address
 from tests.orchestrator.delivery.test_http import answering
+from tests.support.sink import Reply, Sink
 
 LOOPBACK = "127.0.0.1"
 ELSEWHERE = "https://files.example/x"  # not on the list
@@ -25,67 +24,31 @@ PATIENT_S = 30.0
 real_getaddrinfo = socket.getaddrinfo
 
 
-@dataclass(frozen=True)
-class Answer:
-    status: int = 200
-    headers: dict[str, str] = field(default_factory=dict)
+def to(location: str, status: int = 302) -> Reply:
+    return Reply(status, headers={"Location": location, "Set-Cookie": "session=1"})
 
 
-def to(location: str, status: int = 302) -> Answer:
-    return Answer(status, {"Location": location, "Set-Cookie": "session=1"})
-
-
-class Site:
-    """Answers by path, or by method and path; 404 for the rest. Keeps what it was asked."""
+class Site(Sink):
+    """Answers as ``answers`` says, and 404 to the rest."""
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
-        self.answers: dict[str, Answer] = {}
-        self.lines: list[str] = []
-        self.headers: list[dict[str, str]] = []
-        self._server = ThreadingHTTPServer((LOOPBACK, 0), _handler(self))
-        self._server.daemon_threads = True
-        if tls:
-            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
+        super().__init__(otherwise=Reply(404), tls=tls)
         self.scheme = "https" if tls else "http"
-        self.port = self._server.server_address[1]
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
-        self._thread.start()
 
-    def __enter__(self) -> Site:
-        return self
+    @property
+    def lines(self) -> list[str]:
+        """What it was asked."""
+        return [f"{each.method} {each.path}" for each in self.received]
 
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-    def url(self, path: str, host: str = "short.example") -> str:
+    def url_of(self, path: str, host: str = "short.example") -> str:
         return f"{self.scheme}://{host}{path}"
 
     def resolve(self, *urls: str, timeout_s: float = PATIENT_S) -> list[str]:
         """Where the URLs lead, without the site's own address; paths are those of the site."""
-        full = [self.url(each) if each.startswith("/") else each for each in urls]
+        own = self.url_of("/")
+        full = [self.url_of(each) if each.startswith("/") else each for each in urls]
         found = LinkResolver(["short.example"], timeout_s).resolve(full)
-        return [f"/{each.removeprefix(self.url('/'))}" if each.startswith(self.url("/")) else each for each in found]
-
-
-def _handler(site: Site) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        def _answer(self) -> None:
-            site.lines.append(f"{self.command} {self.path}")
-            site.headers.append(dict(self.headers))
-            answer = site.answers.get(site.lines[-1]) or site.answers.get(self.path) or Answer(404)
-            self.send_response(answer.status)
-            for name, value in answer.headers.items():
-                self.send_header(name, value)
-            self.end_headers()
-
-        do_HEAD = do_GET = _answer
-
-        def log_message(self, format: str, *args: object) -> None:
-            """The tests look at what was asked."""
-
-    return Handler
+        return [f"/{each.removeprefix(own)}" if each.startswith(own) else each for each in found]
 
 
 class Names:
@@ -129,17 +92,20 @@ def site(names: Names, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     ("answers", "path", "final"),
     [
         *(({"/a": to("/b?id=1", n), "/b?id=1": to("/c", n)}, "/a", "/c") for n in (301, 302, 303, 307, 308)),
-        *(({"/a": to("/b"), "/b": Answer(status, {"Location": "/c"})}, "/a", "/b") for status in (200, 204, 304, 404)),
-        ({"/a": Answer(302)}, "/a", "/a"),
-        ({"HEAD /a": Answer(405), "GET /a": to(ELSEWHERE)}, "/a", ELSEWHERE),
-        ({"HEAD /a": Answer(501), "GET /a": to(ELSEWHERE)}, "/a", ELSEWHERE),
+        *(
+            ({"/a": to("/b"), "/b": Reply(status, headers={"Location": "/c"})}, "/a", "/b")
+            for status in (200, 204, 304, 404)
+        ),
+        ({"/a": Reply(302)}, "/a", "/a"),
+        ({"HEAD /a": Reply(405), "GET /a": to(ELSEWHERE)}, "/a", ELSEWHERE),
+        ({"HEAD /a": Reply(501), "GET /a": to(ELSEWHERE)}, "/a", ELSEWHERE),
         ({f"/{n}": to(f"/{n + 1}") for n in range(5)}, "/0", "/5"),
         ({"/a": to("/b")}, "/a#part", "/b#part"),
         ({"/a": to(f"{ELSEWHERE}#key")}, "/a#part", f"{ELSEWHERE}#key"),
-        ({"/%C3%A9t%C3%A9%20a": to("/b/été".encode().decode("latin-1"))}, "/été%20a", "/b/été"),
+        ({"/%C3%A9t%C3%A9%20a": to("/b/été")}, "/été%20a", "/b/été"),
     ],
 )
-def test_where_a_link_leads(site: Site, answers: dict[str, Answer], path: str, final: str) -> None:
+def test_where_a_link_leads(site: Site, answers: dict[str, Reply], path: str, final: str) -> None:
     site.answers = answers
     assert site.resolve(path) == [final]
 
@@ -152,13 +118,13 @@ NO_ADDRESS = "it is not a web address"
     [
         ({f"/{n}": to(f"/{n + 1}") for n in range(6)}, "more than 5 redirects"),
         ({"/0": to("/1"), "/1": to("/0")}, "more than 5 redirects"),
-        *(({"/0": to("/1"), "/1": Answer(n)}, f"short.example answered {n}") for n in (429, 500, 503)),
+        *(({"/0": to("/1"), "/1": Reply(n)}, f"short.example answered {n}") for n in (429, 500, 503)),
         *(({"/0": to(url)}, NO_ADDRESS) for url in ("javascript:alert(1)", "file:///etc/passwd", "gopher://x/")),
-        *(({"/0": to(url)}, NO_ADDRESS) for url in ("http://[::1", "http://short.example:99999/", "/\xff")),
+        *(({"/0": to(url)}, NO_ADDRESS) for url in ("http://[::1", "http://short.example:99999/", "/\udcff")),
     ],
 )
 def test_what_leaves_a_link_as_it_is(
-    site: Site, caplog: pytest.LogCaptureFixture, answers: dict[str, Answer], reason: str
+    site: Site, caplog: pytest.LogCaptureFixture, answers: dict[str, Reply], reason: str
 ) -> None:
     site.answers = answers
     assert site.resolve("/0") == ["/0"]
@@ -173,15 +139,15 @@ def test_what_is_no_web_address_stays_as_it_is(site: Site, url: str) -> None:
 
 def test_neither_cookies_nor_credentials_are_sent(site: Site) -> None:
     site.answers = {"/a": to("/b")}
-    site.resolve(site.url("/a", "ada:secret@short.example"))
+    site.resolve(site.url_of("/a", "ada:secret@short.example"))
     assert site.lines == ["HEAD /a", "HEAD /b"]
-    assert not [each for each in site.headers if {"Cookie", "Authorization"} & set(each)]
+    assert not [each for each in site.received if {"Cookie", "Authorization"} & set(each.headers)]
 
 
 def test_the_log_never_has_the_path(site: Site, names: Names, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG", logger="orchestrator")
     names.answers = [[LOOPBACK], ["10.0.0.1"], socket.gaierror("/secret")]
-    site.answers = {"/secret?key=1": Answer(503)}
+    site.answers = {"/secret?key=1": Reply(503)}
     site.resolve(*["/secret?key=1"] * 3)
     assert "secret" not in caplog.text and len(caplog.messages) == 3
 
@@ -197,8 +163,8 @@ def test_the_log_never_has_the_path(site: Site, names: Names, caplog: pytest.Log
     ],
 )
 def test_a_host_that_is_not_on_the_list_is_neither_looked_up_nor_asked(site: Site, names: Names, host: str) -> None:
-    site.answers = {"/a": to(site.url("/secret", host))}
-    assert site.resolve("/a", site.url("/b", host)) == [site.url("/secret", host), site.url("/b", host)]
+    site.answers = {"/a": to(site.url_of("/secret", host))}
+    assert site.resolve("/a", site.url_of("/b", host)) == [site.url_of("/secret", host), site.url_of("/b", host)]
     assert (site.lines, set(names.hosts)) == (["HEAD /a"], {"short.example", LOOPBACK})
 
 
@@ -209,15 +175,15 @@ def test_parsers_that_find_another_host_in_a_url_do_not_decide_where_it_leads(si
 
 def test_a_subdomain_of_a_listed_host_is_asked_with_its_own_name(site: Site) -> None:
     site.answers = {"/a": to(ELSEWHERE)}
-    assert site.resolve(site.url("/a", "EU.short.example.")) == [ELSEWHERE]
-    assert site.headers[0]["Host"] == "eu.short.example"
+    assert site.resolve(site.url_of("/a", "EU.short.example.")) == [ELSEWHERE]
+    assert site.received[0].headers["Host"] == "eu.short.example"
 
 
 def test_only_the_usual_ports_are_asked(site: Site) -> None:
     site.answers = {"/a": to(ELSEWHERE)}
     for port in (22, 8080):
-        url = site.url("/a", f"short.example:{port}")
-        assert site.resolve(url, site.url("/a", f"short.example:{site.port}")) == [url, ELSEWHERE]
+        url = site.url_of("/a", f"short.example:{port}")
+        assert site.resolve(url, site.url_of("/a", f"short.example:{site.port}")) == [url, ELSEWHERE]
     assert site.lines == ["HEAD /a"] * 2
 
 
@@ -248,7 +214,7 @@ def test_an_address_inside_a_network_is_not_public_in_any_notation(addresses: li
 def test_loopback_is_never_reached_even_if_someone_lists_it(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
     with Site() as site:
         monkeypatch.setitem(resolution.WEB_PORTS, "http", site.port)
-        assert LinkResolver([host]).resolve([site.url("/a", host)]) == [site.url("/a", host)]
+        assert LinkResolver([host]).resolve([site.url_of("/a", host)]) == [site.url_of("/a", host)]
         assert site.lines == []
 
 
@@ -271,7 +237,7 @@ def test_a_host_without_a_public_address_is_not_asked(
     reason: str,
 ) -> None:
     names.answers = answers
-    site.answers = {"/a": to(site.url("/latest/meta-data", "in.short.example"))}
+    site.answers = {"/a": to(site.url_of("/latest/meta-data", "in.short.example"))}
     assert site.resolve("/a") == ["/a"]
     assert (site.lines, caplog.messages) == (lines, [f"a link is left unresolved: {reason}"])
 
@@ -280,7 +246,7 @@ def test_a_connection_goes_to_the_address_that_was_checked_and_a_later_lookup_is
     site: Site, names: Names
 ) -> None:
     names.answers = [[LOOPBACK], ["10.0.0.1"]]
-    site.answers = {"HEAD /a": Answer(405), "GET /a": to(ELSEWHERE)}
+    site.answers = {"HEAD /a": Reply(405), "GET /a": to(ELSEWHERE)}
     assert site.resolve("/a") == ["/a"]
     assert names.hosts == ["short.example", LOOPBACK, "short.example"]
     assert site.lines == ["HEAD /a"]
@@ -304,7 +270,7 @@ def test_the_deadline_is_one_for_all_links_and_those_that_were_followed_before_i
 ) -> None:
     with socket.create_server((LOOPBACK, 0)) as silent:
         monkeypatch.setitem(resolution.WEB_PORTS, "https", silent.getsockname()[1])
-        urls = [site.url("/a"), "https://short.example/", site.url("/b")]
+        urls = [site.url_of("/a"), "https://short.example/", site.url_of("/b")]
         site.answers = {"/a": to(ELSEWHERE), "/b": to(ELSEWHERE)}
         assert LinkResolver(["short.example"]).resolve(urls) == [ELSEWHERE, *urls[1:]]
     assert site.lines == ["HEAD /a"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 
 import pytest
 
@@ -13,8 +12,7 @@ from orchestrator.delivery.schedule import MOST_AGE_MS
 from orchestrator.delivery.sender import UNKNOWN_FOR_MS
 from tests.orchestrator.conftest import Open
 from tests.support.pipeline import DOWN, LEASE_MS, PipelineBench, limited
-
-Eventually = Callable[[Callable[[], bool]], None]
+from tests.support.waiting import wait_for
 
 
 def store(bench: PipelineBench, count: int = 1) -> None:
@@ -26,21 +24,6 @@ def store(bench: PipelineBench, count: int = 1) -> None:
 
 def statuses(bench: PipelineBench, count: int) -> list[str]:
     return [str(bench.delivery(subject=f"Mail {number}").status) for number in range(count)]
-
-
-def test_a_delivery_whose_process_died_is_handed_out_again_and_is_dead_the_fourth_time(start: Open) -> None:
-    def die() -> None:
-        raise KeyboardInterrupt
-
-    bench = start({"crm": [die] * 9}, with_queue=True)
-    store(bench)
-    for _ in range(3):
-        with pytest.raises(KeyboardInterrupt):
-            bench.deliver_due()
-        assert bench.deliver_due() == 0, "its lease has not ended"
-        bench.let_time_pass(LEASE_MS)
-    bench.deliver_due()
-    assert (bench.delivery(subject="Mail 0").status, len(bench.destinations["crm"].asked)) == ("dead", 3)
 
 
 def test_a_process_that_slept_past_its_lease_sends_nothing(start: Open) -> None:
@@ -66,32 +49,30 @@ def quick_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_while_the_store_is_away_nothing_is_sent_and_no_try_is_used_up(
-    start: Open, eventually: Eventually, quick_ticks: None, caplog: pytest.LogCaptureFixture
+    start: Open, quick_ticks: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     bench = start(with_queue=True)
     store(bench)
     bench.failing.update({"take", "destinations_with_waiting"})
     bench.pipeline.retrier.start()
-    eventually(lambda: "deliveries that are due: will retry" in caplog.text)
+    wait_for(lambda: "deliveries that are due: will retry" in caplog.text)
     bench.failing.discard("destinations_with_waiting")
-    eventually(lambda: "destination crm: will retry" in caplog.text)
+    wait_for(lambda: "destination crm: will retry" in caplog.text)
     assert bench.destinations["crm"].asked == []
     bench.failing.clear()
-    eventually(lambda: statuses(bench, 1) == ["delivered"])
+    wait_for(lambda: statuses(bench, 1) == ["delivered"])
     assert bench.delivery(subject="Mail 0").tries == 1
 
 
-def test_threads_of_several_processes_send_each_delivery_once(
-    start: Open, eventually: Eventually, quick_ticks: None
-) -> None:
+def test_threads_of_several_processes_send_each_delivery_once(start: Open, quick_ticks: None) -> None:
     benches = [start(with_queue=True) for _ in range(2)]
     store(benches[0], 20)
     for bench in benches:
         bench.pipeline.retrier.start()
     taken = [each.destinations["crm"].taken for each in benches]
-    eventually(lambda: sum(map(len, taken)) >= 20)
-    eventually(lambda: statuses(benches[0], 20) == ["delivered"] * 20)
+    wait_for(lambda: sum(map(len, taken)) >= 20)
+    wait_for(lambda: statuses(benches[0], 20) == ["delivered"] * 20)
     assert len({webhook.webhook_id for each in taken for webhook in each}) == sum(map(len, taken)) == 20
 
 
@@ -168,11 +149,19 @@ def test_what_waited_for_76_hours_becomes_a_dead_letter_once_a_probe_of_that_age
     assert reasons == ["answered 500; waited 76 h", "crm: waited 76 h", "crm: waited 76 h"]
 
 
-def test_a_delivery_whose_destination_was_removed_becomes_a_dead_letter_after_an_hour(start: Open) -> None:
-    store(start(with_queue=True))
-    bench = start({"archive": []})
-    for status in ("waiting", "dead"):
+@pytest.mark.parametrize("ends", ["dead", "delivered"])
+def test_a_delivery_whose_destination_was_removed_is_dead_after_an_hour_unless_that_is_back(
+    start: Open, ends: str
+) -> None:
+    known, bench = start(with_queue=True), start({"archive": []})
+    store(known)
+    bench.pipeline.retrier.tick()
+    delivery = bench.delivery(subject="Mail 0")
+    assert (delivery.status, delivery.reason) == ("waiting", "crm: no such destination in mailonce.toml")
+    bench.let_time_pass(UNKNOWN_FOR_MS)
+    if ends == "dead":
         bench.pipeline.retrier.tick()
-        delivery = bench.delivery(subject="Mail 0")
-        assert (delivery.status, delivery.reason) == (status, "crm: no such destination in mailonce.toml")
-        bench.let_time_pass(UNKNOWN_FOR_MS)
+    else:
+        known.deliver_due()
+    delivery = bench.delivery(subject="Mail 0")
+    assert (delivery.status, delivery.missing_ms is None) == (ends, ends == "delivered")

@@ -18,7 +18,7 @@ from orchestrator.delivery import sender as module
 from orchestrator.delivery.counters import Counters
 from orchestrator.delivery.guard import Guard
 from orchestrator.delivery.http import HttpDestination
-from orchestrator.delivery.sender import UNKNOWN_FOR_MS, Sender
+from orchestrator.delivery.sender import Sender
 from orchestrator.metrics.meter import Meter
 from tests.orchestrator.conftest import Open
 from tests.orchestrator.delivery.test_counters import FakeClock
@@ -175,20 +175,6 @@ def test_over_its_rate_a_request_waits_if_it_can_and_a_worker_puts_it_off(sink: 
     quick = sender(sink.url, waits, rate="5/s")
     assert {quick.attempt(FRESH, PAYLOAD, budget(waits)).status for _ in range(8)} == {DeliveryStatus.DELIVERED}
     assert sum(waits.noted_s) >= 1, "the sixth of a second waits for the next one"
-
-
-def test_a_destination_that_is_no_longer_in_the_file_is_a_dead_letter_an_hour_after_it_was_first_missed(
-    sink: Sink, waits: Waits
-) -> None:
-    reason = "gone: no such destination in mailonce.toml"
-    elsewhere = replace(FRESH, destination="gone")
-    waiting = sender(sink.url, waits).attempt(elsewhere, PAYLOAD)
-    assert (waiting.status, waiting.reason) == (DeliveryStatus.WAITING, reason), "another process may know it already"
-    waits.sleep(UNKNOWN_FOR_MS / 1000)
-    after = sender(sink.url, waits).attempt(waiting, PAYLOAD)
-    assert (after.status, after.reason) == (DeliveryStatus.DEAD, reason)
-    back = sender(sink.url, waits).attempt(replace(waiting, destination="crm"), PAYLOAD)
-    assert (back.status, back.missing_ms) == (DeliveryStatus.DELIVERED, None)
 
 
 def test_a_destination_that_hangs_delays_no_other_and_notes_its_own_success(start: Open) -> None:
