@@ -85,7 +85,9 @@ def compute_fingerprint(email: Email) -> Fingerprint:
     are_links_known = email.tells_body and (email.read_html or not email.text)
     targets = email.read_html.targets if email.read_html else ()
     moment, message_id, head = email.date_utc, _message_id(email), _head(email)
-    ids = digest(message_id) if message_id and not are_known else None
+    # Of an email whose text is unknown as well, the provider's own id is all that tells it from a forged one.
+    known_id = message_id or ("" if email.tells_body else email.event_id.strip())
+    ids = digest(known_id) if known_id and not are_known else None
     source = f"@{digest(email.date_source)[:4]}" if email.date_source else ""
     return Fingerprint(
         text=digest(email.text) if email.tells_body else None,

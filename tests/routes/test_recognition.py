@@ -47,6 +47,7 @@ def fields_of(cell: str) -> Fields:
 def post(app: App, fields: Fields) -> str:
     if fields["via"] == "gmail":
         body = {"subject": fields["subject"], "sender": fields["from"], "date": fields["date"], "body": fields["text"]}
+        body |= {"message_id": fields["id"]} if fields["id"] else {}
         return app.status_of(body)
     message = EmailMessage()
     message.set_content(fields["text"])

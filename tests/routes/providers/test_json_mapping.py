@@ -98,6 +98,14 @@ class TestJson(ProviderContract):
         requests = [self.document({"mail": sent}) for sent in (mail | {"text": "forged"}, mail, mail)]
         assert [ingress.status_of(request) for request in requests] == ["processed", "processed", "already_processed"]
 
+    def test_without_a_body_the_event_id_decides(self, serve: Serve) -> None:
+        settings = f"{UNMAPPED}\nfields = {{ sender = 'from', event_id = 'number' }}\ntoken = 'first token'"
+        mail = {"from": "a@b.org", "subject": "Alarm", "date": "2026-11-16T09:00:00Z"}
+        ingress = serve(settings)
+        requests = [self.document(mail | {"number": number}) for number in (1, 2, 1, 2)]
+        expected = ["processed", "processed", "already_processed", "already_processed"]
+        assert [ingress.status_of(request) for request in requests] == expected
+
     def test_an_invalid_value_is_named_by_its_path(self, serve: Serve) -> None:
         ingress = serve(self.settings)
         for mail, field in (
