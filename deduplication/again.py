@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from deduplication.journal.coordinator import Coordinator
-from deduplication.journal.entry import OPEN, Delivery, DeliveryStatus, Entry, changed
+from deduplication.journal.entry import OPEN, Delivery, DeliveryStatus, Entry, changed, encode
 from deduplication.journal.registry import Commit
 from deduplication.journal.rules import same_items
 from deduplication.journal.sqlite import Step
@@ -109,8 +109,9 @@ def _send_again(coordinator: Coordinator, again: Again, dry_run: bool = False) -
     with coordinator.journal.reading() as step:
         known, payload = step.read(entry_id), step.payload(entry_id)
     delivery = known.delivery_to(again.destination) if known and again.destination else None
-    if registry and delivery and delivery.status is DeliveryStatus.WAITING:
-        return None if dry_run or make_due(coordinator, entry_id, delivery) else Refusal.UNDER_WAY
+    if registry and known and delivery and delivery.status is DeliveryStatus.WAITING:
+        is_due = dry_run or make_due(coordinator, known, delivery.destination, renews=True)
+        return None if is_due else Refusal.UNDER_WAY
     if registry and delivery and payload is None:  # Redis may have it, of a dead letter that another machine stored
         payload = coordinator.redis.ask(
             lambda: registry.ask(lambda c, prefix: c.get(f"{prefix}payload:{delivery.webhook_id}"))
@@ -197,18 +198,24 @@ def execute(coordinator: Coordinator, action: list[Any]) -> None:
     log.info("entry %s: another machine asked to send it again: %s", action[0], refusal or "it waits")
 
 
-def make_due(coordinator: Coordinator, entry_id: str, delivery: Delivery) -> bool:
-    """A stored delivery becomes the next one that is handed out. False if it is lent, or no longer stored."""
-    registry = coordinator.registry
+def make_due(coordinator: Coordinator, entry: Entry, destination: str, *, renews: bool = False) -> bool:
+    """A stored delivery becomes the next one that is handed out. If it ``renews``, attempts are counted from now on.
+    False if it is lent, or no longer stored."""
+    registry, delivery = coordinator.registry, entry.delivery_to(destination)
+    if delivery is None:
+        return False
     if registry is None:
         with coordinator.journal.step() as step:
-            step.set_delivery(entry_id, delivery.destination, next_try_ms=0)  # one that is lent is not handed out again
+            step.set_delivery(entry.id, destination, next_try_ms=0)  # one that is lent is not handed out again
         return True
+    key = f"delivery:{delivery.webhook_id}"
 
     def compose(commit: Commit) -> bool:
-        is_free = commit.ask("owner", f"delivery:{delivery.webhook_id}")
+        is_free = commit.ask("owner", key)
+        if is_free and renews:
+            commit.write("HSET", key, "data", encode(entry.with_delivery(changed(delivery, tries=0))))
         if is_free:
-            commit.write("ZADD", f"due:{delivery.destination}", 0, delivery.webhook_id)
+            commit.write("ZADD", f"due:{destination}", 0, delivery.webhook_id)
         return is_free
 
     return coordinator.redis.ask(lambda: registry.agree(compose)[0])

@@ -116,10 +116,9 @@ class Retrier:
             newest = step.read_rows(f"seq IN ({waiting} DESC LIMIT ?) ORDER BY seq DESC", (destination, MOST_COMPARED))
             oldest = step.read_rows(f"seq IN ({waiting} LIMIT 1)", (destination,))
         entries = [entry for _, entry in (*newest, *oldest)]
-        found = [(entry.id, delivery) for entry in entries if (delivery := entry.delivery_to(destination))]
-        if found:
-            untried = (candidate for candidate in found if not candidate[1].tries)
-            make_due(self._coordinator, *next(untried, found[-1]))
+        untried = (entry for entry in entries if (found := entry.delivery_to(destination)) and not found.tries)
+        if entries:
+            make_due(self._coordinator, next(untried, entries[-1]), destination)
 
     def _deliver(self, lent: Lent) -> None:
         """Whatever goes wrong, its lease ends and it is handed out again."""

@@ -82,6 +82,16 @@ def test_whoever_settles_publishes_if_the_thread_behind_the_requests_does_not_ke
     assert registry and registry.ask(lambda client, prefix: client.zcard(f"{prefix}due:crm")) == 2
 
 
+def test_a_replay_of_what_waits_counts_its_attempts_from_then_on(pair: Pair) -> None:
+    entry = stored(pair[0], claimed(pair[0], Email())).entry
+    (lent,) = take(pair[0])
+    later_ms = pair[0].time.now_ms + 3_600_000
+    assert pair[0].coordinator.finish(lent, ended(lent, DeliveryStatus.WAITING, tries=9, next_try_ms=later_ms))
+    assert entry and again.replay(pair[0].coordinator, entry.id, "crm") is None
+    (lent,) = take(pair[0])
+    assert lent.delivery.tries == 0
+
+
 def test_what_is_not_due_yet_is_not_handed_out(pair: Pair) -> None:
     stored(pair[0], claimed(pair[0], Email()), in_ms=3_600_000)
     assert take(pair[1]) == []
