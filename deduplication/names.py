@@ -140,6 +140,8 @@ def conflicts(one: Fingerprint, other: Fingerprint) -> bool:
     The names of files count only if their contents are unknown: providers invent names for files without one. The
     Message-IDs count only if nothing is known of the files of either.
     """
+    if one == other:  # as with almost every repeat
+        return False
     if _differ(one.text, other.text) or _differ(one.links, other.links):
         one, other = _as_far_as_known(one, other), _as_far_as_known(other, one)
     pairs = [(one.text, other.text), (one.files, other.files), (one.file_sizes, other.file_sizes)]

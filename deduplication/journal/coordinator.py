@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 
 MOST_BEGINS = 3
 MOST_BEHIND = 100  # outcomes of this process that are not published yet
+PUBLISHED_BY_HELPERS = 20  # of them at a time
 PUT_OFF_MS = 5_000
 BEHIND_MS = 60_000
 MOST_KEPT = 2_000  # of what a process has still to do for emails that it has answered
@@ -389,14 +390,14 @@ class Coordinator:
     def _publish_soon(self, row: Row, view: View) -> None:
         """Behind the request, with others. If this process dies before, another one finds it in the outbox.
 
-        If the thread that publishes does not keep up, whoever settles does it: an outcome that is published after its
+        If the thread that publishes does not keep up, whoever settles helps: an outcome that is published after its
         lease is sent again by another process.
         """
-        if self.registry and len(self._settled) >= MOST_BEHIND:
-            self.publish(row[2].id, view=view)
-        elif self.registry:
+        if self.registry:
             self._settled.append((row, view))
             self.has_unpublished.set()
+            if len(self._settled) > MOST_BEHIND:
+                self.publish_settled(PUBLISHED_BY_HELPERS)
 
     def publish_settled(self, limit: int = 100) -> int:
         """Publishes what this process has settled; how many were accepted."""

@@ -72,6 +72,7 @@ def test_whoever_settles_publishes_if_the_thread_behind_the_requests_does_not_ke
 ) -> None:
     """An outcome that is published after its lease is sent again by another process."""
     monkeypatch.setattr(coordinator_module, "MOST_BEHIND", 2)
+    monkeypatch.setattr(coordinator_module, "PUBLISHED_BY_HELPERS", 1)
     machine = fleet.add()  # its threads do not run
     fleet.open()
     for number in range(5):
