@@ -248,7 +248,7 @@ def decode_values(values: list[Any]) -> Entry:
 # with what most of them have in common, it takes less than half of that.
 _COMMON = (
     b'"skipped","waiting","dead","queued","gmail","postmark","sendgrid","ses","mailgun","default",,0,["@gmail.com",'
-    b'"Re: ","Fwd: "already_processed","skipped_subject_group",.0.0.-.0.-.-.-.-."p::@mail."e:undated:0123456789abcdef",'
+    b'"Re: ","Fwd: "already_processed","skipped_subject_group",.0.0..0....."p::@mail."e:undated:0123456789abcdef",'
     b'"e-:2026-11-17:","e:2027-01-","@example.com","","delivered",0,1,[[17,200,null]],false],[["crm","msg_]],"processed",'
     b'17["E","'
 )

@@ -27,7 +27,7 @@ def test_two_conflict_if_a_part_that_both_know_differs(one: Fingerprint, other: 
 
 
 def test_it_is_written_part_by_part() -> None:
-    assert str(Fingerprint(text="t", files="c", file_names="n", links="l", head="h")) == "t.c.n.-.l.-.h"
+    assert str(Fingerprint(text="t", files="c", file_names="n", links="l", head="h")) == "t.c.n..l..h"
     assert str(Fingerprint(text=digest(""), files=digest_of_all([]))) == "0.0"
     assert str(Fingerprint()) == ""
 

@@ -137,7 +137,7 @@ def test_a_service_that_gets_a_redis_later_hands_over_what_it_stored_and_remembe
     send(alone, Email("done"))
     stored(alone, claimed(alone, Email("waits")))
     with alone.journal.step() as step:
-        step.put_mark("email_id:2026-01-01:old", None, "text.-.-.-.-.-.head")
+        step.put_mark("email_id:2026-01-01:old", None, "text......head")
     alone.stop()
     alone.url = server.url
     alone.start()

@@ -23,12 +23,13 @@ from tests.support.server import INGRESS_TOKEN
 from tests.support.sink import Sink
 
 SEPARATOR = b"From - Mon Nov 16 09:00:00 2026\n"
+SENT = datetime.now(UTC)  # the same for all: an email with another date is another email
 
 
 def message(number: int, subject: str = "", *, sent: datetime | None = None, text: str = "") -> EmailMessage:
     made = EmailMessage()
     made["Subject"], made["From"] = subject or f"Mail {number}", f"Ada <ada{number}@example.org>"
-    made["Date"] = format_datetime(sent or datetime.now(UTC))
+    made["Date"] = format_datetime(sent or SENT)
     made["To"], made["Message-ID"] = "in@example.com", f"<m{number}@example.org>"
     made.set_content(text or f"Hello number {number}")
     return made
