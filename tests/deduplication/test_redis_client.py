@@ -191,9 +191,7 @@ def test_the_service_sees_the_email_ids_of_a_script(real: redis.Redis, service: 
     assert found.entry.stop == Stop(EMAIL) and found.entry.stop.gate is Gate.IDENTITY
 
 
-@pytest.mark.parametrize(
-    ("fingerprint", "again"), [("", Claimed), ("..n.s..i", Claimed), ("t.0.0..0.i", Repeat)]
-)
+@pytest.mark.parametrize(("fingerprint", "again"), [("", Claimed), ("..n.s..i", Claimed), ("t.0.0..0.i", Repeat)])
 def test_an_undated_id_of_a_script_stops_nothing_and_hides_nothing_of_the_service(
     real: redis.Redis, service: Service, fingerprint: str, again: type
 ) -> None:
