@@ -126,12 +126,12 @@ class PublicationLocks:
         """Locks of scripts on all machines, and deliveries that this machine is sending."""
         with self._journal.reading() as step:
             now_ms, steady_ms = step.now_ms, step.steady_ms  # leases use a clock that cannot be set
-            locks = "SELECT name, value, lease_until_ms - ?1 FROM locks WHERE lease_until_ms > ?1 LIMIT ?2"
-            rows = step.query(locks, (steady_ms, MOST_SHOWN))
+            locks = "SELECT name, value, lease_until_ms - ? FROM locks WHERE lease_until_ms > ? LIMIT ?"
+            rows = step.query(locks, (steady_ms, steady_ms, MOST_SHOWN))
             deliveries = step.query(
-                "SELECT e.data, d.destination, d.owner, d.lease_until_ms - ?1 FROM deliveries d JOIN entries e"
-                " ON e.seq = d.seq WHERE d.owner <> '' AND d.lease_until_ms > ?1 AND d.destination <> '' LIMIT ?2",
-                (steady_ms, MOST_SHOWN),
+                "SELECT e.data, d.destination, d.owner, d.lease_until_ms - ? FROM deliveries d JOIN entries e"
+                " ON e.seq = d.seq WHERE d.owner <> '' AND d.lease_until_ms > ? AND d.destination <> '' LIMIT ?",
+                (steady_ms, steady_ms, MOST_SHOWN),
             )
         registry = self._coordinator.registry
         if registry:
@@ -155,8 +155,8 @@ class PublicationLocks:
 def put_back(registry: Registry, journal: Journal) -> None:
     """Locks of this machine that Redis has lost, or that were acquired while it was gone."""
     with journal.reading() as step:
-        locks = "SELECT name, value, lease_until_ms - ?1 FROM locks WHERE lease_until_ms > ?1"
-        rows = step.query(locks, (step.steady_ms,))
+        locks = "SELECT name, value, lease_until_ms - ? FROM locks WHERE lease_until_ms > ?"
+        rows = step.query(locks, (step.steady_ms, step.steady_ms))
     for label, value, left_ms in rows:
         _swap_in_redis(registry, Name.from_label(label), "", value, left_ms)
 

@@ -156,8 +156,8 @@ MUTANTS = (
     Mutant(
         "23 the same fingerprint is compared first",
         "sqlite.py",
-        "ORDER BY e.fingerprint = ?{count + 1} DESC,",
-        "ORDER BY e.fingerprint = ?{count + 1} ASC,",
+        "ORDER BY e.fingerprint = ? DESC,",
+        "ORDER BY e.fingerprint = ? ASC,",
     ),
     Mutant(
         "25 a mark stops no email that says something else",
