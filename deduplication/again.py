@@ -125,8 +125,8 @@ def _send_again(coordinator: Coordinator, again: Again, dry_run: bool = False) -
             return after
         if payload is not None and not dry_run:
             step.put(after, entry, publishes=registry is not None)
-    is_elsewhere = registry is not None and payload is None and entry.machine != coordinator.journal.machine
-    is_elsewhere = is_elsewhere and not entry.is_evicted
+    is_ours = registry is None or entry.machine == coordinator.journal.machine
+    is_elsewhere = payload is None and not is_ours and not entry.is_evicted
     if payload is None and not is_elsewhere:
         return Refusal.NO_PAYLOAD
     if dry_run:

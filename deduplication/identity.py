@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 
 from deduplication.body import Html
@@ -94,7 +95,7 @@ def compute_fingerprint(email: Email) -> Fingerprint:
         files=digest_of_all(contents) if are_known and all(contents) else None,
         file_names=digest_of_all(names) if are_known and all(names) else None,
         file_sizes=digest_of_all(map(str, sizes)) if are_known and all(sizes) and not all(contents) else None,
-        links=digest(json.dumps(targets) if targets else "") if are_links_known else None,
+        links=_digest_of_links(targets) if are_links_known else None,
         ids=ids if moment else digest(message_id or email.event_id.strip()),
         head=digest("|".join(head)),
         date=f"{int(moment.timestamp()):x}{source}" if moment and moment.tzinfo is not ASSUMED_UTC else None,
@@ -107,7 +108,12 @@ def _text_and_links(html: str) -> str:
     if not html:
         return NOTHING_THERE
     read = Html(html)
-    return f"{digest(read.text)}+{digest(json.dumps(read.targets) if read.targets else '')}"
+    return f"{digest(read.text)}+{_digest_of_links(read.targets)}"
+
+
+def _digest_of_links(targets: Sequence[str]) -> str:
+    """In their order, unlike the files."""
+    return digest(json.dumps(targets) if targets else "")
 
 
 def _untagged(subject: str, sender: str) -> str | None:

@@ -131,7 +131,7 @@ def digest_of_all(values: Iterable[str]) -> str:
 
 def shortened(fingerprint: str) -> str:
     """A fingerprint as it is kept beside a mark, perhaps for ever: compare it with others that were shortened."""
-    return _DIGEST.sub(lambda digest: digest[0][:_SHORT_CHARS], fingerprint)
+    return _DIGEST.sub(lambda found: found[0][:_SHORT_CHARS], fingerprint)
 
 
 def conflicts(one: Fingerprint, other: Fingerprint) -> bool:
