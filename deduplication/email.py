@@ -15,6 +15,7 @@ from typing import Any
 from deduplication.body import Html, looks_like_html, plain_links, plain_text
 from deduplication.dates import parse_date
 from deduplication.kept_property import kept_property
+from deduplication.spool import Blob, Content, read_all
 from deduplication.text import base64_decoded, decoded, nfc, well_formed, without_c1
 
 # Longer values are cut before they are worked at. The text of an email is not cut: its fingerprint covers all of it.
@@ -22,6 +23,7 @@ MAX_HEADER_CHARS = 64 * 1024  # subject, sender, date, Message-ID and other ids,
 MAX_NAME_CHARS = 1000  # of a file, of an address
 MOST_RECIPIENTS = 1000
 MOST_ATTACHMENTS = 1000
+MOST_LOOKED_AT = 8000  # bytes of a file: with a NUL among them it is no text
 
 _QUOTED = r'"(?:[^"\\]|\\.)*+"'
 _ATOM = r'[^\s<>,;:"()\[\]@]'
@@ -44,7 +46,8 @@ _NOT_IN_A_FILE_NAME = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069
 
 @dataclass(frozen=True)
 class Attachment:
-    """``name`` has no path; ``content`` (Base64) is set only where attachments are wanted inline.
+    """``name`` has no path; ``content`` (Base64) is set only where attachments are wanted inline, ``data`` where they
+    are wanted by link.
 
     ``sha256`` is empty if the contents were not sent. ``text_sha256`` is that of a text whose lines, the last one
     included, all end in LF, if it is another one: providers change line ends.
@@ -56,20 +59,7 @@ class Attachment:
     sha256: str
     content: str | None = None
     text_sha256: str = ""
-
-    @classmethod
-    def of(cls, name: str, content_type: str, content: bytes, *, inline: bool) -> Attachment:
-        lines = content
-        if content and b"\0" not in content[:8000]:
-            lines = content.replace(b"\r\n", b"\n").removesuffix(b"\n") + b"\n"
-        return cls(
-            name=name,
-            content_type=content_type,
-            size_bytes=len(content),
-            sha256=hashlib.sha256(content).hexdigest(),
-            content=base64.b64encode(content).decode() if inline else None,
-            text_sha256=hashlib.sha256(lines).hexdigest() if lines != content else "",
-        )
+    data: Content | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         name = _NOT_IN_A_FILE_NAME.sub("", well_formed(self.name[:MAX_HEADER_CHARS])).rstrip("/\\ ")
@@ -84,8 +74,50 @@ class File:
 
     name: str
     content_type: str
-    content: bytes | None = None
+    content: Content | None = None
     size_bytes: int = 0
+
+    def attachment(self, inline_bytes: int, *, is_linked: bool) -> Attachment:
+        """With its contents if they are wanted inline and fit, or by link."""
+        if self.content is None:
+            return Attachment(self.name, self.content_type, self.size_bytes, sha256="")
+        size_bytes, *digests = _digests(self.content)
+        is_inline = size_bytes <= inline_bytes > 0
+        return Attachment(
+            self.name,
+            self.content_type,
+            size_bytes,
+            sha256=digests[0],
+            content=base64.b64encode(read_all(self.content)).decode() if is_inline else None,
+            text_sha256=digests[1],
+            data=self.content if is_linked else None,
+        )
+
+
+def _digests(content: Content) -> tuple[int, str, str]:
+    """Its size, ``sha256`` and ``text_sha256``. What is large is read in chunks."""
+    if isinstance(content, Blob):
+        return _digests_of_chunks(content.chunks())
+    lines = content
+    if content and b"\0" not in content[:MOST_LOOKED_AT]:
+        lines = content.replace(b"\r\n", b"\n").removesuffix(b"\n") + b"\n"
+    text_sha256 = hashlib.sha256(lines).hexdigest() if lines != content else ""
+    return len(content), hashlib.sha256(content).hexdigest(), text_sha256
+
+
+def _digests_of_chunks(chunks: Iterable[bytes]) -> tuple[int, str, str]:
+    whole, lines, size_bytes, is_text, left = hashlib.sha256(), hashlib.sha256(), 0, True, b""
+    for chunk in chunks:
+        is_text = is_text and b"\0" not in chunk[: max(0, MOST_LOOKED_AT - size_bytes)]
+        whole.update(chunk)
+        size_bytes += len(chunk)
+        if is_text:
+            text = (left + chunk).replace(b"\r\n", b"\n")
+            left = text[-1:] if text[-1:] in (b"\r", b"\n") else b""  # the next chunk decides what it is
+            lines.update(text[: len(text) - len(left)])
+    lines.update(left.removesuffix(b"\n") + b"\n")
+    is_other = is_text and size_bytes and lines.digest() != whole.digest()
+    return size_bytes, whole.hexdigest(), lines.hexdigest() if is_other else ""
 
 
 _TEXTS = ("subject", "sender", "date", "html", "plain", "message_id", "event_id", "provider")
@@ -102,7 +134,7 @@ class Email:
     that there are none. Without ``tells_recipients``, ``recipients`` are at best from headers such as Delivered-To.
     ``first_html`` is the first part of an HTML body that was joined from several, empty if it has no others, and None
     if the provider may have omitted the others. ``date_source`` is the provider if the date may be another than that of
-    the Date header, such as the time of receipt.
+    the Date header, such as the time of receipt. ``original``: the raw email, where it is wanted by link.
     """
 
     subject: str = ""
@@ -124,6 +156,7 @@ class Email:
     date_source: str = ""
     spam: Mapping[str, str] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
+    original: Content | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in _TEXTS:
@@ -145,6 +178,7 @@ class Email:
         delivered_headers: Iterable[Any] = (),
         files: Sequence[File | Attachment] = (),
         inline_bytes: int = 0,
+        is_linked: bool = False,
         spam: Mapping[str, Any] | None = None,
         **fields: Any,
     ) -> Email:
@@ -152,7 +186,7 @@ class Email:
 
         Addresses are texts or lists of texts; ``recipients`` are those of the envelope, in whose place headers such as
         Delivered-To (``delivered_headers``) are read. Files are handed on with their contents while they fit into
-        ``inline_bytes``. Values of ``spam`` that are missing or not plain are left out.
+        ``inline_bytes``, or if they ``is_linked``. Values of ``spam`` that are missing or not plain are left out.
         """
         if body is not None:
             fields |= _html_and_plain(fields["html"], fields["plain"], body, body_type)
@@ -161,7 +195,7 @@ class Email:
                 name: str(value) for name, value in spam.items() if isinstance(value, str | int | float) and value != ""
             }
         if files:
-            fields["attachments"] = _attachments(files, inline_bytes)
+            fields["attachments"] = _attachments(files, inline_bytes, is_linked)
         envelope = addresses_in(*recipients)
         fields |= {name: addresses_in(*fields.get(name, ())) for name in ("to", "cc")}
         return cls(recipients=envelope or addresses_in(*delivered_headers), tells_recipients=bool(envelope), **fields)
@@ -212,17 +246,12 @@ def _html_and_plain(html: str, plain: str, body: str, body_type: str) -> dict[st
     return {"html": html, "plain": plain}
 
 
-def _attachments(files: Sequence[File | Attachment], inline_bytes: int) -> tuple[Attachment, ...]:
+def _attachments(files: Sequence[File | Attachment], inline_bytes: int, is_linked: bool) -> tuple[Attachment, ...]:
     found, left = [], inline_bytes
     for file in files:
-        if isinstance(file, Attachment):
-            found.append(file)
-        elif file.content is None:
-            found.append(Attachment(file.name, file.content_type, file.size_bytes, sha256=""))
-        else:
-            inline = len(file.content) <= left > 0
-            left -= len(file.content) if inline else 0
-            found.append(Attachment.of(file.name, file.content_type, file.content, inline=inline))
+        each = file if isinstance(file, Attachment) else file.attachment(left, is_linked=is_linked)
+        left -= each.size_bytes if each.content is not None else 0
+        found.append(each)
     return tuple(found)
 
 

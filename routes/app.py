@@ -42,7 +42,9 @@ def create_app(service: Service) -> Flask:
     app.request_class = BoundedRequest
     app.session_interface = PageSessions()
     most_unproven = max(1, UNPROVEN_BYTES // max_body_bytes)
-    app.wsgi_app = RequestLimit(app.wsgi_app, service.settings.web_threads, most_unproven)  # type: ignore[method-assign]
+    app.wsgi_app = RequestLimit(  # type: ignore[method-assign]
+        app.wsgi_app, service.settings.web_threads, most_unproven, service.settings.data_dir
+    )
     app.json.sort_keys = False  # type: ignore[attr-defined]
     app.config.update(
         MAX_CONTENT_LENGTH=max_body_bytes,

@@ -5,10 +5,13 @@ Region, credentials and endpoint come from boto3's own environment variables, AW
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
+from deduplication.spool import CHUNK_BYTES, Content, collected
 from orchestrator.config.settings import SettingsError
 from orchestrator.delivery.fetching import FetchFailed
 
@@ -21,13 +24,15 @@ ONE_TRY = Config(connect_timeout=2, read_timeout=5, retries={"total_max_attempts
 class S3:
     """One for all threads of a process. Raises SettingsError if the environment is wrong."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path | None = None) -> None:
+        """``folder``: for large objects."""
+        self._folder = folder
         try:
             self._client = boto3.Session().client("s3", config=ONE_TRY)
         except (BotoCoreError, ValueError) as error:
             raise SettingsError(f"the AWS_... variables must be valid for boto3; {error}") from error
 
-    def read(self, bucket: str, key: str, max_bytes: int) -> bytes:
+    def read(self, bucket: str, key: str, max_bytes: int) -> Content:
         """Raises FetchFailed. An object that is too large is not downloaded: its size comes before its contents."""
         try:
             found = self._client.get_object(Bucket=bucket, Key=key)
@@ -37,7 +42,7 @@ class S3:
                 if ENCRYPTED_BY_SES in found["Metadata"]:
                     advice = "switch Encrypt Message off in the rule's S3 action (encryption by the bucket is fine)"
                     raise FetchFailed(f"the object in S3 is encrypted by SES: {advice}", permanent=True)
-                return bytes(contents.read())
+                return collected(contents.iter_chunks(CHUNK_BYTES), self._folder)
         except ClientError as error:
             code = str(error.response.get("Error", {}).get("Code"))
             if code in GONE:

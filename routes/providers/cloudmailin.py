@@ -24,12 +24,12 @@ class Cloudmailin(BasicAuthProvider):
     def parse(self, request: ProviderRequest) -> list[Parsed]:
         is_form = request.media_type == "multipart/form-data"
         form = request.form if is_form else Form({})
-        document = _document(form) if is_form else Document.of(request.json)
+        document = _document(form) if is_form else Document.of(request.json_with_files("content"))
         envelope = document.object("envelope")
         recipients = [envelope.get("to"), envelope.get("recipients")]
         spam = {"spf": envelope.object("spf").get("result"), "spamd": envelope.object("spamd").get("score")}
         if "message" in form:
-            return [self.email(raw=form.first("message"), recipients=recipients, spam=spam)]
+            return [self.email(raw=form.content("message"), recipients=recipients, spam=spam)]
         stored = document.files("attachments", "file_name", "content_type", ("content",), "size")
         return [
             self.email(

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from deduplication.email import File
 from deduplication.mime import DELIVERED_HEADERS, EXTRA_HEADERS
+from deduplication.spool import Blob, Content, base64_chunks
 from routes.payload import InvalidPayload
 
 _PARTS = {"subject": "Subject", "sender": "From", "date": "Date", "message_id": "Message-ID"}
@@ -68,12 +69,20 @@ class Document(dict[str, Any]):
             for file in self.objects(field)
         ]
 
-    def base64(self, field: str) -> bytes | None:
+    def base64(self, field: str) -> Content | None:
         """None if it is not Base64: an attachment that cannot be decoded does not reject the email."""
+        value = self.get(field)
+        if isinstance(value, Blob):
+            return value.decoded(base64_chunks)
         try:
-            return base64.b64decode(self[field]) if isinstance(self.get(field), str) else None
+            return base64.b64decode(value) if isinstance(value, str) else None
         except (binascii.Error, ValueError):
             return None
+
+    def content(self, field: str) -> Content:
+        """A text in UTF-8; empty for any other value."""
+        value = self.get(field)
+        return value if isinstance(value, Blob) else self.optional(field).encode()
 
 
 class MailHeaders:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, Field
 
 from deduplication.email import Attachment, Email, File
-from routes.payload import InvalidPayload, read
+from routes.payload import InvalidPayload, read, with_texts
 from routes.providers.base import Parsed, Provider, ProviderRequest
 from routes.providers.fields import Document
 from routes.providers.options import Options
@@ -53,15 +53,15 @@ class Gmail(Provider[Options]):
     body_type = EmailIn
 
     def parse(self, request: ProviderRequest) -> list[Parsed]:
-        return [parse(request.json, self.name, self._inline_bytes)]
+        return [parse(request.json_with_files("content"), self.name, **self._files)]
 
     def _document(self, letter: Letter) -> dict[str, Any]:
         files = letter.attachments(name="name", content_type="content_type", size="size", content="base64")
         return {**letter.fields, "attachments": files}
 
 
-def parse(given: Any, provider: str = "gmail", inline_bytes: int = 0) -> Email:
-    """Raises InvalidPayload."""
+def parse(given: Any, provider: str = "gmail", **how: Any) -> Email:
+    """``how``: what Email.received is told of files. Raises InvalidPayload."""
     sent = read(EmailIn, given, "body")
     texts: dict[str, Any] = {name: getattr(sent, name) or "" for name in TEXTS}
     files = sent.attachments if isinstance(sent.attachments, list) else [sent.attachments]
@@ -70,13 +70,13 @@ def parse(given: Any, provider: str = "gmail", inline_bytes: int = 0) -> Email:
         provider=provider,
         date_source=provider,
         files=[_file(file) for file in files if file is not None],
-        inline_bytes=inline_bytes,
+        **how,
         tells_files=sent.attachments is not None,
         tells_body=any(part is not None for part in (sent.html, sent.plain, sent.body)),
         recipients=[sent.recipient],
         to=[sent.to],
         cc=[sent.cc],
-        extra={name: value for name, value in given.items() if name not in NOT_EXTRA},
+        extra=with_texts({name: value for name, value in given.items() if name not in NOT_EXTRA}),
     )
     if not email.sender_email:
         raise no_sender(email.sender, "sender")

@@ -47,7 +47,7 @@ class Mailgun(Provider[MailgunOptions]):
     def parse(self, request: ProviderRequest) -> list[Parsed]:
         form = request.form
         if "body-mime" in form:
-            return [self.email(raw=form.first("body-mime"), recipients=[form.text("recipient")])]
+            return [self.email(raw=form.content("body-mime"), recipients=[form.text("recipient")])]
         if "message-headers" not in form:
             raise InvalidPayload("message-headers is needed, as forward() sends it", field="message-headers")
         headers = MailHeaders(parse_json(form.first("message-headers")))

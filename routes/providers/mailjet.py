@@ -19,7 +19,7 @@ class Mailjet(BasicAuthProvider):
     answers_probes = True
 
     def parse(self, request: ProviderRequest) -> list[Parsed]:
-        document = Document.of(request.json)
+        document = Document.of(request.json_with_files("(?:Inline)?Attachment[0-9]+"))
         parts = document.objects("Parts")
         return [
             self.email(

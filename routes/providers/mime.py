@@ -20,7 +20,7 @@ class Mime(Provider[Options]):
         if request.media_type not in self.media_types:
             reason = f"Content-Type must be message/rfc822, got {request.media_type[:200]!r}"
             raise InvalidPayload(reason, http_status=415)
-        return [self.email(raw=request.read_body())]
+        return [self.email(raw=request.content())]
 
     def _sample(self, letter: Letter, now: datetime) -> Rendered:
         return {"Content-Type": "message/rfc822"}, letter.mime.as_bytes()

@@ -26,7 +26,7 @@ class Postmark(BasicAuthProvider):
     rejected_status = 403
 
     def parse(self, request: ProviderRequest) -> list[Parsed]:
-        document = Document.of(request.json)
+        document = Document.of(request.json_with_files("Content|Data|RawEmail"))
         kind = document.optional("RecordType") or ("Bounce" if "BouncedAt" in document else "Inbound")
         if kind != "Inbound":
             raise Handshake(f"{kind[:80]!r} is no email")
@@ -47,6 +47,7 @@ class Postmark(BasicAuthProvider):
                 cc=[document.get("Cc"), document.get("Bcc")],
                 files=document.files("Attachments", "Name", "ContentType", ("Content", "Data")),  # Data: "Check" button
                 spam=headers.named(SPAM_HEADERS),
+                original=document.content("RawEmail") or None,
             )
         ]
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deduplication.email import Attachment, Email
+from deduplication.email import Attachment, Email, File
 from deduplication.identity import (
     MAX_POST_KEY,
     compute_canonical_id,
@@ -133,7 +133,7 @@ def test_two_monstrous_values_that_end_differently_make_short_names_of_their_own
 
 
 def file(content: bytes = b"one", name: str = "a.pdf") -> Attachment:
-    return Attachment.of(name, "application/pdf", content, inline=False)
+    return File(name, "application/pdf", content).attachment(0, is_linked=False)
 
 
 def described(name: str = "a.pdf", size_bytes: int = 3) -> Attachment:
