@@ -10,12 +10,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import groupby
-from typing import Any
+from typing import Any, AnyStr, Generic
 
+from deduplication.authentication import Authentication, Result, authenticate
+from deduplication.automated import MAX_PART_BYTES, REPORT_TYPES, Automated, classify
 from deduplication.body import Html, looks_like_html, plain_links, plain_text
 from deduplication.dates import parse_date
 from deduplication.kept_property import kept_property
-from deduplication.spool import Blob, Content, read_all
+from deduplication.names import bounded_key
+from deduplication.spool import Blob, Content, first_bytes, read_all
 from deduplication.text import base64_decoded, decoded, nfc, well_formed, without_c1
 
 # Longer values are cut before they are worked at. The text of an email is not cut: its fingerprint covers all of it.
@@ -24,6 +27,9 @@ MAX_NAME_CHARS = 1000  # of a file, of an address
 MOST_RECIPIENTS = 1000
 MOST_ATTACHMENTS = 1000
 MOST_LOOKED_AT = 8000  # bytes of a file: with a NUL among them it is no text
+MOST_HEADERS = 200
+MAX_HEADERS_CHARS = 64 * 1024  # of all headers that are handed on
+MOST_REFERENCES = 200
 
 _QUOTED = r'"(?:[^"\\]|\\.)*+"'
 _ATOM = r'[^\s<>,;:"()\[\]@]'
@@ -41,13 +47,14 @@ _ENCODED_WORD = re.compile(r"=\?([^?\s*]+)(?:\*[^?\s]*)?\?([bq])\?([^?\r\n]*)\?=
 _ENCODED_WORDS = re.compile(rf"{_ENCODED_WORD.pattern}(?:\s*{_ENCODED_WORD.pattern})*", re.IGNORECASE)
 _NOT_ASCII = re.compile(r"([^\x00-\x7f]+)")
 _FOLD = re.compile(r"\r?\n[ \t]*|[\r\n]+")
+_BRACKETED = re.compile(r"<\s*([^<>\s]+)\s*>")
 _NOT_IN_A_FILE_NAME = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # the last turn "fdp.exe" around
 
 
 @dataclass(frozen=True)
 class Attachment:
-    """``name`` has no path; ``content`` (Base64) is set only where attachments are wanted inline, ``data`` where they
-    are wanted by link.
+    """``name`` has no path; ``content`` (Base64) is set only where contents are wanted in the webhook, ``data`` where
+    they are wanted by link. One that is ``inline`` is shown within the HTML, which refers to it by ``content_id``.
 
     ``sha256`` is empty if the contents were not sent. ``text_sha256`` is that of a text whose lines, the last one
     included, all end in LF, if it is another one: providers change line ends.
@@ -59,6 +66,8 @@ class Attachment:
     sha256: str
     content: str | None = None
     text_sha256: str = ""
+    content_id: str = ""
+    inline: bool = False
     data: Content | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -66,6 +75,8 @@ class Attachment:
         object.__setattr__(self, "name", re.split(r"[/\\]", name)[-1].strip()[:MAX_NAME_CHARS])
         content_type = well_formed(self.content_type).partition(";")[0].strip().lower()
         object.__setattr__(self, "content_type", content_type)
+        if self.content_id:
+            object.__setattr__(self, "content_id", well_formed(self.content_id[:MAX_NAME_CHARS]).strip(" <>"))
 
 
 @dataclass(frozen=True)
@@ -76,21 +87,24 @@ class File:
     content_type: str
     content: Content | None = None
     size_bytes: int = 0
+    content_id: str = ""
+    inline: bool = False
 
     def attachment(self, inline_bytes: int, *, is_linked: bool) -> Attachment:
-        """With its contents if they are wanted inline and fit, or by link."""
-        if self.content is None:
-            return Attachment(self.name, self.content_type, self.size_bytes, sha256="")
-        size_bytes, *digests = _digests(self.content)
-        is_inline = size_bytes <= inline_bytes > 0
+        """With its contents if they are wanted in the webhook and fit, or by link."""
+        given = self.content
+        size_bytes, sha256, text_sha256 = (self.size_bytes, "", "") if given is None else _digests(given)
+        fits = size_bytes <= inline_bytes > 0
         return Attachment(
             self.name,
             self.content_type,
             size_bytes,
-            sha256=digests[0],
-            content=base64.b64encode(read_all(self.content)).decode() if is_inline else None,
-            text_sha256=digests[1],
-            data=self.content if is_linked else None,
+            sha256,
+            content=base64.b64encode(read_all(given)).decode() if given is not None and fits else None,
+            text_sha256=text_sha256,
+            content_id=self.content_id,
+            inline=self.inline,
+            data=given if is_linked else None,
         )
 
 
@@ -120,7 +134,35 @@ def _digests_of_chunks(chunks: Iterable[bytes]) -> tuple[int, str, str]:
     return size_bytes, whole.hexdigest(), lines.hexdigest() if is_other else ""
 
 
-_TEXTS = ("subject", "sender", "date", "html", "plain", "message_id", "event_id", "provider")
+@dataclass
+class HeaderList(Generic[AnyStr]):
+    """All headers in their order, as many as fit; ``omitted`` counts the others."""
+
+    kept: list[tuple[AnyStr, AnyStr]] = field(default_factory=list)
+    omitted: int = 0
+    left: int = MAX_HEADERS_CHARS
+
+    def add(self, name: AnyStr, value: AnyStr) -> None:
+        size = len(name) + len(value)
+        if size > self.left or len(self.kept) == MOST_HEADERS:
+            self.omitted += 1
+        else:
+            self.left -= size
+            self.kept.append((name, value))
+
+
+_TEXTS = (
+    "subject",
+    "sender",
+    "date",
+    "html",
+    "plain",
+    "message_id",
+    "event_id",
+    "provider",
+    "in_reply_to",
+    "reply_text",
+)
 
 
 @dataclass(frozen=True)
@@ -128,7 +170,12 @@ class Email:
     """One email. ``subject``, ``sender``, ``date``, ``html`` and ``plain`` (its text) are as received.
 
     ``event_id`` is the provider's own id, the same in its retries. ``recipients`` are the addresses that it was
-    delivered to, ``to`` and ``cc`` those of its headers. ``spam`` holds the provider's verdicts by their names.
+    delivered to, ``to``, ``cc`` and ``reply_to`` those of its headers. ``spam`` holds the provider's verdicts by their
+    names, ``verdicts`` what it says of SPF, DKIM and DMARC. ``headers`` are in order, with their names as received;
+    ``headers_omitted`` counts those that did not fit. ``return_path`` is the sender of the envelope: empty for a
+    notification, None if it is unknown. ``in_reply_to`` and ``references`` are Message-IDs without brackets.
+    ``reply_text`` is the text without quotes, where the provider has one; ``reports`` are the parts that automated.py
+    reads, ``trusted_authserv_ids`` the hosts whose Authentication-Results count.
 
     Some providers omit parts: ``tells_body`` and ``tells_files`` say whether an empty body, and no attachments, mean
     that there are none. Without ``tells_recipients``, ``recipients`` are at best from headers such as Delivered-To.
@@ -156,6 +203,17 @@ class Email:
     date_source: str = ""
     spam: Mapping[str, str] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
+    headers: tuple[tuple[str, str], ...] = ()
+    headers_omitted: int = 0
+    reply_to: tuple[str, ...] = ()
+    return_path: str | None = None
+    in_reply_to: str = ""
+    references: tuple[str, ...] = ()
+    reply_text: str = ""
+    provider_thread: str = ""
+    verdicts: tuple[Result, ...] = ()
+    trusted_authserv_ids: tuple[str, ...] = ()
+    reports: tuple[tuple[str, bytes], ...] = ()
     original: Content | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -196,8 +254,15 @@ class Email:
             }
         if files:
             fields["attachments"] = _attachments(files, inline_bytes, is_linked)
+            fields["reports"] = _reports(files)
         envelope = addresses_in(*recipients)
-        fields |= {name: addresses_in(*fields.get(name, ())) for name in ("to", "cc")}
+        fields |= {name: addresses_in(*fields.get(name, ())) for name in ("to", "cc", "reply_to")}
+        if (sender := fields.get("return_path")) is not None:
+            fields["return_path"] = address_of(sender) or without_brackets(sender)
+        if in_reply_to := fields.get("in_reply_to"):
+            fields["in_reply_to"] = next(iter(message_ids(in_reply_to)), "")
+        if references := fields.pop("references", ""):
+            fields["references"] = message_ids(references)
         return cls(recipients=envelope or addresses_in(*delivered_headers), tells_recipients=bool(envelope), **fields)
 
     @kept_property
@@ -231,6 +296,36 @@ class Email:
     def links(self) -> tuple[str, ...]:
         return self.read_html.links if self.read_html else plain_links(self.plain)
 
+    @kept_property
+    def _by_name(self) -> Mapping[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for name, value in self.headers:
+            found.setdefault(header_key(name), []).append(value)
+        return found
+
+    def header(self, name: str) -> str:
+        """The first of that name, in any case; empty if there is none."""
+        return self._by_name.get(header_key(name), ("",))[0]
+
+    @kept_property
+    def thread(self) -> str:
+        """The same for all emails of a conversation: the Message-ID that it began with. Empty if there is none."""
+        return bounded_key(
+            self.references[0] if self.references else self.in_reply_to or without_brackets(self.message_id)
+        )
+
+    @kept_property
+    def automated(self) -> Automated | None:
+        """None if it is unknown, because the provider sends no headers."""
+        found = classify(self.header, self.return_path, self.reports)
+        return found if found.kind or self.headers else None
+
+    @kept_property
+    def authentication(self) -> Authentication:
+        written = self._by_name.get("authentication-results", ())
+        domain = self.sender_email.rpartition("@")[2]
+        return authenticate(self.verdicts, self.provider, written, self.trusted_authserv_ids, domain)
+
 
 def _html_and_plain(html: str, plain: str, body: str, body_type: str) -> dict[str, str]:
     """Without a type, a body is HTML if it looks like HTML, or if it could be and a text was sent as well.
@@ -253,6 +348,35 @@ def _attachments(files: Sequence[File | Attachment], inline_bytes: int, is_linke
         left -= each.size_bytes if each.content is not None else 0
         found.append(each)
     return tuple(found)
+
+
+def _reports(files: Sequence[File | Attachment]) -> tuple[tuple[str, bytes], ...]:
+    """The parts that say whether it is a bounce, a read receipt or an invitation."""
+    return tuple(
+        (kind, first_bytes(file.content, MAX_PART_BYTES))
+        for file in files
+        if isinstance(file, File) and file.content and (kind := media_type(file.content_type)) in REPORT_TYPES
+    )
+
+
+def media_type(content_type: str) -> str:
+    return content_type.partition(";")[0].strip().lower()
+
+
+def header_key(name: str) -> str:
+    """Some providers write In-Reply-To as in_reply_to."""
+    return name.lower().replace("_", "-")
+
+
+def without_brackets(message_id: str) -> str:
+    return message_id.strip().strip("<>").strip()
+
+
+def message_ids(text: str) -> tuple[str, ...]:
+    """Those in brackets, or else the text if it is one word: at most MOST_REFERENCES, the first and the last ones."""
+    text = well_formed(text[:MAX_HEADER_CHARS])
+    found = _BRACKETED.findall(text) or (text.split() if len(text.split()) == 1 else [])
+    return (*found[:1], *found[1:][-(MOST_REFERENCES - 1) :])
 
 
 def address_of(sender: str) -> str:

@@ -136,6 +136,15 @@ def read_all(content: Content) -> bytes:
     return content.read() if isinstance(content, Blob) else content
 
 
+def first_bytes(content: Content, most: int) -> bytes:
+    found = b""
+    for chunk in chunks_of(content):
+        found += chunk[: most - len(found)]
+        if len(found) == most:
+            break
+    return found
+
+
 def base64_chunks(chunks: Iterable[bytes]) -> Iterator[bytes]:
     """As text.base64_decoded: up to the padding; characters outside the alphabet and half a byte are ignored."""
     left = b""

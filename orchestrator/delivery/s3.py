@@ -5,6 +5,7 @@ Region, credentials and endpoint come from boto3's own environment variables, AW
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import boto3
@@ -36,7 +37,7 @@ class S3:
         """Raises FetchFailed. An object that is too large is not downloaded: its size comes before its contents."""
         try:
             found = self._client.get_object(Bucket=bucket, Key=key)
-            with found["Body"] as contents:
+            with closing(found["Body"]) as contents:
                 if found["ContentLength"] > max_bytes:
                     raise FetchFailed(f"the object in S3 is larger than {max_bytes} bytes", permanent=True)
                 if ENCRYPTED_BY_SES in found["Metadata"]:

@@ -76,9 +76,8 @@ class SnsVerifier:
             if self._clock() < self._paused_until_s:
                 raise FetchFailed("the certificate of SNS could not be fetched a moment ago")
             try:
-                certificate = load_pem_x509_certificate(
-                    read_all(self._fetch(url, {}, FETCH_TIMEOUT_S, MAX_CERTIFICATE_BYTES))
-                )
+                fetched = self._fetch(url, {}, FETCH_TIMEOUT_S, MAX_CERTIFICATE_BYTES)
+                certificate = load_pem_x509_certificate(read_all(fetched))
                 self._certificates[url] = certificate  # kept for good: Amazon has published only a few at these URLs
             except ValueError:  # it is not a certificate
                 raise Unauthorized from None

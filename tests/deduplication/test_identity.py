@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from deduplication.email import Attachment, Email, File
 from deduplication.identity import (
-    MAX_POST_KEY,
     compute_canonical_id,
     compute_email_id,
     compute_fingerprint,
@@ -19,7 +18,7 @@ from deduplication.identity import (
     is_recognisable,
     own_names,
 )
-from deduplication.names import WEEK_MS, Fingerprint, Kind, Name, conflicts
+from deduplication.names import MAX_POST_KEY, WEEK_MS, Fingerprint, Kind, Name, conflicts
 
 DAY_MS = 24 * 3600 * 1000
 
