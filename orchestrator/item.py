@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -12,6 +12,7 @@ from deduplication.email import Attachment, Email, without_brackets
 from deduplication.identity import compute_fingerprint, is_recognisable, own_names
 from deduplication.message import Message
 from deduplication.names import Kind, Name
+from deduplication.spool import Content
 from orchestrator.delivery.webhook import MOMENT
 
 BODY_PREVIEW_CHARS = 200
@@ -30,6 +31,7 @@ class Item:
     with all its values, ``headers`` those of an email in their order; ``destinations`` the only ones the sender wants
     (None: all of the route). ``recipients``: the addresses it was delivered to; without ``tells_recipients``,
     Router.split reads them from its headers.
+    ``contents`` of its attachments, in their order, and the ``original`` email are set where they are wanted by link.
     ``is_named_by_words``: a name of its own may be made of what somebody wrote, such as its subject. ``traceparent``:
     of the request that brought it.
     """
@@ -56,6 +58,8 @@ class Item:
     tells_recipients: bool = True
     proof: str = ""
     traceparent: str = ""
+    contents: tuple[Content | None, ...] = field(default=(), repr=False)
+    original: Content | None = field(default=None, repr=False)
 
     def delivered_to(self, recipients: Sequence[str]) -> Item:
         """The same item, for these recipients alone."""
@@ -118,6 +122,8 @@ def email_item(email: Email, ids_kept_ms: int | None) -> Item:
         fields=EmailFields(email),
         payload=_payload(email, ids[0]),
         headers=email.headers,
+        contents=tuple(each.data for each in email.attachments),
+        original=email.original,
         moment=email.date_utc,
         subject=email.subject,
         recipients=email.recipients,
@@ -171,6 +177,7 @@ def _payload(email: Email, email_id: str) -> dict[str, Any]:
         "authentication": dict(vars(email.authentication)),
         "headers": [{"name": name, "value": value} for name, value in email.headers] or None,
         "headers_omitted": email.headers_omitted,
+        "raw_url": None,
     }
 
 
@@ -214,6 +221,12 @@ def message_item(message: Message) -> Item:
 
 
 def _described(attachment: Attachment) -> dict[str, Any]:
-    fields = ("name", "content_type", "size_bytes", "sha256", "content")
-    described = {field: value for field in fields if (value := getattr(attachment, field)) is not None}
-    return {**described, "content_id": attachment.content_id or None, "inline": attachment.inline}
+    names = ("name", "content_type", "size_bytes", "sha256", "content")
+    described = {name: value for name in names if (value := getattr(attachment, name)) is not None}
+    return {
+        **described,
+        "size": attachment.size_bytes,
+        "content_id": attachment.content_id or None,
+        "inline": attachment.inline,
+        "url": None,
+    }

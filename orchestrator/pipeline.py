@@ -35,6 +35,7 @@ from orchestrator.delivery.retrier import Retrier
 from orchestrator.delivery.schedule import put_off
 from orchestrator.delivery.sender import Sender
 from orchestrator.delivery.webhook import MOMENT, EventType, Payload, pack, unpack, webhook_id
+from orchestrator.files import Files
 from orchestrator.item import MOST_SHOWN_CHARS, Item
 from orchestrator.metrics.meter import DECISION_S, DELIVERIES, EMAILS, GROUPS, REALTIME, Meter
 from orchestrator.privacy import Privacy
@@ -167,7 +168,8 @@ class Case:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """``queue`` is None if requests deliver. ``resolve`` follows links to where they lead, if that is configured."""
+    """``files`` is None if nothing is linked, ``queue`` if requests deliver. ``resolve`` follows links to where they
+    lead, if that is configured."""
 
     coordinator: Coordinator
     router: Router
@@ -177,6 +179,7 @@ class Pipeline:
     privacy: Privacy
     meter: Meter
     options: PipelineOptions
+    files: Files | None = None
     queue: Queue | None = None
     resolve: Callable[[Sequence[str]], Sequence[str]] | None = None
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -293,7 +296,8 @@ class Pipeline:
             deliveries=skipped,
             answer=Status.SKIPPED_OLD,
         )
-        self.coordinator.record(entry, pack(case.payload) if self.options.keeps_suppressed else None)
+        keeps = self.options.keeps_suppressed
+        self.coordinator.record(entry, pack(self._with_links(case, entry.id).payload) if keeps else None)
         return Outcome(Status.SKIPPED_OLD, case.item.id, entry.id)
 
     def _follow_links(self, case: Case) -> Case:
@@ -321,6 +325,8 @@ class Pipeline:
 
     def _deliver(self, case: Case, claimed: Claimed) -> Outcome:
         decided = [each for each in claimed.plan if each.status is not DeliveryStatus.CLAIMED]
+        if self.options.keeps_suppressed or any(each.status is not DeliveryStatus.SKIPPED for each in claimed.plan):
+            case = self._with_links(case, claimed.entry.id)
         if len(decided) == len(claimed.plan):
             return self._settle(case, claimed, decided)
         clock, budget_s = self.coordinator.journal.clock, self.options.budget_s
@@ -338,6 +344,15 @@ class Pipeline:
             self._return(case, claimed, "an unexpected error")
             raise
         return self._settle(case, claimed, [*decided, *sent])
+
+    def _with_links(self, case: Case, entry_id: str) -> Case:
+        """With links to its files, once these are stored: a repeat stores nothing, and no webhook is ahead of them."""
+        item = case.item
+        if self.files is None or (item.original is None and not any(each is not None for each in item.contents)):
+            return case
+        sender = next(iter(item.fields["sender"]), "")
+        domain = scope_of(sender, GroupScope.DOMAIN, hides_domain=self.options.hides_domains)
+        return replace(case, payload={**case.payload, **self.files.link(item, entry_id, domain)})
 
     def _announce(self, case: Case, outcome: Outcome) -> Outcome:
         """Wakes workers for what was stored. If the queue is away, it is delivered here and now."""

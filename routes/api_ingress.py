@@ -56,6 +56,7 @@ def ingress_blueprint(service: Service) -> Blueprint:
         partial(fetch, folder=service.settings.data_dir),
         max_bytes,
         service.config.destinations,
+        has_links=service.settings.links_reach_files,
         folder=service.settings.data_dir,
     )
     providers = open_providers(service.config, surroundings) | {MESSAGE: Messages(MESSAGE, NoOptions(), surroundings)}

@@ -23,6 +23,7 @@ from routes.connections import UNPROVEN_BYTES, BoundedRequest, RequestLimit
 from routes.dashboard import page
 from routes.dashboard.access import COOKIE
 from routes.dashboard.browser import SECURITY_HEADERS, as_page
+from routes.files import files_blueprint
 from routes.health import health_blueprint
 from routes.metrics import metrics_blueprint
 from routes.payload import InvalidPayload
@@ -31,7 +32,7 @@ from routes.responses import answer_error
 log = logging.getLogger(__name__)
 
 A_YEAR_S = 365 * 24 * 3600
-WITHOUT_SESSION = ("/api/", "/livez", "/readyz", "/health", "/metrics")
+WITHOUT_SESSION = ("/api/", "/files/", "/livez", "/readyz", "/health", "/metrics")
 _VALID_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=-]{0,127}")
 
 
@@ -56,7 +57,14 @@ def create_app(service: Service) -> Flask:
     )
     app.extensions["mailonce"] = service
     app.register_blueprint(page)
-    for blueprint in (ingress_blueprint, admin_blueprint, openapi_blueprint, health_blueprint, metrics_blueprint):
+    for blueprint in (
+        ingress_blueprint,
+        admin_blueprint,
+        openapi_blueprint,
+        files_blueprint,
+        health_blueprint,
+        metrics_blueprint,
+    ):
         app.register_blueprint(blueprint(service))
 
     @app.before_request
