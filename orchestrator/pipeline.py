@@ -34,7 +34,7 @@ from orchestrator.delivery.queue import Queue, QueueUnavailable
 from orchestrator.delivery.retrier import Retrier
 from orchestrator.delivery.schedule import put_off
 from orchestrator.delivery.sender import Sender
-from orchestrator.delivery.webhook import MOMENT, EventType, Payload, pack, unpack, webhook_id
+from orchestrator.delivery.webhook import EventType, Payload, pack, shown_timestamp, unpack, webhook_id
 from orchestrator.item import MOST_SHOWN_CHARS, Item
 from orchestrator.metrics.meter import DECISION_S, DELIVERIES, EMAILS, GROUPS, REALTIME, Meter
 from orchestrator.privacy import Privacy
@@ -245,7 +245,7 @@ class Pipeline:
             proof=_digest(proof) if proof else "",
             key=_digest(proof_key) if proof else "",
         )
-        received_at = now.astimezone(UTC).strftime(MOMENT)
+        received_at = shown_timestamp(now)
         event = EventType.MESSAGE_RECEIVED if item.is_message else EventType.EMAIL_RECEIVED
         payload = {
             "type": event,
