@@ -256,7 +256,11 @@ def pack_event(text: str) -> bytes:
 
 
 def unpack_event(packed: bytes) -> str:
-    return zlib.decompressobj(_WINDOW, _COMMON).decompress(packed).decode()
+    """Empty if it cannot be read: it is of another program, or of a version with another layout."""
+    try:
+        return zlib.decompressobj(_WINDOW, _COMMON).decompress(packed).decode()
+    except (zlib.error, UnicodeDecodeError):
+        return ""
 
 
 def _trimmed(values: list[Any], defaults: list[Any]) -> list[Any]:
