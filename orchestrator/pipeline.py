@@ -230,7 +230,8 @@ class Pipeline:
         if self.privacy.is_strict:
             about = self.privacy.about(about)
             own = self.privacy.names(own) if item.is_named_by_words else own
-        now, entry = self.now(), new_entry_id()
+        now = self.now()
+        received_at, entry = shown_timestamp(now), new_entry_id()
         group = generate_subject_group_id(item.subject, self.options.patterns, route.subject_groups)
         links = self.options.media_links(item, route) if item.links or item.media else ()
         claim = Claim(
@@ -245,7 +246,6 @@ class Pipeline:
             proof=_digest(proof) if proof else "",
             key=_digest(proof_key) if proof else "",
         )
-        received_at = shown_timestamp(now)
         event = EventType.MESSAGE_RECEIVED if item.is_message else EventType.EMAIL_RECEIVED
         payload = {
             "type": event,
