@@ -147,15 +147,13 @@ class PipelineOptions:
 
 @dataclass(frozen=True)
 class Case:
-    """An item on its way: what it claims, and what will be sent. ``links``: those that count as its media."""
+    """An item on its way: what it claims, and what will be sent."""
 
     item: Item
     route: Route
     group: str | None
-    links: tuple[str, ...]
     claim: Claim
     payload: Payload
-    now: datetime
 
     def outcome(self, status: Status, entry: Entry | None = None, **more: object) -> Outcome:
         known = {"id": entry.id, "deliveries": entry.deliveries, **more} if entry else more
@@ -167,7 +165,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """``queue`` is None if requests deliver. ``resolve`` follows links to where they lead, if that is configured."""
+    """``queue`` is None if requests deliver."""
 
     coordinator: Coordinator
     router: Router
@@ -178,7 +176,6 @@ class Pipeline:
     meter: Meter
     options: PipelineOptions
     queue: Queue | None = None
-    resolve: Callable[[Sequence[str]], Sequence[str]] | None = None
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     def receive(self, item: Item) -> Outcome:
@@ -189,8 +186,6 @@ class Pipeline:
             if case.route.realtime_only and self._is_old(case):
                 outcome = self._skip_old(case)
             else:
-                if self.resolve and case.links:
-                    case = self._follow_links(case)
                 found = self.coordinator.claim(case.claim)
                 self.meter.count((time.monotonic() - started, DECISION_S))
                 outcome = self._deliver(case, found) if isinstance(found, Claimed) else self._not_sent(case, found)
@@ -254,7 +249,7 @@ class Pipeline:
             "received_at": received_at,
             "subject_group": group,
         }
-        return Case(item, route, group, links, claim, payload, now)
+        return Case(item, route, group, claim, payload)
 
     def _wanted(self, destination: str, key: str, item: Item, route: Route) -> Wanted:
         window_ms = route.content_window_ms(self.sender.destinations[destination].config, item)
@@ -295,14 +290,6 @@ class Pipeline:
         )
         self.coordinator.record(entry, pack(case.payload) if self.options.keeps_suppressed else None)
         return Outcome(Status.SKIPPED_OLD, case.item.id, entry.id)
-
-    def _follow_links(self, case: Case) -> Case:
-        """Where a link leads elsewhere in the end, that address is the medium; repeats are not followed."""
-        if not isinstance(self.coordinator.look(case.claim), Take) or self.resolve is None:
-            return case
-        links = tuple(dict.fromkeys(self.resolve(case.links)))
-        shared = self.options.shared_names(case.item, case.route, case.group, links, case.now)
-        return replace(case, links=links, claim=replace(case.claim, shared=shared))
 
     # After it
 

@@ -192,8 +192,6 @@ class MediaConfig(_Model):
     """Hosts whose links are files; replaces the default list."""
     identity: dict[str, tuple[str, ...]] = Field(default={}, description='a table such as { "files.example" = ["id"] }')
     """Hosts where query parameters identify the file, with these parameters; adds to the built-in table."""
-    resolve: tuple[str, ...] = Field(default=(), description="a list of hosts")
-    """Hosts such as bit.ly whose links are followed to their target: all links of an email within two seconds."""
 
 
 class AlertsConfig(_Model):

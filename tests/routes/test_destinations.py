@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from copy import copy
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from routes.app import create_app
-from tests.routes.conftest import App, Eventually, StartApp, bearer
+from tests.routes.conftest import Eventually, StartApp, bearer
 from tests.support.redis_server import RedisServer
 from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, email
 from tests.support.sink import Reply, Sink
@@ -145,27 +141,6 @@ def test_identity_group_and_three_links_are_held_in_one_round_trip(
 
     assert any(round_trips(number) == 1 for number in range(30)), "publishing follows behind the request"
     assert redis_server.client.exists("media:https://we.tl/t-0-2 @example.org")
-
-
-def test_links_are_resolved_before_they_are_compared(start_app: StartApp, sink: Sink, listed: Path) -> None:
-    app = start_app(webhook_url=sink.url, mailonce_config=listed)
-    finals = {"https://we.tl/t-short": "https://wetransfer.com/downloads/final/1"}
-    followed: list[list[str]] = []
-
-    def resolve(urls: Sequence[str]) -> Sequence[str]:
-        followed.append(list(urls))
-        return [finals.get(url, url) for url in urls]
-
-    service = copy(app.service)
-    service.pipeline = replace(service.pipeline, resolve=resolve)
-    resolving = App(service, create_app(service).test_client())
-    assert resolving.status_of(linking("https://we.tl/t-short", subject="a")) == "processed"
-    assert app.status_of(linking("https://wetransfer.com/downloads/final/1", subject="bb")) == "skipped_media"
-    assert app.status_of(linking("https://we.tl/t-short", subject="ccc")) == "processed", "the raw link is not a name"
-    finals["https://we.tl/t-new"] = "https://wetransfer.com/downloads/final/1"
-    assert resolving.status_of(linking("https://we.tl/t-new", subject="dddd")) == "skipped_media"
-    resolving.post(linking("https://we.tl/t-1", "https://we.tl/t-2", subject="eeeee"))
-    assert followed[-1] == ["https://we.tl/t-1", "https://we.tl/t-2"], "all links of an email share one deadline"
 
 
 def test_text_that_every_destination_received_is_skipped_if_destinations_ask_for_it(

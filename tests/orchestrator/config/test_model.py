@@ -55,7 +55,7 @@ def test_without_destinations_routes_and_patterns_the_defaults_apply(text: str |
 
 
 @pytest.mark.parametrize("secrets", [(), (SIGNING[0],), tuple(SIGNING)])
-@pytest.mark.parametrize("text", ["", "[media]\nresolve = ['bit.ly']"])
+@pytest.mark.parametrize("text", ["", "[media]\nhosts = ['we.tl']"])
 def test_webhook_url_is_the_destination_if_the_file_has_none(text: str, secrets: tuple[str, ...]) -> None:
     Path("mailonce.toml").write_text(text)
     config = load_config(load_settings(webhook_url="https://crm.example/hook", webhook_secret=",".join(secrets)))
@@ -300,7 +300,7 @@ EVERY_TEXT = """
 destinations.crm = { url = "V", secret = ["V"], format = "V", rate = "V", max_attempts = "V", enabled = "V" }
 destinations.web = { url = "V", secret = "V", read_timeout_s = "V", headers = { X-A = "V", Host = "V" } }
 subject_patterns = [{ name = "V", phrases = "V", regex = "V" }, "V"]
-media = { hosts = "V", identity = { "a.example" = "V" }, resolve = "V" }
+media = { hosts = "V", identity = { "a.example" = "V" } }
 providers = { a = "V" }
 [[routes]]
 name = "V"

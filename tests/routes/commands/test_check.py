@@ -29,7 +29,7 @@ SHOWN = (
     '3. "both": every email\n     to crm, archive, stop = false\n  4. "all": every email\n     to crm, stop = true\n',
     'Note: never evaluated, since "all" matches every email\nSubject',
     'name = "ticket", phrases = our ref, regex = "(\\\\d+)"\n',
-    "hosts = files.example, resolve = none\n",
+    "hosts = files.example\n",
     "Providers\n  mailgun\n  ses\n",
     "url = https://ops.example, signed with 2 secrets, after_s = 60, off = low_hit_rate",
 )
