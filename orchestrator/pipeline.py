@@ -36,7 +36,7 @@ from orchestrator.delivery.schedule import put_off
 from orchestrator.delivery.sender import Sender
 from orchestrator.delivery.webhook import MOMENT, EventType, Payload, pack, unpack, webhook_id
 from orchestrator.item import MOST_SHOWN_CHARS, Item
-from orchestrator.metrics.meter import DECISION_S, DELIVERIES, EMAILS, GROUPS, REALTIME, Meter
+from orchestrator.metrics.meter import DECISION_S, DELIVERIES, EMAILS, GROUPS, REALTIME, ROUTE, Meter
 from orchestrator.privacy import Privacy
 from orchestrator.routing import Route, Router
 
@@ -61,6 +61,7 @@ class Status(StrEnum):
     SKIPPED_MEDIA = "skipped_media"
     SKIPPED_CONTENT = "skipped_content"
     SKIPPED_OLD = "skipped_old"
+    SKIPPED_ROUTE = "skipped_route"
     RETRY_LATER = "retry_later"
 
 
@@ -70,6 +71,9 @@ SKIPPED_AT = {
     Gate.MEDIA: Status.SKIPPED_MEDIA,
     Gate.CONTENT: Status.SKIPPED_CONTENT,
 }
+
+
+RULES = {Status.SKIPPED_OLD: REALTIME, Status.SKIPPED_ROUTE: ROUTE}  # of routes: stopped without a name that it met
 
 
 class ProofUsed(Exception):
@@ -183,8 +187,8 @@ class Pipeline:
         started = time.monotonic()
         case = self.prepare(item, self.router.pick(item))
         try:
-            if case.route.realtime_only and self._is_old(case):
-                outcome = self._skip_old(case)
+            if (case.route.dropped_by or case.route.realtime_only) and (rule := self._rule_against(case)):
+                outcome = self._skip(case, *rule)
             else:
                 found = self.coordinator.claim(case.claim)
                 self.meter.count((time.monotonic() - started, DECISION_S))
@@ -194,7 +198,7 @@ class Pipeline:
             outcome = case.retry_later("the store is away")  # the error may name an internal address
         log_decision(item, outcome, time.monotonic() - started)
         count, status = self.meter.count, outcome.status
-        gate = REALTIME if status is Status.SKIPPED_OLD else outcome.reason.gate if outcome.reason else ""
+        gate = outcome.reason.gate if outcome.reason else RULES.get(status, "")
         count((1, EMAILS, item.provider, status, gate))
         is_new = not gate and status in (Status.PROCESSED, Status.QUEUED)
         if is_new and any(name.kind is Kind.SUBJECT_GROUP for name in case.claim.shared):
@@ -260,36 +264,39 @@ class Pipeline:
             distinct_id=webhook_id(destination, key, item.fingerprint),
         )
 
-    def _is_old(self, case: Case) -> bool:
-        """An item that is being delivered never is: its retry after our restart is older than our start (28)."""
-        if self.guard.is_new_message(case.item.moment, case.item.source):
-            return False
+    def _rule_against(self, case: Case) -> tuple[Status, str] | None:
+        """The rule of its route that stops it, and why. None for an item that is known: it may be being delivered, and
+        its retry after our restart is older than our start (29)."""
+        if case.route.dropped_by:
+            rule = Status.SKIPPED_ROUTE, f"dropped by route {case.route.dropped_by}"
+        elif self.guard.is_new_message(case.item.moment, case.item.source):
+            return None
+        else:
+            rule = Status.SKIPPED_OLD, "older than the service"
         found = self.coordinator.look(case.claim)
-        if isinstance(found, Take):
-            return not any(entry.is_open for entry in found.candidates)
-        return isinstance(found, Repeat) and not found.of.is_open
+        return rule if isinstance(found, Take) and not any(entry.is_open for entry in found.candidates) else None
 
-    def _skip_old(self, case: Case) -> Outcome:
+    def _skip(self, case: Case, status: Status, reason: str) -> Outcome:
         """It takes no names; an entry of its own, the same for every repeat, says so and can be released."""
         claim = case.claim
         if claim.proof and not self.coordinator.use_proof(claim):
             raise ProofUsed
         skipped = tuple(
-            Delivery(each.destination, each.webhook_id, DeliveryStatus.SKIPPED, reason="older than the service")
+            Delivery(each.destination, each.webhook_id, DeliveryStatus.SKIPPED, reason=reason)
             for each in claim.destinations
         )
         entry = Entry(
-            id="old" + _digest("|".join([case.item.key, claim.fingerprint, *case.route.destinations]))[:12],
+            id="rule" + _digest("|".join([status, case.item.key, claim.fingerprint, *case.route.destinations]))[:12],
             machine=self.coordinator.journal.machine,
             own=(),
             fingerprint=claim.fingerprint,
             created_ms=self.coordinator.journal.clock.now_ms(),
             about=claim.about,
             deliveries=skipped,
-            answer=Status.SKIPPED_OLD,
+            answer=status,
         )
         self.coordinator.record(entry, pack(case.payload) if self.options.keeps_suppressed else None)
-        return Outcome(Status.SKIPPED_OLD, case.item.id, entry.id)
+        return Outcome(status, case.item.id, entry.id)
 
     # After it
 

@@ -165,6 +165,28 @@ def test_text_that_every_destination_received_is_skipped_if_destinations_ask_for
         assert (len(crm.received), len(archive.received)) == (1, 1)
 
 
+def test_a_dropped_email_is_answered_counted_listed_and_released(
+    start_app: StartApp, sink: Sink, tmp_path: Path
+) -> None:
+    path = tmp_path / "drop.toml"
+    path.write_text(
+        f"[destinations.crm]\nurl = '{sink.url}'\n[[routes]]\nname = 'no junk'\ndrop = true\n"
+        "match = [{ field = 'subject', contains = 'junk' }]\n[[routes]]\nname = 'rest'\n"
+    )
+    app = start_app(mailonce_config=path)
+    answers = [app.post(email(subject="junk")).get_json() for _ in range(2)]
+    assert [(each["success"], each["status"]) for each in answers] == [(True, "skipped_route")] * 2
+    app.settle()
+    (listed,) = app.ask("decisions?status=skipped_route")["decisions"]
+    assert (listed["id"], listed["reason"]) == (answers[0]["id"], "Not sent: dropped by route no junk")
+    metrics = app.http.get("/metrics", headers=bearer(ADMIN_TOKEN)).text
+    assert 'mailonce_duplicates_total{gate="route"} 2.0' in metrics
+    assert 'mailonce_emails_total{provider="gmail",status="skipped_route"} 2.0' in metrics
+    assert sink.received == []
+    app.act(f"decisions/{listed['id']}/release")
+    assert [webhook.payload["subject"] for webhook in sink.received] == ["junk"]
+
+
 def test_one_email_to_two_addresses_is_one_unless_each_recipient_counts(
     start_app: StartApp, sink: Sink, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -232,6 +232,29 @@ MISTAKES: tuple[tuple[str, int, str, str], ...] = (
             ("3", ""),
         )
     ),
+    *(
+        (f"{ROUTE}match = [{{ field = {field}, {test} }}]\n[[routes]]\nname = 'z'", 3, "routes.a.match.#1", problem)
+        for field, test, problem in (
+            ("'size'", "equals = '3'", "must have exactly one of over and under"),
+            ("'size'", "over = 1, under = 3", "must have exactly one of over and under"),
+            ("'subject'", "over = 1", "must have exactly one of equals, contains and regex"),
+            ("'has_attachments'", "equals = 'yes'", 'must have an equals of "true" or "false"'),
+        )
+    ),
+    *(
+        (f"{ROUTE}match = [{{ field = '{field}', equals = 'b' }}]", 3, "routes.a.match.#1.field", 'must be "subject", ')
+        for field in ("authentication", "header:", "header:X Y", "Header:X", "headers")
+    ),
+    (CONDITION.replace("subject", "size").format("over = 0.5"), 3, "routes.a.match.#1.over", "must be 0 to 1000000000"),
+    (CONDITION.replace("subject", "size").format("under = 0"), 3, "routes.a.match.#1.under", "must be 1 to 1000000000"),
+    (f"{ROUTE}drop = true\nstop = false", 4, "routes.a.stop", "must be left out of a route with drop = true"),
+    (
+        f"{TWO_DESTINATIONS}{ROUTE}drop = true\ndestinations = ['b']",
+        8,
+        "routes.a.destinations",
+        "must be left out of a route with drop = true",
+    ),
+    (f"{ROUTE}otherwise = true\n[[routes]]\nname = 'z'", 3, "routes.a.otherwise", "must be left out of all routes but"),
     (CONDITION.format("contains = 3"), 3, "routes.a.match.#1.contains", "must be text"),
     *(
         (CONDITION.format(test), 3, "routes.a.match.#1", "must have some text to search for")
