@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlunsplit
 
-from deduplication.identity import bounded_key, log_id
+from deduplication.identity import log_id
 from deduplication.journal.coordinator import Claimed, Coordinator
 from deduplication.journal.entry import SETTLED, About, DeliveryStatus, changed, new_entry_id
 from deduplication.journal.rules import Busy, Claim, Judgement, Repeat
 from deduplication.media import media_name, split_url
-from deduplication.names import WEEK_MS, Gate, Kind, Name
+from deduplication.names import WEEK_MS, Gate, Kind, Name, bounded_key
 
 log = logging.getLogger(__name__)
 

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from deduplication.dates import parse_date
+from deduplication.email import without_brackets
 from deduplication.errors import StoreUnavailable
-from deduplication.identity import bounded_key
 from deduplication.journal.entry import DeliveryStatus, Entry
 from deduplication.journal.sqlite import Journal, Step
-from deduplication.names import Kind, Name
+from deduplication.names import Kind, Name, bounded_key
 from deduplication.text import well_formed
 from orchestrator.pipeline import SKIPPED_AT, Status, status_of
 from orchestrator.privacy import Privacy
@@ -254,7 +254,7 @@ _BY_ID = (
 
 
 def _keys_of(text: str) -> tuple[str, str, str, str]:
-    message_id = bounded_key(text.strip().strip("<>").strip())
+    message_id = bounded_key(without_brackets(text))
     return text, text, text.lower(), Name(Kind.POST, "", message_id).label
 
 
