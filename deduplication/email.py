@@ -273,7 +273,10 @@ class Email:
 
     def header(self, name: str) -> str:
         """The first of that name, in any case; empty if there is none."""
-        return self._by_name.get(header_key(name), ("",))[0]
+        return next(iter(self.headers_named(name)), "")
+
+    def headers_named(self, name: str) -> tuple[str, ...]:
+        return tuple(self._by_name.get(header_key(name), ()))
 
     @kept_property
     def thread(self) -> str:

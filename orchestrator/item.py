@@ -12,6 +12,7 @@ from deduplication.email import Attachment, Email, without_brackets
 from deduplication.identity import compute_fingerprint, is_recognisable, own_names
 from deduplication.message import Message
 from deduplication.names import Kind, Name
+from orchestrator.config.model import HEADER, SIZE
 from orchestrator.delivery.webhook import MOMENT
 
 BODY_PREVIEW_CHARS = 200
@@ -27,9 +28,8 @@ class Item:
     other items may have that key too. ``proof``: its provider's proof of origin, which may prove no other item.
 
     ``media`` are links known to be media, ``links`` those that may be. ``fields`` is what routes may ask about, each
-    with all its values, ``headers`` those of an email in their order; ``destinations`` the only ones the sender wants
-    (None: all of the route). ``recipients``: the addresses it was delivered to; without ``tells_recipients``,
-    Router.split reads them from its headers.
+    with all its values; ``destinations`` the only ones the sender wants (None: all of the route). ``recipients``: the
+    addresses it was delivered to; without ``tells_recipients``, Router.split reads them from its headers.
     ``is_named_by_words``: a name of its own may be made of what somebody wrote, such as its subject. ``traceparent``:
     of the request that brought it.
     """
@@ -43,7 +43,6 @@ class Item:
     links: tuple[str, ...]
     fields: Mapping[str, tuple[str, ...]]
     payload: Mapping[str, Any]
-    headers: tuple[tuple[str, str], ...] = ()
     media: tuple[str, ...] = ()
     moment: datetime | None = None
     source: str = ""
@@ -81,6 +80,10 @@ _FIELDS: Mapping[str, Callable[[Email], tuple[str, ...]]] = {
         for method in METHODS
     },
     "body": lambda email: (email.text,),
+    "has_attachments": lambda email: ("true" if email.attachments else "false",),
+    SIZE: lambda email: (
+        str(len(email.html.encode()) + len(email.plain.encode()) + sum(file.size_bytes for file in email.attachments)),
+    ),
     "provider": lambda email: (email.provider,),
     "source": lambda _: (),
 }
@@ -93,6 +96,8 @@ class EmailFields(Mapping[str, tuple[str, ...]]):
     email: Email
 
     def __getitem__(self, name: str) -> tuple[str, ...]:
+        if name.startswith(HEADER):
+            return self.email.headers_named(name.removeprefix(HEADER))
         return _FIELDS[name](self.email)
 
     def __iter__(self) -> Iterator[str]:
@@ -117,7 +122,6 @@ def email_item(email: Email, ids_kept_ms: int | None) -> Item:
         links=email.links,
         fields=EmailFields(email),
         payload=_payload(email, ids[0]),
-        headers=email.headers,
         moment=email.date_utc,
         subject=email.subject,
         recipients=email.recipients,
@@ -190,6 +194,7 @@ def message_item(message: Message) -> Item:
             "to": (),
             "cc": (),
             "body": (message.text,),
+            SIZE: (str(len(message.text.encode())),),
             "provider": (MESSAGE,),
             "source": (message.source,),
         },

@@ -15,7 +15,7 @@ from orchestrator.config.model import Condition, DestinationConfig, RouteConfig
 from orchestrator.item import Item
 
 MOST_CHARS_FOR_A_REGEX = 100_000  # a sender decides how long a text is
-RECIPIENT, HAS_ATTACHMENTS = "recipient", "has_attachments"
+RECIPIENT = "recipient"
 # Fields that the first matching route with a value decides.
 _GATES = ("subject_groups", "media", "realtime_only", "content", "identity_by_recipient")
 
@@ -134,23 +134,6 @@ def _matches(route: RouteConfig, held: Iterable[bool]) -> bool:
     return not route.match or (any if route.any else all)(held)
 
 
-def values_of(item: Item, field: str) -> tuple[str, ...]:
-    """What conditions on the field are tested with: an empty text if there is no value. Most of them are read from the
-    payload, only if a route asks for them."""
-    if field in item.fields:
-        return item.fields[field] or ("",)
-    if field == HAS_ATTACHMENTS:
-        return (str(bool(item.payload.get("attachments"))).lower(),)
-    return ("",)
-
-
-def size_of(item: Item) -> int:
-    """Of its texts and its attachments, in bytes, as far as their sizes are known."""
-    texts = (item.payload.get(name) or "" for name in ("body", "plain", "text"))
-    files = item.payload.get("attachments") or ()
-    return sum(len(text.encode()) for text in texts) + sum(int(file["size_bytes"]) for file in files)
-
-
 @dataclass(frozen=True)
 class _Reader:
     """Evaluates conditions on one item. Folding a long body takes time, so each field is folded once."""
@@ -160,12 +143,12 @@ class _Reader:
 
     def holds(self, recipient: str, condition: Condition) -> bool:
         """Whether any value of the field satisfies it; a field without a value is an empty text."""
-        if condition.over is not None:
-            return size_of(self.item) > condition.over
-        if condition.under is not None:
-            return size_of(self.item) < condition.under
         is_recipient = condition.field == RECIPIENT
-        texts = written = (recipient,) if is_recipient else values_of(self.item, condition.field)
+        texts = written = (recipient,) if is_recipient else self.item.fields.get(condition.field) or ("",)
+        if condition.over is not None:
+            return int(texts[0]) > condition.over
+        if condition.under is not None:
+            return int(texts[0]) < condition.under
         fold = str if condition.exact else normalize_no_accents_lower_trim
         if not condition.exact:
             key = recipient if is_recipient else condition.field  # no address is the name of a field

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 from pydantic import (
     AfterValidator,
@@ -21,6 +21,8 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
+from deduplication.authentication import METHODS, Verdict
+from deduplication.automated import AutomatedKind
 from deduplication.media import DEFAULT_HOSTS, MediaMode
 from deduplication.subject_group import DEFAULT_PATTERNS, GroupMode, SubjectPattern, normalize_no_accents_lower_trim
 from deduplication.text import BadRegex, check_regex
@@ -37,10 +39,17 @@ OUR_HEADERS = (
     *("webhook-id", "webhook-timestamp", "webhook-signature", "idempotency-key"),
     *("content-type", "content-length", "transfer-encoding", "host"),
 )
-SIZE = "size"
-WORDS = {"has_attachments": ("true", "false")}
-"""Tested fields that have one of a few values."""
-TESTED = ("subject", "sender", "recipient", "to", "cc", "body", "provider", "source", SIZE, *WORDS)
+HEADER, SIZE = "header:", "size"
+WORDS = {
+    "automated": (*get_args(AutomatedKind), "none", ""),
+    **{f"authentication.{method}": (*get_args(Verdict), "") for method in METHODS},
+    "has_attachments": ("true", "false"),
+}
+"""Tested fields that have one of a few values, the empty one if it is unknown."""
+TESTED = (
+    *("subject", "sender", "reply_to", "return_path", "recipient", "to", "cc", "body", "thread"),
+    *("provider", "source", SIZE, *WORDS),
+)
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _HEADER_VALUE = re.compile(r"(?:[!-~](?:[\t -~]*[!-~])?)?")
 _HEADERS = f"""a table such as {{ X-Team = "sales" }}: of ASCII, each name once, and none of {", ".join(OUR_HEADERS)}"""
@@ -92,7 +101,7 @@ _Table = dict[str, Any]
 _Text = Annotated[str, Field(min_length=1)]
 _Whole = Annotated[int, BeforeValidator(_not_bool)]
 _Number = Annotated[float, BeforeValidator(_not_bool)]
-_Tested = Annotated[str, StringConstraints(pattern=rf"\A(?:{'|'.join(TESTED)})\z")]
+_Tested = Annotated[str, StringConstraints(pattern=rf"\A(?:{'|'.join(TESTED)}|{HEADER}[!-9;-~]+)\z")]
 
 
 class _Model(BaseModel):
@@ -150,7 +159,7 @@ class DestinationConfig(_Model):
 class Condition(_Model):
     """One test of one field; accents, case and extra white space matter only if ``exact``."""
 
-    field: _Tested = Field(description=f"{listed(TESTED)}")
+    field: _Tested = Field(description=f"{listed(TESTED)}, or {HEADER} and a header's name")
     """The field that is tested: `recipient` is whom it was delivered to, `to` and `cc` are addresses of its headers."""
     equals: Annotated[str | None, BeforeValidator(_as_word)] = Field(default=None, description="text")
     """The field is this text, or empty for `""`; `true` or `false` for `has_attachments`."""

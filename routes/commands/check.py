@@ -18,13 +18,13 @@ from deduplication.names import Name
 from deduplication.subject_group import generate_subject_group_id
 from orchestrator.build import Service, make_router, pipeline_options
 from orchestrator.config.file import quoted
-from orchestrator.config.model import LOG_URL, SIZE, Condition, Config
+from orchestrator.config.model import LOG_URL, Condition, Config
 from orchestrator.config.settings import Settings
 from orchestrator.delivery.signing import public_keys
 from orchestrator.item import MOST_SHOWN_CHARS, Item, email_item
 from orchestrator.operations.times import shown_moment
 from orchestrator.pipeline import SKIPPED_AT, Status, for_recipient, repeat_status
-from orchestrator.routing import RECIPIENT, Router, size_of, values_of
+from orchestrator.routing import RECIPIENT, Router
 from orchestrator.service_note import NoService, find_service
 from routes.commands.service import build_quietly, read_settings
 from routes.payload import InvalidPayload, parse_json
@@ -151,8 +151,8 @@ def _found(item: Item, recipient: str, condition: Condition) -> str:
     """The value that was tested, but for a body, which is long."""
     if condition.field == "body":
         return ""
-    values = (recipient,) if condition.field == RECIPIENT else values_of(item, condition.field)
-    return f" (it is {size_of(item) if condition.field == SIZE else quoted(', '.join(values)[:MOST_SHOWN_CHARS])})"
+    values = (recipient,) if condition.field == RECIPIENT else item.fields.get(condition.field, ())
+    return f" (it is {quoted(', '.join(values)[:MOST_SHOWN_CHARS])})"
 
 
 def _preview(settings: Settings, config: Config, item: Item) -> str:

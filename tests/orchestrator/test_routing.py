@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from deduplication.authentication import Result
 from deduplication.email import Attachment, Email
 from deduplication.media import MediaMode
 from deduplication.message import Message
@@ -160,7 +161,17 @@ def test_conditions(condition: dict[str, Any], expected: bool) -> None:
 
 
 FILE = Attachment("a.pdf", "application/pdf", size_bytes=900, sha256="")
-WITH_FILE = email_item(Email(html="<p>é</p>", plain="é", attachments=(FILE, FILE)), None)
+REPLY = Email(
+    html="<p>é</p>",
+    plain="é",
+    attachments=(FILE, FILE),
+    headers=(("X-Team", "Sales, EMEA"), ("x-team", "Legal"), ("Auto-Submitted", "auto-replied"), ("X-Empty", "")),
+    reply_to=("help@ours.example", "ada@example.org"),
+    return_path="",
+    references=("root@example.org", "second@example.org"),
+    verdicts=(Result("spf", "pass", ""), Result("dmarc", "fail", "")),
+    provider="mailgun",
+)
 
 
 @pytest.mark.parametrize(
@@ -172,10 +183,42 @@ WITH_FILE = email_item(Email(html="<p>é</p>", plain="é", attachments=(FILE, FI
         ({"field": "size", "under": 1812}, True),
         ({"field": "has_attachments", "equals": True}, True),
         ({"field": "has_attachments", "equals": "false"}, False),
+        ({"field": "header:X-Team", "equals": "sales, emea"}, True),
+        ({"field": "header:x-TEAM", "contains": "legal"}, True),
+        ({"field": "header:X-Team", "equals": ""}, False),
+        ({"field": "header:X-Nothing", "equals": ""}, True),
+        ({"field": "reply_to", "equals": "ada@example.org"}, True),
+        ({"field": "return_path", "equals": ""}, True),
+        ({"field": "thread", "equals": "root@example.org"}, True),
+        ({"field": "automated", "equals": "auto_reply"}, True),
+        ({"field": "automated", "regex": "bounce|auto_reply"}, True),
+        ({"field": "automated", "equals": "none"}, False),
+        ({"field": "authentication.spf", "equals": "pass"}, True),
+        ({"field": "authentication.dkim", "equals": ""}, True),
+        ({"field": "authentication.dkim", "equals": "none"}, False),
+        ({"field": "authentication.dmarc", "equals": "fail"}, True),
+        ({"field": "authentication.dmarc", "equals": "pass"}, False),
     ],
 )
-def test_conditions_on_what_comes_with_a_text(condition: dict[str, Any], expected: bool) -> None:
-    assert holds(Condition(**condition), item=WITH_FILE) is expected
+def test_conditions_on_the_envelope_and_the_headers(condition: dict[str, Any], expected: bool) -> None:
+    assert holds(Condition(**condition), item=email_item(REPLY, None)) is expected
+
+
+@pytest.mark.parametrize(
+    ("field", "of_email", "of_message"),
+    [
+        ("automated", "none", ""),
+        ("authentication.dmarc", "", ""),
+        ("has_attachments", "false", ""),
+        ("thread", "", ""),
+        ("header:X-Team", "", ""),
+    ],
+)
+def test_a_field_that_says_nothing_is_empty_and_no_header_is_none(field: str, of_email: str, of_message: str) -> None:
+    plain = email_item(Email(headers=(("Subject", "Hello"),)), None)
+    for asked, value in ((plain, of_email), (message_item(Message(id="1", text="Hello")), of_message)):
+        assert (asked.fields.get(field) or ("",)) == (value,)
+    assert holds(Condition(field="size", under=6), item=message_item(Message(id="1", text="Hello")))
 
 
 @pytest.mark.parametrize(

@@ -238,6 +238,8 @@ MISTAKES: tuple[tuple[str, int, str, str], ...] = (
             ("'size'", "equals = '3'", "must have exactly one of over and under"),
             ("'size'", "over = 1, under = 3", "must have exactly one of over and under"),
             ("'subject'", "over = 1", "must have exactly one of equals, contains and regex"),
+            ("'automated'", "equals = 'bounced'", 'must have an equals of "auto_reply", "bounce", '),
+            ("'authentication.dmarc'", "equals = 'passed'", 'must have an equals of "pass", "fail", "none" or ""'),
             ("'has_attachments'", "equals = 'yes'", 'must have an equals of "true" or "false"'),
         )
     ),

@@ -112,7 +112,7 @@ def test_a_route_that_drops_the_email_is_shown_with_the_values_that_were_tested(
     for part in (
         '2. "small": size under 10000 and cc equals ""\n     dropped, stop = true\n',
         '3. "rest": every email that no earlier route sends anywhere\n     to crm, stop = true\n',
-        '"small" matches\n  yes: size under 10000 (it is 38)\n  yes: cc equals "" (it is "")\n"rest" matches, but',
+        '"small" matches\n  yes: size under 10000 (it is "38")\n  yes: cc equals "" (it is "")\n"rest" matches, but',
         "takes the route 'small', which drops it; a release would send it to crm\n",
         "has no name taken\nwould be skipped_route\n",
     ):
