@@ -74,7 +74,9 @@ def parse_mime(given: Content, **fields: Any) -> Email:
         "delivered_headers": [head.text(name) for name in DELIVERED_HEADERS],
         "headers": tuple((name.decode("ascii"), head.on_one_line(value)) for name, value in written.kept),
         "headers_omitted": written.omitted,
-        **envelope_of(head.text),
+        "return_path": head.text("return-path") or None,
+        "in_reply_to": head.text("in-reply-to"),
+        "references": head.text("references"),
         **fields,
         "subject": decode_subject(head.text("subject")) or fields.get("subject", ""),
         "sender": _readable_sender(head.text("from")) or fields.get("sender", ""),
@@ -126,15 +128,6 @@ def _lift(raw: Span) -> tuple[bytes, _Lifted]:
             break
         start = line[1]
     return kept + raw.read(position), _Lifted(mark, spans)
-
-
-def envelope_of(header: Callable[[str], str]) -> dict[str, Any]:
-    """The fields of Email.received that are read from headers alone."""
-    return {
-        "return_path": header("return-path") or None,
-        "in_reply_to": header("in-reply-to"),
-        "references": header("references"),
-    }
 
 
 def _readable_sender(sender: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -13,11 +14,12 @@ from deduplication.identity import compute_fingerprint, is_recognisable, own_nam
 from deduplication.message import Message
 from deduplication.names import Kind, Name
 from deduplication.spool import Content
-from orchestrator.delivery.webhook import MOMENT
+from orchestrator.config.model import HEADER, SIZE
+from orchestrator.delivery.webhook import shown_timestamp
 
 BODY_PREVIEW_CHARS = 200
 PAYLOAD_VERSION = 2
-LIST_HEADERS = {"id": "List-Id", "unsubscribe": "List-Unsubscribe"}
+_BRACKETED = re.compile(r"<\s*([^<>]+?)\s*>")
 MESSAGE = "message"  # in place of a provider, for messages and posts
 MOST_SHOWN_CHARS = 120  # of a subject or sender: a sender decides how long they are
 
@@ -28,9 +30,8 @@ class Item:
     other items may have that key too. ``proof``: its provider's proof of origin, which may prove no other item.
 
     ``media`` are links known to be media, ``links`` those that may be. ``fields`` is what routes may ask about, each
-    with all its values, ``headers`` those of an email in their order; ``destinations`` the only ones the sender wants
-    (None: all of the route). ``recipients``: the addresses it was delivered to; without ``tells_recipients``,
-    Router.split reads them from its headers.
+    with all its values; ``destinations`` the only ones the sender wants (None: all of the route). ``recipients``: the
+    addresses it was delivered to; without ``tells_recipients``, Router.split reads them from its headers.
     ``contents`` of its attachments, in their order, and the ``original`` email are set where they are wanted by link.
     ``is_named_by_words``: a name of its own may be made of what somebody wrote, such as its subject. ``traceparent``:
     of the request that brought it.
@@ -45,7 +46,6 @@ class Item:
     links: tuple[str, ...]
     fields: Mapping[str, tuple[str, ...]]
     payload: Mapping[str, Any]
-    headers: tuple[tuple[str, str], ...] = ()
     media: tuple[str, ...] = ()
     moment: datetime | None = None
     source: str = ""
@@ -85,6 +85,10 @@ _FIELDS: Mapping[str, Callable[[Email], tuple[str, ...]]] = {
         for method in METHODS
     },
     "body": lambda email: (email.text,),
+    "has_attachments": lambda email: ("true" if email.attachments else "false",),
+    SIZE: lambda email: (
+        str(len(email.html.encode()) + len(email.plain.encode()) + sum(file.size_bytes for file in email.attachments)),
+    ),
     "provider": lambda email: (email.provider,),
     "source": lambda _: (),
 }
@@ -97,6 +101,8 @@ class EmailFields(Mapping[str, tuple[str, ...]]):
     email: Email
 
     def __getitem__(self, name: str) -> tuple[str, ...]:
+        if name.startswith(HEADER):
+            return self.email.headers_named(name.removeprefix(HEADER))
         return _FIELDS[name](self.email)
 
     def __iter__(self) -> Iterator[str]:
@@ -121,7 +127,6 @@ def email_item(email: Email, ids_kept_ms: int | None) -> Item:
         links=email.links,
         fields=EmailFields(email),
         payload=_payload(email, ids[0]),
-        headers=email.headers,
         contents=tuple(each.data for each in email.attachments),
         original=email.original,
         moment=email.date_utc,
@@ -134,12 +139,7 @@ def email_item(email: Email, ids_kept_ms: int | None) -> Item:
 def _payload(email: Email, email_id: str) -> dict[str, Any]:
     """The first fields are those of version 1, in which an absent part is empty; in the others it is null."""
     moment, envelope = email.date_utc, email.recipients if email.tells_recipients else ()
-    lists = {part: email.header(name) for part, name in LIST_HEADERS.items()}
-    thread = {
-        "in_reply_to": email.header("In-Reply-To"),
-        "references": email.header("References"),
-        "list_id": lists["id"],
-    }
+    of_version_1 = {name: email.header(name) for name in ("in_reply_to", "references", "list_id")}
     return {
         "version": PAYLOAD_VERSION,
         "email_id": email_id,
@@ -156,7 +156,7 @@ def _payload(email: Email, email_id: str) -> dict[str, Any]:
         "links": list(email.links),
         "attachments": [_described(attachment) for attachment in email.attachments],
         "spam": dict(email.spam),
-        "extra": {**{name: value for name, value in thread.items() if value}, **email.extra},
+        "extra": {**{name: value for name, value in of_version_1.items() if value}, **email.extra},
         "provider": email.provider,
         "provider_id": email.event_id.removeprefix(f"{email.provider}:") or None,
         "provider_thread": email.provider_thread or None,
@@ -165,20 +165,28 @@ def _payload(email: Email, email_id: str) -> dict[str, Any]:
         "reply_to": list(email.reply_to) or None,
         "return_path": email.return_path,
         "envelope_recipient": next(iter(envelope), None),
-        "date_utc": moment and moment.strftime(MOMENT),
+        "date_utc": moment and shown_timestamp(moment),
         "in_reply_to": email.in_reply_to or None,
         "references": list(email.references) or None,
         "thread": email.thread or None,
         "html": email.html or None,
         "text": email.plain or None,
         "reply_text": email.reply_text or None,
-        "list": {part: value or None for part, value in lists.items()} if any(lists.values()) else None,
+        "list": _list(email.header("List-Id"), _BRACKETED.findall(email.header("List-Unsubscribe"))),
         "automated": dict(vars(email.automated)) if email.automated else None,
         "authentication": dict(vars(email.authentication)),
         "headers": [{"name": name, "value": value} for name, value in email.headers] or None,
         "headers_omitted": email.headers_omitted,
+        "extra_omitted": email.extra_omitted,
         "raw_url": None,
     }
+
+
+def _list(list_id: str, unsubscribe: list[str]) -> dict[str, Any] | None:
+    """The id is what is in brackets, behind a name for people."""
+    named = _BRACKETED.search(list_id)
+    found = {"id": (named[1] if named else list_id) or None, "unsubscribe": unsubscribe or None}
+    return found if any(found.values()) else None
 
 
 def message_item(message: Message) -> Item:
@@ -197,6 +205,7 @@ def message_item(message: Message) -> Item:
             "to": (),
             "cc": (),
             "body": (message.text,),
+            SIZE: (str(len(message.text.encode())),),
             "provider": (MESSAGE,),
             "source": (message.source,),
         },

@@ -49,7 +49,8 @@ _BY_STATUS = {
     Status.ALREADY_PROCESSING: f"e.outcome = 'claimed' AND {_LIVE}",
     Status.RETRY_LATER: f"e.outcome IN ('returned', 'claimed') AND NOT {_LIVE}",
     **{status: f"e.outcome = 'skipped' AND e.gate = '{gate}' AND e.gate <> ''" for gate, status in SKIPPED_AT.items()},
-    Status.SKIPPED_OLD: f"e.outcome = 'skipped' AND e.gate = '' AND {_UNUSUAL}",
+    Status.SKIPPED_OLD: f"e.outcome = 'skipped' AND e.gate = '' AND e.answer <> 'skipped_route' AND {_UNUSUAL}",
+    Status.SKIPPED_ROUTE: f"e.outcome = 'skipped' AND e.gate = '' AND e.answer = 'skipped_route' AND {_UNUSUAL}",
 }
 
 
@@ -60,7 +61,9 @@ def current_status(entry: Entry, steady_ms: int) -> Status:
         is_live = any(delivery.is_live(steady_ms) for delivery in entry.deliveries)
         return Status.ALREADY_PROCESSING if is_live else Status.RETRY_LATER
     if entry.outcome == DeliveryStatus.SKIPPED:
-        return SKIPPED_AT[entry.stop.gate] if entry.stop else Status.SKIPPED_OLD
+        if entry.stop:
+            return SKIPPED_AT[entry.stop.gate]
+        return Status.SKIPPED_ROUTE if entry.answer == Status.SKIPPED_ROUTE else Status.SKIPPED_OLD
     return status_of({delivery.status for delivery in entry.deliveries})
 
 

@@ -16,7 +16,7 @@ from pydantic import BaseModel, BeforeValidator, Field
 from deduplication.email import Attachment, Email, File
 from routes.payload import InvalidPayload, read, with_texts
 from routes.providers.base import Parsed, Provider, ProviderRequest
-from routes.providers.fields import Document
+from routes.providers.fields import Document, MailHeaders
 from routes.providers.options import Options
 from routes.providers.samples import Letter
 
@@ -39,9 +39,15 @@ class EmailIn(BaseModel):
     to: Any = Field(default=None, description="An address or a list of them, as in the email.")
     cc: Any = Field(default=None, description="An address or a list of them, as in the email.")
     attachments: Any = Field(default=None, description="A list; without it, its files are unknown.")
+    reply_to: Any = Field(default=None, description="An address or a list of them, as in the email.")
+    return_path: Lenient = Field(default=None, description="The envelope's sender.")
+    in_reply_to: Lenient = None
+    references: Lenient = None
+    headers: Any = Field(default=None, description="All headers, as an object or a list of [name, value].")
+    thread_id: Lenient = Field(default=None, description="Gmail's own id of the conversation.")
 
 
-TEXTS = ("sender", "subject", "date", "html", "plain", "body", "body_type", "message_id")
+TEXTS = ("sender", "subject", "date", "html", "plain", "body", "body_type", "message_id", "in_reply_to", "references")
 NOT_EXTRA = EmailIn.model_fields.keys() - {"message_id"}
 
 
@@ -51,33 +57,41 @@ class Gmail(Provider[Options]):
     options_type = Options
     security = ("ingressToken",)
     body_type = EmailIn
+    own_authserv_ids = ("mx.google.com",)  # Gmail removes such a header of the sender's own
 
     def parse(self, request: ProviderRequest) -> list[Parsed]:
-        return [parse(request.json_with_files("content"), self.name, **self._files)]
+        more = {**self._files, "trusted_authserv_ids": self._trusted}
+        return [parse(request.json_with_files("content"), self.name, **more)]
 
     def _document(self, letter: Letter) -> dict[str, Any]:
-        files = letter.attachments(name="name", content_type="content_type", size="size", content="base64")
-        return {**letter.fields, "attachments": files}
+        names = {name: name for name in ("name", "content_type", "size", "content_id")}
+        thread = {"thread_id": letter.event_id} if letter.more else {}
+        return {**letter.fields, **thread, "attachments": letter.attachments(**names, content="base64")}
 
 
-def parse(given: Any, provider: str = "gmail", **how: Any) -> Email:
-    """``how``: what Email.received is told of files. Raises InvalidPayload."""
+def parse(given: Any, provider: str = "gmail", **more: Any) -> Email:
+    """Raises InvalidPayload. The headers count only for what no other field says: a date may be another one there."""
     sent = read(EmailIn, given, "body")
     texts: dict[str, Any] = {name: getattr(sent, name) or "" for name in TEXTS}
     files = sent.attachments if isinstance(sent.attachments, list) else [sent.attachments]
-    email = Email.received(
+    fields: dict[str, Any] = dict(
         **texts,
         provider=provider,
         date_source=provider,
         files=[_file(file) for file in files if file is not None],
-        **how,
         tells_files=sent.attachments is not None,
         tells_body=any(part is not None for part in (sent.html, sent.plain, sent.body)),
         recipients=[sent.recipient],
         to=[sent.to],
         cc=[sent.cc],
+        reply_to=[sent.reply_to],
+        provider_thread=sent.thread_id or "",
         extra=with_texts({name: value for name, value in given.items() if name not in NOT_EXTRA}),
+        **more,
     )
+    if sent.return_path is not None:
+        fields["return_path"] = sent.return_path
+    email = Email.received(**MailHeaders(sent.headers, decide=False).added_to(fields))
     if not email.sender_email:
         raise no_sender(email.sender, "sender")
     return email
@@ -94,9 +108,11 @@ def _file(given: Any) -> Attachment | File:
     file = Document(given if isinstance(given, dict) else {"name": str(given)})
     name = file.optional("name") or file.optional("filename")
     content_type, content = file.optional("content_type"), file.base64("content")
+    content_id = file.optional("content_id")
+    shown = {"content_id": content_id, "inline": file.get("inline", bool(content_id)) is True}
     if content is not None:
-        return File(name, content_type, content)
+        return File(name, content_type, content, **shown)  # type: ignore[arg-type]
     sha256, text_sha256 = (file.optional(field).strip().lower() for field in ("sha256", "text_sha256"))
-    if not sha256 and file.keys() - {"name", "content_type", "size"}:
+    if not sha256 and file.keys() - {"name", "content_type", "size", "content_id", "inline"}:
         text_sha256 = hashlib.sha256(json.dumps(file, sort_keys=True).encode()).hexdigest()
-    return Attachment(name, content_type, file.size("size"), sha256, text_sha256=text_sha256)
+    return Attachment(name, content_type, file.size("size"), sha256, None, text_sha256, **shown)  # type: ignore[arg-type]
