@@ -121,7 +121,7 @@ def delete_events(registry: Registry, ids: Collection[str]) -> int:
         count, after = 0, "-"
         while events := client.xrange(f"{prefix}events", min=after, count=EVENTS_AT_ONCE):
             texts = ((event_id, unpack_event(fields[b"e"]).split('"', 6)) for event_id, fields in events)
-            found = [event_id for event_id, parts in texts if parts[1] == "E" and parts[5] in ids]
+            found = [event_id for event_id, parts in texts if parts[1:2] == ["E"] and parts[5] in ids]
             count += client.xdel(f"{prefix}events", *found) if found else 0
             after = f"({events[-1][0].decode()}"
         return count

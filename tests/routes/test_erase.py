@@ -39,9 +39,7 @@ def plain(value: object) -> bytes:
     raw = value if isinstance(value, bytes) else str(value).encode()
     with suppress(zlib.error):
         return zlib.decompress(raw)
-    with suppress(zlib.error, ValueError):
-        return unpack_event(raw).encode()
-    return raw
+    return unpack_event(raw).encode() or raw
 
 
 def in_journal(app: App) -> Iterator[tuple[str, bytes]]:
