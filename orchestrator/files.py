@@ -21,6 +21,7 @@ from typing import Any, Protocol
 from urllib.parse import quote
 
 from deduplication import members
+from deduplication.errors import StoreUnavailable
 from deduplication.journal.sqlite import Journal, Step
 from deduplication.spool import LARGE_BYTES, Content, chunks_of, read_all
 from orchestrator.item import Item
@@ -113,13 +114,10 @@ class _Wanted:
 
 @dataclass(frozen=True)
 class Found:
-    """What a link leads to: contents, a file, or a key of S3 with the machine that stored it."""
+    """What a link leads to: contents, a file, or (a text) what S3 calls it."""
 
-    name: str
     sha256: str
-    content: bytes | None = None
-    path: Path | None = None
-    key: str = ""
+    source: bytes | Path | str
 
 
 class Files:
@@ -152,7 +150,11 @@ class Files:
                 digest.update(chunk)
                 size_bytes += len(chunk)
             wanted.append(_Wanted(RAW_NAME, item.original, digest.hexdigest(), size_bytes))
-        links = self._keep(wanted, entry, domain)
+        try:
+            links = self._keep(wanted, entry, domain)
+        except StoreUnavailable as error:
+            log.error("entry %s: its files are not stored: %s", entry, error)
+            links = [{"missing": UNAVAILABLE} for _ in wanted]
         parts: dict[str, Any] = {}
         if item.original is not None:
             raw = links.pop()
@@ -275,11 +277,9 @@ class Files:
             rows = step.query("SELECT content FROM files WHERE key = ? AND is_stored AND until_ms > 0", (key,))
         if not rows and (machine == self._journal.machine or not self.storage.is_shared):
             raise Gone
-        if rows and rows[0][0] is not None:
-            return Found(name, sha256, content=rows[0][0])
-        if self.storage.is_shared:
-            return Found(name, sha256, key=f"{machine}/{key}")
-        return Found(name, sha256, path=self._folder.at(key))
+        content = rows[0][0] if rows else None
+        elsewhere = f"{machine}/{key}" if self.storage.is_shared else self._folder.at(key)
+        return Found(sha256, elsewhere if content is None else content)
 
     # Behind the requests
 

@@ -319,7 +319,11 @@ class Pipeline:
     def _deliver(self, case: Case, claimed: Claimed) -> Outcome:
         decided = [each for each in claimed.plan if each.status is not DeliveryStatus.CLAIMED]
         if self.options.keeps_suppressed or any(each.status is not DeliveryStatus.SKIPPED for each in claimed.plan):
-            case = self._with_links(case, claimed.entry.id)
+            try:
+                case = self._with_links(case, claimed.entry.id)
+            except BaseException:
+                self._return(case, claimed, "an unexpected error")
+                raise
         if len(decided) == len(claimed.plan):
             return self._settle(case, claimed, decided)
         clock, budget_s = self.coordinator.journal.clock, self.options.budget_s

@@ -35,10 +35,9 @@ def files_blueprint(service: Service) -> Blueprint:
     def read(token: str, name: str) -> Response:
         try:
             found = service.files.find(token, name)
-            if found.key:
-                return redirect(cast("Bucket", service.files.storage).url(found.key, name))
-            source = io.BytesIO(found.content) if found.content is not None else found.path
-            assert source is not None  # noqa: S101
+            if isinstance(found.source, str):
+                return redirect(cast("Bucket", service.files.storage).url(found.source, name))
+            source = io.BytesIO(found.source) if isinstance(found.source, bytes) else found.source
             answer = send_file(source, ANY_TYPE, conditional=True, etag=found.sha256, max_age=0)
         except Invalid:
             raise NotFound("not a link of this service") from None
