@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import io
+import logging
 from typing import TYPE_CHECKING, cast
 
 from flask import Blueprint, redirect, send_file
-from werkzeug.exceptions import Gone as GoneAnswer
-from werkzeug.exceptions import NotFound, ServiceUnavailable
 from werkzeug.wrappers import Response
 
 from orchestrator.build import Service
 from orchestrator.files import PATH, Gone, Invalid, disposition
 from routes.endpoints import Operation, documented
+from routes.responses import RETRY_AFTER_S, failed
 
 if TYPE_CHECKING:
     from orchestrator.delivery.s3 import Bucket
+
+log = logging.getLogger(__name__)
 
 ANY_TYPE = "application/octet-stream"  # a browser saves it, whatever it is
 NOTES = {
@@ -40,11 +42,12 @@ def files_blueprint(service: Service) -> Blueprint:
             source = io.BytesIO(found.source) if isinstance(found.source, bytes) else found.source
             answer = send_file(source, ANY_TYPE, conditional=True, etag=found.sha256, max_age=0)
         except Invalid:
-            raise NotFound("not a link of this service") from None
+            return failed(404, "invalid", "not a link of this service")
         except (Gone, FileNotFoundError):
-            raise GoneAnswer("this link has expired, or its file was deleted") from None
+            return failed(410, "gone", "this link has expired, or its file was deleted")
         except OSError as error:
-            raise ServiceUnavailable("the file cannot be read now") from error
+            log.error("a file cannot be read: %s", error)
+            return failed(503, "retry_later", "the file cannot be read now", {"Retry-After": str(RETRY_AFTER_S)})
         answer.headers["Content-Disposition"] = disposition(name)
         answer.headers["Content-Security-Policy"] = "sandbox; default-src 'none'"
         answer.headers["Cache-Control"] = "private, no-cache"
