@@ -132,6 +132,7 @@ class Files:
         self._count = meter.count
         self._address, self._kept_ms, self._room_bytes = address, kept_ms, room
         self._away_until = 0.0
+        self._keys: dict[str, bytes] = {}
 
     # An email on its way
 
@@ -241,7 +242,9 @@ class Files:
     # Links: machine, key and expiry, with a proof that covers the name too
 
     def _signing_key(self, machine: str) -> bytes:
-        """Each machine has its own, which all others know a second later. b"" if it is unknown here."""
+        """Each machine has its own, which never changes, and all others know it a second later. b"" if it is unknown."""
+        if machine in self._keys:
+            return self._keys[machine]
         note = f"{KEY_NOTE}{machine}"
         with self._journal.reading() as step:
             known = members.notes(step).get(note)
@@ -250,7 +253,10 @@ class Files:
                 if not (known := members.notes(step).get(note)):
                     members.put_note(step, note, secrets.token_hex(32))
             return self._signing_key(machine)
-        return bytes.fromhex(known[1]) if known else b""
+        if known is None:
+            return b""
+        self._keys[machine] = bytes.fromhex(known[1])
+        return self._keys[machine]
 
     def _url(self, signing_key: bytes, key: str, name: str, until_ms: int) -> str:
         shown = name.strip(". ")[-MAX_NAME_CHARS:] or UNNAMED
