@@ -242,7 +242,7 @@ class Files:
     # Links: machine, key and expiry, with a proof that covers the name too
 
     def _signing_key(self, machine: str) -> bytes:
-        """Each machine has its own, which never changes, and all others know it a second later. b"" if it is unknown."""
+        """Each machine has its own for ever, and all others know it a second later. b"" if it is unknown."""
         if machine in self._keys:
             return self._keys[machine]
         note = f"{KEY_NOTE}{machine}"
