@@ -30,7 +30,7 @@ from orchestrator.delivery.queue import Queue, QueueMisconfigured, QueueUnavaila
 from orchestrator.delivery.retrier import Retrier
 from orchestrator.delivery.sender import Sender
 from orchestrator.delivery.webhook import Destination
-from orchestrator.files import PATH, Files, Folder, Storage
+from orchestrator.files import PATH, Files, Folder, Storage, Terms
 from orchestrator.guesses import GuessLimit
 from orchestrator.logs import quiet
 from orchestrator.metrics.meter import Meter
@@ -202,15 +202,8 @@ def open_files(settings: Settings, journal: Journal, meter: Meter, *, is_trial: 
             how = ".venv/bin/pip install -c constraints.txt -e '.[s3]'"
             raise SettingsError(f"FILES_URL needs the extra s3: {how}; {error}") from error
         storage = Bucket(settings.files_url, journal.machine)
-    return Files(
-        journal,
-        storage,
-        folder,
-        meter,
-        address=settings.public_url or settings.address,
-        kept_ms=int(settings.files_days * DAY_MS),
-        room=int(settings.files_mb * MB),
-    )
+    address, kept_ms = settings.public_url or settings.address, int(settings.files_days * DAY_MS)
+    return Files(journal, storage, folder, Terms(address, kept_ms, int(settings.files_mb * MB)), meter)
 
 
 def open_queue(settings: Settings) -> Queue:

@@ -38,7 +38,7 @@ SWEPT_AT_ONCE = 50
 WRITTEN_WITHIN_MS = 3_600_000
 AWAY_S = 10.0  # after a failure, S3 is not asked again for so long
 _ROOM = "*"  # in place of a domain: all of them
-_EXTEND = "UPDATE files SET until_ms = ? WHERE sha256 = ? AND is_stored AND until_ms > 0 RETURNING key"
+_SAME = "UPDATE files SET until_ms = max(until_ms, ?) WHERE sha256 = ? AND is_stored AND until_ms > 0 RETURNING key"
 _MACHINE_BYTES, _KEY_BYTES, _TIME_BYTES, _PROOF_BYTES = 5, 36, 5, 16
 
 
@@ -120,17 +120,24 @@ class Found:
     source: bytes | Path | str
 
 
-class Files:
-    """``address`` is that of links. Raises StoreUnavailable if the journal cannot be read or written."""
+@dataclass(frozen=True)
+class Terms:
+    """The address of links, and FILES_DAYS and FILES_MB."""
 
-    def __init__(
-        self, journal: Journal, storage: Storage, folder: Folder, meter: Meter, *, address: str, kept_ms: int, room: int
-    ) -> None:
+    address: str
+    kept_ms: int
+    room_bytes: int
+
+
+class Files:
+    """``storage``: S3, or ``folder`` too. Raises StoreUnavailable if the journal cannot be read or written."""
+
+    def __init__(self, journal: Journal, storage: Storage, folder: Folder, terms: Terms, meter: Meter) -> None:
         self.storage = storage
         self._folder = folder
         self._journal = journal
+        self._terms = terms
         self._count = meter.count
-        self._address, self._kept_ms, self._room_bytes = address, kept_ms, room
         self._away_until = 0.0
         self._keys: dict[str, bytes] = {}
 
@@ -170,7 +177,7 @@ class Files:
     def _keep(self, wanted: Sequence[_Wanted], entry: str, domain: str) -> list[dict[str, str]]:
         signing_key = self._signing_key(self._journal.machine)
         with self._journal.step() as step:
-            until_ms = step.now_ms + self._kept_ms
+            until_ms = step.now_ms + self._terms.kept_ms
             rows = [self._reserve(step, each, domain, until_ms) for each in wanted]
             if all(result for _, result in rows):
                 self._note(step, entry, wanted, rows)
@@ -196,10 +203,12 @@ class Files:
 
     def _reserve(self, step: Step, file: _Wanted, domain: str, until_ms: int) -> tuple[str, str]:
         """The key of its row, and STORED, or what is in the way; "" if it is to be written."""
-        for (key,) in step.query(_EXTEND, (until_ms, file.sha256)):
-            return key, STORED
+        for (key,) in step.query(_SAME, (until_ms, file.sha256)):
+            if self._is_in_place(step, key):
+                return key, STORED
+            step.query("UPDATE files SET is_stored = 0 WHERE key = ?", (key,))  # its links go on working
         used = dict(step.query("SELECT domain, bytes FROM file_room WHERE domain IN (?, ?)", (_ROOM, domain)))
-        left = self._room_bytes - used.get(_ROOM, 0) - file.size_bytes
+        left = self._terms.room_bytes - used.get(_ROOM, 0) - file.size_bytes
         # As payloads in Redis (rule 19): whoever sends much leaves room for others.
         if used.get(domain, 0) + file.size_bytes > 4 * left:
             return "", OVER_QUOTA
@@ -215,6 +224,12 @@ class Files:
         row = (key, file.sha256, file.size_bytes, domain, ends_ms, is_here, content)
         step.query("INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?)", row)
         return key, STORED if is_here else ""
+
+    def _is_in_place(self, step: Step, key: str) -> bool:
+        """FILES_URL may have changed since it was stored, or a file may be lost."""
+        is_outside = step.query("SELECT content IS NULL FROM files WHERE key = ?", (key,))[0][0]
+        is_on_disk = bool(is_outside) and self._folder.at(key).exists()
+        return bool(is_outside) and not is_on_disk if self.storage.is_shared else is_on_disk or not is_outside
 
     def _write(self, file: _Wanted, key: str, result: str) -> tuple[str, str]:
         if result:
@@ -232,7 +247,7 @@ class Files:
     def _settle(self, step: Step, sha256: str, row: tuple[str, str], until_ms: int) -> tuple[str, str]:
         """If another request has stored the same meanwhile, that one counts."""
         key, result = row
-        others = step.query(_EXTEND, (until_ms, sha256))
+        others = step.query(_SAME, (until_ms, sha256))
         if others or result != STORED:
             step.query("UPDATE files SET until_ms = 0 WHERE key = ?", (key,))
         else:
@@ -262,7 +277,7 @@ class Files:
         shown = name.strip(". ")[-MAX_NAME_CHARS:] or UNNAMED
         text = bytes.fromhex(self._journal.machine + key) + (until_ms // 1000).to_bytes(_TIME_BYTES)
         token = base64.urlsafe_b64encode(text + _proof(signing_key, text, shown)).decode().rstrip("=")
-        return f"{self._address}/{PATH}/{token}/{quote(shown, safe='')}"
+        return f"{self._terms.address}/{PATH}/{token}/{quote(shown, safe='')}"
 
     def find(self, token: str, name: str) -> Found:
         """Raises Invalid or Gone."""
@@ -280,11 +295,11 @@ class Files:
         with self._journal.reading() as step:
             if expires_s * 1000 <= step.now_ms:
                 raise Gone
-            rows = step.query("SELECT content FROM files WHERE key = ? AND is_stored AND until_ms > 0", (key,))
+            rows = step.query("SELECT content FROM files WHERE key = ? AND until_ms > 0", (key,))
         if not rows and (machine == self._journal.machine or not self.storage.is_shared):
             raise Gone
-        content = rows[0][0] if rows else None
-        elsewhere = f"{machine}/{key}" if self.storage.is_shared else self._folder.at(key)
+        content, path = rows[0][0] if rows else None, self._folder.at(key)
+        elsewhere = f"{machine}/{key}" if self.storage.is_shared and not path.exists() else path
         return Found(sha256, elsewhere if content is None else content)
 
     # Behind the requests
@@ -292,7 +307,8 @@ class Files:
     def sweep(self) -> None:
         """Deletes some of what has expired or was erased. What cannot be deleted now is tried again."""
         with self._journal.reading() as step:
-            if not step.query("SELECT 1 FROM files WHERE until_ms <= ? LIMIT 1", (step.now_ms,)):
+            is_due = step.query("SELECT 1 FROM files WHERE until_ms <= ? LIMIT 1", (step.now_ms,))
+            if not is_due or time.monotonic() < self._away_until:
                 return
         with self._journal.step() as step:
             due = "SELECT key FROM files WHERE until_ms <= ? ORDER BY until_ms LIMIT ?"
@@ -308,9 +324,11 @@ class Files:
         for key, is_outside in rows:
             try:
                 if is_outside:
+                    self._folder.delete(key)  # it may be older than FILES_URL
                     self.storage.delete(key)
             except OSError as error:
                 log.warning("files are deleted later: %s", error)
+                self._away_until = time.monotonic() + AWAY_S
                 return
             yield key
 

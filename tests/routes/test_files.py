@@ -172,17 +172,22 @@ def test_with_s3_a_fleet_shares_files_and_goes_on_while_it_is_away(
             answer = fetch(other, described["url"])
             assert answer.status_code == 302
             assert s3.get(answer.headers["Location"]) == content
+        moved = start_app(data_dir=tmp_path / "one", webhook_url=sink.url)  # as it was before FILES_URL was set
+        send(moved, letter(3, "a@one.example", LARGE + b"3"))
+        assert send(one, letter(4, "a@one.example", LARGE + b"3")).get_json()["status"] == "processed"
+        was, now = (each.payload["attachments"][0]["url"] for each in sink.accepted[1:3])
+        assert [fetch(one, each).status_code for each in (was, now)] == [200, 302]
         monkeypatch.setattr(files, "AWAY_S", 0.0)
         url = sink.accepted[0].payload["attachments"][0]["url"]
         with monkeypatch.context() as away:
             for each in (one, other):
                 away.setattr(each.service.files.storage, "_bucket", "no-such-bucket")
             send(one, letter(2, "a@one.example", LARGE + b"2"))
-            assert sink.accepted[1].payload["attachments"][0]["missing"] == files.UNAVAILABLE
+            assert sink.accepted[-1].payload["attachments"][0]["missing"] == files.UNAVAILABLE
         with one.service.journal.step() as step:
             step.query("UPDATE files SET until_ms = 1")
         one.service.files.sweep()
-        assert fetch(other, url).status_code == 410
+        assert fetch(other, url).status_code == 410 and not on_disk(one)
 
 
 def test_a_fleet_without_s3_sends_a_megabyte_inline_unless_told_otherwise(
