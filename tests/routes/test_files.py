@@ -160,34 +160,32 @@ def test_on_a_full_disk_the_email_is_delivered_and_says_what_is_missing(
 def test_with_s3_a_fleet_shares_files_and_goes_on_while_it_is_away(
     start_app: StartApp, sink: Sink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with RedisServer() as redis, s3_server() as s3:
-        aim_at(s3.url, monkeypatch)
-        shared = {"webhook_url": sink.url, "redis_url": redis.url, "files_url": f"s3://{BUCKET}/mail/once"}
-        one, other = (start_app(data_dir=tmp_path / name, **shared) for name in ("one", "other"))
-        send(one, letter(1, "a@one.example", LARGE, SMALL))
-        for each in (one, other):
-            assert each.service.coordinator.registry
-            share_notes(each.service.coordinator.registry, each.service.journal)
-        for described, content in zip(sink.accepted[0].payload["attachments"], (LARGE, SMALL), strict=True):
-            answer = fetch(other, described["url"])
-            assert answer.status_code == 302
-            assert s3.get(answer.headers["Location"]) == content
-        moved = start_app(data_dir=tmp_path / "one", webhook_url=sink.url)  # as it was before FILES_URL was set
-        send(moved, letter(3, "a@one.example", LARGE + b"3"))
-        assert send(one, letter(4, "a@one.example", LARGE + b"3")).get_json()["status"] == "processed"
-        was, now = (each.payload["attachments"][0]["url"] for each in sink.accepted[1:3])
-        assert [fetch(one, each).status_code for each in (was, now)] == [200, 302]
-        monkeypatch.setattr(files, "AWAY_S", 0.0)
-        url = sink.accepted[0].payload["attachments"][0]["url"]
-        with monkeypatch.context() as away:
+    with RedisServer() as redis:
+        with s3_server() as s3:
+            aim_at(s3.url, monkeypatch)
+            shared = {"webhook_url": sink.url, "redis_url": redis.url, "files_url": f"s3://{BUCKET}/mail/once"}
+            one, other = (start_app(data_dir=tmp_path / name, **shared) for name in ("one", "other"))
+            send(one, letter(1, "a@one.example", LARGE, SMALL))
             for each in (one, other):
-                away.setattr(each.service.files.storage, "_bucket", "no-such-bucket")
-            send(one, letter(2, "a@one.example", LARGE + b"2"))
-            assert sink.accepted[-1].payload["attachments"][0]["missing"] == files.UNAVAILABLE
-        with one.service.journal.step() as step:
-            step.query("UPDATE files SET until_ms = 1")
-        one.service.files.sweep()
-        assert fetch(other, url).status_code == 410 and not on_disk(one)
+                assert each.service.coordinator.registry
+                share_notes(each.service.coordinator.registry, each.service.journal)
+            for described, content in zip(sink.accepted[0].payload["attachments"], (LARGE, SMALL), strict=True):
+                answer = fetch(other, described["url"])
+                assert answer.status_code == 302
+                assert s3.get(answer.headers["Location"]) == content
+            before = start_app(data_dir=tmp_path / "one", webhook_url=sink.url)  # when FILES_URL was not set yet
+            send(before, letter(2, "a@one.example", LARGE + b"2"))
+            send(one, letter(3, "a@one.example", LARGE + b"2"))
+            was, now = (each.payload["attachments"][0]["url"] for each in sink.accepted[1:3])
+            assert [fetch(one, each).status_code for each in (was, now)] == [200, 302]
+            with one.service.journal.step() as step:
+                step.query("UPDATE files SET until_ms = 1")
+            one.service.files.sweep()
+            assert fetch(other, now).status_code == 410 and not on_disk(one)
+            send(one, letter(4, "a@one.example", LARGE))
+        send(one, letter(5, "a@one.example", LARGE + b"5", SMALL + b"5"))
+        assert [each["missing"] for each in sink.accepted[4].payload["attachments"]] == [files.UNAVAILABLE] * 2
+        assert fetch(other, sink.accepted[3].payload["attachments"][0]["url"]).status_code == 503
 
 
 def test_a_fleet_without_s3_sends_a_megabyte_inline_unless_told_otherwise(
