@@ -126,9 +126,7 @@ def test_the_start_is_in_utc_and_logged_in_iso_8601(caplog: pytest.LogCaptureFix
 
 
 @given(marked=st.lists(st.tuples(SOURCES, IDS), max_size=50), other=st.tuples(SOURCES, IDS))
-def test_what_was_marked_is_a_duplicate_and_nothing_else(
-    marked: list[tuple[str, str | int]], other: tuple[str, str | int]
-) -> None:
+def test_marked_messages_are_duplicates(marked: list[tuple[str, str | int]], other: tuple[str, str | int]) -> None:
     guard = RealtimeGuard(START)
     known: set[tuple[str, str]] = set()
     for source, message_id in marked:
@@ -144,9 +142,7 @@ SIZES = st.integers(1, 12).flatmap(lambda most: st.tuples(st.just(most), st.inte
 
 @given(sizes=SIZES, insertions=st.integers(0, 40))
 @example(sizes=(), insertions=15_001)
-def test_above_max_size_the_oldest_are_forgotten_until_trim_size_are_left(
-    sizes: tuple[int, int] | tuple[()], insertions: int
-) -> None:
+def test_above_max_size_the_oldest_are_forgotten(sizes: tuple[int, int] | tuple[()], insertions: int) -> None:
     """Marking a message again does not keep it longer."""
     guard = RealtimeGuard(START, *sizes)
     max_size, trim_size = sizes or (10_000, 5_000)

@@ -70,9 +70,7 @@ def test_the_same_post_twice_in_a_batch_is_skipped_without_asking(bench: Bench) 
 
 
 @pytest.mark.parametrize(("first", "second"), [(f"{RAW}?x=1", f"{RAW}/"), (FINAL, RAW)])
-def test_a_medium_seen_in_the_batch_marks_the_post_processed_and_reserves_nothing(
-    bench: Bench, first: str, second: str
-) -> None:
+def test_a_medium_seen_in_the_batch_marks_the_post_processed(bench: Bench, first: str, second: str) -> None:
     batch, mine = Batch(), reservations(bench.one, {RAW: FINAL} if first == FINAL else None)
     earlier = reserved(mine.reserve("p1", [first], batch))
     assert skipped(mine.reserve("p2", [second], batch)).settled

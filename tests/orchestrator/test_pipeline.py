@@ -55,9 +55,7 @@ def test_what_the_destination_does_decides_the_answer(
 @pytest.mark.parametrize(
     "reactions", [[DOWN] * 3, [MISPLACED] * 3, [REFUSES] * 2], ids=["is down", "is misplaced", "refuses it"]
 )
-def test_a_failed_delivery_is_retried_by_the_service_until_it_is_delivered(
-    start: Open, reactions: list[DeliveryFailed]
-) -> None:
+def test_a_failed_delivery_is_retried_until_it_succeeds(start: Open, reactions: list[DeliveryFailed]) -> None:
     bench = start({"crm": reactions})
     assert bench.status_of() == "queued"
     waiting = bench.delivery()
@@ -95,9 +93,7 @@ def test_probes_of_a_destination_that_is_down_for_hours_make_no_dead_letter(star
 
 
 @pytest.mark.parametrize("reaction", [DOWN, MISPLACED, REFUSES], ids=str)
-def test_a_delivery_that_fails_at_every_try_is_a_dead_letter_with_its_payload(
-    start: Open, reaction: DeliveryFailed
-) -> None:
+def test_a_delivery_that_always_fails_is_a_dead_letter_with_payload(start: Open, reaction: DeliveryFailed) -> None:
     bench = start({"crm": [reaction] * 9})
     bench.send()
     for _ in range(2):

@@ -66,9 +66,7 @@ def test_without_a_service_a_script_says_where_it_looked_and_creates_nothing(
     assert list(service.iterdir()) == []
 
 
-def test_a_script_uses_the_redis_of_the_service_and_no_other(
-    service: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_script_uses_redis_too(service: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     (service / ".env").write_text(f"REDIS_URL={redis_server.url}\n")
     run_service(service)
     coordinator = open_coordinator()

@@ -105,7 +105,7 @@ ANYTHING = VALUES | st.lists(VALUES, max_size=2) | st.dictionaries(WORDS, VALUES
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[*HealthCheck])
 @given(data=st.data())
-def test_any_request_of_an_operator_is_answered_as_described(
+def test_admin_requests_are_answered_as_described(
     everything: App, document: dict[str, Any], data: st.DataObject
 ) -> None:
     """The client compares the answer with the document."""

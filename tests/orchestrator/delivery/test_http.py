@@ -198,7 +198,7 @@ def test_what_a_status_means(status: int, remark: str, is_about_this_webhook: bo
         ("Sat, 01 Mar 99999999999999999999 12:00:07 GMT", None),
     ],
 )
-def test_retry_after_is_seconds_or_a_date(
+def test_retry_after_in_seconds_or_as_date(
     monkeypatch: pytest.MonkeyPatch, retry_after: str, seconds: int | None
 ) -> None:
     monkeypatch.setattr("time.time", lambda: NOON_S)

@@ -37,9 +37,7 @@ def failure(s3: S3, key: str, bucket: str = BUCKET, max_bytes: int = 10**6) -> t
     return raised.value.permanent, str(raised.value)
 
 
-def test_an_object_is_read_byte_for_byte_even_without_a_region(
-    server: S3Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_object_is_read_even_without_a_region(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     aim_at(server.url, monkeypatch)
     assert S3().read(BUCKET, "inbox/email", len(CONTENTS)) == CONTENTS
     monkeypatch.delenv("AWS_REGION")
