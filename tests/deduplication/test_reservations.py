@@ -49,7 +49,7 @@ def test_the_post_key_is_the_first_present(post: dict[str, Any], key: str) -> No
 
 
 @pytest.mark.parametrize(("publishes", "state"), [(False, "pending"), (True, "0")])
-def test_a_pending_and_a_processed_post_are_skipped_with_a_line_that_names_key_and_state(
+def test_a_known_post_is_skipped_and_logged(
     bench: Bench, caplog: pytest.LogCaptureFixture, publishes: bool, state: str
 ) -> None:
     caplog.set_level(logging.INFO)

@@ -99,7 +99,7 @@ def test_a_hold_is_not_executed_after_its_time(stage: Stage, first: Machine, oth
     assert isinstance(ask(other, A), Claimed)
 
 
-def test_a_hold_of_another_era_is_refused(
+def test_holds_of_another_era_fail(
     stage: Stage, first: Machine, other: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry = first.coordinator.registry
@@ -301,9 +301,7 @@ def test_notes_reach_every_machine_and_the_later_one_counts(stage: Stage, first:
 
 
 @pytest.mark.parametrize("keeps", ["nothing", "snapshot"])
-def test_an_emptied_redis_grants_nothing_until_refilled(
-    stage: Stage, first: Machine, other: Machine, keeps: Any
-) -> None:
+def test_an_emptied_redis_grants_nothing_at_first(stage: Stage, first: Machine, other: Machine, keeps: Any) -> None:
     stage.save_snapshot()
     send(first, A)
     stage.tick(first)
@@ -548,9 +546,7 @@ def test_without_redis_an_email_that_meets_a_held_name_is_asked_to_retry(stage: 
     assert isinstance(ask(first, Email("else", group="lot_3")), Busy)
 
 
-def test_a_fact_that_the_disk_refused_is_noted_later(
-    pair: tuple[Machine, Machine], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fact_the_disk_refused_is_noted_later(pair: tuple[Machine, Machine], monkeypatch: pytest.MonkeyPatch) -> None:
     """Its provider is asked to retry, and the retry must not be sent."""
     machine, email = pair[0], Email("one")
     claim = claimed(machine, email)
@@ -606,9 +602,7 @@ def forget_names(machine: Machine, email: Email) -> None:
     registry.reset(email.claim("x").references)
 
 
-def test_a_return_frees_no_hold_of_a_neighbour(
-    stage: Stage, first: Machine, neighbour: Machine, other: Machine
-) -> None:
+def test_a_return_frees_no_neighbours_hold(stage: Stage, first: Machine, neighbour: Machine, other: Machine) -> None:
     """A stored delivery that fails again publishes its entry as it was when it was stored."""
     returned(first, claimed(first, CHAT))
     stage.beat()
@@ -665,7 +659,7 @@ def test_a_closed_era_accepts_facts_of_entries_with_more_to_store(stage: Stage, 
     assert not isinstance(ask(other, CRM), Claimed), "it was delivered"
 
 
-def test_a_fact_is_published_though_the_disk_refuses_to_note_it_and_what_is_to_be_stored(
+def test_with_a_full_disk_facts_are_published(
     stage: Stage, first: Machine, other: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = claimed(first, BOTH)
@@ -698,7 +692,7 @@ def test_a_machine_that_has_not_read_a_reset_does_not_undo_it(stage: Stage, firs
     assert {each.destination for each in claimed(other, BOTH).plan} == {"crm", "chat"}
 
 
-def test_a_claim_of_another_machine_does_not_stay_with_the_taker_of_a_stored_delivery(
+def test_a_taker_keeps_no_claim_of_a_neighbour(
     stage: Stage, first: Machine, neighbour: Machine, other: Machine
 ) -> None:
     works = claimed(neighbour, CHAT)

@@ -64,7 +64,7 @@ def test_an_object_that_is_too_large_is_not_downloaded(monkeypatch: pytest.Monke
         assert failure(S3(), "any")[0], "its contents never came"
 
 
-def test_an_s3_that_cannot_be_reached_and_missing_credentials_are_worth_another_try(
+def test_an_unreachable_s3_is_asked_again_later(
     server: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     with socket.socket() as nobody_listens:
