@@ -1,4 +1,4 @@
-"""By which names an email is recognised, and when two emails are told apart."""
+"""The names that an email is recognised by, and which emails are different."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def test_without_a_date_the_source_decides(
     assert guard.is_new_message(START, source), "with a date the source does not matter"
     assert guard.stats == Counter(skipped_old=int(verdict == "old"))
     assert caplog.records[-1].levelno == (logging.WARNING if verdict == "new" else logging.INFO)
-    assert f"{source!r} has no date; it is taken for {verdict}" in caplog.records[-1].getMessage()
+    assert f"{source!r} has no date; it counts as {verdict}" in caplog.records[-1].getMessage()
 
 
 def test_without_a_start_given_it_starts_now() -> None:

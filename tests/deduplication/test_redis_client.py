@@ -69,7 +69,7 @@ def claim(machine: Machine, *own: Name, shared: tuple[Name, ...] = (), fingerpri
 
 
 def settle(machine: Machine, found: Any, status: DeliveryStatus = DeliveryStatus.DELIVERED) -> None:
-    """Delivered, or whatever became of it; what was skipped stays so."""
+    """With this status, except for deliveries that were skipped."""
     assert isinstance(found, Claimed)
     ends = [changed(each, status=status) if each in found.to_send else each for each in found.plan]
     machine.coordinator.settle(found, ends, "processed", b"payload")
@@ -178,7 +178,7 @@ def test_a_script_sees_the_email_ids_of_the_service_once_they_are_done(real: red
     settle(machine, found, DeliveryStatus.RETURNED)
     assert not is_email_id_processed(real, "e1", log, IDS_KEY), "its provider was asked to retry"
     settle(machine, claim(machine, EMAIL, shared=(group,)), DeliveryStatus.WAITING)
-    assert is_email_id_processed(real, "e1", log, IDS_KEY), "its provider was told so"
+    assert is_email_id_processed(real, "e1", log, IDS_KEY), "its provider got a 200"
     assert not is_subject_group_processed(real, "lot_456", log), "nothing of this group was delivered yet"
 
 

@@ -1,4 +1,4 @@
-"""The way of an email through the pipeline: what its provider is told, what destinations get, what is marked when."""
+"""An email in the pipeline: the answer to its provider, its deliveries, and when its names are marked."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def with_scope(bench: PipelineBench, scope: GroupScope) -> PipelineBench:
 @pytest.mark.parametrize(
     ("reactions", "answers", "asked", "taken"),
     [
-        # what the destination does, what the provider is told each time it sends, webhooks asked for and taken
+        # reactions of the destination, answers to each request of the provider, webhooks tried and accepted
         ([], ["processed", "already_processed", "already_processed"], 1, 1),
         ([DOWN], ["processed", "already_processed"], 2, 1),  # one quick second try in the same request
         ([DOWN] * 2, ["queued", "queued"], 2, 0),

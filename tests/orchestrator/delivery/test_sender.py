@@ -115,7 +115,7 @@ def test_a_second_try_needs_time(waits: Waits) -> None:
 
 
 def test_a_request_without_time_left_troubles_nobody(sink: Sink, waits: Waits) -> None:
-    """Neither a try nor the destination's good name is used up over it."""
+    """It counts neither as a try nor as a failure of the destination."""
     post = sender(sink.url, waits, breaker_failures=1)
     after = post.attempt(FRESH, PAYLOAD, budget(waits, 0.1))
     assert (after.status, after.tries, after.reason) == (DeliveryStatus.WAITING, 0, "no time left for it")
