@@ -10,9 +10,8 @@ from functools import lru_cache
 from string import whitespace
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from deduplication.identity import bounded_key
 from deduplication.lists import LISTS
-from deduplication.names import WEEK_MS, Kind, Name
+from deduplication.names import WEEK_MS, Kind, Name, bounded_key
 from deduplication.text import well_formed
 
 MAX_SITE_CHARS = 500  # of a URL, up to its path
