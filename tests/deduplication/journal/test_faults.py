@@ -72,6 +72,12 @@ def read(machine: Machine, entry_id: str) -> Entry | None:
 # A request (1 to 7)
 
 
+def test_a_mark_of_another_program_stops_an_email_which_keeps_its_payload(stage: Stage, first: Machine) -> None:
+    stage.raw.sadd("processed_ids:2026-11-17", "id-a")
+    found = claimed(first, A)
+    assert found.entry.stop and found.entry.stop.original is None and found.to_send == ()
+
+
 def test_only_its_owner_releases_a_hold(first: Machine, other: Machine) -> None:
     held = claimed(first, A)
     assert other.coordinator.registry
