@@ -271,36 +271,6 @@ def test_with_the_scope_of_everyone_senders_do_not_count(
     assert value == {"lot_456" if skipped == "skipped_subject_group" else "https://we.tl/t-abc"}
 
 
-OLDER_ENGINE = [
-    # what everyone sends in one month, and its group with the rules of the older engine
-    ("Lot 456 - Documents", "ada@example.org", "lot_456"),
-    ("Re: Fwd: LOT 456", "eve@evil.example", "lot_456"),
-    ("Thanks a lot! 456 questions", "bob@gmail.com", "lot_456"),
-    ("Confirmation : lot-3", "ada@example.org", "lot_3"),
-    ("I: Parking lot 3 is closed", "office@city.example", "lot_3"),
-    ("Média Solution - Missions Recadrage - Lot 3", "ada@example.org", "media_solution_missions_recadrage_lot_3"),
-    ("TR: media solution, missions recadrage: lot 3", "", "media_solution_missions_recadrage_lot_3"),
-    ("Pilot 456", "ada@example.org", None),
-    ("Lots 456", "ada@example.org", None),
-]
-
-
-def test_with_the_scope_of_everyone_members_and_verdicts_are_those_of_the_older_engine(start: Open) -> None:
-    bench, seen = with_scope(start(), GroupScope.EVERYONE), set[str]()
-    for number, (subject, sender, group) in enumerate(OLDER_ENGINE):
-        sent = Email(subject=subject, sender=sender, plain=f"{number}", date=NOON)
-        outcome = bench.receive(email_item(sent, ids_kept_ms=None))
-        verdict = "skipped_subject_group" if group in seen else "processed"
-        assert (outcome.status, outcome.subject_group) == (verdict, group), subject
-        if group:
-            seen.add(group)
-    if bench.machine.url:
-        client, prefix = bench.machine.clients[0], bench.machine.options.prefix
-        (key,) = client.scan_iter(f"{prefix}subject_groups:*")
-        month = key.decode().rpartition("subject_groups:")[2]
-        assert client.smembers(key) == {f"{month}:{group}".encode() for group in seen}
-
-
 @shared
 @pytest.mark.parametrize(
     ("reactions", "sent"),
