@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from deduplication.again import forget
 from deduplication.journal.coordinator import Claimed, Coordinator
 from deduplication.names import Kind
 from orchestrator.importing import remember as importing
@@ -126,12 +125,6 @@ def test_a_mark_of_another_program_gets_the_fingerprint(bench: PipelineBench) ->
     assert remember(bench, one()) == {"known": 1}
     assert bench.status_of(**one(body="quite another")) == "processed"
     assert bench.status_of(**one()) == "already_processed"
-
-
-def test_a_reset_forgets_it(bench: PipelineBench) -> None:
-    remember(bench, one())
-    forget(bench.machine.coordinator, {name.label: name for name in item(**one()).own_names})
-    assert bench.status_of(**one()) == "processed"
 
 
 @pytest.mark.parametrize(
