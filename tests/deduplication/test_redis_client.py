@@ -131,9 +131,7 @@ def test_without_redis_the_memory_set_decides(no_redis: redis.Redis | None) -> N
     assert remembered == {"e1", f"{month_of(UTC)}:lot_456"}
 
 
-def test_without_any_memory_nothing_is_processed(
-    no_redis: redis.Redis | None, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_without_memory_nothing_is_processed(no_redis: redis.Redis | None, caplog: pytest.LogCaptureFixture) -> None:
     assert not mark_email_id_processed(no_redis, "e1", log, IDS_KEY)
     assert not mark_subject_group_processed(no_redis, "lot_456", log)
     assert not is_email_id_processed(no_redis, "e1", log, IDS_KEY)
@@ -190,7 +188,7 @@ def test_the_service_sees_the_email_ids_of_a_script(real: redis.Redis, service: 
 
 
 @pytest.mark.parametrize(("fingerprint", "again"), [("", Claimed), ("..n.s..i", Claimed), ("t.0.0..0.i", Repeat)])
-def test_an_undated_id_of_a_script_stops_nothing(
+def test_undated_ids_of_scripts_stop_nothing(
     real: redis.Redis, service: Service, fingerprint: str, again: type
 ) -> None:
     mark_email_id_processed(real, "e1", log, "processed_ids:undated")

@@ -46,9 +46,7 @@ def test_the_post_key_is_the_first_present(post: dict[str, Any], key: str) -> No
 
 
 @pytest.mark.parametrize(("publishes", "state"), [(False, "pending"), (True, "0")])
-def test_a_known_post_is_skipped_and_logged(
-    bench: Bench, caplog: pytest.LogCaptureFixture, publishes: bool, state: str
-) -> None:
+def test_known_posts_are_skipped(bench: Bench, caplog: pytest.LogCaptureFixture, publishes: bool, state: str) -> None:
     caplog.set_level(logging.INFO)
     mine = reserved(reservations(bench.one).reserve("p1"))
     assert not publishes or reservations(bench.one).published(mine)

@@ -105,7 +105,7 @@ def test_a_hold_is_not_executed_after_its_time(stage: Stage, first: Machine, oth
     assert isinstance(ask(other, A), Claimed)
 
 
-def test_holds_of_another_era_fail(
+def test_a_hold_needs_the_same_era(
     stage: Stage, first: Machine, other: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry = first.coordinator.registry
@@ -698,9 +698,7 @@ def test_a_machine_that_has_not_read_a_reset_does_not_undo_it(stage: Stage, firs
     assert {each.destination for each in claimed(other, BOTH).plan} == {"crm", "chat"}
 
 
-def test_a_taker_keeps_no_claim_of_a_neighbour(
-    stage: Stage, first: Machine, neighbour: Machine, other: Machine
-) -> None:
+def test_a_taker_keeps_no_neighbours_claim(stage: Stage, first: Machine, neighbour: Machine, other: Machine) -> None:
     works = claimed(neighbour, CHAT)
     stored(first, claimed(first, CRM))
     (lent,) = take(other)

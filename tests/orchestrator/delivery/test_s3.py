@@ -64,9 +64,7 @@ def test_an_object_that_is_too_large_is_not_downloaded(monkeypatch: pytest.Monke
         assert failure(S3(), "any")[0], "its contents never came"
 
 
-def test_an_unreachable_s3_is_asked_again_later(
-    server: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_unreachable_s3_is_asked_again(server: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with socket.socket() as nobody_listens:
         nobody_listens.bind(("127.0.0.1", 0))
         aim_at(f"http://127.0.0.1:{nobody_listens.getsockname()[1]}", monkeypatch)
