@@ -11,8 +11,10 @@ from typing import Any
 from deduplication.authentication import METHODS
 from deduplication.email import Attachment, Email, without_brackets
 from deduplication.identity import compute_fingerprint, is_recognisable, own_names
+from deduplication.kept_property import kept_property
 from deduplication.message import Message
 from deduplication.names import Kind, Name
+from orchestrator.config.model import HEADER, SIZE
 from orchestrator.delivery.webhook import MOMENT
 
 BODY_PREVIEW_CHARS = 200
@@ -28,11 +30,10 @@ class Item:
     other items may have that key too. ``proof``: its provider's proof of origin, which may prove no other item.
 
     ``media`` are links known to be media, ``links`` those that may be. ``fields`` is what routes may ask about, each
-    with all its values, ``headers`` those of an email in their order; ``destinations`` the only ones the sender wants
-    (None: all of the route). ``recipients``: the addresses it was delivered to; without ``tells_recipients``,
-    Router.split reads them from its headers.
-    ``is_named_by_words``: a name of its own may be made of what somebody wrote, such as its subject. ``traceparent``:
-    of the request that brought it.
+    with all its values; ``destinations`` the only ones the sender wants (None: all of the route). ``recipients``: the
+    addresses it was delivered to; without ``tells_recipients``, Router.split reads them from its headers.
+    ``thread``: the conversation that a reply belongs to. ``is_named_by_words``: a name of its own may be made of what
+    somebody wrote, such as its subject. ``traceparent``: of the request that brought it.
     """
 
     id: str
@@ -43,8 +44,7 @@ class Item:
     text: str
     links: tuple[str, ...]
     fields: Mapping[str, tuple[str, ...]]
-    payload: Mapping[str, Any]
-    headers: tuple[tuple[str, str], ...] = ()
+    content: Callable[[], dict[str, Any]]
     media: tuple[str, ...] = ()
     moment: datetime | None = None
     source: str = ""
@@ -57,13 +57,22 @@ class Item:
     tells_recipients: bool = True
     proof: str = ""
     traceparent: str = ""
+    thread: str = ""
+    is_date_unreadable: bool = False
+
+    @kept_property
+    def payload(self) -> dict[str, Any]:
+        """What webhooks say of it: built when it is sent or stored, since a repeat never is."""
+        payload = self.content()
+        if not self.is_message:
+            payload["delivered_to"] = list(self.recipients)
+        if payload.get("envelope_recipient"):
+            payload["envelope_recipient"] = next(iter(self.recipients), None)
+        return payload
 
     def delivered_to(self, recipients: Sequence[str]) -> Item:
         """The same item, for these recipients alone."""
-        payload = {**self.payload, "delivered_to": list(recipients)}
-        if payload.get("envelope_recipient"):
-            payload["envelope_recipient"] = next(iter(recipients), None)
-        return replace(self, recipients=tuple(recipients), tells_recipients=True, payload=payload)
+        return replace(self, recipients=tuple(recipients), tells_recipients=True)
 
 
 _FIELDS: Mapping[str, Callable[[Email], tuple[str, ...]]] = {
@@ -82,6 +91,10 @@ _FIELDS: Mapping[str, Callable[[Email], tuple[str, ...]]] = {
         for method in METHODS
     },
     "body": lambda email: (email.text,),
+    "has_attachments": lambda email: ("true" if email.attachments else "false",),
+    SIZE: lambda email: (
+        str(len(email.html.encode()) + len(email.plain.encode()) + sum(file.size_bytes for file in email.attachments)),
+    ),
     "provider": lambda email: (email.provider,),
     "source": lambda _: (),
 }
@@ -94,6 +107,8 @@ class EmailFields(Mapping[str, tuple[str, ...]]):
     email: Email
 
     def __getitem__(self, name: str) -> tuple[str, ...]:
+        if name.startswith(HEADER):
+            return self.email.headers_named(name.removeprefix(HEADER))
         return _FIELDS[name](self.email)
 
     def __iter__(self) -> Iterator[str]:
@@ -117,9 +132,10 @@ def email_item(email: Email, ids_kept_ms: int | None) -> Item:
         text=email.text,
         links=email.links,
         fields=EmailFields(email),
-        payload=_payload(email, ids[0]),
-        headers=email.headers,
+        content=lambda: _payload(email, ids[0]),
         moment=email.date_utc,
+        thread=email.thread if email.references or email.in_reply_to else "",
+        is_date_unreadable=bool(email.date) and email.date_utc is None,
         subject=email.subject,
         recipients=email.recipients,
         tells_recipients=email.tells_recipients,
@@ -194,10 +210,11 @@ def message_item(message: Message) -> Item:
             "to": (),
             "cc": (),
             "body": (message.text,),
+            SIZE: (str(len(message.text.encode())),),
             "provider": (MESSAGE,),
             "source": (message.source,),
         },
-        payload={
+        content=lambda: {
             "message_key": message.key,
             "source": message.source,
             "id": message.id,
@@ -210,6 +227,7 @@ def message_item(message: Message) -> Item:
             "links": list(message.links),
         },
         moment=message.moment,
+        is_date_unreadable=bool(message.date) and message.moment is None,
         source=message.source,
         is_message=True,
         is_named_by_words=message.is_known_by_title,

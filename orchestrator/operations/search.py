@@ -49,7 +49,8 @@ _BY_STATUS = {
     Status.ALREADY_PROCESSING: f"e.outcome = 'claimed' AND {_LIVE}",
     Status.RETRY_LATER: f"e.outcome IN ('returned', 'claimed') AND NOT {_LIVE}",
     **{status: f"e.outcome = 'skipped' AND e.gate = '{gate}' AND e.gate <> ''" for gate, status in SKIPPED_AT.items()},
-    Status.SKIPPED_OLD: f"e.outcome = 'skipped' AND e.gate = '' AND {_UNUSUAL}",
+    Status.SKIPPED_OLD: f"e.outcome = 'skipped' AND e.gate = '' AND e.answer <> 'skipped_route' AND {_UNUSUAL}",
+    Status.SKIPPED_ROUTE: f"e.outcome = 'skipped' AND e.gate = '' AND e.answer = 'skipped_route' AND {_UNUSUAL}",
 }
 
 
@@ -60,7 +61,9 @@ def current_status(entry: Entry, steady_ms: int) -> Status:
         is_live = any(delivery.is_live(steady_ms) for delivery in entry.deliveries)
         return Status.ALREADY_PROCESSING if is_live else Status.RETRY_LATER
     if entry.outcome == DeliveryStatus.SKIPPED:
-        return SKIPPED_AT[entry.stop.gate] if entry.stop else Status.SKIPPED_OLD
+        if entry.stop:
+            return SKIPPED_AT[entry.stop.gate]
+        return Status.SKIPPED_ROUTE if entry.answer == Status.SKIPPED_ROUTE else Status.SKIPPED_OLD
     return status_of({delivery.status for delivery in entry.deliveries})
 
 
@@ -94,8 +97,8 @@ class Filter(BaseModel):
     sender: Text = Field(default=None, description="A part of the sender.")
     q: Text = Field(
         default=None,
-        description="Words or parts of words of sender and subject; or a complete id, email id, Message-ID or "
-        "webhook-id.",
+        description="Words or parts of words of sender and subject; or a complete id, email id, Message-ID, `thread` "
+        "or webhook-id.",
     )
     since: Moment = Field(default=None, description="Only emails received at this time or later.")
     until: Moment = Field(default=None, description="Only emails received before this time.")
@@ -239,20 +242,20 @@ def _search(query: _Query, step: Step, wanted: Filter, privacy: Privacy) -> None
 
 
 def find_by_id(step: Step, text: str) -> str | None:
-    """The newest email with that id, email id, Message-ID or webhook-id, or from that sender."""
+    """The newest email with that id, email id, Message-ID or webhook-id, of that thread or from that sender."""
     rows = step.query(f"SELECT id FROM entries WHERE seq IN ({_BY_ID}) ORDER BY seq DESC LIMIT 1", _keys_of(text))  # noqa: S608
     return rows[0][0] if rows else None
 
 
 _BY_ID = (
-    "SELECT seq FROM entries WHERE id = ? UNION SELECT seq FROM keys WHERE value IN (?, ?)"
+    "SELECT seq FROM entries WHERE id = ? UNION SELECT seq FROM keys WHERE value IN (?, ?, ?)"
     " UNION SELECT seq FROM names WHERE reference = ?"
 )
 
 
-def _keys_of(text: str) -> tuple[str, str, str, str]:
+def _keys_of(text: str) -> tuple[str, ...]:
     message_id = bounded_key(without_brackets(text))
-    return text, text, text.lower(), Name(Kind.POST, "", message_id).label
+    return text, text, text.lower(), message_id, Name(Kind.POST, "", message_id).label
 
 
 # The index, filled behind the requests
@@ -282,7 +285,7 @@ def index_some(journal: Journal) -> int:
 def _index(step: Step, begin: int, end: int) -> None:
     """The entries after ``begin``, up to ``end``."""
     new = "FROM entries e WHERE e.seq > ? AND e.seq <= ?"
-    item, subject, sender = (f"json_extract(e.data, '$[6][{at}]')" for at in (0, 3, 4))
+    item, subject, sender, thread = (f"json_extract(e.data, '$[6][{at}]')" for at in (0, 3, 4, 7))
     step.query(  # in another order, each row would be written to the disk alone
         f"INSERT OR REPLACE INTO search (rowid, sender, subject, seq) SELECT {PLACE}, {sender}, {subject}, e.seq {new}"  # noqa: S608
         " ORDER BY 1",
@@ -292,8 +295,9 @@ def _index(step: Step, begin: int, end: int) -> None:
     step.query(f"DELETE FROM unsearched WHERE place IN (SELECT {PLACE} {new})", (begin, end))  # noqa: S608
     step.query(
         f"INSERT OR IGNORE INTO keys SELECT {item}, e.seq {new} UNION SELECT {sender}, e.seq {new}"  # noqa: S608
+        f" UNION SELECT {thread}, e.seq {new} AND {thread} <> ''"
         " UNION SELECT webhook_id, seq FROM deliveries WHERE seq > ? AND seq <= ?",
-        (begin, end) * 3,
+        (begin, end) * 4,
     )
 
 

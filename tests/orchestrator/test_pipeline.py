@@ -401,19 +401,28 @@ def test_one_new_file_among_known_ones_is_news(start: Open) -> None:
 # Routes
 
 
-def test_an_email_older_than_the_service_takes_no_names_and_can_be_released(start: Open) -> None:
+rules = pytest.mark.parametrize(
+    ("rule", "status"), [({"realtime_only": True}, "skipped_old"), ({"dropped_by": "junk"}, "skipped_route")]
+)
+
+
+@rules
+def test_an_email_that_a_rule_of_its_route_stops_takes_no_names_and_can_be_released(
+    start: Open, rule: Fields, status: str
+) -> None:
     old = {"date": "2026-11-15T23:59:59Z"}
-    only_new, any_age = start(realtime_only=True), start()
-    outcomes = [only_new.send(**old) for _ in range(2)]
-    assert [each.status for each in outcomes] == ["skipped_old", "skipped_old"]
+    bench, any_age = start(**rule), start()
+    outcomes = [bench.send(**old) for _ in range(2)]
+    assert [each.status for each in outcomes] == [status, status]
     assert len({each.id for each in outcomes}) == 1, "one entry, however often it comes"
-    assert only_new.status_of() == "processed"
     assert any_age.status_of(**old) == "processed"
-    assert again.release(only_new.pipeline.coordinator, outcomes[0].id) is None
-    assert only_new.deliver_due() == 1
+    assert bench.status_of(**old) == "already_processed", "an email that was answered keeps its status"
+    assert again.release(bench.pipeline.coordinator, outcomes[0].id) is None
+    assert bench.deliver_due() == 1
 
 
-def test_an_email_that_is_being_delivered_is_never_too_old(start: Open) -> None:
+@rules
+def test_an_email_that_is_being_delivered_is_stopped_by_no_rule(start: Open, rule: Fields, status: str) -> None:
     """Its provider's retry after our restart is older than our start."""
     old = {"date": "2026-11-15T23:59:59Z"}
     before = start()
@@ -421,7 +430,8 @@ def test_an_email_that_is_being_delivered_is_never_too_old(start: Open) -> None:
     with pytest.raises(KeyboardInterrupt):
         before.send(**old)
     before.let_time_pass(LEASE_MS)
-    assert start(realtime_only=True).status_of(**old) == "processed"
+    assert start(**rule).status_of(**old) == "processed"
+    assert start(**rule).status_of(subject="another", **old) == status
 
 
 # Proofs of origin that do not cover the text
