@@ -82,7 +82,7 @@ def authenticate(
 def _best(verdicts: Iterable[Verdict | None]) -> Verdict | None:
     """Of several signatures, one that passes is enough."""
     found, order = set(verdicts), ("pass", "fail", "none")
-    return next((verdict for verdict in order if verdict in found), None)  # type: ignore[return-value]
+    return next((verdict for verdict in order if verdict in found), None)
 
 
 def _is_aligned(found: Sequence[Result], verdicts: dict[str, Verdict | None], sender: str) -> bool | None:

@@ -219,10 +219,11 @@ def _join_deliveries(query: _Query, wanted: DeliveryFilter) -> None:
 
 
 def _search(query: _Query, step: Step, wanted: Filter, privacy: Privacy) -> None:
-    """By a complete id, or by words of sender and subject."""
+    """By a complete id or thread, or by words of sender and subject."""
     text, sender = wanted.q or "", privacy.text(wanted.sender or "")
-    if text and find_by_id(step, text):
-        query.require(f"e.seq IN ({_BY_ID})", *_keys_of(text))
+    keys = (*_keys_of(text), f"thread:{bounded_key(without_brackets(text))}")
+    if text and step.query(f"SELECT 1 FROM ({_BY_ID_OR_THREAD}) LIMIT 1", keys):  # noqa: S608
+        query.require(f"e.seq IN ({_BY_ID_OR_THREAD})", *keys)
         text = ""
     words = [privacy.text(text)] if privacy.is_strict else text.split()
     matches = []
@@ -242,20 +243,23 @@ def _search(query: _Query, step: Step, wanted: Filter, privacy: Privacy) -> None
 
 
 def find_by_id(step: Step, text: str) -> str | None:
-    """The newest email with that id, email id, Message-ID or webhook-id, of that thread or from that sender."""
+    """The newest email with that id, email id, Message-ID or webhook-id, or from that sender."""
     rows = step.query(f"SELECT id FROM entries WHERE seq IN ({_BY_ID}) ORDER BY seq DESC LIMIT 1", _keys_of(text))  # noqa: S608
     return rows[0][0] if rows else None
 
 
 _BY_ID = (
-    "SELECT seq FROM entries WHERE id = ? UNION SELECT seq FROM keys WHERE value IN (?, ?, ?)"
+    "SELECT seq FROM entries WHERE id = ? UNION SELECT seq FROM keys WHERE value IN (?, ?)"
     " UNION SELECT seq FROM names WHERE reference = ?"
 )
 
 
-def _keys_of(text: str) -> tuple[str, ...]:
+_BY_ID_OR_THREAD = f"{_BY_ID} UNION SELECT seq FROM keys WHERE value = ?"  # noqa: S608
+
+
+def _keys_of(text: str) -> tuple[str, str, str, str]:
     message_id = bounded_key(without_brackets(text))
-    return text, text, text.lower(), message_id, Name(Kind.POST, "", message_id).label
+    return text, text, text.lower(), Name(Kind.POST, "", message_id).label
 
 
 # The index, filled behind the requests
@@ -295,7 +299,7 @@ def _index(step: Step, begin: int, end: int) -> None:
     step.query(f"DELETE FROM unsearched WHERE place IN (SELECT {PLACE} {new})", (begin, end))  # noqa: S608
     step.query(
         f"INSERT OR IGNORE INTO keys SELECT {item}, e.seq {new} UNION SELECT {sender}, e.seq {new}"  # noqa: S608
-        f" UNION SELECT {thread}, e.seq {new} AND {thread} <> ''"
+        f" UNION SELECT 'thread:' || {thread}, e.seq {new} AND {thread} <> ''"
         " UNION SELECT webhook_id, seq FROM deliveries WHERE seq > ? AND seq <= ?",
         (begin, end) * 4,
     )
