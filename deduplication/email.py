@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ MOST_ATTACHMENTS = 1000
 MOST_HEADERS = 200
 MAX_HEADERS_CHARS = 64 * 1024  # of all headers that are handed on
 MOST_REFERENCES = 200
+MAX_EXTRA_CHARS = 64 * 1024  # of all other fields that a provider sends
 
 _QUOTED = r'"(?:[^"\\]|\\.)*+"'
 _ATOM = r'[^\s<>,;:"()\[\]@]'
@@ -141,11 +143,11 @@ class Email:
 
     ``event_id`` is the provider's own id, the same in its retries. ``recipients`` are the addresses that it was
     delivered to, ``to``, ``cc`` and ``reply_to`` those of its headers. ``spam`` holds the provider's verdicts by their
-    names, ``verdicts`` what it says of SPF, DKIM and DMARC. ``headers`` are in order, with their names as received;
-    ``headers_omitted`` counts those that did not fit. ``return_path`` is the sender of the envelope: empty for a
-    notification, None if it is unknown. ``in_reply_to`` and ``references`` are Message-IDs without brackets.
-    ``reply_text`` is the text without quotes, where the provider has one; ``reports`` are the parts that automated.py
-    reads, ``trusted_authserv_ids`` the hosts whose Authentication-Results count.
+    names, ``verdicts`` what it says of SPF, DKIM and DMARC, ``extra`` what else it sent. ``headers`` are in order, with
+    their names as received; ``headers_omitted`` and ``extra_omitted`` count those that did not fit. ``return_path`` is
+    the sender of the envelope: empty for a notification, None if it is unknown. ``in_reply_to`` and ``references`` are
+    Message-IDs without brackets. ``reply_text`` is the text without quotes, where the provider has one; ``reports`` are
+    the parts that automated.py reads, ``trusted_authserv_ids`` the hosts whose Authentication-Results count.
 
     Some providers omit parts: ``tells_body`` and ``tells_files`` say whether an empty body, and no attachments, mean
     that there are none. Without ``tells_recipients``, ``recipients`` are at best from headers such as Delivered-To.
@@ -173,6 +175,7 @@ class Email:
     date_source: str = ""
     spam: Mapping[str, str] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
+    extra_omitted: int = 0
     headers: tuple[tuple[str, str], ...] = ()
     headers_omitted: int = 0
     reply_to: tuple[str, ...] = ()
@@ -223,6 +226,9 @@ class Email:
         if files:
             fields["attachments"] = _attachments(files, inline_bytes)
             fields["reports"] = _reports(files)
+        if extra := fields.get("extra"):
+            fields["extra"] = _fitting(extra)
+            fields["extra_omitted"] = len(extra) - len(fields["extra"])
         envelope = addresses_in(*recipients)
         fields |= {name: addresses_in(*fields.get(name, ())) for name in ("to", "cc", "reply_to")}
         if (sender := fields.get("return_path")) is not None:
@@ -334,6 +340,16 @@ def _reports(files: Sequence[File | Attachment]) -> tuple[tuple[str, bytes], ...
         for file in files
         if isinstance(file, File) and file.content and (kind := media_type(file.content_type)) in REPORT_TYPES
     )
+
+
+def _fitting(extra: Mapping[str, Any]) -> dict[str, Any]:
+    found, left = {}, MAX_EXTRA_CHARS
+    for name, value in extra.items():
+        size = len(name) + len(value if isinstance(value, str) else json.dumps(value))
+        if size <= left:
+            left -= size
+            found[name] = value
+    return found
 
 
 def media_type(content_type: str) -> str:

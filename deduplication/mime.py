@@ -11,7 +11,7 @@ import binascii
 import email.message
 import html
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,7 +70,9 @@ def parse_mime(raw: bytes, **fields: Any) -> Email:
         "delivered_headers": [head.text(name) for name in DELIVERED_HEADERS],
         "headers": tuple((name.decode("ascii"), head.on_one_line(value)) for name, value in written.kept),
         "headers_omitted": written.omitted,
-        **envelope_of(head.text),
+        "return_path": head.text("return-path") or None,
+        "in_reply_to": head.text("in-reply-to"),
+        "references": head.text("references"),
         **fields,
         "subject": decode_subject(head.text("subject")) or fields.get("subject", ""),
         "sender": _readable_sender(head.text("from")) or fields.get("sender", ""),
@@ -80,15 +82,6 @@ def parse_mime(raw: bytes, **fields: Any) -> Email:
         "spam": {**{name: head.text(name.lower()) for name in SPAM_HEADERS}, **fields.get("spam", {})},
     }
     return Email.received(**read)
-
-
-def envelope_of(header: Callable[[str], str]) -> dict[str, Any]:
-    """The fields of Email.received that are read from headers alone."""
-    return {
-        "return_path": header("return-path") or None,
-        "in_reply_to": header("in-reply-to"),
-        "references": header("references"),
-    }
 
 
 def _readable_sender(sender: str) -> str:

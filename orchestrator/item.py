@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -17,7 +18,7 @@ from orchestrator.delivery.webhook import MOMENT
 
 BODY_PREVIEW_CHARS = 200
 PAYLOAD_VERSION = 2
-LIST_HEADERS = {"id": "List-Id", "unsubscribe": "List-Unsubscribe"}
+_BRACKETED = re.compile(r"<\s*([^<>]+?)\s*>")
 MESSAGE = "message"  # in place of a provider, for messages and posts
 MOST_SHOWN_CHARS = 120  # of a subject or sender: a sender decides how long they are
 
@@ -132,12 +133,7 @@ def email_item(email: Email, ids_kept_ms: int | None) -> Item:
 def _payload(email: Email, email_id: str) -> dict[str, Any]:
     """The first fields are those of version 1, in which an absent part is empty; in the others it is null."""
     moment, envelope = email.date_utc, email.recipients if email.tells_recipients else ()
-    lists = {part: email.header(name) for part, name in LIST_HEADERS.items()}
-    thread = {
-        "in_reply_to": email.header("In-Reply-To"),
-        "references": email.header("References"),
-        "list_id": lists["id"],
-    }
+    of_version_1 = {name: email.header(name) for name in ("in_reply_to", "references", "list_id")}
     return {
         "version": PAYLOAD_VERSION,
         "email_id": email_id,
@@ -154,7 +150,7 @@ def _payload(email: Email, email_id: str) -> dict[str, Any]:
         "links": list(email.links),
         "attachments": [_described(attachment) for attachment in email.attachments],
         "spam": dict(email.spam),
-        "extra": {**{name: value for name, value in thread.items() if value}, **email.extra},
+        "extra": {**{name: value for name, value in of_version_1.items() if value}, **email.extra},
         "provider": email.provider,
         "provider_id": email.event_id.removeprefix(f"{email.provider}:") or None,
         "provider_thread": email.provider_thread or None,
@@ -170,12 +166,20 @@ def _payload(email: Email, email_id: str) -> dict[str, Any]:
         "html": email.html or None,
         "text": email.plain or None,
         "reply_text": email.reply_text or None,
-        "list": {part: value or None for part, value in lists.items()} if any(lists.values()) else None,
+        "list": _list(email.header("List-Id"), _BRACKETED.findall(email.header("List-Unsubscribe"))),
         "automated": dict(vars(email.automated)) if email.automated else None,
         "authentication": dict(vars(email.authentication)),
         "headers": [{"name": name, "value": value} for name, value in email.headers] or None,
         "headers_omitted": email.headers_omitted,
+        "extra_omitted": email.extra_omitted,
     }
+
+
+def _list(list_id: str, unsubscribe: list[str]) -> dict[str, Any] | None:
+    """The id is what is in brackets, behind a name for people."""
+    named = _BRACKETED.search(list_id)
+    found = {"id": (named[1] if named else list_id) or None, "unsubscribe": unsubscribe or None}
+    return found if any(found.values()) else None
 
 
 def message_item(message: Message) -> Item:

@@ -39,18 +39,17 @@ class EmailIn(BaseModel):
     recipient: Any = Field(default=None, description="An address or a list of them: who received it.")
     to: Any = Field(default=None, description="An address or a list of them, as in the email.")
     cc: Any = Field(default=None, description="An address or a list of them, as in the email.")
+    attachments: Any = Field(default=None, description="A list; without it, its files are unknown.")
     reply_to: Any = Field(default=None, description="An address or a list of them, as in the email.")
-    return_path: Lenient = Field(default=None, description="The sender of the envelope.")
+    return_path: Lenient = Field(default=None, description="The envelope's sender.")
     in_reply_to: Lenient = None
     references: Lenient = None
-    headers: Any = Field(default=None, description='All headers of the email, such as `[["Date", "..."], ...]`.')
+    headers: Any = Field(default=None, description="All headers, as an object or a list of [name, value].")
     thread_id: Lenient = Field(default=None, description="Gmail's own id of the conversation.")
-    attachments: Any = Field(default=None, description="A list; without it, its files are unknown.")
 
 
-TEXTS = ("sender", "subject", "date", "html", "plain", "body", "body_type", "message_id")
-ENVELOPE = ("return_path", "in_reply_to", "references")
-NOT_EXTRA = EmailIn.model_fields.keys() - {"message_id", "in_reply_to", "references"}
+TEXTS = ("sender", "subject", "date", "html", "plain", "body", "body_type", "message_id", "in_reply_to", "references")
+NOT_EXTRA = EmailIn.model_fields.keys() - {"message_id"}
 
 
 class Gmail(Provider[Options]):
@@ -59,36 +58,41 @@ class Gmail(Provider[Options]):
     options_type = Options
     security = ("ingressToken",)
     body_type = EmailIn
+    own_authserv_ids = ("mx.google.com",)  # Gmail removes such a header of the sender's own
 
     def parse(self, request: ProviderRequest) -> list[Parsed]:
-        return [parse(request.json, self.name, self._inline_bytes)]
+        more = {"inline_bytes": self._inline_bytes, "trusted_authserv_ids": self._trusted}
+        return [parse(request.json, self.name, **more)]
 
     def _document(self, letter: Letter) -> dict[str, Any]:
-        files = letter.attachments(name="name", content_type="content_type", size="size", content="base64")
-        return {**letter.fields, "headers": [list(each) for each in letter.headers.items()], "attachments": files}
+        names = {name: name for name in ("name", "content_type", "size", "content_id")}
+        thread = {"thread_id": letter.event_id} if letter.more else {}
+        return {**letter.fields, **thread, "attachments": letter.attachments(**names, content="base64")}
 
 
-def parse(given: Any, provider: str = "gmail", inline_bytes: int = 0) -> Email:
-    """Raises InvalidPayload."""
+def parse(given: Any, provider: str = "gmail", **more: Any) -> Email:
+    """Raises InvalidPayload. The headers count only for what no other field says: a date may be another one there."""
     sent = read(EmailIn, given, "body")
+    texts: dict[str, Any] = {name: getattr(sent, name) or "" for name in TEXTS}
     files = sent.attachments if isinstance(sent.attachments, list) else [sent.attachments]
-    fields = {
-        **{name: getattr(sent, name) or "" for name in TEXTS},
-        **{name: value for name in ENVELOPE if (value := getattr(sent, name))},
-        "provider": provider,
-        "date_source": provider,
-        "files": [_file(file) for file in files if file is not None],
-        "inline_bytes": inline_bytes,
-        "tells_files": sent.attachments is not None,
-        "tells_body": any(part is not None for part in (sent.html, sent.plain, sent.body)),
-        "recipients": [sent.recipient],
-        **{name: [getattr(sent, name)] for name in ("to", "cc", "reply_to")},
-        "provider_thread": sent.thread_id or "",
-        "extra": {name: value for name, value in given.items() if name not in NOT_EXTRA},
-    }
-    # The script's own fields count before the headers: it sent them before it sent headers, and ids are made of them.
-    own = {name: text for name in TEXTS if (text := fields[name])}
-    email = Email.received(**MailHeaders(sent.headers).added_to(fields) | own)
+    fields: dict[str, Any] = dict(
+        **texts,
+        provider=provider,
+        date_source=provider,
+        files=[_file(file) for file in files if file is not None],
+        tells_files=sent.attachments is not None,
+        tells_body=any(part is not None for part in (sent.html, sent.plain, sent.body)),
+        recipients=[sent.recipient],
+        to=[sent.to],
+        cc=[sent.cc],
+        reply_to=[sent.reply_to],
+        provider_thread=sent.thread_id or "",
+        extra={name: value for name, value in given.items() if name not in NOT_EXTRA},
+        **more,
+    )
+    if sent.return_path is not None:
+        fields["return_path"] = sent.return_path
+    email = Email.received(**MailHeaders(sent.headers, decide=False).added_to(fields))
     if not email.sender_email:
         raise no_sender(email.sender, "sender")
     return email
@@ -105,10 +109,11 @@ def _file(given: Any) -> Attachment | File:
     file = Document(given if isinstance(given, dict) else {"name": str(given)})
     name = file.optional("name") or file.optional("filename")
     content_type, content = file.optional("content_type"), file.base64("content")
-    shown = (file.optional("content_id"), file.get("inline") is True)
+    content_id = file.optional("content_id")
+    shown = {"content_id": content_id, "inline": file.get("inline", bool(content_id)) is True}
     if content is not None:
-        return File(name, content_type, content, 0, *shown)
+        return File(name, content_type, content, **shown)  # type: ignore[arg-type]
     sha256, text_sha256 = (file.optional(field).strip().lower() for field in ("sha256", "text_sha256"))
     if not sha256 and file.keys() - {"name", "content_type", "size", "content_id", "inline"}:
         text_sha256 = hashlib.sha256(json.dumps(file, sort_keys=True).encode()).hexdigest()
-    return Attachment(name, content_type, file.size("size"), sha256, None, text_sha256, *shown)
+    return Attachment(name, content_type, file.size("size"), sha256, None, text_sha256, **shown)  # type: ignore[arg-type]
