@@ -14,7 +14,7 @@ from deduplication.identity import compute_fingerprint, is_recognisable, own_nam
 from deduplication.message import Message
 from deduplication.names import Kind, Name
 from orchestrator.config.model import HEADER, SIZE
-from orchestrator.delivery.webhook import MOMENT
+from orchestrator.delivery.webhook import shown_timestamp
 
 BODY_PREVIEW_CHARS = 200
 PAYLOAD_VERSION = 2
@@ -159,7 +159,7 @@ def _payload(email: Email, email_id: str) -> dict[str, Any]:
         "reply_to": list(email.reply_to) or None,
         "return_path": email.return_path,
         "envelope_recipient": next(iter(envelope), None),
-        "date_utc": moment and moment.strftime(MOMENT),
+        "date_utc": moment and shown_timestamp(moment),
         "in_reply_to": email.in_reply_to or None,
         "references": list(email.references) or None,
         "thread": email.thread or None,

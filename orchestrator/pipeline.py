@@ -34,7 +34,7 @@ from orchestrator.delivery.queue import Queue, QueueUnavailable
 from orchestrator.delivery.retrier import Retrier
 from orchestrator.delivery.schedule import put_off
 from orchestrator.delivery.sender import Sender
-from orchestrator.delivery.webhook import MOMENT, EventType, Payload, pack, unpack, webhook_id
+from orchestrator.delivery.webhook import EventType, Payload, pack, shown_timestamp, unpack, webhook_id
 from orchestrator.item import MOST_SHOWN_CHARS, Item
 from orchestrator.metrics.meter import DECISION_S, DELIVERIES, EMAILS, GROUPS, REALTIME, ROUTE, Meter
 from orchestrator.privacy import Privacy
@@ -229,7 +229,8 @@ class Pipeline:
         if self.privacy.is_strict:
             about = self.privacy.about(about)
             own = self.privacy.names(own) if item.is_named_by_words else own
-        now, entry = self.now(), new_entry_id()
+        now = self.now()
+        received_at, entry = shown_timestamp(now), new_entry_id()
         group = generate_subject_group_id(item.subject, self.options.patterns, route.subject_groups)
         links = self.options.media_links(item, route) if item.links or item.media else ()
         claim = Claim(
@@ -244,7 +245,6 @@ class Pipeline:
             proof=_digest(proof) if proof else "",
             key=_digest(proof_key) if proof else "",
         )
-        received_at = now.astimezone(UTC).strftime(MOMENT)
         event = EventType.MESSAGE_RECEIVED if item.is_message else EventType.EMAIL_RECEIVED
         payload = {
             "type": event,

@@ -267,7 +267,7 @@ class PatternConfig(_Model):
 
 UNSUBSCRIBE = RouteConfig(
     name="unsubscribe",
-    match=(Condition(field="subject", regex="desabo"),),
+    match=(Condition(field="subject", contains="desabo"),),
     subject_groups=GroupMode.OFF,
 )
 _Routes = Annotated[tuple[RouteConfig, ...], AfterValidator(_not_empty)]

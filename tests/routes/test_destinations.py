@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tests.routes.conftest import Eventually, StartApp, bearer
+from tests.routes.conftest import StartApp, bearer
 from tests.support.redis_server import RedisServer
 from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, email
 from tests.support.sink import Reply, Sink
@@ -26,32 +25,6 @@ def listed(tmp_path: Path) -> Path:
 
 def linking(*links: str, subject: str) -> dict[str, object]:
     return email(subject=subject, body=" ".join(links), date=f"2026-11-16T09:00:0{len(subject) % 10}Z")
-
-
-def test_two_servers_and_two_destinations_make_one_post_each(
-    start_with: StartApp, redis_server: RedisServer, tmp_path: Path, eventually: Eventually
-) -> None:
-    with Sink(otherwise=Reply(delay_s=0.2)) as crm, Sink(otherwise=Reply(delay_s=0.2)) as archive:
-        settings = [{"data_dir": tmp_path / name, "redis_url": redis_server.url} for name in "ab"]
-        servers = [start_with(each, crm=crm, archive=archive) for each in settings]
-        with ThreadPoolExecutor(8) as clients:
-            list(clients.map(lambda number: servers[number % 2].post(email()), range(8)))
-        eventually(lambda: [app.status_of(email()) for app in servers] == ["already_processed"] * 2)
-        assert (len(crm.received), len(archive.received)) == (1, 1)
-
-
-def test_a_reset_of_a_destination_sends_again_there_and_only_there(
-    start_with: StartApp, eventually: Eventually
-) -> None:
-    with Sink() as crm, Sink(Reply(500), Reply(500)) as archive:
-        app = start_with(crm=crm, archive=archive)
-        app.post(email())
-        assert app.act("reset", scope="destination", value="archive")["kept"], "it is still to be delivered"
-        app.try_again()
-        eventually(lambda: app.status_of(email()) == "already_processed")
-        assert app.act("reset", scope="destination", value="crm")["names"] > 0
-        assert app.status_of(email()) == "processed"
-        assert (len(crm.accepted), len(archive.accepted)) == (2, 1)
 
 
 @pytest.mark.parametrize("store", ["sqlite", "redis"])
@@ -125,22 +98,6 @@ def test_a_route_says_which_links_count(
     app = start_app(webhook_url=sink.url, mailonce_config=path)
     app.post(linking("https://files.example/a.zip", subject="a"))
     assert app.status_of(linking("https://files.example/a.zip", subject="bb")) == expected
-
-
-def test_identity_group_and_three_links_are_held_in_one_round_trip(
-    start_app: StartApp, sink: Sink, redis_server: RedisServer, listed: Path
-) -> None:
-    app = start_app(webhook_url=sink.url, redis_url=redis_server.url, mailonce_config=listed)
-    app.post(email(subject="warm-up"))
-
-    def round_trips(number: int) -> int:
-        redis_server.client.config_resetstat()
-        links = [f"https://we.tl/t-{number}-{each}" for each in range(3)]
-        assert app.status_of(linking(*links, subject=f"Lot {number}")) == "processed"
-        return int(redis_server.client.info("commandstats")["cmdstat_evalsha"]["calls"])
-
-    assert any(round_trips(number) == 1 for number in range(30)), "publishing follows behind the request"
-    assert redis_server.client.exists("media:https://we.tl/t-0-2 @example.org")
 
 
 def test_text_that_every_destination_received_is_skipped_if_destinations_ask_for_it(
