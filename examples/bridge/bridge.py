@@ -93,7 +93,6 @@ def receive(send):
         try:
             send(json.loads(body), db)
         except requests.RequestException as error:  # Mailonce tries again
-            db.rollback()
             app.logger.warning("%s: %s", request.path, error)
             abort(502)
     return {"is_new": True}
