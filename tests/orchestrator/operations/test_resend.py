@@ -78,6 +78,6 @@ def test_what_is_too_old_is_listed_and_can_be_released(start_desk: Callable[...,
     for _ in range(2):
         assert desk.bench.status_of(**old) == "skipped_old"
     (listed,) = desk.decisions(status="skipped_old", q="yesterday")
-    assert listed.reason.startswith("Not sent: it is older than the service")
+    assert listed.reason.startswith("Suppressed: it is older than the service")
     assert send_again(desk.service, listed.id, Release(), at_once=True) == "released"
     assert [webhook.payload["subject"] for webhook in desk.bench.destinations["crm"].taken] == ["Yesterday's news"]
