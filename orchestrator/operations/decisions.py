@@ -67,7 +67,7 @@ class DeliveryBrief(BaseModel):
     destination: str
     status: DeliveryStatus
     reason: str | None = Field(description="Why it waits now, or why it ended as it did.")
-    tries: int
+    tries: int = Field(description="Attempts, since it was last replayed or released.")
     max_attempts: int | None
     next_try: Time | None
     delivered: Time | None

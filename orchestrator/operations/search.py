@@ -21,7 +21,7 @@ from deduplication.errors import StoreUnavailable
 from deduplication.identity import bounded_key
 from deduplication.journal.entry import DeliveryStatus, Entry
 from deduplication.journal.sqlite import Journal, Step
-from deduplication.names import Kind, Name
+from deduplication.names import Gate, Kind, Name
 from deduplication.text import well_formed
 from orchestrator.pipeline import SKIPPED_AT, Status, status_of
 from orchestrator.privacy import Privacy
@@ -162,7 +162,7 @@ class DeliveryFilter(Filter):
 FIELDS = ("status", *Filter.model_fields)
 _SEARCHED = {"sender": "s.sender", "{sender subject}": "s.sender || ' ' || s.subject"}  # columns in FTS5 and in SQL
 _CONDITIONS = {
-    "gate": "e.gate = ? AND e.gate <> ''",
+    "gate": "e.gate = ? AND e.gate <> ''",  # as in schema.sql
     "provider": "e.provider = ?",
     "route": "instr(' + ' || e.route || ' + ', ' + ' || ? || ' + ')",  # several may match an email
     "destination": "instr(e.outcomes, ' ' || ? || '=')",
@@ -246,6 +246,13 @@ def count_emails(service: Service, wanted: DecisionFilter, outcomes: Iterable[Em
     return counts
 
 
+def count_repeats(service: Service, since: datetime | None) -> int:
+    """How often emails that were first received since then were received again."""
+    query = "SELECT total(r.count) FROM repeats r JOIN entries e ON e.id = r.entry WHERE e.created_ms >= ?"
+    with service.journal.reading() as step:
+        return int(step.query(query, (since.timestamp() * 1000 if since else 0,))[0][0])
+
+
 def _select(step: Step, wanted: Filter, privacy: Privacy, has: DeliveryStatus | None) -> _Query:
     query = _Query()
     _search(query, step, wanted, privacy)
@@ -262,8 +269,10 @@ def _select(step: Step, wanted: Filter, privacy: Privacy, has: DeliveryStatus | 
         query.require("instr(e.outcomes, ?)", f"={has} ")
     for name, condition in _CONDITIONS.items():
         value = getattr(wanted, name)
+        if name == "gate" and value == Gate.IDENTITY:  # an exact repeat has no entry of its own
+            condition = "e.gate = ? OR e.id IN (SELECT entry FROM repeats)"
         if value is not None:
-            query.require(condition, int(value.timestamp() * 1000) if isinstance(value, datetime) else value)
+            query.require(f"({condition})", int(value.timestamp() * 1000) if isinstance(value, datetime) else value)
     return query
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from itertools import product
 from types import SimpleNamespace
 from typing import Any, cast
@@ -20,6 +21,7 @@ from orchestrator.operations.search import (
     DeliveryFilter,
     InvalidCursor,
     count_emails,
+    count_repeats,
     find_ids,
     index_some,
 )
@@ -103,7 +105,8 @@ def test_a_repeat_is_found_as_a_duplicate_and_a_delivery_that_waits_for_long_nee
     for subject, sender in ((FIRST, "Ada <ada@one.example>"), (SLOW, "ada@one.example")):
         desk.bench.send(subject=subject, sender=sender, message_id=f"<{subject.replace(' ', '.')}@mail.example>")
     desk.flush()
-    assert desk.subjects(outcome="duplicate") == [SLOW, FIRST]
+    assert desk.subjects(outcome="duplicate") == desk.subjects(gate="identity") == [SLOW, FIRST]
+    assert [count_repeats(desk.service, since) for since in (None, datetime.max.replace(tzinfo=UTC))] == [2, 0]
     assert desk.subjects(outcome="stopped") == [SLOW, SECOND, FIRST]
     desk.bench.let_time_pass(LATE_MS)
     assert desk.subjects(outcome="needs_attention") == [GONE, SLOW]
