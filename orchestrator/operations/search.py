@@ -35,7 +35,7 @@ MERGED_PAGES = 32
 CATCH_UP_S = 0.3  # that a search spends on indexing before it looks
 SHORTEST_INDEXED = 3  # characters: the full-text index is made of pieces of three
 MOST_SCANNED = 10_000  # emails that a search for shorter words looks at
-MOST_COUNTED = 10_000  # emails that a search finds; without one, counting costs little
+MOST_COUNTED = 1_000  # emails that a search finds; without one, all are counted
 LATE_MS = 15 * 60_000  # a delivery that waits for longer needs attention, and raises an alarm
 ALL = 10**9
 PLACE = "(e.created_ms << 20 | (e.seq & 1048575))"
@@ -84,21 +84,24 @@ _BY_STATUS = {
     **{status: f"e.outcome = 'skipped' AND e.gate = '{gate}' AND e.gate <> ''" for gate, status in SKIPPED_AT.items()},
     Status.SKIPPED_OLD: f"e.outcome = 'skipped' AND e.gate = '' AND {_UNUSUAL}",
 }
-_SUPPRESSED = f"e.outcome = 'skipped' AND e.gate <> 'identity' AND {_UNUSUAL}"
-_DUPLICATE = "(e.gate = 'identity' AND e.outcome = 'skipped' OR e.id IN (SELECT entry FROM repeats))"
-_WAITING = "e.seq IN (SELECT seq FROM deliveries WHERE status = 'waiting' AND {at})"
-_DEAD = "e.seq IN (SELECT seq FROM deliveries WHERE status = 'dead' AND {at})"
-_LATE = f"({_WAITING} AND e.created_ms < {{now_ms}} - {LATE_MS})"
+# Sets of numbers, each found by an index: counting them costs little, however many emails there are.
+_REPEATED = "SELECT seq FROM entries WHERE id IN (SELECT entry FROM repeats)"
+_TAGGED = "SELECT seq FROM entries WHERE gate = 'identity' AND gate <> '' AND outcome = 'skipped'"
+_SKIPPED = "SELECT seq FROM entries WHERE outcome = 'skipped' AND outcome NOT IN ('delivered', 'claimed')"
+_RETURNED = "SELECT seq FROM entries WHERE outcome = 'returned' AND outcome NOT IN ('delivered', 'claimed')"
+_WAITING = "SELECT seq FROM deliveries WHERE status = 'waiting' AND {at}"
+_DEAD = "SELECT seq FROM deliveries WHERE status = 'dead' AND {at}"
+_LATE = f"SELECT d.seq FROM ({_WAITING}) d JOIN entries USING (seq) WHERE created_ms < {{now_ms}} - {LATE_MS}"  # noqa: S608
 _BY_OUTCOME = {
     EmailOutcome.DELIVERED: _BY_STATUS[Status.PROCESSED],
-    EmailOutcome.WAITING: _WAITING,
-    EmailOutcome.DEAD_LETTER: _DEAD,
-    EmailOutcome.SUPPRESSED: _SUPPRESSED,
-    EmailOutcome.DUPLICATE: _DUPLICATE,
+    EmailOutcome.WAITING: f"e.seq IN ({_WAITING})",
+    EmailOutcome.DEAD_LETTER: f"e.seq IN ({_DEAD})",
+    EmailOutcome.SUPPRESSED: f"e.outcome = 'skipped' AND e.gate <> 'identity' AND {_UNUSUAL}",
+    EmailOutcome.DUPLICATE: f"e.seq IN ({_REPEATED} UNION {_TAGGED})",
     EmailOutcome.RETURNED: _BY_STATUS[Status.RETRY_LATER],
     EmailOutcome.IN_PROGRESS: _BY_STATUS[Status.ALREADY_PROCESSING],
-    EmailOutcome.STOPPED: f"({_SUPPRESSED} OR {_DUPLICATE})",
-    EmailOutcome.NEEDS_ATTENTION: f"({_DEAD} OR {_LATE} OR {_BY_STATUS[Status.RETRY_LATER]})",
+    EmailOutcome.STOPPED: f"e.seq IN ({_REPEATED} UNION {_SKIPPED})",
+    EmailOutcome.NEEDS_ATTENTION: f"e.seq IN ({_DEAD} UNION {_LATE} UNION {_RETURNED})",
 }
 
 
@@ -248,7 +251,7 @@ def count_emails(service: Service, wanted: DecisionFilter, outcomes: Iterable[Em
 
 def count_repeats(service: Service, since: datetime | None) -> int:
     """How often emails that were first received since then were received again."""
-    query = "SELECT total(r.count) FROM repeats r JOIN entries e ON e.id = r.entry WHERE e.created_ms >= ?"
+    query = "SELECT total(r.count) FROM repeats r CROSS JOIN entries e ON e.id = r.entry WHERE e.created_ms >= ?"
     with service.journal.reading() as step:
         return int(step.query(query, (since.timestamp() * 1000 if since else 0,))[0][0])
 
@@ -270,7 +273,7 @@ def _select(step: Step, wanted: Filter, privacy: Privacy, has: DeliveryStatus | 
     for name, condition in _CONDITIONS.items():
         value = getattr(wanted, name)
         if name == "gate" and value == Gate.IDENTITY:  # an exact repeat has no entry of its own
-            condition = "e.gate = ? OR e.id IN (SELECT entry FROM repeats)"
+            condition = f"e.gate = ? OR e.seq IN ({_REPEATED})"
         if value is not None:
             query.require(f"({condition})", int(value.timestamp() * 1000) if isinstance(value, datetime) else value)
     return query

@@ -71,12 +71,14 @@ def decisions() -> str:
     wanted = read(DecisionFilter, filters_of(request.args))
     listed = list_decisions(service, wanted, PAGE_LENGTH, request.args.get("cursor") or None)
     tabs = TABS if wanted.outcome in TABS else (*TABS, wanted.outcome)
+    is_search = bool(wanted.q or wanted.sender)  # of which counting each tab would take long
+    counted = [wanted.outcome] if is_search else tabs
     return render_template(
         "dashboard/decisions.html",
         listed=listed,
-        tabs=dict(zip(tabs, count_emails(service, wanted, tabs), strict=True)),
+        tabs=dict.fromkeys(tabs) | dict(zip(counted, count_emails(service, wanted, counted), strict=True)),
         outcome=wanted.outcome,
-        most=MOST_COUNTED if wanted.q or wanted.sender else None,
+        most=MOST_COUNTED if is_search else None,
         outcomes=list(EmailOutcome),
         suppressed=SUPPRESSED,
         providers=sorted({*open_names(service.config), "message"}),
