@@ -28,7 +28,7 @@ COLOURS = {
     "good": "delivered, ok, up, released",
     "waits": "waiting, in progress, returned, degraded, paused, behind",
     "bad": "dead letter, down, over the limit, failing, in trouble, late, no worker, full, gap",
-    "stopped": "suppressed, duplicate, same subject group, same file, same text, too old",
+    "stopped": "suppressed, duplicate, same subject group, same file, same text, too old, dropped by a route",
 }
 COLOUR_OF_WORDS = {words: colour for colour, listed in COLOURS.items() for words in listed.split(", ")}
 STATUSES: dict[str, str] = {
@@ -40,6 +40,7 @@ STATUSES: dict[str, str] = {
     "skipped_media": "same file",
     "skipped_content": "same text",
     "skipped_old": "too old",
+    "skipped_route": "dropped by a route",
 }
 SHOWN = ("sender", "recipients", "subject", "title", "date", "message_id", "source", "received_at", "url", "permalink")
 # They load something or redirect before a policy applies (a preconnect, a refresh), so they do not reach the browser.

@@ -41,7 +41,7 @@ TABS = (
     EmailOutcome.WAITING,
     EmailOutcome.DEAD_LETTER,
 )
-SUPPRESSED = (Status.SKIPPED_SUBJECT_GROUP, Status.SKIPPED_MEDIA, Status.SKIPPED_CONTENT, Status.SKIPPED_OLD)
+SUPPRESSED = [status for status in Status if status.startswith("skipped")]
 
 
 def filters_of(given: Mapping[str, str]) -> dict[str, str]:

@@ -250,7 +250,7 @@ def test_there_is_one_clock_and_no_next_try_of_what_is_paused(world: World, sign
     id_ = world.send(subject="Invoice with a clock")["id"]
     page.goto(f"{world.url}/decisions/{id_}")
     expect(page.locator(".timeline .waits")).to_contain_text("archive no attempt for now: paused (it moves)")
-    expect(page.locator(".foot")).to_contain_text("Times are in UTC (UTC).")
+    expect(page.locator(".foot")).to_contain_text("Times are in UTC.")
     assert "next attempt" not in page.locator("main").inner_text()
     requests.post(f"{act}/resume", json={}, headers=ADMIN, timeout=30)
     expect(page.locator(".reason")).to_contain_text("Dead letter at archive after 1 attempt", timeout=30_000)
