@@ -143,6 +143,7 @@ class Sender:
             most_attempts = delivery.tries + 2  # as a probe of a destination that is down, it is not its last attempt
         webhook = Webhook(delivery.webhook_id, payload, traceparent)
         attempts: list[Attempt] = []
+        at_once = min(QUICK_TRIES, most_attempts - delivery.tries)
         while True:
             has_failed = bool(delivery.tries or attempts)
             attempt, receipt, failure = self._post(name, webhook, ends_at, has_failed=has_failed)
@@ -150,7 +151,7 @@ class Sender:
             attempts.append(attempt)
             if failure is None or failure.is_about_this_webhook or failure.retry_after_s or ends_at is None:
                 break
-            if len(attempts) == QUICK_TRIES or ends_at - time.monotonic() <= QUICK_PAUSE_S + SHORTEST_TRY_S:
+            if len(attempts) >= at_once or ends_at - time.monotonic() <= QUICK_PAUSE_S + SHORTEST_TRY_S:
                 break
             time.sleep(QUICK_PAUSE_S)
             if (wait_s := self.guard.wait_s(name)) and self._wait(name, wait_s, ends_at):
@@ -161,7 +162,8 @@ class Sender:
         waits_since_ms = ended_ms if is_new else max(entry.created_ms, self.guard.pause_of(name).since_ms)
         patience = Patience(most_attempts, waits_since_ms)
         tried = after(delivery, attempts, failure or receipt or Receipt(), patience, ended_ms)
-        self.meter.count((1, DELIVERIES, name, tried.status))
+        for status in (*[DeliveryStatus.WAITING] * (len(attempts) - 1), tried.status):  # all but the last one failed
+            self.meter.count((1, DELIVERIES, name, status))
         return tried
 
     def _hold_back(self, delivery: Delivery, blocker: Blocker) -> Delivery:

@@ -20,7 +20,7 @@ SECRET = "s3cr3t-that-must-not-be-shown"
 FILE = ROOT / "tests/fixtures/check.toml"  # all kinds of keys, with SECRET wherever one may be
 SHOWN = (
     "crm: url = https://crm.example, signed with 2 secrets, format = json, fallback_form = false",
-    "headers = X-Team, Authorization, connect_timeout_s = 0.5, read_timeout_s = 15, max_attempts = 10, enabled = true",
+    "headers = X-Team, Authorization, connect_timeout_s = 0.5, read_timeout_s = 15, max_attempts = 11, enabled = true",
     "archive: url = http://::1, not signed, ",
     "enabled = false, breaker_failures = 0",
     '1. "opt out": subject regex "^stop\\\\b" or recipient equals "out@ours.example"\n     to crm, identity_by',
