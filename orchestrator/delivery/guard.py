@@ -212,6 +212,10 @@ class Guard:
         if counts and failures == config.breaker_failures:
             log.warning("destination %s: keeps failing, breaker open for %g s", destination, config.breaker_pause_s)
 
+    def is_failing(self, destination: str) -> bool:
+        """No machine has delivered anything there since its first failure."""
+        return destination in self._failing
+
     def is_probe_due(self, destination: str) -> bool:
         """It is failing, and nothing was sent there for a pause."""
         with self._journal.reading() as step:

@@ -96,7 +96,7 @@ def test_the_table_has_totals_a_plot_and_destinations() -> None:
 @pytest.mark.parametrize(
     ("more", "state"),
     [
-        ({"breaker": "open"}, "breaker open"),
+        ({"breaker": "open"}, "failing"),
         ({"paused": {"since": "", "reason": "", "by": ""}, "breaker": "open"}, "paused"),
         ({"enabled": False}, "disabled"),
         ({"enabled": None, "breaker": None}, "removed"),
