@@ -10,11 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import groupby
-from typing import Any
+from typing import Any, AnyStr, Generic
 
+from deduplication.authentication import Authentication, Result, authenticate
+from deduplication.automated import MAX_PART_BYTES, REPORT_TYPES, Automated, classify
 from deduplication.body import Html, looks_like_html, plain_links, plain_text
 from deduplication.dates import parse_date
 from deduplication.kept_property import kept_property
+from deduplication.names import bounded_key
 from deduplication.text import base64_decoded, decoded, nfc, well_formed, without_c1
 
 # Longer values are cut before they are worked at. The text of an email is not cut: its fingerprint covers all of it.
@@ -22,6 +25,9 @@ MAX_HEADER_CHARS = 64 * 1024  # subject, sender, date, Message-ID and other ids,
 MAX_NAME_CHARS = 1000  # of a file, of an address
 MOST_RECIPIENTS = 1000
 MOST_ATTACHMENTS = 1000
+MOST_HEADERS = 200
+MAX_HEADERS_CHARS = 64 * 1024  # of all headers that are handed on
+MOST_REFERENCES = 200
 
 _QUOTED = r'"(?:[^"\\]|\\.)*+"'
 _ATOM = r'[^\s<>,;:"()\[\]@]'
@@ -39,12 +45,14 @@ _ENCODED_WORD = re.compile(r"=\?([^?\s*]+)(?:\*[^?\s]*)?\?([bq])\?([^?\r\n]*)\?=
 _ENCODED_WORDS = re.compile(rf"{_ENCODED_WORD.pattern}(?:\s*{_ENCODED_WORD.pattern})*", re.IGNORECASE)
 _NOT_ASCII = re.compile(r"([^\x00-\x7f]+)")
 _FOLD = re.compile(r"\r?\n[ \t]*|[\r\n]+")
+_BRACKETED = re.compile(r"<\s*([^<>\s]+)\s*>")
 _NOT_IN_A_FILE_NAME = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # the last turn "fdp.exe" around
 
 
 @dataclass(frozen=True)
 class Attachment:
-    """``name`` has no path; ``content`` (Base64) is set only where attachments are wanted inline.
+    """``name`` has no path; ``content`` (Base64) is set only where contents are wanted in the webhook. One that is
+    ``inline`` is shown within the HTML, which refers to it by ``content_id``.
 
     ``sha256`` is empty if the contents were not sent. ``text_sha256`` is that of a text whose lines, the last one
     included, all end in LF, if it is another one: providers change line ends.
@@ -56,19 +64,23 @@ class Attachment:
     sha256: str
     content: str | None = None
     text_sha256: str = ""
+    content_id: str = ""
+    inline: bool = False
 
     @classmethod
-    def of(cls, name: str, content_type: str, content: bytes, *, inline: bool) -> Attachment:
+    def of(cls, file: File, content: bytes, *, with_content: bool) -> Attachment:
         lines = content
         if content and b"\0" not in content[:8000]:
             lines = content.replace(b"\r\n", b"\n").removesuffix(b"\n") + b"\n"
         return cls(
-            name=name,
-            content_type=content_type,
+            name=file.name,
+            content_type=file.content_type,
             size_bytes=len(content),
             sha256=hashlib.sha256(content).hexdigest(),
-            content=base64.b64encode(content).decode() if inline else None,
+            content=base64.b64encode(content).decode() if with_content else None,
             text_sha256=hashlib.sha256(lines).hexdigest() if lines != content else "",
+            content_id=file.content_id,
+            inline=file.inline,
         )
 
     def __post_init__(self) -> None:
@@ -76,6 +88,8 @@ class Attachment:
         object.__setattr__(self, "name", re.split(r"[/\\]", name)[-1].strip()[:MAX_NAME_CHARS])
         content_type = well_formed(self.content_type).partition(";")[0].strip().lower()
         object.__setattr__(self, "content_type", content_type)
+        if self.content_id:
+            object.__setattr__(self, "content_id", well_formed(self.content_id[:MAX_NAME_CHARS]).strip(" <>"))
 
 
 @dataclass(frozen=True)
@@ -86,9 +100,39 @@ class File:
     content_type: str
     content: bytes | None = None
     size_bytes: int = 0
+    content_id: str = ""
+    inline: bool = False
 
 
-_TEXTS = ("subject", "sender", "date", "html", "plain", "message_id", "event_id", "provider")
+@dataclass
+class HeaderList(Generic[AnyStr]):
+    """All headers in their order, as many as fit; ``omitted`` counts the others."""
+
+    kept: list[tuple[AnyStr, AnyStr]] = field(default_factory=list)
+    omitted: int = 0
+    left: int = MAX_HEADERS_CHARS
+
+    def add(self, name: AnyStr, value: AnyStr) -> None:
+        size = len(name) + len(value)
+        if size > self.left or len(self.kept) == MOST_HEADERS:
+            self.omitted += 1
+        else:
+            self.left -= size
+            self.kept.append((name, value))
+
+
+_TEXTS = (
+    "subject",
+    "sender",
+    "date",
+    "html",
+    "plain",
+    "message_id",
+    "event_id",
+    "provider",
+    "in_reply_to",
+    "reply_text",
+)
 
 
 @dataclass(frozen=True)
@@ -96,7 +140,12 @@ class Email:
     """One email. ``subject``, ``sender``, ``date``, ``html`` and ``plain`` (its text) are as received.
 
     ``event_id`` is the provider's own id, the same in its retries. ``recipients`` are the addresses that it was
-    delivered to, ``to`` and ``cc`` those of its headers. ``spam`` holds the provider's verdicts by their names.
+    delivered to, ``to``, ``cc`` and ``reply_to`` those of its headers. ``spam`` holds the provider's verdicts by their
+    names, ``verdicts`` what it says of SPF, DKIM and DMARC. ``headers`` are in order, with their names as received;
+    ``headers_omitted`` counts those that did not fit. ``return_path`` is the sender of the envelope: empty for a
+    notification, None if it is unknown. ``in_reply_to`` and ``references`` are Message-IDs without brackets.
+    ``reply_text`` is the text without quotes, where the provider has one; ``reports`` are the parts that automated.py
+    reads, ``trusted_authserv_ids`` the hosts whose Authentication-Results count.
 
     Some providers omit parts: ``tells_body`` and ``tells_files`` say whether an empty body, and no attachments, mean
     that there are none. Without ``tells_recipients``, ``recipients`` are at best from headers such as Delivered-To.
@@ -124,6 +173,17 @@ class Email:
     date_source: str = ""
     spam: Mapping[str, str] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
+    headers: tuple[tuple[str, str], ...] = ()
+    headers_omitted: int = 0
+    reply_to: tuple[str, ...] = ()
+    return_path: str | None = None
+    in_reply_to: str = ""
+    references: tuple[str, ...] = ()
+    reply_text: str = ""
+    provider_thread: str = ""
+    verdicts: tuple[Result, ...] = ()
+    trusted_authserv_ids: tuple[str, ...] = ()
+    reports: tuple[tuple[str, bytes], ...] = ()
 
     def __post_init__(self) -> None:
         for name in _TEXTS:
@@ -162,8 +222,15 @@ class Email:
             }
         if files:
             fields["attachments"] = _attachments(files, inline_bytes)
+            fields["reports"] = _reports(files)
         envelope = addresses_in(*recipients)
-        fields |= {name: addresses_in(*fields.get(name, ())) for name in ("to", "cc")}
+        fields |= {name: addresses_in(*fields.get(name, ())) for name in ("to", "cc", "reply_to")}
+        if (sender := fields.get("return_path")) is not None:
+            fields["return_path"] = address_of(sender) or without_brackets(sender)
+        if in_reply_to := fields.get("in_reply_to"):
+            fields["in_reply_to"] = next(iter(message_ids(in_reply_to)), "")
+        if references := fields.pop("references", ""):
+            fields["references"] = message_ids(references)
         return cls(recipients=envelope or addresses_in(*delivered_headers), tells_recipients=bool(envelope), **fields)
 
     @kept_property
@@ -197,6 +264,39 @@ class Email:
     def links(self) -> tuple[str, ...]:
         return self.read_html.links if self.read_html else plain_links(self.plain)
 
+    @kept_property
+    def _by_name(self) -> Mapping[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for name, value in self.headers:
+            found.setdefault(header_key(name), []).append(value)
+        return found
+
+    def header(self, name: str) -> str:
+        """The first of that name, in any case; empty if there is none."""
+        return next(iter(self.headers_named(name)), "")
+
+    def headers_named(self, name: str) -> tuple[str, ...]:
+        return tuple(self._by_name.get(header_key(name), ()))
+
+    @kept_property
+    def thread(self) -> str:
+        """The same for all emails of a conversation: the Message-ID that it began with. Empty if there is none."""
+        return bounded_key(
+            self.references[0] if self.references else self.in_reply_to or without_brackets(self.message_id)
+        )
+
+    @kept_property
+    def automated(self) -> Automated | None:
+        """None if it is unknown, because the provider sends no headers."""
+        found = classify(self.header, self.return_path, self.reports)
+        return found if found.kind or self.headers else None
+
+    @kept_property
+    def authentication(self) -> Authentication:
+        written = self._by_name.get("authentication-results", ())
+        domain = self.sender_email.rpartition("@")[2]
+        return authenticate(self.verdicts, self.provider, written, self.trusted_authserv_ids, domain)
+
 
 def _html_and_plain(html: str, plain: str, body: str, body_type: str) -> dict[str, str]:
     """Without a type, a body is HTML if it looks like HTML, or if it could be and a text was sent as well.
@@ -218,12 +318,42 @@ def _attachments(files: Sequence[File | Attachment], inline_bytes: int) -> tuple
         if isinstance(file, Attachment):
             found.append(file)
         elif file.content is None:
-            found.append(Attachment(file.name, file.content_type, file.size_bytes, sha256=""))
+            more = (None, "", file.content_id, file.inline)
+            found.append(Attachment(file.name, file.content_type, file.size_bytes, "", *more))
         else:
-            inline = len(file.content) <= left > 0
-            left -= len(file.content) if inline else 0
-            found.append(Attachment.of(file.name, file.content_type, file.content, inline=inline))
+            fits = len(file.content) <= left > 0
+            left -= len(file.content) if fits else 0
+            found.append(Attachment.of(file, file.content, with_content=fits))
     return tuple(found)
+
+
+def _reports(files: Sequence[File | Attachment]) -> tuple[tuple[str, bytes], ...]:
+    """The parts that say whether it is a bounce, a read receipt or an invitation."""
+    return tuple(
+        (kind, file.content[:MAX_PART_BYTES])
+        for file in files
+        if isinstance(file, File) and file.content and (kind := media_type(file.content_type)) in REPORT_TYPES
+    )
+
+
+def media_type(content_type: str) -> str:
+    return content_type.partition(";")[0].strip().lower()
+
+
+def header_key(name: str) -> str:
+    """Some providers write In-Reply-To as in_reply_to."""
+    return name.lower().replace("_", "-")
+
+
+def without_brackets(message_id: str) -> str:
+    return message_id.strip().strip("<>").strip()
+
+
+def message_ids(text: str) -> tuple[str, ...]:
+    """Those in brackets, or else the text if it is one word: at most MOST_REFERENCES, the first and the last ones."""
+    text = well_formed(text[:MAX_HEADER_CHARS])
+    found = _BRACKETED.findall(text) or (text.split() if len(text.split()) == 1 else [])
+    return (*found[:1], *found[1:][-(MOST_REFERENCES - 1) :])
 
 
 def address_of(sender: str) -> str:

@@ -10,11 +10,20 @@ from contextlib import suppress
 
 from deduplication.body import Html
 from deduplication.dates import ASSUMED_UTC
-from deduplication.email import MAX_HEADER_CHARS, Email, address_of
-from deduplication.names import NOTHING_THERE, UNDATED, WEEK_MS, Fingerprint, Kind, Name, digest, digest_of_all
+from deduplication.email import MAX_HEADER_CHARS, Email, address_of, without_brackets
+from deduplication.names import (
+    NOTHING_THERE,
+    UNDATED,
+    WEEK_MS,
+    Fingerprint,
+    Kind,
+    Name,
+    bounded_key,
+    digest,
+    digest_of_all,
+)
 from deduplication.text import nfc, well_formed
 
-MAX_POST_KEY = 512
 MAX_LABEL_CHARS = 63
 MOST_TAGS = 3
 _TAG = re.compile(r"\[[^\[\]]{1,60}\]\s*")
@@ -61,7 +70,7 @@ def compute_post_keys(email: Email) -> tuple[str, ...]:
 
     The sender is included because two people may write "STOP" in the same second.
     """
-    named = dict.fromkeys(filter(None, (email.event_id.strip(), _message_id(email))))
+    named = dict.fromkeys(filter(None, (email.event_id.strip(), without_brackets(email.message_id))))
     if named:
         return tuple(map(bounded_key, named))
     parts = (email.subject.strip(), email.date.strip(), email.sender_email)
@@ -85,7 +94,7 @@ def compute_fingerprint(email: Email) -> Fingerprint:
     # Links are unknown of plain text: they are part of it, and another provider may have converted it to HTML.
     are_links_known = email.tells_body and (email.read_html or not email.text)
     targets = email.read_html.targets if email.read_html else ()
-    moment, message_id, head = email.date_utc, _message_id(email), _head(email)
+    moment, message_id, head = email.date_utc, without_brackets(email.message_id), _head(email)
     # Of an email whose text is unknown as well, the provider's own id is all that tells it from a forged one.
     known_id = message_id or ("" if email.tells_body else email.event_id.strip())
     ids = digest(known_id) if known_id and not are_known else None
@@ -134,16 +143,6 @@ def own_names(email: Email, ids_kept_ms: int | None) -> list[Name]:
         *(Name(Kind.EMAIL_ID, day, value, ids_kept_ms) for value in ids),
         *(Name(Kind.POST, "", key, WEEK_MS) for key in compute_post_keys(email)),
     ]
-
-
-def _message_id(email: Email) -> str:
-    """Without its brackets."""
-    return email.message_id.strip().strip("<>").strip()
-
-
-def bounded_key(key: str) -> str:
-    """Senders choose these: a Message-ID of a megabyte must not become a key of a megabyte."""
-    return key if len(key) <= MAX_POST_KEY else f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"
 
 
 def log_id(value: str) -> str:

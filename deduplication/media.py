@@ -10,48 +10,16 @@ from functools import lru_cache
 from string import whitespace
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from deduplication.identity import bounded_key
-from deduplication.names import WEEK_MS, Kind, Name
+from deduplication.lists import LISTS
+from deduplication.names import WEEK_MS, Kind, Name, bounded_key
 from deduplication.text import well_formed
 
 MAX_SITE_CHARS = 500  # of a URL, up to its path
 
 FRAGMENT = "#"
-# Parameters of the query that identify the file, by host (with its subdomains) or host/path. The longest entry decides;
-# if the link has none of its parameters, the next one. Access keys and tracking are not listed: they vary for one file.
-IDENTITY_PARAMETERS: Mapping[str, tuple[str, ...]] = {
-    "drive.google.com": ("id", "srcid", "url"),
-    "docs.google.com": ("id", "srcid", "docid", "key", "url"),
-    "drive.usercontent.google.com": ("id",),
-    "google.com/url": ("q", "url"),
-    "dropbox.com": ("preview",),  # which file of a shared folder; the file or folder itself is in the path
-    "onedrive.live.com": ("resid", "id", "cid", "redeem", "photosdata"),
-    "sharepoint.com": ("id", "sourcedoc", "docid", "uniqueid", "share", "sourceurl", "rootfolder"),
-    "youtube.com": ("v", "list", "u", "video_ids"),
-    "youtube.com/watch": ("v",),  # a video is the same in every playlist
-    "facebook.com": ("v", "fbid", "story_fbid", "id", "u"),
-    "vimeo.com": ("clip_id",),
-    "vk.com": ("w", "z", "oid", "id"),
-    "reddit.com/media": ("url",),
-    "news.ycombinator.com": ("id",),
-    "pcloud.com": ("code",),
-    "pcloud.link": ("code",),
-    "terabox.com": ("surl",),
-    "pan.baidu.com": ("surl",),
-    "box.com": ("shared_name", "file_id"),
-    "mega.nz": (FRAGMENT,),
-    "mega.co.nz": (FRAGMENT,),
-    "cryptpad.fr": (FRAGMENT,),
-    "icloud.com/sharedalbum": (FRAGMENT,),
-    "safelinks.protection.outlook.com": ("url",),
-    "urldefense.proofpoint.com": ("u",),
-}
+IDENTITY_PARAMETERS: Mapping[str, Collection[str]] = LISTS["identity_parameters"]
 
-DEFAULT_HOSTS = (
-    "dropbox.com", "dropboxusercontent.com", "fromsmash.com", "swisstransfer.com", "wetransfer.com", "we.tl",
-    "drive.google.com", "drive.usercontent.google.com", "docs.google.com", "onedrive.live.com", "1drv.ms",
-    "sharepoint.com",
-)  # fmt: skip
+DEFAULT_HOSTS: tuple[str, ...] = tuple(LISTS["file_hosts"])
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _PERCENT = re.compile(r"%[0-9a-fA-F]{2}")
@@ -195,12 +163,7 @@ _SIGNATURE_WORD = re.compile(
 )
 _TRACKER_SUBDOMAIN = re.compile(r"(?:clicks?|trk|track|tracking|tracker|opens?|pixel|beacon)\d*\.")
 _NO_TRACKERS = frozenset({"open.spotify.com", "open.substack.com"})
-_TRACKER_DOMAINS = (
-    "awstrack.me", "createsend.com", "customeriomail.com", "doubleclick.net", "emltrk.com", "exacttarget.com",
-    "google-analytics.com", "hubspotemail.net", "hubspotlinks.com", "klclick.com", "list-manage.com", "mailchi.mp",
-    "mailchimp.com", "mailjet.com", "mailtrack.io", "mandrillapp.com", "mjt.lu", "rs6.net", "sendgrid.net",
-    "sparkpostmail.com",
-)  # fmt: skip
+_TRACKER_DOMAINS: tuple[str, ...] = tuple(LISTS["tracker_domains"])
 _TRACKER_PATH = re.compile(
     r"/(?:wf|ls|track|tracking|trk|email)/(?:open|click)(?:[/.]|$)|/(?:pixel|beacon|spacer|open|blank|1x1)\.\w+$",
     re.IGNORECASE,

@@ -11,11 +11,11 @@ import binascii
 import email.message
 import html
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from deduplication.email import Email, File, address_of, decode_subject
+from deduplication.email import Email, File, HeaderList, address_of, decode_subject
 from deduplication.text import base64_decoded, decoded, strictly_decoded, well_formed
 
 MAX_HEADER_BYTES = 64 * 1024
@@ -27,18 +27,21 @@ MAX_DEPTH = 50
 DELIVERED_HEADERS = ("delivered-to", "x-original-to", "envelope-to")
 RECIPIENT_HEADERS = (*DELIVERED_HEADERS, "to", "cc")
 SPAM_HEADERS = ("X-Spam-Status", "X-Spam-Flag", "X-Spam-Score", "X-SES-Spam-Verdict", "X-SES-Virus-Verdict")
-EXTRA_HEADERS = ("In-Reply-To", "References", "List-Id")
+THREAD_HEADERS = ("In-Reply-To", "References", "List-Id")
 OTHER_HEADERS = (
     "Subject", "From", "Date", "Message-Id", "Content-Type", "Content-Disposition", "Content-Transfer-Encoding",
 )  # fmt: skip
-_READ_HEADERS = {name.lower().encode() for name in (*RECIPIENT_HEADERS, *SPAM_HEADERS, *EXTRA_HEADERS, *OTHER_HEADERS)}
+_FOUND_HEADERS = [
+    name.lower().encode() for name in (*RECIPIENT_HEADERS, *SPAM_HEADERS, *THREAD_HEADERS, *OTHER_HEADERS)
+]
+_READ_HEADERS = {*_FOUND_HEADERS, b"reply-to", b"return-path", b"content-id"}
 
 _CR_ALONE = re.compile(rb"[^\r\n]*\r(?:[ \t]|[!-9;-~]+:|\r[^\n])")
 _BEFORE_THE_HEADERS = re.compile(rb"(?:\xef\xbb\xbf)?\s*+(?:>?From (?![ \t]*:)[^\n]*\n)?[ \t]*+")
 _HEADER = re.compile(rb"(?!--)([!-9;-~]*+)[ \t]*+:([^\n]*+(?:\n[ \t][^\n]*+)*+)\n?")
 _EMPTY_LINE = re.compile(rb"\n\r*\n")
 _STRAY_LINES = re.compile(
-    rb"(?:(?!--)[^\r\n][^\n]*+\n){1,20}?(?=(" + b"|".join(sorted(_READ_HEADERS)) + rb")[ \t]*:)", re.IGNORECASE
+    rb"(?:(?!--)[^\r\n][^\n]*+\n){1,20}?(?=(" + b"|".join(sorted(_FOUND_HEADERS)) + rb")[ \t]*:)", re.IGNORECASE
 )
 _BLANK_LINE = re.compile(rb"\r*\n")
 _MEDIA_TYPE = re.compile(rb"[\s\"]*([\w!#$&^.*+-]{1,127}/[\w!#$&^.*+-]{1,127})")
@@ -57,24 +60,35 @@ def parse_mime(raw: bytes, **fields: Any) -> Email:
         raw = raw.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     start = _end_of(_BEFORE_THE_HEADERS, raw, 0)
     empty_line = _EMPTY_LINE.search(raw, start)
-    head = _read_entity(raw, start, empty_line.start() if empty_line else 0)
+    written = HeaderList[bytes]()
+    head = _read_entity(raw, start, empty_line.start() if empty_line else 0, written)
     read = {
         "provider": "mime",
         "date": head.text("date"),
         **_read_contents(list(_Parts(raw).read(head, len(raw), {}))),
         "message_id": head.text("message-id"),
         "delivered_headers": [head.text(name) for name in DELIVERED_HEADERS],
-        "extra": {
-            name.lower().replace("-", "_"): value for name in EXTRA_HEADERS if (value := head.text(name.lower()))
-        },
+        "headers": tuple((name.decode("ascii"), head.on_one_line(value)) for name, value in written.kept),
+        "headers_omitted": written.omitted,
+        **envelope_of(head.text),
         **fields,
         "subject": decode_subject(head.text("subject")) or fields.get("subject", ""),
         "sender": _readable_sender(head.text("from")) or fields.get("sender", ""),
         "to": [head.text("to"), *fields.get("to", ())],
         "cc": [head.text("cc"), *fields.get("cc", ())],
+        "reply_to": [head.text("reply-to"), *fields.get("reply_to", ())],
         "spam": {**{name: head.text(name.lower()) for name in SPAM_HEADERS}, **fields.get("spam", {})},
     }
     return Email.received(**read)
+
+
+def envelope_of(header: Callable[[str], str]) -> dict[str, Any]:
+    """The fields of Email.received that are read from headers alone."""
+    return {
+        "return_path": header("return-path") or None,
+        "in_reply_to": header("in-reply-to"),
+        "references": header("references"),
+    }
 
 
 def _readable_sender(sender: str) -> str:
@@ -104,7 +118,9 @@ class _Entity:
         values = self.headers.get(name)
         if not values:
             return ""
-        value = b", ".join(values) if name in RECIPIENT_HEADERS else values[0]
+        return self.on_one_line(b", ".join(values) if name in RECIPIENT_HEADERS else values[0])
+
+    def on_one_line(self, value: bytes) -> str:
         return " ".join(_header_text(value[:MAX_HEADER_BYTES], self.charset).split())
 
     @property
@@ -126,10 +142,19 @@ class _Entity:
         return decode_subject(decoded(name, charset) if charset else _header_text(name, self.charset))
 
     @property
+    def disposition(self) -> str:
+        return _matched(_KEYWORD, self.first("content-disposition"))
+
+    @property
     def is_shown(self) -> bool:
         """Whether it is text, as a multipart without parts is, too."""
         is_text = self.content_type in ("text/plain", "text/html") or self.content_type.startswith("multipart/")
-        return is_text and _matched(_KEYWORD, self.first("content-disposition")) != "attachment"
+        return is_text and self.disposition != "attachment"
+
+    def file(self, name: str, content: bytes) -> File:
+        content_id = self.text("content-id")
+        is_inline = self.disposition == "inline" or (not self.disposition and bool(content_id))
+        return File(name, self.content_type, content, content_id=content_id, inline=is_inline)
 
     def content(self, raw: bytes, end: int) -> bytes:
         encoded = raw[self.content_start : end]
@@ -151,10 +176,11 @@ def _end_of(pattern: re.Pattern[bytes], raw: bytes, start: int) -> int:
     return match.end() if match else start
 
 
-def _read_entity(raw: bytes, start: int, reads_on_until: int = 0) -> _Entity:
+def _read_entity(raw: bytes, start: int, reads_on_until: int = 0, written: HeaderList[bytes] | None = None) -> _Entity:
     """The headers end at an empty line, or at one that is no header: then it belongs to the content.
 
-    Up to ``reads_on_until`` such lines are skipped, if one of our headers that was missing follows.
+    Up to ``reads_on_until`` such lines are skipped, if one of our headers that was missing follows. ``written`` gets
+    all headers as they are.
     """
     headers: dict[str, list[bytes]] = {}
     while True:
@@ -164,6 +190,8 @@ def _read_entity(raw: bytes, start: int, reads_on_until: int = 0) -> _Entity:
         if header is None:
             break
         start = header.end()
+        if written is not None and header[1]:
+            written.add(header[1], header[2])
         name = header[1].lower()
         if name in _READ_HEADERS and len(values := headers.setdefault(name.decode(), [])) < MAX_REPEATS_OF_A_HEADER:
             values.append(header[2])
@@ -242,7 +270,7 @@ class _Parts:
 
     def _leaf(self, entity: _Entity, end: int, branches: Mapping[int, int]) -> _Leaf:
         content, name, is_shown = entity.content(self._raw, end), entity.file_name, entity.is_shown
-        file = File(name, entity.content_type, content) if name or not is_shown else None
+        file = entity.file(name, content) if name or not is_shown else None
         has_text = is_shown and content and not content.isspace()
         text = decoded(content, entity.charset) if has_text else None
         return _Leaf(file, text, entity.content_type == "text/html", branches)

@@ -20,6 +20,7 @@ _UNKNOWN = ""
 _DIGEST_CHARS = 20
 _DIGEST = re.compile("[0-9a-f]+")
 _SHORT_CHARS = 8
+MAX_POST_KEY = 512
 
 
 class Kind(StrEnum):
@@ -127,6 +128,11 @@ def digest_of_all(values: Iterable[str]) -> str:
     """Whatever their order."""
     ordered = sorted(values)
     return digest(json.dumps(ordered)) if ordered else NOTHING_THERE
+
+
+def bounded_key(key: str) -> str:
+    """Senders choose these: a Message-ID of a megabyte must not become a key of a megabyte."""
+    return key if len(key) <= MAX_POST_KEY else f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"
 
 
 def shortened(fingerprint: str) -> str:

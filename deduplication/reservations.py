@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlunsplit
 
-from deduplication.identity import bounded_key, log_id
+from deduplication.identity import log_id
 from deduplication.journal.coordinator import Claimed, Coordinator
 from deduplication.journal.entry import SETTLED, About, DeliveryStatus, changed, new_entry_id
-from deduplication.journal.rules import Busy, Claim, Judgement, Repeat, Take
+from deduplication.journal.rules import Busy, Claim, Judgement, Repeat
 from deduplication.media import media_name, split_url
-from deduplication.names import WEEK_MS, Gate, Kind, Name
+from deduplication.names import WEEK_MS, Gate, Kind, Name, bounded_key
 
 log = logging.getLogger(__name__)
 
@@ -78,17 +78,12 @@ class Skipped:
 
 
 class Reservations:
-    """``resolve`` returns the final URL of a link, or the link itself."""
-
-    def __init__(
-        self, coordinator: Coordinator, lease_ms: int, resolve: Callable[[str], str] = lambda url: url
-    ) -> None:
+    def __init__(self, coordinator: Coordinator, lease_ms: int) -> None:
         self._coordinator = coordinator
         self._lease_ms = lease_ms
-        self._resolve = resolve
 
     def reserve(self, key: str, media: Iterable[str] = (), batch: Batch | None = None) -> Reserved | Skipped:
-        """Post and media in one step. A link counts as the one that it leads to."""
+        """Post and media in one step."""
         batch = Batch() if batch is None else batch
         post = post_name(key)
         if post in batch:
@@ -96,9 +91,7 @@ class Reservations:
         batch.add(post)
         about, owner = About(item=post.value), self._coordinator.new_owner()
         claim = Claim(new_entry_id(), owner, (post,), lease_ms=self._lease_ms, about=about)
-        is_new = isinstance(self._coordinator.look(claim), Take)
-        links = map(self._resolve, media) if is_new else ()  # resolving takes time: not for a post that is known
-        names = tuple(dict.fromkeys(map(media_name, links)))
+        names = tuple(dict.fromkeys(map(media_name, media)))
         seen = next((name for name in names if name in batch), None)
         outcome = self._claim(replace(claim, shared=() if seen else names))
         if seen:

@@ -14,6 +14,7 @@ from functools import cached_property, lru_cache
 from unidecode import unidecode
 
 from deduplication.email import decode_subject
+from deduplication.lists import LISTS
 from deduplication.media import ascii_host
 from deduplication.names import Kind, Name
 from deduplication.text import first_captured, nfc
@@ -54,27 +55,7 @@ class GroupScope(StrEnum):
     EVERYONE = "everyone"
 
 
-# At these, a domain has many senders who have nothing to do with each other. Brands are under many countries' domains.
-_PUBLIC_DOMAINS = frozenset(
-    (
-        "126.com", "139.com", "163.com", "a1.net", "abv.bg", "alice.it", "aliceadsl.fr", "arcor.de", "att.net",
-        "bbox.fr", "bellsouth.net", "bigpond.com", "bk.ru", "bluewin.ch", "blueyonder.co.uk", "bol.com.br",
-        "btinternet.com", "centrum.cz", "charter.net", "club-internet.fr", "comcast.net", "cox.net", "daum.net",
-        "docomo.ne.jp", "duck.com", "earthlink.net", "email.cz", "fastmail.com", "fastmail.fm", "foxmail.com",
-        "free.fr", "freemail.hu", "freenet.de", "gmail.com", "googlemail.com", "hanmail.net", "hey.com", "hispeed.ch",
-        "hushmail.com", "icloud.com", "inbox.ru", "interia.pl", "kpnmail.nl", "laposte.net", "libero.it", "list.ru",
-        "mac.com", "mail.com", "mail.de", "mail.ru", "mailbox.org", "me.com", "msn.com", "naver.com", "neuf.fr",
-        "ntlworld.com", "numericable.fr", "o2.pl", "onet.pl", "optonline.net", "orange.fr", "pm.me", "posteo.de",
-        "privaterelay.appleid.com", "proton.me", "protonmail.ch", "protonmail.com", "proximus.be", "qq.com",
-        "rambler.ru", "rediffmail.com", "rocketmail.com", "rogers.com", "sapo.pt", "sbcglobal.net", "seznam.cz",
-        "sfr.fr", "shaw.ca", "sina.com", "sky.com", "skynet.be", "sympatico.ca", "t-online.de", "telenet.be",
-        "telia.com", "terra.com.br", "tin.it", "tiscali.it", "tuta.com", "tuta.io", "tutamail.com", "tutanota.com",
-        "tutanota.de", "ukr.net", "uol.com.br", "verizon.net", "videotron.ca", "virgilio.it", "virginmedia.com",
-        "wanadoo.fr", "web.de", "windowslive.com", "wp.pl", "xtra.co.nz", "ymail.com", "ziggo.nl", "zoho.com",
-        "zoho.eu", "zohomail.com",
-    )
-)  # fmt: skip
-_PUBLIC_BRANDS = frozenset(("aol", "gmx", "hotmail", "live", "outlook", "yahoo", "yandex"))
+_PUBLIC_DOMAINS, _PUBLIC_BRANDS = frozenset(LISTS["public_domains"]), frozenset(LISTS["public_brands"])
 
 
 @dataclass(frozen=True)
@@ -179,29 +160,7 @@ def _without_punctuation(normalised: str) -> str:
     return _NO_WORD.sub(" ", normalised).strip()
 
 
-# What mail programs show or send for an email without a subject, such as "(no subject)".
-_NO_SUBJECT = frozenset(
-    map(
-        _words,
-        (
-            "no subject", "without subject", "empty subject", "no title", "untitled",
-            "sans objet", "aucun objet", "pas d'objet", "sans sujet", "sans titre",
-            "kein Betreff", "ohne Betreff", "kein Thema",
-            "sin asunto", "sin tema", "sense assumpte", "sen asunto",
-            "nessun oggetto", "senza oggetto", "nessun soggetto",
-            "sem assunto", "geen onderwerp", "zonder onderwerp",
-            "inget ämne", "ingen rubrik", "intet emne", "uden emne", "ingen emne", "uten emne", "ekkert efni",
-            "ei aihetta", "ei otsikkoa", "teema puudub", "nav temata", "bez temata", "be temos",
-            "без темы", "нет темы", "тема отсутствует", "без теми", "без тема", "без наслова", "bez teme",
-            "bez naslova", "brak tematu", "bez tematu", "bez předmětu", "žádný předmět", "bez predmetu", "brez zadeve",
-            "nincs tárgy", "tárgy nélkül", "fără subiect", "niciun subiect",
-            "konu yok", "konusuz", "χωρίς θέμα", "ללא נושא", "אין נושא", "بدون موضوع", "بلا موضوع", "لا يوجد موضوع",
-            "件名なし", "件名無し", "無題", "无主题", "無主題", "没有主题", "無主旨", "沒有主旨", "제목 없음",
-            "không có chủ đề", "không có tiêu đề", "tanpa subjek", "tidak ada subjek", "tiada subjek",
-            "ไม่มีหัวเรื่อง", "ไม่มีชื่อเรื่อง", "कोई विषय नहीं",
-        ),
-    )
-)  # fmt: skip
+_NO_SUBJECT = frozenset(map(_words, LISTS["no_subject"]))
 
 
 def month_of(tz: tzinfo, now: datetime | None = None) -> str:

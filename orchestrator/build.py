@@ -27,7 +27,6 @@ from orchestrator.delivery.counters import Counters
 from orchestrator.delivery.guard import Guard
 from orchestrator.delivery.http import HttpDestination, LogDestination
 from orchestrator.delivery.queue import Queue, QueueMisconfigured, QueueUnavailable
-from orchestrator.delivery.resolution import LinkResolver
 from orchestrator.delivery.retrier import Retrier
 from orchestrator.delivery.sender import Sender
 from orchestrator.delivery.webhook import Destination
@@ -99,7 +98,6 @@ class Service:
             meter=self.meter,
             options=pipeline_options(settings, config, self.server),
             queue=self.queue,
-            resolve=LinkResolver(config.media.resolve).resolve if config.media.resolve else None,
         )
 
         # What an operator is shown

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from deduplication.email import Attachment, Email
+from deduplication.authentication import METHODS
+from deduplication.email import Attachment, Email, without_brackets
 from deduplication.identity import compute_fingerprint, is_recognisable, own_names
 from deduplication.message import Message
 from deduplication.names import Kind, Name
+from orchestrator.config.model import HEADER, SIZE
+from orchestrator.delivery.webhook import shown_timestamp
 
 BODY_PREVIEW_CHARS = 200
+PAYLOAD_VERSION = 2
+LIST_HEADERS = {"id": "List-Id", "unsubscribe": "List-Unsubscribe"}
 MESSAGE = "message"  # in place of a provider, for messages and posts
 MOST_SHOWN_CHARS = 120  # of a subject or sender: a sender decides how long they are
 
@@ -54,7 +59,52 @@ class Item:
     def delivered_to(self, recipients: Sequence[str]) -> Item:
         """The same item, for these recipients alone."""
         payload = {**self.payload, "delivered_to": list(recipients)}
+        if payload.get("envelope_recipient"):
+            payload["envelope_recipient"] = next(iter(recipients), None)
         return replace(self, recipients=tuple(recipients), tells_recipients=True, payload=payload)
+
+
+_FIELDS: Mapping[str, Callable[[Email], tuple[str, ...]]] = {
+    "subject": lambda email: (email.clean_subject,),
+    "sender": lambda email: (email.sender_email,),
+    "to": lambda email: email.to,
+    "cc": lambda email: email.cc,
+    "reply_to": lambda email: email.reply_to,
+    "return_path": lambda email: () if email.return_path is None else (email.return_path,),
+    "thread": lambda email: (email.thread,) if email.thread else (),
+    "automated": lambda email: (email.automated.kind or "none",) if email.automated else (),
+    **{
+        f"authentication.{method}": lambda email, method=method: tuple(  # type: ignore[misc]
+            filter(None, [getattr(email.authentication, method)])
+        )
+        for method in METHODS
+    },
+    "body": lambda email: (email.text,),
+    "has_attachments": lambda email: ("true" if email.attachments else "false",),
+    SIZE: lambda email: (
+        str(len(email.html.encode()) + len(email.plain.encode()) + sum(file.size_bytes for file in email.attachments)),
+    ),
+    "provider": lambda email: (email.provider,),
+    "source": lambda _: (),
+}
+
+
+@dataclass(frozen=True)
+class EmailFields(Mapping[str, tuple[str, ...]]):
+    """Each is read from the email when a route asks for it."""
+
+    email: Email
+
+    def __getitem__(self, name: str) -> tuple[str, ...]:
+        if name.startswith(HEADER):
+            return self.email.headers_named(name.removeprefix(HEADER))
+        return _FIELDS[name](self.email)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_FIELDS)
+
+    def __len__(self) -> int:
+        return len(_FIELDS)
 
 
 def email_item(email: Email, ids_kept_ms: int | None) -> Item:
@@ -70,37 +120,62 @@ def email_item(email: Email, ids_kept_ms: int | None) -> Item:
         is_recognisable=is_recognisable(email),
         text=email.text,
         links=email.links,
-        fields={
-            "subject": (email.clean_subject,),
-            "sender": (email.sender_email,),
-            "to": email.to,
-            "cc": email.cc,
-            "body": (email.text,),
-            "provider": (email.provider,),
-            "source": (),
-        },
-        payload={
-            "email_id": ids[0],
-            "subject": email.clean_subject,
-            "sender": email.sender,
-            "sender_email": email.sender_email,
-            "date": email.date,
-            "message_id": email.message_id,
-            "delivered_to": list(email.recipients),
-            "recipients": list(dict.fromkeys((*email.recipients, *email.to, *email.cc))),
-            "body": email.body,
-            "plain": email.plain if email.read_html else "",
-            "body_preview": email.text[:BODY_PREVIEW_CHARS],
-            "links": list(email.links),
-            "attachments": [_described(attachment) for attachment in email.attachments],
-            "spam": dict(email.spam),
-            "extra": dict(email.extra),
-        },
+        fields=EmailFields(email),
+        payload=_payload(email, ids[0]),
         moment=email.date_utc,
         subject=email.subject,
         recipients=email.recipients,
         tells_recipients=email.tells_recipients,
     )
+
+
+def _payload(email: Email, email_id: str) -> dict[str, Any]:
+    """The first fields are those of version 1, in which an absent part is empty; in the others it is null."""
+    moment, envelope = email.date_utc, email.recipients if email.tells_recipients else ()
+    lists = {part: email.header(name) for part, name in LIST_HEADERS.items()}
+    thread = {
+        "in_reply_to": email.header("In-Reply-To"),
+        "references": email.header("References"),
+        "list_id": lists["id"],
+    }
+    return {
+        "version": PAYLOAD_VERSION,
+        "email_id": email_id,
+        "subject": email.clean_subject,
+        "sender": email.sender,
+        "sender_email": email.sender_email,
+        "date": email.date,
+        "message_id": without_brackets(email.message_id),
+        "delivered_to": list(email.recipients),
+        "recipients": list(dict.fromkeys((*email.recipients, *email.to, *email.cc))),
+        "body": email.body,
+        "plain": email.plain if email.read_html else "",
+        "body_preview": email.text[:BODY_PREVIEW_CHARS],
+        "links": list(email.links),
+        "attachments": [_described(attachment) for attachment in email.attachments],
+        "spam": dict(email.spam),
+        "extra": {**{name: value for name, value in thread.items() if value}, **email.extra},
+        "provider": email.provider,
+        "provider_id": email.event_id.removeprefix(f"{email.provider}:") or None,
+        "provider_thread": email.provider_thread or None,
+        "to": list(email.to) or None,
+        "cc": list(email.cc) or None,
+        "reply_to": list(email.reply_to) or None,
+        "return_path": email.return_path,
+        "envelope_recipient": next(iter(envelope), None),
+        "date_utc": moment and shown_timestamp(moment),
+        "in_reply_to": email.in_reply_to or None,
+        "references": list(email.references) or None,
+        "thread": email.thread or None,
+        "html": email.html or None,
+        "text": email.plain or None,
+        "reply_text": email.reply_text or None,
+        "list": {part: value or None for part, value in lists.items()} if any(lists.values()) else None,
+        "automated": dict(vars(email.automated)) if email.automated else None,
+        "authentication": dict(vars(email.authentication)),
+        "headers": [{"name": name, "value": value} for name, value in email.headers] or None,
+        "headers_omitted": email.headers_omitted,
+    }
 
 
 def message_item(message: Message) -> Item:
@@ -119,6 +194,7 @@ def message_item(message: Message) -> Item:
             "to": (),
             "cc": (),
             "body": (message.text,),
+            SIZE: (str(len(message.text.encode())),),
             "provider": (MESSAGE,),
             "source": (message.source,),
         },
@@ -144,4 +220,5 @@ def message_item(message: Message) -> Item:
 
 def _described(attachment: Attachment) -> dict[str, Any]:
     fields = ("name", "content_type", "size_bytes", "sha256", "content")
-    return {field: value for field in fields if (value := getattr(attachment, field)) is not None}
+    described = {field: value for field in fields if (value := getattr(attachment, field)) is not None}
+    return {**described, "content_id": attachment.content_id or None, "inline": attachment.inline}

@@ -34,9 +34,9 @@ from orchestrator.delivery.queue import Queue, QueueUnavailable
 from orchestrator.delivery.retrier import Retrier
 from orchestrator.delivery.schedule import put_off
 from orchestrator.delivery.sender import Sender
-from orchestrator.delivery.webhook import MOMENT, EventType, Payload, pack, unpack, webhook_id
+from orchestrator.delivery.webhook import EventType, Payload, pack, shown_timestamp, unpack, webhook_id
 from orchestrator.item import MOST_SHOWN_CHARS, Item
-from orchestrator.metrics.meter import DECISION_S, DELIVERIES, EMAILS, GROUPS, REALTIME, Meter
+from orchestrator.metrics.meter import DECISION_S, DELIVERIES, EMAILS, GROUPS, REALTIME, ROUTE, Meter
 from orchestrator.privacy import Privacy
 from orchestrator.routing import Route, Router
 
@@ -61,6 +61,7 @@ class Status(StrEnum):
     SKIPPED_MEDIA = "skipped_media"
     SKIPPED_CONTENT = "skipped_content"
     SKIPPED_OLD = "skipped_old"
+    SKIPPED_ROUTE = "skipped_route"
     RETRY_LATER = "retry_later"
 
 
@@ -70,6 +71,9 @@ SKIPPED_AT = {
     Gate.MEDIA: Status.SKIPPED_MEDIA,
     Gate.CONTENT: Status.SKIPPED_CONTENT,
 }
+
+
+RULES = {Status.SKIPPED_OLD: REALTIME, Status.SKIPPED_ROUTE: ROUTE}  # of routes: stopped without a name that it met
 
 
 class ProofUsed(Exception):
@@ -147,15 +151,13 @@ class PipelineOptions:
 
 @dataclass(frozen=True)
 class Case:
-    """An item on its way: what it claims, and what will be sent. ``links``: those that count as its media."""
+    """An item on its way: what it claims, and what will be sent."""
 
     item: Item
     route: Route
     group: str | None
-    links: tuple[str, ...]
     claim: Claim
     payload: Payload
-    now: datetime
 
     def outcome(self, status: Status, entry: Entry | None = None, **more: object) -> Outcome:
         known = {"id": entry.id, "deliveries": entry.deliveries, **more} if entry else more
@@ -167,7 +169,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """``queue`` is None if requests deliver. ``resolve`` follows links to where they lead, if that is configured."""
+    """``queue`` is None if requests deliver."""
 
     coordinator: Coordinator
     router: Router
@@ -178,7 +180,6 @@ class Pipeline:
     meter: Meter
     options: PipelineOptions
     queue: Queue | None = None
-    resolve: Callable[[Sequence[str]], Sequence[str]] | None = None
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     def receive(self, item: Item) -> Outcome:
@@ -186,11 +187,9 @@ class Pipeline:
         started = time.monotonic()
         case = self.prepare(item, self.router.pick(item))
         try:
-            if case.route.realtime_only and self._is_old(case):
-                outcome = self._skip_old(case)
+            if (case.route.dropped_by or case.route.realtime_only) and (rule := self._rule_against(case)):
+                outcome = self._skip(case, *rule)
             else:
-                if self.resolve and case.links:
-                    case = self._follow_links(case)
                 found = self.coordinator.claim(case.claim)
                 self.meter.count((time.monotonic() - started, DECISION_S))
                 outcome = self._deliver(case, found) if isinstance(found, Claimed) else self._not_sent(case, found)
@@ -199,7 +198,7 @@ class Pipeline:
             outcome = case.retry_later("the store is away")  # the error may name an internal address
         log_decision(item, outcome, time.monotonic() - started)
         count, status = self.meter.count, outcome.status
-        gate = REALTIME if status is Status.SKIPPED_OLD else outcome.reason.gate if outcome.reason else ""
+        gate = outcome.reason.gate if outcome.reason else RULES.get(status, "")
         count((1, EMAILS, item.provider, status, gate))
         is_new = not gate and status in (Status.PROCESSED, Status.QUEUED)
         if is_new and any(name.kind is Kind.SUBJECT_GROUP for name in case.claim.shared):
@@ -230,7 +229,8 @@ class Pipeline:
         if self.privacy.is_strict:
             about = self.privacy.about(about)
             own = self.privacy.names(own) if item.is_named_by_words else own
-        now, entry = self.now(), new_entry_id()
+        now = self.now()
+        received_at, entry = shown_timestamp(now), new_entry_id()
         group = generate_subject_group_id(item.subject, self.options.patterns, route.subject_groups)
         links = self.options.media_links(item, route) if item.links or item.media else ()
         claim = Claim(
@@ -245,7 +245,6 @@ class Pipeline:
             proof=_digest(proof) if proof else "",
             key=_digest(proof_key) if proof else "",
         )
-        received_at = now.astimezone(UTC).strftime(MOMENT)
         event = EventType.MESSAGE_RECEIVED if item.is_message else EventType.EMAIL_RECEIVED
         payload = {
             "type": event,
@@ -254,7 +253,7 @@ class Pipeline:
             "received_at": received_at,
             "subject_group": group,
         }
-        return Case(item, route, group, links, claim, payload, now)
+        return Case(item, route, group, claim, payload)
 
     def _wanted(self, destination: str, key: str, item: Item, route: Route) -> Wanted:
         window_ms = route.content_window_ms(self.sender.destinations[destination].config, item)
@@ -265,44 +264,39 @@ class Pipeline:
             distinct_id=webhook_id(destination, key, item.fingerprint),
         )
 
-    def _is_old(self, case: Case) -> bool:
-        """An item that is being delivered never is: its retry after our restart is older than our start (28)."""
-        if self.guard.is_new_message(case.item.moment, case.item.source):
-            return False
+    def _rule_against(self, case: Case) -> tuple[Status, str] | None:
+        """The rule of its route that stops it, and why. None for an item that is known: it may be being delivered, and
+        its retry after our restart is older than our start (29)."""
+        if case.route.dropped_by:
+            rule = Status.SKIPPED_ROUTE, f"dropped by route {case.route.dropped_by}"
+        elif self.guard.is_new_message(case.item.moment, case.item.source):
+            return None
+        else:
+            rule = Status.SKIPPED_OLD, "older than the service"
         found = self.coordinator.look(case.claim)
-        if isinstance(found, Take):
-            return not any(entry.is_open for entry in found.candidates)
-        return isinstance(found, Repeat) and not found.of.is_open
+        return rule if isinstance(found, Take) and not any(entry.is_open for entry in found.candidates) else None
 
-    def _skip_old(self, case: Case) -> Outcome:
+    def _skip(self, case: Case, status: Status, reason: str) -> Outcome:
         """It takes no names; an entry of its own, the same for every repeat, says so and can be released."""
         claim = case.claim
         if claim.proof and not self.coordinator.use_proof(claim):
             raise ProofUsed
         skipped = tuple(
-            Delivery(each.destination, each.webhook_id, DeliveryStatus.SKIPPED, reason="older than the service")
+            Delivery(each.destination, each.webhook_id, DeliveryStatus.SKIPPED, reason=reason)
             for each in claim.destinations
         )
         entry = Entry(
-            id="old" + _digest("|".join([case.item.key, claim.fingerprint, *case.route.destinations]))[:12],
+            id="rule" + _digest("|".join([status, case.item.key, claim.fingerprint, *case.route.destinations]))[:12],
             machine=self.coordinator.journal.machine,
             own=(),
             fingerprint=claim.fingerprint,
             created_ms=self.coordinator.journal.clock.now_ms(),
             about=claim.about,
             deliveries=skipped,
-            answer=Status.SKIPPED_OLD,
+            answer=status,
         )
         self.coordinator.record(entry, pack(case.payload) if self.options.keeps_suppressed else None)
-        return Outcome(Status.SKIPPED_OLD, case.item.id, entry.id)
-
-    def _follow_links(self, case: Case) -> Case:
-        """Where a link leads elsewhere in the end, that address is the medium; repeats are not followed."""
-        if not isinstance(self.coordinator.look(case.claim), Take) or self.resolve is None:
-            return case
-        links = tuple(dict.fromkeys(self.resolve(case.links)))
-        shared = self.options.shared_names(case.item, case.route, case.group, links, case.now)
-        return replace(case, links=links, claim=replace(case.claim, shared=shared))
+        return Outcome(status, case.item.id, entry.id)
 
     # After it
 

@@ -23,7 +23,8 @@ _GATES = ("subject_groups", "media", "realtime_only", "content", "identity_by_re
 @dataclass(frozen=True)
 class Route:
     """How an item is handled. ``media`` None: those of messages count, those of emails do not, since replies and
-    signatures repeat links. ``content`` None leaves it to the destination."""
+    signatures repeat links. ``content`` None leaves it to the destination. ``dropped_by``: the route that drops it; its
+    destinations are then those that it is sent to if it is released."""
 
     name: str
     destinations: tuple[str, ...]
@@ -32,6 +33,7 @@ class Route:
     realtime_only: bool = False
     content: bool | None = None
     identity_by_recipient: bool = False
+    dropped_by: str = ""
 
     def destinations_for(self, item: Item) -> tuple[str, ...]:
         """A sender may choose some of them, never others; all of them if it chooses none."""
@@ -91,34 +93,41 @@ class Router:
 
     def pick(self, item: Item, reader: _Reader | None = None) -> Route:
         """For each recipient, all destinations of the matching routes up to the first that stops; for each gate the
-        first value."""
+        first value. A route that drops it stops too; the later ones say where it goes if it is released."""
         reader = reader or _Reader(item)
         names: dict[str, None] = {}
         destinations: dict[str, None] = {}
         gates: dict[str, Any] = {}
         for recipient in item.recipients or ("",):
-            holds = partial(reader.holds, recipient)
+            holds, is_taken = partial(reader.holds, recipient), False
             for route in self._routes:
-                if _matches(route, map(holds, route.match)):
+                if (route.otherwise and is_taken) or not _matches(route, map(holds, route.match)):
+                    continue
+                if "dropped_by" not in gates:
                     names[route.name] = None
-                    destinations |= dict.fromkeys(route.destinations or ())
-                    for gate in _GATES:
-                        if (value := getattr(route, gate)) is not None:
-                            gates.setdefault(gate, value)
-                    if route.stop:
-                        break
+                if route.drop and not is_taken:
+                    gates.setdefault("dropped_by", route.name)
+                    continue
+                is_taken = is_taken or bool(route.destinations)
+                destinations |= dict.fromkeys(route.destinations or ())
+                for gate in _GATES:
+                    if (value := getattr(route, gate)) is not None:
+                        gates.setdefault(gate, value)
+                if route.stop:
+                    break
         to = tuple(destinations) or self._defaults.destinations
         return replace(self._defaults, name=" + ".join(names), destinations=to, **gates)
 
     def explain(self, item: Item, recipient: str) -> Iterator[Trial]:
         """Every route with every condition, even those that ``pick`` does not evaluate."""
-        reader, reached = _Reader(item), True
+        reader, reached, is_taken = _Reader(item), True, False
         holds = partial(reader.holds, recipient)
         for route in self._routes:
             held = tuple(map(holds, route.match))
-            trial = Trial(route, held, _matches(route, held), reached)
-            yield trial
-            reached = reached and not (trial.matched and route.stop)
+            matched = _matches(route, held) and not (route.otherwise and is_taken)
+            yield Trial(route, held, matched, reached)
+            is_taken = is_taken or (matched and reached and bool(route.destinations))
+            reached = reached and not (matched and route.stop)
 
 
 def _matches(route: RouteConfig, held: Iterable[bool]) -> bool:
@@ -136,6 +145,10 @@ class _Reader:
         """Whether any value of the field satisfies it; a field without a value is an empty text."""
         is_recipient = condition.field == RECIPIENT
         texts = written = (recipient,) if is_recipient else self.item.fields.get(condition.field) or ("",)
+        if condition.over is not None:
+            return int(texts[0]) > condition.over
+        if condition.under is not None:
+            return int(texts[0]) < condition.under
         fold = str if condition.exact else normalize_no_accents_lower_trim
         if not condition.exact:
             key = recipient if is_recipient else condition.field  # no address is the name of a field

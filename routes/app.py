@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
 import secrets
@@ -37,6 +38,8 @@ _VALID_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=-]{0,127}")
 
 def create_app(service: Service) -> Flask:
     trusted, max_body_bytes = service.settings.trusted_proxies, int(service.settings.max_body_mb * 1024 * 1024)
+    # Request ids: random bytes for each would be a system call, at which another thread may take over.
+    process, numbers = secrets.token_hex(4), itertools.count(1)
     app = Flask(__name__, static_folder=None)
     app.url_map.merge_slashes = False  # a path with two slashes is an unknown one, not a redirect to a page
     app.request_class = BoundedRequest
@@ -62,7 +65,7 @@ def create_app(service: Service) -> Flask:
         """All log lines of a request, and its response, have its id: that of the client, if it is valid."""
         environ = request.environ
         given = environ.get("HTTP_X_REQUEST_ID", "")
-        request_id.set(given if _VALID_ID.fullmatch(given) else secrets.token_hex(6))
+        request_id.set(given if _VALID_ID.fullmatch(given) else f"{process}{next(numbers):04x}")
         # Werkzeug ignores how many there are, so //metrics would reach /metrics past a proxy's rule for /metrics.
         if environ["PATH_INFO"].startswith("//"):
             raise NotFound

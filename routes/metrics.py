@@ -36,7 +36,7 @@ from routes.endpoints import Operation, documented
 from routes.responses import answer_error
 
 SECURITY = ("adminToken", "metricsToken")
-COUNTED_GATES = (Gate.IDENTITY, Gate.SUBJECT_GROUP, Gate.MEDIA, Gate.CONTENT, meter.REALTIME)
+COUNTED_GATES = (Gate.IDENTITY, Gate.SUBJECT_GROUP, Gate.MEDIA, Gate.CONTENT, meter.REALTIME, meter.ROUTE)
 OUTCOMES = (DeliveryStatus.DELIVERED, meter.FAILED, DeliveryStatus.DEAD, DeliveryStatus.SKIPPED)
 BREAKERS = ("closed", "half-open", "open")
 REDIS_STATUSES = ("up", "suspected", "gone")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sqlite3
 import threading
 import time
@@ -125,30 +123,6 @@ def test_when_a_destination_works_again_all_that_waits_goes_out_although_nothing
         wait_for(lambda: set(sink.subjects) == set(subjects), "the next tries are in an hour")
         wait_for(lambda: {each.health()["checks"]["destinations"]["status"] for each in servers} == {"up"})
     assert set(sink.subjects.values()) == {1}
-
-
-def test_an_email_whose_worker_was_killed_is_deliverable_when_the_lease_ends(start_server: StartServer) -> None:
-    never = threading.Event()
-    with Sink(Reply(after=never)) as sink:
-        server = start_server(sink, LEASE_SECONDS="2", WEB_CONCURRENCY="1")
-        with ThreadPoolExecutor(1) as client:
-            hanging = client.submit(server.post, email())
-            assert sink.arrived.wait(60)
-            assert server.post(email()).json()["status"] == "already_processing"
-            for pid in server.worker_pids():
-                os.kill(pid, signal.SIGKILL)
-            assert hanging.exception() is not None
-        statuses: list[str] = []
-
-        def is_settled() -> bool:
-            answer = server.post(email())
-            statuses.append(answer.json()["status"])
-            return answer.status_code == 200
-
-        wait_for(is_settled)
-        assert statuses[-1] == "processed"
-        assert set(statuses[:-1]) <= {"already_processing"}
-        never.set()
 
 
 def test_a_duplicate_is_still_one_after_everything_was_killed_and_restarted(start_server: StartServer) -> None:

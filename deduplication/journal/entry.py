@@ -36,24 +36,19 @@ def changed(value: Value, **changes: Any) -> Value:
 
 
 class DeliveryStatus(StrEnum):
-    """CLAIMED: a process works on it until its lease ends. RETURNED: its provider was asked to retry."""
+    """CLAIMED: a process works on it until its lease ends. RETURNED: its provider was asked to retry.
+
+    The order says which one describes an entry with several deliveries: the first that one of them has.
+    """
 
     CLAIMED = "claimed"
     RETURNED = "returned"
     WAITING = "waiting"
-    DELIVERED = "delivered"
     DEAD = "dead"
+    DELIVERED = "delivered"
     SKIPPED = "skipped"
 
 
-_LEAST_DONE_FIRST = (
-    DeliveryStatus.CLAIMED,
-    DeliveryStatus.RETURNED,
-    DeliveryStatus.WAITING,
-    DeliveryStatus.DEAD,
-    DeliveryStatus.DELIVERED,
-    DeliveryStatus.SKIPPED,
-)
 OPEN = frozenset((DeliveryStatus.CLAIMED, DeliveryStatus.WAITING))
 SETTLED = frozenset((DeliveryStatus.WAITING, DeliveryStatus.DELIVERED, DeliveryStatus.DEAD, DeliveryStatus.SKIPPED))
 
@@ -173,11 +168,11 @@ class Entry:
 
     @property
     def outcome(self) -> str:
-        """One word for all its deliveries: the status of the one that is least done. "" without any."""
+        """One status for all its deliveries; "" without any."""
         if len(self.deliveries) == 1:
             return self.deliveries[0].status.value
         statuses = {each.status for each in self.deliveries}
-        return next((status.value for status in _LEAST_DONE_FIRST if status in statuses), "")
+        return next((status.value for status in DeliveryStatus if status in statuses), "")
 
     @property
     def names(self) -> tuple[Name, ...]:
@@ -261,7 +256,11 @@ def pack_event(text: str) -> bytes:
 
 
 def unpack_event(packed: bytes) -> str:
-    return zlib.decompressobj(_WINDOW, _COMMON).decompress(packed).decode()
+    """Empty if it cannot be read: it is of another program, or of a version with another layout."""
+    try:
+        return zlib.decompressobj(_WINDOW, _COMMON).decompress(packed).decode()
+    except (zlib.error, UnicodeDecodeError):
+        return ""
 
 
 def _trimmed(values: list[Any], defaults: list[Any]) -> list[Any]:

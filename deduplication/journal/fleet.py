@@ -268,10 +268,12 @@ class Fleet:
             era, position = step.meta("era"), step.meta("position") or "0"
             is_noted = step.now_ms - int(step.meta("read_ms") or 0) < NOTED_MS
         oldest, events = self._reader.read_events(position, READ_AT_ONCE)
-        if position != "0" and event_order(oldest) > event_order(position):
+        is_trimmed = position != "0" and event_order(oldest) > event_order(position)
+        if is_trimmed or not all(text for _, text in events):
             with self._journal.step() as step:
                 step.set_meta("gap_ms", str(step.now_ms))
-                log.warning("the stream was trimmed behind this machine: it does not know all that the fleet has done")
+            why = "trimmed behind this machine" if is_trimmed else "written in a way that this version cannot read"
+            log.error("the stream was %s: this machine does not know all that the fleet has done", why)
         for start in range(0, len(events), APPLIED_AT_ONCE):
             position = self._apply(era, position, events[start : start + APPLIED_AT_ONCE])
             if not position:
@@ -293,6 +295,8 @@ class Fleet:
                 return ""
             has_resets = bool(step.query("SELECT 1 FROM resets LIMIT 1"))
             for event_id, text in events:
+                if not text:
+                    continue  # a gap, which has been noted
                 id_ = text[len(ours) : text.index('"', len(ours))] if text.startswith(ours) else ""
                 if id_ and step.query("SELECT 1 FROM entries WHERE id = ?", (id_,)):
                     continue  # published by this machine: its journal has it already

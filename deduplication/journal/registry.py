@@ -41,7 +41,7 @@ from deduplication.names import WEEK_MS, Kind, Name
 from deduplication.redis_client import translated
 
 MOST_ROUNDS = 6  # of compare-and-write, for one step: each means that another process was faster
-_LETTERS = dict(zip(DeliveryStatus, "crwdxs", strict=True))
+_LETTERS = dict(zip(DeliveryStatus, "crwxds", strict=True))
 _OF_LETTER = {letter: status for status, letter in _LETTERS.items()}
 _NEW_LEASE = "\x01"
 

@@ -471,7 +471,7 @@ def marked_names(entry: Entry) -> tuple[Name, ...]:
 # What other machines publish
 
 
-_RANKS = dict(zip(DeliveryStatus, (0, 0, 1, 3, 2, 2), strict=True))
+_RANKS = dict(zip(DeliveryStatus, (0, 0, 1, 2, 3, 2), strict=True))
 
 
 def merged(ours: Entry | None, incoming: Entry, now_ms: int) -> Entry:

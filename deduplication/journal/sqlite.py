@@ -44,6 +44,17 @@ _COLUMNS = (
     *("owner", "lease_until_ms", "is_accepted"),
 )
 _columns_of = attrgetter(*_COLUMNS)
+_ENTRY_COLUMNS = (
+    *("id", "machine", "created_ms", "fingerprint", "reset", "answer"),
+    *("gate", "provider", "route", "outcome", "outcomes", "data"),
+)
+_PUT_ENTRY = (
+    f"INSERT INTO entries ({', '.join(_ENTRY_COLUMNS)}, unpublished, version)"  # noqa: S608
+    f" VALUES ({'?, ' * len(_ENTRY_COLUMNS)}?, 1) ON CONFLICT (id) DO UPDATE SET"
+    f" {', '.join(f'{each} = excluded.{each}' for each in _ENTRY_COLUMNS[3:])}, version = version + 1,"
+    " unpublished = iif(excluded.unpublished, version + 1, unpublished) WHERE version = coalesce(?, version)"
+    " RETURNING seq, version"
+)
 _PUT_DELIVERY = (
     f"INSERT INTO deliveries (seq, {', '.join(_COLUMNS)}) VALUES (?{', ?' * len(_COLUMNS)}) ON CONFLICT DO"  # noqa: S608
     f" UPDATE SET {', '.join(f'{each} = excluded.{each}' for each in _COLUMNS[1:])}"
@@ -281,25 +292,12 @@ class Step:
         gate = entry.stop.gate.value if entry.stop else ""
         about, outcomes = entry.about, "".join(f" {each.destination}={each.status}" for each in entry.deliveries)
         found_by = (gate, about.provider, about.route, entry.outcome, f"{outcomes} ")
-        columns = (entry.fingerprint, entry.reset, entry.answer, *found_by, encode(entry), entry.id)
-        if before is None:
-            query = (
-                "INSERT INTO entries (fingerprint, reset, answer, gate, provider, route, outcome, outcomes, data, id,"
-                " machine, created_ms, unpublished, version) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1)"
-                " RETURNING seq, version"
-            )
-            row = self._run(query, (*columns, entry.machine, entry.created_ms, publishes)).fetchone()
-        else:
-            query = (
-                "UPDATE entries SET fingerprint = ?, reset = ?, answer = ?, gate = ?, provider = ?, route = ?,"
-                " outcome = ?, outcomes = ?, data = ?, version = version + 1,"
-                " unpublished = iif(?, version + 1, unpublished) WHERE id = ? AND version = coalesce(?, version)"
-                " RETURNING seq, version"
-            )
-            row = self._run(query, (*columns[:-1], publishes, entry.id, version)).fetchone()
+        columns = (entry.id, entry.machine, entry.created_ms, entry.fingerprint, entry.reset, entry.answer, *found_by)
+        row = self._run(_PUT_ENTRY, (*columns, encode(entry), publishes, version)).fetchone()
         if row is None:
             return 0, 0
         seq, version = row
+        before = before if version > 1 else None  # it may have been forgotten since
         if before is None or before.own != entry.own or len(before.names) + len(entry.names) > 2 * len(entry.own):
             self._put_names(seq, entry, before)
         if before is None and entry.stop and entry.stop.name.is_own:

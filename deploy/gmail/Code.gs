@@ -2,8 +2,8 @@
  * Pushes the messages under a Gmail label to Mailonce, and removes the label once Mailonce has them.
  *
  * Script properties (Project Settings): MAILONCE_URL, such as https://mailonce.example.org; MAILONCE_TOKEN, the ingress
- * token; MAILONCE_LABEL, if the label is not to be "mailonce"; MAILONCE_ATTACHMENTS_MB, to send the contents of up to so
- * many megabytes of each message's attachments. Then run setup() once.
+ * token; MAILONCE_LABEL, if the label is not to be "mailonce"; MAILONCE_ATTACHMENTS_MB, if the contents of other than up
+ * to 15 megabytes of each message's attachments are to be sent. Then run setup() once.
  *
  * Labels are on threads. When a new message brings the label back to a thread, its older messages are pushed again:
  * Mailonce knows them and answers 200.
@@ -11,6 +11,7 @@
 
 const EVERY_MINUTES = 5;
 const THREADS_AT_A_TIME = 50;
+const ATTACHMENTS_MB = 15; // in Base64, they fit into the 25 MB that Mailonce accepts by default
 // Google stops a run after six minutes; the last request of a run may take one of them.
 const RUN_LIMIT_MS = 4 * 60 * 1000;
 
@@ -52,7 +53,11 @@ function readSettings_() {
     throw new Error('The script property MAILONCE_TOKEN must be the ingress token of Mailonce');
   }
   const label = properties.getProperty('MAILONCE_LABEL') || 'mailonce';
-  return { url, token, label, contentsMb: Number(properties.getProperty('MAILONCE_ATTACHMENTS_MB')) || 0 };
+  const contentsMb = Number(properties.getProperty('MAILONCE_ATTACHMENTS_MB') || ATTACHMENTS_MB);
+  if (!(contentsMb >= 0)) {
+    throw new Error('The script property MAILONCE_ATTACHMENTS_MB must be a number of megabytes');
+  }
+  return { url, token, label, contentsMb };
 }
 
 /** A thread that keeps its label waits for the next run, and does not hold up those behind it. */
@@ -104,16 +109,13 @@ function messagesOf_(thread) {
 /** Whether Mailonce has it. Only 200 says so: anything else, and it is pushed again. */
 function push_(message, settings) {
   try {
-    const response = UrlFetchApp.fetch(`${settings.url}/api/ingress/gmail`, {
-      method: 'post',
-      contentType: 'application/json',
-      headers: { Authorization: `Bearer ${settings.token}` },
-      payload: JSON.stringify(payloadOf_(message, settings)),
-      muteHttpExceptions: true,
-      followRedirects: false, // the page behind a redirect answers 200 and accepts no email
-    });
-    console.log(`${message.getId()} ${response.getResponseCode()}`);
-    return response.getResponseCode() === 200;
+    const payload = payloadOf_(message, settings);
+    const status = post_(payload, settings);
+    console.log(`${message.getId()} ${status}`);
+    if (status === 413 && payload.attachments.some((file) => file.content)) {
+      return push_(message, { ...settings, contentsMb: 0 }); // too large for this Mailonce: without the contents
+    }
+    return status === 200;
   } catch (error) {
     // Its text is not logged: it may quote the request.
     console.log(`${message.getId()} could not be pushed: ${error.name}`);
@@ -121,18 +123,45 @@ function push_(message, settings) {
   }
 }
 
+function post_(payload, settings) {
+  const options = {
+    method: 'post',
+    contentType: 'application/json',
+    headers: { Authorization: `Bearer ${settings.token}` },
+    payload: JSON.stringify(payload),
+    muteHttpExceptions: true,
+    followRedirects: false, // the page behind a redirect answers 200 and accepts no email
+  };
+  return UrlFetchApp.fetch(`${settings.url}/api/ingress/gmail`, options).getResponseCode();
+}
+
 /** The date of the message's own header, in UTC, never the time of this run; Gmail's where the header cannot be read. */
-function dateOf_(message) {
-  const written = new Date(message.getHeader('Date') || NaN);
+function dateOf_(message, headers) {
+  const written = new Date(valueOf_(headers, 'date') || NaN);
   return (isNaN(written) ? message.getDate() : written).toISOString();
+}
+
+/** All headers in their order, each on one line. Gmail's own getHeader() needs their names, in their exact case. */
+function headersOf_(message) {
+  const raw = message.getRawContent();
+  const end = raw.search(/\r?\n\r?\n/);
+  const lines = (end < 0 ? raw : raw.slice(0, end)).replace(/\r?\n[ \t]+/g, ' ').split(/\r?\n/);
+  const found = lines.map((line) => /^([^\s:]+)[ \t]*:(.*)$/.exec(line)).filter(Boolean);
+  return found.map(([, name, value]) => [name, value.trim()]);
+}
+
+function valueOf_(headers, wanted) {
+  return (headers.find(([name]) => name.toLowerCase() === wanted) || [])[1];
 }
 
 /** Attachments are described by name, size and digest, so that emails that differ in a file only are two emails. */
 function attachmentsOf_(message, settings) {
   let leftBytes = settings.contentsMb * 1024 * 1024;
-  return message.getAttachments().map((file) => {
+  const files = message.getAttachments({ includeInlineImages: false }).map((file) => [file, false]);
+  files.push(...message.getAttachments({ includeAttachments: false }).map((file) => [file, true]));
+  return files.map(([file, inline]) => {
     const bytes = file.getBytes();
-    const described = { name: file.getName(), content_type: file.getContentType(), size: bytes.length };
+    const described = { name: file.getName(), content_type: file.getContentType(), size: bytes.length, inline };
     if (bytes.length <= leftBytes) {
       leftBytes -= bytes.length;
       return { ...described, content: Utilities.base64Encode(bytes) };
@@ -157,16 +186,20 @@ function sha256Of_(bytes) {
   return digest.map((byte) => (byte & 0xff).toString(16).padStart(2, '0')).join('');
 }
 
+/** Reply-To, In-Reply-To, References, Delivered-To and all else that Mailonce reads is in the headers. */
 function payloadOf_(message, settings) {
+  const headers = headersOf_(message);
   return {
     subject: message.getSubject(),
     sender: message.getFrom(),
-    date: dateOf_(message),
+    date: dateOf_(message, headers),
     html: message.getBody(),
     plain: message.getPlainBody(),
-    message_id: message.getHeader('Message-ID') || message.getHeader('Message-Id'),
+    message_id: valueOf_(headers, 'message-id'),
     to: message.getTo(),
     cc: message.getCc(),
+    headers,
+    thread_id: message.getThread().getId(),
     attachments: attachmentsOf_(message, settings),
   };
 }

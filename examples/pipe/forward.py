@@ -18,7 +18,7 @@ CAN_BE_MENDED = {401, 403, 404, 408, 409, 425, 429}
 IS_THE_EMAIL = {400, 413, 415, 422}
 
 
-def post(url: str, token: str, email: bytes, timeout_s: float) -> int:
+def post(url: str, headers: "dict[str, str]", email: bytes, timeout_s: float) -> int:
     """The status. Redirects are not followed: what a login page answers says nothing about the email."""
     parts = urlsplit(url)
     if parts.scheme == "https":
@@ -28,12 +28,16 @@ def post(url: str, token: str, email: bytes, timeout_s: float) -> int:
         connection = http.client.HTTPConnection(parts.netloc, timeout=timeout_s)
     else:
         raise ValueError("the address must begin with http:// or https://")
-    headers = {"Content-Type": "message/rfc822", "Authorization": f"Bearer {token}", "User-Agent": "mailonce-pipe"}
     try:
         connection.request("POST", f"{parts.path or '/'}{'?' + parts.query if parts.query else ''}", email, headers)
         return connection.getresponse().status
     finally:
         connection.close()
+
+
+def in_bytes(text: str) -> str:
+    """http.client sends headers in Latin-1, and an address may have any letters: in UTF-8."""
+    return text.encode(errors="surrogateescape").decode("latin-1")
 
 
 def exit_code(status: int) -> int:
@@ -48,11 +52,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Hand the email on stdin to Mailonce.")
     parser.add_argument("url", help="such as https://mailonce.example/api/ingress/mime")
     parser.add_argument("token_file", help="a file that holds the ingress token, readable by the mail server's user")
+    parser.add_argument("--from", dest="sender", help="the sender of the envelope; empty for a notification")
+    parser.add_argument("--to", action="append", default=[], help="a recipient of the envelope; may be repeated")
     parser.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS")
     given = parser.parse_args()
     try:
         token = Path(given.token_file).read_text(encoding="ascii").strip()
-        status = post(given.url, token, sys.stdin.buffer.read(), given.timeout)
+        headers = {"Content-Type": "message/rfc822", "Authorization": f"Bearer {token}", "User-Agent": "mailonce-pipe"}
+        if given.sender is not None:
+            headers["X-Envelope-From"] = in_bytes(f"<{given.sender}>")
+        if given.to:
+            headers["X-Envelope-To"] = in_bytes(", ".join(f"<{address}>" for address in given.to))
+        status = post(given.url, headers, sys.stdin.buffer.read(), given.timeout)
     except (OSError, ValueError, http.client.HTTPException) as error:
         print(f"mailonce: {error}; to be tried again", file=sys.stderr)
         return EX_TEMPFAIL

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 from pydantic import (
     AfterValidator,
@@ -21,12 +21,14 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
+from deduplication.authentication import METHODS, Verdict
+from deduplication.automated import AutomatedKind
 from deduplication.media import DEFAULT_HOSTS, MediaMode
 from deduplication.subject_group import DEFAULT_PATTERNS, GroupMode, SubjectPattern, normalize_no_accents_lower_trim
 from deduplication.text import BadRegex, check_regex
 from orchestrator.config.file import Document, read_document
 from orchestrator.config.settings import Secret, Settings, SettingsError, WebAddress, check_web_address, environment
-from orchestrator.config.words import Loc, problem, reason
+from orchestrator.config.words import Loc, listed, problem, reason
 from orchestrator.delivery.counters import parse_rate
 from orchestrator.operations.conditions import AlertCondition
 
@@ -36,6 +38,17 @@ T = TypeVar("T")
 OUR_HEADERS = (
     *("webhook-id", "webhook-timestamp", "webhook-signature", "idempotency-key"),
     *("content-type", "content-length", "transfer-encoding", "host"),
+)
+HEADER, SIZE = "header:", "size"
+WORDS = {
+    "automated": (*get_args(AutomatedKind), "none", ""),
+    **{f"authentication.{method}": (*get_args(Verdict), "") for method in METHODS},
+    "has_attachments": ("true", "false"),
+}
+"""Tested fields that have one of a few values, the empty one if it is unknown."""
+TESTED = (
+    *("subject", "sender", "reply_to", "return_path", "recipient", "to", "cc", "body", "thread"),
+    *("provider", "source", SIZE, *WORDS),
 )
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _HEADER_VALUE = re.compile(r"(?:[!-~](?:[\t -~]*[!-~])?)?")
@@ -74,6 +87,10 @@ def _check_rate(rate: str) -> str:
     return rate
 
 
+def _as_word(value: Any) -> Any:
+    return str(value).lower() if isinstance(value, bool) else value
+
+
 _Name = Annotated[str, StringConstraints(pattern=r"\A[a-z0-9][a-z0-9_-]*\z")]
 # A list that has lost its last secret must not switch signing off.
 _Secrets = Annotated[tuple[Secret, ...], BeforeValidator(_one_or_several), AfterValidator(_not_empty)]
@@ -84,6 +101,7 @@ _Table = dict[str, Any]
 _Text = Annotated[str, Field(min_length=1)]
 _Whole = Annotated[int, BeforeValidator(_not_bool)]
 _Number = Annotated[float, BeforeValidator(_not_bool)]
+_Tested = Annotated[str, StringConstraints(pattern=rf"\A(?:{'|'.join(TESTED)}|{HEADER}[!-9;-~]+)\z")]
 
 
 class _Model(BaseModel):
@@ -139,23 +157,39 @@ class DestinationConfig(_Model):
 
 
 class Condition(_Model):
-    """One of equals, contains and regex, on one field; accents, case and extra white space matter only if ``exact``."""
+    """One test of one field; accents, case and extra white space matter only if ``exact``."""
 
-    field: Literal["subject", "sender", "recipient", "to", "cc", "body", "provider", "source"]
+    field: _Tested = Field(description=f"{listed(TESTED)}, or {HEADER} and a header's name")
     """The field that is tested: `recipient` is whom it was delivered to, `to` and `cc` are addresses of its headers."""
-    equals: str | None = Field(default=None, description="text")
-    """The field is this text."""
+    equals: Annotated[str | None, BeforeValidator(_as_word)] = Field(default=None, description="text")
+    """The field is this text, or empty for `""`; `true` or `false` for `has_attachments`."""
     contains: str | None = Field(default=None, description="text")
     """The field contains this text."""
     regex: _Regex | None = Field(default=None, description="a regular expression")
     """The field has a match of this RE2 expression, a body in its first 100,000 characters."""
+    over: _Whole | None = Field(default=None, ge=0, le=10**12, description="bytes")
+    """The `size` is more than this: of texts and attachments together."""
+    under: _Whole | None = Field(default=None, ge=1, le=10**12, description="bytes")
+    """The `size` is less than this."""
     exact: bool = False
     """Whether accents, case and white space matter."""
 
+    @property
+    def tests(self) -> dict[str, Any]:
+        """The name of its test, with what the field is compared with."""
+        names = ("equals", "contains", "regex", "over", "under")
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
     @model_validator(mode="after")
     def _check_one_test(self) -> Self:
-        if [self.equals, self.contains, self.regex].count(None) != 2:
-            raise reason("must have exactly one of equals, contains and regex")
+        is_size = self.field == SIZE
+        if len(self.tests) != 1 or is_size is self.tests.keys().isdisjoint(("over", "under")):
+            raise reason(f"must have exactly one of {'over and under' if is_size else 'equals, contains and regex'}")
+        if is_size:
+            return self
+        words = WORDS.get(self.field)
+        if words and self.equals is not None and self.equals not in words:
+            raise reason(f"must have an equals of {listed(words)}")
         contains = self.contains if self.exact else normalize_no_accents_lower_trim(self.contains or "")
         if self.equals is None and not (self.regex or contains):
             raise reason("must have some text to search for; every email has an empty one")
@@ -185,6 +219,10 @@ class RouteConfig(_Model):
     """Whether an email to two of your addresses counts as two, which no group and no file suppresses."""
     stop: bool = True
     """With false, later routes are evaluated too."""
+    drop: bool = False
+    """Whether the email is not sent, unless an earlier route has named destinations for it. It can be released."""
+    otherwise: bool = False
+    """On the last route: whether it takes only emails for which no earlier route has named destinations."""
 
 
 class MediaConfig(_Model):
@@ -192,8 +230,6 @@ class MediaConfig(_Model):
     """Hosts whose links are files; replaces the default list."""
     identity: dict[str, tuple[str, ...]] = Field(default={}, description='a table such as { "files.example" = ["id"] }')
     """Hosts where query parameters identify the file, with these parameters; adds to the built-in table."""
-    resolve: tuple[str, ...] = Field(default=(), description="a list of hosts")
-    """Hosts such as bit.ly whose links are followed to their target: all links of an email within two seconds."""
 
 
 class AlertsConfig(_Model):
@@ -231,7 +267,7 @@ class PatternConfig(_Model):
 
 UNSUBSCRIBE = RouteConfig(
     name="unsubscribe",
-    match=(Condition(field="subject", regex="desabo"),),
+    match=(Condition(field="subject", contains="desabo"),),
     subject_groups=GroupMode.OFF,
 )
 _Routes = Annotated[tuple[RouteConfig, ...], AfterValidator(_not_empty)]
@@ -324,10 +360,15 @@ def _route_problems(config: Config) -> Iterator[tuple[Loc, str]]:
     for index, route in enumerate(config.routes):
         loc = ("routes", index, "destinations")
         is_last = index == len(config.routes) - 1  # others may leave the destinations to later routes
-        if route.destinations is None and (route.stop or is_last) and len(config.destinations) > 1:
+        if route.drop:
+            for name in route.model_fields_set & {"destinations", "stop"}:
+                yield ("routes", index, name), "must be left out of a route with drop = true"
+        elif route.destinations is None and (route.stop or is_last) and len(config.destinations) > 1:
             yield loc, f"is required; it must be one or more of {known}"
         for place, name in enumerate(route.destinations or ()):
             if name not in config.destinations:
                 yield (*loc, place), f"must be one of {known}"
+        if route.otherwise and not is_last:
+            yield ("routes", index, "otherwise"), "must be left out of all routes but the last"
     if config.routes[-1].match:
         yield ("routes", len(config.routes) - 1, "match"), "must be left out of the last route, for all other emails"

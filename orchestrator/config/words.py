@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import EnumType
 from types import NoneType
 from typing import Any, get_args, get_origin
@@ -32,9 +32,13 @@ def must_be(field: FieldInfo) -> str:
     kinds = [kind for kind in get_args(field.annotation) or (field.annotation,) if kind is not NoneType]
     words = list(kinds[0]) if isinstance(kinds[0], EnumType) else kinds
     if isinstance(words[0], str):
-        *first, last = (f'"{word}"' for word in words)
-        return f"{', '.join(first)} or {last}"
+        return listed(words)
     return _KINDS[kinds[0] if len(kinds) == 1 else get_origin(field.annotation)]
+
+
+def listed(words: Iterable[str]) -> str:
+    *first, last = (f'"{word}"' for word in words)
+    return f"{', '.join(first)} or {last}"
 
 
 def problem(model: type[BaseModel], error: ErrorDetails) -> tuple[Loc, str]:

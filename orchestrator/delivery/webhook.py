@@ -16,7 +16,6 @@ from orchestrator.config.model import DestinationConfig
 
 GONE = 410
 MISPLACED = (401, 403, 404, 405)  # whatever is sent there: wrong credentials, a wrong address, a bad deploy
-MOMENT = "%Y-%m-%dT%H:%M:%SZ"  # of a webhook, in UTC
 
 
 class EventType(StrEnum):
@@ -105,7 +104,7 @@ def stored_event(stored: bytes, entry: Entry, delivery: Delivery) -> tuple[Paylo
 
 def shown_timestamp(moment: datetime) -> str:
     """When the event happened, in the format of webhooks."""
-    return moment.astimezone(UTC).strftime(MOMENT)
+    return f"{moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec='seconds')}Z"
 
 
 def webhook_id(destination: str, key: str, fingerprint: str = "") -> str:

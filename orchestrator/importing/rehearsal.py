@@ -18,6 +18,7 @@ from deduplication.journal.rules import Repeat
 from deduplication.journal.sqlite import Journal
 from deduplication.names import Gate, Kind
 from orchestrator.item import Item
+from orchestrator.metrics.meter import ROUTE
 from orchestrator.pipeline import Pipeline, Status
 
 MOST_EXAMPLES = 3
@@ -27,6 +28,7 @@ COUNTED = {
     Gate.SUBJECT_GROUP: "stopped by subject_group",
     Gate.MEDIA: "stopped by media",
     Gate.CONTENT: "stopped by content",
+    ROUTE: "dropped by a route",
     "groups": "subject groups, counted by month",
     "left_out": "deliveries of new emails skipped by the content gate of their destination",
 }
@@ -43,6 +45,9 @@ def rehearse(pipeline: Pipeline, path: Path, items: Iterable[Item]) -> tuple[Cou
         if item.moment:  # an undated email is received at the time of the one before it, none later than now
             moment = min(item.moment, now)
         case = pipeline.prepare(item, pipeline.router.pick(item))
+        if case.route.dropped_by:
+            counts[ROUTE] += 1
+            continue
         found, stop = coordinator.claim(case.claim), None
         if isinstance(found, Repeat):
             stop = Stop(found.name, found.of.id or None)

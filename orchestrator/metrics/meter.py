@@ -25,7 +25,7 @@ DELIVERY_S = "delivery_s"  # destination
 HISTOGRAMS = (DECISION_S, REQUEST_S, DELIVERY_S)
 OVER_TIME = frozenset((EMAILS, DELIVERIES, DELIVERY_S, REDIS_STEPS, REDIS_ERRORS, REDIS_S))  # by minute and hour too
 
-REALTIME = "realtime"  # the gate that stops emails older than the service
+REALTIME, ROUTE = "realtime", "route"  # gates without names: what is older than the service, and what a route drops
 NO_EMAIL = ("invalid", "unauthorized", "no_email")  # statuses of requests that contain no email
 NOT_RECEIVED = ("already_processing", "retry_later", *NO_EMAIL)  # the email was not accepted, or there is none
 FAILED = "failed"

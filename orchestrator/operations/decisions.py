@@ -341,6 +341,8 @@ def explain(entry: Entry, status: Status, original: Entry | None, when: When) ->
         return _returned(entry, when)
     if status is Status.SKIPPED_OLD:
         return "Not sent: it is older than the service, and its route accepts only new emails"
+    if status is Status.SKIPPED_ROUTE:
+        return f"Not sent: {entry.deliveries[0].reason}"
     stopped = _met(entry.stop, original, when) if entry.stop else ""
     if stopped and entry.outcome == DeliveryStatus.SKIPPED:
         return f"Not sent: {stopped}"

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from deduplication.dates import parse_date
+from deduplication.email import without_brackets
 from deduplication.errors import StoreUnavailable
-from deduplication.identity import bounded_key
 from deduplication.journal.entry import DeliveryStatus, Entry
 from deduplication.journal.sqlite import Journal, Step
-from deduplication.names import Kind, Name
+from deduplication.names import Kind, Name, bounded_key
 from deduplication.text import well_formed
 from orchestrator.pipeline import SKIPPED_AT, Status, status_of
 from orchestrator.privacy import Privacy
@@ -49,7 +49,8 @@ _BY_STATUS = {
     Status.ALREADY_PROCESSING: f"e.outcome = 'claimed' AND {_LIVE}",
     Status.RETRY_LATER: f"e.outcome IN ('returned', 'claimed') AND NOT {_LIVE}",
     **{status: f"e.outcome = 'skipped' AND e.gate = '{gate}' AND e.gate <> ''" for gate, status in SKIPPED_AT.items()},
-    Status.SKIPPED_OLD: f"e.outcome = 'skipped' AND e.gate = '' AND {_UNUSUAL}",
+    Status.SKIPPED_OLD: f"e.outcome = 'skipped' AND e.gate = '' AND e.answer <> 'skipped_route' AND {_UNUSUAL}",
+    Status.SKIPPED_ROUTE: f"e.outcome = 'skipped' AND e.gate = '' AND e.answer = 'skipped_route' AND {_UNUSUAL}",
 }
 
 
@@ -60,7 +61,9 @@ def current_status(entry: Entry, steady_ms: int) -> Status:
         is_live = any(delivery.is_live(steady_ms) for delivery in entry.deliveries)
         return Status.ALREADY_PROCESSING if is_live else Status.RETRY_LATER
     if entry.outcome == DeliveryStatus.SKIPPED:
-        return SKIPPED_AT[entry.stop.gate] if entry.stop else Status.SKIPPED_OLD
+        if entry.stop:
+            return SKIPPED_AT[entry.stop.gate]
+        return Status.SKIPPED_ROUTE if entry.answer == Status.SKIPPED_ROUTE else Status.SKIPPED_OLD
     return status_of({delivery.status for delivery in entry.deliveries})
 
 
@@ -251,7 +254,7 @@ _BY_ID = (
 
 
 def _keys_of(text: str) -> tuple[str, str, str, str]:
-    message_id = bounded_key(text.strip().strip("<>").strip())
+    message_id = bounded_key(without_brackets(text))
     return text, text, text.lower(), Name(Kind.POST, "", message_id).label
 
 

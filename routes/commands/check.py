@@ -23,10 +23,10 @@ from orchestrator.config.file import quoted
 from orchestrator.config.model import LOG_URL, Condition, Config
 from orchestrator.config.settings import Settings, SettingsError
 from orchestrator.delivery.signing import public_keys
-from orchestrator.item import Item, email_item
+from orchestrator.item import MOST_SHOWN_CHARS, Item, email_item
 from orchestrator.operations.times import shown_moment
 from orchestrator.pipeline import SKIPPED_AT, Status, for_recipient, repeat_status
-from orchestrator.routing import Router
+from orchestrator.routing import RECIPIENT, Router
 from orchestrator.service_note import NoService, find_service
 from routes.commands.service import build_quietly, read_settings
 from routes.payload import InvalidPayload, parse_json
@@ -34,6 +34,7 @@ from routes.providers import gmail
 from routes.providers.base import require_email
 from routes.providers.registry import checked_config
 
+NOT_LISTED = ("name", "match", "any", "destinations", "drop", "otherwise")  # shown in words
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
@@ -126,10 +127,12 @@ def _routes(config: Config) -> Iterator[str]:
     catch_all = ""
     for number, route in enumerate(config.routes, 1):
         conditions = (" or " if route.any else " and ").join(map(_condition_in_words, route.match))
-        yield f"{number}. {quoted(route.name)}: {conditions or 'every email'}"
+        every = "every email that no earlier route sends anywhere" if route.otherwise else "every email"
+        yield f"{number}. {quoted(route.name)}: {conditions or every}"
         names = route.destinations or (tuple(config.destinations) if len(config.destinations) == 1 else ())
-        to = f"to {', '.join(names)}" if names else "names no destination"
-        rest = ((name, value) for name, value in route if name not in ("name", "match", "any", "destinations"))
+        names = () if route.drop else names
+        to = f"to {', '.join(names)}" if names else "dropped" if route.drop else "names no destination"
+        rest = ((name, value) for name, value in route if name not in NOT_LISTED)
         yield f"   {to}, {_fields(rest)}"
         if names and not any(config.destinations[name].enabled for name in names):
             yield "   Note: all its destinations are disabled; emails for it are queued"
@@ -140,9 +143,9 @@ def _routes(config: Config) -> Iterator[str]:
 
 
 def _condition_in_words(condition: Condition) -> str:
-    tests = {"equals": condition.equals, "contains": condition.contains, "regex": condition.regex}
-    ((test, text),) = [(test, text) for test, text in tests.items() if text is not None]
-    return f"{condition.field} {test} {quoted(text)}{' exactly' * condition.exact}"
+    ((test, value),) = condition.tests.items()
+    shown = quoted(value) if isinstance(value, str) else value
+    return f"{condition.field} {test} {shown}{' exactly' * condition.exact}"
 
 
 def _describe_routing(router: Router, item: Item, recipient: str) -> Iterator[str]:
@@ -152,9 +155,19 @@ def _describe_routing(router: Router, item: Item, recipient: str) -> Iterator[st
     for trial in router.explain(item, recipient):
         verdict = "matches" if trial.matched else "does not match"
         late = "" if trial.reached else ", but is not evaluated: an earlier route stopped"
+        if trial.route.otherwise and not trial.matched:
+            late = ": an earlier route sends it somewhere"
         yield f"{quoted(trial.route.name)} {verdict}{late}"
         for condition, held in zip(trial.route.match, trial.held, strict=True):
-            yield f"  {'yes' if held else 'no'}: {_condition_in_words(condition)}"
+            yield f"  {'yes' if held else 'no'}: {_condition_in_words(condition)}{_found(item, recipient, condition)}"
+
+
+def _found(item: Item, recipient: str, condition: Condition) -> str:
+    """The value that was tested, but for a body, which is long."""
+    if condition.field == "body":
+        return ""
+    values = (recipient,) if condition.field == RECIPIENT else item.fields.get(condition.field, ())
+    return f" (it is {quoted(', '.join(values)[:MOST_SHOWN_CHARS])})"
 
 
 def _preview(settings: Settings, config: Config, item: Item) -> str:
@@ -165,10 +178,11 @@ def _preview(settings: Settings, config: Config, item: Item) -> str:
         item, route = for_recipient(item, route)
     group = generate_subject_group_id(item.subject, options.patterns, route.subject_groups)
     shared = options.shared_names(item, route, group, options.media_links(item, route), datetime.now(UTC))
+    to = "which drops it; a release would send it to" if route.dropped_by else "to"
     lines = [
         "This email",
         *(line for each in item.recipients or ("",) for line in _describe_routing(router, item, each)),
-        f"takes the route {route.name!r}, to {', '.join(route.destinations_for(item))}",
+        f"takes the route {route.name!r}, {to} {', '.join(route.destinations_for(item))}",
         *([f"counts only if it is newer than the service: {item.moment or 'undated'}"] if route.realtime_only else []),
         "is recognised by",
         *(f"  {name.gate}: {name.label}" for name in (*item.own_names, *shared)),
@@ -183,13 +197,16 @@ def _preview(settings: Settings, config: Config, item: Item) -> str:
 def _predict(service: Service, item: Item) -> str:
     """Which of its names are taken, and what would happen to it now, by the journal of this machine."""
     pipeline = service.pipeline
-    claim = pipeline.prepare(item, pipeline.router.pick(item)).claim
+    case = pipeline.prepare(item, pipeline.router.pick(item))
+    claim = case.claim
     with service.journal.reading() as step:
         known = step.known((*claim.identity, *claim.gates), claim.fingerprint)
     taken = [f"  {line}" for name in claim.references.values() for line in _taken(name, known)]
     wanted = {each.destination for each in claim.destinations}
     head = ["has these names taken", *taken] if taken else ["has no name taken"]
-    return "\n".join([*head, _verdict(judge(claim, known), wanted)])
+    found = judge(claim, known)
+    is_dropped = case.route.dropped_by and isinstance(found, Take)
+    return "\n".join([*head, f"would be {Status.SKIPPED_ROUTE}" if is_dropped else _verdict(found, wanted)])
 
 
 def _taken(name: Name, known: Known) -> Iterator[str]:

@@ -25,7 +25,7 @@ COLOURS = {
     "good": "delivered, processed, ok, up, released",
     "waits": "waiting, claimed, returned, queued, degraded, already_processing, paused, retry_later, behind",
     "bad": "dead, dead_lettered, down, over the limit, failing, in trouble, late, no worker, full, gap",
-    "stopped": "skipped, skipped_subject_group, skipped_media, skipped_content, skipped_old",
+    "stopped": "skipped, skipped_subject_group, skipped_media, skipped_content, skipped_old, skipped_route",
 }
 COLOUR_OF_STATUS = {status: colour for colour, statuses in COLOURS.items() for status in statuses.split(", ")}
 STATUSES = {
@@ -39,6 +39,7 @@ STATUSES = {
     "skipped_media": "same files",
     "skipped_content": "same text",
     "skipped_old": "too old",
+    "skipped_route": "dropped",
     "retry_later": "returned",
 }
 SHOWN = ("sender", "recipients", "subject", "title", "date", "message_id", "source", "received_at", "url", "permalink")

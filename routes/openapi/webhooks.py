@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
+from deduplication.authentication import Verdict
+from deduplication.automated import AutomatedKind
 from orchestrator.delivery.webhook import EventType
 from orchestrator.operations.alarms import AlarmShown, Phase
 
@@ -18,6 +20,36 @@ class Attachment(BaseModel):
     size_bytes: int
     sha256: str = Field(description="Empty if the provider does not send the content.")
     content: str = Field(default="", description='In Base64, with `attachments = "inline"`.')
+    content_id: str | None = Field(description="By which the HTML refers to it (`cid:`), without brackets.")
+    inline: bool = Field(description="Whether it is shown within the HTML.")
+
+
+class Header(BaseModel):
+    name: str
+    value: str
+
+
+class MailingList(BaseModel):
+    id: str | None = Field(description="The List-Id header.")
+    unsubscribe: str | None = Field(description="The List-Unsubscribe header.")
+
+
+class AutomatedShown(BaseModel):
+    kind: AutomatedKind | None = Field(description="Null if nothing marks it as sent by a program.")
+    why: str | None = Field(description="The header or part that says so.", examples=["Auto-Submitted: auto-replied"])
+    failed_recipient: str | None = Field(description="The address that a bounce is about.")
+    status: str | None = Field(description="Of a bounce (RFC 3463).", examples=["5.1.1"])
+    original_message_id: str | None = Field(description="The Message-ID of the email that bounced.")
+
+
+class AuthenticationShown(BaseModel):
+    """Null is unknown, which is not a pass."""
+
+    spf: Verdict | None
+    dkim: Verdict | None
+    dmarc: Verdict | None
+    from_aligned: bool | None = Field(description="Whether a domain that passed is that of the sender.")
+    source: str | None = Field(description="The provider, or the host in `trusted_authserv_ids`, that checked it.")
 
 
 class _Event(BaseModel):
@@ -37,7 +69,7 @@ class Email(_Item):
     sender: str
     sender_email: str
     date: str = Field(description="As in the email; empty if it has none.")
-    message_id: str
+    message_id: str = Field(description="Without brackets; empty if it has none.")
     delivered_to: list[str] = Field(description="Your addresses that it was delivered to, as far as that is known.")
     recipients: list[str] = Field(description="The same, and all addresses of To and Cc.")
     body: str = Field(description="HTML if there is any, otherwise the text.")
@@ -45,7 +77,28 @@ class Email(_Item):
     body_preview: str = Field(description="The first 200 characters of the text.")
     attachments: list[Attachment]
     spam: dict[str, str] = Field(description="The provider's spam verdict.")
-    extra: dict[str, Any] = Field(description="Other fields that the provider sent.")
+    extra: dict[str, Any] = Field(description="Everything else that the provider sent, up to 64 KB.")
+    version: Literal[2] = Field(description="Of this list of fields. Those below are null if they are absent.")
+    provider: str
+    provider_id: str | None = Field(description="The provider's own id of the email, the same in its retries.")
+    provider_thread: str | None = Field(description="The provider's own id of the conversation: that of Gmail.")
+    to: list[str] | None = Field(description="The addresses of To.")
+    cc: list[str] | None
+    reply_to: list[str] | None
+    return_path: str | None = Field(description="The envelope's sender; empty for a notification such as a bounce.")
+    envelope_recipient: str | None = Field(description="The first of `delivered_to`, if the provider says it.")
+    date_utc: datetime | None = Field(description="`date` in UTC.")
+    in_reply_to: str | None = Field(description="A Message-ID without brackets.")
+    references: list[str] | None = Field(description="Message-IDs without brackets.")
+    thread: str | None = Field(description="The same for all emails of a conversation: its first Message-ID.")
+    html: str | None
+    text: str | None = Field(description="The text part, as received.")
+    reply_text: str | None = Field(description="The text without quotes, if the provider has extracted it.")
+    mailing_list: MailingList | None = Field(alias="list")
+    automated: AutomatedShown | None = Field(description="Null if the provider sends no headers.")
+    authentication: AuthenticationShown
+    headers: list[Header] | None = Field(description="All in order, up to 200 and 64 KB.")
+    headers_omitted: int = Field(description="How many headers did not fit.")
 
 
 class Message(_Item):

@@ -155,6 +155,8 @@ class Provider(ABC, Generic[AnyOptions]):
         Raises InvalidPayload if there is no email.
         """
         event_id = event_id.strip()
+        if fields.get("return_path") is None:
+            fields.pop("return_path", None)  # then that of the headers counts
         fields |= {
             "provider": self.name,
             "event_id": event_id and f"{self.name}:{event_id}",  # distinct from those of other providers

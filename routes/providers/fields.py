@@ -8,8 +8,9 @@ import re
 from collections.abc import Iterable
 from typing import Any, Self
 
-from deduplication.email import File
-from deduplication.mime import DELIVERED_HEADERS, EXTRA_HEADERS
+from deduplication.email import File, HeaderList, header_key
+from deduplication.mime import DELIVERED_HEADERS, envelope_of
+from deduplication.text import well_formed
 from routes.payload import InvalidPayload
 
 _PARTS = {"subject": "Subject", "sender": "From", "date": "Date", "message_id": "Message-ID"}
@@ -86,27 +87,32 @@ class MailHeaders:
     def __init__(self, given: Any) -> None:
         pairs = given.items() if isinstance(given, dict) else map(_pair, given) if isinstance(given, list) else ()
         self._values: dict[str, str] = {}
+        self._list = HeaderList[str]()
         for name, value in pairs:
             texts = [text for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)]
             if isinstance(name, str) and texts:
-                self._values.setdefault(_folded(name), texts[0])
+                self._values.setdefault(header_key(name), texts[0])
+                for text in texts:
+                    self._list.add(well_formed(name), " ".join(well_formed(text).split()))
 
     def __getitem__(self, name: str) -> str:
-        return self._values.get(_folded(name), "")
+        return self._values.get(header_key(name), "")
 
     def named(self, names: Iterable[str]) -> dict[str, str]:
         return {name: self[name] for name in names if self[name]}
 
     def added_to(self, fields: dict[str, Any]) -> dict[str, Any]:
         """The fields of Email.received. Where a header and a field say the same, the header counts."""
-        thread = {name.lower().replace("-", "_"): value for name, value in self.named(EXTRA_HEADERS).items()}
         return {
+            **envelope_of(self.__getitem__),
             **fields,
             **{part: self[name] or fields.get(part, "") for part, name in _PARTS.items()},
             "delivered_headers": [self[name] for name in DELIVERED_HEADERS],
             "to": [*fields.get("to", ()), self["To"]],
             "cc": [*fields.get("cc", ()), self["Cc"]],
-            "extra": {**thread, **fields.get("extra", {})},
+            "reply_to": [*fields.get("reply_to", ()), self["Reply-To"]],
+            "headers": tuple(self._list.kept),
+            "headers_omitted": self._list.omitted,
         }
 
 
@@ -115,10 +121,6 @@ def _pair(given: Any) -> tuple[Any, Any]:
         lower = {str(key).lower(): value for key, value in given.items()}
         return lower.get("name"), lower.get("value")
     return (given[0], given[1]) if isinstance(given, list) and len(given) == 2 else (None, None)
-
-
-def _folded(name: str) -> str:
-    return name.lower().replace("_", "-")
 
 
 def nested(values: Iterable[tuple[list[str], Any]]) -> dict[str, Any]:

@@ -1,4 +1,8 @@
-"""Raw email as a mail server pipes it on: curl --data-binary @- -H 'Content-Type: message/rfc822'."""
+"""Raw email as a mail server pipes it on: curl --data-binary @- -H 'Content-Type: message/rfc822'.
+
+The headers X-Envelope-From and X-Envelope-To of the request have the addresses of the envelope, in UTF-8: <> is the
+sender of a notification, and several recipients are separated by commas.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,13 @@ class Mime(Provider[Options]):
         if request.media_type not in self.media_types:
             reason = f"Content-Type must be message/rfc822, got {request.media_type[:200]!r}"
             raise InvalidPayload(reason, http_status=415)
-        return [self.email(raw=request.read_body())]
+        sender, recipients = (_text(request.headers.get(f"X-Envelope-{which}")) for which in ("From", "To"))
+        return [self.email(raw=request.read_body(), return_path=sender, recipients=[recipients])]
 
     def _sample(self, letter: Letter, now: datetime) -> Rendered:
         return {"Content-Type": "message/rfc822"}, letter.mime.as_bytes()
+
+
+def _text(header: str | None) -> str | None:
+    """Of the bytes of a header, which WSGI hands over as Latin-1."""
+    return None if header is None else header.encode("latin-1", "replace").decode(errors="replace")

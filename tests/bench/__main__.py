@@ -31,7 +31,6 @@ from tests.bench.in_process import id_rows, process_rows
 from tests.bench.on_redis import redis_rows
 from tests.bench.over_http import EMAILS, http_rows, start_rows
 from tests.bench.seen import disk_rows, seen_rows
-from tests.bench.steps import step_rows
 from tests.bench.worker import worker_rows
 from tests.support.redis_server import RedisServer, redis_server_version
 
@@ -46,7 +45,6 @@ PARTS: Mapping[str, Part] = {
     "ids": id_rows,
     "disk": disk_rows,
     "seen": seen_rows,
-    "steps": step_rows,
     "start": start_rows,
     "follow": follow_rows,
 }

@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from deduplication.journal.entry import Attempt, Delivery, DeliveryStatus, Entry, encode, new_entry_id
+from deduplication.journal.entry import Attempt, Delivery, DeliveryStatus, Entry, encode, new_entry_id, pack_event
 from tests.bench.figures import Figure, Row
 from tests.bench.machines import Machine, new_claim, opened
 from tests.support.redis_server import RedisServer
@@ -67,7 +67,7 @@ def publish(redis: RedisServer, count: int) -> None:
                 answer="processed",
                 settled_ms=attempt.at_ms,
             )
-            pipeline.xadd("events", {"e": f'["E","another",{encode(entry)}]'})
+            pipeline.xadd("events", {"e": pack_event(f'["E","another",{encode(entry)}]')})
             if number % 2_000 == 1_999:
                 pipeline.execute()
         pipeline.execute()

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deduplication.email import Attachment, Email
+from deduplication.email import Attachment, Email, File
 from deduplication.identity import (
-    MAX_POST_KEY,
     compute_canonical_id,
     compute_email_id,
     compute_fingerprint,
@@ -19,7 +18,7 @@ from deduplication.identity import (
     is_recognisable,
     own_names,
 )
-from deduplication.names import WEEK_MS, Fingerprint, Kind, Name, conflicts
+from deduplication.names import MAX_POST_KEY, WEEK_MS, Fingerprint, Kind, Name, conflicts
 
 DAY_MS = 24 * 3600 * 1000
 
@@ -133,7 +132,7 @@ def test_two_monstrous_values_that_end_differently_make_short_names_of_their_own
 
 
 def file(content: bytes = b"one", name: str = "a.pdf") -> Attachment:
-    return Attachment.of(name, "application/pdf", content, inline=False)
+    return Attachment.of(File(name, "application/pdf"), content, with_content=False)
 
 
 def described(name: str = "a.pdf", size_bytes: int = 3) -> Attachment:

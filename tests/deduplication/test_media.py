@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deduplication.identity import MAX_POST_KEY
 from deduplication.media import IDENTITY_PARAMETERS, MediaMode, canonical_url, delivery_links, media_name
-from deduplication.names import WEEK_MS, Gate, Kind, Name
+from deduplication.names import MAX_POST_KEY, WEEK_MS, Gate, Kind, Name
 
 SHARED = "https://www.dropbox.com/scl/fi/k3y/photo.jpg"
 

@@ -78,7 +78,8 @@ REPORT = raw(
 def test_a_message_is_read() -> None:
     read = parse_mime(REPORT, recipients=["Inbox+Tag@Mail.Example", "DESK@example.com", ""])
     logo, report = read.attachments
-    assert replace(read, attachments=()) == Email(
+    assert [name for name, _ in read.headers][:4] == ["Return-Path", "Delivered-To", "Received", "From"]
+    assert replace(read, attachments=(), headers=()) == Email(
         subject="Weekly report",
         sender="Ada Lovelace <Ada@Example.org>",
         date="Wed, 11 Oct 2017 18:31:04 -0700",
@@ -90,6 +91,7 @@ def test_a_message_is_read() -> None:
         recipients=("inbox+tag@mail.example", "desk@example.com"),
         to=("charles@example.com", "desk@example.com"),
         cc=("charles@example.com",),
+        return_path="bounces@example.org",
     )
     assert (logo.name, logo.content_type, logo.size_bytes) == ("logo.png", "image/png", 4)
     assert (report.name, report.content_type, report.size_bytes) == ("report 41.pdf", "application/pdf", len(PDF))
@@ -447,7 +449,8 @@ def test_ids_verdicts_of_spam_filters_the_thread_and_the_list_are_kept() -> None
     )
     assert read.message_id == "<[b378@example.org]>"
     assert read.spam == {"X-Spam-Status": "No, score=-1.2 tests=NONE", "X-SES-Virus-Verdict": "PASS"}
-    assert read.extra == {"in_reply_to": "<1@a>", "references": "<0@a> <1@a>", "list_id": "News <news.example.org>"}
+    assert (read.in_reply_to, read.references, read.thread) == ("1@a", ("0@a", "1@a"), "0@a")
+    assert read.header("list-id") == "News <news.example.org>"
 
 
 @pytest.mark.parametrize("message", [b"", b"\r\n", b"\n\n\n", b"\x00" * 100, b":\n:\n", b"--\n--\n", b"\xff" * 100])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -15,11 +13,10 @@ from tests.deduplication.conftest import Bench
 from tests.deduplication.journal.world import Email, claimed, stored
 
 LEASE_MS = 60_000
-RAW, FINAL = "https://short.example/x", "https://files.example/final"
 
 
-def reservations(coordinator: Coordinator, finals: dict[str, str] | None = None) -> Reservations:
-    return Reservations(coordinator, LEASE_MS, lambda url: (finals or {}).get(url, url))
+def reservations(coordinator: Coordinator) -> Reservations:
+    return Reservations(coordinator, LEASE_MS)
 
 
 def reserved(outcome: Reserved | Skipped) -> Reserved:
@@ -69,16 +66,13 @@ def test_the_same_post_twice_in_a_batch_is_skipped_without_asking(bench: Bench) 
     assert reservations(bench.one).state_of("p1") is None
 
 
-@pytest.mark.parametrize(("first", "second"), [(f"{RAW}?x=1", f"{RAW}/"), (FINAL, RAW)])
-def test_a_medium_seen_in_the_batch_marks_the_post_processed_and_reserves_nothing(
-    bench: Bench, first: str, second: str
-) -> None:
-    batch, mine = Batch(), reservations(bench.one, {RAW: FINAL} if first == FINAL else None)
-    earlier = reserved(mine.reserve("p1", [first], batch))
-    assert skipped(mine.reserve("p2", [second], batch)).settled
+def test_a_medium_seen_in_the_batch_marks_the_post_processed_and_reserves_nothing(bench: Bench) -> None:
+    batch, mine = Batch(), reservations(bench.one)
+    earlier = reserved(mine.reserve("p1", ["https://a.example/1?x=1"], batch))
+    assert skipped(mine.reserve("p2", ["https://a.example/1/"], batch)).settled
     assert reservations(bench.other).state_of("p2") == "0"
     mine.failed(earlier)
-    reserved(reservations(bench.other).reserve("p3", [second]))
+    reserved(reservations(bench.other).reserve("p3", ["https://a.example/1"]))
 
 
 def test_a_post_whose_medium_is_published_is_marked_processed(bench: Bench) -> None:
@@ -107,40 +101,6 @@ def test_a_crashed_reservation_is_taken_over_once_its_lease_is_gone(bench: Bench
     reserved(reservations(bench.other).reserve("p2", ["https://a.example/1"]))
 
 
-def test_a_link_counts_as_the_one_that_it_leads_to_and_is_no_name_itself(bench: Bench) -> None:
-    mine = reserved(reservations(bench.one, {RAW: FINAL}).reserve("p1", [RAW]))
-    assert not skipped(reservations(bench.other).reserve("p2", [FINAL])).settled
-    reservations(bench.one).published(mine)
-    assert skipped(reservations(bench.other).reserve("p2", [FINAL])).settled
-    reserved(reservations(bench.other).reserve("p3", [RAW]))
-
-
-def test_the_links_of_a_post_that_is_known_are_not_resolved(bench: Bench) -> None:
-    resolved: list[str] = []
-    mine = Reservations(bench.one, LEASE_MS, lambda url: resolved.append(url) or url)  # type: ignore[func-returns-value]
-    for _ in range(2):
-        mine.reserve("p1", [RAW])
-    assert resolved == [RAW]
-
-
-def test_of_two_servers_whose_links_lead_to_the_same_one_wins(bench: Bench) -> None:
-    barrier = threading.Barrier(2)
-
-    def reserve(number: int) -> Reserved | Skipped:
-        def resolve(_: str) -> str:
-            barrier.wait()
-            return FINAL
-
-        mine = Reservations((bench.one, bench.other)[number], LEASE_MS, resolve)
-        return mine.reserve(f"p{number}", [f"https://short.example/{number}"])
-
-    with ThreadPoolExecutor(2) as servers:
-        outcomes = list(servers.map(reserve, range(2)))
-    assert sum(isinstance(each, Reserved) for each in outcomes) == 1
-    (loser,) = [each for each in outcomes if isinstance(each, Skipped)]
-    assert not loser.settled
-
-
 def test_redis_shows_the_states_as_their_users_know_them(bench: Bench) -> None:
     if bench.redis is None:
         pytest.skip("there is no Redis")
@@ -166,11 +126,11 @@ def test_a_post_that_was_given_up_is_through_and_its_medium_is_free(bench: Bench
 
 
 def test_the_retries_left_feed_the_next_try_and_outlive_one_that_was_skipped(bench: Bench) -> None:
-    first = reserved(reservations(bench.one).reserve("p1", [RAW]))
+    first = reserved(reservations(bench.one).reserve("p1", ["https://a.example/1"]))
     assert first.retries_left is None
     reservations(bench.one).failed(first, retries_left=3)
-    reserved(reservations(bench.other).reserve("p2", [FINAL]))
-    skipped(reservations(bench.one, {RAW: FINAL}).reserve("p1", [RAW]))
+    reserved(reservations(bench.other).reserve("p2", ["https://a.example/1"]))
+    skipped(reservations(bench.one).reserve("p1", ["https://a.example/1"]))
     assert reservations(bench.other).state_of("p1") == "3"
     assert reserved(reservations(bench.other).reserve("p1")).retries_left == 3
 

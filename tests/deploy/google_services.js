@@ -21,8 +21,10 @@ const message = (given) => ({
   getPlainBody: () => given.text,
   getTo: () => given.to,
   getCc: () => given.cc,
-  getAttachments: () => (given.files || []).map(attachment),
-  getHeader: (name) => given.headers[name] || '',
+  getAttachments: ({ includeInlineImages = true, includeAttachments = true }) =>
+    (given.files || []).filter((file) => (file.inline ? includeInlineImages : includeAttachments)).map(attachment),
+  getRawContent: () => `${given.head}\r\n\r\n${given.text}`,
+  getThread: () => ({ getId: () => 'thread-1' }),
 });
 const thread = (given) => {
   let loaded = null;

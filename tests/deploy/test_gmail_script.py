@@ -62,7 +62,7 @@ def message(number: int = 1, **fields: Any) -> dict[str, Any]:
         "text": f"Bonjour {number}",
         "to": "Charles <charles@example.com>, desk@example.com",
         "cc": "Legal <legal@example.com>",
-        "headers": {"Message-ID": f"<{number}@example.org>"},
+        "head": f"Message-ID: <{number}@example.org>",
     } | fields
 
 
@@ -90,6 +90,8 @@ def test_every_message_of_a_thread_is_pushed_as_the_ingress_takes_it() -> None:
         "message_id": "<1@example.org>",
         "to": "Charles <charles@example.com>, desk@example.com",
         "cc": "Legal <legal@example.com>",
+        "headers": [["Message-ID", "<1@example.org>"]],
+        "thread_id": "thread-1",
         "attachments": [],
     }
     assert second["payload"]["message_id"] == "<2@example.org>"
@@ -124,7 +126,7 @@ def test_a_message_that_arrives_meanwhile_keeps_its_label() -> None:
 
 
 def test_drafts_are_skipped_and_a_message_id_is_found_in_its_other_spelling() -> None:
-    seen = run(threads=[thread(message(1, headers={"Message-Id": "<ses@example.org>"}), message(2, draft=True))])
+    seen = run(threads=[thread(message(1, head="Message-Id: <ses@example.org>"), message(2, draft=True))])
     assert [each["payload"]["message_id"] for each in seen["requests"]] == ["<ses@example.org>"]
     assert labels_after(seen) == [["other"]]
 
@@ -154,6 +156,7 @@ def test_another_run_under_way_is_left_alone() -> None:
         ({}, "MAILONCE_URL"),
         ({"MAILONCE_URL": "http://mailonce.example.org", "MAILONCE_TOKEN": "t"}, "MAILONCE_URL"),
         ({"MAILONCE_URL": "https://mailonce.example.org"}, "MAILONCE_TOKEN"),
+        (PROPERTIES | {"MAILONCE_ATTACHMENTS_MB": "some"}, "MAILONCE_ATTACHMENTS_MB"),
     ],
 )
 def test_a_missing_property_is_named(function: str, properties: dict[str, str], named: str) -> None:
@@ -189,23 +192,69 @@ def read(pushed: dict[str, Any]) -> Email:
     return email_in(provider_of("", "gmail"), SampleRequest("", headers, json.dumps(pushed["payload"]).encode()))
 
 
-def attached(name: str, content: bytes) -> dict[str, Any]:
-    return {"name": name, "content_type": "text/csv", "bytes": signed(content)}
+def attached(name: str, content: bytes, inline: bool = False) -> dict[str, Any]:
+    return {"name": name, "content_type": "text/csv", "bytes": signed(content), "inline": inline}
 
 
-def test_attachments_are_described_and_sent_while_they_fit_into_what_was_asked_for() -> None:
-    files = [attached("a.csv", CSV), attached("b.pdf", PDF), attached("c.txt", NOTHING)]
-    (described,) = run(threads=[thread(message(files=files))])["requests"]
-    digests = [hashlib.sha256(content).hexdigest() for content in (CSV, PDF, NOTHING)]
-    found = read(described).attachments
-    assert [(each.name, each.size_bytes) for each in found] == [("a.csv", len(CSV)), ("b.pdf", len(PDF)), ("c.txt", 0)]
-    assert [each.sha256 for each in found] == digests
-    assert "content" not in described["payload"]["attachments"][0]
+FILES = [attached("b.png", PDF, inline=True), attached("a.csv", CSV), attached("c.txt", NOTHING)]
 
-    properties = PROPERTIES | {"MAILONCE_ATTACHMENTS_MB": str(len(CSV) / 1024 / 1024)}
-    (sent,) = run(threads=[thread(message(files=files))], properties=properties)["requests"]
-    assert [each.get("content") for each in sent["payload"]["attachments"]] == [BASE64[written(CSV)], None, ""]
-    assert [each.sha256 for each in read(sent).attachments] == digests
+
+@pytest.mark.parametrize(
+    ("megabytes", "sent"),
+    [
+        (None, [CSV, NOTHING, PDF]),
+        ("0", [None, NOTHING, None]),
+        (str(len(CSV) / 1024 / 1024), [CSV, NOTHING, None]),
+        (str(len(PDF) / 1024 / 1024), [None, NOTHING, PDF]),
+    ],
+)
+def test_attachments_are_sent_while_they_fit_and_described_beyond(
+    megabytes: str | None, sent: list[bytes | None]
+) -> None:
+    properties = PROPERTIES | {"MAILONCE_ATTACHMENTS_MB": megabytes}
+    (request,) = run(threads=[thread(message(files=FILES))], properties=properties)["requests"]
+    contents = [each.get("content") for each in request["payload"]["attachments"]]
+    assert contents == [None if content is None else BASE64[written(content)] for content in sent]
+    found = [(each.name, each.size_bytes, each.inline, each.sha256) for each in read(request).attachments]
+    described = (("a.csv", CSV, False), ("c.txt", NOTHING, False), ("b.png", PDF, True))
+    assert found == [(name, len(file), inline, hashlib.sha256(file).hexdigest()) for name, file, inline in described]
+
+
+@pytest.mark.parametrize(("files", "requests"), [(FILES, 2), ([], 1), ([attached("c.txt", NOTHING)], 1)])
+def test_a_message_that_is_too_large_is_pushed_again_without_the_contents(files: list[Any], requests: int) -> None:
+    seen = run(threads=[thread(message(files=files))], answers={"<1@example.org>": 413})
+    assert len(seen["requests"]) == requests
+    assert not any(file.get("content") for file in seen["requests"][-1]["payload"]["attachments"])
+
+
+def test_everything_that_the_headers_say_is_read() -> None:
+    head = """\
+Delivered-To: inbox@gmail.example
+Received: by one
+Received: by two
+Return-Path: <bounce@mail.example.org>
+Message-Id: <2@example.org>
+References: <root@example.org>
+ <1@example.org>
+in-reply-to: <1@example.org>
+Reply-To: Desk <desk@example.org>
+Auto-Submitted: auto-replied
+X-Note: a:b""".replace("\n", "\r\n")
+    (request,) = run(threads=[thread(message(head=head, text="X-Body: no header"))])["requests"]
+    email = read(request)
+    assert [value for name, value in email.headers if name == "Received"] == ["by one", "by two"]
+    assert (len(email.headers), email.header("X-Note"), email.header("X-Body")) == (10, "a:b", "")
+    assert (email.recipients, email.tells_recipients) == (("inbox@gmail.example",), False)
+    assert (email.return_path, email.reply_to) == ("bounce@mail.example.org", ("desk@example.org",))
+    assert (email.message_id, email.in_reply_to) == ("<2@example.org>", "1@example.org")
+    assert (email.references, email.thread) == (("root@example.org", "1@example.org"), "root@example.org")
+    assert email.automated and email.automated.kind == "auto_reply"
+    assert (email.provider_thread, email.subject, email.date) == (
+        "thread-1",
+        "Réunion du 15",
+        "2026-11-16T09:00:00.000Z",
+    )
+    assert email.extra == {"message_id": "<2@example.org>"}
 
 
 @pytest.mark.parametrize(
@@ -237,6 +286,5 @@ def test_what_is_pushed_is_the_same_email_as_the_raw_message_with_the_same_file(
 def test_the_date_is_that_of_the_header_so_that_other_providers_make_the_same_email_of_it(
     header: str, date: str
 ) -> None:
-    headers = {"Message-ID": "<1@example.org>", "Date": header}
-    (pushed,) = run(threads=[thread(message(headers=headers))])["requests"]
+    (pushed,) = run(threads=[thread(message(head=f"Message-ID: <1@example.org>\r\nDate: {header}"))])["requests"]
     assert pushed["payload"]["date"] == date

@@ -58,6 +58,10 @@ def test_an_email_through_the_pipe_is_delivered_once(tmp_path: Path, forward: Fo
         (received,) = sink.received
         shown = (received.payload["subject"], received.payload["sender_email"])
         assert shown == ("Through the pipe", "ada@example.org")
+        envelope = ["--from=", "--to=jürgen@ours.example", "--to=-x@ours.example"]
+        assert forward(url, *envelope, email=EMAIL.replace(b"p1@", b"p2@").replace(b"pipe", b"gate")) == 0
+        payload = sink.received[-1].payload
+        assert (payload["delivered_to"], payload["return_path"]) == (["jürgen@ours.example", "-x@ours.example"], "")
         assert [forward(url, email=bad) for bad in (b"no email", b"")] == [BAD_EMAIL] * 2
         assert forward(url, email=EMAIL, token="wrong-token-of-tests") == KEPT
         assert forward(f"{server.url}/api/ingress/nobody", email=EMAIL) == KEPT

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pytest
 
 from deduplication import again
-from deduplication.again import Refusal
 from deduplication.email import Email
 from deduplication.subject_group import GroupScope
 from orchestrator.delivery.webhook import DeliveryFailed
@@ -136,16 +134,6 @@ def test_an_error_of_our_own_returns_the_email_to_its_provider(start: Open) -> N
     assert len(bench.destinations["crm"].taken) == 1
 
 
-def test_a_dead_letter_keeps_its_payload_and_a_delivered_email_does_not(start: Open) -> None:
-    bench = start({"crm": [REFUSES]}, impatient=["crm"])
-    bench.send(subject="refused")
-    bench.send(subject="taken")
-    assert bench.delivery(subject="refused").status == "dead"
-    assert (bench.payload(subject="refused") or {})["subject"] == "refused"
-    assert bench.delivery(subject="taken").status == "delivered"
-    assert bench.payload(subject="taken") is None
-
-
 def die() -> None:
     raise KeyboardInterrupt
 
@@ -253,20 +241,6 @@ Fields = dict[str, str]
 
 
 @shared
-def test_an_email_that_meets_a_marked_name_is_skipped_with_the_reason(
-    start: Open, skipped: str, first: Fields, second: Fields
-) -> None:
-    bench = start()
-    original = bench.send(**first)
-    outcome = bench.send(**second)
-    assert (original.status, outcome.status) == ("processed", skipped)
-    assert outcome.reason is not None
-    assert outcome.reason.original == original.id
-    assert bench.status_of(**second) == skipped, "it is settled"
-    assert len(bench.destinations["crm"].asked) == 1
-
-
-@shared
 @pytest.mark.parametrize("days", [0, 6, 9, 400])
 def test_the_email_of_a_stranger_stops_only_strangers_of_the_same_domain(
     start: Open, skipped: str, first: Fields, second: Fields, days: int
@@ -332,21 +306,6 @@ def test_with_the_scope_of_everyone_members_and_verdicts_are_those_of_the_older_
 
 
 @shared
-def test_a_skipped_email_can_be_released_once(start: Open, skipped: str, first: Fields, second: Fields) -> None:
-    bench = start()
-    bench.send(**first)
-    bench.send(**second)
-    assert (bench.payload(**second) or {})["subject"] == second["subject"]
-    release = partial(again.release, bench.pipeline.coordinator)
-    assert release(bench.entry(**second).id) is None
-    assert bench.deliver_due() == 1
-    assert release(bench.entry(**second).id) is Refusal.ALREADY_RELEASED
-    subjects = [each.payload["subject"] for each in bench.destinations["crm"].taken]
-    assert subjects == [first["subject"], second["subject"]]
-    assert [each.payload["type"] for each in bench.destinations["crm"].taken] == ["email.received", "email.released"]
-
-
-@shared
 @pytest.mark.parametrize(
     ("reactions", "sent"),
     [([DOWN] * 2, ["first"]), ([DOWN] * 3, ["second"])],
@@ -367,22 +326,6 @@ def test_behind_an_email_that_waits_the_next_one_waits_for_the_name(
 
 
 @shared
-def test_while_an_email_is_being_delivered_the_next_one_is_queued(
-    start: Open, skipped: str, first: Fields, second: Fields
-) -> None:
-    answers: list[str] = []
-
-    def send_the_second() -> None:
-        answers.append(bench.status_of(**second))
-
-    bench = start({"crm": [send_the_second]})
-    assert (bench.status_of(**first), answers) == ("processed", ["queued"])
-    bench.let_time_pass(5_500)
-    bench.deliver_due()
-    assert bench.delivery(**second).status == "skipped"
-
-
-@shared
 @pytest.mark.parametrize("destinations", [["crm"], ["crm", "archive"]], ids=["one", "two"])
 def test_an_email_that_is_dead_at_every_destination_stops_no_other(
     start: Open, skipped: str, first: Fields, second: Fields, destinations: list[str]
@@ -391,29 +334,31 @@ def test_an_email_that_is_dead_at_every_destination_stops_no_other(
     assert [bench.status_of(**first), bench.status_of(**second)] == ["dead_lettered", "processed"]
 
 
-def test_one_new_file_among_known_ones_is_news(start: Open) -> None:
-    bench = start()
-    answers = [bench.status_of(subject=s, body=b) for s, b in (("one", FILE), ("two", f"{FILE} https://we.tl/t-new"))]
-    assert answers == ["processed", "processed"]
-    assert bench.status_of(subject="three", body="https://we.tl/t-new") == "skipped_media"
-
-
 # Routes
 
 
-def test_an_email_older_than_the_service_takes_no_names_and_can_be_released(start: Open) -> None:
+rules = pytest.mark.parametrize(
+    ("rule", "status"), [({"realtime_only": True}, "skipped_old"), ({"dropped_by": "junk"}, "skipped_route")]
+)
+
+
+@rules
+def test_an_email_that_a_rule_of_its_route_stops_takes_no_names_and_can_be_released(
+    start: Open, rule: Fields, status: str
+) -> None:
     old = {"date": "2026-11-15T23:59:59Z"}
-    only_new, any_age = start(realtime_only=True), start()
-    outcomes = [only_new.send(**old) for _ in range(2)]
-    assert [each.status for each in outcomes] == ["skipped_old", "skipped_old"]
+    bench, any_age = start(**rule), start()
+    outcomes = [bench.send(**old) for _ in range(2)]
+    assert [each.status for each in outcomes] == [status, status]
     assert len({each.id for each in outcomes}) == 1, "one entry, however often it comes"
-    assert only_new.status_of() == "processed"
     assert any_age.status_of(**old) == "processed"
-    assert again.release(only_new.pipeline.coordinator, outcomes[0].id) is None
-    assert only_new.deliver_due() == 1
+    assert bench.status_of(**old) == "already_processed", "an email that was answered keeps its status"
+    assert again.release(bench.pipeline.coordinator, outcomes[0].id) is None
+    assert bench.deliver_due() == 1
 
 
-def test_an_email_that_is_being_delivered_is_never_too_old(start: Open) -> None:
+@rules
+def test_an_email_that_is_being_delivered_is_stopped_by_no_rule(start: Open, rule: Fields, status: str) -> None:
     """Its provider's retry after our restart is older than our start."""
     old = {"date": "2026-11-15T23:59:59Z"}
     before = start()
@@ -421,7 +366,8 @@ def test_an_email_that_is_being_delivered_is_never_too_old(start: Open) -> None:
     with pytest.raises(KeyboardInterrupt):
         before.send(**old)
     before.let_time_pass(LEASE_MS)
-    assert start(realtime_only=True).status_of(**old) == "processed"
+    assert start(**rule).status_of(**old) == "processed"
+    assert start(**rule).status_of(subject="another", **old) == status
 
 
 # Proofs of origin that do not cover the text
@@ -438,33 +384,7 @@ def test_a_proof_is_good_for_one_email_and_for_its_retries(start: Open) -> None:
     assert len(bench.destinations["crm"].taken) == 1
 
 
-def test_two_emails_under_one_message_id_have_webhook_ids_of_their_own(start: Open) -> None:
-    bench = start()
-    for body in ("one", "two", "one"):
-        bench.send(body=body)
-    taken = bench.destinations["crm"].taken
-    assert len(taken) == len({each.webhook_id for each in taken}) == 2
-
-
 # With a queue
-
-
-def test_with_a_queue_the_request_stores_and_a_worker_delivers(start: Open) -> None:
-    bench = start(with_queue=True)
-    assert [bench.status_of() for _ in range(2)] == ["queued", "queued"]
-    assert bench.destinations["crm"].asked == []
-    bench.queue.announced *= 2  # a queue may say it twice
-    assert bench.work() == 1
-    assert len(bench.destinations["crm"].taken) == 1
-    assert bench.status_of() == "already_processed"
-
-
-def test_a_lost_message_is_made_good_by_the_next_look(start: Open) -> None:
-    bench = start(with_queue=True)
-    bench.send()
-    bench.queue.announced.clear()
-    assert bench.deliver_due() == 1
-    assert len(bench.destinations["crm"].taken) == 1
 
 
 @pytest.mark.parametrize(

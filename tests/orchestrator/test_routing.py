@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from deduplication.email import Email
+from deduplication.authentication import Result
+from deduplication.email import Attachment, Email
 from deduplication.media import MediaMode
 from deduplication.message import Message
 from deduplication.subject_group import GroupMode
@@ -159,9 +160,108 @@ def test_conditions(condition: dict[str, Any], expected: bool) -> None:
     assert holds(Condition(**condition), item=EMAIL) is expected
 
 
+FILE = Attachment("a.pdf", "application/pdf", size_bytes=900, sha256="")
+REPLY = Email(
+    html="<p>é</p>",
+    plain="é",
+    attachments=(FILE, FILE),
+    headers=(("X-Team", "Sales, EMEA"), ("x-team", "Legal"), ("Auto-Submitted", "auto-replied"), ("X-Empty", "")),
+    reply_to=("help@ours.example", "ada@example.org"),
+    return_path="",
+    references=("root@example.org", "second@example.org"),
+    verdicts=(Result("spf", "pass", ""), Result("dmarc", "fail", "")),
+    provider="mailgun",
+)
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        ({"field": "size", "over": 1810}, True),
+        ({"field": "size", "over": 1811}, False),
+        ({"field": "size", "under": 1811}, False),
+        ({"field": "size", "under": 1812}, True),
+        ({"field": "has_attachments", "equals": True}, True),
+        ({"field": "has_attachments", "equals": "false"}, False),
+        ({"field": "header:X-Team", "equals": "sales, emea"}, True),
+        ({"field": "header:x-TEAM", "contains": "legal"}, True),
+        ({"field": "header:X-Team", "equals": ""}, False),
+        ({"field": "header:X-Nothing", "equals": ""}, True),
+        ({"field": "reply_to", "equals": "ada@example.org"}, True),
+        ({"field": "return_path", "equals": ""}, True),
+        ({"field": "thread", "equals": "root@example.org"}, True),
+        ({"field": "automated", "equals": "auto_reply"}, True),
+        ({"field": "automated", "regex": "bounce|auto_reply"}, True),
+        ({"field": "automated", "equals": "none"}, False),
+        ({"field": "authentication.spf", "equals": "pass"}, True),
+        ({"field": "authentication.dkim", "equals": ""}, True),
+        ({"field": "authentication.dkim", "equals": "none"}, False),
+        ({"field": "authentication.dmarc", "equals": "fail"}, True),
+        ({"field": "authentication.dmarc", "equals": "pass"}, False),
+    ],
+)
+def test_conditions_on_the_envelope_and_the_headers(condition: dict[str, Any], expected: bool) -> None:
+    assert holds(Condition(**condition), item=email_item(REPLY, None)) is expected
+
+
+@pytest.mark.parametrize(
+    ("field", "of_email", "of_message"),
+    [
+        ("automated", "none", ""),
+        ("authentication.dmarc", "", ""),
+        ("has_attachments", "false", ""),
+        ("thread", "", ""),
+        ("header:X-Team", "", ""),
+    ],
+)
+def test_a_field_that_says_nothing_is_empty_and_no_header_is_none(field: str, of_email: str, of_message: str) -> None:
+    plain = email_item(Email(headers=(("Subject", "Hello"),)), None)
+    for asked, value in ((plain, of_email), (message_item(Message(id="1", text="Hello")), of_message)):
+        assert (asked.fields.get(field) or ("",)) == (value,)
+    assert holds(Condition(field="size", under=6), item=message_item(Message(id="1", text="Hello")))
+
+
+@pytest.mark.parametrize(
+    ("subject", "expected"),
+    [
+        ("junk", Route("junk", ("crm", "log"), GroupMode.ALL, dropped_by="junk")),
+        ("copy junk", Route("copy + junk", ("archive",), GroupMode.ALL)),
+        ("copy", Route("copy", ("archive",), GroupMode.ALL)),
+        ("mark", Route("mark + rest", ("crm", "log"), GroupMode.OFF)),
+        ("junk mark", Route("junk", ("crm", "log"), GroupMode.OFF, dropped_by="junk")),
+        ("", Route("rest", ("crm", "log"), GroupMode.ALL)),
+    ],
+)
+def test_a_route_drops_what_no_earlier_one_took_and_the_last_takes_what_no_other_did(
+    subject: str, expected: Route
+) -> None:
+    router = Router(
+        (
+            route("copy", has("copy"), destinations=("archive",), stop=False),
+            route("junk", has("junk"), drop=True),
+            route("mark", has("mark"), stop=False, subject_groups=GroupMode.OFF),
+            route("rest", otherwise=True, destinations=("crm", "log")),
+        ),
+        DEFAULTS,
+    )
+    assert router.pick(item(subject=subject)) == expected
+    tried = [trial.route.name for trial in router.explain(item(subject=subject), "") if trial.matched and trial.reached]
+    assert " + ".join(tried) == expected.name
+
+
+def test_each_recipient_is_dropped_or_taken_on_its_own() -> None:
+    junk = Condition(field="recipient", contains="junk@")
+    router = Router((route("junk", junk, drop=True), route("rest", destinations=("crm",))), DEFAULTS)
+    received = item_with(recipient=("junk@x.example", "ada@x.example"))
+    assert [(each.recipients, router.pick(each).dropped_by) for each in router.split(received)] == [
+        (("junk@x.example",), "junk"),
+        (("ada@x.example",), ""),
+    ]
+
+
 @pytest.mark.parametrize("exact", [False, True])
 def test_one_of_several_values_is_enough_and_none_is_an_empty_text(exact: bool) -> None:
-    def recipient(**test: str) -> Condition:
+    def recipient(**test: Any) -> Condition:
         return Condition(field="recipient", exact=exact, **test)
 
     both = item_with(recipient=("a@x.example", "b@y.example"))

@@ -46,16 +46,6 @@ def test_a_machine_that_joins_takes_the_key_of_the_fleet() -> None:
     assert joins.sessions.key() == first.sessions.key() == key
 
 
-def test_a_session_that_ended_has_ended_on_all_machines() -> None:
-    one, other = Machine(), Machine()
-    one.sessions.end("s1")
-    assert one.sessions.has_ended("s1")
-    other.sessions.end("s2")
-    share_notes(one, other)
-    for machine in (one, other):
-        assert [machine.sessions.has_ended(session) for session in ("s1", "s2", "s3")] == [True, True, False]
-
-
 def test_the_list_is_bounded_in_time_and_length() -> None:
     machine = Machine()
     machine.sessions.end("old")

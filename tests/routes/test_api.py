@@ -235,29 +235,6 @@ def test_while_redis_is_gone_the_lists_stay_and_a_reset_is_refused(
     assert answer.headers["Retry-After"]
 
 
-# Reset
-
-
-@pytest.mark.parametrize("scope", ["email_id", "all"])
-def test_after_a_reset_the_same_email_is_delivered_again(
-    app: App, start_app: StartApp, sink: Sink, scope: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    other = start_app(webhook_url=sink.url)  # another process of the machine
-    mail = email(subject="Lot 456", date="Mon, 16 Nov 2026 10:00:00 +0100")
-    email_id = app.post(mail).get_json()["email_id"]
-    request = ALL if scope == "all" else {"scope": "email_id", "value": email_id}
-    dry = app.act("reset", **request, dry_run=True)
-    found = {"names": dry["names"], "kept": [], "behind": []}
-    assert dry == {"success": True, "status": "reset", "scope": scope, "dry_run": True} | found
-    assert dry["names"] >= 3
-    assert app.status_of(mail) == "already_processed"
-    assert other.act("reset", **request) == dry | {"dry_run": False}
-    assert f"AUDIT reset scope={scope} " in caplog.text
-    assert app.status_of(mail) == "processed"
-    assert len(sink.received) == 2
-    assert len({received.webhook_id for received in sink.received}) == 1
-
-
 # Destinations
 
 

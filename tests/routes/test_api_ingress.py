@@ -70,16 +70,6 @@ def test_half_a_surrogate_pair_is_replaced_everywhere(app: App, sink: Sink, half
     json.dumps(received.payload, ensure_ascii=False).encode()
 
 
-@pytest.mark.parametrize("field", ["subject", "body", "date", "x"])
-def test_pairs_and_control_characters_are_accepted(app: App, sink: Sink, field: str) -> None:
-    odd = f', "{field}": "nul \\u0000 \u2028, a pair \\ud83c\\udf89, half a pair \\\\ud83c"}}'.encode()
-    payload = json.dumps(email()).encode().replace(b"}", odd)
-    assert [app.post_raw(payload).get_json()["status"] for _ in range(2)] == [NEW, KNOWN]
-    assert len(sink.received) == 1
-    if field == "body":
-        assert "a pair 🎉, half a pair \\ud83c" in sink.received[0].payload["body"]
-
-
 @pytest.mark.parametrize(
     ("content_type", "http_status"),
     [
@@ -315,22 +305,6 @@ def test_a_group_stops_replies_only_in_mode_all(start_app: StartApp, sink: Sink,
     replies = [email(subject=f"{prefix} Lot 456", body=prefix) for prefix in prefixes]
     assert statuses(app, *replies) == [answer] * len(prefixes)
     assert {each.payload["subject_group"] for each in sink.received} == {"lot_456"}, "receivers may do more"
-
-
-@pytest.mark.parametrize(
-    ("mode", "subject", "second"),
-    [
-        ("all", "Bonjour", SKIPPED),
-        ("all", "Re:", NEW),
-        ("patterns", "Lot 456", SKIPPED),
-        ("patterns", "Bonjour", NEW),
-        ("patterns", "Désabonnement Lot 456", NEW),
-        ("off", "Lot 456", NEW),
-    ],
-)
-def test_which_subjects_group(start_app: StartApp, mode: str, subject: str, second: str) -> None:
-    emails = [email(subject=subject, sender=f"{name}@example.org", body=name) for name in ("ada", "bob")]
-    assert statuses(start_app(subject_groups=mode), *emails, emails[0]) == [NEW, second, KNOWN]
 
 
 def test_patterns_and_routes_of_the_file_are_used(start_app: StartApp, sink: Sink) -> None:

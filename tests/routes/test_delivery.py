@@ -95,22 +95,6 @@ def test_a_replay_that_fails_for_now_waits_for_its_next_try(start_with: StartApp
         assert answer["next_try"] is not None, "no provider will send it again"
 
 
-@pytest.mark.parametrize("days", [0, 1])
-def test_a_delivered_email_is_replayed_only_by_force_and_with_its_payload(
-    start_app: StartApp, sink: Sink, days: int
-) -> None:
-    app = start_app(webhook_url=sink.url, delivered_payload_days=days)
-    path = f"deliveries/{app.post(email()).get_json()['deliveries']['default']['id']}/replay"
-    assert app.act(path, new_id=True)["code"] == "already_delivered"
-    answer = app.act(path, force=True, new_id=True)
-    if days:
-        first, second = (each.webhook_id for each in sink.accepted)
-        assert first != second == answer["delivery"]["webhook_id"]
-    else:
-        assert (answer["status"], answer["code"]) == (409, "no_payload")
-    assert app.status_of(email()) == "already_processed"
-
-
 def test_dead_letters_are_replayed_by_a_filter_after_a_dry_run(start_with: StartApp, eventually: Eventually) -> None:
     with Sink(REFUSED, REFUSED, REFUSED) as sink:
         app = start_with(crm=f"url = '{sink.url}'\nmax_attempts = 1")
@@ -132,17 +116,6 @@ def test_dead_letters_are_replayed_by_a_filter_after_a_dry_run(start_with: Start
 
 def event(webhook: Received) -> tuple[str, str]:
     return webhook.payload["type"], webhook.payload["timestamp"]
-
-
-def test_messages_and_forms_have_an_event_type(start_with: StartApp, sink: Sink) -> None:
-    app = start_with(crm=f"url = '{sink.url}'\nformat = 'form'")
-    app.post(email())
-    document = {"source": "tg:news", "id": 1, "text": "Hello"}
-    app.http.post("/api/ingress/message", json=document, headers=bearer(INGRESS_TOKEN))
-    assert [event(each) for each in sink.received] == [
-        ("email.received", sink.received[0].payload["received_at"]),
-        ("message.received", sink.received[1].payload["received_at"]),
-    ]
 
 
 def test_every_attempt_of_a_released_email_says_that_it_was_released(

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from copy import copy
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from routes.app import create_app
-from tests.routes.conftest import App, Eventually, StartApp, bearer
+from tests.routes.conftest import StartApp, bearer
 from tests.support.redis_server import RedisServer
 from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, email
 from tests.support.sink import Reply, Sink
@@ -30,32 +25,6 @@ def listed(tmp_path: Path) -> Path:
 
 def linking(*links: str, subject: str) -> dict[str, object]:
     return email(subject=subject, body=" ".join(links), date=f"2026-11-16T09:00:0{len(subject) % 10}Z")
-
-
-def test_two_servers_and_two_destinations_make_one_post_each(
-    start_with: StartApp, redis_server: RedisServer, tmp_path: Path, eventually: Eventually
-) -> None:
-    with Sink(otherwise=Reply(delay_s=0.2)) as crm, Sink(otherwise=Reply(delay_s=0.2)) as archive:
-        settings = [{"data_dir": tmp_path / name, "redis_url": redis_server.url} for name in "ab"]
-        servers = [start_with(each, crm=crm, archive=archive) for each in settings]
-        with ThreadPoolExecutor(8) as clients:
-            list(clients.map(lambda number: servers[number % 2].post(email()), range(8)))
-        eventually(lambda: [app.status_of(email()) for app in servers] == ["already_processed"] * 2)
-        assert (len(crm.received), len(archive.received)) == (1, 1)
-
-
-def test_a_reset_of_a_destination_sends_again_there_and_only_there(
-    start_with: StartApp, eventually: Eventually
-) -> None:
-    with Sink() as crm, Sink(Reply(500), Reply(500)) as archive:
-        app = start_with(crm=crm, archive=archive)
-        app.post(email())
-        assert app.act("reset", scope="destination", value="archive")["kept"], "it is still to be delivered"
-        app.try_again()
-        eventually(lambda: app.status_of(email()) == "already_processed")
-        assert app.act("reset", scope="destination", value="crm")["names"] > 0
-        assert app.status_of(email()) == "processed"
-        assert (len(crm.accepted), len(archive.accepted)) == (2, 1)
 
 
 @pytest.mark.parametrize("store", ["sqlite", "redis"])
@@ -131,43 +100,6 @@ def test_a_route_says_which_links_count(
     assert app.status_of(linking("https://files.example/a.zip", subject="bb")) == expected
 
 
-def test_identity_group_and_three_links_are_held_in_one_round_trip(
-    start_app: StartApp, sink: Sink, redis_server: RedisServer, listed: Path
-) -> None:
-    app = start_app(webhook_url=sink.url, redis_url=redis_server.url, mailonce_config=listed)
-    app.post(email(subject="warm-up"))
-
-    def round_trips(number: int) -> int:
-        redis_server.client.config_resetstat()
-        links = [f"https://we.tl/t-{number}-{each}" for each in range(3)]
-        assert app.status_of(linking(*links, subject=f"Lot {number}")) == "processed"
-        return int(redis_server.client.info("commandstats")["cmdstat_evalsha"]["calls"])
-
-    assert any(round_trips(number) == 1 for number in range(30)), "publishing follows behind the request"
-    assert redis_server.client.exists("media:https://we.tl/t-0-2 @example.org")
-
-
-def test_links_are_resolved_before_they_are_compared(start_app: StartApp, sink: Sink, listed: Path) -> None:
-    app = start_app(webhook_url=sink.url, mailonce_config=listed)
-    finals = {"https://we.tl/t-short": "https://wetransfer.com/downloads/final/1"}
-    followed: list[list[str]] = []
-
-    def resolve(urls: Sequence[str]) -> Sequence[str]:
-        followed.append(list(urls))
-        return [finals.get(url, url) for url in urls]
-
-    service = copy(app.service)
-    service.pipeline = replace(service.pipeline, resolve=resolve)
-    resolving = App(service, create_app(service).test_client())
-    assert resolving.status_of(linking("https://we.tl/t-short", subject="a")) == "processed"
-    assert app.status_of(linking("https://wetransfer.com/downloads/final/1", subject="bb")) == "skipped_media"
-    assert app.status_of(linking("https://we.tl/t-short", subject="ccc")) == "processed", "the raw link is not a name"
-    finals["https://we.tl/t-new"] = "https://wetransfer.com/downloads/final/1"
-    assert resolving.status_of(linking("https://we.tl/t-new", subject="dddd")) == "skipped_media"
-    resolving.post(linking("https://we.tl/t-1", "https://we.tl/t-2", subject="eeeee"))
-    assert followed[-1] == ["https://we.tl/t-1", "https://we.tl/t-2"], "all links of an email share one deadline"
-
-
 def test_text_that_every_destination_received_is_skipped_if_destinations_ask_for_it(
     start_app: StartApp, sink: Sink, tmp_path: Path
 ) -> None:
@@ -188,6 +120,28 @@ def test_text_that_every_destination_received_is_skipped_if_destinations_ask_for
         assert (third["status"], third["reason"]["gate"]) == ("skipped_content", "content")
         assert third["reason"]["original"] == first["id"]
         assert (len(crm.received), len(archive.received)) == (1, 1)
+
+
+def test_a_dropped_email_is_answered_counted_listed_and_released(
+    start_app: StartApp, sink: Sink, tmp_path: Path
+) -> None:
+    path = tmp_path / "drop.toml"
+    path.write_text(
+        f"[destinations.crm]\nurl = '{sink.url}'\n[[routes]]\nname = 'no junk'\ndrop = true\n"
+        "match = [{ field = 'subject', contains = 'junk' }]\n[[routes]]\nname = 'rest'\n"
+    )
+    app = start_app(mailonce_config=path)
+    answers = [app.post(email(subject="junk")).get_json() for _ in range(2)]
+    assert [(each["success"], each["status"]) for each in answers] == [(True, "skipped_route")] * 2
+    app.settle()
+    (listed,) = app.ask("decisions?status=skipped_route")["decisions"]
+    assert (listed["id"], listed["reason"]) == (answers[0]["id"], "Not sent: dropped by route no junk")
+    metrics = app.http.get("/metrics", headers=bearer(ADMIN_TOKEN)).text
+    assert 'mailonce_duplicates_total{gate="route"} 2.0' in metrics
+    assert 'mailonce_emails_total{provider="gmail",status="skipped_route"} 2.0' in metrics
+    assert sink.received == []
+    app.act(f"decisions/{listed['id']}/release")
+    assert [webhook.payload["subject"] for webhook in sink.received] == ["junk"]
 
 
 def test_one_email_to_two_addresses_is_one_unless_each_recipient_counts(

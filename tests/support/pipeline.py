@@ -151,11 +151,6 @@ class PipelineBench:
             stored = step.payload(self.entry(**fields).id)
         return unpack(stored) if stored else None
 
-    def work(self) -> int:
-        """What a worker does with everything that was announced so far; how many deliveries that were."""
-        announced, self.queue.announced[:] = list(self.queue.announced), []
-        return sum(self.pipeline.retrier.deliver_due(destination) for destination in announced)
-
     def deliver_due(self) -> int:
         """What every process does each second: how many deliveries were due."""
         found = 0

@@ -186,3 +186,18 @@ def position_of(machine: Machine) -> str:
 def last_event(server: RedisServer) -> str:
     found = server.client.xrevrange("events", count=1)
     return str(found[0][0]) if found else "none yet"
+
+
+@pytest.mark.parametrize("rubbish", [b"not one of ours", b"\xff\xfe", b""])
+def test_an_event_that_cannot_be_read_is_a_gap_and_does_not_stop_the_others(
+    server: RedisServer, machines: list[Machine], rubbish: bytes
+) -> None:
+    server.client.xadd("events", {"e": rubbish})
+    entry = send(machines[0], Email("after it")).entry
+    assert entry
+
+    def is_known() -> bool:
+        with machines[1].journal.reading() as step:
+            return step.read(entry.id) is not None and bool(step.meta("gap_ms"))
+
+    wait_for(is_known)

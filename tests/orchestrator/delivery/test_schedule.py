@@ -48,10 +48,6 @@ def test_jitter_only_adds_and_retry_after_is_honoured_up_to_an_hour(
     assert least_ms <= max(MOST_RETRY_AFTER_S, 24 * 3600) * 1000
 
 
-def test_a_destination_that_asks_for_2_s_waits_for_our_5_s_and_one_that_asks_for_60_s_gets_them() -> None:
-    assert [delay_ms(1, asked_s, lambda: 0.0) for asked_s in (2, 60, 100_000)] == [5000, 60_000, 3_600_000]
-
-
 @pytest.mark.parametrize(
     ("failure", "patience", "age_ms", "status", "reason"),
     [

@@ -110,14 +110,6 @@ def test_what_the_destination_answers_decides(
         assert (after.attempts[-1].error is None) == (status == "delivered")
 
 
-def test_a_second_quick_try_may_succeed_under_the_same_webhook_id(waits: Waits) -> None:
-    with Sink(Reply(500)) as sink:
-        after = sender(sink.url, waits).attempt(FRESH, PAYLOAD, budget(waits))
-        assert after.status is DeliveryStatus.DELIVERED
-        assert [attempt.status_code for attempt in after.attempts] == [500, 200]
-        assert {each.webhook_id for each in sink.received} == {FRESH.webhook_id}
-
-
 def test_a_second_try_needs_time(waits: Waits) -> None:
     with Sink(otherwise=Reply(500)) as sink:
         after = sender(sink.url, waits).attempt(FRESH, PAYLOAD, budget(waits, 0.6))

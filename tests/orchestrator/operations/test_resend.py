@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -72,12 +73,22 @@ def test_a_released_email_says_so_and_cannot_be_released_again(desk: Desk) -> No
     assert after.reason.startswith("Released at ")
 
 
-def test_what_is_too_old_is_listed_and_can_be_released(start_desk: Callable[..., Desk]) -> None:
-    desk = start_desk(realtime_only=True)
+@pytest.mark.parametrize(
+    ("rule", "status", "reason"),
+    [
+        ({"realtime_only": True}, "skipped_old", "Not sent: it is older than the service"),
+        ({"dropped_by": "junk mail"}, "skipped_route", "Not sent: dropped by route junk mail"),
+    ],
+)
+def test_what_a_rule_of_its_route_stops_is_listed_and_can_be_released(
+    start_desk: Callable[..., Desk], rule: dict[str, Any], status: str, reason: str
+) -> None:
+    desk = start_desk(**rule)
     old = {"subject": "Yesterday's news", "date": STARTED.replace(year=2020).isoformat()}
     for _ in range(2):
-        assert desk.bench.status_of(**old) == "skipped_old"
-    (listed,) = desk.decisions(status="skipped_old", q="yesterday")
-    assert listed.reason.startswith("Not sent: it is older than the service")
+        assert desk.bench.status_of(**old) == status
+    (listed,) = desk.decisions(status=status, q="yesterday")
+    assert listed.reason.startswith(reason)
+    assert desk.decisions(status={"skipped_old", "skipped_route"}.difference([status]).pop()) == []
     assert send_again(desk.service, listed.id, Release(), at_once=True) == "released"
     assert [webhook.payload["subject"] for webhook in desk.bench.destinations["crm"].taken] == ["Yesterday's news"]

@@ -30,7 +30,7 @@ SHOWN = (
     '3. "both": every email\n     to crm, archive, stop = false\n  4. "all": every email\n     to crm, stop = true\n',
     'Note: never evaluated, since "all" matches every email\nSubject',
     'name = "ticket", phrases = our ref, regex = "(\\\\d+)"\n',
-    "hosts = files.example, resolve = none\n",
+    "hosts = files.example\n",
     "Providers\n  mailgun\n  ses\n",
     "url = https://ops.example, signed with 2 secrets, after_s = 60, off = low_hit_rate",
 )
@@ -87,8 +87,8 @@ def test_the_route_and_the_names_of_an_email_are_shown_and_nothing_is_recorded(r
     Path("one.json").write_text(json.dumps(email()))
     shown = run("check", "--email", "one.eml").output
     assert (
-        '"paid" does not match\n  yes: subject contains "lot"\n  no: body equals ""\n'
-        '"for sales" matches\n  yes: recipient contains "sales@"\n'
+        '"paid" does not match\n  yes: subject contains "lot" (it is "Lot 456")\n  no: body equals ""\n'
+        '"for sales" matches\n  yes: recipient contains "sales@" (it is "sales@example.org")\n'
         '"rest" matches, but is not evaluated: an earlier route stopped\n'
         "takes the route 'for sales', to crm\n"
     ) in shown
@@ -96,6 +96,29 @@ def test_the_route_and_the_names_of_an_email_are_shown_and_nothing_is_recorded(r
         assert part in shown
     assert "'rest', to crm" in run("check", "--json", "one.json").output
     assert not (tmp_path / "data").exists()
+
+
+def test_a_route_that_drops_the_email_is_shown_with_the_values_that_were_tested(run: Run, start_app: StartApp) -> None:
+    Path("mailonce.toml").write_text(
+        "[destinations.crm]\nurl = 'https://crm.example/'\n[destinations.log]\nurl = 'log:'\n"
+        "[[routes]]\nname = 'copy'\nmatch = [{ field = 'subject', contains = 'copy' }]\ndestinations = ['log']\n"
+        "stop = false\n"
+        "[[routes]]\nname = 'small'\nmatch = [{ field = 'size', under = 10000 }, { field = 'cc', equals = '' }]\n"
+        "drop = true\n[[routes]]\nname = 'rest'\notherwise = true\ndestinations = ['crm']\n"
+    )
+    start_app(webhook_url="", mailonce_config=Path("mailonce.toml"))
+    for name, subject in (("one.eml", "Lot 456"), ("two.eml", "copy")):
+        Path(name).write_text(EML.replace("Lot 456", subject))
+    shown = run("check", "--email", "one.eml").output
+    for part in (
+        '2. "small": size under 10000 and cc equals ""\n     dropped, stop = true\n',
+        '3. "rest": every email that no earlier route sends anywhere\n     to crm, stop = true\n',
+        '"small" matches\n  yes: size under 10000 (it is "38")\n  yes: cc equals "" (it is "")\n"rest" matches, but',
+        "takes the route 'small', which drops it; a release would send it to crm\n",
+        "has no name taken\nwould be skipped_route\n",
+    ):
+        assert part in shown
+    assert '"rest" does not match: an earlier route sends it somewhere\n' in run("check", "--email", "two.eml").output
 
 
 @pytest.mark.parametrize(

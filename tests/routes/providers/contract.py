@@ -150,7 +150,7 @@ class ProviderContract:
         assert [answer.get_json()["status"] for answer in answers] == ["processed", *["already_processed"] * 2]
         (payload,) = ingress.delivered
         assert (payload["subject"], payload["sender_email"]) == (LETTER.subject, "ada@example.org")
-        assert payload["message_id"] == LETTER.message_id
+        assert payload["message_id"] == LETTER.message_id.strip("<>")
         assert "inbox@in.example.com" in payload["recipients"]
 
     def test_a_request_without_a_valid_proof_is_refused_whatever_its_body(self, serve: Serve, fetches: Fetches) -> None:

@@ -22,4 +22,6 @@ def test_of_headers_with_one_name_the_first_counts_in_every_notation(given: Any)
     headers = MailHeaders(given)
     assert (headers["In-Reply-To"], headers["Date"]) == ("<1@a>", "")
     assert headers.named(("In-Reply-To", "Date")) == {"In-Reply-To": "<1@a>"}
-    assert headers.added_to({"recipients": []})["extra"] == {"in_reply_to": "<1@a>"}
+    added = headers.added_to({"recipients": []})
+    assert added["in_reply_to"] == "<1@a>"
+    assert [value for _, value in added["headers"]] == ["<1@a>", "<2@a>"]

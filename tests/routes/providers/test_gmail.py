@@ -62,13 +62,22 @@ class TestGmail(TokenContract):
             recipient="Inbox <Inbox@In.example.com>",
             to=["bob@example.org", "Carla <carla@example.org>, dan@example.org"],
             snippet="Voi",
+            headers=None,
+            reply_to="Desk <desk@example.org>",
+            return_path="bounce@example.org",
+            in_reply_to="<1@example.org>",
+            references="<root@example.org> <1@example.org>",
+            thread_id="189f",
         )
         email = email_in(provider_of("", "gmail"), request)
         assert (email.body, email.plain) == (LETTER.html, "Voilà")
         assert email.message_id == LETTER.message_id
         assert email.recipients == ("inbox@in.example.com",)
         assert email.to == ("bob@example.org", "carla@example.org", "dan@example.org")
-        assert email.extra == {"message_id": LETTER.message_id, "snippet": "Voi"}
+        assert (email.reply_to, email.return_path) == (("desk@example.org",), "bounce@example.org")
+        assert (email.in_reply_to, email.thread, email.provider_thread) == ("1@example.org", "root@example.org", "189f")
+        assert email.extra.items() >= {"message_id": LETTER.message_id, "snippet": "Voi"}.items()
+        assert email.extra.keys() == {"message_id", "snippet", "in_reply_to", "references"}
 
     @pytest.mark.parametrize(
         ("sent", "html", "plain"),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from routes.providers.samples import SampleRequest
-from tests.routes.providers.conftest import Serve, with_body, with_headers
+from tests.routes.providers.conftest import Serve, email_in, provider_of, with_body, with_headers
 from tests.routes.providers.contract import DocumentedContract
 from tests.routes.providers.test_gmail import TokenContract
 
@@ -46,6 +46,24 @@ class TestMime(DocumentedContract, TokenContract):
         again = with_body(request, LATIN_1.replace(*changed))
         assert again.body != request.body
         assert [ingress.status_of(each) for each in (request, again)] == ["processed", "already_processed"]
+
+    @pytest.mark.parametrize(
+        ("given", "sender", "recipients"),
+        [
+            ({}, None, ()),
+            ({"x_envelope_from": "<Bounce@Mail.example.org>"}, "bounce@mail.example.org", ()),
+            ({"x_envelope_from": "<>", "x_envelope_to": "<a@x.example>"}, "", ("a@x.example",)),
+            ({"x_envelope_from": ""}, "", ()),
+            ({"x_envelope_to": "a@x.example, <b@x.example>,a@x.example"}, None, ("a@x.example", "b@x.example")),
+            ({"x_envelope_to": "<jürgen@x.example>".encode().decode("latin-1")}, None, ("jürgen@x.example",)),
+            ({"x_envelope_to": "nobody"}, None, ()),
+        ],
+    )
+    def test_the_envelope_is_in_headers_of_the_request(
+        self, given: dict[str, str], sender: str | None, recipients: tuple[str, ...]
+    ) -> None:
+        email = email_in(provider_of("", "mime"), with_headers(self.with_proof_of(LATIN_1), **given))
+        assert (email.return_path, email.recipients, email.tells_recipients) == (sender, recipients, bool(recipients))
 
     def test_the_default_content_type_of_curl_is_refused_with_a_hint(self, serve: Serve) -> None:
         request = with_headers(self.request(self.settings), content_type="application/x-www-form-urlencoded")

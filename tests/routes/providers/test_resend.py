@@ -142,7 +142,7 @@ class TestResendWithAnApiKey:
         assert (email.body, email.plain) == (LETTER.html, LETTER.text)
         assert (email.to, email.cc) == (("inbox@in.example.com",), ("carla@example.org",))
         assert [(each.name, each.size_bytes) for each in email.attachments] == [("liste.csv", 8)]
-        assert email.extra == {"in_reply_to": "<earlier@example.org>"}
+        assert email.in_reply_to == email.thread == "earlier@example.org"
         assert fetches.urls == [API_URL], "the API key goes nowhere else"
 
     def test_while_its_api_is_away_a_retry_is_requested(
