@@ -10,7 +10,8 @@ from functools import partial
 from deduplication.journal.entry import Attempt, Delivery, DeliveryStatus, changed
 from orchestrator.delivery.webhook import DeliveryFailed, Receipt
 
-RETRY_DELAYS_S = (5, 300, 1800, 7200, 5 * 3600, 10 * 3600, 14 * 3600, 20 * 3600, 24 * 3600)  # Standard Webhooks
+# Of Standard Webhooks, with another 5 s in front: after a request, which makes two attempts, comes the second delay.
+RETRY_DELAYS_S = (5, 5, 300, 1800, 7200, 5 * 3600, 10 * 3600, 14 * 3600, 20 * 3600, 24 * 3600)
 MOST_RETRY_AFTER_S = 3600
 MOST_AGE_MS = 76 * 3_600_000
 TOO_OLD = "waited 76 h"
@@ -32,7 +33,7 @@ class Patience:
 
 
 def delay_ms(tries: int, retry_after_s: int | None, jitter: Callable[[], float] = random.random) -> int:
-    """How long to wait after that many tries; at least as long as the destination asked for, up to an hour."""
+    """How long to wait after that many attempts; at least as long as the destination asked for, up to an hour."""
     own_s = RETRY_DELAYS_S[min(tries, len(RETRY_DELAYS_S)) - 1]
     wanted_s = max(own_s, min(retry_after_s or 0, MOST_RETRY_AFTER_S))
     return int(wanted_s * 1000 * (1 + JITTER * jitter()))
@@ -43,14 +44,15 @@ def after(
 ) -> Delivery:
     """The delivery after these POSTs, the last of which had this result: delivered, dead, or waiting for the next."""
     is_extra = patience.is_extra and isinstance(result, DeliveryFailed)
-    tries, kept = delivery.tries + (not is_extra), (*delivery.attempts, *attempts)[-ATTEMPTS_KEPT:]
+    tries = delivery.tries + (0 if is_extra else len(attempts))
+    kept = (*delivery.attempts, *attempts)[-ATTEMPTS_KEPT:]
     tried = partial(replace, delivery, tries=tries, attempts=kept, next_try_ms=None, missing_ms=None)
     if isinstance(result, Receipt):
         return tried(status=DeliveryStatus.DELIVERED, ended_ms=now_ms, receiver_id=result.receiver_id, reason=None)
     is_too_old = now_ms - patience.waits_since_ms >= MOST_AGE_MS
     is_last = tries >= patience.max_attempts and not is_extra
     if (is_last or is_too_old) and not result.is_gone:  # 410 pauses the destination instead
-        why = f"tried {tries} times" if is_last else TOO_OLD
+        why = f"tried {tries} time{'s' * (tries > 1)}" if is_last else TOO_OLD
         return tried(status=DeliveryStatus.DEAD, ended_ms=now_ms, reason=f"{result}; {why}")
     next_try_ms = now_ms + delay_ms(max(tries, 1), result.retry_after_s)
     if is_extra and (delivery.next_try_ms or 0) > now_ms and not result.retry_after_s:

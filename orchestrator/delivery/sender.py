@@ -131,10 +131,12 @@ class Sender:
         if (wait_s := self.guard.wait_s(name)) and (wait_s := self._wait(name, wait_s, ends_at)):
             reason = "over its rate" if self.guard.breaker(name) == "closed" else Blocker.BREAKER_OPEN
             return put_off(delivery, f"{name}: {reason}", now_ms() + int(wait_s * 1000) + 1)
+        max_attempts = self.destinations[name].config.max_attempts
         is_early = (delivery.next_try_ms or 0) > now_ms() + EARLY_MS
         is_extra = ends_at is None and (is_early or self.guard.breaker(name) != "closed")
         webhook = Webhook(delivery.webhook_id, payload, traceparent)
         attempts: list[Attempt] = []
+        at_once = min(QUICK_TRIES, max_attempts - delivery.tries)
         while True:
             # A receiver may fail for one email only, and however often: it counts once.
             counts = not (delivery.tries or attempts or is_extra)
@@ -143,7 +145,7 @@ class Sender:
             attempts.append(attempt)
             if failure is None or failure.is_about_this_webhook or failure.retry_after_s or ends_at is None:
                 break
-            if len(attempts) == QUICK_TRIES or ends_at - time.monotonic() <= QUICK_PAUSE_S + SHORTEST_TRY_S:
+            if len(attempts) >= at_once or ends_at - time.monotonic() <= QUICK_PAUSE_S + SHORTEST_TRY_S:
                 break
             time.sleep(QUICK_PAUSE_S)
             if (wait_s := self.guard.wait_s(name)) and self._wait(name, wait_s, ends_at):
@@ -152,9 +154,10 @@ class Sender:
         # No time passes while it is paused; an email that its provider sends again, or that a person replays, is new.
         is_new = ends_at is not None or delivery.generation > 0
         waits_since_ms = ended_ms if is_new else max(entry.created_ms, self.guard.pause_of(name).since_ms)
-        patience = Patience(self.destinations[name].config.max_attempts, waits_since_ms, is_extra=is_extra)
+        patience = Patience(max_attempts, waits_since_ms, is_extra=is_extra)
         tried = after(delivery, attempts, failure or receipt or Receipt(), patience, ended_ms)
-        self.meter.count((1, DELIVERIES, name, tried.status))
+        for status in (*[DeliveryStatus.WAITING] * (len(attempts) - 1), tried.status):  # all but the last one failed
+            self.meter.count((1, DELIVERIES, name, status))
         return tried
 
     def _hold_back(self, delivery: Delivery, blocker: Blocker) -> Delivery:

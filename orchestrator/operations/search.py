@@ -7,9 +7,11 @@ the email's receipt, then the low bits of its number in the journal (PLACE).
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -33,6 +35,8 @@ MERGED_PAGES = 32
 CATCH_UP_S = 0.3  # that a search spends on indexing before it looks
 SHORTEST_INDEXED = 3  # characters: the full-text index is made of pieces of three
 MOST_SCANNED = 10_000  # emails that a search for shorter words looks at
+MOST_COUNTED = 10_000  # emails that a search finds; without one, counting costs little
+LATE_MS = 15 * 60_000  # a delivery that waits for longer needs attention, and raises an alarm
 ALL = 10**9
 PLACE = "(e.created_ms << 20 | (e.seq & 1048575))"
 BY_PLACE = "s.rowid"
@@ -42,6 +46,35 @@ _UNUSUAL = "e.outcome NOT IN ('delivered', 'claimed')"  # as in schema.sql, or i
 _LIVE = (
     "e.seq IN (SELECT seq FROM deliveries WHERE owner <> '' AND lease_until_ms > {steady_ms} AND status = 'claimed')"
 )
+
+
+class EmailOutcome(StrEnum):
+    """What happened to an email, in the words of the page, the API and the command line. ``waiting`` and
+    ``dead_letter``: at one of its destinations, at least. ``duplicate``: it was received again, or repeats another one
+    but for a tag in its subject. ``stopped``: suppressed or duplicate. ``needs_attention``: a dead letter, a delivery
+    that has waited for 15 minutes, or returned to its provider and not received again."""
+
+    DELIVERED = "delivered"
+    WAITING = "waiting"
+    DEAD_LETTER = "dead_letter"
+    SUPPRESSED = "suppressed"
+    DUPLICATE = "duplicate"
+    RETURNED = "returned"
+    IN_PROGRESS = "in_progress"
+    STOPPED = "stopped"
+    NEEDS_ATTENTION = "needs_attention"
+
+
+OUTCOME_OF = {
+    Status.PROCESSED: EmailOutcome.DELIVERED,
+    Status.QUEUED: EmailOutcome.WAITING,
+    Status.DEAD_LETTERED: EmailOutcome.DEAD_LETTER,
+    Status.ALREADY_PROCESSED: EmailOutcome.DUPLICATE,
+    Status.ALREADY_PROCESSING: EmailOutcome.IN_PROGRESS,
+    Status.RETRY_LATER: EmailOutcome.RETURNED,
+}
+"""All other statuses are those of suppressed emails."""
+
 _BY_STATUS = {
     Status.PROCESSED: "e.outcome IN ('delivered', '')",
     Status.QUEUED: f"e.outcome = 'waiting' AND {_UNUSUAL}",
@@ -51,6 +84,22 @@ _BY_STATUS = {
     **{status: f"e.outcome = 'skipped' AND e.gate = '{gate}' AND e.gate <> ''" for gate, status in SKIPPED_AT.items()},
     Status.SKIPPED_OLD: f"e.outcome = 'skipped' AND e.gate = '' AND e.answer <> 'skipped_route' AND {_UNUSUAL}",
     Status.SKIPPED_ROUTE: f"e.outcome = 'skipped' AND e.gate = '' AND e.answer = 'skipped_route' AND {_UNUSUAL}",
+}
+_SUPPRESSED = f"e.outcome = 'skipped' AND e.gate <> 'identity' AND {_UNUSUAL}"
+_DUPLICATE = "(e.gate = 'identity' AND e.outcome = 'skipped' OR e.id IN (SELECT entry FROM repeats))"
+_WAITING = "e.seq IN (SELECT seq FROM deliveries WHERE status = 'waiting' AND {at})"
+_DEAD = "e.seq IN (SELECT seq FROM deliveries WHERE status = 'dead' AND {at})"
+_LATE = f"({_WAITING} AND e.created_ms < {{now_ms}} - {LATE_MS})"
+_BY_OUTCOME = {
+    EmailOutcome.DELIVERED: _BY_STATUS[Status.PROCESSED],
+    EmailOutcome.WAITING: _WAITING,
+    EmailOutcome.DEAD_LETTER: _DEAD,
+    EmailOutcome.SUPPRESSED: _SUPPRESSED,
+    EmailOutcome.DUPLICATE: _DUPLICATE,
+    EmailOutcome.RETURNED: _BY_STATUS[Status.RETRY_LATER],
+    EmailOutcome.IN_PROGRESS: _BY_STATUS[Status.ALREADY_PROCESSING],
+    EmailOutcome.STOPPED: f"({_SUPPRESSED} OR {_DUPLICATE})",
+    EmailOutcome.NEEDS_ATTENTION: f"({_DEAD} OR {_LATE} OR {_BY_STATUS[Status.RETRY_LATER]})",
 }
 
 
@@ -88,6 +137,7 @@ class Filter(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    outcome: EmailOutcome | None = Field(default=None, description="What happened to the email.")
     gate: Literal["identity", "subject_group", "media", "content"] | None = Field(
         default=None, description="The gate that stopped it."
     )
@@ -105,7 +155,7 @@ class Filter(BaseModel):
 
 
 class DecisionFilter(Filter):
-    status: Status | None = None
+    status: Status | None = Field(default=None, description="The answer to its provider, brought up to date.")
 
 
 class DeliveryFilter(Filter):
@@ -187,11 +237,27 @@ def find_ids(
     return [f"{id_}:{destination}" if is_delivery else id_ for id_, destination, *_ in rows[:limit]], following
 
 
+def count_emails(service: Service, wanted: DecisionFilter, outcomes: Iterable[EmailOutcome | None]) -> list[int]:
+    """How many emails a list has with each of these outcomes (None: with any); of a search, at most MOST_COUNTED."""
+    most = MOST_COUNTED if wanted.q or wanted.sender else ALL
+    counts = []
+    with service.journal.reading() as step:
+        for outcome in outcomes:
+            query = _select(step, wanted.model_copy(update={"outcome": outcome}), service.privacy, None)
+            found = f"SELECT 1 FROM {query.source} WHERE {' AND '.join(query.where)} LIMIT ?"  # noqa: S608
+            counts.append(step.query(f"SELECT count(*) FROM ({found})", (*query.values, most))[0][0])  # noqa: S608
+    return counts
+
+
 def _select(step: Step, wanted: Filter, privacy: Privacy, has: DeliveryStatus | None) -> _Query:
     query = _Query()
     _search(query, step, wanted, privacy)
     if isinstance(wanted, DecisionFilter) and wanted.status:
         query.require(_BY_STATUS[wanted.status].format(steady_ms=step.steady_ms))
+    if wanted.outcome:
+        condition, at = _BY_OUTCOME[wanted.outcome], "destination = ?" if wanted.destination else "destination <> ''"
+        values = [wanted.destination] * condition.count("{at}") if wanted.destination else []
+        query.require(condition.format(at=at, now_ms=step.now_ms, steady_ms=step.steady_ms), *values)
     if isinstance(wanted, DeliveryFilter):
         has = wanted.status
         _join_deliveries(query, wanted)

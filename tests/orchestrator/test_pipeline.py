@@ -61,7 +61,7 @@ def test_a_failed_delivery_is_retried_by_the_service_until_it_is_delivered(
     bench = start({"crm": reactions})
     assert bench.status_of() == "queued"
     waiting = bench.delivery()
-    assert (waiting.status, waiting.tries, waiting.reason) == ("waiting", 1, str(reactions[0]))
+    assert (waiting.status, waiting.tries, waiting.reason) == ("waiting", len(reactions) - 1, str(reactions[0]))
     assert (bench.payload() or {})["subject"], "the payload is stored with it"
     assert bench.deliver_due() == 0, "not before its time"
     bench.let_time_pass(5_500)
@@ -100,11 +100,12 @@ def test_a_delivery_that_fails_at_every_try_is_a_dead_letter_with_its_payload(
 ) -> None:
     bench = start({"crm": [reaction] * 9})
     bench.send()
-    for _ in range(2):
+    while bench.delivery().status == "waiting":
         bench.let_time_pass(2_000_000)
         assert bench.deliver_due() == 1
     assert [bench.status_of() for _ in range(2)] == ["dead_lettered", "dead_lettered"]
-    assert (bench.delivery().status, bench.delivery().reason) == ("dead", f"{reaction}; tried 3 times")
+    assert (bench.delivery().status, bench.delivery().reason) == ("dead", f"{reaction}; tried 4 times")
+    assert len(bench.destinations["crm"].asked) == 4, "every POST is an attempt"
     assert bench.payload() is not None
     bench.let_time_pass(90_000_000)
     assert bench.deliver_due() == 0
@@ -315,7 +316,7 @@ def test_behind_an_email_that_waits_the_next_one_waits_for_the_name(
     start: Open, skipped: str, first: Fields, second: Fields, reactions: list[Reaction], sent: list[str]
 ) -> None:
     bench = start({"crm": reactions})
-    bench.destinations["crm"].max_attempts = 2
+    bench.destinations["crm"].max_attempts = 3
     assert [bench.status_of(**first), bench.status_of(**second)] == ["queued", "queued"]
     for _ in range(4):
         bench.let_time_pass(5_500)

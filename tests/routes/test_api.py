@@ -173,7 +173,7 @@ def test_a_delivery_is_replayed_and_the_answer_has_the_result(
         id_ = f"{app.post(email(subject='Report')).get_json()['id']}:default"
         one = app.ask(f"deliveries/{id_}")
         shown = (one["status"], one["reason"], one["payload"]["subject"])
-        assert shown == ("dead", "default: answered 422; tried 1 times", "Report")
+        assert shown == ("dead", "default: answered 422; tried 1 time", "Report")
         assert app.act(f"deliveries/{id_}/replay", dry_run=True)["status"] == "would_replay"
         sink.otherwise = Reply()
         answer = app.act(f"deliveries/{id_}/replay")

@@ -135,7 +135,7 @@ def test_a_dropped_email_is_answered_counted_listed_and_released(
     assert [(each["success"], each["status"]) for each in answers] == [(True, "skipped_route")] * 2
     app.settle()
     (listed,) = app.ask("decisions?status=skipped_route")["decisions"]
-    assert (listed["id"], listed["reason"]) == (answers[0]["id"], "Not sent: dropped by route no junk")
+    assert (listed["id"], listed["reason"]) == (answers[0]["id"], "Suppressed: dropped by route no junk")
     metrics = app.http.get("/metrics", headers=bearer(ADMIN_TOKEN)).text
     assert 'mailonce_duplicates_total{gate="route"} 2.0' in metrics
     assert 'mailonce_emails_total{provider="gmail",status="skipped_route"} 2.0' in metrics

@@ -21,7 +21,7 @@ SECRET = "s3cr3t-that-must-not-be-shown"
 FILE = ROOT / "tests/fixtures/check.toml"  # all kinds of keys, with SECRET wherever one may be
 SHOWN = (
     "crm: url = https://crm.example, signed with 2 secrets, format = json, fallback_form = false",
-    "headers = X-Team, Authorization, connect_timeout_s = 0.5, read_timeout_s = 15, max_attempts = 10, enabled = true",
+    "headers = X-Team, Authorization, connect_timeout_s = 0.5, read_timeout_s = 15, max_attempts = 11, enabled = true",
     "archive: url = http://::1, not signed, ",
     "enabled = false, breaker_failures = 0",
     '1. "opt out": subject regex "^stop\\\\b" or recipient equals "out@ours.example"\n     to crm, identity_by',
@@ -55,7 +55,7 @@ def test_everything_in_the_file_is_shown_but_secrets(run: Run) -> None:
 def test_without_a_file_what_ships_is_shown(run: Run) -> None:
     text = run("check").output
     assert "  default: printed, sent nowhere" in text
-    assert '1. "unsubscribe": subject regex "desabo"\n     to default, subject_groups = off' in text
+    assert '1. "unsubscribe": subject contains "desabo"\n     to default, subject_groups = off' in text
     assert '2. "everything else": every email\n     to default, realtime_only = false' in text
     assert "Note" not in text
 

@@ -46,13 +46,13 @@ def test_deliveries_are_listed_and_dead_and_waiting_ones_replayed(
         ids = [dead, *waiting]
         head, *rows = run("deliveries", "--status", "waiting").stdout.splitlines()
         assert head.split()[:5] == ["ID", "DESTINATION", "STATUS", "TRIES", "AGE"]
-        assert {tuple(row.split()[:4]) for row in rows} == {(id_, "default", "waiting", "1/10") for id_ in waiting}
+        assert {tuple(row.split()[:4]) for row in rows} == {(id_, "default", "waiting", "1/11") for id_ in waiting}
         assert all(row.endswith("default: answered 503") for row in rows)
         limited = run("deliveries", "--limit", "1")
         assert "1 deliveries; there are more" in limited.stderr and len(limited.stdout.splitlines()) == 2
         listed = json.loads(run("deliveries", "--json").stdout)["deliveries"]
         assert [each["id"] for each in listed] == ids[::-1], "newest email first"
-        assert (listed[0]["storage"], listed[0]["provider"], listed[0]["max_attempts"]) == ("journal", "gmail", 10)
+        assert (listed[0]["storage"], listed[0]["provider"], listed[0]["max_attempts"]) == ("journal", "gmail", 11)
         assert run("deliveries", "--until", "2020-01-01").stderr == "0 deliveries\n"
         assert run("deliveries", "--since", "2020-01-01").stderr == "3 deliveries\n"
 
@@ -87,7 +87,7 @@ def stopped(start_app: StartApp, sink: Sink) -> dict[str, str]:
 @pytest.mark.parametrize("by", ["id", "email_id", "<m@b.example>", "m@b.example"])
 def test_why_explains_what_happened_to_an_email(run: Run, stopped: dict[str, str], by: str) -> None:
     shown = run("why", stopped.get(by, by)).output
-    assert shown.startswith("Not sent: same subject group lot_456@a.example as the email of ")
+    assert shown.startswith("Suppressed: same subject group lot_456@a.example as the email of ")
     assert " from first@a.example, delivered to default.\n" in shown
     assert stopped["id"] in shown
     assert "gate subject_group stopped: " in shown
@@ -101,7 +101,7 @@ def test_decisions_are_listed_by_filter_as_a_table_or_json(run: Run, stopped: di
     lines = run("decisions", "--gate", "subject_group").stdout.splitlines()
     assert [line.split("  ")[0] for line in lines][0] == "RECEIVED (UTC)"
     assert len(lines) == 2
-    assert f"{stopped['id']}  skipped_subject_group  second@a.example  Not sent: " in lines[1]
+    assert f"{stopped['id']}  skipped_subject_group  second@a.example  Suppressed: " in lines[1]
     assert "2 decisions" in run("decisions").output
     assert "1 decisions; there are more" in run("decisions", "--limit", "1").output
     found = json.loads(run("decisions", "-q", "SECOND@", "--json").stdout)
