@@ -86,7 +86,7 @@ def _let_sigterm_end_new_workers() -> None:
 def gunicorn_conf() -> dict[str, Any]:
     """The options for deploy/gunicorn.conf.py, after the checks that ``mailonce serve`` makes."""
     try:
-        settings = read_settings()
+        settings = read_settings(serves=True)
         check_before_start(settings)
     except (SettingsError, DeduplicationError) as error:
         sys.exit(f"mailonce: {error}")

@@ -79,7 +79,7 @@ def _sentences(totals: Totals) -> Iterator[str]:
     yield f"duplicates {totals.duplicates:,}, suppressed {totals.suppressed:,}{rate}"
     oldest_s = totals.oldest_waiting_s
     oldest = "" if oldest_s is None else f", the oldest for {shown_duration(oldest_s)}"
-    yield f"waiting {totals.waiting:,}{oldest}; dead {totals.dead:,}"
+    yield f"waiting {totals.waiting:,}{oldest}; dead letters {totals.dead:,}"
     statuses = ", ".join(f"{name} {count:,}" for name, count in totals.statuses.items())
     yield f"answered: {statuses or 'nothing yet'}"
     if totals.workers_alive is not None:
@@ -89,7 +89,7 @@ def _sentences(totals: Totals) -> Iterator[str]:
 
 
 def _destinations(figures: Stats) -> Table:
-    heads = ("DESTINATION", "STATE", "WAITING", "DEAD", "DELIVERED", "FAILED", "P50", "P95")
+    heads = ("DESTINATION", "STATUS", "WAITING", "DEAD LETTERS", "DELIVERED", "FAILED", "P50", "P95")
     rows = []
     for name, destination in figures.destinations.items():
         stored, recent = destination.deliveries, figures.over_time.destinations.get(name)
