@@ -206,14 +206,15 @@ def make_due(coordinator: Coordinator, entry: Entry, destination: str, *, renews
         return False
     if registry is None:
         with coordinator.journal.step() as step:
-            step.set_delivery(entry.id, destination, next_try_ms=0)  # one that is lent is not handed out again
-        return True
+            return step.make_due(entry.id, destination)
     key = f"delivery:{delivery.webhook_id}"
 
     def compose(commit: Commit) -> bool:
         is_free = commit.ask("owner", key)
         if is_free and renews:
-            commit.write("HSET", key, "data", encode(entry.with_delivery(changed(delivery, tries=0))))
+            now_ms = coordinator.journal.clock.now_ms()
+            renewed = entry.with_delivery(changed(delivery, tries=0, next_try_ms=now_ms))
+            commit.write("HSET", key, "data", encode(renewed))
         if is_free:
             commit.write("ZADD", f"due:{destination}", 0, delivery.webhook_id)
         return is_free

@@ -6,11 +6,12 @@ the email's receipt, then the low bits of its number in the journal (PLACE).
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -119,10 +120,16 @@ def current_status(entry: Entry, steady_ms: int) -> Status:
     return status_of({delivery.status for delivery in entry.deliveries})
 
 
+_AGE = re.compile(r"(\d{1,5}) ?(min|h|d|w)")
+_MINUTES = {"min": 1, "h": 60, "d": 24 * 60, "w": 7 * 24 * 60}
+
+
 def _moment(value: object) -> datetime | None:
+    if isinstance(value, str) and (age := _AGE.fullmatch(value.strip())):
+        return datetime.now(UTC) - timedelta(minutes=int(age[1]) * _MINUTES[age[2]])
     moment = parse_date(value) if isinstance(value, str) else None
     if moment is None and value is not None:
-        raise ValueError("must be a time such as 2026-11-16T09:00:00Z")
+        raise ValueError("must be a time such as 2026-11-16T09:00:00Z, or an age such as 30min, 12h, 7d or 2w")
     return moment
 
 
@@ -153,7 +160,9 @@ class Filter(BaseModel):
         description="Words or parts of words of sender and subject; or a complete id, email id, Message-ID, `thread` "
         "or webhook-id.",
     )
-    since: Moment = Field(default=None, description="Only emails received at this time or later.")
+    since: Moment = Field(
+        default=None, description="Only emails received at this time or later; 7d means seven days ago."
+    )
     until: Moment = Field(default=None, description="Only emails received before this time.")
 
 

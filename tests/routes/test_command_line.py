@@ -106,10 +106,13 @@ def test_sighup_reloads_the_file_and_a_wrong_one_changes_nothing(tmp_path: Path,
             server.wait_until_up()
             assert server.post(email(subject="one")).json()["status"] == "processed"
             assert (len(first.accepted), len(second.accepted)) == (1, 0)
+            eventually(lambda: "mailonce.toml was refused" in str(server.health()["warnings"]))
+            assert "nowhere" not in str(server.health()), "/health is public"
             write_toml(tmp_path, crm=second)
             os.kill(server.process.pid, signal.SIGHUP)
             numbers = iter(range(1000))
             eventually(lambda: bool(server.post(email(subject=f"n {next(numbers)}"))) and len(second.accepted) > 0)
+            eventually(lambda: server.health()["warnings"] == [])
 
 
 def test_a_deploy_in_the_middle_of_traffic_loses_and_doubles_nothing(tmp_path: Path, redis_server: RedisServer) -> None:
