@@ -59,6 +59,7 @@ class Process:
         self.files = open_files(self.settings, self.journal, self.meter)
         self.alarms = Alarms(self.coordinator, self.config.alerts)
         self.proxies = ProxyWatch()
+        self.notices: list[str] = []
         configs = dict.fromkeys(self.config.destinations, limited(breaker_failures=1))
         self.guard = Guard(Counters(self.coordinator), configs)
 
