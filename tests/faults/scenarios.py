@@ -692,7 +692,7 @@ def send_a_large_email_over_a_slow_line(world: World) -> None:
 
 def send_large_emails_by_link(world: World) -> None:
     """Two at a time, to both machines. No process grows by as much as one of them; every link gives its file."""
-    count, size_bytes = (50, 20 << 20) if world.size.is_long else (8, 4 << 20)
+    count, size_bytes = (50, 20 << 20) if world.size.is_long else (6, 10 << 20)
     for number in range(8):  # what a process needs for the first one stays with it
         post_with_file(world, f"warm {number}", size_bytes)
     before = {pid: rss_mb(pid) for pid in world.worker_pids()}

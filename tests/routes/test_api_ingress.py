@@ -177,6 +177,7 @@ def test_the_webhook_holds_the_whole_email(start_app: StartApp, sink: Sink) -> N
         "authentication": dict.fromkeys(("spf", "dkim", "dmarc", "from_aligned", "source")),
         "headers_omitted": 0,
         "extra_omitted": 0,
+        "raw_url": None,
         **dict.fromkeys(ABSENT),
     }
     assert received.headers["Content-Type"] == "application/json"
