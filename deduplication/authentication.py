@@ -35,6 +35,10 @@ class Result(NamedTuple):
     result: str
     domain: str = ""
 
+    @property
+    def verdict(self) -> Verdict | None:
+        return _VERDICTS.get(self.result.lower())
+
 
 @dataclass(frozen=True)
 class Authentication:
@@ -50,33 +54,35 @@ class Authentication:
     source: str | None = None
 
 
+UNKNOWN = Authentication()
+
+
 def authenticate(
     own: Iterable[Result], provider: str, headers: Sequence[str], trusted: Collection[str], sender_domain: str
 ) -> Authentication:
     """``own`` are the provider's results. For methods that it has none of, those of ``headers``, the values of
     Authentication-Results in their order, count if a host in ``trusted`` wrote them."""
-    found = [each for each in own if each.result.lower() in _VERDICTS]
+    found = [each for each in own if each.verdict]
     sources = [provider] if found else []
     if trusted and headers:
         host, results = _trusted_results(headers, trusted)
         known = {each.method for each in found}
-        if more := [each for each in results if each.method not in known]:
+        if more := [each for each in results if each.verdict and each.method not in known]:
             found, sources = [*found, *more], [*sources, host]
     # A DMARC result is about the domain that it names: another From header may name another one.
     found = [each for each in found if each.method != "dmarc" or each.domain in ("", sender_domain)]
     if not found:
-        return Authentication()
-    verdicts = {method: _best(each.result for each in found if each.method == method) for method in METHODS}
+        return UNKNOWN
+    verdicts = {method: _best(each.verdict for each in found if each.method == method) for method in METHODS}
     return Authentication(
         **verdicts, from_aligned=_is_aligned(found, verdicts, sender_domain), source=", ".join(sources)
     )
 
 
-def _best(results: Iterable[str]) -> Verdict | None:
+def _best(verdicts: Iterable[Verdict | None]) -> Verdict | None:
     """Of several signatures, one that passes is enough."""
-    verdicts = {_VERDICTS.get(result.lower()) for result in results}
-    order: tuple[Verdict, ...] = ("pass", "fail", "none")
-    return next((verdict for verdict in order if verdict in verdicts), None)
+    found, order = set(verdicts), ("pass", "fail", "none")
+    return next((verdict for verdict in order if verdict in found), None)
 
 
 def _is_aligned(found: Sequence[Result], verdicts: dict[str, Verdict | None], sender: str) -> bool | None:
@@ -84,7 +90,7 @@ def _is_aligned(found: Sequence[Result], verdicts: dict[str, Verdict | None], se
     github.io), which only the list of public suffixes would tell: unknown."""
     if verdicts["dmarc"] in ("pass", "fail"):
         return verdicts["dmarc"] == "pass"
-    domains = [each.domain for each in found if _VERDICTS.get(each.result.lower()) == "pass"]
+    domains = [each.domain for each in found if each.verdict == "pass"]
     if any(domain and "." in domain and f".{sender}".endswith(f".{domain}") for domain in domains):
         return True
     are_both_known = verdicts["spf"] is not None and verdicts["dkim"] is not None

@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import groupby
-from typing import Any, AnyStr, Generic
+from itertools import chain, groupby
+from typing import Any, AnyStr
 
-from deduplication.authentication import Authentication, Result, authenticate
+from deduplication.authentication import UNKNOWN, Authentication, Result, authenticate
 from deduplication.automated import MAX_PART_BYTES, REPORT_TYPES, Automated, classify
 from deduplication.body import Html, looks_like_html, plain_links, plain_text
 from deduplication.dates import parse_date
@@ -104,23 +104,6 @@ class File:
     size_bytes: int = 0
     content_id: str = ""
     inline: bool = False
-
-
-@dataclass
-class HeaderList(Generic[AnyStr]):
-    """All headers in their order, as many as fit; ``omitted`` counts the others."""
-
-    kept: list[tuple[AnyStr, AnyStr]] = field(default_factory=list)
-    omitted: int = 0
-    left: int = MAX_HEADERS_CHARS
-
-    def add(self, name: AnyStr, value: AnyStr) -> None:
-        size = len(name) + len(value)
-        if size > self.left or len(self.kept) == MOST_HEADERS:
-            self.omitted += 1
-        else:
-            self.left -= size
-            self.kept.append((name, value))
 
 
 _TEXTS = (
@@ -294,11 +277,14 @@ class Email:
     @kept_property
     def automated(self) -> Automated | None:
         """None if it is unknown, because the provider sends no headers."""
-        found = classify(self.header, self.return_path, self.reports)
-        return found if found.kind or self.headers else None
+        if not (self.headers or self.reports or self.return_path == ""):
+            return None
+        return classify(self._by_name, self.return_path, self.reports)
 
     @kept_property
     def authentication(self) -> Authentication:
+        if not (self.verdicts or self.trusted_authserv_ids):
+            return UNKNOWN
         written = self._by_name.get("authentication-results", ())
         domain = self.sender_email.rpartition("@")[2]
         return authenticate(self.verdicts, self.provider, written, self.trusted_authserv_ids, domain)
@@ -356,6 +342,20 @@ def media_type(content_type: str) -> str:
     return content_type.partition(";")[0].strip().lower()
 
 
+def fitting_headers(pairs: Sequence[tuple[AnyStr, AnyStr]]) -> Sequence[tuple[AnyStr, AnyStr]]:
+    """As many as fit, in their order."""
+    if len(pairs) <= MOST_HEADERS and sum(map(len, chain.from_iterable(pairs))) <= MAX_HEADERS_CHARS:
+        return pairs
+    kept: list[tuple[AnyStr, AnyStr]] = []
+    left = MAX_HEADERS_CHARS
+    for name, value in pairs:
+        size = len(name) + len(value)
+        if size <= left and len(kept) < MOST_HEADERS:
+            left -= size
+            kept.append((name, value))
+    return kept
+
+
 def header_key(name: str) -> str:
     """Some providers write In-Reply-To as in_reply_to."""
     return name.lower().replace("_", "-")
@@ -380,7 +380,7 @@ def address_of(sender: str) -> str:
 def addresses_in(*given: Any) -> tuple[str, ...]:
     """Each address once, in lower case, of texts such as "Ada <a@example.org>, b@example.org" and of lists of them."""
     values = (text for value in given for text in (value if isinstance(value, list | tuple) else (value,)))
-    texts = (well_formed(value) for value in values if isinstance(value, str))
+    texts = (well_formed(value) for value in values if value and isinstance(value, str))
     found = dict.fromkeys(address[:MAX_NAME_CHARS] for text in texts for address in _addresses(text))
     return tuple(found)[:MOST_RECIPIENTS]
 

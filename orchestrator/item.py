@@ -11,6 +11,7 @@ from typing import Any
 from deduplication.authentication import METHODS
 from deduplication.email import Attachment, Email, without_brackets
 from deduplication.identity import compute_fingerprint, is_recognisable, own_names
+from deduplication.kept_property import kept_property
 from deduplication.message import Message
 from deduplication.names import Kind, Name
 from orchestrator.config.model import HEADER, SIZE
@@ -31,8 +32,8 @@ class Item:
     ``media`` are links known to be media, ``links`` those that may be. ``fields`` is what routes may ask about, each
     with all its values; ``destinations`` the only ones the sender wants (None: all of the route). ``recipients``: the
     addresses it was delivered to; without ``tells_recipients``, Router.split reads them from its headers.
-    ``is_named_by_words``: a name of its own may be made of what somebody wrote, such as its subject. ``traceparent``:
-    of the request that brought it.
+    ``thread``: the conversation that a reply belongs to. ``is_named_by_words``: a name of its own may be made of what
+    somebody wrote, such as its subject. ``traceparent``: of the request that brought it.
     """
 
     id: str
@@ -43,7 +44,7 @@ class Item:
     text: str
     links: tuple[str, ...]
     fields: Mapping[str, tuple[str, ...]]
-    payload: Mapping[str, Any]
+    content: Callable[[], dict[str, Any]]
     media: tuple[str, ...] = ()
     moment: datetime | None = None
     source: str = ""
@@ -56,13 +57,22 @@ class Item:
     tells_recipients: bool = True
     proof: str = ""
     traceparent: str = ""
+    thread: str = ""
+    is_date_unreadable: bool = False
+
+    @kept_property
+    def payload(self) -> dict[str, Any]:
+        """What webhooks say of it: built when it is sent or stored, since a repeat never is."""
+        payload = self.content()
+        if not self.is_message:
+            payload["delivered_to"] = list(self.recipients)
+        if payload.get("envelope_recipient"):
+            payload["envelope_recipient"] = next(iter(self.recipients), None)
+        return payload
 
     def delivered_to(self, recipients: Sequence[str]) -> Item:
         """The same item, for these recipients alone."""
-        payload = {**self.payload, "delivered_to": list(recipients)}
-        if payload.get("envelope_recipient"):
-            payload["envelope_recipient"] = next(iter(recipients), None)
-        return replace(self, recipients=tuple(recipients), tells_recipients=True, payload=payload)
+        return replace(self, recipients=tuple(recipients), tells_recipients=True)
 
 
 _FIELDS: Mapping[str, Callable[[Email], tuple[str, ...]]] = {
@@ -122,8 +132,10 @@ def email_item(email: Email, ids_kept_ms: int | None) -> Item:
         text=email.text,
         links=email.links,
         fields=EmailFields(email),
-        payload=_payload(email, ids[0]),
+        content=lambda: _payload(email, ids[0]),
         moment=email.date_utc,
+        thread=email.thread if email.references or email.in_reply_to else "",
+        is_date_unreadable=bool(email.date) and email.date_utc is None,
         subject=email.subject,
         recipients=email.recipients,
         tells_recipients=email.tells_recipients,
@@ -202,7 +214,7 @@ def message_item(message: Message) -> Item:
             "provider": (MESSAGE,),
             "source": (message.source,),
         },
-        payload={
+        content=lambda: {
             "message_key": message.key,
             "source": message.source,
             "id": message.id,
@@ -215,6 +227,7 @@ def message_item(message: Message) -> Item:
             "links": list(message.links),
         },
         moment=message.moment,
+        is_date_unreadable=bool(message.date) and message.moment is None,
         source=message.source,
         is_message=True,
         is_named_by_words=message.is_known_by_title,

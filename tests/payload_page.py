@@ -28,8 +28,8 @@ CHECKED = (
 LETTER_WITH_EVERYTHING = replace(
     LETTER,
     recipients=("Inbox <inbox@in.example.com>",),
-    html='<p>Voilà.<img src="cid:logo@example.org"></p>\n',
-    text="Voilà.\n",
+    html='<p>Voilà <a href="https://files.example/456">un</a>.<img src="cid:logo@example.org"></p>\n',
+    text="Voilà un.\n",
     enclosures=(*LETTER.enclosures, Enclosure("logo.png", "image/png", b"\x89PNG", "logo@example.org")),
     more=(
         ("Authentication-Results", f"mx.example.com; {CHECKED}"),
@@ -42,6 +42,7 @@ LETTER_WITH_EVERYTHING = replace(
         ("List-Id", "Lots <lots.example.org>"),
     ),
 )
+NOT_SENT = ("version", "email_id", "headers_omitted", "extra_omitted", "authentication")
 OF_ATTACHMENTS = ("sha256", "content_id", "inline")
 COLUMNS = {
     "json": "any JSON",
@@ -52,13 +53,11 @@ COLUMNS = {
 }
 
 
-def payloads() -> Mapping[str, dict[str, Any]]:
+def payloads(settings: str = WITH_TRUSTED) -> Mapping[str, dict[str, Any]]:
     """Of that email, in each form of each provider."""
     fetches = Fetches()
     return {
-        form: dict(
-            email_item(email_in(provider_of(WITH_TRUSTED, provider_named(form), fetches), request()), None).payload
-        )
+        form: dict(email_item(email_in(provider_of(settings, provider_named(form), fetches), request()), None).payload)
         for form, request in forms_of(LETTER_WITH_EVERYTHING, fetches).items()
     }
 
@@ -70,27 +69,37 @@ def _filled(payload: Mapping[str, Any]) -> set[str]:
     return found | {f"attachments.{name}" for name in OF_ATTACHMENTS if any(file.get(name) for file in files)}
 
 
+def _by_provider(settings: str) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {name: set() for name in TYPES}
+    for form, payload in payloads(settings).items():
+        found[provider_named(form)] |= _filled(payload)
+    return found
+
+
 def table() -> str:
-    by_provider: dict[str, set[str]] = {name: set() for name in TYPES}
-    read = payloads()
-    for form, payload in read.items():
-        by_provider[provider_named(form)] |= _filled(payload)
-    counts = ("version", "email_id", "headers_omitted", "extra_omitted", "authentication")
-    rows = [name for name in read["mime"] if name not in counts]
+    """Of what is read from a header of a trusted host alone, the cell says so."""
+    trusting, plain = _by_provider(WITH_TRUSTED), _by_provider(SETTINGS)
+    (payload, *_) = payloads().values()
+    rows = [
+        name
+        for name in payload
+        if name not in ("version", "email_id", "headers_omitted", "extra_omitted", "authentication")
+    ]
     rows += [f"attachments.{name}" for name in OF_ATTACHMENTS]
-    rows += [f"authentication.{name}" for name in read["mime"]["authentication"]]
+    rows += [f"authentication.{name}" for name in payload["authentication"] if name != "source"]
     lines = [
         f"| field | {' | '.join(COLUMNS.get(name, name.title()) for name in TYPES)} |",
         "|---|" + "---|" * len(TYPES),
     ]
     for row in rows:
-        lines.append(f"| `{row}` | {' | '.join('yes' if row in by_provider[name] else '' for name in TYPES)} |")
+        cells = ("yes" if row in plain[name] else "header" if row in trusting[name] else "" for name in TYPES)
+        lines.append(f"| `{row}` | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
 def providers_page() -> str:
     """The page with its table replaced."""
-    above = r"(?m)^(## What each provider sends\n(?:\n|[^|#\n].*\n)*)(?:\|.*\n)*"
+    above = r"(?m)^(## What each provider sends\n(?:\n|[^|#\n].*\n)*)(?:\|.*\n)+"
     page, count = re.subn(above, lambda found: found[1] + table(), PAGE.read_text())
     assert count == 1, f"{PAGE} must have one heading What each provider sends"
     return page

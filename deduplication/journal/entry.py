@@ -116,7 +116,8 @@ class Stop:
 
 @dataclass(frozen=True)
 class About:
-    """Fields shown in lists and used for search. ``alone``: claimed without Redis, by this machine's journal."""
+    """Fields shown in lists and used for search. ``alone``: claimed without Redis, by this machine's journal.
+    ``thread``: of a reply, the conversation that it belongs to."""
 
     item: str = ""
     provider: str = ""
@@ -125,6 +126,7 @@ class About:
     sender: str = ""
     server: str = ""
     alone: bool = False
+    thread: str = ""
 
 
 @dataclass(frozen=True)
@@ -212,6 +214,8 @@ def encode(entry: Entry) -> str:
     values = list(entry.__dict__.values())
     values[2] = [_name_text(each) for each in entry.own]
     values[6] = list(entry.about.__dict__.values())
+    if not entry.about.thread:  # as of most emails
+        values[6].pop()
     values[7] = [_delivery_values(each) for each in entry.deliveries]
     values[10] = [_name_text(each) for each in entry.shared] or ()
     if entry.stop:

@@ -34,7 +34,7 @@ from deduplication.names import WEEK_MS, Name, shortened
 from deduplication.subject_group import GroupScope, scope_of
 
 BUSY_TIMEOUT_S = 5.0
-SCHEMA_VERSION = "6"
+SCHEMA_VERSION = "7"
 PURGED_AT_ONCE = 200
 MOST_ROWS, MOST_COMPARED = 1_000, 100
 RESETS_KEPT_MS = 32 * DAY_MS

@@ -97,8 +97,8 @@ class Filter(BaseModel):
     sender: Text = Field(default=None, description="A part of the sender.")
     q: Text = Field(
         default=None,
-        description="Words or parts of words of sender and subject; or a complete id, email id, Message-ID or "
-        "webhook-id.",
+        description="Words or parts of words of sender and subject; or a complete id, email id, Message-ID, `thread` "
+        "or webhook-id.",
     )
     since: Moment = Field(default=None, description="Only emails received at this time or later.")
     until: Moment = Field(default=None, description="Only emails received before this time.")
@@ -219,10 +219,11 @@ def _join_deliveries(query: _Query, wanted: DeliveryFilter) -> None:
 
 
 def _search(query: _Query, step: Step, wanted: Filter, privacy: Privacy) -> None:
-    """By a complete id, or by words of sender and subject."""
+    """By a complete id or thread, or by words of sender and subject."""
     text, sender = wanted.q or "", privacy.text(wanted.sender or "")
-    if text and find_by_id(step, text):
-        query.require(f"e.seq IN ({_BY_ID})", *_keys_of(text))
+    keys = (*_keys_of(text), f"thread:{bounded_key(without_brackets(text))}")
+    if text and step.query(f"SELECT 1 FROM ({_BY_ID_OR_THREAD}) LIMIT 1", keys):  # noqa: S608
+        query.require(f"e.seq IN ({_BY_ID_OR_THREAD})", *keys)
         text = ""
     words = [privacy.text(text)] if privacy.is_strict else text.split()
     matches = []
@@ -251,6 +252,9 @@ _BY_ID = (
     "SELECT seq FROM entries WHERE id = ? UNION SELECT seq FROM keys WHERE value IN (?, ?)"
     " UNION SELECT seq FROM names WHERE reference = ?"
 )
+
+
+_BY_ID_OR_THREAD = f"{_BY_ID} UNION SELECT seq FROM keys WHERE value = ?"  # noqa: S608
 
 
 def _keys_of(text: str) -> tuple[str, str, str, str]:
@@ -285,7 +289,7 @@ def index_some(journal: Journal) -> int:
 def _index(step: Step, begin: int, end: int) -> None:
     """The entries after ``begin``, up to ``end``."""
     new = "FROM entries e WHERE e.seq > ? AND e.seq <= ?"
-    item, subject, sender = (f"json_extract(e.data, '$[6][{at}]')" for at in (0, 3, 4))
+    item, subject, sender, thread = (f"json_extract(e.data, '$[6][{at}]')" for at in (0, 3, 4, 7))
     step.query(  # in another order, each row would be written to the disk alone
         f"INSERT OR REPLACE INTO search (rowid, sender, subject, seq) SELECT {PLACE}, {sender}, {subject}, e.seq {new}"  # noqa: S608
         " ORDER BY 1",
@@ -295,8 +299,9 @@ def _index(step: Step, begin: int, end: int) -> None:
     step.query(f"DELETE FROM unsearched WHERE place IN (SELECT {PLACE} {new})", (begin, end))  # noqa: S608
     step.query(
         f"INSERT OR IGNORE INTO keys SELECT {item}, e.seq {new} UNION SELECT {sender}, e.seq {new}"  # noqa: S608
+        f" UNION SELECT 'thread:' || {thread}, e.seq {new} AND {thread} <> ''"
         " UNION SELECT webhook_id, seq FROM deliveries WHERE seq > ? AND seq <= ?",
-        (begin, end) * 3,
+        (begin, end) * 4,
     )
 
 

@@ -64,6 +64,7 @@ class Brevo(BasicAuthProvider):
             "Subject": letter.subject,
             "RawTextBody": letter.text,
             "RawHtmlBody": letter.html or None,
+            "ExtractedMarkdownMessage": letter.text,
             "Cc": [{"Name": None, "Address": address} for address in addresses_in(letter.headers.get("Cc"))],
             "Headers": letter.headers,
             "SpamScore": 0.1,

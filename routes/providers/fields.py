@@ -8,9 +8,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Self
 
-from deduplication.email import File, HeaderList, header_key
+from deduplication.email import File, fitting_headers, header_key
 from deduplication.mime import DELIVERED_HEADERS
-from deduplication.text import well_formed
 from routes.payload import InvalidPayload
 
 _PARTS = {"subject": "Subject", "sender": "From", "date": "Date", "message_id": "Message-ID"}
@@ -131,13 +130,12 @@ class MailHeaders:
         self._decide = decide
         pairs = given.items() if isinstance(given, dict) else map(_pair, given) if isinstance(given, list) else ()
         self._values: dict[str, str] = {}
-        self._list = HeaderList[str]()
+        self._pairs: list[tuple[str, str]] = []
         for name, value in pairs:
             texts = [text for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)]
             if isinstance(name, str) and texts:
                 self._values.setdefault(header_key(name), texts[0])
-                for text in texts:
-                    self._list.add(well_formed(name), " ".join(well_formed(text).split()))
+                self._pairs += [(name, " ".join(text.split()) if "\n" in text else text) for text in texts]
 
     def __getitem__(self, name: str) -> str:
         return self._values.get(header_key(name), "")
@@ -149,14 +147,15 @@ class MailHeaders:
         """The fields of Email.received. Where a header and a field say the same, the header counts."""
         parts = {**_PARTS, **_REPLY} if self._decide else _REPLY
         addresses = ("to", "cc", "reply_to") if self._decide else ("reply_to",)
+        kept = fitting_headers(self._pairs)
         return {
             "return_path": self["Return-Path"] or None,
             **fields,
             **{part: self[name] or fields.get(part, "") for part, name in parts.items()},
-            **{part: [*fields.get(part, ()), self[part]] for part in addresses},
-            "delivered_headers": [self[name] for name in DELIVERED_HEADERS],
-            "headers": tuple(self._list.kept),
-            "headers_omitted": self._list.omitted,
+            **{part: [*fields.get(part, ()), text] for part in addresses if (text := self[part])},
+            "delivered_headers": [text for name in DELIVERED_HEADERS if self._decide and (text := self[name])],
+            "headers": tuple(kept),
+            "headers_omitted": len(self._pairs) - len(kept),
         }
 
 

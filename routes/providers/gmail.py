@@ -39,17 +39,18 @@ class EmailIn(BaseModel):
     recipient: Any = Field(default=None, description="An address or a list of them: who received it.")
     to: Any = Field(default=None, description="An address or a list of them, as in the email.")
     cc: Any = Field(default=None, description="An address or a list of them, as in the email.")
-    attachments: Any = Field(default=None, description="A list; without it, its files are unknown.")
     reply_to: Any = Field(default=None, description="An address or a list of them, as in the email.")
-    return_path: Lenient = Field(default=None, description="The envelope's sender.")
+    return_path: Lenient = Field(default=None, description="The sender of the envelope.")
     in_reply_to: Lenient = None
     references: Lenient = None
-    headers: Any = Field(default=None, description="All headers, as an object or a list of [name, value].")
+    headers: Any = Field(default=None, description='All headers of the email, such as `[["Date", "..."], ...]`.')
     thread_id: Lenient = Field(default=None, description="Gmail's own id of the conversation.")
+    attachments: Any = Field(default=None, description="A list; without it, its files are unknown.")
 
 
-TEXTS = ("sender", "subject", "date", "html", "plain", "body", "body_type", "message_id", "in_reply_to", "references")
-NOT_EXTRA = EmailIn.model_fields.keys() - {"message_id"}
+TEXTS = ("sender", "subject", "date", "html", "plain", "body", "body_type", "message_id")
+ENVELOPE = ("return_path", "in_reply_to", "references")
+NOT_EXTRA = EmailIn.model_fields.keys() - {"message_id", "in_reply_to", "references"}
 
 
 class Gmail(Provider[Options]):
@@ -66,33 +67,34 @@ class Gmail(Provider[Options]):
 
     def _document(self, letter: Letter) -> dict[str, Any]:
         names = {name: name for name in ("name", "content_type", "size", "content_id")}
-        thread = {"thread_id": letter.event_id} if letter.more else {}
-        return {**letter.fields, **thread, "attachments": letter.attachments(**names, content="base64")}
+        files = letter.attachments(**names, inline="is_inline", content="base64")
+        headers = [list(each) for each in letter.headers.items()]
+        return {**letter.fields, "headers": headers, "thread_id": letter.event_id, "attachments": files}
 
 
 def parse(given: Any, provider: str = "gmail", **more: Any) -> Email:
-    """Raises InvalidPayload. The headers count only for what no other field says: a date may be another one there."""
+    """Raises InvalidPayload."""
     sent = read(EmailIn, given, "body")
-    texts: dict[str, Any] = {name: getattr(sent, name) or "" for name in TEXTS}
     files = sent.attachments if isinstance(sent.attachments, list) else [sent.attachments]
-    fields: dict[str, Any] = dict(
-        **texts,
-        provider=provider,
-        date_source=provider,
-        files=[_file(file) for file in files if file is not None],
-        tells_files=sent.attachments is not None,
-        tells_body=any(part is not None for part in (sent.html, sent.plain, sent.body)),
-        recipients=[sent.recipient],
-        to=[sent.to],
-        cc=[sent.cc],
-        reply_to=[sent.reply_to],
-        provider_thread=sent.thread_id or "",
-        extra={name: value for name, value in given.items() if name not in NOT_EXTRA},
+    fields = {
+        **{name: getattr(sent, name) or "" for name in TEXTS},
+        **{name: value for name in ENVELOPE if (value := getattr(sent, name))},
+        "provider": provider,
+        "date_source": provider,
+        "files": [_file(file) for file in files if file is not None],
+        "tells_files": sent.attachments is not None,
+        "tells_body": any(part is not None for part in (sent.html, sent.plain, sent.body)),
+        "recipients": [sent.recipient],
+        **{name: [getattr(sent, name)] for name in ("to", "cc", "reply_to")},
+        "provider_thread": sent.thread_id or "",
+        "extra": {name: value for name, value in given.items() if name not in NOT_EXTRA},
         **more,
-    )
-    if sent.return_path is not None:
-        fields["return_path"] = sent.return_path
-    email = Email.received(**MailHeaders(sent.headers, decide=False).added_to(fields))
+    }
+    if sent.headers:
+        # The script's own fields count before these: it sent them before it sent headers, and ids are made of them.
+        own = {name: text for name in TEXTS if (text := fields[name])}
+        fields = MailHeaders(sent.headers).added_to(fields) | own
+    email = Email.received(**fields)
     if not email.sender_email:
         raise no_sender(email.sender, "sender")
     return email
@@ -109,11 +111,10 @@ def _file(given: Any) -> Attachment | File:
     file = Document(given if isinstance(given, dict) else {"name": str(given)})
     name = file.optional("name") or file.optional("filename")
     content_type, content = file.optional("content_type"), file.base64("content")
-    content_id = file.optional("content_id")
-    shown = {"content_id": content_id, "inline": file.get("inline", bool(content_id)) is True}
+    shown = (file.optional("content_id"), file.get("inline") is True)
     if content is not None:
-        return File(name, content_type, content, **shown)  # type: ignore[arg-type]
+        return File(name, content_type, content, 0, *shown)
     sha256, text_sha256 = (file.optional(field).strip().lower() for field in ("sha256", "text_sha256"))
     if not sha256 and file.keys() - {"name", "content_type", "size", "content_id", "inline"}:
         text_sha256 = hashlib.sha256(json.dumps(file, sort_keys=True).encode()).hexdigest()
-    return Attachment(name, content_type, file.size("size"), sha256, None, text_sha256, **shown)  # type: ignore[arg-type]
+    return Attachment(name, content_type, file.size("size"), sha256, None, text_sha256, *shown)

@@ -112,6 +112,7 @@ class Mandrill(Provider[MandrillOptions]):
             "email": INBOX,
             "subject": letter.subject,
             "spam_report": {"score": 0.1, "matched_rules": []},
+            "dkim": {"signed": True, "valid": True},
             "spf": {"result": "pass", "detail": "sender SPF authorized"},
             **({"attachments": {file["name"]: file for file in files if file["name"] not in ids}} if files else {}),
             **({"images": images} if images else {}),

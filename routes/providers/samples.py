@@ -39,8 +39,12 @@ class Enclosure:
     content_id: str = ""
 
     @property
+    def is_inline(self) -> bool:
+        return bool(self.content_id)
+
+    @property
     def disposition(self) -> str:
-        return "inline" if self.content_id else "attachment"
+        return "inline" if self.is_inline else "attachment"
 
     @property
     def base64(self) -> str:
@@ -94,7 +98,7 @@ class Letter:
     def fields(self) -> dict[str, Any]:
         """Under our own names, as gmail and json have them."""
         named = {"subject": self.subject, "sender": self.sender, "date": self.date, "message_id": self.message_id}
-        more = {"to": self.to, "cc": dict(self.more).get("Cc", ""), "headers": self.headers} if self.more else {}
+        more = {"to": self.to, "cc": self.headers.get("Cc", ""), "headers": self.headers} if self.more else {}
         return {**named, "html": self.html, "plain": self.text, "recipient": self.to, **more}
 
     @property
