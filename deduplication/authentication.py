@@ -23,6 +23,7 @@ _VERDICTS: dict[str, Verdict] = {
 }
 _PIECE = re.compile(r'"(?:[^"\\]|\\.)*+"|\\.|[^"\\();]++|.', re.DOTALL)
 _IN_COMMENT = re.compile(r"\\.|[^\\()]++|.", re.DOTALL)  # where quotes mean nothing
+_HOST = re.compile(r"\s*+(?:\([^()]*+\)\s*+)*+([^\s;()\"]+)")
 _RESULT = re.compile(r"(spf|dkim|dmarc)(?:/\d+)?\s*=\s*([a-z]+)(?![\w-])")
 _DOMAIN = re.compile(r"\b(smtp\.mailfrom|header\.(?:d|i|from))\s*=\s*(?:\S*@)?([^\s@;]+)")
 _DOMAIN_OF = {"spf": ("smtp.mailfrom",), "dkim": ("header.d", "header.i"), "dmarc": ("header.from",)}
@@ -99,12 +100,12 @@ def _is_aligned(found: Sequence[Result], verdicts: dict[str, Verdict | None], se
 
 
 def _trusted_results(headers: Sequence[str], trusted: Collection[str]) -> tuple[str, list[Result]]:
-    """The host and the results of the topmost header of a trusted host. One that cannot be read has none."""
+    """The host and the results of the topmost header of a trusted host. One that cannot be read has none: those below
+    it may be forged."""
     for header in headers:
-        host, *statements = _statements(header) or [""]
-        name = (host.split() or [""])[0]
-        if name in trusted:
-            return name, [result for statement in statements for result in _results(statement)]
+        host = _HOST.match(header)
+        if host and host[1].lower() in trusted:
+            return host[1].lower(), [result for statement in _statements(header) for result in _results(statement)]
     return "", []
 
 

@@ -113,10 +113,9 @@ def _delivery_report(
 ) -> Automated:
     """A bounce, unless it says that no address has failed: a delay is no bounce."""
     groups = [group for content in statuses for group in _groups(content) if "action" in group]
-    failed = next((group for group in groups if group["action"].lower().startswith("failed")), None)
+    failed = next((group for group in groups if group["action"].lower().startswith("failed")), {})
     if groups and not failed:
         return Automated("auto_reply", _why("Action", groups[0]["action"]))
-    failed = failed or {}
     recipient = failed.get("original-recipient") or failed.get("final-recipient") or header("X-Failed-Recipients")
     address = recipient.rpartition(";")[2].partition(",")[0].strip().strip("<>").lower()
     headers = (next(_groups(content), {}) for kind, content in parts if kind in ORIGINALS)

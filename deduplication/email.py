@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import chain, groupby
+from itertools import chain, groupby, islice
 from typing import Any, AnyStr
 
 from deduplication.authentication import UNKNOWN, Authentication, Result, authenticate
@@ -29,6 +29,7 @@ MOST_ATTACHMENTS = 1000
 MOST_HEADERS = 200
 MAX_HEADERS_CHARS = 64 * 1024  # of all headers that are handed on
 MOST_REFERENCES = 200
+MOST_REPORTS = 10
 MAX_EXTRA_CHARS = 64 * 1024  # of all other fields that a provider sends
 
 _QUOTED = r'"(?:[^"\\]|\\.)*+"'
@@ -321,11 +322,12 @@ def _attachments(files: Sequence[File | Attachment], inline_bytes: int) -> tuple
 
 def _reports(files: Sequence[File | Attachment]) -> tuple[tuple[str, bytes], ...]:
     """The parts that say whether it is a bounce, a read receipt or an invitation."""
-    return tuple(
+    found = (
         (kind, file.content[:MAX_PART_BYTES])
         for file in files
         if isinstance(file, File) and file.content and (kind := media_type(file.content_type)) in REPORT_TYPES
     )
+    return tuple(islice(found, MOST_REPORTS))
 
 
 def _fitting(extra: Mapping[str, Any]) -> dict[str, Any]:

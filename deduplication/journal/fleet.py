@@ -272,7 +272,8 @@ class Fleet:
         if is_trimmed or not all(text for _, text in events):
             with self._journal.step() as step:
                 step.set_meta("gap_ms", str(step.now_ms))
-            why = "the stream was trimmed behind this machine" if is_trimmed else "the stream has events of another version"
+            trimmed = "the stream was trimmed behind this machine"
+            why = trimmed if is_trimmed else "the stream has events of another version"
             log.error("%s: it does not know all that the fleet has done", why)
         for start in range(0, len(events), APPLIED_AT_ONCE):
             position = self._apply(era, position, events[start : start + APPLIED_AT_ONCE])

@@ -124,8 +124,7 @@ def _without(document: Any, paths: Sequence[Sequence[str]]) -> Any:
     kept: dict[str, Any] = {}
     for name, value in document.items():
         inner = [path[1:] for path in paths if path[0] == name]
-        rest = (value if not inner else {}) if [] in inner or not inner else _without(value, inner)
-        if rest not in (None, "", [], {}):
+        if [] not in inner and (rest := _without(value, inner) if inner else value) not in (None, "", [], {}):
             kept[name] = rest
     return kept
 

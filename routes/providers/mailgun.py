@@ -26,22 +26,10 @@ from routes.providers.forms import Upload
 from routes.providers.options import Options, Secrets
 from routes.providers.samples import BOUNCES, URLENCODED, Letter, Rendered, multipart
 
-FIELDS = [
-    "recipient",
-    "sender",
-    "from",
-    "subject",
-    "body-plain",
-    "body-html",
-    "body-mime",
-    "message-headers",
-    "stripped-text",
-    "content-id-map",
-    "attachment-count",
-    "timestamp",
-    "token",
-    "signature",
-]
+FIELDS = (
+    "recipient", "sender", "from", "subject", "body-plain", "body-html", "body-mime", "message-headers",
+    "stripped-text", "content-id-map", "attachment-count", "timestamp", "token", "signature",
+)  # fmt: skip
 """Those that have a place in the email, and the proof, which nobody else needs."""
 SPAM_HEADERS = ("X-Mailgun-Sflag", "X-Mailgun-Sscore", "X-Mailgun-Spf", "X-Mailgun-Dkim-Check-Result")
 

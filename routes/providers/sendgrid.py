@@ -33,19 +33,9 @@ if TYPE_CHECKING:  # imported only if there is a key: it takes 8 MB of each proc
 
 SIGNATURE = "X-Twilio-Email-Event-Webhook-Signature"
 TIMESTAMP = "X-Twilio-Email-Event-Webhook-Timestamp"
-FIELDS = [
-    "headers",
-    "email",
-    "from",
-    "subject",
-    "html",
-    "text",
-    "charsets",
-    "envelope",
-    "attachment-info",
-    "SPF",
-    "dkim",
-]
+FIELDS = (
+    "headers", "email", "from", "subject", "html", "text", "charsets", "envelope", "attachment-info", "SPF", "dkim",
+)  # fmt: skip
 OTHER_FIELDS = ("to", "cc", "spam_score", "attachments", "content-ids")
 SIGNED = re.compile(r"@([\w.-]+)\s*:\s*(\w+)")
 

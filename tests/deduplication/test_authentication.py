@@ -51,6 +51,10 @@ HEADERS: dict[str, tuple[list[str], Authentication]] = {
         ['mx.example.com; spf=fail reason="x; dmarc=pass" smtp.mailfrom="a;dmarc=pass "@bank.example; dkim=none'],
         Authentication("fail", "none", None, False, "mx.example.com"),
     ),
+    "forged below one of ours that cannot be read": (
+        ["mx.example.com; spf=fail (", f"mx.example.com; {PASSED}"],
+        UNKNOWN,
+    ),
     "with an open comment": (["mx.example.com; spf=fail (; dmarc=pass"], UNKNOWN),
     "with open quotes": (['mx.example.com; spf=fail reason="; dmarc=pass'], UNKNOWN),
     "with a comment that closes twice": (["mx.example.com; spf=fail ()); dmarc=pass"], UNKNOWN),
