@@ -105,6 +105,7 @@ class Service:
         alarms_at = HttpDestination("alerts", alarms_to, pool_size=1) if alarms_to.url else None
         self.alarms = Alarms(self.coordinator, config.alerts, alarms_at)
         self.proxies = ProxyWatch()
+        self.notices: list[str] = []  # shown on /health, which is public, and the page
         self.watch = Watch(self)
 
     def start(self, *, delivers: bool) -> None:

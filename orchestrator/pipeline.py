@@ -236,7 +236,11 @@ class Pipeline:
         subject, sender = (next(iter(item.fields[name]), "") for name in ("subject", "sender"))
         # The end of an address is the sender's domain, which must not be taken for another one.
         shown = subject[:MOST_SHOWN_CHARS], sender[-MOST_SHOWN_CHARS:]
-        about = About(item.id, item.provider, route.name, *shown, self.options.server, thread=item.thread)
+        to = item.recipients or item.fields["to"]
+        recipient = f"{to[0][-MOST_SHOWN_CHARS:]}{f' +{len(to) - 1}' if len(to) > 1 else ''}" if to else ""
+        about = About(
+            item.id, item.provider, route.name, *shown, self.options.server, recipient=recipient, thread=item.thread
+        )
         own = item.own_names
         if self.privacy.is_strict:
             about = self.privacy.about(about)

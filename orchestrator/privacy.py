@@ -1,4 +1,5 @@
-"""PRIVACY=strict stores keyed digests instead of subjects and senders, which still allow exact search.
+"""PRIVACY=strict stores keyed digests instead of subjects and senders, which still allow exact search, and no
+recipients.
 
 The whole fleet shares the key, so that all machines compute the same digests.
 """
@@ -29,7 +30,7 @@ class Privacy:
     def about(self, about: About) -> About:
         if not self.is_strict:
             return about
-        return replace(about, subject=self.text(about.subject), sender=self.text(about.sender))
+        return replace(about, subject=self.text(about.subject), sender=self.text(about.sender), recipient="")
 
     def text(self, text: str) -> str:
         """As it is stored, which a search must look for; a digest is not digested again."""
@@ -44,7 +45,8 @@ class Privacy:
             "" if self.is_strict or _DIGEST.fullmatch(text) else text
             for text in (entry.about.subject, entry.about.sender)
         )
-        entry = replace(entry, about=replace(entry.about, subject=subject, sender=sender))
+        recipient = "" if self.is_strict else entry.about.recipient
+        entry = replace(entry, about=replace(entry.about, subject=subject, sender=sender, recipient=recipient))
         if not self.is_strict:
             return entry
         stop = entry.stop and replace(entry.stop, name=_digested(entry.stop.name))

@@ -117,7 +117,8 @@ class Stop:
 @dataclass(frozen=True)
 class About:
     """Fields shown in lists and used for search. ``alone``: claimed without Redis, by this machine's journal.
-    ``thread``: of a reply, the conversation that it belongs to."""
+    ``recipient``: the first one, and how many more there are. ``thread``: of a reply, the conversation that it belongs
+    to."""
 
     item: str = ""
     provider: str = ""
@@ -126,6 +127,7 @@ class About:
     sender: str = ""
     server: str = ""
     alone: bool = False
+    recipient: str = ""
     thread: str = ""
 
 
@@ -206,16 +208,14 @@ _KEPT = {Kind.EMAIL_ID: None, Kind.POST: WEEK_MS, Kind.MEDIA: WEEK_MS}  # said o
 MOST_RECENT = 2_000
 _RECENT: dict[str, Entry] = {}  # by their texts: an entry is read several times soon after it was written
 _LOCAL = 3  # the last fields of a delivery are known on one machine only
-_ENTRY = [field.default for field in fields(Entry)]
+_ENTRY, _ABOUT = ([field.default for field in fields(kind)] for kind in (Entry, About))
 _DELIVERY = [field.default for field in fields(Delivery)][:-_LOCAL]
 
 
 def encode(entry: Entry) -> str:
     values = list(entry.__dict__.values())
     values[2] = [_name_text(each) for each in entry.own]
-    values[6] = list(entry.about.__dict__.values())
-    if not entry.about.thread:  # as of most emails
-        values[6].pop()
+    values[6] = _trimmed(list(entry.about.__dict__.values()), _ABOUT)
     values[7] = [_delivery_values(each) for each in entry.deliveries]
     values[10] = [_name_text(each) for each in entry.shared] or ()
     if entry.stop:

@@ -36,7 +36,7 @@ CREATE TRIGGER entry_deleted AFTER DELETE ON entries BEGIN
     INSERT OR IGNORE INTO unsearched VALUES (OLD.created_ms << 20 | (OLD.seq & 1048575));
     DELETE FROM keys WHERE seq = OLD.seq AND value IN (
         SELECT json_extract(OLD.data, '$[6][0]') UNION ALL SELECT json_extract(OLD.data, '$[6][4]')
-        UNION ALL SELECT 'thread:' || json_extract(OLD.data, '$[6][7]')
+        UNION ALL SELECT 'thread:' || json_extract(OLD.data, '$[6][8]')
         UNION ALL SELECT webhook_id FROM deliveries WHERE seq = OLD.seq
     );
     UPDATE meta SET value = OLD.seq - 1 WHERE key = 'searched' AND value + 0 >= OLD.seq

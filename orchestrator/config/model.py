@@ -128,7 +128,7 @@ class DestinationConfig(_Model):
     """How long connecting may take, and sending the body; raise it for large emails over slow lines."""
     read_timeout_s: _Number = Field(default=15.0, ge=0.1, le=300, description="seconds")
     """How long the whole response may take. A request waits at most 8 s for it, and leaves the rest to a retry."""
-    max_attempts: _Whole = Field(default=10, ge=1, le=50, description="attempts, including the first")
+    max_attempts: _Whole = Field(default=11, ge=1, le=50, description="attempts, including the first")
     """After so many failed attempts a delivery is a dead letter."""
     rate: _Rate | None = Field(default=None, description='a rate such as "10/s"')
     """The highest rate of webhooks, across all processes of all servers."""
@@ -139,7 +139,7 @@ class DestinationConfig(_Model):
     breaker_failures: _Whole = Field(default=5, ge=0, le=1000, description="failures in a row, 0 for no breaker")
     """The circuit breaker opens after so many failures in a row."""
     breaker_pause_s: _Number = Field(default=30.0, ge=1, le=86_400, description="seconds")
-    """How long the circuit breaker stays open before one delivery is tried."""
+    """How long a failing destination is left alone before one stored delivery probes it."""
 
     @field_validator("url")
     @classmethod

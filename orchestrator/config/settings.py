@@ -180,7 +180,7 @@ class Settings(BaseSettings):
     processed_ids_days: int = Field(0, ge=0, le=36_600, description="days, 0 for ever")
     """How long the ids of processed emails are kept."""
     decision_days: float = Field(7, ge=1, le=366, description="days")
-    """How long the decision about each email is kept, with its subject and sender."""
+    """How long the decision about each email is kept, with its subject, sender and recipient."""
     dead_letter_days: float = Field(30, gt=0, le=3660, description="days")
     """How long dead letters are kept with their payload."""
     delivered_payload_days: float = Field(0, ge=0, le=3660, description="days, 0 for not at all")
@@ -188,7 +188,7 @@ class Settings(BaseSettings):
     keep_suppressed: bool = Field(True, description="1 or 0")
     """Whether suppressed emails keep their payload, so that they can be released."""
     privacy: Literal["normal", "strict"] = Field("normal", description="normal or strict")
-    """With `strict`, subjects and senders are in no entry, list or log, only in payloads while these are needed."""
+    """With `strict`, subjects, senders and recipients are in no entry, list or log, only in payloads while needed."""
     payload_mb: float | None = Field(None, gt=0, le=1 << 20, description="megabytes")
     """How much Redis stores of undelivered emails; beyond that, providers are asked to retry emails that cannot be
     delivered at once. If empty, a quarter of Redis' maxmemory, or 1024 if it has none."""

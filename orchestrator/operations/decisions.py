@@ -16,8 +16,10 @@ from deduplication.names import Gate, Kind
 from orchestrator.delivery.guard import Blocker
 from orchestrator.delivery.webhook import Payload, unpack
 from orchestrator.operations.search import (
+    OUTCOME_OF,
     DecisionFilter,
     DeliveryFilter,
+    EmailOutcome,
     catch_up,
     current_status,
     find_by_id,
@@ -65,7 +67,10 @@ class DeliveryBrief(BaseModel):
     destination: str
     status: DeliveryStatus
     reason: str | None = Field(description="Why it waits now, or why it ended as it did.")
-    tries: int
+    tries: int = Field(
+        description="Attempts that count, since it was last replayed or released: probes and others before the next "
+        "try do not."
+    )
     max_attempts: int | None
     next_try: Time | None
     delivered: Time | None
@@ -100,6 +105,7 @@ class Decision(BaseModel):
     id: str
     email_id: str
     status: Status = Field(description="The answer to its provider, brought up to date.")
+    outcome: EmailOutcome = Field(description="What happened to it, in one word.")
     gate: Gate | None = Field(description="The gate that stopped it.")
     reason: str = Field(description="What happened to it and why, in one sentence.")
     name: str | None = Field(description="The name that it met at the gate.")
@@ -110,6 +116,7 @@ class Decision(BaseModel):
     provider: str
     route: str
     sender: str
+    recipient: str = Field(description="The first one, and how many more there are.")
     subject: str
     received_at: Time
     settled_at: Time | None
@@ -215,8 +222,9 @@ def _read(service: Service, step: Step, entry_id: str | None) -> Entry | None:
     if entry is None:
         return None
     deliveries = sorted(entry.deliveries, key=lambda delivery: delivery.destination)
-    explained = tuple(changed(delivery, reason=_reason(service, delivery, step.steady_ms)) for delivery in deliveries)
-    return changed(service.privacy.shown(entry), deliveries=explained)
+    return changed(
+        service.privacy.shown(entry), deliveries=tuple(_explained(service, step, delivery) for delivery in deliveries)
+    )
 
 
 def _view(service: Service, step: Step, entry: Entry) -> Decision:
@@ -240,6 +248,7 @@ def _view(service: Service, step: Step, entry: Entry) -> Decision:
         id=entry.id,
         email_id=about.item,
         status=status,
+        outcome=OUTCOME_OF.get(status, EmailOutcome.SUPPRESSED),
         gate=stop.gate if stop else None,
         reason=reason,
         name=stop.name.label if stop else None,
@@ -295,7 +304,7 @@ def _view_deliveries(service: Service, step: Step, entry: Entry) -> list[Deliver
             | {
                 "id": f"{entry.id}:{delivery.destination}",
                 "max_attempts": config.max_attempts if config else None,
-                "next_try": delivery.next_try_ms if delivery.status is DeliveryStatus.WAITING else None,
+                "next_try": delivery.next_try_ms,
                 "delivered": delivery.ended_ms if delivery.status is DeliveryStatus.DELIVERED else None,
                 "email_id": entry.about.item,
                 "created": entry.created_ms,
@@ -320,16 +329,22 @@ def _storage(service: Service, entry: Entry, delivery: Delivery, size: int) -> S
     return Storage.ANOTHER_MACHINE if keeps and entry.machine != service.journal.machine else Storage.NONE
 
 
-def _reason(service: Service, delivery: Delivery, steady_ms: int) -> str | None:
-    """Why it waits now, or why it ended as it did."""
-    if delivery.is_live(steady_ms):
-        return "being delivered"
-    if delivery.status in (DeliveryStatus.CLAIMED, DeliveryStatus.RETURNED):
-        return "returned to the provider for retry"
-    name = delivery.destination
-    blocker = service.guard.blocker(name) if delivery.status is DeliveryStatus.WAITING else None
-    given = service.guard.pause_of(name).reason if blocker is Blocker.PAUSED else ""  # by the operator who paused it
-    return f"{name}: {blocker}{f' ({given})' if given else ''}" if blocker else delivery.reason
+def _explained(service: Service, step: Step, delivery: Delivery) -> Delivery:
+    """With why it waits now, or why it ended as it did. While nothing is sent to its destination, it has no next try;
+    one whose time has come is tried now."""
+    reason, next_try_ms = delivery.reason, None
+    if delivery.is_live(step.steady_ms):
+        reason = "being delivered"
+    elif delivery.status in (DeliveryStatus.CLAIMED, DeliveryStatus.RETURNED):
+        reason = "returned to the provider for retry"
+    elif delivery.status is DeliveryStatus.WAITING:
+        name = delivery.destination
+        if blocker := service.guard.blocker(name):
+            given = service.guard.pause_of(name).reason if blocker is Blocker.PAUSED else ""  # by who paused it
+            reason = f"{name}: {blocker}{f' ({given})' if given else ''}"
+        else:
+            next_try_ms = max(delivery.next_try_ms or 0, step.now_ms)
+    return changed(delivery, reason=reason, next_try_ms=next_try_ms)
 
 
 # Explaining, in one sentence
@@ -340,12 +355,12 @@ def explain(entry: Entry, status: Status, original: Entry | None, when: When) ->
     if status is Status.RETRY_LATER:
         return _returned(entry, when)
     if status is Status.SKIPPED_OLD:
-        return "Not sent: it is older than the service, and its route accepts only new emails"
+        return "Suppressed: it is older than the service, and its route accepts only new emails"
     if status is Status.SKIPPED_ROUTE:
-        return f"Not sent: {entry.deliveries[0].reason}"
+        return f"Suppressed: {entry.deliveries[0].reason}"
     stopped = _met(entry.stop, original, when) if entry.stop else ""
     if stopped and entry.outcome == DeliveryStatus.SKIPPED:
-        return f"Not sent: {stopped}"
+        return f"{'Duplicate' if status is Status.ALREADY_PROCESSED else 'Suppressed'}: {stopped}"
     outcome = _outcome(entry, when)
     if entry.released_ms is None:
         return outcome[0].upper() + outcome[1:]
@@ -394,7 +409,7 @@ def _outcome(entry: Entry, when: When | None = None) -> str:
         parts.append(f"delivered to {_names(entry, DeliveryStatus.DELIVERED)}{at}")
     if claimed := _names(entry, DeliveryStatus.CLAIMED):
         parts.append(f"being delivered to {claimed}" + (f", since {when(entry.created_ms)}" if when else ""))
-    words = {DeliveryStatus.WAITING: "waiting for {}", DeliveryStatus.DEAD: "not delivered to {}, given up"}
+    words = {DeliveryStatus.WAITING: "waiting for {}", DeliveryStatus.DEAD: "dead letter at {}"}
     for delivery in entry.deliveries:
         if delivery.status in words:
             reason = (delivery.reason or "").removeprefix(f"{delivery.destination}: ")

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import logging
 import shutil
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
 
 from deduplication.errors import DeduplicationError
 from deduplication.journal.registry import Registry
@@ -21,6 +22,7 @@ from deduplication.room import most_payload_bytes
 from orchestrator.delivery.guard import PauseState
 from orchestrator.delivery.queue import QueueMisconfigured, QueueUnavailable
 from orchestrator.metrics.meter import DAY_S, HOUR_S, MINUTE_S, Sums, read_recent
+from orchestrator.operations.conditions import LATE_S
 from orchestrator.operations.times import shown_moment
 from orchestrator.version import our_version
 
@@ -82,7 +84,9 @@ class Pause(BaseModel):
 
 class DestinationView(BaseModel):
     """``enabled`` and ``breaker`` are None for a destination that is no longer configured. ``oldest_s`` is the age of
-    the delivery that has waited longest, None if none waits."""
+    the delivery that has waited longest, None if none waits. ``next_probe``: when this machine tries it again, while
+    its circuit breaker is open. ``failing``: nothing was delivered since a failure. ``status`` is the judgement in one
+    word, the same wherever the destination is shown."""
 
     enabled: bool | None
     breaker: Literal["closed", "open", "half-open"] | None
@@ -90,6 +94,24 @@ class DestinationView(BaseModel):
     waiting: int = 0
     dead: int = 0
     oldest_s: int | None = None
+    next_probe: str | None = Field(default=None, json_schema_extra={"format": "date-time"})
+    failing: bool = False
+
+    status: Literal["removed", "disabled", "paused", "failing", "late", "dead letters", "ok"] = "ok"
+
+    @model_validator(mode="after")
+    def _judge(self) -> Self:
+        if not self.enabled:
+            self.status = "removed" if self.enabled is None else "disabled"
+        elif self.paused:
+            self.status = "paused"
+        elif self.breaker != "closed" or (self.failing and self.waiting):
+            self.status = "failing"
+        elif (self.oldest_s or 0) > LATE_S:
+            self.status = "late"
+        else:
+            self.status = "dead letters" if self.dead else "ok"
+        return self
 
 
 @dataclass(frozen=True)
@@ -153,10 +175,9 @@ def fleet_state(service: Service) -> FleetState:
         outside = asked if now_ms - asked.at_ms <= FRESH_MS else Outside()
         members = {name: about for name, about in outside.members.items() if now_ms - about["at_ms"] < FRESH_MS}
         others = [about for name, about in members.items() if name != step.machine]  # this machine is read directly
-        read_ms, lost_ms, gap_ms = (int(step.meta(key) or 0) for key in ("read_ms", "lost_ms", "gap_ms"))
+        lost_ms = int(step.meta("lost_ms") or 0)
         if lost_ms and status != "up":
             status = "gone"  # a command line does not ask Redis: it uses what the service has recorded
-        (known_since_ms,) = step.query("SELECT min(created_ms) FROM entries")[0]
         tripped = {name for about in others for name in about.get("tripped", ())}
         workers = _own_workers(step) + sum(int(about.get("workers", 0)) for about in others)
         return FleetState(
@@ -165,10 +186,7 @@ def fleet_state(service: Service) -> FleetState:
             redis_status=status if has_redis else None,
             lost_ms=lost_ms or None,
             era=step.meta("era"),
-            behind_s=max(0, now_ms - read_ms) // 1000 if read_ms else None,
-            unpublished=step.query("SELECT count(*) FROM entries WHERE unpublished")[0][0] if has_redis else 0,
-            known_since_ms=max(known_since_ms or 0, gap_ms) or None,
-            gap_ms=gap_ms or None,
+            **_read_progress(step, has_redis),
             destinations=_read_destinations(service, step, tripped),
             ten_minutes=read_recent(step, MINUTE_S, 10 * MINUTE_S),
             hour=read_recent(step, MINUTE_S, HOUR_S),
@@ -180,21 +198,39 @@ def fleet_state(service: Service) -> FleetState:
         )
 
 
+def _read_progress(step: Step, has_redis: bool) -> dict[str, Any]:
+    """How much this machine knows of the fleet's work, and the fleet of its own."""
+    read_ms, gap_ms = (int(step.meta(key) or 0) for key in ("read_ms", "gap_ms"))
+    (known_since_ms,) = step.query("SELECT min(created_ms) FROM entries")[0]
+    return {
+        "behind_s": max(0, step.now_ms - read_ms) // 1000 if read_ms else None,
+        "unpublished": step.query("SELECT count(*) FROM entries WHERE unpublished")[0][0] if has_redis else 0,
+        "known_since_ms": max(known_since_ms or 0, gap_ms) or None,
+        "gap_ms": gap_ms or None,
+    }
+
+
 def _read_destinations(service: Service, step: Step, tripped: set[str]) -> dict[str, DestinationView]:
     """``tripped``: where other machines have an open circuit breaker."""
     count = "SELECT destination, count(*) FROM deliveries WHERE status = '{}' AND destination != '' GROUP BY 1"
     waiting, dead = dict(step.query(count.format("waiting"))), dict(step.query(count.format("dead")))
-    configured = service.config.destinations
+    configured, failed_ms = service.config.destinations, dict(step.query("SELECT destination, failed_ms FROM breakers"))
     views = {}
     for name in (*configured, *sorted({*waiting, *dead} - configured.keys())):
-        breaker = service.guard.breaker(name) if name in configured else None
+        breaker, next_probe = service.guard.breaker(name) if name in configured else None, None
+        failing = service.guard.is_failing(name)  # another machine's heartbeat may be older than its recovery
+        if breaker == "open":
+            left_ms = failed_ms.get(name, 0) - step.steady_ms + int(configured[name].breaker_pause_s * 1000)
+            next_probe = shown_moment(step.now_ms + max(0, left_ms))
         views[name] = DestinationView(
             enabled=configured[name].enabled if name in configured else None,
-            breaker="open" if breaker == "closed" and name in tripped else breaker,
+            breaker="open" if breaker == "closed" and failing and name in tripped else breaker,
             paused=Pause.of(service.guard.pause_of(name)),
             waiting=waiting.get(name, 0),
             dead=dead.get(name, 0),
             oldest_s=_oldest_s(step, name) if name in waiting else None,
+            next_probe=next_probe,
+            failing=failing,
         )
     return views
 
@@ -270,4 +306,5 @@ def describe_machine(service: Service) -> dict[str, Any]:
     with service.journal.reading() as step:
         workers = _own_workers(step)
         share = Outside.model_validate_json(step.meta(_OUTSIDE) or "{}").suppressed_share
-    return {"version": our_version(), "workers": workers, "tripped": tripped, "suppressed_share": share}
+        about = {"version": our_version(), "host": socket.gethostname(), **_read_progress(step, has_redis=True)}
+    return {**about, "workers": workers, "tripped": tripped, "suppressed_share": share}

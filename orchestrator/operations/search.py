@@ -6,10 +6,13 @@ the email's receipt, then the low bits of its number in the journal (PLACE).
 
 from __future__ import annotations
 
+import re
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -19,7 +22,7 @@ from deduplication.email import without_brackets
 from deduplication.errors import StoreUnavailable
 from deduplication.journal.entry import DeliveryStatus, Entry
 from deduplication.journal.sqlite import Journal, Step
-from deduplication.names import Kind, Name, bounded_key
+from deduplication.names import Gate, Kind, Name, bounded_key
 from deduplication.text import well_formed
 from orchestrator.pipeline import SKIPPED_AT, Status, status_of
 from orchestrator.privacy import Privacy
@@ -33,6 +36,8 @@ MERGED_PAGES = 32
 CATCH_UP_S = 0.3  # that a search spends on indexing before it looks
 SHORTEST_INDEXED = 3  # characters: the full-text index is made of pieces of three
 MOST_SCANNED = 10_000  # emails that a search for shorter words looks at
+MOST_COUNTED = 1_000  # emails that a search finds; without one, all are counted
+LATE_MS = 15 * 60_000  # a delivery that waits for longer needs attention, and raises an alarm
 ALL = 10**9
 PLACE = "(e.created_ms << 20 | (e.seq & 1048575))"
 BY_PLACE = "s.rowid"
@@ -42,6 +47,35 @@ _UNUSUAL = "e.outcome NOT IN ('delivered', 'claimed')"  # as in schema.sql, or i
 _LIVE = (
     "e.seq IN (SELECT seq FROM deliveries WHERE owner <> '' AND lease_until_ms > {steady_ms} AND status = 'claimed')"
 )
+
+
+class EmailOutcome(StrEnum):
+    """What happened to an email, in the words of the page, the API and the command line. ``waiting`` and
+    ``dead_letter``: at one of its destinations, at least. ``duplicate``: it was received again, or repeats another one
+    but for a tag in its subject. ``stopped``: suppressed or duplicate. ``needs_attention``: a dead letter, a delivery
+    that has waited for 15 minutes, or returned to its provider and not received again."""
+
+    DELIVERED = "delivered"
+    WAITING = "waiting"
+    DEAD_LETTER = "dead_letter"
+    SUPPRESSED = "suppressed"
+    DUPLICATE = "duplicate"
+    RETURNED = "returned"
+    IN_PROGRESS = "in_progress"
+    STOPPED = "stopped"
+    NEEDS_ATTENTION = "needs_attention"
+
+
+OUTCOME_OF = {
+    Status.PROCESSED: EmailOutcome.DELIVERED,
+    Status.QUEUED: EmailOutcome.WAITING,
+    Status.DEAD_LETTERED: EmailOutcome.DEAD_LETTER,
+    Status.ALREADY_PROCESSED: EmailOutcome.DUPLICATE,
+    Status.ALREADY_PROCESSING: EmailOutcome.IN_PROGRESS,
+    Status.RETRY_LATER: EmailOutcome.RETURNED,
+}
+"""All other statuses are those of suppressed emails."""
+
 _BY_STATUS = {
     Status.PROCESSED: "e.outcome IN ('delivered', '')",
     Status.QUEUED: f"e.outcome = 'waiting' AND {_UNUSUAL}",
@@ -51,6 +85,25 @@ _BY_STATUS = {
     **{status: f"e.outcome = 'skipped' AND e.gate = '{gate}' AND e.gate <> ''" for gate, status in SKIPPED_AT.items()},
     Status.SKIPPED_OLD: f"e.outcome = 'skipped' AND e.gate = '' AND e.answer <> 'skipped_route' AND {_UNUSUAL}",
     Status.SKIPPED_ROUTE: f"e.outcome = 'skipped' AND e.gate = '' AND e.answer = 'skipped_route' AND {_UNUSUAL}",
+}
+# Sets of numbers, each found by an index: counting them costs little, however many emails there are.
+_REPEATED = "SELECT seq FROM entries WHERE id IN (SELECT entry FROM repeats)"
+_TAGGED = "SELECT seq FROM entries WHERE gate = 'identity' AND gate <> '' AND outcome = 'skipped'"
+_SKIPPED = "SELECT seq FROM entries WHERE outcome = 'skipped' AND outcome NOT IN ('delivered', 'claimed')"
+_RETURNED = "SELECT seq FROM entries WHERE outcome = 'returned' AND outcome NOT IN ('delivered', 'claimed')"
+_WAITING = "SELECT seq FROM deliveries WHERE status = 'waiting' AND {at}"
+_DEAD = "SELECT seq FROM deliveries WHERE status = 'dead' AND {at}"
+_LATE = f"SELECT d.seq FROM ({_WAITING}) d JOIN entries USING (seq) WHERE created_ms < {{now_ms}} - {LATE_MS}"  # noqa: S608
+_BY_OUTCOME = {
+    EmailOutcome.DELIVERED: _BY_STATUS[Status.PROCESSED],
+    EmailOutcome.WAITING: f"e.seq IN ({_WAITING})",
+    EmailOutcome.DEAD_LETTER: f"e.seq IN ({_DEAD})",
+    EmailOutcome.SUPPRESSED: f"e.outcome = 'skipped' AND e.gate <> 'identity' AND {_UNUSUAL}",
+    EmailOutcome.DUPLICATE: f"e.seq IN ({_REPEATED} UNION {_TAGGED})",
+    EmailOutcome.RETURNED: _BY_STATUS[Status.RETRY_LATER],
+    EmailOutcome.IN_PROGRESS: _BY_STATUS[Status.ALREADY_PROCESSING],
+    EmailOutcome.STOPPED: f"e.seq IN ({_REPEATED} UNION {_SKIPPED})",
+    EmailOutcome.NEEDS_ATTENTION: f"e.seq IN ({_DEAD} UNION {_LATE} UNION {_RETURNED})",
 }
 
 
@@ -67,10 +120,16 @@ def current_status(entry: Entry, steady_ms: int) -> Status:
     return status_of({delivery.status for delivery in entry.deliveries})
 
 
+_AGE = re.compile(r"(\d{1,5}) ?(min|h|d|w)")
+_MINUTES = {"min": 1, "h": 60, "d": 24 * 60, "w": 7 * 24 * 60}
+
+
 def _moment(value: object) -> datetime | None:
+    if isinstance(value, str) and (age := _AGE.fullmatch(value.strip())):
+        return datetime.now(UTC) - timedelta(minutes=int(age[1]) * _MINUTES[age[2]])
     moment = parse_date(value) if isinstance(value, str) else None
     if moment is None and value is not None:
-        raise ValueError("must be a time such as 2026-11-16T09:00:00Z")
+        raise ValueError("must be a time such as 2026-11-16T09:00:00Z, or an age such as 30min, 12h, 7d or 2w")
     return moment
 
 
@@ -88,6 +147,7 @@ class Filter(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    outcome: EmailOutcome | None = Field(default=None, description="What happened to the email.")
     gate: Literal["identity", "subject_group", "media", "content"] | None = Field(
         default=None, description="The gate that stopped it."
     )
@@ -100,12 +160,14 @@ class Filter(BaseModel):
         description="Words or parts of words of sender and subject; or a complete id, email id, Message-ID, `thread` "
         "or webhook-id.",
     )
-    since: Moment = Field(default=None, description="Only emails received at this time or later.")
+    since: Moment = Field(
+        default=None, description="Only emails received at this time or later; 7d means seven days ago."
+    )
     until: Moment = Field(default=None, description="Only emails received before this time.")
 
 
 class DecisionFilter(Filter):
-    status: Status | None = None
+    status: Status | None = Field(default=None, description="The answer to its provider, brought up to date.")
 
 
 class DeliveryFilter(Filter):
@@ -115,7 +177,7 @@ class DeliveryFilter(Filter):
 FIELDS = ("status", *Filter.model_fields)
 _SEARCHED = {"sender": "s.sender", "{sender subject}": "s.sender || ' ' || s.subject"}  # columns in FTS5 and in SQL
 _CONDITIONS = {
-    "gate": "e.gate = ? AND e.gate <> ''",
+    "gate": "e.gate = ? AND e.gate <> ''",  # as in schema.sql
     "provider": "e.provider = ?",
     "route": "instr(' + ' || e.route || ' + ', ' + ' || ? || ' + ')",  # several may match an email
     "destination": "instr(e.outcomes, ' ' || ? || '=')",
@@ -187,11 +249,34 @@ def find_ids(
     return [f"{id_}:{destination}" if is_delivery else id_ for id_, destination, *_ in rows[:limit]], following
 
 
+def count_emails(service: Service, wanted: DecisionFilter, outcomes: Iterable[EmailOutcome | None]) -> list[int]:
+    """How many emails a list has with each of these outcomes (None: with any); of a search, at most MOST_COUNTED."""
+    most = MOST_COUNTED if wanted.q or wanted.sender else ALL
+    counts = []
+    with service.journal.reading() as step:
+        for outcome in outcomes:
+            query = _select(step, wanted.model_copy(update={"outcome": outcome}), service.privacy, None)
+            found = f"SELECT 1 FROM {query.source} WHERE {' AND '.join(query.where)} LIMIT ?"  # noqa: S608
+            counts.append(step.query(f"SELECT count(*) FROM ({found})", (*query.values, most))[0][0])  # noqa: S608
+    return counts
+
+
+def count_repeats(service: Service, since: datetime | None) -> int:
+    """How often emails that were first received since then were received again."""
+    query = "SELECT total(r.count) FROM repeats r CROSS JOIN entries e ON e.id = r.entry WHERE e.created_ms >= ?"
+    with service.journal.reading() as step:
+        return int(step.query(query, (since.timestamp() * 1000 if since else 0,))[0][0])
+
+
 def _select(step: Step, wanted: Filter, privacy: Privacy, has: DeliveryStatus | None) -> _Query:
     query = _Query()
     _search(query, step, wanted, privacy)
     if isinstance(wanted, DecisionFilter) and wanted.status:
         query.require(_BY_STATUS[wanted.status].format(steady_ms=step.steady_ms))
+    if wanted.outcome:
+        condition, at = _BY_OUTCOME[wanted.outcome], "destination = ?" if wanted.destination else "destination <> ''"
+        values = [wanted.destination] * condition.count("{at}") if wanted.destination else []
+        query.require(condition.format(at=at, now_ms=step.now_ms, steady_ms=step.steady_ms), *values)
     if isinstance(wanted, DeliveryFilter):
         has = wanted.status
         _join_deliveries(query, wanted)
@@ -199,8 +284,10 @@ def _select(step: Step, wanted: Filter, privacy: Privacy, has: DeliveryStatus | 
         query.require("instr(e.outcomes, ?)", f"={has} ")
     for name, condition in _CONDITIONS.items():
         value = getattr(wanted, name)
+        if name == "gate" and value == Gate.IDENTITY:  # an exact repeat has no entry of its own
+            condition = f"e.gate = ? OR e.seq IN ({_REPEATED})"
         if value is not None:
-            query.require(condition, int(value.timestamp() * 1000) if isinstance(value, datetime) else value)
+            query.require(f"({condition})", int(value.timestamp() * 1000) if isinstance(value, datetime) else value)
     return query
 
 
@@ -289,7 +376,7 @@ def index_some(journal: Journal) -> int:
 def _index(step: Step, begin: int, end: int) -> None:
     """The entries after ``begin``, up to ``end``."""
     new = "FROM entries e WHERE e.seq > ? AND e.seq <= ?"
-    item, subject, sender, thread = (f"json_extract(e.data, '$[6][{at}]')" for at in (0, 3, 4, 7))
+    item, subject, sender, thread = (f"json_extract(e.data, '$[6][{at}]')" for at in (0, 3, 4, 8))
     step.query(  # in another order, each row would be written to the disk alone
         f"INSERT OR REPLACE INTO search (rowid, sender, subject, seq) SELECT {PLACE}, {sender}, {subject}, e.seq {new}"  # noqa: S608
         " ORDER BY 1",

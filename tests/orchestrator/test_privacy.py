@@ -15,11 +15,13 @@ def test_all_make_the_same_digests_and_only_with_the_key() -> None:
     assert one.text(SENDER) == two.text(SENDER.upper()) != Privacy(other, is_strict=True).text(SENDER)
     assert one.text(one.text(SENDER)) == one.text(SENDER)
     assert one.text("x" * 500) == one.text("x" * 120), "no more of it is kept"
-    about = one.about(About("id", "gmail", "all", SUBJECT, SENDER))
+    about = one.about(About("id", "gmail", "all", SUBJECT, SENDER, recipient="me@blower.example"))
     entry = Entry("e", "machine", (), about=about)
     assert one.shown(entry).about == Privacy(journal).shown(entry).about == About("id", "gmail", "all")
     assert Privacy(journal).about(about) == about
-    stored_before = Entry("e", "machine", (), about=About("id", "gmail", "all", SUBJECT, SENDER))
+    stored_before = Entry(
+        "e", "machine", (), about=About("id", "gmail", "all", SUBJECT, SENDER, recipient="me@blower.example")
+    )
     assert one.shown(stored_before).about == About("id", "gmail", "all")
     assert Privacy(journal).shown(stored_before) == stored_before
     journal.close()

@@ -34,7 +34,7 @@ from tests.deduplication.journal.world import Machine
 from tests.support.server import email
 
 LEASE_MS = 7_000  # shorter than a request may take: who sleeps over it has time left to do wrong
-MAX_ATTEMPTS = 3
+MAX_ATTEMPTS = 4
 DEFAULTS = {"subject_groups": GroupMode.PATTERNS, "media": MediaMode.LISTED}
 STARTED = datetime(2026, 11, 16, tzinfo=UTC)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from itertools import product
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,9 +16,12 @@ from orchestrator.operations.decisions import list_decisions, list_deliveries, r
 from orchestrator.operations.resend import Release, send_again
 from orchestrator.operations.search import (
     _BY_STATUS,
+    LATE_MS,
     DecisionFilter,
     DeliveryFilter,
     InvalidCursor,
+    count_emails,
+    count_repeats,
     find_ids,
     index_some,
 )
@@ -35,6 +39,17 @@ EMAILS: tuple[tuple[dict[str, Any], list[str]], ...] = (
     ({"status": "skipped_subject_group"}, [SECOND]),
     ({"status": "retry_later"}, []),
     ({"status": "already_processing"}, []),
+    ({"outcome": "delivered"}, [FIRST]),
+    ({"outcome": "waiting"}, [SLOW]),
+    ({"outcome": "waiting", "destination": "crm"}, []),
+    ({"outcome": "dead_letter", "destination": "slack"}, [GONE]),
+    ({"outcome": "dead_letter", "destination": "crm"}, []),
+    ({"outcome": "suppressed"}, [SECOND]),
+    ({"outcome": "duplicate"}, []),
+    ({"outcome": "stopped"}, [SECOND]),
+    ({"outcome": "needs_attention"}, [GONE]),
+    ({"outcome": "stopped", "q": "rappel"}, [SECOND]),
+    ({"outcome": "returned"}, []),
     ({"gate": "subject_group"}, [SECOND]),
     ({"gate": "media"}, []),
     ({"provider": "gmail", "destination": "slack"}, [GONE, SLOW, SECOND, FIRST]),
@@ -79,9 +94,22 @@ DELIVERIES: tuple[tuple[dict[str, Any], list[str]], ...] = (
 def test_each_filter_finds_what_it_says(desk: Desk) -> None:
     for wanted, found in EMAILS:
         assert (wanted, desk.subjects(**wanted)) == (wanted, found)
+        (count,) = count_emails(desk.service, DecisionFilter(**wanted), [DecisionFilter(**wanted).outcome])
+        assert (wanted, count) == (wanted, len(found))
     for wanted, found in DELIVERIES:
         shown = [f"{delivery.destination}: {delivery.subject}" for delivery in desk.deliveries(**wanted)]
         assert (wanted, shown) == (wanted, found)
+
+
+def test_a_repeat_is_found_as_a_duplicate_and_a_delivery_that_waits_for_long_needs_attention(desk: Desk) -> None:
+    for subject, sender in ((FIRST, "Ada <ada@one.example>"), (SLOW, "ada@one.example")):
+        desk.bench.send(subject=subject, sender=sender, message_id=f"<{subject.replace(' ', '.')}@mail.example>")
+    desk.flush()
+    assert desk.subjects(outcome="duplicate") == desk.subjects(gate="identity") == [SLOW, FIRST]
+    assert [count_repeats(desk.service, since) for since in (None, datetime.max.replace(tzinfo=UTC))] == [2, 0]
+    assert desk.subjects(outcome="stopped") == [SLOW, SECOND, FIRST]
+    desk.bench.let_time_pass(LATE_MS)
+    assert desk.subjects(outcome="needs_attention") == [GONE, SLOW]
 
 
 @pytest.mark.parametrize(
@@ -173,13 +201,14 @@ def test_repeats_are_counted_and_one_in_full_has_its_names_gates_original_and_pa
 
 def test_a_waiting_delivery_says_why_for_how_long_and_where_its_payload_is(desk: Desk) -> None:
     (slow,) = desk.deliveries(status="waiting")
-    assert (slow.reason, slow.tries, slow.max_attempts, slow.age_s) == ("answered 500", 1, 3, 2)
+    assert (slow.reason, slow.tries, slow.max_attempts, slow.age_s) == ("answered 500", 2, 4, 2)
     assert slow.storage == ("redis" if desk.service.coordinator.registry else "journal")
     assert slow.next_try and slow.next_try > slow.created
     desk.service.guard.set_paused("slack", True, reason="moves", by="test")
     one = read_delivery(desk.service, slow.id)
     assert one is not None and one.payload is not None
     assert (one.reason, one.payload["subject"]) == ("slack: paused (moves)", SLOW)
+    assert one.next_try is None, "not while it is paused"
     assert read_delivery(desk.service, "nothing:crm") is None
 
 

@@ -41,25 +41,25 @@ CASES: list[tuple[Entry, Status, Entry | None, str]] = [
         None,
         "Returned to its provider, which sends it again (already delivered to slack): ",
     ),
-    (entry(S), Status.SKIPPED_OLD, None, "Not sent: it is older than the service, and its route accepts only new"),
+    (entry(S), Status.SKIPPED_OLD, None, "Suppressed: it is older than the service, and its route accepts only new"),
     (
         entry(S, stop=OF_GROUP),
         Status.SKIPPED_SUBJECT_GROUP,
         ORIGINAL,
-        f"Not sent: {LOT} from ada@x.example, delivered to crm",
+        f"Suppressed: {LOT} from ada@x.example, delivered to crm",
     ),
-    (entry(S, stop=OF_GROUP), Status.SKIPPED_SUBJECT_GROUP, None, f"Not sent: {LOT}, which is no longer stored"),
+    (entry(S, stop=OF_GROUP), Status.SKIPPED_SUBJECT_GROUP, None, f"Suppressed: {LOT}, which is no longer stored"),
     (
         entry(S, stop=Stop(WORDS, "first")),
         Status.SKIPPED_CONTENT,
         FAILED,
-        "Not sent: same first words as the email of 09:00, not delivered to crm, given up after 1 attempt",
+        "Suppressed: same first words as the email of 09:00, dead letter at crm after 1 attempt",
     ),
     (
         entry(S, stop=Stop(EMAIL_ID)),
         Status.ALREADY_PROCESSED,
         None,
-        "Not sent: its email id fe4f is marked as done by an import, another",
+        "Duplicate: its email id fe4f is marked as done by an import, another",
     ),
     (entry(D, D), Status.PROCESSED, None, "Delivered to crm and slack at 09:00"),
     (entry(D, S), Status.PROCESSED, None, "Delivered to crm at 09:00; not sent to slack, which received the same"),
@@ -68,7 +68,7 @@ CASES: list[tuple[Entry, Status, Entry | None, str]] = [
         entry(X, D),
         Status.DEAD_LETTERED,
         None,
-        "Delivered to slack at 09:00; not delivered to crm, given up after 1 attempt: answered",
+        "Delivered to slack at 09:00; dead letter at crm after 1 attempt: answered",
     ),
     (
         entry(D, stop=OF_GROUP, released_ms=AT_MS),
@@ -77,7 +77,7 @@ CASES: list[tuple[Entry, Status, Entry | None, str]] = [
         f"Released at 09:00, after it was stopped ({LOT} from",
     ),
     (BY_SCRIPT, Status.PROCESSED, None, "Published by a script"),
-    (entry(S, stop=OF_GROUP), Status.SKIPPED_SUBJECT_GROUP, BY_SCRIPT, f"Not sent: {LOT}, published by a script"),
+    (entry(S, stop=OF_GROUP), Status.SKIPPED_SUBJECT_GROUP, BY_SCRIPT, f"Suppressed: {LOT}, published by a script"),
 ]
 
 

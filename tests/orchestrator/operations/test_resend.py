@@ -76,8 +76,8 @@ def test_a_released_email_says_so_and_cannot_be_released_again(desk: Desk) -> No
 @pytest.mark.parametrize(
     ("rule", "status", "reason"),
     [
-        ({"realtime_only": True}, "skipped_old", "Not sent: it is older than the service"),
-        ({"dropped_by": "junk mail"}, "skipped_route", "Not sent: dropped by route junk mail"),
+        ({"realtime_only": True}, "skipped_old", "Suppressed: it is older than the service"),
+        ({"dropped_by": "junk mail"}, "skipped_route", "Suppressed: dropped by route junk mail"),
     ],
 )
 def test_what_a_rule_of_its_route_stops_is_listed_and_can_be_released(

@@ -215,6 +215,6 @@ def test_an_ignored_tag_is_mentioned_and_the_email_can_be_released(serve: Serve,
     assert len(ingress.delivered) == 1
     path, admin = f"/api/admin/decisions/{answer['id']}", bearer(ADMIN_TOKEN)
     why = ingress.app.http.get(path, headers=admin).get_json()
-    assert why["reason"].startswith("Not sent: the same, but for a tag in front of its subject, as the email of ")
+    assert why["reason"].startswith("Duplicate: the same, but for a tag in front of its subject, as the email of ")
     released = ingress.app.http.post(f"{path}/release", json={"force": True}, headers=admin)
     assert (released.status_code, why["payload"]["subject"]) == (200, "[EXT] Case 1"), released.text
