@@ -1,24 +1,34 @@
-"""Actions of operators: in DATA_DIR/audit.log, whatever LOG_LEVEL is, and in the log."""
+"""Actions of operators: in DATA_DIR/audit.log, whatever LOG_LEVEL is, and in the log.
+
+With Redis, each machine shares its newest actions with the fleet, as a note.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from datetime import datetime
 from pathlib import Path
 
+from deduplication import members
 from deduplication.files import PRIVATE, make_private
+from deduplication.journal.entry import to_json
+from deduplication.journal.sqlite import Journal
 from orchestrator.logs import LineFormatter
 
 audit = logging.getLogger("mailonce.audit")
 
 FILE = "audit.log"
+LINE_BYTES = 500  # a line is shorter, as a rule
+SHARED = 50  # actions of each machine
+SHARED_MS = 30 * 86_400_000
+_NOTE = "audit:"
 
 _acting: ContextVar[str] = ContextVar("_acting", default="")
 _LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}) (.*?): AUDIT (\S+) ?(.*)")
@@ -58,21 +68,52 @@ def keep_audit(data_dir: Path, by: str) -> logging.Handler:
 
 @dataclass(frozen=True)
 class Action:
+    """``machine``: where it was done."""
+
     at_ms: int
     by: str
     what: str
     details: str
+    machine: str
 
 
-def read_actions(data_dir: Path, most: int) -> list[Action]:
+def read_actions(journal: Journal, data_dir: Path, most: int) -> list[Action]:
+    """Of all machines, newest first: those in this machine's file, and the newest of each other one."""
+    with journal.reading() as step:
+        notes = members.notes(step)
+    shared = {key.removeprefix(_NOTE): text for key, (_, text) in notes.items() if key.startswith(_NOTE) and text}
+    actions = _read_file(data_dir, most, journal.machine)
+    for machine in shared.keys() - {journal.machine}:
+        rows = json.loads(shared[machine])
+        actions += (Action(at_ms, by, what, details, machine) for at_ms, by, what, details in rows)
+    return sorted(actions, key=lambda action: action.at_ms, reverse=True)[:most]
+
+
+def share_actions(journal: Journal, data_dir: Path) -> None:
+    """Puts this machine's newest actions into its note, and empties notes of machines without one for a month."""
+    own = _NOTE + journal.machine
+    text = to_json([astuple(action)[:-1] for action in _read_file(data_dir, SHARED, journal.machine)])
+    with journal.reading() as step:
+        notes = {key: note for key, note in members.notes(step).items() if key.startswith(_NOTE) and note[1]}
+        changed = [key for key, (at_ms, _) in notes.items() if key != own and step.now_ms - at_ms > SHARED_MS]
+    if notes.get(own, (0, "[]"))[1] != text:
+        changed.append(own)
+    if changed:
+        with journal.step() as step:
+            for key in changed:
+                members.put_note(step, key, text if key == own else "")
+
+
+def _read_file(data_dir: Path, most: int, machine: str) -> list[Action]:
     """Those of the last ``most`` lines, newest first. Lines in another format are skipped."""
     try:
-        with (data_dir / FILE).open(encoding="utf-8", errors="replace") as file:
-            newest = reversed(deque(file, maxlen=most))
+        with (data_dir / FILE).open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - most * LINE_BYTES))
+            newest = file.read().decode(errors="replace").split("\n")[:-1][: -most - 1 : -1]
     except FileNotFoundError:
         return []
     actions = []
-    for time, by, what, details in (found.groups() for line in newest if (found := _LINE.match(line))):
+    for time, by, what, details in (found.groups() for line in newest if (found := _LINE.fullmatch(line))):
         moment = datetime.fromisoformat(time).astimezone()  # logging writes local time
-        actions.append(Action(round(moment.timestamp() * 1000), by, what, details))
+        actions.append(Action(round(moment.timestamp() * 1000), by, what, details[:LINE_BYTES], machine))
     return actions

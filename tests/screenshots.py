@@ -1,6 +1,6 @@
 """make screenshots: every page with data, empty, on a phone and in the dark, as PNGs in build/screenshots.
 
-The emails go through a real server to real sinks; the figures of the day before are made up. The two that the docs
+The newest emails go through a real server to real sinks; the day before is made up. The two that the docs
 show are written there as well.
 """
 
@@ -14,14 +14,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from email.utils import parseaddr
 from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Browser, Page, ViewportSize, expect
 
 from deduplication.clock import Clock
-from deduplication.journal.entry import DeliveryStatus
-from deduplication.journal.sqlite import Journal
+from deduplication.journal.entry import About, Delivery, DeliveryStatus, Entry, Stop, new_entry_id
+from deduplication.journal.sqlite import Journal, Step
+from deduplication.names import Kind, Name
 from orchestrator.metrics.meter import DELIVERIES, DELIVERY_S, Meter
 from tests.support.browser import open_browser
 from tests.support.server import ADMIN_TOKEN, Server
@@ -32,8 +34,9 @@ SHOTS, DOCS = ROOT / "build/screenshots", ROOT / "docs"
 DESKTOP, PHONE = ViewportSize(width=1280, height=860), ViewportSize(width=390, height=844)
 IN_THE_README = ViewportSize(width=1080, height=720)
 STEP_S, STEPS = 600, 143
-PAGES = ("decisions", "deliveries", "destinations", "providers", "system", "audit")
+PAGES = ("decisions", "destinations", "providers", "servers", "audit")
 DESTINATIONS = ("crm", "archive", "search")
+RECIPIENTS = ("intake@example.com", "sales@example.com", "support@example.com")
 CONFIG = (
     "".join(f'[destinations.{name}]\nurl = "{{{name}}}"\n' for name in DESTINATIONS)
     + """
@@ -72,36 +75,53 @@ EMAILS = (
 
 
 def make_up_a_day(data_dir: Path) -> None:
-    """Of figures, as a service would have counted them."""
+    """Of emails and figures, as a service would have them."""
     drawn = random.Random(46)  # noqa: S311  # the same picture each time
     data_dir.mkdir(parents=True)
     began_s = now_s = int(time.time() // STEP_S) * STEP_S - STEPS * STEP_S
     journal = Journal(data_dir / "journal.db", Clock(lambda: now_s * 1000, lambda: 0))
     meter = Meter(journal)
     for step in range(STEPS):
-        daylight = max(0.0, math.sin((step - 20) / STEPS * math.pi * 1.15))
-        received = round(6 + 70 * daylight + drawn.uniform(0, 14))
-        is_down = 88 <= step < 94
-        for number in range(received):
-            kind = drawn.random()
-            if kind < 0.16:
-                gate = ("already_processed", "identity") if kind < 0.12 else ("skipped_subject_group", "subject_group")
-                meter.count((1, "emails", "gmail", *gate))
-                continue
-            name = DESTINATIONS[number % 7 % 3]
-            failed = is_down and name == "search"
-            meter.count((1, "emails", "gmail", "processed", ""))
-            meter.count((1, DELIVERIES, name, DeliveryStatus.WAITING if failed else DeliveryStatus.DELIVERED))
-            meter.count((drawn.lognormvariate(-3.2 + DESTINATIONS.index(name) * 0.6, 0.6), DELIVERY_S, name))
         now_s = began_s + step * STEP_S
+        daylight = max(0.0, math.sin((step - 20) / STEPS * math.pi * 1.15))
+        with journal.step() as writing:
+            for _ in range(round(3 + 28 * daylight + drawn.uniform(0, 7))):
+                add_email(writing, meter, drawn)
         meter.flush()
     journal.close()
 
 
+def add_email(step: Step, meter: Meter, drawn: random.Random) -> None:
+    """Delivered, now and then again, or suppressed by its group."""
+    (subject, sender), name = drawn.choice(EMAILS), drawn.choice(DESTINATIONS)
+    is_suppressed = drawn.random() < 0.04
+    status = DeliveryStatus.SKIPPED if is_suppressed else DeliveryStatus.DELIVERED
+    entry = Entry(
+        new_entry_id(),
+        step.machine,
+        (Name(Kind.EMAIL_ID, "2026-11-16", f"{drawn.getrandbits(128):032x}"),),
+        created_ms=step.now_ms,
+        about=About("", "gmail", "all", subject, parseaddr(sender)[1], recipient=drawn.choice(RECIPIENTS)),
+        deliveries=(Delivery(name, f"msg_{drawn.getrandbits(64):x}", status, tries=1, ended_ms=step.now_ms),),
+        stop=Stop(Name(Kind.SUBJECT_GROUP, "2026-11", "lot_456")) if is_suppressed else None,
+    )
+    step.put(entry, None, publishes=False)
+    if is_suppressed:
+        meter.count((1, "emails", "gmail", "skipped_subject_group", "subject_group"))
+        return
+    meter.count((1, "emails", "gmail", "processed", ""))
+    meter.count((1, DELIVERIES, name, DeliveryStatus.DELIVERED))
+    meter.count((drawn.lognormvariate(-3.2 + DESTINATIONS.index(name) * 0.6, 0.6), DELIVERY_S, name))
+    if drawn.random() < 0.13:
+        step.add_repeats(entry.id, step.machine, 1, step.now_ms)
+        meter.count((1, "emails", "gmail", "already_processed", "identity"))
+
+
 @contextmanager
-def service(folder: Path, *, has_data: bool) -> Iterator[Server]:
+def service(folder: Path, *, has_data: bool, is_well: bool = True) -> Iterator[Server]:
     gone = b'{"error": "the mailbox of this client is closed"}'
-    with Sink() as crm, Sink(otherwise=Reply(422, body=gone)) as archive, Sink(otherwise=Reply(503)) as search:
+    refused, down = (Reply(), Reply()) if is_well else (Reply(422, body=gone), Reply(503))
+    with Sink() as crm, Sink(otherwise=refused) as archive, Sink(otherwise=down) as search:
         folder.mkdir()
         config = folder / "mailonce.toml"
         written = CONFIG.format(crm=crm.url, archive=archive.url, search=search.url)
@@ -116,7 +136,8 @@ def service(folder: Path, *, has_data: bool) -> Iterator[Server]:
                 body = f"Dear all,\n\nabout: {subject}.\n\nKind regards"
                 text = {"html": PLANS, "plain": PLAIN} if "revised" in subject else {"body": body}
                 date = first + timedelta(minutes=2 * EMAILS.index((subject, sender)))
-                server.post({"subject": subject, "sender": sender, "date": date.isoformat(), **text})
+                sent = {"subject": subject, "sender": sender, "date": date.isoformat(), "to": RECIPIENTS[0], **text}
+                server.post(sent)
             yield server
 
 
@@ -144,16 +165,12 @@ def shoot_pages(page: Page, server: Server, prefix: str) -> None:
         shoot(page, f"{server.url}/{name}", f"{prefix}-{name or 'overview'}")
 
 
-def shoot_decision(page: Page, server: Server) -> str:
-    """Returns its address."""
-    page.goto(f"{server.url}/decisions?q=revised")
-    page.get_by_role("link", name="Lot 456, revised plans").click()
+def find_decision(page: Page, server: Server) -> str:
+    """The address of an email that was suppressed."""
+    page.goto(f"{server.url}/decisions?q=revised&last=hour")
+    page.get_by_role("link", name="Lot 456, revised plans").first.click()
     page.wait_for_url("**/decisions/*")
-    address = page.url.partition("?")[0]
-    page.set_viewport_size(IN_THE_README)
-    shoot(page, f"{server.url}/", "page-overview", whole=False)
-    shoot(page, f"{address}?tab=html", "page-decision", whole=False)
-    return address
+    return page.url
 
 
 def main() -> None:
@@ -162,9 +179,11 @@ def main() -> None:
         with service(Path(temporary, "empty"), has_data=False) as server:
             shoot(browser.new_context(viewport=DESKTOP).new_page(), f"{server.url}/sign-in", "sign-in")
             shoot_pages(sign_in(browser, server), server, "empty")
-        with service(Path(temporary, "full"), has_data=True) as server:
-            page = sign_in(browser, server)
-            decision = shoot_decision(page, server)
+        with service(Path(temporary, "well"), has_data=True) as server:
+            page = sign_in(browser, server, viewport=IN_THE_README)
+            shoot(page, f"{server.url}/", "page-overview", whole=False)
+            shoot(page, find_decision(page, server), "page-decision", whole=False)
+        with service(Path(temporary, "full"), has_data=True, is_well=False) as server:
             looks: dict[str, dict[str, Any]] = {
                 "light": {},
                 "dark": {"color_scheme": "dark"},
@@ -173,7 +192,7 @@ def main() -> None:
             for name, options in looks.items():
                 page = sign_in(browser, server, **options)
                 shoot_pages(page, server, name)
-                shoot(page, f"{decision}?tab=html", f"{name}-decision")
+                shoot(page, find_decision(page, server), f"{name}-decision")
     for name in ("overview", "decision"):
         shutil.copy(SHOTS / f"page-{name}.png", DOCS)
 

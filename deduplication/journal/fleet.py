@@ -272,8 +272,9 @@ class Fleet:
         if is_trimmed or not all(text for _, text in events):
             with self._journal.step() as step:
                 step.set_meta("gap_ms", str(step.now_ms))
-            why = "trimmed behind this machine" if is_trimmed else "written in a way that this version cannot read"
-            log.error("the stream was %s: this machine does not know all that the fleet has done", why)
+            trimmed = "the stream was trimmed behind this machine"
+            why = trimmed if is_trimmed else "the stream has events of another version"
+            log.error("%s: it does not know all that the fleet has done", why)
         for start in range(0, len(events), APPLIED_AT_ONCE):
             position = self._apply(era, position, events[start : start + APPLIED_AT_ONCE])
             if not position:

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 from pydantic import Field
 
@@ -25,6 +26,7 @@ FAILURES_LOOKED_AT = 20
 
 
 class DestinationShown(DestinationView):
+    url: str = Field(description="Where it is, without what may be a secret.")
     public_keys: list[str] = Field(description="What its receiver verifies ed25519 signatures (v1a) with.")
 
 
@@ -59,18 +61,28 @@ def destinations(service: Service) -> dict[str, DestinationShown]:
     """The configured ones."""
     state = fleet_state(service)
     return {
-        name: DestinationShown(**dict(state.destinations[name]), public_keys=public_keys(config.secret))
+        name: DestinationShown(
+            **dict(state.destinations[name]), url=_masked(config.url), public_keys=public_keys(config.secret)
+        )
         for name, config in service.config.destinations.items()
     }
 
 
+def _masked(url: str) -> str:
+    """Without user, password, values of the query, and parts of the path that may be tokens."""
+    parts = urlsplit(url)
+    path = "/".join("…" if len(part) > 15 and any(map(str.isdigit, part)) else part for part in parts.path.split("/"))
+    query = "&".join(f"{name}=…" for name, _ in parse_qsl(parts.query, keep_blank_values=True))
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], path, query, ""))
+
+
 def last_failure(service: Service, name: str) -> Attempt | None:
-    """The last failed attempt among the latest dead letters and the next waiting deliveries; None if there is none."""
+    """The last failed attempt among the latest dead letters and oldest waiting deliveries; None if there is none."""
     one = "seq IN (SELECT seq FROM deliveries WHERE status = '{}' AND destination = ? ORDER BY {} LIMIT ?)"
     with service.journal.reading() as step:
         rows = [
             *step.read_rows(one.format("dead", "ended_ms DESC"), (name, FAILURES_LOOKED_AT)),
-            *step.read_rows(one.format("waiting", "next_try_ms"), (name, FAILURES_LOOKED_AT)),
+            *step.read_rows(one.format("waiting", "seq"), (name, FAILURES_LOOKED_AT)),
         ]
     found = [entry.delivery_to(name) for _, entry in rows]
     failed = [attempt for delivery in found if delivery for attempt in delivery.attempts if attempt.error]

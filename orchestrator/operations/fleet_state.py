@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -84,7 +85,8 @@ class Pause(BaseModel):
 class DestinationView(BaseModel):
     """``enabled`` and ``breaker`` are None for a destination that is no longer configured. ``oldest_s`` is the age of
     the delivery that has waited longest, None if none waits. ``failing``: nothing was delivered since a failure.
-    ``status`` is the judgement in one word, the same wherever the destination is shown."""
+    ``next_probe``: when this machine tries it again meanwhile, if a delivery waits. ``status`` is the judgement in one
+    word, the same wherever the destination is shown."""
 
     enabled: bool | None
     breaker: Literal["closed", "open", "half-open"] | None
@@ -93,7 +95,7 @@ class DestinationView(BaseModel):
     dead: int = 0
     oldest_s: int | None = None
     failing: bool = False
-
+    next_probe: str | None = Field(default=None, json_schema_extra={"format": "date-time"})
     status: Literal["removed", "disabled", "paused", "failing", "late", "dead letters", "ok"] = "ok"
 
     @model_validator(mode="after")
@@ -172,10 +174,9 @@ def fleet_state(service: Service) -> FleetState:
         outside = asked if now_ms - asked.at_ms <= FRESH_MS else Outside()
         members = {name: about for name, about in outside.members.items() if now_ms - about["at_ms"] < FRESH_MS}
         others = [about for name, about in members.items() if name != step.machine]  # this machine is read directly
-        read_ms, lost_ms, gap_ms = (int(step.meta(key) or 0) for key in ("read_ms", "lost_ms", "gap_ms"))
+        lost_ms = int(step.meta("lost_ms") or 0)
         if lost_ms and status != "up":
             status = "gone"  # a command line does not ask Redis: it uses what the service has recorded
-        (known_since_ms,) = step.query("SELECT min(created_ms) FROM entries")[0]
         tripped = {name for about in others for name in about.get("tripped", ())}
         workers = _own_workers(step) + sum(int(about.get("workers", 0)) for about in others)
         return FleetState(
@@ -184,10 +185,7 @@ def fleet_state(service: Service) -> FleetState:
             redis_status=status if has_redis else None,
             lost_ms=lost_ms or None,
             era=step.meta("era"),
-            behind_s=max(0, now_ms - read_ms) // 1000 if read_ms else None,
-            unpublished=step.query("SELECT count(*) FROM entries WHERE unpublished")[0][0] if has_redis else 0,
-            known_since_ms=max(known_since_ms or 0, gap_ms) or None,
-            gap_ms=gap_ms or None,
+            **_read_progress(step, has_redis),
             destinations=_read_destinations(service, step, tripped),
             ten_minutes=read_recent(step, MINUTE_S, 10 * MINUTE_S),
             hour=read_recent(step, MINUTE_S, HOUR_S),
@@ -199,15 +197,30 @@ def fleet_state(service: Service) -> FleetState:
         )
 
 
+def _read_progress(step: Step, has_redis: bool) -> dict[str, Any]:
+    """How much this machine knows of the fleet's work, and the fleet of its own."""
+    read_ms, gap_ms = (int(step.meta(key) or 0) for key in ("read_ms", "gap_ms"))
+    (known_since_ms,) = step.query("SELECT min(created_ms) FROM entries")[0]
+    return {
+        "behind_s": max(0, step.now_ms - read_ms) // 1000 if read_ms else None,
+        "unpublished": step.query("SELECT count(*) FROM entries WHERE unpublished")[0][0] if has_redis else 0,
+        "known_since_ms": max(known_since_ms or 0, gap_ms) or None,
+        "gap_ms": gap_ms or None,
+    }
+
+
 def _read_destinations(service: Service, step: Step, tripped: set[str]) -> dict[str, DestinationView]:
     """``tripped``: where other machines have an open circuit breaker."""
     count = "SELECT destination, count(*) FROM deliveries WHERE status = '{}' AND destination != '' GROUP BY 1"
     waiting, dead = dict(step.query(count.format("waiting"))), dict(step.query(count.format("dead")))
-    configured = service.config.destinations
+    configured, failed_ms = service.config.destinations, dict(step.query("SELECT destination, failed_ms FROM breakers"))
     views = {}
     for name in (*configured, *sorted({*waiting, *dead} - configured.keys())):
-        breaker = service.guard.breaker(name) if name in configured else None
+        breaker, next_probe = service.guard.breaker(name) if name in configured else None, None
         failing = service.guard.is_failing(name)  # another machine's heartbeat may be older than its recovery
+        if name in configured and name in waiting and name in failed_ms:
+            left_ms = failed_ms[name] - step.steady_ms + int(configured[name].breaker_pause_s * 1000)
+            next_probe = shown_moment(step.now_ms + max(0, left_ms))
         views[name] = DestinationView(
             enabled=configured[name].enabled if name in configured else None,
             breaker="open" if breaker == "closed" and failing and name in tripped else breaker,
@@ -216,6 +229,7 @@ def _read_destinations(service: Service, step: Step, tripped: set[str]) -> dict[
             dead=dead.get(name, 0),
             oldest_s=_oldest_s(step, name) if name in waiting else None,
             failing=failing,
+            next_probe=next_probe,
         )
     return views
 
@@ -291,4 +305,5 @@ def describe_machine(service: Service) -> dict[str, Any]:
     with service.journal.reading() as step:
         workers = _own_workers(step)
         share = Outside.model_validate_json(step.meta(_OUTSIDE) or "{}").suppressed_share
-    return {"version": our_version(), "workers": workers, "tripped": tripped, "suppressed_share": share}
+        about = {"version": our_version(), "host": socket.gethostname(), **_read_progress(step, has_redis=True)}
+    return {**about, "workers": workers, "tripped": tripped, "suppressed_share": share}

@@ -73,15 +73,18 @@ def send_many(service: Service, wanted: Filter | Sequence[str], how: Release | R
     return Counter(send_again(service, id_, how) for id_ in ids)
 
 
-def replay_email(service: Service, id_: str, how: Replay, *, at_once: bool = False) -> str:
-    """All its deliveries but those that were received. Returns REPLAYED if there was one, otherwise the reason."""
+def replay_email(service: Service, id_: str, how: Replay, only: str = "", *, at_once: bool = False) -> str:
+    """All its deliveries but those that were received; ``only`` that to one destination, if it is given. Returns
+    REPLAYED if there was one, otherwise the reason."""
     with service.journal.reading() as step:
         entry = step.read(id_)
     if entry is None:
         return Refusal.UNKNOWN
-    ids = [f"{id_}:{delivery.destination}" for delivery in entry.deliveries]
+    ids = [f"{id_}:{each.destination}" for each in entry.deliveries if only in ("", each.destination)]
     results = [send_again(service, delivery, how, at_once=at_once) for delivery in ids]
-    return min(results, key=lambda result: (result != REPLAYED, result == Refusal.ALREADY_DELIVERED))
+    return min(
+        results, key=lambda result: (result != REPLAYED, result == Refusal.ALREADY_DELIVERED), default=Refusal.UNKNOWN
+    )
 
 
 def _deliver_now(service: Service, entry_id: str) -> None:

@@ -22,7 +22,7 @@ from deduplication.email import without_brackets
 from deduplication.errors import StoreUnavailable
 from deduplication.journal.entry import DeliveryStatus, Entry
 from deduplication.journal.sqlite import Journal, Step
-from deduplication.names import Kind, Name, bounded_key
+from deduplication.names import Gate, Kind, Name, bounded_key
 from deduplication.text import well_formed
 from orchestrator.pipeline import SKIPPED_AT, Status, status_of
 from orchestrator.privacy import Privacy
@@ -36,7 +36,7 @@ MERGED_PAGES = 32
 CATCH_UP_S = 0.3  # that a search spends on indexing before it looks
 SHORTEST_INDEXED = 3  # characters: the full-text index is made of pieces of three
 MOST_SCANNED = 10_000  # emails that a search for shorter words looks at
-MOST_COUNTED = 10_000  # emails that a search finds; without one, counting costs little
+MOST_COUNTED = 1_000  # emails that a search finds; without one, all are counted
 LATE_MS = 15 * 60_000  # a delivery that waits for longer needs attention, and raises an alarm
 ALL = 10**9
 PLACE = "(e.created_ms << 20 | (e.seq & 1048575))"
@@ -86,21 +86,24 @@ _BY_STATUS = {
     Status.SKIPPED_OLD: f"e.outcome = 'skipped' AND e.gate = '' AND e.answer <> 'skipped_route' AND {_UNUSUAL}",
     Status.SKIPPED_ROUTE: f"e.outcome = 'skipped' AND e.gate = '' AND e.answer = 'skipped_route' AND {_UNUSUAL}",
 }
-_SUPPRESSED = f"e.outcome = 'skipped' AND e.gate <> 'identity' AND {_UNUSUAL}"
-_DUPLICATE = "(e.gate = 'identity' AND e.outcome = 'skipped' OR e.id IN (SELECT entry FROM repeats))"
-_WAITING = "e.seq IN (SELECT seq FROM deliveries WHERE status = 'waiting' AND {at})"
-_DEAD = "e.seq IN (SELECT seq FROM deliveries WHERE status = 'dead' AND {at})"
-_LATE = f"({_WAITING} AND e.created_ms < {{now_ms}} - {LATE_MS})"
+# Sets of numbers, each found by an index: counting them costs little, however many emails there are.
+_REPEATED = "SELECT seq FROM entries WHERE id IN (SELECT entry FROM repeats)"
+_TAGGED = "SELECT seq FROM entries WHERE gate = 'identity' AND gate <> '' AND outcome = 'skipped'"
+_SKIPPED = "SELECT seq FROM entries WHERE outcome = 'skipped' AND outcome NOT IN ('delivered', 'claimed')"
+_RETURNED = "SELECT seq FROM entries WHERE outcome = 'returned' AND outcome NOT IN ('delivered', 'claimed')"
+_WAITING = "SELECT seq FROM deliveries WHERE status = 'waiting' AND {at}"
+_DEAD = "SELECT seq FROM deliveries WHERE status = 'dead' AND {at}"
+_LATE = f"SELECT d.seq FROM ({_WAITING}) d JOIN entries USING (seq) WHERE created_ms < {{now_ms}} - {LATE_MS}"  # noqa: S608
 _BY_OUTCOME = {
     EmailOutcome.DELIVERED: _BY_STATUS[Status.PROCESSED],
-    EmailOutcome.WAITING: _WAITING,
-    EmailOutcome.DEAD_LETTER: _DEAD,
-    EmailOutcome.SUPPRESSED: _SUPPRESSED,
-    EmailOutcome.DUPLICATE: _DUPLICATE,
+    EmailOutcome.WAITING: f"e.seq IN ({_WAITING})",
+    EmailOutcome.DEAD_LETTER: f"e.seq IN ({_DEAD})",
+    EmailOutcome.SUPPRESSED: f"e.outcome = 'skipped' AND e.gate <> 'identity' AND {_UNUSUAL}",
+    EmailOutcome.DUPLICATE: f"e.seq IN ({_REPEATED} UNION {_TAGGED})",
     EmailOutcome.RETURNED: _BY_STATUS[Status.RETRY_LATER],
     EmailOutcome.IN_PROGRESS: _BY_STATUS[Status.ALREADY_PROCESSING],
-    EmailOutcome.STOPPED: f"({_SUPPRESSED} OR {_DUPLICATE})",
-    EmailOutcome.NEEDS_ATTENTION: f"({_DEAD} OR {_LATE} OR {_BY_STATUS[Status.RETRY_LATER]})",
+    EmailOutcome.STOPPED: f"e.seq IN ({_REPEATED} UNION {_SKIPPED})",
+    EmailOutcome.NEEDS_ATTENTION: f"e.seq IN ({_DEAD} UNION {_LATE} UNION {_RETURNED})",
 }
 
 
@@ -154,8 +157,8 @@ class Filter(BaseModel):
     sender: Text = Field(default=None, description="Only emails whose sender contains this text.")
     q: Text = Field(
         default=None,
-        description="Words, or parts of words, in sender and subject; or a complete id, email id, Message-ID or "
-        "webhook-id.",
+        description="Words, or parts of words, in sender and subject; or a complete id, email id, Message-ID, `thread` "
+        "or webhook-id.",
     )
     since: Moment = Field(
         default=None, description="Only emails received at this time or later; 7d means seven days ago."
@@ -174,7 +177,7 @@ class DeliveryFilter(Filter):
 FIELDS = ("status", *Filter.model_fields)
 _SEARCHED = {"sender": "s.sender", "{sender subject}": "s.sender || ' ' || s.subject"}  # columns in FTS5 and in SQL
 _CONDITIONS = {
-    "gate": "e.gate = ? AND e.gate <> ''",
+    "gate": "e.gate = ? AND e.gate <> ''",  # as in schema.sql
     "provider": "e.provider = ?",
     "route": "instr(' + ' || e.route || ' + ', ' + ' || ? || ' + ')",  # several may match an email
     "destination": "instr(e.outcomes, ' ' || ? || '=')",
@@ -258,6 +261,13 @@ def count_emails(service: Service, wanted: DecisionFilter, outcomes: Iterable[Em
     return counts
 
 
+def count_repeats(service: Service, since: datetime | None) -> int:
+    """How often emails that were first received since then were received again."""
+    query = "SELECT total(r.count) FROM repeats r CROSS JOIN entries e ON e.id = r.entry WHERE e.created_ms >= ?"
+    with service.journal.reading() as step:
+        return int(step.query(query, (since.timestamp() * 1000 if since else 0,))[0][0])
+
+
 def _select(step: Step, wanted: Filter, privacy: Privacy, has: DeliveryStatus | None) -> _Query:
     query = _Query()
     _search(query, step, wanted, privacy)
@@ -274,8 +284,10 @@ def _select(step: Step, wanted: Filter, privacy: Privacy, has: DeliveryStatus | 
         query.require("instr(e.outcomes, ?)", f"={has} ")
     for name, condition in _CONDITIONS.items():
         value = getattr(wanted, name)
+        if name == "gate" and value == Gate.IDENTITY:  # an exact repeat has no entry of its own
+            condition = f"e.gate = ? OR e.seq IN ({_REPEATED})"
         if value is not None:
-            query.require(condition, int(value.timestamp() * 1000) if isinstance(value, datetime) else value)
+            query.require(f"({condition})", int(value.timestamp() * 1000) if isinstance(value, datetime) else value)
     return query
 
 
@@ -294,10 +306,11 @@ def _join_deliveries(query: _Query, wanted: DeliveryFilter) -> None:
 
 
 def _search(query: _Query, step: Step, wanted: Filter, privacy: Privacy) -> None:
-    """By a complete id, or by words of sender and subject."""
+    """By a complete id or thread, or by words of sender and subject."""
     text, sender = wanted.q or "", privacy.text(wanted.sender or "")
-    if text and find_by_id(step, text):
-        query.require(f"e.seq IN ({_BY_ID})", *_keys_of(text))
+    keys = (*_keys_of(text), f"thread:{bounded_key(without_brackets(text))}")
+    if text and step.query(f"SELECT 1 FROM ({_BY_ID_OR_THREAD}) LIMIT 1", keys):  # noqa: S608
+        query.require(f"e.seq IN ({_BY_ID_OR_THREAD})", *keys)
         text = ""
     words = [privacy.text(text)] if privacy.is_strict else text.split()
     matches = []
@@ -326,6 +339,9 @@ _BY_ID = (
     "SELECT seq FROM entries WHERE id = ? UNION SELECT seq FROM keys WHERE value IN (?, ?)"
     " UNION SELECT seq FROM names WHERE reference = ?"
 )
+
+
+_BY_ID_OR_THREAD = f"{_BY_ID} UNION SELECT seq FROM keys WHERE value = ?"  # noqa: S608
 
 
 def _keys_of(text: str) -> tuple[str, str, str, str]:
@@ -360,7 +376,7 @@ def index_some(journal: Journal) -> int:
 def _index(step: Step, begin: int, end: int) -> None:
     """The entries after ``begin``, up to ``end``."""
     new = "FROM entries e WHERE e.seq > ? AND e.seq <= ?"
-    item, subject, sender = (f"json_extract(e.data, '$[6][{at}]')" for at in (0, 3, 4))
+    item, subject, sender, thread = (f"json_extract(e.data, '$[6][{at}]')" for at in (0, 3, 4, 8))
     step.query(  # in another order, each row would be written to the disk alone
         f"INSERT OR REPLACE INTO search (rowid, sender, subject, seq) SELECT {PLACE}, {sender}, {subject}, e.seq {new}"  # noqa: S608
         " ORDER BY 1",
@@ -370,8 +386,9 @@ def _index(step: Step, begin: int, end: int) -> None:
     step.query(f"DELETE FROM unsearched WHERE place IN (SELECT {PLACE} {new})", (begin, end))  # noqa: S608
     step.query(
         f"INSERT OR IGNORE INTO keys SELECT {item}, e.seq {new} UNION SELECT {sender}, e.seq {new}"  # noqa: S608
+        f" UNION SELECT 'thread:' || {thread}, e.seq {new} AND {thread} <> ''"
         " UNION SELECT webhook_id, seq FROM deliveries WHERE seq > ? AND seq <= ?",
-        (begin, end) * 3,
+        (begin, end) * 4,
     )
 
 

@@ -53,26 +53,29 @@ LENGTH_S = {Span.HOUR: HOUR_S, Span.DAY: DAY_S, Span.WEEK: 7 * DAY_S, Span.MONTH
 
 
 class Point(BaseModel):
-    """What happened from ``start_s`` (seconds since 1970) on. ``stopped``: duplicates and suppressed."""
+    """What happened from ``start_s`` (seconds since 1970) on. ``stopped``: duplicates and suppressed. ``delivered`` and
+    ``failed`` are attempts."""
 
     start_s: int
     received: int
     delivered: int
+    duplicates: int
+    suppressed: int
     stopped: int
     failed: int
 
 
 class DestinationFigures(BaseModel):
-    """Over one span. Times are estimated from a histogram, None if nothing was sent; ``p50_ms`` and ``p95_ms`` are for
-    each point. ``success_rate`` is of attempts."""
+    """Attempts over one span; ``delivered_by_point`` and ``failed_by_point`` are for each point. Times are estimated
+    from a histogram, None if nothing was sent."""
 
     delivered: int
     failed: int
     success_rate: float | None
     whole_p50_ms: float | None
     whole_p95_ms: float | None
-    p50_ms: list[float | None]
-    p95_ms: list[float | None]
+    delivered_by_point: list[int]
+    failed_by_point: list[int]
 
 
 class OverTime(BaseModel):
@@ -82,8 +85,6 @@ class OverTime(BaseModel):
     step_s: int
     points: list[Point]
     total: Point
-    duplicates: int
-    suppressed: int
     destinations: dict[str, DestinationFigures]
     is_whole: bool
 
@@ -125,7 +126,9 @@ def read_stats(service: Service, span: Span) -> Stats:
         step_s=step_s,
         points=[Point(start_s=start, **vars(sums)) for start, sums in zip(starts, points, strict=True)],
         total=Point(start_s=starts[0], **vars(recent)),
-        destinations={name: _destination(recent.to(name), points, name) for name in sent_to},
+        destinations={
+            name: _destination(recent.to(name), [point.to(name) for point in points], name) for name in sent_to
+        },
         is_whole=state.is_whole,
     )
     destinations = {}
@@ -143,8 +146,8 @@ def _destination(whole: Sums, points: list[Sums], name: str) -> DestinationFigur
         success_rate=whole.delivered / attempts if attempts else None,
         whole_p50_ms=whole.quantile_ms(0.5, DELIVERY_S, name),
         whole_p95_ms=whole.quantile_ms(0.95, DELIVERY_S, name),
-        p50_ms=[point.quantile_ms(0.5, DELIVERY_S, name) for point in points],
-        p95_ms=[point.quantile_ms(0.95, DELIVERY_S, name) for point in points],
+        delivered_by_point=[point.delivered for point in points],
+        failed_by_point=[point.failed for point in points],
     )
 
 

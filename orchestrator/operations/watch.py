@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from deduplication.errors import try_to
+from orchestrator.audit import share_actions
 from orchestrator.metrics.meter import REDIS_S
 from orchestrator.operations.fleet_state import WORKER, ask_other_servers, fleet_state
 from orchestrator.operations.search import index_new
@@ -71,7 +72,8 @@ class Watch:
         service, registry = self._service, self._service.coordinator.registry
         _try_all(lambda: ask_other_servers(service))
         if registry and service.coordinator.redis.status == "up":
-            _try_all(lambda: service.meter.share(registry))
+            data_dir = service.settings.data_dir
+            _try_all(lambda: service.meter.share(registry), lambda: share_actions(service.journal, data_dir))
         _try_all(lambda: service.alarms.evaluate(fleet_state(service)), service.meter.purge)
 
     def _beat(self) -> None:

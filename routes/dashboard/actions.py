@@ -18,7 +18,7 @@ from orchestrator.audit import acting_as
 from orchestrator.operations.destinations import InvalidAction, destinations, pause, resume, send_test
 from orchestrator.operations.resend import RELEASED, REPLAYED, Release, Replay, replay_email, send_again
 from orchestrator.operations.reset import Reset, Scope, forget_email, reset
-from orchestrator.operations.search import ALL, DecisionFilter, DeliveryFilter, find_ids
+from orchestrator.operations.search import ALL, DecisionFilter, find_ids
 from routes.dashboard.access import local_path
 from routes.dashboard.formatting import counted, milliseconds
 from routes.dashboard.page import page, service
@@ -37,17 +37,17 @@ RESULT_WORDS = {
 RESETTABLE = {Kind.EMAIL_ID: Scope.EMAIL_ID, Kind.SUBJECT_GROUP: Scope.SUBJECT_GROUP, Kind.MEDIA: Scope.MEDIA}
 
 
-# Emails and deliveries: "replay" is for deliveries, all other actions are for emails
+# Emails, and single deliveries ("email:destination"), which can be replayed
 
 
-@page.route("/do/<any(replay, 'replay-emails', release, forget):name>", methods=["GET", "POST"])
+@page.route("/do/<any(replay, release, forget):name>", methods=["GET", "POST"])
 def act(name: str) -> str | Response:
     if request.method != "POST":
         ids = request.args.getlist("id")
         return render_template(
             "dashboard/ask.html",
             name=name,
-            nouns=_nouns(name),
+            nouns=_nouns(ids),
             ids=ids,
             filters={} if ids else filters_of(request.args),
             count=len(_find(name, request.args, MOST_COUNTED + 1)),
@@ -57,13 +57,13 @@ def act(name: str) -> str | Response:
     ids = _find(name, request.form)
     with acting_as(g.viewer.by):
         results = Counter(_act(name, id_, at_once=len(ids) == 1) for id_ in ids)
-    parts = [f"{counted(number, *_nouns(name))}: {RESULT_WORDS[result]}" for result, number in results.items()]
+    parts = [f"{counted(number, *_nouns(ids))}: {RESULT_WORDS[result]}" for result, number in results.items()]
     flash(f"{'; '.join(parts) or 'Nothing matches any more'}.", "good" if results.keys() <= SUCCESSES else "mixed")
     return _go_back()
 
 
-def _nouns(name: str) -> tuple[str, str]:
-    return ("delivery", "deliveries") if name == "replay" else ("email", "emails")
+def _nouns(ids: list[str]) -> tuple[str, str]:
+    return ("delivery", "deliveries") if any(":" in id_ for id_ in ids) else ("email", "emails")
 
 
 def _find(name: str, given: MultiDict[str, str], most: int = ALL) -> list[str]:
@@ -71,7 +71,7 @@ def _find(name: str, given: MultiDict[str, str], most: int = ALL) -> list[str]:
     ids = given.getlist("id")
     if not ids and "all" not in given:
         raise BadRequest("Select at least one row first.")
-    wanted = read(DeliveryFilter if name == "replay" else DecisionFilter, filters_of(given))
+    wanted = read(DecisionFilter, filters_of(given))
     return ids or find_ids(service, wanted, most, has=DeliveryStatus.SKIPPED if name == "release" else None)[0]
 
 
@@ -81,8 +81,10 @@ def _act(name: str, id_: str, *, at_once: bool) -> str:
         return forget_email(service.coordinator, id_)
     if name == "release":
         return send_again(service, id_, Release(force=force), at_once=at_once)
-    send = send_again if name == "replay" else replay_email
-    return send(service, id_, Replay(force=force, new_id=new_id), at_once=at_once)
+    how = Replay(force=force, new_id=new_id)
+    if ":" in id_:
+        return send_again(service, id_, how, at_once=at_once)
+    return replay_email(service, id_, how, request.form.get("destination", ""), at_once=at_once)
 
 
 def _go_back() -> Response:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -16,31 +16,31 @@ from flask import request, url_for
 from markupsafe import Markup
 
 from deduplication.body import Html, looks_like_html
+from orchestrator.operations.search import OUTCOME_OF
 from orchestrator.operations.times import shown_duration
-from routes.dashboard.page import page
+from routes.dashboard.page import page, service
 
 STATIC = Path(__file__).parent / "static"
 MOST_SHOWN_CHARS = 1_000_000
+LEAST_COLUMNS = 24  # of a plot, which begins where there is data
+TICKS = 5
 COLOURS = {
-    "good": "delivered, processed, ok, up, released",
-    "waits": "waiting, claimed, returned, queued, degraded, already_processing, paused, retry_later, behind",
-    "bad": "dead, dead_lettered, down, over the limit, failing, in trouble, late, no worker, full, gap",
-    "stopped": "skipped, skipped_subject_group, skipped_media, skipped_content, skipped_old, skipped_route",
+    "good": "delivered, ok, up, released",
+    "waits": "waiting, in progress, returned, degraded, paused, behind",
+    "bad": "dead letter, down, over the limit, failing, in trouble, late, no worker, full, gap",
+    "stopped": "suppressed, duplicate, same subject group, same file, same text, too old, dropped by a route",
 }
-COLOUR_OF_STATUS = {status: colour for colour, statuses in COLOURS.items() for status in statuses.split(", ")}
-STATUSES = {
-    "processed": "delivered",
-    "already_processed": "duplicate",
-    "already_processing": "in progress",
+COLOUR_OF_WORDS = {words: colour for colour, listed in COLOURS.items() for words in listed.split(", ")}
+STATUSES: dict[str, str] = {
+    **{status.value: outcome.replace("_", " ") for status, outcome in OUTCOME_OF.items()},
     "claimed": "in progress",
-    "queued": "waiting",
-    "dead_lettered": "dead",
-    "skipped_subject_group": "same group",
-    "skipped_media": "same files",
+    "dead": "dead letter",
+    "skipped": "suppressed",
+    "skipped_subject_group": "same subject group",
+    "skipped_media": "same file",
     "skipped_content": "same text",
     "skipped_old": "too old",
-    "skipped_route": "dropped",
-    "retry_later": "returned",
+    "skipped_route": "dropped by a route",
 }
 SHOWN = ("sender", "recipients", "subject", "title", "date", "message_id", "source", "received_at", "url", "permalink")
 # They load something or redirect before a policy applies (a preconnect, a refresh), so they do not reach the browser.
@@ -53,15 +53,70 @@ page.add_app_template_filter(shown_duration, "duration")
 
 @page.app_template_filter()
 def moment(at: int | float | str | None) -> Markup:
-    """Milliseconds since 1970, or ISO text, in UTC; the page's script converts it to the viewer's time zone."""
+    """Milliseconds since 1970, or ISO text, in TIMEZONE like all other times. The page's script shows what is near as
+    a duration ("3 min ago")."""
     if at is None or at == "":
         return Markup('<span class="none">never</span>')
     when = datetime.fromisoformat(at) if isinstance(at, str) else datetime.fromtimestamp(at / 1000, UTC)
-    when = when.astimezone(UTC)
-    exact = when.strftime("%Y-%m-%d %H:%M:%S UTC")
+    when = when.astimezone(service.settings.timezone)
     return Markup('<time datetime="{}" title="{}">{}</time>').format(
-        when.isoformat(timespec="milliseconds"), exact, when.strftime("%d %b %H:%M UTC")
+        when.isoformat(timespec="milliseconds"), when.strftime("%Y-%m-%d %H:%M:%S %Z"), _clock(when)
     )
+
+
+def _clock(when: datetime) -> str:
+    """With the date, unless it is today."""
+    is_today = when.date() == datetime.now(when.tzinfo).date()
+    return when.strftime("%H:%M" if is_today else "%d %b %H:%M")
+
+
+@page.app_template_global()
+def zone() -> str:
+    return datetime.now(service.settings.timezone).strftime("%Z")
+
+
+Series = Mapping[str, Sequence[int]]
+
+
+class Column(NamedTuple):
+    """Of a plot. ``bars``: name, top and height, in percent of the plot."""
+
+    title: str
+    bars: list[tuple[str, float, float]]
+    is_marked: bool
+
+
+class Plot(NamedTuple):
+    columns: list[Column]
+    most: int
+    ticks: list[str]
+
+
+@page.app_template_global()
+def plot(
+    starts: Sequence[int], step_s: int, series: Series, failed: Sequence[int], *, only_failed: bool = False
+) -> Plot:
+    """Stacked bars, from the first point with data on. Columns with failed attempts are marked; ``only_failed``: those
+    without any other."""
+    counts = list(zip(*series.values(), strict=True))
+    busy = [place for place, values in enumerate(counts) if any(values) or failed[place]]
+    first = max(0, min(busy[0] - 1 if busy else 0, len(counts) - LEAST_COLUMNS))
+    most = max((sum(values) for values in counts), default=0) or 1
+    columns, clocks = [], []
+    for start_s, values, failures in zip(starts[first:], counts[first:], failed[first:], strict=True):
+        begin, end = (datetime.fromtimestamp(start_s + add_s, service.settings.timezone) for add_s in (0, step_s))
+        clocks.append(_clock(begin))
+        said = [f"{value:,} {name}" for name, value in zip(series, values, strict=True) if value]
+        said += [f"{failures:,} failed"] if failures and "failed" not in series else []
+        bars, top = [], 100.0
+        for name, value in zip(series, values, strict=True):
+            top -= value / most * 100
+            bars.append((name, round(top, 2), round(value / most * 100, 2)))
+        title = f"{_clock(begin)} to {end:%H:%M}: {', '.join(said) or 'nothing'}"
+        is_marked = failures > 0 and (not only_failed or sum(values) == failures)
+        columns.append(Column(title, [bar for bar in bars if bar[2]], is_marked))
+    ticks = [clocks[place * (len(clocks) - 1) // (TICKS - 1)] for place in range(TICKS)]
+    return Plot(columns, most, list(dict.fromkeys(ticks)))
 
 
 @page.app_template_filter()
@@ -89,8 +144,8 @@ def label(field: str) -> str:
 
 @page.app_template_filter()
 def badge(status: str) -> Markup:
-    colour = COLOUR_OF_STATUS.get(status, "plain")
-    return Markup('<span class="badge {}">{}</span>').format(colour, status_words(status))
+    words = status_words(status)
+    return Markup('<span class="badge {}">{}</span>').format(COLOUR_OF_WORDS.get(words, "plain"), words)
 
 
 @page.app_template_filter()
@@ -120,11 +175,12 @@ def asset(name: str) -> str:
 
 
 class EmailContent(NamedTuple):
-    """An email or message for a person to read. ``html`` is None if there is none."""
+    """An email or message for a person to read. ``html`` is None if there is none. ``headers``: as received, where the
+    provider sends them, otherwise what is known of them."""
 
     text: str
     html: str | None
-    headers: Mapping[str, str]
+    headers: Sequence[tuple[str, str]]
     json: str
 
 
@@ -133,14 +189,14 @@ def email_content(payload: Mapping[str, Any]) -> EmailContent:
     body, plain = str(payload.get("body") or ""), str(payload.get("plain") or "")
     html = body if body and (plain or looks_like_html(body)) else None
     text = payload.get("text") or plain or (Html(html[:MOST_SHOWN_CHARS]).text if html else body)
-    headers = {label(field): payload.get(field) for field in SHOWN}
-    headers |= {name: value for name, value in (payload.get("extra") or {}).items() if isinstance(value, str)}
-    shown = {
-        name: ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-        for name, value in headers.items()
+    known = {label(field): payload.get(field) for field in SHOWN}
+    known |= {name: value for name, value in (payload.get("extra") or {}).items() if isinstance(value, str)}
+    headers = [(each["name"], each["value"]) for each in payload.get("headers") or ()] or [
+        (name, ", ".join(map(str, value)) if isinstance(value, list) else str(value))
+        for name, value in known.items()
         if value
-    }
-    return EmailContent(str(text), html, shown, json.dumps(payload, indent=2, ensure_ascii=False))
+    ]
+    return EmailContent(str(text), html, headers, json.dumps(payload, indent=2, ensure_ascii=False))
 
 
 def harmless_html(html: str) -> str:

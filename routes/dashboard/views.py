@@ -1,4 +1,4 @@
-"""The pages that only show: overview, decisions, deliveries, destinations, providers, system and audit."""
+"""The pages that only show: overview, emails, destinations, providers, servers and audit."""
 
 from __future__ import annotations
 
@@ -9,13 +9,20 @@ from datetime import UTC, datetime
 from flask import Response, abort, g, render_template, request
 from markupsafe import escape
 
-from deduplication.journal.entry import DeliveryStatus
 from orchestrator.audit import read_actions
-from orchestrator.operations.decisions import GATES, list_decisions, list_deliveries, read_decision, read_payload
+from orchestrator.operations.decisions import list_decisions, read_decision, read_payload
 from orchestrator.operations.destinations import destinations, last_failure
-from orchestrator.operations.health import banners, read_health
-from orchestrator.operations.search import FIELDS, DecisionFilter, DeliveryFilter
-from orchestrator.operations.stats import Span, read_providers, read_stats
+from orchestrator.operations.fleet_state import fleet_state
+from orchestrator.operations.health import read_health
+from orchestrator.operations.search import (
+    FIELDS,
+    MOST_COUNTED,
+    DecisionFilter,
+    EmailOutcome,
+    count_emails,
+    count_repeats,
+)
+from orchestrator.operations.stats import LENGTH_S, Span, read_providers, read_stats
 from orchestrator.pipeline import Status
 from routes.dashboard.browser import EMAIL_POLICY
 from routes.dashboard.formatting import email_content, harmless_html
@@ -25,17 +32,24 @@ from routes.providers.registry import TYPES, missing_setting, open_names
 from routes.schemas import StatsQuery
 
 PAGE_LENGTH = 50
+NEWEST = 8
 MOST_ACTIONS = 200
-LAST_S = {"hour": 3600, "day": 24 * 3600, "week": 7 * 24 * 3600}
-SERIES = ("received", "delivered", "stopped", "failed")
+TABS = (
+    None,
+    EmailOutcome.NEEDS_ATTENTION,
+    EmailOutcome.STOPPED,
+    EmailOutcome.WAITING,
+    EmailOutcome.DEAD_LETTER,
+)
+SUPPRESSED = [status for status in Status if status.startswith("skipped")]
 
 
 def filters_of(given: Mapping[str, str]) -> dict[str, str]:
-    """The filter in a URL or form, without empty fields; ``last`` (hour, day, week) becomes ``since``."""
+    """The filter in a URL or form, without empty fields; ``last`` (hour, day, week, month) becomes ``since``."""
     chosen = {name: given[name] for name in FIELDS if given.get(name)}
-    length_s = LAST_S.get(given.get("last", ""))
-    if length_s and "since" not in chosen:
-        chosen["since"] = datetime.fromtimestamp(time.time() - length_s, UTC).isoformat(timespec="seconds")
+    if given.get("last") in LENGTH_S and "since" not in chosen:
+        since = time.time() - LENGTH_S[Span(given["last"])]
+        chosen["since"] = datetime.fromtimestamp(since, UTC).isoformat(timespec="seconds")
     return chosen
 
 
@@ -48,6 +62,7 @@ def add_shared_values() -> dict[str, object]:
         "viewer": g.get("viewer"),
         "filters": {name: request.args[name] for name in (*FIELDS, "last") if request.args.get(name)},
         "spans": list(Span),
+        "timezone": service.settings.timezone,
     }
 
 
@@ -55,17 +70,19 @@ def add_shared_values() -> dict[str, object]:
 def decisions() -> str:
     wanted = read(DecisionFilter, filters_of(request.args))
     listed = list_decisions(service, wanted, PAGE_LENGTH, request.args.get("cursor") or None)
-    providers = sorted({*open_names(service.config), "message"})
+    tabs = TABS if wanted.outcome in TABS else (*TABS, wanted.outcome)
+    is_search = bool(wanted.q or wanted.sender)  # of which counting each tab would take long
+    counted = [wanted.outcome] if is_search else tabs
     return render_template(
-        "dashboard/decisions.html", listed=listed, statuses=list(Status), gates=GATES, providers=providers
+        "dashboard/decisions.html",
+        listed=listed,
+        tabs=dict.fromkeys(tabs) | dict(zip(counted, count_emails(service, wanted, counted), strict=True)),
+        outcome=wanted.outcome,
+        most=MOST_COUNTED if is_search else None,
+        outcomes=list(EmailOutcome),
+        suppressed=SUPPRESSED,
+        providers=sorted({*open_names(service.config), "message"}),
     )
-
-
-@page.get("/deliveries")
-def deliveries() -> str:
-    wanted = read(DeliveryFilter, filters_of(request.args))
-    listed = list_deliveries(service, wanted, PAGE_LENGTH, request.args.get("cursor") or None)
-    return render_template("dashboard/deliveries.html", listed=listed, statuses=list(DeliveryStatus))
 
 
 @page.get("/decisions/<id_>")
@@ -88,20 +105,33 @@ def email_html(id_: str) -> Response:
 
 @page.get("/")
 def overview() -> str:
+    """What is counted over a span is that of emails first received in it; what waits or is dead, that of all."""
     found = read_stats(service, _span())
-    points = [[getattr(point, name) for point in found.over_time.points] for name in ("start_s", *SERIES)]
+    received = read(DecisionFilter, filters_of({"last": found.over_time.span}))
+    outcomes = (None, EmailOutcome.DELIVERED, EmailOutcome.SUPPRESSED, EmailOutcome.DUPLICATE)
+    undone = (EmailOutcome.WAITING, EmailOutcome.DEAD_LETTER)
+    counts = [*count_emails(service, received, outcomes), *count_emails(service, DecisionFilter(), undone)]
+    tagged = count_emails(service, received.model_copy(update={"status": Status.ALREADY_PROCESSED}), [None])
     return render_template(
         "dashboard/overview.html",
         health=read_health(service),
         totals=found.totals,
         figures=found.over_time,
-        plot={"labels": SERIES, "data": points},  # as uPlot expects it
+        counts=dict(zip(("received", *outcomes[1:], *undone), counts, strict=True)),
+        repeats=count_repeats(service, received.since),
+        tagged=tagged[0],  # duplicates that are emails of their own
+        states=found.destinations,
+        newest=list_decisions(service, DecisionFilter(), NEWEST).decisions,
     )
 
 
 @page.get("/notices")
 def notices() -> str:
-    return render_template("dashboard/_notices.html", banners=banners(read_health(service)))
+    health = read_health(service)
+    failures = {
+        alarm.destination: last_failure(service, alarm.destination) for alarm in health.alarms if alarm.destination
+    }
+    return render_template("dashboard/_notices.html", health=health, failures=failures)
 
 
 @page.get("/destinations")
@@ -132,14 +162,16 @@ def ingress_token() -> str:
     return escape(service.tokens.ingress[0])
 
 
-@page.get("/system")
-def system() -> str:
-    return render_template("dashboard/system.html", health=read_health(service), locks=service.locks.active_locks())
+@page.get("/servers")
+def servers() -> str:
+    health, locks = read_health(service), service.locks.active_locks()
+    return render_template("dashboard/servers.html", health=health, state=fleet_state(service), locks=locks)
 
 
 @page.get("/audit")
 def audit() -> str:
-    return render_template("dashboard/audit.html", actions=read_actions(service.settings.data_dir, MOST_ACTIONS))
+    actions = read_actions(service.journal, service.settings.data_dir, MOST_ACTIONS)
+    return render_template("dashboard/audit.html", actions=actions, members=fleet_state(service).members)
 
 
 def _span() -> Span:

@@ -45,9 +45,7 @@ def quick_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TICK_S", 0.01)
 
 
-def test_while_the_store_is_away_nothing_is_sent_and_no_try_is_used_up(
-    start: Open, quick_ticks: None, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_without_the_store_no_try_is_used_up(start: Open, quick_ticks: None, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     bench = start(with_queue=True)
     store(bench)
@@ -171,9 +169,7 @@ def test_what_waited_for_76_hours_becomes_a_dead_letter_once_a_probe_of_that_age
 
 
 @pytest.mark.parametrize("ends", ["dead", "delivered"])
-def test_a_delivery_whose_destination_was_removed_is_dead_after_an_hour_unless_that_is_back(
-    start: Open, ends: str
-) -> None:
+def test_a_delivery_to_a_removed_destination_is_dead_after_an_hour(start: Open, ends: str) -> None:
     known, bench = start(with_queue=True), start({"archive": []})
     store(known)
     bench.pipeline.retrier.tick()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from itertools import product
 from types import SimpleNamespace
 from typing import Any, cast
@@ -20,6 +21,7 @@ from orchestrator.operations.search import (
     DeliveryFilter,
     InvalidCursor,
     count_emails,
+    count_repeats,
     find_ids,
     index_some,
 )
@@ -103,7 +105,8 @@ def test_a_repeat_is_found_as_a_duplicate_and_a_delivery_that_waits_for_long_nee
     for subject, sender in ((FIRST, "Ada <ada@one.example>"), (SLOW, "ada@one.example")):
         desk.bench.send(subject=subject, sender=sender, message_id=f"<{subject.replace(' ', '.')}@mail.example>")
     desk.flush()
-    assert desk.subjects(outcome="duplicate") == [SLOW, FIRST]
+    assert desk.subjects(outcome="duplicate") == desk.subjects(gate="identity") == [SLOW, FIRST]
+    assert [count_repeats(desk.service, since) for since in (None, datetime.max.replace(tzinfo=UTC))] == [2, 0]
     assert desk.subjects(outcome="stopped") == [SLOW, SECOND, FIRST]
     desk.bench.let_time_pass(LATE_MS)
     assert desk.subjects(outcome="needs_attention") == [GONE, SLOW]
@@ -207,6 +210,22 @@ def test_a_waiting_delivery_says_why_for_how_long_and_where_its_payload_is(desk:
     assert (one.reason, one.payload["subject"]) == ("slack: paused (moves)", SLOW)
     assert one.next_try is None, "not while it is paused"
     assert read_delivery(desk.service, "nothing:crm") is None
+
+
+def test_a_conversation_is_found_by_its_thread(desk: Desk) -> None:
+    root = "<To.slow@mail.example>"
+    desk.bench.send(subject="Re: one", message_id="<r1@mail.example>", in_reply_to=root)
+    desk.bench.send(subject="Re: two", message_id="<r2@mail.example>", references=f"{root} <r1@mail.example>")
+    for q in (root, root.strip("<>")):
+        assert desk.subjects(q=q) == ["Re: two", "Re: one", SLOW]
+    found = read_decision(desk.service, root)
+    assert found and found.subject == SLOW, "by its Message-ID, the email itself"
+    with desk.service.journal.step() as step:
+        for reply in desk.decisions(q="Re: "):
+            entry = step.read(reply.id)
+            assert entry and entry.about.thread == root.strip("<>")
+            step.forget(entry)
+        assert step.query("SELECT count(*) FROM keys WHERE value LIKE 'thread:%'") == [(0,)]
 
 
 def test_what_is_forgotten_is_found_no_more_and_its_number_can_be_used_again(desk: Desk) -> None:

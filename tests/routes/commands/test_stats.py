@@ -66,15 +66,16 @@ def test_stats_are_refreshed_until_ctrl_c(
 
 def shown(destination: dict[str, Any] | None = None, **totals: Any) -> list[str]:
     """Lines of the table, for some figures with these changes."""
-    point = {"start_s": 0, "received": 5, "delivered": 3, "stopped": 1, "failed": 0}
+    point = {"start_s": 0, "received": 5, "delivered": 3, "stopped": 1, "failed": 0, "duplicates": 1, "suppressed": 0}
     ever: dict[str, Any] = {"statuses": {"processed": 1_000}, "waiting": 2, "oldest_waiting_s": 600, "hit_rate": 0.1896}
     ever |= {"received": 1_234, "delivered": 1_000, "failed": 7, "duplicates": 200, "suppressed": 34, "dead": 1}
-    times = {"delivered": 3, "failed": 0, "success_rate": 1, "whole_p50_ms": 12.4, "whole_p95_ms": None}
-    recent = {"span": "day", "step_s": 600, "points": [point], "total": point, "duplicates": 1, "suppressed": 0}
+    times: dict[str, Any] = {"success_rate": 1, "whole_p50_ms": 12.4, "whole_p95_ms": None}
+    times |= {"delivered": 3, "failed": 0, "delivered_by_point": [], "failed_by_point": []}
+    recent = {"span": "day", "step_s": 600, "points": [point], "total": point}
     crm = {"enabled": True, "breaker": "closed", "paused": None, "deliveries": {"waiting": 2, "dead": 1}}
     figures = {
         "totals": ever | {"workers_alive": None, "is_whole": True} | totals,
-        "over_time": recent | {"is_whole": True, "destinations": {"crm": times | {"p50_ms": [], "p95_ms": []}}},
+        "over_time": recent | {"is_whole": True, "destinations": {"crm": times}},
         "destinations": {"crm": crm | (destination or {})},
     }
     console = open_console()

@@ -18,7 +18,7 @@ from tests.support.page import PageVisitor
 from tests.support.redis_server import RedisServer
 from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, Server, email
 
-VIEWS = ("/", "/deliveries", "/destinations", "/providers", "/system", "/audit")
+VIEWS = ("/", "/destinations", "/providers", "/servers", "/audit")
 WRONG = "wrong-token-of-some-length"
 
 
@@ -126,7 +126,7 @@ def test_a_new_sign_in_ends_the_session_before_it_and_all_copies_of_its_cookie(a
 @pytest.mark.parametrize(
     ("path", "goes_to"),
     [
-        ("/deliveries?status=dead", "/deliveries?status=dead"),
+        ("/decisions?outcome=waiting", "/decisions?outcome=waiting"),
         ("//evil.example/x", "/"),
         ("/\\evil.example", "/"),
         ("https://evil.example/", "/"),

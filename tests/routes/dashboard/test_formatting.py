@@ -9,6 +9,7 @@ import pytest
 
 from routes.dashboard import formatting
 from routes.dashboard.formatting import MOST_SHOWN_CHARS, email_content, harmless_html, moment
+from tests.routes.conftest import StartApp
 
 
 @pytest.mark.parametrize(
@@ -24,7 +25,7 @@ from routes.dashboard.formatting import MOST_SHOWN_CHARS, email_content, harmles
         (formatting.milliseconds, 12.4, "12 ms"),
         (formatting.milliseconds, 12_400, "12.4 s"),
         (formatting.label, "oldest_waiting_s", "Oldest waiting"),
-        (formatting.badge, "dead_lettered", '<span class="badge bad">dead</span>'),
+        (formatting.badge, "dead_lettered", '<span class="badge bad">dead letter</span>'),
         (formatting.badge, "<b>", '<span class="badge plain">&lt;b&gt;</span>'),
     ],
 )
@@ -32,10 +33,24 @@ def test_a_value_is_shown_as(shown: Callable[[Any], str], value: object, text: s
     assert shown(value) == text
 
 
-@pytest.mark.parametrize("at", [1_763_341_323_000, "2025-11-17T01:02:03+00:00", "2025-11-17T02:02:03+01:00"])
-def test_a_moment_has_its_exact_time_as_title(at: int | str) -> None:
-    assert 'title="2025-11-17 01:02:03 UTC"' in moment(at)
-    assert 'datetime="2025-11-17T01:02:03.000+00:00"' in moment(at)
+@pytest.mark.parametrize("at", [1_763_341_323_000, "2025-11-17T01:02:03+00:00", "2025-11-17T03:02:03+02:00"])
+def test_a_moment_is_shown_in_the_zone_of_the_settings(start_app: StartApp, at: int | str) -> None:
+    with start_app(timezone="Europe/Paris").http.application.app_context():
+        assert moment(at) == (
+            '<time datetime="2025-11-17T02:02:03.000+01:00" title="2025-11-17 02:02:03 CET">17 Nov 02:02</time>'
+        )
+
+
+def test_a_plot_begins_where_there_is_data_and_marks_what_failed(start_app: StartApp) -> None:
+    values = [0] * 90 + [4] * 10
+    series = {"delivered": values, "failed": [0] * 98 + [1, 0]}
+    series["delivered"][98] = 0
+    with start_app().http.application.app_context():
+        drawn = formatting.plot(range(0, 6000, 60), 60, series, series["failed"], only_failed=True)
+    assert (len(drawn.columns), drawn.most) == (formatting.LEAST_COLUMNS, 4)
+    assert [column.is_marked for column in drawn.columns] == [False] * 22 + [True, False]
+    assert drawn.columns[-2].bars == [("failed", 75.0, 25.0)]
+    assert drawn.columns[-1].title.endswith("01:39 to 01:40: 4 delivered")
 
 
 @pytest.mark.parametrize(
@@ -55,8 +70,17 @@ def test_text_and_html_are_distinguished(payload: dict[str, Any], text: str, htm
 
 def test_empty_headers_are_left_out() -> None:
     extra = {"in_reply_to": "<1@b>", "attachments": [{}]}
-    payload = {"sender": "Ada <a@b>", "recipients": ["x@y", "z@y"], "subject": "", "date": None, "extra": extra}
-    assert email_content(payload).headers == {"Sender": "Ada <a@b>", "Recipients": "x@y, z@y", "in_reply_to": "<1@b>"}
+    payload: dict[str, Any] = {
+        "sender": "Ada <a@b>",
+        "recipients": ["x@y", "z@y"],
+        "subject": "",
+        "date": None,
+        "extra": extra,
+    }
+    known = [("Sender", "Ada <a@b>"), ("Recipients", "x@y, z@y"), ("in_reply_to", "<1@b>")]
+    assert email_content(payload).headers == known
+    payload["headers"] = [{"name": "Received", "value": "from a"}, {"name": "Received", "value": "from b"}]
+    assert email_content(payload).headers == [("Received", "from a"), ("Received", "from b")]
 
 
 @pytest.mark.parametrize("tag", ["link", "META", "Base", "iframe", "object", "embed", "frame"])
