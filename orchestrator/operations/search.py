@@ -147,17 +147,17 @@ class Filter(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    outcome: EmailOutcome | None = Field(default=None, description="What happened to the email.")
+    outcome: EmailOutcome | None = Field(default=None, description="Only emails with this outcome.")
     gate: Literal["identity", "subject_group", "media", "content"] | None = Field(
-        default=None, description="The gate that stopped it."
+        default=None, description="Only emails that this gate stopped."
     )
     provider: Text = None
     route: Text = None
     destination: Text = None
-    sender: Text = Field(default=None, description="A part of the sender.")
+    sender: Text = Field(default=None, description="Only emails whose sender contains this text.")
     q: Text = Field(
         default=None,
-        description="Words or parts of words of sender and subject; or a complete id, email id, Message-ID, `thread` "
+        description="Words, or parts of words, in sender and subject; or a complete id, email id, Message-ID, `thread` "
         "or webhook-id.",
     )
     since: Moment = Field(
