@@ -57,6 +57,7 @@ docs-reference: $(READY)
 	$(BIN)/python -m tests.capacity_page
 	$(BIN)/python -m tests.api_page
 	$(BIN)/python -m tests.alert_rules
+	$(BIN)/python -m tests.payload_page
 
 demo: $(READY)
 	$(BIN)/python -m tests.demo

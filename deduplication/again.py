@@ -1,4 +1,4 @@
-"""What an operator asks for: send an email again, release one that was skipped, mark or forget names."""
+"""Requests of operators: send an email again, release one that was skipped, mark or forget names."""
 
 from __future__ import annotations
 
@@ -154,8 +154,8 @@ def reopen(coordinator: Coordinator, entry_id: str, destination: str) -> bool:
 
 
 def mark(coordinator: Coordinator, names: Sequence[Name]) -> None:
-    """Makes names done that belong to no entry of this service, on the whole fleet; at most 1,000 at once. Those that
-    are done already stay as they are."""
+    """Marks names as done on the whole fleet, at most 1,000 in a call, without an entry. Names that are already done do
+    not change."""
     now_ms, registry = coordinator.journal.clock.now_ms(), coordinator.registry
     ends = [(name.label, None if name.kept_ms is None else now_ms + name.kept_ms) for name in names]
     if registry:
@@ -206,14 +206,15 @@ def make_due(coordinator: Coordinator, entry: Entry, destination: str, *, renews
         return False
     if registry is None:
         with coordinator.journal.step() as step:
-            step.set_delivery(entry.id, destination, next_try_ms=0)  # one that is lent is not handed out again
-        return True
+            return step.make_due(entry.id, destination)
     key = f"delivery:{delivery.webhook_id}"
 
     def compose(commit: Commit) -> bool:
         is_free = commit.ask("owner", key)
         if is_free and renews:
-            commit.write("HSET", key, "data", encode(entry.with_delivery(changed(delivery, tries=0))))
+            now_ms = coordinator.journal.clock.now_ms()
+            renewed = entry.with_delivery(changed(delivery, tries=0, next_try_ms=now_ms))
+            commit.write("HSET", key, "data", encode(renewed))
         if is_free:
             commit.write("ZADD", f"due:{destination}", 0, delivery.webhook_id)
         return is_free

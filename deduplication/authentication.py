@@ -23,6 +23,7 @@ _VERDICTS: dict[str, Verdict] = {
 }
 _PIECE = re.compile(r'"(?:[^"\\]|\\.)*+"|\\.|[^"\\();]++|.', re.DOTALL)
 _IN_COMMENT = re.compile(r"\\.|[^\\()]++|.", re.DOTALL)  # where quotes mean nothing
+_HOST = re.compile(r"\s*+(?:\([^()]*+\)\s*+)*+([^\s;()\"]+)")
 _RESULT = re.compile(r"(spf|dkim|dmarc)(?:/\d+)?\s*=\s*([a-z]+)(?![\w-])")
 _DOMAIN = re.compile(r"\b(smtp\.mailfrom|header\.(?:d|i|from))\s*=\s*(?:\S*@)?([^\s@;]+)")
 _DOMAIN_OF = {"spf": ("smtp.mailfrom",), "dkim": ("header.d", "header.i"), "dmarc": ("header.from",)}
@@ -34,6 +35,10 @@ class Result(NamedTuple):
     method: str
     result: str
     domain: str = ""
+
+    @property
+    def verdict(self) -> Verdict | None:
+        return _VERDICTS.get(self.result.lower())
 
 
 @dataclass(frozen=True)
@@ -50,33 +55,35 @@ class Authentication:
     source: str | None = None
 
 
+UNKNOWN = Authentication()
+
+
 def authenticate(
     own: Iterable[Result], provider: str, headers: Sequence[str], trusted: Collection[str], sender_domain: str
 ) -> Authentication:
     """``own`` are the provider's results. For methods that it has none of, those of ``headers``, the values of
     Authentication-Results in their order, count if a host in ``trusted`` wrote them."""
-    found = [each for each in own if each.result.lower() in _VERDICTS]
+    found = [each for each in own if each.verdict]
     sources = [provider] if found else []
     if trusted and headers:
         host, results = _trusted_results(headers, trusted)
         known = {each.method for each in found}
-        if more := [each for each in results if each.method not in known]:
+        if more := [each for each in results if each.verdict and each.method not in known]:
             found, sources = [*found, *more], [*sources, host]
     # A DMARC result is about the domain that it names: another From header may name another one.
     found = [each for each in found if each.method != "dmarc" or each.domain in ("", sender_domain)]
     if not found:
-        return Authentication()
-    verdicts = {method: _best(each.result for each in found if each.method == method) for method in METHODS}
+        return UNKNOWN
+    verdicts = {method: _best(each.verdict for each in found if each.method == method) for method in METHODS}
     return Authentication(
         **verdicts, from_aligned=_is_aligned(found, verdicts, sender_domain), source=", ".join(sources)
     )
 
 
-def _best(results: Iterable[str]) -> Verdict | None:
+def _best(verdicts: Iterable[Verdict | None]) -> Verdict | None:
     """Of several signatures, one that passes is enough."""
-    verdicts = {_VERDICTS.get(result.lower()) for result in results}
-    order: tuple[Verdict, ...] = ("pass", "fail", "none")
-    return next((verdict for verdict in order if verdict in verdicts), None)
+    found, order = set(verdicts), ("pass", "fail", "none")
+    return next((verdict for verdict in order if verdict in found), None)
 
 
 def _is_aligned(found: Sequence[Result], verdicts: dict[str, Verdict | None], sender: str) -> bool | None:
@@ -84,7 +91,7 @@ def _is_aligned(found: Sequence[Result], verdicts: dict[str, Verdict | None], se
     github.io), which only the list of public suffixes would tell: unknown."""
     if verdicts["dmarc"] in ("pass", "fail"):
         return verdicts["dmarc"] == "pass"
-    domains = [each.domain for each in found if _VERDICTS.get(each.result.lower()) == "pass"]
+    domains = [each.domain for each in found if each.verdict == "pass"]
     if any(domain and "." in domain and f".{sender}".endswith(f".{domain}") for domain in domains):
         return True
     are_both_known = verdicts["spf"] is not None and verdicts["dkim"] is not None
@@ -93,12 +100,12 @@ def _is_aligned(found: Sequence[Result], verdicts: dict[str, Verdict | None], se
 
 
 def _trusted_results(headers: Sequence[str], trusted: Collection[str]) -> tuple[str, list[Result]]:
-    """The host and the results of the topmost header of a trusted host. One that cannot be read has none."""
+    """The host and the results of the topmost header of a trusted host. One that cannot be read has none: those below
+    it may be forged."""
     for header in headers:
-        host, *statements = _statements(header) or [""]
-        name = (host.split() or [""])[0]
-        if name in trusted:
-            return name, [result for statement in statements for result in _results(statement)]
+        host = _HOST.match(header)
+        if host and host[1].lower() in trusted:
+            return host[1].lower(), [result for statement in _statements(header) for result in _results(statement)]
     return "", []
 
 

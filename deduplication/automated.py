@@ -7,7 +7,7 @@ and headers of mail servers and ticket systems.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -55,6 +55,7 @@ _PATTERNS = [
     (kind, name, re.compile(rf"\s*(?:{pattern})", re.I) if pattern else _ANYTHING_BUT_NO)
     for kind, name, pattern in _RULES
 ]
+_NAMES = frozenset(name.lower() for _, name, _ in _RULES)
 _BY_EXCHANGE = "X-MS-Exchange-Generated-Message-Source"
 
 
@@ -73,11 +74,17 @@ class Automated:
     original_message_id: str | None = None
 
 
-def classify(header: Callable[[str], str], return_path: str | None, parts: Sequence[tuple[str, bytes]]) -> Automated:
-    """``header`` returns the first value of a name, or "". ``parts`` are those of REPORT_TYPES, with their contents.
+def classify(
+    headers: Mapping[str, Sequence[str]], return_path: str | None, parts: Sequence[tuple[str, bytes]]
+) -> Automated:
+    """``headers`` are the values of each name, in lower case. ``parts`` are those of REPORT_TYPES, with their contents.
 
     An empty ``return_path`` is that of a notification (RFC 5321); it is None if it is unknown.
     """
+
+    def header(name: str) -> str:
+        return headers.get(name.lower(), ("",))[0]
+
     report = _REPORT.match(header("Content-Type"))
     statuses = [content for kind, content in parts if kind == DELIVERY_STATUS]
     if statuses or header("X-Failed-Recipients") or (report and report[1].lower() == "delivery-status"):
@@ -90,9 +97,10 @@ def classify(header: Callable[[str], str], return_path: str | None, parts: Seque
         return Automated("calendar", _why("Content-Class", header("Content-Class")))
     if header("Auto-Submitted").strip().lower().startswith("auto-generated") and header(_BY_EXCHANGE):
         return Automated("auto_reply", _why(_BY_EXCHANGE, header(_BY_EXCHANGE)))
-    for kind, name, pattern in _PATTERNS:
-        if (value := header(name)) and pattern.match(value):
-            return Automated(kind, _why(name, value))
+    if not _NAMES.isdisjoint(headers):
+        for kind, name, pattern in _PATTERNS:
+            if (value := header(name)) and pattern.match(value):
+                return Automated(kind, _why(name, value))
     return Automated("auto_reply", "Return-Path: <>") if return_path == "" else Automated()
 
 
@@ -105,10 +113,9 @@ def _delivery_report(
 ) -> Automated:
     """A bounce, unless it says that no address has failed: a delay is no bounce."""
     groups = [group for content in statuses for group in _groups(content) if "action" in group]
-    failed = next((group for group in groups if group["action"].lower().startswith("failed")), None)
+    failed = next((group for group in groups if group["action"].lower().startswith("failed")), {})
     if groups and not failed:
         return Automated("auto_reply", _why("Action", groups[0]["action"]))
-    failed = failed or {}
     recipient = failed.get("original-recipient") or failed.get("final-recipient") or header("X-Failed-Recipients")
     address = recipient.rpartition(";")[2].partition(",")[0].strip().strip("<>").lower()
     headers = (next(_groups(content), {}) for kind, content in parts if kind in ORIGINALS)

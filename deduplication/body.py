@@ -65,7 +65,7 @@ _ELEMENTS = frozenset(  # of HTML, those of old included
 _OUTLOOKS_OWN = re.compile(r"(?:[ovwm]|st\d+):")
 _LOOKED_AT_CHARS = 100_000  # HTML has a tag before that
 MOST_LOOKED_AT = 100_000  # of links, which may all be the same one
-_MAX_READ_TAGS = 500_000  # nobody writes that many: such a body is read as plain text, in a tenth of the time
+_MAX_READ_TAGS = 500_000  # no real email has more: such a body is read as plain text, in a tenth of the time
 
 
 def looks_like_html(body: str) -> bool:

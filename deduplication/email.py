@@ -5,14 +5,15 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import groupby
-from typing import Any, AnyStr, Generic
+from itertools import chain, groupby, islice
+from typing import Any, AnyStr
 
-from deduplication.authentication import Authentication, Result, authenticate
+from deduplication.authentication import UNKNOWN, Authentication, Result, authenticate
 from deduplication.automated import MAX_PART_BYTES, REPORT_TYPES, Automated, classify
 from deduplication.body import Html, looks_like_html, plain_links, plain_text
 from deduplication.dates import parse_date
@@ -28,6 +29,8 @@ MOST_ATTACHMENTS = 1000
 MOST_HEADERS = 200
 MAX_HEADERS_CHARS = 64 * 1024  # of all headers that are handed on
 MOST_REFERENCES = 200
+MOST_REPORTS = 10
+MAX_EXTRA_CHARS = 64 * 1024  # of all other fields that a provider sends
 
 _QUOTED = r'"(?:[^"\\]|\\.)*+"'
 _ATOM = r'[^\s<>,;:"()\[\]@]'
@@ -104,23 +107,6 @@ class File:
     inline: bool = False
 
 
-@dataclass
-class HeaderList(Generic[AnyStr]):
-    """All headers in their order, as many as fit; ``omitted`` counts the others."""
-
-    kept: list[tuple[AnyStr, AnyStr]] = field(default_factory=list)
-    omitted: int = 0
-    left: int = MAX_HEADERS_CHARS
-
-    def add(self, name: AnyStr, value: AnyStr) -> None:
-        size = len(name) + len(value)
-        if size > self.left or len(self.kept) == MOST_HEADERS:
-            self.omitted += 1
-        else:
-            self.left -= size
-            self.kept.append((name, value))
-
-
 _TEXTS = (
     "subject",
     "sender",
@@ -141,11 +127,11 @@ class Email:
 
     ``event_id`` is the provider's own id, the same in its retries. ``recipients`` are the addresses that it was
     delivered to, ``to``, ``cc`` and ``reply_to`` those of its headers. ``spam`` holds the provider's verdicts by their
-    names, ``verdicts`` what it says of SPF, DKIM and DMARC. ``headers`` are in order, with their names as received;
-    ``headers_omitted`` counts those that did not fit. ``return_path`` is the sender of the envelope: empty for a
-    notification, None if it is unknown. ``in_reply_to`` and ``references`` are Message-IDs without brackets.
-    ``reply_text`` is the text without quotes, where the provider has one; ``reports`` are the parts that automated.py
-    reads, ``trusted_authserv_ids`` the hosts whose Authentication-Results count.
+    names, ``verdicts`` what it says of SPF, DKIM and DMARC, ``extra`` what else it sent. ``headers`` are in order, with
+    their names as received; ``headers_omitted`` and ``extra_omitted`` count those that did not fit. ``return_path`` is
+    the sender of the envelope: empty for a notification, None if it is unknown. ``in_reply_to`` and ``references`` are
+    Message-IDs without brackets. ``reply_text`` is the text without quotes, where the provider has one; ``reports`` are
+    the parts that automated.py reads, ``trusted_authserv_ids`` the hosts whose Authentication-Results count.
 
     Some providers omit parts: ``tells_body`` and ``tells_files`` say whether an empty body, and no attachments, mean
     that there are none. Without ``tells_recipients``, ``recipients`` are at best from headers such as Delivered-To.
@@ -173,6 +159,7 @@ class Email:
     date_source: str = ""
     spam: Mapping[str, str] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
+    extra_omitted: int = 0
     headers: tuple[tuple[str, str], ...] = ()
     headers_omitted: int = 0
     reply_to: tuple[str, ...] = ()
@@ -223,6 +210,9 @@ class Email:
         if files:
             fields["attachments"] = _attachments(files, inline_bytes)
             fields["reports"] = _reports(files)
+        if extra := fields.get("extra"):
+            fields["extra"] = _fitting(extra)
+            fields["extra_omitted"] = len(extra) - len(fields["extra"])
         envelope = addresses_in(*recipients)
         fields |= {name: addresses_in(*fields.get(name, ())) for name in ("to", "cc", "reply_to")}
         if (sender := fields.get("return_path")) is not None:
@@ -288,11 +278,14 @@ class Email:
     @kept_property
     def automated(self) -> Automated | None:
         """None if it is unknown, because the provider sends no headers."""
-        found = classify(self.header, self.return_path, self.reports)
-        return found if found.kind or self.headers else None
+        if not (self.headers or self.reports or self.return_path == ""):
+            return None
+        return classify(self._by_name, self.return_path, self.reports)
 
     @kept_property
     def authentication(self) -> Authentication:
+        if not (self.verdicts or self.trusted_authserv_ids):
+            return UNKNOWN
         written = self._by_name.get("authentication-results", ())
         domain = self.sender_email.rpartition("@")[2]
         return authenticate(self.verdicts, self.provider, written, self.trusted_authserv_ids, domain)
@@ -329,15 +322,40 @@ def _attachments(files: Sequence[File | Attachment], inline_bytes: int) -> tuple
 
 def _reports(files: Sequence[File | Attachment]) -> tuple[tuple[str, bytes], ...]:
     """The parts that say whether it is a bounce, a read receipt or an invitation."""
-    return tuple(
+    found = (
         (kind, file.content[:MAX_PART_BYTES])
         for file in files
         if isinstance(file, File) and file.content and (kind := media_type(file.content_type)) in REPORT_TYPES
     )
+    return tuple(islice(found, MOST_REPORTS))
+
+
+def _fitting(extra: Mapping[str, Any]) -> dict[str, Any]:
+    found, left = {}, MAX_EXTRA_CHARS
+    for name, value in extra.items():
+        size = len(name) + len(value if isinstance(value, str) else json.dumps(value))
+        if size <= left:
+            left -= size
+            found[name] = value
+    return found
 
 
 def media_type(content_type: str) -> str:
     return content_type.partition(";")[0].strip().lower()
+
+
+def fitting_headers(pairs: Sequence[tuple[AnyStr, AnyStr]]) -> Sequence[tuple[AnyStr, AnyStr]]:
+    """As many as fit, in their order."""
+    if len(pairs) <= MOST_HEADERS and sum(map(len, chain.from_iterable(pairs))) <= MAX_HEADERS_CHARS:
+        return pairs
+    kept: list[tuple[AnyStr, AnyStr]] = []
+    left = MAX_HEADERS_CHARS
+    for name, value in pairs:
+        size = len(name) + len(value)
+        if size <= left and len(kept) < MOST_HEADERS:
+            left -= size
+            kept.append((name, value))
+    return kept
 
 
 def header_key(name: str) -> str:
@@ -364,7 +382,7 @@ def address_of(sender: str) -> str:
 def addresses_in(*given: Any) -> tuple[str, ...]:
     """Each address once, in lower case, of texts such as "Ada <a@example.org>, b@example.org" and of lists of them."""
     values = (text for value in given for text in (value if isinstance(value, list | tuple) else (value,)))
-    texts = (well_formed(value) for value in values if isinstance(value, str))
+    texts = (well_formed(value) for value in values if value and isinstance(value, str))
     found = dict.fromkeys(address[:MAX_NAME_CHARS] for text in texts for address in _addresses(text))
     return tuple(found)[:MOST_RECIPIENTS]
 

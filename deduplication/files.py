@@ -23,7 +23,7 @@ UNLOCKED_WITHIN_S = 5.0
 
 
 def make_private(path: Path) -> None:
-    """Whatever the umask, and whoever created it."""
+    """Sets the mode whatever the umask was when it was created."""
     try:
         if path.stat().st_mode & 0o777 != PRIVATE:
             path.chmod(PRIVATE)

@@ -11,11 +11,11 @@ import binascii
 import email.message
 import html
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from deduplication.email import Email, File, HeaderList, address_of, decode_subject
+from deduplication.email import MOST_HEADERS, Email, File, address_of, decode_subject, fitting_headers
 from deduplication.text import base64_decoded, decoded, strictly_decoded, well_formed
 
 MAX_HEADER_BYTES = 64 * 1024
@@ -60,17 +60,20 @@ def parse_mime(raw: bytes, **fields: Any) -> Email:
         raw = raw.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     start = _end_of(_BEFORE_THE_HEADERS, raw, 0)
     empty_line = _EMPTY_LINE.search(raw, start)
-    written = HeaderList[bytes]()
+    written: list[tuple[bytes, bytes]] = []
     head = _read_entity(raw, start, empty_line.start() if empty_line else 0, written)
+    kept = fitting_headers(written)
     read = {
         "provider": "mime",
         "date": head.text("date"),
         **_read_contents(list(_Parts(raw).read(head, len(raw), {}))),
         "message_id": head.text("message-id"),
         "delivered_headers": [head.text(name) for name in DELIVERED_HEADERS],
-        "headers": tuple((name.decode("ascii"), head.on_one_line(value)) for name, value in written.kept),
-        "headers_omitted": written.omitted,
-        **envelope_of(head.text),
+        "headers": head.texts(kept),
+        "headers_omitted": head.count - len(kept),
+        "return_path": head.text("return-path") or None,
+        "in_reply_to": head.text("in-reply-to"),
+        "references": head.text("references"),
         **fields,
         "subject": decode_subject(head.text("subject")) or fields.get("subject", ""),
         "sender": _readable_sender(head.text("from")) or fields.get("sender", ""),
@@ -80,15 +83,6 @@ def parse_mime(raw: bytes, **fields: Any) -> Email:
         "spam": {**{name: head.text(name.lower()) for name in SPAM_HEADERS}, **fields.get("spam", {})},
     }
     return Email.received(**read)
-
-
-def envelope_of(header: Callable[[str], str]) -> dict[str, Any]:
-    """The fields of Email.received that are read from headers alone."""
-    return {
-        "return_path": header("return-path") or None,
-        "in_reply_to": header("in-reply-to"),
-        "references": header("references"),
-    }
 
 
 def _readable_sender(sender: str) -> str:
@@ -109,6 +103,7 @@ class _Entity:
     content_start: int
     content_type: str
     parameters: Mapping[str, _Parameter]  # of the content type
+    count: int  # of all its headers
 
     def first(self, name: str) -> bytes:
         return self.headers.get(name, [b""])[0]
@@ -122,6 +117,17 @@ class _Entity:
 
     def on_one_line(self, value: bytes) -> str:
         return " ".join(_header_text(value[:MAX_HEADER_BYTES], self.charset).split())
+
+    def texts(self, headers: Sequence[tuple[bytes, bytes]]) -> tuple[tuple[str, str], ...]:
+        """Decoded all at once, unless one of them is not UTF-8."""
+        names = b"\0".join([name for name, _ in headers]).decode("ascii").split("\0")
+        decoded = strictly_decoded(b"\0".join([value for _, value in headers]), "utf-8")
+        values = [] if decoded is None else decoded.split("\0")
+        if len(values) == len(headers):
+            values = [" ".join(text.split()) if "\n" in text else text.strip() for text in values]
+        else:
+            values = [self.on_one_line(value) for _, value in headers]
+        return tuple(zip(names, values, strict=False))  # without headers, there is one empty name
 
     @property
     def charset(self) -> str:
@@ -176,13 +182,16 @@ def _end_of(pattern: re.Pattern[bytes], raw: bytes, start: int) -> int:
     return match.end() if match else start
 
 
-def _read_entity(raw: bytes, start: int, reads_on_until: int = 0, written: HeaderList[bytes] | None = None) -> _Entity:
+def _read_entity(
+    raw: bytes, start: int, reads_on_until: int = 0, written: list[tuple[bytes, bytes]] | None = None
+) -> _Entity:
     """The headers end at an empty line, or at one that is no header: then it belongs to the content.
 
     Up to ``reads_on_until`` such lines are skipped, if one of our headers that was missing follows. ``written`` gets
-    all headers as they are.
+    the first MOST_HEADERS as they are.
     """
     headers: dict[str, list[bytes]] = {}
+    count = 0
     while True:
         header = _HEADER.match(raw, start)
         if header is None and (stray := _STRAY_LINES.match(raw, start, reads_on_until)):
@@ -190,14 +199,15 @@ def _read_entity(raw: bytes, start: int, reads_on_until: int = 0, written: Heade
         if header is None:
             break
         start = header.end()
-        if written is not None and header[1]:
-            written.add(header[1], header[2])
+        count += 1
+        if written is not None and count <= MOST_HEADERS:
+            written.append((header[1], header[2]))
         name = header[1].lower()
         if name in _READ_HEADERS and len(values := headers.setdefault(name.decode(), [])) < MAX_REPEATS_OF_A_HEADER:
             values.append(header[2])
     given = headers.get("content-type", [b""])[0]
     content_type = _matched(_MEDIA_TYPE, given) or "text/plain"
-    return _Entity(headers, _end_of(_BLANK_LINE, raw, start), content_type, _parameters(given))
+    return _Entity(headers, _end_of(_BLANK_LINE, raw, start), content_type, _parameters(given), count)
 
 
 def _parameters(value: bytes) -> Mapping[str, _Parameter]:

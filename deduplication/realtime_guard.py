@@ -58,8 +58,8 @@ class RealtimeGuard:
         """Whether the message is not older than the start; without a date, as its source says."""
         if timestamp is None or (isinstance(timestamp, float) and math.isnan(timestamp)):
             is_new = not source.startswith(self._old_without_date)
-            level, taken_for = (logging.WARNING, "new") if is_new else (logging.INFO, "old")
-            self._log(level, "realtime guard: a message of %r has no date; it is taken for %s", source, taken_for)
+            level, age = (logging.WARNING, "new") if is_new else (logging.INFO, "old")
+            self._log(level, "realtime guard: a message of %r has no date; it counts as %s", source, age)
         elif isinstance(timestamp, datetime):
             is_new = _aware(timestamp) >= self.startup_time
         elif isinstance(timestamp, int | float):

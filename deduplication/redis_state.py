@@ -23,7 +23,7 @@ class RedisGone(StoreUnavailable):
 class RedisState:
     """What this process knows of Redis (rule 8): up, suspected after a first missing answer, or gone after a second.
 
-    Nobody but the next probe waits for a Redis that is suspected. A machine that is alone goes on without it at once.
+    While it is suspected, only the next probe waits for it. The only member of a fleet goes on without it at once.
     """
 
     def __init__(self, *, is_always_asked: bool = False) -> None:
@@ -53,7 +53,7 @@ class RedisState:
         return answer
 
     def suspect(self) -> None:
-        """A first answer is missing. Those that were asked for at the same time say nothing more."""
+        """A first answer is missing. More missing answers of the same moment change nothing."""
         if self.status == "up" and not self._is_always_asked:
             self.status = "suspected"
             if self.is_only_member:
@@ -61,7 +61,7 @@ class RedisState:
         self.wake.set()
 
     def give_up(self) -> None:
-        """The probe, asked after that, has no answer either."""
+        """The next probe was not answered either."""
         if self.status != "gone":
             log.warning("Redis is gone: the journal of this machine decides")
         self.status = "gone"

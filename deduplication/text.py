@@ -58,8 +58,8 @@ def nfc(text: str) -> str:
 
 
 def without_c1(text: str) -> str:
-    """Control characters of ISO-8859-1, which nobody writes, become letters of Windows-1252: mail that names the first
-    is written in the second, and some programs take it at its word."""
+    """With letters of Windows-1252 in place of control characters of ISO-8859-1, which do not occur in mail: senders
+    declare the latter and write the former, and some programs decode as declared."""
     return _C1.sub(lambda found: WINDOWS_1252[ord(found[0])], text)
 
 

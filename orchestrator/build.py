@@ -105,6 +105,7 @@ class Service:
         alarms_at = HttpDestination("alerts", alarms_to, pool_size=1) if alarms_to.url else None
         self.alarms = Alarms(self.coordinator, config.alerts, alarms_at)
         self.proxies = ProxyWatch()
+        self.notices: list[str] = []  # shown on /health, which is public, and the page
         self.watch = Watch(self)
 
     def start(self, *, delivers: bool) -> None:
@@ -225,7 +226,7 @@ def make_data_dir(settings: Settings) -> None:
     try:
         settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise SettingsError(f"DATA_DIR must be a folder that can be written; {error}") from error
+        raise SettingsError(f"DATA_DIR must be a writable folder; {error}") from error
 
 
 def make_router(settings: Settings, config: Config) -> Router:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -10,6 +11,7 @@ from typing import Any
 from deduplication.authentication import METHODS
 from deduplication.email import Attachment, Email, without_brackets
 from deduplication.identity import compute_fingerprint, is_recognisable, own_names
+from deduplication.kept_property import kept_property
 from deduplication.message import Message
 from deduplication.names import Kind, Name
 from orchestrator.config.model import HEADER, SIZE
@@ -17,7 +19,7 @@ from orchestrator.delivery.webhook import shown_timestamp
 
 BODY_PREVIEW_CHARS = 200
 PAYLOAD_VERSION = 2
-LIST_HEADERS = {"id": "List-Id", "unsubscribe": "List-Unsubscribe"}
+_BRACKETED = re.compile(r"<\s*([^<>]+?)\s*>")
 MESSAGE = "message"  # in place of a provider, for messages and posts
 MOST_SHOWN_CHARS = 120  # of a subject or sender: a sender decides how long they are
 
@@ -30,8 +32,8 @@ class Item:
     ``media`` are links known to be media, ``links`` those that may be. ``fields`` is what routes may ask about, each
     with all its values; ``destinations`` the only ones the sender wants (None: all of the route). ``recipients``: the
     addresses it was delivered to; without ``tells_recipients``, Router.split reads them from its headers.
-    ``is_named_by_words``: a name of its own may be made of what somebody wrote, such as its subject. ``traceparent``:
-    of the request that brought it.
+    ``thread``: the conversation that a reply belongs to. ``is_named_by_words``: a name of its own may be made of what
+    somebody wrote, such as its subject. ``traceparent``: of the request that brought it.
     """
 
     id: str
@@ -42,7 +44,7 @@ class Item:
     text: str
     links: tuple[str, ...]
     fields: Mapping[str, tuple[str, ...]]
-    payload: Mapping[str, Any]
+    content: Callable[[], dict[str, Any]]
     media: tuple[str, ...] = ()
     moment: datetime | None = None
     source: str = ""
@@ -55,13 +57,22 @@ class Item:
     tells_recipients: bool = True
     proof: str = ""
     traceparent: str = ""
+    thread: str = ""
+    is_date_unreadable: bool = False
+
+    @kept_property
+    def payload(self) -> dict[str, Any]:
+        """What webhooks say of it: built when it is sent or stored, since a repeat never is."""
+        payload = self.content()
+        if not self.is_message:
+            payload["delivered_to"] = list(self.recipients)
+        if payload.get("envelope_recipient"):
+            payload["envelope_recipient"] = next(iter(self.recipients), None)
+        return payload
 
     def delivered_to(self, recipients: Sequence[str]) -> Item:
         """The same item, for these recipients alone."""
-        payload = {**self.payload, "delivered_to": list(recipients)}
-        if payload.get("envelope_recipient"):
-            payload["envelope_recipient"] = next(iter(recipients), None)
-        return replace(self, recipients=tuple(recipients), tells_recipients=True, payload=payload)
+        return replace(self, recipients=tuple(recipients), tells_recipients=True)
 
 
 _FIELDS: Mapping[str, Callable[[Email], tuple[str, ...]]] = {
@@ -121,8 +132,10 @@ def email_item(email: Email, ids_kept_ms: int | None) -> Item:
         text=email.text,
         links=email.links,
         fields=EmailFields(email),
-        payload=_payload(email, ids[0]),
+        content=lambda: _payload(email, ids[0]),
         moment=email.date_utc,
+        thread=email.thread if email.references or email.in_reply_to else "",
+        is_date_unreadable=bool(email.date) and email.date_utc is None,
         subject=email.subject,
         recipients=email.recipients,
         tells_recipients=email.tells_recipients,
@@ -132,12 +145,7 @@ def email_item(email: Email, ids_kept_ms: int | None) -> Item:
 def _payload(email: Email, email_id: str) -> dict[str, Any]:
     """The first fields are those of version 1, in which an absent part is empty; in the others it is null."""
     moment, envelope = email.date_utc, email.recipients if email.tells_recipients else ()
-    lists = {part: email.header(name) for part, name in LIST_HEADERS.items()}
-    thread = {
-        "in_reply_to": email.header("In-Reply-To"),
-        "references": email.header("References"),
-        "list_id": lists["id"],
-    }
+    of_version_1 = {name: email.header(name) for name in ("in_reply_to", "references", "list_id")}
     return {
         "version": PAYLOAD_VERSION,
         "email_id": email_id,
@@ -154,7 +162,7 @@ def _payload(email: Email, email_id: str) -> dict[str, Any]:
         "links": list(email.links),
         "attachments": [_described(attachment) for attachment in email.attachments],
         "spam": dict(email.spam),
-        "extra": {**{name: value for name, value in thread.items() if value}, **email.extra},
+        "extra": {**{name: value for name, value in of_version_1.items() if value}, **email.extra},
         "provider": email.provider,
         "provider_id": email.event_id.removeprefix(f"{email.provider}:") or None,
         "provider_thread": email.provider_thread or None,
@@ -170,12 +178,20 @@ def _payload(email: Email, email_id: str) -> dict[str, Any]:
         "html": email.html or None,
         "text": email.plain or None,
         "reply_text": email.reply_text or None,
-        "list": {part: value or None for part, value in lists.items()} if any(lists.values()) else None,
+        "list": _list(email.header("List-Id"), _BRACKETED.findall(email.header("List-Unsubscribe"))),
         "automated": dict(vars(email.automated)) if email.automated else None,
         "authentication": dict(vars(email.authentication)),
         "headers": [{"name": name, "value": value} for name, value in email.headers] or None,
         "headers_omitted": email.headers_omitted,
+        "extra_omitted": email.extra_omitted,
     }
+
+
+def _list(list_id: str, unsubscribe: list[str]) -> dict[str, Any] | None:
+    """The id is what is in brackets, behind a name for people."""
+    named = _BRACKETED.search(list_id)
+    found = {"id": (named[1] if named else list_id) or None, "unsubscribe": unsubscribe or None}
+    return found if any(found.values()) else None
 
 
 def message_item(message: Message) -> Item:
@@ -198,7 +214,7 @@ def message_item(message: Message) -> Item:
             "provider": (MESSAGE,),
             "source": (message.source,),
         },
-        payload={
+        content=lambda: {
             "message_key": message.key,
             "source": message.source,
             "id": message.id,
@@ -211,6 +227,7 @@ def message_item(message: Message) -> Item:
             "links": list(message.links),
         },
         moment=message.moment,
+        is_date_unreadable=bool(message.date) and message.moment is None,
         source=message.source,
         is_message=True,
         is_named_by_words=message.is_known_by_title,

@@ -16,6 +16,7 @@ from deduplication.errors import NoRoom, StoreUnavailable
 from deduplication.journal.coordinator import Claimed, Coordinator
 from deduplication.journal.entry import OPEN, About, Delivery, DeliveryStatus, Entry, Stop, changed, new_entry_id
 from deduplication.journal.rules import Busy, Claim, Judgement, Repeat, Take, Wanted
+from deduplication.kept_property import kept_property
 from deduplication.media import DEFAULT_HOSTS, IDENTITY_PARAMETERS, MediaMode, delivery_links, media_name
 from deduplication.names import Gate, Kind, Name
 from deduplication.realtime_guard import RealtimeGuard
@@ -157,7 +158,17 @@ class Case:
     route: Route
     group: str | None
     claim: Claim
-    payload: Payload
+    received_at: str
+
+    @kept_property
+    def payload(self) -> Payload:
+        return {
+            "type": EventType.MESSAGE_RECEIVED if self.item.is_message else EventType.EMAIL_RECEIVED,
+            "timestamp": self.received_at,
+            **self.item.payload,
+            "received_at": self.received_at,
+            "subject_group": self.group,
+        }
 
     def outcome(self, status: Status, entry: Entry | None = None, **more: object) -> Outcome:
         known = {"id": entry.id, "deliveries": entry.deliveries, **more} if entry else more
@@ -206,7 +217,7 @@ class Pipeline:
         for delivery in outcome.deliveries:
             if delivery.status is DeliveryStatus.SKIPPED:
                 count((1, DELIVERIES, delivery.destination, delivery.status))
-        if item.payload.get("date") and not item.moment:
+        if item.is_date_unreadable:
             outcome = replace(outcome, warnings=(UNREADABLE_DATE,))
         return outcome
 
@@ -215,7 +226,8 @@ class Pipeline:
     def prepare(self, item: Item, route: Route) -> Case:
         """Its names, its destinations, and what they will be sent."""
         # A proof is never scoped to a recipient: it proves one email with all the addresses that it came with (28).
-        proof, proof_key = item.proof, f"{item.key}|{item.fingerprint}|{item.payload.get('recipients')}"
+        proof = item.proof
+        proof_key = f"{item.key}|{item.fingerprint}|{item.payload.get('recipients')}" if proof else ""
         if route.identity_by_recipient:
             item, route = for_recipient(item, route)
         # One that cannot be recognised counts as a new one each time.
@@ -226,7 +238,9 @@ class Pipeline:
         shown = subject[:MOST_SHOWN_CHARS], sender[-MOST_SHOWN_CHARS:]
         to = item.recipients or item.fields["to"]
         recipient = f"{to[0][-MOST_SHOWN_CHARS:]}{f' +{len(to) - 1}' if len(to) > 1 else ''}" if to else ""
-        about = About(item.id, item.provider, route.name, *shown, self.options.server, recipient=recipient)
+        about = About(
+            item.id, item.provider, route.name, *shown, self.options.server, recipient=recipient, thread=item.thread
+        )
         own = item.own_names
         if self.privacy.is_strict:
             about = self.privacy.about(about)
@@ -247,15 +261,7 @@ class Pipeline:
             proof=_digest(proof) if proof else "",
             key=_digest(proof_key) if proof else "",
         )
-        event = EventType.MESSAGE_RECEIVED if item.is_message else EventType.EMAIL_RECEIVED
-        payload = {
-            "type": event,
-            "timestamp": received_at,
-            **item.payload,
-            "received_at": received_at,
-            "subject_group": group,
-        }
-        return Case(item, route, group, claim, payload)
+        return Case(item, route, group, claim, received_at)
 
     def _wanted(self, destination: str, key: str, item: Item, route: Route) -> Wanted:
         window_ms = route.content_window_ms(self.sender.destinations[destination].config, item)

@@ -53,7 +53,7 @@ def main() -> None:
 @main.command()
 def serve() -> None:
     """Run the web server. SIGTERM ends it gracefully, SIGHUP reloads mailonce.toml."""
-    settings = read_settings()
+    settings = read_settings(serves=True)
     from routes.server import Server  # gunicorn reads the environment on import; wrong settings are reported first
 
     Server(settings).run()
@@ -62,7 +62,7 @@ def serve() -> None:
 @main.command()
 def worker() -> None:
     """Deliver queued emails (QUEUE_URL). SIGTERM ends it gracefully, SIGHUP reloads mailonce.toml."""
-    settings = read_settings()
+    settings = read_settings(serves=True)
     if not settings.queue_url:
         raise SettingsError("QUEUE_URL must be the address of a queue; without one, the web server delivers")
     config = load_config(settings)
@@ -75,13 +75,14 @@ def worker() -> None:
 
 
 @main.command()
-def locks() -> None:
+@emails.json_option
+def locks(as_json: bool) -> None:
     """List active publication locks, with their holders and expiry times."""
     with open_service() as service:
         active = service.locks.active_locks()
-    for lock in active:
-        click.echo(f"{lock.id}  {lock.server_id}  until {lock.expires.isoformat(timespec='seconds')}")
-    click.echo(f"{len(active)} active locks", err=True)
+    rows = [(lock.id, lock.server_id, lock.expires.isoformat(timespec="seconds")) for lock in active]
+    page = {"locks": [dict(zip(("id", "server", "until"), row, strict=True)) for row in rows], "more": False}
+    emails.print_page(page, as_json, ("LOCK", "SERVER", "UNTIL"), rows)
 
 
 @main.command("sample")

@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 
 M_ARENA_MAX = -8  # of malloc.h
 HEAPS = 2
+REFUSED_RELOAD = "mailonce.toml was refused when it was reloaded; the log and mailonce check say why"
 CANNOT_BOOT = 3  # gunicorn stops on this exit status; with any other it would start the worker again and again
 
 
@@ -85,7 +86,7 @@ def _let_sigterm_end_new_workers() -> None:
 def gunicorn_conf() -> dict[str, Any]:
     """The options for deploy/gunicorn.conf.py, after the checks that ``mailonce serve`` makes."""
     try:
-        settings = read_settings()
+        settings = read_settings(serves=True)
         check_before_start(settings)
     except (SettingsError, DeduplicationError) as error:
         sys.exit(f"mailonce: {error}")
@@ -144,6 +145,7 @@ class Server(BaseApplication):
         self._settings = settings.model_copy(update={"service_started_at": started_at})
         check_address(settings)
         self._config = check_before_start(settings)
+        self._config_at, self._refused = datetime.now(UTC), list[str]()
         super().__init__()
 
     def load_config(self) -> None:
@@ -153,14 +155,20 @@ class Server(BaseApplication):
 
     def load(self) -> Any:
         """In each worker."""
-        return load_app(self._settings, self._config)
+        app = load_app(self._settings, self._config)
+        app.extensions["mailonce"].notices += self._refused
+        return app
 
     def reload(self) -> None:
         """On SIGHUP, in the master; the workers are then replaced one by one."""
         try:
             self._config = checked_config(self._settings)
+            self._config_at, self._refused = datetime.now(UTC), []
         except SettingsError as error:
             log.error("not reloaded, the previous mailonce.toml stays in force: %s", error)
+            now, since = (each.isoformat(timespec="seconds") for each in (datetime.now(UTC), self._config_at))
+            # /health is public, and the error may contain values of the file.
+            self._refused = [f"{REFUSED_RELOAD} ({now}). The configuration of {since} stays in force"]
         super().reload()
 
     def _when_ready(self, _server: Arbiter) -> None:

@@ -51,7 +51,7 @@ TABLES: Mapping[str, type[BaseModel]] = {
     "[[subject_patterns]]": PatternConfig,
     "[media]": MediaConfig,
     "[alerts]": AlertsConfig,
-    "Every provider but Gmail and JSON": Options,
+    "Every provider but JSON": Options,
 }
 ENV_WIDTH = 118
 
@@ -130,7 +130,8 @@ def tables() -> Iterator[tuple[str, str]]:
     for name, provider in TYPES.items():
         by_model.setdefault(provider.options_type, []).append(f"[providers.{name}]")
     for model, providers in by_model.items():
-        if own := [name for name in model.model_fields if name not in Options.model_fields]:
+        common = Options.model_fields if issubclass(model, Options) else {}
+        if own := [name for name in model.model_fields if name not in common]:
             yield ", ".join(providers), table(model, own)
 
 

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 
@@ -97,6 +97,32 @@ def test_a_destination_that_fails_gets_every_email_once_it_works_and_none_is_a_d
         assert dead() == []
     assert sink.subjects == dict.fromkeys(subjects, 1)
     assert len({each.webhook_id for each in sink.received}) == 8, "a receiver must recognise the attempts"
+
+
+@pytest.mark.parametrize(("machines", "emails"), [(0, 3), (0, 9), (2, 3), (2, 20)], ids=str)
+def test_when_a_destination_works_again_all_that_waits_goes_out_although_nothing_new_comes(
+    machines: int, emails: int, tmp_path: Path, redis_server: RedisServer
+) -> None:
+    """Too few failures for the breaker or enough, on one machine without Redis and on two that share one; the last two
+    emails are of one subject group, and one of these waits for the other."""
+    subjects = [f"number {number}" for number in range(emails - 2)] + ["Lot 456"] * 2
+    config, down = tmp_path / "mailonce.toml", Reply(503, headers={"Retry-After": "3600"})
+    with Sink(otherwise=down) as sink, ExitStack() as stack:
+        config.write_text(f"[destinations.crm]\nurl = '{sink.url}'\nbreaker_pause_s = 2\n")
+        store = {"REDIS_URL": redis_server.url} if machines else {}
+        settings = {"MAILONCE_CONFIG": str(config), "WEB_CONCURRENCY": "2", **store}
+        servers = [stack.enter_context(Server(tmp_path / str(each), **settings)) for each in range(machines or 1)]
+        if machines:
+            wait_for(lambda: all(map(follows_redis, servers)))
+        for number, subject in enumerate(subjects):
+            answer = servers[number % len(servers)].post(email(subject=subject, body=f"text {number}"))
+            assert answer.json()["status"] == "queued"
+        failed = len(sink.received)
+        wait_for(lambda: len(sink.received) > failed, "a probe, while it is down")
+        sink.otherwise = Reply()
+        wait_for(lambda: set(sink.subjects) == set(subjects), "the next tries are in an hour")
+        wait_for(lambda: {each.health()["checks"]["destinations"]["status"] for each in servers} == {"up"})
+    assert set(sink.subjects.values()) == {1}
 
 
 def test_a_duplicate_is_still_one_after_everything_was_killed_and_restarted(start_server: StartServer) -> None:

@@ -1,7 +1,7 @@
 -- Hands out stored deliveries whose time has come, each to one owner, under a lease (rule 18); or makes those that nobody
--- has taken due at once.
+-- has taken due at once. For twelve seconds after that, they are handed out at a pace that doubles with each second.
 --
--- KEYS  1 the era, 2 the sorted set of what is due at a destination, 3 the set of such destinations
+-- KEYS  1 the era, 2 the sorted set of what is due at a destination, 3 the set of such destinations, 4 the pace there
 -- ARGV  1 prefix of all keys   2 the era the caller knows   3 owner   4 lease in ms, or "" to make them due
 --       5 how many at the most   6 the destination
 -- Returns {era, closed for ms, webhook-id, data, begins, ...}, or the webhook-ids alone; none while the era is closed or
@@ -16,6 +16,7 @@ local answer = {era or '', math.max((closed_until or now) - now, 0)}
 if era_run ~= run or era ~= ARGV[2] or answer[2] > 0 then return answer end
 
 if ARGV[4] == '' then
+  call('SET', KEYS[4], string.format('%.0f 0', now), 'PX', 12000)
   for _, id in ipairs(call('ZRANGEBYSCORE', KEYS[2], string.format('(%.0f', now), '+inf', 'LIMIT', 0, ARGV[5] + 1000)) do
     -- The score of one that is lent is the end of its lease.
     if call('HGET', ARGV[1] .. 'delivery:' .. id, 'owner') == '' and #answer - 2 < tonumber(ARGV[5]) then
@@ -26,8 +27,11 @@ if ARGV[4] == '' then
   return answer
 end
 
+local most, pace = tonumber(ARGV[5]), call('GET', KEYS[4])
+local started, given = string.match(pace or '', '(%d+) (%d+)')
+if pace then most = math.max(0, math.min(most, 4 * 2 ^ math.floor((now - started) / 1000) - 2 - given)) end
 local until_ms = string.format('%.0f', now + ARGV[4])
-for _, id in ipairs(call('ZRANGEBYSCORE', KEYS[2], '-inf', string.format('%.0f', now), 'LIMIT', 0, ARGV[5])) do
+for _, id in ipairs(call('ZRANGEBYSCORE', KEYS[2], '-inf', string.format('%.0f', now), 'LIMIT', 0, most)) do
   local key = ARGV[1] .. 'delivery:' .. id
   local data = call('HGET', key, 'data')
   if data then
@@ -37,6 +41,9 @@ for _, id in ipairs(call('ZRANGEBYSCORE', KEYS[2], '-inf', string.format('%.0f',
   else
     call('ZREM', KEYS[2], id)
   end
+end
+if pace and #answer > 2 then
+  call('SET', KEYS[4], string.format('%s %.0f', started, given + (#answer - 2) / 3), 'KEEPTTL')
 end
 if call('EXISTS', KEYS[2]) == 0 then call('SREM', KEYS[3], ARGV[6]) end
 return answer

@@ -117,7 +117,8 @@ class Stop:
 @dataclass(frozen=True)
 class About:
     """Fields shown in lists and used for search. ``alone``: claimed without Redis, by this machine's journal.
-    ``recipient``: the first one, and how many more there are."""
+    ``recipient``: the first one, and how many more there are. ``thread``: of a reply, the conversation that it belongs
+    to."""
 
     item: str = ""
     provider: str = ""
@@ -127,6 +128,7 @@ class About:
     server: str = ""
     alone: bool = False
     recipient: str = ""
+    thread: str = ""
 
 
 @dataclass(frozen=True)

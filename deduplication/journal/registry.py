@@ -613,12 +613,17 @@ class Registry:
         return found
 
     def hasten(self, destination: str, limit: int, era: str) -> int:
-        """Makes waiting deliveries due now, in the order of their time, unless a process has them; how many."""
-        return len(self._ask_due(destination, era, "", "", limit))
+        """Makes waiting deliveries due now, in the order of their time, unless a process has them; how many. For twelve
+        seconds they are handed out at a growing pace. Raises NotNow while the era is closed or not the journal's."""
+        return len(self._ask_due(destination, era, "", "", limit, must=True))
 
-    def _ask_due(self, destination: str, era: str, owner: str, lease_ms: int | str, limit: int) -> list[Any]:
-        keys = [self._key(each) for each in ("era", f"due:{destination}", "due")]
+    def _ask_due(
+        self, destination: str, era: str, owner: str, lease_ms: int | str, limit: int, *, must: bool = False
+    ) -> list[Any]:
+        keys = [self._key(each) for each in ("era", f"due:{destination}", "due", f"pace:{destination}")]
         answer = self._eval(self._due_script, keys, self._prefix, era, owner, lease_ms, limit, destination)
+        if must and (answer[0].decode() != era or answer[1]):
+            raise NotNow("Redis began a new era")
         return answer[2:]  # type: ignore[no-any-return]
 
     def hold_gates(self, entry: Entry, destination: str) -> Met | None:

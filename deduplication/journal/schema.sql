@@ -26,7 +26,7 @@ CREATE INDEX entries_stopped ON entries (gate, created_ms) WHERE gate <> '';
 CREATE INDEX entries_unusual ON entries (outcome, created_ms) WHERE outcome NOT IN ('delivered', 'claimed');
 
 -- For search, filled behind the requests (orchestrator/operations/search.py). Rows of the full-text table are numbered
--- by time: created_ms << 20 | (seq & 1048575). keys: email ids, senders and webhook-ids.
+-- by time: created_ms << 20 | (seq & 1048575). keys: email ids, senders, webhook-ids, and thread:...
 CREATE VIRTUAL TABLE search USING fts5(sender, subject, seq UNINDEXED, tokenize = 'trigram');
 INSERT INTO search (search, rank) VALUES ('automerge', 0); -- the filler merges, a little at a time
 CREATE TABLE unsearched (place INTEGER PRIMARY KEY); -- rows of search whose entry is gone
@@ -36,6 +36,7 @@ CREATE TRIGGER entry_deleted AFTER DELETE ON entries BEGIN
     INSERT OR IGNORE INTO unsearched VALUES (OLD.created_ms << 20 | (OLD.seq & 1048575));
     DELETE FROM keys WHERE seq = OLD.seq AND value IN (
         SELECT json_extract(OLD.data, '$[6][0]') UNION ALL SELECT json_extract(OLD.data, '$[6][4]')
+        UNION ALL SELECT 'thread:' || json_extract(OLD.data, '$[6][8]')
         UNION ALL SELECT webhook_id FROM deliveries WHERE seq = OLD.seq
     );
     UPDATE meta SET value = OLD.seq - 1 WHERE key = 'searched' AND value + 0 >= OLD.seq

@@ -34,8 +34,9 @@ from deduplication.names import WEEK_MS, Name, shortened
 from deduplication.subject_group import GroupScope, scope_of
 
 BUSY_TIMEOUT_S = 5.0
-SCHEMA_VERSION = "6"
+SCHEMA_VERSION = "7"
 PURGED_AT_ONCE = 200
+PACED_S, FIRST_AFTER_TROUBLE = 12, 2  # deliveries in the first second; twice as many in each next one
 MOST_ROWS, MOST_COMPARED = 1_000, 100
 RESETS_KEPT_MS = 32 * DAY_MS
 _COLUMNS = (
@@ -357,12 +358,17 @@ class Step:
 
     def take_due(self, destination: str, limit: int, owner: str, lease_ms: int) -> list[tuple[Entry, int]]:
         """Entries with a delivery there whose time has come, now its owner's, and how often each was begun before."""
+        started, given = map(int, (self.meta(f"pace:{destination}") or "0 0").split())
+        if (seconds := (self.steady_ms - started) // 1000) <= PACED_S:
+            limit = max(0, min(limit, FIRST_AFTER_TROUBLE * ((2 << seconds) - 1) - given))
         rows = self._run(
             "SELECT d.seq, e.data, d.begins FROM deliveries d JOIN entries e ON e.seq = d.seq"
             " WHERE d.status = 'waiting' AND d.destination = ? AND d.next_try_ms <= ? AND d.lease_until_ms <= ?"
             " ORDER BY d.next_try_ms LIMIT ?",
             (destination, self.now_ms, self.steady_ms, limit),
         ).fetchall()
+        if rows and seconds <= PACED_S:
+            self.set_meta(f"pace:{destination}", f"{started} {given + len(rows)}")
         self._run_many(
             "UPDATE deliveries SET owner = ?, lease_until_ms = ?, begins = begins + 1"
             " WHERE seq = ? AND destination = ?",
@@ -371,13 +377,24 @@ class Step:
         return [(self._whole(seq, data), begins) for seq, data, begins in rows]
 
     def hasten(self, destination: str, limit: int) -> int:
-        """Makes waiting deliveries due now, in the order of their time, unless a process has them; how many."""
+        """Makes waiting deliveries due now, in the order of their time, unless a process has them; how many. For twelve
+        seconds they are handed out at a growing pace."""
+        self.set_meta(f"pace:{destination}", f"{self.steady_ms} 0")
         return self._run(
             "UPDATE deliveries SET next_try_ms = ? WHERE destination = ? AND seq IN (SELECT seq FROM deliveries"
             " WHERE status = 'waiting' AND destination = ? AND next_try_ms > ? AND lease_until_ms <= ?"
             " ORDER BY next_try_ms LIMIT ?)",
             (self.now_ms, destination, destination, self.now_ms, self.steady_ms, limit),
         ).rowcount
+
+    def make_due(self, entry_id: str, destination: str) -> bool:
+        """Makes one of them the next that is handed out. False if a process has it, or it does not wait."""
+        rows = self.query(
+            "UPDATE deliveries SET next_try_ms = 0 WHERE destination = ? AND seq = (SELECT seq FROM entries WHERE"
+            " id = ?) AND status = 'waiting' AND lease_until_ms <= ? RETURNING 1",
+            (destination, entry_id, self.steady_ms),
+        )
+        return bool(rows)
 
     # Payloads
 

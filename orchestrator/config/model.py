@@ -139,7 +139,7 @@ class DestinationConfig(_Model):
     breaker_failures: _Whole = Field(default=5, ge=0, le=1000, description="failures in a row, 0 for no breaker")
     """The circuit breaker opens after so many failures in a row."""
     breaker_pause_s: _Number = Field(default=30.0, ge=1, le=86_400, description="seconds")
-    """How long the circuit breaker stays open before one delivery is tried."""
+    """How long a failing destination is left alone before one stored delivery probes it."""
 
     @field_validator("url")
     @classmethod

@@ -24,8 +24,8 @@ BreakerState = Literal["closed", "open", "half-open"]
 
 ANSWERED_GONE = "answered 410 Gone"
 READ_EVERY_S = 1.0
-FIRST_AFTER_TROUBLE = 2  # deliveries in the first second; twice as many in each next one
-_NOTE = "destination:"  # of a pause, which all machines share (rule 12)
+MOST_HASTENED = 10_000
+_PAUSE, _FAILING = "destination:", "failing:"  # notes, which all machines share (rule 12)
 
 
 class Blocker(StrEnum):
@@ -50,45 +50,27 @@ class PauseState:
 _NEVER_PAUSED = PauseState()
 
 
-class Pace:
-    """How many stored deliveries a destination gets a second after trouble: 2, 4, 8, ... for twelve seconds."""
-
-    def __init__(self) -> None:
-        self._started = float("-inf")
-        self._given = 0
-
-    def restart(self) -> None:
-        self._started, self._given = time.monotonic(), 0
-
-    def allow(self, wanted: int) -> int:
-        """At most ``wanted``; they count as given."""
-        seconds = time.monotonic() - self._started
-        if seconds > 12:
-            return wanted
-        limit = FIRST_AFTER_TROUBLE * ((2 << int(seconds)) - 1)
-        allowed = max(0, min(wanted, limit - self._given))
-        self._given += allowed
-        return allowed
-
-
 class Guard:
     """A pause is for the whole fleet, and so is a rate; a circuit breaker is for all processes of a machine.
 
     Breaker closed: everything is sent. Open: nothing for its pause. Then half-open: one delivery, the probe, may try,
     and the next one after another pause, unless that one has succeeded.
 
+    A destination is failing from its first failure until a delivery succeeds on any machine. While it is failing, a
+    probe is due after each pause without an attempt, even if the breaker is closed because few emails came.
+
     What other processes wrote is read at most once a second, so that an email does not wait for it.
     """
 
     def __init__(self, counters: Counters, configs: Mapping[str, DestinationConfig]) -> None:
         self._counters = counters
+        self._coordinator = counters.coordinator
         self._journal = counters.coordinator.journal
         self._configs = configs
-        self._failing: set[str] = set()  # destinations whose last attempt failed
+        self._failing: set[str] = set()
         self._pauses: dict[str, PauseState] = {}
         self._read_at = float("-inf")
         self._pausing = threading.Lock()
-        self._paces = {name: Pace() for name in configs}
 
     def refresh(self) -> None:
         """Reads pauses and breakers now. If the journal does not answer, what is known stays."""
@@ -97,13 +79,27 @@ class Guard:
                 notes = members.notes(step)
                 self._failing = {name for (name,) in step.query("SELECT destination FROM breakers")}
             self._pauses = {
-                key.removeprefix(_NOTE): PauseState(value != "", at_ms, **json.loads(value or "{}"))
+                key.removeprefix(_PAUSE): PauseState(value != "", at_ms, **json.loads(value or "{}"))
                 for key, (at_ms, value) in notes.items()
-                if key.startswith(_NOTE)
+                if key.startswith(_PAUSE)
             }
+            self._follow_fleet({name: notes[key][1] for name in self._configs if (key := f"{_FAILING}{name}") in notes})
         except StoreUnavailable as error:
             log.warning("paused and failing destinations are not read again: %s", error)
         self._read_at = time.monotonic()  # not before: other threads would go on with what is old
+
+    def _follow_fleet(self, notes: Mapping[str, str]) -> None:
+        """Another machine found out that a destination fails, or that it works again."""
+        began = [name for name, is_failing in notes.items() if is_failing and name not in self._failing]
+        ended = [name for name, is_failing in notes.items() if not is_failing and name in self._failing]
+        began = [name for name in began if self._configs[name].breaker_failures]
+        if began or ended:
+            with self._journal.step() as step:
+                for name in began:
+                    step.query("INSERT OR IGNORE INTO breakers VALUES (?, 0, ?)", (name, step.steady_ms))
+                for name in ended:
+                    step.query("DELETE FROM breakers WHERE destination = ?", (name,))
+            self._failing = (self._failing | set(began)) - set(ended)
 
     def lasting_blocker(self, destination: str) -> Blocker | None:
         """Why nothing is sent there until the configuration changes or an operator resumes it."""
@@ -118,10 +114,6 @@ class Guard:
         lasting = self.lasting_blocker(destination)
         return lasting or (None if self.breaker(destination) == "closed" else Blocker.BREAKER_OPEN)
 
-    def allow(self, destination: str, wanted: int) -> int:
-        """How many of these stored deliveries may be sent: after trouble a growing number, which counts as sent."""
-        return self._paces[destination].allow(wanted)
-
     # Pauses
 
     def pause_of(self, destination: str) -> PauseState:
@@ -133,9 +125,10 @@ class Guard:
         """Pauses or resumes it: on this machine at once, on the others within a second or two."""
         note = json.dumps({"reason": reason, "by": by}) if is_paused else ""
         with self._journal.step() as step:
-            members.put_note(step, f"{_NOTE}{destination}", note)
+            members.put_note(step, f"{_PAUSE}{destination}", note)
         self.refresh()
-        self._paces[destination].restart()
+        if not is_paused:
+            self._hasten(destination)
         action = "pause" if is_paused else "resume"
         audit.warning("AUDIT %s destination=%s by=%s reason=%s", action, destination, by, reason)
         return self.pause_of(destination)
@@ -167,39 +160,66 @@ class Guard:
         rate = self._configs[destination].rate
         return self._counters.wait_s(parse_rate(rate), destination) if rate else 0.0
 
-    def succeeded(self, destination: str) -> bool:
-        """The destination works, even if it refused this webhook. True if that closes its circuit breaker."""
+    def succeeded(self, destination: str) -> None:
+        """The destination works, even if it refused this webhook. If it was failing for longer than a pause or its
+        breaker was open, stored deliveries need not wait for their own next try."""
         if destination not in self._failing:
-            return False
+            return
+        note, pause_ms = f"{_FAILING}{destination}", self._configs[destination].breaker_pause_s * 1000
         try:
             with self._journal.step() as step:
-                was_closed = self._read_breaker(step, destination)[0] == "closed"
+                is_closed = self._read_breaker(step, destination)[0] == "closed"
+                lasted_ms = step.now_ms - members.notes(step).get(note, (step.now_ms, ""))[0]
+                step.query("UPDATE breakers SET failures = 0 WHERE destination = ?", (destination,))
+            if not is_closed or lasted_ms >= pause_ms:
+                log.info("destination %s: works again%s", destination, "" if is_closed else ", breaker closed")
+                if not self._hasten(destination):
+                    return  # it stays failing: the next probe tries that again
+            with self._journal.step() as step:
                 step.query("DELETE FROM breakers WHERE destination = ?", (destination,))
+                members.put_note(step, note, "")
         except StoreUnavailable as error:
             log.warning("destination %s: works, but its failures are not cleared: %s", destination, error)
-            return False
+            return
         self._failing.discard(destination)
-        if not was_closed:
-            log.info("destination %s: works again, breaker closed", destination)
-            self._paces[destination].restart()
-        return not was_closed
 
-    def failed(self, destination: str) -> None:
-        """One more failure in a row. The pause of the breaker counts from the latest one."""
+    def _hasten(self, destination: str) -> bool:
+        """Makes stored deliveries due; the store hands them out at a growing pace. False if it cannot now."""
+        try:
+            self._coordinator.hasten(destination, MOST_HASTENED)
+        except StoreUnavailable as error:
+            log.warning("destination %s: its deliveries wait for their next try: %s", destination, error)
+            return False
+        return True
+
+    def failed(self, destination: str, *, counts: bool = True) -> None:
+        """An attempt failed; if it ``counts``, that is one more failure in a row. The pause begins again."""
         config = self._configs[destination]
         if not config.breaker_failures:
             return
-        count = """INSERT INTO breakers VALUES (?, 1, ?)
-            ON CONFLICT DO UPDATE SET failures = failures + 1, failed_ms = excluded.failed_ms RETURNING failures"""
+        count = """INSERT INTO breakers VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET
+            failures = failures + excluded.failures, failed_ms = excluded.failed_ms RETURNING failures"""
+        note = f"{_FAILING}{destination}"
         try:
             with self._journal.step() as step:
-                ((failures,),) = step.query(count, (destination, step.steady_ms))
+                ((failures,),) = step.query(count, (destination, counts, step.steady_ms))
+                if not step.query("SELECT 1 FROM notes WHERE key = ? AND value <> ''", (note,)):
+                    members.put_note(step, note, "1")
         except StoreUnavailable as error:
             log.warning("destination %s: failed, which is not counted: %s", destination, error)
             return
         self._failing.add(destination)
-        if failures == config.breaker_failures:
+        if counts and failures == config.breaker_failures:
             log.warning("destination %s: keeps failing, breaker open for %g s", destination, config.breaker_pause_s)
+
+    def is_failing(self, destination: str) -> bool:
+        """No machine has delivered anything there since its first failure."""
+        return destination in self._failing
+
+    def is_probe_due(self, destination: str) -> bool:
+        """It is failing, and nothing was sent there for a pause."""
+        with self._journal.reading() as step:
+            return self._read_breaker(step, destination)[1] <= 0
 
     def breaker(self, destination: str) -> BreakerState:
         with self._journal.reading() as step:
@@ -208,16 +228,18 @@ class Guard:
     def _breaker_wait_s(self, destination: str) -> float:
         """If it is half-open, exactly one caller gets 0.0: it counts as failed until it has succeeded."""
         with self._journal.step() as step:
-            state, wait_s = self._read_breaker(step, destination)
-            if state == "half-open":
+            state, left_s = self._read_breaker(step, destination)
+            if left_s <= 0:
                 step.query("UPDATE breakers SET failed_ms = ? WHERE destination = ?", (step.steady_ms, destination))
-            return wait_s
+            return left_s if state == "open" else 0.0
 
     def _read_breaker(self, step: Step, destination: str) -> tuple[BreakerState, float]:
-        """The state of its circuit breaker, and how much is left of the pause."""
+        """The state of its circuit breaker, and how much is left of the pause after a failure."""
         config = self._configs[destination]
         rows = step.query("SELECT failures, failed_ms FROM breakers WHERE destination = ?", (destination,))
-        if not rows or not 0 < config.breaker_failures <= rows[0][0]:
-            return "closed", 0.0
+        if not rows:
+            return "closed", float("inf")
         left_s = config.breaker_pause_s - (step.steady_ms - rows[0][1]) / 1000
-        return ("open", left_s) if left_s > 0 else ("half-open", 0.0)
+        if not 0 < config.breaker_failures <= rows[0][0]:
+            return "closed", left_s
+        return "open" if left_s > 0 else "half-open", left_s

@@ -31,8 +31,8 @@ class Retrier:
     """Looks every second, and whenever it is woken. Each destination has threads of its own, so that a slow one never
     delays another.
 
-    A paused destination is not looked at. One with an open breaker gets one delivery as a probe when its pause is over,
-    whatever its next try; once that succeeds, everything that waits for it becomes due, and is sent at a growing pace.
+    A paused destination is not looked at. One that is failing gets a delivery as a probe after each pause, whatever its
+    next try; once one succeeds, everything that waits for it becomes due, and is sent at a growing pace.
     """
 
     def __init__(self, sender: Sender, threads: int, margin_s: float) -> None:
@@ -101,24 +101,24 @@ class Retrier:
         breaker = "open" if blocker else self._sender.guard.breaker(destination)
         if breaker == "open":
             return 0
-        if breaker == "half-open":
+        if self._sender.guard.is_probe_due(destination):
             self._choose_probe(destination)
-            return 1
-        return self._sender.guard.allow(destination, self._batches.get(destination, 1))
+        return 1 if breaker == "half-open" else self._batches.get(destination, 1)
 
     def _choose_probe(self, destination: str) -> None:
-        """The newest one that was never tried, else the one that has waited longest.
+        """The newest one that was never tried, else the one whose last attempt was longest ago.
 
-        A receiver may fail for some emails only: those that have failed say little about it.
+        A receiver may fail for some emails only: those that have failed say little about it. One that waits for a name
+        or that another process has cannot be sent now.
         """
         waiting = "SELECT seq FROM deliveries WHERE status = 'waiting' AND destination = ? ORDER BY seq"
         with self._coordinator.journal.reading() as step:
             newest = step.read_rows(f"seq IN ({waiting} DESC LIMIT ?) ORDER BY seq DESC", (destination, MOST_COMPARED))
             oldest = step.read_rows(f"seq IN ({waiting} LIMIT 1)", (destination,))
-        entries = [entry for _, entry in (*newest, *oldest)]
-        untried = (entry for entry in entries if (found := entry.delivery_to(destination)) and not found.tries)
-        if entries:
-            make_due(self._coordinator, next(untried, entries[-1]), destination)
+        found = [(entry, delivery) for _, entry in (*newest, *oldest) if (delivery := entry.delivery_to(destination))]
+        free = [(entry, delivery.attempts[-1:]) for entry, delivery in found if not delivery.waits_for]
+        free.sort(key=lambda each: each[1][0].at_ms if each[1] else 0)
+        next((entry for entry, _ in free if make_due(self._coordinator, entry, destination)), None)
 
     def _deliver(self, lent: Lent) -> None:
         """Whatever goes wrong, its lease ends and it is handed out again."""

@@ -21,10 +21,15 @@ JITTER = 0.1  # of the delay, and only added: never earlier than the destination
 
 @dataclass(frozen=True)
 class Patience:
-    """How often a delivery is tried, and since when it waits: after 76 hours, a failed attempt is its last."""
+    """How often a delivery is tried, and since when it waits: after 76 hours, a failed attempt is its last.
+
+    ``is_extra``: an attempt before its next try, or at a destination whose circuit breaker is open. If it fails, it
+    counts as no try, so that an outage uses up none.
+    """
 
     max_attempts: int
     waits_since_ms: int
+    is_extra: bool = False
 
 
 def delay_ms(tries: int, retry_after_s: int | None, jitter: Callable[[], float] = random.random) -> int:
@@ -38,15 +43,20 @@ def after(
     delivery: Delivery, attempts: list[Attempt], result: Receipt | DeliveryFailed, patience: Patience, now_ms: int
 ) -> Delivery:
     """The delivery after these POSTs, the last of which had this result: delivered, dead, or waiting for the next."""
-    tries, kept = delivery.tries + len(attempts), (*delivery.attempts, *attempts)[-ATTEMPTS_KEPT:]
+    is_extra = patience.is_extra and isinstance(result, DeliveryFailed)
+    tries = delivery.tries + (0 if is_extra else len(attempts))
+    kept = (*delivery.attempts, *attempts)[-ATTEMPTS_KEPT:]
     tried = partial(replace, delivery, tries=tries, attempts=kept, next_try_ms=None, missing_ms=None)
     if isinstance(result, Receipt):
         return tried(status=DeliveryStatus.DELIVERED, ended_ms=now_ms, receiver_id=result.receiver_id, reason=None)
     is_too_old = now_ms - patience.waits_since_ms >= MOST_AGE_MS
-    if (tries >= patience.max_attempts or is_too_old) and not result.is_gone:  # 410 pauses the destination instead
-        why = f"tried {tries} time{'s' * (tries > 1)}" if tries >= patience.max_attempts else TOO_OLD
+    is_last = tries >= patience.max_attempts and not is_extra
+    if (is_last or is_too_old) and not result.is_gone:  # 410 pauses the destination instead
+        why = f"tried {tries} time{'s' * (tries > 1)}" if is_last else TOO_OLD
         return tried(status=DeliveryStatus.DEAD, ended_ms=now_ms, reason=f"{result}; {why}")
-    next_try_ms = now_ms + delay_ms(tries, result.retry_after_s)
+    next_try_ms = now_ms + delay_ms(max(tries, 1), result.retry_after_s)
+    if is_extra and (delivery.next_try_ms or 0) > now_ms and not result.retry_after_s:
+        next_try_ms = delivery.next_try_ms or 0
     return tried(status=DeliveryStatus.WAITING, reason=str(result), next_try_ms=next_try_ms)
 
 

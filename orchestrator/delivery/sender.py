@@ -24,9 +24,9 @@ log = logging.getLogger(__name__)
 ASK_AGAIN_MS = 30_000  # where it is disabled or not configured
 UNKNOWN_FOR_MS = 3_600_000
 QUICK_TRIES = 2
-MOST_HASTENED = 10_000
 QUICK_PAUSE_S = 0.2
 SHORTEST_TRY_S = 0.5
+EARLY_MS = 1_000  # before its next try: as a probe, or because the destination works again
 GRACE_S = 1.0  # an attempt ends by itself when its budget does; this is for its way back
 RATE_PATIENCE_S = 10.0  # a thread of the retrier belongs to its destination, so it may wait for the rate
 
@@ -113,13 +113,6 @@ class Sender:
         config = self.destinations[name].config
         return config.connect_timeout_s + config.read_timeout_s + (RATE_PATIENCE_S if config.rate else 0.0)
 
-    def hasten(self, destination: str) -> None:
-        """It works again: stored deliveries need not wait for their own next try."""
-        try:
-            self.coordinator.hasten(destination, MOST_HASTENED)
-        except StoreUnavailable as error:
-            log.warning("destination %s: its deliveries wait for their next try: %s", destination, error)
-
     # One attempt
 
     def _attempt(
@@ -138,15 +131,16 @@ class Sender:
         if (wait_s := self.guard.wait_s(name)) and (wait_s := self._wait(name, wait_s, ends_at)):
             reason = "over its rate" if self.guard.breaker(name) == "closed" else Blocker.BREAKER_OPEN
             return put_off(delivery, f"{name}: {reason}", now_ms() + int(wait_s * 1000) + 1)
-        most_attempts = self.destinations[name].config.max_attempts
-        if delivery.tries + 1 >= most_attempts and ends_at is None and self.guard.breaker(name) != "closed":
-            most_attempts = delivery.tries + 2  # as a probe of a destination that is down, it is not its last attempt
+        max_attempts = self.destinations[name].config.max_attempts
+        is_early = (delivery.next_try_ms or 0) > now_ms() + EARLY_MS
+        is_extra = ends_at is None and (is_early or self.guard.breaker(name) != "closed")
         webhook = Webhook(delivery.webhook_id, payload, traceparent)
         attempts: list[Attempt] = []
-        at_once = min(QUICK_TRIES, most_attempts - delivery.tries)
+        at_once = min(QUICK_TRIES, max_attempts - delivery.tries)
         while True:
-            has_failed = bool(delivery.tries or attempts)
-            attempt, receipt, failure = self._post(name, webhook, ends_at, has_failed=has_failed)
+            # A receiver may fail for one email only, and however often: it counts once.
+            counts = not (delivery.tries or attempts or is_extra)
+            attempt, receipt, failure = self._post(name, webhook, ends_at, counts=counts)
             log_attempt(entry.id, delivery, attempt)
             attempts.append(attempt)
             if failure is None or failure.is_about_this_webhook or failure.retry_after_s or ends_at is None:
@@ -160,7 +154,7 @@ class Sender:
         # No time passes while it is paused; an email that its provider sends again, or that a person replays, is new.
         is_new = ends_at is not None or delivery.generation > 0
         waits_since_ms = ended_ms if is_new else max(entry.created_ms, self.guard.pause_of(name).since_ms)
-        patience = Patience(most_attempts, waits_since_ms)
+        patience = Patience(max_attempts, waits_since_ms, is_extra=is_extra)
         tried = after(delivery, attempts, failure or receipt or Receipt(), patience, ended_ms)
         for status in (*[DeliveryStatus.WAITING] * (len(attempts) - 1), tried.status):  # all but the last one failed
             self.meter.count((1, DELIVERIES, name, status))
@@ -191,7 +185,7 @@ class Sender:
         return wait_s
 
     def _post(
-        self, name: str, webhook: Webhook, ends_at: float | None, *, has_failed: bool
+        self, name: str, webhook: Webhook, ends_at: float | None, *, counts: bool
     ) -> tuple[Attempt, Receipt | None, DeliveryFailed | None]:
         at_ms, started = self.coordinator.journal.clock.now_ms(), time.monotonic()
         receipt, failure = None, None
@@ -203,10 +197,9 @@ class Sender:
         self.meter.count((took_s, DELIVERY_S, name))
         code = failure.status_code if failure else receipt.status_code if receipt else None
         if failure is None or failure.is_about_this_webhook:  # the destination works
-            if self.guard.succeeded(name):
-                self.hasten(name)
-        elif not has_failed:  # a receiver may fail for one email only, and however often: it counts once
-            self.guard.failed(name)
+            self.guard.succeeded(name)
+        else:
+            self.guard.failed(name, counts=counts)
         if failure and failure.is_gone:
             self.guard.pause_gone(name)
         return Attempt(at_ms, int(took_s * 1000), code, str(failure) if failure else None), receipt, failure

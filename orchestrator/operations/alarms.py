@@ -77,18 +77,25 @@ class Alarms:
         self._changing: dict[str, int] = {}  # since when a condition differs from its alarm
         self._next_send_ms = 0
 
+    def diagnose(self, state: FleetState) -> dict[str, str | None]:
+        """The one judgement, for alarms and for /health: without conditions that are switched off."""
+        return diagnose(state, self._off)
+
     def read(self, state: FleetState) -> list[Alarm]:
         """Current alarms, oldest first, with up-to-date texts."""
-        texts, alarms = diagnose(state, self._off), self._read().items()
-        current = [alarm.model_copy(update={"text": texts.get(key) or alarm.text}) for key, alarm in alarms]
-        return sorted((alarm for alarm in current if not alarm.until), key=lambda alarm: alarm.since)
+        texts, current = self.diagnose(state), []
+        over = f" This is no longer so; the alarm ends after {shown_duration(self._after_ms // 1000)}."
+        for key, alarm in self._read().items():
+            text = texts.get(key) or alarm.text + (over if key not in texts else "")
+            current += [] if alarm.until else [alarm.model_copy(update={"text": text})]
+        return sorted(current, key=lambda alarm: alarm.since)
 
     def evaluate(self, state: FleetState) -> None:
         """Begins and ends alarms, and sends what the receiver does not know yet, if it is this machine's turn."""
         if not self._has_turn():
             self._changing.clear()
             return
-        texts, alarms, now_ms = diagnose(state, self._off), self._read(), state.now_ms
+        texts, alarms, now_ms = self.diagnose(state), self._read(), state.now_ms
         for key in {**alarms, **texts, **self._changing}:
             text, alarm = texts.get(key, ""), alarms.get(key)
             lasting = alarm if alarm and not alarm.until else None

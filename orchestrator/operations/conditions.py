@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # config/model.py needs the names of the conditions
 
 LEAST_RECEIVED = 1000  # in a day; with fewer emails the rate means nothing
 GOOD_POLICY = "noeviction"
+LATE_S = 15 * 60
 
 
 class AlertCondition(StrEnum):
@@ -38,9 +39,11 @@ Values = Mapping[str, float | None]
 @dataclass(frozen=True)
 class Condition:
     """True where a value is over the threshold, or ``below`` it. ``summary`` may show the {destination} and the value
-    as {share}, {age} or {count}. ``expr``, ``after`` and ``severity`` are for Prometheus."""
+    as {share}, {age} or {count}. ``check`` of /health then has the status ``word``; without a check, it is a warning
+    there. ``expr``, ``after`` and ``severity`` are for Prometheus."""
 
     name: AlertCondition
+    check: str
     values: Callable[[FleetState], Values]
     threshold: float
     summary: str
@@ -49,6 +52,7 @@ class Condition:
     after: str = ""
     severity: str = "critical"
     below: bool = False
+    word: str = "in trouble"
 
     def is_wrong(self, value: float) -> bool:
         return value < self.threshold if self.below else value > self.threshold
@@ -78,6 +82,7 @@ _RECEIVED = f'mailonce_emails_total{{status!~"{"|".join(NOT_RECEIVED)}"}}'
 CONDITIONS = (
     Condition(
         AlertCondition.REDIS_ERRORS,
+        "redis",
         _redis_errors,
         0.05,
         "{share} of the steps that Redis is asked for fail",
@@ -87,6 +92,7 @@ CONDITIONS = (
     ),
     Condition(
         AlertCondition.LOCAL_JOURNAL,
+        "redis",
         _redis_gone,
         0.1,
         "Redis was gone for {share} of the last ten minutes",
@@ -97,6 +103,7 @@ CONDITIONS = (
     ),
     Condition(
         AlertCondition.LOW_HIT_RATE,
+        "",
         lambda state: {"": state.day.hit_rate} if state.day.received >= LEAST_RECEIVED else {},
         0.01,
         "Only {share} of the emails of a day were recognised as duplicates",
@@ -109,6 +116,7 @@ CONDITIONS = (
     ),
     Condition(
         AlertCondition.DEAD_LETTERS,
+        "destinations",
         _died,
         0,
         "New dead letters at {destination}: {count}",
@@ -118,6 +126,7 @@ CONDITIONS = (
     ),
     Condition(
         AlertCondition.BREAKER_OPEN,
+        "destinations",
         lambda state: {name: view.breaker != "closed" for name, view in state.active.items()},
         0,
         "{destination} keeps failing",
@@ -128,15 +137,18 @@ CONDITIONS = (
     ),
     Condition(
         AlertCondition.OLDEST_WAITING,
+        "deliveries",
         lambda state: {name: view.oldest_s or 0 for name, view in state.active.items()},
-        15 * 60,
+        LATE_S,
         "An email has waited for {age} to be delivered to {destination}",
         "The destination is down or over its rate. See mailonce deliveries --status waiting.",
         "max by (destination) (mailonce_oldest_waiting_seconds) > $threshold",
         severity="warning",
+        word="late",
     ),
     Condition(
         AlertCondition.NO_WORKER,
+        "queue",
         lambda state: {} if state.workers is None else {"": state.workers},
         1,
         "The queue has no worker",
@@ -144,9 +156,11 @@ CONDITIONS = (
         "max(mailonce_workers_alive) < $threshold",
         after="1m",
         below=True,
+        word="no worker",
     ),
     Condition(
         AlertCondition.EVICTION_POLICY,
+        "redis",
         _eviction,
         0,
         "Redis may forget names",
@@ -155,6 +169,7 @@ CONDITIONS = (
     ),
     Condition(
         AlertCondition.SUPPRESSED_ROOM,
+        "",
         lambda state: {"": state.suppressed_share},
         0.8,
         "The suppressed emails of one sender domain take {share} of their room",

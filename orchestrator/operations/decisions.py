@@ -67,7 +67,10 @@ class DeliveryBrief(BaseModel):
     destination: str
     status: DeliveryStatus
     reason: str | None = Field(description="Why it waits now, or why it ended as it did.")
-    tries: int = Field(description="Attempts, since it was last replayed or released.")
+    tries: int = Field(
+        description="Attempts that count, since it was last replayed or released. Probes, and other attempts before "
+        "the next try, do not count."
+    )
     max_attempts: int | None
     next_try: Time | None
     delivered: Time | None

@@ -54,7 +54,6 @@ def resume(service: Service, name: str, by: str) -> bool:
     if not service.guard.pause_of(name).is_paused:
         return False
     service.guard.set_paused(name, False, reason="", by=by)
-    service.sender.hasten(name)
     return True
 
 

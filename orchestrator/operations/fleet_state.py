@@ -11,9 +11,9 @@ import shutil
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
 
 from deduplication.errors import DeduplicationError
 from deduplication.journal.registry import Registry
@@ -22,6 +22,7 @@ from deduplication.room import most_payload_bytes
 from orchestrator.delivery.guard import PauseState
 from orchestrator.delivery.queue import QueueMisconfigured, QueueUnavailable
 from orchestrator.metrics.meter import DAY_S, HOUR_S, MINUTE_S, Sums, read_recent
+from orchestrator.operations.conditions import LATE_S
 from orchestrator.operations.times import shown_moment
 from orchestrator.version import our_version
 
@@ -83,8 +84,9 @@ class Pause(BaseModel):
 
 class DestinationView(BaseModel):
     """``enabled`` and ``breaker`` are None for a destination that is no longer configured. ``oldest_s`` is the age of
-    the delivery that has waited longest, None if none waits. ``next_probe``: when this machine tries it again, while
-    its circuit breaker is open."""
+    the delivery that has waited longest, None if none waits. ``failing``: nothing was delivered since a failure.
+    ``next_probe``: when this machine tries it again meanwhile, if a delivery waits. ``status`` is the judgement in one
+    word, the same wherever the destination is shown."""
 
     enabled: bool | None
     breaker: Literal["closed", "open", "half-open"] | None
@@ -92,7 +94,23 @@ class DestinationView(BaseModel):
     waiting: int = 0
     dead: int = 0
     oldest_s: int | None = None
+    failing: bool = False
     next_probe: str | None = Field(default=None, json_schema_extra={"format": "date-time"})
+    status: Literal["removed", "disabled", "paused", "failing", "late", "dead letters", "ok"] = "ok"
+
+    @model_validator(mode="after")
+    def _judge(self) -> Self:
+        if not self.enabled:
+            self.status = "removed" if self.enabled is None else "disabled"
+        elif self.paused:
+            self.status = "paused"
+        elif self.breaker != "closed" or (self.failing and self.waiting):
+            self.status = "failing"
+        elif (self.oldest_s or 0) > LATE_S:
+            self.status = "late"
+        else:
+            self.status = "dead letters" if self.dead else "ok"
+        return self
 
 
 @dataclass(frozen=True)
@@ -199,16 +217,18 @@ def _read_destinations(service: Service, step: Step, tripped: set[str]) -> dict[
     views = {}
     for name in (*configured, *sorted({*waiting, *dead} - configured.keys())):
         breaker, next_probe = service.guard.breaker(name) if name in configured else None, None
-        if breaker == "open":
-            left_ms = failed_ms.get(name, 0) - step.steady_ms + int(configured[name].breaker_pause_s * 1000)
+        failing = service.guard.is_failing(name)  # another machine's heartbeat may be older than its recovery
+        if name in configured and name in waiting and name in failed_ms:
+            left_ms = failed_ms[name] - step.steady_ms + int(configured[name].breaker_pause_s * 1000)
             next_probe = shown_moment(step.now_ms + max(0, left_ms))
         views[name] = DestinationView(
             enabled=configured[name].enabled if name in configured else None,
-            breaker="open" if breaker == "closed" and name in tripped else breaker,
+            breaker="open" if breaker == "closed" and failing and name in tripped else breaker,
             paused=Pause.of(service.guard.pause_of(name)),
             waiting=waiting.get(name, 0),
             dead=dead.get(name, 0),
             oldest_s=_oldest_s(step, name) if name in waiting else None,
+            failing=failing,
             next_probe=next_probe,
         )
     return views

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from deduplication.errors import DeduplicationError
 from deduplication.journal.coordinator import BEHIND_MS
 from orchestrator.operations.alarms import AlarmShown
-from orchestrator.operations.conditions import AlertCondition, diagnose
+from orchestrator.operations.conditions import CONDITIONS
 from orchestrator.operations.fleet_state import FleetState, Pause, fleet_state
 from orchestrator.operations.times import shown_moment
 from orchestrator.version import our_version
@@ -44,7 +44,8 @@ class HealthCheck(BaseModel):
 
 
 class Health(BaseModel):
-    """`degraded`: emails are accepted, but something is wrong; `down`: none can be accepted.
+    """`degraded`: emails are accepted, but something is wrong; `down`: none can be accepted. It is `ok` only if no
+    condition of an alarm is true and no alarm is on, but for those that are only warnings.
 
     ``paused``: destinations that nothing is sent to until they are resumed. ``alarms``: those of the fleet.
     """
@@ -96,32 +97,46 @@ def read_health(service: Service) -> Health:
     except DeduplicationError as error:
         problem = f"The journal of this machine cannot be used: {error}"
         checks = {"database": _check({"error": str(error)}, (True, "down", problem)), "memory": memory}
-        return Health(status="down", checks=checks, warnings=service.proxies.warnings())
-    texts = {key: text for key, text in diagnose(state).items() if text}
-    checks = _checks(state, texts, service.settings.disk_free_bytes) | {"memory": memory}
+        return Health(status="down", checks=checks, warnings=service.proxies.warnings() + service.notices)
+    troubles = _troubles(service.alarms.diagnose(state), alarms)
+    checks = _checks(state, troubles, service.settings.disk_free_bytes) | {"memory": memory}
     is_well = all(check.status in ("up", "not configured") for check in checks.values())
-    warnings = [texts[AlertCondition.EVICTION_POLICY]] if AlertCondition.EVICTION_POLICY in texts else []
+    warnings = [text for _, _, text in troubles[""] if text]
     if state.redis and state.redis.used_bytes is None:
         warnings.append("Redis forbids INFO to this user: if it is set back to an older snapshot, that goes unnoticed")
     return Health(
         status="down" if not is_ready(service) else "ok" if is_well else "degraded",
         checks=checks,
-        warnings=warnings + service.proxies.warnings(),
+        warnings=warnings + service.proxies.warnings() + service.notices,
         paused={name: view.paused for name, view in state.destinations.items() if view.paused},
         alarms=alarms,
     )
 
 
-def _check(facts: Mapping[str, Any] | None, *troubles: tuple[object, str, str | None]) -> HealthCheck:
-    """``facts`` is None if it is not configured. ``troubles``: whether it is so, a word and a sentence; the first that
-    is so counts."""
+Trouble = tuple[object, str, str | None]
+"""Whether it is so, a word, and a sentence about it."""
+
+
+def _troubles(diagnosis: Mapping[str, str | None], alarms: Sequence[AlarmShown]) -> dict[str, list[Trouble]]:
+    """For each check, the conditions that are true now or whose alarm is still on, in the words of the alarm."""
+    texts = {f"{alarm.condition}:{alarm.destination or ''}": alarm.text for alarm in alarms}
+    texts |= {key if ":" in key else f"{key}:": text for key, text in diagnosis.items() if text}
+    found: dict[str, list[Trouble]] = {}
+    for condition in CONDITIONS:
+        own = [text for key, text in texts.items() if key.partition(":")[0] == condition.name]
+        found.setdefault(condition.check, []).append((own, condition.word, " ".join(own)))
+    return found
+
+
+def _check(facts: Mapping[str, Any] | None, *troubles: Trouble) -> HealthCheck:
+    """``facts`` is None if it is not configured. Of the ``troubles``, the first that is so counts."""
     if facts is None:
         return HealthCheck(status="not configured")
     status, problem = next(((word, text) for is_so, word, text in troubles if is_so), ("up", None))
     return HealthCheck.model_validate({"status": status, "problem": problem, **facts})
 
 
-def _redis_checks(state: FleetState) -> dict[str, HealthCheck]:
+def _redis_checks(state: FleetState, troubles: Sequence[Trouble]) -> dict[str, HealthCheck]:
     if state.redis_status is None:
         return {"redis": _check(None), "fleet": _check(None)}
     redis = {
@@ -148,17 +163,14 @@ def _redis_checks(state: FleetState) -> dict[str, HealthCheck]:
     is_behind = state.redis_status == "up" and (state.behind_s is None or state.behind_s * 1000 > BEHIND_MS)
     behind = "This machine has not read all of the fleet's work yet"
     return {
-        "redis": _check(redis, (state.redis_status != "up", "down", f"{away} {unpublished}")),
+        "redis": _check(redis, (state.redis_status != "up", "down", f"{away} {unpublished}"), *troubles),
         "fleet": _check(fleet, (state.gap_ms, "gap", gap), (is_behind, "behind", behind)),
     }
 
 
-def _checks(state: FleetState, texts: Mapping[str, str], disk_needed_bytes: int) -> dict[str, HealthCheck]:
-    """``texts``: conditions that are true, in the words of the alarm that they raise if they last."""
-
-    def words(condition: AlertCondition) -> str:
-        return " ".join(text for key, text in texts.items() if key.partition(":")[0] == condition)
-
+def _checks(
+    state: FleetState, troubles: Mapping[str, Sequence[Trouble]], disk_needed_bytes: int
+) -> dict[str, HealthCheck]:
     storage = {
         "disk_free_bytes": state.disk_free_bytes,
         "disk_needed_bytes": disk_needed_bytes,
@@ -173,26 +185,19 @@ def _checks(state: FleetState, texts: Mapping[str, str], disk_needed_bytes: int)
     is_paused = any(view.paused for view in state.destinations.values() if view.enabled is not None)
     full = "No room is left: emails are returned to their providers for retry"
     queue_down = "The queue does not answer: requests deliver emails themselves meanwhile"
-    no_worker, failing, late = map(
-        words, (AlertCondition.NO_WORKER, AlertCondition.BREAKER_OPEN, AlertCondition.OLDEST_WAITING)
-    )
-    return _redis_checks(state) | {
+    destinations = {
+        "breakers": {name: view.breaker for name, view in state.active.items()},
+        "states": {name: view.status for name, view in state.destinations.items()},
+    }
+    late = {"oldest_waiting_s": {name: view.oldest_s for name, view in state.active.items() if view.oldest_s}}
+    has_queue = state.workers is not None
+    return _redis_checks(state, troubles["redis"]) | {
         "database": _check({}),
         "storage": _check(storage, (is_full, "full", full)),
-        "queue": _check(
-            queue if state.workers is not None else None,
-            (queue["error"], "down", queue_down),
-            (no_worker, "no worker", no_worker),
-        ),
-        "destinations": _check(
-            {"breakers": {name: view.breaker for name, view in state.active.items()}},
-            (failing, "in trouble", failing),
-            (is_paused, "in trouble", None),  # Health.paused says which
-        ),
-        "deliveries": _check(
-            {"oldest_waiting_s": {name: view.oldest_s for name, view in state.active.items() if view.oldest_s}},
-            (late, "late", late),
-        ),
+        "queue": _check(queue if has_queue else None, (queue["error"], "down", queue_down), *troubles["queue"]),
+        # Health.paused says which
+        "destinations": _check(destinations, *troubles["destinations"], (is_paused, "in trouble", None)),
+        "deliveries": _check(late, *troubles["deliveries"]),
     }
 
 
@@ -221,10 +226,12 @@ def banners(health: Health) -> Iterator[Banner]:
     alarms = [alarm.text for alarm in health.alarms]
     problems = [(check.problem, (check.model_extra or {}).get("since")) for check in health.checks.values()]
     for text, since in (*problems, *((warning, None) for warning in health.warnings)):
-        if text and not any(alarm in text for alarm in alarms):
+        for alarm in alarms:
+            text = text and text.replace(alarm, "").strip()
+        if text:
             yield Banner(text, since)
-    for alarm in health.alarms:
-        yield Banner(f"Alarm: {alarm.text}", alarm.since)
+    for on in health.alarms:
+        yield Banner(f"Alarm: {on.text}", on.since)
     for name, pause in health.paused.items():
         reason = f" ({pause.reason})" if pause.reason else ""
         yield Banner(f"{name} is paused{reason}. New emails for it are queued", pause.since, is_bad=False)

@@ -6,11 +6,12 @@ the email's receipt, then the low bits of its number in the journal (PLACE).
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -119,10 +120,16 @@ def current_status(entry: Entry, steady_ms: int) -> Status:
     return status_of({delivery.status for delivery in entry.deliveries})
 
 
+_AGE = re.compile(r"(\d{1,5}) ?(min|h|d|w)")
+_MINUTES = {"min": 1, "h": 60, "d": 24 * 60, "w": 7 * 24 * 60}
+
+
 def _moment(value: object) -> datetime | None:
+    if isinstance(value, str) and (age := _AGE.fullmatch(value.strip())):
+        return datetime.now(UTC) - timedelta(minutes=int(age[1]) * _MINUTES[age[2]])
     moment = parse_date(value) if isinstance(value, str) else None
     if moment is None and value is not None:
-        raise ValueError("must be a time such as 2026-11-16T09:00:00Z")
+        raise ValueError("must be a time such as 2026-11-16T09:00:00Z, or an age such as 30min, 12h, 7d or 2w")
     return moment
 
 
@@ -140,20 +147,22 @@ class Filter(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    outcome: EmailOutcome | None = Field(default=None, description="What happened to the email.")
+    outcome: EmailOutcome | None = Field(default=None, description="Only emails with this outcome.")
     gate: Literal["identity", "subject_group", "media", "content"] | None = Field(
-        default=None, description="The gate that stopped it."
+        default=None, description="Only emails that this gate stopped."
     )
     provider: Text = None
     route: Text = None
     destination: Text = None
-    sender: Text = Field(default=None, description="A part of the sender.")
+    sender: Text = Field(default=None, description="Only emails whose sender contains this text.")
     q: Text = Field(
         default=None,
-        description="Words or parts of words of sender and subject; or a complete id, email id, Message-ID or "
-        "webhook-id.",
+        description="Words, or parts of words, in sender and subject; or a complete id, email id, Message-ID, `thread` "
+        "or webhook-id.",
     )
-    since: Moment = Field(default=None, description="Only emails received at this time or later.")
+    since: Moment = Field(
+        default=None, description="Only emails received at this time or later; 7d means seven days ago."
+    )
     until: Moment = Field(default=None, description="Only emails received before this time.")
 
 
@@ -297,10 +306,11 @@ def _join_deliveries(query: _Query, wanted: DeliveryFilter) -> None:
 
 
 def _search(query: _Query, step: Step, wanted: Filter, privacy: Privacy) -> None:
-    """By a complete id, or by words of sender and subject."""
+    """By a complete id or thread, or by words of sender and subject."""
     text, sender = wanted.q or "", privacy.text(wanted.sender or "")
-    if text and find_by_id(step, text):
-        query.require(f"e.seq IN ({_BY_ID})", *_keys_of(text))
+    keys = (*_keys_of(text), f"thread:{bounded_key(without_brackets(text))}")
+    if text and step.query(f"SELECT 1 FROM ({_BY_ID_OR_THREAD}) LIMIT 1", keys):  # noqa: S608
+        query.require(f"e.seq IN ({_BY_ID_OR_THREAD})", *keys)
         text = ""
     words = [privacy.text(text)] if privacy.is_strict else text.split()
     matches = []
@@ -329,6 +339,9 @@ _BY_ID = (
     "SELECT seq FROM entries WHERE id = ? UNION SELECT seq FROM keys WHERE value IN (?, ?)"
     " UNION SELECT seq FROM names WHERE reference = ?"
 )
+
+
+_BY_ID_OR_THREAD = f"{_BY_ID} UNION SELECT seq FROM keys WHERE value = ?"  # noqa: S608
 
 
 def _keys_of(text: str) -> tuple[str, str, str, str]:
@@ -363,7 +376,7 @@ def index_some(journal: Journal) -> int:
 def _index(step: Step, begin: int, end: int) -> None:
     """The entries after ``begin``, up to ``end``."""
     new = "FROM entries e WHERE e.seq > ? AND e.seq <= ?"
-    item, subject, sender = (f"json_extract(e.data, '$[6][{at}]')" for at in (0, 3, 4))
+    item, subject, sender, thread = (f"json_extract(e.data, '$[6][{at}]')" for at in (0, 3, 4, 8))
     step.query(  # in another order, each row would be written to the disk alone
         f"INSERT OR REPLACE INTO search (rowid, sender, subject, seq) SELECT {PLACE}, {sender}, {subject}, e.seq {new}"  # noqa: S608
         " ORDER BY 1",
@@ -373,8 +386,9 @@ def _index(step: Step, begin: int, end: int) -> None:
     step.query(f"DELETE FROM unsearched WHERE place IN (SELECT {PLACE} {new})", (begin, end))  # noqa: S608
     step.query(
         f"INSERT OR IGNORE INTO keys SELECT {item}, e.seq {new} UNION SELECT {sender}, e.seq {new}"  # noqa: S608
+        f" UNION SELECT 'thread:' || {thread}, e.seq {new} AND {thread} <> ''"
         " UNION SELECT webhook_id, seq FROM deliveries WHERE seq > ? AND seq <= ?",
-        (begin, end) * 3,
+        (begin, end) * 4,
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,10 +18,10 @@ from deduplication.journal.rules import Busy, Judgement, Known, Repeat, Take, ju
 from deduplication.mime import parse_mime
 from deduplication.names import Name
 from deduplication.subject_group import generate_subject_group_id
-from orchestrator.build import Service, make_router, pipeline_options
+from orchestrator.build import Service, check_start, make_router, pipeline_options
 from orchestrator.config.file import quoted
 from orchestrator.config.model import LOG_URL, Condition, Config
-from orchestrator.config.settings import Settings
+from orchestrator.config.settings import Settings, SettingsError
 from orchestrator.delivery.signing import public_keys
 from orchestrator.item import MOST_SHOWN_CHARS, Item, email_item
 from orchestrator.operations.times import shown_moment
@@ -40,7 +42,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--email", "email_file", type=_FILE, help="A .eml file.")
 @click.option("--json", "json_file", type=_FILE, help="A JSON file, as sent to /api/ingress/gmail.")
 def check(email_file: Path | None, json_file: Path | None) -> None:
-    """Check mailonce.toml and explain it.
+    """Check the settings and mailonce.toml as a start or a reload would, and explain them.
 
     With --email or --json, show the route, names and gates of that email, which of its names are taken in the journal
     of the service, and what would happen to it now. Nothing is sent or recorded.
@@ -48,6 +50,8 @@ def check(email_file: Path | None, json_file: Path | None) -> None:
     settings = read_settings()
     config = checked_config(settings)
     click.echo(describe_config(config))
+    _check_start(settings, config)
+    click.echo("A start or reload would accept this.")
     try:
         if email_file:
             email = require_email(parse_mime(email_file.read_bytes()))
@@ -66,6 +70,17 @@ def check(email_file: Path | None, json_file: Path | None) -> None:
         else:
             with build_quietly(settings, config, is_trial=note.is_trial) as service:
                 click.echo(_predict(service, item))
+
+
+def _check_start(settings: Settings, config: Config) -> None:
+    """Raises SettingsError for what a start would refuse. A folder for data is not made for that."""
+    with tempfile.TemporaryDirectory(prefix="mailonce-check-") as folder:
+        if not settings.data_dir.exists():
+            parent = next(each for each in settings.data_dir.resolve().parents if each.exists())
+            if not os.access(parent, os.W_OK):
+                raise SettingsError(f"DATA_DIR must be a writable folder; {parent} is not writable")
+            settings = settings.model_copy(update={"data_dir": Path(folder)})
+        check_start(settings, config)
 
 
 def describe_config(config: Config) -> str:

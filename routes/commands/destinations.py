@@ -8,6 +8,7 @@ import sys
 import click
 
 from orchestrator.operations import destinations
+from routes.commands.emails import json_option
 from routes.commands.service import open_service, user_name
 from routes.terminal import one_line
 
@@ -15,7 +16,8 @@ from routes.terminal import one_line
 @click.command()
 @click.argument("destination")
 @click.option("--reason", default="", help="Reason (visible to operators).")
-def pause(destination: str, reason: str) -> None:
+@json_option
+def pause(destination: str, reason: str, as_json: bool) -> None:
     """Send nothing to a destination until it is resumed, on any server. New emails for it are queued.
 
     \b
@@ -23,23 +25,27 @@ def pause(destination: str, reason: str) -> None:
     """
     with open_service() as service:
         destinations.pause(service, destination, reason, user_name())
-    click.echo(f"{destination} is paused; new emails for it are queued until: mailonce resume {destination}")
+    done = f"{destination} is paused; new emails for it are queued until: mailonce resume {destination}"
+    click.echo(json.dumps({"destination": destination, "status": "paused"}) if as_json else done)
 
 
 @click.command()
 @click.argument("destination")
-def resume(destination: str) -> None:
+@json_option
+def resume(destination: str, as_json: bool) -> None:
     """Send to a paused destination again, starting with its waiting deliveries."""
     with open_service() as service:
         was_paused = destinations.resume(service, destination, user_name())
-    click.echo(f"{destination} {'is resumed; waiting deliveries are sent' if was_paused else 'was not paused'}")
+    done = f"{destination} {'is resumed; waiting deliveries are sent' if was_paused else 'was not paused'}"
+    status = "resumed" if was_paused else "not_paused"
+    click.echo(json.dumps({"destination": destination, "status": status}) if as_json else done)
 
 
 @click.command("send-test")
 @click.argument("destination")
-@click.option("--json", "as_json", is_flag=True, help="Print the response as JSON.")
+@json_option
 def send_test(destination: str, as_json: bool) -> None:
-    """Send a test event to a destination and show its response. Fails unless that is 2xx.
+    """Send a test event to a destination and show its response. Exits with 1 unless that is 2xx.
 
     The event is signed like any webhook and has "type": "mailonce.test". It belongs to no email: nothing is recorded or
     retried, and it is sent even if the destination is paused or its circuit breaker is open.

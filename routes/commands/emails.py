@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from enum import EnumType
 from typing import Any, TypeVar, get_args
@@ -14,11 +14,11 @@ import click
 from pydantic import BaseModel
 
 from deduplication.journal.entry import DeliveryStatus
-from orchestrator.operations.decisions import list_decisions, list_deliveries, read_decision
+from orchestrator.operations.decisions import DecisionInFull, list_decisions, list_deliveries, read_decision
 from orchestrator.operations.resend import RELEASED, REPLAYED, WOULD_RELEASE, WOULD_REPLAY, send_many
 from orchestrator.operations.reset import Reset, Scope, reset
-from orchestrator.operations.search import FIELDS, DecisionFilter, DeliveryFilter
-from orchestrator.operations.times import shown_duration
+from orchestrator.operations.search import FIELDS, DecisionFilter, DeliveryFilter, EmailOutcome
+from orchestrator.operations.times import shown_duration, shown_moment
 from routes.commands.service import open_service
 from routes.payload import InvalidPayload, read
 from routes.schemas import MOST_LISTED, ReleaseMany, ReplayMany
@@ -28,9 +28,17 @@ Model = TypeVar("Model", bound=BaseModel)
 Command = Callable[..., None]
 
 limit_option = click.option(
-    "--limit", type=click.IntRange(1, MOST_LISTED), default=100, show_default=True, help="At most this many."
+    "--limit", type=click.IntRange(1, MOST_LISTED), default=100, show_default=True, help="Show at most this many."
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="All fields, as JSON.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print all fields, as JSON.")
+
+WORDS = {
+    DeliveryStatus.CLAIMED: "in progress",
+    DeliveryStatus.RETURNED: "returned to its provider",
+    DeliveryStatus.DEAD: "dead letter",
+    DeliveryStatus.SKIPPED: "suppressed",
+}
+"""For statuses of deliveries that are no words of the page."""
 
 
 def options_of(model: type[BaseModel]) -> Callable[[Command], Command]:
@@ -60,35 +68,42 @@ def _read(model: type[Model], options: dict[str, Any]) -> Model:
         raise click.UsageError(f"--{error}") from error
 
 
-def _print_page(page: dict[str, Any], as_json: bool, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def print_page(page: dict[str, Any], as_json: bool, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     if as_json:
         click.echo(json.dumps(page, indent=2))
         return
     if rows:
         open_console().print(make_table(heads, rows))
-    more = f"; there are more than --limit {len(rows)}" if page["more"] else ""
-    click.echo(f"{len(rows)} {click.get_current_context().info_name}{more}", err=True)
+    more, what = f"; there are more than --limit {len(rows)}" if page["more"] else "", next(iter(page))
+    click.echo(f"{len(rows)} {what if len(rows) != 1 else _SINGULAR[what]}{more}", err=True)
+
+
+_SINGULAR = {"decisions": "decision", "deliveries": "delivery", "locks": "lock"}
 
 
 @click.command()
 @options_of(DecisionFilter)
+@click.option("--stopped", is_flag=True, help="Only duplicates and suppressed emails, as --outcome stopped.")
 @limit_option
 @json_option
-def decisions(limit: int, as_json: bool, **options: Any) -> None:
+def decisions(limit: int, as_json: bool, stopped: bool, **options: Any) -> None:
     """Show what happened to each email and why, newest first.
 
     \b
-    mailonce decisions --gate subject_group
+    mailonce decisions --stopped --since 7d
     mailonce decisions -q ada@example.org --since 2026-11-01T00:00:00Z
     """
+    if stopped:
+        options["outcome"] = options["outcome"] or EmailOutcome.STOPPED
     wanted = _read(DecisionFilter, options)
     with open_service() as service:
         page = list_decisions(service, wanted, limit).model_dump(mode="json", exclude={"next"})
     rows = [
-        (email["received_at"][:19], email["id"], email["status"], email["sender"], email["reason"])
+        (email["received_at"][:19], email["id"], email["outcome"].replace("_", " "), email["sender"], email["subject"])
+        + (email["reason"],)
         for email in page["decisions"]
     ]
-    _print_page(page, as_json, ("RECEIVED (UTC)", "ID", "STATUS", "FROM", "REASON"), rows)
+    print_page(page, as_json, ("RECEIVED (UTC)", "ID", "OUTCOME", "FROM", "SUBJECT", "REASON"), rows)
 
 
 @click.command()
@@ -96,13 +111,14 @@ def decisions(limit: int, as_json: bool, **options: Any) -> None:
 @limit_option
 @json_option
 def deliveries(limit: int, as_json: bool, **options: Any) -> None:
-    """Show what was sent where, what waits and why, and what is dead.
+    """Show each delivery: delivered, waiting and why, or a dead letter.
 
-    Waiting deliveries are ordered by their next attempt, dead ones by their end, all others by receipt of the email.
+    Waiting deliveries are ordered by their next try, dead letters by when they died, newest first, and all others by
+    when the email was received.
 
     \b
     mailonce deliveries --status waiting
-    mailonce deliveries --status dead --destination crm --since 2026-11-01T00:00:00Z
+    mailonce deliveries --status dead --destination crm --since 7d
     """
     wanted = _read(DeliveryFilter, options)
     with open_service() as service:
@@ -110,17 +126,17 @@ def deliveries(limit: int, as_json: bool, **options: Any) -> None:
     heads = ("ID", "DESTINATION", "STATUS", "TRIES", "AGE", "NEXT TRY (UTC)", "REASON")
     rows = []
     for delivery in page["deliveries"]:
-        named = [delivery["id"], delivery["destination"], delivery["status"]]
+        named = [delivery["id"], delivery["destination"], WORDS.get(delivery["status"], delivery["status"])]
         tries, age = f"{delivery['tries']}/{delivery['max_attempts'] or '?'}", shown_duration(delivery["age_s"])
         rows.append([*named, tries, age, (delivery["next_try"] or "-")[:19], delivery["reason"] or ""])
-    _print_page(page, as_json, heads, rows)
+    print_page(page, as_json, heads, rows)
 
 
 @click.command()
 @click.argument("text", metavar="ID")
 @click.option("--json", "as_json", is_flag=True, help="All fields and the payload, as JSON.")
 def why(text: str, as_json: bool) -> None:
-    """Show what happened to an email and why. ID is its id, email id or Message-ID, or a webhook-id.
+    """Explain what happened to an email. ID is its id, email id or Message-ID, or a webhook-id.
 
     \b
     mailonce why k3v7c2m9x4qa
@@ -129,20 +145,36 @@ def why(text: str, as_json: bool) -> None:
     with open_service() as service:
         found = read_decision(service, text)
     if found is None:
-        raise click.ClickException("no email is known by that id, or it is no longer stored")
+        raise click.ClickException("no stored email has this id")
     if as_json:
         click.echo(json.dumps(found.model_dump(mode="json"), indent=2))
         return
     click.echo(one_line(f"{found.reason}."))
-    fields = found.model_dump(mode="json", exclude={"reason", "payload", "original_email"})
-    facts = {name.replace("_", " "): value for name, value in fields.items()}
-    facts["names"] = ", ".join(name.name for name in found.names)
-    facts |= {f"gate {report.gate}": report.said for report in found.gates}
-    for delivery in found.deliveries:
-        facts[f"to {delivery.destination}"] = f"{delivery.status}, attempts: {len(delivery.attempts)}"
-    for fact, value in facts.items():
-        if value and not isinstance(value, list):
-            click.echo(one_line(f"  {fact:18} {value}"))
+    for fact, value in _facts(found):
+        if value:
+            click.echo(one_line(f"  {fact:12} {value}"))
+
+
+def _facts(email: DecisionInFull) -> Iterator[tuple[str, str]]:
+    """What a person asks next, in the order of what happened."""
+    yield "subject", email.subject
+    to = f" to {email.recipient}" if email.recipient else ""
+    yield "received", f"{shown_moment(email.received_at)} from {email.sender}{to}, by {email.provider}"
+    yield "ids", f"{email.id}, email id {email.email_id}"
+    yield "route", email.route
+    for report in email.gates:
+        yield report.gate.replace("_", " "), "" if report.said == "not asked" else report.said
+    for delivery in email.deliveries:
+        tries = len(delivery.attempts)
+        words = WORDS.get(delivery.status, str(delivery.status))
+        words += f" after {tries} attempt{'s' * (tries != 1)}" if tries else ""
+        words += f", at {shown_moment(delivery.delivered)}" if delivery.delivered else ""
+        words += f", next try at {shown_moment(delivery.next_try)}" if delivery.next_try else ""
+        yield f"to {delivery.destination}", words + (f": {delivery.reason}" if delivery.reason else "")
+    if email.releasable_until:
+        yield "release", f"possible until {shown_moment(email.releasable_until)}: mailonce release {email.id}"
+    if any(delivery.status is DeliveryStatus.DEAD for delivery in email.deliveries):
+        yield "replay", f"mailonce replay {email.id}:DESTINATION"
 
 
 def _read_action(model: type[Model], ids: tuple[str, ...], options: dict[str, Any]) -> Model:
@@ -152,11 +184,13 @@ def _read_action(model: type[Model], ids: tuple[str, ...], options: dict[str, An
     return model.model_construct(**options) if ids else _read(model, options)
 
 
-def _print_results(ids: tuple[str, ...], results: Counter[str]) -> None:
+def _print_results(ids: tuple[str, ...], results: Counter[str], as_json: bool) -> None:
     """One line for each result; exit code 1 if one of the given ids was refused."""
-    for result, count in results.items():
+    if as_json:
+        click.echo(json.dumps(results))
+    for result, count in results.items() if not as_json else ():
         click.echo(f"{result.replace('_', ' ')}: {count}")
-    if not results:
+    if not results and not as_json:
         click.echo(f"nothing to {click.get_current_context().info_name}")
     if ids and results.keys() - {RELEASED, WOULD_RELEASE, REPLAYED, WOULD_REPLAY}:
         sys.exit(1)
@@ -165,7 +199,8 @@ def _print_results(ids: tuple[str, ...], results: Counter[str]) -> None:
 @click.command("release")
 @click.argument("ids", nargs=-1)
 @options_of(ReleaseMany)
-def release_emails(ids: tuple[str, ...], **options: Any) -> None:
+@json_option
+def release_emails(ids: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Release suppressed emails: the given IDs, or all matching the filters. The running service sends them.
 
     \b
@@ -174,26 +209,27 @@ def release_emails(ids: tuple[str, ...], **options: Any) -> None:
     """
     asked = _read_action(ReleaseMany, ids, options)
     with open_service() as service:
-        _print_results(ids, send_many(service, ids or asked, asked))
+        _print_results(ids, send_many(service, ids or asked, asked), as_json)
 
 
 @click.command("replay")
 @click.argument("ids", nargs=-1)
 @options_of(ReplayMany)
-def replay_deliveries(ids: tuple[str, ...], **options: Any) -> None:
-    """Send deliveries again: the given IDs, or all matching the filters (dead ones, unless --status says otherwise).
+@json_option
+def replay_deliveries(ids: tuple[str, ...], as_json: bool, **options: Any) -> None:
+    """Send deliveries again: the given IDs, or all matching the filters (dead letters, unless --status is given).
 
-    The running service or worker sends them; waiting ones are attempted at once, those in progress are skipped.
+    The running service or worker sends them. Waiting ones are tried at once; those in progress are skipped.
 
     \b
     mailonce replay k3v7c2m9x4qa:crm
-    mailonce replay --destination crm --since 2026-11-01T00:00:00Z --dry-run
+    mailonce replay --destination crm --since 7d --dry-run
     mailonce replay --status waiting
     """
     asked = _read_action(ReplayMany, ids, options)
     wanted = asked.model_copy(update={"status": asked.status or DeliveryStatus.DEAD})
     with open_service() as service:
-        _print_results(ids, send_many(service, ids or wanted, asked))
+        _print_results(ids, send_many(service, ids or wanted, asked), as_json)
 
 
 @click.command("reset")
@@ -201,19 +237,23 @@ def replay_deliveries(ids: tuple[str, ...], **options: Any) -> None:
 @click.argument("value", default="")
 @click.option("--dry-run", is_flag=True, help="Only show how many names would be forgotten.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation of the scope all.")
-def reset_names(scope: str, value: str, dry_run: bool, yes: bool) -> None:
-    """Forget names, so that the emails behind them are delivered again when they are received again.
+@json_option
+def reset_names(scope: str, value: str, dry_run: bool, yes: bool, as_json: bool) -> None:
+    """Forget names, so that emails with these names are delivered if they are received again.
 
     \b
     mailonce reset email_id fe4fc385494173f61585825e95d25317
     mailonce reset subject_group lot_456@example.org --dry-run
-    mailonce reset subject_group 2026-11:lot_456    (that month's, of all senders)
+    mailonce reset subject_group 2026-11:lot_456    (of that month, for all senders)
     """
     wanted = read(Reset, {"scope": scope, "value": value, "dry_run": dry_run})
     if wanted.scope is Scope.ALL and not dry_run and not yes:
         click.confirm("Forget everything? Every email that is received again is then delivered again.", abort=True)
     with open_service() as service:
         done = reset(service.coordinator, wanted)
+    if as_json:
+        click.echo(done.model_dump_json())
+        return
     click.echo(f"{done.names} names {'would be ' if dry_run else ''}forgotten")
     if done.kept:
         click.echo(f"{len(done.kept)} emails kept: still to be delivered")

@@ -16,9 +16,11 @@ from orchestrator.logs import configure_logging, quiet
 from orchestrator.service_note import find_service
 
 
-def read_settings() -> Settings:
+def read_settings(*, serves: bool = False) -> Settings:
+    """A command that does not serve logs warnings alone, so that stderr has its own words."""
     settings = load_settings()
-    configure_logging(settings.log_level, settings.log_format)
+    level = "WARNING" if settings.log_level == "INFO" and not serves else settings.log_level
+    configure_logging(level, settings.log_format)
     log_where_settings_come_from()
     return settings
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import click
 
 from deduplication.journal.entry import DeliveryStatus
-from orchestrator.operations.fleet_state import DestinationView
 from orchestrator.operations.stats import Span, Stats, Totals, read_stats
 from orchestrator.operations.times import shown_duration
 from routes.commands.service import open_service
@@ -80,7 +79,7 @@ def _sentences(totals: Totals) -> Iterator[str]:
     yield f"duplicates {totals.duplicates:,}, suppressed {totals.suppressed:,}{rate}"
     oldest_s = totals.oldest_waiting_s
     oldest = "" if oldest_s is None else f", the oldest for {shown_duration(oldest_s)}"
-    yield f"waiting {totals.waiting:,}{oldest}; dead {totals.dead:,}"
+    yield f"waiting {totals.waiting:,}{oldest}; dead letters {totals.dead:,}"
     statuses = ", ".join(f"{name} {count:,}" for name, count in totals.statuses.items())
     yield f"answered: {statuses or 'nothing yet'}"
     if totals.workers_alive is not None:
@@ -90,7 +89,7 @@ def _sentences(totals: Totals) -> Iterator[str]:
 
 
 def _destinations(figures: Stats) -> Table:
-    heads = ("DESTINATION", "STATE", "WAITING", "DEAD", "DELIVERED", "FAILED", "P50", "P95")
+    heads = ("DESTINATION", "STATUS", "WAITING", "DEAD LETTERS", "DELIVERED", "FAILED", "P50", "P95")
     rows = []
     for name, destination in figures.destinations.items():
         stored, recent = destination.deliveries, figures.over_time.destinations.get(name)
@@ -98,18 +97,8 @@ def _destinations(figures: Stats) -> Table:
         counts += [recent.delivered, recent.failed] if recent else [0, 0]
         latencies = [recent.whole_p50_ms, recent.whole_p95_ms] if recent else [None, None]
         shown = [f"{count:,}" for count in counts] + ["-" if ms is None else f"{ms:.0f} ms" for ms in latencies]
-        rows.append((name, _state(destination), *shown))
+        rows.append((name, destination.status, *shown))
     return make_table(heads, rows, numbers=range(2, len(heads)))
-
-
-def _state(destination: DestinationView) -> str:
-    if destination.enabled is None:
-        return "removed"
-    if not destination.enabled:
-        return "disabled"
-    if destination.paused:
-        return "paused"
-    return "ok" if destination.breaker == "closed" else f"breaker {destination.breaker}"
 
 
 def sparkline(values: Sequence[float]) -> str:

@@ -30,8 +30,8 @@ class Header(BaseModel):
 
 
 class MailingList(BaseModel):
-    id: str | None = Field(description="The List-Id header.")
-    unsubscribe: str | None = Field(description="The List-Unsubscribe header.")
+    id: str | None = Field(description="Of List-Id.", examples=["lots.example.org"])
+    unsubscribe: list[str] | None = Field(description="The addresses of List-Unsubscribe.")
 
 
 class AutomatedShown(BaseModel):
@@ -99,6 +99,7 @@ class Email(_Item):
     authentication: AuthenticationShown
     headers: list[Header] | None = Field(description="All in order, up to 200 and 64 KB.")
     headers_omitted: int = Field(description="How many headers did not fit.")
+    extra_omitted: int = Field(description="How many fields of `extra` did not fit.")
 
 
 class Message(_Item):

@@ -20,7 +20,7 @@ from routes.auth import Unauthorized, equals_any
 from routes.payload import InvalidPayload, parse_json
 from routes.providers.fields import MailHeaders
 from routes.providers.forms import Form, parse_form
-from routes.providers.options import MB, AnyOptions, BasicAuthOptions, LoginOptions, Options
+from routes.providers.options import MB, AnyOptions, BasicAuthOptions, HeaderOptions, LoginOptions, Options
 from routes.providers.samples import Letter, Rendered, SampleRequest
 
 BEARER = "Bearer"
@@ -110,6 +110,8 @@ class Provider(ABC, Generic[AnyOptions]):
     """Whether it reads the result of each item, so that invalid ones do not reject the request."""
     answers_probes: ClassVar[bool] = False
     """Whether it checks with GET or HEAD that the URL responds."""
+    own_authserv_ids: ClassVar[tuple[str, ...]] = ()
+    """Hosts whose Authentication-Results header counts whatever the settings say."""
     no_sample: str = ""
     """Why only the provider itself can make such a request, if that is so."""
 
@@ -120,6 +122,8 @@ class Provider(ABC, Generic[AnyOptions]):
         self._inline_bytes = 0
         if isinstance(options, Options) and options.attachments == "inline":
             self._inline_bytes = int(options.attachments_max_mb * MB)
+        more = options.trusted_authserv_ids if isinstance(options, HeaderOptions) else ()
+        self._trusted = (*self.own_authserv_ids, *more)
         self.credentials: tuple[str, ...] = ()
         if isinstance(options, LoginOptions) and options.username:
             logins = (f"{options.username}:{password}".encode() for password in options.password)
@@ -161,6 +165,7 @@ class Provider(ABC, Generic[AnyOptions]):
             "provider": self.name,
             "event_id": event_id and f"{self.name}:{event_id}",  # distinct from those of other providers
             "inline_bytes": self._inline_bytes,
+            "trusted_authserv_ids": self._trusted,
         }
         if raw is not None:
             return require_email(parse_mime(raw, **fields))

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from deduplication.email import Email
+from deduplication.email import Email, addresses_in
 from routes.payload import InvalidPayload
 from routes.providers.base import BasicAuthProvider, Parsed, ProviderRequest, parse_all
-from routes.providers.fields import Document, MailHeaders, mailbox
+from routes.providers.fields import Document, FileFields, MailHeaders, mailbox
 from routes.providers.samples import INBOX, Letter
+
+FILE = FileFields("Name", "ContentType", size="ContentLength", content_id="ContentID")
 
 
 class Brevo(BasicAuthProvider):
@@ -28,6 +30,9 @@ class Brevo(BasicAuthProvider):
         headers, author = MailHeaders(item.get("Headers")), item.object("From")
         uuids = item["Uuid"] if isinstance(item.get("Uuid"), list) else []
         to, cc = ([person.get("Address") for person in item.objects(field)] for field in ("To", "Cc"))
+        files = item.files("Attachments", FILE)
+        tokens = [dict(file) for file in item.objects("Attachments")]
+        item.skip("To", "Cc", "From", "ReplyTo", "Attachments", "Uuid")
         return self.email(
             headers=headers,
             subject=item.text("Subject"),
@@ -40,9 +45,12 @@ class Brevo(BasicAuthProvider):
             recipients=[item.get("Recipients")],
             to=to,
             cc=cc,
-            files=item.files("Attachments", "Name", "ContentType", size="ContentLength"),
+            reply_to=[item.object("ReplyTo").get("Address")],
+            in_reply_to=item.optional("InReplyTo"),
+            reply_text=item.optional("ExtractedMarkdownMessage"),
+            files=files,
             spam={"SpamScore": item.get("SpamScore")},
-            extra={"attachments": item.objects("Attachments")},
+            extra={**item.unread, "attachments": tokens},
         )
 
     def _document(self, letter: Letter) -> dict[str, Any]:
@@ -56,8 +64,12 @@ class Brevo(BasicAuthProvider):
             "Subject": letter.subject,
             "RawTextBody": letter.text,
             "RawHtmlBody": letter.html or None,
+            "ExtractedMarkdownMessage": letter.text,
+            "Cc": [{"Name": None, "Address": address} for address in addresses_in(letter.headers.get("Cc"))],
             "Headers": letter.headers,
             "SpamScore": 0.1,
-            "Attachments": letter.attachments(Name="name", ContentType="content_type", ContentLength="size"),
+            "Attachments": letter.attachments(
+                Name="name", ContentType="content_type", ContentLength="size", ContentID="content_id"
+            ),
         }
         return {"items": [item]}

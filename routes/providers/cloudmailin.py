@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from deduplication.authentication import Result
 from routes.providers.base import BasicAuthProvider, Parsed, ProviderRequest
-from routes.providers.fields import Document, MailHeaders, nested
+from routes.providers.fields import Document, FileFields, MailHeaders, nested
 from routes.providers.forms import Form
 from routes.providers.samples import BOUNCES, INBOX, Letter
 
+FILE = FileFields("file_name", "content_type", ("content",), "size", "content_id", "disposition")
 MAX_STEPS = 4  # attachments[0][file_name] has three
 
 
@@ -28,17 +30,25 @@ class Cloudmailin(BasicAuthProvider):
         envelope = document.object("envelope")
         recipients = [envelope.get("to"), envelope.get("recipients")]
         spam = {"spf": envelope.object("spf").get("result"), "spamd": envelope.object("spamd").get("score")}
+        spf = envelope.object("spf")
+        common: dict[str, Any] = {
+            "recipients": recipients,
+            "return_path": envelope.optional("from") if "from" in envelope else None,
+            "reply_text": document.optional("reply_plain"),
+            "spam": spam,
+            "verdicts": (Result("spf", spf.optional("result"), spf.optional("domain").lower()),),
+        }
         if "message" in form:
-            return [self.email(raw=form.first("message"), recipients=recipients, spam=spam)]
-        stored = document.files("attachments", "file_name", "content_type", ("content",), "size")
+            document.skip("message", "headers", "plain", "html", "attachments")
+            return [self.email(raw=form.first("message"), **common, extra=document.unread)]
         return [
             self.email(
                 headers=MailHeaders(document.get("headers")),
                 html=document.text("html"),
                 plain=document.text("plain"),
-                recipients=recipients,
-                files=[*form.uploads, *stored],
-                spam=spam,
+                files=[*form.uploads, *document.files("attachments", FILE)],
+                **common,
+                extra=document.unread,
             )
         ]
 
@@ -53,8 +63,14 @@ class Cloudmailin(BasicAuthProvider):
             },
             "plain": letter.text,
             "html": letter.html,
+            "reply_plain": letter.text,
             "attachments": letter.attachments(
-                content="base64", file_name="name", content_type="content_type", size="size"
+                content="base64",
+                file_name="name",
+                content_type="content_type",
+                size="size",
+                content_id="content_id",
+                disposition="disposition",
             ),
         }
 

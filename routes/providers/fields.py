@@ -5,22 +5,37 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Iterable
-from typing import Any, Self
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, Self
 
-from deduplication.email import File, HeaderList, header_key
-from deduplication.mime import DELIVERED_HEADERS, envelope_of
-from deduplication.text import well_formed
+from deduplication.email import File, fitting_headers, header_key
+from deduplication.mime import DELIVERED_HEADERS
 from routes.payload import InvalidPayload
 
 _PARTS = {"subject": "Subject", "sender": "From", "date": "Date", "message_id": "Message-ID"}
+_REPLY = {"in_reply_to": "In-Reply-To", "references": "References"}
 _SIZE = re.compile("[0-9]{1,15}")
 _NEEDS_QUOTES = re.compile(r"[\"(),:;<>@\[\\\]]")
 
 
+class FileFields(NamedTuple):
+    """A provider's names for the fields of an attachment; ``contents``: those that may have it, in Base64."""
+
+    name: str
+    content_type: str
+    contents: tuple[str, ...] = ()
+    size: str = ""
+    content_id: str = ""
+    disposition: str = ""
+
+
 class Document(dict[str, Any]):
     """A JSON object. Only ``of`` and ``text`` raise InvalidPayload: invalid parts that an email does not need are
-    ignored."""
+    ignored. What is read of it has a place in the email; ``unread`` is the rest."""
+
+    def __init__(self, value: Mapping[str, Any]) -> None:
+        super().__init__(value)
+        self._read: dict[str, list[Document]] = {}  # with the objects in it that were read in turn
 
     @classmethod
     def of(cls, value: Any) -> Self:
@@ -44,35 +59,61 @@ class Document(dict[str, Any]):
 
     def object(self, field: str) -> Document:
         value = self.get(field)
-        return Document(value if isinstance(value, dict) else {})
+        return self._inner(field, [value])[0] if isinstance(value, dict) else Document({})
 
     def objects(self, field: str) -> list[Document]:
         value = self.get(field)
-        return [Document(item) for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+        return self._inner(field, value if isinstance(value, list) else [])
+
+    def _inner(self, field: str, values: Iterable[Any]) -> list[Document]:
+        if not self._read[field]:
+            self._read[field] = [Document(value) for value in values if isinstance(value, dict)]
+        return self._read[field]
+
+    def get(self, field: str, default: Any = None) -> Any:
+        self._read.setdefault(field, [])
+        return super().get(field, default)
+
+    def skip(self, *fields: str) -> None:
+        """The same is read elsewhere."""
+        self._read |= {field: [] for field in fields}
+
+    @property
+    def unread(self) -> dict[str, Any]:
+        """Fields that were not read, but for empty ones."""
+        rest: dict[str, Any] = {}
+        for field, value in self.items():
+            if field in self._read:
+                inner = [left for each in self._read[field] if (left := each.unread)]
+                value = inner if isinstance(value, list) else next(iter(inner), None)
+            if value not in (None, "", [], {}):
+                rest[field] = value
+        return rest
 
     def size(self, field: str) -> int:
         """A number of bytes, which may be written as a text, or 0."""
         size = str(self.get(field))
         return int(size) if _SIZE.fullmatch(size) else 0
 
-    def files(
-        self, field: str, name: str, content_type: str, contents: tuple[str, ...] = (), size: str = ""
-    ) -> list[File]:
-        """Of a list of attachments, by the provider's names; the first of ``contents`` that one has, in Base64."""
-        return [
-            File(
-                file.optional(name),
-                file.optional(content_type),
-                next((file.base64(each) for each in contents if each in file), None),
-                file.size(size),
+    def files(self, field: str, names: FileFields) -> list[File]:
+        """Of a list of attachments; of those that have a Content-ID and no disposition, the HTML shows them."""
+        found = []
+        for file in self.objects(field):
+            content_id, disposition = file.optional(names.content_id), file.optional(names.disposition).lower()
+            content = next((file.base64(each) for each in names.contents if each in file), None)
+            name, content_type, size = (
+                file.optional(names.name),
+                file.optional(names.content_type),
+                file.size(names.size),
             )
-            for file in self.objects(field)
-        ]
+            is_inline = disposition == "inline" or (bool(content_id) and not disposition)
+            found.append(File(name, content_type, content, size, content_id, is_inline))
+        return found
 
     def base64(self, field: str) -> bytes | None:
         """None if it is not Base64: an attachment that cannot be decoded does not reject the email."""
         try:
-            return base64.b64decode(self[field]) if isinstance(self.get(field), str) else None
+            return base64.b64decode(value) if isinstance(value := self.get(field), str) else None
         except (binascii.Error, ValueError):
             return None
 
@@ -81,19 +122,20 @@ class MailHeaders:
     """Headers of an email, by their names in any case and with - or _; of several with one name, the first.
 
     Notations in use: [["Date", "..."]] (Mailgun), [{"Name": "Date", "Value": "..."}] (Postmark), {"Date": "..."} and
-    {"Received": ["...", "..."]} (the others). What cannot be read is left out.
+    {"Received": ["...", "..."]} (the others). What cannot be read is left out. Those that do not ``decide`` say nothing
+    about which email it is: a script that sends them has said that in fields of its own.
     """
 
-    def __init__(self, given: Any) -> None:
+    def __init__(self, given: Any, *, decide: bool = True) -> None:
+        self._decide = decide
         pairs = given.items() if isinstance(given, dict) else map(_pair, given) if isinstance(given, list) else ()
         self._values: dict[str, str] = {}
-        self._list = HeaderList[str]()
+        self._pairs: list[tuple[str, str]] = []
         for name, value in pairs:
             texts = [text for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)]
             if isinstance(name, str) and texts:
                 self._values.setdefault(header_key(name), texts[0])
-                for text in texts:
-                    self._list.add(well_formed(name), " ".join(well_formed(text).split()))
+                self._pairs += [(name, " ".join(text.split()) if "\n" in text else text) for text in texts]
 
     def __getitem__(self, name: str) -> str:
         return self._values.get(header_key(name), "")
@@ -103,16 +145,17 @@ class MailHeaders:
 
     def added_to(self, fields: dict[str, Any]) -> dict[str, Any]:
         """The fields of Email.received. Where a header and a field say the same, the header counts."""
+        parts = {**_PARTS, **_REPLY} if self._decide else _REPLY
+        addresses = ("to", "cc", "reply_to") if self._decide else ("reply_to",)
+        kept = fitting_headers(self._pairs)
         return {
-            **envelope_of(self.__getitem__),
+            "return_path": self["Return-Path"] or None,
             **fields,
-            **{part: self[name] or fields.get(part, "") for part, name in _PARTS.items()},
-            "delivered_headers": [self[name] for name in DELIVERED_HEADERS],
-            "to": [*fields.get("to", ()), self["To"]],
-            "cc": [*fields.get("cc", ()), self["Cc"]],
-            "reply_to": [*fields.get("reply_to", ()), self["Reply-To"]],
-            "headers": tuple(self._list.kept),
-            "headers_omitted": self._list.omitted,
+            **{part: self[name] or fields.get(part, "") for part, name in parts.items()},
+            **{part: [*fields.get(part, ()), text] for part in addresses if (text := self[part])},
+            "delivered_headers": [text for name in DELIVERED_HEADERS if self._decide and (text := self[name])],
+            "headers": tuple(kept),
+            "headers_omitted": len(self._pairs) - len(kept),
         }
 
 

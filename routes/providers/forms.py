@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from binascii import a2b_qp
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -14,7 +14,8 @@ from werkzeug.http import parse_options_header
 from werkzeug.sansio.multipart import Data, Epilogue, Field, File, MultipartDecoder
 
 from deduplication import email
-from routes.payload import InvalidPayload
+from routes.payload import InvalidPayload, parse_json
+from routes.providers.fields import Document
 
 MOST_PARTS = 10_000  # Mailgun makes a field of every header
 MAX_NAME_BYTES = 1000
@@ -47,6 +48,18 @@ class Form:
 
     def text(self, field: str) -> str:
         return self.first(field).decode("utf-8", "replace")
+
+    def object(self, field: str) -> Document:
+        """The JSON object in a field; empty if it is missing or invalid, because the email can be read without it."""
+        try:
+            value = parse_json(self.first(field))
+        except InvalidPayload:
+            value = {}
+        return Document(value if isinstance(value, dict) else {})
+
+    def besides(self, fields: Collection[str]) -> dict[str, str]:
+        """All other fields that are not empty."""
+        return {name: text for name in self.fields if name not in fields and (text := self.text(name))}
 
 
 def parse_form(content_type: str, body: bytes) -> Form:

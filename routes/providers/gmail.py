@@ -59,16 +59,20 @@ class Gmail(Provider[Options]):
     options_type = Options
     security = ("ingressToken",)
     body_type = EmailIn
+    own_authserv_ids = ("mx.google.com",)  # Gmail removes such a header of the sender's own
 
     def parse(self, request: ProviderRequest) -> list[Parsed]:
-        return [parse(request.json, self.name, self._inline_bytes)]
+        more = {"inline_bytes": self._inline_bytes, "trusted_authserv_ids": self._trusted}
+        return [parse(request.json, self.name, **more)]
 
     def _document(self, letter: Letter) -> dict[str, Any]:
-        files = letter.attachments(name="name", content_type="content_type", size="size", content="base64")
-        return {**letter.fields, "headers": [list(each) for each in letter.headers.items()], "attachments": files}
+        names = {name: name for name in ("name", "content_type", "size", "content_id")}
+        files = letter.attachments(**names, inline="is_inline", content="base64")
+        headers = [list(each) for each in letter.headers.items()]
+        return {**letter.fields, "headers": headers, "thread_id": letter.event_id, "attachments": files}
 
 
-def parse(given: Any, provider: str = "gmail", inline_bytes: int = 0) -> Email:
+def parse(given: Any, provider: str = "gmail", **more: Any) -> Email:
     """Raises InvalidPayload."""
     sent = read(EmailIn, given, "body")
     files = sent.attachments if isinstance(sent.attachments, list) else [sent.attachments]
@@ -78,17 +82,19 @@ def parse(given: Any, provider: str = "gmail", inline_bytes: int = 0) -> Email:
         "provider": provider,
         "date_source": provider,
         "files": [_file(file) for file in files if file is not None],
-        "inline_bytes": inline_bytes,
         "tells_files": sent.attachments is not None,
         "tells_body": any(part is not None for part in (sent.html, sent.plain, sent.body)),
         "recipients": [sent.recipient],
         **{name: [getattr(sent, name)] for name in ("to", "cc", "reply_to")},
         "provider_thread": sent.thread_id or "",
         "extra": {name: value for name, value in given.items() if name not in NOT_EXTRA},
+        **more,
     }
-    # The script's own fields count before the headers: it sent them before it sent headers, and ids are made of them.
-    own = {name: text for name in TEXTS if (text := fields[name])}
-    email = Email.received(**MailHeaders(sent.headers).added_to(fields) | own)
+    if sent.headers:
+        # The script's own fields count before these: it sent them before it sent headers, and ids are made of them.
+        own = {name: text for name in TEXTS if (text := fields[name])}
+        fields = MailHeaders(sent.headers).added_to(fields) | own
+    email = Email.received(**fields)
     if not email.sender_email:
         raise no_sender(email.sender, "sender")
     return email

@@ -7,6 +7,7 @@ fields = { subject = "mail.subject", sender = "mail.from", date = "mail.headers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import Field, field_validator
@@ -15,18 +16,20 @@ from deduplication.email import Email, address_of
 from orchestrator.config.words import reason
 from routes.payload import InvalidPayload
 from routes.providers.base import Parsed, Provider, ProviderRequest, Surroundings, parse_all
-from routes.providers.fields import nested
+from routes.providers.fields import MailHeaders, nested
 from routes.providers.gmail import no_sender
-from routes.providers.options import LoginOptions, Secrets
+from routes.providers.options import HeaderOptions, LoginOptions, Secrets
 from routes.providers.samples import Letter
 
 PARTS = ("subject", "sender", "date", "html", "plain", "body", "message_id", "event_id")
-ADDRESSES = ("recipient", "to", "cc")
+MORE_TEXTS = ("in_reply_to", "references", "return_path", "reply_text", "provider_thread")
+ADDRESSES = ("recipient", "to", "cc", "reply_to")
+ALL_PARTS = (*PARTS, *MORE_TEXTS, *ADDRESSES, "headers")
 BODY_PARTS = ("html", "plain", "body")
 MOST = 1000
 
 
-class JsonOptions(LoginOptions):
+class JsonOptions(LoginOptions, HeaderOptions):
     """Accepts the ingress token, unless it has a token, or a username and password, of its own.
 
     If any of ``fields`` is mapped, the sender must be, and the body or an event id. An email without a sender is
@@ -43,9 +46,9 @@ class JsonOptions(LoginOptions):
     @field_validator("fields")
     @classmethod
     def _check_parts(cls, value: dict[str, str]) -> dict[str, str]:
-        unknown = sorted(set(value) - {*PARTS, *ADDRESSES})
+        unknown = sorted(set(value) - set(ALL_PARTS))
         if unknown:
-            raise reason(f"must be some of {', '.join((*PARTS, *ADDRESSES))}, got {unknown[0]!r}")
+            raise reason(f"must be some of {', '.join(ALL_PARTS)}, got {unknown[0]!r}")
         if value and not value.get("sender"):
             raise reason('must say where the sender is, such as { sender = "mail.from" }')
         if value and not any(map(value.get, (*BODY_PARTS, "event_id"))):
@@ -74,11 +77,14 @@ class Json(Provider[JsonOptions]):
 
     def _email(self, document: Any) -> Email:
         texts: dict[str, Any] = {part: self._text(document, part) for part in PARTS}
-        recipients, to, cc = ([at(document, self._path(part))] for part in ADDRESSES)
+        recipients, to, cc, reply_to = ([at(document, self._path(part))] for part in ADDRESSES)
+        more = {part: at(document, self._path(part)) for part in MORE_TEXTS}
+        texts |= {part: value for part, value in more.items() if isinstance(value, str)}
         if not address_of(texts["sender"]):
             raise no_sender(texts["sender"], self._path("sender"))
         return self.email(
             **texts,
+            headers=MailHeaders(at(document, self._path("headers")), decide=False),
             date_source=self.name,
             tells_files=False,
             tells_body=any(
@@ -87,6 +93,8 @@ class Json(Provider[JsonOptions]):
             recipients=recipients,
             to=to,
             cc=cc,
+            reply_to=reply_to,
+            extra=_without(document, [self._path(part).split(".") for part in ALL_PARTS]),
         )
 
     def _path(self, part: str) -> str:
@@ -107,6 +115,18 @@ class Json(Provider[JsonOptions]):
         values = {**letter.fields, "body": letter.html}
         document = nested((self._path(part).split("."), value) for part, value in values.items())
         return nested([(self.options.items.split("."), [document])]) if self.options.items else document
+
+
+def _without(document: Any, paths: Sequence[Sequence[str]]) -> Any:
+    """The document, but for what is at these paths, and what is empty then."""
+    if not isinstance(document, dict):
+        return {}
+    kept: dict[str, Any] = {}
+    for name, value in document.items():
+        inner = [path[1:] for path in paths if path[0] == name]
+        if [] not in inner and (rest := _without(value, inner) if inner else value) not in (None, "", [], {}):
+            kept[name] = rest
+    return kept
 
 
 def at(document: Any, path: str) -> Any:

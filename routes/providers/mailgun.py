@@ -9,18 +9,28 @@ import hashlib
 import hmac
 import json
 import secrets
+from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 from urllib.parse import urlencode
 
 from pydantic import Field
 
+from deduplication.authentication import Result
+from deduplication.email import File
 from routes.auth import Unauthorized, equals_any
 from routes.payload import InvalidPayload, parse_json
 from routes.providers.base import Parsed, Provider, ProviderRequest
-from routes.providers.fields import MailHeaders
+from routes.providers.fields import Document, MailHeaders
+from routes.providers.forms import Upload
 from routes.providers.options import Options, Secrets
 from routes.providers.samples import BOUNCES, URLENCODED, Letter, Rendered, multipart
 
+FIELDS = (
+    "recipient", "sender", "from", "subject", "body-plain", "body-html", "body-mime", "message-headers",
+    "stripped-text", "content-id-map", "attachment-count", "timestamp", "token", "signature",
+)  # fmt: skip
+"""Those that have a place in the email, and the proof, which nobody else needs."""
 SPAM_HEADERS = ("X-Mailgun-Sflag", "X-Mailgun-Sscore", "X-Mailgun-Spf", "X-Mailgun-Dkim-Check-Result")
 
 
@@ -46,8 +56,13 @@ class Mailgun(Provider[MailgunOptions]):
 
     def parse(self, request: ProviderRequest) -> list[Parsed]:
         form = request.form
+        common: dict[str, Any] = {
+            "recipients": [form.text("recipient")],
+            "return_path": form.text("sender") if "sender" in form else None,
+            "reply_text": form.text("stripped-text"),
+        }
         if "body-mime" in form:
-            return [self.email(raw=form.first("body-mime"), recipients=[form.text("recipient")])]
+            return [self.email(raw=form.first("body-mime"), **common, extra=form.besides(FIELDS))]
         if "message-headers" not in form:
             raise InvalidPayload("message-headers is needed, as forward() sends it", field="message-headers")
         headers = MailHeaders(parse_json(form.first("message-headers")))
@@ -58,11 +73,18 @@ class Mailgun(Provider[MailgunOptions]):
                 sender=form.text("from"),
                 html=form.text("body-html"),
                 plain=form.text("body-plain"),
-                recipients=[form.text("recipient")],
-                files=form.uploads,
+                files=[_file(upload, form.object("content-id-map")) for upload in form.uploads],
                 spam=headers.named(SPAM_HEADERS),
+                verdicts=self._verdicts(headers),
+                **common,
+                extra={name: text for name, text in form.besides(FIELDS).items() if not headers[name]},
             )
         ]
+
+    def _verdicts(self, headers: MailHeaders) -> list[Result]:
+        """Mailgun adds these only for a domain with its spam filter, and passes a sender's own ones on without it."""
+        names = {"spf": "X-Mailgun-Spf", "dkim": "X-Mailgun-Dkim-Check-Result"}
+        return [Result(method, headers[name]) for method, name in names.items() if "mailgun" in self._trusted]
 
     def _sample(self, letter: Letter, now: datetime) -> Rendered:
         timestamp, token = str(int(now.timestamp())), secrets.token_hex(25)
@@ -73,6 +95,7 @@ class Mailgun(Provider[MailgunOptions]):
             "subject": letter.subject,
             "body-plain": letter.text,
             "body-html": letter.html,
+            "stripped-text": letter.text,
             "message-headers": json.dumps([["X-Mailgun-Sflag", "No"], *letter.headers.items()]),
             "timestamp": timestamp,
             "token": token,
@@ -81,7 +104,14 @@ class Mailgun(Provider[MailgunOptions]):
         if not letter.enclosures:
             return URLENCODED, urlencode({name: value for name, value in fields.items() if value}).encode()
         files = {f"attachment-{place}": file for place, file in enumerate(letter.enclosures, 1)}
-        return multipart({**fields, "attachment-count": str(len(files))}, files)
+        ids = {file.content_id: field for field, file in files.items() if file.content_id}
+        return multipart({**fields, "attachment-count": str(len(files)), "content-id-map": json.dumps(ids)}, files)
+
+
+def _file(upload: Upload, ids: Document) -> File:
+    """``ids``: the field of the attachment, by its Content-ID."""
+    content_id = next((name for name, field in ids.items() if field == upload.field), "")
+    return replace(upload, content_id=content_id, inline=bool(content_id))
 
 
 def _signature(key: str, message: bytes) -> bytes:

@@ -21,6 +21,8 @@ class Mailjet(BasicAuthProvider):
     def parse(self, request: ProviderRequest) -> list[Parsed]:
         document = Document.of(request.json)
         parts = document.objects("Parts")
+        files = [_file(part, document) for part in parts if "Attachment" in part.optional("ContentRef")]
+        document.skip("Parts", "Headers", "Html-part", "Text-part", "SpamAssassinScore")
         return [
             self.email(
                 headers=MailHeaders(document.get("Headers")),
@@ -30,8 +32,10 @@ class Mailjet(BasicAuthProvider):
                 html=document.text("Html-part"),
                 plain=document.text("Text-part"),
                 recipients=[document.get("Recipient")],
-                files=[_file(part, document) for part in parts if "Attachment" in part.optional("ContentRef")],
+                return_path=document.optional("Sender") if "Sender" in document else None,
+                files=files,
                 spam={"SpamAssassinScore": document.get("SpamAssassinScore")},
+                extra=document.unread,
             )
         ]
 
@@ -41,7 +45,8 @@ class Mailjet(BasicAuthProvider):
             {
                 "Headers": {
                     "Content-Type": [file.content_type],
-                    "Content-Disposition": [f'attachment; filename="{file.name}"'],
+                    "Content-Disposition": [f'{file.disposition}; filename="{file.name}"'],
+                    **({"Content-ID": [f"<{file.content_id}>"]} if file.content_id else {}),
                     "Content-Transfer-Encoding": ["base64"],
                 },
                 "ContentRef": name,
@@ -66,6 +71,8 @@ def _file(part: Document, document: Document) -> File:
     """Attachment1, InlineAttachment1 and so on have the contents; Parts describes them."""
     headers = MailHeaders(part.get("Headers"))
     content_type, parameters = parse_options_header(keep_backslashes(headers["Content-Type"]))
-    _, disposition = parse_options_header(keep_backslashes(headers["Content-Disposition"]))
+    kind, disposition = parse_options_header(keep_backslashes(headers["Content-Disposition"]))
     name = disposition.get("filename") or parameters.get("name") or ""
-    return File(name, content_type, document.base64(part.optional("ContentRef")))
+    is_inline = kind.lower() == "inline" or part.optional("ContentRef").startswith("Inline")
+    content = document.base64(part.optional("ContentRef"))
+    return File(name, content_type, content, content_id=headers["Content-ID"], inline=is_inline)

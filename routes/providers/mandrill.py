@@ -10,11 +10,12 @@ import hashlib
 import hmac
 import json
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import urlencode
 
 from pydantic import AfterValidator
 
+from deduplication.authentication import Result
 from deduplication.email import Email, File
 from orchestrator.config.words import reason
 from routes.auth import Unauthorized, equals_any
@@ -70,24 +71,36 @@ class Mandrill(Provider[MandrillOptions]):
     def _email(self, msg: Document) -> Email:
         """The raw email, unless it has bytes beyond ASCII, which JSON cannot carry: then as Mandrill parsed it."""
         author = mailbox(msg.optional("from_name"), msg.optional("from_email"))
-        spam = {"spam_score": msg.object("spam_report").get("score"), "spf": msg.object("spf").get("result")}
-        raw = msg.optional("raw_msg")
+        dkim, raw = msg.object("dkim"), msg.optional("raw_msg")
+        signed = "none" if not dkim.get("signed") else "pass" if dkim.get("valid") is True else "fail"
+        spf = msg.object("spf").optional("result")
+        common: dict[str, Any] = {
+            "sender": author,
+            "recipients": [msg.get("email")],
+            "spam": {"spam_score": msg.object("spam_report").get("score"), "spf": spf},
+            "verdicts": [Result("spf", spf), *([Result("dkim", signed)] if dkim else ())],
+        }
+        msg.skip("headers", "subject", "html", "text", "to", "cc", "attachments", "images")
+        common["extra"] = msg.unread
         if raw and raw.isascii():
-            return self.email(raw=raw.encode(), sender=author, recipients=[msg.get("email")], spam=spam)
-        files = (file for kind in ("attachments", "images") for file in msg.object(kind).values())
+            return self.email(raw=raw.encode(), **common)
         return self.email(
             headers=MailHeaders(msg.get("headers")),
             subject=msg.text("subject"),
-            sender=author,
             html=msg.text("html"),
             plain=msg.text("text"),
-            recipients=[msg.get("email")],
-            files=[_file(Document(file if isinstance(file, dict) else {})) for file in files],
-            spam=spam,
+            files=[
+                _file(Document(file if isinstance(file, dict) else {}), is_inline=kind == "images")
+                for kind in ("attachments", "images")
+                for file in msg.object(kind).values()
+            ],
+            **common,
         )
 
     def _sample(self, letter: Letter, now: datetime) -> Rendered:
         files = letter.attachments(name="name", type="content_type", content="base64")
+        ids = {file.name: file.content_id for file in letter.enclosures if file.content_id}
+        images = {ids[file["name"]]: {**file, "name": ids[file["name"]]} for file in files if file["name"] in ids}
         msg = {
             "raw_msg": letter.mime.as_bytes().decode(),
             "headers": {name.title(): value for name, value in letter.headers.items()},
@@ -99,8 +112,10 @@ class Mandrill(Provider[MandrillOptions]):
             "email": INBOX,
             "subject": letter.subject,
             "spam_report": {"score": 0.1, "matched_rules": []},
+            "dkim": {"signed": True, "valid": True},
             "spf": {"result": "pass", "detail": "sender SPF authorized"},
-            **({"attachments": {file["name"]: file for file in files}} if files else {}),
+            **({"attachments": {file["name"]: file for file in files if file["name"] not in ids}} if files else {}),
+            **({"images": images} if images else {}),
         }
         events = json.dumps([{"ts": int(now.timestamp()), "event": "inbound", "msg": msg}])
         signature = _signature(self.options.webhook_key[0], f"{self.options.url}{EVENTS}{events}".encode())
@@ -111,9 +126,10 @@ def _signature(key: str, message: bytes) -> bytes:
     return base64.b64encode(hmac.new(key.encode(), message, hashlib.sha1).digest())
 
 
-def _file(file: Document) -> File:
-    """Text may come as it is; images are always in Base64, and do not say so."""
+def _file(file: Document, *, is_inline: bool) -> File:
+    """Text may come as it is; images are always in Base64, and do not say so. Their name is their Content-ID."""
     content = file.base64("content")
     if file.get("base64") is False:
         content = file.optional("content").encode()
-    return File(file.optional("name"), file.optional("type"), content)
+    name = file.optional("name")
+    return File(name, file.optional("type"), content, content_id=name if is_inline else "", inline=is_inline)

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from orchestrator.config.model import Config
 from orchestrator.config.words import problem, reason
@@ -33,7 +42,19 @@ class NoOptions(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
-class Options(NoOptions):
+class HeaderOptions(NoOptions):
+    trusted_authserv_ids: Annotated[tuple[str, ...], BeforeValidator(as_list)] = Field(
+        default=(), description='a list of hosts such as ["mx.example.org"]'
+    )
+    """Hosts whose Authentication-Results header counts: those that remove such a header of the sender's own."""
+
+    @field_validator("trusted_authserv_ids")
+    @classmethod
+    def _in_lower_case(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(host.strip().lower() for host in hosts)
+
+
+class Options(HeaderOptions):
     """Settings of every provider."""
 
     attachments: Literal["metadata", "inline"] = "metadata"

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from deduplication.authentication import Result
 from routes.providers.base import BasicAuthProvider, Handshake, Parsed, ProviderRequest
-from routes.providers.fields import Document, MailHeaders, mailbox
+from routes.providers.fields import Document, FileFields, MailHeaders, mailbox
 from routes.providers.samples import INBOX, Letter
 
 TEST_IDS = (
@@ -19,6 +20,7 @@ TEST_IDS = (
     "00000000-0000-0000-0000-000000000000",
 )
 """MessageIDs of its "Check" button and of the documentation's examples: always the same, so they are ignored."""
+FILE = FileFields("Name", "ContentType", ("Content", "Data"), "ContentLength", "ContentID")  # Data: "Check" button
 SPAM_HEADERS = ("X-Spam-Status", "X-Spam-Score", "X-Spam-Tests")
 
 
@@ -33,6 +35,7 @@ class Postmark(BasicAuthProvider):
         headers, author = MailHeaders(document.get("Headers")), document.object("FromFull")
         sender = document.text("From") or author.optional("Email")
         message_id = document.text("MessageID")
+        document.skip("RecordType", "FromName", "ToFull", "CcFull", "BccFull", "RawEmail")
         return [
             self.email(
                 headers=headers,
@@ -45,24 +48,43 @@ class Postmark(BasicAuthProvider):
                 recipients=[document.get("OriginalRecipient")],
                 to=[document.get("To")],
                 cc=[document.get("Cc"), document.get("Bcc")],
-                files=document.files("Attachments", "Name", "ContentType", ("Content", "Data")),  # Data: "Check" button
+                reply_to=[document.get("ReplyTo")],
+                reply_text=document.optional("StrippedTextReply"),
+                files=document.files("Attachments", FILE),
                 spam=headers.named(SPAM_HEADERS),
+                verdicts=_verdicts(headers["X-Spam-Tests"]) if "postmark" in self._trusted else (),
+                extra=document.unread,
             )
         ]
 
     def _document(self, letter: Letter) -> dict[str, Any]:
-        headers = {"X-Spam-Status": "No", "X-Spam-Score": "-0.1", "Message-ID": letter.message_id}
+        headers = {"X-Spam-Status": "No", "X-Spam-Score": "-0.1", "Message-ID": letter.message_id, **dict(letter.more)}
         return {
             "From": letter.sender,
             "To": letter.to,
+            "Cc": letter.headers.get("Cc", ""),
             "OriginalRecipient": INBOX,
             "Subject": letter.subject,
             "MessageID": letter.event_id,
             "Date": letter.date,
             "TextBody": letter.text,
             "HtmlBody": letter.html,
+            "StrippedTextReply": letter.text,
             "Headers": [{"Name": name, "Value": value} for name, value in headers.items()],
             "Attachments": letter.attachments(
-                Name="name", Content="base64", ContentType="content_type", ContentLength="size"
+                Name="name", Content="base64", ContentType="content_type", ContentLength="size", ContentID="content_id"
             ),
         }
+
+
+def _verdicts(tests: str) -> list[Result]:
+    """Of the rules of SpamAssassin that matched. Postmark adds the header, and may pass a sender's own one on."""
+    by_rule = {
+        "SPF_PASS": Result("spf", "pass"),
+        "SPF_FAIL": Result("spf", "fail"),
+        "SPF_SOFTFAIL": Result("spf", "fail"),
+        "SPF_NONE": Result("spf", "none"),
+        "DKIM_VALID": Result("dkim", "pass"),
+        "DKIM_INVALID": Result("dkim", "fail"),
+    }
+    return [by_rule[rule] for rule in map(str.strip, tests.split(",")) if rule in by_rule]

@@ -21,12 +21,13 @@ from orchestrator.delivery.signing import SHARED, check_secret
 from routes.auth import Unauthorized, equals_any
 from routes.payload import InvalidPayload, parse_json
 from routes.providers.base import Handshake, Parsed, Provider, ProviderRequest, Surroundings
-from routes.providers.fields import Document, MailHeaders
+from routes.providers.fields import Document, FileFields, MailHeaders
 from routes.providers.options import Options, Secrets
 from routes.providers.samples import Letter, Rendered
 
 API = "https://api.resend.com/emails/receiving/"
 API_TIMEOUT_S = 5.0  # Resend waits 15 s, and the destinations want theirs
+FILE = FileFields("filename", "content_type", size="size", content_id="content_id", disposition="content_disposition")
 TOLERANCE = timedelta(minutes=5)
 _RESENDS_URL = re.compile(r"https://[a-z0-9-]+(?:\.[a-z0-9-]+)*\.resend\.com/")
 
@@ -94,9 +95,11 @@ class Resend(Provider[ResendOptions]):
         """``created_at`` is when Resend received it, not the email's date. Which of the addresses it was delivered to,
         Resend does not say."""
         to, cc = [data.get("to")], [data.get("cc"), data.get("bcc")]
-        common: dict[str, Any] = {"event_id": email_id, "to": to, "cc": cc}
+        common: dict[str, Any] = {"event_id": email_id, "to": to, "cc": cc, "reply_to": [data.get("reply_to")]}
+        data.skip("id", "object", "headers", "subject", "from", "html", "text", "message_id", "raw")
         if raw is not None:
-            return self.email(raw=raw, **common)
+            data.skip("attachments")
+            return self.email(raw=raw, **common, extra=data.unread)
         return self.email(
             headers=MailHeaders(data.get("headers")),
             subject=data.text("subject"),
@@ -105,8 +108,9 @@ class Resend(Provider[ResendOptions]):
             plain=data.text("text"),
             tells_body="html" in data or "text" in data,
             message_id=data.text("message_id"),
-            files=data.files("attachments", "filename", "content_type", size="size"),
+            files=data.files("attachments", FILE),
             **common,
+            extra=data.unread,
         )
 
     def _sample(self, letter: Letter, now: datetime) -> Rendered:
@@ -117,7 +121,12 @@ class Resend(Provider[ResendOptions]):
             "to": letter.recipients,
             "message_id": letter.message_id,
             "subject": letter.subject,
-            "attachments": letter.attachments(filename="name", content_type="content_type"),
+            "attachments": letter.attachments(
+                filename="name",
+                content_type="content_type",
+                content_id="content_id",
+                content_disposition="disposition",
+            ),
         }
         body = json.dumps({"type": "email.received", "created_at": now.isoformat(), "data": data}).encode()
         event_id, timestamp = f"msg_{letter.event_id}", str(int(now.timestamp()))

@@ -36,6 +36,15 @@ class Enclosure:
     name: str
     content_type: str
     content: bytes
+    content_id: str = ""
+
+    @property
+    def is_inline(self) -> bool:
+        return bool(self.content_id)
+
+    @property
+    def disposition(self) -> str:
+        return "inline" if self.is_inline else "attachment"
 
     @property
     def base64(self) -> str:
@@ -48,7 +57,7 @@ class Enclosure:
 
 @dataclass(frozen=True)
 class Letter:
-    """An email, before a provider has put it into its own form."""
+    """An email, before a provider has put it into its own form. ``more``: headers beside the usual ones."""
 
     subject: str
     sender: str
@@ -58,6 +67,7 @@ class Letter:
     text: str = ""
     html: str = ""
     enclosures: tuple[Enclosure, ...] = ()
+    more: tuple[tuple[str, str], ...] = ()
 
     @property
     def to(self) -> str:
@@ -73,19 +83,23 @@ class Letter:
             message.add_alternative(self.html, subtype="html")
         for each in self.enclosures:
             maintype, _, subtype = each.content_type.partition("/")
-            message.add_attachment(each.content, maintype=maintype, subtype=subtype, filename=each.name)
+            shown: dict[str, Any] = {"filename": each.name, "disposition": each.disposition}
+            if each.content_id:
+                shown["cid"] = f"<{each.content_id}>"
+            message.add_attachment(each.content, maintype=maintype, subtype=subtype, **shown)
         return message
 
     @property
     def headers(self) -> dict[str, str]:
         named = {"Date": self.date, "Message-ID": self.message_id, "Subject": self.subject}
-        return {**named, "From": self.sender, "To": self.to}
+        return {**named, "From": self.sender, "To": self.to, **dict(self.more)}
 
     @property
-    def fields(self) -> dict[str, str]:
+    def fields(self) -> dict[str, Any]:
         """Under our own names, as gmail and json have them."""
         named = {"subject": self.subject, "sender": self.sender, "date": self.date, "message_id": self.message_id}
-        return {**named, "html": self.html, "plain": self.text, "recipient": self.to}
+        more = {"to": self.to, "cc": self.headers.get("Cc", ""), "headers": self.headers} if self.more else {}
+        return {**named, "html": self.html, "plain": self.text, "recipient": self.to, **more}
 
     @property
     def event_id(self) -> str:

@@ -8,17 +8,20 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
+from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from werkzeug.http import parse_options_header
 
+from deduplication.authentication import Result
 from deduplication.email import File
 from deduplication.text import decoded
 from orchestrator.config.words import reason
 from routes.auth import Unauthorized
-from routes.payload import InvalidPayload, parse_json
+from routes.payload import InvalidPayload
 from routes.providers.base import Parsed, Provider, ProviderRequest, Surroundings
 from routes.providers.fields import Document
 from routes.providers.forms import Form, Upload
@@ -30,7 +33,11 @@ if TYPE_CHECKING:  # imported only if there is a key: it takes 8 MB of each proc
 
 SIGNATURE = "X-Twilio-Email-Event-Webhook-Signature"
 TIMESTAMP = "X-Twilio-Email-Event-Webhook-Timestamp"
-FIELDS = ("headers", "email", "from", "subject", "html", "text", "charsets", "envelope", "attachment-info")
+FIELDS = (
+    "headers", "email", "from", "subject", "html", "text", "charsets", "envelope", "attachment-info", "SPF", "dkim",
+)  # fmt: skip
+OTHER_FIELDS = ("to", "cc", "spam_score", "attachments", "content-ids")
+SIGNED = re.compile(r"@([\w.-]+)\s*:\s*(\w+)")
 
 
 def _keys(texts: tuple[str, ...]) -> tuple[str, ...]:
@@ -83,25 +90,31 @@ class Sendgrid(Provider[SendgridOptions]):
         if "email" not in form and "headers" not in form:
             raise InvalidPayload("headers is needed, or email with the raw option", field="headers")
         _require_each_field_once(form)
-        recipients = [_object(form, "envelope").get("to")]
-        spam = {name: form.text(name) for name in ("spam_score", "SPF", "dkim")}
+        envelope = form.object("envelope")
+        signed = [Result("dkim", result, domain.lower()) for domain, result in SIGNED.findall(form.text("dkim"))]
+        common: dict[str, Any] = {
+            "recipients": [envelope.get("to")],
+            "return_path": envelope.optional("from") if "from" in envelope else None,
+            "spam": {name: form.text(name) for name in ("spam_score", "SPF", "dkim")},
+            "verdicts": (Result("spf", form.text("SPF")), *(signed or [Result("dkim", form.text("dkim"))])),
+            "extra": form.besides((*FIELDS, *OTHER_FIELDS)),
+        }
         if "headers" not in form:
-            return [self.email(raw=form.first("email"), recipients=recipients, spam=spam)]
-        charsets, described = _object(form, "charsets"), _object(form, "attachment-info")
+            return [self.email(raw=form.first("email"), **common)]
+        charsets, described = form.object("charsets"), form.object("attachment-info")
         subject, sender, html, text = (
             decoded(form.first(field), charsets.optional(field)) for field in ("subject", "from", "html", "text")
         )
         return [
             self.email(
                 raw=form.first("headers").strip() + b"\r\n\r\n",
-                recipients=recipients,
                 subject=subject,
                 sender=sender,
                 html=html,
                 first_html=None,
                 plain=text,
                 files=[_file(upload, described.object(upload.field)) for upload in form.uploads],
-                spam=spam,
+                **common,
             )
         ]
 
@@ -118,10 +131,14 @@ class Sendgrid(Provider[SendgridOptions]):
             "envelope": json.dumps({"to": [INBOX], "from": BOUNCES}),
             "attachments": str(len(files)),
             "attachment-info": json.dumps(
-                {field: {"filename": file.name, "type": file.content_type} for field, file in files.items()}
+                {
+                    field: {"filename": file.name, "type": file.content_type, "content-id": file.content_id}
+                    for field, file in files.items()
+                }
             ),
             "spam_score": "0.1",
             "SPF": "pass",
+            "dkim": "{@example.org : pass}",
         }
         return multipart(fields, files)
 
@@ -151,16 +168,8 @@ def _require_own_boundary(request: ProviderRequest) -> None:
 
 def _file(upload: Upload, described: Document) -> File:
     name = described.optional("filename") or described.optional("name") or upload.name
-    return File(name, described.optional("type") or upload.content_type, upload.content)
-
-
-def _object(form: Form, field: str) -> Document:
-    """The JSON object in a field; empty if it is missing or invalid, because the email can be read without it."""
-    try:
-        value = parse_json(form.first(field))
-    except InvalidPayload:
-        value = {}
-    return Document(value if isinstance(value, dict) else {})
+    content_type, content_id = described.optional("type") or upload.content_type, described.optional("content-id")
+    return replace(upload, name=name, content_type=content_type, content_id=content_id, inline=bool(content_id))
 
 
 def _public_key(text: str) -> EllipticCurvePublicKey:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 from pydantic import AfterValidator, BeforeValidator
 
+from deduplication.authentication import METHODS, Result
 from deduplication.text import base64_decoded
 from orchestrator.config.settings import SettingsError
 from orchestrator.config.words import reason
@@ -82,12 +83,17 @@ class Ses(Provider[SesOptions]):
             raise Handshake(f"{kind[:80]!r} is no email")
         mail, receipt = notification.object("mail"), notification.object("receipt")
         raw = _raw(notification.optional("content")) or self._fetch_raw(mail, receipt.object("action"))
+        verdicts = {name: receipt.object(name).optional("status") for name in VERDICTS}
+        mail.skip("headers", "commonHeaders", "headersTruncated")
         return [
             self.email(
                 raw=raw,
                 event_id=mail.optional("messageId"),
                 recipients=[receipt.get("recipients")],
-                spam={name: receipt.object(name).get("status") for name in VERDICTS},
+                return_path=mail.optional("source") if "source" in mail else None,
+                spam=verdicts,
+                verdicts=[Result(method, verdicts[f"{method}Verdict"]) for method in METHODS],
+                extra=notification.unread,
             )
         ]
 

@@ -18,7 +18,7 @@ from deduplication.errors import StoreMisconfigured
 from deduplication.journal.coordinator import Claimed
 from deduplication.names import Kind, Name
 from tests.deduplication.conftest import Bench
-from tests.deduplication.journal.world import Email, Machine, Time, ask, claimed, delivered
+from tests.deduplication.journal.world import Email, Machine, Time, ask
 
 HOUR_MS = 3600 * 1000
 WINDOW_S = 259_200
@@ -136,16 +136,6 @@ def test_a_duplicate_is_one_for_the_window_which_starts_with_the_first_mark(benc
     assert not mine.is_duplicate("crm", TEXT)
     mine.mark_as_forwarded("crm", TEXT)
     assert mine.is_duplicate("crm", TEXT), "and from the next mark on again"
-
-
-def test_a_text_that_is_being_delivered_is_not_yet_forwarded_and_once_it_is_that_counts(bench: Bench) -> None:
-    assert not ContentGate(bench.one).is_duplicate("crm", TEXT)
-    email = claimed(bench.second, Email(text=TEXT, words=True))
-    assert email.to_send, "asking reserves nothing"
-    assert not ContentGate(bench.one).is_duplicate("crm", TEXT)
-    delivered(bench.second, email)
-    bench.other.publish(email.entry.id)
-    assert ContentGate(bench.one).is_duplicate("crm", TEXT)
 
 
 def test_a_mark_is_no_item_reaches_the_journals_of_the_fleet_and_stops_the_service(bench: Bench) -> None:

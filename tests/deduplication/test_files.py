@@ -34,9 +34,7 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize("given", SETTINGS.values(), ids=SETTINGS)
-def test_every_file_of_the_data_folder_is_for_its_owner_only_and_so_is_the_folder(
-    tmp_path: Path, given: dict[str, str]
-) -> None:
+def test_the_data_folder_and_its_files_are_for_their_owner_only(tmp_path: Path, given: dict[str, str]) -> None:
     """From the first start on; files that others could read are tightened at the next one."""
     data = tmp_path / "data"
     settings = load_settings(data_dir=data, **given)

@@ -38,9 +38,7 @@ def test_a_lock_says_who_holds_it_since_when_and_until_when(bench: Bench) -> Non
     assert abs(shown.expires - lock.expires) < timedelta(seconds=1)
 
 
-def test_a_lock_that_another_holds_is_refused_and_the_log_names_the_holder(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_held_lock_is_refused_and_its_holder_logged(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     acquired(locks(bench.one).acquire_lock("e1", "crm"))
     assert locks(bench.other, "server b").acquire_lock("e1", "crm") is None
@@ -55,9 +53,7 @@ def test_destinations_and_items_are_independent(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("status", ["completed", "failed"])
-def test_a_released_lock_is_free_for_others_even_in_the_same_millisecond(
-    bench: Bench, status: Literal["completed", "failed"]
-) -> None:
+def test_a_released_lock_is_free_and_fencing_numbers_rise(bench: Bench, status: Literal["completed", "failed"]) -> None:
     fences = []
     for _ in range(5):
         for coordinator in (bench.one, bench.other):
@@ -153,9 +149,7 @@ def test_in_redis_a_lock_is_a_key_that_expires_with_its_lease(bench: Bench) -> N
     assert locks(bench.one).active_locks() == [] and client.smembers("locks") == set()
 
 
-def test_a_lock_that_was_acquired_without_redis_is_kept_once_redis_is_back(
-    fleet: Fleet3, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lock_acquired_without_redis_is_kept_afterwards(fleet: Fleet3, monkeypatch: pytest.MonkeyPatch) -> None:
     machines = fleet.add(), fleet.add()
     fleet.open()
     mine, others = (locks(machine.coordinator) for machine in machines)

@@ -1,4 +1,4 @@
-"""Posts and chat messages; how they come in stands in tests/routes/test_messages.py."""
+"""Posts and chat messages; tests/routes/test_messages.py sends them in."""
 
 from __future__ import annotations
 

@@ -74,9 +74,7 @@ _REPLACED = st.sampled_from([b"", b"\r\n", b"--", b"=", b":", b"boundary", b"bas
 
 @given(st.sampled_from(VALID), st.lists(st.tuples(_PLACES, _PLACES, _REPLACED, _JUNK), min_size=1, max_size=6))
 @settings(max_examples=500, deadline=None)
-def test_a_damaged_email_is_read_as_far_as_it_goes(
-    message: bytes, damages: list[tuple[float, float, bytes, bytes]]
-) -> None:
+def test_damaged_emails_can_be_read(message: bytes, damages: list[tuple[float, float, bytes, bytes]]) -> None:
     for start, end, old, junk in damages:
         if old:
             message = message.replace(old, junk)

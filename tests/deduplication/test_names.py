@@ -1,4 +1,4 @@
-"""When two items that share a name are told apart, and how that is written down."""
+"""Which items with the same name are different, and how fingerprints are written."""
 
 from __future__ import annotations
 

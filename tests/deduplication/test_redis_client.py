@@ -69,7 +69,7 @@ def claim(machine: Machine, *own: Name, shared: tuple[Name, ...] = (), fingerpri
 
 
 def settle(machine: Machine, found: Any, status: DeliveryStatus = DeliveryStatus.DELIVERED) -> None:
-    """Delivered, or whatever became of it; what was skipped stays so."""
+    """With this status, except for deliveries that were skipped."""
     assert isinstance(found, Claimed)
     ends = [changed(each, status=status) if each in found.to_send else each for each in found.plan]
     machine.coordinator.settle(found, ends, "processed", b"payload")
@@ -96,9 +96,7 @@ OWN_KEYS = {"groups_key": "mine", "ttl_prefix": "mine:ttl:", "ttl_seconds": 60}
         (OWN_KEYS, "mine", "{month}:lot_456", "mine:ttl:{month}:lot_456"),
     ],
 )
-def test_a_marked_group_is_processed_under_its_own_keys_only(
-    real: redis.Redis, options: Any, key: str, member: str, ttl_key: str
-) -> None:
+def test_a_group_is_marked_under_its_keys(real: redis.Redis, options: Any, key: str, member: str, ttl_key: str) -> None:
     month = month_of(UTC)
     key, ttl_key = key.format(month=month), ttl_key.format(month=month)
     assert not is_subject_group_processed(real, "lot_456", log, **options)
@@ -133,9 +131,7 @@ def test_without_redis_the_memory_set_decides(no_redis: redis.Redis | None) -> N
     assert remembered == {"e1", f"{month_of(UTC)}:lot_456"}
 
 
-def test_without_redis_and_memory_set_nothing_is_processed_and_every_answer_leaves_a_line_in_the_log(
-    no_redis: redis.Redis | None, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_without_memory_nothing_is_processed(no_redis: redis.Redis | None, caplog: pytest.LogCaptureFixture) -> None:
     assert not mark_email_id_processed(no_redis, "e1", log, IDS_KEY)
     assert not mark_subject_group_processed(no_redis, "lot_456", log)
     assert not is_email_id_processed(no_redis, "e1", log, IDS_KEY)
@@ -180,7 +176,7 @@ def test_a_script_sees_the_email_ids_of_the_service_once_they_are_done(real: red
     settle(machine, found, DeliveryStatus.RETURNED)
     assert not is_email_id_processed(real, "e1", log, IDS_KEY), "its provider was asked to retry"
     settle(machine, claim(machine, EMAIL, shared=(group,)), DeliveryStatus.WAITING)
-    assert is_email_id_processed(real, "e1", log, IDS_KEY), "its provider was told so"
+    assert is_email_id_processed(real, "e1", log, IDS_KEY), "its provider got a 200"
     assert not is_subject_group_processed(real, "lot_456", log), "nothing of this group was delivered yet"
 
 
@@ -192,7 +188,7 @@ def test_the_service_sees_the_email_ids_of_a_script(real: redis.Redis, service: 
 
 
 @pytest.mark.parametrize(("fingerprint", "again"), [("", Claimed), ("..n.s..i", Claimed), ("t.0.0..0.i", Repeat)])
-def test_an_undated_id_of_a_script_stops_nothing_and_hides_nothing_of_the_service(
+def test_undated_ids_of_scripts_stop_nothing(
     real: redis.Redis, service: Service, fingerprint: str, again: type
 ) -> None:
     mark_email_id_processed(real, "e1", log, "processed_ids:undated")
@@ -203,9 +199,7 @@ def test_an_undated_id_of_a_script_stops_nothing_and_hides_nothing_of_the_servic
 
 @pytest.mark.parametrize("ttl_seconds", [0, 60])
 @pytest.mark.parametrize("zone", ["UTC", "Pacific/Kiritimati", "Pacific/Pago_Pago"])
-def test_a_script_sees_the_groups_of_the_service_once_they_are_done(
-    real: redis.Redis, service: Service, zone: str, ttl_seconds: int
-) -> None:
+def test_a_script_sees_groups_of_the_service(real: redis.Redis, service: Service, zone: str, ttl_seconds: int) -> None:
     tz, machine = ZoneInfo(zone), service(group_ttl=ttl_seconds > 0)
     month = month_of(tz)
     found = claim(machine, EMAIL, shared=(group_name("lot_456", month, ttl_seconds),))
@@ -227,9 +221,7 @@ def test_the_service_sees_the_groups_of_a_script(real: redis.Redis, service: Ser
     assert claim(machine, Name(Kind.EMAIL_ID, "2026-11-16", "e2"), shared=(other,)).to_send, "of another month"
 
 
-def test_when_the_ttl_key_is_gone_both_take_the_group_again_though_history_names_it(
-    real: redis.Redis, service: Service
-) -> None:
+def test_a_group_whose_ttl_ended_is_free_for_script_and_service(real: redis.Redis, service: Service) -> None:
     machine, month = service(group_ttl=True), month_of(UTC)
     group = group_name("lot_456", month, ttl_seconds=60)
     settle(machine, claim(machine, EMAIL, shared=(group,)))

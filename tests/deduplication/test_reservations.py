@@ -46,9 +46,7 @@ def test_the_post_key_is_the_first_present(post: dict[str, Any], key: str) -> No
 
 
 @pytest.mark.parametrize(("publishes", "state"), [(False, "pending"), (True, "0")])
-def test_a_pending_and_a_processed_post_are_skipped_with_a_line_that_names_key_and_state(
-    bench: Bench, caplog: pytest.LogCaptureFixture, publishes: bool, state: str
-) -> None:
+def test_known_posts_are_skipped(bench: Bench, caplog: pytest.LogCaptureFixture, publishes: bool, state: str) -> None:
     caplog.set_level(logging.INFO)
     mine = reserved(reservations(bench.one).reserve("p1"))
     assert not publishes or reservations(bench.one).published(mine)
@@ -66,7 +64,7 @@ def test_the_same_post_twice_in_a_batch_is_skipped_without_asking(bench: Bench) 
     assert reservations(bench.one).state_of("p1") is None
 
 
-def test_a_medium_seen_in_the_batch_marks_the_post_processed_and_reserves_nothing(bench: Bench) -> None:
+def test_a_medium_seen_in_the_batch_marks_the_post_processed(bench: Bench) -> None:
     batch, mine = Batch(), reservations(bench.one)
     earlier = reserved(mine.reserve("p1", ["https://a.example/1?x=1"], batch))
     assert skipped(mine.reserve("p2", ["https://a.example/1/"], batch)).settled

@@ -134,9 +134,7 @@ TICKET = SubjectPattern("ticket", ("Société Générale",), r"\bREF (\w+)\b")
         ("Lot 456", None),
     ],
 )
-def test_patterns_are_configurable_and_compared_without_accents_case_and_punctuation(
-    subject: str, group: str | None
-) -> None:
+def test_patterns_ignore_accents_case_and_punctuation(subject: str, group: str | None) -> None:
     assert generate_subject_group_id(subject, [TICKET], GroupMode.PATTERNS) == group
 
 

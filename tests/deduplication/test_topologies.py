@@ -201,9 +201,7 @@ def test_what_is_no_address_is_refused(url: str) -> None:
         parse_address(url)
 
 
-def test_tls_tickets_that_come_before_the_first_command_are_no_broken_connection(
-    tls_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_early_tls_tickets_do_not_break_the_connection(tls_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server sends them behind the handshake; the pool took a readable socket for one with a reply to nothing."""
     connect_at_once: Any = redis.connection.SSLConnection.connect
 

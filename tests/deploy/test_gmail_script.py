@@ -260,9 +260,7 @@ X-Note: a:b""".replace("\n", "\r\n")
 @pytest.mark.parametrize(
     ("content", "is_same"), [(CSV, True), (CSV_WITH_LF, True), (b"lot;456\n789", True), (PDF, False), (None, False)]
 )
-def test_what_is_pushed_is_the_same_email_as_the_raw_message_with_the_same_file(
-    content: bytes | None, is_same: bool
-) -> None:
+def test_a_pushed_email_is_the_same_as_its_raw_message(content: bytes | None, is_same: bool) -> None:
     (request,) = run(threads=[thread(message(1, files=[attached("a.csv", CSV)]))])["requests"]
     head = (
         b"From: Ada Lovelace <ada@example.org>\r\nSubject: =?utf-8?Q?R=C3=A9union?= du 15\r\n"
@@ -283,8 +281,6 @@ def test_what_is_pushed_is_the_same_email_as_the_raw_message_with_the_same_file(
         ("", "2026-11-16T09:00:00.000Z"),
     ],
 )
-def test_the_date_is_that_of_the_header_so_that_other_providers_make_the_same_email_of_it(
-    header: str, date: str
-) -> None:
+def test_the_date_is_that_of_the_header_as_with_other_providers(header: str, date: str) -> None:
     (pushed,) = run(threads=[thread(message(head=f"Message-ID: <1@example.org>\r\nDate: {header}"))])["requests"]
     assert pushed["payload"]["date"] == date

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from orchestrator.config.model import Config, RouteConfig, load_config
 from orchestrator.config.settings import Settings, load_settings
 from orchestrator.config.words import must_be
+from routes.providers.options import Options
 from routes.providers.registry import TYPES
 from tests.configuration_page import (
     ENV_EXAMPLE,
@@ -43,7 +44,7 @@ def test_every_key_of_the_file_has_its_table() -> None:
     for key in Config.model_fields:
         assert re.search(rf"^### \[+{key}[\].]", page, re.MULTILINE), key
     for name, provider in TYPES.items():
-        if provider.options_type.model_fields.keys() - {"attachments", "attachments_max_mb"}:
+        if provider.options_type.model_fields.keys() - Options.model_fields.keys():
             assert f"[providers.{name}]" in page
 
 

@@ -20,6 +20,7 @@ from orchestrator.config.settings import Settings, load_settings
 from orchestrator.operations.conditions import AlertCondition
 from routes.app import create_app
 from routes.command_line import main
+from routes.openapi.webhooks import Email
 from routes.providers.registry import TYPES
 from tests.docs.conftest import values_of
 from tests.docs.pages import FOR_CONTRIBUTORS, PAGES, all_blocks, anchors, blocks, code, code_in_lines, name_of, prose
@@ -83,9 +84,9 @@ def test_what_code_within_lines_names_exists(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_settings_that_are_named_exist(page: Path) -> None:
     named = set(re.findall(r"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\b", prose(page)))
-    script = (ROOT / "deploy/gmail/Code.gs").read_text()
+    scripts = "".join((ROOT / path).read_text() for path in ("deploy/gmail/Code.gs", "examples/bridge/bridge.py"))
     elsewhere = NOT_OURS | set(values_of("\n".join(block.text for block in all_blocks("toml"))))
-    unknown = [name for name in named - SETTINGS - elsewhere if name not in script and not name.startswith("AWS_")]
+    unknown = [name for name in named - SETTINGS - elsewhere if name not in scripts and not name.startswith("AWS_")]
     assert not [name for name in unknown if f" {name} = " not in code()], "neither a setting nor a constant of the code"
 
 
@@ -144,6 +145,15 @@ def test_every_provider_has_its_row_and_its_section(name: str) -> None:
     assert anchor in anchors(ROOT / "docs/providers.md")
     needed = [field for field, info in TYPES[name].options_type.model_fields.items() if info.is_required()]
     assert not [field for field in needed if f"`{field}`" not in row]
+
+
+def test_fields_that_recipes_name_are_those_of_the_webhook() -> None:
+    fields = {field.alias or name for name, field in Email.model_fields.items()} | {"webhook-id"}
+    rows = [row for row in (ROOT / "docs/recipes.md").read_text().splitlines() if row.startswith("| `")]
+    named = [name for row in rows for name in re.findall(r"`([^`]+)`", row.split("|")[1])]
+    used = re.findall(r"(?:\$json\.body\.|{{1\.)(\w+)", "\n".join(rows))
+    assert len(named) > 30 and len(used) > 10
+    assert not {*named, *used} - fields
 
 
 def test_every_condition_of_an_alarm_has_its_row() -> None:

@@ -109,7 +109,7 @@ def test_a_backup_in_the_middle_of_traffic_restores_what_was_known_and_what_wait
                 wait_for(lambda: len(taken) > count + 5)
         assert (home / "backup/audit.log").exists()
         (home / "data/journal.db").write_bytes(b"a disk that failed " * 1000)
-        assert ":default" in paste(restore, home), "what waits is seen before anything is sent"
+        assert ":default" in paste(restore, home), "waiting deliveries are shown before anything is sent"
         sink.answers.clear()
         with server:
             assert {send(server, each, token) for each in known} == {KNOWN}

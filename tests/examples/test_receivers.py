@@ -17,12 +17,14 @@ from orchestrator.config.model import DestinationConfig
 from orchestrator.delivery.http import HttpDestination
 from orchestrator.delivery.signing import Signer
 from orchestrator.delivery.webhook import DeliveryFailed, Webhook
+from tests.payload_page import payloads
 from tests.support.programs import Program, program
 from tests.support.redis_server import free_port
 from tests.support.server import Server, email
 from tests.support.surroundings import ROOT, clean_environment
 
 EXAMPLES = ROOT / "examples"
+WHOLE = payloads()["mime"]
 SECRET, OLD_SECRET, OTHER = ("whsec_" + letter * 32 for letter in "ABC")
 
 
@@ -78,7 +80,7 @@ def deliver(
     config = DestinationConfig.model_construct(url=receiver.url, secret=secrets)
     destination = HttpDestination("here", config, pool_size=1)
     try:
-        receipt = destination.deliver(Webhook(webhook_id, {"subject": subject, "body": body}), 60)
+        receipt = destination.deliver(Webhook(webhook_id, {**WHOLE, "subject": subject, "body": body}), 60)
         return receipt.status_code or 0
     except DeliveryFailed as error:
         return error.status_code or 0

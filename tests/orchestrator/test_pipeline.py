@@ -1,4 +1,4 @@
-"""The way of an email through the pipeline: what its provider is told, what destinations get, what is marked when."""
+"""An email in the pipeline: the answer to its provider, its deliveries, and when its names are marked."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def with_scope(bench: PipelineBench, scope: GroupScope) -> PipelineBench:
 @pytest.mark.parametrize(
     ("reactions", "answers", "asked", "taken"),
     [
-        # what the destination does, what the provider is told each time it sends, webhooks asked for and taken
+        # reactions of the destination, answers to each request of the provider, webhooks tried and accepted
         ([], ["processed", "already_processed", "already_processed"], 1, 1),
         ([DOWN], ["processed", "already_processed"], 2, 1),  # one quick second try in the same request
         ([DOWN] * 2, ["queued", "queued"], 2, 0),
@@ -55,9 +55,7 @@ def test_what_the_destination_does_decides_the_answer(
 @pytest.mark.parametrize(
     "reactions", [[DOWN] * 3, [MISPLACED] * 3, [REFUSES] * 2], ids=["is down", "is misplaced", "refuses it"]
 )
-def test_a_failed_delivery_is_retried_by_the_service_until_it_is_delivered(
-    start: Open, reactions: list[DeliveryFailed]
-) -> None:
+def test_a_failed_delivery_is_retried_until_it_succeeds(start: Open, reactions: list[DeliveryFailed]) -> None:
     bench = start({"crm": reactions})
     assert bench.status_of() == "queued"
     waiting = bench.delivery()
@@ -95,9 +93,7 @@ def test_probes_of_a_destination_that_is_down_for_hours_make_no_dead_letter(star
 
 
 @pytest.mark.parametrize("reaction", [DOWN, MISPLACED, REFUSES], ids=str)
-def test_a_delivery_that_fails_at_every_try_is_a_dead_letter_with_its_payload(
-    start: Open, reaction: DeliveryFailed
-) -> None:
+def test_a_delivery_that_always_fails_is_a_dead_letter_with_payload(start: Open, reaction: DeliveryFailed) -> None:
     bench = start({"crm": [reaction] * 9})
     bench.send()
     while bench.delivery().status == "waiting":
@@ -274,36 +270,6 @@ def test_with_the_scope_of_everyone_senders_do_not_count(
     assert bench.status_of(**second, sender="ada@example.org") == skipped
     value = {name.value for name in bench.entry(**first, sender="eve@evil.example").shared}
     assert value == {"lot_456" if skipped == "skipped_subject_group" else "https://we.tl/t-abc"}
-
-
-OLDER_ENGINE = [
-    # what everyone sends in one month, and its group with the rules of the older engine
-    ("Lot 456 - Documents", "ada@example.org", "lot_456"),
-    ("Re: Fwd: LOT 456", "eve@evil.example", "lot_456"),
-    ("Thanks a lot! 456 questions", "bob@gmail.com", "lot_456"),
-    ("Confirmation : lot-3", "ada@example.org", "lot_3"),
-    ("I: Parking lot 3 is closed", "office@city.example", "lot_3"),
-    ("Média Solution - Missions Recadrage - Lot 3", "ada@example.org", "media_solution_missions_recadrage_lot_3"),
-    ("TR: media solution, missions recadrage: lot 3", "", "media_solution_missions_recadrage_lot_3"),
-    ("Pilot 456", "ada@example.org", None),
-    ("Lots 456", "ada@example.org", None),
-]
-
-
-def test_with_the_scope_of_everyone_members_and_verdicts_are_those_of_the_older_engine(start: Open) -> None:
-    bench, seen = with_scope(start(), GroupScope.EVERYONE), set[str]()
-    for number, (subject, sender, group) in enumerate(OLDER_ENGINE):
-        sent = Email(subject=subject, sender=sender, plain=f"{number}", date=NOON)
-        outcome = bench.receive(email_item(sent, ids_kept_ms=None))
-        verdict = "skipped_subject_group" if group in seen else "processed"
-        assert (outcome.status, outcome.subject_group) == (verdict, group), subject
-        if group:
-            seen.add(group)
-    if bench.machine.url:
-        client, prefix = bench.machine.clients[0], bench.machine.options.prefix
-        (key,) = client.scan_iter(f"{prefix}subject_groups:*")
-        month = key.decode().rpartition("subject_groups:")[2]
-        assert client.smembers(key) == {f"{month}:{group}".encode() for group in seen}
 
 
 @shared

@@ -56,9 +56,7 @@ def test_a_script_uses_the_journal_of_the_service_in_its_folder(service: Path, m
 @pytest.mark.parametrize(
     "settings", [{}, {"DATA_DIR": "elsewhere"}, {"DATA_DIR": "elsewhere", "REDIS_URL": "redis://x"}]
 )
-def test_without_a_service_a_script_says_where_it_looked_and_creates_nothing(
-    service: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str]
-) -> None:
+def test_scripts_need_a_service(service: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str]) -> None:
     for name, value in settings.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(NoService, match=str(service / settings.get("DATA_DIR", "data"))):
@@ -66,9 +64,7 @@ def test_without_a_service_a_script_says_where_it_looked_and_creates_nothing(
     assert list(service.iterdir()) == []
 
 
-def test_a_script_uses_the_redis_of_the_service_and_no_other(
-    service: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_script_uses_redis_too(service: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     (service / ".env").write_text(f"REDIS_URL={redis_server.url}\n")
     run_service(service)
     coordinator = open_coordinator()
@@ -90,9 +86,7 @@ def test_a_damaged_note_is_not_taken_for_none_and_fields_of_a_newer_version_are_
     assert not mark_and_ask("Hello")
 
 
-def test_with_a_redis_and_no_folder_of_its_own_a_script_asks_redis_each_time(
-    service: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scripts_without_a_folder(service: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REDIS_URL", redis_server.url)
     monkeypatch.setenv("REDIS_TIMEOUT_MS", "500")
     one, other = open_coordinator(), open_coordinator()

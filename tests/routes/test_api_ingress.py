@@ -114,6 +114,12 @@ def test_the_answer_does_not_name_the_address_of_a_store(app: App, monkeypatch: 
 # The webhook
 
 
+ABSENT = (
+    "provider_id", "provider_thread", "to", "cc", "reply_to", "return_path", "in_reply_to", "references", "text",
+    "reply_text", "list", "automated", "headers",
+)  # fmt: skip
+
+
 def test_the_webhook_holds_the_whole_email(start_app: StartApp, sink: Sink) -> None:
     app = start_app(lambda: datetime.fromisoformat("2026-11-16T10:00:00+01:00"), webhook_url=sink.url)
     body = "<p>Voir <a href='https://a.example/?x=1&amp;y=2'>ici</a>&nbsp;!</p>" + "<p>mot</p>" * 100
@@ -155,13 +161,23 @@ def test_the_webhook_holds_the_whole_email(start_app: StartApp, sink: Sink) -> N
         "body_preview": ("Voir ici !" + " mot" * 100)[:200],
         "subject_group": "lot_456",
         "links": ["https://a.example/?x=1&y=2"],
-        "message_id": "<m1@example.org>",
+        "message_id": "m1@example.org",
         "delivered_to": ["inbox@example.com"],
         "recipients": ["inbox@example.com"],
         "plain": "",
         "attachments": [],
         "spam": {},
         "extra": extra,
+        "version": 2,
+        "provider": "gmail",
+        "envelope_recipient": "inbox@example.com",
+        "date_utc": "2026-11-16T08:59:00Z",
+        "thread": "m1@example.org",
+        "html": body,
+        "authentication": dict.fromkeys(("spf", "dkim", "dmarc", "from_aligned", "source")),
+        "headers_omitted": 0,
+        "extra_omitted": 0,
+        **dict.fromkeys(ABSENT),
     }
     assert received.headers["Content-Type"] == "application/json"
     assert received.webhook_id.startswith("msg_")
@@ -211,23 +227,11 @@ SEQUENCES = {
         [email(body=f"<p>{text}</p>") for text in ("un", "deux", "un", "deux", "un")],
         [NEW, NEW, KNOWN, KNOWN, KNOWN],
     ),
-    "a forged Message-ID": (
-        [
-            email(message_id="<m@x>", sender="eve@example.net", date="2026-11-16T08:00:00Z", body="first come"),
-            email(message_id="<m@x>"),
-        ],
-        [NEW, NEW],
-    ),
     "one Message-ID for all emails of a device": ([*ALARMS, *ALARMS], [NEW] * 3 + [KNOWN] * 3),
-    "identical words of a device an hour later": (
-        [alarm("Fire", "d1@a.example", hour) for hour in (10, 11, 10, 11)],
-        [NEW, NEW, KNOWN, KNOWN],
-    ),
     "two Message-IDs, and nothing is known of the files": (
         [email(message_id="<1@x>"), email(message_id="<2@x>"), email(message_id="<1@x>"), email()],
         [NEW, NEW, KNOWN, KNOWN],
     ),
-    "undated": ([email(date="", body=text) for text in ("un", "deux", "un")], [NEW, NEW, KNOWN]),
     "an empty email first": (
         [{"sender": "ada@example.org", "body": text} for text in ("", "un", "deux", "", "un")],
         [NEW, NEW, NEW, KNOWN, KNOWN],

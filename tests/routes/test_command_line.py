@@ -43,9 +43,7 @@ def test_without_a_service_a_command_names_the_folder_and_creates_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_from_another_folder_a_command_finds_the_service_by_its_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_finds_the_service_by_its_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     service, elsewhere = tmp_path / "service", tmp_path / "elsewhere"
     service.mkdir()
     elsewhere.mkdir()
@@ -108,10 +106,13 @@ def test_sighup_reloads_the_file_and_a_wrong_one_changes_nothing(tmp_path: Path,
             server.wait_until_up()
             assert server.post(email(subject="one")).json()["status"] == "processed"
             assert (len(first.accepted), len(second.accepted)) == (1, 0)
+            eventually(lambda: "mailonce.toml was refused" in str(server.health()["warnings"]))
+            assert "nowhere" not in str(server.health()), "/health is public"
             write_toml(tmp_path, crm=second)
             os.kill(server.process.pid, signal.SIGHUP)
             numbers = iter(range(1000))
             eventually(lambda: bool(server.post(email(subject=f"n {next(numbers)}"))) and len(second.accepted) > 0)
+            eventually(lambda: server.health()["warnings"] == [])
 
 
 def test_a_deploy_in_the_middle_of_traffic_loses_and_doubles_nothing(tmp_path: Path, redis_server: RedisServer) -> None:
@@ -146,9 +147,7 @@ def _send_until_taken(servers: list[Server], number: int) -> None:
     raise AssertionError("never taken")
 
 
-def test_a_worker_finishes_what_it_delivers_and_reloads_its_file(
-    tmp_path: Path, redis_server: RedisServer, eventually: Eventually
-) -> None:
+def test_a_worker_finishes_and_reloads(tmp_path: Path, redis_server: RedisServer, eventually: Eventually) -> None:
     go_on = threading.Event()
     with Sink(Reply(after=go_on)) as first, Sink() as second:
         path = write_toml(tmp_path, crm=f"url = '{first.url}'\nread_timeout_s = 100")
@@ -170,9 +169,7 @@ def test_a_worker_finishes_what_it_delivers_and_reloads_its_file(
         assert len(first.accepted) == 1, "what was under way was finished, and not sent again"
 
 
-def test_the_deliveries_of_a_killed_worker_come_back(
-    tmp_path: Path, redis_server: RedisServer, eventually: Eventually
-) -> None:
+def test_a_killed_workers_deliveries_return(tmp_path: Path, redis_server: RedisServer, eventually: Eventually) -> None:
     never = threading.Event()
     with Sink(Reply(after=never)) as sink:
         path = write_toml(tmp_path, crm=f"url = '{sink.url}'\nread_timeout_s = 1")

@@ -74,9 +74,7 @@ def answer(client: socket.socket) -> tuple[int, dict[str, Any]]:
     ],
     ids=["too large", "a stranger's", "a stranger's chunks", "chunks that are an email up to the limit"],
 )
-def test_a_client_that_sends_too_large_a_body_before_it_reads_gets_its_answer(
-    server: Server, path: str, token: str, is_chunked: bool, status: int
-) -> None:
+def test_too_large_bodies_are_answered(server: Server, path: str, token: str, is_chunked: bool, status: int) -> None:
     size = {"Transfer-Encoding": "chunked"} if is_chunked else {"Content-Length": str(30 * len(MEGABYTE))}
     with connect(server) as client:
         client.sendall(head(path, token=token, Content_Type="message/rfc822", **size))

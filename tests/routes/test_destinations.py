@@ -28,9 +28,7 @@ def linking(*links: str, subject: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("store", ["sqlite", "redis"])
-def test_a_delivery_in_progress_is_shown_as_a_lock_of_its_server(
-    start_with: StartApp, redis_server: RedisServer, store: str
-) -> None:
+def test_a_delivery_in_progress_is_shown_as_a_lock(start_with: StartApp, redis_server: RedisServer, store: str) -> None:
     shown: list[dict[str, str]] = []
     statuses: list[str] = []
 
@@ -55,9 +53,7 @@ def test_a_delivery_in_progress_is_shown_as_a_lock_of_its_server(
     assert app.http.get("/api/admin/locks", headers=bearer("x" * 20)).status_code == 401
 
 
-def test_an_email_whose_every_file_was_announced_before_is_skipped(
-    start_app: StartApp, sink: Sink, redis_server: RedisServer, listed: Path
-) -> None:
+def test_known_files_skip_an_email(start_app: StartApp, sink: Sink, redis_server: RedisServer, listed: Path) -> None:
     app = start_app(webhook_url=sink.url, redis_url=redis_server.url, mailonce_config=listed)
     first = app.post(linking(WEEKLY, subject="a")).get_json()
     again = app.post(linking(WEEKLY + "&dl=1", subject="bb")).get_json()
@@ -100,9 +96,7 @@ def test_a_route_says_which_links_count(
     assert app.status_of(linking("https://files.example/a.zip", subject="bb")) == expected
 
 
-def test_text_that_every_destination_received_is_skipped_if_destinations_ask_for_it(
-    start_app: StartApp, sink: Sink, tmp_path: Path
-) -> None:
+def test_a_repeated_text_is_skipped_if_destinations_ask(start_app: StartApp, sink: Sink, tmp_path: Path) -> None:
     app = start_app(webhook_url=sink.url, data_dir=tmp_path / "default")
     assert [app.status_of(email(subject=subject)) for subject in "ab"] == ["processed", "processed"]
     with Sink() as crm, Sink() as archive:

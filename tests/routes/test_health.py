@@ -33,9 +33,7 @@ def test_without_redis_all_is_well(start_app: StartApp) -> None:
     assert 1 < checks["memory"]["rss_mb"] < checks["memory"]["limit_mb"] == 100_000
 
 
-def test_on_redis_all_is_well_and_the_fleet_is_shown(
-    start_app: StartApp, redis_server: RedisServer, eventually: Eventually
-) -> None:
+def test_on_redis_the_fleet_is_healthy(start_app: StartApp, redis_server: RedisServer, eventually: Eventually) -> None:
     app = start_app(redis_url=redis_server.url)
     eventually(lambda: app.http.get("/health").get_json()["checks"]["fleet"]["status"] == "up")
     eventually(lambda: app.service.fleet is not None and len(app.service.fleet.members) == 1)

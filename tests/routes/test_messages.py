@@ -135,9 +135,7 @@ def test_a_realtime_route_skips_old_messages(start_app: StartApp, sink: Sink, tm
     assert statuses(app, sent) == ["skipped_old", "processed", "processed", "skipped_old", "processed"]
 
 
-def test_an_operator_sees_the_names_of_a_message_in_redis_and_resets_it_by_its_key_or_its_id_in_the_log(
-    start_app: StartApp, sink: Sink, redis_server: RedisServer
-) -> None:
+def test_a_message_is_reset_by_key_or_item_id(start_app: StartApp, sink: Sink, redis_server: RedisServer) -> None:
     app = start_app(webhook_url=sink.url, redis_url=redis_server.url)
     (item_id,) = (
         each["item_id"] for each in post(app, message(1, media=["https://a.example/1.jpg"])).get_json()["results"]

@@ -127,9 +127,7 @@ def test_attempts_breakers_and_pauses_are_exposed(start_app: StartApp, tmp_path:
     assert "mailonce_destination_enabled{destination=crm}" not in found
 
 
-def test_facts_of_redis_and_of_the_queue(
-    start_app: StartApp, redis_server: RedisServer, eventually: Eventually
-) -> None:
+def test_facts_of_redis_and_the_queue(start_app: StartApp, redis_server: RedisServer, eventually: Eventually) -> None:
     app = start_app(
         redis_url=redis_server.url, queue_url=redis_server.url, webhook_url=f"http://127.0.0.1:{free_port()}/"
     )
@@ -152,9 +150,7 @@ def test_facts_of_redis_and_of_the_queue(
     assert scrape(app)["mailonce_workers_alive"] == 0
 
 
-def test_a_scrape_does_not_wait_for_a_redis_that_hangs(
-    start_app: StartApp, redis_server: RedisServer, eventually: Eventually
-) -> None:
+def test_a_scrape_never_waits_for_redis(start_app: StartApp, redis_server: RedisServer, eventually: Eventually) -> None:
     with Proxy(redis_server.port) as line:
         app = start_app(redis_url=line.url, redis_timeout_ms=500)
         eventually(lambda: app.status_of(email()) == "processed")
@@ -168,9 +164,7 @@ def test_a_scrape_does_not_wait_for_a_redis_that_hangs(
         line.set(Fault.REFUSE)
 
 
-def test_totals_survive_kill_9_and_go_on_over_restarts_of_several_processes(
-    tmp_path: Path, eventually: Eventually
-) -> None:
+def test_totals_survive_kill_9_and_restarts_of_several_processes(tmp_path: Path, eventually: Eventually) -> None:
     def totals(server: Server) -> dict[str, float]:
         answer = requests.get(f"{server.url}/metrics", headers=bearer(ADMIN_TOKEN), timeout=30)
         found = samples(answer.text)
@@ -193,9 +187,7 @@ def test_totals_survive_kill_9_and_go_on_over_restarts_of_several_processes(
         server.stop()
 
 
-def test_a_worker_on_a_machine_of_its_own_exposes_its_metrics(
-    redis_server: RedisServer, sink: Sink, tmp_path: Path, eventually: Eventually
-) -> None:
+def test_metrics_of_a_worker(redis_server: RedisServer, sink: Sink, tmp_path: Path, eventually: Eventually) -> None:
     port = str(free_port())
     settings = {"REDIS_URL": redis_server.url, "QUEUE_URL": redis_server.url, "WEBHOOK_URL": sink.url}
     own = {"WORKER_METRICS_PORT": port, "ADMIN_TOKEN": ADMIN_TOKEN, "METRICS_TOKEN": METRICS_TOKEN}

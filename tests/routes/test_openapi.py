@@ -105,9 +105,7 @@ ANYTHING = VALUES | st.lists(VALUES, max_size=2) | st.dictionaries(WORDS, VALUES
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[*HealthCheck])
 @given(data=st.data())
-def test_any_request_of_an_operator_is_answered_as_described(
-    everything: App, document: dict[str, Any], data: st.DataObject
-) -> None:
+def test_any_admin_request_is_described(everything: App, document: dict[str, Any], data: st.DataObject) -> None:
     """The client compares the answer with the document."""
     path = data.draw(st.sampled_from([each for each in document["paths"] if not each.startswith("/api/ingress/")]))
     method = data.draw(st.sampled_from([*document["paths"][path]]))

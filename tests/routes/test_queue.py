@@ -42,9 +42,7 @@ def work() -> Iterator[Work]:
         yield start
 
 
-def test_a_request_is_answered_queued_and_the_worker_delivers(
-    start_queued: StartApp, work: Work, sink: Sink, eventually: Eventually
-) -> None:
+def test_a_worker_delivers_the_queue(start_queued: StartApp, work: Work, sink: Sink, eventually: Eventually) -> None:
     app = start_queued(crm=sink)
     answers = [app.post(email()) for _ in range(2)]
     assert [(answer.status_code, answer.get_json()["status"]) for answer in answers] == [(200, "queued")] * 2

@@ -81,9 +81,7 @@ def test_an_email_is_the_same_as_another_or_not(start_app: StartApp, sink: Sink,
 
 @pytest.mark.parametrize(("column", "scope"), [(2, ""), (3, "sender"), (4, "everyone")])
 @pytest.mark.parametrize("row", rows("Subject groups"), ids="|".join)
-def test_a_group_stops_an_email_or_not(
-    start_app: StartApp, sink: Sink, row: list[str], column: int, scope: str
-) -> None:
+def test_what_a_group_stops(start_app: StartApp, sink: Sink, row: list[str], column: int, scope: str) -> None:
     app = start_app(webhook_url=sink.url, **{"group_scope": scope} if scope else {})
     first = EMAIL | fields_of(row[0])
     assert post(app, first) == "processed"

@@ -123,9 +123,7 @@ def test_a_worker_that_cannot_boot_ends_the_server(tmp_path: Path, run: str, err
 
 
 @pytest.mark.parametrize("store", ["sqlite", "redis"])
-def test_what_was_only_printed_is_delivered_once_there_is_a_destination(
-    tmp_path: Path, store: str, request: pytest.FixtureRequest
-) -> None:
+def test_a_later_destination_gets_printed_emails(tmp_path: Path, store: str, request: pytest.FixtureRequest) -> None:
     """The first hour: try it, and then say where webhooks go."""
     redis: RedisServer | None = request.getfixturevalue("redis_server") if store == "redis" else None
     settings = {"REDIS_URL": redis.url} if redis else {}

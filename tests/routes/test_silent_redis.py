@@ -67,9 +67,7 @@ def app(start_app: StartApp, own_redis: RedisServer, sink: Sink, unanswered: lis
     return app
 
 
-def test_pages_and_the_api_of_operators_wait_once_at_most(
-    app: App, own_redis: RedisServer, unanswered: list[Exception]
-) -> None:
+def test_pages_and_admin_api_wait_at_most_once(app: App, own_redis: RedisServer, unanswered: list[Exception]) -> None:
     visitor = signed_in(app)
     with stopped(own_redis):
         for path in PAGES:

@@ -61,19 +61,6 @@ def machines(server: RedisServer) -> Iterator[list[Machine]]:
         machine.close()
 
 
-def test_an_outcome_reaches_the_other_machines(server: RedisServer, machines: list[Machine]) -> None:
-    entry = send(machines[0], Email()).entry
-    assert entry
-
-    def is_known() -> bool:
-        with machines[1].journal.reading() as step:
-            return step.read(entry.id) is not None
-
-    wait_for(is_known)
-    server.kill()
-    assert isinstance(ask(machines[1], Email()), Repeat)
-
-
 def test_another_process_of_a_machine_goes_on_for_one_that_died(server: RedisServer, machines: list[Machine]) -> None:
     first, other = machines
     neighbour = Machine(server.url, RealTime(), options=first.options, host=first.host, folder=first.folder)
@@ -92,9 +79,7 @@ def test_another_process_of_a_machine_goes_on_for_one_that_died(server: RedisSer
     neighbour.stop()
 
 
-def test_a_redis_that_hangs_is_gone_and_when_it_goes_on_it_is_asked_again(
-    server: RedisServer, machines: list[Machine]
-) -> None:
+def test_a_hanging_redis_is_gone_until_it_answers(server: RedisServer, machines: list[Machine]) -> None:
     send(machines[0], Email("before"))
     os.kill(server.pid, signal.SIGSTOP)
     wait_for(lambda: accepts(machines[1], Email("meanwhile")))
@@ -130,9 +115,7 @@ def test_a_start_does_not_depend_on_redis() -> None:
     machine.close()
 
 
-def test_a_service_that_gets_a_redis_later_hands_over_what_it_stored_and_remembers(
-    server: RedisServer, machines: list[Machine]
-) -> None:
+def test_a_service_that_gets_a_redis_later_hands_its_journal_over(server: RedisServer, machines: list[Machine]) -> None:
     alone = Machine(None, RealTime())
     send(alone, Email("done"))
     stored(alone, claimed(alone, Email("waits")))
@@ -150,7 +133,7 @@ def test_a_service_that_gets_a_redis_later_hands_over_what_it_stored_and_remembe
     alone.close()
 
 
-def test_outcomes_are_published_while_a_new_era_is_restored(
+def test_restoring_delays_no_outcome(
     server: RedisServer, machines: list[Machine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With many entries that takes long; an outcome published after its lease would be sent again elsewhere."""

@@ -67,9 +67,7 @@ def test_a_repeat_of_what_waits_is_a_repeat(pair: Pair, sync: Sync) -> None:
         assert isinstance(again, Repeat) and again.of and again.of.answer == "queued"
 
 
-def test_whoever_settles_publishes_if_the_thread_behind_the_requests_does_not_keep_up(
-    fleet: Fleet3, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_requests_publish_if_the_background_thread_lags(fleet: Fleet3, monkeypatch: pytest.MonkeyPatch) -> None:
     """An outcome that is published after its lease is sent again by another process."""
     monkeypatch.setattr(coordinator_module, "MOST_BEHIND", 2)
     monkeypatch.setattr(coordinator_module, "PUBLISHED_BY_HELPERS", 1)

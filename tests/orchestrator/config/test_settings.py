@@ -24,9 +24,7 @@ def problem(monkeypatch: pytest.MonkeyPatch, **environment: str) -> str:
     return str(raised.value)
 
 
-def test_the_environment_takes_precedence_over_dotenv_which_is_logged(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_environment_overrides_dotenv(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     Path(".env").write_text("PORT=9000\nTIMEZONE=Europe/Paris\nFOR_SOMEBODY_ELSE=1\nREDIS_ULR=x\n")
     monkeypatch.setenv("PORT", "9001")
     settings = load_settings()

@@ -187,9 +187,7 @@ def count_in_process(place: str, barrier: threading.Barrier) -> list[float]:
 
 
 @pytest.mark.parametrize("kind", ["journal", "redis"])
-def test_threads_of_processes_that_count_at_once_fill_a_window_exactly(
-    request: pytest.FixtureRequest, tmp_path: Path, kind: str
-) -> None:
+def test_concurrent_processes_fill_a_window_exactly(request: pytest.FixtureRequest, tmp_path: Path, kind: str) -> None:
     place = request.getfixturevalue("redis_server").url if kind == "redis" else str(tmp_path / "journal.db")
     assert sum(waits_s.count(0.0) for waits_s in run_at_once(3, count_in_process, place)) == 25
 

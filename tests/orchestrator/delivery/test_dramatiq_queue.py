@@ -24,9 +24,7 @@ def rabbitmq() -> Iterator[RabbitmqServer]:
 
 @pytest.mark.real_redis
 @pytest.mark.parametrize("kind", ["redis_server", "rabbitmq"])
-def test_each_message_counts_for_its_destination_and_wakes_a_worker_for_it(
-    request: pytest.FixtureRequest, kind: str
-) -> None:
+def test_a_message_wakes_a_worker_of_its_destination(request: pytest.FixtureRequest, kind: str) -> None:
     url = request.getfixturevalue(kind).url
     web, worker = DramatiqQueue(url, 5), DramatiqQueue(url, 5)
     woken: list[str] = []

@@ -43,9 +43,7 @@ def get(tmp_path: Path, authority: trustme.CA, site: Sink) -> Get:
     return get
 
 
-def test_a_page_is_fetched_with_the_headers_given_and_by_no_proxy_of_the_environment(
-    get: Get, site: Sink, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_page_is_fetched_with_its_headers_and_no_proxy(get: Get, site: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
     assert get("/ok") == b"content"
     assert [each.headers["Authorization"] for each in site.received] == ["Bearer t"]
@@ -70,9 +68,7 @@ def test_anything_but_200_has_failed(get: Get, site: Sink, path: str) -> None:
         ("https://[", {}, "not an address"),
     ],
 )
-def test_a_page_that_is_too_long_or_slow_or_not_trusted_is_not_fetched(
-    get: Get, url: str, limits: dict[str, float], error: str
-) -> None:
+def test_long_slow_or_untrusted_pages_are_refused(get: Get, url: str, limits: dict[str, float], error: str) -> None:
     with pytest.raises(FetchFailed, match=error):
         get(url, **limits)
 

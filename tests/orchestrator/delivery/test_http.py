@@ -198,9 +198,7 @@ def test_what_a_status_means(status: int, remark: str, is_about_this_webhook: bo
         ("Sat, 01 Mar 99999999999999999999 12:00:07 GMT", None),
     ],
 )
-def test_retry_after_is_seconds_or_a_date(
-    monkeypatch: pytest.MonkeyPatch, retry_after: str, seconds: int | None
-) -> None:
+def test_retry_after_seconds_or_date(monkeypatch: pytest.MonkeyPatch, retry_after: str, seconds: int | None) -> None:
     monkeypatch.setattr("time.time", lambda: NOON_S)
     assert failure(Reply(503, headers={"Retry-After": retry_after})).retry_after_s == seconds
 
@@ -376,7 +374,7 @@ def test_credentials_in_the_url_are_sent_as_basic_auth() -> None:
     assert sink.received[0].headers["authorization"] == f"Basic {base64.b64encode(b'ada:p@ss').decode()}"
 
 
-def test_neither_cookies_nor_proxy_nor_netrc_of_the_environment_are_used(
+def test_no_cookies_proxy_or_netrc_is_used(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, closed_port: socket.socket
 ) -> None:
     (tmp_path / "netrc").write_text("machine 127.0.0.1 login ada password s3cret\n")

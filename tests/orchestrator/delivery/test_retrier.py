@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 
 from orchestrator.delivery import retrier as module
-from orchestrator.delivery.guard import Pace
 from orchestrator.delivery.schedule import MOST_AGE_MS
 from orchestrator.delivery.sender import UNKNOWN_FOR_MS
 from tests.orchestrator.conftest import Open
@@ -48,9 +45,7 @@ def quick_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TICK_S", 0.01)
 
 
-def test_while_the_store_is_away_nothing_is_sent_and_no_try_is_used_up(
-    start: Open, quick_ticks: None, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_without_the_store_no_try_is_used_up(start: Open, quick_ticks: None, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     bench = start(with_queue=True)
     store(bench)
@@ -87,7 +82,7 @@ def test_after_the_breaker_closed_everything_that_waits_is_sent_before_its_own_n
     bench.let_time_pass(1000)
     while "waiting" in statuses(bench, 4):  # a probe first, then the others, at a growing pace
         if not bench.pipeline.retrier.deliver_due("crm"):
-            threading.Event().wait(0.05)
+            bench.let_time_pass(1000)
     assert len(bench.destinations["crm"].taken) == 4, "the first retry would be after 5 s"
 
 
@@ -107,10 +102,35 @@ def test_emails_that_a_receiver_always_fails_for_delay_others_by_one_pause(start
     assert [webhook.payload["subject"] for webhook in crm.taken] == ["Better"], "the newest that was never tried"
     while len(crm.asked) < 20:  # all others, at a growing pace
         bench.let_time_pass(400_000)
-        if not retrier.deliver_due("crm"):
-            threading.Event().wait(0.02)
+        retrier.deliver_due("crm")
     assert len(crm.taken) == 2
     assert bench.pipeline.sender.guard.breaker("crm") == "closed", "the second failure of an email does not count"
+
+
+def test_too_few_failures_for_the_breaker_are_probed_as_well_and_a_probe_uses_up_no_try(start: Open) -> None:
+    bench = start({"crm": [DOWN] * 12}, with_queue=True, limits=limited(breaker_failures=5, breaker_pause_s=1))
+    crm, retrier = bench.destinations["crm"], bench.pipeline.retrier
+    store(bench, 2)
+    while len(crm.asked) < 12:
+        retrier.deliver_due("crm")
+        bench.let_time_pass(1000)
+    assert bench.pipeline.sender.guard.breaker("crm") == "closed"
+    assert max(bench.delivery(subject=f"Mail {number}").tries for number in range(2)) == 2, "its own are at 0 and 5 s"
+    for _ in range(3):
+        retrier.deliver_due("crm")
+        bench.let_time_pass(1000)
+    assert statuses(bench, 2) == ["delivered"] * 2, "the third try would be after five minutes"
+
+
+def test_the_probe_is_none_that_waits_for_a_name_or_that_another_process_has(start: Open) -> None:
+    bench = start({"crm": [DOWN]}, with_queue=True, limits=limited(breaker_failures=1, breaker_pause_s=1))
+    store(bench, 1)
+    bench.pipeline.retrier.deliver_due("crm")
+    assert [bench.status_of(subject="Lot 456", body=str(number)) for number in range(2)] == ["queued"] * 2
+    bench.let_time_pass(1000)
+    assert len(bench.machine.coordinator.take("crm", 1, LEASE_MS)) == 1, "by a process that dies then"
+    bench.pipeline.retrier.deliver_due("crm")
+    assert [webhook.payload["subject"] for webhook in bench.destinations["crm"].taken] == ["Mail 0"]
 
 
 def test_without_an_untried_one_the_probe_is_what_has_waited_longest(start: Open) -> None:
@@ -124,17 +144,16 @@ def test_without_an_untried_one_the_probe_is_what_has_waited_longest(start: Open
     assert [webhook.payload["subject"] for webhook in bench.destinations["crm"].asked] == ["Mail 0", "Mail 1", "Mail 0"]
 
 
-def test_after_trouble_the_pace_doubles_every_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [1000.0]
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
-    pace = Pace()
-    assert pace.allow(100) == 100
-    pace.restart()
-    given = []
-    for _ in range(5):
-        given.append(sum(pace.allow(1_000) for _ in range(3)))
-        now[0] += 1
-    assert given == [2, 4, 8, 16, 32]
+def test_after_trouble_the_pace_doubles_every_second_whichever_process_sends(start: Open) -> None:
+    benches = [start(with_queue=True) for _ in range(2)]
+    store(benches[0], 20)
+    benches[0].machine.coordinator.hasten("crm", 100)
+    taken = []
+    for _ in range(4):
+        lent = [benches[number % 2].machine.coordinator.take("crm", 3, LEASE_MS) for number in range(8)]
+        taken.append(sum(map(len, lent)))
+        benches[0].let_time_pass(1000)
+    assert taken == [2, 4, 8, 6]
 
 
 def test_what_waited_for_76_hours_becomes_a_dead_letter_once_a_probe_of_that_age_fails(start: Open) -> None:
@@ -150,9 +169,7 @@ def test_what_waited_for_76_hours_becomes_a_dead_letter_once_a_probe_of_that_age
 
 
 @pytest.mark.parametrize("ends", ["dead", "delivered"])
-def test_a_delivery_whose_destination_was_removed_is_dead_after_an_hour_unless_that_is_back(
-    start: Open, ends: str
-) -> None:
+def test_a_delivery_to_a_removed_destination_is_dead_after_an_hour(start: Open, ends: str) -> None:
     known, bench = start(with_queue=True), start({"archive": []})
     store(known)
     bench.pipeline.retrier.tick()

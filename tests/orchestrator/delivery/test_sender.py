@@ -97,9 +97,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("reply", "posts", "status", "code"), CASES)
-def test_what_the_destination_answers_decides(
-    waits: Waits, reply: Reply, posts: int, status: str, code: int | None
-) -> None:
+def test_the_answer_decides(waits: Waits, reply: Reply, posts: int, status: str, code: int | None) -> None:
     read_timeout_s = 0.3 if reply.delay_s else 30
     with Sink(otherwise=reply) as sink:
         inline = sender(sink.url, waits, read_timeout_s=read_timeout_s).attempt(FRESH, PAYLOAD, budget(waits))
@@ -119,7 +117,7 @@ def test_a_second_try_needs_time(waits: Waits) -> None:
 
 
 def test_a_request_without_time_left_troubles_nobody(sink: Sink, waits: Waits) -> None:
-    """Neither a try nor the destination's good name is used up over it."""
+    """It counts neither as a try nor as a failure of the destination."""
     post = sender(sink.url, waits, breaker_failures=1)
     after = post.attempt(FRESH, PAYLOAD, budget(waits, 0.1))
     assert (after.status, after.tries, after.reason) == (DeliveryStatus.WAITING, 0, "no time left for it")
@@ -148,9 +146,7 @@ def test_a_quick_try_asks_the_breaker_again(waits: Waits) -> None:
 @pytest.mark.parametrize(
     ("code", "posts"), [(400, 8), (413, 8), (422, 8), (401, 5), (403, 5), (404, 5), (405, 5), (302, 5)]
 )
-def test_refusals_of_single_webhooks_do_not_open_the_breaker_a_wrong_address_does(
-    waits: Waits, code: int, posts: int
-) -> None:
+def test_a_wrong_address_opens_the_breaker_a_refused_webhook_does_not(waits: Waits, code: int, posts: int) -> None:
     with Sink(otherwise=Reply(code)) as sink:
         post = sender(sink.url, waits)
         assert {post.attempt(FRESH, PAYLOAD).status for _ in range(8)} == {DeliveryStatus.WAITING}

@@ -7,13 +7,11 @@ from typing import Any
 
 import pytest
 
-from deduplication.again import forget
 from deduplication.journal.coordinator import Claimed, Coordinator
 from deduplication.names import Kind
 from orchestrator.importing import remember as importing
 from orchestrator.importing.sources import row_item
 from orchestrator.item import Item
-from tests.deduplication.journal.world import Machine
 from tests.orchestrator.conftest import Open
 from tests.support.pipeline import DOWN, LEASE_MS, PipelineBench, item
 
@@ -104,21 +102,6 @@ def own_ids() -> list[Any]:
     return [name for name in item(**one()).own_names if name.kind is Kind.EMAIL_ID]
 
 
-def test_another_machine_recognises_it_by_redis(bench: PipelineBench) -> None:
-    """It does not know the fingerprint, so the email keeps its payload and can be released."""
-    machine = bench.machine
-    if machine.url is None:
-        pytest.skip("needs Redis")
-    remember(bench, one())
-    other = Machine(machine.url, machine.time)
-    other.tick()
-    case = bench.pipeline.prepare(item(**one()), bench.pipeline.router.pick(item()))
-    claimed = other.coordinator.claim(case.claim)
-    assert isinstance(claimed, Claimed)
-    assert (claimed.to_send, claimed.entry.stop is not None) == ((), True)
-    other.close()
-
-
 def test_a_mark_of_another_program_gets_the_fingerprint(bench: PipelineBench) -> None:
     name = own_ids()[0]
     with bench.machine.journal.step() as step:
@@ -126,12 +109,6 @@ def test_a_mark_of_another_program_gets_the_fingerprint(bench: PipelineBench) ->
     assert remember(bench, one()) == {"known": 1}
     assert bench.status_of(**one(body="quite another")) == "processed"
     assert bench.status_of(**one()) == "already_processed"
-
-
-def test_a_reset_forgets_it(bench: PipelineBench) -> None:
-    remember(bench, one())
-    forget(bench.machine.coordinator, {name.label: name for name in item(**one()).own_names})
-    assert bench.status_of(**one()) == "processed"
 
 
 @pytest.mark.parametrize(

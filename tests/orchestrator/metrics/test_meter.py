@@ -35,9 +35,7 @@ def counts(process: Process, step_s: int) -> list[float]:
         return [count for (count,) in step.query(query, (step_s, EMAIL))]
 
 
-def test_counts_of_a_flush_that_failed_are_written_by_the_next(
-    process: Process, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_counts_of_a_failed_flush_are_written_by_the_next(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     @contextmanager
     def fail() -> Iterator[None]:
         raise StoreUnavailable("the disk is full")

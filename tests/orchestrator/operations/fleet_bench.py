@@ -57,6 +57,7 @@ class Process:
         self.meter = Meter(self.journal)
         self.alarms = Alarms(self.coordinator, self.config.alerts)
         self.proxies = ProxyWatch()
+        self.notices: list[str] = []
         configs = dict.fromkeys(self.config.destinations, limited(breaker_failures=1))
         self.guard = Guard(Counters(self.coordinator), configs)
 

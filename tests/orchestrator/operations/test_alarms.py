@@ -59,7 +59,7 @@ def died(count: int) -> dict[str, Any]:
 
 
 def crm(**changes: Any) -> dict[str, Any]:
-    return {"destinations": {"crm": CRM.model_copy(update=changes)}}
+    return {"destinations": {"crm": DestinationView(**{**dict(CRM), **changes})}}
 
 
 BROKEN = replace(SOUND, **crm(breaker="open"))

@@ -212,6 +212,22 @@ def test_a_waiting_delivery_says_why_for_how_long_and_where_its_payload_is(desk:
     assert read_delivery(desk.service, "nothing:crm") is None
 
 
+def test_a_conversation_is_found_by_its_thread(desk: Desk) -> None:
+    root = "<To.slow@mail.example>"
+    desk.bench.send(subject="Re: one", message_id="<r1@mail.example>", in_reply_to=root)
+    desk.bench.send(subject="Re: two", message_id="<r2@mail.example>", references=f"{root} <r1@mail.example>")
+    for q in (root, root.strip("<>")):
+        assert desk.subjects(q=q) == ["Re: two", "Re: one", SLOW]
+    found = read_decision(desk.service, root)
+    assert found and found.subject == SLOW, "by its Message-ID, the email itself"
+    with desk.service.journal.step() as step:
+        for reply in desk.decisions(q="Re: "):
+            entry = step.read(reply.id)
+            assert entry and entry.about.thread == root.strip("<>")
+            step.forget(entry)
+        assert step.query("SELECT count(*) FROM keys WHERE value LIKE 'thread:%'") == [(0,)]
+
+
 def test_what_is_forgotten_is_found_no_more_and_its_number_can_be_used_again(desk: Desk) -> None:
     """SQLite gives the number of the last row again; the index must not take the new email for the old one."""
     journal = desk.service.journal

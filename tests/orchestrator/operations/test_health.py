@@ -56,7 +56,10 @@ def report(process: Process, state: FleetState, **settings: Any) -> Health:
         ({"workers": None}, "queue", "not configured", None),
         (crm(breaker="open"), "destinations", "in trouble", "Alarm"),
         (crm(oldest_s=901), "deliveries", "late", "Alarm"),
-        (died(2), "destinations", "up", "Alarm"),
+        (died(2), "destinations", "in trouble", "Alarm"),
+        (crm(dead=37), "destinations", "up", None),
+        ({"outside": EVICTING}, "redis", "in trouble", "Alarm: Redis may forget names"),
+        ({"outside": Outside(redis=FULL), **GONE}, "storage", "up", "Redis does not answer"),
     ],
 )
 def test_each_trouble_has_a_check_and_a_banner(
@@ -64,7 +67,8 @@ def test_each_trouble_has_a_check_and_a_banner(
 ) -> None:
     found = report(process, replace(SOUND, **changes))
     assert found.checks[check].status == status
-    assert found.status == ("ok" if status in ("up", "not configured") else "degraded")
+    is_ok = all(each.status in ("up", "not configured") for each in found.checks.values())
+    assert (found.status, bool(found.alarms)) == ("ok" if is_ok else "degraded", (headline or "").startswith("Alarm"))
     texts = [banner.text for banner in banners(found)]
     assert [text.startswith(headline or "") for text in texts] == [True] * bool(headline)
 
@@ -77,11 +81,45 @@ def test_an_outage_says_since_when_and_how_much_is_unpublished(process: Process)
 def test_warnings_are_loud_and_change_no_status(process: Process) -> None:
     found = report(process, replace(SOUND, outside=Outside(redis=RedisFacts(most_payload_bytes=1))))
     assert (found.status, "INFO" in found.warnings[0], len(list(banners(found)))) == ("ok", True, 1)
-    found = report(process, replace(SOUND, outside=EVICTING))
-    assert (found.status, "Set maxmemory-policy to noeviction" in found.warnings[0]) == ("ok", True)
-    assert [banner.text for banner in banners(found)] == [f"Alarm: {found.warnings[0]}"]
-    (alarm,) = found.model_dump()["alarms"]
-    assert alarm.keys() == {"condition", "destination", "since", "text"}, "not how it is sent"
+
+
+@pytest.mark.parametrize(
+    ("changes", "status"),
+    [
+        ({}, "ok"),
+        ({"breaker": "open"}, "failing"),
+        ({"breaker": "half-open", "dead": 1}, "failing"),
+        ({"failing": True, "waiting": 1}, "failing"),
+        ({"failing": True}, "ok"),  # the last one failed, and is a dead letter or was returned
+        ({"oldest_s": 901}, "late"),
+        ({"dead": 37}, "dead letters"),
+        ({"paused": Pause(since="", reason="", by=""), "breaker": "open"}, "paused"),
+        ({"enabled": False, "dead": 1}, "disabled"),
+        ({"enabled": None, "breaker": None, "dead": 1}, "removed"),
+    ],
+)
+def test_a_destination_has_one_status_wherever_it_is_shown(
+    process: Process, changes: dict[str, Any], status: str
+) -> None:
+    found = report(process, replace(SOUND, **crm(**changes)))
+    assert (found.checks["destinations"].model_extra or {})["states"] == {"crm": status}
+    if status in ("failing", "late") and not changes.get("failing"):
+        assert [alarm.destination for alarm in found.alarms] == ["crm"]
+        assert found.status == "degraded"
+
+
+def test_health_is_not_ok_while_an_alarm_is_on_and_says_that_its_cause_is_gone(process: Process) -> None:
+    report(process, BROKEN)
+    with patch("orchestrator.operations.health.fleet_state", lambda _: SOUND):
+        found = read_health(process.service)
+    (alarm,) = found.alarms
+    assert (found.status, found.checks["destinations"].problem) == ("degraded", alarm.text)
+    assert "This is no longer so" in alarm.text
+    assert alarm.model_dump().keys() >= {"condition", "destination", "since", "text"}
+    (shown,) = found.model_dump()["alarms"]
+    assert shown.keys() == {"condition", "destination", "since", "text"}, "not how it is sent"
+    report(process, SOUND)
+    assert read_health(process.service).alarms == []
 
 
 def test_a_problem_is_shown_before_it_is_an_alarm(process: Process) -> None:

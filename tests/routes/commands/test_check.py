@@ -12,6 +12,7 @@ from orchestrator.item import email_item
 from routes.providers import gmail
 from tests.routes.commands.conftest import Run
 from tests.routes.conftest import Eventually, StartApp
+from tests.support.redis_server import RedisServer
 from tests.support.server import email
 from tests.support.sink import Reply, Sink
 from tests.support.surroundings import ROOT
@@ -54,7 +55,7 @@ def test_everything_in_the_file_is_shown_but_secrets(run: Run) -> None:
 def test_without_a_file_what_ships_is_shown(run: Run) -> None:
     text = run("check").output
     assert "  default: printed, sent nowhere" in text
-    assert '1. "unsubscribe": subject regex "desabo"\n     to default, subject_groups = off' in text
+    assert '1. "unsubscribe": subject contains "desabo"\n     to default, subject_groups = off' in text
     assert '2. "everything else": every email\n     to default, realtime_only = false' in text
     assert "Note" not in text
 
@@ -176,3 +177,18 @@ def test_the_journal_decides_what_would_happen_to_the_email_now(
         pipeline.coordinator.claim(pipeline.prepare(item, pipeline.router.pick(item)).claim)
         held = check(subject="in progress")
         assert f"would be already_processing: email_id:2026-11-16:{item.id} is held for another" in held
+
+
+def test_check_refuses_what_a_start_would_refuse_and_leaves_no_data(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, redis_server: RedisServer
+) -> None:
+    (tmp_path / "file").touch()
+    address = redis_server.url.removeprefix("redis://")
+    for name, value in (("DATA_DIR", str(tmp_path / "file")), ("REDIS_URL", f"redis://:wrong@{address}")):
+        with monkeypatch.context() as patched:
+            patched.setenv(name, value)
+            shown = run("check")
+            assert (shown.exit_code, name in shown.stderr, "would accept" in shown.output) == (1, True, False)
+    monkeypatch.setenv("DATA_DIR", str(tmp_path / "new"))
+    assert "A start or reload would accept this." in run("check").output
+    assert not (tmp_path / "new").exists()

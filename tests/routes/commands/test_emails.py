@@ -49,7 +49,7 @@ def test_deliveries_are_listed_and_dead_and_waiting_ones_replayed(
         assert {tuple(row.split()[:4]) for row in rows} == {(id_, "default", "waiting", "1/11") for id_ in waiting}
         assert all(row.endswith("default: answered 503") for row in rows)
         limited = run("deliveries", "--limit", "1")
-        assert "1 deliveries; there are more" in limited.stderr and len(limited.stdout.splitlines()) == 2
+        assert "1 delivery; there are more" in limited.stderr and len(limited.stdout.splitlines()) == 2
         listed = json.loads(run("deliveries", "--json").stdout)["deliveries"]
         assert [each["id"] for each in listed] == ids[::-1], "newest email first"
         assert (listed[0]["storage"], listed[0]["provider"], listed[0]["max_attempts"]) == ("journal", "gmail", 11)
@@ -90,22 +90,28 @@ def test_why_explains_what_happened_to_an_email(run: Run, stopped: dict[str, str
     assert shown.startswith("Suppressed: same subject group lot_456@a.example as the email of ")
     assert " from first@a.example, delivered to default.\n" in shown
     assert stopped["id"] in shown
-    assert "gate subject_group stopped: " in shown
+    assert "  subject group stopped: " in shown and "  to default   suppressed\n" in shown
+    assert f": mailonce release {stopped['id']}\n" in shown
     whole = json.loads(run("why", stopped.get(by, by), "--json").stdout)
     assert whole["payload"]["subject"] == "Again lot 456"
     unknown = run("why", "nobody")
-    assert (unknown.exit_code, "no email is known by that id" in unknown.output) == (1, True)
+    assert (unknown.exit_code, "no stored email has this id" in unknown.output) == (1, True)
 
 
 def test_decisions_are_listed_by_filter_as_a_table_or_json(run: Run, stopped: dict[str, str]) -> None:
-    lines = run("decisions", "--gate", "subject_group").stdout.splitlines()
-    assert [line.split("  ")[0] for line in lines][0] == "RECEIVED (UTC)"
-    assert len(lines) == 2
-    assert f"{stopped['id']}  skipped_subject_group  second@a.example  Suppressed: " in lines[1]
+    (Path.cwd() / ".env").write_text("LOG_LEVEL=INFO\n")
+    for words in (["--gate", "subject_group"], ["--stopped", "--since", "7d"], ["--stopped", "--until", "2099-01-01"]):
+        found = run("decisions", *words)
+        head, *lines = found.stdout.splitlines()
+        assert (head.split("  ")[0], len(lines), found.stderr) == ("RECEIVED (UTC)", 1, "1 decision\n"), "no log"
+        assert f"{stopped['id']}  suppressed  second@a.example  Again lot 456  Suppressed: " in lines[0]
+    assert run("decisions", "--stopped", "--until", "1h").stderr == "0 decisions\n"
+    refused = run("decisions", "--since", "soon").output
+    assert "--since must be a time such as 2026-11-16T09:00:00Z, or an age such as 30min" in refused
     assert "2 decisions" in run("decisions").output
-    assert "1 decisions; there are more" in run("decisions", "--limit", "1").output
-    found = json.loads(run("decisions", "-q", "SECOND@", "--json").stdout)
-    assert [each["id"] for each in found["decisions"]] == [stopped["id"]]
+    assert "1 decision; there are more" in run("decisions", "--limit", "1").output
+    page = json.loads(run("decisions", "-q", "SECOND@", "--json").stdout)
+    assert [each["id"] for each in page["decisions"]] == [stopped["id"]]
     assert "0 decisions" in run("decisions", "--status", "dead_lettered").output
 
 
@@ -150,3 +156,23 @@ def test_a_command_pauses_and_resumes_the_running_service_and_is_audited(
     pause, resume = (tmp_path / "data/audit.log").read_text().splitlines()
     assert f"mailonce, by {getpass.getuser()}: AUDIT pause destination=crm" in pause and "reason=moves" in pause
     assert "AUDIT resume destination=crm" in resume
+
+
+@pytest.mark.parametrize(
+    ("words", "field"),
+    [
+        ("decisions", "decisions"),
+        ("deliveries", "deliveries"),
+        ("why ID", "reason"),
+        ("stats", "totals"),
+        ("locks", "locks"),
+        ("release ID --dry-run", "would_release"),
+        ("replay ID:default --dry-run", "already_delivered"),
+        ("reset month 2026-11 --dry-run", "names"),
+        ("pause default", "status"),
+        ("resume default", "status"),
+    ],
+)
+def test_every_command_that_shows_something_has_json(run: Run, stopped: dict[str, str], words: str, field: str) -> None:
+    shown = run(*words.replace("ID", stopped["id"]).split(), "--json")
+    assert field in json.loads(shown.stdout)

@@ -203,11 +203,12 @@ def test_a_dry_run_follows_the_routes(run: Run) -> None:
     Path("mailonce.toml").write_text(
         "[destinations.crm]\nurl = 'https://crm.example/'\n"
         "[[routes]]\nname = 'ours'\nmatch = [{ field = 'provider', equals = 'postmark' }]\nsubject_groups = 'off'\n"
+        "[[routes]]\nname = 'junk'\nmatch = [{ field = 'subject', equals = 'junk' }]\ndrop = true\n"
         "[[routes]]\nname = 'all'\n"
     )
-    path = write_mbox(message(1, "Lot 1"), message(2, "Lot 1"))
-    assert counts(run, "--dry-run", path, names=["new"]) == [1]
-    assert counts(run, "--dry-run", "--provider", "postmark", path, names=["new"]) == [2]
+    path = write_mbox(message(1, "Lot 1"), message(2, "Lot 1"), message(3, "junk"), message(4, "junk"))
+    assert counts(run, "--dry-run", path, names=["new", "route"]) == [1, 2]
+    assert counts(run, "--dry-run", "--provider", "postmark", path, names=["new", "route"]) == [4, 0]
 
 
 def test_strict_privacy_shows_no_subject(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

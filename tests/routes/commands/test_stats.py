@@ -88,7 +88,7 @@ def test_the_table_has_totals_a_plot_and_destinations() -> None:
     lines = shown()
     assert (lines[1], lines[3]) == ("received 1,234 5 █", "stopped 234 1 █")
     assert "duplicates 200, suppressed 34 (19.0% stopped)" in lines
-    assert "waiting 2, the oldest for 10 min; dead 1" in lines
+    assert "waiting 2, the oldest for 10 min; dead letters 1" in lines
     assert "crm ok 2 1 3 0 12 ms -" in lines
     for totals, line in (({"workers_alive": 0}, "workers alive: 0"), ({"is_whole": False}, "Redis does not answer")):
         assert line in "\n".join(shown(**totals)) and line not in "\n".join(lines), "only if there are any"
@@ -97,7 +97,7 @@ def test_the_table_has_totals_a_plot_and_destinations() -> None:
 @pytest.mark.parametrize(
     ("more", "state"),
     [
-        ({"breaker": "open"}, "breaker open"),
+        ({"breaker": "open"}, "failing"),
         ({"paused": {"since": "", "reason": "", "by": ""}, "breaker": "open"}, "paused"),
         ({"enabled": False}, "disabled"),
         ({"enabled": None, "breaker": None}, "removed"),

@@ -136,9 +136,7 @@ OTHER_TYPES = ["application/json", "text/plain", "message/rfc822", "application/
 @given(body=bodies, kind=st.sampled_from(MULTIPART + OTHER_TYPES))
 @example(body=b"", kind="")
 @example(body=b"[" * 100_000, kind="application/json")
-def test_nothing_of_an_unauthenticated_request_is_recorded(
-    all_providers: Ingress, fetches: Fetches, name: str, body: bytes, kind: str
-) -> None:
+def test_strangers_leave_no_record(all_providers: Ingress, fetches: Fetches, name: str, body: bytes, kind: str) -> None:
     ingress = all_providers
     request = SampleRequest(f"/api/ingress/{name}", {"Content-Type": kind}, body)
     answer = ingress.post(request)

@@ -83,9 +83,7 @@ class TestBrevo(DocumentedContract, BasicAuthContract):
         assert int(answer.headers["Retry-After"]) > 0
         assert [each["status"] for each in answer.get_json()["results"]] == ["retry_later", "retry_later", "invalid"]
 
-    def test_an_internal_error_with_one_does_not_stop_the_others(
-        self, serve: Serve, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_an_internal_error_with_one_stops_no_others(self, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
         receive = Pipeline.receive
 
         def fail_once(pipeline: Pipeline, item: Item) -> Outcome:

@@ -71,7 +71,10 @@ class TestCloudmailin(DocumentedContract, BasicAuthContract):
             headers = {name.replace("_", "-").title(): value for name, value in headers.items()}
         provider = provider_of(self.settings, self.name)
         request = self.documented(headers=headers)
-        assert email_in(provider, as_multipart(request)) == email_in(provider, request)
+        one, other = (email_in(provider, each) for each in (as_multipart(request), request))
+        contents = [[replace(file, content_id="", inline=False) for file in each.attachments] for each in (one, other)]
+        assert contents[0] == contents[1]
+        assert replace(one, attachments=(), extra={}) == replace(other, attachments=(), extra={})
 
     def test_raw_it_is_taken_byte_for_byte(self) -> None:
         email = self.read(as_raw(self.documented(), LATIN_1))

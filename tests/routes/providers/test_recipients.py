@@ -174,9 +174,7 @@ def test_each_recipients_destination_gets_the_email_once(open_office: OpenOffice
 
 
 @pytest.mark.parametrize("name", ALL_AT_ONCE)
-def test_a_request_that_names_several_recipients_is_routed_for_each(
-    open_office: OpenOffice, written: Written, name: str
-) -> None:
+def test_a_request_is_routed_for_each_of_its_recipients(open_office: OpenOffice, written: Written, name: str) -> None:
     office = open_office(LEGAL_AND_DESK)
     answer = office.post(written(name, (BILLING, LEGAL, DESK), (BILLING,)))
     assert (answer["status"], list(answer["deliveries"])) == ("processed", ["billing", "desk", "legal"])
@@ -189,9 +187,7 @@ def test_a_request_that_names_several_recipients_is_routed_for_each(
 
 
 @pytest.mark.parametrize("name", UNKNOWN)
-def test_without_an_envelope_the_addresses_that_routes_ask_for_count(
-    open_office: OpenOffice, written: Written, name: str
-) -> None:
+def test_without_an_envelope_addresses_in_routes_count(open_office: OpenOffice, written: Written, name: str) -> None:
     """An address of somebody else in To is no recipient of ours: the route for all others is not taken for it."""
     office = open_office()
     assert office.post(written(name, (), (OUTSIDE, BILLING, LEGAL)))["status"] == "processed"
@@ -201,9 +197,7 @@ def test_without_an_envelope_the_addresses_that_routes_ask_for_count(
 
 
 @pytest.mark.parametrize("name", ["mailgun", *ALL_AT_ONCE])
-def test_one_destination_is_told_of_each_recipient_where_these_count(
-    open_office: OpenOffice, written: Written, name: str
-) -> None:
+def test_one_destination_gets_a_copy_for_each_recipient(open_office: OpenOffice, written: Written, name: str) -> None:
     office = open_office(EACH)
     if name == "mailgun":
         requests = [written(name, (each,), (BILLING, LEGAL)) for each in (BILLING, LEGAL)]
@@ -229,9 +223,7 @@ def test_recipients_whose_routes_have_other_gates_keep_their_own(open_office: Op
 
 
 @pytest.mark.parametrize("is_each", [False, True])
-def test_a_captured_signature_is_no_proof_for_another_recipients_email(
-    open_office: OpenOffice, written: Written, is_each: bool
-) -> None:
+def test_a_captured_signature_proves_one_recipient(open_office: OpenOffice, written: Written, is_each: bool) -> None:
     office = open_office(EACH if is_each else ROUTES)
     fields = dict(signed(dict(recipient=BILLING, subject="Invoice", **{"body-plain": "Pay A"}), "t" * 50))
     fields |= {"from": "ada@example.org", "message-headers": json.dumps([["Message-Id", "<1@a.example>"]])}
@@ -246,7 +238,7 @@ def test_a_captured_signature_is_no_proof_for_another_recipients_email(
 
 
 @pytest.mark.parametrize("first", ["waiting", "dead"])
-def test_a_copy_for_another_destination_is_sent_whatever_became_of_the_first(
+def test_a_copy_for_another_place_is_sent(
     open_office: OpenOffice, written: Written, eventually: Eventually, first: str
 ) -> None:
     office = open_office(LEGAL_AND_DESK, billing="max_attempts = 1" if first == "dead" else "")
@@ -277,9 +269,7 @@ def test_an_answer_speaks_of_the_destinations_of_its_own_copy(open_office: OpenO
     assert row["status"] == "dead_lettered", "the row speaks of all of them"
 
 
-def test_copies_that_arrive_at_once_make_one_webhook_each(
-    open_office: OpenOffice, written: Written, eventually: Eventually
-) -> None:
+def test_concurrent_copies_make_one_webhook(open_office: OpenOffice, written: Written, eventually: Eventually) -> None:
     office = open_office(LEGAL_AND_DESK)
     for sink in office.sinks.values():
         sink.otherwise = Reply(delay_s=0.1)
@@ -329,7 +319,7 @@ def test_the_row_and_the_page_say_which_destinations_had_it_already(open_office:
 
 
 @pytest.mark.parametrize(("field", "expected"), [("recipient", 0), ("to", 1), ("cc", 0)])
-def test_a_condition_tells_to_and_cc_from_the_recipient(
+def test_conditions_on_to_cc_and_recipient(
     open_office: OpenOffice, written: Written, field: str, expected: int
 ) -> None:
     routes = ROUTES.replace('field = "recipient"', f'field = "{field}"')

@@ -133,9 +133,7 @@ class TestResendWithAnApiKey:
             "https://[",
         ],
     )
-    def test_without_a_raw_email_at_its_own_address_its_reading_of_it_is_taken(
-        self, fetches: Fetches, url: str | None
-    ) -> None:
+    def test_without_a_raw_email_the_parsed_fields_are_used(self, fetches: Fetches, url: str | None) -> None:
         self.stored(fetches, raw={"download_url": url})
         email = email_in(provider_of(WITH_KEY, "resend", fetches), request_of(WITH_KEY, "resend"))
         assert (email.sender, email.date) == (LETTER.sender, LETTER.date)
@@ -145,7 +143,7 @@ class TestResendWithAnApiKey:
         assert email.in_reply_to == email.thread == "earlier@example.org"
         assert fetches.urls == [API_URL], "the API key goes nowhere else"
 
-    def test_while_its_api_is_away_a_retry_is_requested(
+    def test_without_its_api_a_retry_is_asked(
         self, serve: Serve, fetches: Fetches, caplog: pytest.LogCaptureFixture
     ) -> None:
         fetches.pages = {}

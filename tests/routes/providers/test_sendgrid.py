@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key a
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from deduplication.authentication import Authentication
 from orchestrator.config.settings import SettingsError
 from routes.auth import Unauthorized
 from routes.providers.samples import Letter, SampleRequest
@@ -41,7 +42,12 @@ CHARSETS = (DOCUMENTED / "sendgrid.bin").read_bytes()
 
 def _with_field(name: str, value: bytes) -> bytes:
     field = b'\r\n--xYzZY\r\nContent-Disposition: form-data; name="' + name.encode() + b'"\r\n\r\n' + value
-    return CHARSETS.replace(b"Como usted pidi\xa2\r\n--", b"Como usted pidi\xa2" + field + b"\r\n--", 1)
+    verdicts = b"".join(
+        b'--xYzZY\r\nContent-Disposition: form-data; name="' + verdict + b'"\r\n\r\npass\r\n'
+        for verdict in (b"SPF", b"dkim")
+    )
+    body = CHARSETS.replace(b"Como usted pidi\xa2\r\n--", b"Como usted pidi\xa2" + field + b"\r\n--", 1)
+    return body.replace(b"--xYzZY--", verdicts + b"--xYzZY--")
 
 
 class TestSendgrid(DocumentedContract, BasicAuthContract):
@@ -72,7 +78,8 @@ class TestSendgrid(DocumentedContract, BasicAuthContract):
             ("photo.png", "image/png", 1024),
         ]
         assert email.attachments[1].sha256 == sha256(LETTER.enclosures[1].content).hexdigest()
-        assert email.spam == {"spam_score": "0.1", "SPF": "pass"}
+        assert email.spam == {"spam_score": "0.1", "SPF": "pass", "dkim": "{@example.org : pass}"}
+        assert email.authentication == Authentication("pass", "pass", None, True, "sendgrid")
         assert email.recipients == ("inbox@in.example.com",)
         assert email.to == ("inbox@in.example.com", "bob@example.org")
 
@@ -88,7 +95,7 @@ class TestSendgrid(DocumentedContract, BasicAuthContract):
     def test_a_field_that_a_sender_wrote_into_the_text_is_noticed(self, serve: Serve) -> None:
         """The boundary is always the same: a sender who knows it can end the text and add fields."""
         ingress = serve(BASIC)
-        for field in ("headers", "from", "subject", "charsets"):
+        for field in ("headers", "from", "subject", "charsets", "SPF", "dkim"):
             answer = ingress.post(with_body(self.request(BASIC), _with_field(field, b"From: forged@example.com")))
             assert (answer.status_code, answer.get_json()["field"]) == (400, field)
         assert ingress.delivered == []
