@@ -424,7 +424,8 @@ def _outcome(entry: Entry, when: When | None = None) -> str:
     for delivery in entry.deliveries:
         if delivery.status in words:
             reason = (delivery.reason or "").removeprefix(f"{delivery.destination}: ")
-            tries = f" after {delivery.tries} attempt{'s' * (delivery.tries > 1)}" if delivery.tries else ""
+            count = max(delivery.tries, len(delivery.attempts))  # probes do not count as tries
+            tries = f" after {count} attempt{'s' * (count > 1)}" if count else ""
             next_try = f"; next attempt at {when(delivery.next_try_ms)}" if when and delivery.next_try_ms else ""
             sent = words[delivery.status].format(delivery.destination)
             parts.append(sent + tries + (f": {reason}" if reason else "") + next_try)
