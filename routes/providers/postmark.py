@@ -35,7 +35,7 @@ class Postmark(BasicAuthProvider):
         headers, author = MailHeaders(document.get("Headers")), document.object("FromFull")
         sender = document.text("From") or author.optional("Email")
         message_id = document.text("MessageID")
-        document.skip("RecordType", "FromName", "ToFull", "CcFull", "BccFull", "RawEmail")
+        document.skip("RecordType", "FromFull", "FromName", "ToFull", "CcFull", "BccFull", "RawEmail")
         return [
             self.email(
                 headers=headers,
