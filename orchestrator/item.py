@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -12,6 +12,7 @@ from deduplication.email import Attachment, Email
 from deduplication.identity import compute_fingerprint, is_recognisable, own_names
 from deduplication.message import Message
 from deduplication.names import Kind, Name
+from deduplication.spool import Content
 from orchestrator.config.model import HEADER, SIZE
 
 BODY_PREVIEW_CHARS = 200
@@ -28,6 +29,7 @@ class Item:
     ``media`` are links known to be media, ``links`` those that may be. ``fields`` is what routes may ask about, each
     with all its values; ``destinations`` the only ones the sender wants (None: all of the route). ``recipients``: the
     addresses it was delivered to; without ``tells_recipients``, Router.split reads them from its headers.
+    ``contents`` of its attachments, in their order, and the ``original`` email are set where they are wanted by link.
     ``thread``: the conversation that a reply belongs to. ``is_named_by_words``: a name of its own may be made of what
     somebody wrote, such as its subject. ``traceparent``: of the request that brought it.
     """
@@ -55,6 +57,8 @@ class Item:
     traceparent: str = ""
     thread: str = ""
     is_date_unreadable: bool = False
+    contents: tuple[Content | None, ...] = field(default=(), repr=False)
+    original: Content | None = field(default=None, repr=False)
 
     @property
     def payload(self) -> dict[str, Any]:
@@ -129,6 +133,8 @@ def email_item(email: Email, ids_kept_ms: int | None) -> Item:
         links=email.links,
         fields=EmailFields(email),
         content=lambda: _payload(email, ids[0]),
+        contents=tuple(each.data for each in email.attachments),
+        original=email.original,
         moment=email.date_utc,
         thread=email.thread if email.references or email.in_reply_to else "",
         is_date_unreadable=bool(email.date) and email.date_utc is None,
@@ -158,6 +164,7 @@ def _payload(email: Email, email_id: str) -> dict[str, Any]:
         "provider": email.provider,
         "envelope_recipient": next(iter(email.recipients), None) if email.tells_recipients else None,
         **email.envelope,
+        "raw_url": None,
     }
 
 
@@ -203,6 +210,12 @@ def message_item(message: Message) -> Item:
 
 
 def _described(attachment: Attachment) -> dict[str, Any]:
-    fields = ("name", "content_type", "size_bytes", "sha256", "content")
-    described = {field: value for field in fields if (value := getattr(attachment, field)) is not None}
-    return {**described, "content_id": attachment.content_id or None, "inline": attachment.inline}
+    names = ("name", "content_type", "size_bytes", "sha256", "content")
+    described = {name: value for name in names if (value := getattr(attachment, name)) is not None}
+    return {
+        **described,
+        "size": attachment.size_bytes,
+        "content_id": attachment.content_id or None,
+        "inline": attachment.inline,
+        "url": None,
+    }
