@@ -244,7 +244,7 @@ def make_data_dir(settings: Settings) -> None:
     try:
         settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise SettingsError(f"DATA_DIR must be a folder that can be written; {error}") from error
+        raise SettingsError(f"DATA_DIR must be a writable folder; {error}") from error
 
 
 def make_router(settings: Settings, config: Config) -> Router:

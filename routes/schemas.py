@@ -70,7 +70,9 @@ class EmptyRequest(_Request):
 class _Many(_Request):
     """Without a filter, ``all`` is needed: `{}` is what a program sends that has lost its filter."""
 
-    all: StrictBool = Field(default=False, description="Everything. Without it, a filter or a dry run is needed.")
+    all: StrictBool = Field(
+        default=False, description="Act on everything. Without it, a filter or a dry run is required."
+    )
 
     @model_validator(mode="after")
     def check_aim(self) -> Self:

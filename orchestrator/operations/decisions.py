@@ -69,8 +69,8 @@ class DeliveryBrief(BaseModel):
     status: DeliveryStatus
     reason: str | None = Field(description="Why it waits now, or why it ended as it did.")
     tries: int = Field(
-        description="Attempts that count, since it was last replayed or released: probes and others before the next "
-        "try do not."
+        description="Attempts that count, since it was last replayed or released. Probes, and other attempts before "
+        "the next try, do not count."
     )
     max_attempts: int | None
     next_try: Time | None
@@ -424,7 +424,8 @@ def _outcome(entry: Entry, when: When | None = None) -> str:
     for delivery in entry.deliveries:
         if delivery.status in words:
             reason = (delivery.reason or "").removeprefix(f"{delivery.destination}: ")
-            tries = f" after {delivery.tries} attempt{'s' * (delivery.tries > 1)}" if delivery.tries else ""
+            count = max(delivery.tries, len(delivery.attempts))  # probes do not count as tries
+            tries = f" after {count} attempt{'s' * (count > 1)}" if count else ""
             next_try = f"; next attempt at {when(delivery.next_try_ms)}" if when and delivery.next_try_ms else ""
             sent = words[delivery.status].format(delivery.destination)
             parts.append(sent + tries + (f": {reason}" if reason else "") + next_try)

@@ -84,8 +84,8 @@ class Pause(BaseModel):
 
 class DestinationView(BaseModel):
     """``enabled`` and ``breaker`` are None for a destination that is no longer configured. ``oldest_s`` is the age of
-    the delivery that has waited longest, None if none waits. ``next_probe``: when this machine tries it again, while
-    its circuit breaker is open. ``failing``: nothing was delivered since a failure. ``status`` is the judgement in one
+    the delivery that has waited longest, None if none waits. ``failing``: nothing was delivered since a failure.
+    ``next_probe``: when this machine tries it again meanwhile, if a delivery waits. ``status`` is the judgement in one
     word, the same wherever the destination is shown."""
 
     enabled: bool | None
@@ -94,9 +94,8 @@ class DestinationView(BaseModel):
     waiting: int = 0
     dead: int = 0
     oldest_s: int | None = None
-    next_probe: str | None = Field(default=None, json_schema_extra={"format": "date-time"})
     failing: bool = False
-
+    next_probe: str | None = Field(default=None, json_schema_extra={"format": "date-time"})
     status: Literal["removed", "disabled", "paused", "failing", "late", "dead letters", "ok"] = "ok"
 
     @model_validator(mode="after")
@@ -219,8 +218,8 @@ def _read_destinations(service: Service, step: Step, tripped: set[str]) -> dict[
     for name in (*configured, *sorted({*waiting, *dead} - configured.keys())):
         breaker, next_probe = service.guard.breaker(name) if name in configured else None, None
         failing = service.guard.is_failing(name)  # another machine's heartbeat may be older than its recovery
-        if breaker == "open":
-            left_ms = failed_ms.get(name, 0) - step.steady_ms + int(configured[name].breaker_pause_s * 1000)
+        if name in configured and name in waiting and name in failed_ms:
+            left_ms = failed_ms[name] - step.steady_ms + int(configured[name].breaker_pause_s * 1000)
             next_probe = shown_moment(step.now_ms + max(0, left_ms))
         views[name] = DestinationView(
             enabled=configured[name].enabled if name in configured else None,
@@ -229,8 +228,8 @@ def _read_destinations(service: Service, step: Step, tripped: set[str]) -> dict[
             waiting=waiting.get(name, 0),
             dead=dead.get(name, 0),
             oldest_s=_oldest_s(step, name) if name in waiting else None,
-            next_probe=next_probe,
             failing=failing,
+            next_probe=next_probe,
         )
     return views
 

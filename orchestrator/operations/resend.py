@@ -27,16 +27,20 @@ REPLAYED, WOULD_REPLAY = "replayed", "would_replay"
 class Release(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    force: StrictBool = Field(default=False, description="Even if the same email was delivered under another id.")
-    dry_run: StrictBool = Field(default=False, description="Only say what would happen.")
+    force: StrictBool = Field(
+        default=False, description="Release it even if the same email was delivered under another id."
+    )
+    dry_run: StrictBool = Field(default=False, description="Only show what would happen.")
 
 
 class Replay(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     force: StrictBool = Field(default=False, description="Include deliveries already received.")
-    new_id: StrictBool = Field(default=False, description="With a new webhook-id: the receiver sees another event.")
-    dry_run: StrictBool = Field(default=False, description="Only say what would happen.")
+    new_id: StrictBool = Field(
+        default=False, description="Send it with a new webhook-id, which receivers treat as a new event."
+    )
+    dry_run: StrictBool = Field(default=False, description="Only show what would happen.")
 
 
 def send_again(service: Service, id_: str, how: Release | Replay, *, at_once: bool = False) -> str:

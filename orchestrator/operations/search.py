@@ -24,6 +24,7 @@ from deduplication.journal.entry import DeliveryStatus, Entry
 from deduplication.journal.sqlite import Journal, Step
 from deduplication.names import Gate, Kind, Name, bounded_key
 from deduplication.text import well_formed
+from orchestrator.operations.conditions import LATE_S
 from orchestrator.pipeline import SKIPPED_AT, Status, status_of
 from orchestrator.privacy import Privacy
 
@@ -37,7 +38,6 @@ CATCH_UP_S = 0.3  # that a search spends on indexing before it looks
 SHORTEST_INDEXED = 3  # characters: the full-text index is made of pieces of three
 MOST_SCANNED = 10_000  # emails that a search for shorter words looks at
 MOST_COUNTED = 1_000  # emails that a search finds; without one, all are counted
-LATE_MS = 15 * 60_000  # a delivery that waits for longer needs attention, and raises an alarm
 ALL = 10**9
 PLACE = "(e.created_ms << 20 | (e.seq & 1048575))"
 BY_PLACE = "s.rowid"
@@ -93,7 +93,7 @@ _SKIPPED = "SELECT seq FROM entries WHERE outcome = 'skipped' AND outcome NOT IN
 _RETURNED = "SELECT seq FROM entries WHERE outcome = 'returned' AND outcome NOT IN ('delivered', 'claimed')"
 _WAITING = "SELECT seq FROM deliveries WHERE status = 'waiting' AND {at}"
 _DEAD = "SELECT seq FROM deliveries WHERE status = 'dead' AND {at}"
-_LATE = f"SELECT d.seq FROM ({_WAITING}) d JOIN entries USING (seq) WHERE created_ms < {{now_ms}} - {LATE_MS}"  # noqa: S608
+_LATE = f"SELECT d.seq FROM ({_WAITING}) d JOIN entries USING (seq) WHERE created_ms < {{now_ms}} - {LATE_S * 1000}"  # noqa: S608
 _BY_OUTCOME = {
     EmailOutcome.DELIVERED: _BY_STATUS[Status.PROCESSED],
     EmailOutcome.WAITING: f"e.seq IN ({_WAITING})",
@@ -147,17 +147,17 @@ class Filter(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    outcome: EmailOutcome | None = Field(default=None, description="What happened to the email.")
+    outcome: EmailOutcome | None = Field(default=None, description="Only emails with this outcome.")
     gate: Literal["identity", "subject_group", "media", "content"] | None = Field(
-        default=None, description="The gate that stopped it."
+        default=None, description="Only emails that this gate stopped."
     )
     provider: Text = None
     route: Text = None
     destination: Text = None
-    sender: Text = Field(default=None, description="A part of the sender.")
+    sender: Text = Field(default=None, description="Only emails whose sender contains this text.")
     q: Text = Field(
         default=None,
-        description="Words or parts of words of sender and subject; or a complete id, email id, Message-ID, `thread` "
+        description="Words, or parts of words, in sender and subject; or a complete id, email id, Message-ID, `thread` "
         "or webhook-id.",
     )
     since: Moment = Field(

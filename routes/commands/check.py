@@ -79,7 +79,7 @@ def _check_start(settings: Settings, config: Config) -> None:
         if not settings.data_dir.exists():
             parent = next(each for each in settings.data_dir.resolve().parents if each.exists())
             if not os.access(parent, os.W_OK):
-                raise SettingsError(f"DATA_DIR must be a folder that can be written; {parent} cannot")
+                raise SettingsError(f"DATA_DIR must be a writable folder; {parent} is not writable")
             settings = settings.model_copy(update={"data_dir": Path(folder)})
         check_start(settings, config)
 

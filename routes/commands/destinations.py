@@ -45,7 +45,7 @@ def resume(destination: str, as_json: bool) -> None:
 @click.argument("destination")
 @json_option
 def send_test(destination: str, as_json: bool) -> None:
-    """Send a test event to a destination and show its response. Fails unless that is 2xx.
+    """Send a test event to a destination and show its response. Exits with 1 unless that is 2xx.
 
     The event is signed like any webhook and has "type": "mailonce.test". It belongs to no email: nothing is recorded or
     retried, and it is sent even if the destination is paused or its circuit breaker is open.

@@ -29,7 +29,7 @@ Model = TypeVar("Model", bound=BaseModel)
 Command = Callable[..., None]
 
 limit_option = click.option(
-    "--limit", type=click.IntRange(1, MOST_LISTED), default=100, show_default=True, help="At most this many."
+    "--limit", type=click.IntRange(1, MOST_LISTED), default=100, show_default=True, help="Show at most this many."
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print all fields, as JSON.")
 
@@ -146,7 +146,7 @@ def why(text: str, as_json: bool) -> None:
     with open_service() as service:
         found = read_decision(service, text)
     if found is None:
-        raise click.ClickException("no email is known by that id, or it is no longer stored")
+        raise click.ClickException("no stored email has this id")
     if as_json:
         click.echo(json.dumps(found.model_dump(mode="json"), indent=2))
         return
@@ -240,12 +240,12 @@ def replay_deliveries(ids: tuple[str, ...], as_json: bool, **options: Any) -> No
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation of the scope all.")
 @json_option
 def reset_names(scope: str, value: str, dry_run: bool, yes: bool, as_json: bool) -> None:
-    """Forget names, so that the emails behind them are delivered again when they are received again.
+    """Forget names, so that emails with these names are delivered if they are received again.
 
     \b
     mailonce reset email_id fe4fc385494173f61585825e95d25317
     mailonce reset subject_group lot_456@example.org --dry-run
-    mailonce reset subject_group 2026-11:lot_456    (that month's, of all senders)
+    mailonce reset subject_group 2026-11:lot_456    (of that month, for all senders)
     """
     wanted = read(Reset, {"scope": scope, "value": value, "dry_run": dry_run})
     if wanted.scope is Scope.ALL and not dry_run and not yes:

@@ -83,11 +83,11 @@ class Reader:
 @click.option("--yes", is_flag=True, help="Create DATA_DIR if no service has run with it yet.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def import_mail(path: Path, dry_run: bool, provider: str, yes: bool, as_json: bool) -> None:
-    """Remember emails that were handled before, so that they are recognised if they come again. Nothing is ever sent.
+    """Remember emails that were handled before, so that they are recognised if they arrive again. Nothing is ever sent.
 
     PATH is an mbox, a Maildir, a folder of .eml files, or a .csv whose first line names its columns: email_id and date;
     or subject, sender and date; or message_id. The service may be running. Importing the same emails twice changes
-    nothing, so an interrupted run is simply repeated.
+    nothing, so an interrupted run can be repeated.
 
     \b
     mailonce import --dry-run ~/mail/inbox.mbox

@@ -148,7 +148,7 @@ def _secret(text: str) -> str:
 
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Listen on this address; 0.0.0.0 for all.")
-@click.option("--port", type=click.IntRange(0, 65535), default=9000, show_default=True, help="0 picks a free one.")
+@click.option("--port", type=click.IntRange(0, 65535), default=9000, show_default=True, help="0 picks a free port.")
 @click.option(
     "--secret",
     "secrets",

@@ -108,7 +108,7 @@ def test_why_explains_what_happened_to_an_email(run: Run, stopped: dict[str, str
     whole = json.loads(run("why", stopped.get(by, by), "--json").stdout)
     assert whole["payload"]["subject"] == "Again lot 456"
     unknown = run("why", "nobody")
-    assert (unknown.exit_code, "no email is known by that id" in unknown.output) == (1, True)
+    assert (unknown.exit_code, "no stored email has this id" in unknown.output) == (1, True)
 
 
 def test_decisions_are_listed_by_filter_as_a_table_or_json(run: Run, stopped: dict[str, str]) -> None:
