@@ -68,8 +68,8 @@ class DeliveryBrief(BaseModel):
     status: DeliveryStatus
     reason: str | None = Field(description="Why it waits now, or why it ended as it did.")
     tries: int = Field(
-        description="Attempts that count, since it was last replayed or released. Probes, and other attempts before "
-        "the next try, do not count."
+        description="Attempts that count, since it was last replayed or released: probes and others before the next "
+        "try do not."
     )
     max_attempts: int | None
     next_try: Time | None
