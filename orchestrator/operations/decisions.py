@@ -15,6 +15,7 @@ from deduplication.journal.sqlite import Step
 from deduplication.names import Gate, Kind
 from orchestrator.delivery.guard import Blocker
 from orchestrator.delivery.webhook import Payload, unpack
+from orchestrator.files import missing_files
 from orchestrator.operations.search import (
     OUTCOME_OF,
     DecisionFilter,
@@ -68,8 +69,8 @@ class DeliveryBrief(BaseModel):
     status: DeliveryStatus
     reason: str | None = Field(description="Why it waits now, or why it ended as it did.")
     tries: int = Field(
-        description="Attempts that count, since it was last replayed or released: probes and others before the next "
-        "try do not."
+        description="Attempts that count, since it was last replayed or released. Probes, and other attempts before "
+        "the next try, do not count."
     )
     max_attempts: int | None
     next_try: Time | None
@@ -144,9 +145,17 @@ class GateReport(BaseModel):
     said: str
 
 
+class MissingFile(BaseModel):
+    sha256: str
+    missing: str = Field(description="Why it could not be stored.")
+
+
 class DecisionInFull(Decision):
     server: str
     machine: str
+    missing_files: list[MissingFile] = Field(
+        description="Attachments and raw emails that have no link, on the machine that received it."
+    )
     names: list[NameView]
     gates: list[GateReport] = Field(description="What each gate decided, up to the one that stopped it.")
     original_email: Decision | None
@@ -189,12 +198,14 @@ def read_decision(service: Service, text: str) -> DecisionInFull | None:
         original = _read(service, step, entry.stop.original if entry.stop else None)
         brief = _view(service, step, entry)
         original_email = _view(service, step, original) if original else None
+        missing = missing_files(step, entry.id)
     deliveries = cast(Sequence[DeliveryView], brief.deliveries)
     machines = (delivery.payload_machine for delivery in deliveries)
     return DecisionInFull(
         **dict(brief),
         server=entry.about.server,
         machine=entry.machine,
+        missing_files=[MissingFile(sha256=sha256, missing=why) for sha256, why in missing],
         names=[NameView(gate=name.gate, name=name.label, is_own=name.is_own) for name in entry.names],
         gates=list(_gate_reports(entry)),
         original_email=original_email,
@@ -413,7 +424,8 @@ def _outcome(entry: Entry, when: When | None = None) -> str:
     for delivery in entry.deliveries:
         if delivery.status in words:
             reason = (delivery.reason or "").removeprefix(f"{delivery.destination}: ")
-            tries = f" after {delivery.tries} attempt{'s' * (delivery.tries > 1)}" if delivery.tries else ""
+            count = max(delivery.tries, len(delivery.attempts))  # probes do not count as tries
+            tries = f" after {count} attempt{'s' * (count > 1)}" if count else ""
             next_try = f"; next attempt at {when(delivery.next_try_ms)}" if when and delivery.next_try_ms else ""
             sent = words[delivery.status].format(delivery.destination)
             parts.append(sent + tries + (f": {reason}" if reason else "") + next_try)

@@ -94,8 +94,8 @@ class DestinationView(BaseModel):
     waiting: int = 0
     dead: int = 0
     oldest_s: int | None = None
-    next_probe: str | None = Field(default=None, json_schema_extra={"format": "date-time"})
     failing: bool = False
+    next_probe: str | None = Field(default=None, json_schema_extra={"format": "date-time"})
     status: Literal["removed", "disabled", "paused", "failing", "late", "dead letters", "ok"] = "ok"
 
     @model_validator(mode="after")
@@ -228,8 +228,8 @@ def _read_destinations(service: Service, step: Step, tripped: set[str]) -> dict[
             waiting=waiting.get(name, 0),
             dead=dead.get(name, 0),
             oldest_s=_oldest_s(step, name) if name in waiting else None,
-            next_probe=next_probe,
             failing=failing,
+            next_probe=next_probe,
         )
     return views
 

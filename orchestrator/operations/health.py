@@ -214,24 +214,28 @@ def _check_memory(limit_mb: int) -> HealthCheck:
 
 @dataclass(frozen=True)
 class Banner:
-    """For the top of every page. ``is_bad`` is False for what a person asked for."""
+    """For the top of every page. ``about``: the condition of an alarm, the name of a check, or "paused". ``is_bad`` is
+    False for what a person asked for."""
 
     text: str
     since: str | None = None
+    about: str = ""
+    destination: str | None = None
     is_bad: bool = True
 
 
 def banners(health: Health) -> Iterator[Banner]:
     """Each problem once: an alarm replaces the check or warning that says the same."""
     alarms = [alarm.text for alarm in health.alarms]
-    problems = [(check.problem, (check.model_extra or {}).get("since")) for check in health.checks.values()]
-    for text, since in (*problems, *((warning, None) for warning in health.warnings)):
+    problems = [(each.problem, (each.model_extra or {}).get("since"), name) for name, each in health.checks.items()]
+    for text, since, about in (*problems, *((warning, None, "") for warning in health.warnings)):
         for alarm in alarms:
             text = text and text.replace(alarm, "").strip()
         if text:
-            yield Banner(text, since)
+            yield Banner(text, since, about)
     for on in health.alarms:
-        yield Banner(f"Alarm: {on.text}", on.since)
+        yield Banner(f"Alarm: {on.text}", on.since, on.condition, on.destination)
     for name, pause in health.paused.items():
         reason = f" ({pause.reason})" if pause.reason else ""
-        yield Banner(f"{name} is paused{reason}. New emails for it are queued", pause.since, is_bad=False)
+        text = f"{name} is paused{reason}. New emails for it are queued"
+        yield Banner(text, pause.since, "paused", name, is_bad=False)

@@ -24,6 +24,7 @@ from deduplication.journal.entry import DeliveryStatus, Entry
 from deduplication.journal.sqlite import Journal, Step
 from deduplication.names import Gate, Kind, Name, bounded_key
 from deduplication.text import well_formed
+from orchestrator.operations.conditions import LATE_S
 from orchestrator.pipeline import SKIPPED_AT, Status, status_of
 from orchestrator.privacy import Privacy
 
@@ -37,7 +38,6 @@ CATCH_UP_S = 0.3  # that a search spends on indexing before it looks
 SHORTEST_INDEXED = 3  # characters: the full-text index is made of pieces of three
 MOST_SCANNED = 10_000  # emails that a search for shorter words looks at
 MOST_COUNTED = 1_000  # emails that a search finds; without one, all are counted
-LATE_MS = 15 * 60_000  # a delivery that waits for longer needs attention, and raises an alarm
 ALL = 10**9
 PLACE = "(e.created_ms << 20 | (e.seq & 1048575))"
 BY_PLACE = "s.rowid"
@@ -93,7 +93,7 @@ _SKIPPED = "SELECT seq FROM entries WHERE outcome = 'skipped' AND outcome NOT IN
 _RETURNED = "SELECT seq FROM entries WHERE outcome = 'returned' AND outcome NOT IN ('delivered', 'claimed')"
 _WAITING = "SELECT seq FROM deliveries WHERE status = 'waiting' AND {at}"
 _DEAD = "SELECT seq FROM deliveries WHERE status = 'dead' AND {at}"
-_LATE = f"SELECT d.seq FROM ({_WAITING}) d JOIN entries USING (seq) WHERE created_ms < {{now_ms}} - {LATE_MS}"  # noqa: S608
+_LATE = f"SELECT d.seq FROM ({_WAITING}) d JOIN entries USING (seq) WHERE created_ms < {{now_ms}} - {LATE_S * 1000}"  # noqa: S608
 _BY_OUTCOME = {
     EmailOutcome.DELIVERED: _BY_STATUS[Status.PROCESSED],
     EmailOutcome.WAITING: f"e.seq IN ({_WAITING})",
@@ -333,6 +333,18 @@ def find_by_id(step: Step, text: str) -> str | None:
     """The newest email with that id, email id, Message-ID or webhook-id, or from that sender."""
     rows = step.query(f"SELECT id FROM entries WHERE seq IN ({_BY_ID}) ORDER BY seq DESC LIMIT 1", _keys_of(text))  # noqa: S608
     return rows[0][0] if rows else None
+
+
+def find_entries(step: Step, text: str, privacy: Privacy) -> list[Entry]:
+    """All emails from that sender, or with that id, email id, Message-ID or webhook-id; and others with the same email
+    ids, of which one cannot be told from the other by these."""
+    values = (*_keys_of(text)[:2], privacy.text(text.lower()), _keys_of(text)[3])
+    own = "SELECT n.reference FROM names n WHERE n.reference >= 'email_id:' AND n.reference < 'email_id;' AND n.seq IN"
+    rows = step.read_rows(
+        f"seq IN ({_BY_ID}) OR seq IN (SELECT seq FROM names WHERE reference IN ({own} ({_BY_ID})))",  # noqa: S608
+        (*values, *values),
+    )
+    return [entry for _, entry in rows]
 
 
 _BY_ID = (

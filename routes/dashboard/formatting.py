@@ -27,7 +27,7 @@ TICKS = 5
 COLOURS = {
     "good": "delivered, ok, up, released",
     "waits": "waiting, in progress, returned, degraded, paused, behind",
-    "bad": "dead letter, down, over the limit, failing, in trouble, late, no worker, full, gap",
+    "bad": "dead letter, dead letters, down, over the limit, failing, in trouble, late, no worker, full, gap",
     "stopped": "suppressed, duplicate, same subject group, same file, same text, too old, dropped by a route",
 }
 COLOUR_OF_WORDS = {words: colour for colour, listed in COLOURS.items() for words in listed.split(", ")}

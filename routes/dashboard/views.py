@@ -13,7 +13,7 @@ from orchestrator.audit import read_actions
 from orchestrator.operations.decisions import list_decisions, read_decision, read_payload
 from orchestrator.operations.destinations import destinations, last_failure
 from orchestrator.operations.fleet_state import fleet_state
-from orchestrator.operations.health import read_health
+from orchestrator.operations.health import banners, read_health
 from orchestrator.operations.search import (
     FIELDS,
     MOST_COUNTED,
@@ -127,11 +127,10 @@ def overview() -> str:
 
 @page.get("/notices")
 def notices() -> str:
-    health = read_health(service)
-    failures = {
-        alarm.destination: last_failure(service, alarm.destination) for alarm in health.alarms if alarm.destination
-    }
-    return render_template("dashboard/_notices.html", health=health, failures=failures)
+    found = list(banners(read_health(service)))
+    alarms = [banner.destination for banner in found if banner.is_bad and banner.destination]
+    failures = {name: last_failure(service, name) for name in alarms}
+    return render_template("dashboard/_notices.html", banners=found, failures=failures)
 
 
 @page.get("/destinations")

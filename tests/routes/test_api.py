@@ -319,7 +319,9 @@ def test_a_test_event_is_one_post_even_to_a_paused_destination(start_with: Start
 def test_the_public_key_of_a_destination_is_shown_and_never_its_secret(start_with: StartApp) -> None:
     private = "whsk_6Xb/dCcHpPea21PS1N9VY/NZW723CEc77N4rJCubMbfVKIDij2HKpMKkioLlX0dRqSKJp4AJ6p9lMicMFs6Kvg=="
     public = "whpk_1SiA4o9hyqTCpIqC5V9HUakiiaeACeqfZTInDBbOir4="
-    settings = f"url = 'https://crm.example'\nsecret = ['whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw', '{private}']"
+    url = "https://ada:pass@crm.example:8443/hooks/B01XKCD4T5Y6U7I8/new?token=s3cret&v="
+    settings = f"url = '{url}'\nsecret = ['whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw', '{private}']"
     app = start_with(crm=settings)
     assert crm(app)["public_keys"] == [public]
+    assert crm(app)["url"] == "https://crm.example:8443/hooks/…/new?token=…&v=…"
     assert private[5:20] not in str(app.ask("destinations"))

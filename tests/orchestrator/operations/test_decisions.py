@@ -12,11 +12,11 @@ import pytest
 
 from deduplication.journal.entry import DeliveryStatus, changed
 from orchestrator.build import Service
+from orchestrator.operations.conditions import LATE_S
 from orchestrator.operations.decisions import list_decisions, list_deliveries, read_decision, read_delivery
 from orchestrator.operations.resend import Release, send_again
 from orchestrator.operations.search import (
     _BY_STATUS,
-    LATE_MS,
     DecisionFilter,
     DeliveryFilter,
     InvalidCursor,
@@ -108,7 +108,7 @@ def test_a_repeat_is_found_as_a_duplicate_and_a_delivery_that_waits_for_long_nee
     assert desk.subjects(outcome="duplicate") == desk.subjects(gate="identity") == [SLOW, FIRST]
     assert [count_repeats(desk.service, since) for since in (None, datetime.max.replace(tzinfo=UTC))] == [2, 0]
     assert desk.subjects(outcome="stopped") == [SLOW, SECOND, FIRST]
-    desk.bench.let_time_pass(LATE_MS)
+    desk.bench.let_time_pass(LATE_S * 1000)
     assert desk.subjects(outcome="needs_attention") == [GONE, SLOW]
 
 

@@ -133,6 +133,7 @@ def test_a_pause_is_not_bad(process: Process) -> None:
     paused = Pause(since="2026-11-16T09:00:00+00:00", reason="it moves", by="Ada")
     (banner,) = banners(report(process, replace(SOUND, **crm(paused=paused))))
     assert (banner.text, banner.is_bad) == ("crm is paused (it moves). New emails for it are queued", False)
+    assert (banner.about, banner.destination) == ("paused", "crm")
 
 
 def test_a_journal_that_cannot_be_used_is_down(process: Process) -> None:
