@@ -19,6 +19,7 @@ from deduplication.body import Html, looks_like_html, plain_links, plain_text
 from deduplication.dates import parse_date
 from deduplication.kept_property import kept_property
 from deduplication.names import bounded_key
+from deduplication.spool import Blob, Content, first_bytes, read_all
 from deduplication.text import base64_decoded, decoded, nfc, well_formed, without_c1
 
 # Longer values are cut before they are worked at. The text of an email is not cut: its fingerprint covers all of it.
@@ -26,6 +27,7 @@ MAX_HEADER_CHARS = 64 * 1024  # subject, sender, date, Message-ID and other ids,
 MAX_NAME_CHARS = 1000  # of a file, of an address
 MOST_RECIPIENTS = 1000
 MOST_ATTACHMENTS = 1000
+MOST_LOOKED_AT = 8000  # bytes of a file: with a NUL among them it is no text
 MOST_HEADERS = 200
 MAX_HEADERS_CHARS = 64 * 1024  # of all headers that are handed on
 MOST_REFERENCES = 200
@@ -54,8 +56,8 @@ _NOT_IN_A_FILE_NAME = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069
 
 @dataclass(frozen=True)
 class Attachment:
-    """``name`` has no path; ``content`` (Base64) is set only where contents are wanted in the webhook. One that is
-    ``inline`` is shown within the HTML, which refers to it by ``content_id``.
+    """``name`` has no path; ``content`` (Base64) is set only where contents are wanted in the webhook, ``data`` where
+    they are wanted by link. One that is ``inline`` is shown within the HTML, which refers to it by ``content_id``.
 
     ``sha256`` is empty if the contents were not sent. ``text_sha256`` is that of a text whose lines, the last one
     included, all end in LF, if it is another one: providers change line ends.
@@ -69,22 +71,7 @@ class Attachment:
     text_sha256: str = ""
     content_id: str = ""
     inline: bool = False
-
-    @classmethod
-    def of(cls, file: File, content: bytes, *, with_content: bool) -> Attachment:
-        lines = content
-        if content and b"\0" not in content[:8000]:
-            lines = content.replace(b"\r\n", b"\n").removesuffix(b"\n") + b"\n"
-        return cls(
-            name=file.name,
-            content_type=file.content_type,
-            size_bytes=len(content),
-            sha256=hashlib.sha256(content).hexdigest(),
-            content=base64.b64encode(content).decode() if with_content else None,
-            text_sha256=hashlib.sha256(lines).hexdigest() if lines != content else "",
-            content_id=file.content_id,
-            inline=file.inline,
-        )
+    data: Content | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         name = _NOT_IN_A_FILE_NAME.sub("", well_formed(self.name[:MAX_HEADER_CHARS])).rstrip("/\\ ")
@@ -101,10 +88,53 @@ class File:
 
     name: str
     content_type: str
-    content: bytes | None = None
+    content: Content | None = None
     size_bytes: int = 0
     content_id: str = ""
     inline: bool = False
+
+    def attachment(self, inline_bytes: int, *, is_linked: bool) -> Attachment:
+        """With its contents if they are wanted in the webhook and fit, or by link."""
+        given = self.content
+        size_bytes, sha256, text_sha256 = (self.size_bytes, "", "") if given is None else _digests(given)
+        fits = size_bytes <= inline_bytes > 0
+        return Attachment(
+            self.name,
+            self.content_type,
+            size_bytes,
+            sha256,
+            content=base64.b64encode(read_all(given)).decode() if given is not None and fits else None,
+            text_sha256=text_sha256,
+            content_id=self.content_id,
+            inline=self.inline,
+            data=given if is_linked else None,
+        )
+
+
+def _digests(content: Content) -> tuple[int, str, str]:
+    """Its size, ``sha256`` and ``text_sha256``. What is large is read in chunks."""
+    if isinstance(content, Blob):
+        return _digests_of_chunks(content.chunks())
+    lines = content
+    if content and b"\0" not in content[:MOST_LOOKED_AT]:
+        lines = content.replace(b"\r\n", b"\n").removesuffix(b"\n") + b"\n"
+    text_sha256 = hashlib.sha256(lines).hexdigest() if lines != content else ""
+    return len(content), hashlib.sha256(content).hexdigest(), text_sha256
+
+
+def _digests_of_chunks(chunks: Iterable[bytes]) -> tuple[int, str, str]:
+    whole, lines, size_bytes, is_text, left = hashlib.sha256(), hashlib.sha256(), 0, True, b""
+    for chunk in chunks:
+        is_text = is_text and b"\0" not in chunk[: max(0, MOST_LOOKED_AT - size_bytes)]
+        whole.update(chunk)
+        size_bytes += len(chunk)
+        if is_text:
+            text = (left + chunk).replace(b"\r\n", b"\n")
+            left = text[-1:] if text[-1:] in (b"\r", b"\n") else b""  # the next chunk decides what it is
+            lines.update(text[: len(text) - len(left)])
+    lines.update(left.removesuffix(b"\n") + b"\n")
+    is_other = is_text and size_bytes and lines.digest() != whole.digest()
+    return size_bytes, whole.hexdigest(), lines.hexdigest() if is_other else ""
 
 
 _TEXTS = (
@@ -137,7 +167,7 @@ class Email:
     that there are none. Without ``tells_recipients``, ``recipients`` are at best from headers such as Delivered-To.
     ``first_html`` is the first part of an HTML body that was joined from several, empty if it has no others, and None
     if the provider may have omitted the others. ``date_source`` is the provider if the date may be another than that of
-    the Date header, such as the time of receipt.
+    the Date header, such as the time of receipt. ``original``: the raw email, where it is wanted by link.
     """
 
     subject: str = ""
@@ -171,6 +201,7 @@ class Email:
     verdicts: tuple[Result, ...] = ()
     trusted_authserv_ids: tuple[str, ...] = ()
     reports: tuple[tuple[str, bytes], ...] = ()
+    original: Content | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in _TEXTS:
@@ -192,6 +223,7 @@ class Email:
         delivered_headers: Iterable[Any] = (),
         files: Sequence[File | Attachment] = (),
         inline_bytes: int = 0,
+        is_linked: bool = False,
         spam: Mapping[str, Any] | None = None,
         **fields: Any,
     ) -> Email:
@@ -199,7 +231,7 @@ class Email:
 
         Addresses are texts or lists of texts; ``recipients`` are those of the envelope, in whose place headers such as
         Delivered-To (``delivered_headers``) are read. Files are handed on with their contents while they fit into
-        ``inline_bytes``. Values of ``spam`` that are missing or not plain are left out.
+        ``inline_bytes``, or if they ``is_linked``. Values of ``spam`` that are missing or not plain are left out.
         """
         if body is not None:
             fields |= _html_and_plain(fields["html"], fields["plain"], body, body_type)
@@ -208,7 +240,7 @@ class Email:
                 name: str(value) for name, value in spam.items() if isinstance(value, str | int | float) and value != ""
             }
         if files:
-            fields["attachments"] = _attachments(files, inline_bytes)
+            fields["attachments"] = _attachments(files, inline_bytes, is_linked)
             fields["reports"] = _reports(files)
         if extra := fields.get("extra"):
             fields["extra"] = _fitting(extra)
@@ -305,25 +337,19 @@ def _html_and_plain(html: str, plain: str, body: str, body_type: str) -> dict[st
     return {"html": html, "plain": plain}
 
 
-def _attachments(files: Sequence[File | Attachment], inline_bytes: int) -> tuple[Attachment, ...]:
+def _attachments(files: Sequence[File | Attachment], inline_bytes: int, is_linked: bool) -> tuple[Attachment, ...]:
     found, left = [], inline_bytes
     for file in files:
-        if isinstance(file, Attachment):
-            found.append(file)
-        elif file.content is None:
-            more = (None, "", file.content_id, file.inline)
-            found.append(Attachment(file.name, file.content_type, file.size_bytes, "", *more))
-        else:
-            fits = len(file.content) <= left > 0
-            left -= len(file.content) if fits else 0
-            found.append(Attachment.of(file, file.content, with_content=fits))
+        each = file if isinstance(file, Attachment) else file.attachment(left, is_linked=is_linked)
+        left -= each.size_bytes if each.content is not None else 0
+        found.append(each)
     return tuple(found)
 
 
 def _reports(files: Sequence[File | Attachment]) -> tuple[tuple[str, bytes], ...]:
     """The parts that say whether it is a bounce, a read receipt or an invitation."""
     found = (
-        (kind, file.content[:MAX_PART_BYTES])
+        (kind, first_bytes(file.content, MAX_PART_BYTES))
         for file in files
         if isinstance(file, File) and file.content and (kind := media_type(file.content_type)) in REPORT_TYPES
     )

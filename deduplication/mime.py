@@ -11,11 +11,13 @@ import binascii
 import email.message
 import html
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from deduplication.email import MOST_HEADERS, Email, File, address_of, decode_subject, fitting_headers
+from deduplication.spool import LARGE_BYTES, Blob, Content, Span, base64_chunks, quoted_printable_chunks, read_all
 from deduplication.text import base64_decoded, decoded, strictly_decoded, well_formed
 
 MAX_HEADER_BYTES = 64 * 1024
@@ -44,18 +46,20 @@ _STRAY_LINES = re.compile(
     rb"(?:(?!--)[^\r\n][^\n]*+\n){1,20}?(?=(" + b"|".join(sorted(_FOUND_HEADERS)) + rb")[ \t]*:)", re.IGNORECASE
 )
 _BLANK_LINE = re.compile(rb"\r*\n")
+_END_OF_HEADERS, _MAYBE_BOUNDARY = re.compile(rb"\n\r?\n"), re.compile(rb"\n--")
 _MEDIA_TYPE = re.compile(rb"[\s\"]*([\w!#$&^.*+-]{1,127}/[\w!#$&^.*+-]{1,127})")
 _MISSING_SEMICOLON = re.compile(rb"(\A[^ ;=]++) (?=[\w*-]+=)|(?<![;=]) (?=boundary ?=)", re.IGNORECASE)
 _KEYWORD = re.compile(rb"[\s\"]*([\w-]{1,40})")
 
 
-def parse_mime(raw: bytes, **fields: Any) -> Email:
+def parse_mime(given: Content, **fields: Any) -> Email:
     """Never raises: of a damaged email, what can be read. Without a readable From the sender is empty.
 
     ``fields`` are those of Email.received: ``subject`` and ``sender`` are used if the headers have none, ``to``, ``cc``
     and ``spam`` are added to those of the headers, and others replace what was read. Time and memory grow with the
-    length alone.
+    length alone; the contents of large parts are read from the disk when they are needed.
     """
+    raw, lifted = _lift(given.span()) if isinstance(given, Blob) else (given, _NOTHING_LIFTED)
     if _CR_ALONE.match(raw):  # lines end in CR alone; a stray CR does not make them so
         raw = raw.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     start = _end_of(_BEFORE_THE_HEADERS, raw, 0)
@@ -66,7 +70,7 @@ def parse_mime(raw: bytes, **fields: Any) -> Email:
     read = {
         "provider": "mime",
         "date": head.text("date"),
-        **_read_contents(list(_Parts(raw).read(head, len(raw), {}))),
+        **_read_contents(list(_Parts(raw, lifted).read(head, len(raw), {}))),
         "message_id": head.text("message-id"),
         "delivered_headers": [head.text(name) for name in DELIVERED_HEADERS],
         "headers": head.texts(kept),
@@ -83,6 +87,48 @@ def parse_mime(raw: bytes, **fields: Any) -> Email:
         "spam": {**{name: head.text(name.lower()) for name in SPAM_HEADERS}, **fields.get("spam", {})},
     }
     return Email.received(**read)
+
+
+@dataclass(frozen=True)
+class _Lifted:
+    """Contents of large parts, in whose place the message has their numbers between random marks."""
+
+    mark: bytes
+    spans: Sequence[Span]
+
+    def content(self, encoded: bytes) -> Content:
+        """With the contents in place of their numbers."""
+        if not self.spans or self.mark not in encoded:
+            return encoded
+        pieces = encoded.split(self.mark)
+        whole = (self.spans[int(piece)] if place % 2 else piece for place, piece in enumerate(pieces))
+        return Blob(tuple(whole))
+
+
+_NOTHING_LIFTED = _Lifted(b"", ())
+
+
+def _lift(raw: Span) -> tuple[bytes, _Lifted]:
+    """The message without the contents of large parts: what is between an empty line and the next line that begins
+    with "--" is never a header or a boundary, whatever the boundaries are."""
+    mark, spans = secrets.token_bytes(16).hex().encode(), list[Span]()
+    kept, position, start = b"", 0, 0
+    if len(raw) <= LARGE_BYTES or _CR_ALONE.match(raw.read(0, LARGE_BYTES)):
+        return raw.read(), _NOTHING_LIFTED
+    for _ in range(MAX_PARTS):
+        headers = raw.search(_END_OF_HEADERS, start)
+        if headers is None:
+            break
+        line = raw.search(_MAYBE_BOUNDARY, headers[1] - 1)
+        end = line[0] if line else len(raw)
+        if end - headers[1] > LARGE_BYTES:
+            kept += raw.read(position, headers[1]) + b"%s%d%s" % (mark, len(spans), mark)
+            position = end - 1  # the line feed before a boundary may be a CR LF
+            spans.append(raw.part(headers[1], position))
+        if line is None:
+            break
+        start = line[1]
+    return kept + raw.read(position), _Lifted(mark, spans)
 
 
 def _readable_sender(sender: str) -> str:
@@ -157,19 +203,24 @@ class _Entity:
         is_text = self.content_type in ("text/plain", "text/html") or self.content_type.startswith("multipart/")
         return is_text and self.disposition != "attachment"
 
-    def file(self, name: str, content: bytes) -> File:
+    def file(self, name: str, content: Content) -> File:
         content_id = self.text("content-id")
         is_inline = self.disposition == "inline" or (not self.disposition and bool(content_id))
         return File(name, self.content_type, content, content_id=content_id, inline=is_inline)
 
-    def content(self, raw: bytes, end: int) -> bytes:
-        encoded = raw[self.content_start : end]
-        match _matched(_KEYWORD, self.first("content-transfer-encoding")):
-            case "base64":
-                return base64_decoded(encoded)
-            case "quoted-printable":
-                return binascii.a2b_qp(encoded)
-        return encoded
+    def decode(self, encoded: Content) -> Content:
+        encoding = _matched(_KEYWORD, self.first("content-transfer-encoding"))
+        if encoding not in _DECODERS:
+            return encoded
+        decode, decode_chunks = _DECODERS[encoding]
+        return encoded.decoded(decode_chunks) if isinstance(encoded, Blob) else decode(encoded)
+
+
+_Decode = tuple[Callable[[bytes], bytes], Callable[[Iterable[bytes]], Iterator[bytes]]]
+_DECODERS: Mapping[str, _Decode] = {
+    "base64": (base64_decoded, base64_chunks),
+    "quoted-printable": (binascii.a2b_qp, quoted_printable_chunks),
+}
 
 
 def _matched(pattern: re.Pattern[bytes], value: bytes) -> str:
@@ -231,8 +282,9 @@ def _parameters(value: bytes) -> Mapping[str, _Parameter]:
 class _Parts:
     """The parts of a message, at most MAX_PARTS of them, in multiparts nested at most MAX_DEPTH deep."""
 
-    def __init__(self, raw: bytes) -> None:
+    def __init__(self, raw: bytes, lifted: _Lifted) -> None:
         self._raw = raw
+        self._lifted = lifted
         self._left = MAX_PARTS
 
     def read(self, entity: _Entity, end: int, branches: Mapping[int, int], depth: int = 0) -> Iterator[_Leaf]:
@@ -245,7 +297,7 @@ class _Parts:
             is_divided = True
             self._left -= 1
             if self._left < 0 or depth == MAX_DEPTH:
-                yield _Leaf(File("", "application/octet-stream", self._raw[start:end]))
+                yield _Leaf(File("", "application/octet-stream", self._lifted.content(self._raw[start:end])))
                 return
             part = _read_entity(self._raw, start)
             if part.boundary == entity.boundary and part_end < end:
@@ -279,10 +331,13 @@ class _Parts:
             yield start, end
 
     def _leaf(self, entity: _Entity, end: int, branches: Mapping[int, int]) -> _Leaf:
-        content, name, is_shown = entity.content(self._raw, end), entity.file_name, entity.is_shown
+        content = entity.decode(self._lifted.content(self._raw[entity.content_start : end]))
+        name, is_shown = entity.file_name, entity.is_shown
+        if is_shown:
+            content = read_all(content)
         file = entity.file(name, content) if name or not is_shown else None
-        has_text = is_shown and content and not content.isspace()
-        text = decoded(content, entity.charset) if has_text else None
+        has_text = is_shown and isinstance(content, bytes) and content and not content.isspace()
+        text = decoded(read_all(content), entity.charset) if has_text else None
         return _Leaf(file, text, entity.content_type == "text/html", branches)
 
 

@@ -22,7 +22,7 @@ _MORE_THAN_THIRTY_MARKS = re2.compile(r"\pM{31}")
 _ASCII_ONLY = re.compile(r"\\[bBwW]")
 _C1 = re.compile(r"[\x80-\x9f]")
 _CHARSET = re.compile(r"[\w.:-]{1,40}", re.ASCII)
-_NOT_BASE64 = bytes(set(range(256)) - set(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="))
+NOT_BASE64 = bytes(set(range(256)) - set(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="))
 _NOT_CHARSETS = {"idna", "punycode", "unicode-escape", "raw-unicode-escape", "undefined"}  # but Python decodes them
 _BETTER_IN_PYTHON = {"ascii", "utf-16", "hz", "iso2022_kr"}  # Python decodes more of these than browsers do
 _NO_CODECS = {"replacement", "x-user-defined"}
@@ -65,7 +65,7 @@ def without_c1(text: str) -> str:
 
 def base64_decoded(content: bytes) -> bytes:
     """Up to the padding. Characters outside the alphabet are ignored, and so is half a byte at the end."""
-    letters = content.translate(None, _NOT_BASE64).partition(b"=")[0]
+    letters = content.translate(None, NOT_BASE64).partition(b"=")[0]
     return binascii.a2b_base64(letters[: len(letters) - (len(letters) % 4 == 1)] + b"==")
 
 

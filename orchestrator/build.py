@@ -30,6 +30,7 @@ from orchestrator.delivery.queue import Queue, QueueMisconfigured, QueueUnavaila
 from orchestrator.delivery.retrier import Retrier
 from orchestrator.delivery.sender import Sender
 from orchestrator.delivery.webhook import Destination
+from orchestrator.files import PATH, Files, Folder, Storage, Terms
 from orchestrator.guesses import GuessLimit
 from orchestrator.logs import quiet
 from orchestrator.metrics.meter import Meter
@@ -88,6 +89,7 @@ class Service:
         self.retrier = Retrier(self.sender, threads, margin_s)
         self.queue = open_queue(settings) if settings.queue_url else None  # None: requests deliver
 
+        self.files = open_files(settings, self.journal, self.meter, is_trial=is_trial)
         self.pipeline = Pipeline(
             coordinator=self.coordinator,
             router=make_router(settings, config),
@@ -97,6 +99,7 @@ class Service:
             privacy=self.privacy,
             meter=self.meter,
             options=pipeline_options(settings, config, self.server),
+            files=self.files,
             queue=self.queue,
         )
 
@@ -187,6 +190,21 @@ def open_registry(settings: Settings, journal: Journal, *, is_trial: bool = Fals
         return connect(settings.redis_url, settings.redis_timeout_ms / 1000 + more_s, decode_responses=False)
 
     return Registry(connected(0), journal.machine, journal.clock, options, connected)
+
+
+def open_files(settings: Settings, journal: Journal, meter: Meter, *, is_trial: bool = False) -> Files:
+    # Twice what claims need: files never make a provider retry.
+    folder = Folder(settings.data_dir / ("trial-files" if is_trial else PATH), 2 * settings.disk_free_bytes)
+    storage: Storage = folder
+    if settings.files_url:
+        try:
+            from orchestrator.delivery.s3 import Bucket  # needs the extra "s3"
+        except ModuleNotFoundError as error:
+            how = ".venv/bin/pip install -c constraints.txt -e '.[s3]'"
+            raise SettingsError(f"FILES_URL needs the extra s3: {how}; {error}") from error
+        storage = Bucket(settings.files_url, journal.machine)
+    address, kept_ms = settings.public_url or settings.address, int(settings.files_days * DAY_MS)
+    return Files(journal, storage, folder, Terms(address, kept_ms, int(settings.files_mb * MB)), meter)
 
 
 def open_queue(settings: Settings) -> Queue:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -14,6 +14,7 @@ from deduplication.identity import compute_fingerprint, is_recognisable, own_nam
 from deduplication.kept_property import kept_property
 from deduplication.message import Message
 from deduplication.names import Kind, Name
+from deduplication.spool import Content
 from orchestrator.config.model import HEADER, SIZE
 from orchestrator.delivery.webhook import shown_timestamp
 
@@ -32,6 +33,7 @@ class Item:
     ``media`` are links known to be media, ``links`` those that may be. ``fields`` is what routes may ask about, each
     with all its values; ``destinations`` the only ones the sender wants (None: all of the route). ``recipients``: the
     addresses it was delivered to; without ``tells_recipients``, Router.split reads them from its headers.
+    ``contents`` of its attachments, in their order, and the ``original`` email are set where they are wanted by link.
     ``thread``: the conversation that a reply belongs to. ``is_named_by_words``: a name of its own may be made of what
     somebody wrote, such as its subject. ``traceparent``: of the request that brought it.
     """
@@ -59,6 +61,8 @@ class Item:
     traceparent: str = ""
     thread: str = ""
     is_date_unreadable: bool = False
+    contents: tuple[Content | None, ...] = field(default=(), repr=False)
+    original: Content | None = field(default=None, repr=False)
 
     @kept_property
     def payload(self) -> dict[str, Any]:
@@ -133,6 +137,8 @@ def email_item(email: Email, ids_kept_ms: int | None) -> Item:
         links=email.links,
         fields=EmailFields(email),
         content=lambda: _payload(email, ids[0]),
+        contents=tuple(each.data for each in email.attachments),
+        original=email.original,
         moment=email.date_utc,
         thread=email.thread if email.references or email.in_reply_to else "",
         is_date_unreadable=bool(email.date) and email.date_utc is None,
@@ -184,6 +190,7 @@ def _payload(email: Email, email_id: str) -> dict[str, Any]:
         "headers": [{"name": name, "value": value} for name, value in email.headers] or None,
         "headers_omitted": email.headers_omitted,
         "extra_omitted": email.extra_omitted,
+        "raw_url": None,
     }
 
 
@@ -236,6 +243,12 @@ def message_item(message: Message) -> Item:
 
 
 def _described(attachment: Attachment) -> dict[str, Any]:
-    fields = ("name", "content_type", "size_bytes", "sha256", "content")
-    described = {field: value for field in fields if (value := getattr(attachment, field)) is not None}
-    return {**described, "content_id": attachment.content_id or None, "inline": attachment.inline}
+    names = ("name", "content_type", "size_bytes", "sha256", "content")
+    described = {name: value for name in names if (value := getattr(attachment, name)) is not None}
+    return {
+        **described,
+        "size": attachment.size_bytes,
+        "content_id": attachment.content_id or None,
+        "inline": attachment.inline,
+        "url": None,
+    }

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, tzinfo
 from enum import StrEnum
+from typing import Any
 
 from deduplication.content import content_name
 from deduplication.errors import NoRoom, StoreUnavailable
@@ -36,6 +37,7 @@ from orchestrator.delivery.retrier import Retrier
 from orchestrator.delivery.schedule import put_off
 from orchestrator.delivery.sender import Sender
 from orchestrator.delivery.webhook import EventType, Payload, pack, shown_timestamp, unpack, webhook_id
+from orchestrator.files import Files
 from orchestrator.item import MOST_SHOWN_CHARS, Item
 from orchestrator.metrics.meter import DECISION_S, DELIVERIES, EMAILS, GROUPS, REALTIME, ROUTE, Meter
 from orchestrator.privacy import Privacy
@@ -152,13 +154,14 @@ class PipelineOptions:
 
 @dataclass(frozen=True)
 class Case:
-    """An item on its way: what it claims, and what will be sent."""
+    """An item on its way: what it claims, and what will be sent. ``links``: parts of that which have links to files."""
 
     item: Item
     route: Route
     group: str | None
     claim: Claim
     received_at: str
+    links: Mapping[str, Any] = field(default_factory=dict)
 
     @kept_property
     def payload(self) -> Payload:
@@ -166,6 +169,7 @@ class Case:
             "type": EventType.MESSAGE_RECEIVED if self.item.is_message else EventType.EMAIL_RECEIVED,
             "timestamp": self.received_at,
             **self.item.payload,
+            **self.links,
             "received_at": self.received_at,
             "subject_group": self.group,
         }
@@ -180,7 +184,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """``queue`` is None if requests deliver."""
+    """``files`` is None if nothing is linked, ``queue`` if requests deliver."""
 
     coordinator: Coordinator
     router: Router
@@ -190,6 +194,7 @@ class Pipeline:
     privacy: Privacy
     meter: Meter
     options: PipelineOptions
+    files: Files | None = None
     queue: Queue | None = None
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
@@ -303,7 +308,8 @@ class Pipeline:
             deliveries=skipped,
             answer=status,
         )
-        self.coordinator.record(entry, pack(case.payload) if self.options.keeps_suppressed else None)
+        keeps = self.options.keeps_suppressed
+        self.coordinator.record(entry, pack(self._with_links(case, entry.id).payload) if keeps else None)
         return Outcome(status, case.item.id, entry.id)
 
     # After it
@@ -323,6 +329,12 @@ class Pipeline:
 
     def _deliver(self, case: Case, claimed: Claimed) -> Outcome:
         decided = [each for each in claimed.plan if each.status is not DeliveryStatus.CLAIMED]
+        if self.options.keeps_suppressed or any(each.status is not DeliveryStatus.SKIPPED for each in claimed.plan):
+            try:
+                case = self._with_links(case, claimed.entry.id)
+            except BaseException:
+                self._return(case, claimed, "an unexpected error")
+                raise
         if len(decided) == len(claimed.plan):
             return self._settle(case, claimed, decided)
         clock, budget_s = self.coordinator.journal.clock, self.options.budget_s
@@ -340,6 +352,15 @@ class Pipeline:
             self._return(case, claimed, "an unexpected error")
             raise
         return self._settle(case, claimed, [*decided, *sent])
+
+    def _with_links(self, case: Case, entry_id: str) -> Case:
+        """With links to its files, once these are stored: a repeat stores nothing, and no webhook is ahead of them."""
+        item = case.item
+        if self.files is None or (item.original is None and not any(each is not None for each in item.contents)):
+            return case
+        sender = next(iter(item.fields["sender"]), "")
+        domain = scope_of(sender, GroupScope.DOMAIN, hides_domain=self.options.hides_domains)
+        return replace(case, links=self.files.link(item, entry_id, domain))
 
     def _announce(self, case: Case, outcome: Outcome) -> Outcome:
         """Wakes workers for what was stored. If the queue is away, it is delivered here and now."""

@@ -11,6 +11,7 @@ from deduplication.again import Refusal
 from orchestrator.build import Service
 from orchestrator.operations import decisions, destinations, resend
 from orchestrator.operations.decisions import DecisionInFull, DecisionPage, DeliveryInFull, DeliveryPage
+from orchestrator.operations.erase import Erase, erase
 from orchestrator.operations.resend import Release, Replay
 from orchestrator.operations.reset import reset
 from orchestrator.operations.stats import Stats, read_stats
@@ -161,6 +162,11 @@ def _add_destinations(api: Blueprint, service: Service) -> None:
     def forget(body: schemas.ResetRequest) -> schemas.ResetAnswer:
         forgotten = reset(service.coordinator, body)
         return schemas.ResetAnswer(status="reset", scope=body.scope, dry_run=body.dry_run, **dict(forgotten))
+
+    @api.post("/erase")
+    @admin_endpoint("Erase the emails of a person, on every machine")
+    def erase_emails(body: Erase) -> schemas.EraseAnswer:
+        return schemas.EraseAnswer(status="erased", dry_run=body.dry_run, **dict(erase(service, body)))
 
 
 def openapi_blueprint(service: Service) -> Blueprint:

@@ -51,7 +51,14 @@ def ingress_blueprint(service: Service) -> Blueprint:
             api_ingress.add_url_rule(f"/{name}{ending}", f"{method} {name}{ending}", view, methods=[method])
 
     max_bytes = int(service.settings.max_body_mb * MB)
-    surroundings = Surroundings(service.tokens.ingress, fetch, max_bytes, service.config.destinations)
+    surroundings = Surroundings(
+        service.tokens.ingress,
+        partial(fetch, folder=service.settings.data_dir),
+        max_bytes,
+        service.config.destinations,
+        has_links=service.settings.links_reach_files,
+        folder=service.settings.data_dir,
+    )
     providers = open_providers(service.config, surroundings) | {MESSAGE: Messages(MESSAGE, NoOptions(), surroundings)}
     for name, provider in providers.items():
         add("POST", provider, name, _ingest(service, provider))
@@ -117,7 +124,7 @@ def _receive(service: Service, provider: AnyProvider) -> Response:
     If the proof of one was accepted with another email, the request is refused: the emails after it have no proof.
     """
     pipeline = service.pipeline
-    sent = ProviderRequest(request.headers, request.get_data, pipeline.now())
+    sent = ProviderRequest(request.headers, current_request.content, pipeline.now())
     try:
         proof = provider.verify(sent) or ""
     except InvalidPayload:  # before there is a proof, the answer says nothing else about a request

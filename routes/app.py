@@ -24,6 +24,7 @@ from routes.connections import UNPROVEN_BYTES, BoundedRequest, RequestLimit
 from routes.dashboard import page
 from routes.dashboard.access import COOKIE
 from routes.dashboard.browser import SECURITY_HEADERS, as_page
+from routes.files import files_blueprint
 from routes.health import health_blueprint
 from routes.metrics import metrics_blueprint
 from routes.payload import InvalidPayload
@@ -32,7 +33,7 @@ from routes.responses import answer_error
 log = logging.getLogger(__name__)
 
 A_YEAR_S = 365 * 24 * 3600
-WITHOUT_SESSION = ("/api/", "/livez", "/readyz", "/health", "/metrics")
+WITHOUT_SESSION = ("/api/", "/files/", "/livez", "/readyz", "/health", "/metrics")
 _VALID_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=-]{0,127}")
 
 
@@ -45,7 +46,9 @@ def create_app(service: Service) -> Flask:
     app.request_class = BoundedRequest
     app.session_interface = PageSessions()
     most_unproven = max(1, UNPROVEN_BYTES // max_body_bytes)
-    app.wsgi_app = RequestLimit(app.wsgi_app, service.settings.web_threads, most_unproven)  # type: ignore[method-assign]
+    app.wsgi_app = RequestLimit(  # type: ignore[method-assign]
+        app.wsgi_app, service.settings.web_threads, most_unproven, service.settings.data_dir
+    )
     app.json.sort_keys = False  # type: ignore[attr-defined]
     app.config.update(
         MAX_CONTENT_LENGTH=max_body_bytes,
@@ -57,7 +60,14 @@ def create_app(service: Service) -> Flask:
     )
     app.extensions["mailonce"] = service
     app.register_blueprint(page)
-    for blueprint in (ingress_blueprint, admin_blueprint, openapi_blueprint, health_blueprint, metrics_blueprint):
+    for blueprint in (
+        ingress_blueprint,
+        admin_blueprint,
+        openapi_blueprint,
+        files_blueprint,
+        health_blueprint,
+        metrics_blueprint,
+    ):
         app.register_blueprint(blueprint(service))
 
     @app.before_request

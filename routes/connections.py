@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 import signal
 import socket
-import tempfile
 import threading
 import time
 from collections.abc import Iterable
 from contextlib import suppress
+from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,6 +22,8 @@ from gunicorn.glogging import Logger
 from gunicorn.http.errors import ChunkMissingTerminator, NoMoreData, ParseException
 from gunicorn.workers.gthread import TConn, ThreadWorker
 from werkzeug.exceptions import BadRequest, ClientDisconnected, RequestEntityTooLarge, ServiceUnavailable
+
+from deduplication.spool import Blob, Content, Span, Spool, read_all
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -123,10 +125,12 @@ class Log(Logger):
 class RequestLimit:
     """At most ``count`` requests are processed at a time. A POST counts once its body has been received.
 
-    ``most_unproven``: how many large bodies of unverified senders may be received at a time.
+    ``most_unproven``: how many large bodies of unverified senders may be received at a time. ``folder``: where large
+    bodies are kept while they are processed.
     """
 
-    def __init__(self, app: WSGIApplication, count: int, most_unproven: int = 1) -> None:
+    def __init__(self, app: WSGIApplication, count: int, most_unproven: int = 1, folder: Path | None = None) -> None:
+        self.folder = folder
         self.unproven = threading.BoundedSemaphore(most_unproven)
         self._app = app
         # A semaphore. Python's own is written in Python: with requests waiting, it took a sixth of the time of each.
@@ -167,6 +171,7 @@ class NoRoomForBody(ServiceUnavailable):
 class BoundedRequest(Request):
     is_proven = False
     _is_among_unproven = False
+    _content: Content | None = None
 
     def mark_proven(self) -> None:
         """Its sender is verified, or the request is over: its body makes room for that of another unverified sender."""
@@ -181,42 +186,46 @@ class BoundedRequest(Request):
         super().close()
 
     def get_data(self, *args: Any, **kwargs: Any) -> Any:
-        """The whole body or an error. werkzeug alone would return half of a body that broke off or is too large."""
         if "_cached_data" not in vars(self):
-            self._cached_data = self._read_body()
-            if len(self._cached_data) < (self.content_length or 0):
+            self._cached_data = read_all(self.content())
+        return super().get_data(*args, **kwargs)
+
+    def content(self) -> Content:
+        """The whole body or an error. werkzeug alone would return half of a body that broke off or is too large."""
+        if self._content is None:
+            self._content, received = self._read_body()
+            if received < (self.content_length or 0):
                 raise ClientDisconnected
             if IS_COUNTED not in self.environ:
                 self.environ[LIMIT].acquire(self.environ)
-        return super().get_data(*args, **kwargs)
+        return self._content
 
-    def _read_body(self) -> bytes:
-        """By way of a temporary file if it is large: a client that stops half-way then holds no memory."""
+    def _read_body(self) -> tuple[Content, int]:
+        """In a temporary file if it is large, and its length: a client that stops half-way then holds no memory."""
         length, most_bytes = self.content_length, self.max_content_length or 0
         if length is None and "wsgi.input_terminated" not in self.environ:
-            return b""  # its end is unknown
+            return b"", 0  # its end is unknown
         if (length or 0) > most_bytes:
             raise RequestEntityTooLarge
         wanted = most_bytes + 1 if length is None else length
         first = self._receive(min(wanted, PIECE_BYTES))
         if len(first) < PIECE_BYTES:
-            return first
+            return first, len(first)
         if not self.is_proven:
             if not self.environ[LIMIT].unproven.acquire(timeout=UNPROVEN_WAIT_S):
                 raise NoRoomForBody
             self._is_among_unproven = True
         try:
-            with tempfile.TemporaryFile() as file:
-                file.write(first)
-                while piece := self._receive(min(wanted - file.tell(), PIECE_BYTES)):
-                    file.write(piece)
-                if file.tell() > most_bytes:
-                    raise RequestEntityTooLarge
-                file.seek(0)
-                return file.read()
+            spool = Spool(self.environ[LIMIT].folder)
+            spool.write(first)
+            while piece := self._receive(min(wanted - spool.size, PIECE_BYTES)):
+                spool.write(piece)
         except OSError as error:
             log.error("a body cannot be kept in a temporary file: %s", error)
             raise NoRoomForBody from error
+        if spool.size > most_bytes:
+            raise RequestEntityTooLarge
+        return Blob((Span(spool, 0, spool.size),)), spool.size
 
     def _receive(self, size: int) -> bytes:
         try:

@@ -27,6 +27,7 @@ from deduplication.redis_state import REDIS_ERRORS, REDIS_STEPS
 from orchestrator.build import Service
 from orchestrator.config.model import Config
 from orchestrator.config.settings import Settings, SettingsError
+from orchestrator.files import RESULTS
 from orchestrator.metrics import meter
 from orchestrator.metrics.meter import Sums
 from orchestrator.operations.fleet_state import DestinationView, FleetState, fleet_state
@@ -117,6 +118,8 @@ def _counted(sums: Sums, destinations: tuple[str, ...]) -> Iterator[Metric]:
     yield _counter("duplicates", "Stopped emails by gate.", stopped, "gate")
     yield _counter("subject_groups", "Subject groups created.", sums.counts.get(meter.GROUPS, 0))
     yield _counter("deliveries", "Attempts by outcome.", attempts, "destination", "outcome")
+    stored = dict.fromkeys(product(RESULTS), 0.0) | sums.by(meter.FILES, 0)
+    yield _counter("files", "Attachments and raw emails to be linked, by result.", stored, "result")
     yield _counter("redis_steps", "Steps asked of Redis.", sums.counts.get(REDIS_STEPS, 0))
     yield _counter("redis_errors", "Failed steps, by class.", sums.by(REDIS_ERRORS, 0), "class")
     yield _counter("redis_seconds", "Time of processes by status of Redis.", redis_s, "status")

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, StrictBool, 
 from deduplication.again import Refusal
 from orchestrator.operations.decisions import Decision, DeliveryView
 from orchestrator.operations.destinations import MOST_REASON_CHARACTERS, DestinationShown
+from orchestrator.operations.erase import Erased
 from orchestrator.operations.fleet_state import Pause
 from orchestrator.operations.resend import RELEASED, REPLAYED, WOULD_RELEASE, WOULD_REPLAY, Release, Replay
 from orchestrator.operations.reset import Forgotten, Reset, Scope
@@ -151,6 +152,11 @@ class TestAnswer(BaseModel):
 class ResetAnswer(Forgotten):
     status: Literal["reset"]
     scope: Scope
+    dry_run: bool
+
+
+class EraseAnswer(Erased):
+    status: Literal["erased"]
     dry_run: bool
 
 

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from deduplication import again, locks
+from deduplication import again, erasing, locks
 from deduplication.errors import NoAnswer, StoreUnavailable, try_to
 from deduplication.journal.coordinator import BEHIND_MS, Coordinator
 from deduplication.journal.entry import DeliveryStatus, Entry, decode_values
@@ -308,6 +308,9 @@ class Fleet:
                     has_resets = True
                     for label in values[1]:
                         step.reset(label, values[0])
+                elif kind == "X":
+                    has_resets = True
+                    erasing.apply(step, *values)
                 elif kind == "M":
                     for label, until_ms in values[0]:
                         step.put_foreign_mark(label, until_ms)
@@ -326,7 +329,7 @@ class Fleet:
 
     def _apply_entry(self, step: Step, incoming: Entry, has_resets: bool) -> None:
         if has_resets:
-            labels = list(references(incoming.own, incoming.fingerprint))
+            labels = [*references(incoming.own, incoming.fingerprint), erasing.tombstone(incoming.id)]
             places = ",".join("?" * len(labels))
             latest = step.query(f"SELECT max(number) FROM resets WHERE reference IN ({places})", labels)  # noqa: S608
             if (latest[0][0] or 0) > incoming.reset:

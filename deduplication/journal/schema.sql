@@ -39,6 +39,7 @@ CREATE TRIGGER entry_deleted AFTER DELETE ON entries BEGIN
         UNION ALL SELECT 'thread:' || json_extract(OLD.data, '$[6][8]')
         UNION ALL SELECT webhook_id FROM deliveries WHERE seq = OLD.seq
     );
+    DELETE FROM file_links WHERE entry = OLD.id AND key IS NULL;
     UPDATE meta SET value = OLD.seq - 1 WHERE key = 'searched' AND value + 0 >= OLD.seq
         AND OLD.seq > (SELECT coalesce(max(seq), 0) FROM entries);
 END;
@@ -87,6 +88,30 @@ CREATE TABLE payloads (
 );
 CREATE INDEX payloads_by_end ON payloads (ends_ms) WHERE ends_ms IS NOT NULL;
 CREATE INDEX payloads_by_domain ON payloads (domain, seq, size) WHERE domain <> '';
+
+-- Attachments and raw emails behind links (orchestrator/files.py), with their contents if these are small. until_ms: how
+-- long it is kept; 0 if it is to be deleted. Only what is_stored is shared by emails with the same file.
+CREATE TABLE files (
+    key TEXT PRIMARY KEY, sha256 TEXT NOT NULL, size INTEGER NOT NULL, domain TEXT NOT NULL, until_ms INTEGER NOT NULL,
+    is_stored INTEGER NOT NULL, content BLOB
+);
+CREATE UNIQUE INDEX files_by_content ON files (sha256) WHERE is_stored AND until_ms > 0;
+CREATE INDEX files_by_end ON files (until_ms);
+-- Files of each email; without a key, one that is missing, and why.
+CREATE TABLE file_links (
+    entry TEXT NOT NULL, sha256 TEXT NOT NULL, key TEXT, missing TEXT, PRIMARY KEY (entry, sha256)
+) WITHOUT ROWID;
+CREATE INDEX file_links_by_key ON file_links (key) WHERE key IS NOT NULL;
+-- How many bytes they take, by sender domain and in all ('*').
+CREATE TABLE file_room (domain TEXT PRIMARY KEY, bytes INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TRIGGER file_added AFTER INSERT ON files BEGIN
+    INSERT INTO file_room VALUES (NEW.domain, NEW.size), ('*', NEW.size)
+        ON CONFLICT DO UPDATE SET bytes = bytes + excluded.bytes;
+END;
+CREATE TRIGGER file_deleted AFTER DELETE ON files BEGIN
+    UPDATE file_room SET bytes = bytes - OLD.size WHERE domain IN (OLD.domain, '*');
+    DELETE FROM file_room WHERE domain = OLD.domain AND bytes <= 0;
+END;
 
 -- Names whose entries have ended, and what is left of these: one row for each email, with a short fingerprint. It is ''
 -- of a shared name, and of a mark that another program or an import made.

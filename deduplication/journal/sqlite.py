@@ -34,7 +34,7 @@ from deduplication.names import WEEK_MS, Name, shortened
 from deduplication.subject_group import GroupScope, scope_of
 
 BUSY_TIMEOUT_S = 5.0
-SCHEMA_VERSION = "7"
+SCHEMA_VERSION = "8"
 PURGED_AT_ONCE = 200
 PACED_S, FIRST_AFTER_TROUBLE = 12, 2  # deliveries in the first second; twice as many in each next one
 MOST_ROWS, MOST_COMPARED = 1_000, 100

@@ -41,6 +41,7 @@ DELIVERY_BUDGET_S = 8  # how long a provider's request waits for all its deliver
 DAY_MS = 24 * 3600 * 1000
 MB = 1024 * 1024
 _REDIS = "a redis://, rediss://, unix://, redis+sentinel://"
+_FILES_URL = re.compile(r"s3://[a-z0-9][a-z0-9.-]{2,62}(?:/[\w./-]*)?")
 _HASH_TAG = re.compile(r"\{[^{}]+\}")
 
 
@@ -98,12 +99,19 @@ def _check_public_url(value: str) -> str:
     return check_web_address(value).rstrip("/")
 
 
+def _check_files_url(value: str) -> str:
+    if value and not _FILES_URL.fullmatch(value):
+        raise ValueError("not an address of S3")
+    return value.rstrip("/")
+
+
 Secret = Annotated[str, AfterValidator(check_secret)]
 _Secrets = Annotated[tuple[Secret, ...], NoDecode, BeforeValidator(_split)]
 _Tokens = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split), AfterValidator(_check_tokens)]
 _Networks = Annotated[tuple[IPvAnyNetwork, ...], NoDecode, BeforeValidator(_split)]
 _RedisUrl = Annotated[str, AfterValidator(_check_redis_url)]
 _QueueUrl = Annotated[str, AfterValidator(_check_queue_url)]
+_FilesUrl = Annotated[str, AfterValidator(_check_files_url)]
 WebAddress = Annotated[str, AfterValidator(check_web_address)]
 _PublicUrl = Annotated[str, AfterValidator(_check_public_url)]
 _LogLevel = Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR"], BeforeValidator(str.upper)]
@@ -192,6 +200,12 @@ class Settings(BaseSettings):
     payload_mb: float | None = Field(None, gt=0, le=1 << 20, description="megabytes")
     """How much Redis stores of undelivered emails; beyond that, providers are asked to retry emails that cannot be
     delivered at once. If empty, a quarter of Redis' maxmemory, or 1024 if it has none."""
+    files_url: _FilesUrl = Field("", description="an address such as s3://bucket/prefix, empty for DATA_DIR")
+    """Where attachments and raw emails behind links are kept; S3 (the extra `s3`) if several machines share them."""
+    files_days: float = Field(7, gt=0, le=366, description="days")
+    """How long links to attachments and raw emails work."""
+    files_mb: float = Field(1024, gt=0, le=1 << 30, description="megabytes")
+    """How much room their files may take on each machine; one sender domain can take at most four fifths of it."""
     disk_free_mb: float = Field(512, ge=0, le=1 << 30, description="megabytes, 0 for no limit")
     """How much of the disk is left free: below that, providers are asked to retry."""
     host: str = Field("127.0.0.1", description="an address to listen on")
@@ -199,7 +213,7 @@ class Settings(BaseSettings):
     port: int = Field(8000, ge=1, le=65535)
     """The port it listens on."""
     public_url: _PublicUrl = Field("", repr=False, description="an http:// or https:// address without a query")
-    """Where providers reach the service, for the URLs that the page shows; if empty, HOST and PORT."""
+    """Where the service is reached, for links to files and the URLs that the page shows; if empty, HOST and PORT."""
     web_concurrency: int = Field(2, ge=1, le=64, description="worker processes")
     """Processes of the web server."""
     web_threads: int = Field(8, ge=1, le=256, description="threads for each worker")
@@ -229,6 +243,11 @@ class Settings(BaseSettings):
     def address(self) -> str:
         """Where the service is, from this machine."""
         return f"http://{self.bind}"
+
+    @property
+    def links_reach_files(self) -> bool:
+        """Without S3, a link of one machine may reach another one of its fleet."""
+        return bool(self.files_url or not self.redis_url)
 
     @property
     def redis_prefix(self) -> str:

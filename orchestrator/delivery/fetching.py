@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from http.client import HTTPResponse
+from pathlib import Path
 from socket import socket
 from typing import Any
 
@@ -19,6 +20,7 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import HTTPError
 from urllib3.util import parse_url
 
+from deduplication.spool import Content, collected
 from orchestrator.version import our_version
 
 CHUNK_BYTES = 64 * 1024
@@ -87,9 +89,18 @@ class FetchFailed(Exception):
         self.permanent = permanent
 
 
-def fetch(url: str, headers: Mapping[str, str], timeout_s: float, max_bytes: int, ca_file: str | None = None) -> bytes:
-    """The body of a 200 over https, within the time and the size. Raises FetchFailed. The caller checks the host."""
-    host, body = None, bytearray()
+def fetch(
+    url: str,
+    headers: Mapping[str, str],
+    timeout_s: float,
+    max_bytes: int,
+    *,
+    ca_file: str | None = None,
+    folder: Path | None = None,
+) -> Content:
+    """The body of a 200 over https, within the time and the size; in the ``folder`` if it is large. Raises FetchFailed.
+    The caller checks the host."""
+    host = None
     try:
         scheme, _, host, *_ = parse_url(url)
         if scheme != "https" or not host:
@@ -100,10 +111,15 @@ def fetch(url: str, headers: Mapping[str, str], timeout_s: float, max_bytes: int
         ):
             if answer.status != 200:
                 raise FetchFailed(f"{host} answered {answer.status}")
-            for chunk in answer.stream(CHUNK_BYTES):
-                body += chunk
-                if len(body) > max_bytes:
-                    raise FetchFailed(f"{host} sent more than {max_bytes} bytes", permanent=True)
+            return collected(_up_to(max_bytes, answer.stream(CHUNK_BYTES), host), folder)
     except HTTPError as error:
         raise FetchFailed(f"{host or 'not an address'}: {type(error).__name__}") from error
-    return bytes(body)
+
+
+def _up_to(most_bytes: int, chunks: Iterable[bytes], host: str) -> Iterator[bytes]:
+    left = most_bytes
+    for chunk in chunks:
+        left -= len(chunk)
+        if left < 0:
+            raise FetchFailed(f"{host} sent more than {most_bytes} bytes", permanent=True)
+        yield chunk

@@ -19,6 +19,7 @@ EMAILS = "emails"  # provider, status, and the gate that stopped it or ""
 REFUSED = "refused"  # provider, reason: not counted, but the last one is kept
 GROUPS = "groups"  # an email was the first of its subject group
 DELIVERIES = "deliveries"  # destination, status after the attempt; skipped: nothing was sent
+FILES = "files"  # whether a file was stored, or why not
 REDIS_S = "redis_s"  # status: how long processes have seen Redis in it
 DECISION_S, REQUEST_S = "decision_s", "request_s"
 DELIVERY_S = "delivery_s"  # destination

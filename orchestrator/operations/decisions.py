@@ -15,6 +15,7 @@ from deduplication.journal.sqlite import Step
 from deduplication.names import Gate, Kind
 from orchestrator.delivery.guard import Blocker
 from orchestrator.delivery.webhook import Payload, unpack
+from orchestrator.files import missing_files
 from orchestrator.operations.search import (
     OUTCOME_OF,
     DecisionFilter,
@@ -144,9 +145,17 @@ class GateReport(BaseModel):
     said: str
 
 
+class MissingFile(BaseModel):
+    sha256: str
+    missing: str = Field(description="Why it could not be stored.")
+
+
 class DecisionInFull(Decision):
     server: str
     machine: str
+    missing_files: list[MissingFile] = Field(
+        description="Attachments and raw emails that have no link, on the machine that received it."
+    )
     names: list[NameView]
     gates: list[GateReport] = Field(description="What each gate decided, up to the one that stopped it.")
     original_email: Decision | None
@@ -189,12 +198,14 @@ def read_decision(service: Service, text: str) -> DecisionInFull | None:
         original = _read(service, step, entry.stop.original if entry.stop else None)
         brief = _view(service, step, entry)
         original_email = _view(service, step, original) if original else None
+        missing = missing_files(step, entry.id)
     deliveries = cast(Sequence[DeliveryView], brief.deliveries)
     machines = (delivery.payload_machine for delivery in deliveries)
     return DecisionInFull(
         **dict(brief),
         server=entry.about.server,
         machine=entry.machine,
+        missing_files=[MissingFile(sha256=sha256, missing=why) for sha256, why in missing],
         names=[NameView(gate=name.gate, name=name.label, is_own=name.is_own) for name in entry.names],
         gates=list(_gate_reports(entry)),
         original_email=original_email,

@@ -80,7 +80,7 @@ def reset(coordinator: Coordinator, request: Reset) -> Forgotten:
     """
     scope, value, dry_run = request.scope, request.value, request.dry_run
     if not dry_run:
-        _check_redis(coordinator)
+        check_redis(coordinator)
     names, kept = _forget(coordinator, _labels(coordinator, request), dry_run)
     if scope is Scope.DESTINATION:  # other destinations keep their status
         for entry in _entries(coordinator, "instr(outcomes, ?)", f" {value}="):
@@ -90,13 +90,13 @@ def reset(coordinator: Coordinator, request: Reset) -> Forgotten:
                 names += 1
     line = "AUDIT reset scope=%s value=%s dry_run=%s names=%d kept=%d"
     audit.warning(line, scope, log_id(value), dry_run, names, len(kept))
-    behind = [] if dry_run else _wait_for_machines(coordinator)
+    behind = [] if dry_run else wait_for_machines(coordinator)
     return Forgotten(names=names, kept=list(kept), behind=behind)
 
 
 def forget_email(coordinator: Coordinator, id_: str) -> Literal["forgotten", "kept", "nothing", "unknown"]:
     """Forgets all names of one email, by the id of its entry. Raises StoreUnavailable while Redis is away."""
-    _check_redis(coordinator)
+    check_redis(coordinator)
     with coordinator.journal.reading() as step:
         entry = step.read(id_)
     if entry is None:
@@ -106,7 +106,7 @@ def forget_email(coordinator: Coordinator, id_: str) -> Literal["forgotten", "ke
     return "kept" if id_ in kept else "forgotten" if names else "nothing"
 
 
-def _check_redis(coordinator: Coordinator) -> None:
+def check_redis(coordinator: Coordinator, what: str = "a reset") -> None:
     """Even if nothing is found here, another machine may know the email. What Redis does not know of yet is published:
     it would keep the names of an email that was delivered a moment ago."""
     registry = coordinator.registry
@@ -117,12 +117,10 @@ def _check_redis(coordinator: Coordinator) -> None:
         while coordinator.publish_waiting():
             pass
     except StoreUnavailable as error:
-        raise StoreUnavailable(
-            f"a reset needs Redis, so that all machines forget; try again later ({error})"
-        ) from error
+        raise StoreUnavailable(f"{what} needs Redis, so that all machines forget; try again later ({error})") from error
 
 
-def _wait_for_machines(coordinator: Coordinator) -> list[str]:
+def wait_for_machines(coordinator: Coordinator, *, even_this: bool = False) -> list[str]:
     """Waits until all live machines have read the stream up to now; returns those that have not after 3 s (rule 21)."""
     registry = coordinator.registry
     if registry is None:
@@ -131,7 +129,8 @@ def _wait_for_machines(coordinator: Coordinator) -> list[str]:
     while True:
         now_ms = coordinator.journal.clock.now_ms()
         ask = partial(members_before, event=target, now_ms=now_ms)
-        behind = coordinator.redis.ask(lambda: registry.ask(ask)) - {coordinator.journal.machine}  # noqa: B023
+        behind = coordinator.redis.ask(lambda: registry.ask(ask))  # noqa: B023
+        behind -= set() if even_this else {coordinator.journal.machine}
         if not behind or time.monotonic() >= ends_at:
             return sorted(behind)
         time.sleep(0.05)

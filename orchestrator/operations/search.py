@@ -335,6 +335,18 @@ def find_by_id(step: Step, text: str) -> str | None:
     return rows[0][0] if rows else None
 
 
+def find_entries(step: Step, text: str, privacy: Privacy) -> list[Entry]:
+    """All emails from that sender, or with that id, email id, Message-ID or webhook-id; and others with the same email
+    ids, of which one cannot be told from the other by these."""
+    values = (*_keys_of(text)[:2], privacy.text(text.lower()), _keys_of(text)[3])
+    own = "SELECT n.reference FROM names n WHERE n.reference >= 'email_id:' AND n.reference < 'email_id;' AND n.seq IN"
+    rows = step.read_rows(
+        f"seq IN ({_BY_ID}) OR seq IN (SELECT seq FROM names WHERE reference IN ({own} ({_BY_ID})))",  # noqa: S608
+        (*values, *values),
+    )
+    return [entry for _, entry in rows]
+
+
 _BY_ID = (
     "SELECT seq FROM entries WHERE id = ? UNION SELECT seq FROM keys WHERE value IN (?, ?)"
     " UNION SELECT seq FROM names WHERE reference = ?"

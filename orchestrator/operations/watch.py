@@ -26,8 +26,8 @@ _TURN = "figures_turn"
 
 class Watch:
     """Every second each process writes what it has counted. One process of the machine has the turn: it fills the
-    search index, and every five seconds asks the other servers, shares the counts and evaluates the alarms. If it is
-    silent for 15 seconds, another one takes over."""
+    search index and deletes expired files, and every five seconds asks the other servers, shares the counts and
+    evaluates the alarms. If it is silent for 15 seconds, another one takes over."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -61,7 +61,7 @@ class Watch:
             self._turn_at = now
             _try_all(self.take_turn)
         if self._has_turn:
-            _try_all(lambda: index_new(service.journal, INDEX_S))
+            _try_all(lambda: index_new(service.journal, INDEX_S), service.files.sweep)
 
     def take_turn(self) -> None:
         """Does what one process does for its machine, if it is this one."""

@@ -50,6 +50,7 @@ def check(email_file: Path | None, json_file: Path | None) -> None:
     settings = read_settings()
     config = checked_config(settings)
     click.echo(describe_config(config))
+    click.echo(_describe_files(settings))
     _check_start(settings, config)
     click.echo("A start or reload would accept this.")
     try:
@@ -98,6 +99,17 @@ def describe_config(config: Config) -> str:
         "Alarms": [_fields(config.alerts)],
     }
     return "\n".join("\n  ".join([title, *lines]) for title, lines in sections.items() if lines)
+
+
+def _describe_files(settings: Settings) -> str:
+    address = settings.public_url or settings.address
+    if settings.links_reach_files:
+        where = settings.files_url or settings.data_dir / "files"
+        return f"Files\n  links to {address}, {settings.files_days:g} days, up to {settings.files_mb:g} MB in {where}"
+    return (
+        "Files\n  inline up to 1 MB of each email, metadata beyond: a link could reach another machine."
+        " Set FILES_URL=s3://bucket/prefix to have links"
+    )
 
 
 def _fields(fields: Iterable[tuple[str, Any]]) -> str:

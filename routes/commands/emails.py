@@ -15,6 +15,7 @@ from pydantic import BaseModel
 
 from deduplication.journal.entry import DeliveryStatus
 from orchestrator.operations.decisions import DecisionInFull, list_decisions, list_deliveries, read_decision
+from orchestrator.operations.erase import Erase, erase
 from orchestrator.operations.resend import RELEASED, REPLAYED, WOULD_RELEASE, WOULD_REPLAY, send_many
 from orchestrator.operations.reset import Reset, Scope, reset
 from orchestrator.operations.search import FIELDS, DecisionFilter, DeliveryFilter, EmailOutcome
@@ -261,4 +262,27 @@ def reset_names(scope: str, value: str, dry_run: bool, yes: bool, as_json: bool)
         click.echo(f"not yet applied by {', '.join(done.behind)}; they will when they read it")
 
 
-COMMANDS = (decisions, deliveries, why, release_emails, replay_deliveries, reset_names)
+@click.command("erase")
+@click.argument("who", metavar="ADDRESS_OR_MESSAGE_ID")
+@click.option("--dry-run", is_flag=True, help="Only show how many emails would be erased.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+def erase_emails(who: str, dry_run: bool, yes: bool) -> None:
+    """Erase all emails from an address, or one email, on every machine. Waiting deliveries of them are not sent.
+
+    \b
+    mailonce erase ada@example.org --dry-run
+    mailonce erase "<1@example.org>" --yes
+    """
+    wanted = read(Erase, {"who": who, "dry_run": dry_run}, "command")
+    if not dry_run and not yes:
+        click.confirm("Erase these emails everywhere? They cannot be shown, released or replayed again.", abort=True)
+    with open_service() as service:
+        done = erase(service, wanted)
+    click.echo(f"{done.emails} emails {'would be ' if dry_run else ''}erased")
+    if done.kept:
+        click.echo(f"{len(done.kept)} emails kept: being delivered now; erase them again")
+    if done.behind:
+        click.echo(f"not yet applied by {', '.join(done.behind)}; they will when they read it")
+
+
+COMMANDS = (decisions, deliveries, why, release_emails, replay_deliveries, reset_names, erase_emails)

@@ -53,11 +53,16 @@ HEADERS = {
     "WWW-Authenticate": {"description": "The expected kind of credentials. With 401.", "schema": TEXT},
     "Allow": {"description": "The allowed methods. With 405.", "schema": TEXT},
 }
-MEDIA_TYPES = {str: ("text/plain", "application/openmetrics-text"), Problem: ("application/problem+json",)}
+MEDIA_TYPES = {
+    str: ("text/plain", "application/openmetrics-text"),
+    bytes: ("application/octet-stream",),
+    Problem: ("application/problem+json",),
+}
 PATH_PARAMETERS = {
     "decisions": "The `id` of the email. For GET, also its email id, Message-ID or a webhook-id.",
     "deliveries": "The `id` of the delivery: the email's `id`, a colon and the destination.",
     "destinations": "The name of the destination, as in mailonce.toml.",
+    "operations": "As in the link.",
 }
 SIGNED = [
     ("webhook-id", True, "The same for all attempts of one webhook: a receiver that remembers it accepts each once."),

@@ -22,6 +22,9 @@ class Attachment(BaseModel):
     content: str = Field(default="", description='In Base64, with `attachments = "inline"`.')
     content_id: str | None = Field(description="By which the HTML refers to it (`cid:`), without brackets.")
     inline: bool = Field(description="Whether it is shown within the HTML.")
+    size: int = Field(description="The same as `size_bytes`.")
+    url: str | None = Field(description='Where it is fetched, for FILES_DAYS, with `attachments = "link"`.')
+    missing: str = Field(default="", description="Why there is no `url`: `over quota`, `no room` and so on.")
 
 
 class Header(BaseModel):
@@ -100,6 +103,8 @@ class Email(_Item):
     headers: list[Header] | None = Field(description="All in order, up to 200 and 64 KB.")
     headers_omitted: int = Field(description="How many headers did not fit.")
     extra_omitted: int = Field(description="How many fields of `extra` did not fit.")
+    raw_url: str | None = Field(description="Where the raw email is fetched, if the provider sent it.")
+    raw_missing: str = Field(default="", description="Why there is no `raw_url`, though the provider sent it.")
 
 
 class Message(_Item):

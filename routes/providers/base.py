@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol
 
 from werkzeug.datastructures import Headers
@@ -16,6 +17,7 @@ from deduplication.email import Email
 from deduplication.kept_property import kept_property
 from deduplication.message import Message
 from deduplication.mime import parse_mime
+from deduplication.spool import Content, read_all
 from routes.auth import Unauthorized, equals_any
 from routes.payload import InvalidPayload, parse_json
 from routes.providers.fields import MailHeaders
@@ -36,12 +38,15 @@ class Handshake(Exception):
 class ProviderRequest:
     """One HTTP request, without Flask.
 
-    A proof in the headers is checked before the body is read. ``read_body`` returns the same each time.
+    A proof in the headers is checked before the body is read. ``content`` returns the same each time.
     """
 
     headers: Headers
-    read_body: Callable[[], bytes]
+    content: Callable[[], Content]
     now: datetime
+
+    def read_body(self) -> bytes:
+        return read_all(self.content())
 
     @property
     def content_type(self) -> str:
@@ -61,25 +66,32 @@ class ProviderRequest:
 
     @property
     def json(self) -> Any:
-        return parse_json(self.read_body(), self.content_type)
+        return self.json_with_files("")
+
+    def json_with_files(self, fields: str) -> Any:
+        """Of a large body, fields with these names (a regex) hold files, which are not read into memory."""
+        return parse_json(self.content(), self.content_type, fields)
 
     @kept_property
     def form(self) -> Form:
-        return parse_form(self.content_type, self.read_body())
+        return parse_form(self.content_type, self.content())
 
 
 class Fetch(Protocol):
-    def __call__(self, url: str, headers: Mapping[str, str], timeout_s: float, max_bytes: int) -> bytes: ...
+    def __call__(self, url: str, headers: Mapping[str, str], timeout_s: float, max_bytes: int) -> Content: ...
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a provider may need from the service. ``max_email_bytes`` limits what it fetches."""
+    """What a provider may need from the service. ``max_email_bytes`` limits what it fetches. Without ``has_links``, a
+    link to a file would reach the wrong machine, unless the operator says otherwise. ``folder``: for large files."""
 
     ingress_tokens: tuple[str, ...]
     fetch: Fetch
     max_email_bytes: int = 25 * MB
     destinations: Collection[str] = ()
+    has_links: bool = True
+    folder: Path | None = None
 
 
 Parsed = Email | Message | InvalidPayload
@@ -119,9 +131,15 @@ class Provider(ABC, Generic[AnyOptions]):
         self.name = name
         self.options = options
         self.surroundings = surroundings
-        self._inline_bytes = 0
-        if isinstance(options, Options) and options.attachments == "inline":
-            self._inline_bytes = int(options.attachments_max_mb * MB)
+        self._files = {"inline_bytes": 0, "is_linked": False}
+        """What Email.received is told of files."""
+        if isinstance(options, Options):
+            is_default = "attachments" not in options.model_fields_set
+            self._files["is_linked"] = options.attachments == "link" and (surroundings.has_links or not is_default)
+            if options.attachments == "inline":
+                self._files["inline_bytes"] = int(options.attachments_max_mb * MB)
+            elif is_default and not surroundings.has_links:
+                self._files["inline_bytes"] = MB
         more = options.trusted_authserv_ids if isinstance(options, HeaderOptions) else ()
         self._trusted = (*self.own_authserv_ids, *more)
         self.credentials: tuple[str, ...] = ()
@@ -152,7 +170,7 @@ class Provider(ABC, Generic[AnyOptions]):
         """
 
     def email(
-        self, *, raw: bytes | None = None, headers: MailHeaders | None = None, event_id: str = "", **fields: Any
+        self, *, raw: Content | None = None, headers: MailHeaders | None = None, event_id: str = "", **fields: Any
     ) -> Email:
         """From a raw email, its headers, and the fields of Email.received, which count where the headers have none.
 
@@ -164,9 +182,11 @@ class Provider(ABC, Generic[AnyOptions]):
         fields |= {
             "provider": self.name,
             "event_id": event_id and f"{self.name}:{event_id}",  # distinct from those of other providers
-            "inline_bytes": self._inline_bytes,
+            **self._files,
             "trusted_authserv_ids": self._trusted,
         }
+        is_kept = self._files["is_linked"] and isinstance(self.options, Options) and self.options.raw
+        fields["original"] = fields.get("original", raw) if is_kept else None
         if raw is not None:
             return require_email(parse_mime(raw, **fields))
         return require_email(Email.received(**(fields if headers is None else headers.added_to(fields))))

@@ -26,7 +26,7 @@ class Cloudmailin(BasicAuthProvider):
     def parse(self, request: ProviderRequest) -> list[Parsed]:
         is_form = request.media_type == "multipart/form-data"
         form = request.form if is_form else Form({})
-        document = _document(form) if is_form else Document.of(request.json)
+        document = _document(form) if is_form else Document.of(request.json_with_files("content"))
         envelope = document.object("envelope")
         recipients = [envelope.get("to"), envelope.get("recipients")]
         spam = {"spf": envelope.object("spf").get("result"), "spamd": envelope.object("spamd").get("score")}
@@ -40,7 +40,7 @@ class Cloudmailin(BasicAuthProvider):
         }
         if "message" in form:
             document.skip("message", "headers", "plain", "html", "attachments")
-            return [self.email(raw=form.first("message"), **common, extra=document.unread)]
+            return [self.email(raw=form.content("message"), **common, extra=document.unread)]
         return [
             self.email(
                 headers=MailHeaders(document.get("headers")),

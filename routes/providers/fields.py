@@ -10,7 +10,8 @@ from typing import Any, NamedTuple, Self
 
 from deduplication.email import File, fitting_headers, header_key
 from deduplication.mime import DELIVERED_HEADERS
-from routes.payload import InvalidPayload
+from deduplication.spool import Blob, Content, base64_chunks
+from routes.payload import InvalidPayload, with_texts
 
 _PARTS = {"subject": "Subject", "sender": "From", "date": "Date", "message_id": "Message-ID"}
 _REPLY = {"in_reply_to": "In-Reply-To", "references": "References"}
@@ -87,7 +88,7 @@ class Document(dict[str, Any]):
                 inner = [left for each in self._read[field] if (left := each.unread)]
                 value = inner if isinstance(value, list) else next(iter(inner), None)
             if value not in (None, "", [], {}):
-                rest[field] = value
+                rest[field] = with_texts(value)
         return rest
 
     def size(self, field: str) -> int:
@@ -110,12 +111,20 @@ class Document(dict[str, Any]):
             found.append(File(name, content_type, content, size, content_id, is_inline))
         return found
 
-    def base64(self, field: str) -> bytes | None:
+    def base64(self, field: str) -> Content | None:
         """None if it is not Base64: an attachment that cannot be decoded does not reject the email."""
+        value = self.get(field)
+        if isinstance(value, Blob):
+            return value.decoded(base64_chunks)
         try:
-            return base64.b64decode(value) if isinstance(value := self.get(field), str) else None
+            return base64.b64decode(value) if isinstance(value, str) else None
         except (binascii.Error, ValueError):
             return None
+
+    def content(self, field: str) -> Content:
+        """A text in UTF-8; empty for any other value."""
+        value = self.get(field)
+        return value if isinstance(value, Blob) else self.optional(field).encode()
 
 
 class MailHeaders:

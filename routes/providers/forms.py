@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import re
 from binascii import a2b_qp
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 
 from werkzeug.datastructures import Headers
 from werkzeug.exceptions import RequestEntityTooLarge
 from werkzeug.http import parse_options_header
-from werkzeug.sansio.multipart import Data, Epilogue, Field, File, MultipartDecoder
+from werkzeug.sansio.multipart import Data, Epilogue, Field, File, MultipartDecoder, NeedData
 
 from deduplication import email
+from deduplication.spool import LARGE_BYTES, Blob, Content, Span, chunks_of, read_all
 from routes.payload import InvalidPayload, parse_json
 from routes.providers.fields import Document
 
 MOST_PARTS = 10_000  # Mailgun makes a field of every header
 MAX_NAME_BYTES = 1000
+_AMPERSAND = re.compile(b"&")
 _HALF_AN_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _BACKSLASH = re.compile(r'\\([\\"]?)')
 MAX_PART_HEADERS_BYTES = 1024 * 1024  # of all parts together; reading them is slow
@@ -33,18 +36,21 @@ class Upload(email.File):
 class Form:
     """``read`` decodes a value as it was sent, when it is needed: of an unproven form, only the proof is decoded."""
 
-    fields: Mapping[str, list[bytes]]
+    fields: Mapping[str, list[Content]]
     uploads: tuple[Upload, ...] = ()
-    read: Callable[[bytes], bytes] = lambda raw: raw
+    read: Callable[[Content], Content] = lambda raw: raw
 
     def __contains__(self, field: str) -> bool:
         return field in self.fields
 
-    def first(self, field: str) -> bytes:
+    def content(self, field: str) -> Content:
         return self.read(self.fields[field][0]) if field in self.fields else b""
 
+    def first(self, field: str) -> bytes:
+        return read_all(self.content(field))
+
     def last(self, field: str) -> bytes:
-        return self.read(self.fields[field][-1]) if field in self.fields else b""
+        return read_all(self.read(self.fields[field][-1])) if field in self.fields else b""
 
     def text(self, field: str) -> str:
         return self.first(field).decode("utf-8", "replace")
@@ -62,7 +68,7 @@ class Form:
         return {name: text for name in self.fields if name not in fields and (text := self.text(name))}
 
 
-def parse_form(content_type: str, body: bytes) -> Form:
+def parse_form(content_type: str, body: Content) -> Form:
     """Raises InvalidPayload."""
     media_type, parameters = parse_options_header(content_type)
     if media_type == "application/x-www-form-urlencoded":
@@ -75,23 +81,51 @@ def parse_form(content_type: str, body: bytes) -> Form:
         raise InvalidPayload("the body is not valid multipart/form-data") from error
 
 
-def _urlencoded(body: bytes) -> Form:
+def _urlencoded(body: Content) -> Form:
     """The values are decoded when they are read."""
-    if body.count(b"&") > MOST_PARTS:
-        raise InvalidPayload(f"the body must have at most {MOST_PARTS} fields")
-    if _HALF_AN_ESCAPE.search(body):
-        raise InvalidPayload("the body is not valid application/x-www-form-urlencoded")
-    fields: dict[str, list[bytes]] = {}
-    for pair in body.split(b"&"):
-        name, _, value = pair.partition(b"=")
+    pairs = _pairs_on_disk(body.span()) if isinstance(body, Blob) else iter(body.split(b"&"))
+    fields: dict[str, list[Content]] = {}
+    for count, pair in enumerate(pairs):
+        if count > MOST_PARTS:
+            raise InvalidPayload(f"the body must have at most {MOST_PARTS} fields")
+        head = pair if isinstance(pair, bytes) else pair.read(0, LARGE_BYTES)
+        name, _, value = head.partition(b"=")
         if name:
-            fields.setdefault(_unquoted(name[:MAX_NAME_BYTES]).decode("utf-8", "replace"), []).append(value)
+            rest = value if isinstance(pair, bytes) else Blob((pair.part(len(name) + 1, len(pair)),))
+            fields.setdefault(_decode(name[:MAX_NAME_BYTES]).decode("utf-8", "replace"), []).append(rest)
+    if body.span().search(_HALF_AN_ESCAPE, longest=3) if isinstance(body, Blob) else _HALF_AN_ESCAPE.search(body):
+        raise InvalidPayload("the body is not valid application/x-www-form-urlencoded")
     return Form(fields, read=cache(_unquoted))
 
 
-def _unquoted(raw: bytes) -> bytes:
+def _pairs_on_disk(body: Span) -> Iterator[bytes | Span]:
+    """Large ones are not read."""
+    start, position = 0, 0
+    for chunk in chain(body.chunks(), (b"&",)):
+        for found in _AMPERSAND.finditer(chunk):
+            pair = body.part(start, position + found.start())
+            yield pair if len(pair) > LARGE_BYTES else pair.read()
+            start = position + found.end()
+        position += len(chunk)
+
+
+def _unquoted(raw: Content) -> Content:
+    return raw.decoded(_unquoted_chunks) if isinstance(raw, Blob) else _decode(raw)
+
+
+def _decode(raw: bytes) -> bytes:
     """By way of quoted-printable, which is decoded in C: unquote_to_bytes took 2 GB for 25 MB of escapes."""
     return a2b_qp(raw.replace(b"+", b" ").replace(b"=", b"=3D").replace(b"%", b"="))
+
+
+def _unquoted_chunks(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    left = b""
+    for chunk in chunks:
+        text = left + chunk
+        cut = text.rfind(b"%", -2)  # an escape may be in two chunks
+        left = text[cut:] if cut >= 0 else b""
+        yield _decode(text[: len(text) - len(left)])
+    yield _decode(left)
 
 
 def keep_backslashes(header: str) -> str:
@@ -111,24 +145,31 @@ class _LenientDecoder(MultipartDecoder):
         return super()._parse_headers(keep_backslashes(data.decode("utf-8", "replace")).encode())
 
 
-def _multipart(body: bytes, boundary: bytes) -> Form:
+def _multipart(body: Content, boundary: bytes) -> Form:
+    """Of a body on the disk, large parts are written to another temporary file."""
     if not boundary:
         raise ValueError("no boundary")
     decoder = _LenientDecoder(boundary, max_parts=MOST_PARTS)
-    decoder.receive_data(body)
-    decoder.receive_data(None)
-    fields: dict[str, list[bytes]] = {}
+    spool = body.new_spool() if isinstance(body, Blob) else None
+    fields: dict[str, list[Content]] = {}
     uploads: list[Upload] = []
-    event, part, content = decoder.next_event(), None, bytearray()
-    while not isinstance(event, Epilogue):
-        if isinstance(event, Field | File):
-            part, content = event, bytearray()
-        elif isinstance(event, Data):
-            content += event.data
-            if isinstance(part, Field) and not event.more_data:
-                fields.setdefault(part.name or "", []).append(bytes(content))
-            elif isinstance(part, File) and not event.more_data:
-                content_type = part.headers.get("Content-Type", "")
-                uploads.append(Upload(part.filename, content_type, bytes(content), field=part.name or ""))
-        event = decoder.next_event()
+    part, content, start = None, bytearray(), 0
+    for chunk in chain(chunks_of(body), (None,)):
+        decoder.receive_data(chunk)
+        while not isinstance(event := decoder.next_event(), NeedData | Epilogue):
+            if isinstance(event, Field | File):
+                part, content, start = event, bytearray(), spool.size if spool else 0
+            elif isinstance(event, Data):
+                content += event.data
+                if spool and (len(content) > LARGE_BYTES or spool.size > start):
+                    spool.write(bytes(content))
+                    content.clear()
+                if event.more_data:
+                    continue
+                whole = Blob((Span(spool, start, spool.size),)) if spool and spool.size > start else bytes(content)
+                if isinstance(part, Field):
+                    fields.setdefault(part.name or "", []).append(whole)
+                elif isinstance(part, File):
+                    content_type = part.headers.get("Content-Type", "")
+                    uploads.append(Upload(part.filename, content_type, whole, field=part.name or ""))
     return Form(fields, tuple(uploads))

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, Field
 
 from deduplication.email import Attachment, Email, File
-from routes.payload import InvalidPayload, read
+from routes.payload import InvalidPayload, read, with_texts
 from routes.providers.base import Parsed, Provider, ProviderRequest
 from routes.providers.fields import Document, MailHeaders
 from routes.providers.options import Options
@@ -62,8 +62,8 @@ class Gmail(Provider[Options]):
     own_authserv_ids = ("mx.google.com",)  # Gmail removes such a header of the sender's own
 
     def parse(self, request: ProviderRequest) -> list[Parsed]:
-        more = {"inline_bytes": self._inline_bytes, "trusted_authserv_ids": self._trusted}
-        return [parse(request.json, self.name, **more)]
+        more = {**self._files, "trusted_authserv_ids": self._trusted}
+        return [parse(request.json_with_files("content"), self.name, **more)]
 
     def _document(self, letter: Letter) -> dict[str, Any]:
         names = {name: name for name in ("name", "content_type", "size", "content_id")}
@@ -87,7 +87,7 @@ def parse(given: Any, provider: str = "gmail", **more: Any) -> Email:
         "recipients": [sent.recipient],
         **{name: [getattr(sent, name)] for name in ("to", "cc", "reply_to")},
         "provider_thread": sent.thread_id or "",
-        "extra": {name: value for name, value in given.items() if name not in NOT_EXTRA},
+        "extra": with_texts({name: value for name, value in given.items() if name not in NOT_EXTRA}),
         **more,
     }
     if sent.headers:

@@ -62,7 +62,7 @@ class Mailgun(Provider[MailgunOptions]):
             "reply_text": form.text("stripped-text"),
         }
         if "body-mime" in form:
-            return [self.email(raw=form.first("body-mime"), **common, extra=form.besides(FIELDS))]
+            return [self.email(raw=form.content("body-mime"), **common, extra=form.besides(FIELDS))]
         if "message-headers" not in form:
             raise InvalidPayload("message-headers is needed, as forward() sends it", field="message-headers")
         headers = MailHeaders(parse_json(form.first("message-headers")))

@@ -9,6 +9,7 @@ import base64
 import hashlib
 import hmac
 import json
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Annotated, Any
 from urllib.parse import urlencode
@@ -17,6 +18,7 @@ from pydantic import AfterValidator
 
 from deduplication.authentication import Result
 from deduplication.email import Email, File
+from deduplication.spool import Blob, Content, chunks_of, read_all
 from orchestrator.config.words import reason
 from routes.auth import Unauthorized, equals_any
 from routes.payload import InvalidPayload, parse_json
@@ -52,15 +54,17 @@ class Mandrill(Provider[MandrillOptions]):
 
     def verify(self, request: ProviderRequest) -> None:
         form = request.form
-        fields = sorted((name.encode(), form.read(value)) for name, values in form.fields.items() for value in values)
-        message = self.options.url.encode() + b"".join(name + value for name, value in fields)
-        is_check = form.first(EVENTS).strip() == CHECK
+        fields = [(name.encode(), form.read(value)) for name, values in form.fields.items() for value in values]
+        # By name; of those with the same name, by value. A large one is read only if there are several.
+        fields.sort(key=lambda field: (field[0], b"" if len(form.fields) == len(fields) else read_all(field[1])))
+        message: list[Content] = [self.options.url.encode(), *(part for field in fields for part in field)]
+        is_check = not isinstance(form.content(EVENTS), Blob) and form.first(EVENTS).strip() == CHECK
         keys = (*self.options.webhook_key, CHECK_KEY) if is_check else self.options.webhook_key
         if not equals_any(request.headers.get(SIGNATURE, "").encode(), [_signature(key, message) for key in keys]):
             raise Unauthorized
 
     def parse(self, request: ProviderRequest) -> list[Parsed]:
-        events = parse_json(request.form.first(EVENTS))
+        events = parse_json(request.form.content(EVENTS), files="content|raw_msg")
         if not isinstance(events, list):
             raise InvalidPayload(f"{EVENTS} must be a list, got {type(events).__name__}", field=EVENTS)
         messages = [event.get("msg") for event in events if isinstance(event, dict) and event.get("event") == "inbound"]
@@ -71,7 +75,7 @@ class Mandrill(Provider[MandrillOptions]):
     def _email(self, msg: Document) -> Email:
         """The raw email, unless it has bytes beyond ASCII, which JSON cannot carry: then as Mandrill parsed it."""
         author = mailbox(msg.optional("from_name"), msg.optional("from_email"))
-        dkim, raw = msg.object("dkim"), msg.optional("raw_msg")
+        dkim, raw = msg.object("dkim"), msg.content("raw_msg")
         signed = "none" if not dkim.get("signed") else "pass" if dkim.get("valid") is True else "fail"
         spf = msg.object("spf").optional("result")
         common: dict[str, Any] = {
@@ -82,8 +86,8 @@ class Mandrill(Provider[MandrillOptions]):
         }
         msg.skip("headers", "subject", "html", "text", "to", "cc", "attachments", "images")
         common["extra"] = msg.unread
-        if raw and raw.isascii():
-            return self.email(raw=raw.encode(), **common)
+        if raw and all(chunk.isascii() for chunk in chunks_of(raw)):
+            return self.email(raw=raw, **common)
         return self.email(
             headers=MailHeaders(msg.get("headers")),
             subject=msg.text("subject"),
@@ -118,18 +122,21 @@ class Mandrill(Provider[MandrillOptions]):
             **({"images": images} if images else {}),
         }
         events = json.dumps([{"ts": int(now.timestamp()), "event": "inbound", "msg": msg}])
-        signature = _signature(self.options.webhook_key[0], f"{self.options.url}{EVENTS}{events}".encode())
+        signature = _signature(self.options.webhook_key[0], [f"{self.options.url}{EVENTS}{events}".encode()])
         return {**URLENCODED, SIGNATURE: signature.decode()}, urlencode({EVENTS: events}).encode()
 
 
-def _signature(key: str, message: bytes) -> bytes:
-    return base64.b64encode(hmac.new(key.encode(), message, hashlib.sha1).digest())
+def _signature(key: str, message: Iterable[Content]) -> bytes:
+    proof = hmac.new(key.encode(), digestmod=hashlib.sha1)
+    for chunk in (chunk for part in message for chunk in chunks_of(part)):
+        proof.update(chunk)
+    return base64.b64encode(proof.digest())
 
 
 def _file(file: Document, *, is_inline: bool) -> File:
     """Text may come as it is; images are always in Base64, and do not say so. Their name is their Content-ID."""
-    content = file.base64("content")
+    content: Content | None = file.base64("content")
     if file.get("base64") is False:
-        content = file.optional("content").encode()
+        content = file.content("content")
     name = file.optional("name")
     return File(name, file.optional("type"), content, content_id=name if is_inline else "", inline=is_inline)

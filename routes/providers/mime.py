@@ -25,7 +25,7 @@ class Mime(Provider[Options]):
             reason = f"Content-Type must be message/rfc822, got {request.media_type[:200]!r}"
             raise InvalidPayload(reason, http_status=415)
         sender, recipients = (_text(request.headers.get(f"X-Envelope-{which}")) for which in ("From", "To"))
-        return [self.email(raw=request.read_body(), return_path=sender, recipients=[recipients])]
+        return [self.email(raw=request.content(), return_path=sender, recipients=[recipients])]
 
     def _sample(self, letter: Letter, now: datetime) -> Rendered:
         return {"Content-Type": "message/rfc822"}, letter.mime.as_bytes()

@@ -57,10 +57,13 @@ class HeaderOptions(NoOptions):
 class Options(HeaderOptions):
     """Settings of every provider."""
 
-    attachments: Literal["metadata", "inline"] = "metadata"
-    """What the webhook has of attachments: name, type, size and SHA-256, or with `inline` their contents as well."""
+    attachments: Literal["link", "inline", "metadata"] = "link"
+    """What the webhook has of attachments beside name, type, size and SHA-256: a link, or with `inline` the contents.
+    With REDIS_URL and no FILES_URL, the default is `inline` up to 1 MB of each email."""
     attachments_max_mb: float = Field(default=5, gt=0, le=100, description="megabytes")
     """Up to how many megabytes of one email's attachments are sent inline."""
+    raw: bool = True
+    """Whether the webhook has a link to the raw email too, where the provider sends it and attachments are links."""
 
 
 class LoginOptions(NoOptions):

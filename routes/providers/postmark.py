@@ -28,14 +28,14 @@ class Postmark(BasicAuthProvider):
     rejected_status = 403
 
     def parse(self, request: ProviderRequest) -> list[Parsed]:
-        document = Document.of(request.json)
+        document = Document.of(request.json_with_files("Content|Data|RawEmail"))
         kind = document.optional("RecordType") or ("Bounce" if "BouncedAt" in document else "Inbound")
         if kind != "Inbound":
             raise Handshake(f"{kind[:80]!r} is no email")
         headers, author = MailHeaders(document.get("Headers")), document.object("FromFull")
         sender = document.text("From") or author.optional("Email")
         message_id = document.text("MessageID")
-        document.skip("RecordType", "FromName", "ToFull", "CcFull", "BccFull", "RawEmail")
+        document.skip("RecordType", "FromFull", "FromName", "ToFull", "CcFull", "BccFull", "RawEmail")
         return [
             self.email(
                 headers=headers,
@@ -52,6 +52,7 @@ class Postmark(BasicAuthProvider):
                 reply_text=document.optional("StrippedTextReply"),
                 files=document.files("Attachments", FILE),
                 spam=headers.named(SPAM_HEADERS),
+                original=document.content("RawEmail") or None,
                 verdicts=_verdicts(headers["X-Spam-Tests"]) if "postmark" in self._trusted else (),
                 extra=document.unread,
             )

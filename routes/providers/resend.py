@@ -17,6 +17,7 @@ from urllib.parse import quote
 from pydantic import AfterValidator, Field
 
 from deduplication.email import Email
+from deduplication.spool import Content
 from orchestrator.delivery.signing import SHARED, check_secret
 from routes.auth import Unauthorized, equals_any
 from routes.payload import InvalidPayload, parse_json
@@ -91,7 +92,7 @@ class Resend(Provider[ResendOptions]):
         raw = self.surroundings.fetch(raw_url, {}, *limits) if _RESENDS_URL.match(raw_url) else None
         return self._email(stored, email_id, raw)
 
-    def _email(self, data: Document, email_id: str, raw: bytes | None = None) -> Email:
+    def _email(self, data: Document, email_id: str, raw: Content | None = None) -> Email:
         """``created_at`` is when Resend received it, not the email's date. Which of the addresses it was delivered to,
         Resend does not say."""
         to, cc = [data.get("to")], [data.get("cc"), data.get("bcc")]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import json
 import re
 from dataclasses import replace
@@ -18,6 +19,7 @@ from werkzeug.http import parse_options_header
 
 from deduplication.authentication import Result
 from deduplication.email import File
+from deduplication.spool import Blob, chunks_of
 from deduplication.text import decoded
 from orchestrator.config.words import reason
 from routes.auth import Unauthorized
@@ -79,8 +81,10 @@ class Sendgrid(Provider[SendgridOptions]):
         if self._public_keys:
             timestamp = request.headers.get(TIMESTAMP, "")
             request.require_recent(timestamp, timedelta(hours=self.options.freshness_hours))
-            message, signature = timestamp.encode() + request.read_body(), request.headers.get(SIGNATURE, "")
-            if not any(_is_signed(signature, message, key) for key in self._public_keys):
+            digest, signature = hashlib.sha256(timestamp.encode()), request.headers.get(SIGNATURE, "")
+            for chunk in chunks_of(request.content()):
+                digest.update(chunk)
+            if not any(_is_signed(signature, digest.digest(), key) for key in self._public_keys):
                 raise Unauthorized
 
     def parse(self, request: ProviderRequest) -> list[Parsed]:
@@ -100,7 +104,7 @@ class Sendgrid(Provider[SendgridOptions]):
             "extra": form.besides((*FIELDS, *OTHER_FIELDS)),
         }
         if "headers" not in form:
-            return [self.email(raw=form.first("email"), **common)]
+            return [self.email(raw=form.content("email"), **common)]
         charsets, described = form.object("charsets"), form.object("attachment-info")
         subject, sender, html, text = (
             decoded(form.first(field), charsets.optional(field)) for field in ("subject", "from", "html", "text")
@@ -108,6 +112,7 @@ class Sendgrid(Provider[SendgridOptions]):
         return [
             self.email(
                 raw=form.first("headers").strip() + b"\r\n\r\n",
+                original=None,
                 subject=subject,
                 sender=sender,
                 html=html,
@@ -156,8 +161,13 @@ def _require_own_boundary(request: ProviderRequest) -> None:
     """Content-Type is not signed: the same body with another boundary, or as urlencoded, would be another email."""
     media_type, parameters = parse_options_header(request.content_type)
     line = b"--" + parameters.get("boundary", "").encode()
-    head, closing, epilogue = request.read_body().partition(b"\r\n" + line + b"--")
-    is_whole = head.startswith(line + b"\r\n") and closing and epilogue in (b"", b"\r\n")
+    closing, body = b"\r\n" + line + b"--", request.content()
+    if isinstance(body, Blob):  # of a large one, what is between its first line and the first closing one is left out
+        raw = body.span()
+        found = raw.search(re.compile(re.escape(closing)), longest=len(closing))
+        body = raw.read(0, len(line) + 2) + raw.read(found[0] if found else len(raw))
+    head, is_closed, epilogue = body.partition(closing)
+    is_whole = head.startswith(line + b"\r\n") and is_closed and epilogue in (b"", b"\r\n")
     if media_type != "multipart/form-data" or not is_whole:
         raise InvalidPayload(
             "Content-Type must be multipart/form-data with the boundary of the body's first and last line, "
@@ -186,13 +196,14 @@ def _public_key(text: str) -> EllipticCurvePublicKey:
     return key
 
 
-def _is_signed(signature: str, message: bytes, key: EllipticCurvePublicKey) -> bool:
+def _is_signed(signature: str, digest: bytes, key: EllipticCurvePublicKey) -> bool:
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
+    from cryptography.hazmat.primitives.asymmetric.utils import Prehashed
     from cryptography.hazmat.primitives.hashes import SHA256
 
     try:
-        key.verify(base64.b64decode(signature, validate=True), message, ECDSA(SHA256()))
+        key.verify(base64.b64decode(signature, validate=True), digest, ECDSA(Prehashed(SHA256())))
     except (InvalidSignature, ValueError):  # or it is not Base64
         return False
     return True

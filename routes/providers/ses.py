@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import logging
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 from pydantic import AfterValidator, BeforeValidator
 
 from deduplication.authentication import METHODS, Result
+from deduplication.spool import Content
 from deduplication.text import base64_decoded
 from orchestrator.config.settings import SettingsError
 from orchestrator.config.words import reason
@@ -61,7 +63,7 @@ class Ses(Provider[SesOptions]):
 
         super().__init__(name, options, surroundings)
         self._sns = SnsVerifier(surroundings.fetch)
-        self._s3 = _open_s3(name) if options.buckets else None
+        self._s3 = _open_s3(name, surroundings.folder) if options.buckets else None
 
     def verify(self, request: ProviderRequest) -> None:
         self._sns.verify(_message(request), self.options.topics, request.now)
@@ -105,7 +107,7 @@ class Ses(Provider[SesOptions]):
         self.surroundings.fetch(url, {}, FETCH_TIMEOUT_S, MAX_CONFIRMATION_BYTES)
         raise Handshake(f"subscription to {message['TopicArn']} confirmed")
 
-    def _fetch_raw(self, mail: Document, action: Document) -> bytes:
+    def _fetch_raw(self, mail: Document, action: Document) -> Content:
         """What a setting can fix is retried: SNS tries for an hour, and the email stays in its bucket."""
         ses_id, bucket, key = mail.optional("messageId"), *map(action.optional, ("bucketName", "objectKey"))
         try:
@@ -122,13 +124,13 @@ class Ses(Provider[SesOptions]):
             raise FetchFailed(f"SES {ses_id}: {error}", permanent=error.permanent) from error
 
 
-def _open_s3(name: str) -> S3:
+def _open_s3(name: str, folder: Path | None) -> S3:
     try:
         from orchestrator.delivery.s3 import S3  # needs the extra "ses"
     except ModuleNotFoundError as error:
         how = ".venv/bin/pip install -c constraints.txt -e '.[ses]'"
         raise SettingsError(f"providers.{name}.buckets needs the extra ses: {how}; {error}") from error
-    return S3()
+    return S3(folder)
 
 
 def _message(request: ProviderRequest) -> Document:

@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.hashes import SHA1, SHA256, HashAlgorithm
 from cryptography.x509 import Certificate, load_pem_x509_certificate
 
+from deduplication.spool import read_all
 from orchestrator.delivery.fetching import FetchFailed
 from routes.auth import Unauthorized
 from routes.providers.base import Fetch
@@ -55,7 +56,7 @@ class SnsVerifier:
         names = [name for name in _SIGNED.get(message.optional("Type"), ()) if message.get(name) is not None]
         text = "".join(f"{name}\n{message.text(name)}\n" for name in names)
         signature, algorithm = message.base64("Signature"), _ALGORITHMS.get(message.optional("SignatureVersion"))
-        if not text or not signature or algorithm is None:
+        if not text or not isinstance(signature, bytes) or algorithm is None:
             raise Unauthorized
         certificate = self._certificates.get(url) or self._fetch_certificate(url)
         is_valid_now = certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc
@@ -75,7 +76,8 @@ class SnsVerifier:
             if self._clock() < self._paused_until_s:
                 raise FetchFailed("the certificate of SNS could not be fetched a moment ago")
             try:
-                certificate = load_pem_x509_certificate(self._fetch(url, {}, FETCH_TIMEOUT_S, MAX_CERTIFICATE_BYTES))
+                fetched = self._fetch(url, {}, FETCH_TIMEOUT_S, MAX_CERTIFICATE_BYTES)
+                certificate = load_pem_x509_certificate(read_all(fetched))
                 self._certificates[url] = certificate  # kept for good: Amazon has published only a few at these URLs
             except ValueError:  # it is not a certificate
                 raise Unauthorized from None

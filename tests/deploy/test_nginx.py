@@ -69,6 +69,7 @@ def lines_of(server: Server, text: str) -> list[str]:
 def test_only_the_endpoints_of_providers_and_readyz_are_published(shipped: NginxServer) -> None:
     assert post_email(shipped, json.dumps(email()).encode()).json()["status"] == "processed"
     assert get(shipped, "/readyz").json() == {"status": "ok"}
+    assert get(shipped, "/files/not/a.link").json()["detail"] == "not a link of this service"
     for path in (*FOR_OPERATORS, *THE_PAGE):
         answer = get(shipped, path)
         assert (answer.status_code, "nginx" in answer.text) == (404, True), path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import os
 import random
 import resource
@@ -10,9 +11,11 @@ import shutil
 import signal
 import sqlite3
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -30,7 +33,7 @@ from tests.bench.machines import new_claim, opened
 from tests.faults.world import AOF, REFUSED, Scenario, Setup, World, ask_journal
 from tests.support.proxy import Fault
 from tests.support.redis_server import RedisServer, free_port, redis_server_version
-from tests.support.server import ADMIN, Server, email
+from tests.support.server import ADMIN, INGRESS_TOKEN, Server, email
 from tests.support.sink import Reply
 from tests.support.waiting import wait_for
 
@@ -687,6 +690,55 @@ def send_a_large_email_over_a_slow_line(world: World) -> None:
     assert [each.payload["body"] == body for each in sink.accepted] == [True], "it came twice, or damaged"
 
 
+def send_large_emails_by_link(world: World) -> None:
+    """Two at a time, to both machines. No process grows by as much as one of them; every link gives its file."""
+    count, size_bytes = (50, 20 << 20) if world.size.is_long else (8, 4 << 20)
+    for number in range(8):  # what a process needs for the first one stays with it
+        post_with_file(world, f"warm {number}", size_bytes)
+    before = {pid: rss_mb(pid) for pid in world.worker_pids()}
+    most, is_over = dict(before), threading.Event()
+
+    def watch() -> None:
+        while not is_over.wait(0.02):
+            most.update({pid: max(most[pid], rss_mb(pid)) for pid in most})
+
+    with ThreadPoolExecutor(3) as pool:
+        watching = pool.submit(watch)
+        digests = dict(pool.map(partial(post_with_file, world, size_bytes=size_bytes), world.names("large", count)))
+        is_over.set()
+        watching.result()
+    payloads = {each.payload["subject"]: each.payload for each in world.sink.accepted}
+    for subject, (raw_sha256, sha256) in digests.items():
+        (attachment,) = payloads[subject]["attachments"]
+        assert [sha256_of(payloads[subject]["raw_url"]), sha256_of(attachment["url"])] == [raw_sha256, sha256]
+    assert requests.get(attachment["url"].replace("/files/", "/files/A"), timeout=60).status_code == 404
+    world.show(links=2 * count, rss_mb=max(before.values()), most_mb=max(most.values()))
+    grown_mb = max(most[pid] - before[pid] for pid in before)
+    assert grown_mb < size_bytes / (1 << 20), f"a process grew by {grown_mb} MB"
+
+
+def post_with_file(world: World, subject: str, size_bytes: int) -> tuple[str, tuple[str, str]]:
+    """As raw email of about that size; the SHA-256 of the whole and of its attachment."""
+    content = os.urandom(size_bytes * 3 // 4 * 76 // 78)
+    head = f"From: a@{subject.replace(' ', '-')}.example\r\nSubject: {subject}\r\nDate: Mon, 16 Nov 2026 09:00:00 +0000"
+    parts = "MIME-Version: 1.0\r\nContent-Type: application/pdf\r\nContent-Transfer-Encoding: base64"
+    raw = f"{head}\r\n{parts}\r\n\r\n".encode() + base64.encodebytes(content)
+    server = world.servers[sum(subject.encode()) % len(world.servers)]
+    headers = {"Authorization": f"Bearer {INGRESS_TOKEN}", "Content-Type": "message/rfc822"}
+    answer = requests.post(f"{server.url}/api/ingress/mime", data=raw, headers=headers, timeout=120)
+    assert answer.json()["status"] == "processed", answer.text
+    return subject, (hashlib.sha256(raw).hexdigest(), hashlib.sha256(content).hexdigest())
+
+
+def sha256_of(url: str) -> str:
+    with requests.get(url, timeout=120) as answer:
+        return hashlib.sha256(answer.content).hexdigest()
+
+
+def rss_mb(pid: int) -> int:
+    return int(psutil.Process(pid).memory_info().rss) >> 20
+
+
 def random_text(length: int) -> str:
     return base64.b64encode(os.urandom(length * 3 // 4)).decode()
 
@@ -704,6 +756,7 @@ QUEUE = Setup(queue="redis", settings=LEASE)
 BREAKER = Setup(settings=LEASE, options="breaker_failures = 5\nbreaker_pause_s = 2")
 TWO_ROUTES = replace(BREAKER, machines=1, others=("other",))
 FAN_OUT = replace(BREAKER, others=("slow", "failing"), fans_out=True)
+LINKS = Setup(options="[providers.mime]\nattachments = 'link'", settings={"FILES_MB": "4096"})
 SMALL_REDIS = (*AOF, "--maxmemory", str(24 << 20), "--maxmemory-policy", "noeviction")
 FULL = partial(
     make_redis_refuse,
@@ -917,4 +970,5 @@ SCENARIOS = [
         setup=replace(TWO_ROUTES, redis_options=SMALL_REDIS),
     ),
     Scenario("a large email over a slow line", send_a_large_email_over_a_slow_line, setup=TWO_ROUTES),
+    Scenario("large emails by link", send_large_emails_by_link, setup=LINKS),
 ]

@@ -24,6 +24,7 @@ TOGETHER = (
     ("disk lost with emails queued", "a machine away for an hour"),
     ("kill -9 after the note",),
     ("queue: kill -9 a worker",),
+    ("large emails by link",),
 )
 
 

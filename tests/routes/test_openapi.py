@@ -46,7 +46,14 @@ def test_it_is_valid_and_has_every_route(everything: App, document: dict[str, An
     rules = [rule for rule in routes if rule.endpoint.split(".")[0] != PAGE]
     operations = sum(len((rule.methods or set()) - {"HEAD", "OPTIONS"}) for rule in rules)
     assert sum(len(methods) for methods in document["paths"].values()) == operations > 30
-    assert {path.split("/")[1] for path in document["paths"]} == {"api", "health", "livez", "readyz", "metrics"}
+    assert {path.split("/")[1] for path in document["paths"]} == {
+        "api",
+        "files",
+        "health",
+        "livez",
+        "readyz",
+        "metrics",
+    }
 
 
 def test_every_provider_is_described_by_its_class(document: dict[str, Any]) -> None:
@@ -121,7 +128,7 @@ def test_any_admin_request_is_described(everything: App, document: dict[str, Any
     name = data.draw(WORDS)
     everything.post(email(subject="Lot 456"))
     stopped = everything.post(email(subject="Lot 456 bis")).get_json()["id"]
-    address = path.format(id=quote(id_.replace("ID", stopped), safe=""), name=quote(name))
+    address = path.format(id=quote(id_.replace("ID", stopped), safe=""), name=quote(name), token=name)
     answer = everything.http.open(address, method=method.upper(), headers=bearer(ADMIN_TOKEN), **asked)
     assert answer.status_code < 500 or path in ("/health", "/readyz"), answer.text
 

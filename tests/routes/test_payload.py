@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
-from routes.payload import MAX_NESTING, InvalidPayload, parse_json
+from deduplication import spool
+from deduplication.spool import Blob, Spool, spooled
+from routes import payload
+from routes.payload import MAX_NESTING, InvalidPayload, parse_json, with_texts
 
 
 @pytest.mark.parametrize("pair", ["[]", '{"a":}'])
@@ -41,3 +45,19 @@ def test_every_value_can_be_written_out_again(body: bytes, value: Any) -> None:
 def test_what_is_not_json_is_refused(body: bytes) -> None:
     with pytest.raises(InvalidPayload, match="not valid JSON"):
         parse_json(body)
+
+
+@pytest.mark.parametrize("chunk_bytes", range(1, 14))
+def test_a_document_on_the_disk_reads_the_same_wherever_its_chunks_end(
+    monkeypatch: pytest.MonkeyPatch, chunk_bytes: int
+) -> None:
+    texts = ['a"\\', "é\U0001f600\n/\\u00e9", "\\\\\\", "", "QUJD" * 5, "\udc00x\ud83d"]
+    document = [{"content": text, "text": text, "more": {"content": [text], "n": 1}} for text in texts]
+    monkeypatch.setattr(spool, "CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(payload, "LARGE_BYTES", 2)
+    for body in (json.dumps(document), json.dumps(document[:-1], ensure_ascii=False, indent=1)):
+        raw = body.encode().replace(b"/", b"\\/")
+        on_disk = Blob((spooled([raw], Spool()),))
+        read = parse_json(on_disk, files="content")
+        assert isinstance(read[0]["content"], Blob)
+        assert with_texts(read)[:-1] == parse_json(raw)[:-1]

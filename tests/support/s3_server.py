@@ -8,6 +8,7 @@ from functools import cache
 
 import boto3
 import pytest
+import requests
 from botocore.loaders import JSONFileLoader
 from moto.server import ThreadedMotoServer
 
@@ -45,6 +46,11 @@ class S3Server:
 
     def put(self, key: str, contents: bytes, **metadata: str) -> None:
         self._client.put_object(Bucket=BUCKET, Key=key, Body=contents, Metadata=metadata)
+
+    def get(self, url: str) -> bytes:
+        """As whoever has a presigned address of an object."""
+        assert url.startswith(self.url)
+        return requests.get(url, timeout=10).content
 
 
 @contextmanager

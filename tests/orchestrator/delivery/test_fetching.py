@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import trustme
 
+from deduplication.spool import read_all
 from orchestrator.delivery.fetching import FetchFailed, fetch
 from tests.support.sink import Reply, Sink
 
@@ -38,7 +39,7 @@ def get(tmp_path: Path, authority: trustme.CA, site: Sink) -> Get:
 
     def get(url: str, timeout_s: float = 5, max_bytes: int = 1000, trusted: str | None = ca_file) -> bytes:
         url = f"https://localhost:{site.port}{url}" if url.startswith("/") else url
-        return fetch(url, {"Authorization": "Bearer t"}, timeout_s, max_bytes, ca_file=trusted)
+        return read_all(fetch(url, {"Authorization": "Bearer t"}, timeout_s, max_bytes, ca_file=trusted))
 
     return get
 

@@ -12,6 +12,7 @@ import pytest
 
 from deduplication.journal.coordinator import Coordinator
 from deduplication.journal.sqlite import Journal
+from orchestrator.build import open_files
 from orchestrator.config.model import load_config
 from orchestrator.config.settings import load_settings
 from orchestrator.delivery.counters import Counters
@@ -55,6 +56,7 @@ class Process:
         self.is_worker = is_worker
         self.fleet = machine.fleet if machine.url else None
         self.meter = Meter(self.journal)
+        self.files = open_files(self.settings, self.journal, self.meter)
         self.alarms = Alarms(self.coordinator, self.config.alerts)
         self.proxies = ProxyWatch()
         self.notices: list[str] = []

@@ -52,8 +52,11 @@ def test_everything_in_the_file_is_shown_but_secrets(run: Run) -> None:
     assert SECRET not in shown.output and "whsec_" not in shown.output
 
 
-def test_without_a_file_what_ships_is_shown(run: Run) -> None:
+def test_without_a_file_what_ships_is_shown(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     text = run("check").output
+    assert "Files\n  links to http://127.0.0.1:8000, 7 days, up to 1024 MB in" in text
+    monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:1/0")
+    assert "Files\n  inline up to 1 MB of each email, metadata beyond" in run("check").output
     assert "  default: printed, sent nowhere" in text
     assert '1. "unsubscribe": subject contains "desabo"\n     to default, subject_groups = off' in text
     assert '2. "everything else": every email\n     to default, realtime_only = false' in text

@@ -34,6 +34,19 @@ def test_reset_forgets_an_email_and_leaves_a_line_in_the_audit_log(
     assert stat.S_IMODE(audit.stat().st_mode) == 0o600
 
 
+def test_erase_removes_a_person_and_the_audit_log_does_not_say_whom(
+    run: Run, start_app: StartApp, tmp_path: Path
+) -> None:
+    app = start_app()
+    app.post(email(sender="Grace <grace@person.example>"))
+    assert "1 emails would be erased" in run("erase", "grace@person.example", "--dry-run").output
+    assert run("erase", "grace@person.example").exit_code == 1, "it was not confirmed"
+    assert "1 emails erased" in run("erase", "Grace@Person.example", "--yes").output
+    assert app.entries == []
+    audit = (tmp_path / "data/audit.log").read_text()
+    assert "AUDIT erase emails=1 kept=0 dry_run=False" in audit and "grace" not in audit.lower()
+
+
 def test_deliveries_are_listed_and_dead_and_waiting_ones_replayed(
     run: Run, start_app: StartApp, eventually: Eventually, tmp_path: Path
 ) -> None:

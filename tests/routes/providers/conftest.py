@@ -17,6 +17,7 @@ from werkzeug.test import TestResponse
 
 from deduplication.email import Email
 from deduplication.journal.entry import Entry
+from deduplication.spool import Blob, Spool, spooled
 from orchestrator.config.model import Config
 from orchestrator.delivery.fetching import FetchFailed
 from routes.providers.base import ProviderRequest, Surroundings
@@ -49,7 +50,7 @@ class Fetches:
         self.pages: dict[str, bytes] = {}
         self.asked: list[tuple[str, Mapping[str, str]]] = []
 
-    def __call__(self, url: str, headers: Mapping[str, str], timeout_s: float, max_bytes: int) -> bytes:
+    def __call__(self, url: str, headers: Mapping[str, str], timeout_s: float, max_bytes: int, **_: Any) -> bytes:
         self.asked.append((url, headers))
         if url not in self.pages:
             raise FetchFailed("nobody is there")
@@ -127,9 +128,10 @@ def request_of(toml: str, name: str, letter: Letter = LETTER, now: datetime = NO
     return provider_of(toml, name).sample(letter, now)
 
 
-def email_in(provider: AnyProvider, sample: SampleRequest, now: datetime = NOW) -> Email:
+def email_in(provider: AnyProvider, sample: SampleRequest, now: datetime = NOW, *, is_on_disk: bool = False) -> Email:
     """What the provider reads out of its request."""
-    request = ProviderRequest(Headers(dict(sample.headers)), lambda: sample.body, now)
+    body = Blob((spooled([sample.body], Spool()),)) if is_on_disk else sample.body
+    request = ProviderRequest(Headers(dict(sample.headers)), lambda: body, now)
     provider.verify(request)
     (email,) = provider.parse(request)
     assert isinstance(email, Email), email

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import random
 import tempfile
 from collections.abc import Iterable
 from dataclasses import replace
@@ -18,11 +19,12 @@ from hypothesis import strategies as st
 from werkzeug.test import TestResponse
 
 from deduplication.email import Email
+from deduplication.spool import LARGE_BYTES, Blob, read_all
 from orchestrator.config.settings import SettingsError
 from orchestrator.pipeline import Pipeline
 from routes import connections
 from routes.providers.registry import TYPES
-from routes.providers.samples import Letter, SampleRequest
+from routes.providers.samples import Enclosure, Letter, SampleRequest
 from tests.routes.conftest import bearer
 from tests.routes.providers.conftest import (
     LETTER,
@@ -101,6 +103,7 @@ class ProviderContract:
     failure: ClassVar[int] = 500
     probed: ClassVar[int] = 405
     padding: ClassVar[bytes] = b" "
+    leaves_files_on_disk: ClassVar[bool] = True
 
     @pytest.fixture
     def fetches(self, fetches: Fetches) -> Fetches:
@@ -195,7 +198,7 @@ class ProviderContract:
     def test_without_room_or_after_an_internal_error_a_retry_is_requested(
         self, serve: Serve, fetches: Fetches, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        def no_file() -> None:
+        def no_file(**_: object) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 
         def fail(*_: object) -> None:
@@ -216,6 +219,26 @@ class ProviderContract:
         assert int(answer.headers["Retry-After"]) > 0
         assert (ingress.recorded, ingress.delivered) == ([], [])
         return answer
+
+    def test_a_large_request_is_read_from_the_disk_and_its_files_stay_there(self, fetches: Fetches) -> None:
+        """Whatever an email has in it, as if it were in memory; texts with all kinds of line ends."""
+        noise = random.Random(1).randbytes(300_000)  # noqa: S311
+        files = [
+            ("a.bin", b"\0" + noise),
+            ("b.txt", b"a\r\nb\n\r\n" * 30_000),
+            ("c.txt", b"\r" * 100_000),
+            ("d.bin", b"d"),
+        ]
+        enclosures = tuple(Enclosure(name, "application/octet-stream", content) for name, content in files)
+        letter = replace(LETTER, html="<p>é &amp; \\u00e9 %41</p>" * 9_000, enclosures=enclosures)
+        provider, sample = provider_of(self.settings, self.name, fetches), self.request(self.settings, letter)
+        in_memory, on_disk = (email_in(provider, sample, is_on_disk=is_on_disk) for is_on_disk in (False, True))
+        assert on_disk == in_memory
+        for one, other in zip(in_memory.attachments, on_disk.attachments, strict=True):
+            is_large = self.leaves_files_on_disk and one.data is not None and one.size_bytes > LARGE_BYTES
+            assert isinstance(other.data, Blob) == is_large
+            assert one.data is None or read_all(other.data or b"") == one.data
+        assert in_memory.original is None or read_all(on_disk.original or b"") == in_memory.original
 
     def test_a_body_over_the_limit_is_refused_in_the_providers_way_and_noted(
         self, serve: Serve, fetches: Fetches, caplog: pytest.LogCaptureFixture

@@ -76,7 +76,8 @@ class TestGmail(TokenContract):
         assert email.to == ("bob@example.org", "carla@example.org", "dan@example.org")
         assert (email.reply_to, email.return_path) == (("desk@example.org",), "bounce@example.org")
         assert (email.in_reply_to, email.thread, email.provider_thread) == ("1@example.org", "root@example.org", "189f")
-        assert email.extra == {"message_id": LETTER.message_id, "snippet": "Voi"}
+        kept = {"in_reply_to": "<1@example.org>", "references": "<root@example.org> <1@example.org>", "snippet": "Voi"}
+        assert email.extra == {"message_id": LETTER.message_id, **kept}
 
     @pytest.mark.parametrize(
         ("sent", "html", "plain"),

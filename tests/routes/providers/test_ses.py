@@ -30,6 +30,7 @@ class TestSes(DocumentedContract):
 
     name = "ses"
     settings = SETTINGS
+    leaves_files_on_disk = False  # a message of SNS has at most 2 MB
     other_secret = "forged"
     invalid = {
         "[providers.ses]": r"providers\.ses\.topics is required",

@@ -1,0 +1,168 @@
+"""Large contents stay on the disk: a request's body in a temporary file, and its parts decoded while they are read."""
+
+from __future__ import annotations
+
+import binascii
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+from deduplication.text import NOT_BASE64
+
+LARGE_BYTES = 64 * 1024  # contents up to here are held in memory
+CHUNK_BYTES = 256 * 1024
+
+
+class Spool:
+    """A temporary file without a name; it is gone with the last reference to it. Raises OSError on a full disk."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder
+        self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
+        self.size = 0
+
+    def __del__(self) -> None:
+        if hasattr(self, "_file"):
+            self._file.close()
+
+    def write(self, data: bytes) -> None:
+        left = memoryview(data)
+        while left:
+            left = left[self._file.write(left) :]
+        self.size += len(data)
+
+    def read(self, start: int, end: int) -> bytes:
+        """Without a position of its own, so that threads may share it."""
+        data = os.pread(self._file.fileno(), max(0, end - start), start)
+        while len(data) < end - start:
+            if not (more := os.pread(self._file.fileno(), end - start - len(data), start + len(data))):
+                raise OSError("the temporary file is shorter than what was written to it")
+            data += more
+        return data
+
+
+@dataclass(frozen=True)
+class Span:
+    """A part of a spool; positions are counted from its start."""
+
+    spool: Spool
+    start: int
+    end: int
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+    def part(self, start: int, end: int) -> Span:
+        return Span(self.spool, self.start + start, self.start + end)
+
+    def read(self, start: int = 0, end: int | None = None) -> bytes:
+        end = len(self) if end is None else min(end, len(self))
+        return self.spool.read(self.start + start, self.start + max(start, end))
+
+    def chunks(self) -> Iterator[bytes]:
+        for start in range(0, len(self), CHUNK_BYTES):
+            yield self.read(start, start + CHUNK_BYTES)
+
+    def search(self, pattern: re.Pattern[bytes], start: int = 0, longest: int = 4) -> tuple[int, int] | None:
+        """Where a pattern, which matches at most ``longest`` bytes, occurs for the first time."""
+        for position in range(start, len(self), CHUNK_BYTES):
+            found = pattern.search(self.read(position, position + CHUNK_BYTES + longest - 1))
+            if found and (found.start() < CHUNK_BYTES or position + CHUNK_BYTES >= len(self)):
+                return position + found.start(), position + found.end()
+        return None
+
+
+@dataclass(frozen=True)
+class Blob:
+    """Bytes that are read in chunks, as often as needed; ``decode`` is applied to the chunks of all pieces."""
+
+    pieces: tuple[bytes | Span, ...]
+    decode: Callable[[Iterable[bytes]], Iterator[bytes]] = iter
+
+    def chunks(self) -> Iterator[bytes]:
+        return self.decode(
+            chunk for piece in self.pieces for chunk in ((piece,) if isinstance(piece, bytes) else piece.chunks())
+        )
+
+    def read(self) -> bytes:
+        return b"".join(self.chunks())
+
+    def decoded(self, decode: Callable[[Iterable[bytes]], Iterator[bytes]]) -> Blob:
+        """The same, decoded once more."""
+        inner = self.decode
+        return Blob(self.pieces, decode if inner is iter else lambda chunks: decode(inner(chunks)))
+
+    def new_spool(self) -> Spool:
+        """In the same folder."""
+        return Spool(next((piece.spool.folder for piece in self.pieces if isinstance(piece, Span)), None))
+
+    def span(self) -> Span:
+        """Decoded, in one piece."""
+        if self.decode is iter and len(self.pieces) == 1 and isinstance(self.pieces[0], Span):
+            return self.pieces[0]
+        return spooled(self.chunks(), self.new_spool())
+
+
+Content = bytes | Blob
+"""Small contents are bytes, large ones are read in chunks."""
+
+
+def spooled(chunks: Iterable[bytes], spool: Spool) -> Span:
+    start = spool.size
+    for chunk in chunks:
+        spool.write(chunk)
+    return Span(spool, start, spool.size)
+
+
+def collected(chunks: Iterable[bytes], folder: Path | None) -> Content:
+    """On the disk if it is large, and there is a folder for it."""
+    head, rest = b"", iter(chunks)
+    for chunk in rest:
+        head += chunk
+        if folder and len(head) > LARGE_BYTES:
+            return Blob((spooled(chain((head,), rest), Spool(folder)),))
+    return head
+
+
+def chunks_of(content: Content) -> Iterator[bytes]:
+    return content.chunks() if isinstance(content, Blob) else iter((content,))
+
+
+def read_all(content: Content) -> bytes:
+    return content.read() if isinstance(content, Blob) else content
+
+
+def first_bytes(content: Content, most: int) -> bytes:
+    found = b""
+    for chunk in chunks_of(content):
+        found += chunk[: most - len(found)]
+        if len(found) == most:
+            break
+    return found
+
+
+def base64_chunks(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """As text.base64_decoded: up to the padding; characters outside the alphabet and half a byte are ignored."""
+    left = b""
+    for chunk in chunks:
+        letters, padding, _ = (left + chunk.translate(None, NOT_BASE64)).partition(b"=")
+        whole = len(letters) - len(letters) % 4
+        yield binascii.a2b_base64(letters[:whole])
+        left = letters[whole:]
+        if padding:
+            break
+    if len(left) > 1:
+        yield binascii.a2b_base64(left + b"==")
+
+
+def quoted_printable_chunks(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Cut at line ends: a line is decoded as a whole."""
+    left = b""
+    for chunk in chunks:
+        lines, line_end, left = (left + chunk).rpartition(b"\n")
+        yield binascii.a2b_qp(lines + line_end)
+    yield binascii.a2b_qp(left)
