@@ -27,6 +27,7 @@ MAX_HEADER_CHARS = 64 * 1024  # subject, sender, date, Message-ID and other ids,
 MAX_NAME_CHARS = 1000  # of a file, of an address
 MOST_RECIPIENTS = 1000
 MOST_ATTACHMENTS = 1000
+SHOWN_DATE = "%Y-%m-%dT%H:%M:%SZ"
 MOST_LOOKED_AT = 8000  # bytes of a file: with a NUL among them it is no text
 MOST_HEADERS = 200
 MAX_HEADERS_CHARS = 64 * 1024  # of all headers that are handed on
@@ -307,6 +308,37 @@ class Email:
             self.references[0] if self.references else self.in_reply_to or without_brackets(self.message_id)
         )
 
+    @property
+    def envelope(self) -> dict[str, Any]:
+        """What receivers are told of its headers. What is absent is None, but for the fields of version 1."""
+        moment, extra = self.date_utc, self.extra
+        if self.headers:  # version 1 had these among the extra fields
+            named = {name: self.header(name) for name in ("in_reply_to", "references", "list_id")}
+            extra = {**{name: value for name, value in named.items() if value}, **extra}
+        return {
+            "message_id": without_brackets(self.message_id),
+            "extra": dict(extra),
+            "provider_id": self.event_id.removeprefix(f"{self.provider}:") or None,
+            "provider_thread": self.provider_thread or None,
+            "to": list(self.to) or None,
+            "cc": list(self.cc) or None,
+            "reply_to": list(self.reply_to) or None,
+            "return_path": self.return_path,
+            "date_utc": moment and moment.strftime(SHOWN_DATE),
+            "in_reply_to": self.in_reply_to or None,
+            "references": list(self.references) or None,
+            "thread": self.thread or None,
+            "html": self.html or None,
+            "text": self.plain or None,
+            "reply_text": self.reply_text or None,
+            "list": _list(self.header("List-Id"), self.header("List-Unsubscribe")) if self.headers else None,
+            "automated": dict(vars(self.automated)) if self.automated else None,
+            "authentication": dict(vars(self.authentication)),
+            "headers": [{"name": name, "value": value} for name, value in self.headers] or None,
+            "headers_omitted": self.headers_omitted,
+            "extra_omitted": self.extra_omitted,
+        }
+
     @kept_property
     def automated(self) -> Automated | None:
         """None if it is unknown, because the provider sends no headers."""
@@ -316,7 +348,7 @@ class Email:
 
     @kept_property
     def authentication(self) -> Authentication:
-        if not (self.verdicts or self.trusted_authserv_ids):
+        if not (self.verdicts or self.headers):
             return UNKNOWN
         written = self._by_name.get("authentication-results", ())
         domain = self.sender_email.rpartition("@")[2]
@@ -364,6 +396,13 @@ def _fitting(extra: Mapping[str, Any]) -> dict[str, Any]:
             left -= size
             found[name] = value
     return found
+
+
+def _list(list_id: str, unsubscribe: str) -> dict[str, Any] | None:
+    """The id is what is in brackets, behind a name for people."""
+    named, addresses = _BRACKETED.search(list_id), _BRACKETED.findall(unsubscribe)
+    found = {"id": (named[1] if named else list_id) or None, "unsubscribe": addresses or None}
+    return found if any(found.values()) else None
 
 
 def media_type(content_type: str) -> str:

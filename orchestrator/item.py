@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
 from deduplication.authentication import METHODS
-from deduplication.email import Attachment, Email, without_brackets
+from deduplication.email import Attachment, Email
 from deduplication.identity import compute_fingerprint, is_recognisable, own_names
-from deduplication.kept_property import kept_property
 from deduplication.message import Message
 from deduplication.names import Kind, Name
 from deduplication.spool import Content
 from orchestrator.config.model import HEADER, SIZE
-from orchestrator.delivery.webhook import shown_timestamp
 
 BODY_PREVIEW_CHARS = 200
 PAYLOAD_VERSION = 2
-_BRACKETED = re.compile(r"<\s*([^<>]+?)\s*>")
 MESSAGE = "message"  # in place of a provider, for messages and posts
 MOST_SHOWN_CHARS = 120  # of a subject or sender: a sender decides how long they are
 
@@ -64,7 +60,7 @@ class Item:
     contents: tuple[Content | None, ...] = field(default=(), repr=False)
     original: Content | None = field(default=None, repr=False)
 
-    @kept_property
+    @property
     def payload(self) -> dict[str, Any]:
         """What webhooks say of it: built when it is sent or stored, since a repeat never is."""
         payload = self.content()
@@ -149,9 +145,7 @@ def email_item(email: Email, ids_kept_ms: int | None) -> Item:
 
 
 def _payload(email: Email, email_id: str) -> dict[str, Any]:
-    """The first fields are those of version 1, in which an absent part is empty; in the others it is null."""
-    moment, envelope = email.date_utc, email.recipients if email.tells_recipients else ()
-    of_version_1 = {name: email.header(name) for name in ("in_reply_to", "references", "list_id")}
+    """In the fields of version 1, an absent part is empty; in the others it is null."""
     return {
         "version": PAYLOAD_VERSION,
         "email_id": email_id,
@@ -159,7 +153,6 @@ def _payload(email: Email, email_id: str) -> dict[str, Any]:
         "sender": email.sender,
         "sender_email": email.sender_email,
         "date": email.date,
-        "message_id": without_brackets(email.message_id),
         "delivered_to": list(email.recipients),
         "recipients": list(dict.fromkeys((*email.recipients, *email.to, *email.cc))),
         "body": email.body,
@@ -168,37 +161,11 @@ def _payload(email: Email, email_id: str) -> dict[str, Any]:
         "links": list(email.links),
         "attachments": [_described(attachment) for attachment in email.attachments],
         "spam": dict(email.spam),
-        "extra": {**{name: value for name, value in of_version_1.items() if value}, **email.extra},
         "provider": email.provider,
-        "provider_id": email.event_id.removeprefix(f"{email.provider}:") or None,
-        "provider_thread": email.provider_thread or None,
-        "to": list(email.to) or None,
-        "cc": list(email.cc) or None,
-        "reply_to": list(email.reply_to) or None,
-        "return_path": email.return_path,
-        "envelope_recipient": next(iter(envelope), None),
-        "date_utc": moment and shown_timestamp(moment),
-        "in_reply_to": email.in_reply_to or None,
-        "references": list(email.references) or None,
-        "thread": email.thread or None,
-        "html": email.html or None,
-        "text": email.plain or None,
-        "reply_text": email.reply_text or None,
-        "list": _list(email.header("List-Id"), _BRACKETED.findall(email.header("List-Unsubscribe"))),
-        "automated": dict(vars(email.automated)) if email.automated else None,
-        "authentication": dict(vars(email.authentication)),
-        "headers": [{"name": name, "value": value} for name, value in email.headers] or None,
-        "headers_omitted": email.headers_omitted,
-        "extra_omitted": email.extra_omitted,
+        "envelope_recipient": next(iter(email.recipients), None) if email.tells_recipients else None,
+        **email.envelope,
         "raw_url": None,
     }
-
-
-def _list(list_id: str, unsubscribe: list[str]) -> dict[str, Any] | None:
-    """The id is what is in brackets, behind a name for people."""
-    named = _BRACKETED.search(list_id)
-    found = {"id": (named[1] if named else list_id) or None, "unsubscribe": unsubscribe or None}
-    return found if any(found.values()) else None
 
 
 def message_item(message: Message) -> Item:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, tzinfo
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 from deduplication.content import content_name
@@ -17,7 +18,6 @@ from deduplication.errors import NoRoom, StoreUnavailable
 from deduplication.journal.coordinator import Claimed, Coordinator
 from deduplication.journal.entry import OPEN, About, Delivery, DeliveryStatus, Entry, Stop, changed, new_entry_id
 from deduplication.journal.rules import Busy, Claim, Judgement, Repeat, Take, Wanted
-from deduplication.kept_property import kept_property
 from deduplication.media import DEFAULT_HOSTS, IDENTITY_PARAMETERS, MediaMode, delivery_links, media_name
 from deduplication.names import Gate, Kind, Name
 from deduplication.realtime_guard import RealtimeGuard
@@ -163,7 +163,7 @@ class Case:
     received_at: str
     links: Mapping[str, Any] = field(default_factory=dict)
 
-    @kept_property
+    @cached_property
     def payload(self) -> Payload:
         return {
             "type": EventType.MESSAGE_RECEIVED if self.item.is_message else EventType.EMAIL_RECEIVED,

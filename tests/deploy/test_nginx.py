@@ -89,7 +89,7 @@ def test_one_signs_in_by_tls_and_the_cookie_is_for_tls_alone(with_page: NginxSer
     cookie = visitor.signed_in.headers["Set-Cookie"]
     assert "Secure" in cookie and "HttpOnly" in cookie
     assert visitor.signed_in.headers["Location"] == "/"
-    for path in ("/", "/decisions", "/deliveries", "/destinations", "/system", "/audit"):
+    for path in ("/", "/decisions", "/destinations", "/servers", "/audit"):
         assert "Sign out" in visitor.text(path)
     assert "https://mail.example.org/api/ingress/gmail" in visitor.text("/providers"), "what one tells a provider"
     assert "Secure" not in PageVisitor(server.url).signed_in.headers["Set-Cookie"]

@@ -116,7 +116,7 @@ def test_the_answer_does_not_name_the_address_of_a_store(app: App, monkeypatch: 
 
 ABSENT = (
     "provider_id", "provider_thread", "to", "cc", "reply_to", "return_path", "in_reply_to", "references", "text",
-    "reply_text", "list", "automated", "headers",
+    "reply_text", "list", "automated", "headers", "raw_url",
 )  # fmt: skip
 
 

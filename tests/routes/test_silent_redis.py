@@ -21,7 +21,16 @@ from tests.support.sink import Sink
 
 pytestmark = pytest.mark.real_redis
 
-PAGES = ("/", "/notices", "/decisions", "/decisions?q=report", "/deliveries", "/destinations", "/providers", "/system")
+PAGES = (
+    "/",
+    "/notices",
+    "/decisions",
+    "/decisions?q=report",
+    "/decisions?outcome=waiting",
+    "/destinations",
+    "/providers",
+    "/servers",
+)
 API = ("decisions", "deliveries", "stats", "destinations", "locks")
 
 

@@ -143,6 +143,28 @@ def test_another_machine_knows_of_a_pause_through_redis(redis_server: RedisServe
         machine.close()
 
 
+def test_one_machine_that_delivers_closes_the_breaker_of_all(redis_server: RedisServer) -> None:
+    clock = Time()
+    machines = [Machine(redis_server.url, clock) for _ in range(2)]
+    one, other = guards = [Guard(Counters(machine.coordinator), CONFIGS) for machine in machines]
+
+    def share() -> None:
+        for machine in (*machines, *machines):
+            machine.tick()
+        for guard in guards:
+            guard.refresh()
+
+    for _ in range(3):
+        one.failed("crm")
+    share()
+    assert (one.breaker("crm"), other.breaker("crm"), other.is_failing("crm")) == ("open", "closed", True)
+    other.succeeded("crm")
+    share()
+    assert (one.breaker("crm"), one.is_failing("crm"), other.is_failing("crm")) == ("closed", False, False)
+    for machine in machines:
+        machine.close()
+
+
 def test_a_journal_that_fails_does_not_undo_what_was_sent(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     bench.play("a fails")
     bench.guard._journal.close()

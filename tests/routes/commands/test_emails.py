@@ -112,11 +112,10 @@ def test_why_explains_what_happened_to_an_email(run: Run, stopped: dict[str, str
 
 
 def test_decisions_are_listed_by_filter_as_a_table_or_json(run: Run, stopped: dict[str, str]) -> None:
-    (Path.cwd() / ".env").write_text("LOG_LEVEL=INFO\n")
     for words in (["--gate", "subject_group"], ["--stopped", "--since", "7d"], ["--stopped", "--until", "2099-01-01"]):
         found = run("decisions", *words)
         head, *lines = found.stdout.splitlines()
-        assert (head.split("  ")[0], len(lines), found.stderr) == ("RECEIVED (UTC)", 1, "1 decision\n"), "no log"
+        assert (head.split("  ")[0], len(lines), found.stderr) == ("RECEIVED (UTC)", 1, "1 decision\n")
         assert f"{stopped['id']}  suppressed  second@a.example  Again lot 456  Suppressed: " in lines[0]
     assert run("decisions", "--stopped", "--until", "1h").stderr == "0 decisions\n"
     refused = run("decisions", "--since", "soon").output

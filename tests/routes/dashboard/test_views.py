@@ -141,7 +141,9 @@ def test_the_pages_of_a_list_follow_each_other(app: App, operator: Visitor, monk
 def test_one_decision_shows_all_that_is_known_of_it(start_with: StartApp) -> None:
     with Sink(otherwise=Reply(422)) as sink:
         app = start_with(crm=f"url = '{sink.url}'\nmax_attempts = 1")
-        id_ = app.post(email(subject="Lot 7", html="<p>Bonjour</p>", plain="Bonjour, the text", X="y")).get_json()["id"]
+        body = {"html": "<p>Bonjour</p>", "plain": "Bonjour, the text", "headers": [["X-One", "the first"]]}
+        files = [{"name": "plan.pdf", "content_type": "application/pdf", "content": "eA=="}]
+        id_ = app.post(email(subject="Lot 7", attachments=files, recipient="to@b.example", **body)).get_json()["id"]
         operator = signed_in(app)
         page = operator.text(f"/decisions/{id_}")
         assert "answered 422" in operator.text("/destinations"), "the last error"
@@ -149,7 +151,9 @@ def test_one_decision_shows_all_that_is_known_of_it(start_with: StartApp) -> Non
     assert "<strong>crm</strong> answered 422" in page and "Dead letter at crm after 1 attempt: answered 422" in page
     assert "email_id:2026-11-16:" in page
     assert "<h3>Gates</h3>" in page
-    assert "Ada@Example.org" in operator.text(f"/decisions/{id_}?tab=headers")
+    assert "Ada Lovelace &lt;Ada@Example.org&gt;" in page and "to@b.example" in page
+    assert "<dt>X-One</dt><dd>the first</dd>" in operator.text(f"/decisions/{id_}?tab=headers")
+    assert re.search("plan.pdf.*application/pdf, 1 Byte", operator.text(f"/decisions/{id_}?tab=files"))
     assert "&#34;plain&#34;: &#34;Bonjour, the text&#34;" in operator.text(f"/decisions/{id_}?tab=json")
     assert f'src="/decisions/{id_}/html"' in operator.text(f"/decisions/{id_}?tab=html")
     frame = operator.get(f"/decisions/{id_}/html")
