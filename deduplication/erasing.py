@@ -91,8 +91,7 @@ def _is_under_way(commit: Commit, entry: Entry, now_ms: int) -> bool:
 def apply(step: Step, number: int, ids: Sequence[str], labels: Sequence[str]) -> None:
     """What each machine does. Files are deleted behind the requests, and their links end at once."""
     for label in (*labels, *map(tombstone, ids)):
-        put = "INSERT INTO resets VALUES (?, ?) ON CONFLICT DO UPDATE SET number = max(number, excluded.number)"
-        step.query(put, (label, number))
+        step.note_reset(label, number)
     for id_ in ids:
         step.query(
             "UPDATE files SET until_ms = 0 WHERE key IN (SELECT key FROM file_links WHERE entry = ?) AND NOT EXISTS"
@@ -109,8 +108,7 @@ def apply(step: Step, number: int, ids: Sequence[str], labels: Sequence[str]) ->
             continue
         for name in entry.own:
             if name.kind is Kind.EMAIL_ID and not name.needs_agreement:
-                until_ms = None if name.kept_ms is None else (entry.settled_ms or entry.created_ms) + name.kept_ms
-                step.put_mark(name.label, until_ms, entry.fingerprint, entry.id, entry.created_ms)
+                step.put_mark(name.label, step.end_of(name, entry), entry.fingerprint, entry.id, entry.created_ms)
         step.forget(entry)
 
 

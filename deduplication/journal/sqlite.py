@@ -301,7 +301,7 @@ class Step:
         if before is None or before.own != entry.own or len(before.names) + len(entry.names) > 2 * len(entry.own):
             self._put_names(seq, entry, before)
         if before is None and entry.stop and entry.stop.name.is_own:
-            self.put_mark(entry.stop.name.label, self._end_of(entry.stop.name, entry))
+            self.put_mark(entry.stop.name.label, self.end_of(entry.stop.name, entry))
         if entry.proof and entry.settled_ms:
             proof, key = entry.proof.split("=")
             self.put_proof(proof, key, entry.settled_ms + WEEK_MS)
@@ -330,10 +330,10 @@ class Step:
         )
         if len(rows) > len(entry.own):
             shared = (name for name in marked_names(entry) if not name.is_own)
-            rows |= {name.label: (True, self._end_of(name, entry)) for name in shared}
+            rows |= {name.label: (True, self.end_of(name, entry)) for name in shared}
         return rows
 
-    def _end_of(self, name: Name, entry: Entry) -> int | None:
+    def end_of(self, name: Name, entry: Entry) -> int | None:
         """When the mark of a name ends."""
         if name.kept_ms is None:
             return None
@@ -454,12 +454,16 @@ class Step:
         if not self.query(f"{known} AND coalesce(until_ms, ?) >= ?", (label, label, self.now_ms, self.now_ms)):
             self.put_mark(label, until_ms)
 
-    def reset(self, label: str, number: int) -> None:
-        """Forgets what is older than this reset of the name. What is open counts as newer (rule 22)."""
+    def note_reset(self, label: str, number: int) -> None:
+        """From now on, what is older than this reset of the name is not accepted (rule 22)."""
         self._run(
             "INSERT INTO resets VALUES (?, ?) ON CONFLICT DO UPDATE SET number = max(number, excluded.number)",
             (label, number),
         )
+
+    def reset(self, label: str, number: int) -> None:
+        """Forgets what is older than this reset of the name. What is open counts as newer (rule 22)."""
+        self.note_reset(label, number)
         self._run("DELETE FROM marks WHERE reference = ?", (label,))
         condition = "seq IN (SELECT seq FROM names WHERE reference = ?) AND reset < ?"
         for _, entry in self.read_rows(condition, (label, number)):
@@ -531,7 +535,7 @@ class Step:
         )
         for _, entry in rows:
             for name in marked_names(entry):
-                until_ms = self._end_of(name, entry)
+                until_ms = self.end_of(name, entry)
                 if entry.stop and entry.stop.name == name:
                     continue  # a foreign mark, which it met and does not explain
                 if not name.needs_agreement and (until_ms is None or until_ms > self.now_ms):
