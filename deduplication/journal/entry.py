@@ -50,7 +50,8 @@ class DeliveryStatus(StrEnum):
 
 
 OPEN = frozenset((DeliveryStatus.CLAIMED, DeliveryStatus.WAITING))
-SETTLED = frozenset((DeliveryStatus.WAITING, DeliveryStatus.DELIVERED, DeliveryStatus.DEAD, DeliveryStatus.SKIPPED))
+ENDED = frozenset((DeliveryStatus.DELIVERED, DeliveryStatus.DEAD, DeliveryStatus.SKIPPED))
+SETTLED = ENDED | {DeliveryStatus.WAITING}
 
 
 @dataclass(frozen=True)

@@ -193,7 +193,7 @@ class Fleet:
         with self._journal.reading() as step:
             if step.meta("restore") != "first":
                 return
-            resets = step.query("SELECT reference, number FROM resets ORDER BY number LIMIT 100000")
+            resets = step.query("SELECT reference, until_ms FROM names WHERE seq = -1 ORDER BY until_ms LIMIT 100000")
             claimed = step.read_rows("seq IN (SELECT seq FROM deliveries WHERE owner <> '')", ())
             steady_ms = step.steady_ms
         for label, number in resets:
@@ -235,8 +235,12 @@ class Fleet:
         after = ""
         while True:
             with self._journal.reading() as step:
-                query = "SELECT reference, max(until_ms) FROM marks WHERE reference > ? GROUP BY reference LIMIT ?"
-                rows, now_ms = step.query(query, (after, RESTORED_AT_ONCE)), step.now_ms
+                rows = step.query(
+                    "SELECT reference, max(until_ms) FROM names WHERE reference > ? AND seq = 0"
+                    " GROUP BY reference LIMIT ?",
+                    (after, RESTORED_AT_ONCE),
+                )
+                now_ms = step.now_ms
             if not rows:
                 break
             left = ((label, None if until_ms is None else max(1, until_ms - now_ms)) for label, until_ms in rows)
@@ -294,7 +298,7 @@ class Fleet:
         with self._journal.step() as step:
             if step.meta("era") != era or (step.meta("position") or "0") != position:
                 return ""
-            has_resets = bool(step.query("SELECT 1 FROM resets LIMIT 1"))
+            has_resets = bool(step.query("SELECT 1 FROM names WHERE seq = -1 LIMIT 1"))
             for event_id, text in events:
                 if not text:
                     continue  # a gap, which has been noted
@@ -330,9 +334,7 @@ class Fleet:
     def _apply_entry(self, step: Step, incoming: Entry, has_resets: bool) -> None:
         if has_resets:
             labels = [*references(incoming.own, incoming.fingerprint), erasing.tombstone(incoming.id)]
-            places = ",".join("?" * len(labels))
-            latest = step.query(f"SELECT max(number) FROM resets WHERE reference IN ({places})", labels)  # noqa: S608
-            if (latest[0][0] or 0) > incoming.reset:
+            if step.latest_reset(labels) > incoming.reset:
                 return
         ours = step.read(incoming.id)
         after = merged(ours, incoming.without_claims(), step.steady_ms)

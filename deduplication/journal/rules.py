@@ -9,7 +9,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from deduplication.journal.entry import BY_SCRIPT, OPEN, SETTLED, About, Delivery, DeliveryStatus, Entry, Stop, changed
+from deduplication.journal.entry import (
+    BY_SCRIPT,
+    ENDED,
+    OPEN,
+    SETTLED,
+    About,
+    Delivery,
+    DeliveryStatus,
+    Entry,
+    Stop,
+    changed,
+)
 from deduplication.names import Fingerprint, Gate, Name, conflicts, differs_by_tag, filled, shortened
 
 MOST_REFERENCES = 64  # under one name
@@ -444,12 +455,11 @@ def settled(entry: Entry, outcomes: Iterable[Delivery], owner: str, now_ms: int)
         )
         if is_known or not (is_fact or is_owner):
             continue
-        ended = outcome.status in (DeliveryStatus.DELIVERED, DeliveryStatus.DEAD, DeliveryStatus.SKIPPED)
         is_changed = True
         deliveries[outcome.destination] = changed(
             outcome,
             generation=max(outcome.generation, before.generation if before else 0),
-            ended_ms=outcome.ended_ms or (now_ms if ended else None),
+            ended_ms=outcome.ended_ms or (now_ms if outcome.status in ENDED else None),
             owner=owner if outcome.status is DeliveryStatus.RETURNED else "",  # whose hold in Redis it ends
             lease_until_ms=0,
         )

@@ -44,14 +44,21 @@ CREATE TRIGGER entry_deleted AFTER DELETE ON entries BEGIN
         AND OLD.seq > (SELECT coalesce(max(seq), 0) FROM entries);
 END;
 
--- reference: the label of a name (rules.reference). until_ms: when the mark of a shared name ends.
+-- What is known of names. reference: the label of a name (rules.references). seq: the entry that has the name; 0: a mark
+-- that outlived its entry or that another program made; -1: the latest reset of the name, its number in until_ms.
+-- until_ms: when a mark ends. fingerprint: of a mark, short, so there is one row for each email; '' of a shared name and
+-- of a mark that another program or an import made. entry, created_ms: what is left of a mark's entry.
 CREATE TABLE names (
     reference TEXT NOT NULL,
     seq INTEGER NOT NULL,
+    fingerprint TEXT NOT NULL,
     is_marked INTEGER NOT NULL,
     until_ms INTEGER,
-    PRIMARY KEY (reference, seq)
+    entry TEXT NOT NULL,
+    created_ms INTEGER NOT NULL,
+    PRIMARY KEY (reference, seq, fingerprint)
 ) WITHOUT ROWID;
+CREATE INDEX names_by_end ON names (seq, until_ms) WHERE seq <= 0 AND until_ms IS NOT NULL;
 
 -- owner, lease_until_ms (of the clock that cannot be set), is_accepted and begins are known on this machine alone.
 CREATE TABLE deliveries (
@@ -113,16 +120,7 @@ CREATE TRIGGER file_deleted AFTER DELETE ON files BEGIN
     DELETE FROM file_room WHERE domain = OLD.domain AND bytes <= 0;
 END;
 
--- Names whose entries have ended, and what is left of these: one row for each email, with a short fingerprint. It is ''
--- of a shared name, and of a mark that another program or an import made.
-CREATE TABLE marks (
-    reference TEXT NOT NULL, fingerprint TEXT NOT NULL, until_ms INTEGER, entry TEXT NOT NULL, created_ms INTEGER NOT NULL,
-    PRIMARY KEY (reference, fingerprint)
-) WITHOUT ROWID;
-CREATE INDEX marks_by_end ON marks (until_ms) WHERE until_ms IS NOT NULL;
-
 CREATE TABLE proofs (proof TEXT PRIMARY KEY, key TEXT NOT NULL, until_ms INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE resets (reference TEXT PRIMARY KEY, number INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE requests (id TEXT PRIMARY KEY, at_ms INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE repeats (
     entry TEXT NOT NULL, machine TEXT NOT NULL, count INTEGER NOT NULL, last_ms INTEGER NOT NULL,

@@ -28,16 +28,16 @@ from deduplication.files import (
     run_when_unlocked,
     use_write_ahead_log,
 )
-from deduplication.journal.entry import DeliveryStatus, Entry, changed, decode, encode
+from deduplication.journal.entry import ENDED, DeliveryStatus, Entry, changed, decode, encode
 from deduplication.journal.rules import HELD, Known, NameState, marked_names, references
 from deduplication.names import WEEK_MS, Name, shortened
 from deduplication.subject_group import GroupScope, scope_of
 
 BUSY_TIMEOUT_S = 5.0
-SCHEMA_VERSION = "8"
+SCHEMA_VERSION = "9"
 PURGED_AT_ONCE = 200
 PACED_S, FIRST_AFTER_TROUBLE = 12, 2  # deliveries in the first second; twice as many in each next one
-MOST_ROWS, MOST_COMPARED = 1_000, 100
+MOST_ROWS, MOST_COMPARED = 1_000, 100  # of names that one item is compared with
 RESETS_KEPT_MS = 32 * DAY_MS
 _COLUMNS = (
     *("destination", "status", "generation", "webhook_id", "next_try_ms", "ended_ms"),
@@ -229,28 +229,23 @@ class Step:
     def known(self, names: Sequence[Name], fingerprint: str = "", proof: str = "") -> Known:
         """Everything a verdict about an item with these names depends on."""
         labels = references(names, fingerprint)
-        rows = self._run(_known_sql(len(labels)), (*labels, *labels, *labels)).fetchall()
+        rows = self._run(_names_sql(len(labels)), (*labels,)).fetchall()
         if len(rows) == MOST_ROWS:  # someone sends many emails under one name
-            values = (*labels, *labels, *labels, *labels, fingerprint)
-            rows = self._run(_known_sql(len(labels), is_crowded=True), values).fetchall()
+            rows = self._run(_names_sql(len(labels), is_crowded=True), (*labels, *labels, fingerprint)).fetchall()
+        seqs = {seq for _, seq, *_ in rows if seq > 0}
+        entries = dict(self.read_rows(_one_of("seq", len(seqs)), (*seqs,))) if seqs else {}
         found: dict[str, dict[str, Any]] = {}
-        read: dict[int, tuple[str, list[Any]]] = {}
-        for label, seq, is_marked, until_ms, text, *delivery in rows:
-            state = found.setdefault(labels[label].label, {"entries": {}, "is_marked": False, "ended": ()})
+        for label, seq, short, is_marked, until_ms, id_, created_ms in rows:
+            state = found.setdefault(labels[label].label, {"entries": (), "is_marked": False, "ended": ()})
             is_valid = bool(is_marked) and (until_ms is None or until_ms > self.now_ms)
             state["is_marked"] = state["is_marked"] or is_valid
             if seq > 0:
-                state["entries"][seq] = None
-                read.setdefault(seq, (text, []))[1].append(delivery)
+                state["entries"] += (entries[seq],)
             elif seq < 0:
                 state["reset"] = until_ms
             elif is_valid:
-                id_, created_ms, *_ = delivery
-                state["ended"] += (Entry(id_, "", (), created_ms, text),) if id_ or text else ()
-                state["is_foreign"] = not text or state.get("is_foreign", False)
-        entries = {seq: _with_local(decode(text), local) for seq, (text, local) in read.items()}
-        for state in found.values():
-            state["entries"] = tuple(entries[seq] for seq in state["entries"])
+                state["ended"] += (Entry(id_, "", (), created_ms, short),) if id_ or short else ()
+                state["is_foreign"] = not short or state.get("is_foreign", False)
         states = {label: NameState(**state) for label, state in found.items()}
         return Known(states, self.steady_ms, self.proven(proof) if proof else "")
 
@@ -280,8 +275,17 @@ class Step:
         return [(seq, self._whole(seq, data)) for seq, data in rows]
 
     def _whole(self, seq: int, data: str) -> Entry:
+        """With what this machine alone knows of its deliveries, which is nothing once they have ended."""
+        entry = decode(data)
+        if all(each.status in ENDED for each in entry.deliveries):
+            return entry
         query = "SELECT destination, owner, lease_until_ms, is_accepted FROM deliveries WHERE seq = ?"
-        return _with_local(decode(data), self._run(query, (seq,)))
+        local = {destination: values for destination, *values in self._run(query, (seq,))}
+        deliveries = []
+        for each in entry.deliveries:
+            owner, until_ms, is_accepted = local[each.destination]
+            deliveries.append(changed(each, owner=owner, lease_until_ms=until_ms, is_accepted=bool(is_accepted)))
+        return changed(entry, deliveries=tuple(deliveries))
 
     def put(
         self, entry: Entry, before: Entry | None, *, publishes: bool = True, version: int | None = None
@@ -318,8 +322,9 @@ class Step:
             self._run_many("DELETE FROM names WHERE reference = ? AND seq = ?", gone)
         if changes := [(label, seq, *row) for label, row in new.items() if old.get(label) != row]:
             self._run_many(
-                "INSERT INTO names VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET is_marked = excluded.is_marked,"
-                " until_ms = coalesce(until_ms, excluded.until_ms)",  # a window starts with the first mark
+                "INSERT INTO names VALUES (?, ?, '', ?, ?, '', 0) ON CONFLICT DO UPDATE SET"
+                # A window starts with the first mark.
+                " is_marked = excluded.is_marked, until_ms = coalesce(until_ms, excluded.until_ms)",
                 changes,
             )
 
@@ -441,30 +446,35 @@ class Step:
     ) -> None:
         """Marks a name, for an email with that fingerprint; of a shared name and of a foreign mark there is none."""
         if fingerprint:  # then it is known what the foreign mark stands for
-            self._run("DELETE FROM marks WHERE reference = ? AND fingerprint = ''", (label,))
+            self._run("DELETE FROM names WHERE reference = ? AND seq = 0 AND fingerprint = ''", (label,))
         self._run(
-            "INSERT INTO marks VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
+            "INSERT INTO names VALUES (?, 0, ?, 1, ?, ?, ?) ON CONFLICT DO UPDATE SET"
             " until_ms = iif(until_ms <= ?, excluded.until_ms, until_ms)",
             (label, shortened(fingerprint), until_ms, entry_id, created_ms, self.now_ms),
         )
 
     def put_foreign_mark(self, label: str, until_ms: int | None) -> None:
         """Marked by another program or an import, which changes nothing where an email is known to have the name."""
-        known = "SELECT 1 FROM names WHERE reference = ? UNION ALL SELECT 1 FROM marks WHERE reference = ?"
-        if not self.query(f"{known} AND coalesce(until_ms, ?) >= ?", (label, label, self.now_ms, self.now_ms)):
+        known = "SELECT 1 FROM names WHERE reference = ? AND (seq > 0 OR seq = 0 AND coalesce(until_ms, ?) >= ?)"
+        if not self.query(known, (label, self.now_ms, self.now_ms)):
             self.put_mark(label, until_ms)
 
     def note_reset(self, label: str, number: int) -> None:
         """From now on, what is older than this reset of the name is not accepted (rule 22)."""
         self._run(
-            "INSERT INTO resets VALUES (?, ?) ON CONFLICT DO UPDATE SET number = max(number, excluded.number)",
+            "INSERT INTO names VALUES (?, -1, '', 0, ?, '', 0)"
+            " ON CONFLICT DO UPDATE SET until_ms = max(until_ms, excluded.until_ms)",
             (label, number),
         )
+
+    def latest_reset(self, labels: Sequence[str]) -> int:
+        resets = f"SELECT max(until_ms) FROM names WHERE {_one_of('reference', len(labels))} AND seq = -1"  # noqa: S608
+        return self.query(resets, labels)[0][0] or 0
 
     def reset(self, label: str, number: int) -> None:
         """Forgets what is older than this reset of the name. What is open counts as newer (rule 22)."""
         self.note_reset(label, number)
-        self._run("DELETE FROM marks WHERE reference = ?", (label,))
+        self._run("DELETE FROM names WHERE reference = ? AND seq = 0", (label,))
         condition = "seq IN (SELECT seq FROM names WHERE reference = ?) AND reset < ?"
         for _, entry in self.read_rows(condition, (label, number)):
             name = references(entry.names, entry.fingerprint).get(label)
@@ -475,7 +485,7 @@ class Step:
             elif name.is_own:
                 self.forget(entry)
             else:  # of a group, the group alone is freed
-                self._run("DELETE FROM names WHERE reference = ?", (label,))
+                self._run("DELETE FROM names WHERE reference = ? AND seq > 0", (label,))
                 shared = tuple(each for each in entry.shared if each != name)
                 deliveries = tuple(changed(d, content=None) if d.content == name else d for d in entry.deliveries)
                 self.put(changed(entry, shared=shared, deliveries=deliveries), entry, publishes=False)
@@ -542,38 +552,29 @@ class Step:
                     fingerprint = entry.fingerprint if name.is_own else ""
                     self.put_mark(name.label, until_ms, fingerprint, entry.id, entry.created_ms)
             self.forget(entry)
-        for ended in ("marks WHERE until_ms", "proofs WHERE until_ms", "payloads WHERE ends_ms"):
+        for ended in ("names WHERE seq = 0 AND until_ms", "proofs WHERE until_ms", "payloads WHERE ends_ms"):
             self._run(f"DELETE FROM {ended} <= ?", (self.now_ms,))  # noqa: S608
         self._run("DELETE FROM requests WHERE at_ms < ?", (self.now_ms - DAY_MS,))
-        self._run("DELETE FROM resets WHERE number < ?", ((self.now_ms - RESETS_KEPT_MS) * 1000,))
+        resets_before = (self.now_ms - RESETS_KEPT_MS) * 1000
+        self._run("DELETE FROM names WHERE seq = -1 AND until_ms < ?", (resets_before,))
         return len(rows)
 
 
 @lru_cache
-def _known_sql(count: int, is_crowded: bool = False) -> str:
+def _names_sql(count: int, is_crowded: bool = False) -> str:
     """Of many entries, those with the same fingerprint are compared first, then those that were delivered (23)."""
-    names = f"reference IN ({','.join('?' * count)})"
+    names = _one_of("reference", count)
     best = (
         f"SELECT n.seq FROM names n JOIN entries e ON e.seq = n.seq WHERE {names}"  # noqa: S608
         f" ORDER BY e.fingerprint = ? DESC, e.outcome = 'delivered' DESC, n.seq DESC LIMIT {MOST_COMPARED}"
     )
-    return (
-        f"SELECT reference, -1, 0, number, NULL, NULL, NULL, NULL, NULL FROM resets WHERE {names}"  # noqa: S608
-        " UNION ALL SELECT reference, 0, 1, until_ms, fingerprint, entry, created_ms, NULL, NULL FROM marks"
-        f" WHERE {names} UNION ALL SELECT n.reference, n.seq, n.is_marked, n.until_ms, e.data, d.destination, d.owner,"
-        " d.lease_until_ms, d.is_accepted FROM names n JOIN entries e ON e.seq = n.seq LEFT JOIN deliveries d"
-        f" ON d.seq = n.seq WHERE {names} {f'AND n.seq IN ({best})' if is_crowded else f'LIMIT {MOST_ROWS}'}"
+    return f"SELECT * FROM names WHERE {names}" + (  # noqa: S608
+        f" AND (seq <= 0 OR seq IN ({best}))" if is_crowded else f" LIMIT {MOST_ROWS}"
     )
 
 
-def _with_local(entry: Entry, rows: Iterable[Any]) -> Entry:
-    """With what this machine alone knows of its deliveries."""
-    local = {destination: values for destination, *values in rows}
-    deliveries = []
-    for each in entry.deliveries:
-        owner, until_ms, is_accepted = local[each.destination]
-        deliveries.append(changed(each, owner=owner, lease_until_ms=until_ms, is_accepted=bool(is_accepted)))
-    return changed(entry, deliveries=tuple(deliveries))
+def _one_of(column: str, count: int) -> str:
+    return f"{column} IN ({','.join('?' * count)})"
 
 
 def translated(error: sqlite3.Error) -> StoreUnavailable | StoreMisconfigured:

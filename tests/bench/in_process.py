@@ -101,7 +101,7 @@ def id_rows(redis: RedisServer, folder: Path) -> Iterator[Row]:
                 with sqlite3.connect(place / "journal.db") as journal:
                     for day, ids in _days(total):
                         rows = ((f"email_id:{day}:{id_}",) for id_ in ids)
-                        journal.executemany("INSERT INTO marks VALUES (?, '', NULL, '', 0)", rows)
+                        journal.executemany("INSERT INTO names VALUES (?, 0, '', 1, NULL, '', 0)", rows)
                 journal.close()
                 steps[f"{store} {total}"] = _decide(stack.enter_context(opened(place, address)))
         costs = rates(steps, 100)

@@ -174,8 +174,8 @@ MUTANTS = (
     Mutant(
         "25 each email under a mark is kept",
         "schema.sql",
-        "PRIMARY KEY (reference, fingerprint)",
-        "PRIMARY KEY (reference)",
+        "PRIMARY KEY (reference, seq, fingerprint)",
+        "PRIMARY KEY (reference, seq)",
     ),
     Mutant("25 a foreign mark stops", "rules.py", "if state.is_foreign and not name.needs_agreement:", "if False:"),
     Mutant(
