@@ -160,17 +160,18 @@ class Case:
     route: Route
     group: str | None
     claim: Claim
-    received_at: str
+    received: datetime
     links: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def payload(self) -> Payload:
+        received_at = shown_timestamp(self.received)
         return {
             "type": EventType.MESSAGE_RECEIVED if self.item.is_message else EventType.EMAIL_RECEIVED,
-            "timestamp": self.received_at,
+            "timestamp": received_at,
             **self.item.payload,
             **self.links,
-            "received_at": self.received_at,
+            "received_at": received_at,
             "subject_group": self.group,
         }
 
@@ -251,7 +252,7 @@ class Pipeline:
             about = self.privacy.about(about)
             own = self.privacy.names(own) if item.is_named_by_words else own
         now = self.now()
-        received_at, entry = shown_timestamp(now), new_entry_id()
+        entry = new_entry_id()
         group = generate_subject_group_id(item.subject, self.options.patterns, route.subject_groups)
         links = self.options.media_links(item, route) if item.links or item.media else ()
         claim = Claim(
@@ -266,7 +267,7 @@ class Pipeline:
             proof=_digest(proof) if proof else "",
             key=_digest(proof_key) if proof else "",
         )
-        return Case(item, route, group, claim, received_at)
+        return Case(item, route, group, claim, now)
 
     def _wanted(self, destination: str, key: str, item: Item, route: Route) -> Wanted:
         window_ms = route.content_window_ms(self.sender.destinations[destination].config, item)

@@ -211,15 +211,17 @@ def _labels(coordinator: Coordinator, request: Reset) -> dict[str, None]:
 
 
 def _labels_in_journal(coordinator: Coordinator, pattern: Pattern) -> Iterator[str]:
-    """In the order of the primary keys of names and marks."""
+    """In the order of the primary key; a name of which only a reset is left is forgotten already."""
     start = f"{pattern.kind}:" if pattern.scope is None else f"{pattern.kind}:{pattern.scope}:"
     end = f"{start[:-1]};"  # ";" follows ":"
     part = f":{pattern.value or ''}"
-    one = "SELECT reference FROM {} WHERE reference > ? AND reference < ? AND instr(reference, ?)"
-    query = f"{one.format('names')} UNION {one.format('marks')} ORDER BY 1 LIMIT ?"
+    query = (
+        "SELECT DISTINCT reference FROM names WHERE reference > ? AND reference < ? AND instr(reference, ?)"
+        " AND seq >= 0 ORDER BY 1 LIMIT ?"
+    )
     while True:
         with coordinator.journal.reading() as step:
-            rows = step.query(query, (start, end, part, start, end, part, AT_ONCE))
+            rows = step.query(query, (start, end, part, AT_ONCE))
         if not rows:
             return
         yield from (label for (label,) in rows if pattern.matches(name_of(label)))
