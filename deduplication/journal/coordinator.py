@@ -422,20 +422,17 @@ class Coordinator:
         ended = [(row, view) for row, view in rows if not row[2].is_open]
         if registry is None or not rows:
             return 0
-        try:
-            answers = self.redis.ask(lambda: registry.publish_ended([(row[2], view) for row, view in ended]))
-        except StoreUnavailable as error:
-            log.info("%d entries are published later: %s", len(rows), error)
-            return 0
-        count, alone = 0, [(row, view) for row, view in rows if row[2].is_open]
+        count = sum(self.publish(row[2].id, view=view) for row, view in rows if row[2].is_open)
         if ended:
+            try:
+                answers = self.redis.ask(lambda: registry.publish_ended([(row[2], view) for row, view in ended]))
+            except StoreUnavailable as error:
+                log.info("%d entries are published later: %s", len(ended), error)
+                return count
             with self.journal.step() as step:
                 for (row, _), published in zip(ended, answers, strict=True):
-                    if published is None:
-                        alone.append((row, NOTHING))
-                    else:
-                        count += self._note_published(step, row, published)
-        return count + sum(self.publish(row[2].id, view=view) for row, view in alone)
+                    count += self._note_published(step, row, published)
+        return count
 
     def tend(self) -> list[tuple[str, int, int]]:
         """Every second, even without Redis: ends what is kept no longer, and counts repeats; this machine's sums of

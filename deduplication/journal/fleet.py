@@ -193,7 +193,10 @@ class Fleet:
         with self._journal.reading() as step:
             if step.meta("restore") != "first":
                 return
-            resets = step.query("SELECT reference, until_ms FROM names WHERE seq = -1 ORDER BY until_ms LIMIT 100000")
+            resets = step.query(
+                "SELECT reference, until_ms FROM names WHERE seq <= 0 AND seq = -1 AND until_ms > 0"
+                " ORDER BY until_ms LIMIT 100000"
+            )
             claimed = step.read_rows("seq IN (SELECT seq FROM deliveries WHERE owner <> '')", ())
             steady_ms = step.steady_ms
         for label, number in resets:
@@ -255,9 +258,7 @@ class Fleet:
         claimed = {DeliveryStatus.CLAIMED}
         settled = [entry for entry in entries if {each.status for each in entry.deliveries} - claimed]
         ended = self._registry.outdated([entry for entry in settled if not entry.is_open])
-        answers = self._registry.publish_ended([(entry, NOTHING) for entry in ended]) if ended else []
-        for entry in [entry for entry, answer in zip(ended, answers, strict=True) if answer is None]:
-            self._registry.publish(entry)
+        self._registry.publish_ended([(entry, NOTHING) for entry in ended])
         # What waits is published even if Redis knows of it: perhaps by a machine that does not have its payload.
         for entry in [entry for entry in settled if entry.is_open]:
             with self._journal.reading() as step:
@@ -298,7 +299,7 @@ class Fleet:
         with self._journal.step() as step:
             if step.meta("era") != era or (step.meta("position") or "0") != position:
                 return ""
-            has_resets = bool(step.query("SELECT 1 FROM names WHERE seq = -1 LIMIT 1"))
+            has_resets = bool(step.query("SELECT 1 FROM names WHERE seq <= 0 AND seq = -1 AND until_ms > 0 LIMIT 1"))
             for event_id, text in events:
                 if not text:
                     continue  # a gap, which has been noted

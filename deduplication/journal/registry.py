@@ -38,7 +38,7 @@ from deduplication.journal.entry import (
 from deduplication.journal.rules import Claim, Judgement, Known, Met, NameState, Take, identity, references
 from deduplication.marks import HAS_PENDING, mark_of
 from deduplication.names import WEEK_MS, Kind, Name
-from deduplication.redis_client import translated
+from deduplication.redis_client import exchange, translated
 
 MOST_ROUNDS = 6  # of compare-and-write, for one step: each means that another process was faster
 _LETTERS = dict(zip(DeliveryStatus, "crwxds", strict=True))
@@ -444,31 +444,11 @@ class Registry:
             raise
         return Published(answer.era, result.refused) if answer else result
 
-    def publish_ended(self, entries: Sequence[tuple[Entry, View]]) -> list[Published | None]:
-        """As ``publish``, for entries of which nothing is to be stored, in one round trip. None: Redis has something
-        else than its hold left there, so it is to be published alone."""
-        commits = []
-        for entry, view in entries:
-            commits.append(Commit(view))
-            self._compose_outcome(commits[-1], entry)
-
-        def ask(client: Any, prefix: str) -> list[Any]:
-            pipe = client.pipeline(transaction=False)
-            for commit in commits:
-                keys, step = commit.arguments(prefix, (*self._head, False, 0))
-                # Not pipe.evalsha, which a Cluster refuses even where all keys are in one slot.
-                pipe.execute_command("EVALSHA", self._commit_script.sha, len(keys), *keys, step)
-            return pipe.execute(raise_on_error=False)  # type: ignore[no-any-return]
-
-        answers = self.ask(ask)
-        for answer in answers:
-            is_error = isinstance(answer, redis.exceptions.RedisError)
-            if is_error and not isinstance(answer, redis.exceptions.NoScriptError):  # that one is loaded by ``publish``
-                raise translated(answer) from answer
-        return [
-            Published(answer[1].decode()) if isinstance(answer, list) and answer[0] == b"ok" else None
-            for answer in answers
-        ]
+    def publish_ended(self, entries: Sequence[tuple[Entry, View]]) -> list[Published]:
+        """As ``publish``, for entries of which nothing is to be stored, together."""
+        steps = [(partial(self._compose_outcome, entry=entry), view) for entry, view in entries]
+        found = self._agree_all(steps)
+        return [Published(answer.era, result.refused) if answer else result for result, answer in found]
 
     def _compose_outcome(
         self, commit: Commit, entry: Entry, payload: bytes | None = None, lent: tuple[str, str] = NOT_LENT
@@ -621,7 +601,7 @@ class Registry:
         self, destination: str, era: str, owner: str, lease_ms: int | str, limit: int, *, must: bool = False
     ) -> list[Any]:
         keys = [self._key(each) for each in ("era", f"due:{destination}", "due", f"pace:{destination}")]
-        answer = self._eval(self._due_script, keys, self._prefix, era, owner, lease_ms, limit, destination)
+        (answer,) = self._call(self._due_script, [(keys, self._prefix, era, owner, lease_ms, limit, destination)])
         if must and (answer[0].decode() != era or answer[1]):
             raise NotNow("Redis began a new era")
         return answer[2:]  # type: ignore[no-any-return]
@@ -698,7 +678,7 @@ class Registry:
 
     def read_events(self, position: str, count: int) -> tuple[str, list[tuple[str, str]]]:
         """The id of the oldest event, and the events behind a position."""
-        oldest, found = self._eval(self._read_script, [self._key("events")], position, count)
+        ((oldest, found),) = self._call(self._read_script, [([self._key("events")], position, count)])
         events = [(id_.decode(), unpack_event(fields[1])) for _, rows in found or () for id_, fields in rows]
         return oldest[0][0].decode() if oldest else "0", events
 
@@ -720,35 +700,64 @@ class Registry:
         before_ms: int | None = None,
     ) -> tuple[Result, Answer | None]:
         """Composes a step from what is there, until nothing has changed meanwhile. No answer if none was needed."""
+        return self._agree_all([(compose, view)], only_open=only_open, before_ms=before_ms)[0]
+
+    def _agree_all(
+        self,
+        steps: Sequence[tuple[Callable[[Commit], Result], View]],
+        *,
+        only_open: bool = False,
+        before_ms: int | None = None,
+    ) -> list[tuple[Result, Answer | None]]:
+        """As ``agree``, for several steps, which go to Redis together."""
+        found: dict[int, tuple[Result, Answer | None]] = {}
+        left = dict(enumerate(steps))
         for _ in range(MOST_ROUNDS):
-            commit = Commit(view)
-            result = compose(commit)
-            if not commit.is_needed:
-                return result, None
-            answer = self.run(commit, only_open=only_open, before_ms=before_ms)
-            if answer.outcome == "ok":
-                return result, answer
-            view = commit.seen(answer)
+            commits = {place: Commit(view) for place, (_, view) in left.items()}
+            for place, commit in commits.items():
+                found[place] = left[place][0](commit), None
+            asked = {place: commit for place, commit in commits.items() if commit.is_needed}
+            left = {}
+            answers = self._run_all(list(asked.values()), only_open, before_ms or 0)
+            for (place, commit), answer in zip(asked.items(), answers, strict=True):
+                if answer.outcome == "ok":
+                    found[place] = found[place][0], answer
+                else:
+                    left[place] = steps[place][0], commit.seen(answer)
+            if not left:
+                return list(found.values())
         raise NotNow("other requests for the same names were faster")
 
-    def run(self, commit: Commit, *, only_open: bool = False, before_ms: int | None = None) -> Answer:
-        keys, step = commit.arguments(self._prefix, (*self._head, only_open, before_ms or 0))
-        outcome, era, closed_ms, now_us, *rest = self._eval(self._commit_script, keys, step)
-        answer = Answer(outcome.decode(), era.decode(), int(closed_ms), int(now_us) // 1000, rest)
-        self._offset_ms = answer.now_ms - self._clock.steady_ms()
-        if answer.outcome in ("closed", "late"):
-            raise NotNow(f"Redis grants nothing now: {answer.outcome}")
-        return answer
+    def run(self, commit: Commit, *, only_open: bool = False) -> Answer:
+        return self._run_all([commit], only_open)[0]
 
-    def _eval(self, script: _Script, keys: Sequence[str], *arguments: Any) -> Any:
-        client, size = self._client, len(arguments[0])
+    def _run_all(self, commits: Sequence[Commit], only_open: bool = False, before_ms: int = 0) -> list[Answer]:
+        if not commits:
+            return []
+        calls = [commit.arguments(self._prefix, (*self._head, only_open, before_ms)) for commit in commits]
+        answers = [
+            Answer(outcome.decode(), era.decode(), int(closed_ms), int(now_us) // 1000, rest)
+            for outcome, era, closed_ms, now_us, *rest in self._call(self._commit_script, calls)
+        ]
+        for answer in answers:
+            self._offset_ms = answer.now_ms - self._clock.steady_ms()
+            if answer.outcome in ("closed", "late"):
+                raise NotNow(f"Redis grants nothing now: {answer.outcome}")
+        return answers
+
+    def _call(self, script: _Script, calls: Sequence[tuple[Sequence[str], *tuple[Any, ...]]]) -> list[Any]:
+        """The answers of a script, each called with its keys and arguments, in one round trip."""
+        client, size = self._client, max((len(arguments[0]) for _, *arguments in calls), default=0)
         if size >> 20 and self._slower:  # 1 MB/s or more
             client = self._slower(1 << (size >> 20).bit_length())
         try:
-            try:
-                return client.evalsha(script.sha, len(keys), *keys, *arguments)
-            except redis.exceptions.NoScriptError:
-                return client.eval(script.text, len(keys), *keys, *arguments)
+            answers = exchange(client, [("EVALSHA", script.sha, len(keys), *keys, *more) for keys, *more in calls])
+            for place, (keys, *more) in enumerate(calls):
+                if isinstance(answers[place], redis.exceptions.NoScriptError):
+                    (answers[place],) = exchange(client, [("EVAL", script.text, len(keys), *keys, *more)])
+                if isinstance(answers[place], redis.exceptions.RedisError):
+                    raise answers[place]
+            return answers
         except redis.exceptions.RedisError as error:
             raise translated(error) from error
 

@@ -24,7 +24,7 @@ from deduplication.journal.registry import Registry, RegistryOptions
 from deduplication.journal.rules import Claim, Judgement, Wanted
 from deduplication.journal.sqlite import Journal
 from deduplication.names import WEEK_MS, Fingerprint, Kind, Name, digest
-from deduplication.redis_client import connect
+from deduplication.redis_client import connect, exchange
 from tests.support.redis_server import RedisServer
 
 START_MS = 1_780_000_000_000
@@ -158,24 +158,38 @@ class Line:
         line = self
         self.clients.append(client)
 
+        class Connection:
+            def pack_commands(self, commands: Any) -> Any:
+                return commands
+
+            def send_packed_command(self, commands: Any, check_health: bool) -> None:
+                self.answers = line.call(lambda: exchange(client, commands))
+
+            def read_response(self) -> Any:
+                answer = self.answers.pop(0)
+                if isinstance(answer, redis.exceptions.ResponseError):
+                    raise answer
+                return answer
+
+            def disconnect(self) -> None:
+                pass
+
+        class Pool:
+            get_connection = Connection
+
+            def release(self, connection: Connection) -> None:
+                pass
+
         class Client:
+            connection_pool = Pool()
+
             def __getattr__(self, name: str) -> Any:
                 method = getattr(client, name)
-                if name in ("evalsha", "eval"):
-                    return lambda *arguments: line.call(lambda: method(*arguments))
-                if name == "pipeline":
-                    return lambda **more: line.watched(method(**more))
                 if callable(method):
                     return lambda *arguments, **more: line.pass_on(lambda: method(*arguments, **more))
                 return method
 
         return Client()
-
-    def watched(self, pipe: Any) -> Any:
-        """A pipeline whose one request can get lost like that of a script."""
-        execute = pipe.execute
-        pipe.execute = lambda *given, **more: self.call(lambda: execute(*given, **more))
-        return pipe
 
     def pass_on(self, ask: Callable[[], Any]) -> Any:
         if self.is_cut:
