@@ -446,6 +446,8 @@ def address_of(sender: str) -> str:
 
 def addresses_in(*given: Any) -> tuple[str, ...]:
     """Each address once, in lower case, of texts such as "Ada <a@example.org>, b@example.org" and of lists of them."""
+    if not any(given):
+        return ()
     values = (text for value in given for text in (value if isinstance(value, list | tuple) else (value,)))
     texts = (well_formed(value) for value in values if value and isinstance(value, str))
     found = dict.fromkeys(address[:MAX_NAME_CHARS] for text in texts for address in _addresses(text))

@@ -42,7 +42,7 @@ def _id_of(subject: str, address: str, date: str) -> str:
 def compute_canonical_id(email: Email) -> str:
     """The same in every notation of the subject and the date."""
     moment = email.date_utc
-    date = moment.strftime("%Y-%m-%dT%H:%M:%SZ") if moment else " ".join(email.date.split())
+    date = f"{moment.replace(tzinfo=None).isoformat(timespec='seconds')}Z" if moment else " ".join(email.date.split())
     return _id_of(*_head(email), date)
 
 

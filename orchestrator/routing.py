@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from deduplication.content import WINDOW_MS
@@ -67,6 +67,7 @@ class Router:
     def __init__(self, routes: Sequence[RouteConfig], defaults: Route) -> None:
         self._routes = routes
         self._defaults = defaults
+        self._route = lru_cache(maxsize=1_000)(self._make_route)  # most items take one of a few
 
     def split(self, item: Item) -> list[Item]:
         """The item for each set of recipients that are handled alike: one for all whose routes have the same gates, and
@@ -116,7 +117,10 @@ class Router:
                 if route.stop:
                     break
         to = tuple(destinations) or self._defaults.destinations
-        return replace(self._defaults, name=" + ".join(names), destinations=to, **gates)
+        return self._route(" + ".join(names), to, tuple(gates.items()))
+
+    def _make_route(self, name: str, destinations: tuple[str, ...], gates: tuple[tuple[str, Any], ...]) -> Route:
+        return replace(self._defaults, name=name, destinations=destinations, **dict(gates))
 
     def explain(self, item: Item, recipient: str) -> Iterator[Trial]:
         """Every route with every condition, even those that ``pick`` does not evaluate."""

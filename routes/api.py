@@ -46,7 +46,7 @@ def admin_blueprint(service: Service) -> Blueprint:
         require_operator_token(service, request.environ, given, (*tokens.admin, *tokens.view))
         if request.method not in ("GET", "HEAD") and not equals_any(given, tokens.admin):
             return failed(403, "forbidden", "VIEW_TOKEN may look, not act")
-        current_request.mark_proven()
+        current_request().mark_proven()
         return None
 
     @api.errorhandler(Refused)

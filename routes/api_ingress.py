@@ -124,13 +124,14 @@ def _receive(service: Service, provider: AnyProvider) -> Response:
     If the proof of one was accepted with another email, the request is refused: the emails after it have no proof.
     """
     pipeline = service.pipeline
-    sent = ProviderRequest(request.headers, current_request.content, pipeline.now())
+    received = current_request()
+    sent = ProviderRequest(received.headers, received.content, pipeline.now())
     try:
         proof = provider.verify(sent) or ""
     except InvalidPayload:  # before there is a proof, the answer says nothing else about a request
         raise Unauthorized from None
-    current_request.mark_proven()
-    traceparent = request.headers.get("traceparent", "")
+    received.mark_proven()
+    traceparent = received.environ.get("HTTP_TRACEPARENT", "")
     results: list[Verdict | Refusal] = []
     items = provider.parse(sent)
     is_alone = len(items) == 1 and not provider.answers_lists  # then an error of ours is that of the request

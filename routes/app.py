@@ -6,7 +6,9 @@ import itertools
 import logging
 import re
 import secrets
+from collections.abc import Iterable
 from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from flask import Flask, Request, Response, request
 from flask.sessions import SecureCookieSession, SecureCookieSessionInterface
@@ -30,6 +32,9 @@ from routes.metrics import metrics_blueprint
 from routes.payload import InvalidPayload
 from routes.responses import answer_error
 
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+
 log = logging.getLogger(__name__)
 
 A_YEAR_S = 365 * 24 * 3600
@@ -47,7 +52,7 @@ def create_app(service: Service) -> Flask:
     app.session_interface = PageSessions()
     most_unproven = max(1, UNPROVEN_BYTES // max_body_bytes)
     app.wsgi_app = RequestLimit(  # type: ignore[method-assign]
-        app.wsgi_app, service.settings.web_threads, most_unproven, service.settings.data_dir
+        with_headers(app.wsgi_app), service.settings.web_threads, most_unproven, service.settings.data_dir
     )
     app.json.sort_keys = False  # type: ignore[attr-defined]
     app.config.update(
@@ -82,13 +87,6 @@ def create_app(service: Service) -> Flask:
         if "HTTP_X_FORWARDED_FOR" in environ and not is_among(peer_address(environ), trusted):
             service.proxies.note(peer_address(environ))
 
-    @app.after_request
-    def add_headers(response: Response) -> Response:
-        known = {name for name, _ in response.headers}
-        response.headers.extend([header for header in SECURITY_HEADERS if header[0] not in known])
-        response.headers["X-Request-Id"] = request_id.get()
-        return response
-
     @app.teardown_request
     def end(_error: BaseException | None) -> None:
         request_id.set("")
@@ -104,6 +102,23 @@ def create_app(service: Service) -> Flask:
         return as_page(answer_error(error))
 
     return app
+
+
+def with_headers(app: WSGIApplication) -> WSGIApplication:
+    """Every response has the id of its request, and security headers unless its view has set them.
+
+    They are added as they are: werkzeug would check and convert each of them again for every response.
+    """
+
+    def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        def start(status: str, headers: list[tuple[str, str]], *error: Any) -> Any:
+            known = {name for name, _ in headers}
+            added = [header for header in SECURITY_HEADERS if header[0] not in known]
+            return start_response(status, [*headers, *added, ("X-Request-Id", request_id.get())], *error)
+
+        return app(environ, start)
+
+    return answer
 
 
 class PageSessions(SecureCookieSessionInterface):

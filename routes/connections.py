@@ -240,4 +240,6 @@ class BoundedRequest(Request):
         return received
 
 
-current_request = cast(BoundedRequest, request)  # flask's, by the type that the application gives it
+def current_request() -> BoundedRequest:
+    """Flask's, by the type that the application gives it, without its proxy: that takes a microsecond each time."""
+    return cast(BoundedRequest, request._get_current_object())  # type: ignore[attr-defined]

@@ -14,13 +14,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from hashlib import blake2b
+from string import ascii_lowercase
 from typing import Any, TypeVar
 
 from deduplication.names import WEEK_MS, Gate, Kind, Name
 
 BY_SCRIPT = ""  # the destination of a claim whose owner publishes the item itself: reservations
 
-_LETTERS = "abcdefghijklmnopqrstuvwxyz234567"
+_PAIRS = [one + two for one in ascii_lowercase + "234567" for two in ascii_lowercase + "234567"]
 _secret, _numbers = secrets.token_bytes(32), itertools.count()
 
 Value = TypeVar("Value", "Entry", "Delivery")
@@ -30,7 +31,7 @@ def new_entry_id() -> str:
     """Twelve letters and digits that cannot be guessed. Random bytes for each would be a system call, at which another
     thread may take over. The process is part of it because a forked one has the same secret and numbers."""
     number = int.from_bytes(blake2b(b"%d %d" % (os.getpid(), next(_numbers)), key=_secret, digest_size=8).digest())
-    return "".join([_LETTERS[number >> shift & 31] for shift in range(0, 60, 5)])
+    return "".join([_PAIRS[number >> shift & 1023] for shift in range(0, 60, 10)])
 
 
 def changed(value: Value, **changes: Any) -> Value:
@@ -276,9 +277,12 @@ def unpack_event(packed: bytes) -> str:
 
 
 def _trimmed(values: list[Any], defaults: list[Any]) -> list[Any]:
-    while values and values[-1] == defaults[len(values) - 1]:
-        values.pop()
-    return values
+    said = len(values)
+    for value, default in zip(reversed(values), reversed(defaults), strict=True):
+        if value != default:
+            break
+        said -= 1
+    return values[:said]
 
 
 def _name_text(name: Name) -> str:

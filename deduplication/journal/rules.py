@@ -250,8 +250,10 @@ def _blocks(delivery: Delivery, owner: str, now_ms: int) -> bool:
     return delivery.is_live(now_ms) and delivery.owner != owner
 
 
-def _nearest(claim: Claim, candidates: Iterable[Entry]) -> Entry:
+def _nearest(claim: Claim, candidates: Sequence[Entry]) -> Entry:
     """The one with most equal known parts, then the oldest."""
+    if len(candidates) == 1:
+        return candidates[0]
     ours = Fingerprint.parse(claim.fingerprint)
 
     def distance(entry: Entry) -> tuple[int, int, str]:
