@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from deduplication.again import forget
 from deduplication.journal.coordinator import Claimed
 from deduplication.journal.entry import BY_SCRIPT, DeliveryStatus, new_entry_id
@@ -285,3 +287,21 @@ def test_repeats_are_counted_for_each_machine(pair: Pair, sync: Sync) -> None:
     pair[0].follow()
     with pair[0].journal.reading() as step:
         assert entry and step.query("SELECT total(count) FROM repeats WHERE entry = ?", (entry.id,)) == [(2.0,)]
+
+
+def test_nothing_that_is_asked_for_an_email_or_every_second_reads_a_whole_table(pair: Pair) -> None:
+    machine, statements = pair[0], set[str]()
+    send(machine, Email("first"))
+    for connection in (machine.journal._writer, *machine.journal._readers):
+        connection.set_trace_callback(statements.add)
+    send(machine, Email("second", group="lot_3", words=True))
+    ask(machine, Email("second"))
+    machine.coordinator.tend()
+    machine.tick()
+    machine.follow()
+    asked = [each for each in statements if each.startswith(("SELECT", "INSERT", "UPDATE", "DELETE"))]
+    assert any("names" in each for each in asked)
+    machine.journal._writer.set_trace_callback(None)
+    plans = {each: machine.journal._writer.execute(f"EXPLAIN QUERY PLAN {each}").fetchall() for each in asked}
+    whole = re.compile(r"SCAN (?!notes|requests)\w+$")  # these two have few rows
+    assert not [each for each, rows in plans.items() if any(whole.match(row[3]) for row in rows)]
