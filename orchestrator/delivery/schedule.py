@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from deduplication.journal.entry import Attempt, Delivery, DeliveryStatus, changed
@@ -46,7 +46,7 @@ def after(
     is_extra = patience.is_extra and isinstance(result, DeliveryFailed)
     tries = delivery.tries + (0 if is_extra else len(attempts))
     kept = (*delivery.attempts, *attempts)[-ATTEMPTS_KEPT:]
-    tried = partial(changed, delivery, tries=tries, attempts=kept, next_try_ms=None, missing_ms=None)
+    tried = partial(replace, delivery, tries=tries, attempts=kept, next_try_ms=None, missing_ms=None)
     if isinstance(result, Receipt):
         return tried(status=DeliveryStatus.DELIVERED, ended_ms=now_ms, receiver_id=result.receiver_id, reason=None)
     is_too_old = now_ms - patience.waits_since_ms >= MOST_AGE_MS
