@@ -32,7 +32,7 @@ def erase(coordinator: Coordinator, entries: Sequence[Entry]) -> list[str]:
     registry = coordinator.registry
     if registry:
         number, ids, labels = coordinator.redis.ask(
-            lambda: registry.agree(lambda commit: _compose(commit, coordinator, entries), only_open=True)[0]
+            lambda: registry.agree(lambda commit: _compose(commit, coordinator, entries))[0]
         )
     else:
         steady_ms, number = coordinator.journal.clock.steady_ms(), coordinator.journal.clock.now_ms() * 1000
@@ -56,6 +56,7 @@ def _labels(entry: Entry) -> dict[str, Name]:
 
 
 def _compose(commit: Commit, coordinator: Coordinator, entries: Sequence[Entry]) -> Erased:
+    commit.only_open = True
     commit.ask("exists", "era")  # it does: the time of a reset is Redis' own, so it is shown first
     now_ms, machine, kept_ms = commit.view.now_ms, coordinator.journal.machine, coordinator.journal.retention.entry_ms
     gone = [entry for entry in entries if not _is_under_way(commit, entry, now_ms)]

@@ -172,7 +172,8 @@ def _swap_in_redis(registry: Registry, name: Name, before: str, after: str, leas
     else:
         commit.write("DEL", key)
         commit.write("SREM", "locks", name.label)
-    answer = registry.run(commit, only_open=NEW_FENCE in after)
+    commit.only_open = NEW_FENCE in after
+    (answer,) = registry.run(commit)
     if answer.outcome == "ok":
         return True, after.replace(NEW_FENCE, answer.rest[0].decode()) if answer.rest else after
     return False, commit.seen(answer).values[key]

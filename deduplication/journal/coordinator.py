@@ -323,7 +323,7 @@ class Coordinator:
         if registry is None:
             return Settled(None, is_safe=False)
         try:
-            self.redis.ask(lambda: registry.publish(entry, claimed.view))
+            self.redis.ask(lambda: registry.publish([(entry, claimed.view, None)]))
         except StoreUnavailable:
             return Settled(entry, is_safe=False)
         return Settled(entry, is_safe=len(facts) == len(outcomes))
@@ -351,13 +351,7 @@ class Coordinator:
             entry = None if rows else step.read(entry_id)
         if not rows:  # another process was faster; Redis may have refused what waits
             return entry is None or all(each.is_accepted for each in entry.deliveries)
-        try:
-            published = self.redis.ask(lambda: registry.publish(rows[0][2], view, payload))
-        except StoreUnavailable as error:
-            log.info("entry %s is published later: %s", entry_id, error)
-            return False
-        with self.journal.step() as step:
-            return self._note_published(step, rows[0], published)
+        return self._publish_rows([(rows[0], view, payload)]) == 1
 
     def _note_published(self, step: Step, row: Row, published: Published) -> bool:
         """A row leaves the outbox only in the era that the journal knows, and unchanged (rule 9)."""
@@ -406,7 +400,7 @@ class Coordinator:
             while len(batch) < limit:
                 row, view = self._settled.popleft()
                 batch[row[2].id] = (row, view)  # several destinations settle one entry: its latest state counts
-        return self._publish_rows(list(batch.values()))
+        return self._publish_all(list(batch.values()))
 
     def publish_waiting(self, limit: int = 100) -> int:
         """Publishes what is in the outbox, of all processes of this machine, oldest first; how many were accepted."""
@@ -415,24 +409,26 @@ class Coordinator:
         count = self.publish_settled(limit)
         with self.journal.reading() as step:
             rows = step.outbox(limit)
-        return count + self._publish_rows([(row, NOTHING) for row in rows])
+        return count + self._publish_all([(row, NOTHING) for row in rows])
 
-    def _publish_rows(self, rows: Sequence[tuple[Row, View]]) -> int:
+    def _publish_all(self, rows: Sequence[tuple[Row, View]]) -> int:
+        """What waits goes alone, with its payload, which may be large; all others together."""
+        waiting = sum(self.publish(row[2].id, view=view) for row, view in rows if row[2].is_open)
+        return waiting + self._publish_rows([(row, view, None) for row, view in rows if not row[2].is_open])
+
+    def _publish_rows(self, rows: Sequence[tuple[Row, View, bytes | None]]) -> int:
+        """In one round trip; how many were accepted."""
         registry = self.registry
-        ended = [(row, view) for row, view in rows if not row[2].is_open]
         if registry is None or not rows:
             return 0
-        count = sum(self.publish(row[2].id, view=view) for row, view in rows if row[2].is_open)
-        if ended:
-            try:
-                answers = self.redis.ask(lambda: registry.publish_ended([(row[2], view) for row, view in ended]))
-            except StoreUnavailable as error:
-                log.info("%d entries are published later: %s", len(ended), error)
-                return count
-            with self.journal.step() as step:
-                for (row, _), published in zip(ended, answers, strict=True):
-                    count += self._note_published(step, row, published)
-        return count
+        outcomes = [(row[2], view, payload) for row, view, payload in rows]
+        try:
+            answers = self.redis.ask(lambda: registry.publish(outcomes))
+        except StoreUnavailable as error:
+            log.info("%d entries are published later, such as %s: %s", len(rows), rows[0][0][2].id, error)
+            return 0
+        with self.journal.step() as step:
+            return sum(self._note_published(step, row[0], each) for row, each in zip(rows, answers, strict=True))
 
     def tend(self) -> list[tuple[str, int, int]]:
         """Every second, even without Redis: ends what is kept no longer, and counts repeats; this machine's sums of
@@ -584,7 +580,7 @@ class Coordinator:
         is_fact = outcome.status is DeliveryStatus.DELIVERED
         if registry and not is_fact:
             owner = (lent.owner, outcome.destination)
-            published = self.redis.ask(lambda: registry.publish(entry, lent.view, lent.payload, owner))
+            (published,) = self.redis.ask(lambda: registry.publish([(entry, lent.view, lent.payload)], owner))
             if outcome.destination in published.refused or published.is_reset:
                 return False
         with self.journal.step() as step:

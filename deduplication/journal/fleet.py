@@ -258,12 +258,12 @@ class Fleet:
         claimed = {DeliveryStatus.CLAIMED}
         settled = [entry for entry in entries if {each.status for each in entry.deliveries} - claimed]
         ended = self._registry.outdated([entry for entry in settled if not entry.is_open])
-        self._registry.publish_ended([(entry, NOTHING) for entry in ended])
+        self._registry.publish([(entry, NOTHING, None) for entry in ended])
         # What waits is published even if Redis knows of it: perhaps by a machine that does not have its payload.
         for entry in [entry for entry in settled if entry.is_open]:
             with self._journal.reading() as step:
                 payload = step.payload(entry.id)
-            self._registry.publish(entry, payload=payload)
+            self._registry.publish([(entry, NOTHING, payload)])
 
     # Following
 

@@ -11,7 +11,7 @@ import hashlib
 import json
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from importlib import resources
 from typing import Any, TypeVar
@@ -127,6 +127,11 @@ def labels_of(entry: Entry) -> dict[str, Name]:
     return references(names, entry.fingerprint)
 
 
+def _first_puts(entry: Entry) -> tuple[Delivery, ...]:
+    """What is to be stored, and was not accepted yet."""
+    return tuple(each for each in entry.deliveries if each.status is DeliveryStatus.WAITING and not each.is_accepted)
+
+
 # A step, and what Redis showed
 
 
@@ -152,7 +157,8 @@ class View:
 
 
 NOTHING, UNKNOWN = View(), Known()
-NOT_LENT = ("", "")
+Lender = tuple[str, str]
+NOT_LENT: Lender = ("", "")
 
 
 @dataclass(frozen=True)
@@ -170,11 +176,14 @@ class Answer:
 class Commit:
     """One call of commit.lua, as it is composed: what must still be as ``view`` shows it, what is written, the event.
 
-    ``is_needed``: False if the view alone decides, and nothing is to be written.
+    ``is_needed``: False if the view alone decides, and nothing is to be written. ``only_open``: not while a new era is
+    closed; ``before_ms``: nor later than that (0: at any time).
     """
 
     view: View = NOTHING
     is_needed: bool = True
+    only_open: bool = False
+    before_ms: int = 0
     event: str | bytes = ""
     _names: dict[str, str] = field(default_factory=dict)
     _questions: dict[tuple[str, str, str], bool] = field(default_factory=dict)
@@ -205,7 +214,8 @@ class Commit:
             (command, places.setdefault(f"{prefix}{key}", len(places) + 1), *arguments)
             for command, key, *arguments in self._writes
         ]
-        step = (prefix, *head, self.event, list(self._names.values()), conditions, writes)
+        when = (self.only_open, self.before_ms)
+        step = (prefix, *head, *when, self.event, list(self._names.values()), conditions, writes)
         # Text and bytes alike, as the library inside Redis knows no type for bytes.
         return list(places), msgpack.packb(step, use_bin_type=False)
 
@@ -286,10 +296,11 @@ class Registry:
         """The fleet's yes (rule 2). ``here``: what the journal knows. ``within_ms``: later than that, Redis refuses. A
         machine that ``is_behind`` gets no hold while another one restores the memory of Redis (rule 15)."""
         now_ms = self._clock.now_ms()
-        before_ms = None if self._offset_ms is None else self._clock.steady_ms() + self._offset_ms + within_ms
+        before_ms = 0 if self._offset_ms is None else self._clock.steady_ms() + self._offset_ms + within_ms
         values: dict[str, str] = {}  # as they are once it is granted
 
         def compose(commit: Commit) -> tuple[Entry, Take] | Judgement:
+            commit.only_open, commit.before_ms = True, before_ms
             if is_behind and commit.ask("exists", "restoring"):
                 raise NotNow("Redis is being refilled by another machine")
             proven = commit.value(f"proof:{claim.proof}") if claim.proof else ""
@@ -310,7 +321,7 @@ class Registry:
                 commit.write("SET", f"proof:{claim.proof}", rules.HELD + claim.key, "PX", claim.lease_ms)
             return entry, found
 
-        result, answer = self.agree(compose, only_open=True, before_ms=before_ms)
+        result, answer = self.agree(compose)
         if not isinstance(result, tuple) or answer is None:
             return result  # type: ignore[return-value]
         entry, take = result
@@ -424,36 +435,32 @@ class Registry:
 
     # Outcomes
 
-    def publish(
-        self, entry: Entry, view: View = NOTHING, payload: bytes | None = None, lent: tuple[str, str] = NOT_LENT
-    ) -> Published:
-        """Makes the outcome known to the fleet, and stores what waits (rules 9 and 17). Repeating it does no harm.
+    def publish(self, outcomes: Sequence[tuple[Entry, View, bytes | None]], lent: Lender = NOT_LENT) -> list[Published]:
+        """Makes outcomes known to the fleet, and stores what waits, with its payload (rules 9 and 17), in one round
+        trip. Repeating it does no harm.
 
-        ``view``: what is expected in Redis, from the hold. ``lent``: of a stored delivery, its owner and destination.
+        The view is what is expected in Redis, from the hold. ``lent``: of a stored delivery, its owner and destination.
         """
-        compose = partial(self._compose_outcome, entry=entry, payload=payload, lent=lent)
-        known = tuple(
-            each for each in entry.deliveries if each.is_accepted or each.status is not DeliveryStatus.WAITING
-        )
-        is_first_put = len(known) < len(entry.deliveries)
-        try:
-            result, answer = self.agree(compose, view, only_open=is_first_put)
-        except NotNow:
-            if is_first_put and known:  # nothing is stored while closed; facts are accepted (rule 13)
-                self.publish(changed(entry, deliveries=known))
-            raise
-        return Published(answer.era, result.refused) if answer else result
-
-    def publish_ended(self, entries: Sequence[tuple[Entry, View]]) -> list[Published]:
-        """As ``publish``, for entries of which nothing is to be stored, together."""
-        steps = [(partial(self._compose_outcome, entry=entry), view) for entry, view in entries]
-        found = self._agree_all(steps)
-        return [Published(answer.era, result.refused) if answer else result for result, answer in found]
+        composes = [
+            (partial(self._compose_outcome, entry=entry, payload=payload, lent=lent), view)
+            for entry, view, payload in outcomes
+        ]
+        published = []
+        for (entry, _, _), (result, answer) in zip(outcomes, self._agree_all(composes), strict=True):
+            if answer and answer.outcome == "closed":  # nothing is stored now; facts are accepted (rule 13)
+                put = _first_puts(entry)
+                known = tuple(each for each in entry.deliveries if each not in put)
+                if known:
+                    self.publish([(changed(entry, deliveries=known), NOTHING, None)])
+                result = Published("", dict.fromkeys((each.destination for each in put), "held"))
+            published.append(replace(result, era=answer.era) if answer else result)
+        return published
 
     def _compose_outcome(
-        self, commit: Commit, entry: Entry, payload: bytes | None = None, lent: tuple[str, str] = NOT_LENT
+        self, commit: Commit, entry: Entry, payload: bytes | None = None, lent: Lender = NOT_LENT
     ) -> Published:
         """The reference, the pointers to it, the marks, what is stored, and the event."""
+        commit.only_open = bool(_first_puts(entry))
         labels = {**commit.view.labels, **labels_of(entry)}
         text = commit.value(f"e:{entry.id}")
         pointers = {label: commit.pointer(label) for label in labels}
@@ -533,7 +540,7 @@ class Registry:
     # Stored deliveries
 
     def _write_stored(
-        self, commit: Commit, entry: Entry, result: Entry, payload: bytes | None, lent: tuple[str, str]
+        self, commit: Commit, entry: Entry, result: Entry, payload: bytes | None, lent: Lender
     ) -> bool | None:
         """Puts what waits, and removes what has ended; whether there was any. None if its owner has lost it."""
         present, is_asked = commit.view.entry(entry.id), False
@@ -638,6 +645,7 @@ class Registry:
         knew; names that were used since are left alone."""
 
         def compose(commit: Commit) -> tuple[int, frozenset[str]]:
+            commit.only_open = not again
             commit.ask("exists", "era")  # it does: the time of a reset is Redis' own, so it is shown first
             pointers, now_ms = {label: commit.pointer(label) for label in labels}, commit.view.now_ms
             number = again or max(now_ms * 1000, *(each.reset + 1 for each in pointers.values()))
@@ -659,7 +667,7 @@ class Registry:
             commit.event = pack_event(to_json(["R", self._machine, number, list(gone)])) if gone else ""
             return number, frozenset(labels.keys() - gone.keys())
 
-        return self.agree(compose, only_open=not again)[0]
+        return self.agree(compose)[0]
 
     # The stream and the members
 
@@ -669,7 +677,7 @@ class Registry:
         if extend_ms:
             commit.write("EXTEND", "era", extend_ms)
         commit.write("SET", "probe", self._machine, "PX", 60_000)
-        return self.run(commit)
+        return self.run(commit)[0]
 
     def announce(self, event: Sequence[Any]) -> None:
         commit = Commit()
@@ -691,25 +699,17 @@ class Registry:
 
     # Asking
 
-    def agree(
-        self,
-        compose: Callable[[Commit], Result],
-        view: View = NOTHING,
-        *,
-        only_open: bool = False,
-        before_ms: int | None = None,
-    ) -> tuple[Result, Answer | None]:
+    def agree(self, compose: Callable[[Commit], Result], view: View = NOTHING) -> tuple[Result, Answer | None]:
         """Composes a step from what is there, until nothing has changed meanwhile. No answer if none was needed."""
-        return self._agree_all([(compose, view)], only_open=only_open, before_ms=before_ms)[0]
+        ((result, answer),) = self._agree_all([(compose, view)])
+        if answer and answer.outcome != "ok":
+            raise NotNow(f"Redis grants nothing now: {answer.outcome}")
+        return result, answer
 
     def _agree_all(
-        self,
-        steps: Sequence[tuple[Callable[[Commit], Result], View]],
-        *,
-        only_open: bool = False,
-        before_ms: int | None = None,
+        self, steps: Sequence[tuple[Callable[[Commit], Result], View]]
     ) -> list[tuple[Result, Answer | None]]:
-        """As ``agree``, for several steps, which go to Redis together."""
+        """As ``agree``, for several steps, which go to Redis together; those that it refuses have its answer."""
         found: dict[int, tuple[Result, Answer | None]] = {}
         left = dict(enumerate(steps))
         for _ in range(MOST_ROUNDS):
@@ -718,31 +718,25 @@ class Registry:
                 found[place] = left[place][0](commit), None
             asked = {place: commit for place, commit in commits.items() if commit.is_needed}
             left = {}
-            answers = self._run_all(list(asked.values()), only_open, before_ms or 0)
-            for (place, commit), answer in zip(asked.items(), answers, strict=True):
-                if answer.outcome == "ok":
-                    found[place] = found[place][0], answer
-                else:
+            for (place, commit), answer in zip(asked.items(), self.run(*asked.values()), strict=True):
+                if answer.outcome == "differs":
                     left[place] = steps[place][0], commit.seen(answer)
+                else:
+                    found[place] = found[place][0], answer
             if not left:
                 return list(found.values())
         raise NotNow("other requests for the same names were faster")
 
-    def run(self, commit: Commit, *, only_open: bool = False) -> Answer:
-        return self._run_all([commit], only_open)[0]
-
-    def _run_all(self, commits: Sequence[Commit], only_open: bool = False, before_ms: int = 0) -> list[Answer]:
+    def run(self, *commits: Commit) -> list[Answer]:
         if not commits:
             return []
-        calls = [commit.arguments(self._prefix, (*self._head, only_open, before_ms)) for commit in commits]
         answers = [
             Answer(outcome.decode(), era.decode(), int(closed_ms), int(now_us) // 1000, rest)
-            for outcome, era, closed_ms, now_us, *rest in self._call(self._commit_script, calls)
+            for outcome, era, closed_ms, now_us, *rest in self._call(
+                self._commit_script, [commit.arguments(self._prefix, self._head) for commit in commits]
+            )
         ]
-        for answer in answers:
-            self._offset_ms = answer.now_ms - self._clock.steady_ms()
-            if answer.outcome in ("closed", "late"):
-                raise NotNow(f"Redis grants nothing now: {answer.outcome}")
+        self._offset_ms = answers[-1].now_ms - self._clock.steady_ms()
         return answers
 
     def _call(self, script: _Script, calls: Sequence[tuple[Sequence[str], *tuple[Any, ...]]]) -> list[Any]:

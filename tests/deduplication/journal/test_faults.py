@@ -15,7 +15,7 @@ from deduplication.errors import NotNow, StoreUnavailable
 from deduplication.journal import registry as registry_module
 from deduplication.journal.coordinator import Claimed, Settled
 from deduplication.journal.entry import DeliveryStatus, Entry, changed, encode
-from deduplication.journal.registry import Published
+from deduplication.journal.registry import NOTHING, Published
 from deduplication.journal.rules import Busy, Repeat
 from deduplication.names import Kind, Name
 from tests.deduplication.journal.stage import EMAILS, Stage
@@ -212,7 +212,7 @@ def test_an_entry_that_changes_meanwhile_stays_unpublished(first: Machine, monke
     assert registry
     publish = registry.publish
 
-    def and_meanwhile(*arguments: Any, **more: Any) -> Published:
+    def and_meanwhile(*arguments: Any, **more: Any) -> list[Published]:
         monkeypatch.setattr(registry, "publish", publish)
         delivered(first, found, "chat")
         return publish(*arguments, **more)
@@ -470,7 +470,7 @@ def test_publishing_again_does_not_disturb_the_taker(stage: Stage, first: Machin
     entry = read(first, claimed_and_stored(first).id)
     (flight,) = stage.take(other, "crm")
     assert entry and first.coordinator.registry and flight.lent
-    first.coordinator.registry.publish(entry, payload=b"payload")
+    first.coordinator.registry.publish([(entry, NOTHING, b"payload")])
     assert stage.take(first, "crm") == []
     assert other.coordinator.finish(flight.lent, changed(flight.lent.delivery, status=DeliveryStatus.DEAD))
 

@@ -11,7 +11,7 @@ from deduplication.files import Retention
 from deduplication.journal import coordinator as coordinator_module
 from deduplication.journal.coordinator import Claimed, Lent
 from deduplication.journal.entry import Attempt, Delivery, DeliveryStatus, Entry, changed
-from deduplication.journal.registry import RegistryOptions
+from deduplication.journal.registry import NOTHING, RegistryOptions
 from deduplication.journal.rules import Busy, Repeat
 from deduplication.room import read_memory
 from tests.deduplication.conftest import Fleet3, Sync
@@ -57,7 +57,8 @@ def test_two_processes_may_publish_the_same_stored_delivery(pair: Pair) -> None:
     assert settled.entry
     if registry := pair[0].coordinator.registry:
         waiting = tuple(changed(each, is_accepted=False) for each in settled.entry.deliveries)
-        assert not registry.publish(changed(settled.entry, deliveries=waiting), payload=b"payload").refused
+        (published,) = registry.publish([(changed(settled.entry, deliveries=waiting), NOTHING, b"payload")])
+        assert not published.refused
 
 
 def test_a_repeat_of_what_waits_is_a_repeat(pair: Pair, sync: Sync) -> None:
