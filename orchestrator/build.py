@@ -30,7 +30,7 @@ from orchestrator.delivery.queue import Queue, QueueMisconfigured, QueueUnavaila
 from orchestrator.delivery.retrier import Retrier
 from orchestrator.delivery.sender import Sender
 from orchestrator.delivery.webhook import Destination
-from orchestrator.files import PATH, Files, Folder, Storage, Terms
+from orchestrator.files import PATH, Files, Folder
 from orchestrator.guesses import GuessLimit
 from orchestrator.logs import quiet
 from orchestrator.metrics.meter import Meter
@@ -195,16 +195,15 @@ def open_registry(settings: Settings, journal: Journal, *, is_trial: bool = Fals
 def open_files(settings: Settings, journal: Journal, meter: Meter, *, is_trial: bool = False) -> Files:
     # Twice what claims need: files never make a provider retry.
     folder = Folder(settings.data_dir / ("trial-files" if is_trial else PATH), 2 * settings.disk_free_bytes)
-    storage: Storage = folder
+    bucket = None
     if settings.files_url:
         try:
             from orchestrator.delivery.s3 import Bucket  # needs the extra "s3"
         except ModuleNotFoundError as error:
             how = ".venv/bin/pip install -c constraints.txt -e '.[s3]'"
             raise SettingsError(f"FILES_URL needs the extra s3: {how}; {error}") from error
-        storage = Bucket(settings.files_url, journal.machine)
-    address, kept_ms = settings.public_url or settings.address, int(settings.files_days * DAY_MS)
-    return Files(journal, storage, folder, Terms(address, kept_ms, int(settings.files_mb * MB)), meter)
+        bucket = Bucket(settings.files_url, settings.data_dir)
+    return Files(journal, folder, bucket, settings, meter)
 
 
 def open_queue(settings: Settings) -> Queue:

@@ -6,18 +6,17 @@ A session is stored in its cookie alone, so a sign-out is listed until the cooki
 from __future__ import annotations
 
 import json
-import secrets
 from datetime import timedelta
 
 from deduplication import members
 from deduplication.journal.sqlite import Journal, Step
+from orchestrator.tokens import shared_key
 
 SIGNED_IN_FOR = timedelta(hours=12)
 LISTED_MS = int((SIGNED_IN_FOR + timedelta(hours=1)).total_seconds() * 1000)  # clocks of machines differ
 MOST_LISTED = 1_000  # for each machine: anyone with a token could sign out all day, and every page reads the list
 KEY_NOTE = "session_key"
 ENDED_NOTE = "signed_out:"
-_END_OF_TIME_MS = 1 << 53
 
 
 class Sessions:
@@ -27,19 +26,7 @@ class Sessions:
         self._journal = journal
 
     def key(self) -> bytes:
-        """The same on all machines, a second after a new one has joined."""
-        with self._journal.reading() as step:
-            known = members.notes(step).get(KEY_NOTE)
-        return bytes.fromhex(known[1] if known else self._new_key())
-
-    def _new_key(self) -> str:
-        with self._journal.step() as step:
-            if known := members.notes(step).get(KEY_NOTE):
-                return known[1]
-            key = secrets.token_hex(32)
-            # The latest note wins, but a machine that joins must not end everyone's session: so time runs backwards.
-            members.put_note(step, KEY_NOTE, key, _END_OF_TIME_MS - step.now_ms)
-            return key
+        return shared_key(self._journal, KEY_NOTE)
 
     def end(self, session: str) -> None:
         """Ends it on this machine at once, on the others within a second of reaching Redis."""

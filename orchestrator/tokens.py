@@ -1,4 +1,6 @@
-"""The bearer tokens: from the settings or, on a first run without them, generated and kept in DATA_DIR."""
+"""The bearer tokens: from the settings or, on a first run without them, generated and kept in DATA_DIR. And the keys
+that all machines share, as notes.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,14 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from deduplication import members
 from deduplication.files import make_private
+from deduplication.journal.sqlite import Journal
 from orchestrator.config.settings import STRONG_TOKENS, Settings, SettingsError, token_weakness
 
 log = logging.getLogger(__name__)
+
+_END_OF_TIME_MS = 1 << 53
 
 
 @dataclass(frozen=True)
@@ -79,3 +85,20 @@ def _write_first(path: Path, token: str) -> bool:
         return False
     finally:
         draft.unlink()
+
+
+def shared_key(journal: Journal, note: str) -> bytes:
+    """Made when it is first asked for; the same on all machines, a second after a new one has joined."""
+    while not (key := known_key(journal, note)):
+        with journal.step() as step:
+            if note not in members.notes(step):
+                # The latest note wins, but a machine that joins must not replace the fleet's key: time runs backwards.
+                members.put_note(step, note, secrets.token_hex(32), _END_OF_TIME_MS - step.now_ms)
+    return key
+
+
+def known_key(journal: Journal, note: str) -> bytes:
+    """b"" if no machine has made it, or this one does not know it yet."""
+    with journal.reading() as step:
+        known = members.notes(step).get(note)
+    return bytes.fromhex(known[1]) if known else b""
