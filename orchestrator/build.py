@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deduplication.errors import StoreMisconfigured, StoreUnavailable
 from deduplication.files import Retention
@@ -26,7 +26,6 @@ from orchestrator.config.settings import DAY_MS, DELIVERY_BUDGET_S, MB, Settings
 from orchestrator.delivery.counters import Counters
 from orchestrator.delivery.guard import Guard
 from orchestrator.delivery.http import HttpDestination, LogDestination
-from orchestrator.delivery.queue import Queue, QueueMisconfigured, QueueUnavailable
 from orchestrator.delivery.retrier import Retrier
 from orchestrator.delivery.sender import Sender
 from orchestrator.delivery.webhook import Destination
@@ -43,6 +42,9 @@ from orchestrator.privacy import Privacy
 from orchestrator.routing import Route, Router
 from orchestrator.service_note import leave_note
 from orchestrator.tokens import ensure_tokens, show_new
+
+if TYPE_CHECKING:
+    from orchestrator.delivery.dramatiq_queue import DramatiqQueue
 
 log = logging.getLogger(__name__)
 
@@ -206,7 +208,7 @@ def open_files(settings: Settings, journal: Journal, meter: Meter, *, is_trial: 
     return Files(journal, folder, bucket, settings, meter)
 
 
-def open_queue(settings: Settings) -> Queue:
+def open_queue(settings: Settings) -> DramatiqQueue:
     try:
         from orchestrator.delivery.dramatiq_queue import DramatiqQueue  # needs the extra "queue"
     except ModuleNotFoundError as error:
@@ -223,20 +225,20 @@ def check_start(settings: Settings, config: Config) -> None:
     with quiet():
         service = Service(settings, config)
     with closing(service):
-        try:
-            if service.coordinator.registry:
-                service.coordinator.registry.probe()
-        except StoreMisconfigured as error:
-            raise SettingsError(f"REDIS_URL must be a Redis that Mailonce can use; {error}") from error
-        except StoreUnavailable as error:
-            log.warning("WARNING: REDIS_URL: %s. Until Redis is back, this machine's journal decides.", error)
-        try:
-            if service.queue:
-                service.queue.check()
-        except QueueMisconfigured as error:
-            raise SettingsError(f"QUEUE_URL must be a queue that Mailonce can use; {error}") from error
-        except QueueUnavailable as error:
-            log.error("WARNING: QUEUE_URL: %s. Until it is back, requests deliver.", error)
+        if service.coordinator.registry:
+            meanwhile = "Until Redis is back, this machine's journal decides."
+            _check("REDIS_URL", "a Redis", service.coordinator.registry.probe, meanwhile)
+        if service.queue:
+            _check("QUEUE_URL", "a queue", service.queue.check, "Until it is back, requests deliver.")
+
+
+def _check(name: str, kind: str, probe: Callable[[], object], meanwhile: str) -> None:
+    try:
+        probe()
+    except StoreMisconfigured as error:
+        raise SettingsError(f"{name} must be {kind} that Mailonce can use; {error}") from error
+    except StoreUnavailable as error:
+        log.error("WARNING: %s: %s. %s", name, error, meanwhile)
 
 
 def make_data_dir(settings: Settings) -> None:
