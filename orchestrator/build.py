@@ -21,16 +21,14 @@ from deduplication.media import IDENTITY_PARAMETERS
 from deduplication.realtime_guard import RealtimeGuard
 from deduplication.redis_client import Client, connect
 from deduplication.subject_group import GroupScope
-from orchestrator.config.model import LOG_URL, Config, DestinationConfig, load_config
+from orchestrator.config.model import Config, DestinationConfig, load_config
 from orchestrator.config.settings import DAY_MS, DELIVERY_BUDGET_S, MB, Settings, SettingsError
 from orchestrator.delivery.counters import Counters
 from orchestrator.delivery.guard import Guard
-from orchestrator.delivery.http import HttpDestination, LogDestination
+from orchestrator.delivery.http import Destination
 from orchestrator.delivery.retrier import Retrier
 from orchestrator.delivery.sender import Sender
-from orchestrator.delivery.webhook import Destination
 from orchestrator.files import PATH, Files, Folder
-from orchestrator.guesses import GuessLimit
 from orchestrator.logs import quiet
 from orchestrator.metrics.meter import Meter
 from orchestrator.operations.alarms import Alarms
@@ -72,15 +70,14 @@ class Service:
         self.meter = Meter(self.journal)
         self.privacy = Privacy(self.journal, is_strict=settings.privacy == "strict")
         self.locks = PublicationLocks(self.coordinator, self.server)
-        counters = Counters(self.coordinator)
-        self.guesses = GuessLimit(counters)
+        self.counters = Counters(self.coordinator)
 
         # How webhooks are sent: by a request, and later by the retrier
-        self.guard = Guard(counters, config.destinations)
+        self.guard = Guard(self.counters, config.destinations)
         pool_size = max(settings.web_threads, settings.worker_threads)
         self.sender = Sender(
             coordinator=self.coordinator,
-            destinations={name: _destination(name, to, pool_size) for name, to in config.destinations.items()},
+            destinations={name: Destination(name, to, pool_size) for name, to in config.destinations.items()},
             guard=self.guard,
             pools={name: ThreadPoolExecutor(settings.web_threads, f"to-{name}") for name in config.destinations},
             meter=self.meter,
@@ -107,7 +104,7 @@ class Service:
 
         # What an operator is shown
         alarms_to = DestinationConfig.model_construct(url=config.alerts.url, secret=config.alerts.secret)
-        alarms_at = HttpDestination("alerts", alarms_to, pool_size=1) if alarms_to.url else None
+        alarms_at = Destination("alerts", alarms_to, pool_size=1) if alarms_to.url else None
         self.alarms = Alarms(self.coordinator, config.alerts, alarms_at)
         self.proxies = ProxyWatch()
         self.notices: list[str] = []  # shown on /health, which is public, and the page
@@ -271,7 +268,3 @@ def pipeline_options(settings: Settings, config: Config, server: str = "") -> Pi
         media_hosts=config.media.hosts,
         identity_parameters={**IDENTITY_PARAMETERS, **config.media.identity},
     )
-
-
-def _destination(name: str, config: DestinationConfig, pool_size: int) -> Destination:
-    return LogDestination(config) if config.url == LOG_URL else HttpDestination(name, config, pool_size)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ log = logging.getLogger(__name__)
 
 BreakerState = Literal["closed", "open", "half-open"]
 
-ANSWERED_GONE = "answered 410 Gone"
+ANSWERED_GONE, BY_410 = "answered 410 Gone", "410"
 READ_EVERY_S = 1.0
 MOST_HASTENED = 10_000
 _PAUSE, _FAILING = "destination:", "failing:"  # notes, which all machines share (rule 12)
@@ -70,7 +69,6 @@ class Guard:
         self._failing: set[str] = set()
         self._pauses: dict[str, PauseState] = {}
         self._read_at = float("-inf")
-        self._pausing = threading.Lock()
 
     def refresh(self) -> None:
         """Reads pauses and breakers now. If the journal does not answer, what is known stays."""
@@ -121,29 +119,32 @@ class Guard:
             self.refresh()
         return self._pauses.get(destination, _NEVER_PAUSED)
 
-    def set_paused(self, destination: str, is_paused: bool, *, reason: str, by: str) -> PauseState:
-        """Pauses or resumes it: on this machine at once, on the others within a second or two."""
-        note = json.dumps({"reason": reason, "by": by}) if is_paused else ""
+    def set_paused(self, destination: str, is_paused: bool, *, reason: str, by: str) -> bool:
+        """Pauses or resumes it: on this machine at once, on the others within a second or two. False if that changes
+        nothing."""
+        key, note = f"{_PAUSE}{destination}", json.dumps({"reason": reason, "by": by}) if is_paused else ""
         with self._journal.step() as step:
-            members.put_note(step, f"{_PAUSE}{destination}", note)
+            _, known = members.notes(step).get(key, (0, ""))
+            if known == note or (known and by == BY_410):
+                return False
+            members.put_note(step, key, note)
         self.refresh()
         if not is_paused:
-            self._hasten(destination)
+            try:
+                self._coordinator.hasten(destination, MOST_HASTENED)
+            except StoreUnavailable as error:
+                log.warning("destination %s: its deliveries wait for their next try: %s", destination, error)
         action = "pause" if is_paused else "resume"
         audit.warning("AUDIT %s destination=%s by=%s reason=%s", action, destination, by, reason)
-        return self.pause_of(destination)
+        return True
 
     def pause_gone(self, destination: str) -> None:
         """After a 410, nothing more is sent there until an operator resumes it."""
-        with self._pausing:  # of several threads that get a 410, one pauses
-            self.refresh()
-            if self.pause_of(destination).is_paused:
-                return
-            log.warning("destination %s: %s, paused until it is resumed", destination, ANSWERED_GONE)
-            try:
-                self.set_paused(destination, True, reason=ANSWERED_GONE, by="410")
-            except StoreUnavailable as error:
-                log.error("destination %s: not paused: %s", destination, error)
+        try:
+            if self.set_paused(destination, True, reason=ANSWERED_GONE, by=BY_410):
+                log.warning("destination %s: %s, paused until it is resumed", destination, ANSWERED_GONE)
+        except StoreUnavailable as error:
+            log.error("destination %s: not paused: %s", destination, error)
 
     # Circuit breaker and rate
 
@@ -155,8 +156,13 @@ class Guard:
         if time.monotonic() - self._read_at > READ_EVERY_S:
             self.refresh()
         # The breaker first: a destination that is down uses up no rate.
-        if destination in self._failing and (wait_s := self._breaker_wait_s(destination)):
-            return wait_s
+        if destination in self._failing:
+            with self._journal.step() as step:
+                state, left_s = self._read_breaker(step, destination)
+                if state == "open":
+                    return left_s
+                if left_s <= 0:  # half-open: this caller counts as failed until it has succeeded, and the others wait
+                    step.query("UPDATE breakers SET failed_ms = ? WHERE destination = ?", (step.steady_ms, destination))
         rate = self._configs[destination].rate
         return self._counters.wait_s(parse_rate(rate), destination) if rate else 0.0
 
@@ -173,8 +179,7 @@ class Guard:
                 step.query("UPDATE breakers SET failures = 0 WHERE destination = ?", (destination,))
             if not is_closed or lasted_ms >= pause_ms:
                 log.info("destination %s: works again%s", destination, "" if is_closed else ", breaker closed")
-                if not self._hasten(destination):
-                    return  # it stays failing: the next probe tries that again
+                self._coordinator.hasten(destination, MOST_HASTENED)  # if it cannot, the next probe tries that again
             with self._journal.step() as step:
                 step.query("DELETE FROM breakers WHERE destination = ?", (destination,))
                 members.put_note(step, note, "")
@@ -182,15 +187,6 @@ class Guard:
             log.warning("destination %s: works, but its failures are not cleared: %s", destination, error)
             return
         self._failing.discard(destination)
-
-    def _hasten(self, destination: str) -> bool:
-        """Makes stored deliveries due; the store hands them out at a growing pace. False if it cannot now."""
-        try:
-            self._coordinator.hasten(destination, MOST_HASTENED)
-        except StoreUnavailable as error:
-            log.warning("destination %s: its deliveries wait for their next try: %s", destination, error)
-            return False
-        return True
 
     def failed(self, destination: str, *, counts: bool = True) -> None:
         """An attempt failed; if it ``counts``, that is one more failure in a row. The pause begins again."""
@@ -224,14 +220,6 @@ class Guard:
     def breaker(self, destination: str) -> BreakerState:
         with self._journal.reading() as step:
             return self._read_breaker(step, destination)[0]
-
-    def _breaker_wait_s(self, destination: str) -> float:
-        """If it is half-open, exactly one caller gets 0.0: it counts as failed until it has succeeded."""
-        with self._journal.step() as step:
-            state, left_s = self._read_breaker(step, destination)
-            if left_s <= 0:
-                step.query("UPDATE breakers SET failed_ms = ? WHERE destination = ?", (step.steady_ms, destination))
-            return left_s if state == "open" else 0.0
 
     def _read_breaker(self, step: Step, destination: str) -> tuple[BreakerState, float]:
         """The state of its circuit breaker, and how much is left of the pause after a failure."""

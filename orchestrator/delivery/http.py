@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from http.client import HTTPException
 from typing import Any
@@ -19,7 +18,7 @@ from urllib.parse import unquote, urlencode, urlsplit
 from urllib3 import HTTPHeaderDict, Retry, Timeout, make_headers
 from urllib3 import exceptions as errors
 
-from orchestrator.config.model import DestinationConfig
+from orchestrator.config.model import LOG_URL, DestinationConfig
 from orchestrator.delivery.fetching import UNREAD, TimedPools
 from orchestrator.delivery.signing import Signer
 from orchestrator.delivery.webhook import GONE, DeliveryFailed, Receipt, Webhook
@@ -51,7 +50,7 @@ _REASONS: tuple[tuple[type[BaseException], str], ...] = (
 )
 
 
-class HttpDestination:
+class Destination:
     """POSTs over pooled connections. One call of ``deliver`` is one POST.
 
     There is a second one only if the first was refused with a 415 and ``fallback_form`` is set.
@@ -69,6 +68,12 @@ class HttpDestination:
         self._headers.update(config.headers)
 
     def deliver(self, webhook: Webhook, within_s: float | None = None) -> Receipt:
+        """Returns once the destination has accepted it; raises DeliveryFailed otherwise.
+
+        ``within_s`` is the time left for all of it, if that is less than the destination's own timeouts.
+        """
+        if self.config.url == LOG_URL:
+            return _print(webhook)
         ends_at = math.inf if within_s is None else time.monotonic() + within_s
         format = self._format
         status, retry_after, body = self._post(webhook, format, ends_at)
@@ -117,17 +122,12 @@ class HttpDestination:
         raise failure
 
 
-@dataclass(frozen=True)
-class LogDestination:
-    """Prints each webhook it would send, for trying out the service without a receiver."""
-
-    config: DestinationConfig
-
-    def deliver(self, webhook: Webhook, within_s: float | None = None) -> Receipt:
-        indent = 2 if sys.stdout.isatty() else None  # a log has one line for each
-        shown = json.dumps(dict(webhook.payload), indent=indent)
-        print(f"webhook {webhook.webhook_id} would be sent: {shown}", flush=True)
-        return Receipt()
+def _print(webhook: Webhook) -> Receipt:
+    """For trying out the service without a receiver."""
+    indent = 2 if sys.stdout.isatty() else None  # a log has one line for each
+    shown = json.dumps(dict(webhook.payload), indent=indent)
+    print(f"webhook {webhook.webhook_id} would be sent: {shown}", flush=True)
+    return Receipt()
 
 
 def _pieces(content: bytes, ends_at: float) -> Iterator[bytes]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from deduplication.journal.entry import Attempt, Delivery, DeliveryStatus, changed
-from orchestrator.delivery.webhook import DeliveryFailed, Receipt
+from orchestrator.delivery.webhook import GONE, DeliveryFailed, Receipt
 
 # Of Standard Webhooks, with another 5 s in front: after a request, which makes two attempts, comes the second delay.
 RETRY_DELAYS_S = (5, 5, 300, 1800, 7200, 5 * 3600, 10 * 3600, 14 * 3600, 20 * 3600, 24 * 3600)
@@ -51,7 +51,7 @@ def after(
         return tried(status=DeliveryStatus.DELIVERED, ended_ms=now_ms, receiver_id=result.receiver_id, reason=None)
     is_too_old = now_ms - patience.waits_since_ms >= MOST_AGE_MS
     is_last = tries >= patience.max_attempts and not is_extra
-    if (is_last or is_too_old) and not result.is_gone:  # 410 pauses the destination instead
+    if (is_last or is_too_old) and result.status_code != GONE:  # 410 pauses the destination instead
         why = f"tried {tries} time{'s' * (tries > 1)}" if is_last else TOO_OLD
         return tried(status=DeliveryStatus.DEAD, ended_ms=now_ms, reason=f"{result}; {why}")
     next_try_ms = now_ms + delay_ms(max(tries, 1), result.retry_after_s)

@@ -15,8 +15,9 @@ from deduplication.errors import StoreUnavailable
 from deduplication.journal.coordinator import Claimed, Coordinator, Lent
 from deduplication.journal.entry import Attempt, Delivery, DeliveryStatus, Entry, changed
 from orchestrator.delivery.guard import Blocker, Guard
+from orchestrator.delivery.http import Destination
 from orchestrator.delivery.schedule import Patience, after, put_off
-from orchestrator.delivery.webhook import DeliveryFailed, Destination, Payload, Receipt, Webhook, stored_event
+from orchestrator.delivery.webhook import GONE, DeliveryFailed, Payload, Receipt, Webhook, stored_event
 from orchestrator.metrics.meter import DELIVERIES, DELIVERY_S, Meter
 
 log = logging.getLogger(__name__)
@@ -54,7 +55,7 @@ class Sender:
         With several, each success is noted at once. An attempt that is not through when the request ends goes on, and
         notes its own success; meanwhile the delivery waits.
         """
-        going = [each for each in claimed.plan if each.status is DeliveryStatus.CLAIMED]
+        going = claimed.to_send
         attempt = partial(self._attempt, entry=claimed.entry, payload=webhook, ends_at=ends_at, traceparent=traceparent)
         if len(going) == 1:
             return (attempt(going[0]),)
@@ -128,7 +129,7 @@ class Sender:
             return self._hold_back(delivery, blocker)
         if ends_at and ends_at - time.monotonic() < SHORTEST_TRY_S:
             return put_off(delivery, "no time left for it", now_ms())
-        if (wait_s := self.guard.wait_s(name)) and (wait_s := self._wait(name, wait_s, ends_at)):
+        if wait_s := self._wait(name, ends_at):
             reason = "over its rate" if self.guard.breaker(name) == "closed" else Blocker.BREAKER_OPEN
             return put_off(delivery, f"{name}: {reason}", now_ms() + int(wait_s * 1000) + 1)
         max_attempts = self.destinations[name].config.max_attempts
@@ -140,22 +141,23 @@ class Sender:
         while True:
             # A receiver may fail for one email only, and however often: it counts once.
             counts = not (delivery.tries or attempts or is_extra)
-            attempt, receipt, failure = self._post(name, webhook, ends_at, counts=counts)
+            attempt, result = self._post(name, webhook, ends_at, counts=counts)
             log_attempt(entry.id, delivery, attempt)
             attempts.append(attempt)
-            if failure is None or failure.is_about_this_webhook or failure.retry_after_s or ends_at is None:
+            is_answer = isinstance(result, Receipt) or result.is_about_this_webhook or result.retry_after_s
+            if ends_at is None or is_answer or len(attempts) >= at_once:
                 break
-            if len(attempts) >= at_once or ends_at - time.monotonic() <= QUICK_PAUSE_S + SHORTEST_TRY_S:
+            if ends_at - time.monotonic() <= QUICK_PAUSE_S + SHORTEST_TRY_S:
                 break
             time.sleep(QUICK_PAUSE_S)
-            if (wait_s := self.guard.wait_s(name)) and self._wait(name, wait_s, ends_at):
+            if self._wait(name, ends_at):
                 break
         ended_ms = now_ms()
         # No time passes while it is paused; an email that its provider sends again, or that a person replays, is new.
         is_new = ends_at is not None or delivery.generation > 0
         waits_since_ms = ended_ms if is_new else max(entry.created_ms, self.guard.pause_of(name).since_ms)
         patience = Patience(max_attempts, waits_since_ms, is_extra=is_extra)
-        tried = after(delivery, attempts, failure or receipt or Receipt(), patience, ended_ms)
+        tried = after(delivery, attempts, result, patience, ended_ms)
         for status in (*[DeliveryStatus.WAITING] * (len(attempts) - 1), tried.status):  # all but the last one failed
             self.meter.count((1, DELIVERIES, name, status))
         return tried
@@ -175,47 +177,45 @@ class Sender:
         self.meter.count((1, DELIVERIES, delivery.destination, DeliveryStatus.DEAD))
         return changed(delivery, status=DeliveryStatus.DEAD, next_try_ms=None, reason=reason)
 
-    def _wait(self, destination: str, wait_s: float, ends_at: float | None) -> float:
-        """Waits for the rate, if only that is in the way and it does not take too long; what is left to wait."""
+    def _wait(self, name: str, ends_at: float | None) -> float:
+        """Waits for the rate, if only that is in the way and it does not take too long; what is left to wait, 0.0 if
+        the caller may send."""
         patience_s = ends_at - time.monotonic() - SHORTEST_TRY_S if ends_at else RATE_PATIENCE_S
-        while 0 < wait_s < patience_s and self.guard.breaker(destination) == "closed":
+        while 0 < (wait_s := self.guard.wait_s(name)) < patience_s and self.guard.breaker(name) == "closed":
             time.sleep(wait_s)
             patience_s -= wait_s
-            wait_s = self.guard.wait_s(destination)
         return wait_s
 
     def _post(
         self, name: str, webhook: Webhook, ends_at: float | None, *, counts: bool
-    ) -> tuple[Attempt, Receipt | None, DeliveryFailed | None]:
+    ) -> tuple[Attempt, Receipt | DeliveryFailed]:
         at_ms, started = self.coordinator.journal.clock.now_ms(), time.monotonic()
-        receipt, failure = None, None
+        result: Receipt | DeliveryFailed
         try:
-            receipt = self.destinations[name].deliver(webhook, ends_at - started if ends_at else None)
-        except DeliveryFailed as error:
-            failure = error
+            result = self.destinations[name].deliver(webhook, ends_at - started if ends_at else None)
+        except DeliveryFailed as failure:
+            result = failure
         took_s = time.monotonic() - started
         self.meter.count((took_s, DELIVERY_S, name))
-        code = failure.status_code if failure else receipt.status_code if receipt else None
-        if failure is None or failure.is_about_this_webhook:  # the destination works
+        error = str(result) if isinstance(result, DeliveryFailed) else None
+        if isinstance(result, Receipt) or result.is_about_this_webhook:  # the destination works
             self.guard.succeeded(name)
         else:
             self.guard.failed(name, counts=counts)
-        if failure and failure.is_gone:
+        if result.status_code == GONE:
             self.guard.pause_gone(name)
-        return Attempt(at_ms, int(took_s * 1000), code, str(failure) if failure else None), receipt, failure
+        return Attempt(at_ms, int(took_s * 1000), result.status_code, error), result
 
 
 def log_attempt(entry: str, delivery: Delivery, attempt: Attempt) -> None:
     """One line for each POST."""
-    line = "entry %(entry)s: to %(destination)s as %(webhook_id)s in %(ms)d ms, "
-    values: dict[str, object] = {
+    values = {
         "entry": entry,
         "destination": delivery.destination,
         "webhook_id": delivery.webhook_id,
         "ms": attempt.latency_ms,
         "status_code": attempt.status_code,
+        **({"error": attempt.error} if attempt.error else {}),
     }
-    if attempt.error is None:
-        log.info(line + "delivered", values)
-    else:
-        log.warning(line + "failed: %(error)s", values | {"error": attempt.error})
+    level, outcome = (logging.WARNING, "failed: %(error)s") if attempt.error else (logging.INFO, "delivered")
+    log.log(level, f"entry %(entry)s: to %(destination)s as %(webhook_id)s in %(ms)d ms, {outcome}", values)

@@ -9,12 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any
 
 from deduplication.journal.entry import Delivery, Entry
-from orchestrator.config.model import DestinationConfig
 
-GONE = 410
+GONE = 410  # the destination accepts no webhooks any more
 MISPLACED = (401, 403, 404, 405)  # whatever is sent there: wrong credentials, a wrong address, a bad deploy
 
 
@@ -35,11 +34,6 @@ class DeliveryFailed(Exception):
         super().__init__(reason)
         self.status_code = status_code
         self.retry_after_s = retry_after_s
-
-    @property
-    def is_gone(self) -> bool:
-        """The destination accepts no webhooks any more."""
-        return self.status_code == GONE
 
     @property
     def is_about_this_webhook(self) -> bool:
@@ -65,18 +59,6 @@ class Receipt:
 
     status_code: int | None = None
     receiver_id: str | None = None
-
-
-class Destination(Protocol):
-    @property
-    def config(self) -> DestinationConfig: ...
-
-    def deliver(self, webhook: Webhook, within_s: float | None = None) -> Receipt:
-        """Returns once the destination has accepted it; raises DeliveryFailed otherwise.
-
-        ``within_s`` is the time left for all of it, if that is less than the destination's own timeouts.
-        """
-        ...
 
 
 Payload = Mapping[str, Any]

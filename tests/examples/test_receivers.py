@@ -14,7 +14,7 @@ import pytest
 import requests
 
 from orchestrator.config.model import DestinationConfig
-from orchestrator.delivery.http import HttpDestination
+from orchestrator.delivery.http import Destination
 from orchestrator.delivery.signing import Signer
 from orchestrator.delivery.webhook import DeliveryFailed, Webhook
 from tests.payload_page import payloads
@@ -78,7 +78,7 @@ def deliver(
 ) -> int:
     """By our own sender; what was answered."""
     config = DestinationConfig.model_construct(url=receiver.url, secret=secrets)
-    destination = HttpDestination("here", config, pool_size=1)
+    destination = Destination("here", config, pool_size=1)
     try:
         receipt = destination.deliver(Webhook(webhook_id, {**WHOLE, "subject": subject, "body": body}), 60)
         return receipt.status_code or 0

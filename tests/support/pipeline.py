@@ -196,7 +196,7 @@ def open_pipeline(
     with ExitStack() as stack:
         sender = Sender(
             coordinator=coordinator,
-            destinations=destinations,
+            destinations=cast(Any, destinations),
             guard=Guard(
                 Counters(machine.coordinator), dict.fromkeys(destinations, limits or limited(breaker_failures=0))
             ),
