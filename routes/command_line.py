@@ -67,11 +67,11 @@ def worker() -> None:
         raise SettingsError("QUEUE_URL must be the address of a queue; without one, the web server delivers")
     config = load_config(settings)
     check_start(settings, config)
-    from orchestrator.worker import Supervisor  # needs the extra "queue"
+    from orchestrator.worker import supervise  # needs the extra "queue"
     from routes.metrics import serving_metrics  # imports Flask, which no other command needs
 
     with serving_metrics(settings, config):
-        Supervisor(settings).run()
+        supervise(settings)
 
 
 @main.command()
