@@ -23,6 +23,7 @@ from deduplication.redis_client import Client, connect
 from deduplication.subject_group import GroupScope
 from orchestrator.config.model import Config, DestinationConfig, load_config
 from orchestrator.config.settings import DAY_MS, DELIVERY_BUDGET_S, MB, Settings, SettingsError
+from orchestrator.data_dir import ensure_tokens, leave_note, show_new
 from orchestrator.delivery.counters import Counters
 from orchestrator.delivery.guard import Guard
 from orchestrator.delivery.http import Destination
@@ -38,8 +39,6 @@ from orchestrator.operations.watch import Watch
 from orchestrator.pipeline import Pipeline, PipelineOptions
 from orchestrator.privacy import Privacy
 from orchestrator.routing import Route, Router
-from orchestrator.service_note import leave_note
-from orchestrator.tokens import ensure_tokens, show_new
 
 if TYPE_CHECKING:
     from orchestrator.delivery.dramatiq_queue import DramatiqQueue

@@ -28,7 +28,7 @@ from deduplication.spool import LARGE_BYTES, Content, chunks_of, read_all
 from orchestrator.config.settings import DAY_MS, MB, Settings
 from orchestrator.item import Item
 from orchestrator.metrics.meter import FILES, Meter
-from orchestrator.tokens import known_key, shared_key
+from orchestrator.sessions import known_key, shared_key
 
 if TYPE_CHECKING:
     from orchestrator.delivery.s3 import Bucket

@@ -8,7 +8,7 @@ from deduplication.journal.coordinator import Coordinator
 from deduplication.journal.sqlite import Journal
 from orchestrator.build import open_machine, open_registry
 from orchestrator.config.settings import load_settings
-from orchestrator.service_note import find_service
+from orchestrator.data_dir import find_service
 
 
 def open_coordinator() -> Coordinator:

@@ -11,12 +11,11 @@ from deduplication.errors import DeduplicationError
 from orchestrator.build import check_start
 from orchestrator.config.model import load_config
 from orchestrator.config.settings import SettingsError
+from orchestrator.data_dir import ensure_tokens, find_service
 from orchestrator.delivery.fetching import fetch
 from orchestrator.delivery.signing import new_secret, public_keys
 from orchestrator.importing.sources import NoSource
 from orchestrator.operations.destinations import InvalidAction
-from orchestrator.service_note import find_service
-from orchestrator.tokens import ensure_tokens
 from routes.commands import destinations, emails
 from routes.commands.check import check
 from routes.commands.import_mail import import_mail

@@ -29,8 +29,8 @@ from orchestrator.audit import keep_audit
 from orchestrator.build import build, check_start, make_data_dir
 from orchestrator.config.model import Config
 from orchestrator.config.settings import DELIVERY_BUDGET_S, Settings, SettingsError, environment, load_settings
+from orchestrator.data_dir import ensure_tokens, ingress_token_file, show_new
 from orchestrator.logs import configure_logging
-from orchestrator.tokens import ensure_tokens, ingress_token_file, show_new
 from routes.app import create_app
 from routes.commands.service import read_settings
 from routes.connections import CONNECTIONS, ConnectionWorker, Log
