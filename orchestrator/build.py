@@ -26,9 +26,9 @@ from orchestrator.config.settings import DAY_MS, DELIVERY_BUDGET_S, MB, Settings
 from orchestrator.data_dir import ensure_tokens, leave_note, show_new
 from orchestrator.delivery.counters import Counters
 from orchestrator.delivery.guard import Guard
-from orchestrator.delivery.http import Destination
 from orchestrator.delivery.retrier import Retrier
 from orchestrator.delivery.sender import Sender
+from orchestrator.delivery.webhook import Destination
 from orchestrator.files import PATH, Files, Folder
 from orchestrator.logs import quiet
 from orchestrator.metrics.meter import Meter

@@ -12,6 +12,7 @@ import hmac
 import logging
 import os
 import secrets
+import shutil
 import struct
 import time
 from collections.abc import Iterable, Sequence
@@ -63,8 +64,7 @@ class Folder:
 
     def has_room(self, size_bytes: int) -> bool:
         with suppress(OSError):
-            found = os.statvfs(self.path.parent)
-            return found.f_bavail * found.f_frsize >= self.reserve_bytes + size_bytes
+            return shutil.disk_usage(self.path.parent).free >= self.reserve_bytes + size_bytes
         return False
 
     def at(self, key: str) -> Path:

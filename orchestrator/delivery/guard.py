@@ -75,29 +75,27 @@ class Guard:
         try:
             with self._journal.reading() as step:
                 notes = members.notes(step)
-                self._failing = {name for (name,) in step.query("SELECT destination FROM breakers")}
+                failing = {name for (name,) in step.query("SELECT destination FROM breakers")}
             self._pauses = {
                 key.removeprefix(_PAUSE): PauseState(value != "", at_ms, **json.loads(value or "{}"))
                 for key, (at_ms, value) in notes.items()
                 if key.startswith(_PAUSE)
             }
-            self._follow_fleet({name: notes[key][1] for name in self._configs if (key := f"{_FAILING}{name}") in notes})
+            # Another machine may have found out that a destination fails, or that it works again.
+            fleet = {name: notes[key][1] for name in self._configs if (key := f"{_FAILING}{name}") in notes}
+            has_breaker = {name for name in fleet if self._configs[name].breaker_failures}
+            began = {name for name, fails in fleet.items() if fails} & has_breaker - failing
+            ended = {name for name, fails in fleet.items() if not fails} & failing
+            if began or ended:
+                with self._journal.step() as step:
+                    for name in began:
+                        step.query("INSERT OR IGNORE INTO breakers VALUES (?, 0, ?)", (name, step.steady_ms))
+                    for name in ended:
+                        step.query("DELETE FROM breakers WHERE destination = ?", (name,))
+            self._failing = (failing | began) - ended
         except StoreUnavailable as error:
             log.warning("paused and failing destinations are not read again: %s", error)
         self._read_at = time.monotonic()  # not before: other threads would go on with what is old
-
-    def _follow_fleet(self, notes: Mapping[str, str]) -> None:
-        """Another machine found out that a destination fails, or that it works again."""
-        began = [name for name, is_failing in notes.items() if is_failing and name not in self._failing]
-        ended = [name for name, is_failing in notes.items() if not is_failing and name in self._failing]
-        began = [name for name in began if self._configs[name].breaker_failures]
-        if began or ended:
-            with self._journal.step() as step:
-                for name in began:
-                    step.query("INSERT OR IGNORE INTO breakers VALUES (?, 0, ?)", (name, step.steady_ms))
-                for name in ended:
-                    step.query("DELETE FROM breakers WHERE destination = ?", (name,))
-            self._failing = (self._failing | set(began)) - set(ended)
 
     def lasting_blocker(self, destination: str) -> Blocker | None:
         """Why nothing is sent there until the configuration changes or an operator resumes it."""

@@ -15,9 +15,8 @@ from deduplication.errors import StoreUnavailable
 from deduplication.journal.coordinator import Claimed, Coordinator, Lent
 from deduplication.journal.entry import Attempt, Delivery, DeliveryStatus, Entry, changed
 from orchestrator.delivery.guard import Blocker, Guard
-from orchestrator.delivery.http import Destination
 from orchestrator.delivery.schedule import Patience, after, put_off
-from orchestrator.delivery.webhook import GONE, DeliveryFailed, Payload, Receipt, Webhook, stored_event
+from orchestrator.delivery.webhook import GONE, DeliveryFailed, Destination, Payload, Receipt, Webhook, stored_event
 from orchestrator.metrics.meter import DELIVERIES, DELIVERY_S, Meter
 
 log = logging.getLogger(__name__)

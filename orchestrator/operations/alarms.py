@@ -15,13 +15,12 @@ from pydantic import BaseModel, Field
 from deduplication import members
 from deduplication.errors import DeduplicationError
 from deduplication.journal.coordinator import Coordinator
-from orchestrator.delivery.webhook import DeliveryFailed, EventType, Webhook, shown_timestamp
+from orchestrator.delivery.webhook import DeliveryFailed, Destination, EventType, Webhook, shown_timestamp
 from orchestrator.operations.conditions import AlertCondition, diagnose
 from orchestrator.operations.times import shown_duration, shown_moment
 
 if TYPE_CHECKING:
     from orchestrator.config.model import AlertsConfig
-    from orchestrator.delivery.http import Destination
     from orchestrator.operations.fleet_state import FleetState
 
 log = logging.getLogger(__name__)

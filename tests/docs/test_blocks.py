@@ -17,8 +17,7 @@ from deduplication.message import Message
 from orchestrator.config.model import DestinationConfig, load_config
 from orchestrator.config.settings import Settings, load_settings
 from orchestrator.delivery.fetching import fetch
-from orchestrator.delivery.http import Destination
-from orchestrator.delivery.webhook import DeliveryFailed, Webhook
+from orchestrator.delivery.webhook import DeliveryFailed, Destination, Webhook
 from orchestrator.item import message_item
 from routes.providers.base import Surroundings
 from routes.providers.registry import open_providers

@@ -12,8 +12,7 @@ import pytest
 import requests
 
 from orchestrator.config.model import DestinationConfig
-from orchestrator.delivery.http import Destination
-from orchestrator.delivery.webhook import DeliveryFailed, Webhook
+from orchestrator.delivery.webhook import DeliveryFailed, Destination, Webhook
 from orchestrator.item import email_item
 from routes.providers import gmail
 from tests.support.programs import Program

@@ -14,9 +14,8 @@ import pytest
 import requests
 
 from orchestrator.config.model import DestinationConfig
-from orchestrator.delivery.http import Destination
 from orchestrator.delivery.signing import Signer
-from orchestrator.delivery.webhook import DeliveryFailed, Webhook
+from orchestrator.delivery.webhook import DeliveryFailed, Destination, Webhook
 from tests.payload_page import payloads
 from tests.support.programs import Program, program
 from tests.support.redis_server import free_port

@@ -20,8 +20,7 @@ from typing import Any
 from deduplication.journal.coordinator import Coordinator
 from deduplication.journal.registry import Registry
 from orchestrator.config.settings import Settings, load_settings
-from orchestrator.delivery.http import Destination
-from orchestrator.delivery.webhook import DeliveryFailed
+from orchestrator.delivery.webhook import DeliveryFailed, Destination
 from routes.server import load_app
 
 # A method, and what the moments before and after it are called.

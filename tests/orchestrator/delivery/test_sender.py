@@ -17,8 +17,8 @@ from orchestrator.config.model import DestinationConfig
 from orchestrator.delivery import sender as module
 from orchestrator.delivery.counters import Counters
 from orchestrator.delivery.guard import Guard
-from orchestrator.delivery.http import Destination
 from orchestrator.delivery.sender import Sender
+from orchestrator.delivery.webhook import Destination
 from orchestrator.metrics.meter import Meter
 from tests.orchestrator.conftest import Open
 from tests.orchestrator.delivery.test_counters import FakeClock

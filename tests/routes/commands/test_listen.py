@@ -21,9 +21,8 @@ from werkzeug.test import Client
 from werkzeug.wrappers import Request
 
 from orchestrator.config.model import DestinationConfig
-from orchestrator.delivery.http import Destination
 from orchestrator.delivery.signing import Signer, new_secret
-from orchestrator.delivery.webhook import DeliveryFailed, Webhook
+from orchestrator.delivery.webhook import DeliveryFailed, Destination, Webhook
 from routes.commands.listen import Receiver, check_signature
 from tests.routes.commands.conftest import Run
 from tests.routes.conftest import Eventually, StartApp

@@ -20,8 +20,7 @@ import standardwebhooks
 import trustme
 
 from orchestrator.config.model import DestinationConfig
-from orchestrator.delivery.http import MAX_ANSWER_BYTES, Destination
-from orchestrator.delivery.webhook import DeliveryFailed, Receipt, Webhook
+from orchestrator.delivery.webhook import MAX_ANSWER_BYTES, DeliveryFailed, Destination, Receipt, Webhook
 from orchestrator.version import our_version
 from tests.support.proxy import Proxy
 from tests.support.sink import Received, Reply, Sink
