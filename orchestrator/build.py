@@ -23,7 +23,7 @@ from deduplication.redis_client import Client, connect
 from deduplication.subject_group import GroupScope
 from orchestrator.config.model import Config, DestinationConfig, load_config
 from orchestrator.config.settings import DAY_MS, DELIVERY_BUDGET_S, MB, Settings, SettingsError
-from orchestrator.data_dir import ensure_tokens, leave_note, show_new
+from orchestrator.data_dir import Tokens, ensure_tokens, leave_note, show_new
 from orchestrator.delivery.counters import Counters
 from orchestrator.delivery.guard import Guard
 from orchestrator.delivery.retrier import Retrier
@@ -125,8 +125,6 @@ class Service:
         if self.queue:
             self.queue.close()
         self.watch.close()
-        if self.fleet:
-            self.fleet.close()
         self.coordinator.close()
 
 
@@ -141,7 +139,8 @@ def build(settings: Settings, config: Config | None = None) -> Service:
 def open_machine(
     settings: Settings, *, is_trial: bool = False, about: Callable[[], dict[str, Any]] | None = None
 ) -> tuple[Coordinator, Fleet | None]:
-    """The journal of this machine and, with a REDIS_URL, its part in the fleet, which is not started yet.
+    """The journal of this machine and, with a REDIS_URL, its part in the fleet, which is not started yet. Closing the
+    coordinator closes both.
 
     In a trial, emails are only printed. They go to another journal and to other keys in Redis: they must not count as
     delivered once a destination is configured. ``about``: what other machines see of this one; None for a script, which
@@ -170,6 +169,7 @@ def open_machine(
         block_ms=min(200, settings.redis_timeout_ms // 2),
         about=about,
     )
+    coordinator.closing.append(fleet.close)
     return coordinator, fleet
 
 
@@ -213,7 +213,7 @@ def open_queue(settings: Settings) -> DramatiqQueue:
     return DramatiqQueue(settings.queue_url, settings.redis_timeout_ms / 1000)
 
 
-def check_start(settings: Settings, config: Config) -> None:
+def check_start(settings: Settings, config: Config) -> Tokens:
     """Opens everything that a process needs, once and before the socket, so that a wrong setting stops the start.
 
     A Redis or a queue that cannot be reached does not.
@@ -226,6 +226,7 @@ def check_start(settings: Settings, config: Config) -> None:
             _check("REDIS_URL", "a Redis", service.coordinator.registry.probe, meanwhile)
         if service.queue:
             _check("QUEUE_URL", "a queue", service.queue.check, "Until it is back, requests deliver.")
+        return service.tokens
 
 
 def _check(name: str, kind: str, probe: Callable[[], object], meanwhile: str) -> None:

@@ -24,7 +24,6 @@ def open_coordinator() -> Coordinator:
     coordinator, fleet = open_machine(settings, is_trial=find_service(settings).is_trial)
     if fleet:
         fleet.start()
-        coordinator.closing.append(fleet.close)
         ends_at = time.monotonic() + 3 * settings.redis_timeout_ms / 1000
         while coordinator.redis.status == "suspected" and time.monotonic() < ends_at:
             time.sleep(0.01)  # until Redis has answered, or is known to be gone
