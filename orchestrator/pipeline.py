@@ -33,8 +33,7 @@ from deduplication.subject_group import (
     scope_of,
 )
 from orchestrator.delivery.retrier import Retrier
-from orchestrator.delivery.schedule import put_off
-from orchestrator.delivery.sender import Sender
+from orchestrator.delivery.sender import Sender, put_off
 from orchestrator.delivery.webhook import EventType, Payload, pack, shown_timestamp, unpack, webhook_id
 from orchestrator.files import Files
 from orchestrator.item import MOST_SHOWN_CHARS, Item

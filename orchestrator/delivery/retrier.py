@@ -16,8 +16,7 @@ from deduplication.errors import StoreUnavailable, try_to
 from deduplication.journal.coordinator import Lent
 from deduplication.journal.entry import DeliveryStatus
 from orchestrator.delivery.guard import Blocker
-from orchestrator.delivery.schedule import MOST_AGE_MS, TOO_OLD, put_off
-from orchestrator.delivery.sender import Sender
+from orchestrator.delivery.sender import MOST_AGE_MS, TOO_OLD, Sender, put_off
 
 log = logging.getLogger(__name__)
 
