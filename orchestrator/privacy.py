@@ -42,16 +42,13 @@ class Privacy:
 
     def shown(self, entry: Entry) -> Entry:
         """As operators see it: without digests and, in strict mode, without texts that were stored before it."""
-        subject, sender = (
-            "" if self.is_strict or _DIGEST.fullmatch(text) else text
-            for text in (entry.about.subject, entry.about.sender)
-        )
-        recipient = "" if self.is_strict else entry.about.recipient
-        entry = replace(entry, about=replace(entry.about, subject=subject, sender=sender, recipient=recipient))
-        if not self.is_strict:
-            return entry
-        stop = entry.stop and replace(entry.stop, name=_digested(entry.stop.name))
-        return replace(entry, own=self.names(entry.own), stop=stop)
+        about = entry.about
+        if self.is_strict:
+            stop = entry.stop and replace(entry.stop, name=_digested(entry.stop.name))
+            about = replace(about, subject="", sender="", recipient="")
+            return replace(entry, about=about, own=self.names(entry.own), stop=stop)
+        subject, sender = ("" if _DIGEST.fullmatch(text) else text for text in (about.subject, about.sender))
+        return replace(entry, about=replace(about, subject=subject, sender=sender))
 
     def names(self, own: tuple[Name, ...]) -> tuple[Name, ...]:
         """Names made of subject and sender, or of a title, become digests, without a key: names must not change."""
