@@ -200,7 +200,7 @@ def open_files(settings: Settings, journal: Journal, meter: Meter, *, is_trial: 
         except ModuleNotFoundError as error:
             how = ".venv/bin/pip install -c constraints.txt -e '.[s3]'"
             raise SettingsError(f"FILES_URL needs the extra s3: {how}; {error}") from error
-        bucket = Bucket(settings.files_url, settings.data_dir)
+        bucket = Bucket(settings.files_url, journal.machine, settings.data_dir)
     return Files(journal, folder, bucket, settings, meter)
 
 

@@ -201,10 +201,7 @@ class Files:
         if not self._bucket and not self._folder.has_room(file.size_bytes):
             return NO_ROOM
         try:
-            if self._bucket:
-                self._bucket.put(f"{self._journal.machine}/{file.key}", file.content)
-            else:
-                self._folder.put(file.key, file.content)
+            (self._bucket or self._folder).put(file.key, file.content)
         except OSError as error:
             log.error("a file cannot be stored: %s", error)
             if not self._bucket:
@@ -253,7 +250,7 @@ class Files:
             raise FileNotFoundError(key)
         content, path = rows[0][0] if rows else None, self._folder.at(key)
         if content is None and self._bucket and not path.exists():
-            return Found(key[:64], self._bucket.url(f"{machine}/{key}", disposition(name)))
+            return Found(key[:64], self._bucket.url(machine, key, disposition(name)))
         return Found(key[:64], path if content is None else content)
 
     # Behind the requests
@@ -272,7 +269,7 @@ class Files:
                 if is_outside:
                     self._folder.at(key).unlink(missing_ok=True)  # it may be older than FILES_URL
                     if self._bucket:
-                        self._bucket.delete(f"{self._journal.machine}/{key}")
+                        self._bucket.delete(key)
                 gone.append((key,))
         except OSError as error:
             log.warning("files are deleted later: %s", error)

@@ -123,10 +123,12 @@ class Guard:
         key, note = f"{_PAUSE}{destination}", json.dumps({"reason": reason, "by": by}) if is_paused else ""
         with self._journal.step() as step:
             _, known = members.notes(step).get(key, (0, ""))
-            if known == note or (known and by == BY_410):
-                return False
-            members.put_note(step, key, note)
+            is_new = known != note and not (known and by == BY_410)
+            if is_new:
+                members.put_note(step, key, note)
         self.refresh()
+        if not is_new:
+            return False
         if not is_paused:
             try:
                 self._coordinator.hasten(destination, MOST_HASTENED)
@@ -159,7 +161,7 @@ class Guard:
                 state, left_s = self._read_breaker(step, destination)
                 if state == "open":
                     return left_s
-                if left_s <= 0:  # half-open: this caller counts as failed until it has succeeded, and the others wait
+                if left_s <= 0:  # exactly one caller is the probe: it counts as failed until it has succeeded
                     step.query("UPDATE breakers SET failed_ms = ? WHERE destination = ?", (step.steady_ms, destination))
         rate = self._configs[destination].rate
         return self._counters.wait_s(parse_rate(rate), destination) if rate else 0.0

@@ -55,33 +55,36 @@ class S3:
 
 
 class Bucket(S3):
-    """Where FILES_URL keeps files. Raises OSError while S3 cannot do what it is asked to."""
+    """Where FILES_URL keeps files, under the name of the ``machine`` that stored them, which alone deletes them. Raises
+    OSError while S3 cannot do what it is asked to."""
 
-    def __init__(self, url: str, folder: Path) -> None:
+    def __init__(self, url: str, machine: str, folder: Path) -> None:
         super().__init__(folder)
         self._bucket, _, prefix = url.removeprefix("s3://").partition("/")
         self._prefix = f"{prefix}/" if prefix else ""
+        self._machine = machine
 
     def put(self, key: str, content: Content) -> None:
         # A file, because the client reads it twice: for its digest, and to send it.
         with _translating_errors(), SpooledTemporaryFile(LARGE_BYTES, dir=str(self._folder)) as file:
             file.writelines(chunks_of(content))
             file.seek(0)
-            self._client.put_object(**self._at(key), Body=file)
+            self._client.put_object(**self._at(self._machine, key), Body=file)
 
     def delete(self, key: str) -> None:
         with _translating_errors():
-            self._client.delete_object(**self._at(key))
+            self._client.delete_object(**self._at(self._machine, key))
 
-    def url(self, key: str, disposition: str) -> str:
-        """A short-lived address of an object. Raises FileNotFoundError if it is not there."""
+    def url(self, machine: str, key: str, disposition: str) -> str:
+        """A short-lived address of a file. Raises FileNotFoundError if it is not there."""
+        place = self._at(machine, key)
         with _translating_errors():
-            self._client.head_object(**self._at(key))
-            answer = {**self._at(key), "ResponseContentDisposition": disposition}
+            self._client.head_object(**place)
+            answer = {**place, "ResponseContentDisposition": disposition}
             return str(self._client.generate_presigned_url("get_object", answer, PRESIGNED_S))
 
-    def _at(self, key: str) -> dict[str, str]:
-        return {"Bucket": self._bucket, "Key": f"{self._prefix}{key}"}
+    def _at(self, machine: str, key: str) -> dict[str, str]:
+        return {"Bucket": self._bucket, "Key": f"{self._prefix}{machine}/{key}"}
 
 
 @contextmanager
