@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deduplication.errors import StoreMisconfigured, StoreUnavailable
 from deduplication.files import Retention
@@ -21,17 +21,15 @@ from deduplication.media import IDENTITY_PARAMETERS
 from deduplication.realtime_guard import RealtimeGuard
 from deduplication.redis_client import Client, connect
 from deduplication.subject_group import GroupScope
-from orchestrator.config.model import LOG_URL, Config, DestinationConfig, load_config
+from orchestrator.config.model import Config, DestinationConfig, load_config
 from orchestrator.config.settings import DAY_MS, DELIVERY_BUDGET_S, MB, Settings, SettingsError
+from orchestrator.data_dir import Tokens, ensure_tokens, leave_note, show_new
 from orchestrator.delivery.counters import Counters
 from orchestrator.delivery.guard import Guard
-from orchestrator.delivery.http import HttpDestination, LogDestination
-from orchestrator.delivery.queue import Queue, QueueMisconfigured, QueueUnavailable
 from orchestrator.delivery.retrier import Retrier
 from orchestrator.delivery.sender import Sender
 from orchestrator.delivery.webhook import Destination
-from orchestrator.files import PATH, Files, Folder, Storage, Terms
-from orchestrator.guesses import GuessLimit
+from orchestrator.files import PATH, Files, Folder
 from orchestrator.logs import quiet
 from orchestrator.metrics.meter import Meter
 from orchestrator.operations.alarms import Alarms
@@ -41,8 +39,9 @@ from orchestrator.operations.watch import Watch
 from orchestrator.pipeline import Pipeline, PipelineOptions
 from orchestrator.privacy import Privacy
 from orchestrator.routing import Route, Router
-from orchestrator.service_note import leave_note
-from orchestrator.tokens import ensure_tokens, show_new
+
+if TYPE_CHECKING:
+    from orchestrator.delivery.dramatiq_queue import DramatiqQueue
 
 log = logging.getLogger(__name__)
 
@@ -70,15 +69,14 @@ class Service:
         self.meter = Meter(self.journal)
         self.privacy = Privacy(self.journal, is_strict=settings.privacy == "strict")
         self.locks = PublicationLocks(self.coordinator, self.server)
-        counters = Counters(self.coordinator)
-        self.guesses = GuessLimit(counters)
+        self.counters = Counters(self.coordinator)
 
         # How webhooks are sent: by a request, and later by the retrier
-        self.guard = Guard(counters, config.destinations)
+        self.guard = Guard(self.counters, config.destinations)
         pool_size = max(settings.web_threads, settings.worker_threads)
         self.sender = Sender(
             coordinator=self.coordinator,
-            destinations={name: _destination(name, to, pool_size) for name, to in config.destinations.items()},
+            destinations={name: Destination(name, to, pool_size) for name, to in config.destinations.items()},
             guard=self.guard,
             pools={name: ThreadPoolExecutor(settings.web_threads, f"to-{name}") for name in config.destinations},
             meter=self.meter,
@@ -105,7 +103,7 @@ class Service:
 
         # What an operator is shown
         alarms_to = DestinationConfig.model_construct(url=config.alerts.url, secret=config.alerts.secret)
-        alarms_at = HttpDestination("alerts", alarms_to, pool_size=1) if alarms_to.url else None
+        alarms_at = Destination("alerts", alarms_to, pool_size=1) if alarms_to.url else None
         self.alarms = Alarms(self.coordinator, config.alerts, alarms_at)
         self.proxies = ProxyWatch()
         self.notices: list[str] = []  # shown on /health, which is public, and the page
@@ -127,8 +125,6 @@ class Service:
         if self.queue:
             self.queue.close()
         self.watch.close()
-        if self.fleet:
-            self.fleet.close()
         self.coordinator.close()
 
 
@@ -143,7 +139,8 @@ def build(settings: Settings, config: Config | None = None) -> Service:
 def open_machine(
     settings: Settings, *, is_trial: bool = False, about: Callable[[], dict[str, Any]] | None = None
 ) -> tuple[Coordinator, Fleet | None]:
-    """The journal of this machine and, with a REDIS_URL, its part in the fleet, which is not started yet.
+    """The journal of this machine and, with a REDIS_URL, its part in the fleet, which is not started yet. Closing the
+    coordinator closes both.
 
     In a trial, emails are only printed. They go to another journal and to other keys in Redis: they must not count as
     delivered once a destination is configured. ``about``: what other machines see of this one; None for a script, which
@@ -172,6 +169,7 @@ def open_machine(
         block_ms=min(200, settings.redis_timeout_ms // 2),
         about=about,
     )
+    coordinator.closing.append(fleet.close)
     return coordinator, fleet
 
 
@@ -195,19 +193,18 @@ def open_registry(settings: Settings, journal: Journal, *, is_trial: bool = Fals
 def open_files(settings: Settings, journal: Journal, meter: Meter, *, is_trial: bool = False) -> Files:
     # Twice what claims need: files never make a provider retry.
     folder = Folder(settings.data_dir / ("trial-files" if is_trial else PATH), 2 * settings.disk_free_bytes)
-    storage: Storage = folder
+    bucket = None
     if settings.files_url:
         try:
             from orchestrator.delivery.s3 import Bucket  # needs the extra "s3"
         except ModuleNotFoundError as error:
             how = ".venv/bin/pip install -c constraints.txt -e '.[s3]'"
             raise SettingsError(f"FILES_URL needs the extra s3: {how}; {error}") from error
-        storage = Bucket(settings.files_url, journal.machine)
-    address, kept_ms = settings.public_url or settings.address, int(settings.files_days * DAY_MS)
-    return Files(journal, storage, folder, Terms(address, kept_ms, int(settings.files_mb * MB)), meter)
+        bucket = Bucket(settings.files_url, journal.machine, settings.data_dir)
+    return Files(journal, folder, bucket, settings, meter)
 
 
-def open_queue(settings: Settings) -> Queue:
+def open_queue(settings: Settings) -> DramatiqQueue:
     try:
         from orchestrator.delivery.dramatiq_queue import DramatiqQueue  # needs the extra "queue"
     except ModuleNotFoundError as error:
@@ -216,7 +213,7 @@ def open_queue(settings: Settings) -> Queue:
     return DramatiqQueue(settings.queue_url, settings.redis_timeout_ms / 1000)
 
 
-def check_start(settings: Settings, config: Config) -> None:
+def check_start(settings: Settings, config: Config) -> Tokens:
     """Opens everything that a process needs, once and before the socket, so that a wrong setting stops the start.
 
     A Redis or a queue that cannot be reached does not.
@@ -224,20 +221,21 @@ def check_start(settings: Settings, config: Config) -> None:
     with quiet():
         service = Service(settings, config)
     with closing(service):
-        try:
-            if service.coordinator.registry:
-                service.coordinator.registry.probe()
-        except StoreMisconfigured as error:
-            raise SettingsError(f"REDIS_URL must be a Redis that Mailonce can use; {error}") from error
-        except StoreUnavailable as error:
-            log.warning("WARNING: REDIS_URL: %s. Until Redis is back, this machine's journal decides.", error)
-        try:
-            if service.queue:
-                service.queue.check()
-        except QueueMisconfigured as error:
-            raise SettingsError(f"QUEUE_URL must be a queue that Mailonce can use; {error}") from error
-        except QueueUnavailable as error:
-            log.error("WARNING: QUEUE_URL: %s. Until it is back, requests deliver.", error)
+        if service.coordinator.registry:
+            meanwhile = "Until Redis is back, this machine's journal decides."
+            _check("REDIS_URL", "a Redis", service.coordinator.registry.probe, meanwhile)
+        if service.queue:
+            _check("QUEUE_URL", "a queue", service.queue.check, "Until it is back, requests deliver.")
+        return service.tokens
+
+
+def _check(name: str, kind: str, probe: Callable[[], object], meanwhile: str) -> None:
+    try:
+        probe()
+    except StoreMisconfigured as error:
+        raise SettingsError(f"{name} must be {kind} that Mailonce can use; {error}") from error
+    except StoreUnavailable as error:
+        log.error("WARNING: %s: %s. %s", name, error, meanwhile)
 
 
 def make_data_dir(settings: Settings) -> None:
@@ -270,7 +268,3 @@ def pipeline_options(settings: Settings, config: Config, server: str = "") -> Pi
         media_hosts=config.media.hosts,
         identity_parameters={**IDENTITY_PARAMETERS, **config.media.identity},
     )
-
-
-def _destination(name: str, config: DestinationConfig, pool_size: int) -> Destination:
-    return LogDestination(config) if config.url == LOG_URL else HttpDestination(name, config, pool_size)

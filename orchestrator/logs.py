@@ -21,9 +21,6 @@ request_id: ContextVar[str] = ContextVar("request_id", default="")  # of the req
 class LineFormatter(logging.Formatter):
     """No value breaks out of its line: unprintable characters are escaped, lines of tracebacks are marked."""
 
-    def __init__(self, line: str = FORMAT) -> None:
-        super().__init__(line)
-
     def format(self, record: logging.LogRecord) -> str:
         record.message = record.getMessage()
         record.asctime = self.formatTime(record)
@@ -37,9 +34,8 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         fields: dict[str, Any] = dict(record.args) if isinstance(record.args, dict) else {}
-        moment = datetime.fromtimestamp(record.created, UTC)
         fields |= {
-            "time": f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z",
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")[:-6] + "Z",
             "level": record.levelname,
             "logger": record.name,
             "pid": record.process,
@@ -81,7 +77,7 @@ def quiet() -> Iterator[None]:
 
 def configure_logging(level: str, log_format: LogFormat) -> None:
     handler = logging.StreamHandler()
-    handler.setFormatter(JsonFormatter() if log_format == "json" else LineFormatter())
+    handler.setFormatter(JsonFormatter() if log_format == "json" else LineFormatter(FORMAT))
     logging.basicConfig(level=level, handlers=[handler])
     # Our formats show neither the place in the code nor the thread; finding them took a third of the time of a line.
     logging._srcfile = None  # documented by logging

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, tzinfo
 from enum import StrEnum
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deduplication.content import content_name
-from deduplication.errors import NoRoom, StoreUnavailable
+from deduplication.errors import DeduplicationError, NoRoom, StoreUnavailable
 from deduplication.journal.coordinator import Claimed, Coordinator
 from deduplication.journal.entry import OPEN, About, Delivery, DeliveryStatus, Entry, Stop, changed, new_entry_id
 from deduplication.journal.rules import Busy, Claim, Judgement, Repeat, Take, Wanted
@@ -32,16 +32,17 @@ from deduplication.subject_group import (
     month_of,
     scope_of,
 )
-from orchestrator.delivery.queue import Queue, QueueUnavailable
 from orchestrator.delivery.retrier import Retrier
-from orchestrator.delivery.schedule import put_off
-from orchestrator.delivery.sender import Sender
+from orchestrator.delivery.sender import Sender, put_off
 from orchestrator.delivery.webhook import EventType, Payload, pack, shown_timestamp, unpack, webhook_id
 from orchestrator.files import Files
 from orchestrator.item import MOST_SHOWN_CHARS, Item
 from orchestrator.metrics.meter import DECISION_S, DELIVERIES, EMAILS, GROUPS, REALTIME, ROUTE, Meter
 from orchestrator.privacy import Privacy
 from orchestrator.routing import Route, Router
+
+if TYPE_CHECKING:  # it needs the extra "queue"
+    from orchestrator.delivery.dramatiq_queue import DramatiqQueue
 
 log = logging.getLogger(__name__)
 
@@ -196,7 +197,7 @@ class Pipeline:
     meter: Meter
     options: PipelineOptions
     files: Files | None = None
-    queue: Queue | None = None
+    queue: DramatiqQueue | None = None
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     def receive(self, item: Item) -> Outcome:
@@ -369,7 +370,7 @@ class Pipeline:
             if delivery.status is DeliveryStatus.WAITING and delivery.waits_for is None:
                 try:
                     self.queue.put(delivery.destination)  # type: ignore[union-attr]
-                except QueueUnavailable as error:
+                except DeduplicationError as error:
                     log.error("item %s: not announced, delivering at once: %s", case.item.id, error)
                     return self._deliver_stored(case, outcome)
         return outcome

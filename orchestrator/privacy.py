@@ -17,7 +17,7 @@ from deduplication.journal.sqlite import Journal
 from deduplication.names import Kind, Name
 from deduplication.text import well_formed
 from orchestrator.item import MOST_SHOWN_CHARS
-from orchestrator.sessions import Sessions
+from orchestrator.sessions import SESSION_KEY, shared_key
 
 _DIGEST = re.compile("~[a-z2-7]{16}")
 
@@ -25,7 +25,7 @@ _DIGEST = re.compile("~[a-z2-7]{16}")
 class Privacy:
     def __init__(self, journal: Journal, *, is_strict: bool = False) -> None:
         self.is_strict = is_strict
-        self._sessions = Sessions(journal)
+        self._journal = journal
 
     def about(self, about: About) -> About:
         if not self.is_strict:
@@ -37,20 +37,18 @@ class Privacy:
         if not self.is_strict or not text or _DIGEST.fullmatch(text):
             return text
         words = " ".join(well_formed(text.strip()[:MOST_SHOWN_CHARS]).casefold().split()).encode()
-        return "~" + base64.b32encode(hmac.digest(self._sessions.key(), words, "sha256"))[:16].decode().lower()
+        key = shared_key(self._journal, SESSION_KEY)
+        return "~" + base64.b32encode(hmac.digest(key, words, "sha256"))[:16].decode().lower()
 
     def shown(self, entry: Entry) -> Entry:
         """As operators see it: without digests and, in strict mode, without texts that were stored before it."""
-        subject, sender = (
-            "" if self.is_strict or _DIGEST.fullmatch(text) else text
-            for text in (entry.about.subject, entry.about.sender)
-        )
-        recipient = "" if self.is_strict else entry.about.recipient
-        entry = replace(entry, about=replace(entry.about, subject=subject, sender=sender, recipient=recipient))
-        if not self.is_strict:
-            return entry
-        stop = entry.stop and replace(entry.stop, name=_digested(entry.stop.name))
-        return replace(entry, own=self.names(entry.own), stop=stop)
+        about = entry.about
+        if self.is_strict:
+            stop = entry.stop and replace(entry.stop, name=_digested(entry.stop.name))
+            about = replace(about, subject="", sender="", recipient="")
+            return replace(entry, about=about, own=self.names(entry.own), stop=stop)
+        subject, sender = ("" if _DIGEST.fullmatch(text) else text for text in (about.subject, about.sender))
+        return replace(entry, about=replace(about, subject=subject, sender=sender))
 
     def names(self, own: tuple[Name, ...]) -> tuple[Name, ...]:
         """Names made of subject and sender, or of a title, become digests, without a key: names must not change."""

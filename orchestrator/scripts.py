@@ -8,7 +8,7 @@ from deduplication.journal.coordinator import Coordinator
 from deduplication.journal.sqlite import Journal
 from orchestrator.build import open_machine, open_registry
 from orchestrator.config.settings import load_settings
-from orchestrator.service_note import find_service
+from orchestrator.data_dir import find_service
 
 
 def open_coordinator() -> Coordinator:
@@ -24,7 +24,6 @@ def open_coordinator() -> Coordinator:
     coordinator, fleet = open_machine(settings, is_trial=find_service(settings).is_trial)
     if fleet:
         fleet.start()
-        coordinator.closing.append(fleet.close)
         ends_at = time.monotonic() + 3 * settings.redis_timeout_ms / 1000
         while coordinator.redis.status == "suspected" and time.monotonic() < ends_at:
             time.sleep(0.01)  # until Redis has answered, or is known to be gone

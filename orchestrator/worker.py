@@ -32,52 +32,35 @@ def start_worker(settings: Settings, config: Config) -> Service:
     return service
 
 
-class Supervisor:
+def supervise(settings: Settings) -> None:
     """Keeps the processes running. SIGTERM and SIGINT end them gracefully, SIGHUP reloads mailonce.toml."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._config = load_config(settings)
-        self._processes: list[SpawnProcess] = []
-        self._stopping = threading.Event()
-        self._reloading = threading.Event()
-
-    def run(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self._stopping.set())
-        signal.signal(signal.SIGHUP, lambda *_: self._reloading.set())
-        log.info(
-            "worker: %d processes, %d threads per destination",
-            self._settings.worker_processes,
-            self._settings.worker_threads,
-        )
-        while not self._stopping.wait(LOOK_EVERY_S):
-            if any(process.exitcode == CANNOT_START for process in self._processes):
-                _end(self._processes)
-                raise SettingsError("the worker cannot start; the lines above say why")
-            if self._reloading.is_set():
-                self._reload()
-            self._fill_up()
-        _end(self._processes)
-
-    def _fill_up(self) -> None:
-        self._processes = [process for process in self._processes if process.is_alive()]
-        while len(self._processes) < self._settings.worker_processes:
-            process = _CONTEXT.Process(target=run_process, args=(self._settings, self._config), name="mailonce-worker")
-            process.start()
-            self._processes.append(process)
-
-    def _reload(self) -> None:
-        self._reloading.clear()
-        try:
-            self._config = load_config(self._settings)
-        except SettingsError as error:
-            log.error("not reloaded, the previous mailonce.toml stays in force: %s", error)
-            return
-        old, self._processes = self._processes, []
-        self._fill_up()
-        _end(old)
-        log.info("reloaded")
+    config = load_config(settings)
+    stopping, reloading = threading.Event(), threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    signal.signal(signal.SIGHUP, lambda *_: reloading.set())
+    log.info("worker: %d processes, %d threads per destination", settings.worker_processes, settings.worker_threads)
+    processes: list[SpawnProcess] = []
+    while not stopping.wait(LOOK_EVERY_S):
+        if any(process.exitcode == CANNOT_START for process in processes):
+            _end(processes)
+            raise SettingsError("the worker cannot start; the lines above say why")
+        replaced: list[SpawnProcess] = []
+        if reloading.is_set():
+            reloading.clear()
+            try:
+                config = load_config(settings)
+                replaced, processes = processes, []
+            except SettingsError as error:
+                log.error("not reloaded, the previous mailonce.toml stays in force: %s", error)
+        processes = [process for process in processes if process.is_alive()]
+        while len(processes) < settings.worker_processes:
+            processes.append(_CONTEXT.Process(target=run_process, args=(settings, config), name="mailonce-worker"))
+            processes[-1].start()
+        if replaced:
+            _end(replaced)
+            log.info("reloaded")
+    _end(processes)
 
 
 def _end(processes: list[SpawnProcess]) -> None:

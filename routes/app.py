@@ -18,7 +18,7 @@ from deduplication.errors import StoreUnavailable
 from orchestrator.build import Service
 from orchestrator.logs import request_id
 from orchestrator.operations.search import InvalidCursor
-from orchestrator.sessions import SIGNED_IN_FOR, Sessions
+from orchestrator.sessions import SESSION_KEY, SIGNED_IN_FOR, shared_key
 from routes.api import admin_blueprint, openapi_blueprint
 from routes.api_ingress import ingress_blueprint
 from routes.auth import TooManyGuesses, Unauthorized, client_address, is_among, peer_address
@@ -128,7 +128,7 @@ class PageSessions(SecureCookieSessionInterface):
         if request.path.startswith(WITHOUT_SESSION):
             return None
         with suppress(StoreUnavailable):  # then the key of the last request is good enough
-            app.secret_key = Sessions(app.extensions["mailonce"].journal).key()
+            app.secret_key = shared_key(app.extensions["mailonce"].journal, SESSION_KEY)
         return super().open_session(app, request)
 
     def get_cookie_secure(self, app: Flask) -> bool:

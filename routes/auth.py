@@ -33,12 +33,12 @@ def require_operator_token(service: Service, environ: WSGIEnvironment, token: st
     A request without a token is not counted.
     """
     address = client_address(environ, service.settings.trusted_proxies)
-    wait_s = service.guesses.wait_s(address)
+    wait_s = service.counters.guess_wait_s(address)
     if wait_s:
         raise TooManyGuesses(wait_s)
     if not equals_any(token, accepted):
         if token:
-            service.guesses.count(address)
+            service.counters.guess_wait_s(address, counts=True)
         raise Unauthorized
 
 

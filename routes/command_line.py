@@ -11,12 +11,11 @@ from deduplication.errors import DeduplicationError
 from orchestrator.build import check_start
 from orchestrator.config.model import load_config
 from orchestrator.config.settings import SettingsError
+from orchestrator.data_dir import ensure_tokens, find_service
 from orchestrator.delivery.fetching import fetch
 from orchestrator.delivery.signing import new_secret, public_keys
 from orchestrator.importing.sources import NoSource
 from orchestrator.operations.destinations import InvalidAction
-from orchestrator.service_note import find_service
-from orchestrator.tokens import ensure_tokens
 from routes.commands import destinations, emails
 from routes.commands.check import check
 from routes.commands.import_mail import import_mail
@@ -67,11 +66,11 @@ def worker() -> None:
         raise SettingsError("QUEUE_URL must be the address of a queue; without one, the web server delivers")
     config = load_config(settings)
     check_start(settings, config)
-    from orchestrator.worker import Supervisor  # needs the extra "queue"
+    from orchestrator.worker import supervise  # needs the extra "queue"
     from routes.metrics import serving_metrics  # imports Flask, which no other command needs
 
     with serving_metrics(settings, config):
-        Supervisor(settings).run()
+        supervise(settings)
 
 
 @main.command()

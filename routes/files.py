@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import io
 import logging
-from typing import TYPE_CHECKING, cast
 
 from flask import Blueprint, redirect, send_file
 from werkzeug.wrappers import Response
 
 from orchestrator.build import Service
-from orchestrator.files import PATH, Gone, Invalid, disposition
+from orchestrator.files import PATH, Invalid, disposition
 from routes.endpoints import Operation, documented
 from routes.responses import RETRY_AFTER_S, failed
-
-if TYPE_CHECKING:
-    from orchestrator.delivery.s3 import Bucket
 
 log = logging.getLogger(__name__)
 
@@ -38,12 +34,12 @@ def files_blueprint(service: Service) -> Blueprint:
         try:
             found = service.files.find(token, name)
             if isinstance(found.source, str):
-                return redirect(cast("Bucket", service.files.storage).url(found.source, name))
+                return redirect(found.source)
             source = io.BytesIO(found.source) if isinstance(found.source, bytes) else found.source
             answer = send_file(source, ANY_TYPE, conditional=True, etag=found.sha256, max_age=0)
         except Invalid:
             return failed(404, "invalid", "not a link of this service")
-        except (Gone, FileNotFoundError):
+        except FileNotFoundError:
             return failed(410, "gone", "this link has expired, or its file was deleted")
         except OSError as error:
             log.error("a file cannot be read: %s", error)

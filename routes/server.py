@@ -26,11 +26,11 @@ from gunicorn.workers.base import Worker
 
 from deduplication.errors import DeduplicationError
 from orchestrator.audit import keep_audit
-from orchestrator.build import build, check_start, make_data_dir
+from orchestrator.build import build, check_start
 from orchestrator.config.model import Config
 from orchestrator.config.settings import DELIVERY_BUDGET_S, Settings, SettingsError, environment, load_settings
+from orchestrator.data_dir import ingress_token_file, show_new
 from orchestrator.logs import configure_logging
-from orchestrator.tokens import ensure_tokens, ingress_token_file, show_new
 from routes.app import create_app
 from routes.commands.service import read_settings
 from routes.connections import CONNECTIONS, ConnectionWorker, Log
@@ -60,10 +60,7 @@ def check_address(settings: Settings) -> None:
 def check_before_start(settings: Settings) -> Config:
     """Checks what every worker will need before the socket is opened: a worker that cannot start ends the server."""
     config = checked_config(settings)
-    make_data_dir(settings)
-    tokens = ensure_tokens(settings)
-    check_start(settings, config)
-    show_new(tokens)
+    show_new(check_start(settings, config))
     _let_sigterm_end_new_workers()
     return config
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import ipaddress
 import logging
+import math
 import re
 from dataclasses import dataclass
 from functools import lru_cache
@@ -44,6 +47,10 @@ class Rate:
     window_s: int
 
 
+GUESS_RATE = Rate(20, 60)  # of tokens, by one address
+IPV6_PREFIX_BITS = 64  # whoever has one IPv6 address has a whole network of them
+
+
 @lru_cache
 def parse_rate(text: str) -> Rate:
     """A number per second, minute, hour or day, or per several of them. Raises ValueError."""
@@ -81,3 +88,17 @@ class Counters:
                 step.query("DELETE FROM windows WHERE ends_ms < ?", (step.steady_ms,))
                 step.query("INSERT INTO windows VALUES (?, ?)", (name, step.steady_ms + window_ms))
             return 0.0
+
+    def guess_wait_s(self, address: str, *, counts: bool = False) -> int:
+        """0 if the address may send a token, otherwise the seconds until it may; ``counts`` a wrong one. For the page,
+        the admin API and the metrics. Only time lifts it, a correct token does not.
+
+        Ingress is never limited: behind a shared proxy, one guesser would stop all emails.
+        """
+        try:
+            width = f"/{IPV6_PREFIX_BITS}" if ":" in address else ""
+            network = str(ipaddress.ip_network(f"{address}{width}", strict=False))
+        except ValueError:
+            network = address
+        name = f"guesses/{hashlib.sha256(network.encode()).hexdigest()[:16]}"  # an address is personal data
+        return math.ceil(self.wait_s(GUESS_RATE, name, counts=counts))

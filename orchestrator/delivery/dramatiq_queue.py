@@ -1,4 +1,8 @@
-"""The queue (queue.py) on Dramatiq, with Redis or RabbitMQ."""
+"""The queue between the request that receives an email and the worker that delivers it: Dramatiq on Redis or RabbitMQ.
+
+A message only says that something is due at a destination; the delivery itself is stored. So a message that arrives
+twice, or never, does no harm: the store hands each delivery to one worker, and workers look every second as well.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +15,8 @@ from dramatiq.brokers.rabbitmq import RabbitmqBroker
 from dramatiq.brokers.redis import RedisBroker
 from pika.exceptions import AuthenticationError, ProbableAccessDeniedError, ProbableAuthenticationError
 
-from deduplication.errors import StoreMisconfigured
+from deduplication.errors import StoreMisconfigured, StoreUnavailable
 from deduplication.redis_client import connect, ping
-from orchestrator.delivery.queue import QueueMisconfigured, QueueUnavailable
 
 _REFUSED = (StoreMisconfigured, AuthenticationError, ProbableAuthenticationError, ProbableAccessDeniedError)
 # A RabbitMQ that hangs is noticed within a request, though Dramatiq tries six times. QUEUE_URL may override these.
@@ -27,19 +30,24 @@ RABBITMQ_TIMEOUTS = {
 
 
 class DramatiqQueue:
-    """One Dramatiq queue, and one actor of the same name, for each destination."""
+    """One Dramatiq queue, and one actor of the same name, for each destination.
+
+    ``put``, ``check`` and ``depth`` raise StoreUnavailable, or StoreMisconfigured if waiting will not help.
+    """
 
     def __init__(self, url: str, timeout_s: float) -> None:
         self._broker = make_broker(url, timeout_s)
         self._worker: dramatiq.Worker | None = None
 
     def put(self, destination: str) -> None:
+        """Wakes a worker."""
         name = queue_of(destination)
         self._broker.declare_queue(name)
         with _translating_errors():
             self._broker.enqueue(dramatiq.Message(name, name, (destination,), {}, {}))
 
     def consume(self, destinations: Iterable[str], wake: Callable[[str], None]) -> None:
+        """Calls ``wake``, which returns at once, for each message, in a thread of its own until it is closed."""
         for destination in destinations:
             name = queue_of(destination)
             dramatiq.actor(actor_name=name, queue_name=name, broker=self._broker)(wake)
@@ -47,6 +55,7 @@ class DramatiqQueue:
         self._worker.start()
 
     def check(self) -> None:
+        """Raises if it cannot accept a message now."""
         with _translating_errors():
             if isinstance(self._broker, RedisBroker):
                 ping(self._broker.client)
@@ -57,7 +66,7 @@ class DramatiqQueue:
                 _ = self._broker.connection
 
     def depth(self, destination: str) -> int:
-        self.check()
+        """How many messages are not handled yet."""
         name = queue_of(destination)
         self._broker.declare_queue(name)
         with _translating_errors():
@@ -90,6 +99,6 @@ def _translating_errors() -> Iterator[None]:
     try:
         yield
     except _REFUSED as error:
-        raise QueueMisconfigured(str(error) or type(error).__name__) from error
+        raise StoreMisconfigured(str(error) or type(error).__name__) from error
     except Exception as error:  # Dramatiq and its drivers have several unrelated trees of errors
-        raise QueueUnavailable(f"the queue is unavailable: {type(error.__cause__ or error).__name__}") from error
+        raise StoreUnavailable(f"the queue is unavailable: {type(error.__cause__ or error).__name__}") from error

@@ -74,10 +74,9 @@ class _TlsPool(HTTPSConnectionPool):
 class TimedPools(PoolManager):
     """Never repeats a request, keeps no cookies, reads neither proxies nor passwords from the environment."""
 
-    def __init__(self, pool_size: int = 1, ca_file: str | None = None) -> None:
-        """``ca_file`` replaces the public certificate authorities."""
+    def __init__(self, pool_size: int = 1) -> None:
         headers = {"User-Agent": f"Mailonce/{our_version()}", "Accept": "*/*"}
-        super().__init__(headers=headers, maxsize=pool_size, retries=False, ca_certs=ca_file or certifi.where())
+        super().__init__(headers=headers, maxsize=pool_size, retries=False, ca_certs=certifi.where())
         self.pool_classes_by_scheme = {"http": _Pool, "https": _TlsPool}
 
 
@@ -90,13 +89,7 @@ class FetchFailed(Exception):
 
 
 def fetch(
-    url: str,
-    headers: Mapping[str, str],
-    timeout_s: float,
-    max_bytes: int,
-    *,
-    ca_file: str | None = None,
-    folder: Path | None = None,
+    url: str, headers: Mapping[str, str], timeout_s: float, max_bytes: int, *, folder: Path | None = None
 ) -> Content:
     """The body of a 200 over https, within the time and the size; in the ``folder`` if it is large. Raises FetchFailed.
     The caller checks the host."""
@@ -106,7 +99,7 @@ def fetch(
         if scheme != "https" or not host:
             raise FetchFailed("only https is fetched")
         with (
-            TimedPools(ca_file=ca_file) as pools,
+            TimedPools() as pools,
             pools.urlopen("GET", url, headers={**pools.headers, **headers}, timeout=timeout_s, **UNREAD) as answer,
         ):
             if answer.status != 200:

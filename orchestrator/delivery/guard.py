@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ log = logging.getLogger(__name__)
 
 BreakerState = Literal["closed", "open", "half-open"]
 
-ANSWERED_GONE = "answered 410 Gone"
+ANSWERED_GONE, BY_410 = "answered 410 Gone", "410"
 READ_EVERY_S = 1.0
 MOST_HASTENED = 10_000
 _PAUSE, _FAILING = "destination:", "failing:"  # notes, which all machines share (rule 12)
@@ -70,36 +69,33 @@ class Guard:
         self._failing: set[str] = set()
         self._pauses: dict[str, PauseState] = {}
         self._read_at = float("-inf")
-        self._pausing = threading.Lock()
 
     def refresh(self) -> None:
         """Reads pauses and breakers now. If the journal does not answer, what is known stays."""
         try:
             with self._journal.reading() as step:
                 notes = members.notes(step)
-                self._failing = {name for (name,) in step.query("SELECT destination FROM breakers")}
+                failing = {name for (name,) in step.query("SELECT destination FROM breakers")}
             self._pauses = {
                 key.removeprefix(_PAUSE): PauseState(value != "", at_ms, **json.loads(value or "{}"))
                 for key, (at_ms, value) in notes.items()
                 if key.startswith(_PAUSE)
             }
-            self._follow_fleet({name: notes[key][1] for name in self._configs if (key := f"{_FAILING}{name}") in notes})
+            # Another machine may have found out that a destination fails, or that it works again.
+            fleet = {name: notes[key][1] for name in self._configs if (key := f"{_FAILING}{name}") in notes}
+            has_breaker = {name for name in fleet if self._configs[name].breaker_failures}
+            began = {name for name, fails in fleet.items() if fails} & has_breaker - failing
+            ended = {name for name, fails in fleet.items() if not fails} & failing
+            if began or ended:
+                with self._journal.step() as step:
+                    for name in began:
+                        step.query("INSERT OR IGNORE INTO breakers VALUES (?, 0, ?)", (name, step.steady_ms))
+                    for name in ended:
+                        step.query("DELETE FROM breakers WHERE destination = ?", (name,))
+            self._failing = (failing | began) - ended
         except StoreUnavailable as error:
             log.warning("paused and failing destinations are not read again: %s", error)
         self._read_at = time.monotonic()  # not before: other threads would go on with what is old
-
-    def _follow_fleet(self, notes: Mapping[str, str]) -> None:
-        """Another machine found out that a destination fails, or that it works again."""
-        began = [name for name, is_failing in notes.items() if is_failing and name not in self._failing]
-        ended = [name for name, is_failing in notes.items() if not is_failing and name in self._failing]
-        began = [name for name in began if self._configs[name].breaker_failures]
-        if began or ended:
-            with self._journal.step() as step:
-                for name in began:
-                    step.query("INSERT OR IGNORE INTO breakers VALUES (?, 0, ?)", (name, step.steady_ms))
-                for name in ended:
-                    step.query("DELETE FROM breakers WHERE destination = ?", (name,))
-            self._failing = (self._failing | set(began)) - set(ended)
 
     def lasting_blocker(self, destination: str) -> Blocker | None:
         """Why nothing is sent there until the configuration changes or an operator resumes it."""
@@ -121,29 +117,34 @@ class Guard:
             self.refresh()
         return self._pauses.get(destination, _NEVER_PAUSED)
 
-    def set_paused(self, destination: str, is_paused: bool, *, reason: str, by: str) -> PauseState:
-        """Pauses or resumes it: on this machine at once, on the others within a second or two."""
-        note = json.dumps({"reason": reason, "by": by}) if is_paused else ""
+    def set_paused(self, destination: str, is_paused: bool, *, reason: str, by: str) -> bool:
+        """Pauses or resumes it: on this machine at once, on the others within a second or two. False if that changes
+        nothing."""
+        key, note = f"{_PAUSE}{destination}", json.dumps({"reason": reason, "by": by}) if is_paused else ""
         with self._journal.step() as step:
-            members.put_note(step, f"{_PAUSE}{destination}", note)
+            _, known = members.notes(step).get(key, (0, ""))
+            is_new = known != note and not (known and by == BY_410)
+            if is_new:
+                members.put_note(step, key, note)
         self.refresh()
+        if not is_new:
+            return False
         if not is_paused:
-            self._hasten(destination)
+            try:
+                self._coordinator.hasten(destination, MOST_HASTENED)
+            except StoreUnavailable as error:
+                log.warning("destination %s: its deliveries wait for their next try: %s", destination, error)
         action = "pause" if is_paused else "resume"
         audit.warning("AUDIT %s destination=%s by=%s reason=%s", action, destination, by, reason)
-        return self.pause_of(destination)
+        return True
 
     def pause_gone(self, destination: str) -> None:
         """After a 410, nothing more is sent there until an operator resumes it."""
-        with self._pausing:  # of several threads that get a 410, one pauses
-            self.refresh()
-            if self.pause_of(destination).is_paused:
-                return
-            log.warning("destination %s: %s, paused until it is resumed", destination, ANSWERED_GONE)
-            try:
-                self.set_paused(destination, True, reason=ANSWERED_GONE, by="410")
-            except StoreUnavailable as error:
-                log.error("destination %s: not paused: %s", destination, error)
+        try:
+            if self.set_paused(destination, True, reason=ANSWERED_GONE, by=BY_410):
+                log.warning("destination %s: %s, paused until it is resumed", destination, ANSWERED_GONE)
+        except StoreUnavailable as error:
+            log.error("destination %s: not paused: %s", destination, error)
 
     # Circuit breaker and rate
 
@@ -155,8 +156,13 @@ class Guard:
         if time.monotonic() - self._read_at > READ_EVERY_S:
             self.refresh()
         # The breaker first: a destination that is down uses up no rate.
-        if destination in self._failing and (wait_s := self._breaker_wait_s(destination)):
-            return wait_s
+        if destination in self._failing:
+            with self._journal.step() as step:
+                state, left_s = self._read_breaker(step, destination)
+                if state == "open":
+                    return left_s
+                if left_s <= 0:  # exactly one caller is the probe: it counts as failed until it has succeeded
+                    step.query("UPDATE breakers SET failed_ms = ? WHERE destination = ?", (step.steady_ms, destination))
         rate = self._configs[destination].rate
         return self._counters.wait_s(parse_rate(rate), destination) if rate else 0.0
 
@@ -173,8 +179,7 @@ class Guard:
                 step.query("UPDATE breakers SET failures = 0 WHERE destination = ?", (destination,))
             if not is_closed or lasted_ms >= pause_ms:
                 log.info("destination %s: works again%s", destination, "" if is_closed else ", breaker closed")
-                if not self._hasten(destination):
-                    return  # it stays failing: the next probe tries that again
+                self._coordinator.hasten(destination, MOST_HASTENED)  # if it cannot, the next probe tries that again
             with self._journal.step() as step:
                 step.query("DELETE FROM breakers WHERE destination = ?", (destination,))
                 members.put_note(step, note, "")
@@ -182,15 +187,6 @@ class Guard:
             log.warning("destination %s: works, but its failures are not cleared: %s", destination, error)
             return
         self._failing.discard(destination)
-
-    def _hasten(self, destination: str) -> bool:
-        """Makes stored deliveries due; the store hands them out at a growing pace. False if it cannot now."""
-        try:
-            self._coordinator.hasten(destination, MOST_HASTENED)
-        except StoreUnavailable as error:
-            log.warning("destination %s: its deliveries wait for their next try: %s", destination, error)
-            return False
-        return True
 
     def failed(self, destination: str, *, counts: bool = True) -> None:
         """An attempt failed; if it ``counts``, that is one more failure in a row. The pause begins again."""
@@ -224,14 +220,6 @@ class Guard:
     def breaker(self, destination: str) -> BreakerState:
         with self._journal.reading() as step:
             return self._read_breaker(step, destination)[0]
-
-    def _breaker_wait_s(self, destination: str) -> float:
-        """If it is half-open, exactly one caller gets 0.0: it counts as failed until it has succeeded."""
-        with self._journal.step() as step:
-            state, left_s = self._read_breaker(step, destination)
-            if left_s <= 0:
-                step.query("UPDATE breakers SET failed_ms = ? WHERE destination = ?", (step.steady_ms, destination))
-            return left_s if state == "open" else 0.0
 
     def _read_breaker(self, step: Step, destination: str) -> tuple[BreakerState, float]:
         """The state of its circuit breaker, and how much is left of the pause after a failure."""

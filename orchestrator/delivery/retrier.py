@@ -16,8 +16,7 @@ from deduplication.errors import StoreUnavailable, try_to
 from deduplication.journal.coordinator import Lent
 from deduplication.journal.entry import DeliveryStatus
 from orchestrator.delivery.guard import Blocker
-from orchestrator.delivery.schedule import MOST_AGE_MS, TOO_OLD, put_off
-from orchestrator.delivery.sender import Sender
+from orchestrator.delivery.sender import MOST_AGE_MS, TOO_OLD, Sender, put_off
 
 log = logging.getLogger(__name__)
 
@@ -115,9 +114,9 @@ class Retrier:
         with self._coordinator.journal.reading() as step:
             newest = step.read_rows(f"seq IN ({waiting} DESC LIMIT ?) ORDER BY seq DESC", (destination, MOST_COMPARED))
             oldest = step.read_rows(f"seq IN ({waiting} LIMIT 1)", (destination,))
-        found = [(entry, delivery) for _, entry in (*newest, *oldest) if (delivery := entry.delivery_to(destination))]
-        free = [(entry, delivery.attempts[-1:]) for entry, delivery in found if not delivery.waits_for]
-        free.sort(key=lambda each: each[1][0].at_ms if each[1] else 0)
+        found = [(entry, entry.delivery_to(destination)) for _, entry in (*newest, *oldest)]
+        free = [(entry, delivery.attempts) for entry, delivery in found if delivery and not delivery.waits_for]
+        free.sort(key=lambda each: each[1][-1].at_ms if each[1] else 0)
         next((entry for entry, _ in free if make_due(self._coordinator, entry, destination)), None)
 
     def _deliver(self, lent: Lent) -> None:

@@ -1,22 +1,22 @@
-"""One attempt at a destination, for an email that has just come and for a stored delivery alike."""
+"""One attempt at a destination, for an email that has just come and for a stored delivery alike, and what follows."""
 
 from __future__ import annotations
 
 import logging
+import random
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future, as_completed
 from concurrent.futures import TimeoutError as NotThrough
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from deduplication.errors import StoreUnavailable
 from deduplication.journal.coordinator import Claimed, Coordinator, Lent
 from deduplication.journal.entry import Attempt, Delivery, DeliveryStatus, Entry, changed
 from orchestrator.delivery.guard import Blocker, Guard
-from orchestrator.delivery.schedule import Patience, after, put_off
-from orchestrator.delivery.webhook import DeliveryFailed, Destination, Payload, Receipt, Webhook, stored_event
+from orchestrator.delivery.webhook import GONE, DeliveryFailed, Destination, Payload, Receipt, Webhook, stored_event
 from orchestrator.metrics.meter import DELIVERIES, DELIVERY_S, Meter
 
 log = logging.getLogger(__name__)
@@ -29,6 +29,13 @@ SHORTEST_TRY_S = 0.5
 EARLY_MS = 1_000  # before its next try: as a probe, or because the destination works again
 GRACE_S = 1.0  # an attempt ends by itself when its budget does; this is for its way back
 RATE_PATIENCE_S = 10.0  # a thread of the retrier belongs to its destination, so it may wait for the rate
+# Of Standard Webhooks, with another 5 s in front: after a request, which makes two attempts, comes the second delay.
+RETRY_DELAYS_S = (5, 5, 300, 1800, 7200, 5 * 3600, 10 * 3600, 14 * 3600, 20 * 3600, 24 * 3600)
+MOST_RETRY_AFTER_S = 3600
+MOST_AGE_MS = 76 * 3_600_000
+TOO_OLD = "waited 76 h"
+ATTEMPTS_KEPT = 20
+JITTER = 0.1  # of the delay, and only added: never earlier than the destination asked for
 
 
 @dataclass(frozen=True)
@@ -54,7 +61,7 @@ class Sender:
         With several, each success is noted at once. An attempt that is not through when the request ends goes on, and
         notes its own success; meanwhile the delivery waits.
         """
-        going = [each for each in claimed.plan if each.status is DeliveryStatus.CLAIMED]
+        going = claimed.to_send
         attempt = partial(self._attempt, entry=claimed.entry, payload=webhook, ends_at=ends_at, traceparent=traceparent)
         if len(going) == 1:
             return (attempt(going[0]),)
@@ -128,7 +135,7 @@ class Sender:
             return self._hold_back(delivery, blocker)
         if ends_at and ends_at - time.monotonic() < SHORTEST_TRY_S:
             return put_off(delivery, "no time left for it", now_ms())
-        if (wait_s := self.guard.wait_s(name)) and (wait_s := self._wait(name, wait_s, ends_at)):
+        if wait_s := self._wait(name, ends_at):
             reason = "over its rate" if self.guard.breaker(name) == "closed" else Blocker.BREAKER_OPEN
             return put_off(delivery, f"{name}: {reason}", now_ms() + int(wait_s * 1000) + 1)
         max_attempts = self.destinations[name].config.max_attempts
@@ -140,22 +147,23 @@ class Sender:
         while True:
             # A receiver may fail for one email only, and however often: it counts once.
             counts = not (delivery.tries or attempts or is_extra)
-            attempt, receipt, failure = self._post(name, webhook, ends_at, counts=counts)
+            attempt, result = self._post(name, webhook, ends_at, counts=counts)
             log_attempt(entry.id, delivery, attempt)
             attempts.append(attempt)
-            if failure is None or failure.is_about_this_webhook or failure.retry_after_s or ends_at is None:
+            is_answer = isinstance(result, Receipt) or result.is_about_this_webhook or result.retry_after_s
+            if ends_at is None or is_answer or len(attempts) >= at_once:
                 break
-            if len(attempts) >= at_once or ends_at - time.monotonic() <= QUICK_PAUSE_S + SHORTEST_TRY_S:
+            if ends_at - time.monotonic() <= QUICK_PAUSE_S + SHORTEST_TRY_S:
                 break
             time.sleep(QUICK_PAUSE_S)
-            if (wait_s := self.guard.wait_s(name)) and self._wait(name, wait_s, ends_at):
+            if self._wait(name, ends_at):
                 break
         ended_ms = now_ms()
         # No time passes while it is paused; an email that its provider sends again, or that a person replays, is new.
         is_new = ends_at is not None or delivery.generation > 0
         waits_since_ms = ended_ms if is_new else max(entry.created_ms, self.guard.pause_of(name).since_ms)
         patience = Patience(max_attempts, waits_since_ms, is_extra=is_extra)
-        tried = after(delivery, attempts, failure or receipt or Receipt(), patience, ended_ms)
+        tried = after(delivery, attempts, result, patience, ended_ms)
         for status in (*[DeliveryStatus.WAITING] * (len(attempts) - 1), tried.status):  # all but the last one failed
             self.meter.count((1, DELIVERIES, name, status))
         return tried
@@ -175,47 +183,94 @@ class Sender:
         self.meter.count((1, DELIVERIES, delivery.destination, DeliveryStatus.DEAD))
         return changed(delivery, status=DeliveryStatus.DEAD, next_try_ms=None, reason=reason)
 
-    def _wait(self, destination: str, wait_s: float, ends_at: float | None) -> float:
-        """Waits for the rate, if only that is in the way and it does not take too long; what is left to wait."""
+    def _wait(self, name: str, ends_at: float | None) -> float:
+        """Waits for the rate, if only that is in the way and it does not take too long; what is left to wait, 0.0 if
+        the caller may send."""
         patience_s = ends_at - time.monotonic() - SHORTEST_TRY_S if ends_at else RATE_PATIENCE_S
-        while 0 < wait_s < patience_s and self.guard.breaker(destination) == "closed":
+        while 0 < (wait_s := self.guard.wait_s(name)) < patience_s and self.guard.breaker(name) == "closed":
             time.sleep(wait_s)
             patience_s -= wait_s
-            wait_s = self.guard.wait_s(destination)
         return wait_s
 
     def _post(
         self, name: str, webhook: Webhook, ends_at: float | None, *, counts: bool
-    ) -> tuple[Attempt, Receipt | None, DeliveryFailed | None]:
+    ) -> tuple[Attempt, Receipt | DeliveryFailed]:
         at_ms, started = self.coordinator.journal.clock.now_ms(), time.monotonic()
-        receipt, failure = None, None
+        result: Receipt | DeliveryFailed
         try:
-            receipt = self.destinations[name].deliver(webhook, ends_at - started if ends_at else None)
-        except DeliveryFailed as error:
-            failure = error
+            result = self.destinations[name].deliver(webhook, ends_at - started if ends_at else None)
+        except DeliveryFailed as failure:
+            result = failure
         took_s = time.monotonic() - started
         self.meter.count((took_s, DELIVERY_S, name))
-        code = failure.status_code if failure else receipt.status_code if receipt else None
-        if failure is None or failure.is_about_this_webhook:  # the destination works
+        error = str(result) if isinstance(result, DeliveryFailed) else None
+        if isinstance(result, Receipt) or result.is_about_this_webhook:  # the destination works
             self.guard.succeeded(name)
         else:
             self.guard.failed(name, counts=counts)
-        if failure and failure.is_gone:
+        if result.status_code == GONE:
             self.guard.pause_gone(name)
-        return Attempt(at_ms, int(took_s * 1000), code, str(failure) if failure else None), receipt, failure
+        return Attempt(at_ms, int(took_s * 1000), result.status_code, error), result
 
 
 def log_attempt(entry: str, delivery: Delivery, attempt: Attempt) -> None:
     """One line for each POST."""
-    line = "entry %(entry)s: to %(destination)s as %(webhook_id)s in %(ms)d ms, "
-    values: dict[str, object] = {
+    values = {
         "entry": entry,
         "destination": delivery.destination,
         "webhook_id": delivery.webhook_id,
         "ms": attempt.latency_ms,
         "status_code": attempt.status_code,
+        **({"error": attempt.error} if attempt.error else {}),
     }
-    if attempt.error is None:
-        log.info(line + "delivered", values)
-    else:
-        log.warning(line + "failed: %(error)s", values | {"error": attempt.error})
+    level, outcome = (logging.WARNING, "failed: %(error)s") if attempt.error else (logging.INFO, "delivered")
+    log.log(level, f"entry %(entry)s: to %(destination)s as %(webhook_id)s in %(ms)d ms, {outcome}", values)
+
+
+# What follows: pure functions of Delivery
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How often a delivery is tried, and since when it waits: after 76 hours, a failed attempt is its last.
+
+    ``is_extra``: an attempt before its next try, or at a destination whose circuit breaker is open. If it fails, it
+    counts as no try, so that an outage uses up none.
+    """
+
+    max_attempts: int
+    waits_since_ms: int
+    is_extra: bool = False
+
+
+def delay_ms(tries: int, retry_after_s: int | None, jitter: Callable[[], float] = random.random) -> int:
+    """How long to wait after that many attempts; at least as long as the destination asked for, up to an hour."""
+    own_s = RETRY_DELAYS_S[min(tries, len(RETRY_DELAYS_S)) - 1]
+    wanted_s = max(own_s, min(retry_after_s or 0, MOST_RETRY_AFTER_S))
+    return int(wanted_s * 1000 * (1 + JITTER * jitter()))
+
+
+def after(
+    delivery: Delivery, attempts: list[Attempt], result: Receipt | DeliveryFailed, patience: Patience, now_ms: int
+) -> Delivery:
+    """The delivery after these POSTs, the last of which had this result: delivered, dead, or waiting for the next."""
+    is_extra = patience.is_extra and isinstance(result, DeliveryFailed)
+    tries = delivery.tries + (0 if is_extra else len(attempts))
+    kept = (*delivery.attempts, *attempts)[-ATTEMPTS_KEPT:]
+    tried = partial(replace, delivery, tries=tries, attempts=kept, next_try_ms=None, missing_ms=None)
+    if isinstance(result, Receipt):
+        return tried(status=DeliveryStatus.DELIVERED, ended_ms=now_ms, receiver_id=result.receiver_id, reason=None)
+    is_too_old = now_ms - patience.waits_since_ms >= MOST_AGE_MS
+    is_last = tries >= patience.max_attempts and not is_extra
+    if (is_last or is_too_old) and result.status_code != GONE:  # 410 pauses the destination instead
+        why = f"tried {tries} time{'s' * (tries > 1)}" if is_last else TOO_OLD
+        return tried(status=DeliveryStatus.DEAD, ended_ms=now_ms, reason=f"{result}; {why}")
+    next_try_ms = now_ms + delay_ms(max(tries, 1), result.retry_after_s)
+    if is_extra and (delivery.next_try_ms or 0) > now_ms and not result.retry_after_s:
+        next_try_ms = delivery.next_try_ms or 0
+    return tried(status=DeliveryStatus.WAITING, reason=str(result), next_try_ms=next_try_ms)
+
+
+def put_off(delivery: Delivery, reason: str, until_ms: int) -> Delivery:
+    """It waits; this does not count as an attempt."""
+    return changed(delivery, status=DeliveryStatus.WAITING, reason=reason, next_try_ms=until_ms)

@@ -7,12 +7,12 @@ whose public key ``whpk_`` the receiver has (``v1a``, ed25519). A list may mix t
 from __future__ import annotations
 
 import base64
+import hmac
 import secrets
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING
-
-from standardwebhooks import Webhook as SharedKey
 
 if TYPE_CHECKING:  # imported where there is a private key: it takes 8 MB of a process, and most have none
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -20,8 +20,6 @@ if TYPE_CHECKING:  # imported where there is a private key: it takes 8 MB of a p
 SHARED, PRIVATE, PUBLIC = "whsec_", "whsk_", "whpk_"
 KEY_BYTES = range(24, 64 + 1)
 SEED_BYTES = 32
-
-_Sign = Callable[[str, datetime, str], str]
 
 
 def check_secret(text: str) -> str:
@@ -53,25 +51,22 @@ class Signer:
         """For exactly this body, sent at this moment. Empty if there are no secrets."""
         if not self._signs:
             return {}
-        moment_utc = moment.astimezone(UTC)  # standardwebhooks ignores the time zone
-        return {
-            "webhook-timestamp": str(int(moment_utc.timestamp())),
-            "webhook-signature": " ".join([sign(webhook_id, moment_utc, body) for sign in self._signs]),
-        }
+        timestamp = int(moment.timestamp())
+        message = f"{webhook_id}.{timestamp}.{body}".encode()
+        signatures = [sign(message) for sign in self._signs]
+        return {"webhook-timestamp": str(timestamp), "webhook-signature": " ".join(signatures)}
 
 
-def _sign_with(secret: str) -> _Sign:
-    if not secret.startswith(PRIVATE):
-        if len(_decoded(secret.removeprefix(SHARED))) not in KEY_BYTES:
+def _sign_with(secret: str) -> Callable[[bytes], str]:
+    sign: Callable[[bytes], bytes]
+    if secret.startswith(PRIVATE):
+        version, sign = "v1a", _private_key(secret).sign
+    else:
+        key = _decoded(secret.removeprefix(SHARED))
+        if len(key) not in KEY_BYTES:
             raise ValueError("must be a Standard Webhooks secret such as whsec_ and Base64 of 24 to 64 bytes")
-        return SharedKey(secret).sign
-    key = _private_key(secret)
-
-    def sign(webhook_id: str, moment: datetime, body: str) -> str:
-        signature = key.sign(f"{webhook_id}.{int(moment.timestamp())}.{body}".encode())
-        return f"v1a,{base64.b64encode(signature).decode()}"
-
-    return sign
+        version, sign = "v1", partial(hmac.digest, key, digest="sha256")
+    return lambda message: f"{version},{base64.b64encode(sign(message)).decode()}"
 
 
 def _decoded(encoded: str) -> bytes:

@@ -43,18 +43,14 @@ def pause(service: Service, name: str, reason: str, by: str) -> Pause | None:
     _check_known(service, name)
     if len(reason) > MOST_REASON_CHARACTERS:
         raise InvalidAction("reason", f"at most {MOST_REASON_CHARACTERS} characters")
-    state = service.guard.set_paused(name, True, reason=reason, by=by)
-    return Pause.of(state)
+    service.guard.set_paused(name, True, reason=reason, by=by)
+    return Pause.of(service.guard.pause_of(name))
 
 
 def resume(service: Service, name: str, by: str) -> bool:
     """Waiting deliveries are sent. False if it was not paused."""
     _check_known(service, name)
-    service.guard.refresh()
-    if not service.guard.pause_of(name).is_paused:
-        return False
-    service.guard.set_paused(name, False, reason="", by=by)
-    return True
+    return service.guard.set_paused(name, False, reason="", by=by)
 
 
 def destinations(service: Service) -> dict[str, DestinationShown]:

@@ -20,7 +20,6 @@ from deduplication.journal.registry import Registry
 from deduplication.journal.sqlite import Step
 from deduplication.room import most_payload_bytes
 from orchestrator.delivery.guard import PauseState
-from orchestrator.delivery.queue import QueueMisconfigured, QueueUnavailable
 from orchestrator.metrics.meter import DAY_S, HOUR_S, MINUTE_S, Sums, read_recent
 from orchestrator.operations.conditions import LATE_S
 from orchestrator.operations.times import shown_moment
@@ -272,7 +271,7 @@ def ask_other_servers(service: Service) -> None:
         try:
             queue.check()
             outside.depths = {name: queue.depth(name) for name in service.config.destinations}
-        except (QueueUnavailable, QueueMisconfigured) as error:
+        except DeduplicationError as error:
             outside.queue_error = str(error)
     with service.journal.reading() as step:
         outside.payload_bytes = int(step.query("SELECT total(length(content)) FROM payloads")[0][0])

@@ -22,12 +22,12 @@ from orchestrator.build import Service, check_start, make_router, pipeline_optio
 from orchestrator.config.file import quoted
 from orchestrator.config.model import LOG_URL, Condition, Config
 from orchestrator.config.settings import Settings, SettingsError
+from orchestrator.data_dir import NoService, find_service
 from orchestrator.delivery.signing import public_keys
 from orchestrator.item import MOST_SHOWN_CHARS, Item, email_item
 from orchestrator.operations.times import shown_moment
 from orchestrator.pipeline import SKIPPED_AT, Status, for_recipient, repeat_status
 from orchestrator.routing import RECIPIENT, Router
-from orchestrator.service_note import NoService, find_service
 from routes.commands.service import build_quietly, read_settings
 from routes.payload import InvalidPayload, parse_json
 from routes.providers import gmail

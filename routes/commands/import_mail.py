@@ -19,11 +19,11 @@ from orchestrator.audit import audit
 from orchestrator.build import make_data_dir
 from orchestrator.config.model import load_config
 from orchestrator.config.settings import MB, Settings
+from orchestrator.data_dir import NoService, find_service
 from orchestrator.importing.rehearsal import COUNTED, rehearse
 from orchestrator.importing.remember import REMEMBERED, remember
 from orchestrator.importing.sources import Piece, open_source, row_item
 from orchestrator.item import Item, email_item
-from orchestrator.service_note import NoService, find_service
 from routes.commands.service import build_quietly, read_settings
 from routes.payload import InvalidPayload
 from routes.providers.base import require_email

@@ -12,8 +12,8 @@ from orchestrator.audit import audit, keep_audit
 from orchestrator.build import Service
 from orchestrator.config.model import Config, load_config
 from orchestrator.config.settings import Settings, load_settings, log_where_settings_come_from
+from orchestrator.data_dir import find_service
 from orchestrator.logs import configure_logging, quiet
-from orchestrator.service_note import find_service
 
 
 def read_settings(*, serves: bool = False) -> Settings:

@@ -12,7 +12,7 @@ from flask import Response, current_app, flash, g, redirect, render_template, re
 from werkzeug.exceptions import BadRequest, Forbidden
 from werkzeug.wrappers import Response as AnyResponse
 
-from orchestrator.sessions import Sessions
+from orchestrator.sessions import end_session, has_ended
 from routes.auth import TooManyGuesses, Unauthorized, client_address, equals_any, require_operator_token
 from routes.dashboard.page import page, service
 
@@ -97,14 +97,14 @@ def sign_out() -> AnyResponse:
 def _end_session() -> None:
     """Ends it in this browser and for every copy of its cookie."""
     if "id" in session:
-        Sessions(service.journal).end(session["id"])
+        end_session(service.journal, session["id"])
     session.clear()
 
 
 def _signed_in() -> Viewer | None:
     """A session names its token and nothing else: it ends when the token does, and permissions come from the token."""
     id_, digest, tokens = session.get("id"), session.get("token"), service.tokens
-    if not id_ or not isinstance(digest, str) or Sessions(service.journal).has_ended(id_):
+    if not id_ or not isinstance(digest, str) or has_ended(service.journal, id_):
         return None
     may_act = equals_any(digest, map(_digest, tokens.admin))
     is_known = may_act or equals_any(digest, map(_digest, tokens.view))

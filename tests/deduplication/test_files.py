@@ -16,7 +16,7 @@ from deduplication.journal.sqlite import Journal
 from orchestrator.audit import audit, keep_audit
 from orchestrator.build import build
 from orchestrator.config.settings import load_settings
-from orchestrator.tokens import ensure_tokens
+from orchestrator.data_dir import ensure_tokens
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ import pytest
 import requests
 
 from orchestrator.config.settings import Settings
-from orchestrator.guesses import LIMIT
+from orchestrator.delivery.counters import GUESS_RATE
 from tests.support.nginx_server import SHIPPED, NginxServer
 from tests.support.page import PageVisitor
 from tests.support.programs import program
@@ -97,11 +97,11 @@ def test_one_signs_in_by_tls_and_the_cookie_is_for_tls_alone(with_page: NginxSer
 
 def test_tries_to_sign_in_are_counted_for_who_asks_and_not_for_nginx(with_page: NginxServer, server: Server) -> None:
     guesser = PageVisitor(with_page.url, "wrong-token-of-some-length", with_page.http("127.0.0.3"))
-    for number in range(LIMIT.amount):
+    for number in range(GUESS_RATE.amount):
         guesser.http.headers["X-Forwarded-For"] = f"198.51.100.{number}"  # whatever one says of oneself
         refused = guesser.sign_in("wrong-token-of-some-length")
     assert (guesser.signed_in.status_code, refused.status_code) == (401, 429)
-    assert len(lines_of(server, "page: wrong token from 127.0.0.3")) == LIMIT.amount
+    assert len(lines_of(server, "page: wrong token from 127.0.0.3")) == GUESS_RATE.amount
     assert PageVisitor(with_page.url, http=with_page.http(ALLOWED)).signed_in.status_code == 303
 
 

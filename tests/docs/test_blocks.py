@@ -17,8 +17,7 @@ from deduplication.message import Message
 from orchestrator.config.model import DestinationConfig, load_config
 from orchestrator.config.settings import Settings, load_settings
 from orchestrator.delivery.fetching import fetch
-from orchestrator.delivery.http import HttpDestination
-from orchestrator.delivery.webhook import DeliveryFailed, Webhook
+from orchestrator.delivery.webhook import DeliveryFailed, Destination, Webhook
 from orchestrator.item import message_item
 from routes.providers.base import Surroundings
 from routes.providers.registry import open_providers
@@ -269,12 +268,12 @@ def test_the_shown_receiver_verifies_and_deduplicates(block: Block, tmp_path: Pa
     receiver.port = port
     with receiver:
         url = f"http://127.0.0.1:{port}/hooks/mail"
-        good = HttpDestination("crm", DestinationConfig(url=url, secret=(secret,)), pool_size=1)
+        good = Destination("crm", DestinationConfig(url=url, secret=(secret,)), pool_size=1)
         attempts = [Webhook("msg_1", {"email_id": email_id, "subject": "Signé 🖋"}) for email_id in ("e1", "e2")]
         assert [good.deliver(webhook).receiver_id for webhook in attempts] == ["e1", "e1"], "the first one counts"
         post = message_item(Message(source="tg:news", id="1", text="Hello"))
         assert good.deliver(Webhook("msg_2", dict(post.payload))).receiver_id == post.payload["message_key"]
-        forged = HttpDestination("crm", DestinationConfig(url=url, secret=("whsec_" + "B" * 32,)), pool_size=1)
+        forged = Destination("crm", DestinationConfig(url=url, secret=("whsec_" + "B" * 32,)), pool_size=1)
         with pytest.raises(DeliveryFailed, match="answered 401"):
             forged.deliver(attempts[0])
 

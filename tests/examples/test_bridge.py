@@ -12,8 +12,7 @@ import pytest
 import requests
 
 from orchestrator.config.model import DestinationConfig
-from orchestrator.delivery.http import HttpDestination
-from orchestrator.delivery.webhook import DeliveryFailed, Webhook
+from orchestrator.delivery.webhook import DeliveryFailed, Destination, Webhook
 from orchestrator.item import email_item
 from routes.providers import gmail
 from tests.support.programs import Program
@@ -47,7 +46,7 @@ class Bridge(Program):
         payload = email_item(gmail.parse(email(**fields), inline_bytes=100), None).payload
         config = DestinationConfig.model_construct(url=f"http://127.0.0.1:{self.port}/{target}", secret=(secret,))
         try:
-            return HttpDestination("here", config, 1).deliver(Webhook(webhook_id, dict(payload)), 60).status_code or 0
+            return Destination("here", config, 1).deliver(Webhook(webhook_id, dict(payload)), 60).status_code or 0
         except DeliveryFailed as error:
             return error.status_code or 0
 

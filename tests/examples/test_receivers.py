@@ -14,9 +14,8 @@ import pytest
 import requests
 
 from orchestrator.config.model import DestinationConfig
-from orchestrator.delivery.http import HttpDestination
 from orchestrator.delivery.signing import Signer
-from orchestrator.delivery.webhook import DeliveryFailed, Webhook
+from orchestrator.delivery.webhook import DeliveryFailed, Destination, Webhook
 from tests.payload_page import payloads
 from tests.support.programs import Program, program
 from tests.support.redis_server import free_port
@@ -78,7 +77,7 @@ def deliver(
 ) -> int:
     """By our own sender; what was answered."""
     config = DestinationConfig.model_construct(url=receiver.url, secret=secrets)
-    destination = HttpDestination("here", config, pool_size=1)
+    destination = Destination("here", config, pool_size=1)
     try:
         receipt = destination.deliver(Webhook(webhook_id, {**WHOLE, "subject": subject, "body": body}), 60)
         return receipt.status_code or 0

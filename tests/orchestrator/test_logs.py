@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from orchestrator.logs import MAX_LINE_CHARS, JsonFormatter, LineFormatter, request_id
+from orchestrator.logs import FORMAT, MAX_LINE_CHARS, JsonFormatter, LineFormatter, request_id
 
 FORGED = "x\n2026-11-16 09:00:00 WARNING orchestrator.operations.reset: AUDIT reset scope=all"
 
@@ -25,7 +25,7 @@ def record(message: str, *values: object, error: BaseException | None = None) ->
 
 
 def as_text(*values: Any, **named: Any) -> list[str]:
-    return LineFormatter().format(record(*values, **named)).split("\n")
+    return LineFormatter(FORMAT).format(record(*values, **named)).split("\n")
 
 
 def as_json(*values: Any, **named: Any) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def test_the_lines_of_a_traceback_are_marked() -> None:
     assert any("RuntimeError" in line for line in traceback) and all(line.startswith("  | ") for line in traceback)
     assert any("RuntimeError" in line for line in fields["traceback"])
     stack = logging.LogRecord("x", logging.ERROR, __file__, 1, "here", (), None, sinfo="Stack:\n  line")
-    assert LineFormatter().format(stack).split("\n")[1:] == ["  | Stack:", "  |   line"]
+    assert LineFormatter(FORMAT).format(stack).split("\n")[1:] == ["  | Stack:", "  |   line"]
 
 
 def test_the_length_of_a_line_is_limited() -> None:

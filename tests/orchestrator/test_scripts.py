@@ -12,8 +12,8 @@ from deduplication.errors import StoreUnavailable
 from deduplication.locks import PublicationLocks
 from deduplication.reservations import Reservations, Reserved, Skipped
 from orchestrator.config.settings import SettingsError
+from orchestrator.data_dir import NoService
 from orchestrator.scripts import open_coordinator
-from orchestrator.service_note import NoService
 from tests.support.redis_server import RedisServer
 from tests.support.server import Server
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.config.settings import Settings, SettingsError, load_settings
-from orchestrator.tokens import Tokens, admin_token_file, ensure_tokens, ingress_token_file
+from orchestrator.data_dir import Tokens, admin_token_file, ensure_tokens, ingress_token_file
 from tests.support.programs_loaded import run_at_once
 
 ONE, OTHER, ADMIN = "one-ingress-token", "other-ingress-token", "one-admin-token-of-tests"

@@ -15,7 +15,7 @@ from orchestrator.config.settings import SettingsError, load_settings
 
 worker.LOOK_EVERY_S = 0.05
 try:
-    worker.Supervisor(load_settings(queue_url="redis://127.0.0.1:1/0", redis_url="redis://127.0.0.1:1/0")).run()
+    worker.supervise(load_settings(queue_url="redis://127.0.0.1:1/0", redis_url="redis://127.0.0.1:1/0"))
 except SettingsError as error:
     sys.exit(str(error))
 """

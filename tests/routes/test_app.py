@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.logs import LineFormatter
+from orchestrator.logs import FORMAT, LineFormatter
 from routes.auth import client_address
 from tests.routes.conftest import App, StartApp, bearer
 from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, Server, email
@@ -89,7 +89,7 @@ def lines() -> Iterator[io.StringIO]:
     """The log as it is written."""
     written = io.StringIO()
     handler = logging.StreamHandler(written)
-    handler.setFormatter(LineFormatter())
+    handler.setFormatter(LineFormatter(FORMAT))
     root, level = logging.getLogger(), logging.getLogger().level
     root.addHandler(handler)
     root.setLevel(logging.INFO)

@@ -152,7 +152,7 @@ def test_on_a_full_disk_the_email_is_delivered_and_says_what_is_missing(
     monkeypatch.undo()
     app.service.files.sweep()
     assert not on_disk(app), "half a file"
-    monkeypatch.setattr(files.Folder, "check", lambda *_: (_ for _ in ()).throw(files.NotStored(files.NO_ROOM)))
+    monkeypatch.setattr(files.Folder, "has_room", lambda *_: False)
     send(app, letter(2, "a@one.example", SMALL + b"2", LARGE + b"2"))
     assert [each["missing"] for each in sink.accepted[1].payload["attachments"]] == [files.NO_ROOM] * 2
 

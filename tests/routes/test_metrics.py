@@ -11,7 +11,7 @@ import requests
 
 from orchestrator.config.model import load_config
 from orchestrator.config.settings import SettingsError, load_settings
-from orchestrator.guesses import LIMIT
+from orchestrator.delivery.counters import GUESS_RATE
 from orchestrator.version import our_version
 from orchestrator.worker import start_worker
 from routes.metrics import serving_metrics
@@ -202,7 +202,7 @@ def test_metrics_of_a_worker(redis_server: RedisServer, sink: Sink, tmp_path: Pa
         assert emails("queued") not in counts(), "that was counted elsewhere"
         eventually(lambda: counts()["mailonce_workers_alive"] == 1)
         guesses = [requests.get(url, headers=bearer(INGRESS_TOKEN), timeout=30).status_code for _ in range(21)]
-        assert guesses == [401] * LIMIT.amount + [429]
+        assert guesses == [401] * GUESS_RATE.amount + [429]
         answer = requests.get(f"{server.url}/metrics", headers=bearer(ADMIN_TOKEN), timeout=30)
         assert answer.status_code == 429, "all servers count together"
 

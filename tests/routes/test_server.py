@@ -13,7 +13,7 @@ import pytest
 
 from deduplication.subject_group import generate_subject_group_id
 from orchestrator.config.settings import load_settings
-from orchestrator.tokens import ensure_tokens, show_new
+from orchestrator.data_dir import ensure_tokens, show_new
 from tests.support.programs_loaded import MAILONCE
 from tests.support.redis_server import RedisServer, free_port
 from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, Server, email

@@ -20,15 +20,14 @@ from typing import Any
 from deduplication.journal.coordinator import Coordinator
 from deduplication.journal.registry import Registry
 from orchestrator.config.settings import Settings, load_settings
-from orchestrator.delivery.http import HttpDestination
-from orchestrator.delivery.webhook import DeliveryFailed
+from orchestrator.delivery.webhook import DeliveryFailed, Destination
 from routes.server import load_app
 
 # A method, and what the moments before and after it are called.
 AROUND: tuple[tuple[type, str, str, str], ...] = (
     (Coordinator, "claim", "before claim", "after claim"),
     (Registry, "hold", "", "after hold"),
-    (HttpDestination, "deliver", "before the POST", "after the POST"),
+    (Destination, "deliver", "before the POST", "after the POST"),
     (Coordinator, "_note", "", "after the note"),
     (Coordinator, "settle", "", "after settle"),
     (Registry, "take", "", "after hand-out"),

@@ -5,12 +5,12 @@ What tests see of it: an email is sent, a status comes back, and destinations ha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 from deduplication.errors import StoreUnavailable
 from deduplication.journal.entry import Delivery, Entry
@@ -20,7 +20,6 @@ from deduplication.subject_group import GroupMode
 from orchestrator.config.model import LOG_URL, DestinationConfig
 from orchestrator.delivery.counters import Counters
 from orchestrator.delivery.guard import Guard
-from orchestrator.delivery.queue import QueueUnavailable
 from orchestrator.delivery.retrier import Retrier
 from orchestrator.delivery.sender import Sender
 from orchestrator.delivery.webhook import DeliveryFailed, Payload, Receipt, Webhook, unpack
@@ -90,18 +89,12 @@ class FakeQueue:
         self.check()
         self.announced.append(destination)
 
-    def consume(self, destinations: Iterable[str], wake: Callable[[str], None]) -> None:
-        """The test does it."""
-
     def check(self) -> None:
         if self.is_away:
-            raise QueueUnavailable("connection refused")
+            raise StoreUnavailable("connection refused")
 
     def depth(self, destination: str) -> int:
         return self.announced.count(destination)
-
-    def close(self) -> None:
-        """Nothing to close."""
 
 
 @dataclass(frozen=True)
@@ -203,7 +196,7 @@ def open_pipeline(
     with ExitStack() as stack:
         sender = Sender(
             coordinator=coordinator,
-            destinations=destinations,
+            destinations=cast(Any, destinations),
             guard=Guard(
                 Counters(machine.coordinator), dict.fromkeys(destinations, limits or limited(breaker_failures=0))
             ),
@@ -222,7 +215,7 @@ def open_pipeline(
             privacy=Privacy(machine.journal),
             meter=sender.meter,
             options=PipelineOptions(lease_ms=LEASE_MS, budget_s=2.0),
-            queue=queue if with_queue else None,
+            queue=cast(Any, queue if with_queue else None),
             now=lambda: datetime.fromtimestamp(machine.time.now_ms / 1000, UTC),
         )
         yield PipelineBench(pipeline, destinations, machine, queue, failing)

@@ -19,7 +19,7 @@ from deduplication.journal.coordinator import Coordinator
 from deduplication.journal.registry import Registry, RegistryOptions
 from deduplication.journal.sqlite import Journal
 from deduplication.redis_client import connect
-from orchestrator.delivery.counters import Counters, Rate, parse_rate
+from orchestrator.delivery.counters import GUESS_RATE, Counters, Rate, parse_rate
 from tests.deduplication import test_topologies as topologies
 from tests.support.programs_loaded import run_at_once
 from tests.support.proxy import Fault, Proxy
@@ -254,3 +254,38 @@ def test_a_redis_that_is_gone_is_not_waited_for(redis_server: RedisServer) -> No
         proxy.set(Fault.NONE)
         assert [counters.wait_s(RATE_25, "crm") for _ in range(5)] == [0] * 5
         assert not list(redis_server.client.scan_iter("*rate*"))
+
+
+# Wrong tokens
+
+
+def use_up(guesses: Counters, address: str) -> None:
+    for _ in range(GUESS_RATE.amount):
+        assert guesses.guess_wait_s(address) == 0
+        guesses.guess_wait_s(address, counts=True)
+
+
+def test_a_guesser_waits_until_the_first_wrong_token_is_a_minute_old() -> None:
+    clock = FakeClock()
+    with on_journal(clock=clock) as guesses:
+        use_up(guesses, "192.0.2.1")
+        clock.now_s += 20
+        assert guesses.guess_wait_s("192.0.2.1") == 41
+        clock.now_s += 41
+        use_up(guesses, "192.0.2.1")
+
+
+@pytest.mark.parametrize(
+    ("guesser", "same", "other"),
+    [
+        ("192.0.2.1", "192.0.2.1", "192.0.2.2"),
+        ("2001:db8:0:1::1", "2001:db8:0:1:ffff::2", "2001:db8:0:2::1"),
+        ("-", "-", "192.0.2.1"),
+    ],
+    ids=["IPv4", "an IPv6 network is one", "no address"],
+)
+def test_only_the_guesser_is_limited(guesser: str, same: str, other: str) -> None:
+    with on_journal(clock=FakeClock()) as guesses:
+        use_up(guesses, guesser)
+        assert guesses.guess_wait_s(same) > 0
+        assert guesses.guess_wait_s(other) == 0

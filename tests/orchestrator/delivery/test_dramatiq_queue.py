@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from deduplication.errors import StoreUnavailable
 from orchestrator.delivery.dramatiq_queue import DramatiqQueue
-from orchestrator.delivery.queue import QueueUnavailable
 from tests.support.rabbitmq_server import RabbitmqServer
 from tests.support.redis_server import free_port
 from tests.support.waiting import wait_for
@@ -46,6 +46,6 @@ def test_a_queue_that_is_away_or_silent_is_noticed(scheme: str, is_listening: bo
         port = silent.getsockname()[1] if is_listening else free_port()
         queue = DramatiqQueue(f"{scheme}://127.0.0.1:{port}", 0.25)
         for action in (queue.put, queue.depth):
-            with pytest.raises(QueueUnavailable):
+            with pytest.raises(StoreUnavailable):
                 action("crm")
         queue.close()

@@ -6,6 +6,7 @@ import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import certifi
 import pytest
 import trustme
 
@@ -32,14 +33,15 @@ def site(authority: trustme.CA) -> Iterator[Sink]:
 
 
 @pytest.fixture
-def get(tmp_path: Path, authority: trustme.CA, site: Sink) -> Get:
+def get(tmp_path: Path, authority: trustme.CA, site: Sink, monkeypatch: pytest.MonkeyPatch) -> Get:
     """Fetches a path of the site, or any other URL."""
-    ca_file = str(tmp_path / "ca.pem")
+    ca_file, trusted_by_all = str(tmp_path / "ca.pem"), certifi.where
     authority.cert_pem.write_to_path(ca_file)
 
-    def get(url: str, timeout_s: float = 5, max_bytes: int = 1000, trusted: str | None = ca_file) -> bytes:
+    def get(url: str, timeout_s: float = 5, max_bytes: int = 1000, trusts: bool = True) -> bytes:
+        monkeypatch.setattr("certifi.where", (lambda: ca_file) if trusts else trusted_by_all)
         url = f"https://localhost:{site.port}{url}" if url.startswith("/") else url
-        return read_all(fetch(url, {"Authorization": "Bearer t"}, timeout_s, max_bytes, ca_file=trusted))
+        return read_all(fetch(url, {"Authorization": "Bearer t"}, timeout_s, max_bytes))
 
     return get
 
@@ -63,7 +65,7 @@ def test_anything_but_200_has_failed(get: Get, site: Sink, path: str) -> None:
         ("/ok", {"max_bytes": 6}, "more than 6 bytes"),
         ("/long", {"max_bytes": 6}, "more than 6 bytes"),
         ("/drip", {"timeout_s": 0.5}, "localhost"),
-        ("/ok", {"trusted": None}, "localhost: SSLError"),
+        ("/ok", {"trusts": False}, "localhost: SSLError"),
         ("https://127.0.0.1:1/", {}, "127.0.0.1: "),
         *((url, {}, "only https is fetched") for url in ("http://localhost/", "file:///etc/passwd", "https://", "")),
         ("https://[", {}, "not an address"),

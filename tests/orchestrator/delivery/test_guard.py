@@ -125,7 +125,7 @@ def test_a_destination_that_works_costs_one_read_a_second(bench: Bench, monkeypa
 
 def test_another_process_knows_of_a_pause_within_a_second(bench: Bench) -> None:
     assert not bench.guard.pause_of("crm").is_paused
-    assert bench.other.set_paused("crm", True, reason="moves", by="ada").is_paused
+    assert bench.other.set_paused("crm", True, reason="moves", by="ada")
     assert not bench.guard.pause_of("crm").is_paused
     bench.clock.now_s += READ_EVERY_S + 0.1
     assert bench.guard.blocker("crm") is Blocker.PAUSED

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.delivery import retrier as module
-from orchestrator.delivery.schedule import MOST_AGE_MS
-from orchestrator.delivery.sender import UNKNOWN_FOR_MS
+from orchestrator.delivery.sender import MOST_AGE_MS, UNKNOWN_FOR_MS
 from tests.orchestrator.conftest import Open
 from tests.support.pipeline import DOWN, LEASE_MS, PipelineBench, limited
 from tests.support.waiting import wait_for

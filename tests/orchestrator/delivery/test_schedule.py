@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deduplication.journal.entry import Attempt, Delivery, DeliveryStatus
-from orchestrator.delivery import schedule
-from orchestrator.delivery.schedule import ATTEMPTS_KEPT, MOST_AGE_MS, MOST_RETRY_AFTER_S, Patience, delay_ms, put_off
+from orchestrator.delivery import sender
+from orchestrator.delivery.sender import ATTEMPTS_KEPT, MOST_AGE_MS, MOST_RETRY_AFTER_S, Patience, delay_ms, put_off
 from orchestrator.delivery.webhook import DeliveryFailed, Receipt
 
 NOW_MS = 1_800_000_000_000
@@ -22,11 +22,11 @@ FAILED = DeliveryFailed("crm: answered 500", status_code=500)
 def after(
     delivery: Delivery, result: Receipt | DeliveryFailed, patience: Patience, now_ms: int, post: Attempt = POST
 ) -> Delivery:
-    return schedule.after(delivery, [post], result, patience, now_ms)
+    return sender.after(delivery, [post], result, patience, now_ms)
 
 
 def test_the_schedule_is_that_of_standard_webhooks_and_then_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedule, "JITTER", 0)
+    monkeypatch.setattr(sender, "JITTER", 0)
     delivery, now_ms, waits_s = FRESH, NOW_MS, []
     while delivery.status is DeliveryStatus.WAITING:
         delivery = after(delivery, FAILED, Patience(11, NOW_MS), now_ms)

@@ -17,8 +17,8 @@ from orchestrator.config.model import DestinationConfig
 from orchestrator.delivery import sender as module
 from orchestrator.delivery.counters import Counters
 from orchestrator.delivery.guard import Guard
-from orchestrator.delivery.http import HttpDestination
 from orchestrator.delivery.sender import Sender
+from orchestrator.delivery.webhook import Destination
 from orchestrator.metrics.meter import Meter
 from tests.orchestrator.conftest import Open
 from tests.orchestrator.delivery.test_counters import FakeClock
@@ -63,7 +63,7 @@ class OneAttempt:
         self.guard = Guard(Counters(coordinator), {"crm": config})
         self.sender = Sender(
             coordinator=coordinator,
-            destinations={"crm": HttpDestination("crm", config, pool_size=2)},
+            destinations={"crm": Destination("crm", config, pool_size=2)},
             guard=self.guard,
             pools={},
             meter=Meter(journal),

@@ -17,7 +17,6 @@ from orchestrator.config.model import load_config
 from orchestrator.config.settings import load_settings
 from orchestrator.delivery.counters import Counters
 from orchestrator.delivery.guard import Guard
-from orchestrator.delivery.queue import Queue
 from orchestrator.metrics.meter import Meter
 from orchestrator.operations.alarms import Alarms
 from orchestrator.operations.fleet_state import FleetState, ask_other_servers, describe_machine, fleet_state
@@ -43,7 +42,7 @@ class Process:
     """What the figures need of a Service."""
 
     def __init__(
-        self, machine: Machine, folder: Path, queue: Queue | None = None, is_worker: bool = False, **settings: Any
+        self, machine: Machine, folder: Path, queue: Any = None, is_worker: bool = False, **settings: Any
     ) -> None:
         path = folder / "mailonce.toml"
         path.write_text(CONFIG)

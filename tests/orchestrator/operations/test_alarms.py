@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -132,7 +132,7 @@ class Bench:
 
     def __init__(self, process: Process, receiver: Receiver | None, after_s: float = 0) -> None:
         self.process, self.receiver = process, receiver or Receiver()
-        self.alarms = Alarms(process.coordinator, AlertsConfig(after_s=after_s), receiver)
+        self.alarms = Alarms(process.coordinator, AlertsConfig(after_s=after_s), cast(Any, receiver))
 
     def look(self, state: FleetState, after_s: float = 0) -> list[str]:
         """So much later; the alarms that last then."""

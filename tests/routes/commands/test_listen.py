@@ -21,9 +21,8 @@ from werkzeug.test import Client
 from werkzeug.wrappers import Request
 
 from orchestrator.config.model import DestinationConfig
-from orchestrator.delivery.http import HttpDestination
 from orchestrator.delivery.signing import Signer, new_secret
-from orchestrator.delivery.webhook import DeliveryFailed, Webhook
+from orchestrator.delivery.webhook import DeliveryFailed, Destination, Webhook
 from routes.commands.listen import Receiver, check_signature
 from tests.routes.commands.conftest import Run
 from tests.routes.conftest import Eventually, StartApp
@@ -67,7 +66,7 @@ def listening(*options: str, **settings: str) -> Iterator[Listener]:
 def deliver(url: str, *secrets: str) -> int | None:
     """By our own sender; the status code."""
     config = DestinationConfig.model_construct(url=f"{url}hook", secret=secrets)
-    destination = HttpDestination("here", config, pool_size=1)
+    destination = Destination("here", config, pool_size=1)
     try:
         return destination.deliver(Webhook("msg_1", {"subject": "Lot 1"}), 30).status_code
     except DeliveryFailed as error:

@@ -10,7 +10,7 @@ import requests
 from flask import session
 from flask.sessions import NullSession
 
-from orchestrator.guesses import LIMIT
+from orchestrator.delivery.counters import GUESS_RATE
 from routes.dashboard.access import COOKIE
 from tests.routes.conftest import App, Eventually, StartApp, bearer
 from tests.routes.dashboard.conftest import VIEW_TOKEN, Visitor, signed_in
@@ -69,7 +69,7 @@ def test_after_too_many_wrong_tokens_at_one_place_all_places_refuse_whatever_the
 ) -> None:
     app, other_process = start_app(), start_app()
     operator = signed_in(app)
-    for number in range(LIMIT.amount):
+    for number in range(GUESS_RATE.amount):
         assert guess(app, f"wrong token number {number}") == 401
     assert [each(other_process, ADMIN_TOKEN) for each in GUESSES] == [429] * 3
     assert app.http.get("/api/admin/stats").headers["Retry-After"].isdigit()
@@ -81,7 +81,7 @@ def test_after_too_many_wrong_tokens_at_one_place_all_places_refuse_whatever_the
 
 def test_a_right_token_is_not_counted_and_does_not_clear_the_count_of_wrong_ones(app: App) -> None:
     guess = GUESSES[0]
-    for _ in range(LIMIT.amount):
+    for _ in range(GUESS_RATE.amount):
         assert guess(app, ADMIN_TOKEN) == 303
         assert app.http.get("/api/admin/stats").status_code == app.http.get("/metrics").status_code == 401
         assert guess(app, WRONG) == 401
