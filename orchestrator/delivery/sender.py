@@ -61,7 +61,7 @@ class Sender:
         With several, each success is noted at once. An attempt that is not through when the request ends goes on, and
         notes its own success; meanwhile the delivery waits.
         """
-        going = claimed.to_send
+        going = [each for each in claimed.plan if each.status is DeliveryStatus.CLAIMED]
         attempt = partial(self._attempt, entry=claimed.entry, payload=webhook, ends_at=ends_at, traceparent=traceparent)
         if len(going) == 1:
             return (attempt(going[0]),)
