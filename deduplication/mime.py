@@ -7,7 +7,6 @@ malformed headers (cpython issues 103800, 105802, 151857). The library is used f
 
 from __future__ import annotations
 
-import binascii
 import email.message
 import html
 import re
@@ -17,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deduplication.email import MOST_HEADERS, Email, File, address_of, decode_subject, fitting_headers
-from deduplication.spool import LARGE_BYTES, Blob, Content, Span, base64_chunks, quoted_printable_chunks, read_all
-from deduplication.text import base64_decoded, decoded, strictly_decoded, well_formed
+from deduplication.spool import LARGE_BYTES, Blob, Content, Span, read_all
+from deduplication.text import base64_chunks, decoded, quoted_printable_chunks, strictly_decoded, well_formed
 
 MAX_HEADER_BYTES = 64 * 1024
 MAX_PARAMETERS = 100
@@ -209,17 +208,15 @@ class _Entity:
         return File(name, self.content_type, content, content_id=content_id, inline=is_inline)
 
     def decode(self, encoded: Content) -> Content:
-        encoding = _matched(_KEYWORD, self.first("content-transfer-encoding"))
-        if encoding not in _DECODERS:
+        decode = _DECODERS.get(_matched(_KEYWORD, self.first("content-transfer-encoding")))
+        if decode is None:
             return encoded
-        decode, decode_chunks = _DECODERS[encoding]
-        return encoded.decoded(decode_chunks) if isinstance(encoded, Blob) else decode(encoded)
+        return encoded.decoded(decode) if isinstance(encoded, Blob) else b"".join(decode((encoded,)))
 
 
-_Decode = tuple[Callable[[bytes], bytes], Callable[[Iterable[bytes]], Iterator[bytes]]]
-_DECODERS: Mapping[str, _Decode] = {
-    "base64": (base64_decoded, base64_chunks),
-    "quoted-printable": (binascii.a2b_qp, quoted_printable_chunks),
+_DECODERS: Mapping[str, Callable[[Iterable[bytes]], Iterator[bytes]]] = {
+    "base64": base64_chunks,
+    "quoted-printable": quoted_printable_chunks,
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import binascii
 import os
 import re
 import tempfile
@@ -10,8 +9,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-
-from deduplication.text import NOT_BASE64
 
 LARGE_BYTES = 64 * 1024  # contents up to here are held in memory
 CHUNK_BYTES = 256 * 1024
@@ -37,12 +34,7 @@ class Spool:
 
     def read(self, start: int, end: int) -> bytes:
         """Without a position of its own, so that threads may share it."""
-        data = os.pread(self._file.fileno(), max(0, end - start), start)
-        while len(data) < end - start:
-            if not (more := os.pread(self._file.fileno(), end - start - len(data), start + len(data))):
-                raise OSError("the temporary file is shorter than what was written to it")
-            data += more
-        return data
+        return os.pread(self._file.fileno(), max(0, end - start), start)
 
 
 @dataclass(frozen=True)
@@ -143,26 +135,3 @@ def first_bytes(content: Content, most: int) -> bytes:
         if len(found) == most:
             break
     return found
-
-
-def base64_chunks(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """As text.base64_decoded: up to the padding; characters outside the alphabet and half a byte are ignored."""
-    left = b""
-    for chunk in chunks:
-        letters, padding, _ = (left + chunk.translate(None, NOT_BASE64)).partition(b"=")
-        whole = len(letters) - len(letters) % 4
-        yield binascii.a2b_base64(letters[:whole])
-        left = letters[whole:]
-        if padding:
-            break
-    if len(left) > 1:
-        yield binascii.a2b_base64(left + b"==")
-
-
-def quoted_printable_chunks(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Cut at line ends: a line is decoded as a whole."""
-    left = b""
-    for chunk in chunks:
-        lines, line_end, left = (left + chunk).rpartition(b"\n")
-        yield binascii.a2b_qp(lines + line_end)
-    yield binascii.a2b_qp(left)

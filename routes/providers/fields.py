@@ -10,7 +10,8 @@ from typing import Any, NamedTuple, Self
 
 from deduplication.email import File, fitting_headers, header_key
 from deduplication.mime import DELIVERED_HEADERS
-from deduplication.spool import Blob, Content, base64_chunks
+from deduplication.spool import Blob, Content
+from deduplication.text import base64_chunks
 from routes.payload import InvalidPayload, with_texts
 
 _PARTS = {"subject": "Subject", "sender": "From", "date": "Date", "message_id": "Message-ID"}
