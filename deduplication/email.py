@@ -8,10 +8,10 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from itertools import chain, groupby, islice
-from typing import Any, AnyStr
+from typing import Any, AnyStr, TypeVar
 
 from deduplication.authentication import UNKNOWN, Authentication, Result, authenticate
 from deduplication.automated import MAX_PART_BYTES, REPORT_TYPES, Automated, classify
@@ -19,7 +19,7 @@ from deduplication.body import Html, looks_like_html, plain_links, plain_text
 from deduplication.dates import parse_date
 from deduplication.kept_property import kept_property
 from deduplication.names import bounded_key
-from deduplication.spool import Blob, Content, first_bytes, read_all
+from deduplication.spool import Content, chunks_of, first_bytes, read_all
 from deduplication.text import base64_decoded, decoded, nfc, well_formed, without_c1
 
 # Longer values are cut before they are worked at. The text of an email is not cut: its fingerprint covers all of it.
@@ -34,6 +34,8 @@ MAX_HEADERS_CHARS = 64 * 1024  # of all headers that are handed on
 MOST_REFERENCES = 200
 MOST_REPORTS = 10
 MAX_EXTRA_CHARS = 64 * 1024  # of all other fields that a provider sends
+
+Value = TypeVar("Value")
 
 _QUOTED = r'"(?:[^"\\]|\\.)*+"'
 _ATOM = r'[^\s<>,;:"()\[\]@]'
@@ -113,19 +115,9 @@ class File:
 
 
 def _digests(content: Content) -> tuple[int, str, str]:
-    """Its size, ``sha256`` and ``text_sha256``. What is large is read in chunks."""
-    if isinstance(content, Blob):
-        return _digests_of_chunks(content.chunks())
-    lines = content
-    if content and b"\0" not in content[:MOST_LOOKED_AT]:
-        lines = content.replace(b"\r\n", b"\n").removesuffix(b"\n") + b"\n"
-    text_sha256 = hashlib.sha256(lines).hexdigest() if lines != content else ""
-    return len(content), hashlib.sha256(content).hexdigest(), text_sha256
-
-
-def _digests_of_chunks(chunks: Iterable[bytes]) -> tuple[int, str, str]:
+    """Its size, ``sha256`` and ``text_sha256``."""
     whole, lines, size_bytes, is_text, left = hashlib.sha256(), hashlib.sha256(), 0, True, b""
-    for chunk in chunks:
+    for chunk in chunks_of(content):
         is_text = is_text and b"\0" not in chunk[: max(0, MOST_LOOKED_AT - size_bytes)]
         whole.update(chunk)
         size_bytes += len(chunk)
@@ -136,20 +128,6 @@ def _digests_of_chunks(chunks: Iterable[bytes]) -> tuple[int, str, str]:
     lines.update(left.removesuffix(b"\n") + b"\n")
     is_other = is_text and size_bytes and lines.digest() != whole.digest()
     return size_bytes, whole.hexdigest(), lines.hexdigest() if is_other else ""
-
-
-_TEXTS = (
-    "subject",
-    "sender",
-    "date",
-    "html",
-    "plain",
-    "message_id",
-    "event_id",
-    "provider",
-    "in_reply_to",
-    "reply_text",
-)
 
 
 @dataclass(frozen=True)
@@ -244,7 +222,8 @@ class Email:
             fields["attachments"] = _attachments(files, inline_bytes, is_linked)
             fields["reports"] = _reports(files)
         if extra := fields.get("extra"):
-            fields["extra"] = _fitting(extra)
+            sizes = (len(name) + len(v if isinstance(v, str) else json.dumps(v)) for name, v in extra.items())
+            fields["extra"] = dict(_fitting(extra.items(), sizes, MAX_EXTRA_CHARS))
             fields["extra_omitted"] = len(extra) - len(fields["extra"])
         envelope = addresses_in(*recipients)
         fields |= {name: addresses_in(*fields.get(name, ())) for name in ("to", "cc", "reply_to")}
@@ -355,6 +334,9 @@ class Email:
         return authenticate(self.verdicts, self.provider, written, self.trusted_authserv_ids, domain)
 
 
+_TEXTS = [each.name for each in fields(Email) if each.type == "str"]
+
+
 def _html_and_plain(html: str, plain: str, body: str, body_type: str) -> dict[str, str]:
     """Without a type, a body is HTML if it looks like HTML, or if it could be and a text was sent as well.
 
@@ -388,16 +370,6 @@ def _reports(files: Sequence[File | Attachment]) -> tuple[tuple[str, bytes], ...
     return tuple(islice(found, MOST_REPORTS))
 
 
-def _fitting(extra: Mapping[str, Any]) -> dict[str, Any]:
-    found, left = {}, MAX_EXTRA_CHARS
-    for name, value in extra.items():
-        size = len(name) + len(value if isinstance(value, str) else json.dumps(value))
-        if size <= left:
-            left -= size
-            found[name] = value
-    return found
-
-
 def _list(list_id: str, unsubscribe: str) -> dict[str, Any] | None:
     """The id is what is in brackets, behind a name for people."""
     named, addresses = _BRACKETED.search(list_id), _BRACKETED.findall(unsubscribe)
@@ -413,13 +385,16 @@ def fitting_headers(pairs: Sequence[tuple[AnyStr, AnyStr]]) -> Sequence[tuple[An
     """As many as fit, in their order."""
     if len(pairs) <= MOST_HEADERS and sum(map(len, chain.from_iterable(pairs))) <= MAX_HEADERS_CHARS:
         return pairs
-    kept: list[tuple[AnyStr, AnyStr]] = []
-    left = MAX_HEADERS_CHARS
-    for name, value in pairs:
-        size = len(name) + len(value)
-        if size <= left and len(kept) < MOST_HEADERS:
+    return _fitting(pairs, (len(name) + len(value) for name, value in pairs), MAX_HEADERS_CHARS)[:MOST_HEADERS]
+
+
+def _fitting(found: Iterable[Value], sizes: Iterable[int], left: int) -> list[Value]:
+    """Those that fit into what the ones before them have left."""
+    kept = []
+    for each, size in zip(found, sizes, strict=True):
+        if size <= left:
             left -= size
-            kept.append((name, value))
+            kept.append(each)
     return kept
 
 
