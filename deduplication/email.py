@@ -78,11 +78,11 @@ class Attachment:
 
     def __post_init__(self) -> None:
         name = _NOT_IN_A_FILE_NAME.sub("", well_formed(self.name[:MAX_HEADER_CHARS])).rstrip("/\\ ")
-        object.__setattr__(self, "name", re.split(r"[/\\]", name)[-1].strip()[:MAX_NAME_CHARS])
-        content_type = well_formed(self.content_type).partition(";")[0].strip().lower()
-        object.__setattr__(self, "content_type", content_type)
-        if self.content_id:
-            object.__setattr__(self, "content_id", well_formed(self.content_id[:MAX_NAME_CHARS]).strip(" <>"))
+        self.__dict__.update(
+            name=re.split(r"[/\\]", name)[-1].strip()[:MAX_NAME_CHARS],
+            content_type=media_type(well_formed(self.content_type)),
+            content_id=well_formed(self.content_id[:MAX_NAME_CHARS]).strip(" <>"),
+        )
 
 
 @dataclass(frozen=True)
