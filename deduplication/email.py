@@ -96,23 +96,6 @@ class File:
     content_id: str = ""
     inline: bool = False
 
-    def attachment(self, inline_bytes: int, *, is_linked: bool) -> Attachment:
-        """With its contents if they are wanted in the webhook and fit, or by link."""
-        given = self.content
-        size_bytes, sha256, text_sha256 = (self.size_bytes, "", "") if given is None else _digests(given)
-        fits = size_bytes <= inline_bytes > 0
-        return Attachment(
-            self.name,
-            self.content_type,
-            size_bytes,
-            sha256,
-            content=base64.b64encode(read_all(given)).decode() if given is not None and fits else None,
-            text_sha256=text_sha256,
-            content_id=self.content_id,
-            inline=self.inline,
-            data=given if is_linked else None,
-        )
-
 
 def _digests(content: Content) -> tuple[int, str, str]:
     """Its size, ``sha256`` and ``text_sha256``."""
@@ -352,11 +335,19 @@ def _html_and_plain(html: str, plain: str, body: str, body_type: str) -> dict[st
 
 
 def _attachments(files: Sequence[File | Attachment], inline_bytes: int, is_linked: bool) -> tuple[Attachment, ...]:
+    """With their contents while they are wanted in the webhook and fit, or by link."""
     found, left = [], inline_bytes
     for file in files:
-        each = file if isinstance(file, Attachment) else file.attachment(left, is_linked=is_linked)
-        left -= each.size_bytes if each.content is not None else 0
-        found.append(each)
+        if isinstance(file, Attachment):
+            found.append(file)
+            continue
+        given, content = file.content, None
+        size_bytes, sha256, text_sha256 = (file.size_bytes, "", "") if given is None else _digests(given)
+        if given is not None and size_bytes <= left > 0:
+            content = base64.b64encode(read_all(given)).decode()
+            left -= size_bytes
+        shown = (file.content_id, file.inline, given if is_linked else None)
+        found.append(Attachment(file.name, file.content_type, size_bytes, sha256, content, text_sha256, *shown))
     return tuple(found)
 
 
