@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deduplication.email import MOST_HEADERS, Email, File, address_of, decode_subject, fitting_headers
-from deduplication.spool import LARGE_BYTES, Blob, Content, Span, read_all
+from deduplication.spool import LARGE_BYTES, Blob, Content, chunks_of, spooled, transformed
 from deduplication.text import base64_chunks, decoded, quoted_printable_chunks, strictly_decoded, well_formed
 
 MAX_HEADER_BYTES = 64 * 1024
@@ -58,7 +58,7 @@ def parse_mime(given: Content, **fields: Any) -> Email:
     and ``spam`` are added to those of the headers, and others replace what was read. Time and memory grow with the
     length alone; the contents of large parts are read from the disk when they are needed.
     """
-    source = _lift(given.span()) if isinstance(given, Blob) else _Source(given)
+    source = _lift(given) if isinstance(given, Blob) else _Source(given)
     if _CR_ALONE.match(source.raw):  # lines end in CR alone; a stray CR does not make them so
         source.raw = source.raw.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     raw = source.raw
@@ -95,17 +95,20 @@ class _Source:
 
     raw: bytes
     mark: bytes = b""
-    spans: Sequence[Span] = ()
+    large: Sequence[Blob] = ()
     left: int = MAX_PARTS
 
     def content(self, start: int, end: int) -> Content:
         """With the contents in place of their numbers."""
         encoded = self.raw[start:end]
-        if not self.spans or self.mark not in encoded:
+        if not self.large or self.mark not in encoded:
             return encoded
+        before, number, rest = encoded.split(self.mark, 2)
+        if not (before or rest):
+            return self.large[int(number)]
         pieces = encoded.split(self.mark)
-        whole = (self.spans[int(piece)] if place % 2 else piece for place, piece in enumerate(pieces))
-        return Blob(tuple(whole))
+        whole = (self.large[int(piece)] if place % 2 else piece for place, piece in enumerate(pieces))
+        return spooled((chunk for piece in whole for chunk in chunks_of(piece)), self.large[0].spool)
 
     def parts(self, entity: _Entity, end: int, branches: Mapping[int, int], depth: int = 0) -> Iterator[_Leaf]:
         """What is not itself a multipart, in order: at most MAX_PARTS, in multiparts nested at most MAX_DEPTH deep. A
@@ -151,10 +154,10 @@ class _Source:
             yield start, end
 
 
-def _lift(raw: Span) -> _Source:
+def _lift(raw: Blob) -> _Source:
     """The message without the contents of large parts: what is between an empty line and the next line that begins
     with "--" is never a header or a boundary, whatever the boundaries are."""
-    mark, spans = secrets.token_hex(16).encode(), list[Span]()
+    mark, large = secrets.token_hex(16).encode(), list[Blob]()
     kept, position, start = b"", 0, 0
     if len(raw) <= LARGE_BYTES or _CR_ALONE.match(raw.read(0, LARGE_BYTES)):
         return _Source(raw.read())
@@ -165,13 +168,13 @@ def _lift(raw: Span) -> _Source:
         line = raw.search(_MAYBE_BOUNDARY, headers[1] - 1)
         end = line[0] if line else len(raw)
         if end - headers[1] > LARGE_BYTES:
-            kept += raw.read(position, headers[1]) + b"%s%d%s" % (mark, len(spans), mark)
-            position = end - 1  # the line feed before a boundary may be a CR LF
-            spans.append(raw.part(headers[1], position))
+            kept += raw.read(position, headers[1]) + b"%s%d%s" % (mark, len(large), mark)
+            position = end - (raw.read(end - 1, end) == b"\r")  # the line feed before a boundary may be a CR LF
+            large.append(raw.part(headers[1], position))
         if line is None:
             break
         start = line[1]
-    return _Source(kept + raw.read(position), mark, spans)
+    return _Source(kept + raw.read(position), mark, large)
 
 
 def _readable_sender(sender: str) -> str:
@@ -246,27 +249,20 @@ class _Entity:
         name = text.encode("latin-1", "replace")
         return decode_subject(decoded(name, charset) if charset else _header_text(name, self.charset))
 
-    @property
-    def disposition(self) -> str:
-        return _matched(_KEYWORD, self.first("content-disposition"))
-
     def leaf(self, encoded: Content, branches: Mapping[int, int]) -> _Leaf:
-        decode = _DECODERS.get(_matched(_KEYWORD, self.first("content-transfer-encoding")))
-        if decode is None:
-            content = encoded
-        else:
-            content = encoded.decoded(decode) if isinstance(encoded, Blob) else b"".join(decode((encoded,)))
+        decode = _DECODERS.get(_matched(_KEYWORD, self.first("content-transfer-encoding")), iter)
         name, disposition, text = self.file_name, _matched(_KEYWORD, self.first("content-disposition")), None
         is_text = self.content_type in ("text/plain", "text/html") or self.content_type.startswith("multipart/")
         is_shown = is_text and disposition != "attachment"  # a multipart without parts is text, too
+        content = encoded if decode is iter or is_shown else transformed(encoded, decode)
         if is_shown:
-            content = read_all(content)
-            text = decoded(content, self.charset) if content and not content.isspace() else None
-        if is_shown and not name:
-            return _Leaf(None, text, self.content_type == "text/html", branches)
-        content_id = self.text("content-id")
-        is_inline = disposition == "inline" or (not disposition and bool(content_id))
-        file = File(name, self.content_type, content, content_id=content_id, inline=is_inline)
+            shown = b"".join(decode(chunks_of(encoded)))
+            content, text = shown, decoded(shown, self.charset) if shown and not shown.isspace() else None
+        file = None
+        if name or not is_shown:
+            content_id = self.text("content-id")
+            is_inline = disposition == "inline" or (not disposition and bool(content_id))
+            file = File(name, self.content_type, content, content_id=content_id, inline=is_inline)
         return _Leaf(file, text, self.content_type == "text/html", branches)
 
 

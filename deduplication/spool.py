@@ -1,4 +1,4 @@
-"""Large contents stay on the disk: a request's body in a temporary file, and its parts decoded while they are read."""
+"""Large contents stay on the disk: a request's body in a temporary file, and its decoded parts behind it."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Spool:
 
 
 @dataclass(frozen=True)
-class Span:
-    """A part of a spool; positions are counted from its start."""
+class Blob:
+    """A part of a spool, which is read in chunks, as often as needed; positions are counted from its start."""
 
     spool: Spool
     start: int
@@ -48,8 +48,8 @@ class Span:
     def __len__(self) -> int:
         return self.end - self.start
 
-    def part(self, start: int, end: int) -> Span:
-        return Span(self.spool, self.start + start, self.start + end)
+    def part(self, start: int, end: int) -> Blob:
+        return Blob(self.spool, self.start + start, self.start + end)
 
     def read(self, start: int = 0, end: int | None = None) -> bytes:
         end = len(self) if end is None else min(end, len(self))
@@ -68,46 +68,22 @@ class Span:
         return None
 
 
-@dataclass(frozen=True)
-class Blob:
-    """Bytes that are read in chunks, as often as needed; ``decode`` is applied to the chunks of all pieces."""
-
-    pieces: tuple[bytes | Span, ...]
-    decode: Callable[[Iterable[bytes]], Iterator[bytes]] = iter
-
-    def chunks(self) -> Iterator[bytes]:
-        return self.decode(
-            chunk for piece in self.pieces for chunk in ((piece,) if isinstance(piece, bytes) else piece.chunks())
-        )
-
-    def read(self) -> bytes:
-        return b"".join(self.chunks())
-
-    def decoded(self, decode: Callable[[Iterable[bytes]], Iterator[bytes]]) -> Blob:
-        """The same, decoded once more."""
-        inner = self.decode
-        return Blob(self.pieces, decode if inner is iter else lambda chunks: decode(inner(chunks)))
-
-    def new_spool(self) -> Spool:
-        """In the same folder."""
-        return Spool(next((piece.spool.folder for piece in self.pieces if isinstance(piece, Span)), None))
-
-    def span(self) -> Span:
-        """Decoded, in one piece."""
-        if self.decode is iter and len(self.pieces) == 1 and isinstance(self.pieces[0], Span):
-            return self.pieces[0]
-        return spooled(self.chunks(), self.new_spool())
-
-
 Content = bytes | Blob
-"""Small contents are bytes, large ones are read in chunks."""
+"""Small contents are bytes, large ones are on the disk."""
 
 
-def spooled(chunks: Iterable[bytes], spool: Spool) -> Span:
+def spooled(chunks: Iterable[bytes], spool: Spool) -> Blob:
     start = spool.size
     for chunk in chunks:
         spool.write(chunk)
-    return Span(spool, start, spool.size)
+    return Blob(spool, start, spool.size)
+
+
+def transformed(content: Content, change: Callable[[Iterable[bytes]], Iterator[bytes]]) -> Content:
+    """Such as decoded. What is large is written behind everything else in its spool."""
+    if isinstance(content, Blob):
+        return spooled(change(content.chunks()), content.spool)
+    return b"".join(change((content,)))
 
 
 def collected(chunks: Iterable[bytes], folder: Path | None) -> Content:
@@ -116,7 +92,7 @@ def collected(chunks: Iterable[bytes], folder: Path | None) -> Content:
     for chunk in rest:
         head += chunk
         if folder and len(head) > LARGE_BYTES:
-            return Blob((spooled(chain((head,), rest), Spool(folder)),))
+            return spooled(chain((head,), rest), Spool(folder))
     return head
 
 

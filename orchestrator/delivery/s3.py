@@ -15,7 +15,7 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from deduplication.spool import CHUNK_BYTES, Blob, Content, Span, collected
+from deduplication.spool import CHUNK_BYTES, Blob, Content, collected
 from orchestrator.config.settings import SettingsError
 from orchestrator.delivery.fetching import FetchFailed
 from orchestrator.files import UNAVAILABLE, Gone, NotStored, disposition
@@ -38,10 +38,10 @@ def _connect() -> Any:
 
 
 class _Reader(io.RawIOBase):
-    """A span as the client wants it: it is read twice, for its digest and to send it."""
+    """A blob as the client wants it: it is read twice, for its digest and to send it."""
 
-    def __init__(self, span: Span) -> None:
-        self._span = span
+    def __init__(self, blob: Blob) -> None:
+        self._blob = blob
         self._position = 0
 
     def readable(self) -> bool:
@@ -51,14 +51,14 @@ class _Reader(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._position = offset + (0, self._position, len(self._span))[whence]
+        self._position = offset + (0, self._position, len(self._blob))[whence]
         return self._position
 
     def tell(self) -> int:
         return self._position
 
     def readinto(self, buffer: Any) -> int:
-        data = self._span.read(self._position, self._position + len(buffer))
+        data = self._blob.read(self._position, self._position + len(buffer))
         buffer[: len(data)] = data
         self._position += len(data)
         return len(data)
@@ -76,7 +76,7 @@ class Bucket:
         self._client = _connect()
 
     def put(self, key: str, content: Content, size_bytes: int) -> None:
-        body = io.BufferedReader(_Reader(content.span())) if isinstance(content, Blob) else content
+        body = io.BufferedReader(_Reader(content)) if isinstance(content, Blob) else content
         try:
             self._client.put_object(Bucket=self._bucket, Key=self._key(f"{self._machine}/{key}"), Body=body)
         except (ClientError, BotoCoreError, OSError) as error:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 
 from deduplication.email import File, fitting_headers, header_key
 from deduplication.mime import DELIVERED_HEADERS
-from deduplication.spool import Blob, Content
+from deduplication.spool import Blob, Content, transformed
 from deduplication.text import base64_chunks
 from routes.payload import InvalidPayload, with_texts
 
@@ -116,7 +116,7 @@ class Document(dict[str, Any]):
         """None if it is not Base64: an attachment that cannot be decoded does not reject the email."""
         value = self.get(field)
         if isinstance(value, Blob):
-            return value.decoded(base64_chunks)
+            return transformed(value, base64_chunks)
         try:
             return base64.b64decode(value) if isinstance(value, str) else None
         except (binascii.Error, ValueError):
