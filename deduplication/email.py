@@ -19,7 +19,7 @@ from deduplication.body import Html, looks_like_html, plain_links, plain_text
 from deduplication.dates import parse_date
 from deduplication.kept_property import kept_property
 from deduplication.names import bounded_key
-from deduplication.spool import Content, chunks_of, first_bytes, read_all
+from deduplication.spool import Content, chunks_of, read_all
 from deduplication.text import base64_decoded, decoded, nfc, well_formed, without_c1
 
 # Longer values are cut before they are worked at. The text of an email is not cut: its fingerprint covers all of it.
@@ -354,7 +354,7 @@ def _attachments(files: Sequence[File | Attachment], inline_bytes: int, is_linke
 def _reports(files: Sequence[File | Attachment]) -> tuple[tuple[str, bytes], ...]:
     """The parts that say whether it is a bounce, a read receipt or an invitation."""
     found = (
-        (kind, first_bytes(file.content, MAX_PART_BYTES))
+        (kind, next(chunks_of(file.content))[:MAX_PART_BYTES])
         for file in files
         if isinstance(file, File) and file.content and (kind := media_type(file.content_type)) in REPORT_TYPES
     )

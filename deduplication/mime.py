@@ -103,12 +103,11 @@ class _Source:
         encoded = self.raw[start:end]
         if not self.large or self.mark not in encoded:
             return encoded
-        before, number, rest = encoded.split(self.mark, 2)
-        if not (before or rest):
-            return self.large[int(number)]
-        pieces = encoded.split(self.mark)
-        whole = (self.large[int(piece)] if place % 2 else piece for place, piece in enumerate(pieces))
-        return spooled((chunk for piece in whole for chunk in chunks_of(piece)), self.large[0].spool)
+        texts = enumerate(encoded.split(self.mark))
+        pieces = [piece for place, text in texts if (piece := self.large[int(text)] if place % 2 else text)]
+        if len(pieces) == 1:
+            return pieces[0]
+        return spooled((chunk for piece in pieces for chunk in chunks_of(piece)), self.large[0].spool)
 
     def parts(self, entity: _Entity, end: int, branches: Mapping[int, int], depth: int = 0) -> Iterator[_Leaf]:
         """What is not itself a multipart, in order: at most MAX_PARTS, in multiparts nested at most MAX_DEPTH deep. A

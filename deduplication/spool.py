@@ -18,7 +18,6 @@ class Spool:
     """A temporary file without a name; it is gone with the last reference to it. Raises OSError on a full disk."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        self.folder = folder
         self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
         self.size = 0
 
@@ -102,12 +101,3 @@ def chunks_of(content: Content) -> Iterator[bytes]:
 
 def read_all(content: Content) -> bytes:
     return content.read() if isinstance(content, Blob) else content
-
-
-def first_bytes(content: Content, most: int) -> bytes:
-    found = b""
-    for chunk in chunks_of(content):
-        found += chunk[: most - len(found)]
-        if len(found) == most:
-            break
-    return found
