@@ -28,13 +28,11 @@ MAX_DEPTH = 50
 DELIVERED_HEADERS = ("delivered-to", "x-original-to", "envelope-to")
 RECIPIENT_HEADERS = (*DELIVERED_HEADERS, "to", "cc")
 SPAM_HEADERS = ("X-Spam-Status", "X-Spam-Flag", "X-Spam-Score", "X-SES-Spam-Verdict", "X-SES-Virus-Verdict")
-THREAD_HEADERS = ("In-Reply-To", "References", "List-Id")
 OTHER_HEADERS = (
-    "Subject", "From", "Date", "Message-Id", "Content-Type", "Content-Disposition", "Content-Transfer-Encoding",
+    "Subject", "From", "Date", "Message-Id", "In-Reply-To", "References", "List-Id",
+    "Content-Type", "Content-Disposition", "Content-Transfer-Encoding",
 )  # fmt: skip
-_FOUND_HEADERS = [
-    name.lower().encode() for name in (*RECIPIENT_HEADERS, *SPAM_HEADERS, *THREAD_HEADERS, *OTHER_HEADERS)
-]
+_FOUND_HEADERS = [name.lower().encode() for name in (*RECIPIENT_HEADERS, *SPAM_HEADERS, *OTHER_HEADERS)]
 _READ_HEADERS = {*_FOUND_HEADERS, b"reply-to", b"return-path", b"content-id"}
 
 _CR_ALONE = re.compile(rb"[^\r\n]*\r(?:[ \t]|[!-9;-~]+:|\r[^\n])")
