@@ -99,16 +99,21 @@ class File:
 
 def _digests(content: Content) -> tuple[int, str, str]:
     """Its size, ``sha256`` and ``text_sha256``."""
-    whole, lines, size_bytes, is_text, left = hashlib.sha256(), hashlib.sha256(), 0, True, b""
+    whole, lines, size_bytes, is_text, left, end = hashlib.sha256(), None, 0, True, b"", b""
     for chunk in chunks_of(content):
         is_text = is_text and b"\0" not in chunk[: max(0, MOST_LOOKED_AT - size_bytes)]
+        if is_text and lines is None and b"\r" in chunk:
+            lines = whole.copy()  # all lines so far end in LF
         whole.update(chunk)
         size_bytes += len(chunk)
-        if is_text:
+        if lines is not None:
             text = (left + chunk).replace(b"\r\n", b"\n")
-            left = text[-1:] if text[-1:] in (b"\r", b"\n") else b""  # the next chunk decides what it is
+            left = b"\r" if text.endswith(b"\r") else b""  # the next chunk may begin with its LF
             lines.update(text[: len(text) - len(left)])
-    lines.update(left.removesuffix(b"\n") + b"\n")
+        end = chunk[-1:]
+    lines = lines or whole.copy()
+    if end != b"\n":
+        lines.update(left + b"\n")
     is_other = is_text and size_bytes and lines.digest() != whole.digest()
     return size_bytes, whole.hexdigest(), lines.hexdigest() if is_other else ""
 
