@@ -100,7 +100,7 @@ class File:
 def _digests(content: Content) -> tuple[int, str, str]:
     """Its size, ``sha256`` and ``text_sha256``."""
     whole, lines, size_bytes, is_text, left, end = hashlib.sha256(), None, 0, True, b"", b""
-    for chunk in chunks_of(content):
+    for chunk in (content,) if isinstance(content, bytes) else content.chunks():
         is_text = is_text and b"\0" not in chunk[: max(0, MOST_LOOKED_AT - size_bytes)]
         if is_text and lines is None and b"\r" in chunk:
             lines = whole.copy()  # all lines so far end in LF
