@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from deduplication.spool import LARGE_BYTES, Blob, Content, read_all, spooled
+from deduplication.spool import LARGE_BYTES, Blob, Content, spooled
 from deduplication.text import well_formed
 
 MAX_NESTING = 100  # deeper than any real payload, and safe to write out again
@@ -56,7 +56,7 @@ def parse_json(content: Content, content_type: str = "application/json", files: 
         body, lifted = _lift(content, re.compile(rb'"(?:%s)"\s*:\s*"\Z' % files.encode()))
         decoder = json.JSONDecoder(object_hook=lambda found: _restored(found, lifted), **_HOOKS)
     else:
-        body = read_all(content)
+        body = content.read() if isinstance(content, Blob) else content
     encoding = json.detect_encoding(body)
     try:
         try:
