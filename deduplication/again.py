@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -30,85 +29,23 @@ class Refusal(StrEnum):
     NO_PAYLOAD = "no_payload"
 
 
-def _once_more(delivery: Delivery, now_ms: int) -> Delivery:
-    return changed(
-        delivery,
-        status=DeliveryStatus.WAITING,
-        generation=delivery.generation + 1,
-        tries=0,
-        next_try_ms=now_ms,
-        ended_ms=None,
-        reason=None,
-        waits_for=None,
-    )
-
-
-@dataclass(frozen=True)
-class Again:
-    """Send an entry once more: to one destination, or wherever it was skipped."""
-
-    entry: str
-    destination: str | None
-    force: bool = False
-    webhook_id: str = ""
-
-    def decide(self, step: Step, entry: Entry) -> Entry | Refusal:
-        return self._release(step, entry) if self.destination is None else self._replay(step, entry, self.destination)
-
-    def _replay(self, step: Step, entry: Entry, destination: str) -> Entry | Refusal:
-        """Send it to one of its destinations again. It passes identity, but not "this destination has it" (30)."""
-        delivery = entry.delivery_to(destination)
-        if delivery is None:
-            return Refusal.UNKNOWN
-        if delivery.status is DeliveryStatus.WAITING and not self.force:
-            after = changed(delivery, next_try_ms=step.now_ms, tries=0)
-        elif delivery.status in OPEN:
-            return Refusal.UNDER_WAY
-        elif delivery.status in (DeliveryStatus.DELIVERED, DeliveryStatus.SKIPPED) and not self.force:
-            return Refusal.ALREADY_DELIVERED
-        else:
-            after = _once_more(delivery, step.now_ms)
-        return entry.with_delivery(changed(after, webhook_id=self.webhook_id or after.webhook_id))
-
-    def _release(self, step: Step, entry: Entry) -> Entry | Refusal:
-        """Send what was skipped, once; it asks for and takes no shared names (30)."""
-        skipped = [delivery for delivery in entry.deliveries if delivery.status is DeliveryStatus.SKIPPED]
-        if not skipped:
-            return Refusal.NOT_SUPPRESSED if entry.released_ms is None else Refusal.ALREADY_RELEASED
-        same = same_items(entry.own, entry.fingerprint, step.known(entry.own, entry.fingerprint))
-        others = [delivery for other in same if other.id != entry.id for delivery in other.deliveries]
-        delivered = {delivery.destination for delivery in others if delivery.status is DeliveryStatus.DELIVERED}
-        released = [delivery for delivery in skipped if self.force or delivery.destination not in delivered]
-        if not released:
-            return Refusal.ALREADY_DELIVERED
-        for delivery in released:
-            entry = entry.with_delivery(changed(_once_more(delivery, step.now_ms), content=None))
-        return changed(entry, released_ms=step.now_ms, shared=())
-
-
 def replay(
     coordinator: Coordinator,
     entry_id: str,
-    destination: str,
-    *,
+    destination: str | None,
     force: bool = False,
     webhook_id: str = "",
+    *,
     dry_run: bool = False,
 ) -> Refusal | None:
-    """None if it waits to be sent, or if the machine that has its payload was asked to send it (rule 11).
+    """Sends an entry once more: to one destination, or (None) wherever it was skipped.
+
+    None if it waits to be sent, or if the machine that has its payload was asked to send it (rule 11).
     ``webhook_id``: a new one, so that the receiver sees another email."""
-    return _send_again(coordinator, Again(entry_id, destination, force, webhook_id), dry_run)
-
-
-def release(coordinator: Coordinator, entry_id: str, *, force: bool = False, dry_run: bool = False) -> Refusal | None:
-    return _send_again(coordinator, Again(entry_id, None, force), dry_run)
-
-
-def _send_again(coordinator: Coordinator, again: Again, dry_run: bool = False) -> Refusal | None:
-    registry, entry_id = coordinator.registry, again.entry
+    registry = coordinator.registry
     with coordinator.journal.reading() as step:
         known, payload = step.read(entry_id), step.payload(entry_id)
-    delivery = known.delivery_to(again.destination) if known and again.destination else None
+    delivery = known.delivery_to(destination) if known and destination else None
     if registry and known and delivery and delivery.status is DeliveryStatus.WAITING:
         is_due = dry_run or make_due(coordinator, known, delivery.destination, renews=True)
         return None if is_due else Refusal.UNDER_WAY
@@ -120,7 +57,10 @@ def _send_again(coordinator: Coordinator, again: Again, dry_run: bool = False) -
         entry = step.read(entry_id)
         if entry is None:
             return Refusal.UNKNOWN
-        after = again.decide(step, entry)
+        if destination is None:
+            after = _released(step, entry, force)
+        else:
+            after = _replayed(step, entry, destination, force, webhook_id)
         if isinstance(after, Refusal):
             return after
         if payload is not None and not dry_run:
@@ -132,11 +72,59 @@ def _send_again(coordinator: Coordinator, again: Again, dry_run: bool = False) -
     if dry_run:
         return None
     if registry and is_elsewhere:
-        event = ["Q", coordinator.journal.machine, secrets.token_hex(8), entry.machine, list(again.__dict__.values())]
+        action = [entry_id, destination, force, webhook_id]
+        event = ["Q", coordinator.journal.machine, secrets.token_hex(8), entry.machine, action]
         coordinator.redis.ask(lambda: registry.announce(event))
     else:
         coordinator.publish(entry_id, payload)
     return None
+
+
+def release(coordinator: Coordinator, entry_id: str, *, force: bool = False, dry_run: bool = False) -> Refusal | None:
+    return replay(coordinator, entry_id, None, force, dry_run=dry_run)
+
+
+def execute(coordinator: Coordinator, action: list[Any]) -> None:
+    """Sends an entry again because another machine asked for it."""
+    refusal = replay(coordinator, *action)
+    log.info("entry %s: another machine asked to send it again: %s", action[0], refusal or "it waits")
+
+
+def _replayed(step: Step, entry: Entry, destination: str, force: bool, webhook_id: str) -> Entry | Refusal:
+    """It passes identity, but not "this destination has it" (30)."""
+    delivery = entry.delivery_to(destination)
+    if delivery is None:
+        return Refusal.UNKNOWN
+    if delivery.status is DeliveryStatus.WAITING and not force:
+        after = changed(delivery, next_try_ms=step.now_ms, tries=0)
+    elif delivery.status in OPEN:
+        return Refusal.UNDER_WAY
+    elif delivery.status in (DeliveryStatus.DELIVERED, DeliveryStatus.SKIPPED) and not force:
+        return Refusal.ALREADY_DELIVERED
+    else:
+        after = _once_more(delivery, step.now_ms)
+    return entry.with_delivery(changed(after, webhook_id=webhook_id or after.webhook_id))
+
+
+def _released(step: Step, entry: Entry, force: bool) -> Entry | Refusal:
+    """Once; it asks for and takes no shared names (30)."""
+    skipped = [delivery for delivery in entry.deliveries if delivery.status is DeliveryStatus.SKIPPED]
+    if not skipped:
+        return Refusal.NOT_SUPPRESSED if entry.released_ms is None else Refusal.ALREADY_RELEASED
+    same = same_items(entry.own, entry.fingerprint, step.known(entry.own, entry.fingerprint))
+    others = [delivery for other in same if other.id != entry.id for delivery in other.deliveries]
+    delivered = {delivery.destination for delivery in others if delivery.status is DeliveryStatus.DELIVERED}
+    released = [delivery for delivery in skipped if force or delivery.destination not in delivered]
+    if not released:
+        return Refusal.ALREADY_DELIVERED
+    for delivery in released:
+        entry = entry.with_delivery(changed(_once_more(delivery, step.now_ms), content=None))
+    return changed(entry, released_ms=step.now_ms, shared=())
+
+
+def _once_more(delivery: Delivery, now_ms: int) -> Delivery:
+    again = {"status": DeliveryStatus.WAITING, "generation": delivery.generation + 1, "tries": 0, "next_try_ms": now_ms}
+    return changed(delivery, **again, ended_ms=None, reason=None, waits_for=None)
 
 
 def reopen(coordinator: Coordinator, entry_id: str, destination: str) -> bool:
@@ -190,12 +178,6 @@ def open_entries(step: Step, label: str) -> list[str]:
         (label, step.steady_ms),
     )
     return [id_ for (id_,) in rows]
-
-
-def execute(coordinator: Coordinator, action: list[Any]) -> None:
-    """Sends an entry again because another machine asked for it."""
-    refusal = _send_again(coordinator, Again(*action))
-    log.info("entry %s: another machine asked to send it again: %s", action[0], refusal or "it waits")
 
 
 def make_due(coordinator: Coordinator, entry: Entry, destination: str, *, renews: bool = False) -> bool:

@@ -21,6 +21,7 @@ _VERDICTS: dict[str, Verdict] = {
     # Checked, and nothing found that could pass or fail. "gray" is Amazon's, "bestguesspass" Microsoft's.
     **dict.fromkeys(("none", "neutral", "gray", "bestguesspass"), "none"),
 }
+_RANKS: Sequence[Verdict | None] = ("none", "fail", "pass")
 _PIECE = re.compile(r'"(?:[^"\\]|\\.)*+"|\\.|[^"\\();]++|.', re.DOTALL)
 _IN_COMMENT = re.compile(r"\\.|[^\\()]++|.", re.DOTALL)  # where quotes mean nothing
 _HOST = re.compile(r"\s*+(?:\([^()]*+\)\s*+)*+([^\s;()\"]+)")
@@ -74,16 +75,11 @@ def authenticate(
     found = [each for each in found if each.method != "dmarc" or each.domain in ("", sender_domain)]
     if not found:
         return UNKNOWN
-    verdicts = {method: _best(each.verdict for each in found if each.method == method) for method in METHODS}
-    return Authentication(
-        **verdicts, from_aligned=_is_aligned(found, verdicts, sender_domain), source=", ".join(sources)
-    )
-
-
-def _best(verdicts: Iterable[Verdict | None]) -> Verdict | None:
-    """Of several signatures, one that passes is enough."""
-    found, order = set(verdicts), ("pass", "fail", "none")
-    return next((verdict for verdict in order if verdict in found), None)
+    verdicts: dict[str, Verdict | None] = dict.fromkeys(METHODS)
+    for each in sorted(found, key=lambda each: _RANKS.index(each.verdict)):  # of several, one that passes is enough
+        verdicts[each.method] = each.verdict
+    aligned = _is_aligned(found, verdicts, sender_domain)
+    return Authentication(**verdicts, from_aligned=aligned, source=", ".join(sources))
 
 
 def _is_aligned(found: Sequence[Result], verdicts: dict[str, Verdict | None], sender: str) -> bool | None:

@@ -33,7 +33,6 @@ _ZONES = {
     "HST": -10, "GREENWICH MEAN TIME": 0, "COORDINATED UNIVERSAL TIME": 0, "BRITISH SUMMER TIME": 1,
 }  # fmt: skip
 # As Windows and browsers call them, before "Standard Time" or, an hour later, "Daylight Time" or "Summer Time".
-_LONG_NAME = re.compile(r"(.+) (STANDARD|DAYLIGHT|SUMMER) TIME")
 _LONG_ZONES = {
     "HAWAIIAN": -10, "HAWAII-ALEUTIAN": -10, "ALASKAN": -9, "ALASKA": -9, "PACIFIC": -8, "MOUNTAIN": -7,
     "US MOUNTAIN": -7, "CENTRAL": -6, "CANADA CENTRAL": -6, "EASTERN": -5, "US EASTERN": -5, "SA PACIFIC": -5,
@@ -44,6 +43,8 @@ _LONG_ZONES = {
     "AUSTRALIAN WESTERN": 8, "TOKYO": 9, "JAPAN": 9, "KOREA": 9, "KOREAN": 9, "CEN. AUSTRALIA": 9.5,
     "AUSTRALIAN CENTRAL": 9.5, "AUS EASTERN": 10, "E. AUSTRALIA": 10, "AUSTRALIAN EASTERN": 10, "NEW ZEALAND": 12,
 }  # fmt: skip
+for _season, _later in {"STANDARD": 0, "DAYLIGHT": 1, "SUMMER": 1}.items():
+    _ZONES |= {f"{name} {_season} TIME": hours + _later for name, hours in _LONG_ZONES.items()}
 
 
 def parse_date(date: str) -> datetime | None:
@@ -114,8 +115,5 @@ def _offset(zone: str) -> timedelta | None:
     if numeric := _OFFSET.search(zone):
         sign, hours, minutes = numeric.groups()
         return (-1 if sign == "-" else 1) * timedelta(hours=int(hours), minutes=int(minutes or 0))
-    name = zone.strip().upper()
-    hours_from_utc = _ZONES.get(name)
-    if hours_from_utc is None and (long := _LONG_NAME.fullmatch(name)) and long[1] in _LONG_ZONES:
-        hours_from_utc = _LONG_ZONES[long[1]] + (long[2] != "STANDARD")
+    hours_from_utc = _ZONES.get(zone.strip().upper())
     return None if hours_from_utc is None else timedelta(hours=hours_from_utc)

@@ -8,10 +8,10 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from itertools import chain, groupby, islice
-from typing import Any, AnyStr
+from typing import Any, AnyStr, TypeVar
 
 from deduplication.authentication import UNKNOWN, Authentication, Result, authenticate
 from deduplication.automated import MAX_PART_BYTES, REPORT_TYPES, Automated, classify
@@ -19,7 +19,7 @@ from deduplication.body import Html, looks_like_html, plain_links, plain_text
 from deduplication.dates import parse_date
 from deduplication.kept_property import kept_property
 from deduplication.names import bounded_key
-from deduplication.spool import Blob, Content, first_bytes, read_all
+from deduplication.spool import Content, chunks_of, read_all
 from deduplication.text import base64_decoded, decoded, nfc, well_formed, without_c1
 
 # Longer values are cut before they are worked at. The text of an email is not cut: its fingerprint covers all of it.
@@ -34,6 +34,8 @@ MAX_HEADERS_CHARS = 64 * 1024  # of all headers that are handed on
 MOST_REFERENCES = 200
 MOST_REPORTS = 10
 MAX_EXTRA_CHARS = 64 * 1024  # of all other fields that a provider sends
+
+Value = TypeVar("Value")
 
 _QUOTED = r'"(?:[^"\\]|\\.)*+"'
 _ATOM = r'[^\s<>,;:"()\[\]@]'
@@ -76,11 +78,11 @@ class Attachment:
 
     def __post_init__(self) -> None:
         name = _NOT_IN_A_FILE_NAME.sub("", well_formed(self.name[:MAX_HEADER_CHARS])).rstrip("/\\ ")
-        object.__setattr__(self, "name", re.split(r"[/\\]", name)[-1].strip()[:MAX_NAME_CHARS])
-        content_type = well_formed(self.content_type).partition(";")[0].strip().lower()
-        object.__setattr__(self, "content_type", content_type)
-        if self.content_id:
-            object.__setattr__(self, "content_id", well_formed(self.content_id[:MAX_NAME_CHARS]).strip(" <>"))
+        self.__dict__.update(
+            name=re.split(r"[/\\]", name)[-1].strip()[:MAX_NAME_CHARS],
+            content_type=media_type(well_formed(self.content_type)),
+            content_id=well_formed(self.content_id[:MAX_NAME_CHARS]).strip(" <>"),
+        )
 
 
 @dataclass(frozen=True)
@@ -94,62 +96,26 @@ class File:
     content_id: str = ""
     inline: bool = False
 
-    def attachment(self, inline_bytes: int, *, is_linked: bool) -> Attachment:
-        """With its contents if they are wanted in the webhook and fit, or by link."""
-        given = self.content
-        size_bytes, sha256, text_sha256 = (self.size_bytes, "", "") if given is None else _digests(given)
-        fits = size_bytes <= inline_bytes > 0
-        return Attachment(
-            self.name,
-            self.content_type,
-            size_bytes,
-            sha256,
-            content=base64.b64encode(read_all(given)).decode() if given is not None and fits else None,
-            text_sha256=text_sha256,
-            content_id=self.content_id,
-            inline=self.inline,
-            data=given if is_linked else None,
-        )
-
 
 def _digests(content: Content) -> tuple[int, str, str]:
-    """Its size, ``sha256`` and ``text_sha256``. What is large is read in chunks."""
-    if isinstance(content, Blob):
-        return _digests_of_chunks(content.chunks())
-    lines = content
-    if content and b"\0" not in content[:MOST_LOOKED_AT]:
-        lines = content.replace(b"\r\n", b"\n").removesuffix(b"\n") + b"\n"
-    text_sha256 = hashlib.sha256(lines).hexdigest() if lines != content else ""
-    return len(content), hashlib.sha256(content).hexdigest(), text_sha256
-
-
-def _digests_of_chunks(chunks: Iterable[bytes]) -> tuple[int, str, str]:
-    whole, lines, size_bytes, is_text, left = hashlib.sha256(), hashlib.sha256(), 0, True, b""
-    for chunk in chunks:
+    """Its size, ``sha256`` and ``text_sha256``."""
+    whole, lines, size_bytes, is_text, left, end = hashlib.sha256(), None, 0, True, b"", b""
+    for chunk in (content,) if isinstance(content, bytes) else content.chunks():
         is_text = is_text and b"\0" not in chunk[: max(0, MOST_LOOKED_AT - size_bytes)]
+        if is_text and lines is None and b"\r" in chunk:
+            lines = whole.copy()  # all lines so far end in LF
         whole.update(chunk)
         size_bytes += len(chunk)
-        if is_text:
+        if lines is not None:
             text = (left + chunk).replace(b"\r\n", b"\n")
-            left = text[-1:] if text[-1:] in (b"\r", b"\n") else b""  # the next chunk decides what it is
+            left = b"\r" if text.endswith(b"\r") else b""  # the next chunk may begin with its LF
             lines.update(text[: len(text) - len(left)])
-    lines.update(left.removesuffix(b"\n") + b"\n")
+        end = chunk[-1:]
+    lines = lines or whole.copy()
+    if end != b"\n":
+        lines.update(left + b"\n")
     is_other = is_text and size_bytes and lines.digest() != whole.digest()
     return size_bytes, whole.hexdigest(), lines.hexdigest() if is_other else ""
-
-
-_TEXTS = (
-    "subject",
-    "sender",
-    "date",
-    "html",
-    "plain",
-    "message_id",
-    "event_id",
-    "provider",
-    "in_reply_to",
-    "reply_text",
-)
 
 
 @dataclass(frozen=True)
@@ -244,7 +210,8 @@ class Email:
             fields["attachments"] = _attachments(files, inline_bytes, is_linked)
             fields["reports"] = _reports(files)
         if extra := fields.get("extra"):
-            fields["extra"] = _fitting(extra)
+            sizes = (len(name) + len(v if isinstance(v, str) else json.dumps(v)) for name, v in extra.items())
+            fields["extra"] = dict(_fitting(extra.items(), sizes, MAX_EXTRA_CHARS))
             fields["extra_omitted"] = len(extra) - len(fields["extra"])
         envelope = addresses_in(*recipients)
         fields |= {name: addresses_in(*fields.get(name, ())) for name in ("to", "cc", "reply_to")}
@@ -355,6 +322,9 @@ class Email:
         return authenticate(self.verdicts, self.provider, written, self.trusted_authserv_ids, domain)
 
 
+_TEXTS = [each.name for each in fields(Email) if each.type == "str"]
+
+
 def _html_and_plain(html: str, plain: str, body: str, body_type: str) -> dict[str, str]:
     """Without a type, a body is HTML if it looks like HTML, or if it could be and a text was sent as well.
 
@@ -370,32 +340,30 @@ def _html_and_plain(html: str, plain: str, body: str, body_type: str) -> dict[st
 
 
 def _attachments(files: Sequence[File | Attachment], inline_bytes: int, is_linked: bool) -> tuple[Attachment, ...]:
+    """With their contents while they are wanted in the webhook and fit, or by link."""
     found, left = [], inline_bytes
     for file in files:
-        each = file if isinstance(file, Attachment) else file.attachment(left, is_linked=is_linked)
-        left -= each.size_bytes if each.content is not None else 0
-        found.append(each)
+        if isinstance(file, Attachment):
+            found.append(file)
+            continue
+        given, content = file.content, None
+        size_bytes, sha256, text_sha256 = (file.size_bytes, "", "") if given is None else _digests(given)
+        if given is not None and size_bytes <= left > 0:
+            content = base64.b64encode(read_all(given)).decode()
+            left -= size_bytes
+        shown = (file.content_id, file.inline, given if is_linked else None)
+        found.append(Attachment(file.name, file.content_type, size_bytes, sha256, content, text_sha256, *shown))
     return tuple(found)
 
 
 def _reports(files: Sequence[File | Attachment]) -> tuple[tuple[str, bytes], ...]:
     """The parts that say whether it is a bounce, a read receipt or an invitation."""
     found = (
-        (kind, first_bytes(file.content, MAX_PART_BYTES))
+        (kind, next(chunks_of(file.content))[:MAX_PART_BYTES])
         for file in files
         if isinstance(file, File) and file.content and (kind := media_type(file.content_type)) in REPORT_TYPES
     )
     return tuple(islice(found, MOST_REPORTS))
-
-
-def _fitting(extra: Mapping[str, Any]) -> dict[str, Any]:
-    found, left = {}, MAX_EXTRA_CHARS
-    for name, value in extra.items():
-        size = len(name) + len(value if isinstance(value, str) else json.dumps(value))
-        if size <= left:
-            left -= size
-            found[name] = value
-    return found
 
 
 def _list(list_id: str, unsubscribe: str) -> dict[str, Any] | None:
@@ -413,13 +381,16 @@ def fitting_headers(pairs: Sequence[tuple[AnyStr, AnyStr]]) -> Sequence[tuple[An
     """As many as fit, in their order."""
     if len(pairs) <= MOST_HEADERS and sum(map(len, chain.from_iterable(pairs))) <= MAX_HEADERS_CHARS:
         return pairs
-    kept: list[tuple[AnyStr, AnyStr]] = []
-    left = MAX_HEADERS_CHARS
-    for name, value in pairs:
-        size = len(name) + len(value)
-        if size <= left and len(kept) < MOST_HEADERS:
+    return _fitting(pairs, (len(name) + len(value) for name, value in pairs), MAX_HEADERS_CHARS)[:MOST_HEADERS]
+
+
+def _fitting(found: Iterable[Value], sizes: Iterable[int], left: int) -> list[Value]:
+    """Those that fit into what the ones before them have left."""
+    kept = []
+    for each, size in zip(found, sizes, strict=True):
+        if size <= left:
             left -= size
-            kept.append((name, value))
+            kept.append(each)
     return kept
 
 

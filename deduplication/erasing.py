@@ -18,7 +18,6 @@ from deduplication.marks import mark_of
 from deduplication.names import Kind, Name
 
 EVENTS_AT_ONCE = 1000
-Erased = tuple[int, list[str], list[str]]  # number of the reset, ids of entries, labels of names
 
 
 def tombstone(entry_id: str) -> str:
@@ -31,36 +30,32 @@ def erase(coordinator: Coordinator, entries: Sequence[Entry]) -> list[str]:
     now are returned, and these are left as they are. Raises StoreUnavailable while Redis is away."""
     registry = coordinator.registry
     if registry:
-        number, ids, labels = coordinator.redis.ask(
+        number, gone = coordinator.redis.ask(
             lambda: registry.agree(lambda commit: _compose(commit, coordinator, entries))[0]
         )
     else:
         steady_ms, number = coordinator.journal.clock.steady_ms(), coordinator.journal.clock.now_ms() * 1000
-        lent = {
-            entry.id
-            for entry in entries
-            for each in entry.deliveries
-            if each.status in OPEN and each.lease_until_ms > steady_ms
-        }
-        ids = [entry.id for entry in entries if entry.id not in lent]
-        labels = [label for entry in entries if entry.id in ids for label in _labels(entry)]
+        leases = {entry.id: [d.lease_until_ms for d in entry.deliveries if d.status in OPEN] for entry in entries}
+        gone = [entry for entry in entries if max(leases[entry.id], default=0) <= steady_ms]
+    ids = [entry.id for entry in gone]
     with coordinator.journal.step() as step:
-        apply(step, number, ids, labels)
+        apply(step, number, ids, _labels(gone))
     return [entry.id for entry in entries if entry.id not in ids]
 
 
-def _labels(entry: Entry) -> dict[str, Name]:
-    """Names that may be listed in an event: digests, unless the item has no other ones."""
-    own = references(entry.own, entry.fingerprint)
-    return {label: name for label, name in own.items() if name.kind is Kind.EMAIL_ID} or own
+def _labels(entries: Sequence[Entry]) -> list[str]:
+    """Names that may be listed in an event: digests, unless an item has no other ones."""
+    own = [references(entry.own, entry.fingerprint) for entry in entries]
+    digests = [[label for label, name in names.items() if name.kind is Kind.EMAIL_ID] for names in own]
+    return [label for names, ids in zip(own, digests, strict=True) for label in ids or names]
 
 
-def _compose(commit: Commit, coordinator: Coordinator, entries: Sequence[Entry]) -> Erased:
+def _compose(commit: Commit, coordinator: Coordinator, entries: Sequence[Entry]) -> tuple[int, list[Entry]]:
     commit.only_open = True
     commit.ask("exists", "era")  # it does: the time of a reset is Redis' own, so it is shown first
     now_ms, machine, kept_ms = commit.view.now_ms, coordinator.journal.machine, coordinator.journal.retention.entry_ms
     gone = [entry for entry in entries if not _is_under_way(commit, entry, now_ms)]
-    labels = [label for entry in gone for label in _labels(entry)]
+    labels = _labels(gone)
     number = max(now_ms * 1000, *(commit.pointer(label).reset + 1 for label in labels), 0)
     for entry in gone:
         for each in entry.deliveries:
@@ -75,9 +70,9 @@ def _compose(commit: Commit, coordinator: Coordinator, entries: Sequence[Entry])
             commit.write("DEL", mark_of(name, group_ttl=False).key)
     for label in labels:
         commit.write("SET", pointer_key(label), str(Pointer(number)), "PX", kept_ms)
-    ids = [entry.id for entry in gone]
-    commit.event = pack_event(to_json(["X", machine, number, ids, labels])) if gone else ""
-    return number, ids, labels
+    event = ["X", machine, number, [entry.id for entry in gone], labels]
+    commit.event = pack_event(to_json(event)) if gone else ""
+    return number, gone
 
 
 def _is_under_way(commit: Commit, entry: Entry, now_ms: int) -> bool:

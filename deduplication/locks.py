@@ -12,7 +12,7 @@ import os
 import secrets
 import socket
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Literal
@@ -41,29 +41,25 @@ def new_server_id() -> str:
 
 @dataclass(frozen=True)
 class PublicationLock:
-    """Times are in UTC. The lock of a delivery has no fence, and its ``created`` is when the item was received."""
+    """``value``: as it is kept, in Redis and in the journal. Times are in UTC. The lock of a delivery has no fence, and
+    its ``created`` is when the item was received."""
 
-    content_id: str
-    platform: str
-    server_id: str
-    owner: str
-    fence: int
-    created: datetime
+    name: Name
+    value: str
     expires: datetime
+    id: str = field(init=False)
+    content_id: str = field(init=False)
+    platform: str = field(init=False)
+    server_id: str = field(init=False)
+    owner: str = field(init=False)
+    fence: int = field(init=False)
+    created: datetime = field(init=False)
 
-    @property
-    def id(self) -> str:
-        return f"{self.platform}:{self.content_id}#{self.fence}"
-
-    @property
-    def name(self) -> Name:
-        return Name(Kind.LOCK, self.platform, self.content_id)
-
-    @property
-    def value(self) -> str:
-        """As it is kept, in Redis and in the journal."""
-        created_ms = round(self.created.timestamp() * 1000)
-        return to_json([self.server_id, self.owner, created_ms, self.fence])
+    def __post_init__(self) -> None:
+        platform, content_id = self.name.scope, self.name.value
+        server_id, owner, created_ms, fence = json.loads(self.value)
+        self.__dict__.update(platform=platform, content_id=content_id, id=f"{platform}:{content_id}#{fence}")
+        self.__dict__.update(server_id=server_id, owner=owner, created=_utc(created_ms), fence=fence)
 
 
 class PublicationLocks:
@@ -82,7 +78,7 @@ class PublicationLocks:
         if not is_ours:
             log.info("lock %s for %s is held by %s", log_id(content_id), platform, json.loads(value)[0])
             return None
-        return _lock(name, value, now_ms + self._lease_ms)
+        return PublicationLock(name, value, _utc(now_ms + self._lease_ms))
 
     def renew_lock(self, lock: PublicationLock) -> PublicationLock | None:
         """The lock with its new expiry; None if it has ended or was taken by another owner."""
@@ -137,13 +133,15 @@ class PublicationLocks:
         if registry:
             with suppress(StoreUnavailable):  # then those of this machine are shown
                 rows += self._coordinator.redis.ask(lambda: registry.ask(_read_locks))
-        found = {value: _lock(Name.from_label(label), value, now_ms + left_ms) for label, value, left_ms in rows}
+        locked = [(Name.from_label(label), value, left_ms) for label, value, left_ms in rows]
         for data, destination, owner, left_ms in deliveries:
             entry = decode(data)
             delivery = entry.delivery_to(destination)
             server = (delivery.server if delivery else "") or entry.about.server
-            name, value = Name(Kind.LOCK, destination, entry.about.item), to_json([server, owner, entry.created_ms, 0])
-            found[f"{value} {destination}"] = _lock(name, value, now_ms + left_ms)
+            name = Name(Kind.LOCK, destination, entry.about.item)
+            locked.append((name, to_json([server, owner, entry.created_ms, 0]), left_ms))
+        # One of a script on this machine is in its journal and in Redis.
+        found = {(name, value): PublicationLock(name, value, _utc(now_ms + left_ms)) for name, value, left_ms in locked}
         return list(found.values())
 
     def cleanup_expired_locks(self) -> int:
@@ -189,11 +187,6 @@ def _read_locks(client: Any, prefix: str) -> list[tuple[str, str, int]]:
         else:
             client.srem(f"{prefix}locks", label)
     return found
-
-
-def _lock(name: Name, value: str, until_ms: int) -> PublicationLock:
-    server, owner, created_ms, fence = json.loads(value)
-    return PublicationLock(name.value, name.scope, server, owner, fence, _utc(created_ms), _utc(until_ms))
 
 
 def _utc(moment_ms: int) -> datetime:

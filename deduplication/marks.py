@@ -3,20 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from deduplication.names import Kind, Name
-
-_SETS = {Kind.EMAIL_ID: "processed_ids:", Kind.SUBJECT_GROUP: "subject_groups:"}
-_STRINGS = {
-    Kind.POST: "post:",
-    Kind.SUBJECT_GROUP: "ttl:subject_groups:",
-    Kind.MEDIA: "media:",
-    Kind.CONTENT: "dedup:",
-}
-
 
 HAS_PENDING = (Kind.POST, Kind.MEDIA)  # kinds whose mark shows that an item is being delivered
 
@@ -54,37 +44,29 @@ def find_marks(client: Any, prefix: str, kind: Kind, scope: str | None, value: s
 
     Of shared names, all that begin with ``value``: the senders among whom they count may follow it.
     """
+    wanted = Name(kind, "*" if scope is None else _literally(scope), f"{_literally(value or '')}*")
+    has_scope, is_group = kind in (Kind.SUBJECT_GROUP, Kind.CONTENT), kind is Kind.SUBJECT_GROUP
     found: dict[Name, None] = {}
-    if kind in _SETS:
-        found |= dict.fromkeys(_members_of_sets(client, f"{prefix}{_SETS[kind]}", kind, scope, value))
-    if kind in _STRINGS:
-        found |= dict.fromkeys(_keys_of_strings(client, f"{prefix}{_STRINGS[kind]}", kind, scope, value or ""))
+    for group_ttl in (False, True) if is_group else (False,):
+        mark, head = mark_of(wanted, group_ttl), mark_of(Name(kind, "", ""), group_ttl).key.rstrip(":")
+        keys = client.scan_iter(match=f"{_literally(prefix)}{mark.key}", count=1000)
+        if mark.member is not None and scope is not None:  # the one Set: Redis may have millions of keys
+            keys = [f"{prefix}{mark_of(Name(kind, scope, ''), group_ttl).key}".encode()]
+        for key in keys:
+            rest = key.decode().removeprefix(f"{prefix}{head}:")
+            if mark.member is None:
+                of_scope, _, text = rest.partition(":") if has_scope else ("", "", rest)
+                found[Name(kind, of_scope, text)] = None
+                continue
+            if value is None or is_group:
+                members = client.sscan_iter(key, match=mark.member, count=1000)
+            else:  # a day may have a million ids
+                members = [value.encode()] if client.sismember(key, value) else []
+            start = f"{rest}:" if is_group else ""
+            found |= {Name(kind, rest, member.decode().removeprefix(start)): None for member in members}
     return list(found)
 
 
-def _members_of_sets(client: Any, head: str, kind: Kind, scope: str | None, value: str | None) -> Iterator[Name]:
-    for key in _scan(client, head) if scope is None else [f"{head}{scope}"]:
-        day = key.removeprefix(head)
-        start = f"{day}:" if kind is Kind.SUBJECT_GROUP else ""
-        if kind is Kind.EMAIL_ID and value is not None:  # a day may have a million
-            members = [value.encode()] if client.sismember(key, value) else []
-        else:
-            members = client.sscan_iter(key, match=_beginning(f"{start}{value or ''}"), count=1000)
-        yield from (Name(kind, day, member.decode().removeprefix(start)) for member in members)
-
-
-def _keys_of_strings(client: Any, head: str, kind: Kind, scope: str | None, value: str) -> Iterator[Name]:
-    has_scope = kind in (Kind.SUBJECT_GROUP, Kind.CONTENT)
-    start = f"{head}{scope}:" if has_scope and scope is not None else head
-    is_next = scope is not None or not has_scope  # otherwise any scope is between head and value
-    for key in _scan(client, f"{start}{value}" if is_next else start):
-        of_scope, _, rest = key.removeprefix(head).partition(":") if has_scope else ("", "", key.removeprefix(head))
-        yield Name(kind, of_scope, rest)
-
-
-def _scan(client: Any, start: str) -> list[str]:
-    return [key.decode() for key in client.scan_iter(match=_beginning(start), count=1000)]
-
-
-def _beginning(start: str) -> str:
-    return re.sub(r"([*?\[\]\\])", r"\\\1", start) + "*"
+def _literally(text: str) -> str:
+    """In a pattern of Redis."""
+    return re.sub(r"([*?\[\]\\])", r"\\\1", text)

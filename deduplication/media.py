@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import re
+import tomllib
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
 from functools import lru_cache
+from pathlib import Path
 from string import whitespace
+from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from deduplication.lists import LISTS
 from deduplication.names import WEEK_MS, Kind, Name, bounded_key
 from deduplication.text import well_formed
 
 MAX_SITE_CHARS = 500  # of a URL, up to its path
-
 FRAGMENT = "#"
-IDENTITY_PARAMETERS: Mapping[str, Collection[str]] = LISTS["identity_parameters"]
 
+# How other programs and services name things. Names of emails depend on it: none may be removed.
+LISTS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("lists.toml").read_text(encoding="utf-8"))
+IDENTITY_PARAMETERS: Mapping[str, Collection[str]] = LISTS["identity_parameters"]
 DEFAULT_HOSTS: tuple[str, ...] = tuple(LISTS["file_hosts"])
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -153,7 +156,7 @@ _ASSET_FOLDER = re.compile(
     re.IGNORECASE,
 )
 _IMAGE_FILE = re.compile(r"\.(?:png|jpe?g|gif|svg|webp|bmp|ico)$", re.IGNORECASE)
-_ASSET_FILE = re.compile(r"\.(?:png|jpe?g|gif|svg|webp|bmp|ico|css|m?js|woff2?|ttf|otf|eot|map)$", re.IGNORECASE)
+_ASSET_FILE = re.compile(rf"{_IMAGE_FILE.pattern}|\.(?:css|m?js|woff2?|ttf|otf|eot|map)$", re.IGNORECASE)
 _SHARED_FILE = re.compile(r"/(?:s|sh|scl|t|l|u|:[a-z]:|sites|teams|personal)/", re.IGNORECASE)
 _SERVICE_SUBDOMAINS = re.compile(r"(?:about|accounts?|assets?|auth|blog|cdn|cf|help|learn|static|status|support)\.")
 _SIGNATURE_WORD = re.compile(

@@ -7,7 +7,6 @@ malformed headers (cpython issues 103800, 105802, 151857). The library is used f
 
 from __future__ import annotations
 
-import binascii
 import email.message
 import html
 import re
@@ -17,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deduplication.email import MOST_HEADERS, Email, File, address_of, decode_subject, fitting_headers
-from deduplication.spool import LARGE_BYTES, Blob, Content, Span, base64_chunks, quoted_printable_chunks, read_all
-from deduplication.text import base64_decoded, decoded, strictly_decoded, well_formed
+from deduplication.spool import LARGE_BYTES, Blob, Content, chunks_of, spooled, transformed
+from deduplication.text import base64_chunks, decoded, quoted_printable_chunks, strictly_decoded, well_formed
 
 MAX_HEADER_BYTES = 64 * 1024
 MAX_PARAMETERS = 100
@@ -29,13 +28,11 @@ MAX_DEPTH = 50
 DELIVERED_HEADERS = ("delivered-to", "x-original-to", "envelope-to")
 RECIPIENT_HEADERS = (*DELIVERED_HEADERS, "to", "cc")
 SPAM_HEADERS = ("X-Spam-Status", "X-Spam-Flag", "X-Spam-Score", "X-SES-Spam-Verdict", "X-SES-Virus-Verdict")
-THREAD_HEADERS = ("In-Reply-To", "References", "List-Id")
 OTHER_HEADERS = (
-    "Subject", "From", "Date", "Message-Id", "Content-Type", "Content-Disposition", "Content-Transfer-Encoding",
+    "Subject", "From", "Date", "Message-Id", "In-Reply-To", "References", "List-Id",
+    "Content-Type", "Content-Disposition", "Content-Transfer-Encoding",
 )  # fmt: skip
-_FOUND_HEADERS = [
-    name.lower().encode() for name in (*RECIPIENT_HEADERS, *SPAM_HEADERS, *THREAD_HEADERS, *OTHER_HEADERS)
-]
+_FOUND_HEADERS = [name.lower().encode() for name in (*RECIPIENT_HEADERS, *SPAM_HEADERS, *OTHER_HEADERS)]
 _READ_HEADERS = {*_FOUND_HEADERS, b"reply-to", b"return-path", b"content-id"}
 
 _CR_ALONE = re.compile(rb"[^\r\n]*\r(?:[ \t]|[!-9;-~]+:|\r[^\n])")
@@ -59,9 +56,10 @@ def parse_mime(given: Content, **fields: Any) -> Email:
     and ``spam`` are added to those of the headers, and others replace what was read. Time and memory grow with the
     length alone; the contents of large parts are read from the disk when they are needed.
     """
-    raw, lifted = _lift(given.span()) if isinstance(given, Blob) else (given, _NOTHING_LIFTED)
-    if _CR_ALONE.match(raw):  # lines end in CR alone; a stray CR does not make them so
-        raw = raw.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    source = _lift(given) if isinstance(given, Blob) else _Source(given)
+    if _CR_ALONE.match(source.raw):  # lines end in CR alone; a stray CR does not make them so
+        source.raw = source.raw.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    raw = source.raw
     start = _end_of(_BEFORE_THE_HEADERS, raw, 0)
     empty_line = _EMPTY_LINE.search(raw, start)
     written: list[tuple[bytes, bytes]] = []
@@ -70,7 +68,7 @@ def parse_mime(given: Content, **fields: Any) -> Email:
     read = {
         "provider": "mime",
         "date": head.text("date"),
-        **_read_contents(list(_Parts(raw, lifted).read(head, len(raw), {}))),
+        **_read_contents(list(source.parts(head, len(raw), {}))),
         "message_id": head.text("message-id"),
         "delivered_headers": [head.text(name) for name in DELIVERED_HEADERS],
         "headers": head.texts(kept),
@@ -89,32 +87,77 @@ def parse_mime(given: Content, **fields: Any) -> Email:
     return Email.received(**read)
 
 
-@dataclass(frozen=True)
-class _Lifted:
-    """Contents of large parts, in whose place the message has their numbers between random marks."""
+@dataclass
+class _Source:
+    """The message. The contents of large parts may be on the disk, with their numbers between random marks here."""
 
-    mark: bytes
-    spans: Sequence[Span]
+    raw: bytes
+    mark: bytes = b""
+    large: Sequence[Blob] = ()
+    left: int = MAX_PARTS
 
-    def content(self, encoded: bytes) -> Content:
+    def content(self, start: int, end: int) -> Content:
         """With the contents in place of their numbers."""
-        if not self.spans or self.mark not in encoded:
+        encoded = self.raw[start:end]
+        if not self.large or self.mark not in encoded:
             return encoded
-        pieces = encoded.split(self.mark)
-        whole = (self.spans[int(piece)] if place % 2 else piece for place, piece in enumerate(pieces))
-        return Blob(tuple(whole))
+        texts = enumerate(encoded.split(self.mark))
+        pieces = [piece for place, text in texts if (piece := self.large[int(text)] if place % 2 else text)]
+        if len(pieces) == 1:
+            return pieces[0]
+        return spooled((chunk for piece in pieces for chunk in chunks_of(piece)), self.large[0].spool)
+
+    def parts(self, entity: _Entity, end: int, branches: Mapping[int, int], depth: int = 0) -> Iterator[_Leaf]:
+        """What is not itself a multipart, in order: at most MAX_PARTS, in multiparts nested at most MAX_DEPTH deep. A
+        multipart in which its boundary does not occur is text.
+
+        ``branches``: of each multipart/alternative around it, by its position, the branch that it belongs to.
+        """
+        around, is_divided = entity, False
+        for start, part_end in self._between_boundaries(entity, end):
+            is_divided = True
+            self.left -= 1
+            if self.left < 0 or depth == MAX_DEPTH:
+                yield _Leaf(File("", "application/octet-stream", self.content(start, end)))
+                return
+            part = _read_entity(self.raw, start)
+            if part.boundary == entity.boundary and part_end < end:
+                around = part  # the parts that follow belong to it
+                continue
+            is_alternative = around.content_type == "multipart/alternative"
+            inner = {**branches, around.content_start: start} if is_alternative else branches
+            yield from self.parts(part, part_end, inner, depth + 1)
+        if not is_divided:
+            yield entity.leaf(self.content(entity.content_start, end), branches)
+
+    def _between_boundaries(self, entity: _Entity, end: int) -> Iterator[tuple[int, int]]:
+        """Where its parts begin and end. The line feed before a line with a boundary belongs to that."""
+        if not entity.boundary:
+            return
+        mark, start = b"\n--" + entity.boundary, -1
+        found = self.raw.find(mark, entity.content_start - 1, end)
+        while found >= 0:
+            line_end = self.raw.find(b"\n", found + 1, end)
+            line_end = end if line_end < 0 else line_end
+            rest = self.raw[found + len(mark) : line_end].rstrip()
+            if rest in (b"", b"--"):
+                if start >= 0:
+                    yield start, found - (self.raw[found - 1] == ord("\r"))
+                if rest:
+                    return
+                start = line_end + 1
+            found = self.raw.find(mark, line_end, end)
+        if start >= 0:
+            yield start, end
 
 
-_NOTHING_LIFTED = _Lifted(b"", ())
-
-
-def _lift(raw: Span) -> tuple[bytes, _Lifted]:
+def _lift(raw: Blob) -> _Source:
     """The message without the contents of large parts: what is between an empty line and the next line that begins
     with "--" is never a header or a boundary, whatever the boundaries are."""
-    mark, spans = secrets.token_bytes(16).hex().encode(), list[Span]()
+    mark, large = secrets.token_hex(16).encode(), list[Blob]()
     kept, position, start = b"", 0, 0
     if len(raw) <= LARGE_BYTES or _CR_ALONE.match(raw.read(0, LARGE_BYTES)):
-        return raw.read(), _NOTHING_LIFTED
+        return _Source(raw.read())
     for _ in range(MAX_PARTS):
         headers = raw.search(_END_OF_HEADERS, start)
         if headers is None:
@@ -122,19 +165,29 @@ def _lift(raw: Span) -> tuple[bytes, _Lifted]:
         line = raw.search(_MAYBE_BOUNDARY, headers[1] - 1)
         end = line[0] if line else len(raw)
         if end - headers[1] > LARGE_BYTES:
-            kept += raw.read(position, headers[1]) + b"%s%d%s" % (mark, len(spans), mark)
-            position = end - 1  # the line feed before a boundary may be a CR LF
-            spans.append(raw.part(headers[1], position))
+            kept += raw.read(position, headers[1]) + b"%s%d%s" % (mark, len(large), mark)
+            position = end - (raw.read(end - 1, end) == b"\r")  # the line feed before a boundary may be a CR LF
+            large.append(raw.part(headers[1], position))
         if line is None:
             break
         start = line[1]
-    return kept + raw.read(position), _Lifted(mark, spans)
+    return _Source(kept + raw.read(position), mark, large)
 
 
 def _readable_sender(sender: str) -> str:
     """With its name decoded, unless that would bring in another address than the one of the header itself."""
     decoded = decode_subject(sender)
     return decoded if address_of(decoded) == address_of(sender) else sender
+
+
+@dataclass(frozen=True)
+class _Leaf:
+    """A part without parts. A text with a file name is both a file and a text."""
+
+    file: File | None = None
+    text: str | None = None
+    is_html: bool = False
+    branches: Mapping[int, int] = field(default_factory=dict)
 
 
 _Parameter = tuple[str, str]  # a value, its bytes as Latin-1, and the charset that the notation of RFC 2231 names
@@ -193,33 +246,26 @@ class _Entity:
         name = text.encode("latin-1", "replace")
         return decode_subject(decoded(name, charset) if charset else _header_text(name, self.charset))
 
-    @property
-    def disposition(self) -> str:
-        return _matched(_KEYWORD, self.first("content-disposition"))
-
-    @property
-    def is_shown(self) -> bool:
-        """Whether it is text, as a multipart without parts is, too."""
+    def leaf(self, encoded: Content, branches: Mapping[int, int]) -> _Leaf:
+        decode = _DECODERS.get(_matched(_KEYWORD, self.first("content-transfer-encoding")), iter)
+        name, disposition, text = self.file_name, _matched(_KEYWORD, self.first("content-disposition")), None
         is_text = self.content_type in ("text/plain", "text/html") or self.content_type.startswith("multipart/")
-        return is_text and self.disposition != "attachment"
-
-    def file(self, name: str, content: Content) -> File:
-        content_id = self.text("content-id")
-        is_inline = self.disposition == "inline" or (not self.disposition and bool(content_id))
-        return File(name, self.content_type, content, content_id=content_id, inline=is_inline)
-
-    def decode(self, encoded: Content) -> Content:
-        encoding = _matched(_KEYWORD, self.first("content-transfer-encoding"))
-        if encoding not in _DECODERS:
-            return encoded
-        decode, decode_chunks = _DECODERS[encoding]
-        return encoded.decoded(decode_chunks) if isinstance(encoded, Blob) else decode(encoded)
+        is_shown = is_text and disposition != "attachment"  # a multipart without parts is text, too
+        content = encoded if decode is iter or is_shown else transformed(encoded, decode)
+        if is_shown:
+            shown = b"".join(decode(chunks_of(encoded)))
+            content, text = shown, decoded(shown, self.charset) if shown and not shown.isspace() else None
+        file = None
+        if name or not is_shown:
+            content_id = self.text("content-id")
+            is_inline = disposition == "inline" or (not disposition and bool(content_id))
+            file = File(name, self.content_type, content, content_id=content_id, inline=is_inline)
+        return _Leaf(file, text, self.content_type == "text/html", branches)
 
 
-_Decode = tuple[Callable[[bytes], bytes], Callable[[Iterable[bytes]], Iterator[bytes]]]
-_DECODERS: Mapping[str, _Decode] = {
-    "base64": (base64_decoded, base64_chunks),
-    "quoted-printable": (binascii.a2b_qp, quoted_printable_chunks),
+_DECODERS: Mapping[str, Callable[[Iterable[bytes]], Iterator[bytes]]] = {
+    "base64": base64_chunks,
+    "quoted-printable": quoted_printable_chunks,
 }
 
 
@@ -277,78 +323,6 @@ def _parameters(value: bytes) -> Mapping[str, _Parameter]:
         name.lower(): (value[2], value[0] or "") if isinstance(value, tuple) else (value, "")
         for name, value in reversed(parameters)
     }
-
-
-class _Parts:
-    """The parts of a message, at most MAX_PARTS of them, in multiparts nested at most MAX_DEPTH deep."""
-
-    def __init__(self, raw: bytes, lifted: _Lifted) -> None:
-        self._raw = raw
-        self._lifted = lifted
-        self._left = MAX_PARTS
-
-    def read(self, entity: _Entity, end: int, branches: Mapping[int, int], depth: int = 0) -> Iterator[_Leaf]:
-        """What is not itself a multipart, in order. A multipart in which its boundary does not occur is text.
-
-        ``branches``: of each multipart/alternative around it, by its position, the branch that it belongs to.
-        """
-        around, is_divided = entity, False
-        for start, part_end in self._spans(entity, end):
-            is_divided = True
-            self._left -= 1
-            if self._left < 0 or depth == MAX_DEPTH:
-                yield _Leaf(File("", "application/octet-stream", self._lifted.content(self._raw[start:end])))
-                return
-            part = _read_entity(self._raw, start)
-            if part.boundary == entity.boundary and part_end < end:
-                around = part  # the parts that follow belong to it
-                continue
-            is_alternative = around.content_type == "multipart/alternative"
-            inner = {**branches, around.content_start: start} if is_alternative else branches
-            yield from self.read(part, part_end, inner, depth + 1)
-        if not is_divided:
-            yield self._leaf(entity, end, branches)
-
-    def _spans(self, entity: _Entity, end: int) -> Iterator[tuple[int, int]]:
-        """Where its parts begin and end: between lines that begin with its boundary. The line feed before such a line
-        belongs to it."""
-        if not entity.boundary:
-            return
-        mark, start = b"\n--" + entity.boundary, -1
-        found = self._raw.find(mark, entity.content_start - 1, end)
-        while found >= 0:
-            line_end = self._raw.find(b"\n", found + 1, end)
-            line_end = end if line_end < 0 else line_end
-            rest = self._raw[found + len(mark) : line_end].rstrip()
-            if rest in (b"", b"--"):
-                if start >= 0:
-                    yield start, found - (self._raw[found - 1] == ord("\r"))
-                if rest:
-                    return
-                start = line_end + 1
-            found = self._raw.find(mark, line_end, end)
-        if start >= 0:
-            yield start, end
-
-    def _leaf(self, entity: _Entity, end: int, branches: Mapping[int, int]) -> _Leaf:
-        content = entity.decode(self._lifted.content(self._raw[entity.content_start : end]))
-        name, is_shown = entity.file_name, entity.is_shown
-        if is_shown:
-            content = read_all(content)
-        file = entity.file(name, content) if name or not is_shown else None
-        has_text = is_shown and isinstance(content, bytes) and content and not content.isspace()
-        text = decoded(read_all(content), entity.charset) if has_text else None
-        return _Leaf(file, text, entity.content_type == "text/html", branches)
-
-
-@dataclass(frozen=True)
-class _Leaf:
-    """A part without parts. A text with a file name is both a file and a text."""
-
-    file: File | None = None
-    text: str | None = None
-    is_html: bool = False
-    branches: Mapping[int, int] = field(default_factory=dict)
 
 
 def _read_contents(leaves: Sequence[_Leaf]) -> dict[str, Any]:

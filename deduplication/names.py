@@ -16,7 +16,6 @@ from typing import NamedTuple
 WEEK_MS = 7 * 24 * 3600 * 1000
 UNDATED = "undated"  # instead of the day, for an email without a date
 NOTHING_THERE = "0"
-_UNKNOWN = ""
 _DIGEST_CHARS = 20
 _DIGEST = re.compile("[0-9a-f]+")
 _SHORT_CHARS = 8
@@ -112,12 +111,12 @@ class Fingerprint(NamedTuple):
 
     def __str__(self) -> str:
         """The parts in their order with dots between them, nothing for an unknown one, and no dots at the end."""
-        return ".".join([part or _UNKNOWN for part in self]).rstrip(".")
+        return ".".join([part or "" for part in self]).rstrip(".")
 
     @classmethod
     @lru_cache(maxsize=512)  # a repeat is compared with an earlier email, usually a recent one
     def parse(cls, written: str) -> Fingerprint:
-        return cls(*(None if part == _UNKNOWN else part for part in written.split("."))) if written else cls()
+        return cls(*(part or None for part in written.split(".")))
 
 
 def digest(text: str) -> str:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlunsplit
 
 from deduplication.identity import log_id
 from deduplication.journal.coordinator import Claimed, Coordinator
 from deduplication.journal.entry import SETTLED, About, DeliveryStatus, changed, new_entry_id
-from deduplication.journal.rules import Busy, Claim, Judgement, Repeat
+from deduplication.journal.rules import Busy, Claim, Repeat
 from deduplication.media import media_name, split_url
 from deduplication.names import WEEK_MS, Gate, Kind, Name, bounded_key
 
@@ -58,14 +58,8 @@ class Reserved:
     """To be published; then call ``published`` or ``failed``. ``retries_left`` is None on a first try."""
 
     claimed: Claimed
-
-    @property
-    def retries_left(self) -> int | None:
-        return self.claimed.entry.retries_left
-
-    @property
-    def media(self) -> tuple[Name, ...]:
-        return self.claimed.entry.shared
+    retries_left: int | None
+    media: tuple[Name, ...]
 
 
 @dataclass(frozen=True)
@@ -83,39 +77,34 @@ class Reservations:
         self._lease_ms = lease_ms
 
     def reserve(self, key: str, media: Iterable[str] = (), batch: Batch | None = None) -> Reserved | Skipped:
-        """Post and media in one step."""
+        """Post and media in one step. A post that is stopped by a known medium, or by another program's mark, becomes
+        processed."""
         batch = Batch() if batch is None else batch
         post = post_name(key)
         if post in batch:
             return _skipped(post, "seen in this batch", settled=False)
         batch.add(post)
-        about, owner = About(item=post.value), self._coordinator.new_owner()
-        claim = Claim(new_entry_id(), owner, (post,), lease_ms=self._lease_ms, about=about)
         names = tuple(dict.fromkeys(map(media_name, media)))
         seen = next((name for name in names if name in batch), None)
-        outcome = self._claim(replace(claim, shared=() if seen else names))
+        about, owner = About(item=post.value), self._coordinator.new_owner()
+        shared = () if seen else names
+        found = self._coordinator.claim(
+            Claim(new_entry_id(), owner, (post,), shared, lease_ms=self._lease_ms, about=about)
+        )
+        stop = found.entry.stop if isinstance(found, Claimed) and not found.to_send else None
+        is_own = stop is not None and stop.gate is Gate.IDENTITY
+        if isinstance(found, Claimed) and (stop or seen):
+            self._settle(found, DeliveryStatus.SKIPPED, "already_processed" if is_own else "skipped_media")
         if seen:
-            if isinstance(outcome, Reserved):  # the post becomes processed
-                self._settle(outcome.claimed, DeliveryStatus.SKIPPED, "skipped_media")
             return _skipped(seen, "seen in this batch", settled=True)
-        if isinstance(outcome, Reserved):
-            batch.update(outcome.media)
-        return outcome
-
-    def _claim(self, claim: Claim) -> Reserved | Skipped:
-        """A post that is stopped by a known medium, or by another program's mark, becomes processed."""
-        found: Claimed | Judgement = self._coordinator.claim(claim)
+        if stop:
+            return _skipped(stop.name, PROCESSED if is_own else "1", settled=True)
+        if isinstance(found, Claimed):
+            batch.update(found.entry.shared)
+            return Reserved(found, found.entry.retries_left, found.entry.shared)
         if isinstance(found, Repeat):
             return _skipped(found.name, PROCESSED, settled=True)
-        if not isinstance(found, Claimed):
-            held = Name.from_label(found.name) if isinstance(found, Busy) else claim.own[0]
-            return _skipped(held, PENDING, settled=False)
-        stop = found.entry.stop
-        if found.to_send or stop is None:
-            return Reserved(found)
-        is_own = stop.gate is Gate.IDENTITY
-        self._settle(found, DeliveryStatus.SKIPPED, "already_processed" if is_own else "skipped_media")
-        return _skipped(stop.name, PROCESSED if is_own else "1", settled=True)
+        return _skipped(Name.from_label(found.name) if isinstance(found, Busy) else post, PENDING, settled=False)
 
     def published(self, reserved: Reserved) -> bool:
         """The post is ``0`` and its media are ``1`` for seven days. False if another owner has taken over."""

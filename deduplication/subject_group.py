@@ -14,8 +14,7 @@ from functools import cached_property, lru_cache
 from unidecode import unidecode
 
 from deduplication.email import decode_subject
-from deduplication.lists import LISTS
-from deduplication.media import ascii_host
+from deduplication.media import LISTS, ascii_host
 from deduplication.names import Kind, Name
 from deduplication.text import first_captured, nfc
 

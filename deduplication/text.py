@@ -12,6 +12,7 @@ import binascii
 import codecs
 import re
 import unicodedata
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -22,7 +23,7 @@ _MORE_THAN_THIRTY_MARKS = re2.compile(r"\pM{31}")
 _ASCII_ONLY = re.compile(r"\\[bBwW]")
 _C1 = re.compile(r"[\x80-\x9f]")
 _CHARSET = re.compile(r"[\w.:-]{1,40}", re.ASCII)
-NOT_BASE64 = bytes(set(range(256)) - set(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="))
+_NOT_BASE64 = bytes(set(range(256)) - set(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="))
 _NOT_CHARSETS = {"idna", "punycode", "unicode-escape", "raw-unicode-escape", "undefined"}  # but Python decodes them
 _BETTER_IN_PYTHON = {"ascii", "utf-16", "hz", "iso2022_kr"}  # Python decodes more of these than browsers do
 _NO_CODECS = {"replacement", "x-user-defined"}
@@ -65,8 +66,29 @@ def without_c1(text: str) -> str:
 
 def base64_decoded(content: bytes) -> bytes:
     """Up to the padding. Characters outside the alphabet are ignored, and so is half a byte at the end."""
-    letters = content.translate(None, NOT_BASE64).partition(b"=")[0]
-    return binascii.a2b_base64(letters[: len(letters) - (len(letters) % 4 == 1)] + b"==")
+    return b"".join(base64_chunks((content,)))
+
+
+def base64_chunks(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    left = b""
+    for chunk in chunks:
+        letters, padding, _ = (left + chunk.translate(None, _NOT_BASE64)).partition(b"=")
+        whole = len(letters) - len(letters) % 4
+        yield binascii.a2b_base64(letters[:whole])
+        left = letters[whole:]
+        if padding:
+            break
+    if len(left) > 1:
+        yield binascii.a2b_base64(left + b"==")
+
+
+def quoted_printable_chunks(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Cut at line ends: a line is decoded as a whole."""
+    left = b""
+    for chunk in chunks:
+        lines, line_end, left = (left + chunk).rpartition(b"\n")
+        yield binascii.a2b_qp(lines + line_end)
+    yield binascii.a2b_qp(left)
 
 
 def decoded(content: bytes, charset: str) -> str:

@@ -23,7 +23,7 @@ from gunicorn.http.errors import ChunkMissingTerminator, NoMoreData, ParseExcept
 from gunicorn.workers.gthread import TConn, ThreadWorker
 from werkzeug.exceptions import BadRequest, ClientDisconnected, RequestEntityTooLarge, ServiceUnavailable
 
-from deduplication.spool import Blob, Content, Span, Spool, read_all
+from deduplication.spool import Blob, Content, Spool, read_all
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
@@ -225,7 +225,7 @@ class BoundedRequest(Request):
             raise NoRoomForBody from error
         if spool.size > most_bytes:
             raise RequestEntityTooLarge
-        return Blob((Span(spool, 0, spool.size),)), spool.size
+        return Blob(spool, 0, spool.size), spool.size
 
     def _receive(self, size: int) -> bytes:
         try:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from deduplication.spool import LARGE_BYTES, Blob, Content
+from deduplication.spool import LARGE_BYTES, Blob, Content, spooled
 from deduplication.text import well_formed
 
 MAX_NESTING = 100  # deeper than any real payload, and safe to write out again
@@ -75,10 +75,9 @@ def parse_json(content: Content, content_type: str = "application/json", files: 
     return document
 
 
-def _lift(content: Blob, field: re.Pattern[bytes]) -> tuple[bytes, dict[str, Blob]]:
+def _lift(raw: Blob, field: re.Pattern[bytes]) -> tuple[bytes, dict[str, Blob]]:
     """The document with marks in place of long values of such fields, and these by their marks."""
-    raw, mark = content.span(), secrets.token_hex(16)
-    lifted: dict[str, Blob] = {}
+    mark, lifted = secrets.token_hex(16), dict[str, Blob]()
     kept, copied, opened, is_inside, place, chunk_start = b"", 0, 0, False, 0, 0
     for chunk in raw.chunks():
         while place < len(chunk):
@@ -96,7 +95,7 @@ def _lift(content: Blob, field: re.Pattern[bytes]) -> tuple[bytes, dict[str, Blo
             is_inside, closed, place = False, chunk_start + place, place + 1
             if closed - opened > LARGE_BYTES and field.search(raw.read(max(0, opened - MAX_KEY_BYTES), opened)):
                 name = f"{mark}{len(lifted)}"
-                lifted[name] = Blob((raw.part(opened, closed),), _unescaped)
+                lifted[name] = spooled(_unescaped(raw.part(opened, closed).chunks()), raw.spool)
                 kept, copied = kept + raw.read(copied, opened) + name.encode(), closed
         place -= len(chunk)
         chunk_start += len(chunk)

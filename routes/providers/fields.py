@@ -10,7 +10,8 @@ from typing import Any, NamedTuple, Self
 
 from deduplication.email import File, fitting_headers, header_key
 from deduplication.mime import DELIVERED_HEADERS
-from deduplication.spool import Blob, Content, base64_chunks
+from deduplication.spool import Blob, Content, transformed
+from deduplication.text import base64_chunks
 from routes.payload import InvalidPayload, with_texts
 
 _PARTS = {"subject": "Subject", "sender": "From", "date": "Date", "message_id": "Message-ID"}
@@ -115,7 +116,7 @@ class Document(dict[str, Any]):
         """None if it is not Base64: an attachment that cannot be decoded does not reject the email."""
         value = self.get(field)
         if isinstance(value, Blob):
-            return value.decoded(base64_chunks)
+            return transformed(value, base64_chunks)
         try:
             return base64.b64decode(value) if isinstance(value, str) else None
         except (binascii.Error, ValueError):

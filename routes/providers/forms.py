@@ -15,7 +15,7 @@ from werkzeug.http import parse_options_header
 from werkzeug.sansio.multipart import Data, Epilogue, Field, File, MultipartDecoder, NeedData
 
 from deduplication import email
-from deduplication.spool import LARGE_BYTES, Blob, Content, Span, chunks_of, read_all
+from deduplication.spool import LARGE_BYTES, Blob, Content, chunks_of, read_all, transformed
 from routes.payload import InvalidPayload, parse_json
 from routes.providers.fields import Document
 
@@ -39,18 +39,23 @@ class Form:
     fields: Mapping[str, list[Content]]
     uploads: tuple[Upload, ...] = ()
     read: Callable[[Content], Content] = lambda raw: raw
+    decode: Callable[[Iterable[bytes]], Iterator[bytes]] = iter
 
     def __contains__(self, field: str) -> bool:
         return field in self.fields
+
+    def chunks(self, raw: Content) -> Iterable[bytes]:
+        """As ``read``, but of a large value nothing is written to the disk."""
+        return self.decode(raw.chunks()) if isinstance(raw, Blob) else (read_all(self.read(raw)),)
 
     def content(self, field: str) -> Content:
         return self.read(self.fields[field][0]) if field in self.fields else b""
 
     def first(self, field: str) -> bytes:
-        return read_all(self.content(field))
+        return b"".join(self.chunks(self.fields[field][0])) if field in self.fields else b""
 
     def last(self, field: str) -> bytes:
-        return read_all(self.read(self.fields[field][-1])) if field in self.fields else b""
+        return b"".join(self.chunks(self.fields[field][-1])) if field in self.fields else b""
 
     def text(self, field: str) -> str:
         return self.first(field).decode("utf-8", "replace")
@@ -83,7 +88,7 @@ def parse_form(content_type: str, body: Content) -> Form:
 
 def _urlencoded(body: Content) -> Form:
     """The values are decoded when they are read."""
-    pairs = _pairs_on_disk(body.span()) if isinstance(body, Blob) else iter(body.split(b"&"))
+    pairs = _pairs_on_disk(body) if isinstance(body, Blob) else iter(body.split(b"&"))
     fields: dict[str, list[Content]] = {}
     for count, pair in enumerate(pairs):
         if count > MOST_PARTS:
@@ -91,14 +96,14 @@ def _urlencoded(body: Content) -> Form:
         head = pair if isinstance(pair, bytes) else pair.read(0, LARGE_BYTES)
         name, _, value = head.partition(b"=")
         if name:
-            rest = value if isinstance(pair, bytes) else Blob((pair.part(len(name) + 1, len(pair)),))
+            rest = value if isinstance(pair, bytes) else pair.part(len(name) + 1, len(pair))
             fields.setdefault(_decode(name[:MAX_NAME_BYTES]).decode("utf-8", "replace"), []).append(rest)
-    if body.span().search(_HALF_AN_ESCAPE, longest=3) if isinstance(body, Blob) else _HALF_AN_ESCAPE.search(body):
+    if body.search(_HALF_AN_ESCAPE, longest=3) if isinstance(body, Blob) else _HALF_AN_ESCAPE.search(body):
         raise InvalidPayload("the body is not valid application/x-www-form-urlencoded")
-    return Form(fields, read=cache(_unquoted))
+    return Form(fields, read=cache(_unquoted), decode=_unquoted_chunks)
 
 
-def _pairs_on_disk(body: Span) -> Iterator[bytes | Span]:
+def _pairs_on_disk(body: Blob) -> Iterator[Content]:
     """Large ones are not read."""
     start, position = 0, 0
     for chunk in chain(body.chunks(), (b"&",)):
@@ -110,7 +115,7 @@ def _pairs_on_disk(body: Span) -> Iterator[bytes | Span]:
 
 
 def _unquoted(raw: Content) -> Content:
-    return raw.decoded(_unquoted_chunks) if isinstance(raw, Blob) else _decode(raw)
+    return transformed(raw, _unquoted_chunks) if isinstance(raw, Blob) else _decode(raw)
 
 
 def _decode(raw: bytes) -> bytes:
@@ -146,11 +151,11 @@ class _LenientDecoder(MultipartDecoder):
 
 
 def _multipart(body: Content, boundary: bytes) -> Form:
-    """Of a body on the disk, large parts are written to another temporary file."""
+    """Of a body on the disk, large parts are written behind it."""
     if not boundary:
         raise ValueError("no boundary")
     decoder = _LenientDecoder(boundary, max_parts=MOST_PARTS)
-    spool = body.new_spool() if isinstance(body, Blob) else None
+    spool = body.spool if isinstance(body, Blob) else None
     fields: dict[str, list[Content]] = {}
     uploads: list[Upload] = []
     part, content, start = None, bytearray(), 0
@@ -166,7 +171,7 @@ def _multipart(body: Content, boundary: bytes) -> Form:
                     content.clear()
                 if event.more_data:
                     continue
-                whole = Blob((Span(spool, start, spool.size),)) if spool and spool.size > start else bytes(content)
+                whole = Blob(spool, start, spool.size) if spool and spool.size > start else bytes(content)
                 if isinstance(part, Field):
                     fields.setdefault(part.name or "", []).append(whole)
                 elif isinstance(part, File):

@@ -11,6 +11,7 @@ import hmac
 import json
 from collections.abc import Iterable
 from datetime import datetime
+from itertools import chain
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
@@ -18,7 +19,7 @@ from pydantic import AfterValidator
 
 from deduplication.authentication import Result
 from deduplication.email import Email, File
-from deduplication.spool import Blob, Content, chunks_of, read_all
+from deduplication.spool import Blob, Content, chunks_of
 from orchestrator.config.words import reason
 from routes.auth import Unauthorized, equals_any
 from routes.payload import InvalidPayload, parse_json
@@ -54,13 +55,16 @@ class Mandrill(Provider[MandrillOptions]):
 
     def verify(self, request: ProviderRequest) -> None:
         form = request.form
-        fields = [(name.encode(), form.read(value)) for name, values in form.fields.items() for value in values]
+        fields = [(name.encode(), value) for name, values in form.fields.items() for value in values]
+        is_alone = len(form.fields) == len(fields)
         # By name; of those with the same name, by value. A large one is read only if there are several.
-        fields.sort(key=lambda field: (field[0], b"" if len(form.fields) == len(fields) else read_all(field[1])))
-        message: list[Content] = [self.options.url.encode(), *(part for field in fields for part in field)]
-        is_check = not isinstance(form.content(EVENTS), Blob) and form.first(EVENTS).strip() == CHECK
+        fields.sort(key=lambda field: (field[0], b"" if is_alone else b"".join(form.chunks(field[1]))))
+        chunks = chain.from_iterable(((name,), form.chunks(value)) for name, value in fields)
+        is_large = isinstance(form.fields.get(EVENTS, [b""])[0], Blob)
+        is_check = not is_large and form.first(EVENTS).strip() == CHECK
         keys = (*self.options.webhook_key, CHECK_KEY) if is_check else self.options.webhook_key
-        if not equals_any(request.headers.get(SIGNATURE, "").encode(), [_signature(key, message) for key in keys]):
+        message = chain((self.options.url.encode(),), chain.from_iterable(chunks))
+        if not equals_any(request.headers.get(SIGNATURE, "").encode(), _signatures(keys, message)):
             raise Unauthorized
 
     def parse(self, request: ProviderRequest) -> list[Parsed]:
@@ -122,15 +126,16 @@ class Mandrill(Provider[MandrillOptions]):
             **({"images": images} if images else {}),
         }
         events = json.dumps([{"ts": int(now.timestamp()), "event": "inbound", "msg": msg}])
-        signature = _signature(self.options.webhook_key[0], [f"{self.options.url}{EVENTS}{events}".encode()])
+        (signature,) = _signatures(self.options.webhook_key[:1], [f"{self.options.url}{EVENTS}{events}".encode()])
         return {**URLENCODED, SIGNATURE: signature.decode()}, urlencode({EVENTS: events}).encode()
 
 
-def _signature(key: str, message: Iterable[Content]) -> bytes:
-    proof = hmac.new(key.encode(), digestmod=hashlib.sha1)
-    for chunk in (chunk for part in message for chunk in chunks_of(part)):
-        proof.update(chunk)
-    return base64.b64encode(proof.digest())
+def _signatures(keys: Iterable[str], message: Iterable[bytes]) -> list[bytes]:
+    proofs = [hmac.new(key.encode(), digestmod=hashlib.sha1) for key in keys]
+    for chunk in message:
+        for proof in proofs:
+            proof.update(chunk)
+    return [base64.b64encode(proof.digest()) for proof in proofs]
 
 
 def _file(file: Document, *, is_inline: bool) -> File:

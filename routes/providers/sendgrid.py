@@ -163,9 +163,8 @@ def _require_own_boundary(request: ProviderRequest) -> None:
     line = b"--" + parameters.get("boundary", "").encode()
     closing, body = b"\r\n" + line + b"--", request.content()
     if isinstance(body, Blob):  # of a large one, what is between its first line and the first closing one is left out
-        raw = body.span()
-        found = raw.search(re.compile(re.escape(closing)), longest=len(closing))
-        body = raw.read(0, len(line) + 2) + raw.read(found[0] if found else len(raw))
+        found = body.search(re.compile(re.escape(closing)), longest=len(closing))
+        body = body.read(0, len(line) + 2) + body.read(found[0] if found else len(body))
     head, is_closed, epilogue = body.partition(closing)
     is_whole = head.startswith(line + b"\r\n") and is_closed and epilogue in (b"", b"\r\n")
     if media_type != "multipart/form-data" or not is_whole:

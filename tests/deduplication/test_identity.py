@@ -114,7 +114,7 @@ def test_two_monstrous_values_that_end_differently_make_short_names_of_their_own
 
 
 def file(content: bytes = b"one", name: str = "a.pdf") -> Attachment:
-    return File(name, "application/pdf", content).attachment(0, is_linked=False)
+    return Email.received(files=[File(name, "application/pdf", content)]).attachments[0]
 
 
 def described(name: str = "a.pdf", size_bytes: int = 3) -> Attachment:

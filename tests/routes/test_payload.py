@@ -57,7 +57,7 @@ def test_a_document_on_the_disk_reads_the_same_wherever_its_chunks_end(
     monkeypatch.setattr(payload, "LARGE_BYTES", 2)
     for body in (json.dumps(document), json.dumps(document[:-1], ensure_ascii=False, indent=1)):
         raw = body.encode().replace(b"/", b"\\/")
-        on_disk = Blob((spooled([raw], Spool()),))
+        on_disk = spooled([raw], Spool())
         read = parse_json(on_disk, files="content")
         assert isinstance(read[0]["content"], Blob)
         assert with_texts(read)[:-1] == parse_json(raw)[:-1]

@@ -17,7 +17,7 @@ from werkzeug.test import TestResponse
 
 from deduplication.email import Email
 from deduplication.journal.entry import Entry
-from deduplication.spool import Blob, Spool, spooled
+from deduplication.spool import Spool, spooled
 from orchestrator.config.model import Config
 from orchestrator.delivery.fetching import FetchFailed
 from routes.providers.base import ProviderRequest, Surroundings
@@ -130,7 +130,7 @@ def request_of(toml: str, name: str, letter: Letter = LETTER, now: datetime = NO
 
 def email_in(provider: AnyProvider, sample: SampleRequest, now: datetime = NOW, *, is_on_disk: bool = False) -> Email:
     """What the provider reads out of its request."""
-    body = Blob((spooled([sample.body], Spool()),)) if is_on_disk else sample.body
+    body = spooled([sample.body], Spool()) if is_on_disk else sample.body
     request = ProviderRequest(Headers(dict(sample.headers)), lambda: body, now)
     provider.verify(request)
     (email,) = provider.parse(request)
