@@ -162,19 +162,22 @@ def put_back(registry: Registry, journal: Journal) -> None:
 def _swap_in_redis(registry: Registry, name: Name, before: str, after: str, lease_ms: int) -> tuple[bool, str]:
     """As PublicationLocks._swap. A new era grants no locks while it is closed, but takes back those of journals."""
     key = mark_of(name, False).key
-    commit = Commit(View({key: before}))
-    commit.value(key)
-    if after:
-        commit.write("SET" if before else "LOCK", key, after, "PX", lease_ms)
-        commit.write("SADD", "locks", name.label)
-    else:
-        commit.write("DEL", key)
-        commit.write("SREM", "locks", name.label)
-    commit.only_open = NEW_FENCE in after
-    (answer,) = registry.run(commit)
-    if answer.outcome == "ok":
-        return True, after.replace(NEW_FENCE, answer.rest[0].decode()) if answer.rest else after
-    return False, commit.seen(answer).values[key]
+
+    def compose(commit: Commit) -> str:
+        found = commit.value(key)
+        commit.is_needed, commit.only_open = found == before, NEW_FENCE in after
+        if after:
+            commit.write("SET" if before else "LOCK", key, after, "PX", lease_ms)
+            commit.write("SADD", "locks", name.label)
+        else:
+            commit.write("DEL", key)
+            commit.write("SREM", "locks", name.label)
+        return found
+
+    found, answer = registry.agree(compose, View({key: before}))
+    if answer is None:
+        return False, found
+    return True, after.replace(NEW_FENCE, answer.rest[0].decode()) if answer.rest else after
 
 
 def _read_locks(client: Any, prefix: str) -> list[tuple[str, str, int]]:
