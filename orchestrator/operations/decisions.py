@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, tzinfo
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any, cast
 
 from pydantic import BaseModel, Field, PlainSerializer, WithJsonSchema
 
 from deduplication.journal.entry import Delivery, DeliveryStatus, Entry, Stop, changed
 from deduplication.journal.sqlite import Step
 from deduplication.names import Gate, Kind
+from orchestrator.build import Service
 from orchestrator.delivery.guard import Blocker
 from orchestrator.delivery.webhook import Payload, unpack
 from orchestrator.files import missing_files
@@ -27,9 +28,6 @@ from orchestrator.operations.search import (
     find_ids,
 )
 from orchestrator.pipeline import Status
-
-if TYPE_CHECKING:
-    from orchestrator.build import Service
 
 GATES = {Gate.IDENTITY: "email id", Gate.SUBJECT_GROUP: "subject group", Gate.MEDIA: "file", Gate.CONTENT: "text"}
 """In the order in which they are evaluated, and what an email shares with another one that is stopped there."""

@@ -6,19 +6,16 @@ import secrets
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 from pydantic import Field
 
 from deduplication.journal.entry import Attempt
 from orchestrator.audit import audit
+from orchestrator.build import Service
 from orchestrator.delivery.signing import public_keys
 from orchestrator.delivery.webhook import DeliveryFailed, EventType, Webhook, shown_timestamp
 from orchestrator.operations.fleet_state import DestinationView, Pause, fleet_state
-
-if TYPE_CHECKING:
-    from orchestrator.build import Service
 
 MOST_REASON_CHARACTERS = 200
 TEST_WITHIN_S = 8.0

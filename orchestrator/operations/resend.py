@@ -6,7 +6,6 @@ import secrets
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool
 
@@ -15,10 +14,8 @@ from deduplication.again import Refusal
 from deduplication.errors import StoreUnavailable
 from deduplication.journal.entry import DeliveryStatus
 from orchestrator.audit import audit
+from orchestrator.build import Service
 from orchestrator.operations.search import Filter, find_ids
-
-if TYPE_CHECKING:
-    from orchestrator.build import Service
 
 RELEASED, WOULD_RELEASE = "released", "would_release"
 REPLAYED, WOULD_REPLAY = "replayed", "would_replay"

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, Field
 
 from deduplication.journal.entry import DeliveryStatus
+from orchestrator.build import Service
 from orchestrator.metrics import meter
 from orchestrator.metrics.meter import DAY_S, DELIVERY_S, HOUR_S, MINUTE_S, Sums
 from orchestrator.operations.fleet_state import DestinationView, fleet_state
-
-if TYPE_CHECKING:  # which builds all of this
-    from orchestrator.build import Service
 
 
 class Totals(BaseModel):
