@@ -39,6 +39,10 @@ class AlarmShown(BaseModel):
     since: str = Field(json_schema_extra={"format": "date-time"})
     text: str
 
+    @property
+    def key(self) -> str:
+        return f"{self.condition}:{self.destination}" if self.destination else self.condition.value
+
 
 class Alarm(AlarmShown):
     """``until`` is None while it lasts. ``sent``: the phase that the receiver knows. Whenever that differs from the
@@ -77,17 +81,14 @@ class Alarms:
         self._changing: dict[str, int] = {}  # since when a condition differs from its alarm
         self._next_send_ms = 0
 
-    def diagnose(self, state: FleetState) -> dict[str, str | None]:
-        """The one judgement, for alarms and for /health: without conditions that are switched off."""
-        return diagnose(state, self._off)
-
     def read(self, state: FleetState) -> list[Alarm]:
         """Current alarms, oldest first, with up-to-date texts."""
-        texts, current = self.diagnose(state), []
-        over = f" This is no longer so; the alarm ends after {shown_duration(self._after_ms // 1000)}."
-        for key, alarm in self._read().items():
-            text = texts.get(key) or alarm.text + (over if key not in texts else "")
-            current += [] if alarm.until else [alarm.model_copy(update={"text": text})]
+        texts, current = diagnose(state, self._off), [alarm for alarm in self._read().values() if not alarm.until]
+        for alarm in current:
+            if alarm.key not in texts:
+                over = f"This is no longer so; the alarm ends after {shown_duration(self._after_ms // 1000)}."
+                alarm.text = f"{alarm.text} {over}"
+            alarm.text = texts.get(alarm.key) or alarm.text
         return sorted(current, key=lambda alarm: alarm.since)
 
     def evaluate(self, state: FleetState) -> None:
@@ -95,7 +96,7 @@ class Alarms:
         if not self._has_turn():
             self._changing.clear()
             return
-        texts, alarms, now_ms = self.diagnose(state), self._read(), state.now_ms
+        texts, alarms, now_ms = diagnose(state, self._off), self._read(), state.now_ms
         for key in {**alarms, **texts, **self._changing}:
             text, alarm = texts.get(key, ""), alarms.get(key)
             lasting = alarm if alarm and not alarm.until else None
@@ -105,12 +106,28 @@ class Alarms:
                 since_ms = self._changing.pop(key)
                 if lasting:
                     log.warning("ALARM %s is over", key)
-                    alarms[key] = self._write(key, lasting, until=shown_moment(now_ms))
+                    lasting.until = shown_moment(now_ms)
                 else:
-                    alarms[key] = self._begin(key, text, since_ms)
+                    log.error("ALARM %s: %s", key, text)
+                    condition, _, destination = key.partition(":")
+                    alarms[key] = Alarm(
+                        condition=AlertCondition(condition),
+                        destination=destination or None,
+                        since=shown_moment(since_ms),
+                        text=text,
+                        id=secrets.token_hex(12),
+                    )
+                self._write(key, alarms[key])
         for key, alarm in alarms.items():
             if alarm.sent != alarm.phase and now_ms >= self._next_send_ms:
-                self._send(key, alarm, now_ms)
+                try:
+                    if self._receiver:
+                        self._receiver.deliver(alarm.webhook(), SEND_WITHIN_S)
+                    alarm.sent = alarm.phase
+                    self._write(key, alarm)
+                except DeliveryFailed as error:
+                    log.warning("alarm %s %s: not sent: %s", key, alarm.phase, error)
+                    self._next_send_ms = now_ms + RETRY_AFTER_MS  # of all alarms: they have the same receiver
 
     def _has_turn(self) -> bool:
         """One machine of the fleet; each one while Redis is away."""
@@ -126,27 +143,6 @@ class Alarms:
             log.info("alarms: this machine evaluates them alone: %s", error)
             return True
 
-    def _begin(self, key: str, text: str, since_ms: int) -> Alarm:
-        log.error("ALARM %s: %s", key, text)
-        condition, _, destination = key.partition(":")
-        alarm = Alarm(
-            condition=AlertCondition(condition),
-            destination=destination or None,
-            since=shown_moment(since_ms),
-            text=text,
-            id=secrets.token_hex(12),
-        )
-        return self._write(key, alarm)
-
-    def _send(self, key: str, alarm: Alarm, now_ms: int) -> None:
-        try:
-            if self._receiver:
-                self._receiver.deliver(alarm.webhook(), SEND_WITHIN_S)
-            self._write(key, alarm, sent=alarm.phase)
-        except DeliveryFailed as error:
-            log.warning("alarm %s %s: not sent: %s", key, alarm.phase, error)
-            self._next_send_ms = now_ms + RETRY_AFTER_MS  # of all alarms: they have the same receiver
-
     def _read(self) -> dict[str, Alarm]:
         """Without those of conditions that only a newer version knows."""
         with self._journal.reading() as step:
@@ -155,8 +151,6 @@ class Alarms:
         known = set(AlertCondition)
         return {key: Alarm.model_validate_json(text) for key, text in found.items() if key.partition(":")[0] in known}
 
-    def _write(self, key: str, alarm: Alarm, **changes: Any) -> Alarm:
-        alarm = alarm.model_copy(update=changes)
+    def _write(self, key: str, alarm: Alarm) -> None:
         with self._journal.step() as step:
             members.put_note(step, f"{_NOTE}{key}", alarm.model_dump_json())
-        return alarm
