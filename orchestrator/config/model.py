@@ -27,7 +27,15 @@ from deduplication.media import DEFAULT_HOSTS, MediaMode
 from deduplication.subject_group import DEFAULT_PATTERNS, GroupMode, SubjectPattern, normalize_no_accents_lower_trim
 from deduplication.text import BadRegex, check_regex
 from orchestrator.config.file import Document, read_document
-from orchestrator.config.settings import Secret, Settings, SettingsError, WebAddress, check_web_address, environment
+from orchestrator.config.settings import (
+    Secret,
+    Settings,
+    SettingsError,
+    WebAddress,
+    check_web_address,
+    environment,
+    passes,
+)
 from orchestrator.config.words import Loc, listed, problem, reason
 from orchestrator.delivery.counters import parse_rate
 from orchestrator.operations.conditions import AlertCondition
@@ -82,11 +90,6 @@ def _check_regex(regex: str) -> str:
     return regex
 
 
-def _check_rate(rate: str) -> str:
-    parse_rate(rate)
-    return rate
-
-
 def _as_word(value: Any) -> Any:
     return str(value).lower() if isinstance(value, bool) else value
 
@@ -96,7 +99,7 @@ _Name = Annotated[str, StringConstraints(pattern=r"\A[a-z0-9][a-z0-9_-]*\z")]
 _Secrets = Annotated[tuple[Secret, ...], BeforeValidator(_one_or_several), AfterValidator(_not_empty)]
 _Names = Annotated[tuple[str, ...], AfterValidator(_not_empty)]
 _Regex = Annotated[str, AfterValidator(_check_regex)]
-_Rate = Annotated[str, AfterValidator(_check_rate)]
+_Rate = Annotated[str, Field(min_length=1), passes(parse_rate)]
 _Table = dict[str, Any]
 _Text = Annotated[str, Field(min_length=1)]
 _Whole = Annotated[int, BeforeValidator(_not_bool)]
@@ -144,7 +147,9 @@ class DestinationConfig(_Model):
     @field_validator("url")
     @classmethod
     def _check_url(cls, value: str) -> str:
-        return value if value == LOG_URL else check_web_address(value)
+        if value != LOG_URL:
+            check_web_address(value)
+        return value
 
     @field_validator("headers")
     @classmethod

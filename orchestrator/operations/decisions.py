@@ -182,7 +182,7 @@ def list_deliveries(service: Service, wanted: DeliveryFilter, limit: int, cursor
     """
     ids, following = find_ids(service, wanted, limit, cursor)
     with service.journal.reading() as step:
-        deliveries = [view for id_ in ids if (view := _view_delivery(service, step, id_))]
+        deliveries = [view for id_ in ids for view in _view_delivery(service, step, id_)]
     return DeliveryPage(deliveries=deliveries, more=following is not None, next=following)
 
 
@@ -198,7 +198,6 @@ def read_decision(service: Service, text: str) -> DecisionInFull | None:
         original_email = _view(service, step, original) if original else None
         missing = missing_files(step, entry.id)
     deliveries = cast(Sequence[DeliveryView], brief.deliveries)
-    machines = (delivery.payload_machine for delivery in deliveries)
     return DecisionInFull(
         **dict(brief),
         server=entry.about.server,
@@ -208,15 +207,16 @@ def read_decision(service: Service, text: str) -> DecisionInFull | None:
         gates=list(_gate_reports(entry)),
         original_email=original_email,
         payload_bytes=max((delivery.payload_bytes for delivery in deliveries), default=0),
-        payload_machine=next(filter(None, machines), None),
+        payload_machine=next((each.payload_machine for each in deliveries if each.payload_machine), None),
         payload=read_payload(service, entry.id),
     )
 
 
 def read_delivery(service: Service, id_: str) -> DeliveryInFull | None:
     with service.journal.reading() as step:
-        view = _view_delivery(service, step, id_)
-    return DeliveryInFull(**dict(view), payload=read_payload(service, id_.partition(":")[0])) if view else None
+        found = _view_delivery(service, step, id_)
+    payload = read_payload(service, id_.partition(":")[0])
+    return DeliveryInFull(**dict(found[0]), payload=payload) if found else None
 
 
 def read_payload(service: Service, entry_id: str) -> Payload | None:
@@ -293,11 +293,12 @@ def _gate_reports(entry: Entry) -> Iterator[GateReport]:
         yield GateReport(gate=gate, said=f"passed: {labels}" if labels else "not asked")
 
 
-def _view_delivery(service: Service, step: Step, id_: str) -> DeliveryView | None:
+def _view_delivery(service: Service, step: Step, id_: str) -> list[DeliveryView]:
+    """The one with this id, if it is still stored."""
     entry_id, _, destination = id_.partition(":")
     entry = _read(service, step, entry_id)
     views = _view_deliveries(service, step, entry) if entry else []
-    return next((view for view in views if view.destination == destination), None)
+    return [view for view in views if view.destination == destination]
 
 
 def _view_deliveries(service: Service, step: Step, entry: Entry) -> list[DeliveryView]:
@@ -307,24 +308,20 @@ def _view_deliveries(service: Service, step: Step, entry: Entry) -> list[Deliver
     for delivery in entry.deliveries:
         config = service.config.destinations.get(delivery.destination)
         storage = _storage(service, entry, delivery, size)
-        fields = (
-            vars(entry.about)
-            | vars(delivery)
-            | {
-                "id": f"{entry.id}:{delivery.destination}",
-                "max_attempts": config.max_attempts if config else None,
-                "next_try": delivery.next_try_ms,
-                "delivered": delivery.ended_ms if delivery.status is DeliveryStatus.DELIVERED else None,
-                "email_id": entry.about.item,
-                "created": entry.created_ms,
-                "age_s": max(0, step.now_ms - entry.created_ms) // 1000,
-                "attempts": [AttemptView(at=attempt.at_ms, **vars(attempt)) for attempt in delivery.attempts],
-                "storage": storage,
-                "payload_bytes": size,
-                "payload_machine": entry.machine if storage is Storage.ANOTHER_MACHINE else None,
-            }
-        )
-        views.append(DeliveryView.model_validate(fields))
+        fields = {
+            "id": f"{entry.id}:{delivery.destination}",
+            "max_attempts": config.max_attempts if config else None,
+            "next_try": delivery.next_try_ms,
+            "delivered": delivery.ended_ms if delivery.status is DeliveryStatus.DELIVERED else None,
+            "email_id": entry.about.item,
+            "created": entry.created_ms,
+            "age_s": max(0, step.now_ms - entry.created_ms) // 1000,
+            "attempts": [AttemptView(at=attempt.at_ms, **vars(attempt)) for attempt in delivery.attempts],
+            "storage": storage,
+            "payload_bytes": size,
+            "payload_machine": entry.machine if storage is Storage.ANOTHER_MACHINE else None,
+        }
+        views.append(DeliveryView.model_validate({**vars(entry.about), **vars(delivery), **fields}))
     return views
 
 
