@@ -24,7 +24,7 @@ from orchestrator.operations.search import (
     EmailOutcome,
     catch_up,
     current_status,
-    find_by_id,
+    find_by_key,
     find_ids,
 )
 from orchestrator.pipeline import Status
@@ -190,7 +190,7 @@ def read_decision(service: Service, text: str) -> DecisionInFull | None:
     """By id, email id, Message-ID or webhook-id; the newest, if there are several."""
     catch_up(service.journal)
     with service.journal.reading() as step:
-        entry = _read(service, step, find_by_id(step, text))
+        entry = _read(service, step, find_by_key(step, text, service.privacy))
         if entry is None:
             return None
         original = _read(service, step, entry.stop.original if entry.stop else None)

@@ -206,6 +206,10 @@ class _Query:
         self.where.append(condition)
         self.values += values
 
+    def select(self, columns: str, most: int, order: str = "") -> tuple[str, list[Any]]:
+        where = " AND ".join(self.where)
+        return f"SELECT {columns} FROM {self.source} WHERE {where}{order} LIMIT ?", [*self.values, most]  # noqa: S608
+
     def start_after(self, cursor: str) -> None:
         """Raises InvalidCursor."""
         try:
@@ -233,14 +237,11 @@ def find_ids(
         query = _select(step, wanted, service.privacy, has)
         if cursor:
             query.start_after(cursor)
-        order = f"{query.time} {query.direction}"
+        order = f" ORDER BY {query.time} {query.direction}"
         if query.time != BY_PLACE:  # a search would be sorted as a whole; its rows come in this order anyway
             order += f", {query.seq} {query.direction}, {query.destination}"
-        rows = step.query(
-            f"SELECT e.id, {query.destination}, {query.time}, {query.seq} FROM {query.source}"  # noqa: S608
-            f" WHERE {' AND '.join(query.where)} ORDER BY {order} LIMIT ?",
-            (*query.values, limit + 1),
-        )
+        columns = f"e.id, {query.destination}, {query.time}, {query.seq}"
+        rows = step.query(*query.select(columns, limit + 1, order))
     following = None
     if len(rows) > limit:
         _, destination, time_, seq = rows[limit - 1]
@@ -256,8 +257,8 @@ def count_emails(service: Service, wanted: DecisionFilter, outcomes: Iterable[Em
     with service.journal.reading() as step:
         for outcome in outcomes:
             query = _select(step, wanted.model_copy(update={"outcome": outcome}), service.privacy, None)
-            found = f"SELECT 1 FROM {query.source} WHERE {' AND '.join(query.where)} LIMIT ?"  # noqa: S608
-            counts.append(step.query(f"SELECT count(*) FROM ({found})", (*query.values, most))[0][0])  # noqa: S608
+            found, values = query.select("1", most)
+            counts.append(step.query(f"SELECT count(*) FROM ({found})", values)[0][0])  # noqa: S608
     return counts
 
 
@@ -308,9 +309,10 @@ def _join_deliveries(query: _Query, wanted: DeliveryFilter) -> None:
 def _search(query: _Query, step: Step, wanted: Filter, privacy: Privacy) -> None:
     """By a complete id or thread, or by words of sender and subject."""
     text, sender = wanted.q or "", privacy.text(wanted.sender or "")
-    keys = (*_keys_of(text), f"thread:{bounded_key(without_brackets(text))}")
-    if text and step.query(f"SELECT 1 FROM ({_BY_ID_OR_THREAD}) LIMIT 1", keys):  # noqa: S608
-        query.require(f"e.seq IN ({_BY_ID_OR_THREAD})", *keys)
+    found = f"{_BY_KEY} UNION SELECT seq FROM keys WHERE value = ?"  # noqa: S608
+    keys = (*_keys_of(text, privacy), f"thread:{bounded_key(without_brackets(text))}")
+    if text and step.query(f"SELECT 1 FROM ({found}) LIMIT 1", keys):  # noqa: S608
+        query.require(f"e.seq IN ({found})", *keys)
         text = ""
     words = [privacy.text(text)] if privacy.is_strict else text.split()
     matches = []
@@ -329,36 +331,31 @@ def _search(query: _Query, step: Step, wanted: Filter, privacy: Privacy) -> None
         query.require("s.search MATCH ?", " AND ".join(matches))
 
 
-def find_by_id(step: Step, text: str) -> str | None:
-    """The newest email with that id, email id, Message-ID or webhook-id, or from that sender."""
-    rows = step.query(f"SELECT id FROM entries WHERE seq IN ({_BY_ID}) ORDER BY seq DESC LIMIT 1", _keys_of(text))  # noqa: S608
-    return rows[0][0] if rows else None
+# By a key: an id, email id, Message-ID, webhook-id or sender
 
-
-def find_entries(step: Step, text: str, privacy: Privacy) -> list[Entry]:
-    """All emails from that sender, or with that id, email id, Message-ID or webhook-id; and others with the same email
-    ids, of which one cannot be told from the other by these."""
-    values = (*_keys_of(text)[:2], privacy.text(text.lower()), _keys_of(text)[3])
-    own = "SELECT n.reference FROM names n WHERE n.reference >= 'email_id:' AND n.reference < 'email_id;' AND n.seq IN"
-    rows = step.read_rows(
-        f"seq IN ({_BY_ID}) OR seq IN (SELECT seq FROM names WHERE reference IN ({own} ({_BY_ID})))",  # noqa: S608
-        (*values, *values),
-    )
-    return [entry for _, entry in rows]
-
-
-_BY_ID = (
-    "SELECT seq FROM entries WHERE id = ? UNION SELECT seq FROM keys WHERE value IN (?, ?)"
+_BY_KEY = (
+    "SELECT seq FROM entries WHERE id = ? UNION SELECT seq FROM keys WHERE value IN (?, ?, ?)"
     " UNION SELECT seq FROM names WHERE reference = ?"
 )
 
 
-_BY_ID_OR_THREAD = f"{_BY_ID} UNION SELECT seq FROM keys WHERE value = ?"  # noqa: S608
-
-
-def _keys_of(text: str) -> tuple[str, str, str, str]:
+def _keys_of(text: str, privacy: Privacy) -> tuple[str, ...]:
     message_id = bounded_key(without_brackets(text))
-    return text, text, text.lower(), Name(Kind.POST, "", message_id).label
+    return text, text, text.lower(), privacy.text(text.lower()), Name(Kind.POST, "", message_id).label
+
+
+def find_by_key(step: Step, text: str, privacy: Privacy) -> str | None:
+    """The id of the newest email with that key."""
+    query = f"SELECT id FROM entries WHERE seq IN ({_BY_KEY}) ORDER BY seq DESC LIMIT 1"  # noqa: S608
+    rows = step.query(query, _keys_of(text, privacy))
+    return rows[0][0] if rows else None
+
+
+def find_entries(step: Step, text: str, privacy: Privacy) -> list[Entry]:
+    """All emails with that key, and others with the same email ids, which cannot be told apart by it."""
+    own = "SELECT reference FROM names WHERE reference >= 'email_id:' AND reference < 'email_id;' AND seq IN"
+    found = f"seq IN ({_BY_KEY}) OR seq IN (SELECT seq FROM names WHERE reference IN ({own} ({_BY_KEY})))"  # noqa: S608
+    return [entry for _, entry in step.read_rows(found, _keys_of(text, privacy) * 2)]
 
 
 # The index, filled behind the requests
