@@ -153,7 +153,7 @@ def _problems(service: Service, state: FleetState, alarms: Sequence[Alarm]) -> I
         away = "Redis does not answer: this machine decides by what it knows of the fleet."
         away += f" Entries to publish when Redis is back: {state.unpublished:,}"
         yield Problem("redis", "down", away, since=shown_moment(state.lost_ms) if state.lost_ms else None)
-    if state.gap_ms:
+    if state.redis_status and state.gap_ms:
         yield Problem("fleet", "gap", "This machine missed a part of the fleet's work: the stream was trimmed")
     elif state.redis_status == "up" and (state.behind_s is None or state.behind_s * 1000 > BEHIND_MS):
         yield Problem("fleet", "behind", "This machine has not read all of the fleet's work yet")
