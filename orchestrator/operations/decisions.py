@@ -237,12 +237,12 @@ def _read(service: Service, step: Step, entry_id: str | None) -> Entry | None:
 
 
 def _view(service: Service, step: Step, entry: Entry) -> Decision:
-    stop, about = entry.stop, entry.about
+    stop, about, settings = entry.stop, entry.about, service.settings
     deliveries = _view_deliveries(service, step, entry)
     status = current_status(entry, step.steady_ms)
     query = "SELECT coalesce(sum(count), 0), max(last_ms) FROM repeats WHERE entry = ?"
     repeats, last_repeat_ms = step.query(query, (entry.id,))[0]
-    when = partial(shown_time_of_day, now_ms=step.now_ms, tz=service.settings.timezone)
+    when = partial(shown_time_of_day, now_ms=step.now_ms, tz=settings.timezone)
     reason = explain(entry, status, _read(service, step, stop.original if stop else None), when)
     for each in entry.deliveries:
         if each.had_already:
@@ -251,6 +251,8 @@ def _view(service: Service, step: Step, entry: Entry) -> Decision:
     if repeats:
         times = "once" if repeats == 1 else f"{repeats} times"
         reason += f". It was received again {times}, last at {when(last_repeat_ms)}, and was not sent again"
+    stored = {view.status for view in deliveries if view.storage is not Storage.NONE}
+    kept_ms = settings.dead_letter_ms if DeliveryStatus.DEAD in stored else settings.decision_ms
     was_sent_again = any(delivery.generation for delivery in entry.deliveries)
     return Decision(
         **vars(about),
@@ -270,18 +272,9 @@ def _view(service: Service, step: Step, entry: Entry) -> Decision:
         took_ms=None if entry.settled_ms is None or was_sent_again else entry.settled_ms - entry.created_ms,
         store="local" if about.alone or service.coordinator.registry is None else "redis",
         released_at=entry.released_ms,
-        releasable_until=_releasable_until_ms(service, entry, deliveries),
+        releasable_until=entry.created_ms + kept_ms if DeliveryStatus.SKIPPED in stored else None,
         deliveries=deliveries,
     )
-
-
-def _releasable_until_ms(service: Service, entry: Entry, deliveries: Sequence[DeliveryView]) -> int | None:
-    """None if nothing of it was skipped, or its payload is not stored."""
-    statuses = {view.status for view in deliveries if view.storage is not Storage.NONE}
-    if DeliveryStatus.SKIPPED not in statuses:
-        return None
-    is_dead = DeliveryStatus.DEAD in statuses
-    return entry.created_ms + (service.settings.dead_letter_ms if is_dead else service.settings.decision_ms)
 
 
 def _gate_reports(entry: Entry) -> Iterator[GateReport]:

@@ -41,7 +41,11 @@ MOST_COUNTED = 1_000  # emails that a search finds; without one, all are counted
 ALL = 10**9
 PLACE = "(e.created_ms << 20 | (e.seq & 1048575))"
 BY_PLACE = "s.rowid"
-BY_DELIVERY = {DeliveryStatus.WAITING: ("d.next_try_ms", "ASC"), DeliveryStatus.DEAD: ("d.ended_ms", "DESC")}
+# Waiting deliveries are ordered by their next attempt, dead ones by their end, all others and searches as the emails.
+BY_DELIVERY: dict[str | None, tuple[str, str]] = {
+    DeliveryStatus.WAITING: ("d.next_try_ms", "ASC"),
+    DeliveryStatus.DEAD: ("d.ended_ms", "DESC"),
+}
 
 _UNUSUAL = "e.outcome NOT IN ('delivered', 'claimed')"  # as in schema.sql, or its index would not be used
 _LIVE = (
@@ -280,7 +284,16 @@ def _select(step: Step, wanted: Filter, privacy: Privacy, has: DeliveryStatus | 
         query.require(condition.format(at=at, now_ms=step.now_ms, steady_ms=step.steady_ms), *values)
     if isinstance(wanted, DeliveryFilter):
         has = wanted.status
-        _join_deliveries(query, wanted)
+        query.destination = "d.destination"
+        if wanted.destination:
+            query.require("d.destination = ?", wanted.destination)
+        if has:
+            query.require(f"d.status = '{has}'")  # no parameter, or the partial indexes would not be used
+        if has in BY_DELIVERY and query.time != BY_PLACE:
+            query.source, query.seq = "deliveries d CROSS JOIN entries e ON e.seq = d.seq", "d.seq"
+            query.time, query.direction = BY_DELIVERY[has]
+        else:
+            query.source += " CROSS JOIN deliveries d ON d.seq = e.seq"
     if has:
         query.require("instr(e.outcomes, ?)", f"={has} ")
     for name, condition in _CONDITIONS.items():
@@ -290,20 +303,6 @@ def _select(step: Step, wanted: Filter, privacy: Privacy, has: DeliveryStatus | 
         if value is not None:
             query.require(f"({condition})", int(value.timestamp() * 1000) if isinstance(value, datetime) else value)
     return query
-
-
-def _join_deliveries(query: _Query, wanted: DeliveryFilter) -> None:
-    """Waiting ones are ordered by their next attempt, dead ones by their end, all others and searches as the emails."""
-    query.destination = "d.destination"
-    if wanted.destination:
-        query.require("d.destination = ?", wanted.destination)
-    if wanted.status:
-        query.require(f"d.status = '{wanted.status}'")  # no parameter, or the partial indexes would not be used
-    if wanted.status in BY_DELIVERY and query.time != BY_PLACE:
-        query.source, query.seq = "deliveries d CROSS JOIN entries e ON e.seq = d.seq", "d.seq"
-        query.time, query.direction = BY_DELIVERY[wanted.status]
-    else:
-        query.source += " CROSS JOIN deliveries d ON d.seq = e.seq"
 
 
 def _search(query: _Query, step: Step, wanted: Filter, privacy: Privacy) -> None:
@@ -372,7 +371,7 @@ def index_some(journal: Journal) -> int:
         begin, most = int(step.meta("searched") or 0), INDEXED_AT_ONCE
         seqs = step.query("SELECT seq FROM entries WHERE seq > ? ORDER BY seq LIMIT ?", (begin, most))
         if seqs:
-            _index(step, begin, seqs[-1][0])
+            _index(step, (begin, seqs[-1][0]))
             step.set_meta("searched", str(seqs[-1][0]))
         gone = step.query("SELECT place FROM unsearched ORDER BY place LIMIT ?", (most,))
         for place in gone:
@@ -382,22 +381,22 @@ def index_some(journal: Journal) -> int:
     return len(seqs) + len(gone)
 
 
-def _index(step: Step, begin: int, end: int) -> None:
-    """The entries after ``begin``, up to ``end``."""
+def _index(step: Step, span: tuple[int, int]) -> None:
+    """The entries after the first number, up to the second."""
     new = "FROM entries e WHERE e.seq > ? AND e.seq <= ?"
     item, subject, sender, thread = (f"json_extract(e.data, '$[6][{at}]')" for at in (0, 3, 4, 8))
     step.query(  # in another order, each row would be written to the disk alone
         f"INSERT OR REPLACE INTO search (rowid, sender, subject, seq) SELECT {PLACE}, {sender}, {subject}, e.seq {new}"  # noqa: S608
         " ORDER BY 1",
-        (begin, end),
+        span,
     )
     # An entry can have the place of one that is gone, if it got the same number in the same millisecond.
-    step.query(f"DELETE FROM unsearched WHERE place IN (SELECT {PLACE} {new})", (begin, end))  # noqa: S608
+    step.query(f"DELETE FROM unsearched WHERE place IN (SELECT {PLACE} {new})", span)  # noqa: S608
     step.query(
         f"INSERT OR IGNORE INTO keys SELECT {item}, e.seq {new} UNION SELECT {sender}, e.seq {new}"  # noqa: S608
         f" UNION SELECT 'thread:' || {thread}, e.seq {new} AND {thread} <> ''"
         " UNION SELECT webhook_id, seq FROM deliveries WHERE seq > ? AND seq <= ?",
-        (begin, end) * 4,
+        span * 4,
     )
 
 
