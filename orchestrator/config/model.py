@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
@@ -38,7 +39,6 @@ from orchestrator.config.settings import (
 )
 from orchestrator.config.words import Loc, listed, problem, reason
 from orchestrator.delivery.counters import parse_rate
-from orchestrator.operations.conditions import AlertCondition
 
 LOG_URL = "log:"
 DEFAULT_PATH = Path("mailonce.toml")
@@ -235,6 +235,18 @@ class MediaConfig(_Model):
     """Hosts whose links are files; replaces the default list."""
     identity: dict[str, tuple[str, ...]] = Field(default={}, description='a table such as { "files.example" = ["id"] }')
     """Hosts where query parameters identify the file, with these parameters; adds to the built-in table."""
+
+
+class AlertCondition(StrEnum):
+    REDIS_ERRORS = "redis_errors"
+    LOCAL_JOURNAL = "local_journal"
+    LOW_HIT_RATE = "low_hit_rate"
+    DEAD_LETTERS = "dead_letters"
+    BREAKER_OPEN = "breaker_open"
+    OLDEST_WAITING = "oldest_waiting"
+    NO_WORKER = "no_worker"
+    EVICTION_POLICY = "eviction_policy"
+    SUPPRESSED_ROOM = "suppressed_room"
 
 
 class AlertsConfig(_Model):

@@ -40,18 +40,17 @@ def pause(service: Service, name: str, reason: str, by: str) -> Pause | None:
     _check_known(service, name)
     if len(reason) > MOST_REASON_CHARACTERS:
         raise InvalidAction("reason", f"at most {MOST_REASON_CHARACTERS} characters")
-    state = service.guard.set_paused(name, True, reason=reason, by=by)
-    return Pause.of(state)
+    return Pause.of(service.guard.set_paused(name, True, reason=reason, by=by))
 
 
 def resume(service: Service, name: str, by: str) -> bool:
     """Waiting deliveries are sent. False if it was not paused."""
     _check_known(service, name)
     service.guard.refresh()
-    if not service.guard.pause_of(name).is_paused:
-        return False
-    service.guard.set_paused(name, False, reason="", by=by)
-    return True
+    was_paused = service.guard.pause_of(name).is_paused
+    if was_paused:
+        service.guard.set_paused(name, False, reason="", by=by)
+    return was_paused
 
 
 def destinations(service: Service) -> dict[str, DestinationShown]:
@@ -75,12 +74,10 @@ def _masked(url: str) -> str:
 
 def last_failure(service: Service, name: str) -> Attempt | None:
     """The last failed attempt among the latest dead letters and oldest waiting deliveries; None if there is none."""
-    one = "seq IN (SELECT seq FROM deliveries WHERE status = '{}' AND destination = ? ORDER BY {} LIMIT ?)"
+    some = "seq IN (SELECT seq FROM deliveries WHERE status = '{}' AND destination = ? ORDER BY {} LIMIT ?)"
+    either = f"{some.format('dead', 'ended_ms DESC')} OR {some.format('waiting', 'seq')}"
     with service.journal.reading() as step:
-        rows = [
-            *step.read_rows(one.format("dead", "ended_ms DESC"), (name, FAILURES_LOOKED_AT)),
-            *step.read_rows(one.format("waiting", "seq"), (name, FAILURES_LOOKED_AT)),
-        ]
+        rows = step.read_rows(either, (name, FAILURES_LOOKED_AT) * 2)
     found = [entry.delivery_to(name) for _, entry in rows]
     failed = [attempt for delivery in found if delivery for attempt in delivery.attempts if attempt.error]
     return max(failed, key=lambda attempt: attempt.at_ms, default=None)

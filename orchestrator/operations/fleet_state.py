@@ -26,7 +26,7 @@ from orchestrator.audit import share_actions
 from orchestrator.delivery.guard import PauseState
 from orchestrator.delivery.queue import QueueMisconfigured, QueueUnavailable
 from orchestrator.metrics.meter import DAY_S, HOUR_S, MINUTE_S, REDIS_S, Sums, read_recent
-from orchestrator.operations.conditions import LATE_S
+from orchestrator.operations.alarms import LATE_S
 from orchestrator.operations.search import index_new
 from orchestrator.operations.times import shown_moment
 from orchestrator.version import our_version

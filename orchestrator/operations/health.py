@@ -15,8 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 from deduplication.errors import DeduplicationError
 from deduplication.journal.coordinator import BEHIND_MS
-from orchestrator.operations.alarms import Alarm, AlarmShown
-from orchestrator.operations.conditions import CONDITIONS, diagnose
+from orchestrator.operations.alarms import CONDITIONS, Alarm, AlarmShown, diagnose
 from orchestrator.operations.fleet_state import FleetState, Pause, fleet_state
 from orchestrator.operations.times import shown_moment
 from orchestrator.version import our_version

@@ -83,18 +83,16 @@ class Erase(BaseModel):
     dry_run: StrictBool = False
 
 
-class _Done(BaseModel):
+class Forgotten(BaseModel):
+    names: int = Field(description="How many names were forgotten.")
+    kept: list[str] = Field(description="Emails that are still to be delivered; their names are kept.")
     behind: list[str] = Field(description="Machines that had not applied it after 3 seconds. They will.")
 
 
-class Forgotten(_Done):
-    names: int = Field(description="How many names were forgotten.")
-    kept: list[str] = Field(description="Emails that are still to be delivered; their names are kept.")
-
-
-class Erased(_Done):
+class Erased(BaseModel):
     emails: int = Field(description="How many emails were erased.")
     kept: list[str] = Field(description="Emails that are being delivered at this moment: erase them again later.")
+    behind: list[str] = Field(description="Machines that had not applied it after 3 seconds. They will.")
 
 
 def reset(coordinator: Coordinator, request: Reset) -> Forgotten:

@@ -24,7 +24,7 @@ from deduplication.journal.entry import DeliveryStatus, Entry
 from deduplication.journal.sqlite import Journal, Step
 from deduplication.names import Gate, Kind, Name, bounded_key
 from deduplication.text import well_formed
-from orchestrator.operations.conditions import LATE_S
+from orchestrator.operations.alarms import LATE_S
 from orchestrator.pipeline import SKIPPED_AT, Status, status_of
 from orchestrator.privacy import Privacy
 

@@ -8,10 +8,9 @@ from unittest.mock import patch
 
 import pytest
 
-from orchestrator.config.model import AlertsConfig
+from orchestrator.config.model import AlertCondition, AlertsConfig
 from orchestrator.metrics.meter import EMAILS, REFUSED
 from orchestrator.operations.alarms import Alarms
-from orchestrator.operations.conditions import AlertCondition
 from orchestrator.operations.fleet_state import FleetState, Outside, Pause, RedisFacts
 from orchestrator.operations.health import (
     SHOWN_FOR_S,
