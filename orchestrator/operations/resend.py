@@ -47,13 +47,11 @@ def send_again(service: Service, id_: str, how: Release | Replay, *, at_once: bo
     options = {"force": how.force, "dry_run": how.dry_run}
     if isinstance(how, Release):
         refusal = again.release(service.coordinator, id_, **options)
-        done, would = RELEASED, WOULD_RELEASE
-        line = f"release entry={id_} force={how.force}"
+        done, would, line = RELEASED, WOULD_RELEASE, f"release entry={id_} force={how.force}"
     else:
         webhook_id = f"msg_{secrets.token_hex(16)}" if how.new_id else ""
         refusal = again.replay(service.coordinator, entry_id, destination, webhook_id=webhook_id, **options)
-        done, would = REPLAYED, WOULD_REPLAY
-        line = f"replay delivery={id_} force={how.force} new_id={how.new_id}"
+        done, would, line = REPLAYED, WOULD_REPLAY, f"replay delivery={id_} force={how.force} new_id={how.new_id}"
     if refusal or how.dry_run:
         return refusal or would
     audit.warning("AUDIT %s", line)
