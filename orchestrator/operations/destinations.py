@@ -40,17 +40,18 @@ def pause(service: Service, name: str, reason: str, by: str) -> Pause | None:
     _check_known(service, name)
     if len(reason) > MOST_REASON_CHARACTERS:
         raise InvalidAction("reason", f"at most {MOST_REASON_CHARACTERS} characters")
-    return Pause.of(service.guard.set_paused(name, True, reason=reason, by=by))
+    state = service.guard.set_paused(name, True, reason=reason, by=by)
+    return Pause.of(state)
 
 
 def resume(service: Service, name: str, by: str) -> bool:
     """Waiting deliveries are sent. False if it was not paused."""
     _check_known(service, name)
     service.guard.refresh()
-    was_paused = service.guard.pause_of(name).is_paused
-    if was_paused:
-        service.guard.set_paused(name, False, reason="", by=by)
-    return was_paused
+    if not service.guard.pause_of(name).is_paused:
+        return False
+    service.guard.set_paused(name, False, reason="", by=by)
+    return True
 
 
 def destinations(service: Service) -> dict[str, DestinationShown]:
