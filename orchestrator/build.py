@@ -33,9 +33,8 @@ from orchestrator.files import PATH, Files, Folder
 from orchestrator.logs import quiet
 from orchestrator.metrics.meter import Meter
 from orchestrator.operations.alarms import Alarms
-from orchestrator.operations.fleet_state import describe_machine
+from orchestrator.operations.fleet_state import Watch, describe_machine
 from orchestrator.operations.health import ProxyWatch
-from orchestrator.operations.watch import Watch
 from orchestrator.pipeline import Pipeline, PipelineOptions
 from orchestrator.privacy import Privacy
 from orchestrator.routing import Route, Router

@@ -11,9 +11,8 @@ from deduplication.again import Refusal
 from orchestrator.build import Service
 from orchestrator.operations import decisions, destinations, resend
 from orchestrator.operations.decisions import DecisionInFull, DecisionPage, DeliveryInFull, DeliveryPage
-from orchestrator.operations.erase import Erase, erase
 from orchestrator.operations.resend import Release, Replay
-from orchestrator.operations.reset import reset
+from orchestrator.operations.reset import Erase, erase, reset
 from orchestrator.operations.stats import Stats, read_stats
 from routes import schemas
 from routes.auth import bearer_token, equals_any, require_operator_token

@@ -11,10 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, StrictBool, 
 from deduplication.again import Refusal
 from orchestrator.operations.decisions import Decision, DeliveryView
 from orchestrator.operations.destinations import MOST_REASON_CHARACTERS, DestinationShown
-from orchestrator.operations.erase import Erased
 from orchestrator.operations.fleet_state import Pause
 from orchestrator.operations.resend import RELEASED, REPLAYED, WOULD_RELEASE, WOULD_REPLAY, Release, Replay
-from orchestrator.operations.reset import Forgotten, Reset, Scope
+from orchestrator.operations.reset import Erased, Forgotten, Reset, Scope
 from orchestrator.operations.search import FIELDS, DecisionFilter, DeliveryFilter
 from orchestrator.operations.stats import Span
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from orchestrator.operations.conditions import CONDITIONS
+from orchestrator.operations.alarms import CONDITIONS
 from tests.support.surroundings import ROOT
 
 PATH = ROOT / "deploy/prometheus/alerts.yml"
 HEAD = """\
-# Generated from orchestrator/operations/conditions.py; the service evaluates the same conditions itself.
+# Generated from orchestrator/operations/alarms.py; the service evaluates the same conditions itself.
 # Counters are summed over servers. Gauges are the same on all of them, so they are never summed.
 groups:
   - name: mailonce

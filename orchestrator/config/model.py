@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
@@ -16,7 +17,6 @@ from pydantic import (
     PrivateAttr,
     StringConstraints,
     ValidationError,
-    field_validator,
     model_validator,
 )
 from pydantic_core import ErrorDetails
@@ -27,10 +27,17 @@ from deduplication.media import DEFAULT_HOSTS, MediaMode
 from deduplication.subject_group import DEFAULT_PATTERNS, GroupMode, SubjectPattern, normalize_no_accents_lower_trim
 from deduplication.text import BadRegex, check_regex
 from orchestrator.config.file import Document, read_document
-from orchestrator.config.settings import Secret, Settings, SettingsError, WebAddress, check_web_address, environment
+from orchestrator.config.settings import (
+    Secret,
+    Settings,
+    SettingsError,
+    WebAddress,
+    check_web_address,
+    environment,
+    passes,
+)
 from orchestrator.config.words import Loc, listed, problem, reason
 from orchestrator.delivery.counters import parse_rate
-from orchestrator.operations.conditions import AlertCondition
 
 LOG_URL = "log:"
 DEFAULT_PATH = Path("mailonce.toml")
@@ -74,17 +81,30 @@ def _one_or_several(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-def _check_regex(regex: str) -> str:
+def _check_regex(regex: str) -> None:
     try:
         check_regex(regex)
     except BadRegex as error:
         raise reason(f"must be a regular expression; {error}") from None
+
+
+def _check_one_group(regex: str) -> str:
+    if check_regex(regex) != 1:
+        raise reason("must be a regular expression that captures exactly one value")
     return regex
 
 
-def _check_rate(rate: str) -> str:
-    parse_rate(rate)
-    return rate
+def _check_url(url: str) -> None:
+    if url != LOG_URL:
+        check_web_address(url)
+
+
+def _check_headers(headers: dict[str, str]) -> dict[str, str]:
+    names = {name.lower() for name in headers}
+    are_printable = all(_HEADER_NAME.fullmatch(k) and _HEADER_VALUE.fullmatch(v) for k, v in headers.items())
+    if not are_printable or len(names) < len(headers) or names & set(OUR_HEADERS):
+        raise ValueError("not headers of a request, or headers of ours")
+    return headers
 
 
 def _as_word(value: Any) -> Any:
@@ -95,8 +115,10 @@ _Name = Annotated[str, StringConstraints(pattern=r"\A[a-z0-9][a-z0-9_-]*\z")]
 # A list that has lost its last secret must not switch signing off.
 _Secrets = Annotated[tuple[Secret, ...], BeforeValidator(_one_or_several), AfterValidator(_not_empty)]
 _Names = Annotated[tuple[str, ...], AfterValidator(_not_empty)]
-_Regex = Annotated[str, AfterValidator(_check_regex)]
-_Rate = Annotated[str, AfterValidator(_check_rate)]
+_Regex = Annotated[str, passes(_check_regex)]
+_Url = Annotated[str, passes(_check_url)]
+_Headers = Annotated[dict[str, str], AfterValidator(_check_headers)]
+_Rate = Annotated[str, Field(min_length=1), passes(parse_rate)]
 _Table = dict[str, Any]
 _Text = Annotated[str, Field(min_length=1)]
 _Whole = Annotated[int, BeforeValidator(_not_bool)]
@@ -114,7 +136,7 @@ class _Model(BaseModel):
 
 
 class DestinationConfig(_Model):
-    url: str = Field(min_length=1, repr=False, description=f'an http:// or https:// address, or "{LOG_URL}"')
+    url: _Url = Field(min_length=1, repr=False, description=f'an http:// or https:// address, or "{LOG_URL}"')
     """Where the webhook goes; "log:" prints it instead."""
     secret: _Secrets = Field(default=(), repr=False, description=_SECRETS)
     """Signs the webhook, with each of them while you rotate; without one, webhooks are not signed."""
@@ -122,7 +144,7 @@ class DestinationConfig(_Model):
     """The format of the webhook's body."""
     fallback_form: bool = False
     """Whether to send a form if the destination answers 415 to JSON."""
-    headers: dict[str, str] = Field(default={}, repr=False, description=_HEADERS)
+    headers: _Headers = Field(default={}, repr=False, description=_HEADERS)
     """Sent with every webhook."""
     connect_timeout_s: _Number = Field(default=3.0, ge=0.1, le=60, description="seconds")
     """How long connecting may take, and sending the body; raise it for large emails over slow lines."""
@@ -140,20 +162,6 @@ class DestinationConfig(_Model):
     """The circuit breaker opens after so many failures in a row."""
     breaker_pause_s: _Number = Field(default=30.0, ge=1, le=86_400, description="seconds")
     """How long a failing destination is left alone before one stored delivery probes it."""
-
-    @field_validator("url")
-    @classmethod
-    def _check_url(cls, value: str) -> str:
-        return value if value == LOG_URL else check_web_address(value)
-
-    @field_validator("headers")
-    @classmethod
-    def _check_headers(cls, headers: dict[str, str]) -> dict[str, str]:
-        names = {name.lower() for name in headers}
-        are_printable = all(_HEADER_NAME.fullmatch(k) and _HEADER_VALUE.fullmatch(v) for k, v in headers.items())
-        if not are_printable or len(names) < len(headers) or names & set(OUR_HEADERS):
-            raise ValueError("not headers of a request, or headers of ours")
-        return headers
 
 
 class Condition(_Model):
@@ -232,6 +240,18 @@ class MediaConfig(_Model):
     """Hosts where query parameters identify the file, with these parameters; adds to the built-in table."""
 
 
+class AlertCondition(StrEnum):
+    REDIS_ERRORS = "redis_errors"
+    LOCAL_JOURNAL = "local_journal"
+    LOW_HIT_RATE = "low_hit_rate"
+    DEAD_LETTERS = "dead_letters"
+    BREAKER_OPEN = "breaker_open"
+    OLDEST_WAITING = "oldest_waiting"
+    NO_WORKER = "no_worker"
+    EVICTION_POLICY = "eviction_policy"
+    SUPPRESSED_ROOM = "suppressed_room"
+
+
 class AlertsConfig(_Model):
     url: WebAddress = Field(default="", min_length=1, repr=False, description="an http:// or https:// address")
     """Where alarms are sent; without it, they are only shown on /health."""
@@ -254,15 +274,8 @@ class PatternConfig(_Model):
     """The group is named after this, an underscore and the text that the regex captured."""
     phrases: tuple[str, ...] = Field(default=(), description="a list of texts")
     """All of them must be in the subject."""
-    regex: _Regex = Field(description="a regular expression")
+    regex: Annotated[_Regex, AfterValidator(_check_one_group)] = Field(description="a regular expression")
     """Captures exactly one value."""
-
-    @field_validator("regex")
-    @classmethod
-    def _check_one_group(cls, value: str) -> str:
-        if check_regex(value) != 1:
-            raise reason("must be a regular expression that captures exactly one value")
-        return value
 
 
 UNSUBSCRIBE = RouteConfig(

@@ -6,7 +6,7 @@ import difflib
 import logging
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
@@ -41,7 +41,6 @@ DELIVERY_BUDGET_S = 8  # how long a provider's request waits for all its deliver
 DAY_MS = 24 * 3600 * 1000
 MB = 1024 * 1024
 _REDIS = "a redis://, rediss://, unix://, redis+sentinel://"
-_FILES_URL = re.compile(r"s3://[a-z0-9][a-z0-9.-]{2,62}(?:/[\w./-]*)?")
 _HASH_TAG = re.compile(r"\{[^{}]+\}")
 
 
@@ -49,12 +48,22 @@ class SettingsError(Exception):
     """A setting has a wrong value; the message says which, and what it must be."""
 
 
-def check_web_address(text: str) -> str:
-    """Raises ValueError if it is neither a web address nor empty."""
+def passes(check: Callable[[str], object]) -> AfterValidator:
+    """For text that is empty, or for which the check raises no ValueError."""
+
+    def validate(text: str) -> str:
+        if text:
+            check(text)
+        return text
+
+    return AfterValidator(validate)
+
+
+def check_web_address(text: str) -> None:
+    """Raises ValueError if it is none."""
     parts = urlsplit(text)
-    if text and (parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0):
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
         raise ValueError("not a web address")
-    return text
 
 
 def token_weakness(token: str) -> str:
@@ -81,39 +90,21 @@ def _check_tokens(tokens: tuple[str, ...]) -> tuple[str, ...]:
     return tokens
 
 
-def _check_redis_url(value: str) -> str:
-    if value:
-        parse_address(value)
-    return value
-
-
-def _check_queue_url(value: str) -> str:
-    if value and urlsplit(value).scheme not in ("amqp", "amqps") and parse_address(value).is_cluster:
+def _check_queue_url(url: str) -> None:
+    if urlsplit(url).scheme not in ("amqp", "amqps") and parse_address(url).is_cluster:
         raise ValueError("Dramatiq cannot use a Redis Cluster")
-    return value
-
-
-def _check_public_url(value: str) -> str:
-    if set(value) & set("?#@ "):
-        raise ValueError("more than an address and a path")
-    return check_web_address(value).rstrip("/")
-
-
-def _check_files_url(value: str) -> str:
-    if value and not _FILES_URL.fullmatch(value):
-        raise ValueError("not an address of S3")
-    return value.rstrip("/")
 
 
 Secret = Annotated[str, AfterValidator(check_secret)]
 _Secrets = Annotated[tuple[Secret, ...], NoDecode, BeforeValidator(_split)]
 _Tokens = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split), AfterValidator(_check_tokens)]
 _Networks = Annotated[tuple[IPvAnyNetwork, ...], NoDecode, BeforeValidator(_split)]
-_RedisUrl = Annotated[str, AfterValidator(_check_redis_url)]
-_QueueUrl = Annotated[str, AfterValidator(_check_queue_url)]
-_FilesUrl = Annotated[str, AfterValidator(_check_files_url)]
-WebAddress = Annotated[str, AfterValidator(check_web_address)]
-_PublicUrl = Annotated[str, AfterValidator(_check_public_url)]
+_RedisUrl = Annotated[str, passes(parse_address)]
+_QueueUrl = Annotated[str, passes(_check_queue_url)]
+WebAddress = Annotated[str, passes(check_web_address)]
+_no_slash_at_end = AfterValidator(lambda text: text.rstrip("/"))
+_PublicUrl = Annotated[WebAddress, Field(pattern=r"\A[^?#@ ]*\z"), _no_slash_at_end]
+_FilesUrl = Annotated[str, Field(pattern=r"\A(s3://[a-z0-9][a-z0-9.-]{2,62}(/[\w./-]*)?)?\z"), _no_slash_at_end]
 _LogLevel = Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR"], BeforeValidator(str.upper)]
 
 

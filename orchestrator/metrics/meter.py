@@ -178,7 +178,8 @@ def _start(moment_s: int, step_s: int) -> int:
 class Sums:
     """``received``: accepted emails. Each is new, an exact repeat (``duplicates``), or stopped by another gate
     (``suppressed``); ``stopped`` are both. ``hit_rate``: their share of the received ones, None if there are none.
-    ``delivered`` and ``failed`` (with those that made a dead letter) are attempts; ``skipped``: nothing was sent."""
+    ``delivered`` and ``failed`` (with those that made a dead letter) are attempts, ``success_rate`` is the share of the
+    former; ``skipped``: nothing was sent."""
 
     def __init__(self, counts: Mapping[str, float]) -> None:
         self.counts = counts
@@ -192,6 +193,7 @@ class Sums:
         attempts = {outcome: int(count) for (outcome,), count in self.by(DELIVERIES, 1).items()}
         self.delivered = attempts.get(DeliveryStatus.DELIVERED, 0)
         self.failed = attempts.get(FAILED, 0) + attempts.get(DeliveryStatus.DEAD, 0)
+        self.success_rate = self.delivered / (self.delivered + self.failed) if self.delivered + self.failed else None
         self.skipped = attempts.get(DeliveryStatus.SKIPPED, 0)
 
     def by(self, metric: str, *places: int) -> dict[tuple[str, ...], float]:

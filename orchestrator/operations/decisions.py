@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, tzinfo
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any, cast
 
 from pydantic import BaseModel, Field, PlainSerializer, WithJsonSchema
 
 from deduplication.journal.entry import Delivery, DeliveryStatus, Entry, Stop, changed
 from deduplication.journal.sqlite import Step
 from deduplication.names import Gate, Kind
+from orchestrator.build import Service
 from orchestrator.delivery.guard import Blocker
 from orchestrator.delivery.webhook import Payload, unpack
 from orchestrator.files import missing_files
@@ -23,13 +24,10 @@ from orchestrator.operations.search import (
     EmailOutcome,
     catch_up,
     current_status,
-    find_by_id,
+    find_by_key,
     find_ids,
 )
 from orchestrator.pipeline import Status
-
-if TYPE_CHECKING:
-    from orchestrator.build import Service
 
 GATES = {Gate.IDENTITY: "email id", Gate.SUBJECT_GROUP: "subject group", Gate.MEDIA: "file", Gate.CONTENT: "text"}
 """In the order in which they are evaluated, and what an email shares with another one that is stopped there."""
@@ -184,7 +182,7 @@ def list_deliveries(service: Service, wanted: DeliveryFilter, limit: int, cursor
     """
     ids, following = find_ids(service, wanted, limit, cursor)
     with service.journal.reading() as step:
-        deliveries = [view for id_ in ids if (view := _view_delivery(service, step, id_))]
+        deliveries = [view for id_ in ids for view in _view_delivery(service, step, id_)]
     return DeliveryPage(deliveries=deliveries, more=following is not None, next=following)
 
 
@@ -192,7 +190,7 @@ def read_decision(service: Service, text: str) -> DecisionInFull | None:
     """By id, email id, Message-ID or webhook-id; the newest, if there are several."""
     catch_up(service.journal)
     with service.journal.reading() as step:
-        entry = _read(service, step, find_by_id(step, text))
+        entry = _read(service, step, find_by_key(step, text, service.privacy))
         if entry is None:
             return None
         original = _read(service, step, entry.stop.original if entry.stop else None)
@@ -200,7 +198,6 @@ def read_decision(service: Service, text: str) -> DecisionInFull | None:
         original_email = _view(service, step, original) if original else None
         missing = missing_files(step, entry.id)
     deliveries = cast(Sequence[DeliveryView], brief.deliveries)
-    machines = (delivery.payload_machine for delivery in deliveries)
     return DecisionInFull(
         **dict(brief),
         server=entry.about.server,
@@ -210,15 +207,16 @@ def read_decision(service: Service, text: str) -> DecisionInFull | None:
         gates=list(_gate_reports(entry)),
         original_email=original_email,
         payload_bytes=max((delivery.payload_bytes for delivery in deliveries), default=0),
-        payload_machine=next(filter(None, machines), None),
+        payload_machine=next((each.payload_machine for each in deliveries if each.payload_machine), None),
         payload=read_payload(service, entry.id),
     )
 
 
 def read_delivery(service: Service, id_: str) -> DeliveryInFull | None:
     with service.journal.reading() as step:
-        view = _view_delivery(service, step, id_)
-    return DeliveryInFull(**dict(view), payload=read_payload(service, id_.partition(":")[0])) if view else None
+        found = _view_delivery(service, step, id_)
+    payload = read_payload(service, id_.partition(":")[0])
+    return DeliveryInFull(**dict(found[0]), payload=payload) if found else None
 
 
 def read_payload(service: Service, entry_id: str) -> Payload | None:
@@ -239,12 +237,12 @@ def _read(service: Service, step: Step, entry_id: str | None) -> Entry | None:
 
 
 def _view(service: Service, step: Step, entry: Entry) -> Decision:
-    stop, about = entry.stop, entry.about
+    stop, about, settings = entry.stop, entry.about, service.settings
     deliveries = _view_deliveries(service, step, entry)
     status = current_status(entry, step.steady_ms)
     query = "SELECT coalesce(sum(count), 0), max(last_ms) FROM repeats WHERE entry = ?"
     repeats, last_repeat_ms = step.query(query, (entry.id,))[0]
-    when = partial(shown_time_of_day, now_ms=step.now_ms, tz=service.settings.timezone)
+    when = partial(shown_time_of_day, now_ms=step.now_ms, tz=settings.timezone)
     reason = explain(entry, status, _read(service, step, stop.original if stop else None), when)
     for each in entry.deliveries:
         if each.had_already:
@@ -253,6 +251,8 @@ def _view(service: Service, step: Step, entry: Entry) -> Decision:
     if repeats:
         times = "once" if repeats == 1 else f"{repeats} times"
         reason += f". It was received again {times}, last at {when(last_repeat_ms)}, and was not sent again"
+    stored = {view.status for view in deliveries if view.storage is not Storage.NONE}
+    kept_ms = settings.dead_letter_ms if DeliveryStatus.DEAD in stored else settings.decision_ms
     was_sent_again = any(delivery.generation for delivery in entry.deliveries)
     return Decision(
         **vars(about),
@@ -272,18 +272,9 @@ def _view(service: Service, step: Step, entry: Entry) -> Decision:
         took_ms=None if entry.settled_ms is None or was_sent_again else entry.settled_ms - entry.created_ms,
         store="local" if about.alone or service.coordinator.registry is None else "redis",
         released_at=entry.released_ms,
-        releasable_until=_releasable_until_ms(service, entry, deliveries),
+        releasable_until=entry.created_ms + kept_ms if DeliveryStatus.SKIPPED in stored else None,
         deliveries=deliveries,
     )
-
-
-def _releasable_until_ms(service: Service, entry: Entry, deliveries: Sequence[DeliveryView]) -> int | None:
-    """None if nothing of it was skipped, or its payload is not stored."""
-    statuses = {view.status for view in deliveries if view.storage is not Storage.NONE}
-    if DeliveryStatus.SKIPPED not in statuses:
-        return None
-    is_dead = DeliveryStatus.DEAD in statuses
-    return entry.created_ms + (service.settings.dead_letter_ms if is_dead else service.settings.decision_ms)
 
 
 def _gate_reports(entry: Entry) -> Iterator[GateReport]:
@@ -295,11 +286,12 @@ def _gate_reports(entry: Entry) -> Iterator[GateReport]:
         yield GateReport(gate=gate, said=f"passed: {labels}" if labels else "not asked")
 
 
-def _view_delivery(service: Service, step: Step, id_: str) -> DeliveryView | None:
+def _view_delivery(service: Service, step: Step, id_: str) -> list[DeliveryView]:
+    """The one with this id, if it is still stored."""
     entry_id, _, destination = id_.partition(":")
     entry = _read(service, step, entry_id)
     views = _view_deliveries(service, step, entry) if entry else []
-    return next((view for view in views if view.destination == destination), None)
+    return [view for view in views if view.destination == destination]
 
 
 def _view_deliveries(service: Service, step: Step, entry: Entry) -> list[DeliveryView]:
@@ -309,24 +301,20 @@ def _view_deliveries(service: Service, step: Step, entry: Entry) -> list[Deliver
     for delivery in entry.deliveries:
         config = service.config.destinations.get(delivery.destination)
         storage = _storage(service, entry, delivery, size)
-        fields = (
-            vars(entry.about)
-            | vars(delivery)
-            | {
-                "id": f"{entry.id}:{delivery.destination}",
-                "max_attempts": config.max_attempts if config else None,
-                "next_try": delivery.next_try_ms,
-                "delivered": delivery.ended_ms if delivery.status is DeliveryStatus.DELIVERED else None,
-                "email_id": entry.about.item,
-                "created": entry.created_ms,
-                "age_s": max(0, step.now_ms - entry.created_ms) // 1000,
-                "attempts": [AttemptView(at=attempt.at_ms, **vars(attempt)) for attempt in delivery.attempts],
-                "storage": storage,
-                "payload_bytes": size,
-                "payload_machine": entry.machine if storage is Storage.ANOTHER_MACHINE else None,
-            }
-        )
-        views.append(DeliveryView.model_validate(fields))
+        fields = {
+            "id": f"{entry.id}:{delivery.destination}",
+            "max_attempts": config.max_attempts if config else None,
+            "next_try": delivery.next_try_ms,
+            "delivered": delivery.ended_ms if delivery.status is DeliveryStatus.DELIVERED else None,
+            "email_id": entry.about.item,
+            "created": entry.created_ms,
+            "age_s": max(0, step.now_ms - entry.created_ms) // 1000,
+            "attempts": [AttemptView(at=attempt.at_ms, **vars(attempt)) for attempt in delivery.attempts],
+            "storage": storage,
+            "payload_bytes": size,
+            "payload_machine": entry.machine if storage is Storage.ANOTHER_MACHINE else None,
+        }
+        views.append(DeliveryView.model_validate({**vars(entry.about), **vars(delivery), **fields}))
     return views
 
 

@@ -6,19 +6,16 @@ import secrets
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 from pydantic import Field
 
 from deduplication.journal.entry import Attempt
 from orchestrator.audit import audit
+from orchestrator.build import Service
 from orchestrator.delivery.signing import public_keys
 from orchestrator.delivery.webhook import DeliveryFailed, EventType, Webhook, shown_timestamp
 from orchestrator.operations.fleet_state import DestinationView, Pause, fleet_state
-
-if TYPE_CHECKING:
-    from orchestrator.build import Service
 
 MOST_REASON_CHARACTERS = 200
 TEST_WITHIN_S = 8.0
@@ -74,12 +71,10 @@ def _masked(url: str) -> str:
 
 def last_failure(service: Service, name: str) -> Attempt | None:
     """The last failed attempt among the latest dead letters and oldest waiting deliveries; None if there is none."""
-    one = "seq IN (SELECT seq FROM deliveries WHERE status = '{}' AND destination = ? ORDER BY {} LIMIT ?)"
+    some = "seq IN (SELECT seq FROM deliveries WHERE status = '{}' AND destination = ? ORDER BY {} LIMIT ?)"
+    either = f"{some.format('dead', 'ended_ms DESC')} OR {some.format('waiting', 'seq')}"
     with service.journal.reading() as step:
-        rows = [
-            *step.read_rows(one.format("dead", "ended_ms DESC"), (name, FAILURES_LOOKED_AT)),
-            *step.read_rows(one.format("waiting", "seq"), (name, FAILURES_LOOKED_AT)),
-        ]
+        rows = step.read_rows(either, (name, FAILURES_LOOKED_AT) * 2)
     found = [entry.delivery_to(name) for _, entry in rows]
     failed = [attempt for delivery in found if delivery for attempt in delivery.attempts if attempt.error]
     return max(failed, key=lambda attempt: attempt.at_ms, default=None)

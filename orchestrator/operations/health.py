@@ -6,17 +6,16 @@ import logging
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 from deduplication.errors import DeduplicationError
 from deduplication.journal.coordinator import BEHIND_MS
-from orchestrator.operations.alarms import AlarmShown
-from orchestrator.operations.conditions import CONDITIONS
+from orchestrator.operations.alarms import CONDITIONS, Alarm, AlarmShown, diagnose
 from orchestrator.operations.fleet_state import FleetState, Pause, fleet_state
 from orchestrator.operations.times import shown_moment
 from orchestrator.version import our_version
@@ -31,7 +30,21 @@ UNTRUSTED_PROXY = (
     "X-Forwarded-For was sent by an address that is not in TRUSTED_PROXIES: all clients behind that proxy count as "
     "one, and the wrong tokens of one lock out all"
 )
+INFO_FORBIDDEN = "Redis forbids INFO to this user: if it is set back to an older snapshot, that goes unnoticed"
 SHOWN_FOR_S = 3600.0
+
+
+class Problem(NamedTuple):
+    """Its ``check`` of /health has the status ``word``; without a check, it is a warning there. ``about``: a condition,
+    the name of a check, or "paused". ``is_bad`` is False for what a person asked for."""
+
+    check: str
+    word: str
+    text: str
+    about: str = ""
+    since: str | None = None
+    destination: str | None = None
+    is_bad: bool = True
 
 
 class HealthCheck(BaseModel):
@@ -56,6 +69,12 @@ class Health(BaseModel):
     warnings: list[str]
     paused: dict[str, Pause] = {}
     alarms: Sequence[AlarmShown] = []
+    _problems: Sequence[Problem] = PrivateAttr(())
+
+    @property
+    def problems(self) -> list[Problem]:
+        """For the top of every page: each problem once, and last what a person asked for."""
+        return sorted(self._problems, key=lambda problem: not problem.is_bad)
 
 
 class ProxyWatch:
@@ -88,154 +107,128 @@ def is_ready(service: Service) -> bool:
 
 
 def read_health(service: Service) -> Health:
-    memory = _check_memory(service.settings.memory_limit_mb)
     try:
         with service.journal.step():
             pass  # it can be written
         state = fleet_state(service)
         alarms = service.alarms.read(state)
     except DeduplicationError as error:
-        problem = f"The journal of this machine cannot be used: {error}"
-        checks = {"database": _check({"error": str(error)}, (True, "down", problem)), "memory": memory}
-        return Health(status="down", checks=checks, warnings=service.proxies.warnings() + service.notices)
-    troubles = _troubles(service.alarms.diagnose(state), alarms)
-    checks = _checks(state, troubles, service.settings.disk_free_bytes) | {"memory": memory}
+        problem = Problem("database", "down", f"The journal of this machine cannot be used: {error}")
+        return _health(service, {"database": {"error": str(error)}}, [problem])
+    paused = {name: view.paused for name, view in state.destinations.items() if view.paused}
+    facts = _facts(state, service.settings.disk_free_bytes)
+    return _health(service, facts, _problems(service, state, alarms), paused=paused, alarms=alarms)
+
+
+def _health(
+    service: Service, facts: Mapping[str, Mapping[str, Any] | None], problems: Iterable[Problem], **shown: Any
+) -> Health:
+    """Of the problems of a check the first one counts, and others of its condition. A check without facts is not
+    configured."""
+    rss_mb, limit_mb = _used_mb(), service.settings.memory_limit_mb
+    found = [*problems, *(Problem("", "", text) for text in (*service.proxies.warnings(), *service.notices))]
+    if rss_mb > limit_mb:
+        text = f"This process uses {rss_mb} MB, more than MEMORY_LIMIT_MB ({limit_mb})"
+        found.append(Problem("memory", "over the limit", text))
+    checks = {}
+    for name, known in {**facts, "memory": {"rss_mb": rss_mb, "limit_mb": limit_mb}}.items():
+        own = [problem for problem in found if problem.check == name]
+        status = "not configured" if known is None else own[0].word if own else "up"
+        texts = [problem.text for problem in own if problem.is_bad and problem.about == own[0].about]
+        checks[name] = HealthCheck(status=status, problem=" ".join(texts) or None, **(known or {}))
     is_well = all(check.status in ("up", "not configured") for check in checks.values())
-    warnings = [text for _, _, text in troubles[""] if text]
-    if state.redis and state.redis.used_bytes is None:
-        warnings.append("Redis forbids INFO to this user: if it is set back to an older snapshot, that goes unnoticed")
-    return Health(
+    health = Health(
         status="down" if not is_ready(service) else "ok" if is_well else "degraded",
         checks=checks,
-        warnings=warnings + service.proxies.warnings() + service.notices,
-        paused={name: view.paused for name, view in state.destinations.items() if view.paused},
-        alarms=alarms,
+        warnings=[problem.text for problem in found if problem.is_bad and not problem.check],
+        **shown,
     )
+    health._problems = found
+    return health
 
 
-Trouble = tuple[object, str, str | None]
-"""Whether it is so, a word, and a sentence about it."""
+def _problems(service: Service, state: FleetState, alarms: Sequence[Alarm]) -> Iterator[Problem]:
+    if state.redis_status not in (None, "up"):
+        away = "Redis does not answer: this machine decides by what it knows of the fleet."
+        away += f" Entries to publish when Redis is back: {state.unpublished:,}"
+        yield Problem("redis", "down", away, since=shown_moment(state.lost_ms) if state.lost_ms else None)
+    if state.redis_status and state.gap_ms:
+        yield Problem("fleet", "gap", "This machine missed a part of the fleet's work: the stream was trimmed")
+    elif state.redis_status == "up" and (state.behind_s is None or state.behind_s * 1000 > BEHIND_MS):
+        yield Problem("fleet", "behind", "This machine has not read all of the fleet's work yet")
+    redis = state.redis
+    is_redis_full = redis is not None and redis.payload_bytes > NEARLY_FULL * redis.most_payload_bytes
+    if is_redis_full or state.disk_free_bytes < service.settings.disk_free_bytes:
+        yield Problem("storage", "full", "No room is left: emails are returned to their providers for retry")
+    if state.outside.queue_error:
+        yield Problem("queue", "down", "The queue does not answer: requests deliver emails themselves meanwhile")
+    # Conditions that are true now, or whose alarm is still on
+    texts = diagnose(state, service.config.alerts.off) | {alarm.key: alarm.text for alarm in alarms}
+    since = {alarm.key: alarm.since for alarm in alarms}
+    for condition, (key, text) in product(CONDITIONS, texts.items()):
+        name, _, destination = key.partition(":")
+        if text and name == condition.name:
+            yield Problem(condition.check, condition.word, text, name, since.get(key), destination or None)
+    if redis and redis.used_bytes is None:
+        yield Problem("", "", INFO_FORBIDDEN)
+    for name, view in state.destinations.items():
+        if view.paused:
+            reason = f" ({view.paused.reason})" if view.paused.reason else ""
+            queued = f"{name} is paused{reason}. New emails for it are queued"
+            check = "destinations" if view.enabled is not None else ""
+            yield Problem(check, "in trouble", queued, "paused", view.paused.since, name, is_bad=False)
 
 
-def _troubles(diagnosis: Mapping[str, str | None], alarms: Sequence[AlarmShown]) -> dict[str, list[Trouble]]:
-    """For each check, the conditions that are true now or whose alarm is still on, in the words of the alarm."""
-    texts = {f"{alarm.condition}:{alarm.destination or ''}": alarm.text for alarm in alarms}
-    texts |= {key if ":" in key else f"{key}:": text for key, text in diagnosis.items() if text}
-    found: dict[str, list[Trouble]] = {}
-    for condition in CONDITIONS:
-        own = [text for key, text in texts.items() if key.partition(":")[0] == condition.name]
-        found.setdefault(condition.check, []).append((own, condition.word, " ".join(own)))
-    return found
-
-
-def _check(facts: Mapping[str, Any] | None, *troubles: Trouble) -> HealthCheck:
-    """``facts`` is None if it is not configured. Of the ``troubles``, the first that is so counts."""
-    if facts is None:
-        return HealthCheck(status="not configured")
-    status, problem = next(((word, text) for is_so, word, text in troubles if is_so), ("up", None))
-    return HealthCheck.model_validate({"status": status, "problem": problem, **facts})
-
-
-def _redis_checks(state: FleetState, troubles: Sequence[Trouble]) -> dict[str, HealthCheck]:
-    if state.redis_status is None:
-        return {"redis": _check(None), "fleet": _check(None)}
-    redis = {
-        "state": state.redis_status,
-        "since": state.lost_ms and shown_moment(state.lost_ms),
-        "era": state.era,
-        "unpublished": state.unpublished,
-        **(state.redis.model_dump(exclude={"payload_bytes", "most_payload_bytes"}) if state.redis else {}),
-    }
-    fleet = {
-        "machine": state.machine,
-        "behind_s": state.behind_s,
-        # This machine does not know emails that the fleet received before.
-        "known_since": state.known_since_ms and shown_moment(state.known_since_ms),
-        "gap_since": state.gap_ms and shown_moment(state.gap_ms),
-        "members": {
-            name: {"version": about.get("version"), "seen": shown_moment(about["at_ms"])}
-            for name, about in state.members.items()
-        },
-    }
-    away = "Redis does not answer: this machine decides by what it knows of the fleet."
-    unpublished = f"Entries to publish when Redis is back: {state.unpublished:,}"
-    gap = "This machine missed a part of the fleet's work: the stream was trimmed"
-    is_behind = state.redis_status == "up" and (state.behind_s is None or state.behind_s * 1000 > BEHIND_MS)
-    behind = "This machine has not read all of the fleet's work yet"
-    return {
-        "redis": _check(redis, (state.redis_status != "up", "down", f"{away} {unpublished}"), *troubles),
-        "fleet": _check(fleet, (state.gap_ms, "gap", gap), (is_behind, "behind", behind)),
-    }
-
-
-def _checks(
-    state: FleetState, troubles: Mapping[str, Sequence[Trouble]], disk_needed_bytes: int
-) -> dict[str, HealthCheck]:
+def _facts(state: FleetState, disk_needed_bytes: int) -> dict[str, Mapping[str, Any] | None]:
+    facts: dict[str, Mapping[str, Any] | None] = {"redis": None, "fleet": None}
     storage = {
         "disk_free_bytes": state.disk_free_bytes,
         "disk_needed_bytes": disk_needed_bytes,
         "journal_payload_bytes": state.outside.payload_bytes,
     }
-    is_full = state.disk_free_bytes < disk_needed_bytes
+    of_redis = {}
     if redis := state.redis:
         storage["redis_payload_bytes"] = redis.payload_bytes
         storage["redis_payload_limit_bytes"] = redis.most_payload_bytes
-        is_full = is_full or redis.payload_bytes > NEARLY_FULL * redis.most_payload_bytes
+        of_redis = redis.model_dump(exclude={"payload_bytes", "most_payload_bytes"})
+    if state.redis_status:
+        facts["redis"] = {
+            "state": state.redis_status,
+            "since": state.lost_ms and shown_moment(state.lost_ms),
+            "era": state.era,
+            "unpublished": state.unpublished,
+            **of_redis,
+        }
+        facts["fleet"] = {
+            "machine": state.machine,
+            "behind_s": state.behind_s,
+            # This machine does not know emails that the fleet received before.
+            "known_since": state.known_since_ms and shown_moment(state.known_since_ms),
+            "gap_since": state.gap_ms and shown_moment(state.gap_ms),
+            "members": {
+                name: {"version": about.get("version"), "seen": shown_moment(about["at_ms"])}
+                for name, about in state.members.items()
+            },
+        }
     queue = {"workers": state.workers, "error": state.outside.queue_error or None}
-    is_paused = any(view.paused for view in state.destinations.values() if view.enabled is not None)
-    full = "No room is left: emails are returned to their providers for retry"
-    queue_down = "The queue does not answer: requests deliver emails themselves meanwhile"
-    destinations = {
-        "breakers": {name: view.breaker for name, view in state.active.items()},
-        "states": {name: view.status for name, view in state.destinations.items()},
-    }
-    late = {"oldest_waiting_s": {name: view.oldest_s for name, view in state.active.items() if view.oldest_s}}
-    has_queue = state.workers is not None
-    return _redis_checks(state, troubles["redis"]) | {
-        "database": _check({}),
-        "storage": _check(storage, (is_full, "full", full)),
-        "queue": _check(queue if has_queue else None, (queue["error"], "down", queue_down), *troubles["queue"]),
-        # Health.paused says which
-        "destinations": _check(destinations, *troubles["destinations"], (is_paused, "in trouble", None)),
-        "deliveries": _check(late, *troubles["deliveries"]),
+    return facts | {
+        "database": {},
+        "storage": storage,
+        "queue": None if state.workers is None else queue,
+        "destinations": {
+            "breakers": {name: view.breaker for name, view in state.active.items()},
+            "states": {name: view.status for name, view in state.destinations.items()},
+        },
+        "deliveries": {
+            "oldest_waiting_s": {name: view.oldest_s for name, view in state.active.items() if view.oldest_s}
+        },
     }
 
 
-def _check_memory(limit_mb: int) -> HealthCheck:
-    """Of this process, now; where the system does not say, the most it ever used."""
+def _used_mb() -> float:
+    """Memory of this process, now; where the system does not say, the most it ever used."""
     try:
-        rss_bytes = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+        used_bytes = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
     except OSError:
-        rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-    rss_mb = round(rss_bytes / 1024 / 1024, 1)
-    problem = f"This process uses {rss_mb} MB, more than MEMORY_LIMIT_MB ({limit_mb})"
-    return _check({"rss_mb": rss_mb, "limit_mb": limit_mb}, (rss_mb > limit_mb, "over the limit", problem))
-
-
-@dataclass(frozen=True)
-class Banner:
-    """For the top of every page. ``about``: the condition of an alarm, the name of a check, or "paused". ``is_bad`` is
-    False for what a person asked for."""
-
-    text: str
-    since: str | None = None
-    about: str = ""
-    destination: str | None = None
-    is_bad: bool = True
-
-
-def banners(health: Health) -> Iterator[Banner]:
-    """Each problem once: an alarm replaces the check or warning that says the same."""
-    alarms = [alarm.text for alarm in health.alarms]
-    problems = [(each.problem, (each.model_extra or {}).get("since"), name) for name, each in health.checks.items()]
-    for text, since, about in (*problems, *((warning, None, "") for warning in health.warnings)):
-        for alarm in alarms:
-            text = text and text.replace(alarm, "").strip()
-        if text:
-            yield Banner(text, since, about)
-    for on in health.alarms:
-        yield Banner(f"Alarm: {on.text}", on.since, on.condition, on.destination)
-    for name, pause in health.paused.items():
-        reason = f" ({pause.reason})" if pause.reason else ""
-        text = f"{name} is paused{reason}. New emails for it are queued"
-        yield Banner(text, pause.since, "paused", name, is_bad=False)
+        used_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return round(used_bytes / 1024 / 1024, 1)

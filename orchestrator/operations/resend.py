@@ -6,7 +6,6 @@ import secrets
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool
 
@@ -15,10 +14,8 @@ from deduplication.again import Refusal
 from deduplication.errors import StoreUnavailable
 from deduplication.journal.entry import DeliveryStatus
 from orchestrator.audit import audit
+from orchestrator.build import Service
 from orchestrator.operations.search import Filter, find_ids
-
-if TYPE_CHECKING:
-    from orchestrator.build import Service
 
 RELEASED, WOULD_RELEASE = "released", "would_release"
 REPLAYED, WOULD_REPLAY = "replayed", "would_replay"
@@ -50,13 +47,11 @@ def send_again(service: Service, id_: str, how: Release | Replay, *, at_once: bo
     options = {"force": how.force, "dry_run": how.dry_run}
     if isinstance(how, Release):
         refusal = again.release(service.coordinator, id_, **options)
-        done, would = RELEASED, WOULD_RELEASE
-        line = f"release entry={id_} force={how.force}"
+        done, would, line = RELEASED, WOULD_RELEASE, f"release entry={id_} force={how.force}"
     else:
         webhook_id = f"msg_{secrets.token_hex(16)}" if how.new_id else ""
         refusal = again.replay(service.coordinator, entry_id, destination, webhook_id=webhook_id, **options)
-        done, would = REPLAYED, WOULD_REPLAY
-        line = f"replay delivery={id_} force={how.force} new_id={how.new_id}"
+        done, would, line = REPLAYED, WOULD_REPLAY, f"replay delivery={id_} force={how.force} new_id={how.new_id}"
     if refusal or how.dry_run:
         return refusal or would
     audit.warning("AUDIT %s", line)

@@ -1,32 +1,39 @@
-"""Reset: forget names, so that the emails behind them are delivered again when they are received again."""
+"""Reset: forget names, so that the emails behind them are delivered again when they are received again. Erase: delete
+the emails of a person. Both on every machine."""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext, suppress
 from enum import StrEnum
 from functools import partial
 from itertools import islice
-from typing import Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, model_validator
 
-from deduplication import again
+from deduplication import again, erasing
 from deduplication.errors import StoreUnavailable
 from deduplication.identity import log_id
 from deduplication.journal.coordinator import Coordinator
 from deduplication.journal.entry import Entry
 from deduplication.journal.rules import name_of, references
+from deduplication.journal.sqlite import Step
 from deduplication.marks import find_marks
 from deduplication.members import last_event, members_before
 from deduplication.names import UNDATED, Kind, Name
 from orchestrator.audit import audit
-from orchestrator.operations.search import catch_up
+from orchestrator.build import Service
+from orchestrator.operations.search import catch_up, find_entries
+
+Value = TypeVar("Value")
+Row = TypeVar("Row", bound=tuple[Any, ...])
 
 WAIT_S = 3.0
 AT_ONCE = 500  # names in one step: rule 21 allows 1,000, and emails wait meanwhile
+ERASED_AT_ONCE = 100
 _MONTH = re.compile(r"\d{4}-(0[1-9]|1[0-2])")
 _DAY = re.compile(rf"{_MONTH.pattern}-\d\d|{UNDATED}")
 _MONTHLY = re.compile(rf"({_MONTH.pattern}):(.+)", re.DOTALL)
@@ -66,9 +73,25 @@ class Reset(BaseModel):
         return self
 
 
+class Erase(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    who: str = Field(
+        min_length=3,
+        description="The address of a sender, whose emails are all erased; or the Message-ID or id of one.",
+    )
+    dry_run: StrictBool = False
+
+
 class Forgotten(BaseModel):
     names: int = Field(description="How many names were forgotten.")
     kept: list[str] = Field(description="Emails that are still to be delivered; their names are kept.")
+    behind: list[str] = Field(description="Machines that had not applied it after 3 seconds. They will.")
+
+
+class Erased(BaseModel):
+    emails: int = Field(description="How many emails were erased.")
+    kept: list[str] = Field(description="Emails that are being delivered at this moment: erase them again later.")
     behind: list[str] = Field(description="Machines that had not applied it after 3 seconds. They will.")
 
 
@@ -80,7 +103,7 @@ def reset(coordinator: Coordinator, request: Reset) -> Forgotten:
     """
     scope, value, dry_run = request.scope, request.value, request.dry_run
     if not dry_run:
-        check_redis(coordinator)
+        _check_redis(coordinator, "a reset")
     names, kept = _forget(coordinator, _labels(coordinator, request), dry_run)
     if scope is Scope.DESTINATION:  # other destinations keep their status
         for entry in _entries(coordinator, "instr(outcomes, ?)", f" {value}="):
@@ -90,13 +113,12 @@ def reset(coordinator: Coordinator, request: Reset) -> Forgotten:
                 names += 1
     line = "AUDIT reset scope=%s value=%s dry_run=%s names=%d kept=%d"
     audit.warning(line, scope, log_id(value), dry_run, names, len(kept))
-    behind = [] if dry_run else wait_for_machines(coordinator)
-    return Forgotten(names=names, kept=list(kept), behind=behind)
+    return Forgotten(names=names, kept=list(kept), behind=[] if dry_run else _wait_for_machines(coordinator))
 
 
 def forget_email(coordinator: Coordinator, id_: str) -> Literal["forgotten", "kept", "nothing", "unknown"]:
     """Forgets all names of one email, by the id of its entry. Raises StoreUnavailable while Redis is away."""
-    check_redis(coordinator)
+    _check_redis(coordinator, "a reset")
     with coordinator.journal.reading() as step:
         entry = step.read(id_)
     if entry is None:
@@ -106,7 +128,34 @@ def forget_email(coordinator: Coordinator, id_: str) -> Literal["forgotten", "ke
     return "kept" if id_ in kept else "forgotten" if names else "nothing"
 
 
-def check_redis(coordinator: Coordinator, what: str = "a reset") -> None:
+def erase(service: Service, request: Erase) -> Erased:
+    """Removes entries, payloads, files, search rows and events; deliveries that wait are ended. Ids stay as digests.
+
+    Raises StoreUnavailable while Redis is away, except for a dry run.
+    """
+    coordinator, registry = service.coordinator, service.coordinator.registry
+    if not request.dry_run:
+        _check_redis(coordinator, "erasing")
+    catch_up(service.journal)
+    with service.journal.reading() as step:
+        found = find_entries(step, request.who, service.privacy)
+    kept, behind = list[str](), list[str]()
+    if not request.dry_run and found:
+        for batch in _batches(found, ERASED_AT_ONCE):
+            kept += erasing.erase(coordinator, batch)
+        # Before anything else is deleted, or some would take that for a gap.
+        behind = _wait_for_machines(coordinator, even_this=True)
+        if registry:
+            gone = {entry.id for entry in found} - set(kept)
+            coordinator.redis.ask(lambda: erasing.delete_events(registry, gone))
+        catch_up(service.journal)  # the words of the search index
+        service.files.sweep()
+    line = "AUDIT erase emails=%d kept=%d dry_run=%s"  # not whose: that would be what was to be erased
+    audit.warning(line, len(found) - len(kept), len(kept), request.dry_run)
+    return Erased(emails=len(found) - len(kept), kept=kept, behind=behind)
+
+
+def _check_redis(coordinator: Coordinator, what: str) -> None:
     """Even if nothing is found here, another machine may know the email. What Redis does not know of yet is published:
     it would keep the names of an email that was delivered a moment ago."""
     registry = coordinator.registry
@@ -120,26 +169,26 @@ def check_redis(coordinator: Coordinator, what: str = "a reset") -> None:
         raise StoreUnavailable(f"{what} needs Redis, so that all machines forget; try again later ({error})") from error
 
 
-def wait_for_machines(coordinator: Coordinator, *, even_this: bool = False) -> list[str]:
+def _wait_for_machines(coordinator: Coordinator, *, even_this: bool = False) -> list[str]:
     """Waits until all live machines have read the stream up to now; returns those that have not after 3 s (rule 21)."""
-    registry = coordinator.registry
+    registry, journal = coordinator.registry, coordinator.journal
     if registry is None:
         return []
     ends_at, target = time.monotonic() + WAIT_S, coordinator.redis.ask(lambda: registry.ask(last_event))
-    while True:
-        now_ms = coordinator.journal.clock.now_ms()
-        ask = partial(members_before, event=target, now_ms=now_ms)
-        behind = coordinator.redis.ask(lambda: registry.ask(ask))  # noqa: B023
-        behind -= set() if even_this else {coordinator.journal.machine}
-        if not behind or time.monotonic() >= ends_at:
-            return sorted(behind)
+
+    def behind(client: Any, prefix: str) -> set[str]:
+        found = members_before(client, prefix, target, journal.clock.now_ms())
+        return found if even_this else found - {journal.machine}
+
+    while (late := coordinator.redis.ask(lambda: registry.ask(behind))) and time.monotonic() < ends_at:
         time.sleep(0.05)
+    return sorted(late)
 
 
 def _forget(coordinator: Coordinator, labels: Iterable[str], is_dry_run: bool = False) -> tuple[int, dict[str, None]]:
     """Returns how many names were forgotten, and the ids of entries that are still to be delivered and keep theirs."""
     names, kept_ids = 0, dict[str, None]()
-    for batch in _batches(labels):
+    for batch in _batches(labels, AT_ONCE):
         with coordinator.journal.reading() as step:
             unfinished = {label: ids for label in batch if (ids := again.open_entries(step, label))}
         kept = frozenset(unfinished)
@@ -150,9 +199,9 @@ def _forget(coordinator: Coordinator, labels: Iterable[str], is_dry_run: bool = 
     return names, kept_ids
 
 
-def _batches(labels: Iterable[str]) -> Iterator[list[str]]:
-    left = iter(labels)
-    return iter(lambda: list(islice(left, AT_ONCE)), [])
+def _batches(values: Iterable[Value], size: int) -> Iterator[list[Value]]:
+    left = iter(values)
+    return iter(lambda: list(islice(left, size)), [])
 
 
 # Which names a scope means
@@ -199,7 +248,7 @@ def _labels(coordinator: Coordinator, request: Reset) -> dict[str, None]:
         if pattern.kind in (Kind.SUBJECT_GROUP, Kind.MEDIA):
             stopped = _entries(coordinator, "gate = ? AND gate <> ''", pattern.kind.value)
             others |= _labels_of(entry for entry in stopped if entry.stop and pattern.matches(entry.stop.name))
-    for batch in _batches(list(labels)):
+    for batch in _batches(list(labels), AT_ONCE):
         places = ",".join("?" * len(batch))
         behind = f"seq IN (SELECT seq FROM names WHERE reference IN ({places}))"  # noqa: S608
         others |= _labels_of(_entries(coordinator, behind, *batch))
@@ -214,30 +263,31 @@ def _labels_in_journal(coordinator: Coordinator, pattern: Pattern) -> Iterator[s
     """In the order of the primary key; a name of which only a reset is left is forgotten already."""
     start = f"{pattern.kind}:" if pattern.scope is None else f"{pattern.kind}:{pattern.scope}:"
     end = f"{start[:-1]};"  # ";" follows ":"
-    part = f":{pattern.value or ''}"
     query = (
         "SELECT DISTINCT reference FROM names WHERE reference > ? AND reference < ? AND instr(reference, ?)"
         " AND seq >= 0 ORDER BY 1 LIMIT ?"
     )
-    while True:
-        with coordinator.journal.reading() as step:
-            rows = step.query(query, (start, end, part, AT_ONCE))
-        if not rows:
-            return
-        yield from (label for (label,) in rows if pattern.matches(name_of(label)))
-        start = rows[-1][0]
+    part = f":{pattern.value or ''}"
+    rows = _pages(coordinator, start, lambda step, after: step.query(query, (after, end, part, AT_ONCE)))
+    return (label for (label,) in rows if pattern.matches(name_of(label)))
 
 
 def _entries(coordinator: Coordinator, where: str, *values: str) -> Iterator[Entry]:
-    """A page at a time: they may be many, and a long read keeps the journal's log from being trimmed."""
-    after = 0
+    page = f"{where} AND seq > ? ORDER BY seq LIMIT ?"
+    rows = _pages(coordinator, 0, lambda step, after: step.read_rows(page, (*values, after, AT_ONCE)))
+    return (entry for _, entry in rows)
+
+
+def _pages(coordinator: Coordinator, after: Any, read: Callable[[Step, Any], list[Row]]) -> Iterator[Row]:
+    """Rows after the first value of the one before: they may be many, and a long read keeps the journal's log from
+    being trimmed."""
     while True:
         with coordinator.journal.reading() as step:
-            rows = step.read_rows(f"{where} AND seq > ? ORDER BY seq LIMIT ?", (*values, after, AT_ONCE))
+            rows = read(step, after)
         if not rows:
             return
         after = rows[-1][0]
-        yield from (entry for _, entry in rows)
+        yield from rows
 
 
 def _labels_of(entries: Iterable[Entry]) -> dict[str, None]:

@@ -24,7 +24,7 @@ from deduplication.journal.entry import DeliveryStatus, Entry
 from deduplication.journal.sqlite import Journal, Step
 from deduplication.names import Gate, Kind, Name, bounded_key
 from deduplication.text import well_formed
-from orchestrator.operations.conditions import LATE_S
+from orchestrator.operations.alarms import LATE_S
 from orchestrator.pipeline import SKIPPED_AT, Status, status_of
 from orchestrator.privacy import Privacy
 
@@ -41,7 +41,11 @@ MOST_COUNTED = 1_000  # emails that a search finds; without one, all are counted
 ALL = 10**9
 PLACE = "(e.created_ms << 20 | (e.seq & 1048575))"
 BY_PLACE = "s.rowid"
-BY_DELIVERY = {DeliveryStatus.WAITING: ("d.next_try_ms", "ASC"), DeliveryStatus.DEAD: ("d.ended_ms", "DESC")}
+# Waiting deliveries are ordered by their next attempt, dead ones by their end, all others and searches as the emails.
+BY_DELIVERY: dict[str | None, tuple[str, str]] = {
+    DeliveryStatus.WAITING: ("d.next_try_ms", "ASC"),
+    DeliveryStatus.DEAD: ("d.ended_ms", "DESC"),
+}
 
 _UNUSUAL = "e.outcome NOT IN ('delivered', 'claimed')"  # as in schema.sql, or its index would not be used
 _LIVE = (
@@ -206,6 +210,10 @@ class _Query:
         self.where.append(condition)
         self.values += values
 
+    def select(self, columns: str, most: int, order: str = "") -> tuple[str, list[Any]]:
+        where = " AND ".join(self.where)
+        return f"SELECT {columns} FROM {self.source} WHERE {where}{order} LIMIT ?", [*self.values, most]  # noqa: S608
+
     def start_after(self, cursor: str) -> None:
         """Raises InvalidCursor."""
         try:
@@ -233,14 +241,11 @@ def find_ids(
         query = _select(step, wanted, service.privacy, has)
         if cursor:
             query.start_after(cursor)
-        order = f"{query.time} {query.direction}"
+        order = f" ORDER BY {query.time} {query.direction}"
         if query.time != BY_PLACE:  # a search would be sorted as a whole; its rows come in this order anyway
             order += f", {query.seq} {query.direction}, {query.destination}"
-        rows = step.query(
-            f"SELECT e.id, {query.destination}, {query.time}, {query.seq} FROM {query.source}"  # noqa: S608
-            f" WHERE {' AND '.join(query.where)} ORDER BY {order} LIMIT ?",
-            (*query.values, limit + 1),
-        )
+        columns = f"e.id, {query.destination}, {query.time}, {query.seq}"
+        rows = step.query(*query.select(columns, limit + 1, order))
     following = None
     if len(rows) > limit:
         _, destination, time_, seq = rows[limit - 1]
@@ -256,8 +261,8 @@ def count_emails(service: Service, wanted: DecisionFilter, outcomes: Iterable[Em
     with service.journal.reading() as step:
         for outcome in outcomes:
             query = _select(step, wanted.model_copy(update={"outcome": outcome}), service.privacy, None)
-            found = f"SELECT 1 FROM {query.source} WHERE {' AND '.join(query.where)} LIMIT ?"  # noqa: S608
-            counts.append(step.query(f"SELECT count(*) FROM ({found})", (*query.values, most))[0][0])  # noqa: S608
+            found, values = query.select("1", most)
+            counts.append(step.query(f"SELECT count(*) FROM ({found})", values)[0][0])  # noqa: S608
     return counts
 
 
@@ -279,7 +284,16 @@ def _select(step: Step, wanted: Filter, privacy: Privacy, has: DeliveryStatus | 
         query.require(condition.format(at=at, now_ms=step.now_ms, steady_ms=step.steady_ms), *values)
     if isinstance(wanted, DeliveryFilter):
         has = wanted.status
-        _join_deliveries(query, wanted)
+        query.destination = "d.destination"
+        if wanted.destination:
+            query.require("d.destination = ?", wanted.destination)
+        if has:
+            query.require(f"d.status = '{has}'")  # no parameter, or the partial indexes would not be used
+        if has in BY_DELIVERY and query.time != BY_PLACE:
+            query.source, query.seq = "deliveries d CROSS JOIN entries e ON e.seq = d.seq", "d.seq"
+            query.time, query.direction = BY_DELIVERY[has]
+        else:
+            query.source += " CROSS JOIN deliveries d ON d.seq = e.seq"
     if has:
         query.require("instr(e.outcomes, ?)", f"={has} ")
     for name, condition in _CONDITIONS.items():
@@ -291,26 +305,13 @@ def _select(step: Step, wanted: Filter, privacy: Privacy, has: DeliveryStatus | 
     return query
 
 
-def _join_deliveries(query: _Query, wanted: DeliveryFilter) -> None:
-    """Waiting ones are ordered by their next attempt, dead ones by their end, all others and searches as the emails."""
-    query.destination = "d.destination"
-    if wanted.destination:
-        query.require("d.destination = ?", wanted.destination)
-    if wanted.status:
-        query.require(f"d.status = '{wanted.status}'")  # no parameter, or the partial indexes would not be used
-    if wanted.status in BY_DELIVERY and query.time != BY_PLACE:
-        query.source, query.seq = "deliveries d CROSS JOIN entries e ON e.seq = d.seq", "d.seq"
-        query.time, query.direction = BY_DELIVERY[wanted.status]
-    else:
-        query.source += " CROSS JOIN deliveries d ON d.seq = e.seq"
-
-
 def _search(query: _Query, step: Step, wanted: Filter, privacy: Privacy) -> None:
     """By a complete id or thread, or by words of sender and subject."""
     text, sender = wanted.q or "", privacy.text(wanted.sender or "")
-    keys = (*_keys_of(text), f"thread:{bounded_key(without_brackets(text))}")
-    if text and step.query(f"SELECT 1 FROM ({_BY_ID_OR_THREAD}) LIMIT 1", keys):  # noqa: S608
-        query.require(f"e.seq IN ({_BY_ID_OR_THREAD})", *keys)
+    found = f"{_BY_KEY} UNION SELECT seq FROM keys WHERE value = ?"  # noqa: S608
+    keys = (*_keys_of(text, privacy), f"thread:{bounded_key(without_brackets(text))}")
+    if text and step.query(f"SELECT 1 FROM ({found}) LIMIT 1", keys):  # noqa: S608
+        query.require(f"e.seq IN ({found})", *keys)
         text = ""
     words = [privacy.text(text)] if privacy.is_strict else text.split()
     matches = []
@@ -329,36 +330,31 @@ def _search(query: _Query, step: Step, wanted: Filter, privacy: Privacy) -> None
         query.require("s.search MATCH ?", " AND ".join(matches))
 
 
-def find_by_id(step: Step, text: str) -> str | None:
-    """The newest email with that id, email id, Message-ID or webhook-id, or from that sender."""
-    rows = step.query(f"SELECT id FROM entries WHERE seq IN ({_BY_ID}) ORDER BY seq DESC LIMIT 1", _keys_of(text))  # noqa: S608
-    return rows[0][0] if rows else None
+# By a key: an id, email id, Message-ID, webhook-id or sender
 
-
-def find_entries(step: Step, text: str, privacy: Privacy) -> list[Entry]:
-    """All emails from that sender, or with that id, email id, Message-ID or webhook-id; and others with the same email
-    ids, of which one cannot be told from the other by these."""
-    values = (*_keys_of(text)[:2], privacy.text(text.lower()), _keys_of(text)[3])
-    own = "SELECT n.reference FROM names n WHERE n.reference >= 'email_id:' AND n.reference < 'email_id;' AND n.seq IN"
-    rows = step.read_rows(
-        f"seq IN ({_BY_ID}) OR seq IN (SELECT seq FROM names WHERE reference IN ({own} ({_BY_ID})))",  # noqa: S608
-        (*values, *values),
-    )
-    return [entry for _, entry in rows]
-
-
-_BY_ID = (
-    "SELECT seq FROM entries WHERE id = ? UNION SELECT seq FROM keys WHERE value IN (?, ?)"
+_BY_KEY = (
+    "SELECT seq FROM entries WHERE id = ? UNION SELECT seq FROM keys WHERE value IN (?, ?, ?)"
     " UNION SELECT seq FROM names WHERE reference = ?"
 )
 
 
-_BY_ID_OR_THREAD = f"{_BY_ID} UNION SELECT seq FROM keys WHERE value = ?"  # noqa: S608
-
-
-def _keys_of(text: str) -> tuple[str, str, str, str]:
+def _keys_of(text: str, privacy: Privacy) -> tuple[str, ...]:
     message_id = bounded_key(without_brackets(text))
-    return text, text, text.lower(), Name(Kind.POST, "", message_id).label
+    return text, text, text.lower(), privacy.text(text.lower()), Name(Kind.POST, "", message_id).label
+
+
+def find_by_key(step: Step, text: str, privacy: Privacy) -> str | None:
+    """The id of the newest email with that key."""
+    query = f"SELECT id FROM entries WHERE seq IN ({_BY_KEY}) ORDER BY seq DESC LIMIT 1"  # noqa: S608
+    rows = step.query(query, _keys_of(text, privacy))
+    return rows[0][0] if rows else None
+
+
+def find_entries(step: Step, text: str, privacy: Privacy) -> list[Entry]:
+    """All emails with that key, and others with the same email ids, which cannot be told apart by it."""
+    own = "SELECT reference FROM names WHERE reference >= 'email_id:' AND reference < 'email_id;' AND seq IN"
+    found = f"seq IN ({_BY_KEY}) OR seq IN (SELECT seq FROM names WHERE reference IN ({own} ({_BY_KEY})))"  # noqa: S608
+    return [entry for _, entry in step.read_rows(found, _keys_of(text, privacy) * 2)]
 
 
 # The index, filled behind the requests
@@ -375,7 +371,7 @@ def index_some(journal: Journal) -> int:
         begin, most = int(step.meta("searched") or 0), INDEXED_AT_ONCE
         seqs = step.query("SELECT seq FROM entries WHERE seq > ? ORDER BY seq LIMIT ?", (begin, most))
         if seqs:
-            _index(step, begin, seqs[-1][0])
+            _index(step, (begin, seqs[-1][0]))
             step.set_meta("searched", str(seqs[-1][0]))
         gone = step.query("SELECT place FROM unsearched ORDER BY place LIMIT ?", (most,))
         for place in gone:
@@ -385,22 +381,22 @@ def index_some(journal: Journal) -> int:
     return len(seqs) + len(gone)
 
 
-def _index(step: Step, begin: int, end: int) -> None:
-    """The entries after ``begin``, up to ``end``."""
+def _index(step: Step, span: tuple[int, int]) -> None:
+    """The entries after the first number, up to the second."""
     new = "FROM entries e WHERE e.seq > ? AND e.seq <= ?"
     item, subject, sender, thread = (f"json_extract(e.data, '$[6][{at}]')" for at in (0, 3, 4, 8))
     step.query(  # in another order, each row would be written to the disk alone
         f"INSERT OR REPLACE INTO search (rowid, sender, subject, seq) SELECT {PLACE}, {sender}, {subject}, e.seq {new}"  # noqa: S608
         " ORDER BY 1",
-        (begin, end),
+        span,
     )
     # An entry can have the place of one that is gone, if it got the same number in the same millisecond.
-    step.query(f"DELETE FROM unsearched WHERE place IN (SELECT {PLACE} {new})", (begin, end))  # noqa: S608
+    step.query(f"DELETE FROM unsearched WHERE place IN (SELECT {PLACE} {new})", span)  # noqa: S608
     step.query(
         f"INSERT OR IGNORE INTO keys SELECT {item}, e.seq {new} UNION SELECT {sender}, e.seq {new}"  # noqa: S608
         f" UNION SELECT 'thread:' || {thread}, e.seq {new} AND {thread} <> ''"
         " UNION SELECT webhook_id, seq FROM deliveries WHERE seq > ? AND seq <= ?",
-        (begin, end) * 4,
+        span * 4,
     )
 
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, Field
 
 from deduplication.journal.entry import DeliveryStatus
+from orchestrator.build import Service
 from orchestrator.metrics import meter
-from orchestrator.metrics.meter import DAY_S, DELIVERY_S, HOUR_S, MINUTE_S, Sums
+from orchestrator.metrics.meter import DAY_S, DELIVERY_S, HOUR_S, MINUTE_S
 from orchestrator.operations.fleet_state import DestinationView, fleet_state
-
-if TYPE_CHECKING:  # which builds all of this
-    from orchestrator.build import Service
 
 
 class Totals(BaseModel):
@@ -119,16 +116,23 @@ def read_stats(service: Service, span: Span) -> Stats:
         workers_alive=state.workers,
         is_whole=state.is_whole,
     )
-    sent_to = dict.fromkeys((*service.config.destinations, *(name for (name,) in recent.by(meter.DELIVERIES, 0))))
+    attempted = {}
+    for name in dict.fromkeys((*service.config.destinations, *(name for (name,) in recent.by(meter.DELIVERIES, 0)))):
+        by_point = [point.to(name) for point in points]
+        attempted[name] = DestinationFigures(
+            **vars(recent.to(name)),
+            whole_p50_ms=recent.quantile_ms(0.5, DELIVERY_S, name),
+            whole_p95_ms=recent.quantile_ms(0.95, DELIVERY_S, name),
+            delivered_by_point=[sums.delivered for sums in by_point],
+            failed_by_point=[sums.failed for sums in by_point],
+        )
     over_time = OverTime(
         **vars(recent),
         span=span,
         step_s=step_s,
         points=[Point(start_s=start, **vars(sums)) for start, sums in zip(starts, points, strict=True)],
         total=Point(start_s=starts[0], **vars(recent)),
-        destinations={
-            name: _destination(recent.to(name), [point.to(name) for point in points], name) for name in sent_to
-        },
+        destinations=attempted,
         is_whole=state.is_whole,
     )
     destinations = {}
@@ -137,18 +141,6 @@ def read_stats(service: Service, span: Span) -> Stats:
         deliveries = {"waiting": view.waiting, "delivered": sums.delivered, "dead": view.dead, "skipped": sums.skipped}
         destinations[name] = DestinationCounts.model_validate({**dict(view), "deliveries": deliveries})
     return Stats(totals=totals, over_time=over_time, destinations=destinations)
-
-
-def _destination(whole: Sums, points: list[Sums], name: str) -> DestinationFigures:
-    attempts = whole.delivered + whole.failed
-    return DestinationFigures(
-        **vars(whole),
-        success_rate=whole.delivered / attempts if attempts else None,
-        whole_p50_ms=whole.quantile_ms(0.5, DELIVERY_S, name),
-        whole_p95_ms=whole.quantile_ms(0.95, DELIVERY_S, name),
-        delivered_by_point=[point.delivered for point in points],
-        failed_by_point=[point.failed for point in points],
-    )
 
 
 def read_providers(service: Service) -> dict[str, tuple[int, str]]:

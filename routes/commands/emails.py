@@ -15,9 +15,8 @@ from pydantic import BaseModel
 
 from deduplication.journal.entry import DeliveryStatus
 from orchestrator.operations.decisions import DecisionInFull, list_decisions, list_deliveries, read_decision
-from orchestrator.operations.erase import Erase, erase
 from orchestrator.operations.resend import RELEASED, REPLAYED, WOULD_RELEASE, WOULD_REPLAY, send_many
-from orchestrator.operations.reset import Reset, Scope, reset
+from orchestrator.operations.reset import Erase, Reset, Scope, erase, reset
 from orchestrator.operations.search import FIELDS, DecisionFilter, DeliveryFilter, EmailOutcome
 from orchestrator.operations.times import shown_duration, shown_moment
 from routes.commands.service import open_service

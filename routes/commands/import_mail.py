@@ -20,8 +20,7 @@ from orchestrator.build import make_data_dir
 from orchestrator.config.model import load_config
 from orchestrator.config.settings import MB, Settings
 from orchestrator.data_dir import NoService, find_service
-from orchestrator.importing.rehearsal import COUNTED, rehearse
-from orchestrator.importing.remember import REMEMBERED, remember
+from orchestrator.importing.remember import COUNTED, REMEMBERED, rehearse, remember
 from orchestrator.importing.sources import Piece, open_source, row_item
 from orchestrator.item import Item, email_item
 from routes.commands.service import build_quietly, read_settings

@@ -13,7 +13,7 @@ from orchestrator.audit import read_actions
 from orchestrator.operations.decisions import list_decisions, read_decision, read_payload
 from orchestrator.operations.destinations import destinations, last_failure
 from orchestrator.operations.fleet_state import fleet_state
-from orchestrator.operations.health import banners, read_health
+from orchestrator.operations.health import read_health
 from orchestrator.operations.search import (
     FIELDS,
     MOST_COUNTED,
@@ -127,9 +127,9 @@ def overview() -> str:
 
 @page.get("/notices")
 def notices() -> str:
-    found = list(banners(read_health(service)))
-    alarms = [banner.destination for banner in found if banner.is_bad and banner.destination]
-    failures = {name: last_failure(service, name) for name in alarms}
+    found = read_health(service).problems
+    failing = [problem.destination for problem in found if problem.is_bad and problem.destination]
+    failures = {name: last_failure(service, name) for name in failing}
     return render_template("dashboard/_notices.html", banners=found, failures=failures)
 
 

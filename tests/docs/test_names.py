@@ -15,9 +15,8 @@ from pydantic import BaseModel
 
 from orchestrator.build import build
 from orchestrator.config import model
-from orchestrator.config.model import AlertsConfig
+from orchestrator.config.model import AlertCondition, AlertsConfig
 from orchestrator.config.settings import Settings, load_settings
-from orchestrator.operations.conditions import AlertCondition
 from routes.app import create_app
 from routes.command_line import main
 from routes.openapi.webhooks import Email

@@ -10,8 +10,8 @@ import pytest
 
 from deduplication.email import address_of
 from deduplication.identity import compute_email_id
+from orchestrator.config.model import AlertCondition
 from orchestrator.importing.sources import NEEDED
-from orchestrator.operations.conditions import AlertCondition
 from routes.command_line import main
 from tests.api_page import PAGE as API_PAGE
 from tests.api_page import page as api_page

@@ -15,7 +15,7 @@ import pytest
 from deduplication.journal.entry import encode, pack_event, unpack_event
 from deduplication.redis_client import connect
 from orchestrator.item import email_item
-from orchestrator.operations.erase import Erase, erase
+from orchestrator.operations.reset import Erase, erase
 from routes.providers.gmail import parse
 from tests.routes.conftest import App, StartApp, write_toml
 from tests.routes.test_files import LARGE, fetch, letter, on_disk, send

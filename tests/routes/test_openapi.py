@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from openapi_spec_validator import validate
 
 from deduplication.again import Refusal
+from orchestrator.config.model import AlertCondition
 from orchestrator.delivery.webhook import EventType
 from orchestrator.operations.alarms import Alarm
-from orchestrator.operations.conditions import AlertCondition
 from routes.openapi.document import PAGE, SECURITY
 from routes.providers.registry import TYPES
 from tests.routes.conftest import App, StartApp, bearer

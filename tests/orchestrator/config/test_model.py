@@ -276,6 +276,7 @@ MISTAKES: tuple[tuple[str, int, str, str], ...] = (
     (TWO_DESTINATIONS, 0, "routes", "is required with several destinations, to say which emails go to b, c"),
     ("[subject_patterns]", 1, "subject_patterns", "must be tables [[subject_patterns]]"),
     (PATTERN, 1, "subject_patterns.a.regex", "is required; it must be a regular expression"),
+    (f"{PATTERN}regex = ''", 3, "subject_patterns.a.regex", "must be a regular expression that captures"),
     (f"{PATTERN}regex = 'lot'", 3, "subject_patterns.a.regex", "must be a regular expression that captures"),
     (f"{PATTERN}regex = '(lot) (1)'", 3, "subject_patterns.a.regex", "must be a regular expression that captures"),
     ("[media]\nhosts = [3]", 2, "media.hosts", "must be a list of hosts"),

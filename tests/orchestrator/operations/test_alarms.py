@@ -9,11 +9,10 @@ import pytest
 
 from deduplication import members
 from deduplication.redis_state import REDIS_ERRORS, REDIS_STEPS
-from orchestrator.config.model import AlertsConfig, DestinationConfig
+from orchestrator.config.model import AlertCondition, AlertsConfig, DestinationConfig
 from orchestrator.delivery.webhook import DeliveryFailed, Receipt, Webhook
 from orchestrator.metrics.meter import DELIVERIES, EMAILS, REDIS_S, Sums
-from orchestrator.operations.alarms import RETRY_AFTER_MS, TURN_MS, Alarms
-from orchestrator.operations.conditions import LEAST_RECEIVED, AlertCondition, diagnose
+from orchestrator.operations.alarms import LEAST_RECEIVED, RETRY_AFTER_MS, TURN_MS, Alarms, diagnose
 from orchestrator.operations.fleet_state import DestinationView, FleetState, Outside, Pause, RedisFacts
 from tests.alert_rules import PATH, alert_rules
 from tests.orchestrator.operations.fleet_bench import OpenProcess, Process

@@ -12,7 +12,7 @@ import pytest
 
 from deduplication.journal.entry import DeliveryStatus, changed
 from orchestrator.build import Service
-from orchestrator.operations.conditions import LATE_S
+from orchestrator.operations.alarms import LATE_S
 from orchestrator.operations.decisions import list_decisions, list_deliveries, read_decision, read_delivery
 from orchestrator.operations.resend import Release, send_again
 from orchestrator.operations.search import (

@@ -7,9 +7,8 @@ import pytest
 from deduplication import again
 from deduplication.files import FreeSpace
 from deduplication.journal.entry import DeliveryStatus, changed
-from orchestrator.operations.fleet_state import FRESH_MS, Outside, ask_other_servers, fleet_state
+from orchestrator.operations.fleet_state import FRESH_MS, Outside, Watch, ask_other_servers, fleet_state
 from orchestrator.operations.health import is_ready
-from orchestrator.operations.watch import Watch
 from orchestrator.version import our_version
 from tests.deduplication.journal.world import Email, claimed, send, stored, take
 from tests.orchestrator.operations.fleet_bench import OpenProcess, Process

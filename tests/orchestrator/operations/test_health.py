@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import pytest
 
-from orchestrator.config.model import AlertsConfig
+from orchestrator.config.model import AlertCondition, AlertsConfig
 from orchestrator.metrics.meter import EMAILS, REFUSED
 from orchestrator.operations.alarms import Alarms
 from orchestrator.operations.fleet_state import FleetState, Outside, Pause, RedisFacts
@@ -17,7 +17,6 @@ from orchestrator.operations.health import (
     UNTRUSTED_PROXY,
     Health,
     ProxyWatch,
-    banners,
     is_ready,
     read_health,
 )
@@ -30,8 +29,8 @@ FULL = FACTS.model_copy(update={"payload_bytes": 96})
 GONE: dict[str, Any] = {"redis_status": "gone", "lost_ms": 1_800_000_000_000, "unpublished": 1234}
 
 
-def report(process: Process, state: FleetState, **settings: Any) -> Health:
-    process.alarms = Alarms(process.coordinator, AlertsConfig(after_s=0))
+def report(process: Process, state: FleetState, after_s: int = 0, **settings: Any) -> Health:
+    process.alarms = Alarms(process.coordinator, AlertsConfig(after_s=after_s))
     process.alarms.evaluate(state)
     process.settings = process.settings.model_copy(update={"memory_limit_mb": 100_000, **settings})
     with patch("orchestrator.operations.health.fleet_state", lambda _: state):
@@ -69,18 +68,18 @@ def test_each_trouble_has_a_check_and_a_banner(
     assert found.checks[check].status == status
     is_ok = all(each.status in ("up", "not configured") for each in found.checks.values())
     assert (found.status, bool(found.alarms)) == ("ok" if is_ok else "degraded", (headline or "").startswith("Alarm"))
-    texts = [banner.text for banner in banners(found)]
+    texts = [f"{'Alarm: ' * (problem.about in set(AlertCondition))}{problem.text}" for problem in found.problems]
     assert [text.startswith(headline or "") for text in texts] == [True] * bool(headline)
 
 
 def test_an_outage_says_since_when_and_how_much_is_unpublished(process: Process) -> None:
-    (banner,) = banners(report(process, replace(SOUND, **GONE)))
+    (banner,) = report(process, replace(SOUND, **GONE)).problems
     assert (banner.since, "1,234" in banner.text) == ("2027-01-15T08:00:00+00:00", True)
 
 
 def test_warnings_are_loud_and_change_no_status(process: Process) -> None:
     found = report(process, replace(SOUND, outside=Outside(redis=RedisFacts(most_payload_bytes=1))))
-    assert (found.status, "INFO" in found.warnings[0], len(list(banners(found)))) == ("ok", True, 1)
+    assert (found.status, "INFO" in found.warnings[0], len(found.problems)) == ("ok", True, 1)
 
 
 @pytest.mark.parametrize(
@@ -123,15 +122,16 @@ def test_health_is_not_ok_while_an_alarm_is_on_and_says_that_its_cause_is_gone(p
 
 
 def test_a_problem_is_shown_before_it_is_an_alarm(process: Process) -> None:
-    found = report(process, BROKEN, memory_limit_mb=1).model_copy(update={"alarms": []})
-    breaker, memory = [banner.text for banner in banners(found)]
+    found = report(process, BROKEN, after_s=60, memory_limit_mb=1)
+    assert found.alarms == []
+    breaker, memory = [problem.text for problem in found.problems]
     assert breaker.startswith("crm keeps failing. Its circuit breaker is open.")
     assert memory.endswith(" MB, more than MEMORY_LIMIT_MB (1)")
 
 
 def test_a_pause_is_not_bad(process: Process) -> None:
     paused = Pause(since="2026-11-16T09:00:00+00:00", reason="it moves", by="Ada")
-    (banner,) = banners(report(process, replace(SOUND, **crm(paused=paused))))
+    (banner,) = report(process, replace(SOUND, **crm(paused=paused))).problems
     assert (banner.text, banner.is_bad) == ("crm is paused (it moves). New emails for it are queued", False)
     assert (banner.about, banner.destination) == ("paused", "crm")
 
@@ -142,7 +142,7 @@ def test_a_journal_that_cannot_be_used_is_down(process: Process) -> None:
     assert not is_ready(process.service)
     found = read_health(process.service)
     assert (found.status, found.checks["database"].status) == ("down", "down")
-    assert [banner.text[:42] for banner in banners(found)] == ["The journal of this machine cannot be used"]
+    assert [problem.text[:42] for problem in found.problems] == ["The journal of this machine cannot be used"]
 
 
 def test_the_last_email_and_refusal_of_a_provider_are_known_to_all_processes(process: Process) -> None:

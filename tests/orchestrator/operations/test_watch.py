@@ -6,9 +6,8 @@ from collections.abc import Mapping
 
 from deduplication.errors import NoAnswer, NotNow
 from orchestrator.metrics.meter import GROUPS, read_sums
-from orchestrator.operations.conditions import diagnose
-from orchestrator.operations.fleet_state import fleet_state
-from orchestrator.operations.watch import TURN_MS, Watch
+from orchestrator.operations.alarms import diagnose
+from orchestrator.operations.fleet_state import TURN_MS, Watch, fleet_state
 from tests.deduplication.journal.world import Email, ask, send
 from tests.orchestrator.operations.fleet_bench import OpenProcess, Process
 
