@@ -64,14 +64,7 @@ class Cloudmailin(BasicAuthProvider):
             "plain": letter.text,
             "html": letter.html,
             "reply_plain": letter.text,
-            "attachments": letter.attachments(
-                content="base64",
-                file_name="name",
-                content_type="content_type",
-                size="size",
-                content_id="content_id",
-                disposition="disposition",
-            ),
+            "attachments": letter.attachments(FILE),
         }
 
 

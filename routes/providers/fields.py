@@ -20,7 +20,8 @@ _NEEDS_QUOTES = re.compile(r"[\"(),:;<>@\[\\\]]")
 
 
 class FileFields(NamedTuple):
-    """A provider's names for the fields of an attachment; ``contents``: those that may have it, in Base64."""
+    """A provider's names for the fields of an attachment; ``contents``: those that may have it, in Base64. Samples are
+    written by the same names."""
 
     name: str
     content_type: str
@@ -52,6 +53,10 @@ class Document(dict[str, Any]):
         if not isinstance(value, str):
             raise InvalidPayload(f"{field} must be a string, got {type(value).__name__}", field=field)
         return value
+
+    def texts(self, fields: Mapping[str, str]) -> dict[str, Any]:
+        """For Provider.email, by our names for them; ``fields`` are the provider's."""
+        return {part: self.text(field) for part, field in fields.items()}
 
     def optional(self, field: str) -> str:
         """A text; empty for any other value."""
@@ -102,13 +107,9 @@ class Document(dict[str, Any]):
         for file in self.objects(field):
             content_id, disposition = file.optional(names.content_id), file.optional(names.disposition).lower()
             content = next((file.base64(each) for each in names.contents if each in file), None)
-            name, content_type, size = (
-                file.optional(names.name),
-                file.optional(names.content_type),
-                file.size(names.size),
-            )
+            name, content_type = file.optional(names.name), file.optional(names.content_type)
             is_inline = disposition == "inline" or (bool(content_id) and not disposition)
-            found.append(File(name, content_type, content, size, content_id, is_inline))
+            found.append(File(name, content_type, content, file.size(names.size), content_id, is_inline))
         return found
 
     def base64(self, field: str) -> Content | None:

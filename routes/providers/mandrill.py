@@ -23,10 +23,12 @@ from orchestrator.config.words import reason
 from routes.auth import Unauthorized, equals_any
 from routes.payload import InvalidPayload, parse_json
 from routes.providers.base import Handshake, Parsed, Provider, ProviderRequest, parse_all
-from routes.providers.fields import Document, MailHeaders, mailbox
+from routes.providers.fields import Document, FileFields, MailHeaders, mailbox
 from routes.providers.options import NonEmpty, Options, Secrets
 from routes.providers.samples import INBOX, URLENCODED, Letter, Rendered
 
+TEXTS = {"subject": "subject", "html": "html", "plain": "text"}
+FILE = FileFields("name", "type", ("content",))
 SIGNATURE = "X-Mandrill-Signature"
 EVENTS = "mandrill_events"
 CHECK, CHECK_KEY = b"[]", "test-webhook"
@@ -90,9 +92,7 @@ class Mandrill(Provider[MandrillOptions]):
             return self.email(raw=raw, **common)
         return self.email(
             headers=MailHeaders(msg.get("headers")),
-            subject=msg.text("subject"),
-            html=msg.text("html"),
-            plain=msg.text("text"),
+            **msg.texts(TEXTS),
             files=[
                 _file(Document(file if isinstance(file, dict) else {}), is_inline=kind == "images")
                 for kind in ("attachments", "images")
@@ -102,19 +102,17 @@ class Mandrill(Provider[MandrillOptions]):
         )
 
     def _sample(self, letter: Letter, now: datetime) -> Rendered:
-        files = letter.attachments(name="name", type="content_type", content="base64")
+        files = letter.attachments(FILE)
         ids = {file.name: file.content_id for file in letter.enclosures if file.content_id}
         images = {ids[file["name"]]: {**file, "name": ids[file["name"]]} for file in files if file["name"] in ids}
         msg = {
+            **letter.texts(TEXTS),
             "raw_msg": letter.mime.as_bytes().decode(),
             "headers": {name.title(): value for name, value in letter.headers.items()},
-            "text": letter.text,
-            "html": letter.html or None,
             "from_email": "ada@example.org",
             "from_name": None,
             "to": [[INBOX, None]],
             "email": INBOX,
-            "subject": letter.subject,
             "spam_report": {"score": 0.1, "matched_rules": []},
             "dkim": {"signed": True, "valid": True},
             "spf": {"result": "pass", "detail": "sender SPF authorized"},

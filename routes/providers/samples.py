@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 from werkzeug.datastructures import Headers
 from werkzeug.sansio.multipart import Data, Epilogue, Event, Field, File, MultipartEncoder, Preamble
 
+from routes.providers.fields import FileFields
+
 if TYPE_CHECKING:
     from routes.providers.registry import AnyProvider
 
@@ -39,12 +41,8 @@ class Enclosure:
     content_id: str = ""
 
     @property
-    def is_inline(self) -> bool:
-        return bool(self.content_id)
-
-    @property
     def disposition(self) -> str:
-        return "inline" if self.is_inline else "attachment"
+        return "inline" if self.content_id else "attachment"
 
     @property
     def base64(self) -> str:
@@ -106,9 +104,14 @@ class Letter:
         """As a provider would generate one for it."""
         return str(uuid.uuid5(uuid.NAMESPACE_URL, self.message_id))
 
-    def attachments(self, **names: str) -> list[dict[str, Any]]:
-        """As JSON: ``names`` are a provider's names for the fields of an Enclosure."""
-        return [{name: getattr(file, field) for name, field in names.items()} for file in self.enclosures]
+    def texts(self, fields: Mapping[str, str]) -> dict[str, str]:
+        """In the fields that the provider reads by the same table."""
+        return {field: self.fields[part] for part, field in fields.items()}
+
+    def attachments(self, names: FileFields) -> list[dict[str, Any]]:
+        """As JSON, without the fields that the provider does not have."""
+        fields = names._asdict() | {"contents": "", "base64": "".join(names.contents[:1])}
+        return [{name: getattr(file, part) for part, name in fields.items() if name} for file in self.enclosures]
 
 
 @dataclass(frozen=True)
