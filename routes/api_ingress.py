@@ -14,6 +14,7 @@ from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 from deduplication.errors import StoreUnavailable
 from deduplication.message import Message
 from orchestrator.build import Service
+from orchestrator.config.settings import MB
 from orchestrator.delivery.fetching import FetchFailed, fetch
 from orchestrator.item import MESSAGE, email_item, message_item
 from orchestrator.metrics.meter import EMAILS, REFUSED, REQUEST_S
@@ -21,9 +22,8 @@ from orchestrator.pipeline import ProofUsed, Status
 from routes.auth import Unauthorized, client_address
 from routes.connections import NoRoomForBody, current_request
 from routes.payload import InvalidPayload
-from routes.providers.base import Handshake, ProviderRequest, Surroundings
+from routes.providers.base import Handshake, NoOptions, ProviderRequest, Surroundings
 from routes.providers.message import Messages
-from routes.providers.options import MB, NoOptions
 from routes.providers.registry import TYPES, AnyProvider, missing_setting, open_providers
 from routes.responses import (
     INGRESS,

@@ -18,7 +18,8 @@ from markupsafe import Markup
 from deduplication.body import Html, looks_like_html
 from orchestrator.operations.search import OUTCOME_OF
 from orchestrator.operations.times import shown_duration
-from routes.dashboard.page import page, service
+from routes.dashboard.page import page
+from routes.endpoints import service
 
 STATIC = Path(__file__).parent / "static"
 MOST_SHOWN_CHARS = 1_000_000

@@ -24,9 +24,9 @@ from orchestrator.operations.search import (
 )
 from orchestrator.operations.stats import LENGTH_S, Span, read_providers, read_stats
 from orchestrator.pipeline import Status
-from routes.dashboard.browser import EMAIL_POLICY
 from routes.dashboard.formatting import email_content, harmless_html
-from routes.dashboard.page import page, service
+from routes.dashboard.page import EMAIL_POLICY, page
+from routes.endpoints import service
 from routes.payload import read
 from routes.providers.registry import TYPES, missing_setting, open_names
 from routes.schemas import StatsQuery

@@ -16,9 +16,8 @@ from pydantic import BaseModel, BeforeValidator, Field
 
 from deduplication.email import Attachment, Email, File
 from routes.payload import InvalidPayload, read, with_texts
-from routes.providers.base import Parsed, Provider, ProviderRequest
+from routes.providers.base import Options, Parsed, Provider, ProviderRequest
 from routes.providers.fields import Document, FileFields, MailHeaders
-from routes.providers.options import Options
 from routes.providers.samples import Letter
 
 # A script may send what it likes here: anything but a text is ignored.

@@ -15,10 +15,18 @@ from pydantic import Field, field_validator
 from deduplication.email import Email, address_of
 from orchestrator.config.words import reason
 from routes.payload import InvalidPayload
-from routes.providers.base import Parsed, Provider, ProviderRequest, Surroundings, parse_all
+from routes.providers.base import (
+    HeaderOptions,
+    LoginOptions,
+    Parsed,
+    Provider,
+    ProviderRequest,
+    Secrets,
+    Surroundings,
+    parse_all,
+)
 from routes.providers.fields import MailHeaders, nested
 from routes.providers.gmail import no_sender
-from routes.providers.options import HeaderOptions, LoginOptions, Secrets
 from routes.providers.samples import Letter
 
 PARTS = ("subject", "sender", "date", "html", "plain", "body", "message_id", "event_id")

@@ -20,10 +20,9 @@ from deduplication.authentication import Result
 from deduplication.email import File
 from routes.auth import Unauthorized, equals_any
 from routes.payload import InvalidPayload, parse_json
-from routes.providers.base import Parsed, Provider, ProviderRequest
+from routes.providers.base import Options, Parsed, Provider, ProviderRequest, Secrets
 from routes.providers.fields import Document, MailHeaders
 from routes.providers.forms import Upload
-from routes.providers.options import Options, Secrets
 from routes.providers.samples import BOUNCES, URLENCODED, Letter, Rendered, multipart
 
 TEXTS = {"subject": "subject", "sender": "from", "html": "body-html", "plain": "body-plain"}

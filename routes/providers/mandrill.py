@@ -22,9 +22,8 @@ from deduplication.spool import Blob, Content, chunks_of, read_all
 from orchestrator.config.words import reason
 from routes.auth import Unauthorized, equals_any
 from routes.payload import InvalidPayload, parse_json
-from routes.providers.base import Handshake, Parsed, Provider, ProviderRequest, parse_all
+from routes.providers.base import Handshake, NonEmpty, Options, Parsed, Provider, ProviderRequest, Secrets, parse_all
 from routes.providers.fields import Document, FileFields, MailHeaders, mailbox
-from routes.providers.options import NonEmpty, Options, Secrets
 from routes.providers.samples import INBOX, URLENCODED, Letter, Rendered
 
 TEXTS = {"subject": "subject", "html": "html", "plain": "text"}

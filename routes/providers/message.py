@@ -8,8 +8,7 @@ from pydantic import AfterValidator, BaseModel, Field, StrictFloat, StrictInt
 
 from deduplication.message import Message
 from routes.payload import InvalidPayload, read
-from routes.providers.base import Parsed, Provider, ProviderRequest, parse_all
-from routes.providers.options import NoOptions
+from routes.providers.base import NoOptions, Parsed, Provider, ProviderRequest, parse_all
 
 MOST = 1000
 

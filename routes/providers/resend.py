@@ -21,9 +21,8 @@ from deduplication.spool import Content
 from orchestrator.delivery.signing import SHARED, check_secret
 from routes.auth import Unauthorized, equals_any
 from routes.payload import InvalidPayload, parse_json
-from routes.providers.base import Handshake, Parsed, Provider, ProviderRequest, Surroundings
+from routes.providers.base import Handshake, Options, Parsed, Provider, ProviderRequest, Secrets, Surroundings
 from routes.providers.fields import Document, FileFields, MailHeaders
-from routes.providers.options import Options, Secrets
 from routes.providers.samples import Letter, Rendered
 
 API = "https://api.resend.com/emails/receiving/"

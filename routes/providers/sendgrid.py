@@ -24,10 +24,9 @@ from deduplication.text import decoded
 from orchestrator.config.words import reason
 from routes.auth import Unauthorized
 from routes.payload import InvalidPayload
-from routes.providers.base import Parsed, Provider, ProviderRequest, Surroundings
+from routes.providers.base import LoginOptions, Options, Parsed, Provider, ProviderRequest, Surroundings, as_list
 from routes.providers.fields import Document
 from routes.providers.forms import Form, Upload
-from routes.providers.options import LoginOptions, Options, as_list
 from routes.providers.samples import BOUNCES, INBOX, Letter, Rendered, multipart
 
 if TYPE_CHECKING:  # imported only if there is a key: it takes 8 MB of each process
