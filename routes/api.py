@@ -1,15 +1,19 @@
-"""/api/admin and /api/openapi.json: views call orchestrator/operations, and their annotations describe the API."""
+"""/api/admin, and what needs no token: /api/openapi.json, /livez, /readyz, /health.
+
+Views call orchestrator/operations, and their annotations describe the API.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar
 
-from flask import Blueprint, current_app, jsonify, request
+from flask import Blueprint, abort, current_app, jsonify, request
 
 from deduplication.again import Refusal
 from orchestrator.operations import decisions, destinations, resend
 from orchestrator.operations.decisions import DecisionInFull, DecisionPage, DeliveryInFull, DeliveryPage
 from orchestrator.operations.erase import Erase, erase
+from orchestrator.operations.health import Health, is_ready, read_health
 from orchestrator.operations.resend import Release, Replay
 from orchestrator.operations.reset import reset
 from orchestrator.operations.stats import Stats, read_stats
@@ -22,19 +26,10 @@ from routes.responses import Answer, answer_error, failed
 
 View = TypeVar("View")
 api = Blueprint("api", __name__, url_prefix="/api/admin")
-openapi = Blueprint("openapi", __name__)
+public = Blueprint("public", __name__)
 
 BY = "api"  # all callers share the admin token
 REFUSED = {409: " ".join(f"`{code}`: {schemas.RESULTS[code]}." for code in Refusal if code is not Refusal.UNKNOWN)}
-
-
-class Refused(Exception):
-    """A release or replay is not possible, or there is no such email or delivery. ``code`` is a Refusal."""
-
-    def __init__(self, id_: str, code: str) -> None:
-        super().__init__(schemas.RESULTS[code])
-        self.id = id_
-        self.code = code
 
 
 @api.before_request
@@ -46,11 +41,6 @@ def authenticate() -> Answer | None:
         return failed(403, "forbidden", "VIEW_TOKEN may look, not act")
     current_request.mark_proven()
     return None
-
-
-@api.errorhandler(Refused)
-def refuse(error: Refused) -> Answer:
-    return failed(404 if error.code == Refusal.UNKNOWN else 409, error.code, str(error), id=error.id)
 
 
 @api.errorhandler(destinations.InvalidAction)
@@ -74,15 +64,13 @@ def read_decision(id_: str) -> DecisionInFull:
 @api.post("/decisions/<id_>/release")
 @admin_endpoint("Release an email that a gate stopped", REFUSED)
 def release(id_: str, body: Release) -> schemas.ReleaseAnswer:
-    result = _result(id_, resend.send_again(service, id_, body, at_once=True), body.dry_run)
-    return schemas.ReleaseAnswer(**result, decision=decisions.read_decision(service, id_))
+    return schemas.ReleaseAnswer(**_send_again(id_, body), decision=decisions.read_decision(service, id_))
 
 
 @api.post("/decisions/release")
 @admin_endpoint("Release all emails that match a filter")
 def release_matching(body: schemas.ReleaseMany) -> schemas.Matched:
-    results = resend.send_many(service, body, body)
-    return schemas.Matched(dry_run=body.dry_run, matched=results.total(), **results)
+    return _send_many(body)
 
 
 @api.get("/deliveries")
@@ -100,28 +88,33 @@ def read_delivery(id_: str) -> DeliveryInFull:
 @api.post("/deliveries/<id_>/replay")
 @admin_endpoint("Send a delivery again", REFUSED)
 def replay(id_: str, body: Replay) -> schemas.ReplayAnswer:
-    result = _result(id_, resend.send_again(service, id_, body, at_once=True), body.dry_run)
-    return schemas.ReplayAnswer(**result, delivery=decisions.read_delivery(service, id_))
+    return schemas.ReplayAnswer(**_send_again(id_, body), delivery=decisions.read_delivery(service, id_))
 
 
 @api.post("/deliveries/replay")
 @admin_endpoint("Send all deliveries that match a filter again")
 def replay_matching(body: schemas.ReplayMany) -> schemas.Matched:
-    results = resend.send_many(service, body, body)
-    return schemas.Matched(dry_run=body.dry_run, matched=results.total(), **results)
+    return _send_many(body)
 
 
 def _found(id_: str, view: View | None) -> View:
-    if view is None:
-        raise Refused(id_, Refusal.UNKNOWN)
-    return view
+    return _refuse(id_, Refusal.UNKNOWN) if view is None else view
 
 
-def _result(id_: str, result: str, dry_run: bool) -> dict[str, Any]:
-    """Raises Refused if it was not possible."""
+def _send_again(id_: str, how: Release | Replay) -> dict[str, Any]:
+    result = resend.send_again(service, id_, how, at_once=True)
     if result in set(Refusal):
-        raise Refused(id_, result)
-    return {"status": result, "id": id_, "message": schemas.RESULTS[result], "dry_run": dry_run}
+        _refuse(id_, result)
+    return {"status": result, "id": id_, "message": schemas.RESULTS[result], "dry_run": how.dry_run}
+
+
+def _refuse(id_: str, code: str) -> NoReturn:
+    abort(failed(404 if code == Refusal.UNKNOWN else 409, code, schemas.RESULTS[code], id=id_))
+
+
+def _send_many(wanted: schemas.ReleaseMany | schemas.ReplayMany) -> schemas.Matched:
+    results = resend.send_many(service, wanted, wanted)
+    return schemas.Matched(dry_run=wanted.dry_run, matched=results.total(), **results)
 
 
 @api.get("/destinations")
@@ -177,7 +170,10 @@ def erase_emails(body: Erase) -> schemas.EraseAnswer:
     return schemas.EraseAnswer(status="erased", dry_run=body.dry_run, **dict(erase(service, body)))
 
 
-@openapi.get("/api/openapi.json")
+# Without a token
+
+
+@public.get("/api/openapi.json")
 @Operation("This document", {200: dict[str, Any]}, {200: "OpenAPI 3.1."})
 def read_document() -> Answer:
     kept = current_app.extensions
@@ -186,3 +182,27 @@ def read_document() -> Answer:
 
         kept["openapi"] = build_document(current_app, service.config)
     return jsonify(kept["openapi"]), 200
+
+
+@public.get("/livez")
+@Operation("Whether the process responds", {200: schemas.Probe})
+def livez() -> Answer:
+    return jsonify({"status": "ok"}), 200
+
+
+@public.get("/readyz")
+@Operation("Whether emails can be accepted", {200: schemas.Probe, 503: schemas.Probe})
+def readyz() -> Answer:
+    ready = is_ready(service)
+    return jsonify({"status": "ok" if ready else "down"}), 200 if ready else 503
+
+
+@public.get("/health")
+@Operation(
+    "The state of everything",
+    {200: Health, 503: Health},
+    {200: "Everything works.", 503: "Something is wrong, although emails may be accepted."},
+)
+def report() -> Answer:
+    found = read_health(service)
+    return jsonify(found.model_dump(mode="json")), 200 if found.status == "ok" else 503

@@ -17,7 +17,7 @@ from orchestrator.build import Service
 from orchestrator.logs import request_id
 from orchestrator.operations.search import InvalidCursor
 from orchestrator.sessions import SIGNED_IN_FOR, Sessions
-from routes.api import api, openapi
+from routes.api import api, public
 from routes.api_ingress import ingress_blueprint
 from routes.auth import TooManyGuesses, Unauthorized, client_address, is_among, peer_address
 from routes.connections import UNPROVEN_BYTES, BoundedRequest, RequestLimit
@@ -25,7 +25,6 @@ from routes.dashboard import page
 from routes.dashboard.access import COOKIE
 from routes.dashboard.page import SECURITY_HEADERS, as_page
 from routes.files import files
-from routes.health import health
 from routes.metrics import metrics
 from routes.payload import InvalidPayload
 from routes.responses import answer_error
@@ -59,7 +58,7 @@ def create_app(service: Service) -> Flask:
         PERMANENT_SESSION_LIFETIME=SIGNED_IN_FOR,
     )
     app.extensions["mailonce"] = service
-    for blueprint in (page, ingress_blueprint(service), api, openapi, files, health, metrics):
+    for blueprint in (page, ingress_blueprint(service), api, public, files, metrics):
         app.register_blueprint(blueprint)
 
     @app.before_request

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from itertools import accumulate, product
 from typing import Any
@@ -69,17 +69,14 @@ def serving_metrics(settings: Settings, config: Config) -> Iterator[None]:
         )
     except (OSError, SystemExit) as error:  # werkzeug ends the process if the port is in use
         raise SettingsError(f"WORKER_METRICS_PORT must be a free port, got {settings.worker_metrics_port}") from error
-    app.extensions["mailonce"] = Service(settings, config)
     app.register_blueprint(metrics)
-    thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-        app.extensions["mailonce"].close()
+    app.extensions["mailonce"] = Service(settings, config)
+    with closing(app.extensions["mailonce"]), server:
+        threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+        try:
+            yield
+        finally:
+            server.shutdown()
 
 
 class _WithoutAccessLog(WSGIRequestHandler):

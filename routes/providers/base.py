@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 from werkzeug.datastructures import Headers
@@ -152,8 +152,8 @@ class ProviderRequest:
         return parse_form(self.content_type, self.content())
 
 
-class Fetch(Protocol):
-    def __call__(self, url: str, headers: Mapping[str, str], timeout_s: float, max_bytes: int) -> Content: ...
+Fetch = Callable[[str, Mapping[str, str], float, int], Content]
+"""Takes the URL, headers, the time limit in seconds and the most bytes. Raises FetchFailed."""
 
 
 @dataclass(frozen=True)

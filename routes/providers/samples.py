@@ -11,10 +11,10 @@ from datetime import datetime
 from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import format_datetime
+from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
-from werkzeug.datastructures import Headers
-from werkzeug.sansio.multipart import Data, Epilogue, Event, Field, File, MultipartEncoder, Preamble
+from werkzeug.datastructures import FileStorage
 
 from routes.providers.fields import FileFields
 
@@ -156,13 +156,10 @@ def curl_line(request: SampleRequest, base_url: str) -> str:
 
 def multipart(fields: Mapping[str, str], files: Mapping[str, Enclosure]) -> Rendered:
     """A form without its empty fields."""
-    events: list[Event] = [Preamble(data=b"")]
-    for name, value in fields.items():
-        if value:
-            events += (Field(name=name, headers=Headers()), Data(data=value.encode(), more_data=False))
+    from werkzeug.test import encode_multipart  # brings a test client, which a service does not need
+
+    values: dict[str, Any] = {name: value for name, value in fields.items() if value}
     for name, file in files.items():
-        headers = Headers({"Content-Type": file.content_type})
-        events += (File(name=name, filename=file.name, headers=headers), Data(data=file.content, more_data=False))
-    encoder = MultipartEncoder(BOUNDARY.encode())
-    body = b"".join(map(encoder.send_event, (*events, Epilogue(data=b"")))).removeprefix(b"\r\n")
-    return {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}, body
+        values[name] = FileStorage(BytesIO(file.content), file.name, name, file.content_type)
+    _, body = encode_multipart(values, BOUNDARY)
+    return {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}, body.removeprefix(b"\r\n")
