@@ -68,8 +68,10 @@ class Document(dict[str, Any]):
         return self._inner(field, [value])[0] if isinstance(value, dict) else Document({})
 
     def objects(self, field: str) -> list[Document]:
+        """Of a list, or by their names."""
         value = self.get(field)
-        return self._inner(field, value if isinstance(value, list) else [])
+        inner = list(value.values()) if isinstance(value, dict) else value
+        return self._inner(field, inner if isinstance(inner, list) else [])
 
     def _inner(self, field: str, values: Iterable[Any]) -> list[Document]:
         if not self._read[field]:
@@ -102,11 +104,13 @@ class Document(dict[str, Any]):
         return int(size) if _SIZE.fullmatch(size) else 0
 
     def files(self, field: str, names: FileFields) -> list[File]:
-        """Of a list of attachments; of those that have a Content-ID and no disposition, the HTML shows them."""
+        """Of a list of attachments; of those that have a Content-ID and no disposition, the HTML shows them. Mandrill
+        says of texts that they are not in Base64."""
         found = []
         for file in self.objects(field):
             content_id, disposition = file.optional(names.content_id), file.optional(names.disposition).lower()
-            content = next((file.base64(each) for each in names.contents if each in file), None)
+            decode = file.content if file.get("base64") is False else file.base64
+            content = next((decode(each) for each in names.contents if each in file), None)
             name, content_type = file.optional(names.name), file.optional(names.content_type)
             is_inline = disposition == "inline" or (bool(content_id) and not disposition)
             found.append(File(name, content_type, content, file.size(names.size), content_id, is_inline))

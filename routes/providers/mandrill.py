@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 from pydantic import AfterValidator
 
 from deduplication.authentication import Result
-from deduplication.email import Email, File
+from deduplication.email import Email
 from deduplication.spool import Blob, Content, chunks_of, read_all
 from orchestrator.config.words import reason
 from routes.auth import Unauthorized, equals_any
@@ -28,6 +28,7 @@ from routes.providers.samples import INBOX, URLENCODED, Letter, Rendered
 
 TEXTS = {"subject": "subject", "html": "html", "plain": "text"}
 FILE = FileFields("name", "type", ("content",))
+IMAGE = FILE._replace(content_id="name")  # shown within the HTML, always in Base64
 SIGNATURE = "X-Mandrill-Signature"
 EVENTS = "mandrill_events"
 CHECK, CHECK_KEY = b"[]", "test-webhook"
@@ -92,11 +93,7 @@ class Mandrill(Provider[MandrillOptions]):
         return self.email(
             headers=MailHeaders(msg.get("headers")),
             **msg.texts(TEXTS),
-            files=[
-                _file(Document(file if isinstance(file, dict) else {}), is_inline=kind == "images")
-                for kind in ("attachments", "images")
-                for file in msg.object(kind).values()
-            ],
+            files=[*msg.files("attachments", FILE), *msg.files("images", IMAGE)],
             **common,
         )
 
@@ -128,12 +125,3 @@ def _signature(key: str, message: Iterable[Content]) -> bytes:
     for chunk in (chunk for part in message for chunk in chunks_of(part)):
         proof.update(chunk)
     return base64.b64encode(proof.digest())
-
-
-def _file(file: Document, *, is_inline: bool) -> File:
-    """Text may come as it is; images are always in Base64, and do not say so. Their name is their Content-ID."""
-    content: Content | None = file.base64("content")
-    if file.get("base64") is False:
-        content = file.content("content")
-    name = file.optional("name")
-    return File(name, file.optional("type"), content, content_id=name if is_inline else "", inline=is_inline)
