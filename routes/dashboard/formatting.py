@@ -17,6 +17,7 @@ from flask import request, url_for
 from markupsafe import Markup
 
 from deduplication.body import Html, looks_like_html
+from orchestrator.operations.decisions import GATES
 from orchestrator.operations.search import OUTCOME_OF
 from orchestrator.operations.times import shown_duration
 from routes.dashboard.page import page
@@ -38,9 +39,7 @@ STATUSES: dict[str, str] = {
     "claimed": "in progress",
     "dead": "dead letter",
     "skipped": "suppressed",
-    "skipped_subject_group": "same subject group",
-    "skipped_media": "same file",
-    "skipped_content": "same text",
+    **{f"skipped_{gate}": f"same {what}" for gate, what in GATES.items()},
     "skipped_old": "too old",
     "skipped_route": "dropped by a route",
 }
