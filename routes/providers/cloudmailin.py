@@ -28,14 +28,12 @@ class Cloudmailin(BasicAuthProvider):
         form = request.form if is_form else Form({})
         document = _document(form) if is_form else Document.of(request.json_with_files("content"))
         envelope = document.object("envelope")
-        recipients = [envelope.get("to"), envelope.get("recipients")]
-        spam = {"spf": envelope.object("spf").get("result"), "spamd": envelope.object("spamd").get("score")}
         spf = envelope.object("spf")
         common: dict[str, Any] = {
-            "recipients": recipients,
+            "recipients": [envelope.get("to"), envelope.get("recipients")],
             "return_path": envelope.optional("from") if "from" in envelope else None,
             "reply_text": document.optional("reply_plain"),
-            "spam": spam,
+            "spam": {"spf": spf.get("result"), "spamd": envelope.object("spamd").get("score")},
             "verdicts": (Result("spf", spf.optional("result"), spf.optional("domain").lower()),),
         }
         if "message" in form:

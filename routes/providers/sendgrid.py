@@ -104,15 +104,12 @@ class Sendgrid(Provider[SendgridOptions]):
         if "headers" not in form:
             return [self.email(raw=form.content("email"), **common)]
         charsets, described = form.object("charsets"), form.object("attachment-info")
-        texts: dict[str, Any] = {
-            part: decoded(form.first(field), charsets.optional(field)) for part, field in TEXTS.items()
-        }
+        common |= {part: decoded(form.first(field), charsets.optional(field)) for part, field in TEXTS.items()}
         return [
             self.email(
                 raw=form.first("headers").strip() + b"\r\n\r\n",
                 original=None,
                 first_html=None,
-                **texts,
                 files=[_file(upload, described.object(upload.field)) for upload in form.uploads],
                 **common,
             )
