@@ -256,9 +256,6 @@ def erase_emails(who: str, dry_run: bool, yes: bool) -> None:
     show(done.model_dump(mode="json"), False, *_removed(done, what, "being delivered now; erase them again"))
 
 
-# Destinations and locks
-
-
 @click.command()
 @click.argument("destination")
 @click.option("--reason", default="", help="Reason (visible to operators).")

@@ -32,9 +32,6 @@ BASIC = 'Basic realm="mailonce"'
 MAX_CLOCK_DIFFERENCE = timedelta(minutes=5)
 
 
-# Settings
-
-
 def as_list(value: Any) -> Any:
     return (value,) if isinstance(value, str) else value
 
@@ -102,9 +99,6 @@ class BasicAuthOptions(Options, LoginOptions):
 AnyOptions = TypeVar("AnyOptions", bound=NoOptions)
 
 
-# Requests
-
-
 class Handshake(Exception):
     """The request is valid but has no email, such as the confirmation of a subscription. The message says which."""
 
@@ -139,13 +133,9 @@ class ProviderRequest:
         if not -MAX_CLOCK_DIFFERENCE.total_seconds() <= age_s <= at_most.total_seconds():
             raise Unauthorized
 
-    @property
-    def json(self) -> Any:
-        return self.json_with_files("")
-
-    def json_with_files(self, fields: str) -> Any:
+    def json(self, files: str = "") -> Any:
         """Of a large body, fields with these names (a regex) hold files, which are not read into memory."""
-        return parse_json(self.content(), self.content_type, fields)
+        return parse_json(self.content(), self.content_type, files)
 
     @kept_property
     def form(self) -> Form:

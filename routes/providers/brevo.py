@@ -21,7 +21,7 @@ class Brevo(BasicAuthProvider):
     retry_status = 429
 
     def parse(self, request: ProviderRequest) -> list[Parsed]:
-        items = Document.of(request.json).get("items")
+        items = Document.of(request.json()).get("items")
         if not isinstance(items, list) or not items:
             raise InvalidPayload("items must be a list of emails", field="items")
         return parse_all(lambda item: self._email(Document.of(item)), items)

@@ -26,7 +26,7 @@ class Cloudmailin(BasicAuthProvider):
     def parse(self, request: ProviderRequest) -> list[Parsed]:
         is_form = request.media_type == "multipart/form-data"
         form = request.form if is_form else Form({})
-        document = _document(form) if is_form else Document.of(request.json_with_files("content"))
+        document = _document(form) if is_form else Document.of(request.json("content"))
         envelope = document.object("envelope")
         spf = envelope.object("spf")
         common: dict[str, Any] = {

@@ -63,7 +63,7 @@ class Gmail(Provider[Options]):
 
     def parse(self, request: ProviderRequest) -> list[Parsed]:
         more = {**self._files, "trusted_authserv_ids": self._trusted}
-        return [parse(request.json_with_files("content"), self.name, **more)]
+        return [parse(request.json("content"), self.name, **more)]
 
     def _document(self, letter: Letter) -> dict[str, Any]:
         files = [{**file, "inline": bool(file["content_id"])} for file in letter.attachments(FILE)]

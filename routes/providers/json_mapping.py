@@ -77,7 +77,8 @@ class Json(Provider[JsonOptions]):
             self.credentials = options.token
 
     def parse(self, request: ProviderRequest) -> list[Parsed]:
-        found = at(request.json, self.options.items) if self.options.items else request.json
+        sent = request.json()
+        found = at(sent, self.options.items) if self.options.items else sent
         items = found if isinstance(found, list) else [found]
         if not 0 < len(items) <= MOST:
             raise InvalidPayload(f"the body must have 1 to {MOST} emails, got {len(items)}", field=self.options.items)

@@ -21,7 +21,7 @@ class Mailjet(BasicAuthProvider):
     answers_probes = True
 
     def parse(self, request: ProviderRequest) -> list[Parsed]:
-        document = Document.of(request.json_with_files("(?:Inline)?Attachment[0-9]+"))
+        document = Document.of(request.json("(?:Inline)?Attachment[0-9]+"))
         parts = document.objects("Parts")
         files = [_file(part, document) for part in parts if "Attachment" in part.optional("ContentRef")]
         document.skip("Parts", "Headers", "Html-part", "Text-part", "SpamAssassinScore")

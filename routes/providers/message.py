@@ -47,7 +47,8 @@ class Messages(Provider[NoOptions]):
     answers_lists = True
 
     def parse(self, request: ProviderRequest) -> list[Parsed]:
-        documents = request.json if isinstance(request.json, list) else [request.json]
+        sent = request.json()
+        documents = sent if isinstance(sent, list) else [sent]
         if len(documents) > MOST:
             raise InvalidPayload(f"the body must have at most {MOST} messages, got {len(documents)}")
         return parse_all(self._message, documents)

@@ -29,7 +29,7 @@ class Postmark(BasicAuthProvider):
     rejected_status = 403
 
     def parse(self, request: ProviderRequest) -> list[Parsed]:
-        document = Document.of(request.json_with_files("Content|Data|RawEmail"))
+        document = Document.of(request.json("Content|Data|RawEmail"))
         kind = document.optional("RecordType") or ("Bounce" if "BouncedAt" in document else "Inbound")
         if kind != "Inbound":
             raise Handshake(f"{kind[:80]!r} is no email")

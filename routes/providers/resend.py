@@ -73,7 +73,7 @@ class Resend(Provider[ResendOptions]):
             raise Unauthorized
 
     def parse(self, request: ProviderRequest) -> list[Parsed]:
-        event = Document.of(request.json)
+        event = Document.of(request.json())
         kind = event.text("type")
         if kind not in ("", "email.received"):
             raise Handshake(f"{kind[:80]!r} is no email")
