@@ -1,185 +1,207 @@
-"""/api/admin and /api/openapi.json: views call orchestrator/operations, and their annotations describe the API."""
+"""/api/admin, and what needs no token: /api/openapi.json, /livez, /readyz, /health.
+
+Views call orchestrator/operations, and their annotations describe the API.
+"""
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar
 
-from flask import Blueprint, current_app, jsonify, request
+from flask import Blueprint, abort, current_app, jsonify, request
 
 from deduplication.again import Refusal
-from orchestrator.build import Service
 from orchestrator.operations import decisions, destinations, resend
 from orchestrator.operations.decisions import DecisionInFull, DecisionPage, DeliveryInFull, DeliveryPage
+from orchestrator.operations.health import Health, is_ready, read_health
 from orchestrator.operations.resend import Release, Replay
 from orchestrator.operations.reset import Erase, erase, reset
 from orchestrator.operations.stats import Stats, read_stats
 from routes import schemas
 from routes.auth import bearer_token, equals_any, require_operator_token
 from routes.connections import current_request
-from routes.endpoints import Operation, admin_endpoint, documented
+from routes.endpoints import Operation, admin_endpoint, service
 from routes.payload import InvalidPayload
 from routes.responses import Answer, answer_error, failed
 
 View = TypeVar("View")
+api = Blueprint("api", __name__, url_prefix="/api/admin")
+public = Blueprint("public", __name__)
+
 BY = "api"  # all callers share the admin token
 REFUSED = {409: " ".join(f"`{code}`: {schemas.RESULTS[code]}." for code in Refusal if code is not Refusal.UNKNOWN)}
 
 
-class Refused(Exception):
-    """A release or replay is not possible, or there is no such email or delivery. ``code`` is a Refusal."""
-
-    def __init__(self, id_: str, code: str) -> None:
-        super().__init__(schemas.RESULTS[code])
-        self.id = id_
-        self.code = code
-
-
-def admin_blueprint(service: Service) -> Blueprint:
-    api = Blueprint("api", __name__, url_prefix="/api/admin")
-
-    @api.before_request
-    def authenticate() -> Answer | None:
-        """The admin token for everything, the view token for GET."""
-        tokens, given = service.tokens, bearer_token(request.headers.get("Authorization"))
-        require_operator_token(service, request.environ, given, (*tokens.admin, *tokens.view))
-        if request.method not in ("GET", "HEAD") and not equals_any(given, tokens.admin):
-            return failed(403, "forbidden", "VIEW_TOKEN may look, not act")
-        current_request().mark_proven()
-        return None
-
-    @api.errorhandler(Refused)
-    def refuse(error: Refused) -> Answer:
-        return failed(404 if error.code == Refusal.UNKNOWN else 409, error.code, str(error), id=error.id)
-
-    @api.errorhandler(destinations.InvalidAction)
-    def refuse_action(error: destinations.InvalidAction) -> Answer:
-        http_status = 404 if error.field == "destination" else 400
-        return answer_error(InvalidPayload(str(error), field=error.field, http_status=http_status))
-
-    _add_emails(api, service)
-    _add_destinations(api, service)
-    return api
+@api.before_request
+def authenticate() -> Answer | None:
+    """The admin token for everything, the view token for GET."""
+    tokens, given = service.tokens, bearer_token(request.headers.get("Authorization"))
+    require_operator_token(service, request.environ, given, (*tokens.admin, *tokens.view))
+    if request.method not in ("GET", "HEAD") and not equals_any(given, tokens.admin):
+        return failed(403, "forbidden", "VIEW_TOKEN may look, not act")
+    current_request().mark_proven()
+    return None
 
 
-def _add_emails(api: Blueprint, service: Service) -> None:
-    @api.get("/decisions")
-    @admin_endpoint("What happened to each email and why, newest first")
-    def list_decisions(query: schemas.DecisionQuery) -> DecisionPage:
-        return decisions.list_decisions(service, query, query.limit, query.cursor)
+@api.errorhandler(destinations.InvalidAction)
+def refuse_action(error: destinations.InvalidAction) -> Answer:
+    http_status = 404 if error.field == "destination" else 400
+    return answer_error(InvalidPayload(str(error), field=error.field, http_status=http_status))
 
-    @api.get("/decisions/<id_>")
-    @admin_endpoint("All that is known of one email")
-    def read_decision(id_: str) -> DecisionInFull:
-        return _found(id_, decisions.read_decision(service, id_))
 
-    @api.post("/decisions/<id_>/release")
-    @admin_endpoint("Release an email that a gate stopped", REFUSED)
-    def release(id_: str, body: Release) -> schemas.ReleaseAnswer:
-        result = _result(id_, resend.send_again(service, id_, body, at_once=True), body.dry_run)
-        return schemas.ReleaseAnswer(**result, decision=decisions.read_decision(service, id_))
+@api.get("/decisions")
+@admin_endpoint("What happened to each email and why, newest first")
+def list_decisions(query: schemas.DecisionQuery) -> DecisionPage:
+    return decisions.list_decisions(service, query, query.limit, query.cursor)
 
-    @api.post("/decisions/release")
-    @admin_endpoint("Release all emails that match a filter")
-    def release_matching(body: schemas.ReleaseMany) -> schemas.Matched:
-        results = resend.send_many(service, body, body)
-        return schemas.Matched(dry_run=body.dry_run, matched=results.total(), **results)
 
-    @api.get("/deliveries")
-    @admin_endpoint("What was sent where, what waits, what is dead")
-    def list_deliveries(query: schemas.DeliveryQuery) -> DeliveryPage:
-        return decisions.list_deliveries(service, query, query.limit, query.cursor)
+@api.get("/decisions/<id_>")
+@admin_endpoint("All that is known of one email")
+def read_decision(id_: str) -> DecisionInFull:
+    return _found(id_, decisions.read_decision(service, id_))
 
-    @api.get("/deliveries/<id_>")
-    @admin_endpoint("One delivery with its payload")
-    def read_delivery(id_: str) -> DeliveryInFull:
-        return _found(id_, decisions.read_delivery(service, id_))
 
-    @api.post("/deliveries/<id_>/replay")
-    @admin_endpoint("Send a delivery again", REFUSED)
-    def replay(id_: str, body: Replay) -> schemas.ReplayAnswer:
-        result = _result(id_, resend.send_again(service, id_, body, at_once=True), body.dry_run)
-        return schemas.ReplayAnswer(**result, delivery=decisions.read_delivery(service, id_))
+@api.post("/decisions/<id_>/release")
+@admin_endpoint("Release an email that a gate stopped", REFUSED)
+def release(id_: str, body: Release) -> schemas.ReleaseAnswer:
+    return schemas.ReleaseAnswer(**_send_again(id_, body), decision=decisions.read_decision(service, id_))
 
-    @api.post("/deliveries/replay")
-    @admin_endpoint("Send all deliveries that match a filter again")
-    def replay_matching(body: schemas.ReplayMany) -> schemas.Matched:
-        results = resend.send_many(service, body, body)
-        return schemas.Matched(dry_run=body.dry_run, matched=results.total(), **results)
+
+@api.post("/decisions/release")
+@admin_endpoint("Release all emails that match a filter")
+def release_matching(body: schemas.ReleaseMany) -> schemas.Matched:
+    return _send_many(body)
+
+
+@api.get("/deliveries")
+@admin_endpoint("What was sent where, what waits, what is dead")
+def list_deliveries(query: schemas.DeliveryQuery) -> DeliveryPage:
+    return decisions.list_deliveries(service, query, query.limit, query.cursor)
+
+
+@api.get("/deliveries/<id_>")
+@admin_endpoint("One delivery with its payload")
+def read_delivery(id_: str) -> DeliveryInFull:
+    return _found(id_, decisions.read_delivery(service, id_))
+
+
+@api.post("/deliveries/<id_>/replay")
+@admin_endpoint("Send a delivery again", REFUSED)
+def replay(id_: str, body: Replay) -> schemas.ReplayAnswer:
+    return schemas.ReplayAnswer(**_send_again(id_, body), delivery=decisions.read_delivery(service, id_))
+
+
+@api.post("/deliveries/replay")
+@admin_endpoint("Send all deliveries that match a filter again")
+def replay_matching(body: schemas.ReplayMany) -> schemas.Matched:
+    return _send_many(body)
 
 
 def _found(id_: str, view: View | None) -> View:
-    if view is None:
-        raise Refused(id_, Refusal.UNKNOWN)
-    return view
+    return _refuse(id_, Refusal.UNKNOWN) if view is None else view
 
 
-def _result(id_: str, result: str, dry_run: bool) -> dict[str, Any]:
-    """Raises Refused if it was not possible."""
+def _send_again(id_: str, how: Release | Replay) -> dict[str, Any]:
+    result = resend.send_again(service, id_, how, at_once=True)
     if result in set(Refusal):
-        raise Refused(id_, result)
-    return {"status": result, "id": id_, "message": schemas.RESULTS[result], "dry_run": dry_run}
+        _refuse(id_, result)
+    return {"status": result, "id": id_, "message": schemas.RESULTS[result], "dry_run": how.dry_run}
 
 
-def _add_destinations(api: Blueprint, service: Service) -> None:
-    @api.get("/destinations")
-    @admin_endpoint("The state of each destination")
-    def list_destinations() -> schemas.Destinations:
-        return schemas.Destinations(destinations=destinations.destinations(service))
-
-    @api.post("/destinations/<name>/pause")
-    @admin_endpoint("Send nothing there until it is resumed")
-    def pause(name: str, body: schemas.PauseRequest) -> schemas.PauseAnswer:
-        paused = destinations.pause(service, name, body.reason or "", BY)
-        return schemas.PauseAnswer(status="paused", destination=name, paused=paused)
-
-    @api.post("/destinations/<name>/resume")
-    @admin_endpoint("Send there again, starting with what waits")
-    def resume(name: str, body: schemas.EmptyRequest) -> schemas.PauseAnswer:
-        was_paused = destinations.resume(service, name, BY)
-        return schemas.PauseAnswer(status="resumed" if was_paused else "not_paused", destination=name, paused=None)
-
-    @api.post("/destinations/<name>/test")
-    @admin_endpoint("Send a test event there")
-    def send_test(name: str, body: schemas.EmptyRequest) -> schemas.TestAnswer:
-        tested = destinations.send_test(service, name, BY)
-        status: Literal["taken", "refused"] = "refused" if tested.error else "taken"
-        return schemas.TestAnswer(success=not tested.error, status=status, destination=name, **vars(tested))
-
-    @api.get("/stats")
-    @admin_endpoint("The figures of the fleet")
-    def stats(query: schemas.StatsQuery) -> Stats:
-        return read_stats(service, query.span)
-
-    @api.get("/locks")
-    @admin_endpoint("Active locks: who delivers what, where, until when")
-    def active_locks() -> schemas.Locks:
-        return schemas.Locks.model_validate({"locks": service.locks.active_locks()})
-
-    @api.post("/reset")
-    @admin_endpoint("Forget names, so that their emails are delivered again when they are received again")
-    def forget(body: schemas.ResetRequest) -> schemas.ResetAnswer:
-        forgotten = reset(service.coordinator, body)
-        return schemas.ResetAnswer(status="reset", scope=body.scope, dry_run=body.dry_run, **dict(forgotten))
-
-    @api.post("/erase")
-    @admin_endpoint("Erase the emails of a person, on every machine")
-    def erase_emails(body: Erase) -> schemas.EraseAnswer:
-        return schemas.EraseAnswer(status="erased", dry_run=body.dry_run, **dict(erase(service, body)))
+def _refuse(id_: str, code: str) -> NoReturn:
+    abort(failed(404 if code == Refusal.UNKNOWN else 409, code, schemas.RESULTS[code], id=id_))
 
 
-def openapi_blueprint(service: Service) -> Blueprint:
-    blueprint = Blueprint("openapi", __name__)
+def _send_many(wanted: schemas.ReleaseMany | schemas.ReplayMany) -> schemas.Matched:
+    results = resend.send_many(service, wanted, wanted)
+    return schemas.Matched(dry_run=wanted.dry_run, matched=results.total(), **results)
 
-    @cache
-    def document() -> dict[str, Any]:
-        from routes.openapi.document import build_document  # its models cost memory that only this view needs
 
-        return build_document(current_app, service.config)
+@api.get("/destinations")
+@admin_endpoint("The state of each destination")
+def list_destinations() -> schemas.Destinations:
+    return schemas.Destinations(destinations=destinations.destinations(service))
 
-    @blueprint.get("/api/openapi.json")
-    @documented(Operation("This document", {200: dict[str, Any]}, {200: "OpenAPI 3.1."}))
-    def openapi() -> Answer:
-        return jsonify(document()), 200
 
-    return blueprint
+@api.post("/destinations/<name>/pause")
+@admin_endpoint("Send nothing there until it is resumed")
+def pause(name: str, body: schemas.PauseRequest) -> schemas.PauseAnswer:
+    paused = destinations.pause(service, name, body.reason or "", BY)
+    return schemas.PauseAnswer(status="paused", destination=name, paused=paused)
+
+
+@api.post("/destinations/<name>/resume")
+@admin_endpoint("Send there again, starting with what waits")
+def resume(name: str, body: schemas.EmptyRequest) -> schemas.PauseAnswer:
+    was_paused = destinations.resume(service, name, BY)
+    return schemas.PauseAnswer(status="resumed" if was_paused else "not_paused", destination=name, paused=None)
+
+
+@api.post("/destinations/<name>/test")
+@admin_endpoint("Send a test event there")
+def send_test(name: str, body: schemas.EmptyRequest) -> schemas.TestAnswer:
+    tested = destinations.send_test(service, name, BY)
+    status: Literal["taken", "refused"] = "refused" if tested.error else "taken"
+    return schemas.TestAnswer(success=not tested.error, status=status, destination=name, **vars(tested))
+
+
+@api.get("/stats")
+@admin_endpoint("The figures of the fleet")
+def stats(query: schemas.StatsQuery) -> Stats:
+    return read_stats(service, query.span)
+
+
+@api.get("/locks")
+@admin_endpoint("Active locks: who delivers what, where, until when")
+def active_locks() -> schemas.Locks:
+    return schemas.Locks.model_validate({"locks": service.locks.active_locks()})
+
+
+@api.post("/reset")
+@admin_endpoint("Forget names, so that their emails are delivered again when they are received again")
+def forget(body: schemas.ResetRequest) -> schemas.ResetAnswer:
+    forgotten = reset(service.coordinator, body)
+    return schemas.ResetAnswer(status="reset", scope=body.scope, dry_run=body.dry_run, **dict(forgotten))
+
+
+@api.post("/erase")
+@admin_endpoint("Erase the emails of a person, on every machine")
+def erase_emails(body: Erase) -> schemas.EraseAnswer:
+    return schemas.EraseAnswer(status="erased", dry_run=body.dry_run, **dict(erase(service, body)))
+
+
+# Without a token
+
+
+@public.get("/api/openapi.json")
+@Operation("This document", {200: dict[str, Any]}, {200: "OpenAPI 3.1."})
+def read_document() -> Answer:
+    kept = current_app.extensions
+    if "openapi" not in kept:
+        from routes.openapi import build_document  # its models cost memory that only this view needs
+
+        kept["openapi"] = build_document(current_app, service.config)
+    return jsonify(kept["openapi"]), 200
+
+
+@public.get("/livez")
+@Operation("Whether the process responds", {200: schemas.Probe})
+def livez() -> Answer:
+    return jsonify({"status": "ok"}), 200
+
+
+@public.get("/readyz")
+@Operation("Whether emails can be accepted", {200: schemas.Probe, 503: schemas.Probe})
+def readyz() -> Answer:
+    ready = is_ready(service)
+    return jsonify({"status": "ok" if ready else "down"}), 200 if ready else 503
+
+
+@public.get("/health")
+@Operation(
+    "The state of everything",
+    {200: Health, 503: Health},
+    {200: "Everything works.", 503: "Something is wrong, although emails may be accepted."},
+)
+def report() -> Answer:
+    found = read_health(service)
+    return jsonify(found.model_dump(mode="json")), 200 if found.status == "ok" else 503

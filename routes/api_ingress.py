@@ -14,30 +14,18 @@ from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 from deduplication.errors import StoreUnavailable
 from deduplication.message import Message
 from orchestrator.build import Service
+from orchestrator.config.settings import MB
 from orchestrator.delivery.fetching import FetchFailed, fetch
 from orchestrator.item import MESSAGE, email_item, message_item
 from orchestrator.metrics.meter import EMAILS, REFUSED, REQUEST_S
 from orchestrator.pipeline import ProofUsed, Status
+from routes import responses
 from routes.auth import Unauthorized, client_address
 from routes.connections import NoRoomForBody, current_request
 from routes.payload import InvalidPayload
-from routes.providers.base import Handshake, ProviderRequest, Surroundings
+from routes.providers.base import Handshake, NoOptions, ProviderRequest, Surroundings
 from routes.providers.message import Messages
-from routes.providers.options import MB, NoOptions
 from routes.providers.registry import TYPES, AnyProvider, missing_setting, open_providers
-from routes.responses import (
-    INGRESS,
-    NoEmail,
-    Refusal,
-    Verdict,
-    answer_error,
-    answer_items,
-    failed,
-    json_answer,
-    refusal,
-    too_large,
-    verdict,
-)
 
 log = logging.getLogger(__name__)
 
@@ -73,13 +61,13 @@ def ingress_blueprint(service: Service) -> Blueprint:
     @api_ingress.errorhandler(Exception)
     def refuse_request(error: Exception) -> Response:
         """Which status makes a provider retry depends on the provider."""
-        name = request.path.removeprefix(INGRESS).partition("/")[0]
+        name = request.path.removeprefix(responses.INGRESS).partition("/")[0]
         if isinstance(error, RequestEntityTooLarge):
-            error = InvalidPayload(too_large(), http_status=413)
+            error = InvalidPayload(responses.too_large(), http_status=413)
         elif isinstance(error, FetchFailed) and error.permanent:
             error = InvalidPayload(str(error))
         _note_error(service, name, error)
-        return answer_error(error, providers.get(name))
+        return responses.answer_error(error, providers.get(name))
 
     return api_ingress
 
@@ -96,7 +84,7 @@ def _refuse_disabled(service: Service, name: str) -> Callable[[], Response]:
     def refuse() -> Response:
         warn_once()
         service.meter.count((0, REFUSED, name, error))
-        return failed(404, "invalid", error)
+        return responses.failed(404, "invalid", error)
 
     return refuse
 
@@ -111,7 +99,7 @@ def _ingest(service: Service, provider: AnyProvider) -> Callable[[], Response]:
         except Handshake as note:
             log.info("provider %s: %s", provider.name, note)
             service.meter.count((1, EMAILS, provider.name, "no_email", ""))
-            return json_answer(NoEmail(success=True, status="no_email", note=str(note)))
+            return responses.json_answer(responses.NoEmail(success=True, status="no_email", note=str(note)))
         finally:
             service.meter.count((time.monotonic() - started, REQUEST_S))
 
@@ -132,7 +120,7 @@ def _receive(service: Service, provider: AnyProvider) -> Response:
         raise Unauthorized from None
     received.mark_proven()
     traceparent = received.environ.get("HTTP_TRACEPARENT", "")
-    results: list[Verdict | Refusal] = []
+    results: list[responses.Verdict | responses.Refusal] = []
     items = provider.parse(sent)
     is_alone = len(items) == 1 and not provider.answers_lists  # then an error of ours is that of the request
     for place, parsed in enumerate(items):
@@ -145,13 +133,13 @@ def _receive(service: Service, provider: AnyProvider) -> Response:
                 item = email_item(parsed, pipeline.options.ids_kept_ms)
             if proof or traceparent:
                 item = replace(item, proof=f"{proof}/{place}" if proof and place else proof, traceparent=traceparent)
-            results += [verdict(pipeline.receive(each), parsed) for each in pipeline.router.split(item)]
+            results += [responses.verdict(pipeline.receive(each), parsed) for each in pipeline.router.split(item)]
         except Exception as error:  # whatever is wrong with one item, the others are received
             if isinstance(error, ProofUsed) or (is_alone and not isinstance(error, InvalidPayload)):
                 raise
             _note_error(service, provider.name, error)
-            results.append(refusal(error))
-    return answer_items(results, provider)
+            results.append(responses.refusal(error))
+    return responses.answer_items(results, provider)
 
 
 def _note_error(service: Service, provider: str, error: Exception) -> None:

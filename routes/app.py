@@ -19,16 +19,15 @@ from orchestrator.build import Service
 from orchestrator.logs import request_id
 from orchestrator.operations.search import InvalidCursor
 from orchestrator.sessions import SESSION_KEY, SIGNED_IN_FOR, shared_key
-from routes.api import admin_blueprint, openapi_blueprint
+from routes.api import api, public
 from routes.api_ingress import ingress_blueprint
 from routes.auth import TooManyGuesses, Unauthorized, client_address, is_among, peer_address
 from routes.connections import UNPROVEN_BYTES, BoundedRequest, RequestLimit
 from routes.dashboard import page
 from routes.dashboard.access import COOKIE
-from routes.dashboard.browser import SECURITY_HEADERS, as_page
-from routes.files import files_blueprint
-from routes.health import health_blueprint
-from routes.metrics import metrics_blueprint
+from routes.dashboard.page import SECURITY_HEADERS, as_page
+from routes.files import files
+from routes.metrics import metrics
 from routes.payload import InvalidPayload
 from routes.responses import answer_error
 
@@ -64,16 +63,8 @@ def create_app(service: Service) -> Flask:
         PERMANENT_SESSION_LIFETIME=SIGNED_IN_FOR,
     )
     app.extensions["mailonce"] = service
-    app.register_blueprint(page)
-    for blueprint in (
-        ingress_blueprint,
-        admin_blueprint,
-        openapi_blueprint,
-        files_blueprint,
-        health_blueprint,
-        metrics_blueprint,
-    ):
-        app.register_blueprint(blueprint(service))
+    for blueprint in (page, ingress_blueprint(service), api, public, files, metrics):
+        app.register_blueprint(blueprint)
 
     @app.before_request
     def begin() -> None:

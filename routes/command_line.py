@@ -16,11 +16,11 @@ from orchestrator.delivery.fetching import fetch
 from orchestrator.delivery.signing import new_secret, public_keys
 from orchestrator.importing.sources import NoSource
 from orchestrator.operations.destinations import InvalidAction
-from routes.commands import destinations, emails
 from routes.commands.check import check
 from routes.commands.import_mail import import_mail
 from routes.commands.listen import listen
-from routes.commands.service import open_service, read_settings
+from routes.commands.operate import COMMANDS
+from routes.commands.service import read_settings
 from routes.commands.stats import stats
 from routes.payload import InvalidPayload
 from routes.providers.base import Surroundings
@@ -73,17 +73,6 @@ def worker() -> None:
         supervise(settings)
 
 
-@main.command()
-@emails.json_option
-def locks(as_json: bool) -> None:
-    """List active publication locks, with their holders and expiry times."""
-    with open_service() as service:
-        active = service.locks.active_locks()
-    rows = [(lock.id, lock.server_id, lock.expires.isoformat(timespec="seconds")) for lock in active]
-    page = {"locks": [dict(zip(("id", "server", "until"), row, strict=True)) for row in rows], "more": False}
-    emails.print_page(page, as_json, ("LOCK", "SERVER", "UNTIL"), rows)
-
-
 @main.command("sample")
 @click.argument("provider", default="")
 @click.option("--url", help="The address of the service. Default: HOST and PORT.")
@@ -121,5 +110,5 @@ def show_new_secret(private: bool) -> None:
         click.echo(f"{key}  (public key, for the receiver)", err=True)
 
 
-for command in (*emails.COMMANDS, *destinations.COMMANDS, check, import_mail, listen, stats):
+for command in (*COMMANDS, check, import_mail, listen, stats):
     main.add_command(command)

@@ -8,12 +8,12 @@ import logging
 from flask import Blueprint, redirect, send_file
 from werkzeug.wrappers import Response
 
-from orchestrator.build import Service
 from orchestrator.files import PATH, Invalid, disposition
-from routes.endpoints import Operation, documented
+from routes.endpoints import Operation, service
 from routes.responses import RETRY_AFTER_S, failed
 
 log = logging.getLogger(__name__)
+files = Blueprint("files", __name__)
 
 ANY_TYPE = "application/octet-stream"  # a browser saves it, whatever it is
 NOTES = {
@@ -25,28 +25,23 @@ NOTES = {
 }
 
 
-def files_blueprint(service: Service) -> Blueprint:
-    blueprint = Blueprint("files", __name__)
-
-    @blueprint.get(f"/{PATH}/<token>/<name>")
-    @documented(Operation("An attachment or a raw email, by the link in a webhook", {200: bytes, 206: bytes}, NOTES))
-    def read(token: str, name: str) -> Response:
-        try:
-            found = service.files.find(token, name)
-            if isinstance(found.source, str):
-                return redirect(found.source)
-            source = io.BytesIO(found.source) if isinstance(found.source, bytes) else found.source
-            answer = send_file(source, ANY_TYPE, conditional=True, etag=found.sha256, max_age=0)
-        except Invalid:
-            return failed(404, "invalid", "not a link of this service")
-        except FileNotFoundError:
-            return failed(410, "gone", "this link has expired, or its file was deleted")
-        except OSError as error:
-            log.error("a file cannot be read: %s", error)
-            return failed(503, "retry_later", "the file cannot be read now", {"Retry-After": str(RETRY_AFTER_S)})
-        answer.headers["Content-Disposition"] = disposition(name)
-        answer.headers["Content-Security-Policy"] = "sandbox; default-src 'none'"
-        answer.headers["Cache-Control"] = "private, no-cache"
-        return answer
-
-    return blueprint
+@files.get(f"/{PATH}/<token>/<name>")
+@Operation("An attachment or a raw email, by the link in a webhook", {200: bytes, 206: bytes}, NOTES)
+def read(token: str, name: str) -> Response:
+    try:
+        found = service.files.find(token, name)
+        if isinstance(found.source, str):
+            return redirect(found.source)
+        source = io.BytesIO(found.source) if isinstance(found.source, bytes) else found.source
+        answer = send_file(source, ANY_TYPE, conditional=True, etag=found.sha256, max_age=0)
+    except Invalid:
+        return failed(404, "invalid", "not a link of this service")
+    except FileNotFoundError:
+        return failed(410, "gone", "this link has expired, or its file was deleted")
+    except OSError as error:
+        log.error("a file cannot be read: %s", error)
+        return failed(503, "retry_later", "the file cannot be read now", {"Retry-After": str(RETRY_AFTER_S)})
+    answer.headers["Content-Disposition"] = disposition(name)
+    answer.headers["Content-Security-Policy"] = "sandbox; default-src 'none'"
+    answer.headers["Cache-Control"] = "private, no-cache"
+    return answer

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from itertools import accumulate, product
 from typing import Any
@@ -33,8 +33,10 @@ from orchestrator.metrics.meter import Sums
 from orchestrator.operations.fleet_state import DestinationView, FleetState, fleet_state
 from orchestrator.version import our_version
 from routes.auth import TooManyGuesses, Unauthorized, bearer_token, require_operator_token
-from routes.endpoints import Operation, documented
+from routes.endpoints import Operation, service
 from routes.responses import answer_error
+
+metrics = Blueprint("metrics", __name__)
 
 SECURITY = ("adminToken", "metricsToken")
 COUNTED_GATES = (Gate.IDENTITY, Gate.SUBJECT_GROUP, Gate.MEDIA, Gate.CONTENT, meter.REALTIME, meter.ROUTE)
@@ -43,18 +45,13 @@ BREAKERS = ("closed", "half-open", "open")
 REDIS_STATUSES = ("up", "suspected", "gone")
 
 
-def metrics_blueprint(service: Service) -> Blueprint:
-    metrics = Blueprint("metrics", __name__)
-
-    @metrics.get("/metrics")
-    @documented(Operation("Metrics for Prometheus", {200: str}, security=SECURITY))
-    def scrape() -> Response:
-        token = bearer_token(request.headers.get("Authorization"))
-        require_operator_token(service, request.environ, token, (*service.tokens.admin, *service.tokens.metrics))
-        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-        return Response(encode(_Metrics(service)), content_type=content_type)
-
-    return metrics
+@metrics.get("/metrics")
+@Operation("Metrics for Prometheus", {200: str}, security=SECURITY)
+def scrape() -> Response:
+    token = bearer_token(request.headers.get("Authorization"))
+    require_operator_token(service, request.environ, token, (*service.tokens.admin, *service.tokens.metrics))
+    encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+    return Response(encode(_Metrics(service)), content_type=content_type)
 
 
 @contextmanager
@@ -72,17 +69,14 @@ def serving_metrics(settings: Settings, config: Config) -> Iterator[None]:
         )
     except (OSError, SystemExit) as error:  # werkzeug ends the process if the port is in use
         raise SettingsError(f"WORKER_METRICS_PORT must be a free port, got {settings.worker_metrics_port}") from error
-    service = Service(settings, config)
-    app.register_blueprint(metrics_blueprint(service))
-    thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-        service.close()
+    app.register_blueprint(metrics)
+    app.extensions["mailonce"] = Service(settings, config)
+    with closing(app.extensions["mailonce"]), server:
+        threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+        try:
+            yield
+        finally:
+            server.shutdown()
 
 
 class _WithoutAccessLog(WSGIRequestHandler):

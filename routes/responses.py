@@ -15,6 +15,7 @@ from deduplication.errors import StoreUnavailable
 from deduplication.journal.entry import DeliveryStatus
 from deduplication.message import Message
 from deduplication.names import Gate
+from orchestrator.config.settings import MB
 from orchestrator.delivery.fetching import FetchFailed
 from orchestrator.operations.decisions import Time
 from orchestrator.operations.search import InvalidCursor
@@ -23,7 +24,6 @@ from routes.auth import TooManyGuesses, Unauthorized
 from routes.connections import NoRoomForBody
 from routes.payload import InvalidPayload
 from routes.providers.base import BASIC, BEARER, Parsed, Provider
-from routes.providers.options import MB
 
 Answer = Response | tuple[Response, int]
 

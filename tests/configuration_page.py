@@ -26,7 +26,7 @@ from orchestrator.config.model import (
 )
 from orchestrator.config.settings import Settings
 from orchestrator.config.words import must_be
-from routes.providers.options import Options
+from routes.providers.base import Options
 from routes.providers.registry import TYPES
 from tests.support.surroundings import ROOT
 

@@ -49,8 +49,7 @@ def check(email_file: Path | None, json_file: Path | None) -> None:
     """
     settings = read_settings()
     config = checked_config(settings)
-    click.echo(describe_config(config))
-    click.echo(_describe_files(settings))
+    click.echo(describe_config(settings, config))
     _check_start(settings, config)
     click.echo("A start or reload would accept this.")
     try:
@@ -63,14 +62,14 @@ def check(email_file: Path | None, json_file: Path | None) -> None:
     except InvalidPayload as error:
         raise click.ClickException(f"{email_file or json_file} would be refused: {error}") from error
     for item in make_router(settings, config).split(email_item(email, settings.ids_kept_ms)):
-        click.echo("\n" + _preview(settings, config, item))
+        click.echo("\n".join(_preview(settings, config, item)))
         try:
             note = find_service(settings)
         except NoService as error:
             click.echo(f"would be new: {error}")
         else:
             with build_quietly(settings, config, is_trial=note.is_trial) as service:
-                click.echo(_predict(service, item))
+                click.echo("\n".join(_predict(service, item)))
 
 
 def _check_start(settings: Settings, config: Config) -> None:
@@ -84,9 +83,16 @@ def _check_start(settings: Settings, config: Config) -> None:
         check_start(settings, config)
 
 
-def describe_config(config: Config) -> str:
+def describe_config(settings: Settings, config: Config) -> str:
     """The configuration with its defaults, in the words of mailonce.toml. Secrets, header values and paths of URLs are
     not shown."""
+    files = (
+        "inline up to 1 MB of each email, metadata beyond: a link could reach another machine."
+        " Set FILES_URL=s3://bucket/prefix to have links"
+    )
+    if settings.links_reach_files:
+        address, where = settings.public_url or settings.address, settings.files_url or settings.data_dir / "files"
+        files = f"links to {address}, {settings.files_days:g} days, up to {settings.files_mb:g} MB in {where}"
     sections = {
         "Destinations": [f"{name}: {_fields(each)}" for name, each in config.destinations.items()],
         "Routes, in order": list(_routes(config)),
@@ -97,19 +103,9 @@ def describe_config(config: Config) -> str:
         "Media": [_fields(config.media)],
         "Providers": sorted(config.providers),
         "Alarms": [_fields(config.alerts)],
+        "Files": [files],
     }
     return "\n".join("\n  ".join([title, *lines]) for title, lines in sections.items() if lines)
-
-
-def _describe_files(settings: Settings) -> str:
-    address = settings.public_url or settings.address
-    if settings.links_reach_files:
-        where = settings.files_url or settings.data_dir / "files"
-        return f"Files\n  links to {address}, {settings.files_days:g} days, up to {settings.files_mb:g} MB in {where}"
-    return (
-        "Files\n  inline up to 1 MB of each email, metadata beyond: a link could reach another machine."
-        " Set FILES_URL=s3://bucket/prefix to have links"
-    )
 
 
 def _fields(fields: Iterable[tuple[str, Any]]) -> str:
@@ -141,11 +137,10 @@ def _routes(config: Config) -> Iterator[str]:
         conditions = (" or " if route.any else " and ").join(map(_condition_in_words, route.match))
         every = "every email that no earlier route sends anywhere" if route.otherwise else "every email"
         yield f"{number}. {quoted(route.name)}: {conditions or every}"
-        names = route.destinations or (tuple(config.destinations) if len(config.destinations) == 1 else ())
-        names = () if route.drop else names
+        only = tuple(config.destinations) if len(config.destinations) == 1 else ()
+        names = () if route.drop else route.destinations or only
         to = f"to {', '.join(names)}" if names else "dropped" if route.drop else "names no destination"
-        rest = ((name, value) for name, value in route if name not in NOT_LISTED)
-        yield f"   {to}, {_fields(rest)}"
+        yield f"   {to}, {_fields((name, value) for name, value in route if name not in NOT_LISTED)}"
         if names and not any(config.destinations[name].enabled for name in names):
             yield "   Note: all its destinations are disabled; emails for it are queued"
         if catch_all:
@@ -182,7 +177,7 @@ def _found(item: Item, recipient: str, condition: Condition) -> str:
     return f" (it is {quoted(', '.join(values)[:MOST_SHOWN_CHARS])})"
 
 
-def _preview(settings: Settings, config: Config, item: Item) -> str:
+def _preview(settings: Settings, config: Config, item: Item) -> Iterator[str]:
     """Its route, destinations and names, by the configuration alone."""
     router, options = make_router(settings, config), pipeline_options(settings, config)
     route = router.pick(item)
@@ -191,22 +186,21 @@ def _preview(settings: Settings, config: Config, item: Item) -> str:
     group = generate_subject_group_id(item.subject, options.patterns, route.subject_groups)
     shared = options.shared_names(item, route, group, options.media_links(item, route), datetime.now(UTC))
     to = "which drops it; a release would send it to" if route.dropped_by else "to"
-    lines = [
-        "This email",
-        *(line for each in item.recipients or ("",) for line in _describe_routing(router, item, each)),
-        f"takes the route {route.name!r}, {to} {', '.join(route.destinations_for(item))}",
-        *([f"counts only if it is newer than the service: {item.moment or 'undated'}"] if route.realtime_only else []),
-        "is recognised by",
-        *(f"  {name.gate}: {name.label}" for name in (*item.own_names, *shared)),
-    ]
+    yield "\nThis email"
+    for recipient in item.recipients or ("",):
+        yield from _describe_routing(router, item, recipient)
+    yield f"takes the route {route.name!r}, {to} {', '.join(route.destinations_for(item))}"
+    if route.realtime_only:
+        yield f"counts only if it is newer than the service: {item.moment or 'undated'}"
+    yield "is recognised by"
+    yield from (f"  {name.gate}: {name.label}" for name in (*item.own_names, *shared))
     for destination in route.destinations_for(item):
         window_ms = route.content_window_ms(config.destinations[destination], item)
         content = content_name(destination, item.text, window_ms) if window_ms else None
-        lines.append(f"at {destination}: {f'content {content.value}' if content else 'no content gate'}")
-    return "\n".join(lines)
+        yield f"at {destination}: {f'content {content.value}' if content else 'no content gate'}"
 
 
-def _predict(service: Service, item: Item) -> str:
+def _predict(service: Service, item: Item) -> Iterator[str]:
     """Which of its names are taken, and what would happen to it now, by the journal of this machine."""
     pipeline = service.pipeline
     case = pipeline.prepare(item, pipeline.router.pick(item))
@@ -214,11 +208,11 @@ def _predict(service: Service, item: Item) -> str:
     with service.journal.reading() as step:
         known = step.known((*claim.identity, *claim.gates), claim.fingerprint)
     taken = [f"  {line}" for name in claim.references.values() for line in _taken(name, known)]
-    wanted = {each.destination for each in claim.destinations}
-    head = ["has these names taken", *taken] if taken else ["has no name taken"]
+    yield from ["has these names taken", *taken] if taken else ["has no name taken"]
     found = judge(claim, known)
     is_dropped = case.route.dropped_by and isinstance(found, Take)
-    return "\n".join([*head, f"would be {Status.SKIPPED_ROUTE}" if is_dropped else _verdict(found, wanted)])
+    wanted = {each.destination for each in claim.destinations}
+    yield f"would be {Status.SKIPPED_ROUTE}" if is_dropped else _verdict(found, wanted)
 
 
 def _taken(name: Name, known: Known) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 from collections import Counter
@@ -23,11 +22,10 @@ from orchestrator.data_dir import NoService, find_service
 from orchestrator.importing.remember import COUNTED, REMEMBERED, rehearse, remember
 from orchestrator.importing.sources import Piece, open_source, row_item
 from orchestrator.item import Item, email_item
-from routes.commands.service import build_quietly, read_settings
+from routes.commands.service import build_quietly, one_line, read_settings, show
 from routes.payload import InvalidPayload
 from routes.providers.base import require_email
 from routes.providers.registry import TYPES
-from routes.terminal import one_line
 
 BATCH = 100  # emails in one transaction
 BATCH_BYTES = 8 * MB  # parsing an email takes several times its size
@@ -99,16 +97,10 @@ def import_mail(path: Path, dry_run: bool, provider: str, yes: bool, as_json: bo
     reader = Reader(open_source(path.resolve(), int(settings.max_body_mb * MB)), provider, settings.ids_kept_ms)
     summary = _rehearse(settings, reader) if dry_run else _import(settings, reader, creates=yes)
     summary |= {name: getattr(reader, name) for name in ("read", "unreadable", "unreadable_examples")}
-    if as_json:
-        click.echo(json.dumps(summary, indent=2))
-        return
-    for name, words in (COUNTED if dry_run else REMEMBERED).items():
-        click.echo(f"{summary[name]:>9,} {words}")
-    click.echo(f"{reader.read:>9,} read, of which {reader.unreadable:,} were unreadable")
-    for example in (*summary.get("examples", ()), *reader.unreadable_examples):
-        click.echo(f"For example, {one_line(example)}")
-    if dry_run:
-        click.echo("Nothing was sent or remembered.")
+    lines = [f"{summary[name]:>9,} {words}" for name, words in (COUNTED if dry_run else REMEMBERED).items()]
+    lines.append(f"{reader.read:>9,} read, of which {reader.unreadable:,} were unreadable")
+    lines += [f"For example, {each}" for each in (*summary.get("examples", ()), *reader.unreadable_examples)]
+    show(summary, as_json, *lines, *(["Nothing was sent or remembered."] if dry_run else []), indent=2)
 
 
 def _import(settings: Settings, reader: Reader, *, creates: bool) -> dict[str, Any]:

@@ -22,8 +22,7 @@ from werkzeug.wrappers import Request, Response
 
 from orchestrator.config.model import load_config
 from orchestrator.delivery.signing import Signer, check_secret
-from routes.commands.service import read_settings
-from routes.terminal import one_line
+from routes.commands.service import one_line, read_settings
 
 TOLERANCE_S = 5 * 60
 MOST_BODY_BYTES = 100 * 1024 * 1024

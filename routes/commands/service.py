@@ -1,11 +1,16 @@
-"""What every command needs: the settings, and the service of DATA_DIR."""
+"""What commands share: the settings, the service of DATA_DIR, and output for a person or a program."""
 
 from __future__ import annotations
 
 import getpass
+import json
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
 
 from deduplication.errors import StoreUnavailable
 from orchestrator.audit import audit, keep_audit
@@ -14,6 +19,12 @@ from orchestrator.config.model import Config, load_config
 from orchestrator.config.settings import Settings, load_settings, log_where_settings_come_from
 from orchestrator.data_dir import find_service
 from orchestrator.logs import configure_logging, quiet
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print all fields, as JSON.")
 
 
 def read_settings(*, serves: bool = False) -> Settings:
@@ -59,3 +70,47 @@ def user_name() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # the user of a container may have no name
         return str(os.getuid())
+
+
+def show(document: Mapping[str, Any], as_json: bool, *lines: str, indent: int | None = None) -> None:
+    """As JSON, or in words."""
+    click.echo(json.dumps(document, indent=indent) if as_json else "\n".join(map(one_line, lines)))
+
+
+def show_page(page: Mapping[str, Any], as_json: bool, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """As JSON, or as a table with its count below."""
+    if as_json:
+        show(page, as_json, indent=2)
+        return
+    if rows:
+        open_console().print(make_table(heads, rows))
+    more, what = f"; there are more than --limit {len(rows)}" if page["more"] else "", next(iter(page))
+    click.echo(f"{len(rows)} {what if len(rows) != 1 else _SINGULAR[what]}{more}", err=True)
+
+
+_SINGULAR = {"decisions": "decision", "deliveries": "delivery", "locks": "lock"}
+
+
+def one_line(text: str) -> str:
+    """Without control characters: no email may move the cursor of a terminal."""
+    return "".join(char if char.isprintable() else " " for char in text)
+
+
+def open_console() -> Console:
+    from rich.console import Console  # takes longer to import than a command takes that prints no table
+
+    width = None if sys.stdout.isatty() else 10_000  # a pipe gets whole lines
+    return Console(width=width, highlight=False, markup=False)
+
+
+def make_table(heads: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[int] = ()) -> Table:
+    """``numbers``: the columns that are aligned right. The last column wraps at the width of the terminal."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for index, head in enumerate(heads):
+        table.add_column(head, justify="right" if index in numbers else "left", no_wrap=index < len(heads) - 1)
+    for row in rows:
+        table.add_row(*(Text(one_line(cell)) for cell in row))
+    return table

@@ -13,8 +13,7 @@ import click
 from deduplication.journal.entry import DeliveryStatus
 from orchestrator.operations.stats import Span, Stats, Totals, read_stats
 from orchestrator.operations.times import shown_duration
-from routes.commands.service import open_service
-from routes.terminal import make_table, open_console
+from routes.commands.service import make_table, open_console, open_service
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -14,7 +14,8 @@ from werkzeug.wrappers import Response as AnyResponse
 
 from orchestrator.sessions import end_session, has_ended
 from routes.auth import TooManyGuesses, Unauthorized, client_address, equals_any, require_operator_token
-from routes.dashboard.page import page, service
+from routes.dashboard.page import page
+from routes.endpoints import service
 
 log = logging.getLogger(__name__)
 

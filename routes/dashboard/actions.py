@@ -21,8 +21,9 @@ from orchestrator.operations.reset import Reset, Scope, forget_email, reset
 from orchestrator.operations.search import ALL, DecisionFilter, find_ids
 from routes.dashboard.access import local_path
 from routes.dashboard.formatting import counted, milliseconds
-from routes.dashboard.page import page, service
+from routes.dashboard.page import page
 from routes.dashboard.views import filters_of
+from routes.endpoints import service
 from routes.payload import read
 from routes.schemas import RESULTS
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
@@ -16,9 +17,11 @@ from flask import request, url_for
 from markupsafe import Markup
 
 from deduplication.body import Html, looks_like_html
+from orchestrator.operations.decisions import GATES
 from orchestrator.operations.search import OUTCOME_OF
 from orchestrator.operations.times import shown_duration
-from routes.dashboard.page import page, service
+from routes.dashboard.page import page
+from routes.endpoints import service
 
 STATIC = Path(__file__).parent / "static"
 MOST_SHOWN_CHARS = 1_000_000
@@ -36,9 +39,7 @@ STATUSES: dict[str, str] = {
     "claimed": "in progress",
     "dead": "dead letter",
     "skipped": "suppressed",
-    "skipped_subject_group": "same subject group",
-    "skipped_media": "same file",
-    "skipped_content": "same text",
+    **{f"skipped_{gate}": f"same {what}" for gate, what in GATES.items()},
     "skipped_old": "too old",
     "skipped_route": "dropped by a route",
 }
@@ -75,14 +76,14 @@ def zone() -> str:
     return datetime.now(service.settings.timezone).strftime("%Z")
 
 
-Series = Mapping[str, Sequence[int]]
+Values = Sequence[int]
 
 
 class Column(NamedTuple):
-    """Of a plot. ``bars``: name, top and height, in percent of the plot."""
+    """Of a plot, whose height is ``most``. ``bars``: name, top and height."""
 
     title: str
-    bars: list[tuple[str, float, float]]
+    bars: list[tuple[str, int, int]]
     is_marked: bool
 
 
@@ -93,9 +94,7 @@ class Plot(NamedTuple):
 
 
 @page.app_template_global()
-def plot(
-    starts: Sequence[int], step_s: int, series: Series, failed: Sequence[int], *, only_failed: bool = False
-) -> Plot:
+def plot(starts: Values, step_s: int, series: Mapping[str, Values], failed: Values, only_failed: bool = False) -> Plot:
     """Stacked bars, from the first point with data on. Columns with failed attempts are marked; ``only_failed``: those
     without any other."""
     counts = list(zip(*series.values(), strict=True))
@@ -106,15 +105,12 @@ def plot(
     for start_s, values, failures in zip(starts[first:], counts[first:], failed[first:], strict=True):
         begin, end = (datetime.fromtimestamp(start_s + add_s, service.settings.timezone) for add_s in (0, step_s))
         clocks.append(_clock(begin))
-        said = [f"{value:,} {name}" for name, value in zip(series, values, strict=True) if value]
+        tops = (most - height for height in accumulate(values))
+        bars = [bar for bar in zip(series, tops, values, strict=True) if bar[2]]
+        said = [f"{value:,} {name}" for name, _, value in bars]
         said += [f"{failures:,} failed"] if failures and "failed" not in series else []
-        bars, top = [], 100.0
-        for name, value in zip(series, values, strict=True):
-            top -= value / most * 100
-            bars.append((name, round(top, 2), round(value / most * 100, 2)))
         title = f"{_clock(begin)} to {end:%H:%M}: {', '.join(said) or 'nothing'}"
-        is_marked = failures > 0 and (not only_failed or sum(values) == failures)
-        columns.append(Column(title, [bar for bar in bars if bar[2]], is_marked))
+        columns.append(Column(title, bars, failures > 0 and (not only_failed or sum(values) == failures)))
     ticks = [clocks[place * (len(clocks) - 1) // (TICKS - 1)] for place in range(TICKS)]
     return Plot(columns, most, list(dict.fromkeys(ticks)))
 

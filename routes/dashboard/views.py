@@ -10,23 +10,17 @@ from flask import Response, abort, g, render_template, request
 from markupsafe import escape
 
 from orchestrator.audit import read_actions
+from orchestrator.operations import search
 from orchestrator.operations.decisions import list_decisions, read_decision, read_payload
 from orchestrator.operations.destinations import destinations, last_failure
 from orchestrator.operations.fleet_state import fleet_state
 from orchestrator.operations.health import read_health
-from orchestrator.operations.search import (
-    FIELDS,
-    MOST_COUNTED,
-    DecisionFilter,
-    EmailOutcome,
-    count_emails,
-    count_repeats,
-)
+from orchestrator.operations.search import FIELDS, DecisionFilter, EmailOutcome, count_emails
 from orchestrator.operations.stats import LENGTH_S, Span, read_providers, read_stats
 from orchestrator.pipeline import Status
-from routes.dashboard.browser import EMAIL_POLICY
 from routes.dashboard.formatting import email_content, harmless_html
-from routes.dashboard.page import page, service
+from routes.dashboard.page import EMAIL_POLICY, page
+from routes.endpoints import service
 from routes.payload import read
 from routes.providers.registry import TYPES, missing_setting, open_names
 from routes.schemas import StatsQuery
@@ -34,13 +28,7 @@ from routes.schemas import StatsQuery
 PAGE_LENGTH = 50
 NEWEST = 8
 MOST_ACTIONS = 200
-TABS = (
-    None,
-    EmailOutcome.NEEDS_ATTENTION,
-    EmailOutcome.STOPPED,
-    EmailOutcome.WAITING,
-    EmailOutcome.DEAD_LETTER,
-)
+TABS = (None, EmailOutcome.NEEDS_ATTENTION, EmailOutcome.STOPPED, EmailOutcome.WAITING, EmailOutcome.DEAD_LETTER)
 SUPPRESSED = [status for status in Status if status.startswith("skipped")]
 
 
@@ -78,7 +66,7 @@ def decisions() -> str:
         listed=listed,
         tabs=dict.fromkeys(tabs) | dict(zip(counted, count_emails(service, wanted, counted), strict=True)),
         outcome=wanted.outcome,
-        most=MOST_COUNTED if is_search else None,
+        most=search.MOST_COUNTED if is_search else None,
         outcomes=list(EmailOutcome),
         suppressed=SUPPRESSED,
         providers=sorted({*open_names(service.config), "message"}),
@@ -118,7 +106,7 @@ def overview() -> str:
         totals=found.totals,
         figures=found.over_time,
         counts=dict(zip(("received", *outcomes[1:], *undone), counts, strict=True)),
-        repeats=count_repeats(service, received.since),
+        repeats=search.count_repeats(service, received.since),
         tagged=tagged[0],  # duplicates that are emails of their own
         states=found.destinations,
         newest=list_decisions(service, DecisionFilter(), NEWEST).decisions,
@@ -145,14 +133,10 @@ def destinations_list() -> str:
 
 @page.get("/providers")
 def providers() -> str:
-    configured = open_names(service.config)
-    missing = {
-        name: missing_setting(name).removeprefix(f"{name} is not set up: ")
-        for name in sorted(TYPES.keys() - set(configured))
-    }
-    return render_template(
-        "dashboard/providers.html", names=[*configured, "message"], seen=read_providers(service), missing=missing
-    )
+    opened = open_names(service.config)
+    missing = {name: missing_setting(name).partition(": ")[2] for name in sorted(TYPES.keys() - set(opened))}
+    names, seen = [*opened, "message"], read_providers(service)
+    return render_template("dashboard/providers.html", names=names, seen=seen, missing=missing)
 
 
 @page.get("/ingress-token")

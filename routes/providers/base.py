@@ -1,4 +1,4 @@
-"""What a provider is: it verifies a request and parses it into emails."""
+"""What a provider is: its settings in mailonce.toml, and a class that verifies a request and parses it into emails."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol
+from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
 
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 from werkzeug.datastructures import Headers
 
 from deduplication.email import Email
@@ -18,16 +19,84 @@ from deduplication.kept_property import kept_property
 from deduplication.message import Message
 from deduplication.mime import parse_mime
 from deduplication.spool import Content, read_all
+from orchestrator.config.settings import MB
+from orchestrator.config.words import reason
 from routes.auth import Unauthorized, equals_any
 from routes.payload import InvalidPayload, parse_json
 from routes.providers.fields import MailHeaders
 from routes.providers.forms import Form, parse_form
-from routes.providers.options import MB, AnyOptions, BasicAuthOptions, HeaderOptions, LoginOptions, Options
 from routes.providers.samples import Letter, Rendered, SampleRequest
 
 BEARER = "Bearer"
 BASIC = 'Basic realm="mailonce"'
 MAX_CLOCK_DIFFERENCE = timedelta(minutes=5)
+
+
+def as_list(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
+def _not_empty(secrets: tuple[str, ...]) -> tuple[str, ...]:
+    if not secrets or not all(secret.strip() for secret in secrets):
+        raise reason("must not be empty")
+    return secrets
+
+
+Secrets = Annotated[tuple[str, ...], BeforeValidator(as_list), AfterValidator(_not_empty), Field(repr=False)]
+"""A secret, or a list of them during a rotation. An empty one would let anyone in."""
+
+NonEmpty = Annotated[str, AfterValidator(lambda text: _not_empty((text,))[0])]
+
+
+class NoOptions(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+class HeaderOptions(NoOptions):
+    trusted_authserv_ids: Annotated[tuple[str, ...], BeforeValidator(as_list)] = Field(
+        default=(), description='a list of hosts such as ["mx.example.org"]'
+    )
+    """Hosts whose Authentication-Results header counts: those that remove such a header of the sender's own."""
+
+    @field_validator("trusted_authserv_ids")
+    @classmethod
+    def _in_lower_case(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(host.strip().lower() for host in hosts)
+
+
+class Options(HeaderOptions):
+    """Settings of every provider."""
+
+    attachments: Literal["link", "inline", "metadata"] = "link"
+    """What the webhook has of attachments beside name, type, size and SHA-256: a link, or with `inline` the contents.
+    With REDIS_URL and no FILES_URL, the default is `inline` up to 1 MB of each email."""
+    attachments_max_mb: float = Field(default=5, gt=0, le=100, description="megabytes")
+    """Up to how many megabytes of one email's attachments are sent inline."""
+    raw: bool = True
+    """Whether the webhook has a link to the raw email too, where the provider sends it and attachments are links."""
+
+
+class LoginOptions(NoOptions):
+    username: str = ""
+    """The user in the URL that the provider was given."""
+    password: Secrets = ()
+    """The password in that URL."""
+
+    @model_validator(mode="after")
+    def _check_both_or_neither(self) -> Self:
+        if bool(self.username) != bool(self.password):
+            raise reason("needs username and password together")
+        return self
+
+
+class BasicAuthOptions(Options, LoginOptions):
+    username: NonEmpty
+    """The user in the URL that the provider was given."""
+    password: Secrets
+    """The password in that URL."""
+
+
+AnyOptions = TypeVar("AnyOptions", bound=NoOptions)
 
 
 class Handshake(Exception):
@@ -64,21 +133,17 @@ class ProviderRequest:
         if not -MAX_CLOCK_DIFFERENCE.total_seconds() <= age_s <= at_most.total_seconds():
             raise Unauthorized
 
-    @property
-    def json(self) -> Any:
-        return self.json_with_files("")
-
-    def json_with_files(self, fields: str) -> Any:
+    def json(self, files: str = "") -> Any:
         """Of a large body, fields with these names (a regex) hold files, which are not read into memory."""
-        return parse_json(self.content(), self.content_type, fields)
+        return parse_json(self.content(), self.content_type, files)
 
     @kept_property
     def form(self) -> Form:
         return parse_form(self.content_type, self.content())
 
 
-class Fetch(Protocol):
-    def __call__(self, url: str, headers: Mapping[str, str], timeout_s: float, max_bytes: int) -> Content: ...
+Fetch = Callable[[str, Mapping[str, str], float, int], Content]
+"""Takes the URL, headers, the time limit in seconds and the most bytes. Raises FetchFailed."""
 
 
 @dataclass(frozen=True)
@@ -113,11 +178,11 @@ class Provider(ABC, Generic[AnyOptions]):
     endings: ClassVar[tuple[str, ...]] = ("",)
     """What may follow its name in the URL."""
     media_types: ClassVar[tuple[str, ...]] = ("application/json",)
-    """The Content-Types of its requests, for routes/openapi."""
+    """The Content-Types of its requests, for routes/openapi.py."""
     body_type: ClassVar[Any] = dict[str, Any]
-    """What its body is, for routes/openapi."""
+    """What its body is, for routes/openapi.py."""
     security: ClassVar[tuple[str, ...]] = ()
-    """Which of SECURITY in routes/openapi/document.py prove a request's origin; empty if the proof is in the body."""
+    """Which of SECURITY in routes/openapi.py prove a request's origin; empty if the proof is in the body."""
     answers_lists: ClassVar[bool] = False
     """Whether it reads the result of each item, so that invalid ones do not reject the request."""
     answers_probes: ClassVar[bool] = False

@@ -13,6 +13,7 @@ from routes.providers.base import BasicAuthProvider, Parsed, ProviderRequest, pa
 from routes.providers.fields import Document, FileFields, MailHeaders, mailbox
 from routes.providers.samples import INBOX, Letter
 
+TEXTS = {"subject": "Subject", "date": "SentAtDate", "html": "RawHtmlBody", "plain": "RawTextBody"}
 FILE = FileFields("Name", "ContentType", size="ContentLength", content_id="ContentID")
 
 
@@ -20,7 +21,7 @@ class Brevo(BasicAuthProvider):
     retry_status = 429
 
     def parse(self, request: ProviderRequest) -> list[Parsed]:
-        items = Document.of(request.json).get("items")
+        items = Document.of(request.json()).get("items")
         if not isinstance(items, list) or not items:
             raise InvalidPayload("items must be a list of emails", field="items")
         return parse_all(lambda item: self._email(Document.of(item)), items)
@@ -35,11 +36,8 @@ class Brevo(BasicAuthProvider):
         item.skip("To", "Cc", "From", "ReplyTo", "Attachments", "Uuid")
         return self.email(
             headers=headers,
-            subject=item.text("Subject"),
+            **item.texts(TEXTS),
             sender=mailbox(author.optional("Name"), author.optional("Address")),
-            date=item.text("SentAtDate"),
-            html=item.text("RawHtmlBody"),
-            plain=item.text("RawTextBody"),
             message_id=item.text("MessageId"),
             event_id=next((uuid for uuid in uuids[:1] if isinstance(uuid, str)), ""),
             recipients=[item.get("Recipients")],
@@ -56,20 +54,15 @@ class Brevo(BasicAuthProvider):
     def _document(self, letter: Letter) -> dict[str, Any]:
         name, address = letter.sender.rpartition(" ")[::2]
         item = {
+            **letter.texts(TEXTS),
             "Uuid": [letter.event_id],
             "MessageId": letter.message_id,
             "From": {"Name": name or None, "Address": address.strip("<>")},
             "To": [{"Name": None, "Address": INBOX}],
-            "SentAtDate": letter.date,
-            "Subject": letter.subject,
-            "RawTextBody": letter.text,
-            "RawHtmlBody": letter.html or None,
             "ExtractedMarkdownMessage": letter.text,
             "Cc": [{"Name": None, "Address": address} for address in addresses_in(letter.headers.get("Cc"))],
             "Headers": letter.headers,
             "SpamScore": 0.1,
-            "Attachments": letter.attachments(
-                Name="name", ContentType="content_type", ContentLength="size", ContentID="content_id"
-            ),
+            "Attachments": letter.attachments(FILE),
         }
         return {"items": [item]}

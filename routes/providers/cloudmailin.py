@@ -26,16 +26,14 @@ class Cloudmailin(BasicAuthProvider):
     def parse(self, request: ProviderRequest) -> list[Parsed]:
         is_form = request.media_type == "multipart/form-data"
         form = request.form if is_form else Form({})
-        document = _document(form) if is_form else Document.of(request.json_with_files("content"))
+        document = _document(form) if is_form else Document.of(request.json("content"))
         envelope = document.object("envelope")
-        recipients = [envelope.get("to"), envelope.get("recipients")]
-        spam = {"spf": envelope.object("spf").get("result"), "spamd": envelope.object("spamd").get("score")}
         spf = envelope.object("spf")
         common: dict[str, Any] = {
-            "recipients": recipients,
+            "recipients": [envelope.get("to"), envelope.get("recipients")],
             "return_path": envelope.optional("from") if "from" in envelope else None,
             "reply_text": document.optional("reply_plain"),
-            "spam": spam,
+            "spam": {"spf": spf.get("result"), "spamd": envelope.object("spamd").get("score")},
             "verdicts": (Result("spf", spf.optional("result"), spf.optional("domain").lower()),),
         }
         if "message" in form:
@@ -64,14 +62,7 @@ class Cloudmailin(BasicAuthProvider):
             "plain": letter.text,
             "html": letter.html,
             "reply_plain": letter.text,
-            "attachments": letter.attachments(
-                content="base64",
-                file_name="name",
-                content_type="content_type",
-                size="size",
-                content_id="content_id",
-                disposition="disposition",
-            ),
+            "attachments": letter.attachments(FILE),
         }
 
 

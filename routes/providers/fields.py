@@ -21,7 +21,8 @@ _NEEDS_QUOTES = re.compile(r"[\"(),:;<>@\[\\\]]")
 
 
 class FileFields(NamedTuple):
-    """A provider's names for the fields of an attachment; ``contents``: those that may have it, in Base64."""
+    """A provider's names for the fields of an attachment; ``contents``: those that may have it, in Base64. Samples are
+    written by the same names."""
 
     name: str
     content_type: str
@@ -54,6 +55,10 @@ class Document(dict[str, Any]):
             raise InvalidPayload(f"{field} must be a string, got {type(value).__name__}", field=field)
         return value
 
+    def texts(self, fields: Mapping[str, str]) -> dict[str, Any]:
+        """For Provider.email, by our names for them; ``fields`` are the provider's."""
+        return {part: self.text(field) for part, field in fields.items()}
+
     def optional(self, field: str) -> str:
         """A text; empty for any other value."""
         value = self.get(field)
@@ -64,8 +69,10 @@ class Document(dict[str, Any]):
         return self._inner(field, [value])[0] if isinstance(value, dict) else Document({})
 
     def objects(self, field: str) -> list[Document]:
+        """Of a list, or by their names."""
         value = self.get(field)
-        return self._inner(field, value if isinstance(value, list) else [])
+        inner = list(value.values()) if isinstance(value, dict) else value
+        return self._inner(field, inner if isinstance(inner, list) else [])
 
     def _inner(self, field: str, values: Iterable[Any]) -> list[Document]:
         if not self._read[field]:
@@ -98,18 +105,16 @@ class Document(dict[str, Any]):
         return int(size) if _SIZE.fullmatch(size) else 0
 
     def files(self, field: str, names: FileFields) -> list[File]:
-        """Of a list of attachments; of those that have a Content-ID and no disposition, the HTML shows them."""
+        """Of a list of attachments; of those that have a Content-ID and no disposition, the HTML shows them. Mandrill
+        says of texts that they are not in Base64."""
         found = []
         for file in self.objects(field):
             content_id, disposition = file.optional(names.content_id), file.optional(names.disposition).lower()
-            content = next((file.base64(each) for each in names.contents if each in file), None)
-            name, content_type, size = (
-                file.optional(names.name),
-                file.optional(names.content_type),
-                file.size(names.size),
-            )
+            decode = file.content if file.get("base64") is False else file.base64
+            content = next((decode(each) for each in names.contents if each in file), None)
+            name, content_type = file.optional(names.name), file.optional(names.content_type)
             is_inline = disposition == "inline" or (bool(content_id) and not disposition)
-            found.append(File(name, content_type, content, size, content_id, is_inline))
+            found.append(File(name, content_type, content, file.size(names.size), content_id, is_inline))
         return found
 
     def base64(self, field: str) -> Content | None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
+from typing import Any
 
 from werkzeug.datastructures import Headers
 from werkzeug.exceptions import RequestEntityTooLarge
@@ -59,6 +60,10 @@ class Form:
 
     def text(self, field: str) -> str:
         return self.first(field).decode("utf-8", "replace")
+
+    def texts(self, fields: Mapping[str, str]) -> dict[str, Any]:
+        """For Provider.email, by our names for them; ``fields`` are the provider's."""
+        return {part: self.text(field) for part, field in fields.items()}
 
     def object(self, field: str) -> Document:
         """The JSON object in a field; empty if it is missing or invalid, because the email can be read without it."""

@@ -16,9 +16,8 @@ from pydantic import BaseModel, BeforeValidator, Field
 
 from deduplication.email import Attachment, Email, File
 from routes.payload import InvalidPayload, read, with_texts
-from routes.providers.base import Parsed, Provider, ProviderRequest
-from routes.providers.fields import Document, MailHeaders
-from routes.providers.options import Options
+from routes.providers.base import Options, Parsed, Provider, ProviderRequest
+from routes.providers.fields import Document, FileFields, MailHeaders
 from routes.providers.samples import Letter
 
 # A script may send what it likes here: anything but a text is ignored.
@@ -48,6 +47,7 @@ class EmailIn(BaseModel):
     attachments: Any = Field(default=None, description="A list; without it, its files are unknown.")
 
 
+FILE = FileFields("name", "content_type", ("content",), "size", "content_id")
 TEXTS = ("sender", "subject", "date", "html", "plain", "body", "body_type", "message_id")
 ENVELOPE = ("return_path", "in_reply_to", "references")
 NOT_EXTRA = EmailIn.model_fields.keys() - {"message_id", "in_reply_to", "references"}
@@ -63,11 +63,10 @@ class Gmail(Provider[Options]):
 
     def parse(self, request: ProviderRequest) -> list[Parsed]:
         more = {**self._files, "trusted_authserv_ids": self._trusted}
-        return [parse(request.json_with_files("content"), self.name, **more)]
+        return [parse(request.json("content"), self.name, **more)]
 
     def _document(self, letter: Letter) -> dict[str, Any]:
-        names = {name: name for name in ("name", "content_type", "size", "content_id")}
-        files = letter.attachments(**names, inline="is_inline", content="base64")
+        files = [{**file, "inline": bool(file["content_id"])} for file in letter.attachments(FILE)]
         headers = [list(each) for each in letter.headers.items()]
         return {**letter.fields, "headers": headers, "thread_id": letter.event_id, "attachments": files}
 

@@ -15,16 +15,24 @@ from pydantic import Field, field_validator
 from deduplication.email import Email, address_of
 from orchestrator.config.words import reason
 from routes.payload import InvalidPayload
-from routes.providers.base import Parsed, Provider, ProviderRequest, Surroundings, parse_all
+from routes.providers.base import (
+    HeaderOptions,
+    LoginOptions,
+    Parsed,
+    Provider,
+    ProviderRequest,
+    Secrets,
+    Surroundings,
+    parse_all,
+)
 from routes.providers.fields import MailHeaders, nested
 from routes.providers.gmail import no_sender
-from routes.providers.options import HeaderOptions, LoginOptions, Secrets
 from routes.providers.samples import Letter
 
 PARTS = ("subject", "sender", "date", "html", "plain", "body", "message_id", "event_id")
 MORE_TEXTS = ("in_reply_to", "references", "return_path", "reply_text", "provider_thread")
-ADDRESSES = ("recipient", "to", "cc", "reply_to")
-ALL_PARTS = (*PARTS, *MORE_TEXTS, *ADDRESSES, "headers")
+ADDRESSES = ("to", "cc", "reply_to")
+ALL_PARTS = (*PARTS, *MORE_TEXTS, "recipient", *ADDRESSES, "headers")
 BODY_PARTS = ("html", "plain", "body")
 MOST = 1000
 
@@ -69,44 +77,39 @@ class Json(Provider[JsonOptions]):
             self.credentials = options.token
 
     def parse(self, request: ProviderRequest) -> list[Parsed]:
-        found = at(request.json, self.options.items) if self.options.items else request.json
+        sent = request.json()
+        found = at(sent, self.options.items) if self.options.items else sent
         items = found if isinstance(found, list) else [found]
         if not 0 < len(items) <= MOST:
             raise InvalidPayload(f"the body must have 1 to {MOST} emails, got {len(items)}", field=self.options.items)
         return parse_all(self._email, items)
 
     def _email(self, document: Any) -> Email:
-        texts: dict[str, Any] = {part: self._text(document, part) for part in PARTS}
-        recipients, to, cc, reply_to = ([at(document, self._path(part))] for part in ADDRESSES)
-        more = {part: at(document, self._path(part)) for part in MORE_TEXTS}
-        texts |= {part: value for part, value in more.items() if isinstance(value, str)}
-        if not address_of(texts["sender"]):
-            raise no_sender(texts["sender"], self._path("sender"))
+        found = {part: at(document, self._path(part)) for part in ALL_PARTS}
+        fields: dict[str, Any] = {part: self._text(part, found[part]) for part in PARTS}
+        if not address_of(fields["sender"]):
+            raise no_sender(fields["sender"], self._path("sender"))
+        fields |= {part: found[part] for part in MORE_TEXTS if isinstance(found[part], str)}
+        fields |= {part: [found[part]] for part in ADDRESSES}
         return self.email(
-            **texts,
-            headers=MailHeaders(at(document, self._path("headers")), decide=False),
+            **fields,
+            recipients=[found["recipient"]],
+            headers=MailHeaders(found["headers"], decide=False),
             date_source=self.name,
             tells_files=False,
-            tells_body=any(
-                part in self.options.fields or at(document, self._path(part)) is not None for part in BODY_PARTS
-            ),
-            recipients=recipients,
-            to=to,
-            cc=cc,
-            reply_to=reply_to,
+            tells_body=any(part in self.options.fields or found[part] is not None for part in BODY_PARTS),
             extra=_without(document, [self._path(part).split(".") for part in ALL_PARTS]),
         )
 
     def _path(self, part: str) -> str:
         return self.options.fields.get(part, part)
 
-    def _text(self, document: Any, part: str) -> str:
+    def _text(self, part: str, value: Any) -> str:
         """A number, such as an id or seconds since 1970, becomes text as it is written."""
-        path = self._path(part)
-        value = at(document, path)
         if value is None:
             return ""
         if isinstance(value, bool) or not isinstance(value, str | int | float):
+            path = self._path(part)
             raise InvalidPayload(f"{path} must be a string, got {type(value).__name__}", field=path)
         return str(value)
 

@@ -20,15 +20,15 @@ from deduplication.authentication import Result
 from deduplication.email import File
 from routes.auth import Unauthorized, equals_any
 from routes.payload import InvalidPayload, parse_json
-from routes.providers.base import Parsed, Provider, ProviderRequest
+from routes.providers.base import Options, Parsed, Provider, ProviderRequest, Secrets
 from routes.providers.fields import Document, MailHeaders
 from routes.providers.forms import Upload
-from routes.providers.options import Options, Secrets
 from routes.providers.samples import BOUNCES, URLENCODED, Letter, Rendered, multipart
 
+TEXTS = {"subject": "subject", "sender": "from", "html": "body-html", "plain": "body-plain"}
 FIELDS = (
-    "recipient", "sender", "from", "subject", "body-plain", "body-html", "body-mime", "message-headers",
-    "stripped-text", "content-id-map", "attachment-count", "timestamp", "token", "signature",
+    *TEXTS.values(), "recipient", "sender", "body-mime", "message-headers", "stripped-text", "content-id-map",
+    "attachment-count", "timestamp", "token", "signature",
 )  # fmt: skip
 """Those that have a place in the email, and the proof, which nobody else needs."""
 SPAM_HEADERS = ("X-Mailgun-Sflag", "X-Mailgun-Sscore", "X-Mailgun-Spf", "X-Mailgun-Dkim-Check-Result")
@@ -69,10 +69,7 @@ class Mailgun(Provider[MailgunOptions]):
         return [
             self.email(
                 headers=headers,
-                subject=form.text("subject"),
-                sender=form.text("from"),
-                html=form.text("body-html"),
-                plain=form.text("body-plain"),
+                **form.texts(TEXTS),
                 files=[_file(upload, form.object("content-id-map")) for upload in form.uploads],
                 spam=headers.named(SPAM_HEADERS),
                 verdicts=self._verdicts(headers),
@@ -89,12 +86,9 @@ class Mailgun(Provider[MailgunOptions]):
     def _sample(self, letter: Letter, now: datetime) -> Rendered:
         timestamp, token = str(int(now.timestamp())), secrets.token_hex(25)
         fields = {
+            **letter.texts(TEXTS),
             "recipient": letter.recipients[0],
             "sender": BOUNCES,
-            "from": letter.sender,
-            "subject": letter.subject,
-            "body-plain": letter.text,
-            "body-html": letter.html,
             "stripped-text": letter.text,
             "message-headers": json.dumps([["X-Mailgun-Sflag", "No"], *letter.headers.items()]),
             "timestamp": timestamp,

@@ -12,6 +12,8 @@ from routes.providers.fields import Document, MailHeaders
 from routes.providers.forms import keep_backslashes
 from routes.providers.samples import BOUNCES, INBOX, Letter
 
+TEXTS = {"subject": "Subject", "sender": "From", "date": "Date", "html": "Html-part", "plain": "Text-part"}
+
 
 class Mailjet(BasicAuthProvider):
     """What it does on 4xx and whether it checks the URL first is not documented: both are allowed for."""
@@ -19,18 +21,14 @@ class Mailjet(BasicAuthProvider):
     answers_probes = True
 
     def parse(self, request: ProviderRequest) -> list[Parsed]:
-        document = Document.of(request.json_with_files("(?:Inline)?Attachment[0-9]+"))
+        document = Document.of(request.json("(?:Inline)?Attachment[0-9]+"))
         parts = document.objects("Parts")
         files = [_file(part, document) for part in parts if "Attachment" in part.optional("ContentRef")]
         document.skip("Parts", "Headers", "Html-part", "Text-part", "SpamAssassinScore")
         return [
             self.email(
                 headers=MailHeaders(document.get("Headers")),
-                subject=document.text("Subject"),
-                sender=document.text("From"),
-                date=document.text("Date"),
-                html=document.text("Html-part"),
-                plain=document.text("Text-part"),
+                **document.texts(TEXTS),
                 recipients=[document.get("Recipient")],
                 return_path=document.optional("Sender") if "Sender" in document else None,
                 files=files,
@@ -54,14 +52,11 @@ class Mailjet(BasicAuthProvider):
             for name, file in files.items()
         ]
         return {
+            **letter.texts(TEXTS),
             "Sender": BOUNCES,
             "Recipient": INBOX,
-            "From": letter.sender,
-            "Subject": letter.subject,
             "Headers": letter.headers,
             "Parts": parts,
-            "Text-part": letter.text,
-            "Html-part": letter.html,
             "SpamAssassinScore": "0.1",
             **{name: file.base64 for name, file in files.items()},
         }

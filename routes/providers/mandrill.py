@@ -18,16 +18,18 @@ from urllib.parse import urlencode
 from pydantic import AfterValidator
 
 from deduplication.authentication import Result
-from deduplication.email import Email, File
-from deduplication.spool import Blob, Content, chunks_of
+from deduplication.email import Email
+from deduplication.spool import Blob, chunks_of
 from orchestrator.config.words import reason
 from routes.auth import Unauthorized, equals_any
 from routes.payload import InvalidPayload, parse_json
-from routes.providers.base import Handshake, Parsed, Provider, ProviderRequest, parse_all
-from routes.providers.fields import Document, MailHeaders, mailbox
-from routes.providers.options import NonEmpty, Options, Secrets
+from routes.providers.base import Handshake, NonEmpty, Options, Parsed, Provider, ProviderRequest, Secrets, parse_all
+from routes.providers.fields import Document, FileFields, MailHeaders, mailbox
 from routes.providers.samples import INBOX, URLENCODED, Letter, Rendered
 
+TEXTS = {"subject": "subject", "html": "html", "plain": "text"}
+FILE = FileFields("name", "type", ("content",))
+IMAGE = FILE._replace(content_id="name")  # shown within the HTML, always in Base64
 SIGNATURE = "X-Mandrill-Signature"
 EVENTS = "mandrill_events"
 CHECK, CHECK_KEY = b"[]", "test-webhook"
@@ -94,31 +96,23 @@ class Mandrill(Provider[MandrillOptions]):
             return self.email(raw=raw, **common)
         return self.email(
             headers=MailHeaders(msg.get("headers")),
-            subject=msg.text("subject"),
-            html=msg.text("html"),
-            plain=msg.text("text"),
-            files=[
-                _file(Document(file if isinstance(file, dict) else {}), is_inline=kind == "images")
-                for kind in ("attachments", "images")
-                for file in msg.object(kind).values()
-            ],
+            **msg.texts(TEXTS),
+            files=[*msg.files("attachments", FILE), *msg.files("images", IMAGE)],
             **common,
         )
 
     def _sample(self, letter: Letter, now: datetime) -> Rendered:
-        files = letter.attachments(name="name", type="content_type", content="base64")
+        files = letter.attachments(FILE)
         ids = {file.name: file.content_id for file in letter.enclosures if file.content_id}
         images = {ids[file["name"]]: {**file, "name": ids[file["name"]]} for file in files if file["name"] in ids}
         msg = {
+            **letter.texts(TEXTS),
             "raw_msg": letter.mime.as_bytes().decode(),
             "headers": {name.title(): value for name, value in letter.headers.items()},
-            "text": letter.text,
-            "html": letter.html or None,
             "from_email": "ada@example.org",
             "from_name": None,
             "to": [[INBOX, None]],
             "email": INBOX,
-            "subject": letter.subject,
             "spam_report": {"score": 0.1, "matched_rules": []},
             "dkim": {"signed": True, "valid": True},
             "spf": {"result": "pass", "detail": "sender SPF authorized"},
@@ -136,12 +130,3 @@ def _signatures(keys: Iterable[str], message: Iterable[bytes]) -> list[bytes]:
         for proof in proofs:
             proof.update(chunk)
     return [base64.b64encode(proof.digest()) for proof in proofs]
-
-
-def _file(file: Document, *, is_inline: bool) -> File:
-    """Text may come as it is; images are always in Base64, and do not say so. Their name is their Content-ID."""
-    content: Content | None = file.base64("content")
-    if file.get("base64") is False:
-        content = file.content("content")
-    name = file.optional("name")
-    return File(name, file.optional("type"), content, content_id=name if is_inline else "", inline=is_inline)

@@ -8,8 +8,7 @@ from pydantic import AfterValidator, BaseModel, Field, StrictFloat, StrictInt
 
 from deduplication.message import Message
 from routes.payload import InvalidPayload, read
-from routes.providers.base import Parsed, Provider, ProviderRequest, parse_all
-from routes.providers.options import NoOptions
+from routes.providers.base import NoOptions, Parsed, Provider, ProviderRequest, parse_all
 
 MOST = 1000
 
@@ -48,7 +47,8 @@ class Messages(Provider[NoOptions]):
     answers_lists = True
 
     def parse(self, request: ProviderRequest) -> list[Parsed]:
-        documents = request.json if isinstance(request.json, list) else [request.json]
+        sent = request.json()
+        documents = sent if isinstance(sent, list) else [sent]
         if len(documents) > MOST:
             raise InvalidPayload(f"the body must have at most {MOST} messages, got {len(documents)}")
         return parse_all(self._message, documents)

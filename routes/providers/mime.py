@@ -9,8 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from routes.payload import InvalidPayload
-from routes.providers.base import Parsed, Provider, ProviderRequest
-from routes.providers.options import Options
+from routes.providers.base import Options, Parsed, Provider, ProviderRequest
 from routes.providers.samples import Letter, Rendered
 
 

@@ -20,6 +20,7 @@ TEST_IDS = (
     "00000000-0000-0000-0000-000000000000",
 )
 """MessageIDs of its "Check" button and of the documentation's examples: always the same, so they are ignored."""
+TEXTS = {"subject": "Subject", "date": "Date", "html": "HtmlBody", "plain": "TextBody"}
 FILE = FileFields("Name", "ContentType", ("Content", "Data"), "ContentLength", "ContentID")  # Data: "Check" button
 SPAM_HEADERS = ("X-Spam-Status", "X-Spam-Score", "X-Spam-Tests")
 
@@ -28,7 +29,7 @@ class Postmark(BasicAuthProvider):
     rejected_status = 403
 
     def parse(self, request: ProviderRequest) -> list[Parsed]:
-        document = Document.of(request.json_with_files("Content|Data|RawEmail"))
+        document = Document.of(request.json("Content|Data|RawEmail"))
         kind = document.optional("RecordType") or ("Bounce" if "BouncedAt" in document else "Inbound")
         if kind != "Inbound":
             raise Handshake(f"{kind[:80]!r} is no email")
@@ -39,11 +40,8 @@ class Postmark(BasicAuthProvider):
         return [
             self.email(
                 headers=headers,
-                subject=document.text("Subject"),
+                **document.texts(TEXTS),
                 sender=sender if "<" in sender else mailbox(author.optional("Name"), sender),
-                date=document.text("Date"),
-                html=document.text("HtmlBody"),
-                plain=document.text("TextBody"),
                 event_id="" if message_id in TEST_IDS else message_id,
                 recipients=[document.get("OriginalRecipient")],
                 to=[document.get("To")],
@@ -61,20 +59,15 @@ class Postmark(BasicAuthProvider):
     def _document(self, letter: Letter) -> dict[str, Any]:
         headers = {"X-Spam-Status": "No", "X-Spam-Score": "-0.1", "Message-ID": letter.message_id, **dict(letter.more)}
         return {
+            **letter.texts(TEXTS),
             "From": letter.sender,
             "To": letter.to,
             "Cc": letter.headers.get("Cc", ""),
             "OriginalRecipient": INBOX,
-            "Subject": letter.subject,
             "MessageID": letter.event_id,
-            "Date": letter.date,
-            "TextBody": letter.text,
-            "HtmlBody": letter.html,
             "StrippedTextReply": letter.text,
             "Headers": [{"Name": name, "Value": value} for name, value in headers.items()],
-            "Attachments": letter.attachments(
-                Name="name", Content="base64", ContentType="content_type", ContentLength="size", ContentID="content_id"
-            ),
+            "Attachments": letter.attachments(FILE),
         }
 
 

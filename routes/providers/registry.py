@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import ValidationError
+
 from orchestrator.config.model import Config, load_config
 from orchestrator.config.settings import Settings
+from orchestrator.config.words import problem
 from orchestrator.delivery.fetching import fetch
 from orchestrator.item import MESSAGE
 from routes.providers.base import Provider, Surroundings
@@ -19,7 +22,6 @@ from routes.providers.mailjet import Mailjet
 from routes.providers.mandrill import Mandrill
 from routes.providers.message import Messages
 from routes.providers.mime import Mime
-from routes.providers.options import read_options
 from routes.providers.postmark import Postmark
 from routes.providers.resend import Resend
 from routes.providers.sendgrid import Sendgrid
@@ -42,7 +44,13 @@ def open_providers(config: Config, surroundings: Surroundings) -> dict[str, AnyP
             raise config.error(("providers", name), "has no settings: it accepts the ingress token")
         if not isinstance(kind, str) or kind not in TYPES:
             raise config.error(("providers", name, "type"), f"must be one of {', '.join(TYPES)}, got {kind!r}")
-        options = read_options(config, name, TYPES[kind].options_type, table)
+        try:
+            options = TYPES[kind].options_type.model_validate(table)
+        except ValidationError as error:  # its first problem, never with a value
+            found = error.errors(include_url=False, include_input=False)
+            first = min(found, key=lambda each: each["type"] != "extra_forbidden")  # a typo explains what is missing
+            place, text = problem(TYPES[kind].options_type, first)
+            raise config.error(("providers", name, *place), text) from None
         opened[name] = TYPES[kind](name, options, surroundings)
     return opened
 

@@ -21,14 +21,15 @@ from deduplication.spool import Content
 from orchestrator.delivery.signing import SHARED, check_secret
 from routes.auth import Unauthorized, equals_any
 from routes.payload import InvalidPayload, parse_json
-from routes.providers.base import Handshake, Parsed, Provider, ProviderRequest, Surroundings
+from routes.providers.base import Handshake, Options, Parsed, Provider, ProviderRequest, Secrets, Surroundings
 from routes.providers.fields import Document, FileFields, MailHeaders
-from routes.providers.options import Options, Secrets
 from routes.providers.samples import Letter, Rendered
 
 API = "https://api.resend.com/emails/receiving/"
 API_TIMEOUT_S = 5.0  # Resend waits 15 s, and the destinations want theirs
-FILE = FileFields("filename", "content_type", size="size", content_id="content_id", disposition="content_disposition")
+TEXTS = {"subject": "subject", "sender": "from", "message_id": "message_id"}
+FILE = FileFields("filename", "content_type", content_id="content_id", disposition="content_disposition")
+MORE_TEXTS, WITH_SIZE = {"html": "html", "plain": "text"}, FILE._replace(size="size")  # only with an API key
 TOLERANCE = timedelta(minutes=5)
 _RESENDS_URL = re.compile(r"https://[a-z0-9-]+(?:\.[a-z0-9-]+)*\.resend\.com/")
 
@@ -72,7 +73,7 @@ class Resend(Provider[ResendOptions]):
             raise Unauthorized
 
     def parse(self, request: ProviderRequest) -> list[Parsed]:
-        event = Document.of(request.json)
+        event = Document.of(request.json())
         kind = event.text("type")
         if kind not in ("", "email.received"):
             raise Handshake(f"{kind[:80]!r} is no email")
@@ -103,31 +104,20 @@ class Resend(Provider[ResendOptions]):
             return self.email(raw=raw, **common, extra=data.unread)
         return self.email(
             headers=MailHeaders(data.get("headers")),
-            subject=data.text("subject"),
-            sender=data.text("from"),
-            html=data.text("html"),
-            plain=data.text("text"),
+            **data.texts(TEXTS | MORE_TEXTS),
             tells_body="html" in data or "text" in data,
-            message_id=data.text("message_id"),
-            files=data.files("attachments", FILE),
+            files=data.files("attachments", WITH_SIZE),
             **common,
             extra=data.unread,
         )
 
     def _sample(self, letter: Letter, now: datetime) -> Rendered:
         data = {
+            **letter.texts(TEXTS),
             "email_id": letter.event_id,
             "created_at": now.isoformat(),
-            "from": letter.sender,
             "to": letter.recipients,
-            "message_id": letter.message_id,
-            "subject": letter.subject,
-            "attachments": letter.attachments(
-                filename="name",
-                content_type="content_type",
-                content_id="content_id",
-                content_disposition="disposition",
-            ),
+            "attachments": letter.attachments(FILE),
         }
         body = json.dumps({"type": "email.received", "created_at": now.isoformat(), "data": data}).encode()
         event_id, timestamp = f"msg_{letter.event_id}", str(int(now.timestamp()))

@@ -11,10 +11,12 @@ from datetime import datetime
 from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import format_datetime
+from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
-from werkzeug.datastructures import Headers
-from werkzeug.sansio.multipart import Data, Epilogue, Event, Field, File, MultipartEncoder, Preamble
+from werkzeug.datastructures import FileStorage
+
+from routes.providers.fields import FileFields
 
 if TYPE_CHECKING:
     from routes.providers.registry import AnyProvider
@@ -39,12 +41,8 @@ class Enclosure:
     content_id: str = ""
 
     @property
-    def is_inline(self) -> bool:
-        return bool(self.content_id)
-
-    @property
     def disposition(self) -> str:
-        return "inline" if self.is_inline else "attachment"
+        return "inline" if self.content_id else "attachment"
 
     @property
     def base64(self) -> str:
@@ -106,9 +104,14 @@ class Letter:
         """As a provider would generate one for it."""
         return str(uuid.uuid5(uuid.NAMESPACE_URL, self.message_id))
 
-    def attachments(self, **names: str) -> list[dict[str, Any]]:
-        """As JSON: ``names`` are a provider's names for the fields of an Enclosure."""
-        return [{name: getattr(file, field) for name, field in names.items()} for file in self.enclosures]
+    def texts(self, fields: Mapping[str, str]) -> dict[str, str]:
+        """In the fields that the provider reads by the same table."""
+        return {field: self.fields[part] for part, field in fields.items()}
+
+    def attachments(self, names: FileFields) -> list[dict[str, Any]]:
+        """As JSON, without the fields that the provider does not have."""
+        fields = names._asdict() | {"contents": "", "base64": "".join(names.contents[:1])}
+        return [{name: getattr(file, part) for part, name in fields.items() if name} for file in self.enclosures]
 
 
 @dataclass(frozen=True)
@@ -153,13 +156,10 @@ def curl_line(request: SampleRequest, base_url: str) -> str:
 
 def multipart(fields: Mapping[str, str], files: Mapping[str, Enclosure]) -> Rendered:
     """A form without its empty fields."""
-    events: list[Event] = [Preamble(data=b"")]
-    for name, value in fields.items():
-        if value:
-            events += (Field(name=name, headers=Headers()), Data(data=value.encode(), more_data=False))
+    from werkzeug.test import encode_multipart  # brings a test client, which a service does not need
+
+    values: dict[str, Any] = {name: value for name, value in fields.items() if value}
     for name, file in files.items():
-        headers = Headers({"Content-Type": file.content_type})
-        events += (File(name=name, filename=file.name, headers=headers), Data(data=file.content, more_data=False))
-    encoder = MultipartEncoder(BOUNDARY.encode())
-    body = b"".join(map(encoder.send_event, (*events, Epilogue(data=b"")))).removeprefix(b"\r\n")
-    return {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}, body
+        values[name] = FileStorage(BytesIO(file.content), file.name, name, file.content_type)
+    _, body = encode_multipart(values, BOUNDARY)
+    return {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}, body.removeprefix(b"\r\n")

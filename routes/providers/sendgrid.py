@@ -24,10 +24,9 @@ from deduplication.text import decoded
 from orchestrator.config.words import reason
 from routes.auth import Unauthorized
 from routes.payload import InvalidPayload
-from routes.providers.base import Parsed, Provider, ProviderRequest, Surroundings
+from routes.providers.base import LoginOptions, Options, Parsed, Provider, ProviderRequest, Surroundings, as_list
 from routes.providers.fields import Document
 from routes.providers.forms import Form, Upload
-from routes.providers.options import LoginOptions, Options, as_list
 from routes.providers.samples import BOUNCES, INBOX, Letter, Rendered, multipart
 
 if TYPE_CHECKING:  # imported only if there is a key: it takes 8 MB of each process
@@ -35,9 +34,8 @@ if TYPE_CHECKING:  # imported only if there is a key: it takes 8 MB of each proc
 
 SIGNATURE = "X-Twilio-Email-Event-Webhook-Signature"
 TIMESTAMP = "X-Twilio-Email-Event-Webhook-Timestamp"
-FIELDS = (
-    "headers", "email", "from", "subject", "html", "text", "charsets", "envelope", "attachment-info", "SPF", "dkim",
-)  # fmt: skip
+TEXTS = {"subject": "subject", "sender": "from", "html": "html", "plain": "text"}
+FIELDS = (*TEXTS.values(), "headers", "email", "charsets", "envelope", "attachment-info", "SPF", "dkim")
 OTHER_FIELDS = ("to", "cc", "spam_score", "attachments", "content-ids")
 SIGNED = re.compile(r"@([\w.-]+)\s*:\s*(\w+)")
 
@@ -106,18 +104,12 @@ class Sendgrid(Provider[SendgridOptions]):
         if "headers" not in form:
             return [self.email(raw=form.content("email"), **common)]
         charsets, described = form.object("charsets"), form.object("attachment-info")
-        subject, sender, html, text = (
-            decoded(form.first(field), charsets.optional(field)) for field in ("subject", "from", "html", "text")
-        )
+        common |= {part: decoded(form.first(field), charsets.optional(field)) for part, field in TEXTS.items()}
         return [
             self.email(
                 raw=form.first("headers").strip() + b"\r\n\r\n",
                 original=None,
-                subject=subject,
-                sender=sender,
-                html=html,
                 first_html=None,
-                plain=text,
                 files=[_file(upload, described.object(upload.field)) for upload in form.uploads],
                 **common,
             )
@@ -126,13 +118,10 @@ class Sendgrid(Provider[SendgridOptions]):
     def _sample(self, letter: Letter, now: datetime) -> Rendered:
         files = {f"attachment{place}": file for place, file in enumerate(letter.enclosures, 1)}
         fields = {
+            **letter.texts(TEXTS),
             "headers": letter.mime.as_bytes().partition(b"\r\n\r\n")[0].decode() + "\r\n",
-            "from": letter.sender,
             "to": letter.to,
-            "subject": letter.subject,
-            "text": letter.text,
-            "html": letter.html,
-            "charsets": json.dumps(dict.fromkeys(("to", "from", "subject", "text", "html"), "UTF-8")),
+            "charsets": json.dumps(dict.fromkeys(("to", *TEXTS.values()), "UTF-8")),
             "envelope": json.dumps({"to": [INBOX], "from": BOUNCES}),
             "attachments": str(len(files)),
             "attachment-info": json.dumps(

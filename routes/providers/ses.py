@@ -17,13 +17,12 @@ from pydantic import AfterValidator, BeforeValidator
 from deduplication.authentication import METHODS, Result
 from deduplication.spool import Content
 from deduplication.text import base64_decoded
-from orchestrator.config.settings import SettingsError
+from orchestrator.config.settings import MB, SettingsError
 from orchestrator.config.words import reason
 from orchestrator.delivery.fetching import FetchFailed
 from routes.payload import InvalidPayload, parse_json
-from routes.providers.base import Handshake, Parsed, Provider, ProviderRequest, Surroundings
+from routes.providers.base import Handshake, Options, Parsed, Provider, ProviderRequest, Secrets, Surroundings, as_list
 from routes.providers.fields import Document
-from routes.providers.options import MB, Options, Secrets, as_list
 
 if TYPE_CHECKING:
     from orchestrator.delivery.s3 import S3

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from orchestrator.config.model import Config, RouteConfig, load_config
 from orchestrator.config.settings import Settings, load_settings
 from orchestrator.config.words import must_be
-from routes.providers.options import Options
+from routes.providers.base import Options
 from routes.providers.registry import TYPES
 from tests.configuration_page import (
     ENV_EXAMPLE,

@@ -19,8 +19,8 @@ from orchestrator.config.model import AlertCondition, AlertsConfig
 from orchestrator.config.settings import Settings, load_settings
 from routes.app import create_app
 from routes.command_line import main
-from routes.openapi.webhooks import Email
 from routes.providers.registry import TYPES
+from routes.webhooks import Email
 from tests.docs.conftest import values_of
 from tests.docs.pages import FOR_CONTRIBUTORS, PAGES, all_blocks, anchors, blocks, code, code_in_lines, name_of, prose
 from tests.support.surroundings import ROOT

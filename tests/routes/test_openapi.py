@@ -18,7 +18,7 @@ from deduplication.again import Refusal
 from orchestrator.config.model import AlertCondition
 from orchestrator.delivery.webhook import EventType
 from orchestrator.operations.alarms import Alarm
-from routes.openapi.document import PAGE, SECURITY
+from routes.openapi import PAGE, SECURITY
 from routes.providers.registry import TYPES
 from tests.routes.conftest import App, StartApp, bearer
 from tests.routes.providers.everyone import SETTINGS

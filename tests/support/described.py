@@ -14,7 +14,7 @@ from werkzeug.exceptions import HTTPException
 from werkzeug.test import TestResponse
 
 from orchestrator.config.model import Config
-from routes.openapi.document import PAGE, build_document
+from routes.openapi import PAGE, build_document
 from routes.providers.registry import known_providers
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

@@ -400,9 +400,10 @@ FILES = st.binary() | st.builds(
 def test_no_file_crashes(content: bytes) -> None:
     Path("mailonce.toml").write_bytes(content)
     try:
-        config = load_config(load_settings(), {"V": SECRET})
+        settings = load_settings()
+        config = load_config(settings, {"V": SECRET})
     except SettingsError as error:
         assert str(error).startswith("mailonce.toml")
         assert SECRET not in str(error)
     else:
-        assert describe_config(config)
+        assert describe_config(settings, config)

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from orchestrator.operations.stats import Stats
+from routes.commands.service import open_console
 from routes.commands.stats import BARS, SPARK_WIDTH, sparkline, stats_view
-from routes.terminal import open_console
 from tests.routes.commands.conftest import Run
 from tests.routes.conftest import StartApp
 from tests.support.programs_loaded import MAILONCE

@@ -49,7 +49,7 @@ def test_a_plot_begins_where_there_is_data_and_marks_what_failed(start_app: Star
         drawn = formatting.plot(range(0, 6000, 60), 60, series, series["failed"], only_failed=True)
     assert (len(drawn.columns), drawn.most) == (formatting.LEAST_COLUMNS, 4)
     assert [column.is_marked for column in drawn.columns] == [False] * 22 + [True, False]
-    assert drawn.columns[-2].bars == [("failed", 75.0, 25.0)]
+    assert drawn.columns[-2].bars == [("failed", 3, 1)]
     assert drawn.columns[-1].title.endswith("01:39 to 01:40: 4 delivered")
 
 

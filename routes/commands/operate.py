@@ -1,11 +1,9 @@
-"""Commands on emails: decisions, deliveries, why, release, replay, reset. They use the models of the API."""
+"""What operators do: commands on emails and destinations. They use the models of the API."""
 
 from __future__ import annotations
 
-import json
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from enum import EnumType
 from typing import Any, TypeVar, get_args
@@ -14,15 +12,15 @@ import click
 from pydantic import BaseModel
 
 from deduplication.journal.entry import DeliveryStatus
+from orchestrator.operations import destinations
 from orchestrator.operations.decisions import DecisionInFull, list_decisions, list_deliveries, read_decision
 from orchestrator.operations.resend import RELEASED, REPLAYED, WOULD_RELEASE, WOULD_REPLAY, send_many
-from orchestrator.operations.reset import Erase, Reset, Scope, erase, reset
+from orchestrator.operations.reset import Erase, Erased, Forgotten, Reset, Scope, erase, reset
 from orchestrator.operations.search import FIELDS, DecisionFilter, DeliveryFilter, EmailOutcome
 from orchestrator.operations.times import shown_duration, shown_moment
-from routes.commands.service import open_service
+from routes.commands.service import json_option, open_service, show, show_page, user_name
 from routes.payload import InvalidPayload, read
 from routes.schemas import MOST_LISTED, ReleaseMany, ReplayMany
-from routes.terminal import make_table, one_line, open_console
 
 Model = TypeVar("Model", bound=BaseModel)
 Command = Callable[..., None]
@@ -30,8 +28,6 @@ Command = Callable[..., None]
 limit_option = click.option(
     "--limit", type=click.IntRange(1, MOST_LISTED), default=100, show_default=True, help="Show at most this many."
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print all fields, as JSON.")
-
 WORDS = {
     DeliveryStatus.CLAIMED: "in progress",
     DeliveryStatus.RETURNED: "returned to its provider",
@@ -68,19 +64,6 @@ def _read(model: type[Model], options: dict[str, Any]) -> Model:
         raise click.UsageError(f"--{error}") from error
 
 
-def print_page(page: dict[str, Any], as_json: bool, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    if as_json:
-        click.echo(json.dumps(page, indent=2))
-        return
-    if rows:
-        open_console().print(make_table(heads, rows))
-    more, what = f"; there are more than --limit {len(rows)}" if page["more"] else "", next(iter(page))
-    click.echo(f"{len(rows)} {what if len(rows) != 1 else _SINGULAR[what]}{more}", err=True)
-
-
-_SINGULAR = {"decisions": "decision", "deliveries": "delivery", "locks": "lock"}
-
-
 @click.command()
 @options_of(DecisionFilter)
 @click.option("--stopped", is_flag=True, help="Only duplicates and suppressed emails, as --outcome stopped.")
@@ -103,7 +86,7 @@ def decisions(limit: int, as_json: bool, stopped: bool, **options: Any) -> None:
         + (email["reason"],)
         for email in page["decisions"]
     ]
-    print_page(page, as_json, ("RECEIVED (UTC)", "ID", "OUTCOME", "FROM", "SUBJECT", "REASON"), rows)
+    show_page(page, as_json, ("RECEIVED (UTC)", "ID", "OUTCOME", "FROM", "SUBJECT", "REASON"), rows)
 
 
 @click.command()
@@ -129,7 +112,7 @@ def deliveries(limit: int, as_json: bool, **options: Any) -> None:
         named = [delivery["id"], delivery["destination"], WORDS.get(delivery["status"], delivery["status"])]
         tries, age = f"{delivery['tries']}/{delivery['max_attempts'] or '?'}", shown_duration(delivery["age_s"])
         rows.append([*named, tries, age, (delivery["next_try"] or "-")[:19], delivery["reason"] or ""])
-    print_page(page, as_json, heads, rows)
+    show_page(page, as_json, heads, rows)
 
 
 @click.command()
@@ -146,13 +129,8 @@ def why(text: str, as_json: bool) -> None:
         found = read_decision(service, text)
     if found is None:
         raise click.ClickException("no stored email has this id")
-    if as_json:
-        click.echo(json.dumps(found.model_dump(mode="json"), indent=2))
-        return
-    click.echo(one_line(f"{found.reason}."))
-    for fact, value in _facts(found):
-        if value:
-            click.echo(one_line(f"  {fact:12} {value}"))
+    facts = [f"  {fact:12} {value}" for fact, value in _facts(found) if value]
+    show(found.model_dump(mode="json"), as_json, f"{found.reason}.", *facts, indent=2)
 
 
 def _facts(email: DecisionInFull) -> Iterator[tuple[str, str]]:
@@ -177,21 +155,20 @@ def _facts(email: DecisionInFull) -> Iterator[tuple[str, str]]:
         yield "replay", f"mailonce replay {email.id}:DESTINATION"
 
 
-def _read_action(model: type[Model], ids: tuple[str, ...], options: dict[str, Any]) -> Model:
-    """IDs take the place of a filter, so the model, which requires a filter or --all, is not validated with them."""
+def _send_again(model: type[ReleaseMany | ReplayMany], ids: tuple[str, ...], as_json: bool, **options: Any) -> None:
+    """Shows a line for each result; exit code 1 if one of the given ids was refused.
+
+    IDs take the place of a filter, so the model, which requires a filter or --all, is not validated with them.
+    """
     if ids and any(options[name] for name in ("all", *FIELDS)):
         raise click.UsageError("Give either ids or a filter.")
-    return model.model_construct(**options) if ids else _read(model, options)
-
-
-def _print_results(ids: tuple[str, ...], results: Counter[str], as_json: bool) -> None:
-    """One line for each result; exit code 1 if one of the given ids was refused."""
-    if as_json:
-        click.echo(json.dumps(results))
-    for result, count in results.items() if not as_json else ():
-        click.echo(f"{result.replace('_', ' ')}: {count}")
-    if not results and not as_json:
-        click.echo(f"nothing to {click.get_current_context().info_name}")
+    asked = wanted = model.model_construct(**options) if ids else _read(model, options)
+    if isinstance(asked, ReplayMany):
+        wanted = asked.model_copy(update={"status": asked.status or DeliveryStatus.DEAD})
+    with open_service() as service:
+        results = send_many(service, ids or wanted, asked)
+    lines = [f"{result.replace('_', ' ')}: {count}" for result, count in results.items()]
+    show(results, as_json, *(lines or [f"nothing to {click.get_current_context().info_name}"]))
     if ids and results.keys() - {RELEASED, WOULD_RELEASE, REPLAYED, WOULD_REPLAY}:
         sys.exit(1)
 
@@ -207,9 +184,7 @@ def release_emails(ids: tuple[str, ...], as_json: bool, **options: Any) -> None:
     mailonce release k3v7c2m9x4qa
     mailonce release --gate subject_group -q "lot 456" --dry-run
     """
-    asked = _read_action(ReleaseMany, ids, options)
-    with open_service() as service:
-        _print_results(ids, send_many(service, ids or asked, asked), as_json)
+    _send_again(ReleaseMany, ids, as_json, **options)
 
 
 @click.command("replay")
@@ -226,10 +201,7 @@ def replay_deliveries(ids: tuple[str, ...], as_json: bool, **options: Any) -> No
     mailonce replay --destination crm --since 7d --dry-run
     mailonce replay --status waiting
     """
-    asked = _read_action(ReplayMany, ids, options)
-    wanted = asked.model_copy(update={"status": asked.status or DeliveryStatus.DEAD})
-    with open_service() as service:
-        _print_results(ids, send_many(service, ids or wanted, asked), as_json)
+    _send_again(ReplayMany, ids, as_json, **options)
 
 
 @click.command("reset")
@@ -251,14 +223,16 @@ def reset_names(scope: str, value: str, dry_run: bool, yes: bool, as_json: bool)
         click.confirm("Forget everything? Every email that is received again is then delivered again.", abort=True)
     with open_service() as service:
         done = reset(service.coordinator, wanted)
-    if as_json:
-        click.echo(done.model_dump_json())
-        return
-    click.echo(f"{done.names} names {'would be ' if dry_run else ''}forgotten")
+    lines = _removed(done, f"{done.names} names {'would be ' if dry_run else ''}forgotten", "still to be delivered")
+    show(done.model_dump(mode="json"), as_json, *lines)
+
+
+def _removed(done: Forgotten | Erased, what: str, why_kept: str) -> Iterator[str]:
+    yield what
     if done.kept:
-        click.echo(f"{len(done.kept)} emails kept: still to be delivered")
+        yield f"{len(done.kept)} emails kept: {why_kept}"
     if done.behind:
-        click.echo(f"not yet applied by {', '.join(done.behind)}; they will when they read it")
+        yield f"not yet applied by {', '.join(done.behind)}; they will when they read it"
 
 
 @click.command("erase")
@@ -277,11 +251,70 @@ def erase_emails(who: str, dry_run: bool, yes: bool) -> None:
         click.confirm("Erase these emails everywhere? They cannot be shown, released or replayed again.", abort=True)
     with open_service() as service:
         done = erase(service, wanted)
-    click.echo(f"{done.emails} emails {'would be ' if dry_run else ''}erased")
-    if done.kept:
-        click.echo(f"{len(done.kept)} emails kept: being delivered now; erase them again")
-    if done.behind:
-        click.echo(f"not yet applied by {', '.join(done.behind)}; they will when they read it")
+    what = f"{done.emails} emails {'would be ' if dry_run else ''}erased"
+    show(done.model_dump(mode="json"), False, *_removed(done, what, "being delivered now; erase them again"))
 
 
-COMMANDS = (decisions, deliveries, why, release_emails, replay_deliveries, reset_names, erase_emails)
+@click.command()
+@click.argument("destination")
+@click.option("--reason", default="", help="Reason (visible to operators).")
+@json_option
+def pause(destination: str, reason: str, as_json: bool) -> None:
+    """Send nothing to a destination until it is resumed, on any server. New emails for it are queued.
+
+    \b
+    mailonce pause crm --reason "moves to another host"
+    """
+    with open_service() as service:
+        destinations.pause(service, destination, reason, user_name())
+    done = f"{destination} is paused; new emails for it are queued until: mailonce resume {destination}"
+    show({"destination": destination, "status": "paused"}, as_json, done)
+
+
+@click.command()
+@click.argument("destination")
+@json_option
+def resume(destination: str, as_json: bool) -> None:
+    """Send to a paused destination again, starting with its waiting deliveries."""
+    with open_service() as service:
+        was_paused = destinations.resume(service, destination, user_name())
+    done = f"{destination} {'is resumed; waiting deliveries are sent' if was_paused else 'was not paused'}"
+    show({"destination": destination, "status": "resumed" if was_paused else "not_paused"}, as_json, done)
+
+
+@click.command("send-test")
+@click.argument("destination")
+@json_option
+def send_test(destination: str, as_json: bool) -> None:
+    """Send a test event to a destination and show its response. Exits with 1 unless that is 2xx.
+
+    The event is signed like any webhook and has "type": "mailonce.test". It belongs to no email: nothing is recorded or
+    retried, and it is sent even if the destination is paused or its circuit breaker is open.
+
+    \b
+    mailonce send-test crm
+    """
+    with open_service() as service:
+        tested = destinations.send_test(service, destination, user_name())
+    answered = f"answered {tested.status_code}" if tested.status_code else "printed"
+    done = f"{destination} accepted it: {answered} after {tested.latency_ms} ms"
+    refused = f"refused after {tested.latency_ms} ms: {tested.error}"
+    document = {"destination": destination, "taken": not tested.error, **vars(tested)}
+    show(document, as_json, refused if tested.error else done)
+    if tested.error:
+        sys.exit(1)
+
+
+@click.command()
+@json_option
+def locks(as_json: bool) -> None:
+    """List active publication locks, with their holders and expiry times."""
+    with open_service() as service:
+        active = service.locks.active_locks()
+    rows = [(lock.id, lock.server_id, lock.expires.isoformat(timespec="seconds")) for lock in active]
+    page = {"locks": [dict(zip(("id", "server", "until"), row, strict=True)) for row in rows], "more": False}
+    show_page(page, as_json, ("LOCK", "SERVER", "UNTIL"), rows)
+
+
+EMAILS = (decisions, deliveries, why, release_emails, replay_deliveries, reset_names, erase_emails)
+COMMANDS = (*EMAILS, pause, resume, send_test, locks)

@@ -1,4 +1,8 @@
-"""Builds the document from the routes of the application and their operations."""
+"""Builds /api/openapi.json, an OpenAPI 3.1 document, from the routes of the application and their operations.
+
+Tests compare every response and webhook with it, and a route without an operation is an error. It is imported when the
+document is first requested, so that it costs emails nothing.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +19,10 @@ from pydantic import TypeAdapter, ValidationError
 from orchestrator.config.model import Config
 from orchestrator.version import our_version
 from routes.endpoints import JSON, Model, Operation, Success
-from routes.openapi.webhooks import WEBHOOKS
 from routes.providers.message import Messages
 from routes.providers.registry import AnyProvider, known_providers
 from routes.responses import INGRESS, NoEmail, Problem, Refusal, Verdict, Verdicts
+from routes.webhooks import WEBHOOKS
 
 PAGE = "dashboard"  # for people; it is not part of the API
 ADMIN = "/api/admin/"
@@ -47,6 +51,7 @@ SECURITY = {
     | {"name": "svix-signature", "description": "Standard Webhooks, by secret, with svix-id and svix-timestamp"},
 }
 TEXT = {"type": "string"}
+SOME_TEXT = TEXT | {"minLength": 1}
 HEADERS = {
     "X-Request-Id": {"description": "In all log lines of the request; the caller's own if valid.", "schema": TEXT},
     "Retry-After": {"description": "Seconds. With 429, 500 and 503.", "schema": TEXT | {"pattern": "^[0-9]+$"}},
@@ -70,11 +75,10 @@ SIGNED = [
     ("webhook-timestamp", False, "When this attempt was made, in seconds since 1970. With a secret."),
     ("webhook-signature", False, "Standard Webhooks: v1 (HMAC-SHA256) or v1a (ed25519), several while rotating."),
 ]
-RETRIED = "Tried again; Retry-After is honoured."
 WEBHOOK_ANSWERS = {
     "2XX": "Delivered; `id` or `postId` of a JSON answer is stored.",
     "410": "The destination is paused until an operator resumes it.",
-    **dict.fromkeys(("3XX", "4XX", "5XX"), RETRIED),
+    **dict.fromkeys(("3XX", "4XX", "5XX"), "Tried again; Retry-After is honoured."),
 }
 
 
@@ -96,9 +100,7 @@ def build_document(app: Flask, config: Config) -> dict[str, Any]:
         "info": {"title": "Mailonce", "version": our_version(), "description": DESCRIPTION, "license": {"name": "MIT"}},
         "servers": [{"url": "/"}],
         "paths": paths,
-        "webhooks": {
-            event: {"post": _webhook(event, schemas[model], text)} for event, (model, text) in WEBHOOKS.items()
-        },
+        "webhooks": {each: {"post": _webhook(each, schemas[model], text)} for each, (model, text) in WEBHOOKS.items()},
         "components": {"schemas": definitions["$defs"], "headers": HEADERS, "securitySchemes": SECURITY},
     }
 
@@ -126,11 +128,7 @@ def _provider_operation(name: str, provider: type[AnyProvider]) -> Operation:
     """Whether or not the provider is configured: the document is about the API, not about mailonce.toml."""
     retry, rejected = provider.retry_status, provider.rejected_status or 400
     text = inspect.getdoc(sys.modules[provider.__module__]) or ""
-    answers = {
-        200: Verdict | Verdicts | NoEmail,
-        retry: Verdict | Verdicts | Refusal,
-        rejected: Refusal | Verdicts,
-    }
+    answers = {200: Verdict | Verdicts | NoEmail, retry: Verdict | Verdicts | Refusal, rejected: Refusal | Verdicts}
     notes = {
         401: "Invalid signature or credentials.",
         200: "Accepted: the sender may forget it.",
@@ -153,7 +151,7 @@ def _describe(operation: Operation, path: str, method: str, schemas: Mapping[Any
         "summary": operation.summary,
         "operationId": f"{method}{re.sub('[^a-zA-Z0-9]+', '_', path).rstrip('_')}",
         "parameters": [
-            *(_parameter(name, "path", PATH_PARAMETERS[tag]) for name in re.findall("{([a-z]+)}", path)),
+            *(_parameter(name, "path", PATH_PARAMETERS[tag], SOME_TEXT) for name in re.findall("{([a-z]+)}", path)),
             *_query_parameters(operation.query),
         ],
         "responses": _responses(operation, Refusal if tag == "ingress" else Problem, schemas),
@@ -201,11 +199,8 @@ def _query_parameters(query: Model | None) -> Iterator[dict[str, Any]]:
         yield _parameter(name, "query", field.get("description", ""), kind | default, is_required=False)
 
 
-def _parameter(
-    name: str, place: str, description: str, schema: Mapping[str, Any] | None = None, *, is_required: bool = True
-) -> dict[str, Any]:
-    schema = schema or TEXT | {"minLength": 1}
-    return {"name": name, "in": place, "required": is_required, "description": description, "schema": schema}
+def _parameter(name: str, place: str, text: str, schema: Mapping[str, Any], is_required: bool = True) -> dict[str, Any]:
+    return {"name": name, "in": place, "required": is_required, "description": text, "schema": schema}
 
 
 def _webhook(event: str, schema: Mapping[str, Any], description: str) -> dict[str, Any]:
