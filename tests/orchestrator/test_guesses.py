@@ -4,19 +4,21 @@ from collections.abc import Iterator
 
 import pytest
 
+from orchestrator.delivery.counters import Counters
 from orchestrator.guesses import LIMIT, GuessLimit
-from tests.orchestrator.delivery.test_counters import FakeClock, on_journal
+from tests.deduplication.journal.world import Machine, Time
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
+def machine() -> Iterator[Machine]:
+    machine = Machine(None, Time())
+    yield machine
+    machine.close()
 
 
 @pytest.fixture
-def guesses(clock: FakeClock) -> Iterator[GuessLimit]:
-    with on_journal(clock=clock) as counters:
-        yield GuessLimit(counters)
+def guesses(machine: Machine) -> GuessLimit:
+    return GuessLimit(Counters(machine.coordinator))
 
 
 def use_up(guesses: GuessLimit, address: str) -> None:
@@ -25,11 +27,11 @@ def use_up(guesses: GuessLimit, address: str) -> None:
         guesses.count(address)
 
 
-def test_a_guesser_waits_until_the_first_wrong_token_is_a_minute_old(guesses: GuessLimit, clock: FakeClock) -> None:
+def test_a_guesser_waits_until_the_first_wrong_token_is_a_minute_old(guesses: GuessLimit, machine: Machine) -> None:
     use_up(guesses, "192.0.2.1")
-    clock.now_s += 20
+    machine.time.pass_ms(20_000)
     assert guesses.wait_s("192.0.2.1") == 41
-    clock.now_s += 41
+    machine.time.pass_ms(41_000)
     use_up(guesses, "192.0.2.1")
 
 
