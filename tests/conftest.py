@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import gc
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -12,7 +12,6 @@ from tests.support import programs_loaded
 from tests.support import redis_server as real_redis
 from tests.support.redis_server import RedisServer
 from tests.support.surroundings import forget_environment, keep_files_in_memory
-from tests.support.waiting import wait_for
 
 NEED_REDIS = {"redis"}
 GARBAGE = 5_000  # so many objects are worth a look; Python's own 700 are soon made by a test that builds an app
@@ -93,9 +92,3 @@ def redis_server(redis_process: RedisServer, request: pytest.FixtureRequest) -> 
     redis_process.client.flushall()
     redis_process.open_era()
     return redis_process
-
-
-@pytest.fixture
-def eventually() -> Callable[..., float]:
-    """``wait_for``, for tests that ask for it as a fixture."""
-    return wait_for

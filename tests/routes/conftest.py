@@ -79,7 +79,6 @@ class App:
 
 
 StartApp = Callable[..., App]
-Eventually = Callable[[Callable[[], bool]], None]
 Builder = Callable[..., tuple[str, str]]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,15 +11,14 @@ from standardwebhooks import Webhook
 from tests.support.redis_server import RedisServer
 from tests.support.server import Server
 from tests.support.sink import Reply, Sink
+from tests.support.waiting import wait_for
 from tests.support.worker import WorkerProcess
 
 SECRET = f"whsec_{base64.b64encode(b'k' * 24).decode()}"
 
 
 @pytest.mark.real_redis
-def test_the_begin_and_the_end_of_an_alarm_are_sent_once_and_signed(
-    tmp_path: Path, redis_server: RedisServer, eventually: Callable[[Callable[[], bool]], None]
-) -> None:
+def test_the_begin_and_the_end_of_an_alarm_are_sent_once_and_signed(tmp_path: Path, redis_server: RedisServer) -> None:
     with Sink(Reply(500)) as ops, Sink() as crm:
         config = tmp_path / "mailonce.toml"
         config.write_text(
@@ -32,12 +30,12 @@ def test_the_begin_and_the_end_of_an_alarm_are_sent_once_and_signed(
             "MAILONCE_CONFIG": str(config),
         }
         with Server(tmp_path / "a", WEB_CONCURRENCY="2", **addresses) as server:
-            eventually(lambda: len(ops.accepted) == 1)
+            wait_for(lambda: len(ops.accepted) == 1)
             (alarm,) = server.health()["alarms"]
             assert alarm["condition"] == "no_worker"
             with WorkerProcess(tmp_path / "b", **addresses):
-                eventually(lambda: len(ops.accepted) == 2)
-                eventually(lambda: server.health()["alarms"] == [])
+                wait_for(lambda: len(ops.accepted) == 2)
+                wait_for(lambda: server.health()["alarms"] == [])
         failed, begun, ended = ops.received
         assert failed.webhook_id == begun.webhook_id, "tried again, it is the same"
         for each in (begun, ended):

@@ -14,10 +14,11 @@ import pytest
 
 from orchestrator.delivery.guard import Blocker
 from orchestrator.operations.search import FIELDS
-from tests.routes.conftest import NEW_TOKEN, OLD_TOKEN, App, Eventually, StartApp, bearer, impatient
+from tests.routes.conftest import NEW_TOKEN, OLD_TOKEN, App, StartApp, bearer, impatient
 from tests.support.redis_server import RedisServer
 from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, email
 from tests.support.sink import Reply, Sink
+from tests.support.waiting import wait_for
 
 SUBJECT, SENDER = "Grievance about lot 456", "whistle@blower.example"
 LOT = "Lot 456 : nouvelle mission"
@@ -126,7 +127,6 @@ def test_emails_are_listed_released_once_and_audited(
     start_app: StartApp,
     sink: Sink,
     settings: dict[str, Any],
-    eventually: Eventually,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     app = start_app(webhook_url=sink.url, **settings)
@@ -157,7 +157,7 @@ def test_emails_are_listed_released_once_and_audited(
     counted = app.act("decisions/release", dry_run=True, q="third@a")
     assert counted == {"success": True, "dry_run": True, "matched": 1, "would_release": 1}
     assert app.act("decisions/release", all=True)["released"] == 1
-    eventually(lambda: len(sink.accepted) == 3)
+    wait_for(lambda: len(sink.accepted) == 3)
     assert app.act("decisions/release", gate="subject_group")["matched"] == 0
     for path in ("decisions/nothing", "deliveries/nothing"):
         assert (app.ask(path)["status"], app.ask(path)["code"]) == (404, "unknown")
@@ -215,12 +215,12 @@ def test_with_strict_privacy_only_digests_are_stored_and_exact_search_works(
 
 
 @pytest.mark.real_redis
-def test_without_redis_lists_work_and_resets_do_not(start_app: StartApp, sink: Sink, eventually: Eventually) -> None:
+def test_without_redis_lists_work_and_resets_do_not(start_app: StartApp, sink: Sink) -> None:
     redis = RedisServer().start()
     app = start_app(webhook_url=sink.url, redis_url=redis.url, redis_timeout_ms=500)
     app.post(email(subject="before"))
     redis.stop()
-    eventually(lambda: app.service.coordinator.redis.status == "gone")
+    wait_for(lambda: app.service.coordinator.redis.status == "gone")
     assert app.status_of(email(subject="alone")) == "processed"
     assert subjects(app) == ["alone", "before"]
     assert [each["store"] for each in app.ask("decisions")["decisions"]] == ["local", "redis"]
@@ -234,9 +234,7 @@ def test_without_redis_lists_work_and_resets_do_not(start_app: StartApp, sink: S
 # Destinations
 
 
-def test_410_pauses_the_destination_and_loses_nothing(
-    start_with: StartApp, eventually: Eventually, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_410_pauses_the_destination_and_loses_nothing(start_with: StartApp, caplog: pytest.LogCaptureFixture) -> None:
     with Sink(Reply(410)) as sink:
         app = start_with(crm=f"url = '{sink.url}'\nmax_attempts = 1")
         for number in range(6):
@@ -249,28 +247,28 @@ def test_410_pauses_the_destination_and_loses_nothing(
         app.service.retrier.tick()
         assert len(sink.received) == 1, "nothing is sent there"
         assert app.act("destinations/crm/resume")["status"] == "resumed"
-        eventually(lambda: len(sink.accepted) == 6)
+        wait_for(lambda: len(sink.accepted) == 6)
         assert set(sink.counts().values()) == {1}
     assert caplog.text.count("AUDIT pause destination=crm by=410 reason=answered 410 Gone") == 1
 
 
 def test_a_pause_is_noticed_by_every_process_survives_a_restart_and_ends_with_resume(
-    start_with: StartApp, sink: Sink, eventually: Eventually, settings: dict[str, Any]
+    start_with: StartApp, sink: Sink, settings: dict[str, Any]
 ) -> None:
     one, other = start_with(settings, crm=sink), start_with(settings, crm=sink)
     answer = one.act("destinations/crm/pause", reason="moves to another host")
     assert (answer["success"], answer["status"]) == (True, "paused")
     assert answer["paused"] == crm(other)["paused"]
     assert (answer["paused"]["reason"], answer["paused"]["by"]) == ("moves to another host", "api")
-    eventually(lambda: other.service.guard.blocker("crm") is Blocker.PAUSED)
-    eventually(lambda: other.status_of(email()) == "queued")  # a new Redis grants nothing at first (rule 13)
+    wait_for(lambda: other.service.guard.blocker("crm") is Blocker.PAUSED)
+    wait_for(lambda: other.status_of(email()) == "queued")  # a new Redis grants nothing at first (rule 13)
     for app in (one, other):
         app.service.close()
     again = start_with(settings, crm=sink)
-    eventually(lambda: again.status_of(email(subject="another")) == "queued")
+    wait_for(lambda: again.status_of(email(subject="another")) == "queued")
     assert sink.received == []
     assert again.act("destinations/crm/resume")["status"] == "resumed"
-    eventually(lambda: len(sink.accepted) == 2)
+    wait_for(lambda: len(sink.accepted) == 2)
     assert crm(again)["paused"] is None
     assert again.act("destinations/crm/resume")["status"] == "not_paused"
     assert again.status_of(email(subject="a third")) == "processed"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from tests.routes.conftest import App, StartApp, bearer
 from tests.support.redis_server import RedisServer
 from tests.support.server import INGRESS_TOKEN, email
 from tests.support.sink import Sink
+from tests.support.waiting import wait_for
 
 NEW, KNOWN = "processed", "already_processed"
 SKIPPED = "skipped_subject_group"
@@ -335,7 +335,7 @@ def test_patterns_and_routes_of_the_file_are_used(start_app: StartApp, sink: Sin
 
 
 def test_a_group_ends_with_its_ttl_and_with_the_month_of_the_configured_zone(
-    start_app: StartApp, sink: Sink, redis_server: RedisServer, eventually: Callable[[Callable[[], bool]], None]
+    start_app: StartApp, sink: Sink, redis_server: RedisServer
 ) -> None:
     moments = ["2026-11-30T22:59:59+00:00"]
     settings = {"timezone": "Europe/Paris", "subject_group_ttl_seconds": 90, "redis_url": redis_server.url}
@@ -344,7 +344,7 @@ def test_a_group_ends_with_its_ttl_and_with_the_month_of_the_configured_zone(
     assert statuses(app, *emails[:2]) == [NEW, SKIPPED]
     moments.append("2026-11-30T23:00:00+00:00")
     assert statuses(app, emails[2], emails[0]) == [NEW, KNOWN], "the email itself is known for ever"
-    eventually(lambda: 0 < redis_server.client.ttl("ttl:subject_groups:2026-12:lot_456@example.org") <= 90)
+    wait_for(lambda: 0 < redis_server.client.ttl("ttl:subject_groups:2026-12:lot_456@example.org") <= 90)
 
 
 # Providers

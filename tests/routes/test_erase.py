@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -22,16 +21,10 @@ from tests.routes.test_files import LARGE, fetch, letter, on_disk, send
 from tests.support.redis_server import RedisServer
 from tests.support.server import email
 from tests.support.sink import Reply, Sink
+from tests.support.waiting import wait_for
 
 PERSON, WORDS = "grace@person.example", "Nightingale"
 TRACES = (b"grace@", b"nightingale")
-
-
-def eventually(is_so: Callable[[], bool]) -> None:
-    ends_at = time.monotonic() + 20
-    while not is_so():
-        assert time.monotonic() < ends_at
-        time.sleep(0.02)
 
 
 def plain(value: object) -> bytes:
@@ -86,7 +79,7 @@ def test_everything_of_a_person_is_gone_on_every_machine(
         send(app, letter(4, "Other <other@else.example>", LARGE))
         mine, others = (sink.accepted[at].payload for at in (0, -1))
         app.settle()
-        eventually(lambda: len(last.entries) == 3)
+        wait_for(lambda: len(last.entries) == 3)
         app.ask("decisions?q=Files")  # which brings the search index up to date
         assert traces(in_journal(app)) >= {"entries", "payloads", "search"}
         if has_redis:
@@ -95,7 +88,7 @@ def test_everything_of_a_person_is_gone_on_every_machine(
         done = last.act("erase", who=PERSON.upper())
         assert (done["emails"], done["kept"], done["behind"]) == (2, [], [])
         for each in apps:
-            eventually(lambda each=each: len(each.entries) == 1)  # type: ignore[misc]
+            wait_for(lambda each=each: len(each.entries) == 1)  # type: ignore[misc]
             each.ask("decisions?q=Files")
             each.service.files.sweep()
             assert traces(in_journal(each)) == set()
@@ -128,7 +121,7 @@ def test_late_news_of_another_machine_does_not_bring_an_email_back(
         with app.service.journal.reading() as step:
             return bool(step.meta("position") >= position)
 
-    eventually(has_read_all)
+    wait_for(has_read_all)
     assert app.entries == []
 
 

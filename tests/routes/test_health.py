@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
@@ -14,8 +13,7 @@ from tests.support.proxy import Fault, Proxy
 from tests.support.redis_server import RedisServer
 from tests.support.server import email
 from tests.support.sink import Reply, Sink
-
-Eventually = Callable[[Callable[[], bool]], None]
+from tests.support.waiting import wait_for
 
 
 def test_without_redis_all_is_well(start_app: StartApp) -> None:
@@ -33,10 +31,10 @@ def test_without_redis_all_is_well(start_app: StartApp) -> None:
     assert 1 < checks["memory"]["rss_mb"] < checks["memory"]["limit_mb"] == 100_000
 
 
-def test_on_redis_the_fleet_is_healthy(start_app: StartApp, redis_server: RedisServer, eventually: Eventually) -> None:
+def test_on_redis_the_fleet_is_healthy(start_app: StartApp, redis_server: RedisServer) -> None:
     app = start_app(redis_url=redis_server.url)
-    eventually(lambda: app.http.get("/health").get_json()["checks"]["fleet"]["status"] == "up")
-    eventually(lambda: app.service.fleet is not None and len(app.service.fleet.members) == 1)
+    wait_for(lambda: app.http.get("/health").get_json()["checks"]["fleet"]["status"] == "up")
+    wait_for(lambda: app.service.fleet is not None and len(app.service.fleet.members) == 1)
     ask_other_servers(app.service)
     answer = app.http.get("/health")
     assert (answer.status_code, answer.get_json()["status"], answer.get_json()["warnings"]) == (200, "ok", [])
@@ -48,19 +46,19 @@ def test_on_redis_the_fleet_is_healthy(start_app: StartApp, redis_server: RedisS
 
 @pytest.mark.parametrize(("setting", "status", "ready"), [("closed", "down", 503), ("open", "degraded", 200)])
 def test_while_redis_is_gone_the_process_lives_and_is_ready_if_its_journal_may_decide(
-    start_app: StartApp, redis_server: RedisServer, eventually: Eventually, setting: str, status: str, ready: int
+    start_app: StartApp, redis_server: RedisServer, setting: str, status: str, ready: int
 ) -> None:
     with Proxy(redis_server.port) as line:
         app = start_app(redis_url=line.url, on_store_failure=setting, redis_timeout_ms=500)
-        eventually(lambda: app.http.get("/health").get_json()["status"] == "ok")
+        wait_for(lambda: app.http.get("/health").get_json()["status"] == "ok")
         line.set(Fault.REFUSE)
-        eventually(lambda: app.http.get("/health").get_json()["checks"]["redis"].get("state") == "gone")
+        wait_for(lambda: app.http.get("/health").get_json()["checks"]["redis"].get("state") == "gone")
         assert app.http.get("/livez").status_code == 200
         assert app.http.get("/readyz").status_code == ready
         report = app.http.get("/health").get_json()
         assert (report["status"], report["checks"]["database"]["status"]) == (status, "up")
         assert report["checks"]["redis"]["status"] == "down"
-        eventually(lambda: app.http.get("/health").get_json()["checks"]["redis"]["since"] is not None)
+        wait_for(lambda: app.http.get("/health").get_json()["checks"]["redis"]["since"] is not None)
 
 
 @pytest.mark.parametrize(

@@ -26,9 +26,10 @@ from orchestrator.delivery.signing import Signer, new_secret
 from orchestrator.delivery.webhook import DeliveryFailed, Webhook
 from routes.commands.listen import Receiver, check_signature
 from tests.routes.commands.conftest import Run
-from tests.routes.conftest import Eventually, StartApp
+from tests.routes.conftest import StartApp
 from tests.support.programs_loaded import MAILONCE
 from tests.support.surroundings import clean_environment
+from tests.support.waiting import wait_for
 
 SECRET, OTHER = "whsec_" + "A" * 32, "whsec_" + "B" * 32
 NOW = datetime(2026, 11, 16, 9, 0, tzinfo=UTC)
@@ -74,12 +75,12 @@ def deliver(url: str, *secrets: str) -> int | None:
         return error.status_code
 
 
-def test_webhooks_are_shown_checked_and_counted(eventually: Eventually) -> None:
+def test_webhooks_are_shown_checked_and_counted() -> None:
     with listening("--secret", OTHER, "--secret", SECRET) as listener:
         assert deliver(listener.url) == 401
         assert deliver(listener.url, new_secret(is_private=False)) == 401
         assert [deliver(listener.url, SECRET) for _ in range(3)] == [200, 200, 200]
-        eventually(lambda: listener.text.count("Lot 1") == 5)
+        wait_for(lambda: listener.text.count("Lot 1") == 5)
         assert "signature missing: no webhook-timestamp and no webhook-signature" in listener.text
         assert "signature wrong: no signature matches a secret (2 tried)" in listener.text
         assert listener.text.count("signature good: by secret 2 of 2") == 3
@@ -94,21 +95,21 @@ def test_webhooks_are_shown_checked_and_counted(eventually: Eventually) -> None:
         assert listener.process.wait(60) == 0
 
 
-def test_no_sender_can_control_the_terminal(eventually: Eventually) -> None:
+def test_no_sender_can_control_the_terminal() -> None:
     with listening() as listener:
         headers = {"webhook-id": "\x9b2J\xe9", "Content-Type": "application/json"}
         fields = json.dumps({"subject": HOSTILE, HOSTILE: "x", "nested": {"a": [HOSTILE]}, "type": HOSTILE})
         for body in (fields.encode(), HOSTILE.encode(), b"[" * 100_000, b"\xff\x00", json.dumps([HOSTILE]).encode()):
             assert requests.post(f"{listener.url}%1b[2J%0d", data=body, headers=headers, timeout=30).ok
-        eventually(lambda: listener.text.count("answered 200") == 5)
+        wait_for(lambda: listener.text.count("answered 200") == 5)
     assert [char for char in listener.text if not char.isprintable() and char != "\n"] == []
 
 
-def test_as_json_each_webhook_is_a_line_until_the_reader_of_the_pipe_ends(eventually: Eventually) -> None:
+def test_as_json_each_webhook_is_a_line_until_the_reader_of_the_pipe_ends() -> None:
     with listening("--json", "--status", "503") as listener:
         assert deliver(listener.url, SECRET) == 503
         assert requests.post(listener.url, data=b"no\x1b[2J json", timeout=30).status_code == 503
-        eventually(lambda: len(listener.lines) == 2)
+        wait_for(lambda: len(listener.lines) == 2)
     webhook, other = map(json.loads, listener.lines)
     assert (webhook["webhook_id"], webhook["times"], webhook["status"]) == ("msg_1", 1, 503)
     assert (webhook["signature"], webhook["path"]) == ("unchecked", "/hook")
@@ -186,7 +187,7 @@ def test_a_signature_is_checked_and_the_result_explained(
 
 
 def test_send_test_arrives_signed_and_fails_if_it_is_refused(
-    run: Run, start_app: StartApp, monkeypatch: pytest.MonkeyPatch, eventually: Eventually
+    run: Run, start_app: StartApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with listening("--secret", SECRET) as listener:
         monkeypatch.setenv("WEBHOOK_URL", listener.url)
@@ -195,7 +196,7 @@ def test_send_test_arrives_signed_and_fails_if_it_is_refused(
             monkeypatch.setenv("WEBHOOK_SECRET", secret)
             sent = run("send-test", "default")
             assert (sent.exit_code, shown in sent.stdout) == (code, True), sent.output
-        eventually(lambda: listener.text.count("mailonce.test") >= 2)
+        wait_for(lambda: listener.text.count("mailonce.test") >= 2)
 
 
 def test_send_test_names_the_destinations_and_prints_json(run: Run, start_app: StartApp) -> None:

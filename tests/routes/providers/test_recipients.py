@@ -22,8 +22,7 @@ from tests.routes.providers.sns_stand_in import received
 from tests.routes.providers.test_mailgun import form, signed
 from tests.support.redis_server import RedisServer
 from tests.support.sink import Reply, Sink
-
-Eventually = Callable[[Callable[[], bool]], None]
+from tests.support.waiting import wait_for
 
 BILLING, LEGAL, DESK, OUTSIDE = "billing@ours.example", "legal@ours.example", "desk@ours.example", "bob@example.org"
 DOWN = Reply(500)
@@ -238,9 +237,7 @@ def test_a_captured_signature_proves_one_recipient(open_office: OpenOffice, writ
 
 
 @pytest.mark.parametrize("first", ["waiting", "dead"])
-def test_a_copy_for_another_place_is_sent(
-    open_office: OpenOffice, written: Written, eventually: Eventually, first: str
-) -> None:
+def test_a_copy_for_another_place_is_sent(open_office: OpenOffice, written: Written, first: str) -> None:
     office = open_office(LEGAL_AND_DESK, billing="max_attempts = 1" if first == "dead" else "")
     for_billing, for_legal = (written("postmark", (each,), (BILLING, LEGAL)) for each in (BILLING, LEGAL))
     office.sinks["billing"].otherwise = office.sinks["legal"].otherwise = DOWN
@@ -255,7 +252,7 @@ def test_a_copy_for_another_place_is_sent(
         office.sinks[name].otherwise = Reply()
     office.ingress.app.act(f"deliveries/{stored['id']}:billing/replay")
     office.ingress.app.try_again()
-    eventually(lambda: office.got == [1, 1, 1])
+    wait_for(lambda: office.got == [1, 1, 1])
     recipients = [office.payloads(name)[0]["delivered_to"] for name in NAMES]
     assert recipients[0][0] == BILLING and LEGAL in recipients[1]
 
@@ -269,7 +266,7 @@ def test_an_answer_speaks_of_the_destinations_of_its_own_copy(open_office: OpenO
     assert row["status"] == "dead_lettered", "the row speaks of all of them"
 
 
-def test_concurrent_copies_make_one_webhook(open_office: OpenOffice, written: Written, eventually: Eventually) -> None:
+def test_concurrent_copies_make_one_webhook(open_office: OpenOffice, written: Written) -> None:
     office = open_office(LEGAL_AND_DESK)
     for sink in office.sinks.values():
         sink.otherwise = Reply(delay_s=0.1)
@@ -277,7 +274,7 @@ def test_concurrent_copies_make_one_webhook(open_office: OpenOffice, written: Wr
     with ThreadPoolExecutor(6) as clients:
         answers = list(clients.map(office.post, copies * 2))
     assert {each["status"] for each in answers} <= {"processed", "already_processed", "already_processing"}
-    eventually(lambda: all(office.post(each)["status"] == "already_processed" for each in copies))
+    wait_for(lambda: all(office.post(each)["status"] == "already_processed" for each in copies))
     assert office.got == [1, 1, 1]
 
 
@@ -286,7 +283,7 @@ def _is_processed(machine: Office) -> bool:
 
 
 def test_the_second_copy_may_arrive_at_another_machine(
-    open_office: OpenOffice, written: Written, request: pytest.FixtureRequest, eventually: Eventually
+    open_office: OpenOffice, written: Written, request: pytest.FixtureRequest
 ) -> None:
     if "sqlite" in request.node.name:
         pytest.skip("machines share a Redis")
@@ -299,9 +296,9 @@ def test_the_second_copy_may_arrive_at_another_machine(
     assert (answer["status"], answer["had_already"]) == ("processed", ["desk"])
     first.sinks["billing"].otherwise = Reply()
     second.ingress.app.try_again()
-    eventually(lambda: first.got == [1, 1, 1])
+    wait_for(lambda: first.got == [1, 1, 1])
     for machine in (first, second):
-        eventually(partial(_is_processed, machine))
+        wait_for(partial(_is_processed, machine))
         assert machine.post(written("postmark", (BILLING,), (BILLING,)))["status"] == "already_processed"
 
 
