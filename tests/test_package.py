@@ -1,4 +1,4 @@
-"""What ``make dist`` makes is complete, and the wheel serves on a machine that has no checkout."""
+"""What ``make dist`` makes is complete, and the wheel serves on a machine that has no checkout; and make itself."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 import requests
+import yaml
 from packaging.requirements import Requirement
 
 from tests.support import programs_loaded
@@ -195,3 +196,78 @@ def test_the_changelog_begins_with_the_version_and_dates_the_released_ones() -> 
     assert "unreleased" not in [date for _, date in earlier]
     numbers = [tuple(map(int, version.split("."))) for version, _ in headings]
     assert numbers == sorted(numbers, reverse=True) and dates == sorted(dates, reverse=True)
+
+
+# make, as CONTRIBUTING.md shows it: it installs for each target only its dependencies
+
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
+
+
+@pytest.fixture
+def unmade_checkout(tmp_path: Path) -> Path:
+    """One in which nothing was made yet."""
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    return tmp_path
+
+
+def make(unmade_checkout: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = clean_environment()
+    return subprocess.run(
+        ["make", *words], cwd=unmade_checkout, env=environment, capture_output=True, text=True, timeout=60
+    )
+
+
+def steps(unmade_checkout: Path, *words: str) -> list[str]:
+    """What make would run."""
+    shown = make(unmade_checkout, "--dry-run", *words, f"PYTHON={sys.executable}")
+    assert shown.returncode == 0, shown.stderr
+    return shown.stdout.splitlines()
+
+
+def test_a_python_that_is_missing_or_too_old_is_named_in_one_line(unmade_checkout: Path) -> None:
+    old = unmade_checkout / "old-python"
+    pretend = "import sys; sys.version_info, sys.version = (3, 10, 12), '3.10.12 (main)'; exec(sys.argv[1])"
+    old.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{pretend}" "$2"\n')
+    old.chmod(0o755)
+    result = make(unmade_checkout, "run", f"PYTHON={old}")
+    assert result.returncode != 0
+    (line,) = (result.stdout + result.stderr).splitlines()
+    assert f"Mailonce needs Python 3.11 or newer; {old} is 3.10.12" in line
+    assert "no-such-python is not there" in make(unmade_checkout, "run", "PYTHON=no-such-python").stderr
+    assert not (unmade_checkout / ".venv").exists()
+
+
+def test_each_target_installs_what_it_needs_and_no_more(unmade_checkout: Path) -> None:
+    for target, extras in {"run": ["queue"], "test": ["queue", "dev"], "docs": ["queue", "docs"]}.items():
+        shown = "\n".join(steps(unmade_checkout, target))
+        assert [extra for extra in ("queue", "dev", "docs") if f"-e '.[{extra}]'" in shown] == extras
+        assert shown.count('echo "Installing') == len(extras), "the first run takes a minute"
+
+
+def test_a_seed_is_handed_on(unmade_checkout: Path) -> None:
+    assert "--hypothesis-seed=7 " in steps(unmade_checkout, "test", "SEED=7")[-1]
+    assert "seed" not in steps(unmade_checkout, "test")[-1]
+
+
+def test_the_hooks_run_what_make_lint_runs(unmade_checkout: Path) -> None:
+    (local,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    assert local["repo"] == "local", "nothing is downloaded"
+    entries = [hook["entry"] for hook in local["hooks"]]
+    assert entries == steps(unmade_checkout, "lint")[-len(entries) :]
+    for hook in local["hooks"]:
+        assert (hook["language"], hook["pass_filenames"], hook["always_run"]) == ("system", False, True), hook["id"]
+
+
+def test_the_commands_for_contributors_can_be_run(unmade_checkout: Path) -> None:
+    for command in re.findall(r"(?:`|^    )make ([^`\n]+)", CONTRIBUTING, re.MULTILINE):
+        assert steps(unmade_checkout, *re.findall(r"\w+=\"[^\"]*\"|\S+", command)), command
+    examples = re.findall(r"^    \.venv/bin/python -m pytest (\S+)(?: -k (\w+))?$", CONTRIBUTING, re.MULTILINE)
+    assert len(examples) == 2
+    for path, word in examples:
+        assert re.search(rf"^def test_\w*{word}", (ROOT / path).read_text(), re.MULTILINE), word
+
+
+def test_the_latest_version_is_the_one_that_gets_fixes() -> None:
+    rows = re.findall(r"^\| ([\d.]+) \| (yes|no) \|$", (ROOT / "SECURITY.md").read_text(), re.MULTILINE)
+    assert [version for version, fixes in rows if fixes == "yes"] == [VERSION.rpartition(".")[0]]

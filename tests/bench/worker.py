@@ -20,8 +20,7 @@ from tests.bench.figures import Figure, Row, number
 from tests.bench.load import CountingReceiver
 from tests.bench.machines import new_email
 from tests.support.redis_server import RedisServer
-from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN
-from tests.support.worker import WorkerProcess
+from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, WorkerProcess
 
 DELIVERIES = 1_500
 MESSAGES = 3_000

@@ -16,11 +16,10 @@ import pytest
 from tests.support.programs import program
 from tests.support.prometheus_server import PACKAGE, PrometheusServer
 from tests.support.redis_server import RedisServer
-from tests.support.server import Server, email
+from tests.support.server import Server, WorkerProcess, email
 from tests.support.sink import Sink
 from tests.support.surroundings import ROOT
 from tests.support.waiting import wait_for
-from tests.support.worker import WorkerProcess
 
 ALERTS = ROOT / "deploy/prometheus/alerts.yml"
 DASHBOARD: dict[str, Any] = json.loads((ROOT / "deploy/grafana/mailonce.json").read_text())

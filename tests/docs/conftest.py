@@ -15,8 +15,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from tests.docs.commands import commands
-from tests.docs.pages import Block, all_blocks
+from tests.docs.pages import Block, all_blocks, commands
 from tests.support import programs_loaded
 from tests.support.curl import read_curl
 from tests.support.server import Server

@@ -22,16 +22,14 @@ from orchestrator.delivery.webhook import DeliveryFailed, Webhook
 from orchestrator.item import message_item
 from routes.providers.base import Surroundings
 from routes.providers.registry import open_providers
-from tests.docs.commands import Command, commands
 from tests.docs.conftest import Service, values_of
-from tests.docs.pages import Block, all_blocks, code
+from tests.docs.pages import Block, Command, all_blocks, code, commands
 from tests.support import programs_loaded
 from tests.support.programs import Program
 from tests.support.redis_server import RedisServer, free_port
-from tests.support.server import INGRESS_TOKEN, Server
+from tests.support.server import INGRESS_TOKEN, Server, WorkerProcess
 from tests.support.sink import Sink
 from tests.support.surroundings import ROOT, clean_environment
-from tests.support.worker import WorkerProcess
 
 KINDS = {"sh", "toml", "python", "ini", "json", "http", "text"}
 ON_OTHER_MACHINES = """

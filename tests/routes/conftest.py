@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 from flask.testing import FlaskClient
 from redis.exceptions import RedisError
 from werkzeug.routing import Rule
@@ -24,6 +25,7 @@ from deduplication.redis_client import connect
 from orchestrator.build import Service, build
 from orchestrator.config.settings import load_settings
 from routes.app import create_app
+from routes.command_line import main
 from tests.support.described import check_webhook, checking_client
 from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, PATIENT_MS
 from tests.support.sink import Sink
@@ -189,3 +191,19 @@ def sink() -> Iterator[Sink]:
 @pytest.fixture
 def app(start_app: StartApp, sink: Sink) -> App:
     return start_app(webhook_url=sink.url)
+
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """In a folder of its own, on the data that ``start_app`` uses."""
+    monkeypatch.setenv("DATA_DIR", str(tmp_path / "data"))
+
+    def call(*words: str) -> Result:
+        result = CliRunner().invoke(main, words)
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.output
+        return result
+
+    return call

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,17 +18,14 @@ from click.testing import CliRunner
 from orchestrator.delivery.signing import check_secret, public_keys
 from routes.command_line import main
 from routes.providers.registry import TYPES
-from tests.routes.commands.conftest import Run, run
-from tests.routes.conftest import StartApp, write_toml
+from tests.routes.conftest import Run, StartApp, write_toml
+from tests.support import programs_loaded
 from tests.support.programs_loaded import MAILONCE
 from tests.support.redis_server import RedisServer
-from tests.support.server import Server, email
+from tests.support.server import Server, WorkerProcess, email
 from tests.support.sink import Reply, Sink
 from tests.support.surroundings import clean_environment
 from tests.support.waiting import wait_for
-from tests.support.worker import WorkerProcess
-
-__all__ = ["run"]  # a fixture
 
 
 @pytest.mark.parametrize(
@@ -203,3 +201,25 @@ def test_a_new_secret_is_printed_alone_and_its_public_key_beside(run: Run) -> No
     assert check_secret(shared.stdout.strip()).startswith("whsec_")
     assert shared.stderr == ""
     assert private.stderr.split()[0] == public_keys([private.stdout.strip()])[0]
+
+
+SUPERVISOR = """
+import sys
+from orchestrator import worker
+from orchestrator.config.settings import SettingsError, load_settings
+
+worker.LOOK_EVERY_S = 0.05
+try:
+    worker.Supervisor(load_settings(queue_url="redis://127.0.0.1:1/0", redis_url="redis://127.0.0.1:1/0")).run()
+except SettingsError as error:
+    sys.exit(str(error))
+"""
+
+
+def test_a_process_that_cannot_start_ends_the_worker_and_is_not_started_for_ever(tmp_path: Path) -> None:
+    """DATA_DIR is lost between the check and the start of the processes."""
+    (tmp_path / "data").write_text("in the way")
+    ended = programs_loaded.run([sys.executable, "-c", SUPERVISOR], tmp_path, clean_environment())
+    assert ended.returncode == 1
+    assert ended.stdout.count("this process cannot start") == 1
+    assert "the worker cannot start; the lines above say why" in ended.stdout

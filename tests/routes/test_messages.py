@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from deduplication.message import Message
 from tests.routes.conftest import App, StartApp, bearer
 from tests.support.redis_server import RedisServer
 from tests.support.server import INGRESS_TOKEN
@@ -150,3 +151,9 @@ def test_a_message_is_reset_by_key_or_item_id(start_app: StartApp, sink: Sink, r
         assert app.act("reset", scope="email_id", value=known_as)["names"] == 3
         assert statuses(app, message(1, media=["https://a.example/1.jpg"])) == ["processed"]
         app.settle()
+
+
+def test_the_text_of_a_message_is_text_whatever_it_holds() -> None:
+    one, two = (Message(id="1", text=f"Host <web{number}> is down <https://a.example/{number}>") for number in (1, 2))
+    assert one.fingerprint != two.fingerprint
+    assert (one.links, two.links) == (("https://a.example/1",), ("https://a.example/2",))

@@ -15,13 +15,12 @@ from orchestrator.version import our_version
 from orchestrator.worker import start_worker
 from routes.metrics import serving_metrics
 from tests.routes.conftest import App, StartApp, bearer
+from tests.support.prometheus_server import samples
 from tests.support.proxy import Fault, Proxy
 from tests.support.redis_server import RedisServer, free_port
-from tests.support.scrape import samples
-from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, Server, email
+from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, Server, WorkerProcess, email
 from tests.support.sink import Reply, Sink
 from tests.support.waiting import wait_for
-from tests.support.worker import WorkerProcess
 
 METRICS_TOKEN = "metrics-token-for-tests"
 LOT = {"subject": "Lot 456"}

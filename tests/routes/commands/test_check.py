@@ -10,8 +10,7 @@ import pytest
 
 from orchestrator.item import email_item
 from routes.providers import gmail
-from tests.routes.commands.conftest import Run
-from tests.routes.conftest import StartApp
+from tests.routes.conftest import Run, StartApp
 from tests.support.redis_server import RedisServer
 from tests.support.server import email
 from tests.support.sink import Reply, Sink

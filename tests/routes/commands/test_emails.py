@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.delivery.guard import Blocker
-from tests.routes.commands.conftest import Run
-from tests.routes.conftest import StartApp, impatient
+from tests.routes.conftest import Run, StartApp, impatient
 from tests.support.server import email
 from tests.support.sink import Reply, Sink
 from tests.support.waiting import wait_for

@@ -16,8 +16,7 @@ from click.testing import Result
 
 from orchestrator.importing.sources import open_source
 from routes.commands import import_mail
-from tests.routes.commands.conftest import Run
-from tests.routes.conftest import App, StartApp, bearer
+from tests.routes.conftest import App, Run, StartApp, bearer
 from tests.support.redis_server import RedisServer
 from tests.support.server import INGRESS_TOKEN
 from tests.support.sink import Sink

@@ -25,8 +25,7 @@ from orchestrator.delivery.http import HttpDestination
 from orchestrator.delivery.signing import Signer, new_secret
 from orchestrator.delivery.webhook import DeliveryFailed, Webhook
 from routes.commands.listen import Receiver, check_signature
-from tests.routes.commands.conftest import Run
-from tests.routes.conftest import StartApp
+from tests.routes.conftest import Run, StartApp
 from tests.support.programs_loaded import MAILONCE
 from tests.support.surroundings import clean_environment
 from tests.support.waiting import wait_for

@@ -15,8 +15,7 @@ import pytest
 from orchestrator.operations.stats import Stats
 from routes.commands.stats import BARS, SPARK_WIDTH, sparkline, stats_view
 from routes.terminal import open_console
-from tests.routes.commands.conftest import Run
-from tests.routes.conftest import StartApp
+from tests.routes.conftest import Run, StartApp
 from tests.support.programs_loaded import MAILONCE
 from tests.support.server import email
 from tests.support.sink import Sink

@@ -25,7 +25,7 @@ TILE = (
 
 
 def test_every_span_can_be_shown_and_no_other(operator: Visitor) -> None:
-    """tests/test_figures.py compares all tiles with what clients and destinations saw."""
+    """tests/test_end_to_end.py compares all tiles with what clients and destinations saw."""
     for _ in range(2):
         operator.app.post(email())
     operator.app.service.coordinator.tend()  # as every second
