@@ -42,7 +42,6 @@ LETTER_WITH_EVERYTHING = replace(
         ("List-Id", "Lots <lots.example.org>"),
     ),
 )
-NOT_SENT = ("version", "email_id", "raw_url", "headers_omitted", "extra_omitted", "authentication")
 OF_ATTACHMENTS = ("sha256", "content_id", "inline")
 COLUMNS = {
     "json": "any JSON",

@@ -26,7 +26,6 @@ from tests.support.server import ADMIN_TOKEN, Server
 from tests.support.surroundings import ROOT
 
 README = ROOT / "README.md"
-LONGEST = 140
 FAILURES = (ROOT / "docs/failures.md").read_text()
 SOURCES = "\n".join(
     path.read_text() for folder in ("deduplication", "orchestrator", "routes") for path in (ROOT / folder).rglob("*.py")
@@ -75,10 +74,6 @@ def test_the_tools_page_has_the_port_of_listen_and_the_columns_of_an_import() ->
     (port,) = (each for each in main.commands["listen"].params if each.name == "port")
     assert f"http://127.0.0.1:{port.default}/" in page
     assert NEEDED in page
-
-
-def test_the_readme_can_be_read_in_one_go() -> None:
-    assert len(README.read_text().splitlines()) <= LONGEST
 
 
 def test_the_email_that_the_readme_asks_about_is_the_one_it_sends() -> None:

@@ -12,9 +12,8 @@ from deduplication.email import Email
 from deduplication.subject_group import GroupScope
 from orchestrator.delivery.webhook import DeliveryFailed
 from orchestrator.item import email_item
-from orchestrator.pipeline import ProofUsed
 from tests.orchestrator.conftest import Open
-from tests.support.pipeline import DOWN, LEASE_MS, MISPLACED, REFUSES, PipelineBench, Reaction, item, limited
+from tests.support.pipeline import DOWN, LEASE_MS, MISPLACED, REFUSES, PipelineBench, Reaction, limited
 
 LOT = "Lot 456 - Documents"
 FILE = "<p>https://we.tl/t-abc</p>"
@@ -338,17 +337,6 @@ def test_an_email_that_is_being_delivered_is_stopped_by_no_rule(start: Open, rul
 
 
 # Proofs of origin that do not cover the text
-
-
-def test_a_proof_is_good_for_one_email_and_for_its_retries(start: Open) -> None:
-    bench = start({"crm": [RuntimeError("a bug")]})
-    first, other = replace(item(subject="one"), proof="token"), replace(item(subject="two"), proof="token")
-    with pytest.raises(RuntimeError):
-        bench.receive(first)
-    assert [bench.receive(first).status for _ in range(2)] == ["processed", "already_processed"]
-    with pytest.raises(ProofUsed):
-        bench.receive(other)
-    assert len(bench.destinations["crm"].taken) == 1
 
 
 # With a queue

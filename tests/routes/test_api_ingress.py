@@ -84,23 +84,6 @@ def test_only_json_is_accepted(app: App, content_type: str | None, http_status: 
     assert app.post_raw(json.dumps(email()).encode(), content_type).status_code == http_status
 
 
-@pytest.mark.parametrize("path", ["/api/ingress/nobody", "/nowhere", "/api/ingress/gmail", "/api/admin/reset"])
-def test_a_wrong_path_or_method_is_answered_in_json(app: App, path: str) -> None:
-    answer = app.http.get(path)
-    is_unknown = path.endswith(("nobody", "nowhere"))
-    status = 404 if is_unknown else 405
-    if path.startswith("/api/ingress/"):
-        error_in(answer, status, "invalid")
-    else:
-        assert (answer.status_code, answer.get_json()["status"], answer.get_json()["code"]) == (
-            status,
-            status,
-            "invalid",
-        )
-    assert ("nothing has this address" in answer.text) == is_unknown
-    assert ("POST" in answer.headers.get("Allow", "")) != is_unknown
-
-
 def test_the_answer_does_not_name_the_address_of_a_store(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise StoreUnavailable("redis.internal:6379 is away")
@@ -270,20 +253,6 @@ def test_no_email_is_taken_for_another(
         assert len(webhook_ids) == expected.count(NEW), f"receivers tell them apart: {name}"
         app.settle()
         app.act("reset", scope="all", confirm="all")
-
-
-@pytest.mark.parametrize("store", ["sqlite", "redis"])
-def test_a_tag_in_front_of_the_subject_makes_no_other_email(
-    start_app: StartApp, sink: Sink, request: pytest.FixtureRequest, store: str
-) -> None:
-    redis_url = request.getfixturevalue("redis_server").url if store == "redis" else ""
-    app = start_app(webhook_url=sink.url, subject_groups="off", redis_url=redis_url)
-    for tag, expected in {"": NEW, "[EXT] ": KNOWN, "[list] [EXT] ": KNOWN}.items():
-        copy = email(subject=f"{tag}Rapport", message_id="<m@x>")
-        assert app.status_of(copy) == expected, tag
-        app.settle()  # a copy that comes before the outcome is published is sent again
-        assert app.status_of(copy) == KNOWN, tag
-    assert len(sink.received) == 1
 
 
 # Subject groups

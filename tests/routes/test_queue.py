@@ -43,21 +43,6 @@ def work() -> Iterator[Work]:
         yield start
 
 
-def test_a_worker_delivers_the_queue(start_queued: StartApp, work: Work, sink: Sink) -> None:
-    app = start_queued(crm=sink)
-    answers = [app.post(email()) for _ in range(2)]
-    assert [(answer.status_code, answer.get_json()["status"]) for answer in answers] == [(200, "queued")] * 2
-    assert sink.received == []
-    path = f"deliveries/{app.delivery_to('crm')['id']}"
-    assert app.ask(path)["payload"] is not None
-    work(app)
-    wait_for(lambda: len(sink.accepted) == 1)
-    wait_for(lambda: app.delivery_to("crm")["status"] == "delivered")
-    assert app.ask(path)["payload"] is None
-    assert app.status_of(email()) == "already_processed"
-    assert sink.accepted[0].webhook_id == app.delivery_to("crm")["webhook_id"]
-
-
 def test_a_slow_destination_does_not_delay_another(start_queued: StartApp, work: Work) -> None:
     """More slow deliveries than there are threads, all before the quick ones."""
     go_on = threading.Event()

@@ -86,7 +86,3 @@ def test_what_a_group_stops(start_app: StartApp, sink: Sink, row: list[str], col
     first = EMAIL | fields_of(row[0])
     assert post(app, first) == "processed"
     assert post(app, first | {"text": "Other words"} | fields_of(row[1])) == MEANING[row[column]]
-
-
-def test_the_page_is_read_in_one_go() -> None:
-    assert len(PAGE.splitlines()) <= 110

@@ -72,16 +72,6 @@ def test_all_that_match_are_counted_before_anything_is_done(
     assert "disabled" in operator.text("/do/replay?all=yes&q=nothing") and "disabled" not in asked
 
 
-def test_all_matching_emails_are_released_if_a_gate_stopped_them(operator: Visitor, sink: Sink) -> None:
-    sink.otherwise = Reply()
-    for number, subject in enumerate(("Lot 1", "Again lot 1", "More of lot 1", "Hello")):
-        operator.app.post(email(subject=subject, body=f"{number}"))
-    assert "Release 2 emails?" in operator.text("/do/release?all=yes")
-    operator.post("/do/release", all="yes")
-    assert "2 emails: released." in operator.text("/")
-    wait_for(lambda: operator.text("/decisions?status=processed").count('title="Released at') == 2)
-
-
 def test_one_email_is_replayed_wherever_it_is_dead_and_keeps_its_names_while_it_waits(
     start_with: StartApp, sink: Sink
 ) -> None:

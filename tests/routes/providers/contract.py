@@ -145,17 +145,6 @@ class ProviderContract:
         assert (answer.status_code, answer.get_json()["status"]) == (200, "no_email")
         assert (ingress.recorded, ingress.delivered) == ([], [])
 
-    def test_an_email_with_a_valid_proof_is_delivered_once(self, serve: Serve, fetches: Fetches) -> None:
-        ingress = serve(self.settings)
-        request = self.request(self.settings)
-        answers = [ingress.post(request) for _ in range(3)]
-        assert [answer.status_code for answer in answers] == [200] * 3
-        assert [answer.get_json()["status"] for answer in answers] == ["processed", *["already_processed"] * 2]
-        (payload,) = ingress.delivered
-        assert (payload["subject"], payload["sender_email"]) == (LETTER.subject, "ada@example.org")
-        assert payload["message_id"] == LETTER.message_id.strip("<>")
-        assert "inbox@in.example.com" in payload["recipients"]
-
     def test_a_request_without_a_valid_proof_is_refused_whatever_its_body(self, serve: Serve, fetches: Fetches) -> None:
         ingress = serve(self.settings)
         self.assert_unauthorized(ingress, ingress.post(self.request(self.other_secret)))
