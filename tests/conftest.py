@@ -14,6 +14,7 @@ from tests.support.redis_server import RedisServer
 from tests.support.surroundings import forget_environment, keep_files_in_memory
 
 NEED_REDIS = {"redis"}
+OF_REDIS = {"redis_server", "own_redis"}
 GARBAGE = 5_000  # so many objects are worth a look; Python's own 700 are soon made by a test that builds an app
 
 # Without a profile of ours, CI=true would make every run try the same examples. How long an example takes on a busy
@@ -62,7 +63,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         assert isinstance(item, pytest.Function)
         parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
-        if "redis_server" in item.fixturenames or any(each in NEED_REDIS for each in parameters if type(each) is str):
+        if OF_REDIS & set(item.fixturenames) or any(each in NEED_REDIS for each in parameters if type(each) is str):
             item.add_marker("real_redis")
 
 
@@ -82,6 +83,14 @@ def folder_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture(scope="session")
 def redis_process() -> Iterator[RedisServer]:
     with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture
+def own_redis() -> Iterator[RedisServer]:
+    """One for this test alone, which it may stop, kill and restore."""
+    with RedisServer("--appendonly", "yes") as server:
+        server.open_era()
         yield server
 
 

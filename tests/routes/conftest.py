@@ -27,6 +27,7 @@ from orchestrator.config.settings import load_settings
 from routes.app import create_app
 from routes.command_line import main
 from tests.support.described import check_webhook, checking_client
+from tests.support.redis_server import RedisServer
 from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, PATIENT_MS
 from tests.support.sink import Sink
 
@@ -143,6 +144,13 @@ def wait_for_redis(service: Service) -> None:
                 return
         time.sleep(0.01)
     raise AssertionError("the service did not begin to use Redis")
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+def redis_url(request: pytest.FixtureRequest) -> str:
+    """Without Redis, and of one."""
+    server: RedisServer | None = request.getfixturevalue("redis_server") if request.param == "redis" else None
+    return server.url if server else ""
 
 
 @pytest.fixture

@@ -240,11 +240,7 @@ SEQUENCES = {
 }
 
 
-@pytest.mark.parametrize("store", ["sqlite", "redis"])
-def test_no_email_is_taken_for_another(
-    start_app: StartApp, sink: Sink, request: pytest.FixtureRequest, store: str
-) -> None:
-    redis_url = request.getfixturevalue("redis_server").url if store == "redis" else ""
+def test_no_email_is_taken_for_another(start_app: StartApp, sink: Sink, redis_url: str) -> None:
     app = start_app(webhook_url=sink.url, subject_groups="off", redis_url=redis_url)
     for name, (emails, expected) in SEQUENCES.items():
         before = len(sink.received)

@@ -9,7 +9,7 @@ import pytest
 from tests.routes.conftest import StartApp, bearer
 from tests.support.redis_server import RedisServer
 from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, email
-from tests.support.sink import Reply, Sink
+from tests.support.sink import Sink
 
 WEEKLY = "https://www.dropbox.com/scl/fi/abc/weekly.zip?rlkey=x"
 OTHER = "https://we.tl/t-other"
@@ -25,32 +25,6 @@ def listed(tmp_path: Path) -> Path:
 
 def linking(*links: str, subject: str) -> dict[str, object]:
     return email(subject=subject, body=" ".join(links), date=f"2026-11-16T09:00:0{len(subject) % 10}Z")
-
-
-@pytest.mark.parametrize("store", ["sqlite", "redis"])
-def test_a_delivery_in_progress_is_shown_as_a_lock(start_with: StartApp, redis_server: RedisServer, store: str) -> None:
-    shown: list[dict[str, str]] = []
-    statuses: list[str] = []
-
-    def look() -> None:
-        shown.extend(app.http.get("/api/admin/locks", headers=bearer(ADMIN_TOKEN)).get_json()["locks"])
-        statuses.append(app.status_of(email()))
-
-    class LookingSink(Sink):
-        def next_reply(self) -> Reply:
-            look()
-            return super().next_reply()
-
-    with LookingSink() as sink:
-        patient = f"url = '{sink.url}'\nread_timeout_s = 60"  # on a busy machine the look takes longer than usual
-        app = start_with({"redis_url": redis_server.url if store == "redis" else ""}, default=patient)
-        answer = app.post(email()).get_json()
-    assert (answer["status"], statuses) == ("processed", ["already_processing"])
-    (lock,) = shown
-    assert (lock["content_id"], lock["platform"]) == (answer["email_id"], "default")
-    assert lock["server_id"] == app.service.server
-    assert "owner" not in lock
-    assert app.http.get("/api/admin/locks", headers=bearer("x" * 20)).status_code == 401
 
 
 def test_known_files_skip_an_email(start_app: StartApp, sink: Sink, redis_server: RedisServer, listed: Path) -> None:
@@ -136,17 +110,3 @@ def test_a_dropped_email_is_answered_counted_listed_and_released(
     assert sink.received == []
     app.act(f"decisions/{listed['id']}/release")
     assert [webhook.payload["subject"] for webhook in sink.received] == ["junk"]
-
-
-def test_one_email_to_two_addresses_is_one_unless_each_recipient_counts(
-    start_app: StartApp, sink: Sink, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO")
-    copies = [email(subject="Lot 7", recipient=f"{name}@example.com", body=WEEKLY) for name in ("ada", "bob")]
-    app = start_app(webhook_url=sink.url)
-    assert [app.status_of(each) for each in copies] == ["processed", "already_processed"]
-    path = tmp_path / "each.toml"
-    path.write_text("[[routes]]\nname = 'each'\nidentity_by_recipient = true\n")
-    each = start_app(webhook_url=sink.url, mailonce_config=path, data_dir=tmp_path / "other")
-    assert [each.status_of(copy) for copy in copies * 2] == ["processed"] * 2 + ["already_processed"] * 2
-    assert "ada@example.com" not in caplog.text

@@ -9,8 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from deduplication.journal.entry import encode, pack_event, unpack_event
 from deduplication.redis_client import connect
 from orchestrator.item import email_item
@@ -60,18 +58,15 @@ def traces(found: Iterator[tuple[str, bytes]]) -> set[str]:
     return {where.partition(":")[0] for where, value in found if any(trace in value.lower() for trace in TRACES)}
 
 
-@pytest.mark.parametrize("has_redis", [False, True])
 def test_everything_of_a_person_is_gone_on_every_machine(
-    start_app: StartApp, tmp_path: Path, redis_server: RedisServer, sink: Sink, has_redis: bool
+    start_app: StartApp, tmp_path: Path, redis_url: str, sink: Sink
 ) -> None:
-    redis_server.client.flushall()
     with Sink(otherwise=Reply(503)) as fails:
         waits, dies = f"url = '{fails.url}'", f"url = '{fails.url}'\nmax_attempts = 1"
         config = write_toml(tmp_path, works=sink, waits=waits, dies=dies)
         config.write_text(config.read_text() + "[providers.mime]\nattachments = 'link'\n")
-        settings = {"redis_url": redis_server.url} if has_redis else {}
-        names = ("one", "other") if has_redis else ("one",)
-        apps = [start_app(mailonce_config=config, data_dir=tmp_path / name, **settings) for name in names]
+        names = ("one", "other") if redis_url else ("one",)
+        apps = [start_app(mailonce_config=config, data_dir=tmp_path / name, redis_url=redis_url) for name in names]
         app, last = apps[0], apps[-1]
         theirs = letter(1, f"Grace <{PERSON}>", LARGE)
         send(app, theirs)
@@ -82,8 +77,8 @@ def test_everything_of_a_person_is_gone_on_every_machine(
         wait_for(lambda: len(last.entries) == 3)
         app.ask("decisions?q=Files")  # which brings the search index up to date
         assert traces(in_journal(app)) >= {"entries", "payloads", "search"}
-        if has_redis:
-            assert traces(in_redis(redis_server.url)) >= {"events", "delivery", "payload"}
+        if redis_url:
+            assert traces(in_redis(redis_url)) >= {"events", "delivery", "payload"}
         assert app.act("erase", who=PERSON, dry_run=True)["emails"] == 2 and len(app.entries) == 3
         done = last.act("erase", who=PERSON.upper())
         assert (done["emails"], done["kept"], done["behind"]) == (2, [], [])
@@ -92,8 +87,8 @@ def test_everything_of_a_person_is_gone_on_every_machine(
             each.ask("decisions?q=Files")
             each.service.files.sweep()
             assert traces(in_journal(each)) == set()
-        if has_redis:
-            assert traces(in_redis(redis_server.url)) == set()
+        if redis_url:
+            assert traces(in_redis(redis_url)) == set()
     assert fetch(app, mine["raw_url"]).status_code == 410
     assert [fetch(app, each["attachments"][0]["url"]).status_code for each in (mine, others)] == [200, 200], "shared"
     assert send(app, theirs).get_json()["status"] == "already_processed", "its id is still known, as a digest"

@@ -108,7 +108,6 @@ def test_a_destination_that_keeps_failing_is_degraded_but_ready(start_app: Start
     assert start_app(mailonce_config=config).http.get("/health").get_json()["status"] == "ok", "disabled on purpose"
 
 
-@pytest.mark.real_redis
 def test_the_begin_and_the_end_of_an_alarm_are_sent_once_and_signed(tmp_path: Path, redis_server: RedisServer) -> None:
     with Sink(Reply(500)) as ops, Sink() as crm:
         config = tmp_path / "mailonce.toml"

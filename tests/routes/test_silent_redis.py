@@ -20,8 +20,6 @@ from tests.support.server import ADMIN_TOKEN, email
 from tests.support.sink import Sink
 from tests.support.waiting import wait_for
 
-pytestmark = pytest.mark.real_redis
-
 PAGES = (
     "/",
     "/notices",
@@ -61,13 +59,6 @@ def stopped(redis: RedisServer) -> Iterator[None]:
     finally:
         os.kill(redis.pid, signal.SIGCONT)
         redis.wait_until_up()
-
-
-@pytest.fixture
-def own_redis() -> Iterator[RedisServer]:
-    redis = RedisServer().start()
-    yield redis
-    redis.stop()
 
 
 @pytest.fixture
