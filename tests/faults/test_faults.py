@@ -18,12 +18,10 @@ TOGETHER = (
     ),
     (
         "Redis emptied while requests are under way",
-        "reset during an outage",
         "stream trimmed behind a machine that slept",
     ),
     ("disk lost with emails queued", "a machine away for an hour"),
     ("kill -9 after the note",),
-    ("queue: kill -9 a worker",),
     ("large emails by link",),
 )
 

@@ -123,6 +123,13 @@ def provider_of(toml: str, name: str, fetches: Fetches | None = None) -> AnyProv
     return open_providers(config, Surroundings((INGRESS_TOKEN,), fetches or Fetches()))[name]
 
 
+@cache
+def raw(letter: Letter) -> bytes:
+    """Written once, as below: property tests ask for it thousands of times."""
+    return letter.mime.as_bytes()
+
+
+@cache
 def request_of(toml: str, name: str, letter: Letter = LETTER, now: datetime = NOW) -> SampleRequest:
     """The letter, as the provider with these settings sends it."""
     return provider_of(toml, name).sample(letter, now)

@@ -109,7 +109,7 @@ def written(monkeypatch: pytest.MonkeyPatch) -> Callable[..., SampleRequest]:
             return SNS.notification(notification)
         if name == "mandrill":
             monkeypatch.setattr("routes.providers.mandrill.INBOX", first)
-        request = request_of(SETTINGS, name, letter)
+        request = request_of.__wrapped__(SETTINGS, name, letter)  # not the one of another INBOX
         if name == "mime":
             return with_body(
                 request, b"".join(f"Delivered-To: {each}\r\n".encode() for each in envelope) + request.body
