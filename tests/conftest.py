@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import gc
 import secrets
 from collections.abc import Iterator

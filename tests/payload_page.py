@@ -3,8 +3,6 @@
 One email with everything goes through every provider; a field that is not null has come through.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import replace

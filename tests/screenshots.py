@@ -4,8 +4,6 @@ The newest emails go through a real server to real sinks; the day before is made
 show are written there as well.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import shutil

@@ -1,7 +1,5 @@
 """What users see, through real sockets, real gunicorn, real sqlite and real Redis."""
 
-from __future__ import annotations
-
 import json
 import re
 import sqlite3

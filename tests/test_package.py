@@ -1,7 +1,5 @@
 """What ``make dist`` makes is complete, and the wheel serves on a machine that has no checkout; and make itself."""
 
-from __future__ import annotations
-
 import fnmatch
 import os
 import re

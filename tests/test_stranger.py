@@ -5,8 +5,6 @@ attempt is made on one machine without Redis, and on two that share one. Days pa
 aimed at: entries are kept for 7 of them, ids for ever.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace

@@ -10,8 +10,6 @@ Absolute figures say as much about the machine as about the code; the ratios can
 machine that others use, look at the spread.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

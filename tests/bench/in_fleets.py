@@ -3,8 +3,6 @@
 And how quickly a machine learns what the others did: beside traffic of its own, and from an empty disk.
 """
 
-from __future__ import annotations
-
 import sqlite3
 import threading
 import time

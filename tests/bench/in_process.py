@@ -3,8 +3,6 @@
 What an operator sees after an hour of 50 emails a second must come as quickly as after a thousand; and its disk.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import itertools

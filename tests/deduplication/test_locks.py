@@ -1,7 +1,5 @@
 """Publication locks: of all servers, one publishes at a time."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor

@@ -3,8 +3,6 @@
 Whatever an email holds, it is read in memory proportional to its length; hostile.py prints the time as well.
 """
 
-from __future__ import annotations
-
 import base64
 import sys
 from dataclasses import astuple

@@ -1,7 +1,5 @@
 """Functions for scripts on Redis directly: they share keys with the service, and never suppress by guess."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Iterator

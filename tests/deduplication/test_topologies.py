@@ -1,7 +1,5 @@
 """Every kind of REDIS_URL, against real servers: Sentinel with a failover, a Cluster of three, TLS, sockets, ACL."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

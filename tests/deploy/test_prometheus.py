@@ -1,7 +1,5 @@
 """Alerts and dashboard, by promtool and by a Prometheus that scrapes a real server and a worker."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The service that the pages speak of: in a folder of its own, with the providers of docs/providers.md."""
 
-from __future__ import annotations
-
 import mailbox
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Every block of every page does what it shows; the rule is in __init__.py."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

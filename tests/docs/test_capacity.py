@@ -1,7 +1,5 @@
 """examples/capacity.py does the sum that docs/capacity.md tells, with the figures that make bench measured."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """docs/configuration.md and deploy/env.example are written from the models, which describe every field."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

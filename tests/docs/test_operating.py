@@ -1,7 +1,5 @@
 """What docs/operating.md says is done here, with its own commands, on running servers."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,8 +1,6 @@
 """What single pages promise: README, api.md, failures.md, security.md, features.md, tools.md; and that links lead
 somewhere, even when the pages are read as plain Markdown."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

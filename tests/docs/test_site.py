@@ -1,7 +1,5 @@
 """``make docs``: the site builds without a warning, reads as written, and loads nothing from elsewhere."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

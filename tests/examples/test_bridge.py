@@ -1,7 +1,5 @@
 """examples/bridge: what Slack and Zammad get of a webhook."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """examples/compose, as YAML: there is no docker in the tests. tests/deploy has what holds for deploy/ as well."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The receivers of examples/, each against real webhooks of our own sender."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import sys

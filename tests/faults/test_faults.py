@@ -1,7 +1,5 @@
 """Short versions of some faults, several after each other on the same machines. make faults has all of them."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.faults.scenarios import SCENARIOS

@@ -1,7 +1,5 @@
 """What is kept in notes of the journal beside entries: actions of operators, digests, and sessions of the web page."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

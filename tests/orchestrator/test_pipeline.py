@@ -1,7 +1,5 @@
 """An email in the pipeline: the answer to its provider, its deliveries, and when its names are marked."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The bearer tokens: given, or made once and kept where only the owner reads them."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Whatever is answered in any of these tests must be described in /api/openapi.json.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress

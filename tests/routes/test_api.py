@@ -4,8 +4,6 @@ What the filters find, the order of the lists, the sentences and the scopes of a
 tests/orchestrator/operations.
 """
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any

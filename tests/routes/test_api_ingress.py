@@ -1,7 +1,5 @@
 """POST /api/ingress/gmail: bodies, the webhook and the answers. Its authentication: providers/test_gmail.py."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """Headers of all answers, the spelling of paths, the id of a request in its log lines, and the client's address."""
 
-from __future__ import annotations
-
 import io
 import logging
 import re

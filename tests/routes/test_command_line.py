@@ -1,7 +1,5 @@
 """The command mailonce, as an operator types it: real processes for serve and worker, the rest through click."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Requests that are too large, too slow or incomplete, over real sockets to the server that users run."""
 
-from __future__ import annotations
-
 import hmac
 import io
 import json

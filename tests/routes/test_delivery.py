@@ -1,7 +1,5 @@
 """What a provider is answered while destinations fail, and what is recorded of it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

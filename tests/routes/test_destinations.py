@@ -1,7 +1,5 @@
 """Several destinations, media and content: what stops an email at which destination, and what a retry does."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

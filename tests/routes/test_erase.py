@@ -1,7 +1,5 @@
 """Erasing a person's emails: nothing of them is left on any machine, and nothing brings them back."""
 
-from __future__ import annotations
-
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator

@@ -1,7 +1,5 @@
 """Attachments and raw emails by link: what the webhook says, what the link gives, and what happens without room."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Callable

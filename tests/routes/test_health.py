@@ -1,7 +1,5 @@
 """/livez, /readyz and /health: what a supervisor and an operator read; and alarms, as signed webhooks."""
 
-from __future__ import annotations
-
 import base64
 from importlib import metadata
 from pathlib import Path

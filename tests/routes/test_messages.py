@@ -1,7 +1,5 @@
 """POST /api/ingress/message: posts and chat messages are handled like emails."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """GET /metrics: every figure of it, after something happened that it counts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """GET /api/openapi.json: valid, complete and true. Every answer in tests/routes is compared with it, too."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Through the queue: a request stores and announces, a worker delivers. Real Redis, real Dramatiq, real sockets."""
 
-from __future__ import annotations
-
 import base64
 import os
 import threading

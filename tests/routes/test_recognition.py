@@ -3,8 +3,6 @@
 To add an example, add a row: the fields of an email are those of ``EMAIL``. B has the fields of A, but for its own.
 """
 
-from __future__ import annotations
-
 import re
 from email.message import EmailMessage
 

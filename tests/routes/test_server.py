@@ -1,7 +1,5 @@
 """Starting it: a wrong setting stops the start in one line, before anything listens."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """A Redis that hangs: a request waits for it once at most, and known emails need no Redis."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

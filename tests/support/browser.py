@@ -1,7 +1,5 @@
 """A real Chromium for the tests of the page: Debian's, driven by playwright."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 What tests see of it: an email is sent, a status comes back, and destinations have received webhooks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager

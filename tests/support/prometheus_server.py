@@ -1,8 +1,6 @@
 """A real Prometheus for the tests, and promtool: both are in Debian's package prometheus. And prometheus-client's own
 parser for what a server tells it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

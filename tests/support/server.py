@@ -1,7 +1,5 @@
 """The service as users run it: ``mailonce serve`` and ``mailonce worker``, in processes of their own."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -1,7 +1,5 @@
 """A real HTTP receiver that records requests and sends configured responses; and our own sender, for others."""
 
-from __future__ import annotations
-
 import json
 import socket
 import ssl

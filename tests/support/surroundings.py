@@ -1,7 +1,5 @@
 """The environment of tests and their processes: the programs of the machine, and nothing of its user."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

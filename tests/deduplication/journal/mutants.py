@@ -1,7 +1,5 @@
 """Breaks one rule of the protocol after the other; the tests must notice each. Arguments: numbers of rules."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,8 +1,6 @@
 """The threads behind the requests, on real sockets: machines hear of each other, and Redis goes and comes. And many
 threads and processes at once: exactly one of them gets an email."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

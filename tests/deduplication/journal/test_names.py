@@ -1,7 +1,5 @@
 """What names promise, on one machine without Redis and on two that share one."""
 
-from __future__ import annotations
-
 from deduplication.again import forget
 from deduplication.journal.coordinator import Claimed
 from deduplication.journal.entry import BY_SCRIPT, DeliveryStatus, new_entry_id

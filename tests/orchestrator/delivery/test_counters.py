@@ -1,7 +1,5 @@
 """A rate means the same in Redis and in the journal; callers that count at once count right."""
 
-from __future__ import annotations
-
 import random
 import threading
 from collections.abc import Callable

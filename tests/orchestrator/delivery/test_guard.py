@@ -1,7 +1,5 @@
 """Pause, circuit breaker and rate of a destination, across threads, processes and machines."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

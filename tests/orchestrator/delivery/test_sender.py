@@ -1,7 +1,5 @@
 """One attempt at a destination over real sockets, and what follows from it."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What cannot be released or replayed, and what is too old; tests/routes has the rest, as operators do it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

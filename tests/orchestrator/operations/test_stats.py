@@ -1,7 +1,5 @@
 """What read_stats shows after known events, how machines share their counts, and how long these are kept."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

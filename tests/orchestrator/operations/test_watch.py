@@ -1,7 +1,5 @@
 """What happens behind the requests: counts are written, and one process does what one does for its machine."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from deduplication.errors import NoAnswer, NotNow

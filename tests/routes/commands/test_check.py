@@ -1,7 +1,5 @@
 """mailonce check explains the configuration, and what would happen to an email."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The commands on emails and destinations, beside a service that runs on the same data."""
 
-from __future__ import annotations
-
 import getpass
 import json
 import stat

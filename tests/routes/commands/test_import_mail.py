@@ -1,7 +1,5 @@
 """mailonce import: with and without Redis, next to a service, stopped and repeated."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

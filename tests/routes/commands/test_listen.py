@@ -1,7 +1,5 @@
 """mailonce listen and mailonce send-test: a real process for what a terminal shows, the receiver alone for the rest."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

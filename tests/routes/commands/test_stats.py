@@ -1,7 +1,5 @@
 """mailonce stats and mailonce locks."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

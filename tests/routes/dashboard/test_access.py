@@ -1,7 +1,5 @@
 """Who may see the page, who may act, and the security headers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

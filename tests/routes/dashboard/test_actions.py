@@ -1,7 +1,5 @@
 """Actions on the page: what the dialog says, what is done, and that it is audited."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

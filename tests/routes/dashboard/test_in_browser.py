@@ -1,7 +1,5 @@
 """The page as people use it: a real Chromium against a real server that delivers to real sinks."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What the pages show: the same figures as the API, filters in the URL, one email in full, and errors."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

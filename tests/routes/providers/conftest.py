@@ -1,7 +1,5 @@
 """The whole service with providers configured in mailonce.toml, and emails as providers send them."""
 
-from __future__ import annotations
-
 import io
 import tomllib
 from collections.abc import Callable, Mapping

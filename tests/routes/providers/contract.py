@@ -1,7 +1,5 @@
 """What holds for every provider. The tests of each provider inherit it and say how it differs."""
 
-from __future__ import annotations
-
 import errno
 import json
 import random

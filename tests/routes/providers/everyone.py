@@ -1,7 +1,5 @@
 """All providers at once: their settings, and one email in the form of each."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Amazon SNS, with a key and a certificate of our own."""
 
-from __future__ import annotations
-
 import base64
 import json
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """POST /api/ingress/brevo, as in https://developers.brevo.com/docs/inbound-parse-webhooks, and as observed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from typing import Any

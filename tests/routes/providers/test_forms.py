@@ -1,7 +1,5 @@
 """routes/providers/forms.py: bodies of HTML forms; fields.py: headers of an email in every notation."""
 
-from __future__ import annotations
-
 import tracemalloc
 from typing import Any
 from urllib.parse import quote_plus, urlencode

@@ -3,8 +3,6 @@
 https://documentation.mailgun.com/docs/mailgun/user-manual/receive-forward-store/receive-http
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import json

@@ -1,7 +1,5 @@
 """One email for several recipients: which destinations get it, whichever way a provider says whom it is for."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor

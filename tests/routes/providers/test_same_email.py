@@ -1,7 +1,5 @@
 """What makes two emails the same: pairs of emails, and whether the second one is new, as every provider sends them."""
 
-from __future__ import annotations
-
 import uuid
 from dataclasses import dataclass, replace
 from email.message import EmailMessage
