@@ -120,14 +120,6 @@ def test_nothing_counts_as_delivered_before_it_is(start: Open) -> None:
     assert len(bench.destinations["crm"].taken) == 1
 
 
-def test_an_error_of_our_own_returns_the_email_to_its_provider(start: Open) -> None:
-    bench = start({"crm": [RuntimeError("a bug")]})
-    with pytest.raises(RuntimeError):
-        bench.send()
-    assert [bench.status_of() for _ in range(2)] == ["processed", "already_processed"]
-    assert len(bench.destinations["crm"].taken) == 1
-
-
 def die() -> None:
     raise KeyboardInterrupt
 
@@ -162,14 +154,6 @@ def test_a_process_that_slept_past_its_lease_sends_nothing(start: Open) -> None:
 
 
 # The store fails
-
-
-def test_while_names_cannot_be_claimed_nothing_is_sent(start: Open) -> None:
-    bench = start()
-    bench.failing.add("claim")
-    assert (bench.status_of(), bench.destinations["crm"].asked) == ("retry_later", [])
-    bench.failing.clear()
-    assert bench.status_of() == "processed"
 
 
 @pytest.mark.parametrize("first", [{}, {"subject": LOT}], ids=["failed delivery", "suppressed"])

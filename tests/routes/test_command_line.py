@@ -79,14 +79,6 @@ def test_a_command_beside_a_service_on_redis_refuses_to_work_on_another_store(
     assert "3 names forgotten" in run("reset", "email_id", email_id).output
 
 
-def test_a_command_needs_no_destination_of_its_own(run: Run, start_app: StartApp, sink: Sink) -> None:
-    """WEBHOOK_URL=... make run in one terminal, mailonce in another."""
-    email_id = start_app(webhook_url=sink.url).post(email()).get_json()["email_id"]
-    assert "3 names forgotten" in run("reset", "email_id", email_id).output
-    email_id = start_app().post(email()).get_json()["email_id"]
-    assert "3 names forgotten" in run("reset", "email_id", email_id).output, "of the trial"
-
-
 def test_sample_without_a_provider_lists_them(run: Run) -> None:
     refused = run("sample")
     assert (refused.exit_code, f"PROVIDER must be one of {', '.join(TYPES)}, or" in refused.output) == (2, True)
