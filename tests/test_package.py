@@ -24,7 +24,7 @@ from tests.support.programs import program
 from tests.support.programs_loaded import MAILONCE
 from tests.support.server import Server, email
 from tests.support.sink import Sink
-from tests.support.surroundings import ROOT, clean_environment
+from tests.support.surroundings import ROOT, clean_environment, output_of
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 VERSION = PROJECT["version"]
@@ -50,24 +50,15 @@ def tracked() -> list[str]:
     if not (ROOT / ".git").exists():
         pytest.skip("only a checkout knows which files belong into the sdist")
     listing = [program("git", "git"), "-C", str(ROOT), "ls-files"]
-    listed = subprocess.run(listing, capture_output=True, text=True, check=True).stdout
-    return [name for name in listed.splitlines() if (ROOT / name).is_file()]
+    return [name for name in output_of(listing).splitlines() if (ROOT / name).is_file()]
 
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder ``make dist`` has filled, with the tools of the environment that runs the tests."""
     copy = checkout(tmp_path_factory.mktemp("dist") / "checkout")
-    ready = f"{sys.prefix}/.ready"
-    made = subprocess.run(
-        ["make", f"--old-file={ready}", "dist", f"VENV={sys.prefix}"],
-        cwd=copy,
-        env=clean_environment(PYTHONPATH=""),
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert made.returncode == 0, made.stdout + made.stderr
+    command = ["make", f"--old-file={sys.prefix}/.ready", "dist", f"VENV={sys.prefix}"]
+    output_of(command, copy, clean_environment(PYTHONPATH=""))
     return copy / "dist"
 
 
@@ -135,8 +126,7 @@ def installed(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
                 link.symlink_to(Path(str(distribution.locate_file(top))))
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(folder / "bin/python")]
     for words in (["install", "--no-index", "-c", str(ROOT / "constraints.txt"), str(wheel)], ["check"]):
-        done = subprocess.run(pip + words, env=bare(), capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stdout + done.stderr
+        output_of(pip + words, env=bare())
     return folder
 
 
@@ -156,14 +146,7 @@ class Installed(Server):
 def test_the_installed_wheel_serves_from_an_empty_folder(installed: Path, tmp_path: Path) -> None:
     modules = ("deduplication", "orchestrator", "routes", "wsgi")
     where = "import sys, importlib; print(*(importlib.import_module(name).__file__ for name in sys.argv[1:]))"
-    paths = subprocess.run(
-        [str(installed / "bin/python"), "-c", where, *modules],
-        cwd=tmp_path,
-        env=bare(),
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.split()
+    paths = output_of([str(installed / "bin/python"), "-c", where, *modules], tmp_path, bare()).split()
     assert len(paths) == len(modules) and all(Path(path).is_relative_to(installed) for path in paths)
     folder = tmp_path / "empty"
     with Sink() as sink, Installed(installed, folder, WEBHOOK_URL=sink.url) as server:
@@ -218,9 +201,7 @@ def make(unmade_checkout: Path, *words: str) -> subprocess.CompletedProcess[str]
 
 def steps(unmade_checkout: Path, *words: str) -> list[str]:
     """What make would run."""
-    shown = make(unmade_checkout, "--dry-run", *words, f"PYTHON={sys.executable}")
-    assert shown.returncode == 0, shown.stderr
-    return shown.stdout.splitlines()
+    return output_of(["make", "--dry-run", *words, f"PYTHON={sys.executable}"], unmade_checkout).splitlines()
 
 
 def test_a_python_that_is_missing_or_too_old_is_named_in_one_line(unmade_checkout: Path) -> None:

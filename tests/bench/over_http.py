@@ -6,7 +6,6 @@ Stored deliveries through one worker process to a receiver on this machine, agai
 from __future__ import annotations
 
 import multiprocessing
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -28,7 +27,7 @@ from tests.bench.load import NUMBER, CountingReceiver, Generator, Request
 from tests.bench.machines import new_email
 from tests.support.redis_server import RedisServer
 from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, Server, WorkerProcess, email
-from tests.support.surroundings import clean_environment
+from tests.support.surroundings import clean_environment, output_of
 
 ROUNDS = 5
 ROUND_S = 1.2
@@ -114,15 +113,8 @@ def start_rows(redis: RedisServer, folder: Path, emails: int = EMAILS) -> Iterat
 def _import_s(folder: Path) -> float:
     """In time of the processor, as the machine may be busy. The service is built by it."""
     tokens = {"INGRESS_TOKEN": INGRESS_TOKEN, "ADMIN_TOKEN": ADMIN_TOKEN}
-    ran = subprocess.run(
-        [sys.executable, "-c", _TIMED],
-        env=clean_environment(DATA_DIR=str(folder / "import"), **tokens),
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return float(ran.stdout.splitlines()[-1])
+    env = clean_environment(DATA_DIR=str(folder / "import"), **tokens)
+    return float(output_of([sys.executable, "-c", _TIMED], folder, env).splitlines()[-1])
 
 
 def _cpu_s(pids: list[int]) -> float:

@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from tests.support.programs import Program
 from tests.support.redis_server import RedisServer, free_port
 from tests.support.server import INGRESS_TOKEN, Server, WorkerProcess
 from tests.support.sink import Sink
-from tests.support.surroundings import ROOT, clean_environment
+from tests.support.surroundings import ROOT, clean_environment, output_of
 
 KINDS = {"sh", "toml", "python", "ini", "json", "http", "text"}
 OTHERS_UNITS = {"nginx", "prometheus", "rabbitmq-server", "redis", "redis-server"}
@@ -127,15 +126,13 @@ def _run(command: Command, service: Service) -> str:
     if words[1] in _named_files():
         return ""  # started by test_the_shown_receiver_verifies_and_deduplicates
     if words[1] == "-m" or OURS.match(words[1]):  # a script of this repository
-        words = (sys.executable, *words[1:])
-        ran = subprocess.run(words, cwd=ROOT, env=clean_environment(), capture_output=True, text=True, timeout=600)
+        printed = output_of((sys.executable, *words[1:]))
     else:
-        ran = service.run(words)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+        printed = service.run(words)
     if command.into_shell:
-        status, answer = service.send(ran.stdout.strip())
+        status, answer = service.send(printed.strip())
         assert (status, answer["success"]) == (200, True)
-    return ran.stdout
+    return printed
 
 
 def _named_files() -> dict[str, Block]:
@@ -196,17 +193,7 @@ def paste(text: str, folder: Path) -> str:
     """What it prints, in the folder of a service."""
     (folder / "data").mkdir(exist_ok=True)
     (folder / "data/service.json").write_text(json.dumps({"redis": "", "is_trial": False}))
-    ran = subprocess.run(
-        [sys.executable, "-"],
-        input=text,
-        cwd=folder,
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert ran.returncode == 0, ran.stderr
-    return ran.stdout
+    return output_of([sys.executable, "-"], folder, stdin=text)
 
 
 @pytest.mark.parametrize(

