@@ -5,6 +5,7 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from werkzeug.test import TestResponse
@@ -83,10 +84,7 @@ def test_only_json_is_accepted(app: App, content_type: str | None, http_status: 
 
 
 def test_the_answer_does_not_name_the_address_of_a_store(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise StoreUnavailable("redis.internal:6379 is away")
-
-    monkeypatch.setattr(Pipeline, "receive", fail)
+    monkeypatch.setattr(Pipeline, "receive", Mock(side_effect=StoreUnavailable("redis.internal:6379 is away")))
     answer = app.post(email())
     assert error_in(answer, 503, "retry_later")["error"] == "the store is unavailable"
     assert answer.headers["Retry-After"] == "10"

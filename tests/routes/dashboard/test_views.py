@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -192,10 +193,7 @@ def test_an_unknown_address_is_a_page_for_a_browser_and_json_for_a_program(app: 
 def test_an_error_of_ours_is_a_page_without_details(
     operator: Visitor, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int, shown: str
 ) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise error
-
-    monkeypatch.setattr("routes.dashboard.views.list_decisions", fail)
+    monkeypatch.setattr("routes.dashboard.views.list_decisions", Mock(side_effect=error))
     answer = operator.get("/decisions")
     assert (answer.status_code, answer.mimetype) == (status, "text/html")
     assert shown in answer.text and "inner text" not in answer.text

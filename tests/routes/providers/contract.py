@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import product
 from typing import Any, ClassVar
+from unittest.mock import Mock
 
 import hypothesis
 import pytest
@@ -185,18 +186,13 @@ class ProviderContract:
     def test_without_room_or_after_an_internal_error_a_retry_is_requested(
         self, serve: Serve, fetches: Fetches, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        def no_file(**_: object) -> None:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-        def fail(*_: object) -> None:
-            raise RuntimeError("inner details")
-
+        no_room = OSError(errno.ENOSPC, "No space left on device")
         ingress = serve(self.settings)
         with monkeypatch.context() as full_disk:
             full_disk.setattr(connections, "PIECE_BYTES", 1)
-            full_disk.setattr(tempfile, "TemporaryFile", no_file)
+            full_disk.setattr(tempfile, "TemporaryFile", Mock(side_effect=no_room))
             self.assert_retry(ingress, self.retry)
-        monkeypatch.setattr(Pipeline, "receive", fail)
+        monkeypatch.setattr(Pipeline, "receive", Mock(side_effect=RuntimeError("inner details")))
         assert "inner details" not in self.assert_retry(ingress, self.failure).text
         assert "inner details" in caplog.text
 
