@@ -119,11 +119,9 @@ def write_toml(folder: Path, **destinations: Sink | str) -> Path:
     return file
 
 
-def impatient(folder: Path, sink: Sink) -> Path:
+def impatient(sink: Sink) -> str:
     """A mailonce.toml whose one destination, as WEBHOOK_URL would name it, takes the first failure for the last."""
-    file = folder / "impatient.toml"
-    file.write_text(f"[destinations.default]\nurl = '{sink.url}'\nmax_attempts = 1\n")
-    return file
+    return f"[destinations.default]\nurl = '{sink.url}'\nmax_attempts = 1\n"
 
 
 def open_era(url: str, prefix: str) -> bool:
@@ -153,10 +151,13 @@ def redis_url(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def start_app(tmp_path: Path) -> Iterator[StartApp]:
-    """Builds services on one DATA_DIR; all are closed in the end."""
+    """Builds services on one DATA_DIR, with what ``toml`` says in mailonce.toml; all are closed in the end."""
     built: list[Service] = []
 
-    def start(now: Callable[[], datetime] | None = None, **settings: Any) -> App:
+    def start(now: Callable[[], datetime] | None = None, toml: str | None = None, **settings: Any) -> App:
+        if toml is not None:
+            settings["mailonce_config"] = tmp_path / f"{len(built)}.toml"
+            settings["mailonce_config"].write_text(toml, encoding="utf-8")
         own = {"data_dir": tmp_path / "data", "ingress_token": INGRESS_TOKEN, "admin_token": ADMIN_TOKEN}
         patient = {"redis_timeout_ms": PATIENT_MS, "memory_limit_mb": 100_000}  # this process has run many tests
         loaded = load_settings(**own | patient | settings)

@@ -155,9 +155,9 @@ def test_emails_are_listed_released_once_and_audited(
         assert (app.act(path)["status"], app.act(path)["code"]) == (404, "unknown")
 
 
-def test_a_replay_is_answered_with_its_result(start_app: StartApp, redis_url: str, tmp_path: Path) -> None:
+def test_a_replay_is_answered_with_its_result(start_app: StartApp, redis_url: str) -> None:
     with Sink(otherwise=Reply(422)) as sink:
-        app = start_app(mailonce_config=impatient(tmp_path, sink), redis_url=redis_url)
+        app = start_app(toml=impatient(sink), redis_url=redis_url)
         id_ = f"{app.post(email(subject='Report')).get_json()['id']}:default"
         one = app.ask(f"deliveries/{id_}")
         shown = (one["status"], one["reason"], one["payload"]["subject"])

@@ -1,7 +1,6 @@
 """What a provider is answered while destinations fail, and what is recorded of it."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -75,8 +74,8 @@ def event(webhook: Received) -> tuple[str, str]:
     return webhook.payload["type"], webhook.payload["timestamp"]
 
 
-def test_every_attempt_of_a_released_email_says_released(start_app: StartApp, sink: Sink, tmp_path: Path) -> None:
-    app = start_app(mailonce_config=impatient(tmp_path, sink))
+def test_every_attempt_of_a_released_email_says_released(start_app: StartApp, sink: Sink) -> None:
+    app = start_app(toml=impatient(sink))
     app.post(email(subject=LOT))
     id_ = app.post(email(subject=f"{LOT} bis")).get_json()["id"]
     sink.otherwise = Reply(422)

@@ -11,22 +11,15 @@ from tests.support.sink import Sink
 
 WEEKLY = "https://www.dropbox.com/scl/fi/abc/weekly.zip?rlkey=x"
 OTHER = "https://we.tl/t-other"
-
-
-@pytest.fixture
-def listed(tmp_path: Path) -> Path:
-    """A configuration whose one route compares links to files."""
-    path = tmp_path / "listed.toml"
-    path.write_text("[[routes]]\nname = 'all'\nmedia = 'listed'\n")
-    return path
+LISTED = "[[routes]]\nname = 'all'\nmedia = 'listed'\n"  # compares links to files
 
 
 def linking(*links: str, subject: str) -> dict[str, object]:
     return email(subject=subject, body=" ".join(links), date=f"2026-11-16T09:00:0{len(subject) % 10}Z")
 
 
-def test_known_files_skip_an_email(start_app: StartApp, sink: Sink, redis_server: RedisServer, listed: Path) -> None:
-    app = start_app(webhook_url=sink.url, redis_url=redis_server.url, mailonce_config=listed)
+def test_known_files_skip_an_email(start_app: StartApp, sink: Sink, redis_server: RedisServer) -> None:
+    app = start_app(webhook_url=sink.url, redis_url=redis_server.url, toml=LISTED)
     first = app.post(linking(WEEKLY, subject="a")).get_json()
     again = app.post(linking(WEEKLY + "&dl=1", subject="bb")).get_json()
     assert again["status"] == "skipped_media"
@@ -37,9 +30,9 @@ def test_known_files_skip_an_email(start_app: StartApp, sink: Sink, redis_server
     assert 0 < redis_server.client.ttl("media:https://we.tl/t-other @example.org") <= 604_800
 
 
-def test_files_of_emails_and_of_messages_count_apart(start_app: StartApp, sink: Sink, listed: Path) -> None:
+def test_files_of_emails_and_of_messages_count_apart(start_app: StartApp, sink: Sink) -> None:
     """Anyone may write the post that a script sends as a message."""
-    app = start_app(webhook_url=sink.url, mailonce_config=listed)
+    app = start_app(webhook_url=sink.url, toml=LISTED)
     posts = [OTHER, f"{OTHER}@example.org", f"{OTHER} @example.org"]
     for number, text in enumerate(posts):
         message = {"source": "tg:news", "id": number, "text": f"{number} {text}"}
@@ -54,16 +47,12 @@ def test_files_of_emails_and_of_messages_count_apart(start_app: StartApp, sink: 
     [
         ("", "processed"),  # every reply about a document links it, and so does many a signature
         ("[[routes]]\nname = 'all'\nmedia = 'off'\n", "processed"),
-        ("[[routes]]\nname = 'all'\nmedia = 'listed'\n", "processed"),
+        (LISTED, "processed"),
         ("[[routes]]\nname = 'all'\nmedia = 'all'\n", "skipped_media"),
     ],
 )
-def test_a_route_says_which_links_count(
-    start_app: StartApp, sink: Sink, tmp_path: Path, route: str, expected: str
-) -> None:
-    path = tmp_path / "media.toml"
-    path.write_text(route)
-    app = start_app(webhook_url=sink.url, mailonce_config=path)
+def test_a_route_says_which_links_count(start_app: StartApp, sink: Sink, route: str, expected: str) -> None:
+    app = start_app(webhook_url=sink.url, toml=route)
     app.post(linking("https://files.example/a.zip", subject="a"))
     assert app.status_of(linking("https://files.example/a.zip", subject="bb")) == expected
 
@@ -72,14 +61,12 @@ def test_a_repeated_text_is_skipped_if_destinations_ask(start_app: StartApp, sin
     app = start_app(webhook_url=sink.url, data_dir=tmp_path / "default")
     assert [app.status_of(email(subject=subject)) for subject in "ab"] == ["processed", "processed"]
     with Sink() as crm, Sink() as archive:
-        path = tmp_path / "content.toml"
-        path.write_text(
-            f"[destinations.crm]\nurl = '{crm.url}'\ncontent_window_s = 60\n"
+        app = start_app(
+            toml=f"[destinations.crm]\nurl = '{crm.url}'\ncontent_window_s = 60\n"
             f"[destinations.archive]\nurl = '{archive.url}'\ncontent_window_s = 60\n"
             "[[routes]]\nname = 'one'\nmatch = [{ field = 'subject', equals = 'one' }]\ndestinations = ['crm']\n"
             "[[routes]]\nname = 'both'\ndestinations = ['crm', 'archive']\n"
         )
-        app = start_app(mailonce_config=path)
         first = app.post(email(subject="one")).get_json()
         assert app.status_of(email(subject="two")) == "processed", "archive did not have it"
         third = app.post(email(subject="three")).get_json()
@@ -88,15 +75,11 @@ def test_a_repeated_text_is_skipped_if_destinations_ask(start_app: StartApp, sin
         assert (len(crm.received), len(archive.received)) == (1, 1)
 
 
-def test_a_dropped_email_is_answered_counted_listed_and_released(
-    start_app: StartApp, sink: Sink, tmp_path: Path
-) -> None:
-    path = tmp_path / "drop.toml"
-    path.write_text(
-        f"[destinations.crm]\nurl = '{sink.url}'\n[[routes]]\nname = 'no junk'\ndrop = true\n"
+def test_a_dropped_email_is_answered_counted_listed_and_released(start_app: StartApp, sink: Sink) -> None:
+    app = start_app(
+        toml=f"[destinations.crm]\nurl = '{sink.url}'\n[[routes]]\nname = 'no junk'\ndrop = true\n"
         "match = [{ field = 'subject', contains = 'junk' }]\n[[routes]]\nname = 'rest'\n"
     )
-    app = start_app(mailonce_config=path)
     answers = [app.post(email(subject="junk")).get_json() for _ in range(2)]
     assert [(each["success"], each["status"]) for each in answers] == [(True, "skipped_route")] * 2
     app.settle()

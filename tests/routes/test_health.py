@@ -91,19 +91,18 @@ def test_a_proxy_that_is_not_trusted_is_warned_about(
     assert [peer in line for line in logged] == [True] * is_warned
 
 
-def test_a_destination_that_keeps_failing_is_degraded_but_ready(start_app: StartApp, tmp_path: Path) -> None:
-    config = tmp_path / "m.toml"
+def test_a_destination_that_keeps_failing_is_degraded_but_ready(start_app: StartApp) -> None:
     with Sink(otherwise=Reply(503)) as sink:
-        config.write_text(f'[destinations.crm]\nurl = "{sink.url}?key=s3cr3t"\nbreaker_failures = 1\n')
-        app = start_app(mailonce_config=config)
+        toml = f'[destinations.crm]\nurl = "{sink.url}?key=s3cr3t"\nbreaker_failures = 1\n'
+        app = start_app(toml=toml)
         app.post(email())
     answer = app.http.get("/health")
     assert (answer.status_code, answer.get_json()["status"]) == (503, "degraded")
     assert answer.get_json()["checks"]["destinations"]["breakers"] == {"crm": "open"}
     assert "s3cr3t" not in answer.text
     assert app.http.get("/readyz").status_code == 200
-    config.write_text(f"{config.read_text()}enabled = false\n")
-    assert start_app(mailonce_config=config).http.get("/health").get_json()["status"] == "ok", "disabled on purpose"
+    again = start_app(toml=f"{toml}enabled = false\n")
+    assert again.http.get("/health").get_json()["status"] == "ok", "disabled on purpose"
 
 
 def test_the_begin_and_the_end_of_an_alarm_are_sent_once_and_signed(tmp_path: Path, redis_server: RedisServer) -> None:

@@ -120,10 +120,9 @@ def test_a_wrong_token_and_more_than_a_thousand_messages_are_refused(app: App, s
     assert sink.received == []
 
 
-def test_a_realtime_route_skips_old_messages(start_app: StartApp, sink: Sink, tmp_path: Any) -> None:
-    path = tmp_path / "realtime.toml"
-    path.write_text("[[routes]]\nname = 'now'\nrealtime_only = true\n")
-    app = start_app(webhook_url=sink.url, mailonce_config=path, service_started_at="2026-11-16T12:00:00Z")
+def test_a_realtime_route_skips_old_messages(start_app: StartApp, sink: Sink) -> None:
+    toml = "[[routes]]\nname = 'now'\nrealtime_only = true\n"
+    app = start_app(webhook_url=sink.url, toml=toml, service_started_at="2026-11-16T12:00:00Z")
     sent = [
         message(1, date="2026-11-16T11:00:00Z"),
         message(2, date="2026-11-16T13:00:00Z"),

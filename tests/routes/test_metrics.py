@@ -92,15 +92,13 @@ def test_emails_are_counted_by_provider_and_by_what_was_answered(app: App) -> No
     assert "mailonce_workers_alive" not in found, "there is no queue"
 
 
-def test_attempts_breakers_and_pauses_are_exposed(start_app: StartApp, tmp_path: Path) -> None:
-    config = tmp_path / "mailonce.toml"
+def test_attempts_breakers_and_pauses_are_exposed(start_app: StartApp) -> None:
     with Sink(Reply(200), Reply(500), Reply(500), Reply(500)) as sink:
-        config.write_text(
-            f"[destinations.crm]\nurl = '{sink.url}'\nbreaker_failures = 2\nbreaker_pause_s = 3600\n"
+        app = start_app(
+            toml=f"[destinations.crm]\nurl = '{sink.url}'\nbreaker_failures = 2\nbreaker_pause_s = 3600\n"
             "[destinations.archive]\nurl = 'log:'\nenabled = false\n"
             "[[routes]]\nname = 'all'\ndestinations = ['crm', 'archive']\n"
         )
-        app = start_app(mailonce_config=config)
         for number in range(3):
             app.post(email(subject=f"number {number}"))
     app.http.post("/api/admin/destinations/archive/pause", json={}, headers=bearer(ADMIN_TOKEN))
@@ -116,8 +114,7 @@ def test_attempts_breakers_and_pauses_are_exposed(start_app: StartApp, tmp_path:
     paused = [found[f"mailonce_destination_paused{{destination={name}}}"] for name in ("crm", "archive")]
     assert paused == [0, 1]
     assert found["mailonce_destination_enabled{destination=archive}"] == 0
-    config.write_text("[destinations.new]\nurl = 'log:'\n")
-    found = scrape(start_app(mailonce_config=config))
+    found = scrape(start_app(toml="[destinations.new]\nurl = 'log:'\n"))
     assert found["mailonce_deliveries_waiting{destination=crm}"] == 2, "it is no longer configured"
     assert "mailonce_destination_enabled{destination=crm}" not in found
 

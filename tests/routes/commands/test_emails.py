@@ -45,11 +45,9 @@ def test_erase_removes_a_person_and_the_audit_log_does_not_say_whom(
     assert "AUDIT erase emails=1 kept=0 dry_run=False" in audit and "grace" not in audit.lower()
 
 
-def test_deliveries_are_listed_and_dead_and_waiting_ones_replayed(
-    run: Run, start_app: StartApp, tmp_path: Path
-) -> None:
+def test_deliveries_are_listed_and_dead_and_waiting_ones_replayed(run: Run, start_app: StartApp) -> None:
     with Sink(Reply(422), otherwise=Reply(503, headers={"Retry-After": "600"})) as sink:
-        before = start_app(mailonce_config=impatient(tmp_path, sink), delivered_payload_days=1)
+        before = start_app(toml=impatient(sink), delivered_payload_days=1)
         dead = before.post(email(subject="a")).get_json()["deliveries"]["default"]["id"]
         before.service.close()
         app = start_app(webhook_url=sink.url, delivered_payload_days=1)

@@ -31,8 +31,8 @@ def sink() -> Iterator[Sink]:
 
 
 @pytest.fixture
-def app(start_app: StartApp, sink: Sink, tmp_path: Path) -> App:
-    return start_app(mailonce_config=impatient(tmp_path, sink))
+def app(start_app: StartApp, sink: Sink) -> App:
+    return start_app(toml=impatient(sink))
 
 
 def dead(app: App) -> list[str]:

@@ -1,7 +1,6 @@
 """What the pages show: the same figures as the API, filters in the URL, one email in full, and errors."""
 
 import re
-from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -53,13 +52,9 @@ def test_problems_version_and_locks_are_shown(operator: Visitor) -> None:
 # Providers
 
 
-def test_configured_providers_have_an_address_and_all_others_what_they_lack(
-    start_app: StartApp, tmp_path: Path
-) -> None:
-    (tmp_path / "m.toml").write_text(
-        "[providers.shop]\ntype = 'postmark'\nusername = 'sender'\npassword = 'a long password'\n"
-    )
-    visitor = signed_in(start_app(mailonce_config=tmp_path / "m.toml"))
+def test_configured_providers_have_an_address_and_all_others_what_they_lack(start_app: StartApp) -> None:
+    shop = "[providers.shop]\ntype = 'postmark'\nusername = 'sender'\npassword = 'a long password'\n"
+    visitor = signed_in(start_app(toml=shop))
     page, configured = visitor.text("/providers"), ["gmail", "mime", "shop", "message"]
     assert re.findall(r"api/ingress/(\w+)<", page) == configured
     missing = page.partition('<dl class="missing">')[2]

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -97,14 +96,12 @@ Serve = Callable[..., Ingress]
 
 
 @pytest.fixture
-def serve(start_app: StartApp, sink: Sink, tmp_path: Path) -> Serve:
+def serve(start_app: StartApp, sink: Sink) -> Serve:
     """With what mailonce.toml says, at NOW; subjects are not grouped, as many tests send the same one."""
 
     def opened(toml: str = "", now: datetime = NOW, **settings: Any) -> Ingress:
-        path = tmp_path / "mailonce.toml"
-        path.write_text(toml, encoding="utf-8")
-        given = {"webhook_url": sink.url, "subject_groups": "off", "mailonce_config": path} | settings
-        return Ingress(start_app(lambda: now, **given), sink)
+        given = {"webhook_url": sink.url, "subject_groups": "off"} | settings
+        return Ingress(start_app(lambda: now, toml, **given), sink)
 
     return opened
 

@@ -83,10 +83,8 @@ def open_office(
 
     def opened(routes: str = ROUTES, machine: str = "a", **more: str) -> Office:
         lines = (f"[destinations.{name}]\nurl = '{each.url}'\n{more.get(name, '')}\n" for name, each in sinks.items())
-        path = tmp_path / f"{machine}.toml"
-        resend_without_key = SETTINGS.replace("api_key", "# api_key")
-        path.write_text("".join([*lines, routes, resend_without_key]), encoding="utf-8")
-        app = start_app(lambda: NOW, mailonce_config=path, data_dir=tmp_path / machine, redis_url=redis_url)
+        toml = "".join([*lines, routes, SETTINGS.replace("api_key", "# api_key")])
+        app = start_app(lambda: NOW, toml, data_dir=tmp_path / machine, redis_url=redis_url)
         return Office(Ingress(app, sinks["desk"]), sinks)
 
     return opened
