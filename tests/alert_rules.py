@@ -1,7 +1,5 @@
 """make docs-reference: writes deploy/prometheus/alerts.yml from the table of conditions that raise an alarm."""
 
-from __future__ import annotations
-
 from orchestrator.operations.alarms import CONDITIONS
 from tests.support.surroundings import ROOT
 

@@ -1,7 +1,5 @@
 """make docs-reference: writes the reference in docs/api.md from /api/openapi.json, as tables of Markdown."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """make docs-reference: puts the figures of docs/bench.json into docs/capacity.md, between their marks."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import re

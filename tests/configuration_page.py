@@ -4,8 +4,6 @@ The description of a field says what its value must be, the text below it in the
 service nothing: Python drops it, and it is read from the source here.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import json

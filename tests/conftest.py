@@ -1,8 +1,6 @@
-from __future__ import annotations
-
 import gc
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -12,9 +10,9 @@ from tests.support import programs_loaded
 from tests.support import redis_server as real_redis
 from tests.support.redis_server import RedisServer
 from tests.support.surroundings import forget_environment, keep_files_in_memory
-from tests.support.waiting import wait_for
 
 NEED_REDIS = {"redis"}
+OF_REDIS = {"redis_server", "own_redis"}
 GARBAGE = 5_000  # so many objects are worth a look; Python's own 700 are soon made by a test that builds an app
 
 # Without a profile of ours, CI=true would make every run try the same examples. How long an example takes on a busy
@@ -63,7 +61,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         assert isinstance(item, pytest.Function)
         parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
-        if "redis_server" in item.fixturenames or any(each in NEED_REDIS for each in parameters if type(each) is str):
+        if OF_REDIS & set(item.fixturenames) or any(each in NEED_REDIS for each in parameters if type(each) is str):
             item.add_marker("real_redis")
 
 
@@ -87,15 +85,17 @@ def redis_process() -> Iterator[RedisServer]:
 
 
 @pytest.fixture
+def own_redis() -> Iterator[RedisServer]:
+    """One for this test alone, which it may stop, kill and restore."""
+    with RedisServer("--appendonly", "yes") as server:
+        server.open_era()
+        yield server
+
+
+@pytest.fixture
 def redis_server(redis_process: RedisServer, request: pytest.FixtureRequest) -> RedisServer:
     """A real Redis, emptied. Its era has been open for long: tests do not wait as after a real loss of memory."""
     assert request.node.get_closest_marker("real_redis"), "mark it real_redis"
     redis_process.client.flushall()
     redis_process.open_era()
     return redis_process
-
-
-@pytest.fixture
-def eventually() -> Callable[..., float]:
-    """``wait_for``, for tests that ask for it as a fixture."""
-    return wait_for

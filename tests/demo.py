@@ -1,8 +1,6 @@
 """make demo: a page to look at, a dozen emails and what happened to each, then an hour of mail in a minute, in which a
 destination fails and a process is killed. Exits with 1 if a result differs, or an email is lost or doubled."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import logging

@@ -3,8 +3,6 @@
 One email with everything goes through every provider; a field that is not null has come through.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -42,7 +40,6 @@ LETTER_WITH_EVERYTHING = replace(
         ("List-Id", "Lots <lots.example.org>"),
     ),
 )
-NOT_SENT = ("version", "email_id", "raw_url", "headers_omitted", "extra_omitted", "authentication")
 OF_ATTACHMENTS = ("sha256", "content_id", "inline")
 COLUMNS = {
     "json": "any JSON",

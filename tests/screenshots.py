@@ -4,8 +4,6 @@ The newest emails go through a real server to real sinks; the day before is made
 show are written there as well.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import shutil
@@ -25,7 +23,7 @@ from deduplication.journal.entry import About, Delivery, DeliveryStatus, Entry, 
 from deduplication.journal.sqlite import Journal, Step
 from deduplication.names import Kind, Name
 from orchestrator.metrics.meter import DELIVERIES, DELIVERY_S, Meter
-from tests.support.browser import open_browser
+from tests.support.browser import fill_in_sign_in, open_browser
 from tests.support.server import ADMIN_TOKEN, Server
 from tests.support.sink import Reply, Sink
 from tests.support.surroundings import ROOT
@@ -143,11 +141,7 @@ def service(folder: Path, *, has_data: bool, is_well: bool = True) -> Iterator[S
 
 def sign_in(browser: Browser, server: Server, **options: Any) -> Page:
     page = browser.new_context(**{"viewport": DESKTOP, "reduced_motion": "reduce"} | options).new_page()
-    page.goto(f"{server.url}/sign-in")
-    page.fill("#token", ADMIN_TOKEN)
-    page.fill("#name", "Ada")
-    page.click("button.primary")
-    page.wait_for_url(f"{server.url}/")
+    fill_in_sign_in(page, server.url, ADMIN_TOKEN)
     return page
 
 

@@ -1,7 +1,5 @@
 """make demo, whatever settings and files are around it."""
 
-from __future__ import annotations
-
 import re
 import signal
 import subprocess

@@ -1,6 +1,4 @@
-"""What ``make dist`` makes is complete, and the wheel serves on a machine that has no checkout."""
-
-from __future__ import annotations
+"""What ``make dist`` makes is complete, and the wheel serves on a machine that has no checkout; and make itself."""
 
 import fnmatch
 import os
@@ -18,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import requests
+import yaml
 from packaging.requirements import Requirement
 
 from tests.support import programs_loaded
@@ -25,7 +24,7 @@ from tests.support.programs import program
 from tests.support.programs_loaded import MAILONCE
 from tests.support.server import Server, email
 from tests.support.sink import Sink
-from tests.support.surroundings import ROOT, clean_environment
+from tests.support.surroundings import ROOT, clean_environment, output_of
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 VERSION = PROJECT["version"]
@@ -51,24 +50,15 @@ def tracked() -> list[str]:
     if not (ROOT / ".git").exists():
         pytest.skip("only a checkout knows which files belong into the sdist")
     listing = [program("git", "git"), "-C", str(ROOT), "ls-files"]
-    listed = subprocess.run(listing, capture_output=True, text=True, check=True).stdout
-    return [name for name in listed.splitlines() if (ROOT / name).is_file()]
+    return [name for name in output_of(listing).splitlines() if (ROOT / name).is_file()]
 
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder ``make dist`` has filled, with the tools of the environment that runs the tests."""
     copy = checkout(tmp_path_factory.mktemp("dist") / "checkout")
-    ready = f"{sys.prefix}/.ready"
-    made = subprocess.run(
-        ["make", f"--old-file={ready}", "dist", f"VENV={sys.prefix}"],
-        cwd=copy,
-        env=clean_environment(PYTHONPATH=""),
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert made.returncode == 0, made.stdout + made.stderr
+    command = ["make", f"--old-file={sys.prefix}/.ready", "dist", f"VENV={sys.prefix}"]
+    output_of(command, copy, clean_environment(PYTHONPATH=""))
     return copy / "dist"
 
 
@@ -136,8 +126,7 @@ def installed(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
                 link.symlink_to(Path(str(distribution.locate_file(top))))
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(folder / "bin/python")]
     for words in (["install", "--no-index", "-c", str(ROOT / "constraints.txt"), str(wheel)], ["check"]):
-        done = subprocess.run(pip + words, env=bare(), capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stdout + done.stderr
+        output_of(pip + words, env=bare())
     return folder
 
 
@@ -157,14 +146,7 @@ class Installed(Server):
 def test_the_installed_wheel_serves_from_an_empty_folder(installed: Path, tmp_path: Path) -> None:
     modules = ("deduplication", "orchestrator", "routes", "wsgi")
     where = "import sys, importlib; print(*(importlib.import_module(name).__file__ for name in sys.argv[1:]))"
-    paths = subprocess.run(
-        [str(installed / "bin/python"), "-c", where, *modules],
-        cwd=tmp_path,
-        env=bare(),
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.split()
+    paths = output_of([str(installed / "bin/python"), "-c", where, *modules], tmp_path, bare()).split()
     assert len(paths) == len(modules) and all(Path(path).is_relative_to(installed) for path in paths)
     folder = tmp_path / "empty"
     with Sink() as sink, Installed(installed, folder, WEBHOOK_URL=sink.url) as server:
@@ -195,3 +177,76 @@ def test_the_changelog_begins_with_the_version_and_dates_the_released_ones() -> 
     assert "unreleased" not in [date for _, date in earlier]
     numbers = [tuple(map(int, version.split("."))) for version, _ in headings]
     assert numbers == sorted(numbers, reverse=True) and dates == sorted(dates, reverse=True)
+
+
+# make, as CONTRIBUTING.md shows it: it installs for each target only its dependencies
+
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
+
+
+@pytest.fixture
+def unmade_checkout(tmp_path: Path) -> Path:
+    """One in which nothing was made yet."""
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    return tmp_path
+
+
+def make(unmade_checkout: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = clean_environment()
+    return subprocess.run(
+        ["make", *words], cwd=unmade_checkout, env=environment, capture_output=True, text=True, timeout=60
+    )
+
+
+def steps(unmade_checkout: Path, *words: str) -> list[str]:
+    """What make would run."""
+    return output_of(["make", "--dry-run", *words, f"PYTHON={sys.executable}"], unmade_checkout).splitlines()
+
+
+def test_a_python_that_is_missing_or_too_old_is_named_in_one_line(unmade_checkout: Path) -> None:
+    old = unmade_checkout / "old-python"
+    pretend = "import sys; sys.version_info, sys.version = (3, 10, 12), '3.10.12 (main)'; exec(sys.argv[1])"
+    old.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{pretend}" "$2"\n')
+    old.chmod(0o755)
+    result = make(unmade_checkout, "run", f"PYTHON={old}")
+    assert result.returncode != 0
+    (line,) = (result.stdout + result.stderr).splitlines()
+    assert f"Mailonce needs Python 3.11 or newer; {old} is 3.10.12" in line
+    assert "no-such-python is not there" in make(unmade_checkout, "run", "PYTHON=no-such-python").stderr
+    assert not (unmade_checkout / ".venv").exists()
+
+
+def test_each_target_installs_what_it_needs_and_no_more(unmade_checkout: Path) -> None:
+    for target, extras in {"run": ["queue"], "test": ["queue", "dev"], "docs": ["queue", "docs"]}.items():
+        shown = "\n".join(steps(unmade_checkout, target))
+        assert [extra for extra in ("queue", "dev", "docs") if f"-e '.[{extra}]'" in shown] == extras
+        assert shown.count('echo "Installing') == len(extras), "the first run takes a minute"
+
+
+def test_a_seed_is_handed_on(unmade_checkout: Path) -> None:
+    assert "--hypothesis-seed=7 " in steps(unmade_checkout, "test", "SEED=7")[-1]
+    assert "seed" not in steps(unmade_checkout, "test")[-1]
+
+
+def test_the_hooks_run_what_make_lint_runs(unmade_checkout: Path) -> None:
+    (local,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    assert local["repo"] == "local", "nothing is downloaded"
+    entries = [hook["entry"] for hook in local["hooks"]]
+    assert entries == steps(unmade_checkout, "lint")[-len(entries) :]
+    for hook in local["hooks"]:
+        assert (hook["language"], hook["pass_filenames"], hook["always_run"]) == ("system", False, True), hook["id"]
+
+
+def test_the_commands_for_contributors_can_be_run(unmade_checkout: Path) -> None:
+    for command in re.findall(r"(?:`|^    )make ([^`\n]+)", CONTRIBUTING, re.MULTILINE):
+        assert steps(unmade_checkout, *re.findall(r"\w+=\"[^\"]*\"|\S+", command)), command
+    examples = re.findall(r"^    \.venv/bin/python -m pytest (\S+)(?: -k (\w+))?$", CONTRIBUTING, re.MULTILINE)
+    assert len(examples) == 2
+    for path, word in examples:
+        assert re.search(rf"^def test_\w*{word}", (ROOT / path).read_text(), re.MULTILINE), word
+
+
+def test_the_latest_version_is_the_one_that_gets_fixes() -> None:
+    rows = re.findall(r"^\| ([\d.]+) \| (yes|no) \|$", (ROOT / "SECURITY.md").read_text(), re.MULTILINE)
+    assert [version for version, fixes in rows if fixes == "yes"] == [VERSION.rpartition(".")[0]]

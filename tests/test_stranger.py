@@ -5,21 +5,84 @@ attempt is made on one machine without Redis, and on two that share one. Days pa
 aimed at: entries are kept for 7 of them, ids for ever.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import pytest
 
 from deduplication import again
+from deduplication.errors import StoreUnavailable
+from deduplication.files import Retention
+from deduplication.journal.registry import RegistryOptions
 from orchestrator.item import Item
 from orchestrator.pipeline import ProofUsed
+from tests.deduplication.conftest import Bench
 from tests.deduplication.conftest import bench as bench
-from tests.support.pipeline import REFUSES, item
-from tests.support.town import Build, Fields, Town
-from tests.support.town import build as build
+from tests.deduplication.journal.world import HOLD_MS, Line
+from tests.support.pipeline import REFUSES, FakeDestination, PipelineBench, item, open_pipeline
+
+DAY_MS = 24 * 3_600_000
+Fields = dict[str, Any]
+
+
+@dataclass
+class Town:
+    """``places``: processes of one machine, or two machines that share a Redis. All send to ``crm``."""
+
+    bench: Bench
+    crm: FakeDestination = field(default_factory=FakeDestination)
+    line: Line = field(default_factory=Line)
+    places: list[PipelineBench] = field(default_factory=list)
+
+    def settle(self) -> None:
+        """Everything is published, read, and ended that is kept no longer."""
+        for machine in (self.bench.first, self.bench.second) * 2:
+            with suppress(StoreUnavailable):
+                machine.tick()
+                machine.follow()
+            machine.coordinator.tend()
+
+    def pass_days(self, days: float) -> None:
+        self.settle()
+        self.bench.advance(int(days * DAY_MS))
+        self.settle()
+
+    def status_of(self, fields: Fields, place: int = 0) -> str:
+        return str(self.places[place].send(**fields).status)
+
+    def statuses(self, fields: Fields) -> set[str]:
+        """The answers, if the email arrives everywhere."""
+        found = set()
+        for place in range(len(self.places)):
+            found.add(self.status_of(fields, place))
+            self.settle()
+        return found
+
+
+Build = Callable[..., Town]
+
+
+@pytest.fixture
+def build(bench: Bench) -> Iterator[Build]:
+    with ExitStack() as stack:
+
+        def build(decision_days: int = 7, suppressed_bytes: int = 64 << 20, **route: Any) -> Town:
+            town, kept_ms = Town(bench), decision_days * DAY_MS
+            for machine in (bench.first, bench.second):
+                machine.retention = Retention(entry_ms=kept_ms, suppressed_bytes=suppressed_bytes)
+                machine.options = RegistryOptions(hold_ms=HOLD_MS, entry_ms=kept_ms)
+                machine.wrap = town.line.wrap
+                machine.restart()
+                opened = open_pipeline(machine, {"crm": town.crm}, **route)
+                town.places.append(stack.enter_context(opened))
+            town.pass_days(6)  # to the beginning of a month
+            return town
+
+        yield build
+
 
 DAYS = (0, 6, 9, 400)
 REAL = {"subject": "Invoice 7", "body": "real", "message_id": "<7@example.org>", "recipient": "ada@example.org"}
@@ -107,7 +170,7 @@ def test_what_stops_an_email_is_named_as_long_as_it_does(build: Build, days: int
 # Many emails under the names of one
 
 
-@pytest.mark.parametrize(("count", "days"), [(65, 0), (400, 6), (65, 9), (65, 400)])
+@pytest.mark.parametrize(("count", "days"), [(65, 0), (340, 6), (65, 9), (65, 400)])
 def test_forged_emails_do_not_push_out_one_that_was_delivered(build: Build, count: int, days: int) -> None:
     town = build()
     emails = [REAL, *(REAL | {"body": f"forged {number}"} for number in range(count))]

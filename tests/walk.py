@@ -9,8 +9,6 @@ is done only once (connections, scripts, compiled patterns) is not counted. Coun
 orchestrator/ and deduplication/ that were entered (each once), their files, and how often a call changed the layer.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json

@@ -10,8 +10,6 @@ Absolute figures say as much about the machine as about the code; the ratios can
 machine that others use, look at the spread.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
@@ -26,12 +24,9 @@ from importlib import metadata
 from pathlib import Path
 
 from tests.bench.figures import HEADINGS, Row, aligned
-from tests.bench.following import EVENTS, follow_rows
-from tests.bench.in_process import id_rows, process_rows
-from tests.bench.on_redis import redis_rows
-from tests.bench.over_http import EMAILS, http_rows, start_rows
-from tests.bench.seen import disk_rows, seen_rows
-from tests.bench.worker import worker_rows
+from tests.bench.in_fleets import EVENTS, follow_rows, redis_rows
+from tests.bench.in_process import disk_rows, id_rows, process_rows, seen_rows
+from tests.bench.over_http import EMAILS, http_rows, start_rows, worker_rows
 from tests.support.redis_server import RedisServer, redis_server_version
 
 PACKAGES = ("Flask", "gunicorn", "redis", "hiredis", "dramatiq")

@@ -3,8 +3,6 @@
 The app runs behind the same gunicorn settings as the service.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 

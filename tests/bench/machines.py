@@ -1,7 +1,5 @@
 """A machine without its threads: only what an email asks for is measured. And emails never seen before."""
 
-from __future__ import annotations
-
 import itertools
 import secrets
 import time

@@ -1,7 +1,5 @@
 """Whether a sender is authentic: what trusted hosts and providers say, and what senders would like them to say."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Whether a program sent an email: real headers and reports, and nothing that only looks like them."""
 
-from __future__ import annotations
-
 import pytest
 
 from deduplication.automated import Automated

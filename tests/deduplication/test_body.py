@@ -1,7 +1,5 @@
 """What a reader sees of a body, and what is in it beside the words."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 

@@ -1,7 +1,5 @@
 """Which texts start alike, and that a destination gets each of them once in 72 hours."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import string

@@ -1,7 +1,5 @@
 """Dates in every notation seen in mail, and in some that mean nothing."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone

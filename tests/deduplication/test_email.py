@@ -1,7 +1,5 @@
 """How the parts of an email are read, whatever notation they came in."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest

@@ -1,7 +1,5 @@
 """Files of DATA_DIR are readable by their owner only, and on a local disk."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import stat

@@ -1,7 +1,5 @@
 """The names that an email is recognised by, and which emails are different."""
 
-from __future__ import annotations
-
 import hashlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """When two links are the same file, and which links of an email hand one over."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Raw emails, well-formed and not, and what is read of them."""
 
-from __future__ import annotations
-
 import base64
 import email.message
 import email.policy

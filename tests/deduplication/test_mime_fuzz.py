@@ -1,8 +1,10 @@
-"""Damaged raw emails: what can be read is read, and nothing is raised. Hostile ones are in test_linear_cost.py."""
+"""Damaged and hostile raw emails: what can be read is read, and nothing is raised.
 
-from __future__ import annotations
+Whatever an email holds, it is read in memory proportional to its length; hostile.py prints the time as well.
+"""
 
 import base64
+import sys
 from dataclasses import astuple
 from typing import Any
 
@@ -13,6 +15,9 @@ from hypothesis import strategies as st
 from deduplication.identity import compute_canonical_id, compute_fingerprint, compute_post_keys
 from deduplication.mime import parse_mime
 from tests.deduplication.test_mime import HTML, PLAIN, REPORT, nested, parts, raw
+from tests.support import programs_loaded
+from tests.support.hostile import EMAILS, SIZES_BYTES
+from tests.support.surroundings import ROOT, clean_environment
 
 JAPANESE = raw(
     "From: =?iso-2022-jp?B?GyRCMnE1RBsoQg==?= <kaigi@example.jp>",
@@ -128,3 +133,18 @@ def test_what_came_before_the_cut_is_there() -> None:
 @pytest.mark.timeout(60)
 def test_no_codec_that_python_knows_breaks_the_reading(charset: str, content: bytes) -> None:
     assert_it_is_read(f"Content-Type: text/plain; charset={charset}\n\n".encode() + content)
+
+
+MAX_BASE_BYTES = 8 * 1024 * 1024
+MAX_FACTOR = 20
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", EMAILS)
+def test_reading_an_email_takes_memory_in_proportion_to_its_length(name: str) -> None:
+    command = [sys.executable, "-c", "import sys; from tests.support import hostile; hostile.main(sys.argv[1])", name]
+    run = programs_loaded.run(command, ROOT, clean_environment())
+    assert run.returncode == 0, run.stdout
+    peaks = {int(size): int(peak) for size, peak, _ in map(str.split, run.stdout.splitlines())}
+    assert len(peaks) == len(SIZES_BYTES)
+    assert {size: peak for size, peak in peaks.items() if peak > MAX_BASE_BYTES + MAX_FACTOR * size} == {}

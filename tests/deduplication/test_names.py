@@ -1,7 +1,5 @@
 """Which items with the same name are different, and how fingerprints are written."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

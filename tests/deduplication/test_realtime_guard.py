@@ -1,7 +1,5 @@
 """The realtime guard: nothing from before the start, and each message once."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections import Counter

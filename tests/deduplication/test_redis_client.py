@@ -1,13 +1,12 @@
 """Functions for scripts on Redis directly: they share keys with the service, and never suppress by guess."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import UTC
 from typing import Any
+from unittest.mock import Mock
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -154,10 +153,7 @@ def test_a_new_connection_sends_nothing_but_what_is_asked(redis_server: RedisSer
 
 
 def test_a_script_without_a_journal_asks_redis_again_after_a_missing_answer() -> None:
-    def fail() -> None:
-        raise NoAnswer("Redis does not answer")
-
-    state = RedisState(is_always_asked=True)
+    state, fail = RedisState(is_always_asked=True), Mock(side_effect=NoAnswer("Redis does not answer"))
     for _ in range(2):
         with pytest.raises(NotNow):
             state.ask(fail)

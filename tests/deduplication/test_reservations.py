@@ -1,7 +1,5 @@
 """Posts and media, scenario by scenario."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

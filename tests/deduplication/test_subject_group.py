@@ -1,7 +1,5 @@
 """Which subjects mean the same thing."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import replace
 from datetime import datetime

@@ -1,7 +1,5 @@
 """From bytes to well-formed text in its normal form. How whole emails in many charsets are read is in test_mime.py."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,8 +1,5 @@
 """Every kind of REDIS_URL, against real servers: Sentinel with a failover, a Cluster of three, TLS, sockets, ACL."""
 
-from __future__ import annotations
-
-import ssl
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -34,8 +31,8 @@ from tests.deduplication.journal.world import (
     stored,
     take,
 )
-from tests.support.redis_server import RedisServer
-from tests.support.tls import tls_in_front_of
+from tests.support.programs import program
+from tests.support.redis_server import RedisServer, free_port, redis_server_binary
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.real_redis
@@ -167,13 +164,16 @@ def test_after_a_sentinel_failover_the_new_master_learns_what_was_done_meanwhile
 
 
 @pytest.fixture
-def tls_url(start: Start, tmp_path: Path) -> Iterator[str]:
-    authority = trustme.CA()
+def tls_url(start: Start, tmp_path: Path) -> str:
+    if redis_server_binary() != program("redis-server", "redis-server"):
+        pytest.skip("the Redis in the wheel was built without TLS")
+    authority, port = trustme.CA(), free_port()
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert("127.0.0.1", "localhost").configure_cert(context)
-    with tls_in_front_of(start().port, context) as port:
-        yield f"rediss://localhost:{port}/0?ssl_ca_certs={tmp_path / 'ca.pem'}"
+    authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "own.pem"))
+    files = {"cert": "own.pem", "key": "own.pem", "ca-cert": "ca.pem"}
+    options = [word for name, file in files.items() for word in (f"--tls-{name}-file", str(tmp_path / file))]
+    start("--tls-port", str(port), "--tls-auth-clients", "no", *options)
+    return f"rediss://localhost:{port}/0?ssl_ca_certs={tmp_path / 'ca.pem'}"
 
 
 def test_tls_with_a_certificate_that_is_checked(tls_url: str) -> None:

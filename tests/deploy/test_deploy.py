@@ -1,7 +1,5 @@
 """The files of deploy/: they start, report errors, and agree with the settings."""
 
-from __future__ import annotations
-
 import json
 import re
 import stat

@@ -1,7 +1,5 @@
 """The Email Worker of deploy/cloudflare, run by node with stand-ins for Cloudflare's objects."""
 
-from __future__ import annotations
-
 import base64
 import json
 import subprocess

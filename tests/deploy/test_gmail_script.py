@@ -1,7 +1,5 @@
 """The Apps Script of deploy/gmail, run by V8, as Google runs it, with small fakes of its services."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

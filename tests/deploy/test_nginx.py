@@ -1,7 +1,5 @@
 """deploy/nginx.conf in a real nginx, in front of a real server: what it publishes, and the page behind it."""
 
-from __future__ import annotations
-
 import json
 import re
 import socket

@@ -1,10 +1,7 @@
 """Alerts and dashboard, by promtool and by a Prometheus that scrapes a real server and a worker."""
 
-from __future__ import annotations
-
 import json
 import re
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,11 +13,10 @@ import pytest
 from tests.support.programs import program
 from tests.support.prometheus_server import PACKAGE, PrometheusServer
 from tests.support.redis_server import RedisServer
-from tests.support.server import Server, email
+from tests.support.server import Server, WorkerProcess, email
 from tests.support.sink import Sink
-from tests.support.surroundings import ROOT
+from tests.support.surroundings import ROOT, output_of
 from tests.support.waiting import wait_for
-from tests.support.worker import WorkerProcess
 
 ALERTS = ROOT / "deploy/prometheus/alerts.yml"
 DASHBOARD: dict[str, Any] = json.loads((ROOT / "deploy/grafana/mailonce.json").read_text())
@@ -29,10 +25,6 @@ CHOSEN = {"type": "prometheus", "uid": "${datasource}"}
 OF_GRAFANA = {"$__rate_interval", "$__range"}
 UNIT_TESTS = (ROOT / "tests/deploy/alerts_test.yml", ROOT / "tests/deploy/alerts_of_a_day_test.yml")
 METRICS_TOKEN = "metrics-token-for-tests"
-
-
-def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([program("promtool", PACKAGE), *arguments], capture_output=True, text=True, timeout=120)
 
 
 def alert_names() -> list[str]:
@@ -49,13 +41,11 @@ def test_the_shipped_configuration_is_sound(tmp_path: Path) -> None:
     for name in ("prometheus.yml", "alerts.yml"):
         (tmp_path / name).write_text((ALERTS.parent / name).read_text())
     (tmp_path / "metrics_token").write_text(METRICS_TOKEN)
-    checked = promtool("check", "config", str(tmp_path / "prometheus.yml"))
-    assert checked.returncode == 0, checked.stdout + checked.stderr
+    output_of([program("promtool", PACKAGE), "check", "config", str(tmp_path / "prometheus.yml")])
 
 
 def test_each_alert_fires_when_it_should_and_not_before() -> None:
-    tested = promtool("test", "rules", *map(str, UNIT_TESTS))
-    assert tested.returncode == 0, tested.stdout + tested.stderr
+    output_of([program("promtool", PACKAGE), "test", "rules", *map(str, UNIT_TESTS)])
     tests = "".join(path.read_text() for path in UNIT_TESTS)
     silent = [name for name in alert_names() if not re.search(rf"alertname: {name}\n *exp_alerts:\n", tests)]
     assert silent == [], "no test makes them fire"

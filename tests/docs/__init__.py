@@ -9,8 +9,8 @@ sh          Each command by its program, after settings such as ``PORT=80`` in f
                             ``| sh`` behind a ``sample`` sends what it printed. ``worker``, ``serve`` and ``listen``
                             are started
             make            ``make run`` is started; of others the target exists
-            others          (systemctl, docker, redis-cli...; see PROGRAMS) are for another machine: the files of this
-                            repository that they name exist, and so do the units, services and settings
+            others          (systemctl, docker, redis-cli...) are for another machine: the files of this repository
+                            that they name exist, and so do the units, services and settings
 toml        Loads as mailonce.toml, with its providers; every env:NAME in it has a value.
 python      Runs in a fresh interpreter. The first line ``# name.py`` names the file it is to be saved as; one that ends
             in ``app.run(port=...)`` is started, and gets a webhook.

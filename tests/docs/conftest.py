@@ -1,7 +1,5 @@
 """The service that the pages speak of: in a folder of its own, with the providers of docs/providers.md."""
 
-from __future__ import annotations
-
 import mailbox
 import re
 import subprocess
@@ -15,12 +13,11 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from tests.docs.commands import commands
-from tests.docs.pages import Block, all_blocks
+from tests.docs.pages import Block, all_blocks, commands
 from tests.support import programs_loaded
 from tests.support.curl import read_curl
 from tests.support.server import Server
-from tests.support.surroundings import clean_environment
+from tests.support.surroundings import clean_environment, output_of
 
 ADDRESS = "http://127.0.0.1:8000"
 INBOX = (
@@ -49,14 +46,14 @@ class Service:
     answers: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """To each curl line that sends something in: the first time, and again."""
 
-    def run(self, words: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+    def run(self, words: tuple[str, ...]) -> str:
         """As a user in its folder does, with nothing of ours on PATH."""
         if words[0] == ".venv/bin/mailonce":
             command, env = [programs_loaded.MAILONCE, *words[1:]], clean_environment(LOG_LEVEL="ERROR")
-            return programs_loaded.run(command, self.folder, env)
-        return subprocess.run(
-            words, cwd=self.folder, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, timeout=120
-        )
+            ran = programs_loaded.run(command, self.folder, env)
+            assert ran.returncode == 0, ran.stdout
+            return ran.stdout
+        return output_of(words, self.folder, {"PATH": "/usr/bin:/bin"})
 
     def listen(self, words: tuple[str, ...]) -> str:
         """Its first line. On another port: the default one may be in use."""

@@ -1,7 +1,5 @@
 """examples/capacity.py does the sum that docs/capacity.md tells, with the figures that make bench measured."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -11,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.capacity_page import PAGE, capacity_page, simulator
-from tests.support.surroundings import ROOT
+from tests.support.surroundings import ROOT, output_of
 
 capacity = simulator()
 # Round ones, so that the sums below can be made by hand.
@@ -84,14 +82,7 @@ def test_the_page_has_the_figures_of_the_bench() -> None:
 
 def test_it_runs_anywhere_with_any_python_and_says_what_is_missing(tmp_path: Path) -> None:
     script = [sys.executable, "-I", "-S", str(ROOT / "examples/capacity.py")]  # no package can be imported
-    ran = subprocess.run(
-        [*script, "--emails", "1000000"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    for line in ran.stdout.splitlines():
+    for line in output_of([*script, "--emails", "1000000"], tmp_path).splitlines():
         assert f"| {line[:18].strip()} | {line[18:].strip()} |" in PAGE.read_text(), "as the page shows it"
     half = tmp_path / "half.json"
     half.write_text(json.dumps({"rows": []}))

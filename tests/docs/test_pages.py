@@ -1,10 +1,10 @@
-"""What single pages promise: README, api.md, failures.md, security.md, features.md, tools.md."""
-
-from __future__ import annotations
+"""What single pages promise: README, api.md, failures.md, security.md, features.md, tools.md; and that links lead
+somewhere, even when the pages are read as plain Markdown."""
 
 import json
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -16,7 +16,7 @@ from routes.command_line import main
 from tests.api_page import PAGE as API_PAGE
 from tests.api_page import page as api_page
 from tests.api_page import read_document
-from tests.docs.pages import blocks, code_in_lines, links
+from tests.docs.pages import FOR_CONTRIBUTORS, PAGES, anchors, blocks, inline, links, name_of
 from tests.faults.scenarios import SCENARIOS
 from tests.faults.world import Scenario
 from tests.support.curl import read_curl
@@ -24,7 +24,6 @@ from tests.support.server import ADMIN_TOKEN, Server
 from tests.support.surroundings import ROOT
 
 README = ROOT / "README.md"
-LONGEST = 140
 FAILURES = (ROOT / "docs/failures.md").read_text()
 SOURCES = "\n".join(
     path.read_text() for folder in ("deduplication", "orchestrator", "routes") for path in (ROOT / folder).rglob("*.py")
@@ -75,10 +74,6 @@ def test_the_tools_page_has_the_port_of_listen_and_the_columns_of_an_import() ->
     assert NEEDED in page
 
 
-def test_the_readme_can_be_read_in_one_go() -> None:
-    assert len(README.read_text().splitlines()) <= LONGEST
-
-
 def test_the_email_that_the_readme_asks_about_is_the_one_it_sends() -> None:
     (sent,) = [block.text for block in blocks(README) if "/api/ingress/gmail" in block.text]
     (asked,) = [block.text for block in blocks(README) if "mailonce why" in block.text]
@@ -93,13 +88,6 @@ def test_the_receiver_and_the_service_share_a_secret() -> None:
     assert sum(secret in text for text in texts) == 2
 
 
-def test_every_page_is_linked_from_the_readme_or_one_click_further() -> None:
-    linked = {link for link in links(README) if link.endswith(".md")}
-    left = {f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")} - linked
-    assert left <= {"docs/vocabularies.md", "docs/features.md"}, "which the start of the documentation has"
-    assert "make docs" in code_in_lines(README)
-
-
 def test_the_reference_of_the_api_is_up_to_date() -> None:
     assert API_PAGE.read_text() == api_page(read_document()), "stale: run make docs-reference"
 
@@ -111,3 +99,39 @@ def test_the_examples_of_the_api_are_true(tmp_path: Path) -> None:
         assert read_curl(command.replace("http://127.0.0.1:8000", server.url)).send().json()["openapi"] == "3.1.0"
         asked = f"curl -sS {server.url}/api/admin/decisions?limit=0 -H 'Authorization: Bearer {ADMIN_TOKEN}'"
         assert read_curl(asked).send().json() == json.loads(printed)
+
+
+# Links
+
+NAV = re.compile(r"^\s+- .*: (\S+\.md)$", re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", (*PAGES, *FOR_CONTRIBUTORS), ids=name_of)
+def test_links_within_the_repository_exist_and_pictures_say_what_they_show(page: Path) -> None:
+    lost = [link for link in links(page) if not re.match(r"https?://", link) and not _link_exists(page, link)]
+    assert not lost, f"{name_of(page)} links to nowhere: {lost}"
+    assert all(token.content for token in inline(page) if token.type == "image")
+
+
+def _link_exists(page: Path, link: str) -> bool:
+    path, _, anchor = link.partition("#")
+    target = (page.parent / path).resolve() if path else page
+    if not target.is_relative_to(ROOT) or not target.exists():
+        return False
+    return not anchor or anchor in anchors(target)
+
+
+@pytest.mark.parametrize("name", ["gates", "setups", "way"])
+def test_drawings_have_a_title_a_description_and_both_schemes(name: str) -> None:
+    drawing = ElementTree.parse(ROOT / f"docs/assets/{name}.svg").getroot()  # noqa: S314 - our own file
+    texts = {element.tag.rpartition("}")[2]: element.text for element in drawing}
+    assert texts["title"] and texts["desc"]
+    assert drawing.attrib["aria-labelledby"] == "title desc"
+    assert "prefers-color-scheme: dark" in str(texts["style"])
+
+
+def test_every_page_is_in_the_navigation_and_one_click_from_the_start() -> None:
+    pages = sorted(page.name for page in (ROOT / "docs").glob("*.md"))
+    listed = NAV.findall((ROOT / "mkdocs.yml").read_text())
+    assert (sorted(listed), listed[0]) == (pages, "index.md")
+    assert set(pages) <= {link.partition("#")[0] for link in links(ROOT / "docs/index.md")} | {"index.md"}

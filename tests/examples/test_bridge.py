@@ -1,7 +1,5 @@
 """examples/bridge: what Slack and Zammad get of a webhook."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator
@@ -11,14 +9,12 @@ from typing import Any
 import pytest
 import requests
 
-from orchestrator.config.model import DestinationConfig
-from orchestrator.delivery.webhook import DeliveryFailed, Destination, Webhook
 from orchestrator.item import email_item
 from routes.providers import gmail
 from tests.support.programs import Program
 from tests.support.redis_server import free_port
 from tests.support.server import email
-from tests.support.sink import Reply, Sink
+from tests.support.sink import Reply, Sink, deliver
 from tests.support.surroundings import ROOT, clean_environment
 
 SECRET = "whsec_" + "A" * 32
@@ -42,13 +38,8 @@ class Bridge(Program):
         super().__init__([sys.executable, str(ROOT / "examples/bridge/bridge.py")], folder, folder / "log", env)
 
     def deliver(self, target: str, webhook_id: str = "msg_1", secret: str = SECRET, **fields: Any) -> int:
-        """By our own sender; what was answered."""
         payload = email_item(gmail.parse(email(**fields), inline_bytes=100), None).payload
-        config = DestinationConfig.model_construct(url=f"http://127.0.0.1:{self.port}/{target}", secret=(secret,))
-        try:
-            return Destination("here", config, 1).deliver(Webhook(webhook_id, dict(payload)), 60).status_code or 0
-        except DeliveryFailed as error:
-            return error.status_code or 0
+        return deliver(f"http://127.0.0.1:{self.port}/{target}", payload, secret, webhook_id=webhook_id)
 
 
 @pytest.fixture

@@ -1,10 +1,7 @@
 """examples/compose, as YAML: there is no docker in the tests. tests/deploy has what holds for deploy/ as well."""
 
-from __future__ import annotations
-
 import json
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +9,7 @@ import yaml
 
 from orchestrator.config.settings import Settings
 from tests.support.programs import program
-from tests.support.surroundings import ROOT
+from tests.support.surroundings import ROOT, output_of
 
 FOLDER = ROOT / "examples/compose"
 COMPOSE: dict[str, Any] = yaml.safe_load((FOLDER / "compose.yaml").read_text())
@@ -72,8 +69,7 @@ def test_prometheus_scrapes_the_server_with_its_token(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text.replace("/run/secrets/", ""))
     (tmp_path / secret).write_text("metrics-token-for-tests")
     command = [program("promtool", "prometheus"), "check", "config", str(tmp_path / "prometheus.yml")]
-    checked = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert checked.returncode == 0, checked.stdout + checked.stderr
+    output_of(command)
 
 
 def test_grafana_finds_prometheus_and_the_dashboard() -> None:

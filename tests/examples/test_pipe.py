@@ -1,7 +1,5 @@
 """examples/pipe: an email from a mail server's pipe, and the exit code that the mail server reads."""
 
-from __future__ import annotations
-
 import io
 import runpy
 import subprocess

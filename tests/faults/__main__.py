@@ -4,8 +4,6 @@
 runs the short versions; other words choose scenarios by their names.
 """
 
-from __future__ import annotations
-
 import sys
 
 import requests

@@ -1,7 +1,5 @@
 """Every fault, as something that strikes in the middle of traffic. The table at the end says what must come of it."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import os

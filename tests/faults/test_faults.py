@@ -1,7 +1,5 @@
 """Short versions of some faults, several after each other on the same machines. make faults has all of them."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.faults.scenarios import SCENARIOS
@@ -18,12 +16,10 @@ TOGETHER = (
     ),
     (
         "Redis emptied while requests are under way",
-        "reset during an outage",
         "stream trimmed behind a machine that slept",
     ),
     ("disk lost with emails queued", "a machine away for an hour"),
     ("kill -9 after the note",),
-    ("queue: kill -9 a worker",),
     ("large emails by link",),
 )
 

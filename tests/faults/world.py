@@ -23,10 +23,9 @@ from tests.faults.load import Load
 from tests.support.proxy import Proxy
 from tests.support.rabbitmq_server import RabbitmqServer
 from tests.support.redis_server import RedisServer
-from tests.support.server import ADMIN, Server, email
+from tests.support.server import ADMIN, Server, WorkerProcess, email
 from tests.support.sink import Reply, Sink
 from tests.support.waiting import wait_for
-from tests.support.worker import WorkerProcess
 
 AOF = ("--appendonly", "yes")
 HELD = "held"  # emails with such a subject are answered by the destination once the scenario releases them

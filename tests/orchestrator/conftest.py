@@ -1,7 +1,5 @@
 """The pipeline on one machine without Redis, and on one with it. Time passes only when a test says so."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack
 from typing import Any

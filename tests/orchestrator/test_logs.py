@@ -1,7 +1,5 @@
 """Each event is one line, whatever its text contains."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """An email in the pipeline: the answer to its provider, its deliveries, and when its names are marked."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -12,9 +10,8 @@ from deduplication.email import Email
 from deduplication.subject_group import GroupScope
 from orchestrator.delivery.webhook import DeliveryFailed
 from orchestrator.item import email_item
-from orchestrator.pipeline import ProofUsed
 from tests.orchestrator.conftest import Open
-from tests.support.pipeline import DOWN, LEASE_MS, MISPLACED, REFUSES, PipelineBench, Reaction, item, limited
+from tests.support.pipeline import DOWN, LEASE_MS, MISPLACED, REFUSES, PipelineBench, Reaction, limited
 
 LOT = "Lot 456 - Documents"
 FILE = "<p>https://we.tl/t-abc</p>"
@@ -123,14 +120,6 @@ def test_nothing_counts_as_delivered_before_it_is(start: Open) -> None:
     assert len(bench.destinations["crm"].taken) == 1
 
 
-def test_an_error_of_our_own_returns_the_email_to_its_provider(start: Open) -> None:
-    bench = start({"crm": [RuntimeError("a bug")]})
-    with pytest.raises(RuntimeError):
-        bench.send()
-    assert [bench.status_of() for _ in range(2)] == ["processed", "already_processed"]
-    assert len(bench.destinations["crm"].taken) == 1
-
-
 def die() -> None:
     raise KeyboardInterrupt
 
@@ -165,14 +154,6 @@ def test_a_process_that_slept_past_its_lease_sends_nothing(start: Open) -> None:
 
 
 # The store fails
-
-
-def test_while_names_cannot_be_claimed_nothing_is_sent(start: Open) -> None:
-    bench = start()
-    bench.failing.add("claim")
-    assert (bench.status_of(), bench.destinations["crm"].asked) == ("retry_later", [])
-    bench.failing.clear()
-    assert bench.status_of() == "processed"
 
 
 @pytest.mark.parametrize("first", [{}, {"subject": LOT}], ids=["failed delivery", "suppressed"])
@@ -338,17 +319,6 @@ def test_an_email_that_is_being_delivered_is_stopped_by_no_rule(start: Open, rul
 
 
 # Proofs of origin that do not cover the text
-
-
-def test_a_proof_is_good_for_one_email_and_for_its_retries(start: Open) -> None:
-    bench = start({"crm": [RuntimeError("a bug")]})
-    first, other = replace(item(subject="one"), proof="token"), replace(item(subject="two"), proof="token")
-    with pytest.raises(RuntimeError):
-        bench.receive(first)
-    assert [bench.receive(first).status for _ in range(2)] == ["processed", "already_processed"]
-    with pytest.raises(ProofUsed):
-        bench.receive(other)
-    assert len(bench.destinations["crm"].taken) == 1
 
 
 # With a queue

@@ -1,7 +1,5 @@
 """Which route an email takes."""
 
-from __future__ import annotations
-
 import builtins
 from dataclasses import replace
 from typing import Any

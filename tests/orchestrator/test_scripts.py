@@ -1,7 +1,5 @@
 """Scripts use the journal and the Redis of the service in DATA_DIR."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Whatever is answered in any of these tests must be described in /api/openapi.json.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -14,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 from flask.testing import FlaskClient
 from redis.exceptions import RedisError
 from werkzeug.routing import Rule
@@ -24,7 +23,9 @@ from deduplication.redis_client import connect
 from orchestrator.build import Service, build
 from orchestrator.config.settings import load_settings
 from routes.app import create_app
+from routes.command_line import main
 from tests.support.described import check_webhook, checking_client
+from tests.support.redis_server import RedisServer
 from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, PATIENT_MS
 from tests.support.sink import Sink
 
@@ -79,7 +80,6 @@ class App:
 
 
 StartApp = Callable[..., App]
-Eventually = Callable[[Callable[[], bool]], None]
 Builder = Callable[..., tuple[str, str]]
 
 
@@ -119,11 +119,9 @@ def write_toml(folder: Path, **destinations: Sink | str) -> Path:
     return file
 
 
-def impatient(folder: Path, sink: Sink) -> Path:
+def impatient(sink: Sink) -> str:
     """A mailonce.toml whose one destination, as WEBHOOK_URL would name it, takes the first failure for the last."""
-    file = folder / "impatient.toml"
-    file.write_text(f"[destinations.default]\nurl = '{sink.url}'\nmax_attempts = 1\n")
-    return file
+    return f"[destinations.default]\nurl = '{sink.url}'\nmax_attempts = 1\n"
 
 
 def open_era(url: str, prefix: str) -> bool:
@@ -144,12 +142,22 @@ def wait_for_redis(service: Service) -> None:
     raise AssertionError("the service did not begin to use Redis")
 
 
+@pytest.fixture(params=["sqlite", "redis"])
+def redis_url(request: pytest.FixtureRequest) -> str:
+    """Without Redis, and of one."""
+    server: RedisServer | None = request.getfixturevalue("redis_server") if request.param == "redis" else None
+    return server.url if server else ""
+
+
 @pytest.fixture
 def start_app(tmp_path: Path) -> Iterator[StartApp]:
-    """Builds services on one DATA_DIR; all are closed in the end."""
+    """Builds services on one DATA_DIR, with what ``toml`` says in mailonce.toml; all are closed in the end."""
     built: list[Service] = []
 
-    def start(now: Callable[[], datetime] | None = None, **settings: Any) -> App:
+    def start(now: Callable[[], datetime] | None = None, toml: str | None = None, **settings: Any) -> App:
+        if toml is not None:
+            settings["mailonce_config"] = tmp_path / f"{len(built)}.toml"
+            settings["mailonce_config"].write_text(toml, encoding="utf-8")
         own = {"data_dir": tmp_path / "data", "ingress_token": INGRESS_TOKEN, "admin_token": ADMIN_TOKEN}
         patient = {"redis_timeout_ms": PATIENT_MS, "memory_limit_mb": 100_000}  # this process has run many tests
         loaded = load_settings(**own | patient | settings)
@@ -190,3 +198,19 @@ def sink() -> Iterator[Sink]:
 @pytest.fixture
 def app(start_app: StartApp, sink: Sink) -> App:
     return start_app(webhook_url=sink.url)
+
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """In a folder of its own, on the data that ``start_app`` uses."""
+    monkeypatch.setenv("DATA_DIR", str(tmp_path / "data"))
+
+    def call(*words: str) -> Result:
+        result = CliRunner().invoke(main, words)
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.output
+        return result
+
+    return call

@@ -4,8 +4,6 @@ What the filters find, the order of the lists, the sentences and the scopes of a
 tests/orchestrator/operations.
 """
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,10 +12,11 @@ import pytest
 
 from orchestrator.delivery.guard import Blocker
 from orchestrator.operations.search import FIELDS
-from tests.routes.conftest import NEW_TOKEN, OLD_TOKEN, App, Eventually, StartApp, bearer, impatient
+from tests.routes.conftest import NEW_TOKEN, OLD_TOKEN, App, StartApp, bearer, impatient
 from tests.support.redis_server import RedisServer
 from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, email
 from tests.support.sink import Reply, Sink
+from tests.support.waiting import wait_for
 
 SUBJECT, SENDER = "Grievance about lot 456", "whistle@blower.example"
 LOT = "Lot 456 : nouvelle mission"
@@ -30,14 +29,6 @@ def subjects(app: App, query: str = "") -> list[str]:
 
 def crm(app: App) -> Any:
     return app.ask("destinations")["destinations"]["crm"]
-
-
-@pytest.fixture(params=["sqlite", "redis"])
-def settings(request: pytest.FixtureRequest) -> dict[str, Any]:
-    if request.param == "sqlite":
-        return {}
-    server: RedisServer = request.getfixturevalue("redis_server")
-    return {"redis_url": server.url}
 
 
 # Requests that are refused
@@ -125,11 +116,10 @@ def test_an_invalid_query_is_refused_with_its_field(app: App) -> None:
 def test_emails_are_listed_released_once_and_audited(
     start_app: StartApp,
     sink: Sink,
-    settings: dict[str, Any],
-    eventually: Eventually,
+    redis_url: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    app = start_app(webhook_url=sink.url, **settings)
+    app = start_app(webhook_url=sink.url, redis_url=redis_url)
     for name in ("first", "second", "third"):
         app.post(email(subject=f"{LOT} {name}", sender=f"{name}@a.example"))
         app.settle()
@@ -138,7 +128,7 @@ def test_emails_are_listed_released_once_and_audited(
     assert (second["status"], second["original"]) == ("skipped_subject_group", first["id"])
     assert second["reason"].endswith(" from first@a.example, delivered to default")
     assert second["releasable_until"] > second["received_at"]
-    assert {first["store"], second["store"]} == {"redis" if settings else "local"}
+    assert {first["store"], second["store"]} == {"redis" if redis_url else "local"}
     one = app.ask(f"decisions/{second['id']}")
     assert (one["payload"]["subject"], one["original_email"]["id"]) == (f"{LOT} second", first["id"])
     assert subjects(app, "q=second@a&gate=subject_group&provider=gmail&route=everything%20else") == [f"{LOT} second"]
@@ -157,7 +147,7 @@ def test_emails_are_listed_released_once_and_audited(
     counted = app.act("decisions/release", dry_run=True, q="third@a")
     assert counted == {"success": True, "dry_run": True, "matched": 1, "would_release": 1}
     assert app.act("decisions/release", all=True)["released"] == 1
-    eventually(lambda: len(sink.accepted) == 3)
+    wait_for(lambda: len(sink.accepted) == 3)
     assert app.act("decisions/release", gate="subject_group")["matched"] == 0
     for path in ("decisions/nothing", "deliveries/nothing"):
         assert (app.ask(path)["status"], app.ask(path)["code"]) == (404, "unknown")
@@ -165,9 +155,9 @@ def test_emails_are_listed_released_once_and_audited(
         assert (app.act(path)["status"], app.act(path)["code"]) == (404, "unknown")
 
 
-def test_a_replay_is_answered_with_its_result(start_app: StartApp, settings: dict[str, Any], tmp_path: Path) -> None:
+def test_a_replay_is_answered_with_its_result(start_app: StartApp, redis_url: str) -> None:
     with Sink(otherwise=Reply(422)) as sink:
-        app = start_app(mailonce_config=impatient(tmp_path, sink), **settings)
+        app = start_app(toml=impatient(sink), redis_url=redis_url)
         id_ = f"{app.post(email(subject='Report')).get_json()['id']}:default"
         one = app.ask(f"deliveries/{id_}")
         shown = (one["status"], one["reason"], one["payload"]["subject"])
@@ -196,9 +186,9 @@ def test_suppressed_emails_without_a_payload_cannot_be_released(start_app: Start
 
 
 def test_with_strict_privacy_only_digests_are_stored_and_exact_search_works(
-    start_app: StartApp, sink: Sink, settings: dict[str, Any], tmp_path: Path
+    start_app: StartApp, sink: Sink, redis_url: str, tmp_path: Path
 ) -> None:
-    app = start_app(webhook_url=sink.url, privacy="strict", **settings)
+    app = start_app(webhook_url=sink.url, privacy="strict", redis_url=redis_url)
     id_ = app.post(email(subject=SUBJECT, sender=SENDER, message_id="")).get_json()["id"]
     for q in (SUBJECT, SENDER, SENDER.upper()):
         (found,) = app.ask(f"decisions?q={q}")["decisions"]
@@ -214,13 +204,11 @@ def test_with_strict_privacy_only_digests_are_stored_and_exact_search_works(
         assert domain.encode() not in file.read_bytes() and SUBJECT.encode() not in file.read_bytes(), file
 
 
-@pytest.mark.real_redis
-def test_without_redis_lists_work_and_resets_do_not(start_app: StartApp, sink: Sink, eventually: Eventually) -> None:
-    redis = RedisServer().start()
-    app = start_app(webhook_url=sink.url, redis_url=redis.url, redis_timeout_ms=500)
+def test_without_redis_lists_work_and_resets_do_not(start_app: StartApp, sink: Sink, own_redis: RedisServer) -> None:
+    app = start_app(webhook_url=sink.url, redis_url=own_redis.url, redis_timeout_ms=500)
     app.post(email(subject="before"))
-    redis.stop()
-    eventually(lambda: app.service.coordinator.redis.status == "gone")
+    own_redis.kill()
+    wait_for(lambda: app.service.coordinator.redis.status == "gone")
     assert app.status_of(email(subject="alone")) == "processed"
     assert subjects(app) == ["alone", "before"]
     assert [each["store"] for each in app.ask("decisions")["decisions"]] == ["local", "redis"]
@@ -234,9 +222,7 @@ def test_without_redis_lists_work_and_resets_do_not(start_app: StartApp, sink: S
 # Destinations
 
 
-def test_410_pauses_the_destination_and_loses_nothing(
-    start_with: StartApp, eventually: Eventually, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_410_pauses_the_destination_and_loses_nothing(start_with: StartApp, caplog: pytest.LogCaptureFixture) -> None:
     with Sink(Reply(410)) as sink:
         app = start_with(crm=f"url = '{sink.url}'\nmax_attempts = 1")
         for number in range(6):
@@ -249,28 +235,28 @@ def test_410_pauses_the_destination_and_loses_nothing(
         app.service.retrier.tick()
         assert len(sink.received) == 1, "nothing is sent there"
         assert app.act("destinations/crm/resume")["status"] == "resumed"
-        eventually(lambda: len(sink.accepted) == 6)
+        wait_for(lambda: len(sink.accepted) == 6)
         assert set(sink.counts().values()) == {1}
     assert caplog.text.count("AUDIT pause destination=crm by=410 reason=answered 410 Gone") == 1
 
 
 def test_a_pause_is_noticed_by_every_process_survives_a_restart_and_ends_with_resume(
-    start_with: StartApp, sink: Sink, eventually: Eventually, settings: dict[str, Any]
+    start_with: StartApp, sink: Sink, redis_url: str
 ) -> None:
-    one, other = start_with(settings, crm=sink), start_with(settings, crm=sink)
+    one, other = start_with({"redis_url": redis_url}, crm=sink), start_with({"redis_url": redis_url}, crm=sink)
     answer = one.act("destinations/crm/pause", reason="moves to another host")
     assert (answer["success"], answer["status"]) == (True, "paused")
     assert answer["paused"] == crm(other)["paused"]
     assert (answer["paused"]["reason"], answer["paused"]["by"]) == ("moves to another host", "api")
-    eventually(lambda: other.service.guard.blocker("crm") is Blocker.PAUSED)
-    eventually(lambda: other.status_of(email()) == "queued")  # a new Redis grants nothing at first (rule 13)
+    wait_for(lambda: other.service.guard.blocker("crm") is Blocker.PAUSED)
+    wait_for(lambda: other.status_of(email()) == "queued")  # a new Redis grants nothing at first (rule 13)
     for app in (one, other):
         app.service.close()
-    again = start_with(settings, crm=sink)
-    eventually(lambda: again.status_of(email(subject="another")) == "queued")
+    again = start_with({"redis_url": redis_url}, crm=sink)
+    wait_for(lambda: again.status_of(email(subject="another")) == "queued")
     assert sink.received == []
     assert again.act("destinations/crm/resume")["status"] == "resumed"
-    eventually(lambda: len(sink.accepted) == 2)
+    wait_for(lambda: len(sink.accepted) == 2)
     assert crm(again)["paused"] is None
     assert again.act("destinations/crm/resume")["status"] == "not_paused"
     assert again.status_of(email(subject="a third")) == "processed"

@@ -1,13 +1,11 @@
 """POST /api/ingress/gmail: bodies, the webhook and the answers. Its authentication: providers/test_gmail.py."""
 
-from __future__ import annotations
-
 import hashlib
 import json
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from werkzeug.test import TestResponse
@@ -19,6 +17,7 @@ from tests.routes.conftest import App, StartApp, bearer
 from tests.support.redis_server import RedisServer
 from tests.support.server import INGRESS_TOKEN, email
 from tests.support.sink import Sink
+from tests.support.waiting import wait_for
 
 NEW, KNOWN = "processed", "already_processed"
 SKIPPED = "skipped_subject_group"
@@ -84,28 +83,8 @@ def test_only_json_is_accepted(app: App, content_type: str | None, http_status: 
     assert app.post_raw(json.dumps(email()).encode(), content_type).status_code == http_status
 
 
-@pytest.mark.parametrize("path", ["/api/ingress/nobody", "/nowhere", "/api/ingress/gmail", "/api/admin/reset"])
-def test_a_wrong_path_or_method_is_answered_in_json(app: App, path: str) -> None:
-    answer = app.http.get(path)
-    is_unknown = path.endswith(("nobody", "nowhere"))
-    status = 404 if is_unknown else 405
-    if path.startswith("/api/ingress/"):
-        error_in(answer, status, "invalid")
-    else:
-        assert (answer.status_code, answer.get_json()["status"], answer.get_json()["code"]) == (
-            status,
-            status,
-            "invalid",
-        )
-    assert ("nothing has this address" in answer.text) == is_unknown
-    assert ("POST" in answer.headers.get("Allow", "")) != is_unknown
-
-
 def test_the_answer_does_not_name_the_address_of_a_store(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise StoreUnavailable("redis.internal:6379 is away")
-
-    monkeypatch.setattr(Pipeline, "receive", fail)
+    monkeypatch.setattr(Pipeline, "receive", Mock(side_effect=StoreUnavailable("redis.internal:6379 is away")))
     answer = app.post(email())
     assert error_in(answer, 503, "retry_later")["error"] == "the store is unavailable"
     assert answer.headers["Retry-After"] == "10"
@@ -257,11 +236,7 @@ SEQUENCES = {
 }
 
 
-@pytest.mark.parametrize("store", ["sqlite", "redis"])
-def test_no_email_is_taken_for_another(
-    start_app: StartApp, sink: Sink, request: pytest.FixtureRequest, store: str
-) -> None:
-    redis_url = request.getfixturevalue("redis_server").url if store == "redis" else ""
+def test_no_email_is_taken_for_another(start_app: StartApp, sink: Sink, redis_url: str) -> None:
     app = start_app(webhook_url=sink.url, subject_groups="off", redis_url=redis_url)
     for name, (emails, expected) in SEQUENCES.items():
         before = len(sink.received)
@@ -270,20 +245,6 @@ def test_no_email_is_taken_for_another(
         assert len(webhook_ids) == expected.count(NEW), f"receivers tell them apart: {name}"
         app.settle()
         app.act("reset", scope="all", confirm="all")
-
-
-@pytest.mark.parametrize("store", ["sqlite", "redis"])
-def test_a_tag_in_front_of_the_subject_makes_no_other_email(
-    start_app: StartApp, sink: Sink, request: pytest.FixtureRequest, store: str
-) -> None:
-    redis_url = request.getfixturevalue("redis_server").url if store == "redis" else ""
-    app = start_app(webhook_url=sink.url, subject_groups="off", redis_url=redis_url)
-    for tag, expected in {"": NEW, "[EXT] ": KNOWN, "[list] [EXT] ": KNOWN}.items():
-        copy = email(subject=f"{tag}Rapport", message_id="<m@x>")
-        assert app.status_of(copy) == expected, tag
-        app.settle()  # a copy that comes before the outcome is published is sent again
-        assert app.status_of(copy) == KNOWN, tag
-    assert len(sink.received) == 1
 
 
 # Subject groups
@@ -335,7 +296,7 @@ def test_patterns_and_routes_of_the_file_are_used(start_app: StartApp, sink: Sin
 
 
 def test_a_group_ends_with_its_ttl_and_with_the_month_of_the_configured_zone(
-    start_app: StartApp, sink: Sink, redis_server: RedisServer, eventually: Callable[[Callable[[], bool]], None]
+    start_app: StartApp, sink: Sink, redis_server: RedisServer
 ) -> None:
     moments = ["2026-11-30T22:59:59+00:00"]
     settings = {"timezone": "Europe/Paris", "subject_group_ttl_seconds": 90, "redis_url": redis_server.url}
@@ -344,7 +305,7 @@ def test_a_group_ends_with_its_ttl_and_with_the_month_of_the_configured_zone(
     assert statuses(app, *emails[:2]) == [NEW, SKIPPED]
     moments.append("2026-11-30T23:00:00+00:00")
     assert statuses(app, emails[2], emails[0]) == [NEW, KNOWN], "the email itself is known for ever"
-    eventually(lambda: 0 < redis_server.client.ttl("ttl:subject_groups:2026-12:lot_456@example.org") <= 90)
+    wait_for(lambda: 0 < redis_server.client.ttl("ttl:subject_groups:2026-12:lot_456@example.org") <= 90)
 
 
 # Providers

@@ -1,13 +1,12 @@
 """Headers of all answers, the spelling of paths, the id of a request in its log lines, and the client's address."""
 
-from __future__ import annotations
-
 import io
 import logging
 import re
 from collections.abc import Iterator
 from http.client import HTTPConnection
 from ipaddress import ip_network
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -44,10 +43,7 @@ def test_every_answer_has_an_id_is_not_cached_and_not_sniffed(
     ]
     assert [answer.status_code for answer in answers] == [200, 400, 413, 401, 404, 200, 200, 200, 404, 405]
 
-    def fail(*_: object, **__: object) -> None:
-        raise RuntimeError
-
-    monkeypatch.setattr(app.service.journal, "reading", fail)
+    monkeypatch.setattr(app.service.journal, "reading", Mock(side_effect=RuntimeError))
     answers.append(app.http.get("/api/admin/deliveries", **operator))
     assert answers[-1].status_code == 500
     for answer in answers:

@@ -1,11 +1,10 @@
 """The command mailonce, as an operator types it: real processes for serve and worker, the rest through click."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,16 +16,14 @@ from click.testing import CliRunner
 from orchestrator.delivery.signing import check_secret, public_keys
 from routes.command_line import main
 from routes.providers.registry import TYPES
-from tests.routes.commands.conftest import Run, run
-from tests.routes.conftest import Eventually, StartApp, write_toml
+from tests.routes.conftest import Run, StartApp, write_toml
+from tests.support import programs_loaded
 from tests.support.programs_loaded import MAILONCE
 from tests.support.redis_server import RedisServer
-from tests.support.server import Server, email
+from tests.support.server import Server, WorkerProcess, email
 from tests.support.sink import Reply, Sink
 from tests.support.surroundings import clean_environment
-from tests.support.worker import WorkerProcess
-
-__all__ = ["run"]  # a fixture
+from tests.support.waiting import wait_for
 
 
 @pytest.mark.parametrize(
@@ -82,14 +79,6 @@ def test_a_command_beside_a_service_on_redis_refuses_to_work_on_another_store(
     assert "3 names forgotten" in run("reset", "email_id", email_id).output
 
 
-def test_a_command_needs_no_destination_of_its_own(run: Run, start_app: StartApp, sink: Sink) -> None:
-    """WEBHOOK_URL=... make run in one terminal, mailonce in another."""
-    email_id = start_app(webhook_url=sink.url).post(email()).get_json()["email_id"]
-    assert "3 names forgotten" in run("reset", "email_id", email_id).output
-    email_id = start_app().post(email()).get_json()["email_id"]
-    assert "3 names forgotten" in run("reset", "email_id", email_id).output, "of the trial"
-
-
 def test_sample_without_a_provider_lists_them(run: Run) -> None:
     refused = run("sample")
     assert (refused.exit_code, f"PROVIDER must be one of {', '.join(TYPES)}, or" in refused.output) == (2, True)
@@ -98,24 +87,24 @@ def test_sample_without_a_provider_lists_them(run: Run) -> None:
 # Processes
 
 
-def test_sighup_reloads_the_file_and_a_wrong_one_changes_nothing(tmp_path: Path, eventually: Eventually) -> None:
+def test_sighup_reloads_the_file_and_a_wrong_one_changes_nothing(tmp_path: Path) -> None:
     with Sink() as first, Sink() as second:
         path = write_toml(tmp_path, crm=f"url = '{first.url}'\nread_timeout_s = 100")
         with Server(tmp_path / "data", MAILONCE_CONFIG=str(path)) as server:
             assert server.process is not None
             path.write_text("[destinations.crm]\nurl = 'nowhere'\n")
             os.kill(server.process.pid, signal.SIGHUP)
-            eventually(lambda: "the previous mailonce.toml stays in force" in server.log.read_text())
+            wait_for(lambda: "the previous mailonce.toml stays in force" in server.log.read_text())
             server.wait_until_up()
             assert server.post(email(subject="one")).json()["status"] == "processed"
             assert (len(first.accepted), len(second.accepted)) == (1, 0)
-            eventually(lambda: "mailonce.toml was refused" in str(server.health()["warnings"]))
+            wait_for(lambda: "mailonce.toml was refused" in str(server.health()["warnings"]))
             assert "nowhere" not in str(server.health()), "/health is public"
             write_toml(tmp_path, crm=second)
             os.kill(server.process.pid, signal.SIGHUP)
             numbers = iter(range(1000))
-            eventually(lambda: bool(server.post(email(subject=f"n {next(numbers)}"))) and len(second.accepted) > 0)
-            eventually(lambda: server.health()["warnings"] == [])
+            wait_for(lambda: bool(server.post(email(subject=f"n {next(numbers)}"))) and len(second.accepted) > 0)
+            wait_for(lambda: server.health()["warnings"] == [])
 
 
 def test_a_query_writes_no_lines_of_a_log(tmp_path: Path) -> None:
@@ -158,7 +147,7 @@ def _send_until_taken(servers: list[Server], number: int) -> None:
     raise AssertionError("never taken")
 
 
-def test_a_worker_finishes_and_reloads(tmp_path: Path, redis_server: RedisServer, eventually: Eventually) -> None:
+def test_a_worker_finishes_and_reloads(tmp_path: Path, redis_server: RedisServer) -> None:
     go_on = threading.Event()
     with Sink(Reply(after=go_on)) as first, Sink() as second:
         path = write_toml(tmp_path, crm=f"url = '{first.url}'\nread_timeout_s = 100")
@@ -169,18 +158,18 @@ def test_a_worker_finishes_and_reloads(tmp_path: Path, redis_server: RedisServer
             path.write_text("[destinations.crm]\nurl = 'nowhere'\n")
             assert worker.process is not None
             os.kill(worker.process.pid, signal.SIGHUP)
-            eventually(lambda: "the previous mailonce.toml stays in force" in worker.log.read_text())
+            wait_for(lambda: "the previous mailonce.toml stays in force" in worker.log.read_text())
             write_toml(tmp_path, crm=second)
             os.kill(worker.process.pid, signal.SIGHUP)
             go_on.set()
-            eventually(lambda: ": reloaded" in worker.log.read_text())
+            wait_for(lambda: ": reloaded" in worker.log.read_text())
             server.post(email(subject="another"))
-            eventually(lambda: len(second.accepted) == 1)
+            wait_for(lambda: len(second.accepted) == 1)
             worker.stop()
         assert len(first.accepted) == 1, "what was under way was finished, and not sent again"
 
 
-def test_a_killed_workers_deliveries_return(tmp_path: Path, redis_server: RedisServer, eventually: Eventually) -> None:
+def test_a_killed_workers_deliveries_return(tmp_path: Path, redis_server: RedisServer) -> None:
     never = threading.Event()
     with Sink(Reply(after=never)) as sink:
         path = write_toml(tmp_path, crm=f"url = '{sink.url}'\nread_timeout_s = 1")
@@ -190,10 +179,10 @@ def test_a_killed_workers_deliveries_return(tmp_path: Path, redis_server: RedisS
             server.post(email())
             assert sink.arrived.wait(60)
             worker.kill_a_child()
-            eventually(lambda: len(sink.accepted) == 1)
+            wait_for(lambda: len(sink.accepted) == 1)
             never.set()
             worker.stop()
-        eventually(lambda: len(sink.received) == 2)
+        wait_for(lambda: len(sink.received) == 2)
         assert len({each.webhook_id for each in sink.received}) == 1
 
 
@@ -202,3 +191,25 @@ def test_a_new_secret_is_printed_alone_and_its_public_key_beside(run: Run) -> No
     assert check_secret(shared.stdout.strip()).startswith("whsec_")
     assert shared.stderr == ""
     assert private.stderr.split()[0] == public_keys([private.stdout.strip()])[0]
+
+
+SUPERVISOR = """
+import sys
+from orchestrator import worker
+from orchestrator.config.settings import SettingsError, load_settings
+
+worker.LOOK_EVERY_S = 0.05
+try:
+    worker.supervise(load_settings(queue_url="redis://127.0.0.1:1/0", redis_url="redis://127.0.0.1:1/0"))
+except SettingsError as error:
+    sys.exit(str(error))
+"""
+
+
+def test_a_process_that_cannot_start_ends_the_worker_and_is_not_started_for_ever(tmp_path: Path) -> None:
+    """DATA_DIR is lost between the check and the start of the processes."""
+    (tmp_path / "data").write_text("in the way")
+    ended = programs_loaded.run([sys.executable, "-c", SUPERVISOR], tmp_path, clean_environment())
+    assert ended.returncode == 1
+    assert ended.stdout.count("this process cannot start") == 1
+    assert "the worker cannot start; the lines above say why" in ended.stdout

@@ -1,7 +1,5 @@
 """Requests that are too large, too slow or incomplete, over real sockets to the server that users run."""
 
-from __future__ import annotations
-
 import hmac
 import io
 import json
@@ -184,14 +182,12 @@ def test_large_unverified_bodies_share_a_budget_and_do_not_delay_others(server: 
 
 
 def test_a_body_counts_until_its_sender_is_verified_or_refused(
-    start_app: StartApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start_app: StartApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The budget has room for one at a time, and nobody waits: while one is delivered, the next is read."""
-    config = tmp_path / "mailonce.toml"
-    config.write_text("[providers.mailgun]\nsigning_key = 'key'\n")
     monkeypatch.setattr("routes.app.UNPROVEN_BYTES", 0)
     monkeypatch.setattr("routes.connections.UNPROVEN_WAIT_S", 0)
-    app = start_app(max_body_mb=1, mailonce_config=config)
+    app = start_app(max_body_mb=1, toml="[providers.mailgun]\nsigning_key = 'key'\n")
     receive = Pipeline.receive
     inner: list[int | None] = []
 

@@ -1,7 +1,5 @@
 """Several destinations, media and content: what stops an email at which destination, and what a retry does."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -9,52 +7,19 @@ import pytest
 from tests.routes.conftest import StartApp, bearer
 from tests.support.redis_server import RedisServer
 from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, email
-from tests.support.sink import Reply, Sink
+from tests.support.sink import Sink
 
 WEEKLY = "https://www.dropbox.com/scl/fi/abc/weekly.zip?rlkey=x"
 OTHER = "https://we.tl/t-other"
-
-
-@pytest.fixture
-def listed(tmp_path: Path) -> Path:
-    """A configuration whose one route compares links to files."""
-    path = tmp_path / "listed.toml"
-    path.write_text("[[routes]]\nname = 'all'\nmedia = 'listed'\n")
-    return path
+LISTED = "[[routes]]\nname = 'all'\nmedia = 'listed'\n"  # compares links to files
 
 
 def linking(*links: str, subject: str) -> dict[str, object]:
     return email(subject=subject, body=" ".join(links), date=f"2026-11-16T09:00:0{len(subject) % 10}Z")
 
 
-@pytest.mark.parametrize("store", ["sqlite", "redis"])
-def test_a_delivery_in_progress_is_shown_as_a_lock(start_with: StartApp, redis_server: RedisServer, store: str) -> None:
-    shown: list[dict[str, str]] = []
-    statuses: list[str] = []
-
-    def look() -> None:
-        shown.extend(app.http.get("/api/admin/locks", headers=bearer(ADMIN_TOKEN)).get_json()["locks"])
-        statuses.append(app.status_of(email()))
-
-    class LookingSink(Sink):
-        def next_reply(self) -> Reply:
-            look()
-            return super().next_reply()
-
-    with LookingSink() as sink:
-        patient = f"url = '{sink.url}'\nread_timeout_s = 60"  # on a busy machine the look takes longer than usual
-        app = start_with({"redis_url": redis_server.url if store == "redis" else ""}, default=patient)
-        answer = app.post(email()).get_json()
-    assert (answer["status"], statuses) == ("processed", ["already_processing"])
-    (lock,) = shown
-    assert (lock["content_id"], lock["platform"]) == (answer["email_id"], "default")
-    assert lock["server_id"] == app.service.server
-    assert "owner" not in lock
-    assert app.http.get("/api/admin/locks", headers=bearer("x" * 20)).status_code == 401
-
-
-def test_known_files_skip_an_email(start_app: StartApp, sink: Sink, redis_server: RedisServer, listed: Path) -> None:
-    app = start_app(webhook_url=sink.url, redis_url=redis_server.url, mailonce_config=listed)
+def test_known_files_skip_an_email(start_app: StartApp, sink: Sink, redis_server: RedisServer) -> None:
+    app = start_app(webhook_url=sink.url, redis_url=redis_server.url, toml=LISTED)
     first = app.post(linking(WEEKLY, subject="a")).get_json()
     again = app.post(linking(WEEKLY + "&dl=1", subject="bb")).get_json()
     assert again["status"] == "skipped_media"
@@ -65,9 +30,9 @@ def test_known_files_skip_an_email(start_app: StartApp, sink: Sink, redis_server
     assert 0 < redis_server.client.ttl("media:https://we.tl/t-other @example.org") <= 604_800
 
 
-def test_files_of_emails_and_of_messages_count_apart(start_app: StartApp, sink: Sink, listed: Path) -> None:
+def test_files_of_emails_and_of_messages_count_apart(start_app: StartApp, sink: Sink) -> None:
     """Anyone may write the post that a script sends as a message."""
-    app = start_app(webhook_url=sink.url, mailonce_config=listed)
+    app = start_app(webhook_url=sink.url, toml=LISTED)
     posts = [OTHER, f"{OTHER}@example.org", f"{OTHER} @example.org"]
     for number, text in enumerate(posts):
         message = {"source": "tg:news", "id": number, "text": f"{number} {text}"}
@@ -82,16 +47,12 @@ def test_files_of_emails_and_of_messages_count_apart(start_app: StartApp, sink: 
     [
         ("", "processed"),  # every reply about a document links it, and so does many a signature
         ("[[routes]]\nname = 'all'\nmedia = 'off'\n", "processed"),
-        ("[[routes]]\nname = 'all'\nmedia = 'listed'\n", "processed"),
+        (LISTED, "processed"),
         ("[[routes]]\nname = 'all'\nmedia = 'all'\n", "skipped_media"),
     ],
 )
-def test_a_route_says_which_links_count(
-    start_app: StartApp, sink: Sink, tmp_path: Path, route: str, expected: str
-) -> None:
-    path = tmp_path / "media.toml"
-    path.write_text(route)
-    app = start_app(webhook_url=sink.url, mailonce_config=path)
+def test_a_route_says_which_links_count(start_app: StartApp, sink: Sink, route: str, expected: str) -> None:
+    app = start_app(webhook_url=sink.url, toml=route)
     app.post(linking("https://files.example/a.zip", subject="a"))
     assert app.status_of(linking("https://files.example/a.zip", subject="bb")) == expected
 
@@ -100,14 +61,12 @@ def test_a_repeated_text_is_skipped_if_destinations_ask(start_app: StartApp, sin
     app = start_app(webhook_url=sink.url, data_dir=tmp_path / "default")
     assert [app.status_of(email(subject=subject)) for subject in "ab"] == ["processed", "processed"]
     with Sink() as crm, Sink() as archive:
-        path = tmp_path / "content.toml"
-        path.write_text(
-            f"[destinations.crm]\nurl = '{crm.url}'\ncontent_window_s = 60\n"
+        app = start_app(
+            toml=f"[destinations.crm]\nurl = '{crm.url}'\ncontent_window_s = 60\n"
             f"[destinations.archive]\nurl = '{archive.url}'\ncontent_window_s = 60\n"
             "[[routes]]\nname = 'one'\nmatch = [{ field = 'subject', equals = 'one' }]\ndestinations = ['crm']\n"
             "[[routes]]\nname = 'both'\ndestinations = ['crm', 'archive']\n"
         )
-        app = start_app(mailonce_config=path)
         first = app.post(email(subject="one")).get_json()
         assert app.status_of(email(subject="two")) == "processed", "archive did not have it"
         third = app.post(email(subject="three")).get_json()
@@ -116,15 +75,11 @@ def test_a_repeated_text_is_skipped_if_destinations_ask(start_app: StartApp, sin
         assert (len(crm.received), len(archive.received)) == (1, 1)
 
 
-def test_a_dropped_email_is_answered_counted_listed_and_released(
-    start_app: StartApp, sink: Sink, tmp_path: Path
-) -> None:
-    path = tmp_path / "drop.toml"
-    path.write_text(
-        f"[destinations.crm]\nurl = '{sink.url}'\n[[routes]]\nname = 'no junk'\ndrop = true\n"
+def test_a_dropped_email_is_answered_counted_listed_and_released(start_app: StartApp, sink: Sink) -> None:
+    app = start_app(
+        toml=f"[destinations.crm]\nurl = '{sink.url}'\n[[routes]]\nname = 'no junk'\ndrop = true\n"
         "match = [{ field = 'subject', contains = 'junk' }]\n[[routes]]\nname = 'rest'\n"
     )
-    app = start_app(mailonce_config=path)
     answers = [app.post(email(subject="junk")).get_json() for _ in range(2)]
     assert [(each["success"], each["status"]) for each in answers] == [(True, "skipped_route")] * 2
     app.settle()
@@ -136,17 +91,3 @@ def test_a_dropped_email_is_answered_counted_listed_and_released(
     assert sink.received == []
     app.act(f"decisions/{listed['id']}/release")
     assert [webhook.payload["subject"] for webhook in sink.received] == ["junk"]
-
-
-def test_one_email_to_two_addresses_is_one_unless_each_recipient_counts(
-    start_app: StartApp, sink: Sink, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO")
-    copies = [email(subject="Lot 7", recipient=f"{name}@example.com", body=WEEKLY) for name in ("ada", "bob")]
-    app = start_app(webhook_url=sink.url)
-    assert [app.status_of(each) for each in copies] == ["processed", "already_processed"]
-    path = tmp_path / "each.toml"
-    path.write_text("[[routes]]\nname = 'each'\nidentity_by_recipient = true\n")
-    each = start_app(webhook_url=sink.url, mailonce_config=path, data_dir=tmp_path / "other")
-    assert [each.status_of(copy) for copy in copies * 2] == ["processed"] * 2 + ["already_processed"] * 2
-    assert "ada@example.com" not in caplog.text

@@ -1,16 +1,11 @@
 """Erasing a person's emails: nothing of them is left on any machine, and nothing brings them back."""
 
-from __future__ import annotations
-
 import threading
-import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from deduplication.journal.entry import encode, pack_event, unpack_event
 from deduplication.redis_client import connect
@@ -22,16 +17,10 @@ from tests.routes.test_files import LARGE, fetch, letter, on_disk, send
 from tests.support.redis_server import RedisServer
 from tests.support.server import email
 from tests.support.sink import Reply, Sink
+from tests.support.waiting import wait_for
 
 PERSON, WORDS = "grace@person.example", "Nightingale"
 TRACES = (b"grace@", b"nightingale")
-
-
-def eventually(is_so: Callable[[], bool]) -> None:
-    ends_at = time.monotonic() + 20
-    while not is_so():
-        assert time.monotonic() < ends_at
-        time.sleep(0.02)
 
 
 def plain(value: object) -> bytes:
@@ -67,18 +56,15 @@ def traces(found: Iterator[tuple[str, bytes]]) -> set[str]:
     return {where.partition(":")[0] for where, value in found if any(trace in value.lower() for trace in TRACES)}
 
 
-@pytest.mark.parametrize("has_redis", [False, True])
 def test_everything_of_a_person_is_gone_on_every_machine(
-    start_app: StartApp, tmp_path: Path, redis_server: RedisServer, sink: Sink, has_redis: bool
+    start_app: StartApp, tmp_path: Path, redis_url: str, sink: Sink
 ) -> None:
-    redis_server.client.flushall()
     with Sink(otherwise=Reply(503)) as fails:
         waits, dies = f"url = '{fails.url}'", f"url = '{fails.url}'\nmax_attempts = 1"
         config = write_toml(tmp_path, works=sink, waits=waits, dies=dies)
         config.write_text(config.read_text() + "[providers.mime]\nattachments = 'link'\n")
-        settings = {"redis_url": redis_server.url} if has_redis else {}
-        names = ("one", "other") if has_redis else ("one",)
-        apps = [start_app(mailonce_config=config, data_dir=tmp_path / name, **settings) for name in names]
+        names = ("one", "other") if redis_url else ("one",)
+        apps = [start_app(mailonce_config=config, data_dir=tmp_path / name, redis_url=redis_url) for name in names]
         app, last = apps[0], apps[-1]
         theirs = letter(1, f"Grace <{PERSON}>", LARGE)
         send(app, theirs)
@@ -86,21 +72,21 @@ def test_everything_of_a_person_is_gone_on_every_machine(
         send(app, letter(4, "Other <other@else.example>", LARGE))
         mine, others = (sink.accepted[at].payload for at in (0, -1))
         app.settle()
-        eventually(lambda: len(last.entries) == 3)
+        wait_for(lambda: len(last.entries) == 3)
         app.ask("decisions?q=Files")  # which brings the search index up to date
         assert traces(in_journal(app)) >= {"entries", "payloads", "search"}
-        if has_redis:
-            assert traces(in_redis(redis_server.url)) >= {"events", "delivery", "payload"}
+        if redis_url:
+            assert traces(in_redis(redis_url)) >= {"events", "delivery", "payload"}
         assert app.act("erase", who=PERSON, dry_run=True)["emails"] == 2 and len(app.entries) == 3
         done = last.act("erase", who=PERSON.upper())
         assert (done["emails"], done["kept"], done["behind"]) == (2, [], [])
         for each in apps:
-            eventually(lambda each=each: len(each.entries) == 1)  # type: ignore[misc]
+            wait_for(lambda each=each: len(each.entries) == 1)  # type: ignore[misc]
             each.ask("decisions?q=Files")
             each.service.files.sweep()
             assert traces(in_journal(each)) == set()
-        if has_redis:
-            assert traces(in_redis(redis_server.url)) == set()
+        if redis_url:
+            assert traces(in_redis(redis_url)) == set()
     assert fetch(app, mine["raw_url"]).status_code == 410
     assert [fetch(app, each["attachments"][0]["url"]).status_code for each in (mine, others)] == [200, 200], "shared"
     assert send(app, theirs).get_json()["status"] == "already_processed", "its id is still known, as a digest"
@@ -128,7 +114,7 @@ def test_late_news_of_another_machine_does_not_bring_an_email_back(
         with app.service.journal.reading() as step:
             return bool(step.meta("position") >= position)
 
-    eventually(has_read_all)
+    wait_for(has_read_all)
     assert app.entries == []
 
 

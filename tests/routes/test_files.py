@@ -1,7 +1,5 @@
 """Attachments and raw emails by link: what the webhook says, what the link gives, and what happens without room."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Callable
@@ -75,7 +73,7 @@ def test_each_attachment_and_the_raw_email_have_a_link(start_app: StartApp, sink
 
 
 def test_a_content_is_stored_once_and_a_repeat_stores_nothing(start_app: StartApp, sink: Sink) -> None:
-    app = start_app(webhook_url=sink.url, mailonce_config=None)
+    app = start_app(webhook_url=sink.url)
     first, second = letter(1, "a@one.example", LARGE), letter(2, "b@two.example", LARGE)
     assert [send(app, each).get_json()["status"] for each in (first, second, first)] == [
         "processed", "processed", "already_processed",
@@ -127,7 +125,7 @@ def test_a_link_of_another_service_is_none_and_one_that_expired_or_lost_its_file
 
 
 def test_a_sender_domain_that_sends_much_leaves_room_for_others(start_app: StartApp, sink: Sink) -> None:
-    app = start_app(webhook_url=sink.url, files_mb=20 * LARGE_BYTES / MB, mailonce_config=None)
+    app = start_app(webhook_url=sink.url, files_mb=20 * LARGE_BYTES / MB)
     hog = [letter(number, "Hog <hog@hog.example>", os.urandom(2 * LARGE_BYTES)) for number in range(9)]
     assert {send(app, each).get_json()["status"] for each in hog} == {"processed"}
     missing = [each.payload["attachments"][0].get("missing") for each in sink.accepted]
@@ -191,14 +189,13 @@ def test_with_s3_a_fleet_shares_files_and_goes_on_while_it_is_away(
 def test_a_fleet_without_s3_sends_a_megabyte_inline_unless_told_otherwise(
     start_app: StartApp, sink: Sink, tmp_path: Path
 ) -> None:
-    config = tmp_path / "links.toml"
-    config.write_text("[providers.mime]\nattachments = 'link'\nraw = false\n")
+    toml = "[providers.mime]\nattachments = 'link'\nraw = false\n"
     with RedisServer() as redis:
         app = start_app(webhook_url=sink.url, redis_url=redis.url)
         send(app, letter(1, "a@one.example", SMALL, os.urandom(MB)))
         small, large = sink.accepted[0].payload["attachments"]
         assert small["content"] and "content" not in large and large["url"] is None
-        told = start_app(webhook_url=sink.url, redis_url=redis.url, mailonce_config=config, data_dir=tmp_path / "told")
+        told = start_app(webhook_url=sink.url, redis_url=redis.url, toml=toml, data_dir=tmp_path / "told")
         send(told, letter(2, "a@one.example", SMALL))
         payload = sink.accepted[1].payload
         assert payload["attachments"][0]["url"] and payload["raw_url"] is None

@@ -1,21 +1,21 @@
-"""/livez, /readyz and /health: what a supervisor and an operator read."""
+"""/livez, /readyz and /health: what a supervisor and an operator read; and alarms, as signed webhooks."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
+import base64
 from importlib import metadata
 from pathlib import Path
 
 import pytest
+from standardwebhooks import Webhook
 
 from orchestrator.operations.fleet_state import ask_other_servers
 from tests.routes.conftest import StartApp
 from tests.support.proxy import Fault, Proxy
 from tests.support.redis_server import RedisServer
-from tests.support.server import email
+from tests.support.server import Server, WorkerProcess, email
 from tests.support.sink import Reply, Sink
+from tests.support.waiting import wait_for
 
-Eventually = Callable[[Callable[[], bool]], None]
+SECRET = f"whsec_{base64.b64encode(b'k' * 24).decode()}"
 
 
 def test_without_redis_all_is_well(start_app: StartApp) -> None:
@@ -33,10 +33,10 @@ def test_without_redis_all_is_well(start_app: StartApp) -> None:
     assert 1 < checks["memory"]["rss_mb"] < checks["memory"]["limit_mb"] == 100_000
 
 
-def test_on_redis_the_fleet_is_healthy(start_app: StartApp, redis_server: RedisServer, eventually: Eventually) -> None:
+def test_on_redis_the_fleet_is_healthy(start_app: StartApp, redis_server: RedisServer) -> None:
     app = start_app(redis_url=redis_server.url)
-    eventually(lambda: app.http.get("/health").get_json()["checks"]["fleet"]["status"] == "up")
-    eventually(lambda: app.service.fleet is not None and len(app.service.fleet.members) == 1)
+    wait_for(lambda: app.http.get("/health").get_json()["checks"]["fleet"]["status"] == "up")
+    wait_for(lambda: app.service.fleet is not None and len(app.service.fleet.members) == 1)
     ask_other_servers(app.service)
     answer = app.http.get("/health")
     assert (answer.status_code, answer.get_json()["status"], answer.get_json()["warnings"]) == (200, "ok", [])
@@ -48,19 +48,19 @@ def test_on_redis_the_fleet_is_healthy(start_app: StartApp, redis_server: RedisS
 
 @pytest.mark.parametrize(("setting", "status", "ready"), [("closed", "down", 503), ("open", "degraded", 200)])
 def test_while_redis_is_gone_the_process_lives_and_is_ready_if_its_journal_may_decide(
-    start_app: StartApp, redis_server: RedisServer, eventually: Eventually, setting: str, status: str, ready: int
+    start_app: StartApp, redis_server: RedisServer, setting: str, status: str, ready: int
 ) -> None:
     with Proxy(redis_server.port) as line:
         app = start_app(redis_url=line.url, on_store_failure=setting, redis_timeout_ms=500)
-        eventually(lambda: app.http.get("/health").get_json()["status"] == "ok")
+        wait_for(lambda: app.http.get("/health").get_json()["status"] == "ok")
         line.set(Fault.REFUSE)
-        eventually(lambda: app.http.get("/health").get_json()["checks"]["redis"].get("state") == "gone")
+        wait_for(lambda: app.http.get("/health").get_json()["checks"]["redis"].get("state") == "gone")
         assert app.http.get("/livez").status_code == 200
         assert app.http.get("/readyz").status_code == ready
         report = app.http.get("/health").get_json()
         assert (report["status"], report["checks"]["database"]["status"]) == (status, "up")
         assert report["checks"]["redis"]["status"] == "down"
-        eventually(lambda: app.http.get("/health").get_json()["checks"]["redis"]["since"] is not None)
+        wait_for(lambda: app.http.get("/health").get_json()["checks"]["redis"]["since"] is not None)
 
 
 @pytest.mark.parametrize(
@@ -91,16 +91,39 @@ def test_a_proxy_that_is_not_trusted_is_warned_about(
     assert [peer in line for line in logged] == [True] * is_warned
 
 
-def test_a_destination_that_keeps_failing_is_degraded_but_ready(start_app: StartApp, tmp_path: Path) -> None:
-    config = tmp_path / "m.toml"
+def test_a_destination_that_keeps_failing_is_degraded_but_ready(start_app: StartApp) -> None:
     with Sink(otherwise=Reply(503)) as sink:
-        config.write_text(f'[destinations.crm]\nurl = "{sink.url}?key=s3cr3t"\nbreaker_failures = 1\n')
-        app = start_app(mailonce_config=config)
+        toml = f'[destinations.crm]\nurl = "{sink.url}?key=s3cr3t"\nbreaker_failures = 1\n'
+        app = start_app(toml=toml)
         app.post(email())
     answer = app.http.get("/health")
     assert (answer.status_code, answer.get_json()["status"]) == (503, "degraded")
     assert answer.get_json()["checks"]["destinations"]["breakers"] == {"crm": "open"}
     assert "s3cr3t" not in answer.text
     assert app.http.get("/readyz").status_code == 200
-    config.write_text(f"{config.read_text()}enabled = false\n")
-    assert start_app(mailonce_config=config).http.get("/health").get_json()["status"] == "ok", "disabled on purpose"
+    again = start_app(toml=f"{toml}enabled = false\n")
+    assert again.http.get("/health").get_json()["status"] == "ok", "disabled on purpose"
+
+
+def test_the_begin_and_the_end_of_an_alarm_are_sent_once_and_signed(tmp_path: Path, redis_server: RedisServer) -> None:
+    with Sink(Reply(500)) as ops, Sink() as crm:
+        config = tmp_path / "mailonce.toml"
+        config.write_text(
+            f'[alerts]\nurl = "{ops.url}"\nsecret = "{SECRET}"\nafter_s = 0\n[destinations.crm]\nurl = "{crm.url}"\n'
+        )
+        addresses = {"REDIS_URL": redis_server.url, "QUEUE_URL": redis_server.url, "MAILONCE_CONFIG": str(config)}
+        with Server(tmp_path / "a", WEB_CONCURRENCY="2", **addresses) as server:
+            wait_for(lambda: len(ops.accepted) == 1)
+            (alarm,) = server.health()["alarms"]
+            assert alarm["condition"] == "no_worker"
+            with WorkerProcess(tmp_path / "b", **addresses):
+                wait_for(lambda: len(ops.accepted) == 2)
+                wait_for(lambda: server.health()["alarms"] == [])
+        failed, begun, ended = ops.received
+        assert failed.webhook_id == begun.webhook_id, "tried again, it is the same"
+        for each in (begun, ended):
+            payload = Webhook(SECRET).verify(each.body, dict(each.headers))
+            assert (payload["type"], payload["data"]["condition"]) == ("mailonce.alert", "no_worker")
+        assert begun.payload["data"]["status"] == "begun"
+        assert ended.payload["data"]["status"] == "ended"
+        assert crm.received == []

@@ -1,11 +1,10 @@
 """POST /api/ingress/message: posts and chat messages are handled like emails."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
 
+from deduplication.message import Message
 from tests.routes.conftest import App, StartApp, bearer
 from tests.support.redis_server import RedisServer
 from tests.support.server import INGRESS_TOKEN
@@ -121,10 +120,9 @@ def test_a_wrong_token_and_more_than_a_thousand_messages_are_refused(app: App, s
     assert sink.received == []
 
 
-def test_a_realtime_route_skips_old_messages(start_app: StartApp, sink: Sink, tmp_path: Any) -> None:
-    path = tmp_path / "realtime.toml"
-    path.write_text("[[routes]]\nname = 'now'\nrealtime_only = true\n")
-    app = start_app(webhook_url=sink.url, mailonce_config=path, service_started_at="2026-11-16T12:00:00Z")
+def test_a_realtime_route_skips_old_messages(start_app: StartApp, sink: Sink) -> None:
+    toml = "[[routes]]\nname = 'now'\nrealtime_only = true\n"
+    app = start_app(webhook_url=sink.url, toml=toml, service_started_at="2026-11-16T12:00:00Z")
     sent = [
         message(1, date="2026-11-16T11:00:00Z"),
         message(2, date="2026-11-16T13:00:00Z"),
@@ -150,3 +148,9 @@ def test_a_message_is_reset_by_key_or_item_id(start_app: StartApp, sink: Sink, r
         assert app.act("reset", scope="email_id", value=known_as)["names"] == 3
         assert statuses(app, message(1, media=["https://a.example/1.jpg"])) == ["processed"]
         app.settle()
+
+
+def test_the_text_of_a_message_is_text_whatever_it_holds() -> None:
+    one, two = (Message(id="1", text=f"Host <web{number}> is down <https://a.example/{number}>") for number in (1, 2))
+    assert one.fingerprint != two.fingerprint
+    assert (one.links, two.links) == (("https://a.example/1",), ("https://a.example/2",))

@@ -1,8 +1,5 @@
 """GET /metrics: every figure of it, after something happened that it counts."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +13,12 @@ from orchestrator.version import our_version
 from orchestrator.worker import start_worker
 from routes.metrics import serving_metrics
 from tests.routes.conftest import App, StartApp, bearer
+from tests.support.prometheus_server import samples
 from tests.support.proxy import Fault, Proxy
 from tests.support.redis_server import RedisServer, free_port
-from tests.support.scrape import samples
-from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, Server, email
+from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, Server, WorkerProcess, email
 from tests.support.sink import Reply, Sink
-from tests.support.worker import WorkerProcess
-
-Eventually = Callable[[Callable[[], bool]], None]
+from tests.support.waiting import wait_for
 
 METRICS_TOKEN = "metrics-token-for-tests"
 LOT = {"subject": "Lot 456"}
@@ -97,15 +92,13 @@ def test_emails_are_counted_by_provider_and_by_what_was_answered(app: App) -> No
     assert "mailonce_workers_alive" not in found, "there is no queue"
 
 
-def test_attempts_breakers_and_pauses_are_exposed(start_app: StartApp, tmp_path: Path) -> None:
-    config = tmp_path / "mailonce.toml"
+def test_attempts_breakers_and_pauses_are_exposed(start_app: StartApp) -> None:
     with Sink(Reply(200), Reply(500), Reply(500), Reply(500)) as sink:
-        config.write_text(
-            f"[destinations.crm]\nurl = '{sink.url}'\nbreaker_failures = 2\nbreaker_pause_s = 3600\n"
+        app = start_app(
+            toml=f"[destinations.crm]\nurl = '{sink.url}'\nbreaker_failures = 2\nbreaker_pause_s = 3600\n"
             "[destinations.archive]\nurl = 'log:'\nenabled = false\n"
             "[[routes]]\nname = 'all'\ndestinations = ['crm', 'archive']\n"
         )
-        app = start_app(mailonce_config=config)
         for number in range(3):
             app.post(email(subject=f"number {number}"))
     app.http.post("/api/admin/destinations/archive/pause", json={}, headers=bearer(ADMIN_TOKEN))
@@ -121,17 +114,16 @@ def test_attempts_breakers_and_pauses_are_exposed(start_app: StartApp, tmp_path:
     paused = [found[f"mailonce_destination_paused{{destination={name}}}"] for name in ("crm", "archive")]
     assert paused == [0, 1]
     assert found["mailonce_destination_enabled{destination=archive}"] == 0
-    config.write_text("[destinations.new]\nurl = 'log:'\n")
-    found = scrape(start_app(mailonce_config=config))
+    found = scrape(start_app(toml="[destinations.new]\nurl = 'log:'\n"))
     assert found["mailonce_deliveries_waiting{destination=crm}"] == 2, "it is no longer configured"
     assert "mailonce_destination_enabled{destination=crm}" not in found
 
 
-def test_facts_of_redis_and_the_queue(start_app: StartApp, redis_server: RedisServer, eventually: Eventually) -> None:
+def test_facts_of_redis_and_the_queue(start_app: StartApp, redis_server: RedisServer) -> None:
     app = start_app(
         redis_url=redis_server.url, queue_url=redis_server.url, webhook_url=f"http://127.0.0.1:{free_port()}/"
     )
-    eventually(lambda: app.status_of(email()) == "queued")
+    wait_for(lambda: app.status_of(email()) == "queued")
     app.post(email(subject="another"))
     app.service.watch.take_turn()
     found = scrape(app)
@@ -142,29 +134,29 @@ def test_facts_of_redis_and_the_queue(start_app: StartApp, redis_server: RedisSe
     assert found["mailonce_redis_evicted_keys_total"] == 0
     assert (found["mailonce_local_journal"], found["mailonce_journal_answers"]) == (0, 1)
     assert found["mailonce_redis_steps_total"] >= 4
-    eventually(lambda: scrape(app)["mailonce_redis_seconds_total{status=up}"] > 0)
-    eventually(lambda: scrape(app)["mailonce_unpublished_entries"] == 0)
+    wait_for(lambda: scrape(app)["mailonce_redis_seconds_total{status=up}"] > 0)
+    wait_for(lambda: scrape(app)["mailonce_unpublished_entries"] == 0)
     worker = start_worker(app.service.settings, load_config(app.service.settings))
-    eventually(lambda: scrape(app)["mailonce_workers_alive"] == 1)
+    wait_for(lambda: scrape(app)["mailonce_workers_alive"] == 1)
     worker.close()
     assert scrape(app)["mailonce_workers_alive"] == 0
 
 
-def test_a_scrape_never_waits_for_redis(start_app: StartApp, redis_server: RedisServer, eventually: Eventually) -> None:
+def test_a_scrape_never_waits_for_redis(start_app: StartApp, redis_server: RedisServer) -> None:
     with Proxy(redis_server.port) as line:
         app = start_app(redis_url=line.url, redis_timeout_ms=500)
-        eventually(lambda: app.status_of(email()) == "processed")
+        wait_for(lambda: app.status_of(email()) == "processed")
         line.set(Fault.HANG)
-        eventually(lambda: app.status_of(email(subject="alone")) == "processed")
+        wait_for(lambda: app.status_of(email(subject="alone")) == "processed")
         found = scrape(app)
         assert (found["mailonce_local_journal"], found["mailonce_journal_answers"]) == (1, 1)
         assert found["mailonce_unpublished_entries"] >= 1
         assert found["mailonce_deliveries_waiting{destination=default}"] == 0
-        eventually(lambda: scrape(app)["mailonce_redis_seconds_total{status=gone}"] > 0)
+        wait_for(lambda: scrape(app)["mailonce_redis_seconds_total{status=gone}"] > 0)
         line.set(Fault.REFUSE)
 
 
-def test_totals_survive_kill_9_and_restarts_of_several_processes(tmp_path: Path, eventually: Eventually) -> None:
+def test_totals_survive_kill_9_and_restarts_of_several_processes(tmp_path: Path) -> None:
     def totals(server: Server) -> dict[str, float]:
         answer = requests.get(f"{server.url}/metrics", headers=bearer(ADMIN_TOKEN), timeout=30)
         found = samples(answer.text)
@@ -175,7 +167,7 @@ def test_totals_survive_kill_9_and_restarts_of_several_processes(tmp_path: Path,
         for number in range(20):
             for _ in range(2):
                 assert server.post(email(subject=f"number {number}")).status_code == 200
-        eventually(lambda: totals(server) == {emails("processed"): 20, emails("already_processed"): 20})
+        wait_for(lambda: totals(server) == {emails("processed"): 20, emails("already_processed"): 20})
         server.kill()
         server.start()
         for number in range(20, 30):
@@ -187,7 +179,7 @@ def test_totals_survive_kill_9_and_restarts_of_several_processes(tmp_path: Path,
         server.stop()
 
 
-def test_metrics_of_a_worker(redis_server: RedisServer, sink: Sink, tmp_path: Path, eventually: Eventually) -> None:
+def test_metrics_of_a_worker(redis_server: RedisServer, sink: Sink, tmp_path: Path) -> None:
     port = str(free_port())
     settings = {"REDIS_URL": redis_server.url, "QUEUE_URL": redis_server.url, "WEBHOOK_URL": sink.url}
     own = {"WORKER_METRICS_PORT": port, "ADMIN_TOKEN": ADMIN_TOKEN, "METRICS_TOKEN": METRICS_TOKEN}
@@ -197,10 +189,10 @@ def test_metrics_of_a_worker(redis_server: RedisServer, sink: Sink, tmp_path: Pa
         return samples(requests.get(url, headers=bearer(METRICS_TOKEN), timeout=30).text)
 
     with Server(tmp_path / "web", **settings) as server, WorkerProcess(tmp_path / "worker", **settings, **own):
-        eventually(lambda: server.post(email()).status_code == 200)
-        eventually(lambda: counts()[deliveries("delivered")] == 1)
+        wait_for(lambda: server.post(email()).status_code == 200)
+        wait_for(lambda: counts()[deliveries("delivered")] == 1)
         assert emails("queued") not in counts(), "that was counted elsewhere"
-        eventually(lambda: counts()["mailonce_workers_alive"] == 1)
+        wait_for(lambda: counts()["mailonce_workers_alive"] == 1)
         guesses = [requests.get(url, headers=bearer(INGRESS_TOKEN), timeout=30).status_code for _ in range(21)]
         assert guesses == [401] * GUESS_RATE.amount + [429]
         answer = requests.get(f"{server.url}/metrics", headers=bearer(ADMIN_TOKEN), timeout=30)

@@ -1,11 +1,8 @@
 """GET /api/openapi.json: valid, complete and true. Every answer in tests/routes is compared with it, too."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -27,11 +24,9 @@ from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, email
 
 
 @pytest.fixture
-def everything(start_app: StartApp, tmp_path: Path) -> App:
+def everything(start_app: StartApp) -> App:
     """With all providers, and one under a name of its own."""
-    file = tmp_path / "mailonce.toml"
-    file.write_text(f'[destinations.crm]\nurl = "log:"\n{SETTINGS}\n[providers.helpdesk]\ntype = "json"\n')
-    return start_app(mailonce_config=file)
+    return start_app(toml=f'[destinations.crm]\nurl = "log:"\n{SETTINGS}\n[providers.helpdesk]\ntype = "json"\n')
 
 
 @pytest.fixture

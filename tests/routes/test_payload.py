@@ -1,7 +1,5 @@
 """How JSON bodies are read."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

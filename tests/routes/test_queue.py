@@ -1,7 +1,5 @@
 """Through the queue: a request stores and announces, a worker delivers. Real Redis, real Dramatiq, real sockets."""
 
-from __future__ import annotations
-
 import base64
 import os
 import threading
@@ -16,11 +14,12 @@ import pytest
 from orchestrator.config.model import load_config
 from orchestrator.delivery.dramatiq_queue import DramatiqQueue
 from orchestrator.worker import start_worker
-from tests.routes.conftest import App, Eventually, StartApp
+from tests.routes.conftest import App, StartApp
 from tests.support.proxy import Proxy
 from tests.support.redis_server import RedisServer
 from tests.support.server import email
 from tests.support.sink import Reply, Sink
+from tests.support.waiting import wait_for
 
 Work = Callable[..., None]
 
@@ -42,22 +41,7 @@ def work() -> Iterator[Work]:
         yield start
 
 
-def test_a_worker_delivers_the_queue(start_queued: StartApp, work: Work, sink: Sink, eventually: Eventually) -> None:
-    app = start_queued(crm=sink)
-    answers = [app.post(email()) for _ in range(2)]
-    assert [(answer.status_code, answer.get_json()["status"]) for answer in answers] == [(200, "queued")] * 2
-    assert sink.received == []
-    path = f"deliveries/{app.delivery_to('crm')['id']}"
-    assert app.ask(path)["payload"] is not None
-    work(app)
-    eventually(lambda: len(sink.accepted) == 1)
-    eventually(lambda: app.delivery_to("crm")["status"] == "delivered")
-    assert app.ask(path)["payload"] is None
-    assert app.status_of(email()) == "already_processed"
-    assert sink.accepted[0].webhook_id == app.delivery_to("crm")["webhook_id"]
-
-
-def test_a_slow_destination_does_not_delay_another(start_queued: StartApp, work: Work, eventually: Eventually) -> None:
+def test_a_slow_destination_does_not_delay_another(start_queued: StartApp, work: Work) -> None:
     """More slow deliveries than there are threads, all before the quick ones."""
     go_on = threading.Event()
     with Sink() as quick, Sink(otherwise=Reply(after=go_on)) as slow:
@@ -65,14 +49,14 @@ def test_a_slow_destination_does_not_delay_another(start_queued: StartApp, work:
         work(app)
         for number in range(20):
             app.post(email(subject=f"number {number}"))
-        eventually(lambda: len(quick.accepted) == 20)
+        wait_for(lambda: len(quick.accepted) == 20)
         assert slow.accepted == []
         go_on.set()
 
 
 @pytest.mark.parametrize("messages", [0, 11])
 def test_lost_and_repeated_messages_cause_one_delivery(
-    start_queued: StartApp, work: Work, sink: Sink, redis_server: RedisServer, eventually: Eventually, messages: int
+    start_queued: StartApp, work: Work, sink: Sink, redis_server: RedisServer, messages: int
 ) -> None:
     app = start_queued(crm=sink)
     app.post(email())
@@ -81,13 +65,13 @@ def test_lost_and_repeated_messages_cause_one_delivery(
         for _ in range(messages):
             again.put("crm")
     work(app)
-    eventually(lambda: app.delivery_to("crm")["status"] == "delivered")
-    eventually(lambda: redis_server.client.llen("mailonce:mailonce.crm") == 0)
+    wait_for(lambda: app.delivery_to("crm")["status"] == "delivered")
+    wait_for(lambda: redis_server.client.llen("mailonce:mailonce.crm") == 0)
     assert len(sink.received) == 1
 
 
 def test_a_large_email_over_a_slow_line_reaches_the_worker_on_another_machine(
-    start_app: StartApp, redis_server: RedisServer, work: Work, sink: Sink, tmp_path: Path, eventually: Eventually
+    start_app: StartApp, redis_server: RedisServer, work: Work, sink: Sink, tmp_path: Path
 ) -> None:
     """All of it takes several times as long as anybody waits for an answer of Redis."""
     body = base64.b64encode(os.urandom(3 << 20)).decode()
@@ -96,13 +80,13 @@ def test_a_large_email_over_a_slow_line_reaches_the_worker_on_another_machine(
         app = start_app(webhook_url=sink.url, redis_url=line.url, queue_url=redis_server.url, redis_timeout_ms=1_000)
         assert app.status_of(email(body=body)) == "queued"
         work(app, data_dir=tmp_path / "elsewhere", redis_url=redis_server.url)
-        eventually(lambda: len(sink.accepted) == 1)
+        wait_for(lambda: len(sink.accepted) == 1)
     assert sink.accepted[0].payload["body"] == body
 
 
 @pytest.mark.parametrize("has_copy", [True, False])
 def test_a_payload_that_redis_has_lost_is_read_from_the_journal_or_ends_as_a_dead_letter(
-    start_queued: StartApp, work: Work, sink: Sink, redis_server: RedisServer, eventually: Eventually, has_copy: bool
+    start_queued: StartApp, work: Work, sink: Sink, redis_server: RedisServer, has_copy: bool
 ) -> None:
     app = start_queued(crm=sink)
     id_ = app.post(email()).get_json()["id"]
@@ -111,5 +95,5 @@ def test_a_payload_that_redis_has_lost_is_read_from_the_journal_or_ends_as_a_dea
         with app.service.journal.step() as step:
             step.end_payload(id_)
     work(app)
-    eventually(lambda: app.delivery_to("crm")["status"] == ("delivered" if has_copy else "dead"))
+    wait_for(lambda: app.delivery_to("crm")["status"] == ("delivered" if has_copy else "dead"))
     assert (app.delivery_to("crm")["reason"] is None, len(sink.received)) == (has_copy, has_copy)

@@ -3,15 +3,12 @@
 To add an example, add a row: the fields of an email are those of ``EMAIL``. B has the fields of A, but for its own.
 """
 
-from __future__ import annotations
-
 import re
 from email.message import EmailMessage
 
 import pytest
 
 from tests.routes.conftest import App, StartApp, bearer
-from tests.support.redis_server import RedisServer
 from tests.support.server import INGRESS_TOKEN
 from tests.support.sink import Sink
 from tests.support.surroundings import ROOT
@@ -64,16 +61,12 @@ def post(app: App, fields: Fields) -> str:
     return str(answer.get_json()["status"])
 
 
-@pytest.fixture(params=["sqlite", "redis"])
-def store(request: pytest.FixtureRequest) -> str:
-    server: RedisServer | None = request.getfixturevalue("redis_server") if request.param == "redis" else None
-    return server.url if server else ""
-
-
 @pytest.mark.parametrize("row", rows("The same email"), ids="|".join)
-def test_an_email_is_the_same_as_another_or_not(start_app: StartApp, sink: Sink, store: str, row: list[str]) -> None:
+def test_an_email_is_the_same_as_another_or_not(
+    start_app: StartApp, sink: Sink, redis_url: str, row: list[str]
+) -> None:
     one, other, verdict, _ = row
-    app = start_app(webhook_url=sink.url, redis_url=store)
+    app = start_app(webhook_url=sink.url, redis_url=redis_url)
     first = EMAIL | fields_of(one)
     assert post(app, first) == "processed"
     assert post(app, first | fields_of(other)) == MEANING[verdict]
@@ -86,7 +79,3 @@ def test_what_a_group_stops(start_app: StartApp, sink: Sink, row: list[str], col
     first = EMAIL | fields_of(row[0])
     assert post(app, first) == "processed"
     assert post(app, first | {"text": "Other words"} | fields_of(row[1])) == MEANING[row[column]]
-
-
-def test_the_page_is_read_in_one_go() -> None:
-    assert len(PAGE.splitlines()) <= 110

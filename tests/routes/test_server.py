@@ -1,7 +1,5 @@
 """Starting it: a wrong setting stops the start in one line, before anything listens."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -122,15 +120,14 @@ def test_a_worker_that_cannot_boot_ends_the_server(tmp_path: Path, run: str, err
     assert 1 <= ended.stderr.count("Booting worker") <= 2, "each of the two was tried once"
 
 
-@pytest.mark.parametrize("store", ["sqlite", "redis"])
-def test_a_later_destination_gets_printed_emails(tmp_path: Path, store: str, request: pytest.FixtureRequest) -> None:
+def test_a_later_destination_gets_printed_emails(tmp_path: Path, redis_url: str, redis_process: RedisServer) -> None:
     """The first hour: try it, and then say where webhooks go."""
-    redis: RedisServer | None = request.getfixturevalue("redis_server") if store == "redis" else None
-    settings = {"REDIS_URL": redis.url} if redis else {}
+    settings = {"REDIS_URL": redis_url} if redis_url else {}
     with Server(tmp_path, **settings) as server:
         assert [decided(server) for _ in range(2)] == ["processed", "already_processed"]
     visible = ("processed_ids:*", "post:*", "subject_groups:*")
-    assert not redis or not [key for glob in visible for key in redis.client.scan_iter(glob)], "it marks nothing"
+    marks = [key for glob in visible for key in redis_process.client.scan_iter(glob)]
+    assert not redis_url or not marks, "it marks nothing"
     with Sink() as sink, Server(tmp_path, WEBHOOK_URL=sink.url, **settings) as server:
         assert [decided(server) for _ in range(2)] == ["processed", "already_processed"]
         assert len(sink.accepted) == 1

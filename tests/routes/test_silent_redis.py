@@ -1,11 +1,9 @@
 """A Redis that hangs: a request waits for it once at most, and known emails need no Redis."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,8 +16,7 @@ from tests.routes.dashboard.conftest import signed_in
 from tests.support.redis_server import RedisServer
 from tests.support.server import ADMIN_TOKEN, email
 from tests.support.sink import Sink
-
-pytestmark = pytest.mark.real_redis
+from tests.support.waiting import wait_for
 
 PAGES = (
     "/",
@@ -63,13 +60,6 @@ def stopped(redis: RedisServer) -> Iterator[None]:
 
 
 @pytest.fixture
-def own_redis() -> Iterator[RedisServer]:
-    redis = RedisServer().start()
-    yield redis
-    redis.stop()
-
-
-@pytest.fixture
 def app(start_app: StartApp, own_redis: RedisServer, sink: Sink, unanswered: list[Exception]) -> App:
     app = start_app(redis_url=own_redis.url, redis_timeout_ms=1000, webhook_url=sink.url)
     assert app.status_of(email()) == "processed"
@@ -92,15 +82,15 @@ def test_pages_and_admin_api_wait_at_most_once(app: App, own_redis: RedisServer,
 
 
 def test_an_email_waits_once_and_then_the_journal_decides(
-    app: App, own_redis: RedisServer, sink: Sink, unanswered: list[Exception], eventually: Callable[..., None]
+    app: App, own_redis: RedisServer, sink: Sink, unanswered: list[Exception]
 ) -> None:
     with stopped(own_redis):
         assert app.status_of(email()) == "already_processed"
         assert unanswered == [], "a duplicate that this machine knows needs no Redis"
-        eventually(lambda: app.status_of(email(subject="another")) == "processed", within_s=10)
+        wait_for(lambda: app.status_of(email(subject="another")) == "processed", within_s=10)
         assert len(unanswered) <= 1
         assert app.status_of(email(subject="a third")) == "processed"
         assert len(unanswered) <= 1
-    eventually(lambda: app.service.coordinator.redis.status == "up")
+    wait_for(lambda: app.service.coordinator.redis.status == "up")
     assert [app.status_of(email(subject=each)) for each in ("another", "a third")] == ["already_processed"] * 2
     assert len(sink.accepted) == 3

@@ -1,13 +1,11 @@
 """A real Chromium for the tests of the page: Debian's, driven by playwright."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 from tests.support.programs import program
 
@@ -20,6 +18,15 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+
+
+def fill_in_sign_in(page: Page, url: str, token: str) -> None:
+    """Returns once the next page has its script."""
+    page.goto(f"{url}/sign-in")
+    page.fill("#token", token)
+    page.fill("#name", "Ada")
+    with page.expect_navigation():
+        page.click("button.primary")
 
 
 @contextmanager

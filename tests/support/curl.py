@@ -1,7 +1,5 @@
 """The curl lines that the README, the server and ``mailonce sample`` print, sent without a curl or a shell."""
 
-from __future__ import annotations
-
 import argparse
 import base64
 import re

@@ -6,8 +6,6 @@ FAULTS_CLOCK         a file with the number of seconds by which the time of day 
 FAULTS_REDIS_URLS    an address of Redis for each process of the server, separated by commas
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import signal

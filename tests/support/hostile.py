@@ -4,8 +4,6 @@ python -m tests.support.hostile NAME prints a line for each of SIZES_BYTES: the 
 memory that reading it took, and its CPU time. Each name needs a process of its own: memory that has grown stays so.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """A real nginx in front of a server, with deploy/nginx.conf as it is shipped, or with the page as its comment says."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """The page of a real server, asked as a browser without a screen would: it keeps cookies and sends the form's token."""
 
-from __future__ import annotations
-
 import re
 
 import requests

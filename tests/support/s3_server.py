@@ -1,7 +1,5 @@
 """Amazon S3 on this machine: moto's, and one with configurable responses."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache

@@ -1,7 +1,5 @@
 """The service as users run it: ``mailonce serve`` and ``mailonce worker``, in processes of their own."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket
@@ -94,3 +92,20 @@ class Server(OurProgram):
 
     def reset(self, **request: Any) -> requests.Response:
         return requests.post(f"{self.url}/api/admin/reset", json=request, headers=ADMIN, timeout=60)
+
+
+class WorkerProcess(OurProgram):
+    def __init__(self, data_dir: Path, **settings: str) -> None:
+        super().__init__([MAILONCE, "worker"], data_dir, "worker.log", settings)
+
+    def ask(self) -> None:
+        if not self.children():
+            raise OSError("no process delivers yet")
+
+    def children(self) -> list[int]:
+        """The processes that deliver; the other one is Python's own helper for spawning."""
+        found = psutil.Process(self.pid).children()
+        return [child.pid for child in found if "spawn_main" in " ".join(child.cmdline())]
+
+    def kill_a_child(self) -> None:
+        os.kill(self.children()[0], signal.SIGKILL)

@@ -1,6 +1,4 @@
-"""A real HTTP receiver that records requests and sends configured responses."""
-
-from __future__ import annotations
+"""A real HTTP receiver that records requests and sends configured responses; and our own sender, for others."""
 
 import json
 import socket
@@ -9,11 +7,14 @@ import struct
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 from urllib.parse import parse_qsl
+
+from orchestrator.config.model import DestinationConfig
+from orchestrator.delivery.webhook import DeliveryFailed, Destination, Webhook
 
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
@@ -116,6 +117,15 @@ class Sink:
     def subjects(self) -> Counter[str]:
         """How often each subject was accepted."""
         return self.counts(lambda each: each.subject)
+
+
+def deliver(url: str, payload: Mapping[str, Any], *secrets: str, webhook_id: str = "msg_1") -> int:
+    """By our own sender, which signs with these; the status of the answer, or 0."""
+    config = DestinationConfig.model_construct(url=url, secret=secrets)
+    try:
+        return Destination("here", config, 1).deliver(Webhook(webhook_id, dict(payload)), 60).status_code or 0
+    except DeliveryFailed as error:
+        return error.status_code or 0
 
 
 def _payload(content_type: str, body: bytes) -> dict[str, Any]:

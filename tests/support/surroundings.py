@@ -1,11 +1,11 @@
 """The environment of tests and their processes: the programs of the machine, and nothing of its user."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
+import subprocess
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -17,6 +17,16 @@ _KEPT = ("PATH", "TMPDIR", "CI", "TERM", "COLUMNS", "LANG", "LC_ALL")
 def clean_environment(**settings: str) -> dict[str, str]:
     """For a process that a test starts, in a folder of its own: ours can be imported, and only ``settings`` are set."""
     return {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)} | settings
+
+
+def output_of(
+    command: Sequence[str], folder: Path = ROOT, env: Mapping[str, str] | None = None, stdin: str | None = None
+) -> str:
+    """What it prints, in a clean environment unless one is given. It must succeed."""
+    env = clean_environment() if env is None else env
+    ran = subprocess.run(command, cwd=folder, env=env, input=stdin, capture_output=True, text=True, timeout=600)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return ran.stdout
 
 
 def forget_environment() -> None:

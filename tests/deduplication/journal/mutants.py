@@ -1,7 +1,5 @@
 """Breaks one rule of the protocol after the other; the tests must notice each. Arguments: numbers of rules."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -26,251 +24,164 @@ class Mutant:
     new: str
 
 
-MUTANTS = (
-    Mutant("2 a hold compares names", "commit.lua", "is_same and values[i] == value", "is_same"),
-    Mutant("2 a hold compares marks", "commit.lua", "is_same and is_so == is_expected", "is_same"),
-    Mutant(
-        "2 only its owner releases a hold",
-        "registry.py",
-        "held = {entry.id: entry for _, entry in under if any(each.owner == owner for each in entry.deliveries)}",
-        "held = {entry.id: changed(entry, deliveries=()) for _, entry in under}",
-    ),
-    Mutant(
-        "2 a lost hold is released", "coordinator.py", "self._orphans.append((claim.references, claim.owner))", "pass"
-    ),
-    Mutant(
-        "3 the claim looks again",
-        "coordinator.py",
-        "            if not isinstance(found, Take):\n                return found\n            take =",
-        "            if not isinstance(found, Take):\n                found = held.take if held else Take()\n"
-        "            take =",
-    ),
-    Mutant("3 the claim knows its era", "coordinator.py", 'if held and held.era != step.meta("era"):', "if False:"),
-    Mutant("5 a fact is written whoever brings it", "rules.py", "not (is_fact or is_owner)", "not is_owner"),
-    Mutant("5 a decision is its owner's", "rules.py", "not (is_fact or is_owner)", "False"),
-    Mutant(
-        "5 the note reads what has changed since the claim",
-        "coordinator.py",
-        "expected: int | None = claimed.version",
-        "expected: int | None = None",
-    ),
-    Mutant(
-        "6 stored is safe once Redis has it",
-        "coordinator.py",
-        "Settled(entry, is_home or self.publish(entry.id, payload, claimed.view))",
-        "Settled(entry, True)",
-    ),
-    Mutant("6 what Redis has not accepted blocks", "rules.py", "return not delivery.is_accepted", "return False"),
-    Mutant(
-        "9 what has changed stays in the outbox",
-        "sqlite.py",
-        "WHERE seq = ? AND unpublished = ?",
-        "WHERE seq = ? AND unpublished + 1 > ?",
-    ),
-    Mutant("9 the outbox is of one era", "coordinator.py", 'if published.era != step.meta("era"):', "if False:"),
-    Mutant(
-        "9 another process publishes what one has left",
-        "fleet.py",
-        "if oldest and oldest == self._oldest_unpublished:",
-        "if False:",
-    ),
-    Mutant(
-        "10 a leader that stopped is replaced",
-        "sqlite.py",
-        'self.set_meta(task, f"{process} {self.steady_ms + length_ms}")',
-        'self.set_meta(task, f"{process} {self.steady_ms << 1}")',
-    ),
-    Mutant(
-        "10 a live claim is not replaced by stored",
-        "rules.py",
-        "        return incoming.status is DeliveryStatus.DELIVERED\n    if _RANKS",
-        "        return True\n    if _RANKS",
-    ),
-    Mutant(
-        "10 a delivery is not undone by older news",
-        "rules.py",
-        "return _RANKS[incoming.status] > _RANKS[ours.status]",
-        "return True",
-    ),
-    Mutant(
-        "10 position and batch are one",
-        "fleet.py",
-        'if step.meta("era") != era or (step.meta("position") or "0") != position:',
-        "if False:",
-    ),
-    Mutant("13 a new era is closed", "commit.lua", "if only_open and closed_ms > 0 then", "if false then"),
-    Mutant("13 the run_id counts", "commit.lua", "if era_run ~= run then", "if not era_run then"),
-    Mutant("14 a new era is read from its beginning", "fleet.py", 'step.set_meta("position", "0")', "pass"),
-    Mutant("14 everything is unpublished in a new era", "fleet.py", 'step.set_meta("restore", "first")', "pass"),
-    Mutant("15 live claims are put back", "fleet.py", "self._registry.put_back(entry, owner, left_ms)", "pass"),
-    Mutant(
-        "15 what others did is restored",
-        "fleet.py",
-        "            self._publish_again([entry for _, entry in rows])\n",
-        "",
-    ),
-    Mutant(
-        "17 put only where nobody else has it",
-        "rules.py",
-        "if covers or blocks:",
-        "if False:",
-    ),
-    Mutant(
-        "17 put only what is absent",
-        "registry.py",
-        "if waits and not taken_by and (is_there or payload is None):",
-        "if False:",
-    ),
-    Mutant(
-        "18 the taker looks in its journal",
-        "coordinator.py",
-        "if any(each.status is DeliveryStatus.DELIVERED for each in made):",
-        "if False:",
-    ),
-    Mutant("18 nothing is handed out while closed", "due.lua", "or answer[2] > 0 then", "then"),
-    Mutant(
-        "21 a reset keeps what is open",
-        "registry.py",
-        "if not is_open and not is_newer:",
-        "if not is_newer:",
-    ),
-    Mutant(
-        "22 an older entry is not published after a reset",
-        "registry.py",
-        "default=0) > entry.reset:",
-        "default=0) > 1 << 62:",
-    ),
-    Mutant(
-        "23 fingerprints tell emails apart",
-        "rules.py",
-        "if not conflicts(ours, theirs) or differs_by_tag(ours, theirs))",
-        "if ours)",
-    ),
-    Mutant(
-        "23 delivered ones are compared for longest",
-        "rules.py",
-        "key=lambda entry: entry.is_delivered_somewhere)",
-        "key=lambda entry: not entry.is_delivered_somewhere)",
-    ),
-    Mutant("23 a claim is compared until it ends", "rules.py", "if DeliveryStatus.CLAIMED not in {each", "if {each"),
-    Mutant(
-        "23 the same fingerprint is compared first",
-        "sqlite.py",
-        "ORDER BY e.fingerprint = ? DESC,",
-        "ORDER BY e.fingerprint = ? ASC,",
-    ),
-    Mutant(
-        "25 a mark stops no email that says something else",
-        "rules.py",
-        "if not name.needs_agreement and not conflicts(ours, Fingerprint.parse(ended.fingerprint)):",
-        "if not name.needs_agreement:",
-    ),
-    Mutant(
-        "25 an email whose entry is here explains its mark in Redis",
-        "registry.py",
-        "not (entries or mine.entries or mine.ended)",
-        "not (entries or mine.ended)",
-    ),
-    Mutant(
-        "25 each email under a mark is kept",
-        "schema.sql",
-        "PRIMARY KEY (reference, seq, fingerprint)",
-        "PRIMARY KEY (reference, seq)",
-    ),
-    Mutant("25 a foreign mark stops", "rules.py", "if state.is_foreign and not name.needs_agreement:", "if False:"),
-    Mutant(
-        "25 an email that met a foreign mark does not explain it",
-        "sqlite.py",
-        "if before is None and entry.stop and entry.stop.name.is_own:",
-        "if False:",
-    ),
-    Mutant(
-        "24 each destination counts",
-        "rules.py",
-        "        if any(_covers(each) for each in made):",
-        "        if candidates and any(_covers(d) for e in candidates for d in e.deliveries):",
-    ),
-    Mutant(
-        "26 a name is held with the own ones",
-        "rules.py",
-        "return Met(name, holder, is_held=True) if holder else None",
-        "return None",
-    ),
-    Mutant(
-        "27 one that waits is judged again",
-        "coordinator.py",
-        "return delivery.waits_for is None or self._may_pass(lent)",
-        "return True",
-    ),
-    Mutant(
-        "11 a request is executed once", "fleet.py", "INSERT OR IGNORE INTO requests", "INSERT OR REPLACE INTO requests"
-    ),
-    Mutant("3 no claim on a full disk", "coordinator.py", "        self.journal.disk.check()\n", ""),
-    Mutant(
-        "18 hastening leaves alone what is lent",
-        "due.lua",
-        "'owner') == '' and",
-        "'owner') ~= 'x' and",
-    ),
-    Mutant(
-        "19 one destination cannot take all room",
-        "../room.py",
-        "used.get(name, 0) + size <= max(0, 4 * free)",
-        "free >= 0",
-    ),
-    Mutant("19 memory is kept free for names", "../room.py", "is_full = bool(limit) and", "is_full = False and"),
-    Mutant(
-        "19 payloads of dead letters leave first", "../room.py", "if is_last or not drop_dead(registry):", "if True:"
-    ),
-    Mutant("19 suppressed payloads are bounded", "sqlite.py", "        if domain:\n", "        if False:\n"),
-    Mutant(
-        "31 a lock is free, or it is refused",
-        "commit.lua",
-        "call('SET', key, (string.gsub(first, '\\1', fence)), unpack(write, 4))",
-        "call('SET', key, (string.gsub(first, '\\1', '1')), unpack(write, 4))",
-    ),
-    Mutant(
-        "2 returned ends its own hold alone",
-        "rules.py",
-        "if each.status is DeliveryStatus.RETURNED and each.owner != before.owner:",
-        "if False:",
-    ),
-    Mutant(
-        "15 a lapsed claim is not put back",
-        "registry.py",
-        "if text else entry.without_claims()",
-        "if text else entry",
-    ),
-    Mutant(
-        "13 facts are accepted while closed",
-        "registry.py",
-        "if known:",
-        "if False:",
-    ),
-    Mutant(
-        "21 a reset passes no lapsed claim by",
-        "sqlite.py",
-        "if any(each.status is DeliveryStatus.WAITING or each.is_live(self.steady_ms) for each in entry.deliveries):",
-        "if entry.is_open:",
-    ),
-    Mutant("22 a reset must be read", "coordinator.py", "and held.entry.reset > known.reset:", "and False:"),
-    Mutant(
-        "26 a name marked without Redis counts",
-        "coordinator.py",
-        'is_stopped_here = held and found.stop and step.outbox(1, found.stop.original or "-")',
-        "is_stopped_here = False",
-    ),
-    Mutant(
-        "28 a proof is good for one email",
-        "rules.py",
-        'if known.proven.removeprefix(HELD) not in ("", claim.key):',
-        "if False:",
-    ),
-    Mutant(
-        "28 a repeat uses its proof", "coordinator.py", "if claim.proof and not self.use_proof(claim):", "if False:"
-    ),
-    Mutant("28 every machine remembers a proof", "sqlite.py", "if entry.proof and entry.settled_ms:", "if False:"),
-)
+# By file, each rule with the text that keeps it and what is put in its place.
+BROKEN: dict[str, dict[str, tuple[str, str]]] = {
+    "commit.lua": {
+        "2 a hold compares names": ("is_same and values[i] == value", "is_same"),
+        "2 a hold compares marks": ("is_same and is_so == is_expected", "is_same"),
+        "13 a new era is closed": ("if only_open and closed_ms > 0 then", "if false then"),
+        "13 the run_id counts": ("if era_run ~= run then", "if not era_run then"),
+        "31 a lock is free, or it is refused": (
+            "call('SET', key, (string.gsub(first, '\\1', fence)), unpack(write, 4))",
+            "call('SET', key, (string.gsub(first, '\\1', '1')), unpack(write, 4))",
+        ),
+    },
+    "registry.py": {
+        "2 only its owner releases a hold": (
+            "held = {entry.id: entry for _, entry in under if any(each.owner == owner for each in entry.deliveries)}",
+            "held = {entry.id: changed(entry, deliveries=()) for _, entry in under}",
+        ),
+        "17 put only what is absent": ("if waits and not taken_by and (is_there or payload is None):", "if False:"),
+        "21 a reset keeps what is open": ("if not is_open and not is_newer:", "if not is_newer:"),
+        "22 an older entry is not published after a reset": ("default=0) > entry.reset:", "default=0) > 1 << 62:"),
+        "25 an email whose entry is here explains its mark in Redis": (
+            "not (entries or mine.entries or mine.ended)",
+            "not (entries or mine.ended)",
+        ),
+        "15 a lapsed claim is not put back": ("if text else entry.without_claims()", "if text else entry"),
+        "13 facts are accepted while closed": ("if known:", "if False:"),
+    },
+    "coordinator.py": {
+        "2 a lost hold is released": ("self._orphans.append((claim.references, claim.owner))", "pass"),
+        "3 the claim looks again": (
+            "            if not isinstance(found, Take):\n                return found\n            take =",
+            "            if not isinstance(found, Take):\n                found = held.take if held else Take()\n"
+            "            take =",
+        ),
+        "3 the claim knows its era": ('if held and held.era != step.meta("era"):', "if False:"),
+        "5 the note reads what has changed since the claim": (
+            "expected: int | None = claimed.version",
+            "expected: int | None = None",
+        ),
+        "6 stored is safe once Redis has it": (
+            "Settled(entry, is_home or self.publish(entry.id, payload, claimed.view))",
+            "Settled(entry, True)",
+        ),
+        "9 the outbox is of one era": ('if published.era != step.meta("era"):', "if False:"),
+        "18 the taker looks in its journal": (
+            "if any(each.status is DeliveryStatus.DELIVERED for each in made):",
+            "if False:",
+        ),
+        "27 one that waits is judged again": (
+            "return delivery.waits_for is None or self._may_pass(lent)",
+            "return True",
+        ),
+        "3 no claim on a full disk": ("        self.journal.disk.check()\n", ""),
+        "22 a reset must be read": ("and held.entry.reset > known.reset:", "and False:"),
+        "26 a name marked without Redis counts": (
+            'is_stopped_here = held and found.stop and step.outbox(1, found.stop.original or "-")',
+            "is_stopped_here = False",
+        ),
+        "28 a repeat uses its proof": ("if claim.proof and not self.use_proof(claim):", "if False:"),
+    },
+    "rules.py": {
+        "5 a fact is written whoever brings it": ("not (is_fact or is_owner)", "not is_owner"),
+        "5 a decision is its owner's": ("not (is_fact or is_owner)", "False"),
+        "6 what Redis has not accepted blocks": ("return not delivery.is_accepted", "return False"),
+        "10 a live claim is not replaced by stored": (
+            "        return incoming.status is DeliveryStatus.DELIVERED\n    if _RANKS",
+            "        return True\n    if _RANKS",
+        ),
+        "10 a delivery is not undone by older news": (
+            "return _RANKS[incoming.status] > _RANKS[ours.status]",
+            "return True",
+        ),
+        "17 put only where nobody else has it": ("if covers or blocks:", "if False:"),
+        "23 fingerprints tell emails apart": (
+            "if not conflicts(ours, theirs) or differs_by_tag(ours, theirs))",
+            "if ours)",
+        ),
+        "23 delivered ones are compared for longest": (
+            "key=lambda entry: entry.is_delivered_somewhere)",
+            "key=lambda entry: not entry.is_delivered_somewhere)",
+        ),
+        "23 a claim is compared until it ends": ("if DeliveryStatus.CLAIMED not in {each", "if {each"),
+        "25 a mark stops no email that says something else": (
+            "if not name.needs_agreement and not conflicts(ours, Fingerprint.parse(ended.fingerprint)):",
+            "if not name.needs_agreement:",
+        ),
+        "25 a foreign mark stops": ("if state.is_foreign and not name.needs_agreement:", "if False:"),
+        "24 each destination counts": (
+            "        if any(_covers(each) for each in made):",
+            "        if candidates and any(_covers(d) for e in candidates for d in e.deliveries):",
+        ),
+        "26 a name is held with the own ones": (
+            "return Met(name, holder, is_held=True) if holder else None",
+            "return None",
+        ),
+        "2 returned ends its own hold alone": (
+            "if each.status is DeliveryStatus.RETURNED and each.owner != before.owner:",
+            "if False:",
+        ),
+        "28 a proof is good for one email": ('if known.proven.removeprefix(HELD) not in ("", claim.key):', "if False:"),
+    },
+    "sqlite.py": {
+        "9 what has changed stays in the outbox": (
+            "WHERE seq = ? AND unpublished = ?",
+            "WHERE seq = ? AND unpublished + 1 > ?",
+        ),
+        "10 a leader that stopped is replaced": (
+            'self.set_meta(task, f"{process} {self.steady_ms + length_ms}")',
+            'self.set_meta(task, f"{process} {self.steady_ms << 1}")',
+        ),
+        "23 the same fingerprint is compared first": (
+            "ORDER BY e.fingerprint = ? DESC,",
+            "ORDER BY e.fingerprint = ? ASC,",
+        ),
+        "25 an email that met a foreign mark does not explain it": (
+            "if before is None and entry.stop and entry.stop.name.is_own:",
+            "if False:",
+        ),
+        "19 suppressed payloads are bounded": ("        if domain:\n", "        if False:\n"),
+        "21 a reset passes no lapsed claim by": (
+            "if any(each.status is DeliveryStatus.WAITING or each.is_live(self.steady_ms) for each in "
+            "entry.deliveries):",
+            "if entry.is_open:",
+        ),
+        "28 every machine remembers a proof": ("if entry.proof and entry.settled_ms:", "if False:"),
+    },
+    "fleet.py": {
+        "9 another process publishes what one has left": (
+            "if oldest and oldest == self._oldest_unpublished:",
+            "if False:",
+        ),
+        "10 position and batch are one": (
+            'if step.meta("era") != era or (step.meta("position") or "0") != position:',
+            "if False:",
+        ),
+        "14 a new era is read from its beginning": ('step.set_meta("position", "0")', "pass"),
+        "14 everything is unpublished in a new era": ('step.set_meta("restore", "first")', "pass"),
+        "15 live claims are put back": ("self._registry.put_back(entry, owner, left_ms)", "pass"),
+        "15 what others did is restored": ("            self._publish_again([entry for _, entry in rows])\n", ""),
+        "11 a request is executed once": ("INSERT OR IGNORE INTO requests", "INSERT OR REPLACE INTO requests"),
+    },
+    "due.lua": {
+        "18 nothing is handed out while closed": ("or answer[2] > 0 then", "then"),
+        "18 hastening leaves alone what is lent": ("'owner') == '' and", "'owner') ~= 'x' and"),
+    },
+    "schema.sql": {
+        "25 each email under a mark is kept": (
+            "PRIMARY KEY (reference, seq, fingerprint)",
+            "PRIMARY KEY (reference, seq)",
+        ),
+    },
+    "../room.py": {
+        "19 one destination cannot take all room": ("used.get(name, 0) + size <= max(0, 4 * free)", "free >= 0"),
+        "19 memory is kept free for names": ("is_full = bool(limit) and", "is_full = False and"),
+        "19 payloads of dead letters leave first": ("if is_last or not drop_dead(registry):", "if True:"),
+    },
+}
+MUTANTS = [Mutant(rule, file, *texts) for file, rules in BROKEN.items() for rule, texts in rules.items()]
 
 
 def is_caught(mutant: Mutant, examples: int) -> tuple[bool, str]:

@@ -5,8 +5,6 @@ between the client and the socket. The judge is a counting sink: an email is pos
 docs/architecture.md names.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections import Counter
 from dataclasses import dataclass, field

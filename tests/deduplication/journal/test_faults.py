@@ -1,7 +1,5 @@
 """One rule of the protocol after the other, each with the fault that it is for (docs/architecture.md)."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import replace

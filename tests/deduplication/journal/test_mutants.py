@@ -1,7 +1,5 @@
 """The mutants are run by ``make faults ARGS=mutants``; here, that each still finds the code that it breaks."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.deduplication.journal.mutants import CORE, MUTANTS, ROOT, Mutant

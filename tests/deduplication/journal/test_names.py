@@ -1,7 +1,5 @@
 """What names promise, on one machine without Redis and on two that share one."""
 
-from __future__ import annotations
-
 import re
 
 from deduplication.again import forget

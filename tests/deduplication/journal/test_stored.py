@@ -1,7 +1,5 @@
 """What stored deliveries promise, on one machine without Redis and on two that share one."""
 
-from __future__ import annotations
-
 import pytest
 
 from deduplication import again

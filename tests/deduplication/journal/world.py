@@ -1,7 +1,5 @@
 """Machines of a fleet in one process, each with its own journal, against a real Redis. Time is handed in."""
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 import tempfile

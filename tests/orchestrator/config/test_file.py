@@ -1,7 +1,5 @@
 """The text of mailonce.toml: every problem is reported with its line, and env: and file: references are replaced."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """mailonce.toml: its keys, its defaults, and how each mistake in it is reported."""
 
-from __future__ import annotations
-
 import base64
 from pathlib import Path
 from typing import Any

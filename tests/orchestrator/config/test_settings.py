@@ -1,7 +1,5 @@
 """The environment: what each setting accepts, and how a wrong value is reported."""
 
-from __future__ import annotations
-
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any

@@ -1,109 +1,39 @@
 """A rate means the same in Redis and in the journal; callers that count at once count right."""
 
-from __future__ import annotations
-
-import math
 import random
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from deduplication.clock import Clock
-from deduplication.journal.coordinator import Coordinator
-from deduplication.journal.registry import Registry, RegistryOptions
-from deduplication.journal.sqlite import Journal
-from deduplication.redis_client import connect
+from orchestrator.delivery import counters as module
 from orchestrator.delivery.counters import GUESS_RATE, Counters, Rate, parse_rate
-from tests.deduplication import test_topologies as topologies
+from tests.deduplication.conftest import Bench
+from tests.deduplication.conftest import bench as bench
+from tests.deduplication.journal.test_fleet import RealTime
+from tests.deduplication.journal.world import Machine, Time
+from tests.deduplication.test_topologies import Start
+from tests.deduplication.test_topologies import start as start
 from tests.support.programs_loaded import run_at_once
 from tests.support.proxy import Fault, Proxy
 from tests.support.redis_server import RedisServer
 from tests.support.waiting import wait_for
 
-start = topologies.start
-
-HOUR_S, SLACK_S = 3600, 50  # so long that a slow machine does not matter
+HOUR_S = 3600
 RATE = Rate(3, HOUR_S)
 RATE_25 = Rate(25, HOUR_S)
+Pair = tuple[Counters, Counters]
 
 
-class FakeClock:
-    def __init__(self) -> None:
-        self.now_s = 1_800_000_000.0
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-    def now_ms(self) -> int:
-        return round(self.now_s * 1000)
-
-
-@contextmanager
-def on_journal(path: Path | str = ":memory:", clock: FakeClock | None = None) -> Iterator[Counters]:
-    coordinator = Coordinator(Journal(path, Clock(clock.now_ms, clock.now_ms) if clock else None))
-    with closing(coordinator):
-        yield Counters(coordinator)
-
-
-@contextmanager
-def on_redis(
-    url: str, path: Path | str = ":memory:", prefix: str = "m:", timeout_s: float = 10, clock: FakeClock | None = None
-) -> Iterator[Counters]:
-    journal = Journal(path, Clock(clock.now_ms, clock.now_ms) if clock else None)
-    client = connect(url, timeout_s, decode_responses=False)
-    coordinator = Coordinator(journal, Registry(client, "a", journal.clock, RegistryOptions(prefix=prefix)))
-    coordinator.redis.note_answer()
-    with closing(coordinator):
-        yield Counters(coordinator)
-
-
-def opened(place: str) -> AbstractContextManager[Counters]:
-    """As one process has them; ``place`` is a path, or the URL of a Redis."""
-    return on_redis(place) if place.startswith("redis:") else on_journal(place)
-
-
-@dataclass(frozen=True)
-class Bench:
-    """``another``: the same counters, as another process has them."""
-
-    counters: Counters
-    another: Counters
-    advance: Callable[[float], None]
-
-
-def age(server: RedisServer, seconds: float) -> None:
-    """Lets time pass in a Redis by moving the end of every window, and its events, back by that much."""
-    for key in list(server.client.scan_iter("*rate:*")):
-        for index, at_ms in enumerate(server.client.lrange(key, 0, -1)):
-            server.client.lset(key, index, str(int(at_ms) - math.ceil(seconds * 1000)))
-        server.client.pexpire(key, int(server.client.pttl(key) - seconds * 1000))
-
-
-@pytest.fixture(params=["journal", "redis"])
-def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
-    with ExitStack() as stack:
-        if request.param == "redis":
-            server: RedisServer = request.getfixturevalue("redis_server")
-            pair = [stack.enter_context(on_redis(server.url)) for _ in range(2)]
-            yield Bench(pair[0], pair[1], lambda seconds: age(server, seconds))
-            return
-        clock = FakeClock()
-        pair = [stack.enter_context(on_journal(tmp_path / "journal.db", clock)) for _ in range(2)]
-
-        def tick(seconds: float) -> None:
-            clock.now_s += seconds
-
-        yield Bench(pair[0], pair[1], tick)
-
-
-def about(seconds: float) -> object:
-    return pytest.approx(seconds, abs=SLACK_S)
+@pytest.fixture
+def pair(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Pair:
+    """The same counters, as two processes of a machine have them, or two machines that share a Redis."""
+    now = "{math.floor(redis.call('GET', 'test:now') / 1000), redis.call('GET', 'test:now') % 1000 * 1000}"
+    monkeypatch.setattr(module, "_COUNT", module._COUNT.replace("redis.call('TIME')", now))
+    return Counters(bench.one), Counters(bench.other)
 
 
 @pytest.mark.parametrize(
@@ -134,78 +64,83 @@ def test_anything_else_is_refused_with_an_example(text: str) -> None:
         parse_rate(text)
 
 
-def test_a_rate_allows_so_many_and_says_when_there_is_room(bench: Bench) -> None:
-    one, other = bench.counters, bench.another
+def test_a_rate_allows_so_many_and_says_when_there_is_room(bench: Bench, pair: Pair) -> None:
+    one, other = pair
     assert {one.wait_s(RATE, "crm", counts=False) for _ in range(9)} == {0}, "asking counts nothing"
     assert one.wait_s(RATE, "crm") == 0
-    bench.advance(600)
+    bench.advance(600_000)
     assert [other.wait_s(RATE, "crm"), one.wait_s(RATE, "crm")] == [0, 0]
-    for counters in (one, other):
-        assert counters.wait_s(RATE, "crm") == about(HOUR_S - 600)
-        assert counters.wait_s(RATE, "crm", counts=False) == about(HOUR_S - 600)
+    for counters in pair:
+        assert counters.wait_s(RATE, "crm") == counters.wait_s(RATE, "crm", counts=False) == HOUR_S - 600 + 0.001
     assert one.wait_s(RATE, "archive") == 0, "another name has its own window"
-    bench.advance(one.wait_s(RATE, "crm"))
+    bench.advance((HOUR_S - 600) * 1000 + 1)
     assert one.wait_s(RATE, "crm") == 0
-    assert other.wait_s(RATE, "crm") == about(600)
+    assert other.wait_s(RATE, "crm") == 600
 
 
-def test_no_window_at_any_time_holds_more_than_its_limit_and_waiting_as_told_is_enough(bench: Bench) -> None:
+def test_no_window_at_any_time_holds_more_than_its_limit_and_waiting_as_told_is_enough(
+    bench: Bench, pair: Pair
+) -> None:
     pauses = random.Random(7)  # noqa: S311 - the same ones every time
-    taken_s: list[float] = []
-    passed_s = 0.0
+    taken_ms: list[int] = []
+    passed_ms = 0
     for _ in range(60):
-        pause_s = float(pauses.choice([0, 1, 500, 2500]))
-        bench.advance(pause_s)
-        if wait_s := bench.counters.wait_s(RATE, "crm"):
-            bench.advance(wait_s)
-            assert bench.another.wait_s(RATE, "crm") == 0
-        passed_s += pause_s + wait_s
-        taken_s.append(passed_s)
-    assert all(later - earlier > HOUR_S - SLACK_S for earlier, later in zip(taken_s, taken_s[3:], strict=False))
+        pause_ms = pauses.choice([0, 1, 500, 2500]) * 1000
+        bench.advance(pause_ms)
+        if wait_ms := round(pair[0].wait_s(RATE, "crm") * 1000):
+            bench.advance(wait_ms)
+            assert pair[1].wait_s(RATE, "crm") == 0
+        passed_ms += pause_ms + wait_ms
+        taken_ms.append(passed_ms)
+    assert all(later - earlier > HOUR_S * 1000 for earlier, later in zip(taken_ms, taken_ms[3:], strict=False))
 
 
 def test_counts_survive_a_restart_and_expired_ones_do_not_stay(tmp_path: Path) -> None:
-    clock, path = FakeClock(), tmp_path / "journal.db"
-    with on_journal(path, clock) as before:
-        before.wait_s(Rate(1, 60), "old")
-        before.wait_s(Rate(1, HOUR_S), "young")
-    clock.now_s += 61
-    with on_journal(path, clock) as after:
-        assert after.wait_s(Rate(1, HOUR_S), "young") > 0
-        assert after.wait_s(Rate(1, 60), "new") == 0
-        with after.coordinator.journal.reading() as step:
-            assert step.query("SELECT key FROM windows ORDER BY key") == [("new",), ("young",)]
+    machine = Machine(None, Time(), folder=tmp_path)
+    for rate, name in ((Rate(1, 60), "old"), (Rate(1, HOUR_S), "young")):
+        Counters(machine.coordinator).wait_s(rate, name)
+    machine.time.pass_ms(61_000)
+    machine.restart()
+    after = Counters(machine.coordinator)
+    assert after.wait_s(Rate(1, HOUR_S), "young") > 0
+    assert after.wait_s(Rate(1, 60), "new") == 0
+    with machine.journal.reading() as step:
+        assert step.query("SELECT key FROM windows ORDER BY key") == [("new",), ("young",)]
+    machine.stop()
 
 
 # Many at once
 
 
-def count_in_process(place: str, barrier: threading.Barrier) -> list[float]:
+def count_in_process(url: str | None, folder: Path, barrier: threading.Barrier) -> list[float]:
     barrier.wait(60)  # before opening, so that they also create the file at once
-    with opened(place) as counters, ThreadPoolExecutor(4) as pool:
-        return list(pool.map(lambda _: counters.wait_s(RATE_25, "crm"), range(20)))
+    machine = Machine(url, RealTime(), folder=folder, host="here", timeout_s=10)
+    with ThreadPoolExecutor(4) as pool:
+        waits_s = list(pool.map(lambda _: Counters(machine.coordinator).wait_s(RATE_25, "crm"), range(20)))
+    machine.stop()
+    return waits_s
 
 
 @pytest.mark.parametrize("kind", ["journal", "redis"])
 def test_concurrent_processes_fill_a_window_exactly(request: pytest.FixtureRequest, tmp_path: Path, kind: str) -> None:
-    place = request.getfixturevalue("redis_server").url if kind == "redis" else str(tmp_path / "journal.db")
-    assert sum(waits_s.count(0.0) for waits_s in run_at_once(3, count_in_process, place)) == 25
+    url = request.getfixturevalue("redis_server").url if kind == "redis" else None
+    assert sum(waits_s.count(0.0) for waits_s in run_at_once(3, count_in_process, url, tmp_path)) == 25
 
 
 # Redis
 
 
 @pytest.mark.parametrize("off_s", [-HOUR_S, HOUR_S])
-def test_machines_whose_clocks_differ_keep_to_one_rate(redis_server: RedisServer, off_s: float) -> None:
-    rate, elsewhere = Rate(1, 60), FakeClock()
-    elsewhere.now_s = time.time() + off_s
-    with on_redis(redis_server.url) as here, on_redis(redis_server.url, clock=elsewhere) as there:
-        assert here.wait_s(rate, "crm") == 0
-        assert 0 < there.wait_s(rate, "crm") <= 60.001
-        (key,) = redis_server.client.scan_iter("*rate*")
-        assert key == "m:rate:crm" and 0 < redis_server.client.ttl(key) <= 60
-        age(redis_server, 61)
-        assert there.wait_s(rate, "crm") == 0
+def test_machines_whose_clocks_differ_keep_to_one_rate(bench: Bench, pair: Pair, off_s: int) -> None:
+    if bench.redis is None:
+        pytest.skip("there is no Redis")
+    bench.second.time = Time(bench.first.time.now_ms + off_s * 1000)
+    bench.second.restart()
+    here, there, rate = pair[0], Counters(bench.other), Rate(1, 60)
+    assert (here.wait_s(rate, "crm"), there.wait_s(rate, "crm")) == (0, 60.001)
+    assert 0 < bench.redis.client.ttl("rate:crm") <= 60
+    bench.advance(60_001)
+    assert there.wait_s(rate, "crm") == 0
 
 
 def _allow(server: RedisServer, category: str) -> None:
@@ -223,13 +158,16 @@ FAULTS: dict[str, Callable[[Proxy, RedisServer], object]] = {
 @pytest.mark.real_redis
 @pytest.mark.parametrize("strike", FAULTS.values(), ids=FAULTS)
 def test_while_redis_fails_the_processes_of_the_machine_count_together(
-    start: topologies.Start, tmp_path: Path, strike: Callable[[Proxy, RedisServer], object]
+    start: Start, tmp_path: Path, strike: Callable[[Proxy, RedisServer], object]
 ) -> None:
     server = start()
     with ExitStack() as stack:
         proxy = stack.enter_context(Proxy(server.port))
-        pair = [stack.enter_context(on_redis(proxy.url, tmp_path / "journal.db", timeout_s=0.5)) for _ in range(2)]
-        one, other = pair
+        machines = [Machine(proxy.url, RealTime(), folder=tmp_path, host="here", timeout_s=0.5) for _ in range(2)]
+        one, other = (Counters(machine.coordinator) for machine in machines)
+        for machine in machines:
+            stack.callback(machine.stop)
+            machine.coordinator.redis.note_answer()
         assert one.wait_s(RATE, "crm") == 0
         strike(proxy, server)
         assert [each.wait_s(RATE, "crm") for each in (one, other, one)] == [0, 0, 0], "from the start"
@@ -238,14 +176,16 @@ def test_while_redis_fails_the_processes_of_the_machine_count_together(
         proxy.set(Fault.NONE)
         server.client.config_set("maxmemory", "0")
         _allow(server, "+@all")
-        for counters in pair:
-            counters.coordinator.redis.note_answer()
+        for machine in machines:
+            machine.coordinator.redis.note_answer()
         wait_for(lambda: one.wait_s(RATE, "crm") == 0)  # Redis counts again; one answer may be late
 
 
 def test_a_redis_that_is_gone_is_not_waited_for(redis_server: RedisServer) -> None:
-    with Proxy(redis_server.port) as proxy, on_redis(proxy.url, timeout_s=0.5) as counters:
-        state = counters.coordinator.redis
+    with Proxy(redis_server.port) as proxy:
+        machine = Machine(proxy.url, RealTime(), timeout_s=0.5)
+        counters, state = Counters(machine.coordinator), machine.coordinator.redis
+        state.note_answer()
         proxy.set(Fault.HANG)
         assert counters.wait_s(RATE_25, "crm") == 0
         assert state.status == "suspected", "which wakes the probe"
@@ -254,9 +194,22 @@ def test_a_redis_that_is_gone_is_not_waited_for(redis_server: RedisServer) -> No
         proxy.set(Fault.NONE)
         assert [counters.wait_s(RATE_25, "crm") for _ in range(5)] == [0] * 5
         assert not list(redis_server.client.scan_iter("*rate*"))
+        machine.close()
 
 
 # Wrong tokens
+
+
+@pytest.fixture
+def machine() -> Iterator[Machine]:
+    machine = Machine(None, Time())
+    yield machine
+    machine.close()
+
+
+@pytest.fixture
+def guesses(machine: Machine) -> Counters:
+    return Counters(machine.coordinator)
 
 
 def use_up(guesses: Counters, address: str) -> None:
@@ -265,14 +218,12 @@ def use_up(guesses: Counters, address: str) -> None:
         guesses.guess_wait_s(address, counts=True)
 
 
-def test_a_guesser_waits_until_the_first_wrong_token_is_a_minute_old() -> None:
-    clock = FakeClock()
-    with on_journal(clock=clock) as guesses:
-        use_up(guesses, "192.0.2.1")
-        clock.now_s += 20
-        assert guesses.guess_wait_s("192.0.2.1") == 41
-        clock.now_s += 41
-        use_up(guesses, "192.0.2.1")
+def test_a_guesser_waits_until_the_first_wrong_token_is_a_minute_old(guesses: Counters, machine: Machine) -> None:
+    use_up(guesses, "192.0.2.1")
+    machine.time.pass_ms(20_000)
+    assert guesses.guess_wait_s("192.0.2.1") == 41
+    machine.time.pass_ms(41_000)
+    use_up(guesses, "192.0.2.1")
 
 
 @pytest.mark.parametrize(
@@ -284,8 +235,7 @@ def test_a_guesser_waits_until_the_first_wrong_token_is_a_minute_old() -> None:
     ],
     ids=["IPv4", "an IPv6 network is one", "no address"],
 )
-def test_only_the_guesser_is_limited(guesser: str, same: str, other: str) -> None:
-    with on_journal(clock=FakeClock()) as guesses:
-        use_up(guesses, guesser)
-        assert guesses.guess_wait_s(same) > 0
-        assert guesses.guess_wait_s(other) == 0
+def test_only_the_guesser_is_limited(guesses: Counters, guesser: str, same: str, other: str) -> None:
+    use_up(guesses, guesser)
+    assert guesses.guess_wait_s(same) > 0
+    assert guesses.guess_wait_s(other) == 0

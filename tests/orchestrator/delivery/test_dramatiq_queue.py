@@ -1,7 +1,5 @@
 """How many messages wait, and a queue that is away. tests/routes/test_queue.py and make faults show the rest."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """orchestrator/delivery/fetching.py against a real server: how a certificate or an email is fetched."""
 
-from __future__ import annotations
-
 import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path

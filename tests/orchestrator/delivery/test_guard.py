@@ -1,7 +1,5 @@
 """Pause, circuit breaker and rate of a destination, across threads, processes and machines."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,11 +12,13 @@ import pytest
 from deduplication.journal.sqlite import Journal
 from orchestrator.delivery.counters import Counters
 from orchestrator.delivery.guard import READ_EVERY_S, Blocker, Guard
-from tests.deduplication.journal.world import Machine, Time
-from tests.orchestrator.delivery.test_counters import FakeClock, on_journal
-from tests.support.pipeline import limited
+from tests.deduplication.conftest import Fleet3
+from tests.deduplication.conftest import fleet as fleet
+from tests.deduplication.conftest import time as time
+from tests.deduplication.journal.test_fleet import RealTime
+from tests.deduplication.journal.world import Machine
+from tests.support.pipeline import ModuleTime, limited
 from tests.support.programs_loaded import run_at_once
-from tests.support.redis_server import RedisServer
 
 PAUSE_S = 1000
 BROKEN = {"breaker_failures": 3, "breaker_pause_s": PAUSE_S}
@@ -36,14 +36,14 @@ class Bench:
 
     guard: Guard
     other: Guard
-    clock: FakeClock
+    clock: ModuleTime
 
     def play(self, scenario: str, destination: str = "crm") -> None:
         guards = {"a": self.guard, "b": self.other}
         for line in scenario.split(", "):
             match line.split():
                 case ["pass", seconds]:
-                    self.clock.now_s += float(seconds)
+                    self.clock.pass_ms(int(float(seconds) * 1000))
                 case ["is", state]:
                     assert {each.breaker(destination) for each in guards.values()} == {state}, line
                 case [who, "fails"]:
@@ -60,10 +60,13 @@ class Bench:
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    clock = FakeClock()
+    clock = ModuleTime()
     monkeypatch.setattr("orchestrator.delivery.guard.time", clock)
-    with on_journal(tmp_path / "journal.db", clock) as one, on_journal(tmp_path / "journal.db", clock) as other:
-        yield Bench(Guard(one, CONFIGS), Guard(other, CONFIGS), clock)
+    machines = [Machine(None, clock, folder=tmp_path, host="here") for _ in range(2)]
+    guard, other = (Guard(Counters(machine.coordinator), CONFIGS) for machine in machines)
+    yield Bench(guard, other, clock)
+    for machine in machines:
+        machine.stop()
 
 
 OPENS = "a fails, a fails, a fails, is open"
@@ -116,7 +119,7 @@ def test_a_destination_that_works_costs_one_read_a_second(bench: Bench, monkeypa
         patched.setattr(Journal, "reading", counted)
         patched.delattr(Journal, "step")
         for number in range(20):
-            bench.clock.now_s += READ_EVERY_S + 0.1 if number == 10 else 0
+            bench.clock.pass_ms(int(READ_EVERY_S * 1000) + 100 if number == 10 else 0)
             assert bench.guard.lasting_blocker("crm") is None
             bench.guard.wait_s("crm")
             bench.guard.succeeded("crm")
@@ -127,42 +130,28 @@ def test_another_process_knows_of_a_pause_within_a_second(bench: Bench) -> None:
     assert not bench.guard.pause_of("crm").is_paused
     assert bench.other.set_paused("crm", True, reason="moves", by="ada")
     assert not bench.guard.pause_of("crm").is_paused
-    bench.clock.now_s += READ_EVERY_S + 0.1
+    bench.clock.pass_ms(int(READ_EVERY_S * 1000) + 100)
     assert bench.guard.blocker("crm") is Blocker.PAUSED
 
 
-def test_another_machine_knows_of_a_pause_through_redis(redis_server: RedisServer) -> None:
-    clock = Time()
-    machines = [Machine(redis_server.url, clock) for _ in range(2)]
-    one, other = (Guard(Counters(machine.coordinator), CONFIGS) for machine in machines)
-    one.set_paused("crm", True, reason="moves", by="ada")
-    for machine in machines:
-        machine.tick()
-    assert other.blocker("crm") is Blocker.PAUSED
-    for machine in machines:
-        machine.close()
-
-
-def test_one_machine_that_delivers_closes_the_breaker_of_all(redis_server: RedisServer) -> None:
-    clock = Time()
-    machines = [Machine(redis_server.url, clock) for _ in range(2)]
-    one, other = guards = [Guard(Counters(machine.coordinator), CONFIGS) for machine in machines]
+def test_machines_share_pauses_and_one_that_delivers_closes_the_breaker_of_all(fleet: Fleet3) -> None:
+    one, other = guards = [Guard(Counters(fleet.add().coordinator), CONFIGS) for _ in range(2)]
 
     def share() -> None:
-        for machine in (*machines, *machines):
+        for machine in fleet.machines * 2:
             machine.tick()
         for guard in guards:
             guard.refresh()
 
+    one.set_paused("archive", True, reason="moves", by="ada")
     for _ in range(3):
         one.failed("crm")
     share()
+    assert other.blocker("archive") is Blocker.PAUSED
     assert (one.breaker("crm"), other.breaker("crm"), other.is_failing("crm")) == ("open", "closed", True)
     other.succeeded("crm")
     share()
     assert (one.breaker("crm"), one.is_failing("crm"), other.is_failing("crm")) == ("closed", False, False)
-    for machine in machines:
-        machine.close()
 
 
 def test_a_journal_that_fails_does_not_undo_what_was_sent(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
@@ -197,18 +186,19 @@ def test_an_open_breaker_uses_up_no_rate_and_a_probe_keeps_to_it(bench: Bench) -
 # Many at once
 
 
-def ask_in_process(path: Path, barrier: threading.Barrier) -> list[float]:
-    with on_journal(path) as counters, ThreadPoolExecutor(4) as pool:
-        guard = Guard(counters, CONFIGS)
-        barrier.wait(60)
+def ask_in_process(folder: Path, barrier: threading.Barrier) -> list[float]:
+    guard = Guard(Counters(Machine(None, RealTime(), folder=folder, host="here").coordinator), CONFIGS)
+    barrier.wait(60)
+    with ThreadPoolExecutor(4) as pool:
         return list(pool.map(lambda _: guard.wait_s("crm"), range(8)))
 
 
 def test_of_all_threads_of_all_processes_exactly_one_probes(tmp_path: Path) -> None:
-    path = tmp_path / "journal.db"
-    with on_journal(path) as counters, counters.coordinator.journal.step() as step:
+    machine = Machine(None, RealTime(), folder=tmp_path, host="here")
+    with machine.journal.step() as step:
         step.query("INSERT INTO breakers VALUES ('crm', 3, ?)", (step.steady_ms - PAUSE_S * 1000,))
-    waits_s = [each for waits_s in run_at_once(3, ask_in_process, path) for each in waits_s]
+    machine.stop()
+    waits_s = [each for waits_s in run_at_once(3, ask_in_process, tmp_path) for each in waits_s]
     assert (waits_s.count(0.0), len(waits_s)) == (1, 24)
 
 

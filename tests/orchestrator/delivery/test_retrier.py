@@ -1,7 +1,5 @@
 """What is stored is delivered by the service itself: once, when it is due, whatever happens to one delivery."""
 
-from __future__ import annotations
-
 import pytest
 
 from orchestrator.delivery import retrier as module

@@ -1,7 +1,5 @@
 """orchestrator/delivery/s3.py against an S3 on this machine."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from pathlib import Path

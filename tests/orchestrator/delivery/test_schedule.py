@@ -1,7 +1,5 @@
 """When a delivery is tried again, and when it becomes a dead letter. No clock runs here: all times are given."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import base64
 import itertools
 import json
@@ -14,6 +12,7 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import standardwebhooks
@@ -327,10 +326,7 @@ def test_it_is_one_post_of_the_payload_as_json() -> None:
 
 
 def test_without_an_installed_version_it_is_version_0(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unknown(name: str) -> str:
-        raise metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(metadata, "version", unknown)
+    monkeypatch.setattr(metadata, "version", Mock(side_effect=metadata.PackageNotFoundError))
     assert our_version.__wrapped__() == "0"
 
 

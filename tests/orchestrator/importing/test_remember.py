@@ -1,7 +1,5 @@
 """Imported emails are recognised and never sent, with and without Redis."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

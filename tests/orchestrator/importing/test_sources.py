@@ -1,7 +1,5 @@
 """Emails in files, including damaged and hostile ones."""
 
-from __future__ import annotations
-
 import mailbox
 import os
 import tracemalloc

@@ -1,7 +1,5 @@
 """Lists and actions over a pipeline that has received something, without Redis and with it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC

@@ -1,7 +1,5 @@
 """Processes of a fleet as far as the figures see them: journals, a real Redis, and a clock that the tests set."""
 
-from __future__ import annotations
-
 import time as system
 from collections.abc import Callable, Iterator
 from functools import partial

@@ -1,7 +1,5 @@
 """What raises an alarm, when it begins and ends, and which machine reports it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, cast
 

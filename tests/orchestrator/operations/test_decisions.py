@@ -1,7 +1,5 @@
 """What happened to each email and delivery: found by any filter, page by page, and with its reason."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import product

@@ -1,7 +1,5 @@
 """What happened to an email, in one sentence."""
 
-from __future__ import annotations
-
 from datetime import UTC
 
 import pytest

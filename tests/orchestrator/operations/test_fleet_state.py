@@ -1,7 +1,5 @@
 """One picture of the fleet: what waits, what is dead, Redis, the members, the queue."""
 
-from __future__ import annotations
-
 import pytest
 
 from deduplication import again

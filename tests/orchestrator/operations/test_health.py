@@ -1,7 +1,5 @@
 """Health and banners for each kind of trouble, and what is known of providers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch

@@ -1,7 +1,5 @@
 """What cannot be released or replayed, and what is too old; tests/routes has the rest, as operators do it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -62,15 +60,6 @@ def test_a_dry_run_says_of_each_match_what_would_happen_and_does_nothing(desk: D
     wanted = DeliveryFilter(destination="slack")
     for _ in range(2):
         assert send_many(desk.service, wanted, Replay(dry_run=True)) == {"would_replay": 2, "already_delivered": 2}
-
-
-def test_a_released_email_says_so_and_cannot_be_released_again(desk: Desk) -> None:
-    (stopped,) = desk.decisions(gate="subject_group")
-    assert send_again(desk.service, stopped.id, Release(), at_once=True) == "released"
-    assert desk.bench.destinations["crm"].taken[-1].payload["subject"] == stopped.subject
-    (after,) = desk.decisions(q="rappel")
-    assert (after.status, after.releasable_until) == ("processed", None)
-    assert after.reason.startswith("Released at ")
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """After a reset the same email is delivered again, and nothing else is forgotten."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What happens behind the requests: counts are written, and one process does what one does for its machine."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from deduplication.errors import NoAnswer, NotNow
@@ -76,11 +74,3 @@ def test_steps_of_redis_their_errors_and_its_status_are_counted(open_process: Op
     assert found["redis_s|gone"] > 0
     texts = diagnose(fleet_state(process.service))
     assert (texts["redis_errors"] or "").startswith("50.0% of") and "100.0% of" in (texts["local_journal"] or "")
-
-
-def test_counts_of_the_fleet_are_shared_in_turn(open_process: OpenProcess) -> None:
-    one, two = open_process(with_redis=True), open_process(with_redis=True)
-    two.meter.count((1, GROUPS))
-    for process in (two, one):
-        Watch(process.service).tick()
-    assert sums(one)["groups"] == 1

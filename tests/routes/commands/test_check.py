@@ -1,7 +1,5 @@
 """mailonce check explains the configuration, and what would happen to an email."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -10,12 +8,12 @@ import pytest
 
 from orchestrator.item import email_item
 from routes.providers import gmail
-from tests.routes.commands.conftest import Run
-from tests.routes.conftest import Eventually, StartApp
+from tests.routes.conftest import Run, StartApp
 from tests.support.redis_server import RedisServer
 from tests.support.server import email
 from tests.support.sink import Reply, Sink
 from tests.support.surroundings import ROOT
+from tests.support.waiting import wait_for
 
 SECRET = "s3cr3t-that-must-not-be-shown"
 FILE = ROOT / "tests/fixtures/check.toml"  # all kinds of keys, with SECRET wherever one may be
@@ -147,7 +145,7 @@ def test_an_unreadable_note_is_not_taken_for_no_service(run: Run, start_app: Sta
 
 
 def test_the_journal_decides_what_would_happen_to_the_email_now(
-    run: Run, start_app: StartApp, monkeypatch: pytest.MonkeyPatch, eventually: Eventually
+    run: Run, start_app: StartApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lot = email(subject="Lot 456")
 
@@ -170,7 +168,7 @@ def test_the_journal_decides_what_would_happen_to_the_email_now(
         assert f"would be queued: it repeats {entry} ({name})" in check()
         with app.service.journal.step() as step:
             step.query("UPDATE deliveries SET next_try_ms = 0")
-        eventually(lambda: app.status_of(lot) == "already_processed")
+        wait_for(lambda: app.status_of(lot) == "already_processed")
         assert f"  {name}: done, by {entry} since 20" in check()
         assert f"would be already_processed: it repeats {entry} ({name})" in check()
         other = check(body="Something else", date="2026-11-17T09:00:00Z")

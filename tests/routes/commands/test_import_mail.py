@@ -1,7 +1,5 @@
 """mailonce import: with and without Redis, next to a service, stopped and repeated."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence
@@ -16,9 +14,7 @@ from click.testing import Result
 
 from orchestrator.importing.sources import open_source
 from routes.commands import import_mail
-from tests.routes.commands.conftest import Run
-from tests.routes.conftest import App, StartApp, bearer
-from tests.support.redis_server import RedisServer
+from tests.routes.conftest import App, Run, StartApp, bearer
 from tests.support.server import INGRESS_TOKEN
 from tests.support.sink import Sink
 
@@ -40,13 +36,6 @@ def write_mbox(*messages: EmailMessage) -> str:
     return "box"
 
 
-def write_many(count: int) -> str:
-    """As ``message`` makes them, which takes two milliseconds for each."""
-    shape = message(1234567).as_bytes()
-    Path("box").write_bytes(b"".join(SEPARATOR + shape.replace(b"1234567", b"%d" % n) + b"\n" for n in range(count)))
-    return "box"
-
-
 def post_mime(app: App, message: EmailMessage) -> str:
     headers = bearer(INGRESS_TOKEN) | {"Content-Type": "message/rfc822"}
     answer = app.http.post("/api/ingress/mime", data=message.as_bytes(), headers=headers)
@@ -64,16 +53,11 @@ def counts(run: Run, *words: str, names: Sequence[str] = ("imported", "known", "
     return [found[name] for name in names]
 
 
-@pytest.mark.parametrize("store", ["embedded", "redis"])
 def test_a_running_service_recognises_what_is_imported(
-    run: Run, start_app: StartApp, sink: Sink, store: str, request: pytest.FixtureRequest, tmp_path: Path
+    run: Run, start_app: StartApp, sink: Sink, redis_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    settings = {"webhook_url": sink.url}
-    if store == "redis":
-        redis: RedisServer = request.getfixturevalue("redis_server")
-        settings["redis_url"] = redis.url
-        request.getfixturevalue("monkeypatch").setenv("REDIS_URL", redis.url)
-    app = start_app(**settings)
+    monkeypatch.setenv("REDIS_URL", redis_url)
+    app = start_app(webhook_url=sink.url, redis_url=redis_url)
     messages = [message(1), message(2, "Lot 456"), message(3, "Again lot 456")]
     path = write_mbox(*messages)
     assert counts(run, path, names=("imported", "groups", "known", "left", "unreadable")) == [3, 1, 0, 0, 0]
@@ -152,16 +136,6 @@ def test_a_wrong_argument_is_refused_with_one_line(run: Run, words: list[str], e
     Path("note.txt").write_text("no mail")
     shown = run("import", "--yes", *words)
     assert (shown.exit_code, error in shown.output, shown.output.count("\n")) == (1, True, 1)
-
-
-def test_a_run_that_is_stopped_is_repeated_and_loses_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write_many(150)
-    monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:1/0")
-    stopped = run("import", "--yes", path)
-    assert (stopped.exit_code, stopped.output.count("\n")) == (1, 1)
-    monkeypatch.delenv("REDIS_URL")
-    assert counts(run, "--yes", path) == [50, 100, 0], "the first batch had reached the journal"
-    assert counts(run, "--yes", path) == [0, 150, 0]
 
 
 # A dry run

@@ -1,7 +1,5 @@
 """mailonce listen and mailonce send-test: a real process for what a terminal shows, the receiver alone for the rest."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal
@@ -20,16 +18,16 @@ import requests
 from werkzeug.test import Client
 from werkzeug.wrappers import Request
 
-from orchestrator.config.model import DestinationConfig
 from orchestrator.delivery.signing import Signer, new_secret
-from orchestrator.delivery.webhook import DeliveryFailed, Destination, Webhook
 from routes.commands.listen import Receiver, check_signature
-from tests.routes.commands.conftest import Run
-from tests.routes.conftest import Eventually, StartApp
+from tests.routes.conftest import Run, StartApp
 from tests.support.programs_loaded import MAILONCE
+from tests.support.sink import deliver
 from tests.support.surroundings import clean_environment
+from tests.support.waiting import wait_for
 
 SECRET, OTHER = "whsec_" + "A" * 32, "whsec_" + "B" * 32
+LOT = {"subject": "Lot 1"}
 NOW = datetime(2026, 11, 16, 9, 0, tzinfo=UTC)
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\r\x9b31m\u202egnp.exe"
 
@@ -63,22 +61,12 @@ def listening(*options: str, **settings: str) -> Iterator[Listener]:
             reader.join()
 
 
-def deliver(url: str, *secrets: str) -> int | None:
-    """By our own sender; the status code."""
-    config = DestinationConfig.model_construct(url=f"{url}hook", secret=secrets)
-    destination = Destination("here", config, pool_size=1)
-    try:
-        return destination.deliver(Webhook("msg_1", {"subject": "Lot 1"}), 30).status_code
-    except DeliveryFailed as error:
-        return error.status_code
-
-
-def test_webhooks_are_shown_checked_and_counted(eventually: Eventually) -> None:
+def test_webhooks_are_shown_checked_and_counted() -> None:
     with listening("--secret", OTHER, "--secret", SECRET) as listener:
-        assert deliver(listener.url) == 401
-        assert deliver(listener.url, new_secret(is_private=False)) == 401
-        assert [deliver(listener.url, SECRET) for _ in range(3)] == [200, 200, 200]
-        eventually(lambda: listener.text.count("Lot 1") == 5)
+        assert deliver(listener.url, LOT) == 401
+        assert deliver(listener.url, LOT, new_secret(is_private=False)) == 401
+        assert [deliver(listener.url, LOT, SECRET) for _ in range(3)] == [200, 200, 200]
+        wait_for(lambda: listener.text.count("Lot 1") == 5)
         assert "signature missing: no webhook-timestamp and no webhook-signature" in listener.text
         assert "signature wrong: no signature matches a secret (2 tried)" in listener.text
         assert listener.text.count("signature good: by secret 2 of 2") == 3
@@ -93,25 +81,25 @@ def test_webhooks_are_shown_checked_and_counted(eventually: Eventually) -> None:
         assert listener.process.wait(60) == 0
 
 
-def test_no_sender_can_control_the_terminal(eventually: Eventually) -> None:
+def test_no_sender_can_control_the_terminal() -> None:
     with listening() as listener:
         headers = {"webhook-id": "\x9b2J\xe9", "Content-Type": "application/json"}
         fields = json.dumps({"subject": HOSTILE, HOSTILE: "x", "nested": {"a": [HOSTILE]}, "type": HOSTILE})
         for body in (fields.encode(), HOSTILE.encode(), b"[" * 100_000, b"\xff\x00", json.dumps([HOSTILE]).encode()):
             assert requests.post(f"{listener.url}%1b[2J%0d", data=body, headers=headers, timeout=30).ok
-        eventually(lambda: listener.text.count("answered 200") == 5)
+        wait_for(lambda: listener.text.count("answered 200") == 5)
     assert [char for char in listener.text if not char.isprintable() and char != "\n"] == []
 
 
-def test_as_json_each_webhook_is_a_line_until_the_reader_of_the_pipe_ends(eventually: Eventually) -> None:
+def test_as_json_each_webhook_is_a_line_until_the_reader_of_the_pipe_ends() -> None:
     with listening("--json", "--status", "503") as listener:
-        assert deliver(listener.url, SECRET) == 503
+        assert deliver(listener.url, LOT, SECRET) == 503
         assert requests.post(listener.url, data=b"no\x1b[2J json", timeout=30).status_code == 503
-        eventually(lambda: len(listener.lines) == 2)
+        wait_for(lambda: len(listener.lines) == 2)
     webhook, other = map(json.loads, listener.lines)
     assert (webhook["webhook_id"], webhook["times"], webhook["status"]) == ("msg_1", 1, 503)
-    assert (webhook["signature"], webhook["path"]) == ("unchecked", "/hook")
-    assert webhook["payload"] == {"subject": "Lot 1"}
+    assert (webhook["signature"], webhook["path"]) == ("unchecked", "/")
+    assert webhook["payload"] == LOT
     assert webhook["headers"]["content-type"] == "application/json"
     assert (other["payload"], other["body"], other["webhook_id"]) == (None, "no\x1b[2J json", None)
     command = [MAILONCE, "listen", "--port", "0", "--json"]
@@ -134,7 +122,7 @@ def test_the_secrets_of_the_service_are_the_default(is_in_file: bool) -> None:
             f"[destinations.crm]\nurl = 'https://crm.example/'\nsecret = ['{OTHER}', '{SECRET}']\n"
         )
     with listening(**settings) as listener:
-        assert [deliver(listener.url, *given) for given in ((SECRET,), ())] == [200, 401]
+        assert [deliver(listener.url, LOT, *given) for given in ((SECRET,), ())] == [200, 401]
 
 
 def test_only_posts_are_accepted() -> None:
@@ -185,7 +173,7 @@ def test_a_signature_is_checked_and_the_result_explained(
 
 
 def test_send_test_arrives_signed_and_fails_if_it_is_refused(
-    run: Run, start_app: StartApp, monkeypatch: pytest.MonkeyPatch, eventually: Eventually
+    run: Run, start_app: StartApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with listening("--secret", SECRET) as listener:
         monkeypatch.setenv("WEBHOOK_URL", listener.url)
@@ -194,7 +182,7 @@ def test_send_test_arrives_signed_and_fails_if_it_is_refused(
             monkeypatch.setenv("WEBHOOK_SECRET", secret)
             sent = run("send-test", "default")
             assert (sent.exit_code, shown in sent.stdout) == (code, True), sent.output
-        eventually(lambda: listener.text.count("mailonce.test") >= 2)
+        wait_for(lambda: listener.text.count("mailonce.test") >= 2)
 
 
 def test_send_test_names_the_destinations_and_prints_json(run: Run, start_app: StartApp) -> None:

@@ -1,7 +1,5 @@
 """The commands on emails and destinations, beside a service that runs on the same data."""
 
-from __future__ import annotations
-
 import getpass
 import json
 import stat
@@ -10,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from orchestrator.delivery.guard import Blocker
-from tests.routes.commands.conftest import Run
-from tests.routes.conftest import Eventually, StartApp, impatient
+from tests.routes.conftest import Run, StartApp, impatient
 from tests.support.server import email
 from tests.support.sink import Reply, Sink
+from tests.support.waiting import wait_for
 
 
 def test_reset_forgets_an_email_and_leaves_a_line_in_the_audit_log(
@@ -47,11 +45,9 @@ def test_erase_removes_a_person_and_the_audit_log_does_not_say_whom(
     assert "AUDIT erase emails=1 kept=0 dry_run=False" in audit and "grace" not in audit.lower()
 
 
-def test_deliveries_are_listed_and_dead_and_waiting_ones_replayed(
-    run: Run, start_app: StartApp, eventually: Eventually, tmp_path: Path
-) -> None:
+def test_deliveries_are_listed_and_dead_and_waiting_ones_replayed(run: Run, start_app: StartApp) -> None:
     with Sink(Reply(422), otherwise=Reply(503, headers={"Retry-After": "600"})) as sink:
-        before = start_app(mailonce_config=impatient(tmp_path, sink), delivered_payload_days=1)
+        before = start_app(toml=impatient(sink), delivered_payload_days=1)
         dead = before.post(email(subject="a")).get_json()["deliveries"]["default"]["id"]
         before.service.close()
         app = start_app(webhook_url=sink.url, delivered_payload_days=1)
@@ -79,10 +75,10 @@ def test_deliveries_are_listed_and_dead_and_waiting_ones_replayed(
         sink.otherwise = Reply()
         assert run("replay", "--status", "waiting").stdout == "replayed: 2\n"
         assert run("replay", "--all").stdout == "replayed: 1\n"
-        eventually(lambda: sorted(sink.counts().values()) == [1, 1, 1])
-        eventually(lambda: run("replay", dead).stdout == "already delivered: 1\n")
+        wait_for(lambda: sorted(sink.counts().values()) == [1, 1, 1])
+        wait_for(lambda: run("replay", dead).stdout == "already delivered: 1\n")
         assert run("replay", dead, "--force", "--new-id").exit_code == 0
-        eventually(lambda: len({each.webhook_id for each in sink.accepted}) == 4)
+        wait_for(lambda: len({each.webhook_id for each in sink.accepted}) == 4)
         assert run("replay", "msg_unknown").exit_code == 1
 
 
@@ -134,7 +130,7 @@ def test_no_sender_can_control_the_terminal(run: Run, start_app: StartApp, sink:
 
 
 def test_release_sends_what_was_stopped_once_and_is_audited(
-    run: Run, stopped: dict[str, str], sink: Sink, tmp_path: Path, eventually: Eventually
+    run: Run, stopped: dict[str, str], sink: Sink, tmp_path: Path
 ) -> None:
     for words in ([], ["--force"], ["--all", "--gate", "media"], ["--all", stopped["id"]]):
         assert run("release", *words).exit_code == 2, "everything needs --all"
@@ -142,7 +138,7 @@ def test_release_sends_what_was_stopped_once_and_is_audited(
     assert run("release", "--dry-run").stdout == "would release: 1\n"
     assert len(sink.accepted) == 1
     assert run("release", "--all").stdout == "released: 1\n"
-    eventually(lambda: len(sink.accepted) == 2)
+    wait_for(lambda: len(sink.accepted) == 2)
     again = run("release", stopped["id"])
     assert (again.exit_code, again.stdout) == (1, "already released: 1\n")
     audit = (tmp_path / "data/audit.log").read_text()
@@ -150,17 +146,17 @@ def test_release_sends_what_was_stopped_once_and_is_audited(
 
 
 def test_a_command_pauses_and_resumes_the_running_service_and_is_audited(
-    run: Run, start_with: StartApp, sink: Sink, tmp_path: Path, eventually: Eventually
+    run: Run, start_with: StartApp, sink: Sink, tmp_path: Path
 ) -> None:
     app = start_with(crm=sink)
     assert run("pause", "crm", "--reason", "moves").exit_code == 0
     paused = app.ask("destinations")["destinations"]["crm"]["paused"]
     assert (paused["reason"], paused["by"]) == ("moves", getpass.getuser())
-    eventually(lambda: app.service.guard.blocker("crm") is Blocker.PAUSED)
+    wait_for(lambda: app.service.guard.blocker("crm") is Blocker.PAUSED)
     assert app.status_of(email()) == "queued"
     assert sink.received == []
     assert "resumed" in run("resume", "crm").output
-    eventually(lambda: len(sink.accepted) == 1)
+    wait_for(lambda: len(sink.accepted) == 1)
     assert "was not paused" in run("resume", "crm").output
     for command in ("pause", "resume"):
         refused = run(command, "crn")

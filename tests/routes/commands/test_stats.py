@@ -1,7 +1,5 @@
 """mailonce stats and mailonce locks."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty
@@ -15,8 +13,7 @@ import pytest
 from orchestrator.operations.stats import Stats
 from routes.commands.service import open_console
 from routes.commands.stats import BARS, SPARK_WIDTH, sparkline, stats_view
-from tests.routes.commands.conftest import Run
-from tests.routes.conftest import StartApp
+from tests.routes.conftest import Run, StartApp
 from tests.support.programs_loaded import MAILONCE
 from tests.support.server import email
 from tests.support.sink import Sink
@@ -64,7 +61,7 @@ def test_stats_are_refreshed_until_ctrl_c(
 # The table
 
 
-def shown(destination: dict[str, Any] | None = None, **totals: Any) -> list[str]:
+def shown(**totals: Any) -> list[str]:
     """Lines of the table, for some figures with these changes."""
     point = {"start_s": 0, "received": 5, "delivered": 3, "stopped": 1, "failed": 0, "duplicates": 1, "suppressed": 0}
     ever: dict[str, Any] = {"statuses": {"processed": 1_000}, "waiting": 2, "oldest_waiting_s": 600, "hit_rate": 0.1896}
@@ -76,7 +73,7 @@ def shown(destination: dict[str, Any] | None = None, **totals: Any) -> list[str]
     figures = {
         "totals": ever | {"workers_alive": None, "is_whole": True} | totals,
         "over_time": recent | {"is_whole": True, "destinations": {"crm": times}},
-        "destinations": {"crm": crm | (destination or {})},
+        "destinations": {"crm": crm},
     }
     console = open_console()
     with console.capture() as capture:
@@ -92,19 +89,6 @@ def test_the_table_has_totals_a_plot_and_destinations() -> None:
     assert "crm ok 2 1 3 0 12 ms -" in lines
     for totals, line in (({"workers_alive": 0}, "workers alive: 0"), ({"is_whole": False}, "Redis does not answer")):
         assert line in "\n".join(shown(**totals)) and line not in "\n".join(lines), "only if there are any"
-
-
-@pytest.mark.parametrize(
-    ("more", "state"),
-    [
-        ({"breaker": "open"}, "failing"),
-        ({"paused": {"since": "", "reason": "", "by": ""}, "breaker": "open"}, "paused"),
-        ({"enabled": False}, "disabled"),
-        ({"enabled": None, "breaker": None}, "removed"),
-    ],
-)
-def test_the_state_of_a_destination_is_one_word(more: dict[str, Any], state: str) -> None:
-    assert shown(more)[-1].startswith(f"crm {state} ")
 
 
 @pytest.mark.parametrize(

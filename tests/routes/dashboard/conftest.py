@@ -1,7 +1,5 @@
 """The page behind Flask's test client, signed in with either token."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Who may see the page, who may act, and the security headers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,11 +10,12 @@ from flask.sessions import NullSession
 
 from orchestrator.delivery.counters import GUESS_RATE
 from routes.dashboard.access import COOKIE
-from tests.routes.conftest import App, Eventually, StartApp, bearer
+from tests.routes.conftest import App, StartApp, bearer
 from tests.routes.dashboard.conftest import VIEW_TOKEN, Visitor, signed_in
 from tests.support.page import PageVisitor
 from tests.support.redis_server import RedisServer
 from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, Server, email
+from tests.support.waiting import wait_for
 
 VIEWS = ("/", "/destinations", "/providers", "/servers", "/audit")
 WRONG = "wrong-token-of-some-length"
@@ -177,15 +176,15 @@ def statuses(url: str, cookie: str) -> set[int]:
 
 
 def test_a_copied_cookie_is_worth_nothing_on_any_process_or_server_once_its_owner_signed_out(
-    tmp_path: Path, redis_server: RedisServer, eventually: Eventually
+    tmp_path: Path, redis_server: RedisServer
 ) -> None:
     settings = {"REDIS_URL": redis_server.url, "WEB_CONCURRENCY": "2"}
     with Server(tmp_path / "one", **settings) as one, Server(tmp_path / "other", **settings) as other:
         owner, colleague = PageVisitor(one.url), PageVisitor(one.url)
         copied = owner.http.cookies[COOKIE]
         assert statuses(one.url, copied) == {200}
-        eventually(lambda: statuses(other.url, copied) == {200})  # the key is shared within a second
+        wait_for(lambda: statuses(other.url, copied) == {200})  # the key is shared within a second
         assert owner.post("/sign-out", form_on="/").status_code == 302
         assert statuses(one.url, copied) == {302}
-        eventually(lambda: statuses(other.url, copied) == {302})
+        wait_for(lambda: statuses(other.url, copied) == {302})
         assert statuses(other.url, colleague.http.cookies[COOKIE]) == {200}, "others stay signed in"

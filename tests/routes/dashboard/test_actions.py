@@ -1,7 +1,5 @@
 """Actions on the page: what the dialog says, what is done, and that it is audited."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,10 +8,11 @@ import pytest
 from deduplication.journal.entry import DeliveryStatus
 from orchestrator.audit import audit, keep_audit
 from orchestrator.operations.search import DeliveryFilter, find_ids
-from tests.routes.conftest import App, Eventually, StartApp, impatient
+from tests.routes.conftest import App, StartApp, impatient
 from tests.routes.dashboard.conftest import FRAGMENT, Visitor, signed_in
 from tests.support.server import email
 from tests.support.sink import Reply, Sink
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture
@@ -32,8 +31,8 @@ def sink() -> Iterator[Sink]:
 
 
 @pytest.fixture
-def app(start_app: StartApp, sink: Sink, tmp_path: Path) -> App:
-    return start_app(mailonce_config=impatient(tmp_path, sink))
+def app(start_app: StartApp, sink: Sink) -> App:
+    return start_app(toml=impatient(sink))
 
 
 def dead(app: App) -> list[str]:
@@ -41,7 +40,7 @@ def dead(app: App) -> list[str]:
 
 
 def test_one_delivery_is_sent_again_at_once_unless_it_was_received(
-    app: App, operator: Visitor, sink: Sink, audited: Path, eventually: Eventually
+    app: App, operator: Visitor, sink: Sink, audited: Path
 ) -> None:
     app.post(email())
     sink.otherwise = Reply()
@@ -50,7 +49,7 @@ def test_one_delivery_is_sent_again_at_once_unless_it_was_received(
     assert len(sink.received) == 1, "asking does nothing"
     answer = operator.post("/do/replay", id=id_, back="/decisions?outcome=dead_letter")
     assert (answer.status_code, answer.location) == (303, "/decisions?outcome=dead_letter")
-    eventually(lambda: len(sink.accepted) == 1)  # the thread that looks for what is due may have it already
+    wait_for(lambda: len(sink.accepted) == 1)  # the thread that looks for what is due may have it already
     assert "1 delivery: sent again." in operator.text("/decisions")
     assert "page, Ada: AUDIT replay" in audited.read_text()
     assert "page, Ada" in operator.text("/audit")
@@ -71,26 +70,14 @@ def test_all_that_match_are_counted_before_anything_is_done(
     assert "disabled" in operator.text("/do/replay?all=yes&q=nothing") and "disabled" not in asked
 
 
-def test_all_matching_emails_are_released_if_a_gate_stopped_them(
-    operator: Visitor, sink: Sink, eventually: Eventually
-) -> None:
-    sink.otherwise = Reply()
-    for number, subject in enumerate(("Lot 1", "Again lot 1", "More of lot 1", "Hello")):
-        operator.app.post(email(subject=subject, body=f"{number}"))
-    assert "Release 2 emails?" in operator.text("/do/release?all=yes")
-    operator.post("/do/release", all="yes")
-    assert "2 emails: released." in operator.text("/")
-    eventually(lambda: operator.text("/decisions?status=processed").count('title="Released at') == 2)
-
-
 def test_one_email_is_replayed_wherever_it_is_dead_and_keeps_its_names_while_it_waits(
-    start_with: StartApp, sink: Sink, eventually: Eventually
+    start_with: StartApp, sink: Sink
 ) -> None:
     with Sink() as well:
         app = start_with(crm=f"url = '{sink.url}'\nmax_attempts = 2", archive=well)
         id_ = app.post(email()).get_json()["id"]
         app.try_again()
-        eventually(lambda: dead(app) == [f"{id_}:crm"])
+        wait_for(lambda: dead(app) == [f"{id_}:crm"])
         operator, sink.otherwise = signed_in(app), Reply(503)
         operator.post("/do/replay", id=id_)
         assert "1 email: sent again." in operator.text("/")

@@ -1,7 +1,5 @@
 """What holds for every route of the page and of /api/admin: who may use it, and that any query is answered."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from urllib.parse import urlencode
 

@@ -1,7 +1,5 @@
 """Times, shares, statuses and the content of emails, as the page shows them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

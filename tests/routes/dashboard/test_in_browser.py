@@ -1,7 +1,5 @@
 """The page as people use it: a real Chromium against a real server that delivers to real sinks."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,7 +13,7 @@ import requests
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests.routes.dashboard.conftest import VIEW_TOKEN
-from tests.support.browser import open_browser
+from tests.support.browser import fill_in_sign_in, open_browser
 from tests.support.redis_server import RedisServer
 from tests.support.server import ADMIN, ADMIN_TOKEN, INGRESS_TOKEN, Server, email
 from tests.support.sink import Reply, Sink
@@ -80,11 +78,7 @@ def sign_in(browser: Browser, world: World) -> Iterator[SignIn]:
         context.set_default_timeout(30_000)
         opened.append(context)
         page = context.new_page()
-        page.goto(f"{url}/sign-in")
-        page.fill("#token", token)
-        page.fill("#name", "Ada")
-        with page.expect_navigation():  # the next page, with its script
-            page.click("button.primary")
+        fill_in_sign_in(page, url, token)
         return page
 
     yield start

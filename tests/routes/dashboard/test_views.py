@@ -1,9 +1,7 @@
 """What the pages show: the same figures as the API, filters in the URL, one email in full, and errors."""
 
-from __future__ import annotations
-
 import re
-from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -25,7 +23,7 @@ TILE = (
 
 
 def test_every_span_can_be_shown_and_no_other(operator: Visitor) -> None:
-    """tests/test_figures.py compares all tiles with what clients and destinations saw."""
+    """tests/test_end_to_end.py compares all tiles with what clients and destinations saw."""
     for _ in range(2):
         operator.app.post(email())
     operator.app.service.coordinator.tend()  # as every second
@@ -54,13 +52,9 @@ def test_problems_version_and_locks_are_shown(operator: Visitor) -> None:
 # Providers
 
 
-def test_configured_providers_have_an_address_and_all_others_what_they_lack(
-    start_app: StartApp, tmp_path: Path
-) -> None:
-    (tmp_path / "m.toml").write_text(
-        "[providers.shop]\ntype = 'postmark'\nusername = 'sender'\npassword = 'a long password'\n"
-    )
-    visitor = signed_in(start_app(mailonce_config=tmp_path / "m.toml"))
+def test_configured_providers_have_an_address_and_all_others_what_they_lack(start_app: StartApp) -> None:
+    shop = "[providers.shop]\ntype = 'postmark'\nusername = 'sender'\npassword = 'a long password'\n"
+    visitor = signed_in(start_app(toml=shop))
     page, configured = visitor.text("/providers"), ["gmail", "mime", "shop", "message"]
     assert re.findall(r"api/ingress/(\w+)<", page) == configured
     missing = page.partition('<dl class="missing">')[2]
@@ -194,10 +188,7 @@ def test_an_unknown_address_is_a_page_for_a_browser_and_json_for_a_program(app: 
 def test_an_error_of_ours_is_a_page_without_details(
     operator: Visitor, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int, shown: str
 ) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise error
-
-    monkeypatch.setattr("routes.dashboard.views.list_decisions", fail)
+    monkeypatch.setattr("routes.dashboard.views.list_decisions", Mock(side_effect=error))
     answer = operator.get("/decisions")
     assert (answer.status_code, answer.mimetype) == (status, "text/html")
     assert shown in answer.text and "inner text" not in answer.text

@@ -1,14 +1,11 @@
 """The whole service with providers configured in mailonce.toml, and emails as providers send them."""
 
-from __future__ import annotations
-
 import io
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -99,14 +96,12 @@ Serve = Callable[..., Ingress]
 
 
 @pytest.fixture
-def serve(start_app: StartApp, sink: Sink, tmp_path: Path) -> Serve:
+def serve(start_app: StartApp, sink: Sink) -> Serve:
     """With what mailonce.toml says, at NOW; subjects are not grouped, as many tests send the same one."""
 
     def opened(toml: str = "", now: datetime = NOW, **settings: Any) -> Ingress:
-        path = tmp_path / "mailonce.toml"
-        path.write_text(toml, encoding="utf-8")
-        given = {"webhook_url": sink.url, "subject_groups": "off", "mailonce_config": path} | settings
-        return Ingress(start_app(lambda: now, **given), sink)
+        given = {"webhook_url": sink.url, "subject_groups": "off"} | settings
+        return Ingress(start_app(lambda: now, toml, **given), sink)
 
     return opened
 
@@ -123,6 +118,13 @@ def provider_of(toml: str, name: str, fetches: Fetches | None = None) -> AnyProv
     return open_providers(config, Surroundings((INGRESS_TOKEN,), fetches or Fetches()))[name]
 
 
+@cache
+def raw(letter: Letter) -> bytes:
+    """Written once, as below: property tests ask for it thousands of times."""
+    return letter.mime.as_bytes()
+
+
+@cache
 def request_of(toml: str, name: str, letter: Letter = LETTER, now: datetime = NOW) -> SampleRequest:
     """The letter, as the provider with these settings sends it."""
     return provider_of(toml, name).sample(letter, now)

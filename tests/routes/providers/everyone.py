@@ -1,15 +1,12 @@
 """All providers at once: their settings, and one email in the form of each."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cache
 
 from routes.providers.registry import TYPES
 from routes.providers.samples import Letter, SampleRequest
-from tests.routes.providers.conftest import LETTER, Fetches, request_of
+from tests.routes.providers.conftest import LETTER, Fetches, raw, request_of
 from tests.routes.providers.sns_stand_in import TOPIC, Sns, received
 from tests.routes.providers.test_cloudmailin import as_multipart, as_raw
 from tests.routes.providers.test_mailgun import KEY as MAILGUN_KEY
@@ -31,12 +28,6 @@ topics = ["{TOPIC}"]
 {WITH_KEY}
 """
 WITH_SAMPLES = tuple(name for name in TYPES if name not in ("ses", "resend"))
-
-
-@cache
-def raw(letter: Letter) -> bytes:
-    """Written once: the property tests ask for it thousands of times."""
-    return letter.mime.as_bytes()
 
 
 def forms_of(letter: Letter, fetches: Fetches) -> Mapping[str, Callable[[], SampleRequest]]:

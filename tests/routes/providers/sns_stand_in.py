@@ -1,7 +1,5 @@
 """Amazon SNS, with a key and a certificate of our own."""
 
-from __future__ import annotations
-
 import base64
 import json
 from dataclasses import dataclass, field
@@ -15,7 +13,7 @@ from cryptography.hazmat.primitives.hashes import SHA1, SHA256, HashAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from routes.providers.samples import Letter, SampleRequest
-from tests.routes.providers.conftest import NOW
+from tests.routes.providers.conftest import NOW, raw
 from tests.support.surroundings import ROOT
 
 TOPIC = "arn:aws:sns:eu-west-1:123456789012:inbound"
@@ -60,8 +58,8 @@ def received(letter: Letter, *, in_base64: bool = False) -> dict[str, Any]:
     """As in https://docs.aws.amazon.com/ses/latest/dg/receiving-email-notifications-examples.html"""
     notification: dict[str, Any] = json.loads((DOCUMENTED / "ses.json").read_text())
     notification["mail"]["messageId"] = letter.event_id
-    raw = letter.mime.as_bytes()
-    return notification | {"content": base64.b64encode(raw).decode() if in_base64 else raw.decode()}
+    content = base64.b64encode(raw(letter)) if in_base64 else raw(letter)
+    return notification | {"content": content.decode()}
 
 
 def in_s3(letter: Letter, bucket: str, key: str) -> dict[str, Any]:

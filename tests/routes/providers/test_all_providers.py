@@ -1,7 +1,5 @@
 """What holds for all providers together: one email is one email, and no bytes bring the service down."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from itertools import combinations

@@ -1,7 +1,5 @@
 """POST /api/ingress/cloudmailin, as in http://docs.cloudmailin.com/http_post_formats/json_normalized/"""
 
-from __future__ import annotations
-
 import json
 from base64 import b64decode
 from collections.abc import Iterable, Mapping

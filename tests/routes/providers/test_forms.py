@@ -1,8 +1,7 @@
-"""routes/providers/forms.py: bodies of HTML forms."""
-
-from __future__ import annotations
+"""routes/providers/forms.py: bodies of HTML forms; fields.py: headers of an email in every notation."""
 
 import tracemalloc
+from typing import Any
 from urllib.parse import quote_plus, urlencode
 
 import pytest
@@ -10,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routes.payload import InvalidPayload
+from routes.providers.fields import MailHeaders
 from routes.providers.forms import parse_form
 
 URLENCODED = "application/x-www-form-urlencoded"
@@ -43,3 +43,21 @@ def test_reading_takes_memory_as_the_body_does_whatever_a_stranger_sends() -> No
     finally:
         tracemalloc.stop()
     assert peak_bytes < 5 * len(body)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [["in-reply-to", "<1@a>"], ["In-Reply-To", "<2@a>"], ["x"], 5],
+        [{"Name": "In-Reply-To", "Value": "<1@a>"}, {"name": "In-Reply-To", "value": "<2@a>"}, {}],
+        {"in_reply_to": "<1@a>", "In-Reply-To": "<2@a>", "Date": 5},
+        {"In-Reply-To": ["<1@a>", "<2@a>"], "Date": []},
+    ],
+)
+def test_of_headers_with_one_name_the_first_counts_in_every_notation(given: Any) -> None:
+    headers = MailHeaders(given)
+    assert (headers["In-Reply-To"], headers["Date"]) == ("<1@a>", "")
+    assert headers.named(("In-Reply-To", "Date")) == {"In-Reply-To": "<1@a>"}
+    added = headers.added_to({"recipients": []})
+    assert added["in_reply_to"] == "<1@a>"
+    assert [value for _, value in added["headers"]] == ["<1@a>", "<2@a>"]

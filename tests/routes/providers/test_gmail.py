@@ -1,7 +1,5 @@
 """POST /api/ingress/gmail. Its JSON is tested in tests/routes/test_api_ingress.py."""
 
-from __future__ import annotations
-
 import pytest
 
 from orchestrator.config.settings import SettingsError

@@ -1,7 +1,5 @@
 """POST /api/ingress/<name>, for whatever else sends JSON."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any

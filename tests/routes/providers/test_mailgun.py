@@ -3,8 +3,6 @@
 https://documentation.mailgun.com/docs/mailgun/user-manual/receive-forward-store/receive-http
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import json
@@ -19,7 +17,6 @@ import pytest
 from routes.providers.samples import SampleRequest
 from tests.routes.providers.conftest import LETTER, NOW, Ingress, Serve, email_in, provider_of, request_of, with_body
 from tests.routes.providers.contract import DOCUMENTED, DocumentedContract, TimedContract
-from tests.support.redis_server import RedisServer
 
 KEY, OTHER_KEY = "key-3ax6xnjp29jd6fds4gc373sgvjxteol0", "key-another"
 SETTINGS = f"[providers.mailgun]\nsigning_key = '{KEY}'"
@@ -130,12 +127,9 @@ class TestMailgun(DocumentedContract, TimedContract):
 class TestTokens:
     """The signature does not cover the body, so a token is good for one email."""
 
-    @pytest.fixture(params=["sqlite", "redis"])
-    def ingress(self, request: pytest.FixtureRequest, serve: Serve) -> Ingress:
-        if request.param == "sqlite":
-            return serve(SETTINGS)
-        redis_server: RedisServer = request.getfixturevalue("redis_server")
-        return serve(SETTINGS, redis_url=redis_server.url)
+    @pytest.fixture
+    def ingress(self, serve: Serve, redis_url: str) -> Ingress:
+        return serve(SETTINGS, redis_url=redis_url)
 
     def request(self) -> SampleRequest:
         return request_of(SETTINGS, "mailgun", replace(LETTER, enclosures=()))

@@ -1,7 +1,5 @@
 """POST /api/ingress/mailjet, as in https://dev.mailjet.com/email/guides/parse-api/"""
 
-from __future__ import annotations
-
 from tests.routes.providers.conftest import email_in, provider_of
 from tests.routes.providers.contract import BasicAuthContract, DocumentedContract
 

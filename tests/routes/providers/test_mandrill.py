@@ -1,7 +1,5 @@
 """POST /api/ingress/mandrill: https://mailchimp.com/developer/transactional/docs/webhooks/#inbound-messages"""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac

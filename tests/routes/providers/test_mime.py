@@ -1,7 +1,5 @@
 """POST /api/ingress/mime: what is in a raw email is tested in tests/deduplication/test_mime.py."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

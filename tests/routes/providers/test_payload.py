@@ -1,7 +1,5 @@
 """One email with everything through every provider, and what receivers get of it."""
 
-from __future__ import annotations
-
 import copy
 import json
 from typing import Any

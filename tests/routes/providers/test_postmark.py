@@ -1,7 +1,5 @@
 """POST /api/ingress/postmark, as in https://postmarkapp.com/developer/webhooks/inbound-webhook"""
 
-from __future__ import annotations
-
 import json
 from base64 import b64encode
 from collections.abc import Iterable

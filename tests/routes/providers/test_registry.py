@@ -1,7 +1,5 @@
 """Which providers are open, and what mailonce.toml may say about them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """POST /api/ingress/resend."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac

@@ -1,7 +1,5 @@
 """What makes two emails the same: pairs of emails, and whether the second one is new, as every provider sends them."""
 
-from __future__ import annotations
-
 import uuid
 from dataclasses import dataclass, replace
 from email.message import EmailMessage
@@ -12,7 +10,7 @@ import pytest
 
 from routes.providers.samples import Enclosure, Letter
 from tests.routes.conftest import bearer
-from tests.routes.providers.conftest import LETTER, Fetches, Serve, email_in, provider_of
+from tests.routes.providers.conftest import LETTER, Fetches, Serve
 from tests.routes.providers.everyone import FORMS, SETTINGS, forms_of, provider_named
 from tests.routes.test_api_ingress import KNOWN, NEW
 from tests.support.server import ADMIN_TOKEN
@@ -115,16 +113,6 @@ def test_the_second_email_is_new_or_known(serve: Serve, fetches: Fetches, form: 
     assert verdicts == expected
 
 
-@pytest.mark.parametrize("form", FORM_NAMES)
-def test_two_message_ids_are_two_emails_if_nothing_is_known_of_the_files(
-    serve: Serve, fetches: Fetches, form: str
-) -> None:
-    ingress = serve(SETTINGS)
-    first, second = letters(1, {}, {"message_id": "<another@mail.example.org>"})
-    statuses = [ingress.status_of(forms_of(each, fetches)[form]()) for each in (first, second, first, second)]
-    assert statuses == [NEW, NEW if form == "json" else KNOWN, KNOWN, KNOWN]
-
-
 @dataclass(frozen=True)
 class SeveralParts(Letter):
     """With a second HTML part, which providers other than raw ones omit."""
@@ -166,16 +154,6 @@ def test_of_several_html_parts_those_count_that_both_know(serve: Serve, fetches:
     sent = [(form, one), ("mime", one), ("mime", alone)]
     statuses = [ingress.status_of(forms_of(letter, fetches)[by]()) for by, letter in sent]
     assert statuses == [NEW, KNOWN, NEW if form in RAW else KNOWN]
-
-
-@pytest.mark.parametrize(
-    "name", [r"\share\mail\x.msg", r"C:\mail\x.msg", r"\\server\mail\x.msg", "mail/x.msg", "x.msg"]
-)
-@pytest.mark.parametrize("form", [form for form in FORM_NAMES if form != "json"])
-def test_a_file_name_has_no_path_whoever_sends_it(fetches: Fetches, form: str, name: str) -> None:
-    letter = replace(LETTER, enclosures=(Enclosure(name, "application/vnd.ms-outlook", b"\0"),))
-    provider = provider_of(SETTINGS, provider_named(form), fetches)
-    assert [file.name for file in email_in(provider, forms_of(letter, fetches)[form]()).attachments] == ["x.msg"]
 
 
 @dataclass(frozen=True)

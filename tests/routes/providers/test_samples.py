@@ -1,7 +1,5 @@
 """mailonce sample <provider>: a request that works, as a line for the shell."""
 
-from __future__ import annotations
-
 import pytest
 
 from routes.providers.samples import SampleUnavailable, curl_line, sample

@@ -1,7 +1,5 @@
 """POST /api/ingress/sendgrid."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Iterable

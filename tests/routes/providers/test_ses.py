@@ -1,7 +1,5 @@
 """POST /api/ingress/ses: Amazon SES by way of SNS. Signatures and certificates are tested in test_sns.py."""
 
-from __future__ import annotations
-
 import base64
 import json
 import sys

@@ -1,7 +1,5 @@
 """Whether a message is really from Amazon SNS: its signature, and the certificate for it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace
