@@ -441,12 +441,15 @@ class Registry:
 
         The view is what is expected in Redis, from the hold. ``lent``: of a stored delivery, its owner and destination.
         """
-        composes = [
+        steps = [
             (partial(self._compose_outcome, entry=entry, payload=payload, lent=lent), view)
             for entry, view, payload in outcomes
         ]
         published = []
-        for (entry, _, _), (result, answer) in zip(outcomes, self._agree_all(composes), strict=True):
+        for (entry, _, _), (compose, _), tried in zip(outcomes, steps, self._try_all(steps), strict=True):
+            result, answer, view = tried
+            if answer and answer.outcome == "differs":  # alone, as many entries may have the same names
+                result, answer = self.agree(compose, view)
             if answer and answer.outcome == "closed":  # nothing is stored now; facts are accepted (rule 13)
                 put = _first_puts(entry)
                 known = tuple(each for each in entry.deliveries if each not in put)
@@ -701,31 +704,27 @@ class Registry:
 
     def agree(self, compose: Callable[[Commit], Result], view: View = NOTHING) -> tuple[Result, Answer | None]:
         """Composes a step from what is there, until nothing has changed meanwhile. No answer if none was needed."""
-        ((result, answer),) = self._agree_all([(compose, view)])
-        if answer and answer.outcome != "ok":
-            raise NotNow(f"Redis grants nothing now: {answer.outcome}")
-        return result, answer
-
-    def _agree_all(
-        self, steps: Sequence[tuple[Callable[[Commit], Result], View]]
-    ) -> list[tuple[Result, Answer | None]]:
-        """As ``agree``, for several steps, which go to Redis together; those that it refuses have its answer."""
-        found: dict[int, tuple[Result, Answer | None]] = {}
-        left = dict(enumerate(steps))
         for _ in range(MOST_ROUNDS):
-            commits = {place: Commit(view) for place, (_, view) in left.items()}
-            for place, commit in commits.items():
-                found[place] = left[place][0](commit), None
-            asked = {place: commit for place, commit in commits.items() if commit.is_needed}
-            left = {}
-            for (place, commit), answer in zip(asked.items(), self.run(*asked.values()), strict=True):
-                if answer.outcome == "differs":
-                    left[place] = steps[place][0], commit.seen(answer)
-                else:
-                    found[place] = found[place][0], answer
-            if not left:
-                return list(found.values())
+            ((result, answer, view),) = self._try_all([(compose, view)])
+            if answer is None or answer.outcome == "ok":
+                return result, answer
+            if answer.outcome != "differs":
+                raise NotNow(f"Redis grants nothing now: {answer.outcome}")
         raise NotNow("other requests for the same names were faster")
+
+    def _try_all(
+        self, steps: Sequence[tuple[Callable[[Commit], Result], View]]
+    ) -> list[tuple[Result, Answer | None, View]]:
+        """Several steps in one round trip, each with its answer and, if that "differs", what Redis has instead."""
+        commits = [Commit(view) for _, view in steps]
+        results = [compose(commit) for (compose, _), commit in zip(steps, commits, strict=True)]
+        answers = iter(self.run(*(commit for commit in commits if commit.is_needed)))
+        found = []
+        for commit, result in zip(commits, results, strict=True):
+            answer = next(answers) if commit.is_needed else None
+            differs = answer is not None and answer.outcome == "differs"
+            found.append((result, answer, commit.seen(answer) if answer and differs else commit.view))
+        return found
 
     def run(self, *commits: Commit) -> list[Answer]:
         if not commits:

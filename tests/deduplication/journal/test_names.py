@@ -303,3 +303,11 @@ def test_nothing_that_is_asked_for_an_email_or_every_second_reads_a_whole_table(
     plans = {each: machine.journal._writer.execute(f"EXPLAIN QUERY PLAN {each}").fetchall() for each in asked}
     whole = re.compile(r"SCAN (?!notes|requests)\w+$")  # these two have few rows
     assert not [each for each, rows in plans.items() if any(whole.match(row[3]) for row in rows)]
+
+
+def test_outcomes_under_one_name_are_published_together(pair: Pair) -> None:
+    for number in range(20):
+        send(pair[0], Email(text=f"text {number}"))
+    pair[0].coordinator.publish_settled()
+    with pair[0].journal.reading() as step:
+        assert not step.outbox(1)
