@@ -470,7 +470,7 @@ def test_what_the_standard_library_writes_is_read_back(subject: str, text: str, 
         message.add_attachment(content, maintype="application", subtype="x-thing", filename=name)
     read = parse_mime(bytes(message))
     assert read.subject == decode_subject(subject)
-    assert (read.plain.strip(), read.body.strip()) == (text, f"<p>{text}</p>")
+    assert (read.plain.strip(), read.html.strip()) == (text, f"<p>{text}</p>")
     assert [(each.name, each.sha256) for each in read.attachments] == [
         (decode_subject(name), hashlib.sha256(content).hexdigest()) for name, content in files
     ]
