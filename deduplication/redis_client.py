@@ -208,14 +208,14 @@ def exchange(client: Any, commands: Sequence[Sequence[Any]]) -> list[Any]:
     if isinstance(client, RedisCluster):
         return [answer(client.execute_command, *command) for command in commands]
     pool = client.connection_pool
-    connection = pool.get_connection()
+    connection, answers = pool.get_connection(), list[Any]()
     try:
         connection.send_packed_command(connection.pack_commands(commands), check_health=False)
-        return [answer(connection.read_response) for _ in commands]
-    except BaseException:
-        connection.disconnect()  # an answer that comes later would be taken for that of another command
-        raise
+        answers += [answer(connection.read_response) for _ in commands]
+        return answers
     finally:
+        if not answers:
+            connection.disconnect()  # an answer that comes later would be taken for that of another command
         pool.release(connection)
 
 
