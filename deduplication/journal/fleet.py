@@ -72,7 +72,7 @@ class Fleet:
         self._trimmed_at = 0.0
         self._id = secrets.token_hex(4)
         self._is_leader = False
-        self._oldest_unpublished: list[tuple[Any, ...]] = []
+        self._oldest_unpublished: list[tuple[Any, ...]] | None = None
         self._stop = threading.Event()
         works = (
             (self._check_on, self._wait),
@@ -105,17 +105,19 @@ class Fleet:
         self.restore()
 
     def _check_on(self) -> None:
+        led = self._is_leader
         with self._journal.step() as step:
             self._is_leader = step.lead("leader", self._id, LEADS_MS)
         self._check()
-        if self._is_leader:
-            self._publish_left_over()
+        if self._is_leader or self._oldest_unpublished is None:
+            self._publish_left_over(at_once=not led)
 
-    def _publish_left_over(self) -> None:
-        """What a process has settled and could not publish: it stays the oldest in the outbox."""
+    def _publish_left_over(self, *, at_once: bool) -> None:
+        """What a process has settled and could not publish: it stays the oldest in the outbox. A process that starts,
+        or takes over from another one, publishes it at once: that process may have died."""
         with self._journal.reading() as step:
             oldest = [row[:2] for row in step.outbox(1)]
-        if oldest and oldest == self._oldest_unpublished:
+        if oldest and (at_once or oldest == self._oldest_unpublished):
             while self._coordinator.publish_waiting():
                 pass
         self._oldest_unpublished = oldest

@@ -82,6 +82,21 @@ def test_another_process_of_a_machine_goes_on_for_one_that_died(server: RedisSer
     neighbour.stop()
 
 
+def test_a_process_that_starts_publishes_what_another_one_has_left(
+    server: RedisServer, machines: list[Machine]
+) -> None:
+    first, _ = machines
+    first.fleet._stop.set()
+    for thread in first.fleet._threads:
+        thread.join()
+    send(first, Email("left"))
+    starts = Machine(server.url, RealTime(), options=first.options, host=first.host, folder=first.folder)
+    starts.fleet._check_on()
+    assert not starts.fleet._is_leader, "it does not wait until the other one counts as dead"
+    assert server.client.sismember("processed_ids:2026-11-17", "id-left")
+    starts.stop()
+
+
 def test_a_hanging_redis_is_gone_until_it_answers(server: RedisServer, machines: list[Machine]) -> None:
     send(machines[0], Email("before"))
     os.kill(server.pid, signal.SIGSTOP)
