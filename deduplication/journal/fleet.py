@@ -195,10 +195,7 @@ class Fleet:
         with self._journal.reading() as step:
             if step.meta("restore") != "first":
                 return
-            resets = step.query(
-                "SELECT reference, until_ms FROM names WHERE seq <= 0 AND seq = -1 AND until_ms > 0"
-                " ORDER BY until_ms LIMIT 100000"
-            )
+            resets = step.query("SELECT reference, until_ms FROM names WHERE seq = -1 ORDER BY until_ms LIMIT 100000")
             claimed = step.read_rows("seq IN (SELECT seq FROM deliveries WHERE owner <> '')", ())
             steady_ms = step.steady_ms
         for label, number in resets:
@@ -301,7 +298,7 @@ class Fleet:
         with self._journal.step() as step:
             if step.meta("era") != era or (step.meta("position") or "0") != position:
                 return ""
-            has_resets = bool(step.query("SELECT 1 FROM names WHERE seq <= 0 AND seq = -1 AND until_ms > 0 LIMIT 1"))
+            has_resets = bool(step.query("SELECT 1 FROM names WHERE seq = -1 LIMIT 1"))
             for event_id, text in events:
                 if not text:
                     continue  # a gap, which has been noted

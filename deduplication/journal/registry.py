@@ -721,9 +721,10 @@ class Registry:
         answers = iter(self.run(*(commit for commit in commits if commit.is_needed)))
         found = []
         for commit, result in zip(commits, results, strict=True):
-            answer = next(answers) if commit.is_needed else None
-            differs = answer is not None and answer.outcome == "differs"
-            found.append((result, answer, commit.seen(answer) if answer and differs else commit.view))
+            answer, view = next(answers) if commit.is_needed else None, commit.view
+            if answer and answer.outcome == "differs":
+                view = commit.seen(answer)
+            found.append((result, answer, view))
         return found
 
     def run(self, *commits: Commit) -> list[Answer]:

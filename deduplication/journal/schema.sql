@@ -58,8 +58,8 @@ CREATE TABLE names (
     created_ms INTEGER NOT NULL,
     PRIMARY KEY (reference, seq, fingerprint)
 ) WITHOUT ROWID;
--- SQLite uses it where a query repeats "seq <= 0" and compares until_ms.
-CREATE INDEX names_by_end ON names (seq, until_ms) WHERE seq <= 0 AND until_ms IS NOT NULL;
+CREATE INDEX marks_by_end ON names (until_ms) WHERE seq = 0 AND until_ms IS NOT NULL;
+CREATE INDEX resets_by_number ON names (until_ms) WHERE seq = -1;
 
 -- owner, lease_until_ms (of the clock that cannot be set), is_accepted and begins are known on this machine alone.
 CREATE TABLE deliveries (

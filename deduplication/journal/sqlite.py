@@ -553,14 +553,14 @@ class Step:
                     self.put_mark(name.label, until_ms, fingerprint, entry.id, entry.created_ms)
             self.forget(entry)
         for ended in (
-            "names WHERE seq <= 0 AND seq = 0 AND until_ms",
+            "names WHERE seq = 0 AND until_ms",
             "proofs WHERE until_ms",
             "payloads WHERE ends_ms",
         ):
             self._run(f"DELETE FROM {ended} <= ?", (self.now_ms,))  # noqa: S608
         self._run("DELETE FROM requests WHERE at_ms < ?", (self.now_ms - DAY_MS,))
         resets_before = (self.now_ms - RESETS_KEPT_MS) * 1000
-        self._run("DELETE FROM names WHERE seq <= 0 AND seq = -1 AND until_ms < ?", (resets_before,))
+        self._run("DELETE FROM names WHERE seq = -1 AND until_ms < ?", (resets_before,))
         return len(rows)
 
 
