@@ -9,11 +9,12 @@ from enum import StrEnum
 from typing import Any
 
 from deduplication.journal.coordinator import Coordinator
-from deduplication.journal.entry import OPEN, Delivery, DeliveryStatus, Entry, changed, encode
+from deduplication.journal.entry import OPEN, Delivery, DeliveryStatus, Entry, encode
 from deduplication.journal.registry import Commit
 from deduplication.journal.rules import same_items
 from deduplication.journal.sqlite import Step
 from deduplication.names import Name
+from deduplication.values import changed
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
+
+from deduplication.values import frozen
 
 Verdict = Literal["pass", "fail", "none"]
 METHODS = ("spf", "dkim", "dmarc")
@@ -42,7 +43,7 @@ class Result(NamedTuple):
         return _VERDICTS.get(self.result.lower())
 
 
-@dataclass(frozen=True)
+@frozen
 class Authentication:
     """None is unknown, which is not a pass. ``from_aligned``: whether a domain that passed is that of the sender.
 

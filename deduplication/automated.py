@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+from deduplication.values import frozen
 
 AutomatedKind = Literal["auto_reply", "bounce", "list", "bulk", "calendar"]
 DELIVERY_STATUS, READ_RECEIPT, CALENDAR = "message/delivery-status", "message/disposition-notification", "text/calendar"
@@ -50,7 +51,7 @@ _NAMES = frozenset(name.lower() for _, name, _ in _PATTERNS)
 _BY_EXCHANGE = "X-MS-Exchange-Generated-Message-Source"
 
 
-@dataclass(frozen=True)
+@frozen
 class Automated:
     """``kind`` is None for an email that nothing marks as automated, and ``why`` the header or part that does.
 

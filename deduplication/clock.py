@@ -6,14 +6,15 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from deduplication.values import frozen
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _BOOT_RANGE_MS = 1 << 50  # longer than any machine runs: each boot has a range of its own, above those before
 
 
-@dataclass(frozen=True)
+@frozen
 class Clock:
     """Setting the time of day neither ends a lease early nor prolongs one."""
 

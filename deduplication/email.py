@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from datetime import datetime
 from itertools import chain, groupby, islice
 from typing import Any, AnyStr, TypeVar
@@ -17,10 +17,10 @@ from deduplication.authentication import UNKNOWN, Authentication, Result, authen
 from deduplication.automated import MAX_PART_BYTES, REPORT_TYPES, Automated, classify
 from deduplication.body import Html, looks_like_html, plain_links, plain_text
 from deduplication.dates import parse_date
-from deduplication.kept_property import kept_property
 from deduplication.names import bounded_key
 from deduplication.spool import Content, chunks_of, read_all
 from deduplication.text import base64_decoded, decoded, nfc, well_formed, without_c1
+from deduplication.values import frozen, kept_property
 
 # Longer values are cut before they are worked at. The text of an email is not cut: its fingerprint covers all of it.
 MAX_HEADER_CHARS = 64 * 1024  # subject, sender, date, Message-ID and other ids, each
@@ -57,7 +57,7 @@ _BRACKETED = re.compile(r"<\s*([^<>\s]+)\s*>")
 _NOT_IN_A_FILE_NAME = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # the last turn "fdp.exe" around
 
 
-@dataclass(frozen=True)
+@frozen
 class Attachment:
     """``name`` has no path; ``content`` (Base64) is set only where contents are wanted in the webhook, ``data`` where
     they are wanted by link. One that is ``inline`` is shown within the HTML, which refers to it by ``content_id``.
@@ -85,7 +85,7 @@ class Attachment:
         )
 
 
-@dataclass(frozen=True)
+@frozen
 class File:
     """A file as a provider describes it. ``content`` is None if it was not sent or cannot be decoded."""
 
@@ -118,7 +118,7 @@ def _digests(content: Content) -> tuple[int, str, str]:
     return size_bytes, whole.hexdigest(), lines.hexdigest() if is_other else ""
 
 
-@dataclass(frozen=True)
+@frozen
 class Email:
     """One email. ``subject``, ``sender``, ``date``, ``html`` and ``plain`` (its text) are as received.
 

@@ -10,12 +10,13 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from deduplication.journal.coordinator import Coordinator
-from deduplication.journal.entry import OPEN, Entry, changed, pack_event, to_json, unpack_event
+from deduplication.journal.entry import OPEN, Entry, pack_event, to_json, unpack_event
 from deduplication.journal.registry import Commit, Pointer, Registry, pointer_key
 from deduplication.journal.rules import references
 from deduplication.journal.sqlite import Step
 from deduplication.marks import mark_of
 from deduplication.names import Kind, Name
+from deduplication.values import changed
 
 EVENTS_AT_ONCE = 1000
 

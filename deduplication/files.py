@@ -7,10 +7,10 @@ import os
 import sqlite3
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from deduplication.errors import StoreUnavailable
+from deduplication.values import frozen
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class FreeSpace:
             raise StoreUnavailable("the disk of DATA_DIR is nearly full (DISK_FREE_MB)")
 
 
-@dataclass(frozen=True)
+@frozen
 class Retention:
     """How long entries, dead letters and payloads of delivered items are kept, how many bytes of suppressed payloads
     for each sender domain, and how many bytes of the disk must stay free for a claim."""

@@ -12,7 +12,7 @@ import os
 import secrets
 import socket
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Literal
@@ -26,6 +26,7 @@ from deduplication.journal.sqlite import Journal
 from deduplication.marks import mark_of
 from deduplication.names import Kind, Name
 from deduplication.redis_state import RedisGone
+from deduplication.values import frozen
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ def new_server_id() -> str:
     return f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(4)}"
 
 
-@dataclass(frozen=True)
+@frozen
 class PublicationLock:
     """``value``: as it is kept, in Redis and in the journal. Times are in UTC. The lock of a delivery has no fence, and
     its ``created`` is when the item was received."""

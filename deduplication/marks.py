@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any
 
 from deduplication.names import Kind, Name
+from deduplication.values import frozen
 
 HAS_PENDING = (Kind.POST, Kind.MEDIA)  # kinds whose mark shows that an item is being delivered
 
 
-@dataclass(frozen=True)
+@frozen
 class Mark:
     """Where a name is visible in Redis: a member of a Set, or the value of a String."""
 

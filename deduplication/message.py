@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from datetime import datetime
 
 from deduplication.body import MOST_LINKS, plain_links, plain_text
 from deduplication.dates import parse_date
-from deduplication.kept_property import kept_property
 from deduplication.media import canonical_url
 from deduplication.names import Fingerprint, Name, digest, digest_of_all
 from deduplication.reservations import compute_post_key, post_name
+from deduplication.values import frozen, kept_property
 
 ITEM_ID_PREFIX = "msg_"
 
 
-@dataclass(frozen=True)
+@frozen
 class Message:
     """As received; all parts may be empty except one that makes a key."""
 

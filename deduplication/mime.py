@@ -18,6 +18,7 @@ from typing import Any
 from deduplication.email import MOST_HEADERS, Email, File, address_of, decode_subject, fitting_headers
 from deduplication.spool import LARGE_BYTES, Blob, Content, chunks_of, spooled, transformed
 from deduplication.text import base64_chunks, decoded, quoted_printable_chunks, strictly_decoded, well_formed
+from deduplication.values import frozen
 
 MAX_HEADER_BYTES = 64 * 1024
 MAX_PARAMETERS = 100
@@ -180,7 +181,7 @@ def _readable_sender(sender: str) -> str:
     return decoded if address_of(decoded) == address_of(sender) else sender
 
 
-@dataclass(frozen=True)
+@frozen
 class _Leaf:
     """A part without parts. A text with a file name is both a file and a text."""
 
@@ -194,7 +195,7 @@ _Parameter = tuple[str, str]  # a value, its bytes as Latin-1, and the charset t
 _ABSENT: _Parameter = ("", "")
 
 
-@dataclass(frozen=True)
+@frozen
 class _Entity:
     """A message or one of its parts: the headers that are read here, and where its content begins."""
 

@@ -8,10 +8,12 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from functools import lru_cache
 from typing import NamedTuple
+
+from deduplication.values import frozen
 
 WEEK_MS = 7 * 24 * 3600 * 1000
 UNDATED = "undated"  # instead of the day, for an email without a date
@@ -46,7 +48,7 @@ class Gate(StrEnum):
 GATE_OF = {kind: Gate.IDENTITY if kind in (Kind.EMAIL_ID, Kind.POST) else Gate(kind) for kind in Kind}
 
 
-@dataclass(frozen=True)
+@frozen
 class Name:
     """One name an item is known by. ``kept_ms`` is how long it stays once done; None is for ever.
 

@@ -7,12 +7,12 @@ script that cannot know must not suppress.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, tzinfo
 from logging import Logger, LoggerAdapter
 from typing import Any, TypedDict, Unpack, cast
 from urllib.parse import unquote, urlsplit
 
+import hiredis
 import redis
 from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode, RedisCluster
@@ -21,6 +21,7 @@ from redis.sentinel import Sentinel
 
 from deduplication.errors import DeduplicationError, NoAnswer, StoreMisconfigured, StoreUnavailable
 from deduplication.subject_group import monthly_scope_group_id
+from deduplication.values import frozen
 
 _GONE = ("LOADING", "READONLY", "OOM", "CLUSTERDOWN", "MISCONF", "NOREPLICAS", "MASTERDOWN", "TRYAGAIN", "BUSY")
 # Errors whose code is not in their text, because redis-py has a class for them.
@@ -129,7 +130,7 @@ def _remember(memory_set: Memory, member: str) -> bool:
     return memory_set is not None
 
 
-@dataclass(frozen=True)
+@frozen
 class Address:
     """Where Redis is. ``path`` is the database, or the Sentinels' name for the service and the database."""
 
@@ -210,7 +211,8 @@ def exchange(client: Any, commands: Sequence[Sequence[Any]]) -> list[Any]:
     pool = client.connection_pool
     connection, answers = pool.get_connection(), list[Any]()
     try:
-        connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+        packed = b"".join(hiredis.pack_command(tuple(command)) for command in commands)
+        connection.send_packed_command([packed], check_health=False)
         answers += [answer(connection.read_response) for _ in commands]
         return answers
     finally:

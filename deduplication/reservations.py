@@ -9,16 +9,16 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlunsplit
 
 from deduplication.identity import log_id
 from deduplication.journal.coordinator import Claimed, Coordinator
-from deduplication.journal.entry import SETTLED, About, DeliveryStatus, changed, new_entry_id
+from deduplication.journal.entry import SETTLED, About, DeliveryStatus, new_entry_id
 from deduplication.journal.rules import Busy, Claim, Repeat
 from deduplication.media import media_name, split_url
 from deduplication.names import WEEK_MS, Gate, Kind, Name, bounded_key
+from deduplication.values import changed, frozen
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class Batch(set[Name]):
     """Posts and media of one run: a repetition within it is recognised without the journal."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Reserved:
     """To be published; then call ``published`` or ``failed``. ``retries_left`` is None on a first try."""
 
@@ -62,7 +62,7 @@ class Reserved:
     media: tuple[Name, ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class Skipped:
     """``state`` is that of the name that stopped the post. If it is ``settled``, it stays skipped."""
 

@@ -6,9 +6,10 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+
+from deduplication.values import frozen
 
 LARGE_BYTES = 64 * 1024  # contents up to here are held in memory
 CHUNK_BYTES = 256 * 1024
@@ -36,7 +37,7 @@ class Spool:
         return os.pread(self._file.fileno(), max(0, end - start), start)
 
 
-@dataclass(frozen=True)
+@frozen
 class Blob:
     """A part of a spool, which is read in chunks, as often as needed; positions are counted from its start."""
 

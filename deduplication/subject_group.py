@@ -6,7 +6,6 @@ import hashlib
 import re
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from enum import StrEnum
 from functools import cached_property, lru_cache
@@ -17,6 +16,7 @@ from deduplication.email import decode_subject
 from deduplication.media import LISTS, ascii_host
 from deduplication.names import Kind, Name
 from deduplication.text import first_captured, nfc
+from deduplication.values import frozen
 
 MAX_FOLDED_CHARS = 1_000_000  # of a text in which routes look for words, whatever their case and accents
 MOST_FOR_ONE = 4  # U+FDFA expands to 18 characters
@@ -57,7 +57,7 @@ class GroupScope(StrEnum):
 _PUBLIC_DOMAINS, _PUBLIC_BRANDS = frozenset(LISTS["public_domains"]), frozenset(LISTS["public_brands"])
 
 
-@dataclass(frozen=True)
+@frozen
 class SubjectPattern:
     """Subjects that contain every phrase and match the regex belong to ``<name>_<captured value>``.
 

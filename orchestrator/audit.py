@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from datetime import datetime
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from deduplication import members
 from deduplication.files import PRIVATE, make_private
 from deduplication.journal.entry import to_json
 from deduplication.journal.sqlite import Journal
+from deduplication.values import frozen
 from orchestrator.logs import LineFormatter
 
 audit = logging.getLogger("mailonce.audit")
@@ -66,7 +67,7 @@ def keep_audit(data_dir: Path, by: str) -> logging.Handler:
     return handler
 
 
-@dataclass(frozen=True)
+@frozen
 class Action:
     """``machine``: where it was done."""
 

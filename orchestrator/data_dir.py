@@ -6,13 +6,13 @@ import logging
 import secrets
 import sys
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
 from deduplication.files import make_private
 from deduplication.redis_client import parse_address
+from deduplication.values import frozen
 from orchestrator.config.settings import STRONG_TOKENS, Settings, SettingsError, token_weakness
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ def _draft(path: Path, text: str) -> Path:
 # Bearer tokens
 
 
-@dataclass(frozen=True)
+@frozen
 class Tokens:
     """``view`` is read-only; ``metrics`` gives access to /metrics only. ``new``: files that were just generated."""
 

@@ -26,6 +26,7 @@ from urllib.parse import quote
 from deduplication.errors import StoreUnavailable
 from deduplication.journal.sqlite import Journal, Step
 from deduplication.spool import LARGE_BYTES, Content, chunks_of, read_all
+from deduplication.values import frozen
 from orchestrator.config.settings import DAY_MS, MB, Settings
 from orchestrator.item import Item
 from orchestrator.metrics.meter import FILES, Meter
@@ -55,7 +56,7 @@ class Invalid(Exception):
     """It is not a link of this service, or was changed."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Folder:
     """``reserve_bytes`` of the disk are left free, so that files never stop emails (DISK_FREE_MB)."""
 
@@ -94,7 +95,7 @@ class _File:
     result: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class Found:
     """What a link leads to: contents, a file, or (a text) an address of S3."""
 

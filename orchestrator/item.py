@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import datetime
 from typing import Any
 
@@ -13,6 +13,7 @@ from deduplication.identity import compute_fingerprint, is_recognisable, own_nam
 from deduplication.message import Message
 from deduplication.names import Kind, Name
 from deduplication.spool import Content
+from deduplication.values import frozen
 from orchestrator.config.model import HEADER, SIZE
 
 BODY_PREVIEW_CHARS = 200
@@ -21,7 +22,7 @@ MESSAGE = "message"  # in place of a provider, for messages and posts
 MOST_SHOWN_CHARS = 120  # of a subject or sender: a sender decides how long they are
 
 
-@dataclass(frozen=True)
+@frozen
 class Item:
     """``key`` is the same in every notation of the item: webhook ids are made of it. If it is not ``is_recognisable``,
     other items may have that key too. ``proof``: its provider's proof of origin, which may prove no other item.
@@ -100,7 +101,7 @@ _FIELDS: Mapping[str, Callable[[Email], tuple[str, ...]]] = {
 }
 
 
-@dataclass(frozen=True)
+@frozen
 class EmailFields(Mapping[str, tuple[str, ...]]):
     """Each is read from the email when a route asks for it."""
 

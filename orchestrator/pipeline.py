@@ -7,16 +7,15 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import UTC, datetime, tzinfo
 from enum import StrEnum
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from deduplication.content import content_name
 from deduplication.errors import DeduplicationError, NoRoom, StoreUnavailable
 from deduplication.journal.coordinator import Claimed, Coordinator
-from deduplication.journal.entry import OPEN, About, Delivery, DeliveryStatus, Entry, Stop, changed, new_entry_id
+from deduplication.journal.entry import OPEN, About, Delivery, DeliveryStatus, Entry, Stop, new_entry_id
 from deduplication.journal.rules import Busy, Claim, Judgement, Repeat, Take, Wanted
 from deduplication.media import DEFAULT_HOSTS, IDENTITY_PARAMETERS, MediaMode, delivery_links, media_name
 from deduplication.names import Gate, Kind, Name
@@ -32,6 +31,7 @@ from deduplication.subject_group import (
     month_of,
     scope_of,
 )
+from deduplication.values import changed, frozen, kept_property
 from orchestrator.delivery.retrier import Retrier
 from orchestrator.delivery.sender import Sender, put_off
 from orchestrator.delivery.webhook import EventType, Payload, pack, shown_timestamp, unpack, webhook_id
@@ -84,7 +84,7 @@ class ProofUsed(Exception):
     """The proof of the item's origin was accepted with another item, and proves no second one."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Outcome:
     """What happened to one item and to each of its deliveries. ``id``: its entry in the journal, if it has one.
 
@@ -104,7 +104,7 @@ class Outcome:
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@frozen
 class PipelineOptions:
     """What the settings say about an item on its way.
 
@@ -153,7 +153,7 @@ class PipelineOptions:
         return (*item.media, *found)[:MOST_MEDIA]
 
 
-@dataclass(frozen=True)
+@frozen
 class Case:
     """An item on its way: what it claims, and what will be sent. ``links``: parts of that which have links to files."""
 
@@ -164,7 +164,7 @@ class Case:
     received: datetime
     links: Mapping[str, Any] = field(default_factory=dict)
 
-    @cached_property
+    @kept_property
     def payload(self) -> Payload:
         received_at = shown_timestamp(self.received)
         return {
@@ -184,7 +184,7 @@ class Case:
         return self.outcome(Status.RETRY_LATER, error=error, retry_after_s=RETRY_AFTER_FAILURE_S)
 
 
-@dataclass(frozen=True)
+@frozen
 class Pipeline:
     """``files`` is None if nothing is linked, ``queue`` if requests deliver."""
 
@@ -276,7 +276,6 @@ class Pipeline:
             destination,
             webhook_id(destination, key),
             content_name(destination, item.text, window_ms) if window_ms else None,
-            distinct_id=webhook_id(destination, key, item.fingerprint),
         )
 
     def _rule_against(self, case: Case) -> tuple[Status, str] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -11,6 +11,7 @@ from deduplication.content import WINDOW_MS
 from deduplication.media import MediaMode
 from deduplication.subject_group import MAX_FOLDED_CHARS, GroupMode, normalize_no_accents_lower_trim
 from deduplication.text import is_in
+from deduplication.values import frozen
 from orchestrator.config.model import Condition, DestinationConfig, RouteConfig
 from orchestrator.item import Item
 
@@ -20,7 +21,7 @@ RECIPIENT = "recipient"
 _GATES = ("subject_groups", "media", "realtime_only", "content", "identity_by_recipient")
 
 
-@dataclass(frozen=True)
+@frozen
 class Route:
     """How an item is handled. ``media`` None: those of messages count, those of emails do not, since replies and
     signatures repeat links. ``content`` None leaves it to the destination. ``dropped_by``: the route that drops it; its
@@ -48,7 +49,7 @@ class Route:
         return WINDOW_MS if self.content or item.is_message else 0
 
 
-@dataclass(frozen=True)
+@frozen
 class Trial:
     """How one route was evaluated for an item: ``held`` has a value for each of its conditions.
 
@@ -138,7 +139,7 @@ def _matches(route: RouteConfig, held: Iterable[bool]) -> bool:
     return not route.match or (any if route.any else all)(held)
 
 
-@dataclass(frozen=True)
+@frozen
 class _Reader:
     """Evaluates conditions on one item. Folding a long body takes time, so each field is folded once."""
 

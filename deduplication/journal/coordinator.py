@@ -12,18 +12,19 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 
 from deduplication.errors import NoRoom, NotNow, StoreUnavailable
 from deduplication.journal import rules
-from deduplication.journal.entry import BY_SCRIPT, SETTLED, Delivery, DeliveryStatus, Entry, changed
+from deduplication.journal.entry import BY_SCRIPT, SETTLED, Delivery, DeliveryStatus, Entry
 from deduplication.journal.registry import NOTHING, Held, Published, Registry, View, labels_of
 from deduplication.journal.rules import Busy, Claim, Judgement, ProofUsed, Repeat, Take
 from deduplication.journal.sqlite import Journal, Step
 from deduplication.names import WEEK_MS, Gate, Name
 from deduplication.redis_state import RedisGone, RedisState
 from deduplication.room import check_room
+from deduplication.values import changed, frozen
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ MOST_KEPT = 2_000  # of what a process has still to do for emails that it has an
 Row = tuple[int, int, Entry]  # of the outbox: number, version, and entry
 
 
-@dataclass(frozen=True)
+@frozen
 class Claimed:
     """The item is its owner's until the lease ends.
 
@@ -63,7 +64,7 @@ class Claimed:
         return tuple(each for each in self.plan if each.status is not DeliveryStatus.CLAIMED)
 
 
-@dataclass(frozen=True)
+@frozen
 class Settled:
     """``is_safe``: the answer may be 2xx (rule 6). ``entry`` is None where another owner has taken it over."""
 
@@ -225,14 +226,10 @@ class Coordinator:
                 joined = rules.merged(base, held.take.joined, step.steady_ms)
             reset = max(known.reset, held.entry.reset if held else 0)
             take = Take(joined, (), take.deliveries, take.shared, take.stop)
-            entry = rules.taken(claim, take, self.journal.machine, step.now_ms, reset)
-            leased = tuple(
-                changed(each, lease_until_ms=until_ms) if each.owner == claim.owner else each
-                for each in entry.deliveries
-            )
+            entry = rules.taken(claim, take, self.journal.machine, step.now_ms, reset, until_ms)
             is_alone = held is None and self.registry is not None
-            about = replace(entry.about, alone=True) if is_alone else entry.about
-            entry = changed(entry, deliveries=leased, about=about)
+            if is_alone:
+                entry = changed(entry, about=changed(entry.about, alone=True))
             _, version = step.put(entry, base, publishes=False)
             if claim.proof and known.proven != claim.key:
                 step.put_proof(claim.proof, rules.HELD + claim.key, step.now_ms + claim.lease_ms)
@@ -610,7 +607,7 @@ class Coordinator:
             return step.known(names)
 
 
-@dataclass(frozen=True)
+@frozen
 class Lent:
     """A stored delivery that its owner may send until the lease ends. ``view``: what Redis showed of it."""
 

@@ -11,20 +11,20 @@ import os
 import secrets
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from enum import StrEnum
 from hashlib import blake2b
+from operator import ne
 from string import ascii_lowercase
-from typing import Any, TypeVar
+from typing import Any
 
 from deduplication.names import WEEK_MS, Gate, Kind, Name
+from deduplication.values import changed, frozen
 
 BY_SCRIPT = ""  # the destination of a claim whose owner publishes the item itself: reservations
 
 _PAIRS = [one + two for one in ascii_lowercase + "234567" for two in ascii_lowercase + "234567"]
 _secret, _numbers = secrets.token_bytes(32), itertools.count()
-
-Value = TypeVar("Value", "Entry", "Delivery")
 
 
 def new_entry_id() -> str:
@@ -32,15 +32,6 @@ def new_entry_id() -> str:
     thread may take over. The process is part of it because a forked one has the same secret and numbers."""
     number = int.from_bytes(blake2b(b"%d %d" % (os.getpid(), next(_numbers)), key=_secret, digest_size=8).digest())
     return "".join([_PAIRS[number >> shift & 1023] for shift in range(0, 60, 10)])
-
-
-def changed(value: Value, **changes: Any) -> Value:
-    """dataclasses.replace in a fifth of its time: an entry changes several times on the way of an email."""
-    if not changes.keys() <= value.__dict__.keys():
-        raise TypeError(f"{type(value).__name__} has no such fields: {', '.join(changes)}")
-    copy = object.__new__(type(value))
-    copy.__dict__.update(value.__dict__, **changes)
-    return copy
 
 
 class DeliveryStatus(StrEnum):
@@ -62,7 +53,7 @@ ENDED = frozenset((DeliveryStatus.DELIVERED, DeliveryStatus.DEAD, DeliveryStatus
 SETTLED = ENDED | {DeliveryStatus.WAITING}
 
 
-@dataclass(frozen=True)
+@frozen
 class Attempt:
     """One POST. ``status_code`` is None if there was no response; ``error`` then says why."""
 
@@ -72,7 +63,7 @@ class Attempt:
     error: str | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class Delivery:
     """One destination of an entry. Times are milliseconds since 1970.
 
@@ -109,7 +100,7 @@ class Delivery:
         return self.status is DeliveryStatus.CLAIMED and self.lease_until_ms > now_ms
 
 
-@dataclass(frozen=True)
+@frozen
 class Stop:
     """Why an item is not sent: the name it met, and the entry it repeats (None: marked by an import, another program
     or an email that this machine never knew)."""
@@ -123,7 +114,7 @@ class Stop:
         return self.name.gate
 
 
-@dataclass(frozen=True)
+@frozen
 class About:
     """Fields shown in lists and used for search. ``alone``: claimed without Redis, by this machine's journal.
     ``recipient``: the first one, and how many more there are. ``thread``: of a reply, the conversation that it belongs
@@ -140,7 +131,7 @@ class About:
     thread: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class Entry:
     """One item. ``own`` names say which item it is; ``shared`` are those it holds or has marked.
 
@@ -277,12 +268,8 @@ def unpack_event(packed: bytes) -> str:
 
 
 def _trimmed(values: list[Any], defaults: list[Any]) -> list[Any]:
-    said = len(values)
-    for value, default in zip(reversed(values), reversed(defaults), strict=True):
-        if value != default:
-            break
-        said -= 1
-    return values[:said]
+    says_something = [*map(ne, values, defaults)][::-1]
+    return values[: len(values) - says_something.index(True)] if True in says_something else []
 
 
 def _name_text(name: Name) -> str:

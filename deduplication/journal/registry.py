@@ -28,7 +28,6 @@ from deduplication.journal.entry import (
     Delivery,
     DeliveryStatus,
     Entry,
-    changed,
     decode_values,
     encode,
     pack_event,
@@ -39,6 +38,7 @@ from deduplication.journal.rules import Claim, Judgement, Known, Met, NameState,
 from deduplication.marks import HAS_PENDING, mark_of
 from deduplication.names import WEEK_MS, Kind, Name
 from deduplication.redis_client import exchange, translated
+from deduplication.values import changed, frozen
 
 MOST_ROUNDS = 6  # of compare-and-write, for one step: each means that another process was faster
 _LETTERS = dict(zip(DeliveryStatus, "crwxds", strict=True))
@@ -56,7 +56,7 @@ def pointer_key(label: str) -> str:
     return f"n:{hashlib.blake2b(label.encode(), digest_size=10).hexdigest()}"
 
 
-@dataclass(frozen=True)
+@frozen
 class Pointer:
     """The value of a name: the number of its latest reset, and the entries it refers to, oldest first."""
 
@@ -65,13 +65,6 @@ class Pointer:
 
     def __str__(self) -> str:
         return f"{self.reset or ''}|{','.join(self.ids)}" if self.reset or self.ids else ""
-
-    @classmethod
-    def parse(cls, text: str) -> Pointer:
-        if not text:
-            return NO_POINTER
-        reset, _, ids = text.partition("|")
-        return cls(int(reset or 0), tuple(filter(None, ids.split(","))))
 
 
 NO_POINTER = Pointer()
@@ -135,7 +128,7 @@ def _first_puts(entry: Entry) -> tuple[Delivery, ...]:
 # A step, and what Redis showed
 
 
-@dataclass(frozen=True)
+@frozen
 class View:
     """What is in Redis: values by key, and answers to questions. What it was not asked for counts as absent.
 
@@ -161,7 +154,7 @@ Lender = tuple[str, str]
 NOT_LENT: Lender = ("", "")
 
 
-@dataclass(frozen=True)
+@frozen
 class Answer:
     """What every script says: its outcome, the era, for how long that is closed, and Redis' time."""
 
@@ -193,7 +186,11 @@ class Commit:
         return self._names.setdefault(key, self.view.values.get(key, ""))
 
     def pointer(self, label: str) -> Pointer:
-        return Pointer.parse(self.value(pointer_key(label)))
+        text = self.value(pointer_key(label))
+        if not text:
+            return NO_POINTER
+        reset, _, ids = text.partition("|")
+        return Pointer(int(reset or 0), tuple(filter(None, ids.split(","))))
 
     def ask(self, how: str, key: str, argument: str = "") -> bool:
         question = (how, key, argument)
@@ -230,7 +227,7 @@ class Commit:
         return View(values, answers, answer.now_ms, self.view.labels)
 
 
-@dataclass(frozen=True)
+@frozen
 class Held:
     """Names that the fleet has granted: the entry as Redis keeps it now, and what publishing may expect there."""
 
@@ -240,7 +237,7 @@ class Held:
     view: View
 
 
-@dataclass(frozen=True)
+@frozen
 class Published:
     """``is_reset``: its names were reset since, and the entry is to be dropped. ``refused``: by destination, why it was
     not stored (rule 17)."""
@@ -250,7 +247,7 @@ class Published:
     is_reset: bool = False
 
 
-@dataclass(frozen=True)
+@frozen
 class RegistryOptions:
     """``payload_bytes`` None: a quarter of Redis' maxmemory, or 1 GB (PAYLOAD_MB)."""
 
@@ -371,8 +368,7 @@ class Registry:
         is_rewritten: bool = False,
     ) -> str:
         """Makes a name refer to this entry, or no longer; its value afterwards."""
-        text = commit.value(pointer_key(label))
-        before = Pointer.parse(text)
+        before = commit.pointer(label)
         ids = tuple(each for each in before.ids if each != entry.id)
         if name.is_own:
             ids = (*ids, entry.id)
@@ -381,12 +377,12 @@ class Registry:
                 ids = rules.compared((*others, entry)) if others else ids  # a hold's own view does not show them
         elif name in entry.names and (name in rules.marked_names(entry) or rules.holds(entry, name)):
             ids = (entry.id,)
-        after = str(Pointer(before.reset, ids))
-        if not after:
+        after = Pointer(before.reset, ids)
+        if after == NO_POINTER:
             commit.write("DEL", pointer_key(label))
-        elif is_rewritten or after != text:
-            commit.write("SET", pointer_key(label), after, *kept)
-        return after
+        elif is_rewritten or after != before:
+            commit.write("SET", pointer_key(label), str(after), *kept)
+        return str(after)
 
     def release(self, labels: Mapping[str, Name], owner: str) -> None:
         """Ends a hold that is not used, or whose answer was lost: only what its owner claims under these references

@@ -5,9 +5,9 @@ They hold for the names of a journal and for those in Redis alike. Numbers are t
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import field, replace
 
 from deduplication.journal.entry import (
     BY_SCRIPT,
@@ -19,28 +19,24 @@ from deduplication.journal.entry import (
     DeliveryStatus,
     Entry,
     Stop,
-    changed,
 )
 from deduplication.names import Fingerprint, Gate, Name, conflicts, differs_by_tag, filled, shortened
+from deduplication.values import changed, frozen, kept_property
 
 MOST_REFERENCES = 64  # under one name
 HELD = "~"  # before the key of an email whose proof of origin is being used, and not accepted yet (28)
 
 
-@dataclass(frozen=True)
+@frozen
 class Wanted:
-    """A destination that the item is to go to. ``content``: the name of its words there, if that gate is on.
-
-    ``distinct_id`` is the webhook-id in place of ``webhook_id`` where another item has the same names (17).
-    """
+    """A destination that the item is to go to. ``content``: the name of its words there, if that gate is on."""
 
     destination: str
     webhook_id: str = ""
     content: Name | None = None
-    distinct_id: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class Claim:
     """``entry`` is the id of the item's entry if it gets a new one; ``own`` names in the order in which they count.
 
@@ -63,16 +59,16 @@ class Claim:
     def is_by_script(self) -> bool:
         return self.destinations[0].destination == BY_SCRIPT
 
-    @cached_property
+    @kept_property
     def identity(self) -> tuple[Name, ...]:
         return identity(self.own, self.fingerprint)
 
-    @cached_property
+    @kept_property
     def gates(self) -> tuple[Name, ...]:
         """The names that it shares with other items."""
         return (*self.shared, *(each.content for each in self.destinations if each.content))
 
-    @cached_property
+    @kept_property
     def references(self) -> dict[str, Name]:
         """All names that a hold takes, by their references."""
         return references((*self.identity, *self.gates), self.fingerprint)
@@ -96,7 +92,7 @@ def name_of(label: str) -> Name:
     return Name(name.kind, name.scope, name.value.partition("#")[0]) if name.needs_agreement else name
 
 
-@dataclass(frozen=True)
+@frozen
 class NameState:
     """What is known of a name. ``ended``: what is left of emails that marked it and whose entries have ended: id, time
     and a short fingerprint (25). ``is_foreign``: its mark may be of an email that nobody here knows."""
@@ -111,7 +107,7 @@ class NameState:
 UNKNOWN_NAME = NameState()
 
 
-@dataclass(frozen=True)
+@frozen
 class Known:
     """What a verdict depends on. ``names`` are those of which something is known, by their labels. ``now_ms`` is the
     clock by which the leases in the entries are counted.
@@ -131,7 +127,7 @@ class Known:
         return max((each.reset for each in self.names.values()), default=0)
 
 
-@dataclass(frozen=True)
+@frozen
 class Repeat:
     """All its destinations are covered by the original. If its entry has ended, ``of`` has no more than id and time."""
 
@@ -139,7 +135,7 @@ class Repeat:
     name: Name
 
 
-@dataclass(frozen=True)
+@frozen
 class Busy:
     """Another process works on it; ask again after that time."""
 
@@ -148,12 +144,12 @@ class Busy:
     retry_after_ms: int
 
 
-@dataclass(frozen=True)
+@frozen
 class ProofUsed:
     """The proof of origin was accepted with another email, and proves no second one."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Take:
     """The item can be claimed: as the entry it joins, or as a new one.
 
@@ -171,19 +167,13 @@ class Take:
 Judgement = Repeat | Busy | ProofUsed | Take
 
 
-def judge(claim: Claim, known: Known) -> Judgement:
-    """Identity first, then the gates of the shared names, in their order."""
-    found = identify(claim, known)
-    return pass_gates(claim, known, found) if isinstance(found, Take) else found
-
-
 def identify(claim: Claim, known: Known) -> Judgement:
     """By its own names alone (23, 24)."""
     if known.proven.removeprefix(HELD) not in ("", claim.key):
         is_held = known.proven.startswith(HELD)
         return Busy(claim.own[0].gate, claim.own[0].label, 1_000) if is_held else ProofUsed()
     if not known.names:
-        return Take(None, (), tuple(_delivery_for(each, None, False) for each in claim.destinations), claim.shared)
+        return Take(None, (), tuple(map(_delivery_for, claim.destinations)), claim.shared)
     candidates = same_items(claim.own, claim.fingerprint, known)
     missing: list[Wanted] = []
     for wanted in claim.destinations:
@@ -200,13 +190,13 @@ def identify(claim: Claim, known: Known) -> Judgement:
         name = _name_of(claim, known, nearest)
         if not conflicts(Fingerprint.parse(claim.fingerprint), Fingerprint.parse(nearest.fingerprint)):
             return Repeat(nearest, name)
-        deliveries = tuple(_delivery_for(each, None, True) for each in claim.destinations)
+        deliveries = tuple(_delivery_for(each, None, claim.fingerprint) for each in claim.destinations)
         return Take(None, (), _skipped(deliveries), (), Stop(name, nearest.id, nearest.created_ms))
     joined = _nearest(claim, candidates) if candidates else None
     under = (entry for name in claim.identity for entry in (*known.of(name).entries, *known.of(name).ended))
-    is_distinct = any(entry not in candidates for entry in under)
+    differs_by = claim.fingerprint if any(entry not in candidates for entry in under) else ""
     had_already = tuple(each.destination for each in claim.destinations if each not in missing)
-    deliveries = tuple(changed(_delivery_for(each, joined, is_distinct), had_already=had_already) for each in missing)
+    deliveries = tuple(changed(_delivery_for(each, joined, differs_by), had_already=had_already) for each in missing)
     if not candidates:
         mark = _marked(claim, known)
         if isinstance(mark, Repeat):
@@ -283,9 +273,12 @@ def _marked(claim: Claim, known: Known) -> Name | Repeat | None:
     return foreign
 
 
-def _delivery_for(wanted: Wanted, joined: Entry | None, is_distinct: bool) -> Delivery:
-    """A retry goes on with the attempts of the one that was returned."""
-    webhook_id = wanted.distinct_id or wanted.webhook_id if is_distinct else wanted.webhook_id
+def _delivery_for(wanted: Wanted, joined: Entry | None = None, differs_by: str = "") -> Delivery:
+    """A retry goes on with the attempts of the one that was returned. ``differs_by``: its fingerprint, if another item
+    has the same names; then its webhook-id is another one (17)."""
+    webhook_id = wanted.webhook_id
+    if differs_by and webhook_id:
+        webhook_id = f"msg_{hashlib.sha256(f'{webhook_id}.{differs_by}'.encode()).hexdigest()[:32]}"
     fresh = Delivery(wanted.destination, webhook_id, content=wanted.content)
     before = joined.delivery_to(wanted.destination) if joined else None
     if before is None:
@@ -301,7 +294,7 @@ def _skipped(deliveries: Iterable[Delivery]) -> tuple[Delivery, ...]:
 # The gates of names that it shares with other items (26, 27)
 
 
-@dataclass(frozen=True)
+@frozen
 class Met:
     """Another item at a shared name: it marked the name, or holds it (``is_held``)."""
 
@@ -359,9 +352,12 @@ def gates_of(entry: Entry, destination: str) -> tuple[Name, ...]:
     return (*entry.shared, *((delivery.content,) if delivery and delivery.content else ()))
 
 
-def pass_gates(claim: Claim, known: Known, take: Take) -> Judgement:
-    """Of several media all must be known for a stop; those that are known are left out of what it holds."""
-    if take.stop or not claim.gates:
+def judge(claim: Claim, known: Known) -> Judgement:
+    """Identity first, then the gates of the shared names, in their order.
+
+    Of several media all must be known for a stop; those that are known are left out of what it holds."""
+    take = identify(claim, known)
+    if not isinstance(take, Take) or take.stop or not claim.gates:
         return take
     shared: list[Name] = []
     for gate in (Gate.SUBJECT_GROUP, Gate.MEDIA):
@@ -410,8 +406,9 @@ def _waiting(delivery: Delivery, name: Name) -> Delivery:
 # How an entry changes
 
 
-def taken(claim: Claim, take: Take, machine: str, now_ms: int, reset: int) -> Entry:
-    """The entry as its owner holds it: nothing of it is settled yet, also what is to be skipped or to wait.
+def taken(claim: Claim, take: Take, machine: str, now_ms: int, reset: int, lease_until_ms: int = 0) -> Entry:
+    """The entry as its owner holds it: nothing of it is settled yet, also what is to be skipped or to wait. Redis alone
+    knows when a lease ends there (0).
 
     A repeat may fill in a part of the fingerprint, never change one (23).
     """
@@ -421,7 +418,12 @@ def taken(claim: Claim, take: Take, machine: str, now_ms: int, reset: int) -> En
         fingerprint = str(filled(Fingerprint.parse(fingerprint), Fingerprint.parse(claim.fingerprint)))
     is_replaced = entry.shared and claim.is_by_script  # a crashed reservation, which may have had other links
     taken_now = {each.destination for each in take.deliveries}
-    kept = tuple(each for each in entry.deliveries if each.destination not in taken_now)
+    deliveries = [each for each in entry.deliveries if each.destination not in taken_now]
+    for each in take.deliveries:
+        # One that is to be skipped for its words holds them as little as one that waits for a name.
+        waits_for = each.content if each.status is DeliveryStatus.SKIPPED else each.waits_for
+        held = {"status": DeliveryStatus.CLAIMED, "owner": claim.owner, "lease_until_ms": lease_until_ms}
+        deliveries.append(changed(each, **held, waits_for=waits_for))
     return changed(
         entry,
         own=tuple(dict.fromkeys((*entry.own, *claim.own))),
@@ -429,16 +431,10 @@ def taken(claim: Claim, take: Take, machine: str, now_ms: int, reset: int) -> En
         fingerprint=fingerprint,
         about=claim.about if not entry.about.item else entry.about,
         reset=max(entry.reset, reset),
-        deliveries=(*kept, *(_held(each, claim.owner) for each in take.deliveries)),
+        deliveries=tuple(deliveries),
         stop=take.stop or entry.stop,
         proof=f"{claim.proof}={claim.key}" if claim.proof else entry.proof,
     )
-
-
-def _held(delivery: Delivery, owner: str) -> Delivery:
-    """One that is to be skipped for its words holds them as little as one that waits for a name."""
-    waits_for = delivery.content if delivery.status is DeliveryStatus.SKIPPED else delivery.waits_for
-    return changed(delivery, status=DeliveryStatus.CLAIMED, owner=owner, lease_until_ms=0, waits_for=waits_for)
 
 
 def settled(entry: Entry, outcomes: Iterable[Delivery], owner: str, now_ms: int) -> Entry | None:

@@ -28,10 +28,11 @@ from deduplication.files import (
     run_when_unlocked,
     use_write_ahead_log,
 )
-from deduplication.journal.entry import ENDED, DeliveryStatus, Entry, changed, decode, encode
+from deduplication.journal.entry import ENDED, DeliveryStatus, Entry, decode, encode
 from deduplication.journal.rules import HELD, Known, NameState, marked_names, references
 from deduplication.names import WEEK_MS, Name, shortened
 from deduplication.subject_group import GroupScope, scope_of
+from deduplication.values import changed
 
 BUSY_TIMEOUT_S = 5.0
 SCHEMA_VERSION = "9"

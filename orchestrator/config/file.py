@@ -8,18 +8,19 @@ import tomllib
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from deduplication.values import frozen
 from orchestrator.config.settings import SettingsError
 from orchestrator.config.words import Loc
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
-@dataclass(frozen=True)
+@frozen
 class Document:
     """``written`` is the parsed file, ``values`` the same with env: and file: references replaced."""
 

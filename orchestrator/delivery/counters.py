@@ -7,11 +7,11 @@ import ipaddress
 import logging
 import math
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 
 from deduplication.errors import StoreMisconfigured, StoreUnavailable
 from deduplication.journal.coordinator import Coordinator
+from deduplication.values import frozen
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ return 0
 """
 
 
-@dataclass(frozen=True)
+@frozen
 class Rate:
     """At most ``amount`` events in any ``window_s`` seconds."""
 
@@ -60,7 +60,7 @@ def parse_rate(text: str) -> Rate:
     return Rate(int(found[1]), int(found[2] or 1) * _SECONDS[found[3][0].lower()])
 
 
-@dataclass(frozen=True)
+@frozen
 class Counters:
     """Counts in Redis, or in the journal of this machine while Redis does not answer or there is none. All processes of
     the fleet, or of the machine, count together."""

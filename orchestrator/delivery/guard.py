@@ -6,13 +6,13 @@ import json
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
 from deduplication import members
 from deduplication.errors import StoreUnavailable
 from deduplication.journal.sqlite import Step
+from deduplication.values import frozen
 from orchestrator.audit import audit
 from orchestrator.config.model import DestinationConfig
 from orchestrator.delivery.counters import Counters, parse_rate
@@ -36,7 +36,7 @@ class Blocker(StrEnum):
     BREAKER_OPEN = "circuit breaker open"
 
 
-@dataclass(frozen=True)
+@frozen
 class PauseState:
     """``since_ms``: when it was paused or resumed, by an operator or by its own 410."""
 

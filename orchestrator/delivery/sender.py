@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future, as_completed
 from concurrent.futures import TimeoutError as NotThrough
 from contextvars import copy_context
-from dataclasses import dataclass, replace
 from functools import partial
 
 from deduplication.errors import StoreUnavailable
 from deduplication.journal.coordinator import Claimed, Coordinator, Lent
-from deduplication.journal.entry import Attempt, Delivery, DeliveryStatus, Entry, changed
+from deduplication.journal.entry import Attempt, Delivery, DeliveryStatus, Entry
+from deduplication.values import changed, frozen
 from orchestrator.delivery.guard import Blocker, Guard
 from orchestrator.delivery.webhook import GONE, DeliveryFailed, Destination, Payload, Receipt, Webhook, stored_event
 from orchestrator.metrics.meter import DELIVERIES, DELIVERY_S, Meter
@@ -38,7 +38,7 @@ ATTEMPTS_KEPT = 20
 JITTER = 0.1  # of the delay, and only added: never earlier than the destination asked for
 
 
-@dataclass(frozen=True)
+@frozen
 class Sender:
     """``pools``: threads for each destination, so that a slow one does not delay another."""
 
@@ -230,7 +230,7 @@ def log_attempt(entry: str, delivery: Delivery, attempt: Attempt) -> None:
 # What follows: pure functions of Delivery
 
 
-@dataclass(frozen=True)
+@frozen
 class Patience:
     """How often a delivery is tried, and since when it waits: after 76 hours, a failed attempt is its last.
 
@@ -257,7 +257,7 @@ def after(
     is_extra = patience.is_extra and isinstance(result, DeliveryFailed)
     tries = delivery.tries + (0 if is_extra else len(attempts))
     kept = (*delivery.attempts, *attempts)[-ATTEMPTS_KEPT:]
-    tried = partial(replace, delivery, tries=tries, attempts=kept, next_try_ms=None, missing_ms=None)
+    tried = partial(changed, delivery, tries=tries, attempts=kept, next_try_ms=None, missing_ms=None)
     if isinstance(result, Receipt):
         return tried(status=DeliveryStatus.DELIVERED, ended_ms=now_ms, receiver_id=result.receiver_id, reason=None)
     is_too_old = now_ms - patience.waits_since_ms >= MOST_AGE_MS

@@ -12,7 +12,6 @@ import time
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from http.client import HTTPException
@@ -23,6 +22,7 @@ from urllib3 import HTTPHeaderDict, Retry, Timeout, make_headers
 from urllib3 import exceptions as errors
 
 from deduplication.journal.entry import Delivery, Entry
+from deduplication.values import frozen
 from orchestrator.config.model import LOG_URL, DestinationConfig
 from orchestrator.delivery.fetching import UNREAD, TimedPools
 from orchestrator.delivery.signing import Signer
@@ -82,7 +82,7 @@ class DeliveryFailed(Exception):
         return self.status_code is not None and 400 <= self.status_code < 500 and self.status_code not in MISPLACED
 
 
-@dataclass(frozen=True)
+@frozen
 class Webhook:
     """One (item, destination). The id is the same for all attempts, so that a receiver can recognise it.
 
@@ -94,7 +94,7 @@ class Webhook:
     traceparent: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class Receipt:
     """The destination accepted it. ``receiver_id`` is its own id for it, if its answer has one."""
 
@@ -254,7 +254,7 @@ def shown_timestamp(moment: datetime) -> str:
     return f"{moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec='seconds')}Z"
 
 
-def webhook_id(destination: str, key: str, fingerprint: str = "") -> str:
+def webhook_id(destination: str, key: str) -> str:
     """The same for every attempt, replay and machine; ``key`` does not depend on how a provider formats the email."""
-    digest = hashlib.sha256(json.dumps([destination, key, fingerprint]).encode()).hexdigest()
+    digest = hashlib.sha256(json.dumps([destination, key]).encode()).hexdigest()
     return f"msg_{digest[:32]}"

@@ -15,11 +15,12 @@ from pathlib import Path
 
 from deduplication.clock import Clock, system_clock
 from deduplication.journal.coordinator import Claimed, Coordinator
-from deduplication.journal.entry import About, DeliveryStatus, Stop, changed
+from deduplication.journal.entry import About, DeliveryStatus, Stop
 from deduplication.journal.rules import Busy, Claim, Known, Repeat, Take, identify
 from deduplication.journal.sqlite import Journal, Step
 from deduplication.names import Gate, Kind, Name
 from deduplication.subject_group import month_of
+from deduplication.values import changed
 from orchestrator.item import Item
 from orchestrator.metrics.meter import ROUTE
 from orchestrator.pipeline import Pipeline, Status

@@ -9,13 +9,14 @@ import csv
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, count
 from pathlib import Path
 
 from deduplication.dates import parse_date
 from deduplication.email import Email
 from deduplication.names import Kind, Name
+from deduplication.values import frozen
 from orchestrator.item import Item, email_item
 
 # As in RFC 4155, and with the dates that Thunderbird, Gmail and others write. "From now on" is not a separator.
@@ -37,7 +38,7 @@ class InvalidRow(Exception):
     """No email can be recognised by it."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Piece:
     """One message or CSV row, and its place in the source. ``error``: why there is neither ``raw`` nor ``row``."""
 

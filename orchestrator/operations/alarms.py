@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,6 +19,7 @@ from deduplication.errors import DeduplicationError
 from deduplication.journal.coordinator import Coordinator
 from deduplication.journal.entry import DeliveryStatus
 from deduplication.redis_state import REDIS_ERRORS, REDIS_STEPS
+from deduplication.values import frozen
 from orchestrator.config.model import AlertCondition, AlertsConfig
 from orchestrator.delivery.webhook import DeliveryFailed, Destination, EventType, Webhook, shown_timestamp
 from orchestrator.metrics.meter import DELIVERIES, NOT_RECEIVED, REDIS_S
@@ -42,7 +42,7 @@ Values = Mapping[str, float | None]
 """By destination, "" for the whole fleet; None if it cannot be known now. Empty if the condition does not apply."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Condition:
     """True where a value is over the threshold, or ``below`` it. ``summary`` may show the {destination} and the value
     as {share}, {age} or {count}. ``check`` of /health then has the status ``word``; without a check, it is a warning

@@ -10,9 +10,10 @@ from typing import Annotated, Any, cast
 
 from pydantic import BaseModel, Field, PlainSerializer, WithJsonSchema
 
-from deduplication.journal.entry import Delivery, DeliveryStatus, Entry, Stop, changed
+from deduplication.journal.entry import Delivery, DeliveryStatus, Entry, Stop
 from deduplication.journal.sqlite import Step
 from deduplication.names import Gate, Kind
+from deduplication.values import changed
 from orchestrator.build import Service
 from orchestrator.delivery.guard import Blocker
 from orchestrator.delivery.webhook import Payload, unpack

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import secrets
 import time
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 from pydantic import Field
 
 from deduplication.journal.entry import Attempt
+from deduplication.values import frozen
 from orchestrator.audit import audit
 from orchestrator.build import Service
 from orchestrator.delivery.signing import public_keys
@@ -80,7 +80,7 @@ def last_failure(service: Service, name: str) -> Attempt | None:
     return max(failed, key=lambda attempt: attempt.at_ms, default=None)
 
 
-@dataclass(frozen=True)
+@frozen
 class Tested:
     """``status_code`` is None if there was no response, ``error`` if the destination accepted the event."""
 

@@ -13,7 +13,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
@@ -22,6 +21,7 @@ from deduplication.errors import DeduplicationError, try_to
 from deduplication.journal.registry import Registry
 from deduplication.journal.sqlite import Step
 from deduplication.room import most_payload_bytes
+from deduplication.values import frozen
 from orchestrator.audit import share_actions
 from orchestrator.delivery.guard import PauseState
 from orchestrator.metrics.meter import DAY_S, HOUR_S, MINUTE_S, REDIS_S, Sums, read_recent
@@ -122,7 +122,7 @@ class DestinationView(BaseModel):
         return self
 
 
-@dataclass(frozen=True)
+@frozen
 class FleetState:
     """``redis_status`` is None without a REDIS_URL, else up, suspected or gone (rule 8); ``lost_ms`` is when Redis was
     lost. ``behind_s``: how long ago this machine had read the whole stream, None if it never has.

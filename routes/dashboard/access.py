@@ -5,13 +5,13 @@ from __future__ import annotations
 import hmac
 import logging
 import secrets
-from dataclasses import dataclass
 from typing import cast
 
 from flask import Response, current_app, flash, g, redirect, render_template, request, session, url_for
 from werkzeug.exceptions import BadRequest, Forbidden
 from werkzeug.wrappers import Response as AnyResponse
 
+from deduplication.values import frozen
 from orchestrator.sessions import end_session, has_ended
 from routes.auth import TooManyGuesses, Unauthorized, client_address, equals_any, require_operator_token
 from routes.dashboard.page import page
@@ -28,7 +28,7 @@ FOR_ALL = ("dashboard.sign_in", "dashboard.sign_out")
 FOR_ADMINS = ("dashboard.act", "dashboard.act_on_destination", "dashboard.forget_name", "dashboard.ingress_token")
 
 
-@dataclass(frozen=True)
+@frozen
 class Viewer:
     """``g.viewer``, in views behind the sign-in. ``name`` is what they entered at sign-in, "" if nothing."""
 

@@ -6,7 +6,6 @@ import base64
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Generic, Literal, Self, TypeVar
@@ -15,10 +14,10 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from werkzeug.datastructures import Headers
 
 from deduplication.email import Email
-from deduplication.kept_property import kept_property
 from deduplication.message import Message
 from deduplication.mime import parse_mime
 from deduplication.spool import Content, read_all
+from deduplication.values import frozen, kept_property
 from orchestrator.config.settings import MB
 from orchestrator.config.words import reason
 from routes.auth import Unauthorized, equals_any
@@ -103,7 +102,7 @@ class Handshake(Exception):
     """The request is valid but has no email, such as the confirmation of a subscription. The message says which."""
 
 
-@dataclass(frozen=True)
+@frozen
 class ProviderRequest:
     """One HTTP request, without Flask.
 
@@ -146,7 +145,7 @@ Fetch = Callable[[str, Mapping[str, str], float, int], Content]
 """Takes the URL, headers, the time limit in seconds and the most bytes. Raises FetchFailed."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Surroundings:
     """What a provider may need from the service. ``max_email_bytes`` limits what it fetches. Without ``has_links``, a
     link to a file would reach the wrong machine, unless the operator says otherwise. ``folder``: for large files."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from binascii import a2b_qp
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from itertools import chain
 from typing import Any
@@ -17,6 +16,7 @@ from werkzeug.sansio.multipart import Data, Epilogue, Field, File, MultipartDeco
 
 from deduplication import email
 from deduplication.spool import LARGE_BYTES, Blob, Content, chunks_of, read_all, transformed
+from deduplication.values import frozen
 from routes.payload import InvalidPayload, parse_json
 from routes.providers.fields import Document
 
@@ -28,12 +28,12 @@ _BACKSLASH = re.compile(r'\\([\\"]?)')
 MAX_PART_HEADERS_BYTES = 1024 * 1024  # of all parts together; reading them is slow
 
 
-@dataclass(frozen=True)
+@frozen
 class Upload(email.File):
     field: str = ""
 
 
-@dataclass(frozen=True)
+@frozen
 class Form:
     """``read`` decodes a value as it was sent, when it is needed: of an unproven form, only the proof is decoded."""
 

@@ -6,7 +6,6 @@ import base64
 import shlex
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from email.message import EmailMessage
 from email.policy import SMTP
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from werkzeug.datastructures import FileStorage
 
+from deduplication.values import frozen
 from routes.providers.fields import FileFields
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class SampleUnavailable(Exception):
     """Only the provider itself can make such a request; the message says why."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Enclosure:
     name: str
     content_type: str
@@ -53,7 +53,7 @@ class Enclosure:
         return len(self.content)
 
 
-@dataclass(frozen=True)
+@frozen
 class Letter:
     """An email, before a provider has put it into its own form. ``more``: headers beside the usual ones."""
 
@@ -114,7 +114,7 @@ class Letter:
         return [{name: getattr(file, part) for part, name in fields.items() if name} for file in self.enclosures]
 
 
-@dataclass(frozen=True)
+@frozen
 class SampleRequest:
     """``path`` begins at the service's root."""
 

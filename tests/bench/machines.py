@@ -11,9 +11,10 @@ from pathlib import Path
 
 from deduplication.email import Email
 from deduplication.journal.coordinator import Claimed, Coordinator
-from deduplication.journal.entry import About, Attempt, DeliveryStatus, changed, new_entry_id
+from deduplication.journal.entry import About, Attempt, DeliveryStatus, new_entry_id
 from deduplication.journal.fleet import Fleet
 from deduplication.journal.rules import Claim, Repeat, Wanted
+from deduplication.values import changed
 from orchestrator.build import open_machine
 from orchestrator.config.settings import load_settings
 from orchestrator.delivery.webhook import webhook_id

@@ -14,7 +14,7 @@ import redis
 
 from deduplication.errors import NoAnswer, NotNow
 from deduplication.journal.coordinator import Claimed
-from deduplication.journal.entry import DeliveryStatus, Stop, changed, new_entry_id
+from deduplication.journal.entry import DeliveryStatus, Stop, new_entry_id
 from deduplication.journal.registry import RegistryOptions
 from deduplication.journal.rules import Claim, Repeat, Wanted
 from deduplication.names import Gate, Kind, Name
@@ -27,6 +27,7 @@ from deduplication.redis_client import (
 )
 from deduplication.redis_state import RedisState
 from deduplication.subject_group import group_name, month_of
+from deduplication.values import changed
 from tests.deduplication.journal.world import Machine, Time
 from tests.support.redis_server import RedisServer, free_port
 

@@ -12,11 +12,12 @@ import trustme
 
 from deduplication import again, members
 from deduplication.again import forget, mark
-from deduplication.journal.entry import DeliveryStatus, changed
+from deduplication.journal.entry import DeliveryStatus
 from deduplication.journal.registry import RegistryOptions
 from deduplication.journal.rules import Busy, Repeat
 from deduplication.locks import PublicationLocks
 from deduplication.redis_client import connect, parse_address
+from deduplication.values import changed
 from orchestrator.delivery.counters import Counters, Rate
 from tests.deduplication.journal.world import (
     Email,

@@ -25,7 +25,8 @@ import redis
 import requests
 
 from deduplication.journal.coordinator import Claimed
-from deduplication.journal.entry import DeliveryStatus, changed
+from deduplication.journal.entry import DeliveryStatus
+from deduplication.values import changed
 from orchestrator.delivery.webhook import pack
 from tests.bench.machines import new_claim, opened
 from tests.faults.world import AOF, REFUSED, Scenario, Setup, World, ask_journal

@@ -14,8 +14,9 @@ import redis
 
 from deduplication.errors import StoreUnavailable
 from deduplication.journal.coordinator import Claimed, Lent
-from deduplication.journal.entry import DeliveryStatus, Entry, changed
+from deduplication.journal.entry import DeliveryStatus, Entry
 from deduplication.journal.rules import Judgement, Repeat
+from deduplication.values import changed
 from tests.deduplication.journal.world import HOLD_MS, LEASE_MS, Email, Line, Machine, Time
 from tests.support.redis_server import RedisServer
 

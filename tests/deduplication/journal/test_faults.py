@@ -12,10 +12,11 @@ from deduplication.again import forget
 from deduplication.errors import NotNow, StoreUnavailable
 from deduplication.journal import registry as registry_module
 from deduplication.journal.coordinator import Claimed, Settled
-from deduplication.journal.entry import DeliveryStatus, Entry, changed, encode
+from deduplication.journal.entry import DeliveryStatus, Entry, encode
 from deduplication.journal.registry import NOTHING, Published
 from deduplication.journal.rules import Busy, Repeat
 from deduplication.names import Kind, Name
+from deduplication.values import changed
 from tests.deduplication.journal.stage import EMAILS, Stage
 from tests.deduplication.journal.world import (
     HOLD_MS,

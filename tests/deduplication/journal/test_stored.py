@@ -8,10 +8,11 @@ from deduplication.errors import NoRoom, StoreUnavailable
 from deduplication.files import Retention
 from deduplication.journal import coordinator as coordinator_module
 from deduplication.journal.coordinator import Claimed, Lent
-from deduplication.journal.entry import Attempt, Delivery, DeliveryStatus, Entry, changed
+from deduplication.journal.entry import Attempt, Delivery, DeliveryStatus, Entry
 from deduplication.journal.registry import NOTHING, RegistryOptions
 from deduplication.journal.rules import Busy, Repeat
 from deduplication.room import read_memory
+from deduplication.values import changed
 from tests.deduplication.conftest import Fleet3, Sync
 from tests.deduplication.journal.world import (
     HOLD_MS,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import hiredis
 import pytest
 import redis
 
@@ -16,13 +17,14 @@ from deduplication.content import content_name
 from deduplication.files import Retention
 from deduplication.journal import registry as registry_module
 from deduplication.journal.coordinator import Claimed, Coordinator, Lent, Settled
-from deduplication.journal.entry import About, Delivery, DeliveryStatus, changed, new_entry_id
+from deduplication.journal.entry import About, Delivery, DeliveryStatus, new_entry_id
 from deduplication.journal.fleet import Fleet
 from deduplication.journal.registry import Registry, RegistryOptions
 from deduplication.journal.rules import Claim, Judgement, Wanted
 from deduplication.journal.sqlite import Journal
 from deduplication.names import WEEK_MS, Fingerprint, Kind, Name, digest
 from deduplication.redis_client import connect, exchange
+from deduplication.values import changed
 from tests.support.redis_server import RedisServer
 
 START_MS = 1_780_000_000_000
@@ -157,10 +159,10 @@ class Line:
         self.clients.append(client)
 
         class Connection:
-            def pack_commands(self, commands: Any) -> Any:
-                return commands
-
-            def send_packed_command(self, commands: Any, check_health: bool) -> None:
+            def send_packed_command(self, packed: list[bytes], check_health: bool) -> None:
+                reader = hiredis.Reader()
+                reader.feed(b"".join(packed))
+                commands = list(iter(reader.gets, False))
                 self.answers = line.call(lambda: exchange(client, commands))
 
             def read_response(self) -> Any:

@@ -10,9 +10,10 @@ from tests.support.waiting import wait_for
 
 
 def store(bench: PipelineBench, count: int = 1) -> None:
-    """As a request leaves them to the workers."""
+    """As requests leave them to the workers, one after the other: Redis orders those of one moment by their ids."""
     for number in range(count):
         assert bench.status_of(subject=f"Mail {number}") == "queued"
+        bench.let_time_pass(1)
     bench.queue.announced.clear()
 
 

@@ -8,7 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from deduplication.journal.entry import DeliveryStatus, changed
+from deduplication.journal.entry import DeliveryStatus
+from deduplication.values import changed
 from orchestrator.build import Service
 from orchestrator.operations.alarms import LATE_S
 from orchestrator.operations.decisions import list_decisions, list_deliveries, read_decision, read_delivery

@@ -4,8 +4,9 @@ from datetime import UTC
 
 import pytest
 
-from deduplication.journal.entry import About, Attempt, Delivery, DeliveryStatus, Entry, Stop, changed
+from deduplication.journal.entry import About, Attempt, Delivery, DeliveryStatus, Entry, Stop
 from deduplication.names import Kind, Name
+from deduplication.values import changed
 from orchestrator.operations.decisions import explain, shown_time_of_day
 from orchestrator.pipeline import Status
 

@@ -4,7 +4,8 @@ import pytest
 
 from deduplication import again
 from deduplication.files import FreeSpace
-from deduplication.journal.entry import DeliveryStatus, changed
+from deduplication.journal.entry import DeliveryStatus
+from deduplication.values import changed
 from orchestrator.operations.fleet_state import FRESH_MS, Outside, Watch, ask_other_servers, fleet_state
 from orchestrator.operations.health import is_ready
 from orchestrator.version import our_version

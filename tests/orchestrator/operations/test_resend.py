@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from deduplication.journal.entry import DeliveryStatus, changed
+from deduplication.journal.entry import DeliveryStatus
+from deduplication.values import changed
 from orchestrator.delivery.webhook import EventType, pack
 from orchestrator.operations.resend import Release, Replay, replay_email, send_again, send_many
 from orchestrator.operations.search import DeliveryFilter
