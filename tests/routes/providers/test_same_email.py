@@ -1,13 +1,14 @@
 """What makes two emails the same: pairs of emails, and whether the second one is new, as every provider sends them."""
 
 import uuid
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from email.message import EmailMessage
 from email.policy import SMTP, SMTPUTF8
 from typing import Any
 
 import pytest
 
+from deduplication.values import frozen
 from routes.providers.samples import Enclosure, Letter
 from tests.routes.conftest import bearer
 from tests.routes.providers.conftest import LETTER, Fetches, Serve
@@ -76,7 +77,7 @@ OF_FILES = {
 }
 
 
-@dataclass(frozen=True)
+@frozen
 class InUtf8(Letter):
     """Its domain may be international."""
 
@@ -113,7 +114,7 @@ def test_the_second_email_is_new_or_known(serve: Serve, fetches: Fetches, form: 
     assert verdicts == expected
 
 
-@dataclass(frozen=True)
+@frozen
 class SeveralParts(Letter):
     """With a second HTML part, which providers other than raw ones omit."""
 
@@ -156,7 +157,7 @@ def test_of_several_html_parts_those_count_that_both_know(serve: Serve, fetches:
     assert statuses == [NEW, KNOWN, NEW if form in RAW else KNOWN]
 
 
-@dataclass(frozen=True)
+@frozen
 class Bounce(Letter):
     """It has a subject and a text alone."""
 
