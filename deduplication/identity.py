@@ -77,14 +77,6 @@ def compute_post_keys(email: Email) -> tuple[str, ...]:
     return (bounded_key("::".join(parts)),) if email.date_utc and all(parts) else ()
 
 
-def is_recognisable(email: Email) -> bool:
-    """Whether a repeat can be distinguished from another email.
-
-    Not if it has no date, event id or Message-ID, and its provider does not send the text.
-    """
-    return bool(email.date_utc or compute_post_keys(email) or email.tells_body)
-
-
 def compute_fingerprint(email: Email) -> Fingerprint:
     """A digest of each part that the provider sends."""
     files, are_known = email.attachments, email.tells_files

@@ -199,26 +199,23 @@ def exchange(client: Any, commands: Sequence[Sequence[Any]]) -> list[Any]:
 
     redis-py itself takes three times the processor time: it measures, retries and converts what never applies here.
     """
-
-    def answer(ask: Callable[..., Any], *command: Any) -> Any:
-        try:
-            return ask(*command)
-        except redis.exceptions.ResponseError as error:
-            return error
-
-    if isinstance(client, RedisCluster):
-        return [answer(client.execute_command, *command) for command in commands]
-    pool = client.connection_pool
-    connection, answers = pool.get_connection(), list[Any]()
+    connection: Any = None if isinstance(client, RedisCluster) else client.connection_pool.get_connection()
+    answers: list[Any] = []
     try:
-        packed = b"".join(hiredis.pack_command(tuple(command)) for command in commands)
-        connection.send_packed_command([packed], check_health=False)
-        answers += [answer(connection.read_response) for _ in commands]
+        if connection:
+            packed = b"".join(hiredis.pack_command(tuple(command)) for command in commands)
+            connection.send_packed_command([packed], check_health=False)
+        for command in commands:
+            try:
+                answers.append(connection.read_response() if connection else client.execute_command(*command))
+            except redis.exceptions.ResponseError as error:
+                answers.append(error)
         return answers
     finally:
-        if not answers:
+        if connection and len(answers) < len(commands):
             connection.disconnect()  # an answer that comes later would be taken for that of another command
-        pool.release(connection)
+        if connection:
+            client.connection_pool.release(connection)
 
 
 def ping(client: redis.Redis) -> None:

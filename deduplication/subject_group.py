@@ -120,9 +120,14 @@ def _fold_one(char: str) -> str:
     return char
 
 
-def is_reply(subject: str) -> bool:
-    """Whether it is a reply or a forward, by its subject."""
-    return _REPLY.match(normalize_no_accents_lower_trim(decode_subject(subject))) is not None
+def fold_subject(subject: str) -> str:
+    """As groups and routes read it."""
+    return normalize_no_accents_lower_trim(decode_subject(subject))
+
+
+def is_reply(folded: str) -> bool:
+    """Whether it is a reply or a forward, by its folded subject."""
+    return _REPLY.match(folded) is not None
 
 
 def strip_leading_reply_prefixes(subject: str) -> str:
@@ -136,9 +141,14 @@ def generate_subject_group_id(
     mode: GroupMode = GroupMode.PATTERNS,
 ) -> str | None:
     """The group of the subject, or None: an empty subject and "(no subject)" have none."""
+    return group_of(fold_subject(subject), patterns, mode)
+
+
+def group_of(folded: str, patterns: Sequence[SubjectPattern], mode: GroupMode) -> str | None:
+    """By the folded subject."""
     if mode is GroupMode.OFF:
         return None
-    core = strip_leading_reply_prefixes(normalize_no_accents_lower_trim(decode_subject(subject)))
+    core = strip_leading_reply_prefixes(folded)
     words = _without_punctuation(core)
     if not core or words in _NO_SUBJECT:
         return None

@@ -9,10 +9,11 @@ from typing import Any
 
 from deduplication.authentication import METHODS
 from deduplication.email import Attachment, Email
-from deduplication.identity import compute_fingerprint, is_recognisable, own_names
+from deduplication.identity import compute_fingerprint, own_names
 from deduplication.message import Message
 from deduplication.names import Kind, Name
 from deduplication.spool import Content
+from deduplication.subject_group import normalize_no_accents_lower_trim
 from deduplication.values import frozen
 from orchestrator.config.model import HEADER, SIZE
 
@@ -28,8 +29,9 @@ class Item:
     other items may have that key too. ``proof``: its provider's proof of origin, which may prove no other item.
 
     ``media`` are links known to be media, ``links`` those that may be. ``fields`` is what routes may ask about, each
-    with all its values; ``destinations`` the only ones the sender wants (None: all of the route). ``recipients``: the
-    addresses it was delivered to; without ``tells_recipients``, Router.split reads them from its headers.
+    with all its values, ``folded`` those that were read without case and accents: that takes time for a long body.
+    ``destinations``: the only ones the sender wants (None: all of the route). ``recipients``: the addresses it was
+    delivered to; without ``tells_recipients``, Router.split reads them from its headers.
     ``contents`` of its attachments, in their order, and the ``original`` email are set where they are wanted by link.
     ``thread``: the conversation that a reply belongs to. ``is_named_by_words``: a name of its own may be made of what
     somebody wrote, such as its subject. ``traceparent``: of the request that brought it.
@@ -47,7 +49,8 @@ class Item:
     media: tuple[str, ...] = ()
     moment: datetime | None = None
     source: str = ""
-    subject: str = ""
+    folded_subject: str = ""
+    folded: dict[str, tuple[str, ...]] = field(default_factory=dict, repr=False, compare=False)
     is_message: bool = False
     is_named_by_words: bool = True
     is_recognisable: bool = True
@@ -122,6 +125,8 @@ class EmailFields(Mapping[str, tuple[str, ...]]):
 def email_item(email: Email, ids_kept_ms: int | None) -> Item:
     names = own_names(email, ids_kept_ms)
     ids = [name.value for name in names if name.kind is Kind.EMAIL_ID]
+    has_post_key = len(names) > len(ids)
+    folded_subject = normalize_no_accents_lower_trim(email.clean_subject)
     fingerprint = str(compute_fingerprint(email))
     return Item(
         id=ids[0],
@@ -129,7 +134,8 @@ def email_item(email: Email, ids_kept_ms: int | None) -> Item:
         provider=email.provider,
         own_names=tuple(names),
         fingerprint=fingerprint,
-        is_recognisable=is_recognisable(email),
+        # Not by its names alone if it has no date, event id or Message-ID; then by its text, if that was sent.
+        is_recognisable=bool(email.date_utc or has_post_key or email.tells_body),
         text=email.text,
         links=email.links,
         fields=EmailFields(email),
@@ -139,7 +145,8 @@ def email_item(email: Email, ids_kept_ms: int | None) -> Item:
         moment=email.date_utc,
         thread=email.thread if email.references or email.in_reply_to else "",
         is_date_unreadable=bool(email.date) and email.date_utc is None,
-        subject=email.subject,
+        folded_subject=folded_subject,
+        folded={"subject": (folded_subject,)},
         recipients=email.recipients,
         tells_recipients=email.tells_recipients,
     )

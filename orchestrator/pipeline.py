@@ -25,13 +25,13 @@ from deduplication.subject_group import (
     GroupMode,
     GroupScope,
     SubjectPattern,
-    generate_subject_group_id,
     group_name,
+    group_of,
     is_reply,
     month_of,
     scope_of,
 )
-from deduplication.values import changed, frozen, kept_property
+from deduplication.values import changed, frozen
 from orchestrator.delivery.retrier import Retrier
 from orchestrator.delivery.sender import Sender, put_off
 from orchestrator.delivery.webhook import EventType, Payload, pack, shown_timestamp, unpack, webhook_id
@@ -141,7 +141,7 @@ class PipelineOptions:
             return ()  # among whose emails it counts is unknown
         whose = "" if item.is_message else scope_of(sender, self.group_scope, hides_domain=self.hides_domains)
         names = [media_name(link, self.identity_parameters, whose) for link in links]
-        if group and (is_older or route.subject_groups is GroupMode.ALL or not is_reply(item.subject)):
+        if group and (is_older or route.subject_groups is GroupMode.ALL or not is_reply(item.folded_subject)):
             names.insert(0, group_name(f"{group}{whose}", month_of(self.tz, now), self.group_ttl_seconds))
         return tuple(dict.fromkeys(names))
 
@@ -164,7 +164,6 @@ class Case:
     received: datetime
     links: Mapping[str, Any] = field(default_factory=dict)
 
-    @kept_property
     def payload(self) -> Payload:
         received_at = shown_timestamp(self.received)
         return {
@@ -239,7 +238,11 @@ class Pipeline:
             item, route = for_recipient(item, route)
         # One that cannot be recognised counts as a new one each time.
         key = item.key if item.is_recognisable else f"{item.key}|{secrets.token_hex(8)}"
-        wanted = tuple(self._wanted(name, key, item, route) for name in route.destinations_for(item))
+        wanted = []
+        for name in route.destinations:
+            window_ms = route.content_window_ms(self.sender.destinations[name].config, item)
+            words = content_name(name, item.text, window_ms) if window_ms else None
+            wanted.append(Wanted(name, webhook_id(name, key), words))
         subject, sender = (next(iter(item.fields[name]), "") for name in ("subject", "sender"))
         # The end of an address is the sender's domain, which must not be taken for another one.
         shown = subject[:MOST_SHOWN_CHARS], sender[-MOST_SHOWN_CHARS:]
@@ -254,14 +257,14 @@ class Pipeline:
             own = self.privacy.names(own) if item.is_named_by_words else own
         now = self.now()
         entry = new_entry_id()
-        group = generate_subject_group_id(item.subject, self.options.patterns, route.subject_groups)
+        group = group_of(item.folded_subject, self.options.patterns, route.subject_groups)
         links = self.options.media_links(item, route) if item.links or item.media else ()
         claim = Claim(
             entry=entry,
             owner=f"{self.coordinator.journal.machine}.{entry}",
             own=own,
             shared=self.options.shared_names(item, route, group, links, now) if group or links else (),
-            destinations=wanted,
+            destinations=tuple(wanted),
             fingerprint=item.fingerprint,
             lease_ms=self.options.lease_ms,
             about=about,
@@ -269,14 +272,6 @@ class Pipeline:
             key=_digest(proof_key) if proof else "",
         )
         return Case(item, route, group, claim, now)
-
-    def _wanted(self, destination: str, key: str, item: Item, route: Route) -> Wanted:
-        window_ms = route.content_window_ms(self.sender.destinations[destination].config, item)
-        return Wanted(
-            destination,
-            webhook_id(destination, key),
-            content_name(destination, item.text, window_ms) if window_ms else None,
-        )
 
     def _rule_against(self, case: Case) -> tuple[Status, str] | None:
         """The rule of its route that stops it, and why. None for an item that is known: it may be being delivered, and
@@ -310,7 +305,7 @@ class Pipeline:
             answer=status,
         )
         keeps = self.options.keeps_suppressed
-        self.coordinator.record(entry, pack(self._with_links(case, entry.id).payload) if keeps else None)
+        self.coordinator.record(entry, pack(self._with_links(case, entry.id).payload()) if keeps else None)
         return Outcome(status, case.item.id, entry.id)
 
     # After it
@@ -348,7 +343,7 @@ class Pipeline:
             return self._return(case, claimed, "it took too long to get to it")
         ends_at = time.monotonic() + budget_s
         try:
-            sent = self.sender.send(claimed, case.payload, ends_at, case.item.traceparent)
+            sent = self.sender.send(claimed, case.payload(), ends_at, case.item.traceparent)
         except BaseException:
             self._return(case, claimed, "an unexpected error")
             raise
@@ -413,14 +408,15 @@ class Pipeline:
     def _pack(self, case: Case, claimed: Claimed) -> bytes:
         """To be stored for all its destinations. What an earlier copy has stored stays as it is, since it may be sent
         again under the same webhook-id, but for its recipients, and for parts that only this copy has."""
-        payload = dict(case.payload)
+        ours = case.payload()
+        payload = dict(ours)
         if len(claimed.entry.deliveries) > len(claimed.plan):
             with self.coordinator.journal.reading() as step:
                 stored = step.payload(claimed.entry.id)
             earlier = unpack(stored) if stored else {}
             payload |= {name: value for name, value in earlier.items() if value}
             for name in payload.keys() & {"delivered_to", "recipients"}:
-                payload[name] = list(dict.fromkeys((*payload[name], *case.payload[name])))
+                payload[name] = list(dict.fromkeys((*payload[name], *ours[name])))
         return pack(payload, case.item.traceparent)
 
     def _return(self, case: Case, claimed: Claimed, error: str, outcomes: Sequence[Delivery] = ()) -> Outcome:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import field, replace
-from functools import lru_cache, partial
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from deduplication.content import WINDOW_MS
@@ -35,10 +35,6 @@ class Route:
     content: bool | None = None
     identity_by_recipient: bool = False
     dropped_by: str = ""
-
-    def destinations_for(self, item: Item) -> tuple[str, ...]:
-        """A sender may choose some of them, never others; all of them if it chooses none."""
-        return tuple(name for name in self.destinations if name in (item.destinations or ())) or self.destinations
 
     def content_window_ms(self, destination: DestinationConfig, item: Item) -> int:
         """How long the same words are a duplicate there; 0 for no gate."""
@@ -73,37 +69,37 @@ class Router:
     def split(self, item: Item) -> list[Item]:
         """The item for each set of recipients that are handled alike: one for all whose routes have the same gates, and
         one for each recipient where these count separately."""
-        reader, recipients = _Reader(item), item.recipients
+        recipients = item.recipients
         if not item.tells_recipients:
             found = dict.fromkeys((*recipients, *item.fields["to"], *item.fields["cc"]))
-            recipients = self._likely_recipients(tuple(found), reader) if found else ()
+            recipients = self._likely_recipients(tuple(found), item) if found else ()
         if len(recipients) < 2:
             return [item.delivered_to(recipients)] if recipients != item.recipients else [item]
         alike: dict[tuple[Route, str], list[str]] = {}
         for recipient in recipients:
-            route = self.pick(item.delivered_to([recipient]), reader)
+            route = self.pick(item.delivered_to([recipient]))
             gates = replace(route, name="", destinations=())
             alike.setdefault((gates, recipient if route.identity_by_recipient else ""), []).append(recipient)
         return [item.delivered_to(each) for each in alike.values()]
 
-    def _likely_recipients(self, addresses: tuple[str, ...], reader: _Reader) -> tuple[str, ...]:
+    def _likely_recipients(self, addresses: tuple[str, ...], item: Item) -> tuple[str, ...]:
         """Those that a route asks for, since others may be somebody else's; or the first. Headers such as Delivered-To
         take precedence over To and Cc, which also name the recipients of other copies."""
         asked = [each for route in self._routes for each in route.match if each.field == RECIPIENT]
-        ours = tuple(address for address in addresses if any(reader.holds(address, each) for each in asked))
-        return tuple(address for address in ours if address in reader.item.recipients) or ours or addresses[:1]
+        ours = tuple(address for address in addresses if any(holds(item, address, each) for each in asked))
+        return tuple(address for address in ours if address in item.recipients) or ours or addresses[:1]
 
-    def pick(self, item: Item, reader: _Reader | None = None) -> Route:
+    def pick(self, item: Item) -> Route:
         """For each recipient, all destinations of the matching routes up to the first that stops; for each gate the
         first value. A route that drops it stops too; the later ones say where it goes if it is released."""
-        reader = reader or _Reader(item)
         names: dict[str, None] = {}
         destinations: dict[str, None] = {}
         gates: dict[str, Any] = {}
         for recipient in item.recipients or ("",):
-            holds, is_taken = partial(reader.holds, recipient), False
+            is_taken = False
             for route in self._routes:
-                if (route.otherwise and is_taken) or not _matches(route, map(holds, route.match)):
+                held = (holds(item, recipient, each) for each in route.match)
+                if (route.otherwise and is_taken) or not _matches(route, held):
                     continue
                 if "dropped_by" not in gates:
                     names[route.name] = None
@@ -118,6 +114,8 @@ class Router:
                 if route.stop:
                     break
         to = tuple(destinations) or self._defaults.destinations
+        # A sender may choose some of them, never others; all of them if it chooses none.
+        to = tuple(name for name in to if name in (item.destinations or ())) or to
         return self._route(" + ".join(names), to, tuple(gates.items()))
 
     def _make_route(self, name: str, destinations: tuple[str, ...], gates: tuple[tuple[str, Any], ...]) -> Route:
@@ -125,10 +123,9 @@ class Router:
 
     def explain(self, item: Item, recipient: str) -> Iterator[Trial]:
         """Every route with every condition, even those that ``pick`` does not evaluate."""
-        reader, reached, is_taken = _Reader(item), True, False
-        holds = partial(reader.holds, recipient)
+        reached, is_taken = True, False
         for route in self._routes:
-            held = tuple(map(holds, route.match))
+            held = tuple(holds(item, recipient, each) for each in route.match)
             matched = _matches(route, held) and not (route.otherwise and is_taken)
             yield Trial(route, held, matched, reached)
             is_taken = is_taken or (matched and reached and bool(route.destinations))
@@ -139,32 +136,23 @@ def _matches(route: RouteConfig, held: Iterable[bool]) -> bool:
     return not route.match or (any if route.any else all)(held)
 
 
-@frozen
-class _Reader:
-    """Evaluates conditions on one item. Folding a long body takes time, so each field is folded once."""
-
-    item: Item
-    folded: dict[str, tuple[str, ...]] = field(default_factory=dict)
-
-    def holds(self, recipient: str, condition: Condition) -> bool:
-        """Whether any value of the field satisfies it; a field without a value is an empty text."""
-        is_recipient = condition.field == RECIPIENT
-        texts = written = (recipient,) if is_recipient else self.item.fields.get(condition.field) or ("",)
-        if condition.over is not None:
-            return int(texts[0]) > condition.over
-        if condition.under is not None:
-            return int(texts[0]) < condition.under
-        fold = str if condition.exact else normalize_no_accents_lower_trim
-        if not condition.exact:
-            key = recipient if is_recipient else condition.field  # no address is the name of a field
-            if key not in self.folded:
-                self.folded[key] = tuple(fold(text[:MAX_FOLDED_CHARS]) for text in written)
-            texts = self.folded[key]
-        if condition.regex is not None:
-            # As written too: the expression itself may have accents.
-            searched = {text[:MOST_CHARS_FOR_A_REGEX] for text in (*texts, *written)}
-            return any(is_in(condition.regex, text, ignore_case=not condition.exact) for text in searched)
-        if condition.equals is not None:
-            return fold(condition.equals) in texts
-        contains = fold(condition.contains or "")
-        return any(contains in text for text in texts)
+def holds(item: Item, recipient: str, condition: Condition) -> bool:
+    """Whether any value of the field satisfies it; a field without a value is an empty text."""
+    is_recipient = condition.field == RECIPIENT
+    texts = written = (recipient,) if is_recipient else item.fields.get(condition.field) or ("",)
+    if condition.over is not None:
+        return int(texts[0]) > condition.over
+    if condition.under is not None:
+        return int(texts[0]) < condition.under
+    if not condition.exact:
+        key = recipient if is_recipient else condition.field  # no address is the name of a field
+        if key not in item.folded:
+            item.folded[key] = tuple(normalize_no_accents_lower_trim(text[:MAX_FOLDED_CHARS]) for text in written)
+        texts = item.folded[key]
+    if condition.regex is not None:
+        # As written too: the expression itself may have accents.
+        searched = {text[:MOST_CHARS_FOR_A_REGEX] for text in (*texts, *written)}
+        return any(is_in(condition.regex, text, ignore_case=not condition.exact) for text in searched)
+    if condition.equals is not None:
+        return condition.text in texts
+    return any(condition.text in text for text in texts)

@@ -186,7 +186,8 @@ class Commit:
         return self._names.setdefault(key, self.view.values.get(key, ""))
 
     def pointer(self, label: str) -> Pointer:
-        text = self.value(pointer_key(label))
+        key = pointer_key(label)
+        text = self._names.setdefault(key, self.view.values.get(key, ""))
         if not text:
             return NO_POINTER
         reset, _, ids = text.partition("|")
@@ -438,14 +439,16 @@ class Registry:
         The view is what is expected in Redis, from the hold. ``lent``: of a stored delivery, its owner and destination.
         """
         steps = [
-            (partial(self._compose_outcome, entry=entry, payload=payload, lent=lent), view)
+            (partial(self._compose_outcome, entry=entry, payload=payload, lent=lent), Commit(view))
             for entry, view, payload in outcomes
         ]
+        results = [compose(commit) for compose, commit in steps]
+        answers = iter(self.run(*(commit for _, commit in steps if commit.is_needed)))
         published = []
-        for (entry, _, _), (compose, _), tried in zip(outcomes, steps, self._try_all(steps), strict=True):
-            result, answer, view = tried
+        for (entry, _, _), (compose, commit), result in zip(outcomes, steps, results, strict=True):
+            answer = next(answers) if commit.is_needed else None
             if answer and answer.outcome == "differs":  # alone, as many entries may have the same names
-                result, answer = self.agree(compose, view)
+                result, answer = self.agree(compose, commit.seen(answer))
             if answer and answer.outcome == "closed":  # nothing is stored now; facts are accepted (rule 13)
                 put = _first_puts(entry)
                 known = tuple(each for each in entry.deliveries if each not in put)
@@ -701,27 +704,17 @@ class Registry:
     def agree(self, compose: Callable[[Commit], Result], view: View = NOTHING) -> tuple[Result, Answer | None]:
         """Composes a step from what is there, until nothing has changed meanwhile. No answer if none was needed."""
         for _ in range(MOST_ROUNDS):
-            ((result, answer, view),) = self._try_all([(compose, view)])
-            if answer is None or answer.outcome == "ok":
+            commit = Commit(view)
+            result = compose(commit)
+            if not commit.is_needed:
+                return result, None
+            (answer,) = self.run(commit)
+            if answer.outcome == "ok":
                 return result, answer
             if answer.outcome != "differs":
                 raise NotNow(f"Redis grants nothing now: {answer.outcome}")
+            view = commit.seen(answer)
         raise NotNow("other requests for the same names were faster")
-
-    def _try_all(
-        self, steps: Sequence[tuple[Callable[[Commit], Result], View]]
-    ) -> list[tuple[Result, Answer | None, View]]:
-        """Several steps in one round trip, each with its answer and, if that "differs", what Redis has instead."""
-        commits = [Commit(view) for _, view in steps]
-        results = [compose(commit) for (compose, _), commit in zip(steps, commits, strict=True)]
-        answers = iter(self.run(*(commit for commit in commits if commit.is_needed)))
-        found = []
-        for commit, result in zip(commits, results, strict=True):
-            answer, view = next(answers) if commit.is_needed else None, commit.view
-            if answer and answer.outcome == "differs":
-                view = commit.seen(answer)
-            found.append((result, answer, view))
-        return found
 
     def run(self, *commits: Commit) -> list[Answer]:
         if not commits:

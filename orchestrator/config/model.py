@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
@@ -182,6 +183,12 @@ class Condition(_Model):
     exact: bool = False
     """Whether accents, case and white space matter."""
 
+    @cached_property
+    def text(self) -> str:
+        """What the field is, or contains."""
+        text = self.contains or "" if self.equals is None else self.equals
+        return text if self.exact else normalize_no_accents_lower_trim(text)
+
     @property
     def tests(self) -> dict[str, Any]:
         """The name of its test, with what the field is compared with."""
@@ -198,8 +205,7 @@ class Condition(_Model):
         words = WORDS.get(self.field)
         if words and self.equals is not None and self.equals not in words:
             raise reason(f"must have an equals of {listed(words)}")
-        contains = self.contains if self.exact else normalize_no_accents_lower_trim(self.contains or "")
-        if self.equals is None and not (self.regex or contains):
+        if self.equals is None and not (self.regex or self.text):
             raise reason("must have some text to search for; every email has an empty one")
         return self
 

@@ -6,9 +6,9 @@ headers or of its body, would block a sender for as long as it likes.
 
 from __future__ import annotations
 
-import io
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from http.client import HTTPResponse
 from pathlib import Path
 from socket import socket
@@ -28,29 +28,6 @@ CHUNK_BYTES = 64 * 1024
 UNREAD: dict[str, Any] = {"redirect": False, "preload_content": False}
 
 
-class _DeadlineReader(io.RawIOBase):
-    """Before each read, sets the timeout of the socket to the time that is left."""
-
-    def __init__(self, raw: io.RawIOBase, sock: socket, timeout_s: float) -> None:
-        self._raw = raw
-        self._sock = sock
-        self._ends_at = time.monotonic() + timeout_s
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int | None:
-        left_s = self._ends_at - time.monotonic()
-        if left_s <= 0:
-            raise TimeoutError("the answer did not end in time")
-        self._sock.settimeout(left_s)
-        return self._raw.readinto(buffer)
-
-    def close(self) -> None:
-        self._raw.close()
-        super().close()
-
-
 class TimedResponse(HTTPResponse):
     """Status, headers and body must arrive within the timeout that the socket has when the request has been sent."""
 
@@ -58,7 +35,16 @@ class TimedResponse(HTTPResponse):
         super().__init__(sock, *options, **named)
         timeout_s = sock.gettimeout()
         if timeout_s is not None:
-            self.fp = io.BufferedReader(_DeadlineReader(self.fp.detach(), sock, timeout_s))
+            self.fp.raw.readinto = partial(_receive_until, time.monotonic() + timeout_s, sock)  # type: ignore[method-assign]
+
+
+def _receive_until(ends_at: float, sock: socket, buffer: Any) -> int:
+    """Before each read, the timeout of the socket becomes the time that is left."""
+    left_s = ends_at - time.monotonic()
+    if left_s <= 0:
+        raise TimeoutError("the answer did not end in time")
+    sock.settimeout(left_s)
+    return sock.recv_into(buffer)
 
 
 class _Pool(HTTPConnectionPool):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future, as_completed
 from concurrent.futures import TimeoutError as NotThrough
 from contextvars import copy_context
+from dataclasses import replace
 from functools import partial
 
 from deduplication.errors import StoreUnavailable
@@ -257,7 +258,7 @@ def after(
     is_extra = patience.is_extra and isinstance(result, DeliveryFailed)
     tries = delivery.tries + (0 if is_extra else len(attempts))
     kept = (*delivery.attempts, *attempts)[-ATTEMPTS_KEPT:]
-    tried = partial(changed, delivery, tries=tries, attempts=kept, next_try_ms=None, missing_ms=None)
+    tried = partial(replace, delivery, tries=tries, attempts=kept, next_try_ms=None, missing_ms=None)
     if isinstance(result, Receipt):
         return tried(status=DeliveryStatus.DELIVERED, ended_ms=now_ms, receiver_id=result.receiver_id, reason=None)
     is_too_old = now_ms - patience.waits_since_ms >= MOST_AGE_MS

@@ -17,7 +17,7 @@ from deduplication.journal.entry import Delivery, DeliveryStatus
 from deduplication.journal.rules import Busy, Judgement, Known, Repeat, Take, judge
 from deduplication.mime import parse_mime
 from deduplication.names import Name
-from deduplication.subject_group import generate_subject_group_id
+from deduplication.subject_group import group_of
 from orchestrator.build import Service, check_start, make_router, pipeline_options
 from orchestrator.config.file import quoted
 from orchestrator.config.model import LOG_URL, Condition, Config
@@ -183,18 +183,18 @@ def _preview(settings: Settings, config: Config, item: Item) -> Iterator[str]:
     route = router.pick(item)
     if route.identity_by_recipient:
         item, route = for_recipient(item, route)
-    group = generate_subject_group_id(item.subject, options.patterns, route.subject_groups)
+    group = group_of(item.folded_subject, options.patterns, route.subject_groups)
     shared = options.shared_names(item, route, group, options.media_links(item, route), datetime.now(UTC))
     to = "which drops it; a release would send it to" if route.dropped_by else "to"
     yield "\nThis email"
     for recipient in item.recipients or ("",):
         yield from _describe_routing(router, item, recipient)
-    yield f"takes the route {route.name!r}, {to} {', '.join(route.destinations_for(item))}"
+    yield f"takes the route {route.name!r}, {to} {', '.join(route.destinations)}"
     if route.realtime_only:
         yield f"counts only if it is newer than the service: {item.moment or 'undated'}"
     yield "is recognised by"
     yield from (f"  {name.gate}: {name.label}" for name in (*item.own_names, *shared))
-    for destination in route.destinations_for(item):
+    for destination in route.destinations:
         window_ms = route.content_window_ms(config.destinations[destination], item)
         content = content_name(destination, item.text, window_ms) if window_ms else None
         yield f"at {destination}: {f'content {content.value}' if content else 'no content gate'}"

@@ -48,7 +48,7 @@ def new_claim(destinations: tuple[str, ...] = ("crm",)) -> Claim:
         own=item.own_names,
         destinations=tuple(Wanted(each, webhook_id(each, item.key)) for each in destinations),
         fingerprint=item.fingerprint,
-        about=About(item.id, item.provider, "default", item.subject, "ada@example.org", "a-server"),
+        about=About(item.id, item.provider, "default", item.folded_subject, "ada@example.org", "a-server"),
     )
 
 

@@ -13,10 +13,10 @@ from deduplication.identity import (
     compute_email_id,
     compute_fingerprint,
     compute_post_keys,
-    is_recognisable,
     own_names,
 )
 from deduplication.names import MAX_POST_KEY, WEEK_MS, Fingerprint, Kind, Name, conflicts
+from orchestrator.item import email_item
 
 DAY_MS = 24 * 3600 * 1000
 
@@ -208,7 +208,7 @@ def test_undated_emails_agree_only_if_their_message_ids_are_the_same(date: str, 
     ],
 )
 def test_nothing_recognises_an_undated_email_without_ids_and_body(fields: dict[str, Any], is_known: bool) -> None:
-    assert is_recognisable(email(**fields)) is is_known
+    assert email_item(email(**fields), None).is_recognisable is is_known
 
 
 def test_an_email_has_its_id_its_canonical_id_its_event_id_and_its_message_id_as_names() -> None:

@@ -24,7 +24,7 @@ def item(subject: str = "", body: str = "") -> Item:
 
 
 def item_with(recipient: tuple[str, ...] = (), **fields: tuple[str, ...]) -> Item:
-    return replace(item(), fields=fields, recipients=recipient)
+    return replace(item(), fields=fields, folded={}, recipients=recipient)
 
 
 def has(text: str, exact: bool = False) -> Condition:
@@ -326,5 +326,5 @@ def test_an_explanation_tries_every_condition_of_every_route() -> None:
     [(None, ("a", "b")), ((), ("a", "b")), (("b",), ("b",)), (("b", "c"), ("b",)), (("c",), ("a", "b"))],
 )
 def test_a_sender_may_ask_for_fewer_destinations(wanted: tuple[str, ...] | None, expected: tuple[str, ...]) -> None:
-    route = Route("both", ("a", "b"), GroupMode.ALL)
-    assert route.destinations_for(message_item(Message(id="1", destinations=wanted))) == expected
+    router = Router((EVERYTHING_ELSE,), Route("both", ("a", "b"), GroupMode.ALL))
+    assert router.pick(message_item(Message(id="1", destinations=wanted))).destinations == expected
