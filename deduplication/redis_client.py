@@ -191,7 +191,28 @@ def connect(url: str, timeout_s: float = SOCKET_TIMEOUT_S, *, decode_responses: 
             return cast(redis.Redis, RedisCluster(startup_nodes=nodes, **options, **address.login))
         except redis.exceptions.RedisClusterException as error:  # its constructor asks for the nodes
             raise StoreUnavailable(str(error)) from error
-    return redis.Redis.from_url(url, retry_on_timeout=False, **options)
+    return redis.Redis.from_pool(_Pool.from_url(url, retry_on_timeout=False, **options))
+
+
+class _Pool(redis.ConnectionPool):
+    """Without what redis-py's own adds to each command for observers that nobody has here, and for forks."""
+
+    def get_connection(self, *_: Any, **__: Any) -> Any:
+        try:
+            connection: Any = self._available_connections.pop()
+        except IndexError:
+            return self.make_connection()  # it connects when it sends
+        if connection.is_connected:
+            try:
+                is_stale = connection.can_read()  # an answer that nobody has read, or the end: Redis has closed it
+            except redis.exceptions.ConnectionError:
+                is_stale = True
+            if is_stale:
+                connection.disconnect()
+        return connection
+
+    def release(self, connection: Any) -> None:
+        self._available_connections.append(connection)
 
 
 def exchange(client: Any, commands: Sequence[Sequence[Any]]) -> list[Any]:
