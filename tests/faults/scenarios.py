@@ -350,7 +350,7 @@ def trim_the_stream_behind_a_machine(world: World) -> None:
 def replace_disk(world: World, number: int) -> None:
     """kill -9, and back with an empty DATA_DIR, as a container without a volume."""
     server = world.servers[number]
-    server.kill()
+    world.kill(number)
     for path in server.data_dir.iterdir():
         if path != server.log:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -360,7 +360,7 @@ def replace_disk(world: World, number: int) -> None:
 def lose_the_disk_with_emails_queued(world: World) -> None:
     """Another machine sends what the lost one had stored, and both recognise it afterwards."""
     stored = world.send(world.names(REFUSED, 20), to=1)
-    world.servers[1].kill()
+    world.kill(1)
     world.sink.release.set()
     world.replay_waiting()
     wait_for(lambda: world.sink.subjects.keys() >= set(stored), "another machine sends them")
@@ -873,7 +873,6 @@ SCENARIOS = [
         setup=QUICK,
         sticky=True,
         window="c",
-        most_doubles=5,
     ),
     Scenario("a machine away for an hour", be_away_for_an_hour, setup=QUICK, sticky=True),
     Scenario("wrong ACL", NOT_PERMITTED, "misconfigured", "alone", Setup(has_acl=True)),
