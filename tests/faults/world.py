@@ -81,8 +81,8 @@ class Setup:
 class Scenario:
     """``struck``: facts that must be found, or the fault missed; ``never``: those that must not. ``window``: the letter
     in docs/failures.md that allows doubles, and ``most_doubles`` how many; without it, any number of emails that first
-    arrived during an outage or around a kill. ``loaded``: how many machines get the traffic, if not all. The limits in seconds are
-    judged by make faults alone."""
+    arrived during an outage or around a kill. ``loaded``: how many machines get the traffic, if not all. The limits in
+    seconds are judged by make faults alone."""
 
     name: str
     strike: Callable[[World], object]
