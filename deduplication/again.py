@@ -51,9 +51,7 @@ def replay(
         is_due = dry_run or make_due(coordinator, known, delivery.destination, renews=True)
         return None if is_due else Refusal.UNDER_WAY
     if registry and delivery and payload is None:  # Redis may have it, of a dead letter that another machine stored
-        payload = coordinator.redis.ask(
-            lambda: registry.ask(lambda c, prefix: c.get(f"{prefix}payload:{delivery.webhook_id}"))
-        )
+        payload = registry.ask(lambda client, prefix: client.get(f"{prefix}payload:{delivery.webhook_id}"))
     with coordinator.journal.step() as step:
         entry = step.read(entry_id)
         if entry is None:
@@ -74,8 +72,7 @@ def replay(
         return None
     if registry and is_elsewhere:
         action = [entry_id, destination, force, webhook_id]
-        event = ["Q", coordinator.journal.machine, secrets.token_hex(8), entry.machine, action]
-        coordinator.redis.ask(lambda: registry.announce(event))
+        registry.announce(["Q", coordinator.journal.machine, secrets.token_hex(8), entry.machine, action])
     else:
         coordinator.publish(entry_id, payload)
     return None
@@ -148,7 +145,7 @@ def mark(coordinator: Coordinator, names: Sequence[Name]) -> None:
     now_ms, registry = coordinator.journal.clock.now_ms(), coordinator.registry
     ends = [(name.label, None if name.kept_ms is None else now_ms + name.kept_ms) for name in names]
     if registry:
-        coordinator.redis.ask(lambda: registry.put_marks(names, ["M", coordinator.journal.machine, ends]))
+        registry.put_marks(names, ["M", coordinator.journal.machine, ends])
     with coordinator.journal.step() as step:
         for label, until_ms in ends:
             step.put_foreign_mark(label, until_ms)
@@ -159,7 +156,7 @@ def forget(coordinator: Coordinator, names: Mapping[str, Name]) -> tuple[int, fr
     references that were kept because something is still to be delivered."""
     registry, kept = coordinator.registry, frozenset[str]()
     if registry:
-        number, kept = coordinator.redis.ask(lambda: registry.reset(names))
+        number, kept = registry.reset(names)
     else:
         number = coordinator.journal.clock.now_ms() * 1000
     with coordinator.journal.step() as step:
@@ -202,4 +199,4 @@ def make_due(coordinator: Coordinator, entry: Entry, destination: str, *, renews
             commit.write("ZADD", f"due:{destination}", 0, delivery.webhook_id)
         return is_free
 
-    return coordinator.redis.ask(lambda: registry.agree(compose)[0])
+    return registry.agree(compose)[0]

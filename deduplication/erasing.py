@@ -31,9 +31,7 @@ def erase(coordinator: Coordinator, entries: Sequence[Entry]) -> list[str]:
     now are returned, and these are left as they are. Raises StoreUnavailable while Redis is away."""
     registry = coordinator.registry
     if registry:
-        number, gone = coordinator.redis.ask(
-            lambda: registry.agree(lambda commit: _compose(commit, coordinator, entries))[0]
-        )
+        number, gone = registry.agree(lambda commit: _compose(commit, coordinator, entries))[0]
     else:
         steady_ms, number = coordinator.journal.clock.steady_ms(), coordinator.journal.clock.now_ms() * 1000
         leases = {entry.id: [d.lease_until_ms for d in entry.deliveries if d.status in OPEN] for entry in entries}

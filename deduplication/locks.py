@@ -14,7 +14,6 @@ import socket
 from contextlib import suppress
 from dataclasses import field, replace
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any, Literal
 
 from deduplication.errors import StoreUnavailable
@@ -101,8 +100,7 @@ class PublicationLocks:
         registry, found = self._coordinator.registry, None
         if registry:
             try:
-                ask = partial(_swap_in_redis, registry, name, before, after, self._lease_ms)
-                found = self._coordinator.redis.ask(ask)
+                found = _swap_in_redis(registry, name, before, after, self._lease_ms)
             except RedisGone:
                 if not self._coordinator.may_go_alone():
                     raise
@@ -133,7 +131,7 @@ class PublicationLocks:
         registry = self._coordinator.registry
         if registry:
             with suppress(StoreUnavailable):  # then those of this machine are shown
-                rows += self._coordinator.redis.ask(lambda: registry.ask(_read_locks))
+                rows += registry.ask(_read_locks)
         locked = [(Name.from_label(label), value, left_ms) for label, value, left_ms in rows]
         for data, destination, owner, left_ms in deliveries:
             entry = decode(data)

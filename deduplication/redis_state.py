@@ -5,11 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from deduplication.errors import NoAnswer, NotNow, StoreUnavailable
-
-Answer = TypeVar("Answer")
 
 log = logging.getLogger(__name__)
 
@@ -34,23 +32,19 @@ class RedisState:
         self.wake = threading.Event()
         self.count: Callable[[Any], object] = lambda _: None  # events for orchestrator/metrics/meter.py
 
-    def ask(self, question: Callable[[], Answer]) -> Answer:
-        """Raises RedisGone, or NotNow where the answer is "retry later"."""
+    def check(self) -> None:
+        """Before Redis is asked. Raises RedisGone, or NotNow where the answer is "retry later"."""
         if self.status == "gone":
             raise RedisGone("Redis is gone")
         if self.status == "suspected":
             raise NotNow("Redis did not answer a moment ago")
-        try:
-            answer = question()
-        except NoAnswer as error:
-            self.count((1, REDIS_STEPS))
-            self.count((1, REDIS_ERRORS, type(error.__cause__ or error).__name__))
-            self.suspect()
-            if self.status == "gone":
-                raise RedisGone(str(error)) from error
-            raise NotNow(str(error)) from error
         self.count((1, REDIS_STEPS))
-        return answer
+
+    def without_answer(self, error: NoAnswer, kind: str) -> StoreUnavailable:
+        """What it means that an answer is missing: the same errors. ``kind``: the class of the client's own error."""
+        self.count((1, REDIS_ERRORS, kind))
+        self.suspect()
+        return RedisGone(str(error)) if self.status == "gone" else NotNow(str(error))
 
     def suspect(self) -> None:
         """A first answer is missing. More missing answers of the same moment change nothing."""

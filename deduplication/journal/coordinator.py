@@ -91,6 +91,8 @@ class Coordinator:
         self.journal = journal
         self.registry = registry
         self.redis = RedisState(is_always_asked=not follows)
+        if registry:
+            registry.state = self.redis
         self._is_open = is_open
         self._follows = follows
         self._hold_within_ms = hold_within_ms
@@ -167,7 +169,7 @@ class Coordinator:
         registry, is_free = self.registry, True
         if registry:
             with suppress(RedisGone):
-                is_free = self.redis.ask(lambda: registry.use_proof(claim.proof, claim.key))
+                is_free = registry.use_proof(claim.proof, claim.key)
         with self.journal.step() as step:
             return is_free and step.put_proof(claim.proof, claim.key, step.now_ms + WEEK_MS)
 
@@ -178,13 +180,13 @@ class Coordinator:
             return None
         hold = partial(registry.hold, claim, known, self._hold_within_ms, is_behind=self.is_behind)
         try:
-            found = self.redis.ask(hold)
+            found = hold()
             waits = isinstance(found, Held) and any(each.waits_for for each in found.take.deliveries)
             # It may meet what this machine has delivered a moment ago and not published yet: another email, for whose
             # name it waits, or an earlier copy of it for another recipient.
             if waits or (isinstance(found, Busy) and known.names):
                 self.publish_waiting()
-                found = self.redis.ask(hold)
+                found = hold()
             return found
         except (RedisGone, NotNow) as error:
             self._orphans.append((claim.references, claim.owner))
@@ -250,7 +252,7 @@ class Coordinator:
         is_home = registry is None
         if waiting and registry:
             try:
-                self.redis.ask(lambda: check_room(registry, waiting, len(payload or b"")))
+                check_room(registry, waiting, len(payload or b""))
             except NoRoom:
                 raise
             except StoreUnavailable as error:
@@ -320,7 +322,7 @@ class Coordinator:
         if registry is None:
             return Settled(None, is_safe=False)
         try:
-            self.redis.ask(lambda: registry.publish([(entry, claimed.view, None)]))
+            registry.publish([(entry, claimed.view, None)])
         except StoreUnavailable:
             return Settled(entry, is_safe=False)
         return Settled(entry, is_safe=len(facts) == len(outcomes))
@@ -418,9 +420,8 @@ class Coordinator:
         registry = self.registry
         if registry is None or not rows:
             return 0
-        outcomes = [(row[2], view, payload) for row, view, payload in rows]
         try:
-            answers = self.redis.ask(lambda: registry.publish(outcomes))
+            answers = registry.publish([(row[2], view, payload) for row, view, payload in rows])
         except StoreUnavailable as error:
             log.info("%d entries are published later, such as %s: %s", len(rows), rows[0][0][2].id, error)
             return 0
@@ -447,7 +448,7 @@ class Coordinator:
             with suppress(IndexError):  # another thread has taken the last one
                 orphan = self._orphans.popleft()
                 try:
-                    self.redis.ask(partial(registry.release, *orphan))
+                    registry.release(*orphan)
                 except StoreUnavailable:
                     self._orphans.append(orphan)
                     raise
@@ -482,7 +483,7 @@ class Coordinator:
         else:
             with self.journal.reading() as step:
                 era = step.meta("era")
-            found = self.redis.ask(lambda: registry.take(destination, limit, era, owner, lease_ms))
+            found = registry.take(destination, limit, era, owner, lease_ms)
         lent = [
             (Lent(entry, delivery, payload, owner, until_ms, view), begins)
             for entry, payload, begins, view in found
@@ -499,7 +500,7 @@ class Coordinator:
         """Where something is stored, due or not."""
         registry = self.registry
         if registry:
-            members = self.redis.ask(lambda: registry.ask(lambda client, prefix: client.smembers(f"{prefix}due")))
+            members = registry.ask(lambda client, prefix: client.smembers(f"{prefix}due"))
             found = [each.decode() for each in members]
         else:
             with self.journal.reading() as step:
@@ -514,7 +515,7 @@ class Coordinator:
                 return step.hasten(destination, limit)
         with self.journal.reading() as step:
             era = step.meta("era")
-        return self.redis.ask(lambda: registry.hasten(destination, limit, era))
+        return registry.hasten(destination, limit, era)
 
     def _begin(self, step: Step, lent: Lent) -> Lent | None:
         """The taker's first step: what this journal knows of it. None if another process here sends it."""
@@ -553,7 +554,7 @@ class Coordinator:
         """One that waited for a name is judged again: sent, skipped, or put off (rule 27)."""
         entry, delivery, registry = lent.entry, lent.delivery, self.registry
         if registry:
-            met = self.redis.ask(lambda: registry.hold_gates(entry, delivery.destination))
+            met = registry.hold_gates(entry, delivery.destination)
         else:
             with self.journal.step() as step:
                 names = rules.gates_of(entry, delivery.destination)
@@ -577,7 +578,7 @@ class Coordinator:
         is_fact = outcome.status is DeliveryStatus.DELIVERED
         if registry and not is_fact:
             owner = (lent.owner, outcome.destination)
-            (published,) = self.redis.ask(lambda: registry.publish([(entry, lent.view, lent.payload)], owner))
+            (published,) = registry.publish([(entry, lent.view, lent.payload)], owner)
             if outcome.destination in published.refused or published.is_reset:
                 return False
         with self.journal.step() as step:
@@ -602,7 +603,7 @@ class Coordinator:
         registry = self.registry
         if registry:
             with suppress(RedisGone):
-                return self.redis.ask(lambda: registry.known(names))
+                return registry.known(names)
         with self.journal.reading() as step:
             return step.known(names)
 

@@ -42,7 +42,8 @@ LEADS_MS, NOTED_MS = 3_000, 1_000
 
 
 class Fleet:
-    """``reader`` has a connection of its own to wait for events; ``block_ms`` must be well below its timeout.
+    """``registry`` always asks, whatever the coordinator's knows of Redis; ``block_ms``, for which it waits for events,
+    must be well below its timeout.
 
     ``events_ms`` and ``events_bytes`` bound the stream (DECISION_DAYS, STREAM_MB). ``about``: what the other machines
     see of this one, None for a process that is no member.
@@ -51,7 +52,7 @@ class Fleet:
     def __init__(
         self,
         coordinator: Coordinator,
-        reader: Registry,
+        registry: Registry,
         *,
         events_ms: int = 7 * DAY_MS,
         events_bytes: int = 256 << 20,
@@ -60,10 +61,10 @@ class Fleet:
     ) -> None:
         if coordinator.registry is None:
             raise ValueError("a fleet needs a registry")
+        self._probe = coordinator.registry.probe
         self._coordinator = coordinator
         self._journal = coordinator.journal
-        self._registry = coordinator.registry
-        self._reader = reader
+        self._registry = registry
         self._kept = (events_ms, events_bytes)
         self._block_ms = block_ms
         self._about = about
@@ -127,7 +128,7 @@ class Fleet:
         restored: an outcome that is published after its lease is sent again by another machine."""
         redis = self._coordinator.redis
         try:
-            answer = self._registry.probe()
+            answer = self._probe()
         except NoAnswer:
             if redis.status == "up":
                 redis.suspect()
@@ -271,7 +272,7 @@ class Fleet:
         with self._journal.reading() as step:
             era, position = step.meta("era"), step.meta("position") or "0"
             is_noted = step.now_ms - int(step.meta("read_ms") or 0) < NOTED_MS
-        oldest, events = self._reader.read_events(position, READ_AT_ONCE)
+        oldest, events = self._registry.read_events(position, READ_AT_ONCE)
         is_trimmed = position != "0" and event_order(oldest) > event_order(position)
         if is_trimmed or not all(text for _, text in events):
             with self._journal.step() as step:
@@ -287,7 +288,7 @@ class Fleet:
             with self._journal.step() as step:
                 step.set_meta("read_ms", str(step.now_ms))
         if block_ms and not events:
-            self._reader.ask(lambda c, prefix: c.xread({f"{prefix}events": position}, count=1, block=block_ms))
+            self._registry.ask(lambda c, prefix: c.xread({f"{prefix}events": position}, count=1, block=block_ms))
             return self.follow()
         return len(events)
 

@@ -20,7 +20,7 @@ import msgpack
 import redis
 
 from deduplication.clock import Clock
-from deduplication.errors import NotNow
+from deduplication.errors import DeduplicationError, NoAnswer, NotNow
 from deduplication.journal import rules
 from deduplication.journal.entry import (
     SETTLED,
@@ -38,6 +38,7 @@ from deduplication.journal.rules import Claim, Judgement, Known, Met, NameState,
 from deduplication.marks import HAS_PENDING, mark_of
 from deduplication.names import WEEK_MS, Kind, Name
 from deduplication.redis_client import exchange, translated
+from deduplication.redis_state import RedisState
 from deduplication.values import changed, frozen
 
 MOST_ROUNDS = 6  # of compare-and-write, for one step: each means that another process was faster
@@ -260,7 +261,11 @@ class RegistryOptions:
 
 
 class Registry:
-    """``client`` never retries and does not decode. Raises NoAnswer, NotNow, NoRoom or StoreMisconfigured."""
+    """``client`` never retries and does not decode. Raises NoAnswer, NotNow, NoRoom or StoreMisconfigured.
+
+    With a ``state``, which its coordinator sets, it asks only while Redis is up, and raises RedisGone or NotNow in
+    place of NoAnswer (rule 8). Only a probe always asks.
+    """
 
     def __init__(
         self,
@@ -283,6 +288,7 @@ class Registry:
         self._due_script = _Script("due.lua")
         self._read_script = _Script("read.lua")
         self._head = (secrets.token_hex(6), options.hold_ms)
+        self.state: RedisState | None = None
         self._offset_ms: int | None = None  # Redis' time less the one here that cannot be set, as of the last answer
 
     def close(self) -> None:
@@ -674,12 +680,12 @@ class Registry:
     # The stream and the members
 
     def probe(self, extend_ms: int = 0) -> Answer:
-        """The real script, with nothing to do: the era, and whether Redis takes writes (rule 8)."""
+        """The real script, with nothing to do: the era, and whether Redis takes writes (rule 8). Raises NoAnswer."""
         commit = Commit()
         if extend_ms:
             commit.write("EXTEND", "era", extend_ms)
         commit.write("SET", "probe", self._machine, "PX", 60_000)
-        return self.run(commit)[0]
+        return self.run(commit, always=True)[0]
 
     def announce(self, event: Sequence[Any]) -> None:
         commit = Commit()
@@ -716,20 +722,24 @@ class Registry:
             view = commit.seen(answer)
         raise NotNow("other requests for the same names were faster")
 
-    def run(self, *commits: Commit) -> list[Answer]:
+    def run(self, *commits: Commit, always: bool = False) -> list[Answer]:
         if not commits:
             return []
         answers = [
             Answer(outcome.decode(), era.decode(), int(closed_ms), int(now_us) // 1000, rest)
             for outcome, era, closed_ms, now_us, *rest in self._call(
-                self._commit_script, [commit.arguments(self._prefix, self._head) for commit in commits]
+                self._commit_script, [commit.arguments(self._prefix, self._head) for commit in commits], always
             )
         ]
         self._offset_ms = answers[-1].now_ms - self._clock.steady_ms()
         return answers
 
-    def _call(self, script: _Script, calls: Sequence[tuple[Sequence[str], *tuple[Any, ...]]]) -> list[Any]:
+    def _call(
+        self, script: _Script, calls: Sequence[tuple[Sequence[str], *tuple[Any, ...]]], always: bool = False
+    ) -> list[Any]:
         """The answers of a script, each called with its keys and arguments, in one round trip."""
+        if self.state and not always:
+            self.state.check()
         client, size = self._client, max((len(arguments[0]) for _, *arguments in calls), default=0)
         if size >> 20 and self._slower:  # 1 MB/s or more
             client = self._slower(1 << (size >> 20).bit_length())
@@ -742,14 +752,22 @@ class Registry:
                     raise answers[place]
             return answers
         except redis.exceptions.RedisError as error:
-            raise translated(error) from error
+            raise self._failed(error, always) from error
 
     def ask(self, question: Callable[[Any, str], Any]) -> Any:
         """For what needs no script: ``question`` gets the client and the prefix of all keys."""
+        if self.state:
+            self.state.check()
         try:
             return question(self._client, self._prefix)
         except redis.exceptions.RedisError as error:
-            raise translated(error) from error
+            raise self._failed(error) from error
+
+    def _failed(self, error: redis.exceptions.RedisError, always: bool = False) -> DeduplicationError:
+        found = translated(error)
+        if self.state and not always and isinstance(found, NoAnswer):
+            return self.state.without_answer(found, type(error).__name__)
+        return found
 
     def _key(self, name: str) -> str:
         return f"{self._prefix}{name}"

@@ -147,7 +147,7 @@ def erase(service: Service, request: Erase) -> Erased:
         behind = _wait_for_machines(coordinator, even_this=True)
         if registry:
             gone = {entry.id for entry in found} - set(kept)
-            coordinator.redis.ask(lambda: erasing.delete_events(registry, gone))
+            erasing.delete_events(registry, gone)
         catch_up(service.journal)  # the words of the search index
         service.files.sweep()
     line = "AUDIT erase emails=%d kept=%d dry_run=%s"  # not whose: that would be what was to be erased
@@ -162,7 +162,8 @@ def _check_redis(coordinator: Coordinator, what: str) -> None:
     if registry is None:
         return
     try:
-        coordinator.redis.ask(registry.probe)
+        coordinator.redis.check()
+        registry.probe()
         while coordinator.publish_waiting():
             pass
     except StoreUnavailable as error:
@@ -174,13 +175,13 @@ def _wait_for_machines(coordinator: Coordinator, *, even_this: bool = False) -> 
     registry, journal = coordinator.registry, coordinator.journal
     if registry is None:
         return []
-    ends_at, target = time.monotonic() + WAIT_S, coordinator.redis.ask(lambda: registry.ask(last_event))
+    ends_at, target = time.monotonic() + WAIT_S, registry.ask(last_event)
 
     def behind(client: Any, prefix: str) -> set[str]:
         found = members_before(client, prefix, target, journal.clock.now_ms())
         return found if even_this else found - {journal.machine}
 
-    while (late := coordinator.redis.ask(lambda: registry.ask(behind))) and time.monotonic() < ends_at:
+    while (late := registry.ask(behind)) and time.monotonic() < ends_at:
         time.sleep(0.05)
     return sorted(late)
 
@@ -242,8 +243,7 @@ def _labels(coordinator: Coordinator, request: Reset) -> dict[str, None]:
         labels |= dict.fromkeys(_labels_in_journal(coordinator, pattern))
         if registry:  # it has marks of other programs, and of before this machine
             with suppress(StoreUnavailable) if request.dry_run else nullcontext():
-                find = partial(find_marks, **pattern._asdict())
-                marked = coordinator.redis.ask(lambda: registry.ask(find))  # noqa: B023
+                marked = registry.ask(partial(find_marks, **pattern._asdict()))
                 labels |= {name.label: None for name in marked if pattern.matches(name)}
         if pattern.kind in (Kind.SUBJECT_GROUP, Kind.MEDIA):
             stopped = _entries(coordinator, "gate = ? AND gate <> ''", pattern.kind.value)

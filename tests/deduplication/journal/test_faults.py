@@ -269,7 +269,7 @@ def test_two_processes_of_a_machine_do_not_apply_the_stream_twice(
 ) -> None:
     send(other, A)
     stage.tick(other)
-    events = first.fleet._reader.read_events("0", 100)[1]
+    events = first.fleet._registry.read_events("0", 100)[1]
     with first.journal.reading() as step:
         era, position = step.meta("era"), step.meta("position") or "0"
     assert first.fleet._apply(era, position, events)

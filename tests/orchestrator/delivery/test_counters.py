@@ -115,6 +115,7 @@ def test_counts_survive_a_restart_and_expired_ones_do_not_stay(tmp_path: Path) -
 def count_in_process(url: str | None, folder: Path, barrier: threading.Barrier) -> list[float]:
     barrier.wait(60)  # before opening, so that they also create the file at once
     machine = Machine(url, RealTime(), folder=folder, host="here", timeout_s=10)
+    machine.coordinator.redis.note_answer()
     with ThreadPoolExecutor(4) as pool:
         waits_s = list(pool.map(lambda _: Counters(machine.coordinator).wait_s(RATE_25, "crm"), range(20)))
     machine.stop()
@@ -136,6 +137,7 @@ def test_machines_whose_clocks_differ_keep_to_one_rate(bench: Bench, pair: Pair,
         pytest.skip("there is no Redis")
     bench.second.time = Time(bench.first.time.now_ms + off_s * 1000)
     bench.second.restart()
+    bench.other.redis.note_answer()
     here, there, rate = pair[0], Counters(bench.other), Rate(1, 60)
     assert (here.wait_s(rate, "crm"), there.wait_s(rate, "crm")) == (0, 60.001)
     assert 0 < bench.redis.client.ttl("rate:crm") <= 60

@@ -1,8 +1,12 @@
 """What happens behind the requests: counts are written, and one process does what one does for its machine."""
 
 from collections.abc import Mapping
+from typing import Any
 
-from deduplication.errors import NoAnswer, NotNow
+import pytest
+import redis
+
+from deduplication.errors import NotNow
 from orchestrator.metrics.meter import GROUPS, read_sums
 from orchestrator.operations.alarms import diagnose
 from orchestrator.operations.fleet_state import TURN_MS, Watch, fleet_state
@@ -56,17 +60,16 @@ def test_what_was_counted_is_written_at_the_end_and_a_worker_is_gone(open_proces
 
 def test_steps_of_redis_their_errors_and_its_status_are_counted(open_process: OpenProcess) -> None:
     process = open_process(with_redis=True)
-    watch = Watch(process.service)
+    watch, registry = Watch(process.service), process.coordinator.registry
+    assert registry
 
-    def fail() -> None:
-        raise NoAnswer("late") from TimeoutError()
+    def fail(client: Any, _: str) -> None:
+        raise redis.exceptions.TimeoutError
 
-    process.coordinator.redis.ask(lambda: None)
-    for question in (fail, fail):
-        try:
-            process.coordinator.redis.ask(question)
-        except NotNow:
-            continue
+    registry.ask(lambda client, _: client.ping())
+    for _ in range(2):
+        with pytest.raises(NotNow):
+            registry.ask(fail)
     process.coordinator.redis.give_up()
     watch.tick()
     found = sums(process)
