@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
+from msgspec.structs import replace
+
 from deduplication.journal.coordinator import Coordinator
 from deduplication.journal.entry import OPEN, Delivery, DeliveryStatus, Entry, encode
 from deduplication.journal.registry import Commit
 from deduplication.journal.rules import same_items
 from deduplication.journal.sqlite import Step
 from deduplication.names import Name
-from deduplication.values import changed
 
 log = logging.getLogger(__name__)
 
@@ -94,14 +95,14 @@ def _replayed(step: Step, entry: Entry, destination: str, force: bool, webhook_i
     if delivery is None:
         return Refusal.UNKNOWN
     if delivery.status is DeliveryStatus.WAITING and not force:
-        after = changed(delivery, next_try_ms=step.now_ms, tries=0)
+        after = replace(delivery, next_try_ms=step.now_ms, tries=0)
     elif delivery.status in OPEN:
         return Refusal.UNDER_WAY
     elif delivery.status in (DeliveryStatus.DELIVERED, DeliveryStatus.SKIPPED) and not force:
         return Refusal.ALREADY_DELIVERED
     else:
         after = _once_more(delivery, step.now_ms)
-    return entry.with_delivery(changed(after, webhook_id=webhook_id or after.webhook_id))
+    return entry.with_delivery(replace(after, webhook_id=webhook_id or after.webhook_id))
 
 
 def _released(step: Step, entry: Entry, force: bool) -> Entry | Refusal:
@@ -116,13 +117,13 @@ def _released(step: Step, entry: Entry, force: bool) -> Entry | Refusal:
     if not released:
         return Refusal.ALREADY_DELIVERED
     for delivery in released:
-        entry = entry.with_delivery(changed(_once_more(delivery, step.now_ms), content=None))
-    return changed(entry, released_ms=step.now_ms, shared=())
+        entry = entry.with_delivery(replace(_once_more(delivery, step.now_ms), content=None))
+    return replace(entry, released_ms=step.now_ms, shared=())
 
 
 def _once_more(delivery: Delivery, now_ms: int) -> Delivery:
     again = {"status": DeliveryStatus.WAITING, "generation": delivery.generation + 1, "tries": 0, "next_try_ms": now_ms}
-    return changed(delivery, **again, ended_ms=None, reason=None, waits_for=None)
+    return replace(delivery, **again, ended_ms=None, reason=None, waits_for=None)
 
 
 def reopen(coordinator: Coordinator, entry_id: str, destination: str) -> bool:
@@ -133,7 +134,7 @@ def reopen(coordinator: Coordinator, entry_id: str, destination: str) -> bool:
         if entry is None or delivery is None or entry.is_open:
             return False
         again = {"status": DeliveryStatus.RETURNED, "generation": delivery.generation + 1}
-        after = entry.with_delivery(changed(delivery, **again, ended_ms=None, content=None))
+        after = entry.with_delivery(replace(delivery, **again, ended_ms=None, content=None))
         step.put(after, entry, publishes=coordinator.registry is not None)
     coordinator.publish(entry_id)
     return True
@@ -193,7 +194,7 @@ def make_due(coordinator: Coordinator, entry: Entry, destination: str, *, renews
         is_free = commit.ask("owner", key)
         if is_free and renews:
             now_ms = coordinator.journal.clock.now_ms()
-            renewed = entry.with_delivery(changed(delivery, tries=0, next_try_ms=now_ms))
+            renewed = entry.with_delivery(replace(delivery, tries=0, next_try_ms=now_ms))
             commit.write("HSET", key, "data", encode(renewed))
         if is_free:
             commit.write("ZADD", f"due:{destination}", 0, delivery.webhook_id)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from deduplication.journal.coordinator import Coordinator
 from deduplication.journal.entry import OPEN, Entry, pack_event, to_json, unpack_event
 from deduplication.journal.registry import Commit, Pointer, Registry, pointer_key
@@ -16,7 +18,6 @@ from deduplication.journal.rules import references
 from deduplication.journal.sqlite import Step
 from deduplication.marks import mark_of
 from deduplication.names import Kind, Name
-from deduplication.values import changed
 
 EVENTS_AT_ONCE = 1000
 
@@ -99,7 +100,7 @@ def apply(step: Step, number: int, ids: Sequence[str], labels: Sequence[str]) ->
         if entry is None:
             continue
         if any(each.is_live(step.steady_ms) for each in entry.deliveries):
-            step.put(changed(entry, reset=number), entry, publishes=False)
+            step.put(replace(entry, reset=number), entry, publishes=False)
             continue
         for name in entry.own:
             if name.kind is Kind.EMAIL_ID and not name.needs_agreement:
@@ -113,8 +114,8 @@ def delete_events(registry: Registry, ids: Collection[str]) -> int:
     def ask(client: Any, prefix: str) -> int:
         count, after = 0, "-"
         while events := client.xrange(f"{prefix}events", min=after, count=EVENTS_AT_ONCE):
-            texts = ((event_id, unpack_event(fields[b"e"]).split('"', 6)) for event_id, fields in events)
-            found = [event_id for event_id, parts in texts if parts[1:2] == ["E"] and parts[5] in ids]
+            texts = ((event_id, unpack_event(fields[b"e"]).split('"', 8)) for event_id, fields in events)
+            found = [event_id for event_id, parts in texts if parts[1:2] == ["E"] and parts[7] in ids]
             count += client.xdel(f"{prefix}events", *found) if found else 0
             after = f"({events[-1][0].decode()}"
         return count

@@ -8,12 +8,9 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import field
 from enum import StrEnum
 from functools import lru_cache
 from typing import NamedTuple
-
-from deduplication.values import frozen
 
 WEEK_MS = 7 * 24 * 3600 * 1000
 UNDATED = "undated"  # instead of the day, for an email without a date
@@ -48,39 +45,39 @@ class Gate(StrEnum):
 GATE_OF = {kind: Gate.IDENTITY if kind in (Kind.EMAIL_ID, Kind.POST) else Gate(kind) for kind in Kind}
 
 
-@frozen
 class Name:
-    """One name an item is known by. ``kept_ms`` is how long it stays once done; None is for ever.
+    """One name an item is known by; its ``label`` says which one. ``kept_ms`` is how long it stays once done; None is
+    for ever.
 
     Own names (``is_own``) say which item it is; the others (group, media...) are shared with other items. An undated id
     is that of every email of the same subject and sender, so it ``needs_agreement`` of the fingerprint.
     """
 
-    kind: Kind
-    scope: str
-    value: str
-    kept_ms: int | None = field(default=None, compare=False)
-
-    gate: Gate = field(init=False, compare=False, repr=False)
-    is_own: bool = field(init=False, compare=False, repr=False)
-    needs_agreement: bool = field(init=False, compare=False, repr=False)
-    label: str = field(init=False, compare=False, repr=False)
-
-    def __post_init__(self) -> None:
-        if ":" in self.scope:
-            raise ValueError(f"scope must not contain a colon, got {self.scope!r}: it separates the parts of a label")
-        gate = GATE_OF[self.kind]
-        self.__dict__.update(  # computed once: every step of an email reads them
-            gate=gate,
-            is_own=gate is Gate.IDENTITY,
-            needs_agreement=self.kind is Kind.EMAIL_ID and self.scope == UNDATED,
-            label=f"{self.kind}:{self.scope}:{self.value}",
-        )
+    def __init__(self, kind: Kind, scope: str, value: str, kept_ms: int | None = None) -> None:
+        if ":" in scope:
+            raise ValueError(f"scope must not contain a colon, got {scope!r}: it separates the parts of a label")
+        self.kind, self.scope, self.value, self.kept_ms = kind, scope, value, kept_ms
+        self.label = f"{kind}:{scope}:{value}"
+        self.gate = GATE_OF[kind]
+        self.is_own = self.gate is Gate.IDENTITY
+        self.needs_agreement = kind is Kind.EMAIL_ID and scope == UNDATED
 
     @classmethod
-    def from_label(cls, label: str) -> Name:
+    def from_label(cls, label: str, kept_ms: int | None = None) -> Name:
         kind, scope, value = label.split(":", 2)
-        return cls(Kind(kind), scope, value)
+        return cls(Kind(kind), scope, value, kept_ms)
+
+    def with_value(self, value: str) -> Name:
+        return Name(self.kind, self.scope, value, self.kept_ms)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Name) and self.label == other.label
+
+    def __hash__(self) -> int:
+        return hash(self.label)
+
+    def __repr__(self) -> str:
+        return f"Name({self.label!r}, kept_ms={self.kept_ms})"
 
 
 class Fingerprint(NamedTuple):

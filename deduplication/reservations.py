@@ -12,13 +12,15 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import urlunsplit
 
+from msgspec.structs import replace
+
 from deduplication.identity import log_id
 from deduplication.journal.coordinator import Claimed, Coordinator
 from deduplication.journal.entry import SETTLED, About, DeliveryStatus, new_entry_id
 from deduplication.journal.rules import Busy, Claim, Repeat
 from deduplication.media import media_name, split_url
 from deduplication.names import WEEK_MS, Gate, Kind, Name, bounded_key
-from deduplication.values import changed, frozen
+from deduplication.values import frozen
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +120,7 @@ class Reservations:
     def _settle(
         self, claimed: Claimed, status: DeliveryStatus, answer: str = "", retries_left: int | None = None
     ) -> bool:
-        outcomes = [changed(delivery, status=status) for delivery in claimed.plan]
+        outcomes = [replace(delivery, status=status) for delivery in claimed.plan]
         entry = self._coordinator.settle(claimed, outcomes, answer, retries_left=retries_left).entry
         return entry is not None and self._coordinator.publish(entry.id, view=claimed.view)
 

@@ -12,6 +12,8 @@ from datetime import UTC, datetime, tzinfo
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 from deduplication.content import content_name
 from deduplication.errors import DeduplicationError, NoRoom, StoreUnavailable
 from deduplication.journal.coordinator import Claimed, Coordinator
@@ -31,7 +33,7 @@ from deduplication.subject_group import (
     month_of,
     scope_of,
 )
-from deduplication.values import changed, frozen
+from deduplication.values import frozen
 from orchestrator.delivery.retrier import Retrier
 from orchestrator.delivery.sender import Sender, put_off
 from orchestrator.delivery.webhook import EventType, Payload, pack, shown_timestamp, unpack, webhook_id
@@ -424,7 +426,7 @@ class Pipeline:
         delivered = [each for each in outcomes if each.status is DeliveryStatus.DELIVERED]
         known = {each.destination for each in delivered}
         returned = [
-            changed(each, status=DeliveryStatus.RETURNED, waits_for=None)
+            structs.replace(each, status=DeliveryStatus.RETURNED, waits_for=None)
             for each in claimed.plan
             if each.destination not in known
         ]
@@ -458,7 +460,7 @@ def for_recipient(item: Item, route: Route) -> tuple[Item, Route]:
     """Where each recipient counts separately: it is known as the one to its recipient, and no shared name stops it."""
     if item.recipients:
         recipient = _digest(item.recipients[0])[:12]  # ids go to the log, addresses do not
-        names = tuple(replace(name, value=f"{name.value}@{recipient}") for name in item.own_names)
+        names = tuple(name.with_value(f"{name.value}@{recipient}") for name in item.own_names)
         item = replace(item, id=names[0].value, key=f"{item.key}@{recipient}", own_names=names)
     return item, replace(route, subject_groups=GroupMode.OFF, media=MediaMode.OFF, content=False)
 

@@ -10,7 +10,8 @@ import base64
 import hashlib
 import hmac
 import re
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from deduplication.journal.entry import About, Entry
 from deduplication.journal.sqlite import Journal
@@ -58,4 +59,4 @@ class Privacy:
 def _digested(name: Name) -> Name:
     if name.kind is not Kind.POST or "::" not in name.value:
         return name
-    return replace(name, value=f"sha256:{hashlib.sha256(well_formed(name.value).encode()).hexdigest()}")
+    return name.with_value(f"sha256:{hashlib.sha256(well_formed(name.value).encode()).hexdigest()}")

@@ -12,8 +12,10 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import field, replace
 from functools import partial
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from deduplication.errors import NoRoom, NotNow, StoreUnavailable
 from deduplication.journal import rules
@@ -24,7 +26,6 @@ from deduplication.journal.sqlite import Journal, Step
 from deduplication.names import WEEK_MS, Gate, Name
 from deduplication.redis_state import RedisGone, RedisState
 from deduplication.room import check_room
-from deduplication.values import changed, frozen
 
 log = logging.getLogger(__name__)
 
@@ -38,8 +39,7 @@ MOST_KEPT = 2_000  # of what a process has still to do for emails that it has an
 Row = tuple[int, int, Entry]  # of the outbox: number, version, and entry
 
 
-@frozen
-class Claimed:
+class Claimed(Struct, frozen=True):
     """The item is its owner's until the lease ends.
 
     ``plan``: what to do with the deliveries that were claimed: CLAIMED ones are to be sent, SKIPPED and WAITING
@@ -64,8 +64,7 @@ class Claimed:
         return tuple(each for each in self.plan if each.status is not DeliveryStatus.CLAIMED)
 
 
-@frozen
-class Settled:
+class Settled(Struct, frozen=True):
     """``is_safe``: the answer may be 2xx (rule 6). ``entry`` is None where another owner has taken it over."""
 
     entry: Entry | None
@@ -231,7 +230,7 @@ class Coordinator:
             entry = rules.taken(claim, take, self.journal.machine, step.now_ms, reset, until_ms)
             is_alone = held is None and self.registry is not None
             if is_alone:
-                entry = changed(entry, about=changed(entry.about, alone=True))
+                entry = replace(entry, about=replace(entry.about, alone=True))
             _, version = step.put(entry, base, publishes=False)
             if claim.proof and known.proven != claim.key:
                 step.put_proof(claim.proof, rules.HELD + claim.key, step.now_ms + claim.lease_ms)
@@ -259,7 +258,7 @@ class Coordinator:
                 log.info("entry %s: %s", claimed.entry.id, error)  # publishing it will fail as well
         put_off_ms = self.journal.clock.now_ms() + PUT_OFF_MS
         marked = [
-            changed(each, is_accepted=is_home, next_try_ms=each.next_try_ms or put_off_ms)
+            replace(each, is_accepted=is_home, next_try_ms=each.next_try_ms or put_off_ms)
             if each.status is DeliveryStatus.WAITING
             else each
             for each in outcomes
@@ -295,7 +294,7 @@ class Coordinator:
                 if settled is None:
                     return None
                 is_settled = any(each.status in SETTLED for each in settled.deliveries)
-                after = changed(
+                after = replace(
                     settled,
                     answer=answer or settled.answer,
                     settled_ms=settled.settled_ms or (step.now_ms if is_settled else None),
@@ -371,8 +370,8 @@ class Coordinator:
                 waiting = present.delivery_to(each.destination)
                 if waiting and waiting.status is DeliveryStatus.WAITING:  # it would be listed as such for ever
                     ended = {"status": DeliveryStatus.SKIPPED, "ended_ms": step.now_ms, "next_try_ms": None}
-                    skipped = changed(waiting, reason="already stored or sent under another entry", **ended)
-                    step.put(present.with_delivery(changed(skipped, is_accepted=True)), present, publishes=False)
+                    skipped = replace(waiting, reason="already stored or sent under another entry", **ended)
+                    step.put(present.with_delivery(replace(skipped, is_accepted=True)), present, publishes=False)
         if "held" in published.refused.values():  # by a request elsewhere, which may fail: put it again in a second
             return False
         step.end_outbox([(seq, version)])
@@ -494,7 +493,7 @@ class Coordinator:
         with self.journal.step() as step:
             begun = [(self._begin(step, each), begins) for each, begins in lent]
         going = [each for each, begins in begun if each and self._may_send(each, begins)]
-        return [replace(each, delivery=changed(each.delivery, waits_for=None)) for each in going]
+        return [replace(each, delivery=replace(each.delivery, waits_for=None)) for each in going]
 
     def destinations_with_waiting(self) -> set[str]:
         """Where something is stored, due or not."""
@@ -530,7 +529,7 @@ class Coordinator:
         if any(each.status is DeliveryStatus.DELIVERED for each in made):
             if ours and self.registry:
                 step.put(ours, ours)  # Redis has forgotten it: it is published again
-            return replace(lent, delivery=changed(delivery, status=DeliveryStatus.DELIVERED))
+            return replace(lent, delivery=replace(delivery, status=DeliveryStatus.DELIVERED))
         after = rules.merged(ours, entry.without_claims(), step.steady_ms)
         if after != ours:
             step.put(after, ours, publishes=False)
@@ -541,12 +540,12 @@ class Coordinator:
         """False if its outcome is known without sending it; then it is recorded."""
         delivery = lent.delivery
         if delivery.status is DeliveryStatus.DELIVERED:
-            self.finish(lent, changed(delivery, reason="this machine knows that it was delivered"))
+            self.finish(lent, replace(delivery, reason="this machine knows that it was delivered"))
             self.publish(lent.entry.id)
             return False
         if begins > MOST_BEGINS:
             reason = f"{MOST_BEGINS} attempts ended without an outcome: the process died each time"
-            self.finish(lent, changed(delivery, status=DeliveryStatus.DEAD, reason=reason))
+            self.finish(lent, replace(delivery, status=DeliveryStatus.DEAD, reason=reason))
             return False
         return delivery.waits_for is None or self._may_pass(lent)
 
@@ -562,13 +561,13 @@ class Coordinator:
                 before = step.read(entry.id)
                 kept = before.delivery_to(delivery.destination) if before else None
                 if met is None and before and kept:
-                    step.put(before.with_delivery(changed(kept, waits_for=None)), before, publishes=False)
+                    step.put(before.with_delivery(replace(kept, waits_for=None)), before, publishes=False)
         if met is None:
             return True
         if met.is_held:
-            self.finish(lent, changed(delivery, next_try_ms=self.journal.clock.now_ms() + PUT_OFF_MS))
+            self.finish(lent, replace(delivery, next_try_ms=self.journal.clock.now_ms() + PUT_OFF_MS))
         else:
-            self.finish(lent, changed(delivery, status=DeliveryStatus.SKIPPED, reason=met.reason, waits_for=None))
+            self.finish(lent, replace(delivery, status=DeliveryStatus.SKIPPED, reason=met.reason, waits_for=None))
         return False
 
     def finish(self, lent: Lent, outcome: Delivery) -> bool:
@@ -608,8 +607,7 @@ class Coordinator:
             return step.known(names)
 
 
-@frozen
-class Lent:
+class Lent(Struct, frozen=True):
     """A stored delivery that its owner may send until the lease ends. ``view``: what Redis showed of it."""
 
     entry: Entry
@@ -617,4 +615,4 @@ class Lent:
     payload: bytes | None
     owner: str
     until_ms: int
-    view: View = field(default=NOTHING, repr=False)
+    view: View = NOTHING

@@ -5,33 +5,25 @@
 
 from __future__ import annotations
 
-import itertools
-import json
-import os
-import secrets
+import random
 import zlib
-from collections.abc import Callable
-from dataclasses import fields
+from base64 import b32encode
 from enum import StrEnum
-from hashlib import blake2b
-from operator import ne
-from string import ascii_lowercase
+from functools import lru_cache
 from typing import Any
 
+from msgspec import Struct, json
+from msgspec.structs import replace
+
 from deduplication.names import WEEK_MS, Gate, Kind, Name
-from deduplication.values import changed, frozen
 
 BY_SCRIPT = ""  # the destination of a claim whose owner publishes the item itself: reservations
 
-_PAIRS = [one + two for one in ascii_lowercase + "234567" for two in ascii_lowercase + "234567"]
-_secret, _numbers = secrets.token_bytes(32), itertools.count()
-
 
 def new_entry_id() -> str:
-    """Twelve letters and digits that cannot be guessed. Random bytes for each would be a system call, at which another
-    thread may take over. The process is part of it because a forked one has the same secret and numbers."""
-    number = int.from_bytes(blake2b(b"%d %d" % (os.getpid(), next(_numbers)), key=_secret, digest_size=8).digest())
-    return "".join([_PAIRS[number >> shift & 1023] for shift in range(0, 60, 10)])
+    """Twelve letters and digits, and no secret. Random bytes of the system would be a call at which another thread may
+    take over; Python seeds its own ones again in each forked process."""
+    return b32encode(random.randbytes(8))[:12].decode().lower()  # noqa: S311
 
 
 class DeliveryStatus(StrEnum):
@@ -53,8 +45,7 @@ ENDED = frozenset((DeliveryStatus.DELIVERED, DeliveryStatus.DEAD, DeliveryStatus
 SETTLED = ENDED | {DeliveryStatus.WAITING}
 
 
-@frozen
-class Attempt:
+class Attempt(Struct, frozen=True, omit_defaults=True):
     """One POST. ``status_code`` is None if there was no response; ``error`` then says why."""
 
     at_ms: int
@@ -63,8 +54,7 @@ class Attempt:
     error: str | None = None
 
 
-@frozen
-class Delivery:
+class Delivery(Struct, frozen=True, omit_defaults=True):
     """One destination of an entry. Times are milliseconds since 1970.
 
     ``generation`` counts how often it was replayed or released after its end: a lower one is older.
@@ -100,8 +90,7 @@ class Delivery:
         return self.status is DeliveryStatus.CLAIMED and self.lease_until_ms > now_ms
 
 
-@frozen
-class Stop:
+class Stop(Struct, frozen=True, omit_defaults=True):
     """Why an item is not sent: the name it met, and the entry it repeats (None: marked by an import, another program
     or an email that this machine never knew)."""
 
@@ -114,8 +103,7 @@ class Stop:
         return self.name.gate
 
 
-@frozen
-class About:
+class About(Struct, frozen=True, omit_defaults=True):
     """Fields shown in lists and used for search. ``alone``: claimed without Redis, by this machine's journal.
     ``recipient``: the first one, and how many more there are. ``thread``: of a reply, the conversation that it belongs
     to."""
@@ -131,8 +119,7 @@ class About:
     thread: str = ""
 
 
-@frozen
-class Entry:
+class Entry(Struct, frozen=True, omit_defaults=True):
     """One item. ``own`` names say which item it is; ``shared`` are those it holds or has marked.
 
     ``machine`` received it first. ``answer`` is the status that its provider received. ``reset`` is the number of the
@@ -189,67 +176,58 @@ class Entry:
     def without_claims(self) -> Entry:
         """A claim counts on its own machine only, and its lease is of that machine's clock."""
         known = tuple(each for each in self.deliveries if each.status is not DeliveryStatus.CLAIMED)
-        return changed(self, deliveries=known)
+        return replace(self, deliveries=known)
 
     def with_delivery(self, delivery: Delivery) -> Entry:
         others = tuple(each for each in self.deliveries if each.destination != delivery.destination)
-        return changed(self, deliveries=(*others, delivery))
+        return replace(self, deliveries=(*others, delivery))
 
-
-# The layout: the fields in their order, and nothing behind the last value that says anything. An entry is written for
-# every email, and the stream is kept in the memory of the shared Redis.
 
 SOME_NAME = Name(Kind.LOCK, "", "")  # in place of the name that a delivery waits for, where it is not known
-to_json: Callable[[Any], str] = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":")).encode
 
 _CODES = dict(zip(Kind, "epgmcl", strict=True))
 _KINDS = {code: kind for kind, code in _CODES.items()}
 _KEPT = {Kind.EMAIL_ID: None, Kind.POST: WEEK_MS, Kind.MEDIA: WEEK_MS}  # said only where it differs
-MOST_RECENT = 2_000
-_RECENT: dict[str, Entry] = {}  # by their texts: an entry is read several times soon after it was written
-_LOCAL = 3  # the last fields of a delivery are known on one machine only
-_ENTRY, _ABOUT = ([field.default for field in fields(kind)] for kind in (Entry, About))
-_DELIVERY = [field.default for field in fields(Delivery)][:-_LOCAL]
+
+
+def _name_text(name: Name) -> str:
+    kept = "" if _KEPT.get(name.kind, 0) == name.kept_ms else "-" if name.kept_ms is None else str(name.kept_ms)
+    return f"{_CODES[name.kind]}{kept}:{name.scope}:{name.value}"
+
+
+@lru_cache(maxsize=4096)
+def _name(_: type, text: str) -> Name:
+    head, scope, value = text.split(":", 2)
+    kind, kept = _KINDS[head[0]], head[1:]
+    return Name(kind, scope, value, _KEPT.get(kind) if not kept else None if kept == "-" else int(kept))
+
+
+_encoder = json.Encoder(enc_hook=_name_text)
+_decoder = json.Decoder(Entry, dec_hook=_name)
+_event_decoder = json.Decoder(tuple[str, str, Entry], dec_hook=_name)
+decode = _decoder.decode
 
 
 def encode(entry: Entry) -> str:
-    values = list(entry.__dict__.values())
-    values[2] = [_name_text(each) for each in entry.own]
-    values[6] = _trimmed(list(entry.about.__dict__.values()), _ABOUT)
-    values[7] = [_delivery_values(each) for each in entry.deliveries]
-    values[10] = [_name_text(each) for each in entry.shared] or ()
-    if entry.stop:
-        values[11] = [_name_text(entry.stop.name), entry.stop.original, entry.stop.first_seen_ms]
-    text = to_json(_trimmed(values, _ENTRY))
-    if len(_RECENT) >= MOST_RECENT:
-        _RECENT.clear()
-    _RECENT[text] = entry
-    return text
+    """Without what one machine alone knows of the deliveries."""
+    shared = tuple([replace(each, owner="", lease_until_ms=0, is_accepted=True) for each in entry.deliveries])
+    return _encoder.encode(replace(entry, deliveries=shared)).decode()
 
 
-def decode(text: str) -> Entry:
-    """What one machine alone knows of the deliveries is not to be relied on: of a recent entry it is still there."""
-    return _RECENT.get(text) or decode_values(json.loads(text))
-
-
-def decode_values(values: list[Any]) -> Entry:
-    values += _ENTRY[len(values) :]
-    values[2], values[10] = tuple(map(_name, values[2])), tuple(map(_name, values[10]))
-    values[6] = About(*values[6])
-    values[7] = tuple(map(_delivery, values[7]))
-    if values[11]:
-        name, *rest = values[11]
-        values[11] = Stop(_name(name), *rest)
-    return Entry(*values)
+def to_json(value: Any) -> str:
+    return json.encode(value).decode()
 
 
 # An event is an entry of half a kilobyte, and 600,000 of them are kept in the memory of the shared Redis. Compressed
 # with what most of them have in common, it takes less than half of that.
 _COMMON = (
-    b'"skipped","waiting","dead","queued","gmail","postmark","sendgrid","ses","mailgun","default",,0,["@gmail.com",'
-    b'"Re: ","Fwd: "already_processed","skipped_subject_group",.0.0..0....."p::@mail."e:undated:0123456789abcdef",'
-    b'"e-:2026-11-17:","e:2027-01-","@example.com","","delivered",0,1,[[17,200,null]],false],[["crm","msg_]],"processed",'
-    b'17["E","'
+    b'"skipped","waiting","dead","content":"c","waits_for":"g","stop":{"name":"g-:"reason":"next_try_ms":"reset":"gate"'
+    b'"sendgrid","ses","mailgun","postmark","already_processed","skipped_subject_group","queued","Re: Fwd: :.0.0..0'
+    b'["E","0123456789",{"id":"","machine":"","own":["e:2027-01-","e:2026-11-17:","p:<@mail.>"],"created_ms":17'
+    b',"fingerprint":"","about":{"item":"","provider":"gmail","route":"default","subject":"","sender":"@gmail.com"'
+    b',"server":"","recipient":"@example.com","thread":""},"deliveries":[{"destination":"crm","webhook_id":"msg_"'
+    b',"status":"delivered","tries":1,"attempts":[{"at_ms":17,"latency_ms":1,"status_code":200}],"ended_ms":17'
+    b',"server":""}],"answer":"processed","settled_ms":17}]'
 )
 _WINDOW, _MEMORY = -12, 5  # 4 KB: larger tables would cost more to set up than an event costs to compress
 
@@ -259,42 +237,13 @@ def pack_event(text: str) -> bytes:
     return packer.compress(text.encode()) + packer.flush()
 
 
+def decode_event(text: str) -> Entry:
+    return _event_decoder.decode(text)[2]
+
+
 def unpack_event(packed: bytes) -> str:
     """Empty if it cannot be read: it is of another program, or of a version with another layout."""
     try:
         return zlib.decompressobj(_WINDOW, _COMMON).decompress(packed).decode()
     except (zlib.error, UnicodeDecodeError):
         return ""
-
-
-def _trimmed(values: list[Any], defaults: list[Any]) -> list[Any]:
-    says_something = [*map(ne, values, defaults)][::-1]
-    return values[: len(values) - says_something.index(True)] if True in says_something else []
-
-
-def _name_text(name: Name) -> str:
-    kept = "" if _KEPT.get(name.kind, 0) == name.kept_ms else "-" if name.kept_ms is None else str(name.kept_ms)
-    return f"{_CODES[name.kind]}{kept}:{name.scope}:{name.value}"
-
-
-def _name(text: str) -> Name:
-    head, scope, value = text.split(":", 2)
-    kind, kept = _KINDS[head[0]], head[1:]
-    return Name(kind, scope, value, _KEPT.get(kind) if not kept else None if kept == "-" else int(kept))
-
-
-def _delivery_values(delivery: Delivery) -> list[Any]:
-    values = list(delivery.__dict__.values())[:-_LOCAL]
-    values[5] = [list(each.__dict__.values()) for each in delivery.attempts] or ()
-    values[10] = _name_text(delivery.content) if delivery.content else None
-    values[11] = _name_text(delivery.waits_for) if delivery.waits_for else None
-    return _trimmed(values, _DELIVERY)
-
-
-def _delivery(values: list[Any]) -> Delivery:
-    values += _DELIVERY[len(values) :]
-    values[2] = DeliveryStatus(values[2])
-    values[5] = tuple(Attempt(*each) for each in values[5])
-    values[10], values[11] = (_name(each) if each else None for each in values[10:12])
-    values[14] = tuple(values[14])
-    return Delivery(*values)

@@ -13,13 +13,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 from deduplication import again, erasing, locks
 from deduplication.errors import NoAnswer, StoreUnavailable, try_to
 from deduplication.journal.coordinator import BEHIND_MS, Coordinator
-from deduplication.journal.entry import DeliveryStatus, Entry, decode_values
+from deduplication.journal.entry import DeliveryStatus, Entry, decode_event
 from deduplication.journal.registry import NOTHING, Answer, Registry
 from deduplication.journal.rules import merged, name_of, references
 from deduplication.journal.sqlite import Step
@@ -247,7 +246,7 @@ class Fleet:
             if not rows:
                 break
             left = ((label, None if until_ms is None else max(1, until_ms - now_ms)) for label, until_ms in rows)
-            self._registry.put_marks([replace(Name.from_label(label), kept_ms=ms) for label, ms in left])
+            self._registry.put_marks([Name.from_label(label, ms) for label, ms in left])
             after = rows[-1][0]
         with self._journal.step() as step:
             step.set_meta("restore", "")
@@ -295,7 +294,7 @@ class Fleet:
     def _apply(self, era: str, position: str, events: Sequence[tuple[str, str]]) -> str:
         """Batch and position in one transaction. "" if another process was quicker, or a new era has begun."""
         requests = []
-        ours = f'["E","{self._journal.machine}",["'
+        ours = f'["E","{self._journal.machine}",{{"id":"'
         with self._journal.step() as step:
             if step.meta("era") != era or (step.meta("position") or "0") != position:
                 return ""
@@ -306,10 +305,11 @@ class Fleet:
                 id_ = text[len(ours) : text.index('"', len(ours))] if text.startswith(ours) else ""
                 if id_ and step.query("SELECT 1 FROM entries WHERE id = ?", (id_,)):
                     continue  # published by this machine: its journal has it already
+                if text.startswith('["E"'):
+                    self._apply_entry(step, decode_event(text), has_resets)
+                    continue
                 kind, by, *values = json.loads(text)
-                if kind == "E":
-                    self._apply_entry(step, decode_values(values[0]), has_resets)
-                elif kind == "R":
+                if kind == "R":
                     has_resets = True
                     for label in values[1]:
                         step.reset(label, values[0])

@@ -8,16 +8,17 @@ by rules.py. Rules are those of docs/architecture.md.
 from __future__ import annotations
 
 import hashlib
-import json
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from importlib import resources
 from typing import Any, TypeVar
 
 import msgpack
 import redis
+from msgspec import Struct, json
+from msgspec.structs import replace
 
 from deduplication.clock import Clock
 from deduplication.errors import DeduplicationError, NoAnswer, NotNow
@@ -28,7 +29,7 @@ from deduplication.journal.entry import (
     Delivery,
     DeliveryStatus,
     Entry,
-    decode_values,
+    decode,
     encode,
     pack_event,
     to_json,
@@ -39,7 +40,6 @@ from deduplication.marks import HAS_PENDING, mark_of
 from deduplication.names import WEEK_MS, Kind, Name
 from deduplication.redis_client import exchange, translated
 from deduplication.redis_state import RedisState
-from deduplication.values import changed, frozen
 
 MOST_ROUNDS = 6  # of compare-and-write, for one step: each means that another process was faster
 _LETTERS = dict(zip(DeliveryStatus, "crwxds", strict=True))
@@ -57,8 +57,7 @@ def pointer_key(label: str) -> str:
     return f"n:{hashlib.blake2b(label.encode(), digest_size=10).hexdigest()}"
 
 
-@frozen
-class Pointer:
+class Pointer(Struct, frozen=True):
     """The value of a name: the number of its latest reset, and the entries it refers to, oldest first."""
 
     reset: int = 0
@@ -89,7 +88,7 @@ def write_reference(entry: Entry, lease_ms: int = 0) -> str:
 
 @lru_cache(maxsize=1024)
 def read_reference(entry_id: str, text: str) -> Entry:
-    machine, created, fingerprint, reset, answer, deliveries, *more = json.loads(text)
+    machine, created, fingerprint, reset, answer, deliveries, *more = json.decode(text)
     return Entry(
         id=entry_id,
         machine=machine,
@@ -129,17 +128,16 @@ def _first_puts(entry: Entry) -> tuple[Delivery, ...]:
 # A step, and what Redis showed
 
 
-@frozen
-class View:
+class View(Struct, frozen=True):
     """What is in Redis: values by key, and answers to questions. What it was not asked for counts as absent.
 
     ``labels`` are names that a hold has taken, by their references.
     """
 
-    values: Mapping[str, str] = field(default_factory=dict)
-    answers: Mapping[tuple[str, str, str], bool] = field(default_factory=dict)
+    values: Mapping[str, str] = {}
+    answers: Mapping[tuple[str, str, str], bool] = {}
     now_ms: int = 0
-    labels: Mapping[str, Name] = field(default_factory=dict)
+    labels: Mapping[str, Name] = {}
 
     def entry(self, entry_id: str) -> Entry | None:
         text = self.values.get(f"e:{entry_id}")
@@ -155,8 +153,7 @@ Lender = tuple[str, str]
 NOT_LENT: Lender = ("", "")
 
 
-@frozen
-class Answer:
+class Answer(Struct, frozen=True):
     """What every script says: its outcome, the era, for how long that is closed, and Redis' time."""
 
     outcome: str
@@ -229,8 +226,7 @@ class Commit:
         return View(values, answers, answer.now_ms, self.view.labels)
 
 
-@frozen
-class Held:
+class Held(Struct, frozen=True):
     """Names that the fleet has granted: the entry as Redis keeps it now, and what publishing may expect there."""
 
     entry: Entry
@@ -239,18 +235,16 @@ class Held:
     view: View
 
 
-@frozen
-class Published:
+class Published(Struct, frozen=True):
     """``is_reset``: its names were reset since, and the entry is to be dropped. ``refused``: by destination, why it was
     not stored (rule 17)."""
 
     era: str
-    refused: Mapping[str, str] = field(default_factory=dict)
+    refused: Mapping[str, str] = {}
     is_reset: bool = False
 
 
-@frozen
-class RegistryOptions:
+class RegistryOptions(Struct, frozen=True):
     """``payload_bytes`` None: a quarter of Redis' maxmemory, or 1 GB (PAYLOAD_MB)."""
 
     prefix: str = ""
@@ -405,7 +399,7 @@ class Registry:
                 commit.value(f"e:{entry.id}")
                 left = tuple(each for each in entry.deliveries if each.owner != owner)
                 if left:
-                    commit.write("SET", f"e:{entry.id}", write_reference(changed(entry, deliveries=left)), "KEEPTTL")
+                    commit.write("SET", f"e:{entry.id}", write_reference(replace(entry, deliveries=left)), "KEEPTTL")
                 else:
                     commit.write("DEL", f"e:{entry.id}")  # pointers to nothing count as none
             for name, entry in under:
@@ -423,13 +417,13 @@ class Registry:
             present = read_reference(entry.id, text) if text else entry.without_claims()
             done = {each.destination for each in present.deliveries if text and each.status in SETTLED}
             mine = {
-                each.destination: changed(each, lease_until_ms=0)
+                each.destination: replace(each, lease_until_ms=0)
                 for each in entry.deliveries
                 if each.owner == owner and each.destination not in done and each.status is DeliveryStatus.CLAIMED
             }
             commit.is_needed = bool(mine)
             kept = tuple(each for each in present.deliveries if each.destination not in mine)
-            held = changed(entry, deliveries=(*kept, *mine.values()))
+            held = replace(entry, deliveries=(*kept, *mine.values()))
             for label, name in labels_of(entry).items():
                 self._point(commit, label, name, held, self._kept)
             commit.write("HOLD", f"e:{entry.id}", write_reference(held, left_ms), *self._kept)
@@ -459,7 +453,7 @@ class Registry:
                 put = _first_puts(entry)
                 known = tuple(each for each in entry.deliveries if each not in put)
                 if known:
-                    self.publish([(changed(entry, deliveries=known), NOTHING, None)])
+                    self.publish([(replace(entry, deliveries=known), NOTHING, None)])
                 result = Published("", dict.fromkeys((each.destination for each in put), "held"))
             published.append(replace(result, era=answer.era) if answer else result)
         return published
@@ -504,7 +498,7 @@ class Registry:
         # What changes nothing is no event; what was refused is not published.
         if is_stored or after != text or entry.is_evicted:
             kept_here = tuple(each for each in entry.deliveries if each.destination not in refused)
-            commit.event = pack_event(f'["E","{self._machine}",{encode(changed(entry, deliveries=kept_here))}]')
+            commit.event = pack_event(f'["E","{self._machine}",{encode(replace(entry, deliveries=kept_here))}]')
         return Published("", refused)
 
     def _end_pending(
@@ -594,7 +588,7 @@ class Registry:
         rest = self._ask_due(destination, era, owner, lease_ms, limit)
         taken = []
         for webhook_id, data, begins in zip(rest[::3], rest[1::3], rest[2::3], strict=True):
-            entry = decode_values(json.loads(data))
+            entry = decode(data)
             names = [f"e:{entry.id}", *map(pointer_key, labels_of(entry))]
             taken.append((entry, webhook_id.decode(), int(begins), names))
         keys = [self._key(key) for _, id_, _, names in taken for key in (f"payload:{id_}", *names)]
@@ -639,7 +633,7 @@ class Registry:
             for name in names:
                 pointer = Pointer(known.of(name).reset, (entry.id,))
                 commit.write("SET", pointer_key(name.label), str(pointer))
-            holding = present.with_delivery(changed(delivery, waits_for=None))
+            holding = present.with_delivery(replace(delivery, waits_for=None))
             commit.write("SET", f"e:{entry.id}", write_reference(holding), "KEEPTTL")
             return None
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from deduplication.journal.entry import (
     BY_SCRIPT,
@@ -21,14 +23,13 @@ from deduplication.journal.entry import (
     Stop,
 )
 from deduplication.names import Fingerprint, Gate, Name, conflicts, differs_by_tag, filled, shortened
-from deduplication.values import changed, frozen, kept_property
+from deduplication.values import kept_property
 
 MOST_REFERENCES = 64  # under one name
 HELD = "~"  # before the key of an email whose proof of origin is being used, and not accepted yet (28)
 
 
-@frozen
-class Wanted:
+class Wanted(Struct, frozen=True):
     """A destination that the item is to go to. ``content``: the name of its words there, if that gate is on."""
 
     destination: str
@@ -36,8 +37,7 @@ class Wanted:
     content: Name | None = None
 
 
-@frozen
-class Claim:
+class Claim(Struct, frozen=True, dict=True):
     """``entry`` is the id of the item's entry if it gets a new one; ``own`` names in the order in which they count.
 
     ``proof`` is the provider's proof of origin, good for one email (28); ``key`` says which one that is. Both are
@@ -92,8 +92,7 @@ def name_of(label: str) -> Name:
     return Name(name.kind, name.scope, name.value.partition("#")[0]) if name.needs_agreement else name
 
 
-@frozen
-class NameState:
+class NameState(Struct, frozen=True):
     """What is known of a name. ``ended``: what is left of emails that marked it and whose entries have ended: id, time
     and a short fingerprint (25). ``is_foreign``: its mark may be of an email that nobody here knows."""
 
@@ -107,15 +106,14 @@ class NameState:
 UNKNOWN_NAME = NameState()
 
 
-@frozen
-class Known:
+class Known(Struct, frozen=True):
     """What a verdict depends on. ``names`` are those of which something is known, by their labels. ``now_ms`` is the
     clock by which the leases in the entries are counted.
 
     ``proven`` is the key of the email for which the proof was accepted; with HELD before it, is being used.
     """
 
-    names: Mapping[str, NameState] = field(default_factory=dict)
+    names: Mapping[str, NameState] = {}
     now_ms: int = 0
     proven: str = ""
 
@@ -127,16 +125,14 @@ class Known:
         return max((each.reset for each in self.names.values()), default=0)
 
 
-@frozen
-class Repeat:
+class Repeat(Struct, frozen=True):
     """All its destinations are covered by the original. If its entry has ended, ``of`` has no more than id and time."""
 
     of: Entry
     name: Name
 
 
-@frozen
-class Busy:
+class Busy(Struct, frozen=True):
     """Another process works on it; ask again after that time."""
 
     gate: Gate
@@ -144,13 +140,11 @@ class Busy:
     retry_after_ms: int
 
 
-@frozen
-class ProofUsed:
+class ProofUsed(Struct, frozen=True):
     """The proof of origin was accepted with another email, and proves no second one."""
 
 
-@frozen
-class Take:
+class Take(Struct, frozen=True):
     """The item can be claimed: as the entry it joins, or as a new one.
 
     ``deliveries`` are those still to be made; with a ``stop`` all of them are skipped, and those that meet a held
@@ -196,7 +190,7 @@ def identify(claim: Claim, known: Known) -> Judgement:
     under = (entry for name in claim.identity for entry in (*known.of(name).entries, *known.of(name).ended))
     differs_by = claim.fingerprint if any(entry not in candidates for entry in under) else ""
     had_already = tuple(each.destination for each in claim.destinations if each not in missing)
-    deliveries = tuple(changed(_delivery_for(each, joined, differs_by), had_already=had_already) for each in missing)
+    deliveries = tuple(replace(_delivery_for(each, joined, differs_by), had_already=had_already) for each in missing)
     if not candidates:
         mark = _marked(claim, known)
         if isinstance(mark, Repeat):
@@ -284,18 +278,17 @@ def _delivery_for(wanted: Wanted, joined: Entry | None = None, differs_by: str =
     if before is None:
         return fresh
     kept = {"generation": before.generation, "tries": before.tries, "attempts": before.attempts}
-    return changed(fresh, webhook_id=before.webhook_id or webhook_id, **kept)
+    return replace(fresh, webhook_id=before.webhook_id or webhook_id, **kept)
 
 
 def _skipped(deliveries: Iterable[Delivery]) -> tuple[Delivery, ...]:
-    return tuple(changed(each, status=DeliveryStatus.SKIPPED) for each in deliveries)
+    return tuple(replace(each, status=DeliveryStatus.SKIPPED) for each in deliveries)
 
 
 # The gates of names that it shares with other items (26, 27)
 
 
-@frozen
-class Met:
+class Met(Struct, frozen=True):
     """Another item at a shared name: it marked the name, or holds it (``is_held``)."""
 
     name: Name
@@ -388,7 +381,7 @@ def _pass_content_gates(take: Take, known: Known) -> Take:
             judged.append(_waiting(each, met.name))
         else:
             stops.append(met.stop)
-            judged.append(changed(each, status=DeliveryStatus.SKIPPED, reason=met.reason))
+            judged.append(replace(each, status=DeliveryStatus.SKIPPED, reason=met.reason))
     is_stopped = bool(stops) and len(stops) == len(judged)
     return replace(
         take,
@@ -400,7 +393,7 @@ def _pass_content_gates(take: Take, known: Known) -> Take:
 
 def _waiting(delivery: Delivery, name: Name) -> Delivery:
     reason = f"another email with the same {name.gate} is being delivered"
-    return changed(delivery, status=DeliveryStatus.WAITING, waits_for=name, reason=reason)
+    return replace(delivery, status=DeliveryStatus.WAITING, waits_for=name, reason=reason)
 
 
 # How an entry changes
@@ -423,8 +416,8 @@ def taken(claim: Claim, take: Take, machine: str, now_ms: int, reset: int, lease
         # One that is to be skipped for its words holds them as little as one that waits for a name.
         waits_for = each.content if each.status is DeliveryStatus.SKIPPED else each.waits_for
         held = {"status": DeliveryStatus.CLAIMED, "owner": claim.owner, "lease_until_ms": lease_until_ms}
-        deliveries.append(changed(each, **held, waits_for=waits_for))
-    return changed(
+        deliveries.append(replace(each, **held, waits_for=waits_for))
+    return replace(
         entry,
         own=tuple(dict.fromkeys((*entry.own, *claim.own))),
         shared=tuple(dict.fromkeys((*(() if is_replaced else entry.shared), *take.shared))),
@@ -454,7 +447,7 @@ def settled(entry: Entry, outcomes: Iterable[Delivery], owner: str, now_ms: int)
         if is_known or not (is_fact or is_owner):
             continue
         is_changed = True
-        deliveries[outcome.destination] = changed(
+        deliveries[outcome.destination] = replace(
             outcome,
             generation=max(outcome.generation, before.generation if before else 0),
             ended_ms=outcome.ended_ms or (now_ms if outcome.status in ENDED else None),
@@ -466,7 +459,7 @@ def settled(entry: Entry, outcomes: Iterable[Delivery], owner: str, now_ms: int)
     # Shared names stay while something of it was delivered or is still to be; otherwise they are free again (26).
     keeping = {*OPEN, DeliveryStatus.DELIVERED}
     is_kept = any(each.status in keeping for each in deliveries.values())
-    return changed(entry, deliveries=tuple(deliveries.values()), shared=entry.shared if is_kept else ())
+    return replace(entry, deliveries=tuple(deliveries.values()), shared=entry.shared if is_kept else ())
 
 
 def marked_names(entry: Entry) -> tuple[Name, ...]:
@@ -498,7 +491,7 @@ def merged(ours: Entry | None, incoming: Entry, now_ms: int) -> Entry:
         if before is None or _is_newer(each, before, now_ms):
             deliveries[each.destination] = each
     known, more = Fingerprint.parse(ours.fingerprint), Fingerprint.parse(incoming.fingerprint)
-    return changed(
+    return replace(
         ours,
         own=tuple(dict.fromkeys((*ours.own, *incoming.own))),
         shared=tuple(dict.fromkeys((*ours.shared, *incoming.shared))),
@@ -548,7 +541,7 @@ def published(
         if before is None or _is_newer(each, before, now_ms):
             deliveries[each.destination] = each
     reset = max(ours.reset, present.reset) if present else ours.reset
-    return changed(ours, deliveries=tuple(deliveries.values()), reset=reset), refused
+    return replace(ours, deliveries=tuple(deliveries.values()), reset=reset), refused
 
 
 def _is_newer(incoming: Delivery, ours: Delivery, now_ms: int) -> bool:

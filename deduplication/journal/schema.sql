@@ -35,8 +35,8 @@ CREATE TABLE keys (value TEXT NOT NULL, seq INTEGER NOT NULL, PRIMARY KEY (value
 CREATE TRIGGER entry_deleted AFTER DELETE ON entries BEGIN
     INSERT OR IGNORE INTO unsearched VALUES (OLD.created_ms << 20 | (OLD.seq & 1048575));
     DELETE FROM keys WHERE seq = OLD.seq AND value IN (
-        SELECT json_extract(OLD.data, '$[6][0]') UNION ALL SELECT json_extract(OLD.data, '$[6][4]')
-        UNION ALL SELECT 'thread:' || json_extract(OLD.data, '$[6][8]')
+        SELECT json_extract(OLD.data, '$.about.item') UNION ALL SELECT json_extract(OLD.data, '$.about.sender')
+        UNION ALL SELECT 'thread:' || json_extract(OLD.data, '$.about.thread')
         UNION ALL SELECT webhook_id FROM deliveries WHERE seq = OLD.seq
     );
     DELETE FROM file_links WHERE entry = OLD.id AND key IS NULL;

@@ -17,6 +17,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from deduplication.clock import Clock, boot_id, host_id, system_clock
 from deduplication.errors import StoreMisconfigured, StoreUnavailable
 from deduplication.files import (
@@ -32,10 +34,9 @@ from deduplication.journal.entry import ENDED, DeliveryStatus, Entry, decode, en
 from deduplication.journal.rules import HELD, Known, NameState, marked_names, references
 from deduplication.names import WEEK_MS, Name, shortened
 from deduplication.subject_group import GroupScope, scope_of
-from deduplication.values import changed
 
 BUSY_TIMEOUT_S = 5.0
-SCHEMA_VERSION = "9"
+SCHEMA_VERSION = "10"
 PURGED_AT_ONCE = 200
 PACED_S, FIRST_AFTER_TROUBLE = 12, 2  # deliveries in the first second; twice as many in each next one
 MOST_ROWS, MOST_COMPARED = 1_000, 100  # of names that one item is compared with
@@ -285,8 +286,8 @@ class Step:
         deliveries = []
         for each in entry.deliveries:
             owner, until_ms, is_accepted = local[each.destination]
-            deliveries.append(changed(each, owner=owner, lease_until_ms=until_ms, is_accepted=bool(is_accepted)))
-        return changed(entry, deliveries=tuple(deliveries))
+            deliveries.append(replace(each, owner=owner, lease_until_ms=until_ms, is_accepted=bool(is_accepted)))
+        return replace(entry, deliveries=tuple(deliveries))
 
     def put(
         self, entry: Entry, before: Entry | None, *, publishes: bool = True, version: int | None = None
@@ -424,7 +425,7 @@ class Step:
             )
             for row in evicted:
                 for _, before in self.read_rows("seq = ?", row):
-                    self.put(changed(before, is_evicted=True), before, publishes=publishes)
+                    self.put(replace(before, is_evicted=True), before, publishes=publishes)
 
     def payload(self, entry_id: str) -> bytes | None:
         row = self._run(
@@ -482,14 +483,14 @@ class Step:
             if name is None:
                 continue
             if any(each.status is DeliveryStatus.WAITING or each.is_live(self.steady_ms) for each in entry.deliveries):
-                self.put(changed(entry, reset=number), entry, publishes=False)
+                self.put(replace(entry, reset=number), entry, publishes=False)
             elif name.is_own:
                 self.forget(entry)
             else:  # of a group, the group alone is freed
                 self._run("DELETE FROM names WHERE reference = ? AND seq > 0", (label,))
                 shared = tuple(each for each in entry.shared if each != name)
-                deliveries = tuple(changed(d, content=None) if d.content == name else d for d in entry.deliveries)
-                self.put(changed(entry, shared=shared, deliveries=deliveries), entry, publishes=False)
+                deliveries = tuple(replace(d, content=None) if d.content == name else d for d in entry.deliveries)
+                self.put(replace(entry, shared=shared, deliveries=deliveries), entry, publishes=False)
 
     def last_seq(self) -> int:
         return int(self.query("SELECT max(seq) FROM entries")[0][0] or 0)

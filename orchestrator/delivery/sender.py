@@ -9,13 +9,14 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future, as_completed
 from concurrent.futures import TimeoutError as NotThrough
 from contextvars import copy_context
-from dataclasses import replace
 from functools import partial
+
+from msgspec.structs import replace
 
 from deduplication.errors import StoreUnavailable
 from deduplication.journal.coordinator import Claimed, Coordinator, Lent
 from deduplication.journal.entry import Attempt, Delivery, DeliveryStatus, Entry
-from deduplication.values import changed, frozen
+from deduplication.values import frozen
 from orchestrator.delivery.guard import Blocker, Guard
 from orchestrator.delivery.webhook import GONE, DeliveryFailed, Destination, Payload, Receipt, Webhook, stored_event
 from orchestrator.metrics.meter import DELIVERIES, DELIVERY_S, Meter
@@ -108,7 +109,7 @@ class Sender:
 
     def send_stored(self, lent: Lent) -> Delivery:
         """One POST, in the destination's own time."""
-        delivery = changed(lent.delivery, server=self.server)
+        delivery = replace(lent.delivery, server=self.server)
         if lent.payload is None:
             return self.give_up(delivery, "its payload is no longer stored")
         payload, traceparent = stored_event(lent.payload, lent.entry, delivery)
@@ -176,13 +177,13 @@ class Sender:
             missing_ms = delivery.missing_ms or now_ms
             if now_ms - missing_ms >= UNKNOWN_FOR_MS:
                 return self.give_up(delivery, reason)
-            delivery = changed(delivery, missing_ms=missing_ms)
+            delivery = replace(delivery, missing_ms=missing_ms)
         return put_off(delivery, reason, now_ms if blocker is Blocker.PAUSED else now_ms + ASK_AGAIN_MS)
 
     def give_up(self, delivery: Delivery, reason: str) -> Delivery:
         """Makes it a dead letter without an attempt."""
         self.meter.count((1, DELIVERIES, delivery.destination, DeliveryStatus.DEAD))
-        return changed(delivery, status=DeliveryStatus.DEAD, next_try_ms=None, reason=reason)
+        return replace(delivery, status=DeliveryStatus.DEAD, next_try_ms=None, reason=reason)
 
     def _wait(self, name: str, ends_at: float | None) -> float:
         """Waits for the rate, if only that is in the way and it does not take too long; what is left to wait, 0.0 if
@@ -274,4 +275,4 @@ def after(
 
 def put_off(delivery: Delivery, reason: str, until_ms: int) -> Delivery:
     """It waits; this does not count as an attempt."""
-    return changed(delivery, status=DeliveryStatus.WAITING, reason=reason, next_try_ms=until_ms)
+    return replace(delivery, status=DeliveryStatus.WAITING, reason=reason, next_try_ms=until_ms)

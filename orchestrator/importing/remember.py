@@ -13,6 +13,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from msgspec import structs
+
 from deduplication.clock import Clock, system_clock
 from deduplication.journal.coordinator import Claimed, Coordinator
 from deduplication.journal.entry import About, DeliveryStatus, Stop
@@ -20,7 +22,6 @@ from deduplication.journal.rules import Busy, Claim, Known, Repeat, Take, identi
 from deduplication.journal.sqlite import Journal, Step
 from deduplication.names import Gate, Kind, Name
 from deduplication.subject_group import month_of
-from deduplication.values import changed
 from orchestrator.item import Item
 from orchestrator.metrics.meter import ROUTE
 from orchestrator.pipeline import Pipeline, Status
@@ -98,7 +99,7 @@ def _still_shared(pipeline: Pipeline, names: Iterable[Name], moment: datetime | 
         if is_group and not options.group_ttl_seconds:
             yield name  # it ends with its month
         elif (left_ms := (name.kept_ms or 0) - age_ms) > 0:
-            yield replace(name, kept_ms=left_ms)
+            yield Name(name.kind, name.scope, name.value, left_ms)
 
 
 def _free(known: Known, names: Iterable[Name]) -> list[Name]:
@@ -130,7 +131,7 @@ def rehearse(pipeline: Pipeline, path: Path, items: Iterable[Item]) -> tuple[Cou
         if isinstance(found, Repeat):
             stop = Stop(found.name, found.of.id or None)
         elif isinstance(found, Claimed):
-            sent = [changed(delivery, status=DeliveryStatus.DELIVERED) for delivery in found.to_send]
+            sent = [structs.replace(delivery, status=DeliveryStatus.DELIVERED) for delivery in found.to_send]
             settled = coordinator.settle(found, [*sent, *found.not_to_send], Status.PROCESSED)
             entry = settled.entry or found.entry
             statuses = [delivery.status for delivery in entry.deliveries]

@@ -8,12 +8,12 @@ from enum import StrEnum
 from functools import partial
 from typing import Annotated, Any, cast
 
+from msgspec.structs import asdict, replace
 from pydantic import BaseModel, Field, PlainSerializer, WithJsonSchema
 
 from deduplication.journal.entry import Delivery, DeliveryStatus, Entry, Stop
 from deduplication.journal.sqlite import Step
 from deduplication.names import Gate, Kind
-from deduplication.values import changed
 from orchestrator.build import Service
 from orchestrator.delivery.guard import Blocker
 from orchestrator.delivery.webhook import Payload, unpack
@@ -232,7 +232,7 @@ def _read(service: Service, step: Step, entry_id: str | None) -> Entry | None:
     if entry is None:
         return None
     deliveries = sorted(entry.deliveries, key=lambda delivery: delivery.destination)
-    return changed(
+    return replace(
         service.privacy.shown(entry), deliveries=tuple(_explained(service, step, delivery) for delivery in deliveries)
     )
 
@@ -256,7 +256,7 @@ def _view(service: Service, step: Step, entry: Entry) -> Decision:
     kept_ms = settings.dead_letter_ms if DeliveryStatus.DEAD in stored else settings.decision_ms
     was_sent_again = any(delivery.generation for delivery in entry.deliveries)
     return Decision(
-        **vars(about),
+        **asdict(about),
         id=entry.id,
         email_id=about.item,
         status=status,
@@ -310,12 +310,12 @@ def _view_deliveries(service: Service, step: Step, entry: Entry) -> list[Deliver
             "email_id": entry.about.item,
             "created": entry.created_ms,
             "age_s": max(0, step.now_ms - entry.created_ms) // 1000,
-            "attempts": [AttemptView(at=attempt.at_ms, **vars(attempt)) for attempt in delivery.attempts],
+            "attempts": [AttemptView(at=attempt.at_ms, **asdict(attempt)) for attempt in delivery.attempts],
             "storage": storage,
             "payload_bytes": size,
             "payload_machine": entry.machine if storage is Storage.ANOTHER_MACHINE else None,
         }
-        views.append(DeliveryView.model_validate({**vars(entry.about), **vars(delivery), **fields}))
+        views.append(DeliveryView.model_validate({**asdict(entry.about), **asdict(delivery), **fields}))
     return views
 
 
@@ -344,7 +344,7 @@ def _explained(service: Service, step: Step, delivery: Delivery) -> Delivery:
             reason = f"{name}: {blocker}{f' ({given})' if given else ''}"
         else:
             next_try_ms = max(delivery.next_try_ms or 0, step.now_ms)
-    return changed(delivery, reason=reason, next_try_ms=next_try_ms)
+    return replace(delivery, reason=reason, next_try_ms=next_try_ms)
 
 
 # Explaining, in one sentence

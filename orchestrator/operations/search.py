@@ -384,7 +384,8 @@ def index_some(journal: Journal) -> int:
 def _index(step: Step, span: tuple[int, int]) -> None:
     """The entries after the first number, up to the second."""
     new = "FROM entries e WHERE e.seq > ? AND e.seq <= ?"
-    item, subject, sender, thread = (f"json_extract(e.data, '$[6][{at}]')" for at in (0, 3, 4, 8))
+    about = ("item", "subject", "sender", "thread")
+    item, subject, sender, thread = (f"json_extract(e.data, '$.about.{each}')" for each in about)
     step.query(  # in another order, each row would be written to the disk alone
         f"INSERT OR REPLACE INTO search (rowid, sender, subject, seq) SELECT {PLACE}, {sender}, {subject}, e.seq {new}"  # noqa: S608
         " ORDER BY 1",

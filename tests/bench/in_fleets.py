@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -170,7 +169,7 @@ def publish(redis: RedisServer, count: int) -> None:
             entry = Entry(
                 new_entry_id(),
                 "another",
-                tuple(replace(name, value=f"{number:08x}{name.value[8:]}") for name in claim.own),
+                tuple(name.with_value(f"{number:08x}{name.value[8:]}") for name in claim.own),
                 created_ms=attempt.at_ms,
                 fingerprint=claim.fingerprint,
                 about=claim.about,

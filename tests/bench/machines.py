@@ -5,16 +5,17 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+
+from msgspec import structs
 
 from deduplication.email import Email
 from deduplication.journal.coordinator import Claimed, Coordinator
 from deduplication.journal.entry import About, Attempt, DeliveryStatus, new_entry_id
 from deduplication.journal.fleet import Fleet
 from deduplication.journal.rules import Claim, Repeat, Wanted
-from deduplication.values import changed
 from orchestrator.build import open_machine
 from orchestrator.config.settings import load_settings
 from orchestrator.delivery.webhook import webhook_id
@@ -54,7 +55,7 @@ def new_claim(destinations: tuple[str, ...] = ("crm",)) -> Claim:
 
 def again(claim: Claim) -> Claim:
     """The same email, received once more."""
-    return replace(claim, entry=new_entry_id(), owner=f"bench.{secrets.token_urlsafe(9)}")
+    return structs.replace(claim, entry=new_entry_id(), owner=f"bench.{secrets.token_urlsafe(9)}")
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class Machine:
         assert isinstance(claimed, Claimed), claimed
         attempt = Attempt(claimed.entry.created_ms, 12, 200)
         sent = [
-            changed(each, status=DeliveryStatus.DELIVERED, tries=1, ended_ms=attempt.at_ms, attempts=(attempt,))
+            structs.replace(each, status=DeliveryStatus.DELIVERED, tries=1, ended_ms=attempt.at_ms, attempts=(attempt,))
             for each in claimed.to_send
         ]
         assert self.coordinator.settle(claimed, sent, "processed").is_safe

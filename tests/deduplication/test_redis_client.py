@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 import redis
+from msgspec.structs import replace
 
 from deduplication.errors import NoAnswer, NotNow
 from deduplication.journal.coordinator import Claimed
@@ -26,7 +27,6 @@ from deduplication.redis_client import (
 )
 from deduplication.redis_state import RedisState
 from deduplication.subject_group import group_name, month_of
-from deduplication.values import changed
 from tests.deduplication.journal.world import Machine, Time
 from tests.support.redis_server import RedisServer, free_port
 
@@ -70,7 +70,7 @@ def claim(machine: Machine, *own: Name, shared: tuple[Name, ...] = (), fingerpri
 def settle(machine: Machine, found: Any, status: DeliveryStatus = DeliveryStatus.DELIVERED) -> None:
     """With this status, except for deliveries that were skipped."""
     assert isinstance(found, Claimed)
-    ends = [changed(each, status=status) if each in found.to_send else each for each in found.plan]
+    ends = [replace(each, status=status) if each in found.to_send else each for each in found.plan]
     machine.coordinator.settle(found, ends, "processed", b"payload")
     machine.tick()
 

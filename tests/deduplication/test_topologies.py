@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import redis
 import trustme
+from msgspec.structs import replace
 
 from deduplication import again, members
 from deduplication.again import forget, mark
@@ -17,7 +18,6 @@ from deduplication.journal.registry import RegistryOptions
 from deduplication.journal.rules import Busy, Repeat
 from deduplication.locks import PublicationLocks
 from deduplication.redis_client import connect, parse_address
-from deduplication.values import changed
 from orchestrator.delivery.counters import Counters, Rate
 from tests.deduplication.journal.world import (
     Email,
@@ -78,7 +78,7 @@ def try_everything(url: str, prefix: str = "") -> None:
     assert other.coordinator.destinations_with_waiting() == {"crm"}
     assert one.coordinator.hasten("crm", 10) == 1
     (lent,) = take(one)
-    assert lent.payload == b"payload" and one.coordinator.finish(lent, changed(lent.delivery, status=DEAD))
+    assert lent.payload == b"payload" and one.coordinator.finish(lent, replace(lent.delivery, status=DEAD))
     other.follow()
     assert again.replay(other.coordinator, lent.entry.id, "crm") is None
     assert len(take(other)) == 1

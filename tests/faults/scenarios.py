@@ -23,10 +23,10 @@ from typing import Any
 import psutil
 import redis
 import requests
+from msgspec import structs
 
 from deduplication.journal.coordinator import Claimed
 from deduplication.journal.entry import DeliveryStatus
-from deduplication.values import changed
 from orchestrator.delivery.webhook import pack
 from tests.bench.machines import new_claim, opened
 from tests.faults.world import AOF, REFUSED, Scenario, Setup, World, ask_journal
@@ -645,10 +645,13 @@ def store_waiting(redis: RedisServer, to: str, count: int) -> None:
     payload = pack({"subject": "waiting", "sender": "a@down.example", "body": "x" * 200})
     with tempfile.TemporaryDirectory() as folder, opened(Path(folder), redis.url) as machine:
         for _ in range(count):
-            claimed = machine.coordinator.claim(replace(new_claim((to,)), owner=machine.coordinator.new_owner()))
+            claimed = machine.coordinator.claim(
+                structs.replace(new_claim((to,)), owner=machine.coordinator.new_owner())
+            )
             assert isinstance(claimed, Claimed), claimed
             now_ms = machine.coordinator.journal.clock.now_ms()
-            waits = [changed(each, status=DeliveryStatus.WAITING, next_try_ms=now_ms) for each in claimed.to_send]
+            later = {"status": DeliveryStatus.WAITING, "next_try_ms": now_ms}
+            waits = [structs.replace(each, **later) for each in claimed.to_send]
             assert machine.coordinator.settle(claimed, waits, "queued", payload).is_safe, "it was not stored"
 
 

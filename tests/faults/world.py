@@ -355,7 +355,7 @@ def ask_journal(server: Server, query: str) -> int:
 def count_decided_alone(server: Server) -> int:
     """Emails that this machine claimed without Redis: the last field that is shown of an entry says so."""
     query = (
-        "SELECT count(*) FROM entries WHERE json_extract(data, '$[6][6]')"
+        "SELECT count(*) FROM entries WHERE json_extract(data, '$.about.alone')"
         " AND machine = (SELECT value FROM meta WHERE key = 'machine')"
     )
     try:

@@ -1,8 +1,7 @@
 """What a provider is answered while destinations fail, and what is recorded of it."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from deduplication.journal.entry import Delivery, Entry
 from orchestrator.delivery.webhook import pack, stored_event

@@ -39,7 +39,7 @@ BROKEN: dict[str, dict[str, tuple[str, str]]] = {
     "registry.py": {
         "2 only its owner releases a hold": (
             "held = {entry.id: entry for _, entry in under if any(each.owner == owner for each in entry.deliveries)}",
-            "held = {entry.id: changed(entry, deliveries=()) for _, entry in under}",
+            "held = {entry.id: replace(entry, deliveries=()) for _, entry in under}",
         ),
         "17 put only what is absent": ("if waits and not taken_by and (is_there or payload is None):", "if False:"),
         "21 a reset keeps what is open": ("if not is_open and not is_newer:", "if not is_newer:"),

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import redis
+from msgspec.structs import replace
 
 from deduplication.errors import StoreUnavailable
 from deduplication.journal.coordinator import Claimed, Lent
 from deduplication.journal.entry import DeliveryStatus, Entry
 from deduplication.journal.rules import Judgement, Repeat
-from deduplication.values import changed
 from tests.deduplication.journal.world import HOLD_MS, LEASE_MS, Email, Line, Machine, Time
 from tests.support.redis_server import RedisServer
 
@@ -200,8 +200,8 @@ class Stage:
                 self._settle(flight, flight.claimed, stores)
 
     def _finish(self, flight: Flight, lent: Lent) -> None:
-        later = changed(lent.delivery, next_try_ms=self.time.now_ms, tries=lent.delivery.tries + 1)
-        done = changed(lent.delivery, status=DeliveryStatus.DELIVERED)
+        later = replace(lent.delivery, next_try_ms=self.time.now_ms, tries=lent.delivery.tries + 1)
+        done = replace(lent.delivery, status=DeliveryStatus.DELIVERED)
         flight.process.coordinator.finish(lent, done if flight.posted else later)
 
     def _settle(self, flight: Flight, claimed: Claimed, stores: bool) -> None:
@@ -209,11 +209,11 @@ class Stage:
         failed = DeliveryStatus.WAITING if stores and not claimed.is_alone else DeliveryStatus.RETURNED
         status = DeliveryStatus.DELIVERED if flight.posted else failed
         ends = [
-            changed(each, status=status if each.status is DeliveryStatus.CLAIMED else each.status)
+            replace(each, status=status if each.status is DeliveryStatus.CLAIMED else each.status)
             for each in claimed.plan
         ]
         ends = [
-            changed(each, next_try_ms=self.time.now_ms) if each.status is DeliveryStatus.WAITING else each
+            replace(each, next_try_ms=self.time.now_ms) if each.status is DeliveryStatus.WAITING else each
             for each in ends
         ]
         is_kept = any(each.status in (DeliveryStatus.WAITING, DeliveryStatus.SKIPPED) for each in ends)

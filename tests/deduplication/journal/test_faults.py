@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from deduplication import members
 from deduplication.again import forget
@@ -16,7 +17,6 @@ from deduplication.journal.entry import DeliveryStatus, Entry, encode
 from deduplication.journal.registry import NOTHING, Published
 from deduplication.journal.rules import Busy, Repeat
 from deduplication.names import Kind, Name
-from deduplication.values import changed
 from tests.deduplication.journal.stage import EMAILS, Stage
 from tests.deduplication.journal.world import (
     HOLD_MS,
@@ -471,7 +471,7 @@ def test_publishing_again_does_not_disturb_the_taker(stage: Stage, first: Machin
     assert entry and first.coordinator.registry and flight.lent
     first.coordinator.registry.publish([(entry, NOTHING, b"payload")])
     assert stage.take(first, "crm") == []
-    assert other.coordinator.finish(flight.lent, changed(flight.lent.delivery, status=DeliveryStatus.DEAD))
+    assert other.coordinator.finish(flight.lent, structs.replace(flight.lent.delivery, status=DeliveryStatus.DEAD))
 
 
 # Reset (21, 22)
@@ -593,9 +593,9 @@ CRM, CHAT, BOTH = (replace(A, destinations=names) for names in (("crm",), ("chat
 def sent_and_stored(machine: Machine, claim: Claimed) -> Settled:
     """To crm it is delivered, to chat it failed."""
     ends = [
-        changed(each, status=DeliveryStatus.DELIVERED)
+        structs.replace(each, status=DeliveryStatus.DELIVERED)
         if each.destination == "crm"
-        else changed(each, status=DeliveryStatus.WAITING, next_try_ms=machine.time.now_ms)
+        else structs.replace(each, status=DeliveryStatus.WAITING, next_try_ms=machine.time.now_ms)
         for each in claim.plan
     ]
     return machine.coordinator.settle(claim, ends, "queued", b"payload")
@@ -615,7 +615,7 @@ def test_a_return_frees_no_neighbours_hold(stage: Stage, first: Machine, neighbo
     stage.beat()
     claimed(neighbour, CHAT)
     (lent,) = take(first)
-    first.coordinator.finish(lent, changed(lent.delivery, next_try_ms=stage.time.now_ms + 5_000))
+    first.coordinator.finish(lent, structs.replace(lent.delivery, next_try_ms=stage.time.now_ms + 5_000))
     assert isinstance(ask(other, CHAT), Busy), "its neighbour is sending it"
 
 
@@ -701,7 +701,7 @@ def test_a_taker_keeps_no_neighbours_claim(stage: Stage, first: Machine, neighbo
     works = claimed(neighbour, CHAT)
     stored(first, claimed(first, CRM))
     (lent,) = take(other)
-    other.coordinator.finish(lent, changed(lent.delivery, status=DeliveryStatus.DELIVERED))
+    other.coordinator.finish(lent, structs.replace(lent.delivery, status=DeliveryStatus.DELIVERED))
     returned(neighbour, works)
     stage.beat()
     entry = read(other, lent.entry.id)

@@ -1,6 +1,7 @@
 """What stored deliveries promise, on one machine without Redis and on two that share one."""
 
 import pytest
+from msgspec.structs import replace
 
 from deduplication import again
 from deduplication.again import Refusal
@@ -12,7 +13,6 @@ from deduplication.journal.entry import Attempt, Delivery, DeliveryStatus, Entry
 from deduplication.journal.registry import NOTHING, RegistryOptions
 from deduplication.journal.rules import Busy, Repeat
 from deduplication.room import read_memory
-from deduplication.values import changed
 from tests.deduplication.conftest import Fleet3, Sync
 from tests.deduplication.journal.world import (
     HOLD_MS,
@@ -33,7 +33,7 @@ Pair = tuple[Machine, Machine]
 
 
 def ended(lent: Lent, status: DeliveryStatus, **changes: object) -> Delivery:
-    return changed(lent.delivery, status=status, **changes)
+    return replace(lent.delivery, status=status, **changes)
 
 
 def read(machine: Machine, entry_id: str) -> Entry:
@@ -55,8 +55,8 @@ def test_two_processes_may_publish_the_same_stored_delivery(pair: Pair) -> None:
     settled = stored(pair[0], claimed(pair[0], Email()))
     assert settled.entry
     if registry := pair[0].coordinator.registry:
-        waiting = tuple(changed(each, is_accepted=False) for each in settled.entry.deliveries)
-        (published,) = registry.publish([(changed(settled.entry, deliveries=waiting), NOTHING, b"payload")])
+        waiting = tuple(replace(each, is_accepted=False) for each in settled.entry.deliveries)
+        (published,) = registry.publish([(replace(settled.entry, deliveries=waiting), NOTHING, b"payload")])
         assert not published.refused
 
 
@@ -192,8 +192,8 @@ def test_while_one_destination_is_delivered_another_can_wait(pair: Pair) -> None
     first = claimed(pair[0], Email(destinations=("crm", "chat")))
     crm, chat = first.to_send
     ends = [
-        changed(crm, status=DeliveryStatus.DELIVERED),
-        changed(chat, status=DeliveryStatus.WAITING, next_try_ms=pair[0].time.now_ms),
+        replace(crm, status=DeliveryStatus.DELIVERED),
+        replace(chat, status=DeliveryStatus.WAITING, next_try_ms=pair[0].time.now_ms),
     ]
     assert pair[0].coordinator.settle(first, ends, "queued", b"payload").is_safe
     assert take(pair[1], "crm") == [] and len(take(pair[1], "chat")) == 1
@@ -313,7 +313,7 @@ def test_what_lies_on_another_machine_is_sent_again_there_once(fleet: Fleet3) ->
     one, other = fleet.add(retention=Retention(delivered_payload_ms=3_600_000)), fleet.add()
     fleet.open()
     found = claimed(one, Email())
-    done = [changed(each, status=DeliveryStatus.DELIVERED) for each in found.to_send]
+    done = [replace(each, status=DeliveryStatus.DELIVERED) for each in found.to_send]
     one.coordinator.settle(found, done, "processed", b"payload")
     fleet.settle_down()
     assert again.replay(other.coordinator, found.entry.id, "crm", force=True) is None

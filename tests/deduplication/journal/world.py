@@ -11,6 +11,7 @@ from typing import Any
 import hiredis
 import pytest
 import redis
+from msgspec.structs import replace
 
 from deduplication.clock import Clock
 from deduplication.content import content_name
@@ -24,7 +25,6 @@ from deduplication.journal.rules import Claim, Judgement, Wanted
 from deduplication.journal.sqlite import Journal
 from deduplication.names import WEEK_MS, Fingerprint, Kind, Name, digest
 from deduplication.redis_client import connect, exchange
-from deduplication.values import changed
 from tests.support.redis_server import RedisServer
 
 START_MS = 1_780_000_000_000
@@ -260,7 +260,7 @@ def claimed(machine: Machine, email: Email, lease_ms: int = LEASE_MS) -> Claimed
 
 def delivered(machine: Machine, claim: Claimed, *only: str) -> Settled:
     ends = [
-        changed(each, status=DeliveryStatus.DELIVERED) for each in claim.to_send if not only or each.destination in only
+        replace(each, status=DeliveryStatus.DELIVERED) for each in claim.to_send if not only or each.destination in only
     ]
     return machine.coordinator.settle(claim, ends, "processed")
 
@@ -271,11 +271,11 @@ def stored(machine: Machine, claim: Claimed, in_ms: int = 0, payload: bytes = b"
 
 
 def _waiting(delivery: Delivery, next_try_ms: int) -> Delivery:
-    return changed(delivery, status=DeliveryStatus.WAITING, next_try_ms=next_try_ms, tries=delivery.tries + 1)
+    return replace(delivery, status=DeliveryStatus.WAITING, next_try_ms=next_try_ms, tries=delivery.tries + 1)
 
 
 def returned(machine: Machine, claim: Claimed, retries_left: int | None = None) -> Settled:
-    ends = [changed(each, status=DeliveryStatus.RETURNED) for each in claim.to_send]
+    ends = [replace(each, status=DeliveryStatus.RETURNED) for each in claim.to_send]
     return machine.coordinator.settle(claim, ends, retries_left=retries_left)
 
 

@@ -1,10 +1,9 @@
 """When a delivery is tried again, and when it becomes a dead letter. No clock runs here: all times are given."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from deduplication.journal.entry import Attempt, Delivery, DeliveryStatus
 from orchestrator.delivery import sender

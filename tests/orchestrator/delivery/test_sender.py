@@ -2,10 +2,10 @@
 
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from deduplication.journal.coordinator import Coordinator
 from deduplication.journal.entry import Delivery, DeliveryStatus, Entry

@@ -1,15 +1,14 @@
 """What happened to each email and delivery: found by any filter, page by page, and with its reason."""
 
-from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import product
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from msgspec import structs
 
 from deduplication.journal.entry import DeliveryStatus
-from deduplication.values import changed
 from orchestrator.build import Service
 from orchestrator.operations.alarms import LATE_S
 from orchestrator.operations.decisions import list_decisions, list_deliveries, read_decision, read_delivery
@@ -131,8 +130,9 @@ def test_the_status_follows_from_the_deliveries(
         entry = step.read(first.id)
         assert entry
         ends_ms = step.steady_ms + left_ms
-        deliveries = (changed(old, status=delivery, owner="x", lease_until_ms=ends_ms) for old in entry.deliveries)
-        step.put(changed(entry, deliveries=tuple(deliveries)), entry, publishes=False)
+        held = {"status": delivery, "owner": "x", "lease_until_ms": ends_ms}
+        deliveries = (structs.replace(old, **held) for old in entry.deliveries)
+        step.put(structs.replace(entry, deliveries=tuple(deliveries)), entry, publishes=False)
     assert set(_BY_STATUS) == set(Status)
     listed = {known for known in Status if first.id in [email.id for email in desk.decisions(status=known)]}
     assert {email.status for email in desk.decisions() if email.id == first.id} == listed == {status}
@@ -245,7 +245,9 @@ def test_what_is_forgotten_is_found_no_more_and_its_number_can_be_used_again(des
         entry = step.read(desk.decisions(q="newer")[0].id)
         assert entry
         step.forget(entry)
-        step.put(changed(entry, id="again", about=replace(entry.about, subject="At the same place")), None)
+        step.put(
+            structs.replace(entry, id="again", about=structs.replace(entry.about, subject="At the same place")), None
+        )
     assert desk.subjects(q="newer") == []
     assert desk.subjects(q="same place") == ["At the same place"]
     assert index_some(journal) == 0
@@ -282,6 +284,6 @@ def test_what_was_evicted_can_no_longer_be_released_on_any_machine(desk: Desk) -
         entry = step.read(listed.id)
         assert entry and listed.releasable_until
         step.query("DELETE FROM payloads")
-        step.put(changed(entry, machine="another", is_evicted=True), entry, publishes=False)
+        step.put(structs.replace(entry, machine="another", is_evicted=True), entry, publishes=False)
     (listed,) = desk.decisions(gate="subject_group")
     assert listed.releasable_until is None

@@ -3,10 +3,10 @@
 from datetime import UTC
 
 import pytest
+from msgspec.structs import replace
 
 from deduplication.journal.entry import About, Attempt, Delivery, DeliveryStatus, Entry, Stop
 from deduplication.names import Kind, Name
-from deduplication.values import changed
 from orchestrator.operations.decisions import explain, shown_time_of_day
 from orchestrator.pipeline import Status
 
@@ -21,12 +21,12 @@ R = Delivery("crm", "msg_1", DeliveryStatus.RETURNED, tries=1, attempts=(ATTEMPT
 S, C = (Delivery("crm", "msg_1", status) for status in (DeliveryStatus.SKIPPED, DeliveryStatus.CLAIMED))
 ORIGINAL = Entry("first", "m", (EMAIL_ID,), AT_MS, about=About("fe4f", sender="ada@x.example"), deliveries=(D,))
 FAILED = Entry("first", "m", (EMAIL_ID,), AT_MS, deliveries=(X,))
-BY_SCRIPT = Entry("id", "m", (), AT_MS, deliveries=(changed(D, destination=""),))
+BY_SCRIPT = Entry("id", "m", (), AT_MS, deliveries=(replace(D, destination=""),))
 
 
 def entry(*deliveries: Delivery, stop: Stop | None = None, released_ms: int | None = None) -> Entry:
     pairs = zip(deliveries, ("crm", "slack"), strict=False)
-    named = tuple(changed(delivery, destination=name) for delivery, name in pairs)
+    named = tuple(replace(delivery, destination=name) for delivery, name in pairs)
     return Entry("id", "m", (), created_ms=AT_MS, deliveries=named, stop=stop, released_ms=released_ms)
 
 

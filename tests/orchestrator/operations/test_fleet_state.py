@@ -1,11 +1,11 @@
 """One picture of the fleet: what waits, what is dead, Redis, the members, the queue."""
 
 import pytest
+from msgspec.structs import replace
 
 from deduplication import again
 from deduplication.files import FreeSpace
 from deduplication.journal.entry import DeliveryStatus
-from deduplication.values import changed
 from orchestrator.operations.fleet_state import FRESH_MS, Outside, Watch, ask_other_servers, fleet_state
 from orchestrator.operations.health import is_ready
 from orchestrator.version import our_version
@@ -18,7 +18,7 @@ def kill(process: Process, key: str) -> str:
     """A dead letter; its entry."""
     stored(process.machine, claimed(process.machine, Email(key)))
     (lent,) = take(process.machine)
-    dead = changed(lent.delivery, status=DeliveryStatus.DEAD, ended_ms=process.machine.time.now_ms)
+    dead = replace(lent.delivery, status=DeliveryStatus.DEAD, ended_ms=process.machine.time.now_ms)
     assert process.coordinator.finish(lent, dead)
     return lent.entry.id
 

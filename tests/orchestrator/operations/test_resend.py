@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from deduplication.journal.entry import DeliveryStatus
-from deduplication.values import changed
 from orchestrator.delivery.webhook import EventType, pack
 from orchestrator.operations.resend import Release, Replay, replay_email, send_again, send_many
 from orchestrator.operations.search import DeliveryFilter
@@ -47,8 +47,8 @@ def test_an_email_is_replayed_to_the_destinations_that_have_not_received_it(
     with desk.service.journal.step() as step:
         entry = step.read(first.id)
         assert entry
-        deliveries = (changed(old, status=status) for old, status in zip(entry.deliveries, statuses, strict=True))
-        step.put(changed(entry, deliveries=tuple(deliveries)), entry, publishes=False)
+        deliveries = (replace(old, status=status) for old, status in zip(entry.deliveries, statuses, strict=True))
+        step.put(replace(entry, deliveries=tuple(deliveries)), entry, publishes=False)
         if DeliveryStatus.RETURNED not in statuses:
             step.put_payload(entry, pack({"type": EventType.EMAIL_RECEIVED, "subject": "again"}))
     before = {name: len(destination.taken) for name, destination in desk.bench.destinations.items()}
