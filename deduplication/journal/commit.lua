@@ -2,12 +2,13 @@
 --
 -- KEYS  1 the era, 2 the stream of events, then the keys of names, then all others, which the step refers to by position
 -- ARGV  1 the step, packed: {prefix of all keys, an id of the caller for a new era, HOLD in ms, whether only while the era
---       is open, latest time of execution in ms or 0, the event or "", each name's expected value ("" for none), the
---       conditions {how, key, argument, whether it is so}, the writes {command, key, argument...}}
--- Returns {outcome, era, closed for ms, now in us, ...}. "ok" is followed by a fencing number where one was asked for;
+--       is open, latest time of execution in ms or 0, the era that it must be or "", the event or "", each name's expected
+--       value ("" for none), the conditions {how, key, argument, whether it is so}, the writes {command, key, argument...}}
+-- Returns {outcome, era, closed for ms, now in us, ...}. "ok" is followed by what a LOCK, a TAKE or a HASTEN returns;
 -- "differs" by the names' values, the conditions' values, and the references that the names point to (id, value, ...).
 local call = redis.call
-local prefix, caller, hold_ms, only_open, before_ms, event, expected, conditions, writes = unpack(cmsgpack.unpack(ARGV[1]))
+local prefix, caller, hold_ms, only_open, before_ms, its_era, event, expected, conditions, writes =
+  unpack(cmsgpack.unpack(ARGV[1]))
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 local now = math.floor(now_us / 1000)
@@ -28,6 +29,7 @@ local function answer(outcome, ...)
   return {outcome, era, closed_ms, string.format('%.0f', now_us), ...}
 end
 if only_open and closed_ms > 0 then return answer('closed') end
+if its_era ~= '' and its_era ~= era then return answer('closed') end
 if before_ms > 0 and now > before_ms then return answer('late') end
 
 local is_same = true
@@ -62,7 +64,44 @@ if not is_same then
   return answer('differs', values, found, references)
 end
 
-local fence
+-- Rule 18: hands out what is due at a destination, each delivery to one owner, under a lease. For twelve seconds after
+-- HASTEN, at a pace that doubles with each second.
+local function take(due, destination, owner, lease_ms, most)
+  local taken, pace_key = {}, prefix .. 'pace:' .. destination
+  local pace = call('GET', pace_key)
+  local started, given = string.match(pace or '', '(%d+) (%d+)')
+  if pace then most = math.max(0, math.min(most, 4 * 2 ^ math.floor((now - started) / 1000) - 2 - given)) end
+  for _, id in ipairs(call('ZRANGEBYSCORE', due, '-inf', string.format('%.0f', now), 'LIMIT', 0, most)) do
+    local delivery = prefix .. 'delivery:' .. id
+    local data = call('HGET', delivery, 'data')
+    if data then
+      call('ZADD', due, string.format('%.0f', now + lease_ms), id)
+      call('HSET', delivery, 'owner', owner)
+      for _, each in ipairs({id, data, call('HINCRBY', delivery, 'begins', 1)}) do taken[#taken + 1] = each end
+    else
+      call('ZREM', due, id)
+    end
+  end
+  if pace and #taken > 0 then
+    call('SET', pace_key, string.format('%s %.0f', started, given + #taken / 3), 'KEEPTTL')
+  end
+  if call('EXISTS', due) == 0 then call('SREM', prefix .. 'due', destination) end
+  return taken
+end
+
+-- Makes those that nobody has taken due at once; how many. The score of one that is lent is the end of its lease.
+local function hasten(due, destination, most)
+  local count, now_ms = 0, string.format('%.0f', now)
+  call('SET', prefix .. 'pace:' .. destination, now_ms .. ' 0', 'PX', 12000)
+  for _, id in ipairs(call('ZRANGEBYSCORE', due, '(' .. now_ms, '+inf', 'LIMIT', 0, most + 1000)) do
+    if count < most and call('HGET', prefix .. 'delivery:' .. id, 'owner') == '' then
+      count = count + call('ZADD', due, 'CH', now_ms, id)
+    end
+  end
+  return count
+end
+
+local result
 local function use_room(destination, bytes) call('HINCRBY', prefix .. 'room', destination, bytes) end
 for _, write in ipairs(writes) do
   local command, key, first = write[1], KEYS[write[2]], write[3]
@@ -71,9 +110,13 @@ for _, write in ipairs(writes) do
     local lease = function(ms) return string.format('%.0f', now + ms) end
     call('SET', key, (string.gsub(first, '\1(%d+)', lease)), unpack(write, 4))
   elseif command == 'LOCK' then -- "\1" becomes a fencing number
-    fence = string.format('%.0f', math.max((tonumber(call('GET', prefix .. 'fence')) or 0) + 1, now_us))
-    call('SET', prefix .. 'fence', fence)
-    call('SET', key, (string.gsub(first, '\1', fence)), unpack(write, 4))
+    result = string.format('%.0f', math.max((tonumber(call('GET', prefix .. 'fence')) or 0) + 1, now_us))
+    call('SET', prefix .. 'fence', result)
+    call('SET', key, (string.gsub(first, '\1', result)), unpack(write, 4))
+  elseif command == 'TAKE' then
+    result = take(key, first, unpack(write, 4))
+  elseif command == 'HASTEN' then
+    result = hasten(key, first, write[4])
   elseif command == 'DELEQ' then
     if call('GET', key) == first then call('DEL', key) end
   elseif command == 'END' then -- of a stored delivery: its payload takes no more room
@@ -97,4 +140,4 @@ for _, write in ipairs(writes) do
   end
 end
 if event ~= '' then call('XADD', KEYS[2], '*', 'e', event) end
-return answer('ok', fence)
+return answer('ok', result)

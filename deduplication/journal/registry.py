@@ -168,13 +168,14 @@ class Commit:
     """One call of commit.lua, as it is composed: what must still be as ``view`` shows it, what is written, the event.
 
     ``is_needed``: False if the view alone decides, and nothing is to be written. ``only_open``: not while a new era is
-    closed; ``before_ms``: nor later than that (0: at any time).
+    closed; ``before_ms``: nor later than that (0: at any time); ``era``: only in that one.
     """
 
     view: View = NOTHING
     is_needed: bool = True
     only_open: bool = False
     before_ms: int = 0
+    era: str = ""
     event: str | bytes = ""
     _names: dict[str, str] = field(default_factory=dict)
     _questions: dict[tuple[str, str, str], bool] = field(default_factory=dict)
@@ -210,7 +211,7 @@ class Commit:
             (command, places.setdefault(f"{prefix}{key}", len(places) + 1), *arguments)
             for command, key, *arguments in self._writes
         ]
-        when = (self.only_open, self.before_ms)
+        when = (self.only_open, self.before_ms, self.era)
         step = (prefix, *head, *when, self.event, list(self._names.values()), conditions, writes)
         # Text and bytes alike, as the library inside Redis knows no type for bytes.
         return list(places), msgpack.packb(step, use_bin_type=False)
@@ -279,7 +280,6 @@ class Registry:
         self._prefix = options.prefix
         self._kept = ("PX", options.entry_ms)
         self._commit_script = _Script("commit.lua")
-        self._due_script = _Script("due.lua")
         self._read_script = _Script("read.lua")
         self._head = (secrets.token_hex(6), options.hold_ms)
         self.state: RedisState | None = None
@@ -585,8 +585,10 @@ class Registry:
     ) -> list[tuple[Entry, bytes | None, int, View]]:
         """Hands out what is due there, never while the era is closed or not the journal's (rule 18): the entry, its
         payload, how often, with this time, it was begun without an outcome, and what its outcome may expect."""
-        rest = self._ask_due(destination, era, owner, lease_ms, limit)
-        taken = []
+        commit, taken = Commit(only_open=True, era=era), []
+        commit.write("TAKE", f"due:{destination}", destination, owner, lease_ms, limit)
+        (answer,) = self.run(commit)
+        rest = answer.rest[0] if answer.outcome == "ok" else []
         for webhook_id, data, begins in zip(rest[::3], rest[1::3], rest[2::3], strict=True):
             entry = decode(data)
             names = [f"e:{entry.id}", *map(pointer_key, labels_of(entry))]
@@ -604,16 +606,12 @@ class Registry:
     def hasten(self, destination: str, limit: int, era: str) -> int:
         """Makes waiting deliveries due now, in the order of their time, unless a process has them; how many. For twelve
         seconds they are handed out at a growing pace. Raises NotNow while the era is closed or not the journal's."""
-        return len(self._ask_due(destination, era, "", "", limit, must=True))
-
-    def _ask_due(
-        self, destination: str, era: str, owner: str, lease_ms: int | str, limit: int, *, must: bool = False
-    ) -> list[Any]:
-        keys = [self._key(each) for each in ("era", f"due:{destination}", "due", f"pace:{destination}")]
-        (answer,) = self._call(self._due_script, [(keys, self._prefix, era, owner, lease_ms, limit, destination)])
-        if must and (answer[0].decode() != era or answer[1]):
+        commit = Commit(only_open=True, era=era)
+        commit.write("HASTEN", f"due:{destination}", destination, limit)
+        (answer,) = self.run(commit)
+        if answer.outcome != "ok":
             raise NotNow("Redis began a new era")
-        return answer[2:]  # type: ignore[no-any-return]
+        return int(answer.rest[0])
 
     def hold_gates(self, entry: Entry, destination: str) -> Met | None:
         """Holds the shared names of a stored delivery that waited for one; or who is in the way (rule 27)."""
