@@ -57,11 +57,11 @@ class Claimed(Struct, frozen=True):
 
     @property
     def to_send(self) -> tuple[Delivery, ...]:
-        return tuple(each for each in self.plan if each.status is DeliveryStatus.CLAIMED)
+        return tuple(delivery for delivery in self.plan if delivery.status is DeliveryStatus.CLAIMED)
 
     @property
     def not_to_send(self) -> tuple[Delivery, ...]:
-        return tuple(each for each in self.plan if each.status is not DeliveryStatus.CLAIMED)
+        return tuple(delivery for delivery in self.plan if delivery.status is not DeliveryStatus.CLAIMED)
 
 
 class Settled(Struct, frozen=True):
@@ -133,9 +133,9 @@ class Coordinator:
         if not isinstance(found, Take):
             return self._answered(claim, found)
         if known.names:  # Redis may have forgotten which ids these are
-            ids = {each.destination: each.webhook_id for each in found.deliveries}
-            known_ids = [(each, ids.get(each.destination, each.webhook_id)) for each in claim.destinations]
-            wanted = [replace(each, webhook_id=id_) for each, id_ in known_ids]
+            ids = {delivery.destination: delivery.webhook_id for delivery in found.deliveries}
+            known_ids = [(target, ids.get(target.destination, target.webhook_id)) for target in claim.destinations]
+            wanted = [replace(target, webhook_id=id_) for target, id_ in known_ids]
             entry_id = found.joined.id if found.joined else claim.entry
             claim = replace(claim, entry=entry_id, destinations=tuple(wanted))
         held = self._hold(claim, known)
@@ -180,7 +180,7 @@ class Coordinator:
         hold = partial(registry.hold, claim, known, self._hold_within_ms, is_behind=self.is_behind)
         try:
             found = hold()
-            waits = isinstance(found, Held) and any(each.waits_for for each in found.take.deliveries)
+            waits = isinstance(found, Held) and any(delivery.waits_for for delivery in found.take.deliveries)
             # It may meet what this machine has delivered a moment ago and not published yet: another email, for whose
             # name it waits, or an earlier copy of it for another recipient.
             if waits or (isinstance(found, Busy) and known.names):
@@ -210,24 +210,24 @@ class Coordinator:
             # What this machine marked without Redis, and has not published yet, stops it all the same.
             is_stopped_here = held and found.stop and step.outbox(1, found.stop.original or "-")
             if held and not is_stopped_here:  # what the fleet granted, less what this journal knows to be covered
-                missing = {each.destination for each in found.deliveries}
-                granted = tuple(each for each in held.take.deliveries if each.destination in missing)
+                missing = {delivery.destination for delivery in found.deliveries}
+                granted = tuple(delivery for delivery in held.take.deliveries if delivery.destination in missing)
                 if len(granted) < len(held.take.deliveries) and held.entry.reset > known.reset:
                     raise NotNow("its names were reset, and this machine has not read that yet")
                 stop = held.take.stop and (found.stop or held.take.stop)  # the journal remembers emails for longer
                 take = Take(None, (), granted, held.take.shared, stop)
-            if held is None and self.registry and any(each.waits_for for each in take.deliveries):
+            if held is None and self.registry and any(delivery.waits_for for delivery in take.deliveries):
                 return Busy(Gate.SUBJECT_GROUP, claim.own[0].label, 1_000)  # rule 27: without Redis, retry later
             if held and held.entry.id != claim.entry:
                 claim = replace(claim, entry=held.entry.id)
-            base = next((each for each in found.candidates if each.id == claim.entry), None)
+            base = next((candidate for candidate in found.candidates if candidate.id == claim.entry), None)
             joined = base
             if held and held.take.joined:
                 base = base or step.read(claim.entry)  # known here under other names
-                joined = rules.merged(base, held.take.joined, step.steady_ms)
+                joined = rules.merge(base, held.take.joined, step.steady_ms)
             reset = max(known.reset, held.entry.reset if held else 0)
             take = Take(joined, (), take.deliveries, take.shared, take.stop)
-            entry = rules.taken(claim, take, self.journal.machine, step.now_ms, reset, until_ms)
+            entry = rules.claim_entry(claim, take, self.journal.machine, step.now_ms, reset, until_ms)
             is_alone = held is None and self.registry is not None
             if is_alone:
                 entry = replace(entry, about=replace(entry.about, alone=True))
@@ -246,7 +246,7 @@ class Coordinator:
     ) -> Settled:
         """The note after the POST (rule 5), and publishing. A fact is safe once noted; what is stored, once it is
         synced here and accepted by Redis (rule 6). Raises NoRoom, and has noted nothing, if that has no room for it."""
-        waiting = [each.destination for each in outcomes if each.status is DeliveryStatus.WAITING]
+        waiting = [delivery.destination for delivery in outcomes if delivery.status is DeliveryStatus.WAITING]
         registry = self.registry
         is_home = registry is None
         if waiting and registry:
@@ -258,10 +258,10 @@ class Coordinator:
                 log.info("entry %s: %s", claimed.entry.id, error)  # publishing it will fail as well
         put_off_ms = self.journal.clock.now_ms() + PUT_OFF_MS
         marked = [
-            replace(each, is_accepted=is_home, next_try_ms=each.next_try_ms or put_off_ms)
-            if each.status is DeliveryStatus.WAITING
-            else each
-            for each in outcomes
+            replace(delivery, is_accepted=is_home, next_try_ms=delivery.next_try_ms or put_off_ms)
+            if delivery.status is DeliveryStatus.WAITING
+            else delivery
+            for delivery in outcomes
         ]
         try:
             row = self._note(claimed, marked, answer, payload, retries_left)
@@ -290,15 +290,15 @@ class Coordinator:
         with self.journal.step() as step:
             while not number:
                 present = before or claimed.entry
-                settled = rules.settled(present, outcomes, claimed.owner, step.now_ms)
+                settled = rules.settle(present, outcomes, claimed.owner, step.now_ms)
                 if settled is None:
                     return None
-                is_settled = any(each.status in SETTLED for each in settled.deliveries)
+                is_settled = bool(settled.statuses & SETTLED)
                 after = replace(
                     settled,
                     answer=answer or settled.answer,
                     settled_ms=settled.settled_ms or (step.now_ms if is_settled else None),
-                    retries_left=rules.fewest(present.retries_left, retries_left),
+                    retries_left=rules.min_retries(present.retries_left, retries_left),
                 )
                 number, version = step.put(after, before, publishes=self.registry is not None, version=expected)
                 if not number:  # it has changed since the claim
@@ -312,8 +312,8 @@ class Coordinator:
     def _publish_unnoted(self, claimed: Claimed, outcomes: Sequence[Delivery], answer: str) -> Settled:
         """The disk refused the note: a fact is published directly, and is safe if Redis accepted it (rule 5). It is
         noted as soon as the disk can be written again, so that a retry is not sent."""
-        facts = [each for each in outcomes if each.status is DeliveryStatus.DELIVERED]
-        entry = rules.settled(claimed.entry, facts, claimed.owner, self.journal.clock.now_ms())
+        facts = [delivery for delivery in outcomes if delivery.status is DeliveryStatus.DELIVERED]
+        entry = rules.settle(claimed.entry, facts, claimed.owner, self.journal.clock.now_ms())
         if entry is None:
             return Settled(None, is_safe=False)
         self._unnoted.append((claimed, facts, answer))
@@ -348,7 +348,7 @@ class Coordinator:
             payload = payload or step.payload(entry_id)
             entry = None if rows else step.read(entry_id)
         if not rows:  # another process was faster; Redis may have refused what waits
-            return entry is None or all(each.is_accepted for each in entry.deliveries)
+            return entry is None or all(delivery.is_accepted for delivery in entry.deliveries)
         return self._publish_rows([(rows[0], view, payload)]) == 1
 
     def _note_published(self, step: Step, row: Row, published: Published) -> bool:
@@ -361,13 +361,13 @@ class Coordinator:
         if published.era != step.meta("era"):
             return False
         is_accepted = True
-        for each in [each for each in entry.deliveries if each.status is DeliveryStatus.WAITING]:
-            refused = published.refused.get(each.destination)
+        for delivery in entry.deliveries_with(DeliveryStatus.WAITING):
+            refused = published.refused.get(delivery.destination)
             is_accepted = is_accepted and not refused
             if not refused:
-                step.set_delivery(entry.id, each.destination, is_accepted=1)
+                step.set_delivery(entry.id, delivery.destination, is_accepted=1)
             elif refused == "covers" and (present := step.read(entry.id)):
-                waiting = present.delivery_to(each.destination)
+                waiting = present.delivery_to(delivery.destination)
                 if waiting and waiting.status is DeliveryStatus.WAITING:  # it would be listed as such for ever
                     ended = {"status": DeliveryStatus.SKIPPED, "ended_ms": step.now_ms, "next_try_ms": None}
                     skipped = replace(waiting, reason="already stored or sent under another entry", **ended)
@@ -425,7 +425,7 @@ class Coordinator:
             log.info("%d entries are published later, such as %s: %s", len(rows), rows[0][0][2].id, error)
             return 0
         with self.journal.step() as step:
-            return sum(self._note_published(step, row[0], each) for row, each in zip(rows, answers, strict=True))
+            return sum(self._note_published(step, row[0], answer) for row, answer in zip(rows, answers, strict=True))
 
     def tend(self) -> list[tuple[str, int, int]]:
         """Every second, even without Redis: ends what is kept no longer, and counts repeats; this machine's sums of
@@ -491,16 +491,16 @@ class Coordinator:
         if not lent:
             return []
         with self.journal.step() as step:
-            begun = [(self._begin(step, each), begins) for each, begins in lent]
-        going = [each for each, begins in begun if each and self._may_send(each, begins)]
-        return [replace(each, delivery=replace(each.delivery, waits_for=None)) for each in going]
+            begun = [(self._begin(step, loan), begins) for loan, begins in lent]
+        going = [loan for loan, begins in begun if loan and self._may_send(loan, begins)]
+        return [replace(loan, delivery=replace(loan.delivery, waits_for=None)) for loan in going]
 
     def destinations_with_waiting(self) -> set[str]:
         """Where something is stored, due or not."""
         registry = self.registry
         if registry:
             members = registry.ask(lambda client, prefix: client.smembers(f"{prefix}due"))
-            found = [each.decode() for each in members]
+            found = [member.decode() for member in members]
         else:
             with self.journal.reading() as step:
                 found = [name for (name,) in step.query("SELECT name FROM waiting_destinations")]
@@ -520,17 +520,17 @@ class Coordinator:
         """The taker's first step: what this journal knows of it. None if another process here sends it."""
         entry, delivery = lent.entry, lent.delivery
         same = rules.same_items(entry.own, entry.fingerprint, step.known(entry.own, entry.fingerprint))
-        made = [made for each in same if (made := each.delivery_to(delivery.destination))]
-        made = [each for each in made if each.generation >= delivery.generation]
-        if any(each.is_live(step.steady_ms) for each in made):
+        made = [made for candidate in same if (made := candidate.delivery_to(delivery.destination))]
+        made = [other for other in made if other.generation >= delivery.generation]
+        if any(other.is_live(step.steady_ms) for other in made):
             return None
-        ours = next((each for each in same if each.id == entry.id), None) or step.read(entry.id)
+        ours = next((candidate for candidate in same if candidate.id == entry.id), None) or step.read(entry.id)
         payload = lent.payload or step.payload(entry.id)  # Redis may have evicted it
-        if any(each.status is DeliveryStatus.DELIVERED for each in made):
+        if any(other.status is DeliveryStatus.DELIVERED for other in made):
             if ours and self.registry:
                 step.put(ours, ours)  # Redis has forgotten it: it is published again
             return replace(lent, delivery=replace(delivery, status=DeliveryStatus.DELIVERED))
-        after = rules.merged(ours, entry.without_claims(), step.steady_ms)
+        after = rules.merge(ours, entry.without_claims(), step.steady_ms)
         if after != ours:
             step.put(after, ours, publishes=False)
         step.set_delivery(entry.id, delivery.destination, owner=lent.owner, lease_until_ms=lent.until_ms)
@@ -556,8 +556,8 @@ class Coordinator:
             met = registry.hold_gates(entry, delivery.destination)
         else:
             with self.journal.step() as step:
-                names = rules.gates_of(entry, delivery.destination)
-                met = rules.meet_again(entry, delivery.destination, step.known(names))
+                names = rules.shared_names(entry, delivery.destination)
+                met = rules.find_obstacle_again(entry, delivery.destination, step.known(names))
                 before = step.read(entry.id)
                 kept = before.delivery_to(delivery.destination) if before else None
                 if met is None and before and kept:
@@ -583,9 +583,9 @@ class Coordinator:
         with self.journal.step() as step:
             before = step.read(entry.id)
             if registry and not is_fact:
-                step.put(rules.merged(before, entry, step.steady_ms), before, publishes=False)
+                step.put(rules.merge(before, entry, step.steady_ms), before, publishes=False)
                 return True
-            after = rules.settled(before or entry, [outcome], lent.owner, step.now_ms)
+            after = rules.settle(before or entry, [outcome], lent.owner, step.now_ms)
             if after is None:
                 return False
             row = (*step.put(after, before, publishes=registry is not None), after)

@@ -20,7 +20,7 @@ from deduplication.errors import NoAnswer, StoreUnavailable, try_to
 from deduplication.journal.coordinator import BEHIND_MS, Coordinator
 from deduplication.journal.entry import DeliveryStatus, Entry, decode_event
 from deduplication.journal.registry import NOTHING, Answer, Registry
-from deduplication.journal.rules import merged, name_of, references
+from deduplication.journal.rules import merge, name_of, references
 from deduplication.journal.sqlite import Step
 from deduplication.members import beat, event_order, share_notes
 from deduplication.names import Name
@@ -181,7 +181,7 @@ class Fleet:
             state = {**about, "at_ms": step.now_ms, "position": step.meta("position")}
         self.members = beat(self._registry, self._journal.machine, state)
         others = self.members.keys() - {self._journal.machine}
-        if any(state["at_ms"] - self.members[each]["at_ms"] <= SILENT_MS for each in others):
+        if any(state["at_ms"] - self.members[name]["at_ms"] <= SILENT_MS for name in others):
             self._alone_since = None
         elif self._alone_since is None:
             self._alone_since = time.monotonic()
@@ -201,10 +201,10 @@ class Fleet:
         for label, number in resets:
             self._registry.reset({label: name_of(label)}, again=number)
         for _, entry in claimed:
-            for owner in {each.owner for each in entry.deliveries if each.status is DeliveryStatus.CLAIMED}:
-                left_ms = max(each.lease_until_ms for each in entry.deliveries if each.owner == owner) - steady_ms
-                if left_ms > 0:
-                    self._registry.put_back(entry, owner, left_ms)
+            claims = entry.deliveries_with(DeliveryStatus.CLAIMED)
+            for owner, until_ms in {delivery.owner: delivery.lease_until_ms for delivery in claims}.items():
+                if until_ms > steady_ms:
+                    self._registry.put_back(entry, owner, until_ms - steady_ms)
         with self._journal.step() as step:
             if step.meta("era") == answer.era:
                 step.set_meta("restore", str(step.last_seq() + 1))
@@ -254,8 +254,7 @@ class Fleet:
 
     def _publish_again(self, entries: Sequence[Entry]) -> None:
         """As the journal has them; a payload goes along with what waits and lies here."""
-        claimed = {DeliveryStatus.CLAIMED}
-        settled = [entry for entry in entries if {each.status for each in entry.deliveries} - claimed]
+        settled = [entry for entry in entries if entry.statuses - {DeliveryStatus.CLAIMED}]
         ended = self._registry.outdated([entry for entry in settled if not entry.is_open])
         self._registry.publish([(entry, NOTHING, None) for entry in ended])
         # What waits is published even if Redis knows of it: perhaps by a machine that does not have its payload.
@@ -338,7 +337,7 @@ class Fleet:
             if step.latest_reset(labels) > incoming.reset:
                 return
         ours = step.read(incoming.id)
-        after = merged(ours, incoming.without_claims(), step.steady_ms)
+        after = merge(ours, incoming.without_claims(), step.steady_ms)
         if after != ours:
             step.put(after, ours, publishes=False)
             if ours and after.is_delivered_everywhere:

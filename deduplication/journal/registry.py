@@ -35,7 +35,7 @@ from deduplication.journal.entry import (
     to_json,
     unpack_event,
 )
-from deduplication.journal.rules import Claim, Judgement, Known, Met, NameState, Take, identity, references
+from deduplication.journal.rules import Claim, Judgement, Known, NameState, Obstacle, Take, identity, references
 from deduplication.marks import HAS_PENDING, mark_of
 from deduplication.names import WEEK_MS, Kind, Name
 from deduplication.redis_client import exchange, translated
@@ -73,11 +73,11 @@ NO_POINTER = Pointer()
 def write_reference(entry: Entry, lease_ms: int = 0) -> str:
     """What Redis keeps of an entry. Claims that have no lease yet get one of ``lease_ms`` from Redis (commit.lua)."""
     deliveries = []
-    for each in entry.deliveries:
-        is_claimed = each.status is DeliveryStatus.CLAIMED
-        owner, until_ms = (each.owner, each.lease_until_ms or _NEW_LEASE) if is_claimed else ("", 0)
-        waits = int(each.waits_for is not None)
-        values = [each.destination, _LETTERS[each.status], owner, until_ms, each.generation, waits]
+    for delivery in entry.deliveries:
+        is_claimed = delivery.status is DeliveryStatus.CLAIMED
+        owner, until_ms = (delivery.owner, delivery.lease_until_ms or _NEW_LEASE) if is_claimed else ("", 0)
+        waits = int(delivery.waits_for is not None)
+        values = [delivery.destination, _LETTERS[delivery.status], owner, until_ms, delivery.generation, waits]
         while not values[-1]:  # most are delivered, and kept by the thousand: what says nothing is left out
             values.pop()
         deliveries.append(values)
@@ -108,7 +108,7 @@ def read_reference(entry_id: str, text: str) -> Entry:
                 lease_until_ms=until_ms,
             )
             for destination, letter, owner, until_ms, generation, waits in (
-                (*each, *("", 0, 0, 0)[len(each) - 2 :]) for each in deliveries
+                (*row, *("", 0, 0, 0)[len(row) - 2 :]) for row in deliveries
             )
         ),
     )
@@ -122,7 +122,7 @@ def labels_of(entry: Entry) -> dict[str, Name]:
 
 def _first_puts(entry: Entry) -> tuple[Delivery, ...]:
     """What is to be stored, and was not accepted yet."""
-    return tuple(each for each in entry.deliveries if each.status is DeliveryStatus.WAITING and not each.is_accepted)
+    return tuple(delivery for delivery in entry.deliveries_with(DeliveryStatus.WAITING) if not delivery.is_accepted)
 
 
 # A step, and what Redis showed
@@ -144,8 +144,8 @@ class View(Struct, frozen=True):
         return read_reference(entry_id, text) if text else None
 
     def under(self, pointer: Pointer) -> tuple[Entry, ...]:
-        found = (self.entry(each) for each in pointer.ids)
-        return tuple(each for each in found if each)
+        found = (self.entry(id_) for id_ in pointer.ids)
+        return tuple(entry for entry in found if entry)
 
 
 NOTHING, UNKNOWN = View(), Known()
@@ -223,7 +223,7 @@ class Commit:
             f"e:{id_.decode()}": text.decode() for id_, text in zip(references[::2], references[1::2], strict=True)
         }
         values |= {key: text.decode() for key, text in zip(self._names, shown, strict=True)}
-        answers = {question: each == b"1" for question, each in zip(self._questions, found, strict=True)}
+        answers = {question: value == b"1" for question, value in zip(self._questions, found, strict=True)}
         return View(values, answers, answer.now_ms, self.view.labels)
 
 
@@ -307,7 +307,7 @@ class Registry:
             if not isinstance(found, Take):
                 commit.is_needed = False
                 return found
-            entry = rules.taken(claim, found, self._machine, now_ms, known.reset)
+            entry = rules.claim_entry(claim, found, self._machine, now_ms, known.reset)
             for label, name in claim.references.items():
                 pointer = values[pointer_key(label)] = self._point(commit, label, name, entry, self._kept)
                 if name.kind in HAS_PENDING and not known.of(name).is_marked and entry.id in pointer:
@@ -370,13 +370,13 @@ class Registry:
     ) -> str:
         """Makes a name refer to this entry, or no longer; its value afterwards."""
         before = commit.pointer(label)
-        ids = tuple(each for each in before.ids if each != entry.id)
+        ids = tuple(id_ for id_ in before.ids if id_ != entry.id)
         if name.is_own:
             ids = (*ids, entry.id)
             if len(ids) > rules.MOST_REFERENCES:
-                others = [each for each in commit.view.under(before) if each.id != entry.id]
-                ids = rules.compared((*others, entry)) if others else ids  # a hold's own view does not show them
-        elif name in entry.names and (name in rules.marked_names(entry) or rules.holds(entry, name)):
+                others = [other for other in commit.view.under(before) if other.id != entry.id]
+                ids = rules.ids_to_compare((*others, entry)) if others else ids  # a hold's own view does not show them
+        elif name in entry.names and (name in rules.names_to_mark(entry) or rules.holds(entry, name)):
             ids = (entry.id,)
         after = Pointer(before.reset, ids)
         if after == NO_POINTER:
@@ -390,14 +390,13 @@ class Registry:
         (rule 2)."""
 
         def compose(commit: Commit) -> None:
-            under = [
-                (name, entry) for label, name in labels.items() for entry in commit.view.under(commit.pointer(label))
-            ]
-            held = {entry.id: entry for _, entry in under if any(each.owner == owner for each in entry.deliveries)}
+            entries = {name: commit.view.under(commit.pointer(label)) for label, name in labels.items()}
+            under = [(name, entry) for name, found in entries.items() for entry in found]
+            held = {entry.id: entry for _, entry in under if owner in {other.owner for other in entry.deliveries}}
             commit.is_needed = bool(held) or commit.view is NOTHING
             for entry in held.values():
                 commit.value(f"e:{entry.id}")
-                left = tuple(each for each in entry.deliveries if each.owner != owner)
+                left = tuple(delivery for delivery in entry.deliveries if delivery.owner != owner)
                 if left:
                     commit.write("SET", f"e:{entry.id}", write_reference(replace(entry, deliveries=left)), "KEEPTTL")
                 else:
@@ -415,15 +414,14 @@ class Registry:
         def compose(commit: Commit) -> None:
             text = commit.value(f"e:{entry.id}")
             present = read_reference(entry.id, text) if text else entry.without_claims()
-            done = {each.destination for each in present.deliveries if text and each.status in SETTLED}
-            mine = {
-                each.destination: replace(each, lease_until_ms=0)
-                for each in entry.deliveries
-                if each.owner == owner and each.destination not in done and each.status is DeliveryStatus.CLAIMED
-            }
-            commit.is_needed = bool(mine)
-            kept = tuple(each for each in present.deliveries if each.destination not in mine)
-            held = replace(entry, deliveries=(*kept, *mine.values()))
+            deliveries = present.by_destination
+            commit.is_needed = False
+            for delivery in entry.deliveries_with(DeliveryStatus.CLAIMED):
+                before = deliveries.get(delivery.destination)
+                if delivery.owner == owner and not (before and before.status in SETTLED):
+                    deliveries[delivery.destination] = replace(delivery, lease_until_ms=0)
+                    commit.is_needed = True
+            held = replace(entry, deliveries=tuple(deliveries.values()))
             for label, name in labels_of(entry).items():
                 self._point(commit, label, name, held, self._kept)
             commit.write("HOLD", f"e:{entry.id}", write_reference(held, left_ms), *self._kept)
@@ -451,10 +449,10 @@ class Registry:
                 result, answer = self.agree(compose, commit.seen(answer))
             if answer and answer.outcome == "closed":  # nothing is stored now; facts are accepted (rule 13)
                 put = _first_puts(entry)
-                known = tuple(each for each in entry.deliveries if each not in put)
+                known = tuple(delivery for delivery in entry.deliveries if delivery not in put)
                 if known:
                     self.publish([(replace(entry, deliveries=known), NOTHING, None)])
-                result = Published("", dict.fromkeys((each.destination for each in put), "held"))
+                result = Published("", dict.fromkeys((delivery.destination for delivery in put), "held"))
             published.append(replace(result, era=answer.era) if answer else result)
         return published
 
@@ -466,7 +464,7 @@ class Registry:
         labels = {**commit.view.labels, **labels_of(entry)}
         text = commit.value(f"e:{entry.id}")
         pointers = {label: commit.pointer(label) for label in labels}
-        if max((each.reset for each in pointers.values()), default=0) > entry.reset:
+        if max((pointer.reset for pointer in pointers.values()), default=0) > entry.reset:
             commit.is_needed = False
             return Published("", is_reset=True)
         states = {
@@ -475,29 +473,29 @@ class Registry:
             if pointers[label].ids not in ((), (entry.id,))
         }
         same = rules.same_items(entry.own, entry.fingerprint, Known(states)) if states else ()
-        others = [each for each in same if each.id != entry.id]
+        others = [other for other in same if other.id != entry.id]
         present = commit.view.entry(entry.id)
-        result, refused = rules.published(entry, present, others, self._machine, commit.view.now_ms)
+        result, refused = rules.merge_in_redis(entry, present, others, self._machine, commit.view.now_ms)
         after = write_reference(result)
-        waits = any(each.status is DeliveryStatus.WAITING for each in result.deliveries)
-        waited = present is not None and any(each.status is DeliveryStatus.WAITING for each in present.deliveries)
+        waits = DeliveryStatus.WAITING in result.statuses
+        waited = present is not None and DeliveryStatus.WAITING in present.statuses
         kept = () if waits else self._kept  # what waits is kept until it ends
         commit.write("SET", f"e:{entry.id}", after, *kept)
         for label, name in labels.items():
             if waits != waited or not name.is_own or pointers[label].ids != (entry.id,):  # else it stays as it is
                 self._point(commit, label, name, result, kept, waits != waited)
-        self._write_marks(commit, rules.marked_names(result))
+        self._write_marks(commit, rules.names_to_mark(result))
         self._end_pending(commit, result, labels, pointers)
-        if entry.proof and any(each.status in SETTLED for each in entry.deliveries):
+        if entry.proof and entry.statuses & SETTLED:
             proof, _, key = entry.proof.partition("=")
             commit.write("SET", f"proof:{proof}", key, "PX", WEEK_MS)
         is_stored = self._write_stored(commit, entry, result, payload, lent)
         if is_stored is None:
             commit.is_needed = False
-            return Published("", dict.fromkeys((each.destination for each in entry.deliveries), "lent"))
+            return Published("", dict.fromkeys((delivery.destination for delivery in entry.deliveries), "lent"))
         # What changes nothing is no event; what was refused is not published.
         if is_stored or after != text or entry.is_evicted:
-            kept_here = tuple(each for each in entry.deliveries if each.destination not in refused)
+            kept_here = tuple(delivery for delivery in entry.deliveries if delivery.destination not in refused)
             commit.event = pack_event(f'["E","{self._machine}",{encode(replace(entry, deliveries=kept_here))}]')
         return Published("", refused)
 
@@ -505,7 +503,7 @@ class Registry:
         self, commit: Commit, entry: Entry, labels: Mapping[str, Name], pointers: Mapping[str, Pointer]
     ) -> None:
         """What an operator sees of names that this entry held and has not marked."""
-        marked = rules.marked_names(entry)
+        marked = rules.names_to_mark(entry)
         for label, name in labels.items():
             if name.kind not in HAS_PENDING or name in marked:
                 continue
@@ -547,37 +545,37 @@ class Registry:
         """Puts what waits, and removes what has ended; whether there was any. None if its owner has lost it."""
         present, is_asked = commit.view.entry(entry.id), False
         taken_by, destination = lent
-        for each in entry.deliveries:
-            if taken_by and each.destination != destination:
+        for delivery in entry.deliveries:
+            if taken_by and delivery.destination != destination:
                 continue  # this owner did not take it
-            before = present.delivery_to(each.destination) if present else None
+            before = present.delivery_to(delivery.destination) if present else None
             was_stored = before is not None and before.status is DeliveryStatus.WAITING
-            waits = each.status is DeliveryStatus.WAITING
-            if each not in result.deliveries or not (waits or was_stored) or not each.webhook_id:
+            waits = delivery.status is DeliveryStatus.WAITING
+            if delivery not in result.deliveries or not (waits or was_stored) or not delivery.webhook_id:
                 continue  # Redis keeps what it has
-            key, due = f"delivery:{each.webhook_id}", f"due:{each.destination}"
+            key, due = f"delivery:{delivery.webhook_id}", f"due:{delivery.destination}"
             is_there, is_asked = commit.ask("exists", key), True
-            is_decision = taken_by and each.status is not DeliveryStatus.DELIVERED
+            is_decision = taken_by and delivery.status is not DeliveryStatus.DELIVERED
             if is_decision and not commit.ask("owner", key, taken_by) and is_there:
                 return None
             if waits and not taken_by and (is_there or payload is None):
                 continue  # put only if it is not there (rule 17), and by who has the payload
             if waits:
                 commit.write("HSET", key, "data", encode(entry), "owner", "", "begins", 0)
-                commit.write("ZADD", due, each.next_try_ms or 0, each.webhook_id)
+                commit.write("ZADD", due, delivery.next_try_ms or 0, delivery.webhook_id)
                 if not is_there and payload is not None:
-                    commit.write("SADD", "due", each.destination)
-                    commit.write("DROP", "dead", each.webhook_id)
-                    commit.write("SET", f"payload:{each.webhook_id}", payload)
-                    commit.write("HINCRBY", "room", each.destination, len(payload))
+                    commit.write("SADD", "due", delivery.destination)
+                    commit.write("DROP", "dead", delivery.webhook_id)
+                    commit.write("SET", f"payload:{delivery.webhook_id}", payload)
+                    commit.write("HINCRBY", "room", delivery.destination, len(payload))
                     commit.write("HSET", key, "size", len(payload))
             elif is_there:
-                commit.write("END", key, each.destination)
-                commit.write("ZREM", due, each.webhook_id)
-                if each.status is DeliveryStatus.DEAD:
-                    commit.write("BURY", "dead", each.webhook_id)
+                commit.write("END", key, delivery.destination)
+                commit.write("ZREM", due, delivery.webhook_id)
+                if delivery.status is DeliveryStatus.DEAD:
+                    commit.write("BURY", "dead", delivery.webhook_id)
                 else:
-                    commit.write("DEL", f"payload:{each.webhook_id}")
+                    commit.write("DEL", f"payload:{delivery.webhook_id}")
         return is_asked
 
     def take(
@@ -613,21 +611,21 @@ class Registry:
             raise NotNow("Redis began a new era")
         return int(answer.rest[0])
 
-    def hold_gates(self, entry: Entry, destination: str) -> Met | None:
+    def hold_gates(self, entry: Entry, destination: str) -> Obstacle | None:
         """Holds the shared names of a stored delivery that waited for one; or who is in the way (rule 27)."""
-        names = rules.gates_of(entry, destination)
+        names = rules.shared_names(entry, destination)
 
-        def compose(commit: Commit) -> Met | None:
+        def compose(commit: Commit) -> Obstacle | None:
             known = Known(self._states(commit, {name.label: name for name in names}), commit.view.now_ms)
             commit.value(f"e:{entry.id}")
             present = commit.view.entry(entry.id)
             delivery = present.delivery_to(destination) if present else None
             if commit.view is NOTHING:
                 return None
-            met = rules.meet_again(entry, destination, known)
+            met = rules.find_obstacle_again(entry, destination, known)
             if met or present is None or delivery is None:
                 commit.is_needed = False
-                return met or Met(names[0], None, is_held=True)
+                return met or Obstacle(names[0], None, is_held=True)
             for name in names:
                 pointer = Pointer(known.of(name).reset, (entry.id,))
                 commit.write("SET", pointer_key(name.label), str(pointer))
@@ -648,19 +646,18 @@ class Registry:
             commit.only_open = not again
             commit.ask("exists", "era")  # it does: the time of a reset is Redis' own, so it is shown first
             pointers, now_ms = {label: commit.pointer(label) for label in labels}, commit.view.now_ms
-            number = again or max(now_ms * 1000, *(each.reset + 1 for each in pointers.values()))
+            number = again or max(now_ms * 1000, *(pointer.reset + 1 for pointer in pointers.values()))
             gone = {}
             for label, pointer in pointers.items():
                 entries = commit.view.under(pointer)
-                deliveries = [each for entry in entries for each in entry.deliveries]
-                is_open = any(each.status is DeliveryStatus.WAITING or each.is_live(now_ms) for each in deliveries)
+                is_busy = any(entry.is_busy(now_ms) for entry in entries)
                 is_newer = again and (pointer.reset >= again or any(entry.reset >= again for entry in entries))
-                if not is_open and not is_newer:
+                if not is_busy and not is_newer:
                     gone[label] = pointer
             for label, pointer in gone.items():
                 if labels[label].is_own:  # of a group, the group alone is freed
-                    for each in pointer.ids:
-                        commit.write("DEL", f"e:{each}")
+                    for id_ in pointer.ids:
+                        commit.write("DEL", f"e:{id_}")
                 commit.write("SET", pointer_key(label), str(Pointer(number)), *self._kept)
                 mark = mark_of(labels[label], self._options.group_ttl)
                 commit.write("DEL", mark.key) if mark.member is None else commit.write("SREM", mark.key, mark.member)
@@ -692,10 +689,10 @@ class Registry:
 
     def outdated(self, entries: Sequence[Entry]) -> list[Entry]:
         """Those of these entries that Redis does not know, or knows in another state."""
-        keys = [self._key(f"e:{each.id}") for each in entries]
+        keys = [self._key(f"e:{entry.id}") for entry in entries]
         known = self.ask(lambda client, _: client.mget(keys)) if keys else []
         given = zip(entries, known, strict=True)
-        return [each for each, text in given if text is None or text.decode() != write_reference(each)]
+        return [entry for entry, text in given if text is None or text.decode() != write_reference(entry)]
 
     # Asking
 

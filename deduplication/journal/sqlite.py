@@ -31,7 +31,7 @@ from deduplication.files import (
     use_write_ahead_log,
 )
 from deduplication.journal.entry import ENDED, DeliveryStatus, Entry, decode, encode
-from deduplication.journal.rules import HELD, Known, NameState, marked_names, references
+from deduplication.journal.rules import HELD, Known, NameState, names_to_mark, references
 from deduplication.names import WEEK_MS, Name, shortened
 from deduplication.subject_group import GroupScope, scope_of
 
@@ -53,13 +53,13 @@ _ENTRY_COLUMNS = (
 _PUT_ENTRY = (
     f"INSERT INTO entries ({', '.join(_ENTRY_COLUMNS)}, unpublished, version)"  # noqa: S608
     f" VALUES ({'?, ' * len(_ENTRY_COLUMNS)}?, 1) ON CONFLICT (id) DO UPDATE SET"
-    f" {', '.join(f'{each} = excluded.{each}' for each in _ENTRY_COLUMNS[3:])}, version = version + 1,"
+    f" {', '.join(f'{column} = excluded.{column}' for column in _ENTRY_COLUMNS[3:])}, version = version + 1,"
     " unpublished = iif(excluded.unpublished, version + 1, unpublished) WHERE version = coalesce(?, version)"
     " RETURNING seq, version"
 )
 _PUT_DELIVERY = (
     f"INSERT INTO deliveries (seq, {', '.join(_COLUMNS)}) VALUES (?{', ?' * len(_COLUMNS)}) ON CONFLICT DO"  # noqa: S608
-    f" UPDATE SET {', '.join(f'{each} = excluded.{each}' for each in _COLUMNS[1:])}"
+    f" UPDATE SET {', '.join(f'{column} = excluded.{column}' for column in _COLUMNS[1:])}"
 )
 
 
@@ -279,14 +279,14 @@ class Step:
     def _whole(self, seq: int, data: str) -> Entry:
         """With what this machine alone knows of its deliveries, which is nothing once they have ended."""
         entry = decode(data)
-        if all(each.status in ENDED for each in entry.deliveries):
+        if entry.statuses <= ENDED:
             return entry
         query = "SELECT destination, owner, lease_until_ms, is_accepted FROM deliveries WHERE seq = ?"
         local = {destination: values for destination, *values in self._run(query, (seq,))}
         deliveries = []
-        for each in entry.deliveries:
-            owner, until_ms, is_accepted = local[each.destination]
-            deliveries.append(replace(each, owner=owner, lease_until_ms=until_ms, is_accepted=bool(is_accepted)))
+        for delivery in entry.deliveries:
+            owner, until_ms, is_accepted = local[delivery.destination]
+            deliveries.append(replace(delivery, owner=owner, lease_until_ms=until_ms, is_accepted=bool(is_accepted)))
         return replace(entry, deliveries=tuple(deliveries))
 
     def put(
@@ -296,8 +296,8 @@ class Step:
         ``publishes``, the entry goes to the outbox. Returns its number and its version, or zeros, and has written
         nothing, if the entry no longer has the given ``version``."""
         gate = entry.stop.gate.value if entry.stop else ""
-        about, outcomes = entry.about, "".join(f" {each.destination}={each.status}" for each in entry.deliveries)
-        found_by = (gate, about.provider, about.route, entry.outcome, f"{outcomes} ")
+        outcomes = "".join(f" {delivery.destination}={delivery.status}" for delivery in entry.deliveries)
+        found_by = (gate, entry.about.provider, entry.about.route, entry.outcome, f"{outcomes} ")
         columns = (entry.id, entry.machine, entry.created_ms, entry.fingerprint, entry.reset, entry.answer, *found_by)
         row = self._run(_PUT_ENTRY, (*columns, encode(entry), publishes, version)).fetchone()
         if row is None:
@@ -314,7 +314,7 @@ class Step:
         known = before.deliveries if before else ()
         self._run_many(
             _PUT_DELIVERY,
-            [(seq, *_columns_of(each)) for each in entry.deliveries if each not in known],
+            [(seq, *_columns_of(delivery)) for delivery in entry.deliveries if delivery not in known],
         )
         return seq, version
 
@@ -336,7 +336,7 @@ class Step:
             references(entry.names, entry.fingerprint), (False, None)
         )
         if len(rows) > len(entry.own):
-            shared = (name for name in marked_names(entry) if not name.is_own)
+            shared = (name for name in names_to_mark(entry) if not name.is_own)
             rows |= {name.label: (True, self.end_of(name, entry)) for name in shared}
         return rows
 
@@ -410,7 +410,7 @@ class Step:
         If it ``publishes``, all machines learn what can no longer be released."""
         is_ended = entry.is_delivered_everywhere
         ends_ms = self.now_ms + self._retention.delivered_payload_ms if is_ended else None
-        is_suppressed = all(each.status is DeliveryStatus.SKIPPED for each in entry.deliveries)
+        is_suppressed = entry.statuses <= {DeliveryStatus.SKIPPED}
         domain = scope_of(entry.about.sender.lower(), GroupScope.DOMAIN) if is_suppressed else ""
         self._run(
             "INSERT OR REPLACE INTO payloads SELECT seq, ?, ?, ?, ? FROM entries WHERE id = ?",
@@ -482,13 +482,13 @@ class Step:
             name = references(entry.names, entry.fingerprint).get(label)
             if name is None:
                 continue
-            if any(each.status is DeliveryStatus.WAITING or each.is_live(self.steady_ms) for each in entry.deliveries):
+            if entry.is_busy(self.steady_ms):
                 self.put(replace(entry, reset=number), entry, publishes=False)
             elif name.is_own:
                 self.forget(entry)
             else:  # of a group, the group alone is freed
                 self._run("DELETE FROM names WHERE reference = ? AND seq > 0", (label,))
-                shared = tuple(each for each in entry.shared if each != name)
+                shared = tuple(other for other in entry.shared if other != name)
                 deliveries = tuple(replace(d, content=None) if d.content == name else d for d in entry.deliveries)
                 self.put(replace(entry, shared=shared, deliveries=deliveries), entry, publishes=False)
 
@@ -546,7 +546,7 @@ class Step:
             (self.now_ms - self._retention.entry_ms, self.now_ms - self._retention.dead_ms, PURGED_AT_ONCE),
         )
         for _, entry in rows:
-            for name in marked_names(entry):
+            for name in names_to_mark(entry):
                 until_ms = self.end_of(name, entry)
                 if entry.stop and entry.stop.name == name:
                     continue  # a foreign mark, which it met and does not explain
