@@ -13,7 +13,7 @@ class DeduplicationError(Exception):
 
 
 class StoreUnavailable(DeduplicationError):
-    """The journal, Redis or the queue cannot answer now; a retry may work."""
+    """The journal or Redis cannot answer now; a retry may work."""
 
 
 class NoAnswer(StoreUnavailable):

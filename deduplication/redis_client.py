@@ -239,14 +239,6 @@ def exchange(client: Any, commands: Sequence[Sequence[Any]]) -> list[Any]:
             client.connection_pool.release(connection)
 
 
-def ping(client: redis.Redis) -> None:
-    """Raises NoAnswer, or StoreMisconfigured if the credentials are refused."""
-    try:
-        client.ping()
-    except redis.exceptions.RedisError as error:
-        raise translated(error) from error
-
-
 def translated(error: redis.exceptions.RedisError) -> DeduplicationError:
     """What counts as "gone" (rule 8); everything else is a wrong setting or a bug, and loud."""
     text, kind = str(error), type(error).__name__

@@ -40,7 +40,7 @@ STRONG_TOKENS = "tokens of at least 16 characters, 8 of them different, separate
 DELIVERY_BUDGET_S = 8  # how long a provider's request waits for all its deliveries
 DAY_MS = 24 * 3600 * 1000
 MB = 1024 * 1024
-_REDIS = "a redis://, rediss://, unix://, redis+sentinel://"
+_REDIS = "a redis://, rediss://, unix://, redis+sentinel:// or redis+cluster:// address, empty for none"
 _HASH_TAG = re.compile(r"\{[^{}]+\}")
 
 
@@ -90,17 +90,11 @@ def _check_tokens(tokens: tuple[str, ...]) -> tuple[str, ...]:
     return tokens
 
 
-def _check_queue_url(url: str) -> None:
-    if urlsplit(url).scheme not in ("amqp", "amqps") and parse_address(url).is_cluster:
-        raise ValueError("Dramatiq cannot use a Redis Cluster")
-
-
 Secret = Annotated[str, AfterValidator(check_secret)]
 _Secrets = Annotated[tuple[Secret, ...], NoDecode, BeforeValidator(_split)]
 _Tokens = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split), AfterValidator(_check_tokens)]
 _Networks = Annotated[tuple[IPvAnyNetwork, ...], NoDecode, BeforeValidator(_split)]
 _RedisUrl = Annotated[str, passes(parse_address)]
-_QueueUrl = Annotated[str, passes(_check_queue_url)]
 WebAddress = Annotated[str, passes(check_web_address)]
 _no_slash_at_end = AfterValidator(lambda text: text.rstrip("/"))
 _PublicUrl = Annotated[WebAddress, Field(pattern=r"\A[^?#@ ]*\z"), _no_slash_at_end]
@@ -124,7 +118,7 @@ class Settings(BaseSettings):
         extra="ignore",  # .env may hold what others read
     )
 
-    redis_url: _RedisUrl = Field("", repr=False, description=f"{_REDIS} or redis+cluster:// address, empty for none")
+    redis_url: _RedisUrl = Field("", repr=False, description=_REDIS)
     """The Redis that all machines share; without it, each machine decides by its own journal in DATA_DIR."""
     redis_timeout_ms: int = Field(2000, ge=10, le=60_000, description="milliseconds")
     """How long to wait for Redis; after that, the provider is asked to retry."""
@@ -153,8 +147,8 @@ class Settings(BaseSettings):
     """Signs the webhook with each of them, as Standard Webhooks; if empty, it is not signed."""
     mailonce_config: FilePath | None = Field(None, description="the path of an existing file")
     """The file with destinations, routes, patterns, providers and alerts; if empty, ./mailonce.toml if it exists."""
-    queue_url: _QueueUrl = Field("", repr=False, description=f"{_REDIS} or amqp(s):// address, empty for none")
-    """Where deliveries are queued for `mailonce worker`; without it, or while it is unreachable, requests deliver."""
+    deliver_by: Literal["requests", "workers"] = Field("requests", description="requests or workers")
+    """Whether the requests that receive emails deliver them, or store them for `mailonce worker` on any machine."""
     worker_processes: int = Field(1, ge=1, le=64, description="processes")
     """Processes of one `mailonce worker`."""
     worker_threads: int = Field(8, ge=1, le=256, description="threads for each destination")
