@@ -448,7 +448,7 @@ def settle(entry: Entry, outcomes: Iterable[Delivery], owner: str, now_ms: int) 
         return None
     after = replace(entry, deliveries=tuple(deliveries.values()))
     # Shared names are kept while a delivery was made or is still to be made; otherwise they are free again (26).
-    return after if after.is_open or after.is_delivered_somewhere else replace(after, shared=())
+    return replace(after, shared=()) if after.statuses.isdisjoint({*OPEN, DeliveryStatus.DELIVERED}) else after
 
 
 def names_to_mark(entry: Entry) -> tuple[Name, ...]:
