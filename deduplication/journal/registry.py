@@ -45,6 +45,9 @@ MOST_ROUNDS = 6  # of compare-and-write for one step; in each but the last, anot
 _LETTERS = dict(zip(DeliveryStatus, "crwxds", strict=True))
 _OF_LETTER = {letter: status for status, letter in _LETTERS.items()}
 _NEW_LEASE = "\x01"
+# The oldest event, and those after a position: read at one moment, so that a machine notices events that it missed.
+_READ = """return {redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', 1),
+    redis.call('XREAD', 'COUNT', ARGV[2], 'STREAMS', KEYS[1], ARGV[1])}"""
 
 Result = TypeVar("Result")
 
@@ -279,8 +282,7 @@ class Registry:
         self.payload_bytes = options.payload_bytes
         self._prefix = options.prefix
         self._kept = ("PX", options.entry_ms)
-        self._commit_script = _Script("commit.lua")
-        self._read_script = _Script("read.lua")
+        self._script = _Script("commit.lua")
         self._head = (secrets.token_hex(6), options.hold_ms)
         self.state: RedisState | None = None
         self._offset_ms: int | None = None  # Redis' time less the one here that cannot be set, as of the last answer
@@ -685,7 +687,7 @@ class Registry:
 
     def read_events(self, position: str, count: int) -> tuple[str, list[tuple[str, str]]]:
         """The id of the oldest event, and the events after a position."""
-        ((oldest, found),) = self._call(self._read_script, [([self._key("events")], position, count)])
+        oldest, found = self.ask(lambda client, prefix: client.eval(_READ, 1, f"{prefix}events", position, count))
         events = [(id_.decode(), unpack_event(fields[1])) for _, rows in found or () for id_, fields in rows]
         return oldest[0][0].decode() if oldest else "0", events
 
@@ -715,36 +717,30 @@ class Registry:
         raise NotNow("other requests for the same names were faster")
 
     def run(self, *commits: Commit, always: bool = False) -> list[Answer]:
+        """Runs steps in one round trip; ``always``: even while Redis is suspected or gone."""
         if not commits:
             return []
-        answers = [
-            Answer(outcome.decode(), era.decode(), int(closed_ms), int(now_us) // 1000, rest)
-            for outcome, era, closed_ms, now_us, *rest in self._call(
-                self._commit_script, [commit.arguments(self._prefix, self._head) for commit in commits], always
-            )
-        ]
-        self._offset_ms = answers[-1].now_ms - self._clock.steady_ms()
-        return answers
-
-    def _call(
-        self, script: _Script, calls: Sequence[tuple[Sequence[str], *tuple[Any, ...]]], always: bool = False
-    ) -> list[Any]:
-        """Calls a script several times, each with its keys and arguments, in one round trip."""
         if self.state and not always:
             self.state.check()
-        client, size = self._client, max((len(arguments[0]) for _, *arguments in calls), default=0)
+        calls = [commit.arguments(self._prefix, self._head) for commit in commits]
+        client, script, size = self._client, self._script, max(len(packed) for _, packed in calls)
         if size >> 20 and self._slower:  # 1 MB/s or more
             client = self._slower(1 << (size >> 20).bit_length())
         try:
-            answers = exchange(client, [("EVALSHA", script.sha, len(keys), *keys, *more) for keys, *more in calls])
-            for place, (keys, *more) in enumerate(calls):
-                if isinstance(answers[place], redis.exceptions.NoScriptError):
-                    (answers[place],) = exchange(client, [("EVAL", script.text, len(keys), *keys, *more)])
-                if isinstance(answers[place], redis.exceptions.RedisError):
-                    raise answers[place]
-            return answers
+            found = exchange(client, [("EVALSHA", script.sha, len(keys), *keys, packed) for keys, packed in calls])
+            for place, (keys, packed) in enumerate(calls):
+                if isinstance(found[place], redis.exceptions.NoScriptError):
+                    (found[place],) = exchange(client, [("EVAL", script.text, len(keys), *keys, packed)])
+                if isinstance(found[place], redis.exceptions.RedisError):
+                    raise found[place]
         except redis.exceptions.RedisError as error:
             raise self._error_of(error, always) from error
+        answers = [
+            Answer(outcome.decode(), era.decode(), int(closed_ms), int(now_us) // 1000, rest)
+            for outcome, era, closed_ms, now_us, *rest in found
+        ]
+        self._offset_ms = answers[-1].now_ms - self._clock.steady_ms()
+        return answers
 
     def ask(self, question: Callable[[Any, str], Any]) -> Any:
         """Without a script: ``question`` gets the client and the prefix of all keys."""
