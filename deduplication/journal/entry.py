@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import random
 import zlib
-from base64 import b32encode
 from enum import StrEnum
 from functools import lru_cache
+from string import ascii_lowercase
 from typing import Any
 
 from msgspec import Struct, json
@@ -21,10 +21,15 @@ from deduplication.names import WEEK_MS, Gate, Kind, Name
 BY_SCRIPT = ""  # the destination of a claim whose owner publishes the item itself: reservations
 
 
+_LETTERS = f"{ascii_lowercase}234567"
+_PAIRS = [one + two for one in _LETTERS for two in _LETTERS]
+
+
 def new_entry_id() -> str:
     """Twelve letters and digits. They need not be secret, and reading the system's random bytes would be a call at
     which another thread takes over. Python seeds its generator again in each forked process."""
-    return b32encode(random.randbytes(8))[:12].decode().lower()  # noqa: S311
+    number = random.getrandbits(60)  # noqa: S311
+    return "".join([_PAIRS[number >> shift & 1023] for shift in range(0, 60, 10)])
 
 
 class DeliveryStatus(StrEnum):
