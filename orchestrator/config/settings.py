@@ -16,7 +16,9 @@ from dotenv import dotenv_values
 from pydantic import (
     AfterValidator,
     AwareDatetime,
+    BaseModel,
     BeforeValidator,
+    ConfigDict,
     Field,
     FilePath,
     IPvAnyNetwork,
@@ -24,7 +26,6 @@ from pydantic import (
     model_validator,
 )
 from pydantic_core import ErrorDetails
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from deduplication.redis_client import parse_address
 from deduplication.subject_group import GroupMode, GroupScope
@@ -91,9 +92,9 @@ def _check_tokens(tokens: tuple[str, ...]) -> tuple[str, ...]:
 
 
 Secret = Annotated[str, AfterValidator(check_secret)]
-_Secrets = Annotated[tuple[Secret, ...], NoDecode, BeforeValidator(_split)]
-_Tokens = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split), AfterValidator(_check_tokens)]
-_Networks = Annotated[tuple[IPvAnyNetwork, ...], NoDecode, BeforeValidator(_split)]
+_Secrets = Annotated[tuple[Secret, ...], BeforeValidator(_split)]
+_Tokens = Annotated[tuple[str, ...], BeforeValidator(_split), AfterValidator(_check_tokens)]
+_Networks = Annotated[tuple[IPvAnyNetwork, ...], BeforeValidator(_split)]
 _RedisUrl = Annotated[str, passes(parse_address)]
 WebAddress = Annotated[str, passes(check_web_address)]
 _no_slash_at_end = AfterValidator(lambda text: text.rstrip("/"))
@@ -102,21 +103,14 @@ _FilesUrl = Annotated[str, Field(pattern=r"\A(s3://[a-z0-9][a-z0-9.-]{2,62}(/[\w
 _LogLevel = Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR"], BeforeValidator(str.upper)]
 
 
-class Settings(BaseSettings):
+class Settings(BaseModel):
     """Every setting: its description completes "NAME must be ...", the text below it says what it does.
 
     docs/configuration.md and deploy/env.example are written from here (make docs-reference). Values of fields with
     repr=False are secret, and shown nowhere.
     """
 
-    model_config = SettingsConfigDict(
-        frozen=True,
-        env_ignore_empty=True,
-        case_sensitive=False,
-        env_file=DOTENV,
-        env_file_encoding="utf-8",
-        extra="ignore",  # .env may hold what others read
-    )
+    model_config = ConfigDict(frozen=True, validate_default=True)
 
     redis_url: _RedisUrl = Field("", repr=False, description=_REDIS)
     """The Redis that all machines share; without it, each machine decides by its own journal in DATA_DIR."""
@@ -263,9 +257,11 @@ class Settings(BaseSettings):
 
 
 def load_settings(**given: Any) -> Settings:
-    """Settings from the environment; ``given`` ones win. Raises SettingsError."""
+    """Settings from the environment, whatever the case of their names; empty ones count as absent, and ``given`` ones
+    take precedence. Raises SettingsError."""
     try:
-        return Settings(**given)
+        found = {name.lower(): value for name, value in environment().items() if value}
+        return Settings(**{name: found[name] for name in found.keys() & Settings.model_fields} | given)
     except ValidationError as error:
         raise SettingsError("; ".join(_in_words(details) for details in error.errors())) from None
     except (OSError, UnicodeDecodeError) as error:
