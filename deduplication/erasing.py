@@ -12,7 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from deduplication.journal.coordinator import Coordinator
-from deduplication.journal.entry import OPEN, Entry, pack_event, to_json, unpack_event
+from deduplication.journal.entry import OPEN, Entry, pack_event, read_event
 from deduplication.journal.registry import Commit, Pointer, Registry, pointer_key
 from deduplication.journal.rules import references
 from deduplication.journal.sqlite import Step
@@ -70,8 +70,7 @@ def _compose(commit: Commit, coordinator: Coordinator, entries: Sequence[Entry])
             commit.write("DEL", mark_of(name, group_ttl=False).key)
     for label in labels:
         commit.write("SET", pointer_key(label), str(Pointer(number)), "PX", kept_ms)
-    event = ["X", machine, number, [entry.id for entry in gone], labels]
-    commit.event = pack_event(to_json(event)) if gone else ""
+    commit.event = pack_event("X", machine, number, [entry.id for entry in gone], labels) if gone else ""
     return number, gone
 
 
@@ -114,8 +113,8 @@ def delete_events(registry: Registry, ids: Collection[str]) -> int:
     def ask(client: Any, prefix: str) -> int:
         count, after = 0, "-"
         while events := client.xrange(f"{prefix}events", min=after, count=EVENTS_AT_ONCE):
-            texts = ((event_id, unpack_event(fields[b"e"]).split('"', 8)) for event_id, fields in events)
-            found = [event_id for event_id, parts in texts if parts[1:2] == ["E"] and parts[7] in ids]
+            read = ((event_id, read_event(fields[b"e"])) for event_id, fields in events)
+            found = [event_id for event_id, event in read if event and event[0] == "E" and event[2].id in ids]
             count += client.xdel(f"{prefix}events", *found) if found else 0
             after = f"({events[-1][0].decode()}"
         return count
