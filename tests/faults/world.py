@@ -363,13 +363,16 @@ def count_decided_alone(server: Server) -> int:
 
 
 def _is_well(server: Server) -> bool:
-    """Deliveries that wait, or a destination in trouble, are judged by the receiver; a gap is for ever."""
+    """Deliveries that wait, or a destination in trouble, are judged by the receiver; a gap is for ever, and that Redis
+    was gone for a part of the last ten minutes remains a problem for as long."""
     try:
         health = server.health()
     except (requests.RequestException, ValueError):
         return False
     checks = health["checks"]
-    statuses = {checks[name]["status"] for name in ("redis", "database", "storage", "memory")}
+    statuses = {checks[name]["status"] for name in ("database", "storage", "memory")} | {
+        checks["redis"].get("state", "up")
+    }
     is_up = health["status"] != "down" and statuses <= {"up", "not configured"}
     return is_up and checks["fleet"]["status"] in ("up", "gap", "not configured")
 
