@@ -39,7 +39,7 @@ BUSY_TIMEOUT_S = 5.0
 SCHEMA_VERSION = "10"
 PURGED_AT_ONCE = 200
 PACED_S, FIRST_AFTER_OUTAGE = 12, 2  # deliveries in the first second; twice as many in each second after it
-MOST_ROWS = 1_000  # of names that one item is compared with
+MOST_ROWS, MOST_COMPARED = 1_000, 100  # rows of names, and entries, that one item is compared with
 RESETS_KEPT_MS = 32 * DAY_MS
 _COLUMNS = (
     *("destination", "status", "generation", "webhook_id", "next_try_ms", "ended_ms"),
@@ -233,12 +233,13 @@ class Step:
     def known(self, names: Sequence[Name], fingerprint: str = "", proof: str = "") -> Known:
         """Everything that a judgement of an item with these names is based on."""
         labels = references(names, fingerprint)
-        values = (*labels, fingerprint, shortened(fingerprint), MOST_ROWS)
-        rows = sorted(self._run(_known_sql(len(labels)), values).fetchall())  # oldest first
-        texts = {seq: data for _, seq, *_, data in rows if seq > 0}
-        entries = {seq: self._whole(seq, data) for seq, data in texts.items()}
+        rows = self._run(_names_sql(len(labels)), (*labels,)).fetchall()
+        if len(rows) == MOST_ROWS:  # a sender uses one name for many emails
+            rows = self._run(_names_sql(len(labels), is_crowded=True), (*labels, *labels, fingerprint)).fetchall()
+        seqs = {seq for _, seq, *_ in rows if seq > 0}
+        entries = dict(self.read_rows(_one_of("seq", len(seqs)), (*seqs,))) if seqs else {}
         found: dict[str, dict[str, Any]] = {}
-        for label, seq, short, is_marked, until_ms, id_, created_ms, _ in rows:
+        for label, seq, short, is_marked, until_ms, id_, created_ms in rows:
             state = found.setdefault(labels[label].label, {"entries": (), "is_marked": False, "ended": ()})
             is_valid = bool(is_marked) and (until_ms is None or until_ms > self.now_ms)
             state["is_marked"] = state["is_marked"] or is_valid
@@ -570,13 +571,15 @@ class Step:
 
 
 @lru_cache
-def _known_sql(count: int) -> str:
-    """If a sender uses one name for many emails, those with the same fingerprint are compared first, then delivered
-    ones, then the newest (23)."""
-    return (
-        "SELECT n.*, e.data FROM names n LEFT JOIN entries e ON e.seq = n.seq"  # noqa: S608
-        f" WHERE {_one_of('reference', count)} ORDER BY coalesce(e.fingerprint, n.fingerprint) IN (?, ?) DESC,"
-        " n.seq < 0 DESC, e.outcome = 'delivered' DESC, n.seq DESC LIMIT ?"
+def _names_sql(count: int, is_crowded: bool = False) -> str:
+    """Of many entries, those with the same fingerprint are compared first, then delivered ones (23)."""
+    names = _one_of("reference", count)
+    best = (
+        f"SELECT n.seq FROM names n JOIN entries e ON e.seq = n.seq WHERE {names}"  # noqa: S608
+        f" ORDER BY e.fingerprint = ? DESC, e.outcome = 'delivered' DESC, n.seq DESC LIMIT {MOST_COMPARED}"
+    )
+    return f"SELECT * FROM names WHERE {names}" + (  # noqa: S608
+        f" AND (seq <= 0 OR seq IN ({best}))" if is_crowded else f" LIMIT {MOST_ROWS}"
     )
 
 

@@ -146,8 +146,8 @@ BROKEN: dict[str, dict[str, tuple[str, str]]] = {
             'self.set_meta(task, f"{process} {self.steady_ms << 1}")',
         ),
         "23 the same fingerprint is compared first": (
-            "IN (?, ?) DESC,",
-            "IN (?, ?) ASC,",
+            "ORDER BY e.fingerprint = ? DESC,",
+            "ORDER BY e.fingerprint = ? ASC,",
         ),
         "25 an email that met a foreign mark does not explain it": (
             "if before is None and entry.stop and entry.stop.name.is_own:",
