@@ -115,7 +115,8 @@ class Reservations:
     def failed(self, reserved: Reserved, retries_left: int | None = None) -> bool:
         """Both are free again; with 0 retries left the post is processed. False as above."""
         status = DeliveryStatus.SKIPPED if retries_left == 0 else DeliveryStatus.RETURNED
-        return self._is_owner(reserved) and self._settle(reserved.claimed, status, "", retries_left)
+        left = None if retries_left is None else int(retries_left)  # a float would make the entry unreadable
+        return self._is_owner(reserved) and self._settle(reserved.claimed, status, "", left)
 
     def _settle(
         self, claimed: Claimed, status: DeliveryStatus, answer: str = "", retries_left: int | None = None

@@ -70,9 +70,8 @@ def serving_metrics(settings: Settings, config: Config) -> Iterator[None]:
     except (OSError, SystemExit) as error:  # werkzeug ends the process if the port is in use
         raise SettingsError(f"WORKER_METRICS_PORT must be a free port, got {settings.worker_metrics_port}") from error
     app.register_blueprint(metrics)
-    app.extensions["mailonce"] = own = Service(settings, config)
-    with closing(own), server:
-        own.start(delivers=False)  # wrong tokens are counted by the fleet while Redis answers
+    app.extensions["mailonce"] = Service(settings, config)
+    with closing(app.extensions["mailonce"]), server:
         threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
         try:
             yield

@@ -227,7 +227,15 @@ def _name(_: type, text: str) -> Name:
 
 _encoder = json.Encoder(enc_hook=_name_text)
 _decoder = json.Decoder(Entry, dec_hook=_name)
-_event_decoder = json.Decoder(tuple[str, str, Entry], dec_hook=_name)
+_EVENTS = {  # kind, machine and values
+    "E": tuple[str, str, Entry],
+    "R": tuple[str, str, int, list[str]],  # reset: number, references
+    "X": tuple[str, str, int, list[str], list[str]],  # erased: number, ids of entries, references
+    "M": tuple[str, str, list[tuple[str, int | None]]],  # marks, and until when
+    "N": tuple[str, str, list[tuple[str, int, int]]],  # repeats: entry, sum, time of the last one
+    "Q": tuple[str, str, str, str, tuple[str, str | None, bool, str]],  # request: id, machine, what to replay
+}
+_event_decoders = {kind: json.Decoder(type_, dec_hook=_name) for kind, type_ in _EVENTS.items()}
 decode = _decoder.decode
 
 
@@ -270,7 +278,7 @@ def read_event(packed: bytes) -> Sequence[Any] | None:
     """Kind, machine and values; None if it cannot be read because another program or another version wrote it."""
     try:
         text = zlib.decompressobj(_WINDOW, _COMMON).decompress(packed)
-        event: Sequence[Any] = _event_decoder.decode(text) if text.startswith(b'["E"') else json.decode(text)
+        event: Sequence[Any] = _event_decoders[text[2:3].decode()].decode(text)
         return event
-    except (zlib.error, MsgspecError, LookupError):
+    except (zlib.error, MsgspecError, LookupError, UnicodeDecodeError):
         return None

@@ -8,6 +8,7 @@ decides what an item means. Numbers refer to the rules of docs/architecture.md.
 from __future__ import annotations
 
 import hashlib
+import logging
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from typing import Any, TypeVar
 
 import msgpack
 import redis
-from msgspec import Struct, json
+from msgspec import MsgspecError, Struct, json
 from msgspec.structs import replace
 
 from deduplication.clock import Clock
@@ -40,6 +41,8 @@ from deduplication.marks import HAS_PENDING, mark_of
 from deduplication.names import WEEK_MS, Kind, Name
 from deduplication.redis_client import exchange, translated
 from deduplication.redis_state import RedisState
+
+log = logging.getLogger(__name__)
 
 MOST_ROUNDS = 6  # of compare-and-write for one step; in each but the last, another process was faster
 _LETTERS = dict(zip(DeliveryStatus, "crwxds", strict=True))
@@ -586,16 +589,20 @@ class Registry:
     ) -> list[tuple[Entry, bytes | None, int, View]]:
         """Takes due deliveries, unless the era is closed or not the journal's (rule 18). Returns for each the entry,
         the payload, how often it was begun without an outcome (this time included), and what publishing expects."""
-        commit, taken = Commit(only_open=True, era=era), []
+        commit, taken = Commit(only_open=True, era=era or "-"), []
         commit.write("TAKE", f"due:{destination}", destination, owner, lease_ms, limit)
         (answer,) = self.run(commit)
         rest = answer.rest[0] if answer.outcome == "ok" else []
         for webhook_id, data, begins in zip(rest[::3], rest[1::3], rest[2::3], strict=True):
-            entry = decode(data)
+            try:
+                entry = decode(data)
+            except (MsgspecError, LookupError) as error:
+                log.error("the stored delivery %s cannot be read: %s", webhook_id.decode(), error)
+                continue
             names = [f"e:{entry.id}", *map(pointer_key, labels_of(entry))]
             taken.append((entry, webhook_id.decode(), int(begins), names))
         keys = [self._key(key) for _, id_, _, names in taken for key in (f"payload:{id_}", *names)]
-        values = iter(self.ask(lambda client, _: client.mget(keys)) if keys else [])
+        values = iter(self.ask(lambda client, _: client.mget(keys), always=True) if keys else [])
         found = []
         for entry, id_, begins, names in taken:
             payload = next(values)
@@ -607,7 +614,7 @@ class Registry:
     def hasten(self, destination: str, limit: int, era: str) -> int:
         """Makes waiting deliveries due now, except lent ones, and returns how many. For twelve seconds they are handed
         out at a growing pace. Raises NotNow while the era is closed or not the journal's."""
-        commit = Commit(only_open=True, era=era)
+        commit = Commit(only_open=True, era=era or "-")
         commit.write("HASTEN", f"due:{destination}", destination, limit)
         (answer,) = self.run(commit)
         if answer.outcome != "ok":
@@ -742,16 +749,16 @@ class Registry:
         self._offset_ms = answers[-1].now_ms - self._clock.steady_ms()
         return answers
 
-    def ask(self, question: Callable[[Any, str], Any]) -> Any:
+    def ask(self, question: Callable[[Any, str], Any], *, always: bool = False) -> Any:
         """Without a script: ``question`` gets the client and the prefix of all keys."""
-        if self.state:
+        if self.state and not always:
             self.state.check()
         try:
             return question(self._client, self._prefix)
         except redis.exceptions.RedisError as error:
-            raise self._error_of(error) from error
+            raise self._error_of(error, always) from error
 
-    def _error_of(self, error: redis.exceptions.RedisError, always: bool = False) -> DeduplicationError:
+    def _error_of(self, error: redis.exceptions.RedisError, always: bool) -> DeduplicationError:
         found = translated(error)
         if self.state and not always and isinstance(found, NoAnswer):
             return self.state.without_answer(found, type(error).__name__)

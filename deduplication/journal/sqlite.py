@@ -572,14 +572,16 @@ class Step:
 
 @lru_cache
 def _names_sql(count: int, is_crowded: bool = False) -> str:
-    """Of many entries, those with the same fingerprint are compared first, then delivered ones (23)."""
+    """Of many entries under own names, those with the same fingerprint are compared first, then delivered ones (23).
+    Marks, resets, and entries under shared names are all read."""
     names = _one_of("reference", count)
     best = (
         f"SELECT n.seq FROM names n JOIN entries e ON e.seq = n.seq WHERE {names}"  # noqa: S608
         f" ORDER BY e.fingerprint = ? DESC, e.outcome = 'delivered' DESC, n.seq DESC LIMIT {MOST_COMPARED}"
     )
+    is_shared = "reference NOT GLOB 'email_id:*' AND reference NOT GLOB 'post:*'"
     return f"SELECT * FROM names WHERE {names}" + (  # noqa: S608
-        f" AND (seq <= 0 OR seq IN ({best}))" if is_crowded else f" LIMIT {MOST_ROWS}"
+        f" AND (seq <= 0 OR seq IN ({best}) OR {is_shared})" if is_crowded else f" LIMIT {MOST_ROWS}"
     )
 
 

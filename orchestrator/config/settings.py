@@ -76,8 +76,11 @@ def token_weakness(token: str) -> str:
 
 def environment() -> Mapping[str, str]:
     """The variables of the process and of .env, for env:NAME in mailonce.toml as well; the process takes precedence."""
-    kept = dotenv_values(DOTENV) if DOTENV.is_file() else {}
-    return {name: value for name, value in kept.items() if value is not None} | os.environ
+    return {name: value for source in _sources() for name, value in source.items() if value is not None}
+
+
+def _sources() -> tuple[Mapping[str, str | None], Mapping[str, str]]:
+    return dotenv_values(DOTENV) if DOTENV.is_file() else {}, os.environ
 
 
 def _split(value: Any) -> Any:
@@ -260,7 +263,7 @@ def load_settings(**given: Any) -> Settings:
     """Settings from the environment, whatever the case of their names; empty ones count as absent, and ``given`` ones
     take precedence. Raises SettingsError."""
     try:
-        found = {name.lower(): value for name, value in environment().items() if value}
+        found = {name.lower(): value for source in _sources() for name, value in source.items() if value}
         return Settings(**{name: found[name] for name in found.keys() & Settings.model_fields} | given)
     except ValidationError as error:
         raise SettingsError("; ".join(_in_words(details) for details in error.errors())) from None

@@ -69,14 +69,14 @@ class Counters:
 
     def wait_s(self, rate: Rate, name: str, *, counts: bool = True) -> float:
         """0.0 if the rate allows one more, which ``counts`` then; otherwise the seconds until it does."""
-        registry, window_ms = self.coordinator.registry, rate.window_s * 1000
-        if registry:
+        registry, state, window_ms = self.coordinator.registry, self.coordinator.redis, rate.window_s * 1000
+        if registry and state.status != "gone":
             values = (rate.amount, window_ms, int(counts))
             try:
-                wait_ms = registry.ask(lambda client, prefix: client.eval(_COUNT, 1, f"{prefix}rate:{name}", *values))
-                return float(wait_ms) / 1000
-            except StoreUnavailable as error:
-                log.debug("rates are counted on this machine alone: %s", error)
+                count = lambda client, prefix: client.eval(_COUNT, 1, f"{prefix}rate:{name}", *values)  # noqa: E731
+                return float(registry.ask(count, always=True)) / 1000
+            except StoreUnavailable:
+                state.suspect()  # its probe finds out, and logs it
             except StoreMisconfigured as error:
                 log.error("rates are counted on this machine alone: %s", error)
         journal = self.coordinator.journal

@@ -193,6 +193,9 @@ def last_event(server: RedisServer) -> str:
 FOREIGN = (
     pack_event("E", "elsewhere", {"id": 1}),
     pack_event("E", "elsewhere", {"id": "of", "machine": "another version", "own": ["?:of:a new kind"]}),
+    pack_event("R", "elsewhere", "seven", ["post::x"]),
+    pack_event("Q", "elsewhere"),
+    pack_event("Z", "elsewhere", "a new kind of event"),
 )
 
 

@@ -1,17 +1,24 @@
 """What names promise, on one machine without Redis and on two that share one."""
 
 import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
 
 from deduplication.again import forget
 from deduplication.journal.coordinator import Claimed
-from deduplication.journal.entry import BY_SCRIPT, DeliveryStatus, new_entry_id
+from deduplication.journal.entry import BY_SCRIPT, Delivery, DeliveryStatus, Entry, new_entry_id
 from deduplication.journal.rules import Busy, Claim, ProofUsed, Repeat
-from deduplication.names import UNDATED, Gate, Kind, Name
+from deduplication.journal.sqlite import MOST_ROWS
+from deduplication.names import UNDATED, Gate, Kind, Name, shortened
+from deduplication.subject_group import group_name
 from tests.deduplication.conftest import Sync
 from tests.deduplication.journal.world import (
     LEASE_MS,
     Email,
     Machine,
+    Time,
     ask,
     claimed,
     delivered,
@@ -23,6 +30,13 @@ from tests.deduplication.journal.world import (
 )
 
 Pair = tuple[Machine, Machine]
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[Machine]:
+    machine = Machine(None, Time(), folder=tmp_path)
+    yield machine
+    machine.stop()
 
 
 def test_a_new_email_is_claimed_for_all_its_destinations(pair: Pair) -> None:
@@ -311,3 +325,60 @@ def test_outcomes_under_one_name_are_published_together(pair: Pair) -> None:
     pair[0].coordinator.publish_settled()
     with pair[0].journal.reading() as step:
         assert not step.outbox(1)
+
+
+# A name of very many emails, such as the one Message-ID of a device
+
+CROWDED = "<same@device>"
+
+
+def crowd(machine: Machine) -> None:
+    with machine.journal.step() as step:
+        for number in range(MOST_ROWS):
+            claim = Email(f"c{number}", text=f"text {number}", message_id=CROWDED).claim("o")
+            sent = (Delivery("crm", f"msg_{number}", DeliveryStatus.DELIVERED),)
+            entry = Entry(claim.entry, machine.name, claim.own, step.now_ms, claim.fingerprint, deliveries=sent)
+            step.put(entry, None, publishes=False)
+
+
+def mark_the_group(machine: Machine) -> None:
+    with machine.journal.step() as step:
+        step.put_mark(group_name("lot_3", "2026-11", 0).label, None, "", "gone", 1)
+
+
+def mark_a_part_of_the_email(machine: Machine) -> None:
+    """Its provider told no more than the text."""
+    text = Email("new", message_id=CROWDED, group="lot_3").claim("o").fingerprint.partition(".")[0]
+    with machine.journal.step() as step:
+        step.put_mark(f"post::{CROWDED}", None, shortened(text), "gone", 1)
+
+
+def mark_as_another_program(machine: Machine) -> None:
+    with machine.journal.step() as step:
+        step.put_mark(f"post::{CROWDED}", None)
+
+
+STOPS: dict[str, Callable[[Machine], object]] = {
+    "a group that an older email has marked": lambda machine: send(machine, Email("first", group="lot_3")),
+    "a group that waits": lambda machine: stored(machine, claimed(machine, Email("first", group="lot_3"))),
+    "the mark of a group": mark_the_group,
+    "a mark of the same email": mark_a_part_of_the_email,
+    "a mark of another program": mark_as_another_program,
+}
+
+
+@pytest.mark.parametrize("stop", STOPS)
+def test_what_stops_an_email_is_found_however_many_emails_have_its_name(alone: Machine, stop: str) -> None:
+    STOPS[stop](alone)
+    crowd(alone)
+    found = ask(alone, Email("new", message_id=CROWDED, group="lot_3"))
+    assert not isinstance(found, Claimed) or not found.to_send
+
+
+def test_a_reset_is_found_however_many_emails_have_its_name(alone: Machine) -> None:
+    with alone.journal.step() as step:
+        step.note_reset(f"post::{CROWDED}", 7)
+    crowd(alone)
+    claim = Email("new", message_id=CROWDED).claim("o")
+    with alone.journal.reading() as step:
+        assert step.known(claim.own, claim.fingerprint).reset == 7

@@ -10,7 +10,7 @@ from deduplication.files import Retention
 from deduplication.journal import coordinator as coordinator_module
 from deduplication.journal.coordinator import Claimed, Lent
 from deduplication.journal.entry import Attempt, Delivery, DeliveryStatus, Entry
-from deduplication.journal.registry import NOTHING, RegistryOptions
+from deduplication.journal.registry import NOTHING, Answer, Commit, RegistryOptions
 from deduplication.journal.rules import Busy, Repeat
 from deduplication.room import read_memory
 from tests.deduplication.conftest import Fleet3, Sync
@@ -388,3 +388,41 @@ def test_nothing_is_claimed_while_the_disk_is_nearly_full(time: Time) -> None:
     with pytest.raises(StoreUnavailable, match="DISK_FREE_MB"):
         ask(machine, Email())
     machine.close()
+
+
+def test_a_stored_delivery_that_cannot_be_read_does_not_delay_others(fleet: Fleet3) -> None:
+    machine = fleet.add()
+    fleet.open()
+    for key in ("bad", "good"):
+        stored(machine, claimed(machine, Email(key)))
+    fleet.redis.client.hset("delivery:msg_bad_crm", "data", '["of another version"]')
+    assert [lent.delivery.webhook_id for lent in take(machine)] == ["msg_good_crm"]
+
+
+def test_a_delivery_that_redis_has_lent_is_sent_though_another_thread_misses_an_answer(
+    fleet: Fleet3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise it would wait for the end of its lease, and count as begun without an outcome."""
+    machine = fleet.add()
+    fleet.open()
+    stored(machine, claimed(machine, Email()))
+    registry = machine.coordinator.registry
+    assert registry
+    run = registry.run
+
+    def run_and_suspect(*commits: Commit, always: bool = False) -> list[Answer]:
+        answers = run(*commits, always=always)
+        machine.coordinator.redis.suspect()
+        return answers
+
+    monkeypatch.setattr(registry, "run", run_and_suspect)
+    assert len(take(machine)) == 1
+
+
+def test_a_journal_that_has_seen_no_era_takes_nothing(fleet: Fleet3) -> None:
+    first, other = fleet.add(), fleet.add()
+    fleet.open()
+    stored(first, claimed(first, Email()))
+    with other.journal.step() as step:
+        step.set_meta("era", "")
+    assert take(other) == []

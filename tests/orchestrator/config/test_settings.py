@@ -143,3 +143,10 @@ def test_secrets_are_not_in_the_repr_of_settings() -> None:
         view_token=f"{SECRET}v",
     )
     assert SECRET not in repr(settings) and KEY not in repr(settings)
+
+
+def test_an_empty_variable_counts_as_absent_even_if_dotenv_has_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compose file may pass REDIS_URL=${REDIS_URL:-} on."""
+    Path(".env").write_text("REDIS_URL=redis://shared:6379\n")
+    monkeypatch.setenv("REDIS_URL", "")
+    assert load_settings().redis_url == "redis://shared:6379"
