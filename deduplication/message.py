@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from datetime import datetime
 
-from deduplication.body import MOST_LINKS, plain_links, plain_text
+from deduplication.body import MAX_LINKS, plain_links, plain_text
 from deduplication.dates import parse_date
 from deduplication.media import canonical_url
 from deduplication.names import Fingerprint, Name, digest, digest_of_all
@@ -61,7 +61,7 @@ class Message:
         text = plain_text(self.text)
         return Fingerprint(
             text=digest(text) if text else None,
-            links=digest_of_all({canonical_url(url) for url in self.media[:MOST_LINKS]}) if self.media else None,
+            links=digest_of_all({canonical_url(url) for url in self.media[:MAX_LINKS]}) if self.media else None,
         )
 
     @kept_property
