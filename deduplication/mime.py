@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from deduplication.email import MOST_HEADERS, Email, File, address_of, decode_subject, fitting_headers
+from deduplication.email import MOST_HEADERS, Email, File, address_of, decode_header, fitting_headers
 from deduplication.spool import LARGE_BYTES, Blob, Content, chunks_of, spooled, transformed
 from deduplication.text import base64_chunks, decoded, quoted_printable_chunks, strictly_decoded, well_formed
 from deduplication.values import frozen
@@ -78,7 +78,7 @@ def parse_mime(given: Content, **fields: Any) -> Email:
         "in_reply_to": head.text("in-reply-to"),
         "references": head.text("references"),
         **fields,
-        "subject": decode_subject(head.text("subject")) or fields.get("subject", ""),
+        "subject": decode_header(head.text("subject")) or fields.get("subject", ""),
         "sender": _readable_sender(head.text("from")) or fields.get("sender", ""),
         "to": [head.text("to"), *fields.get("to", ())],
         "cc": [head.text("cc"), *fields.get("cc", ())],
@@ -177,7 +177,7 @@ def _lift(raw: Blob) -> _Source:
 
 def _readable_sender(sender: str) -> str:
     """With its name decoded, unless that would bring in another address than the one of the header itself."""
-    decoded = decode_subject(sender)
+    decoded = decode_header(sender)
     return decoded if address_of(decoded) == address_of(sender) else sender
 
 
@@ -245,7 +245,7 @@ class _Entity:
         disposition = _parameters(self.first("content-disposition"))
         text, charset = disposition.get("filename") or self.parameters.get("name") or _ABSENT
         name = text.encode("latin-1", "replace")
-        return decode_subject(decoded(name, charset) if charset else _header_text(name, self.charset))
+        return decode_header(decoded(name, charset) if charset else _header_text(name, self.charset))
 
     def leaf(self, encoded: Content, branches: Mapping[int, int]) -> _Leaf:
         decode = _DECODERS.get(_matched(_KEYWORD, self.first("content-transfer-encoding")), iter)

@@ -12,7 +12,7 @@ from functools import cached_property, lru_cache
 
 from unidecode import unidecode
 
-from deduplication.email import decode_subject
+from deduplication.email import decode_header
 from deduplication.media import LISTS, ascii_host
 from deduplication.names import Kind, Name
 from deduplication.text import first_captured, nfc
@@ -122,7 +122,7 @@ def _fold_one(char: str) -> str:
 
 def fold_subject(subject: str) -> str:
     """As groups and routes read it."""
-    return normalize_no_accents_lower_trim(decode_subject(subject))
+    return normalize_no_accents_lower_trim(decode_header(subject))
 
 
 def is_reply(folded: str) -> bool:
