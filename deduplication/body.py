@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from html.entities import html5
 from itertools import chain, islice
 
-from deduplication.text import WINDOWS_1252, nfc, without_c1
+from deduplication.text import WINDOWS_1252, nfc, replace_c1
 
 MAX_LINKS = 1000
 MAX_LINK_CHARS = 8 * 1024
@@ -92,7 +92,7 @@ def plain_text(text: str) -> str:
     try:
         letters = text.encode("latin-1").translate(_SPACES)
     except UnicodeEncodeError:
-        return nfc(" ".join(without_c1(text).split()))
+        return nfc(" ".join(replace_c1(text).split()))
     # All letters of Latin-1 are in NFC. Splitting into words takes twice as long as replacing double spaces.
     letters = b" ".join(letters.split()) if b"   " in letters else letters.replace(b"  ", b" ").strip(b" ")
     return letters.decode() if letters.isascii() else codecs.charmap_decode(letters, "strict", WINDOWS_1252)[0]

@@ -19,7 +19,7 @@ from deduplication.body import Html, looks_like_html, plain_links, plain_text
 from deduplication.dates import parse_date
 from deduplication.names import bounded_key
 from deduplication.spool import Content, chunks_of, read_all
-from deduplication.text import base64_decoded, decoded, nfc, well_formed, without_c1
+from deduplication.text import base64_decoded, decoded, nfc, replace_c1, well_formed
 from deduplication.values import frozen, kept_property
 
 # Longer values are cut before they are processed. The text of an email is not cut: its fingerprint covers all of it.
@@ -480,7 +480,7 @@ def decode_header(subject: str) -> str:
     text = well_formed(subject[:MAX_HEADER_CHARS])
     if "=?" in text:
         text = well_formed(_ENCODED_WORDS.sub(_decode_words, _FOLD.sub(" ", text)))
-    return " ".join(nfc(text if text.isascii() else without_c1(text)).split())
+    return " ".join(nfc(text if text.isascii() else replace_c1(text)).split())
 
 
 def _decode_words(words: re.Match[str]) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 
 from deduplication.email import MOST_HEADERS, Email, File, address_of, decode_header, fitting_headers
 from deduplication.spool import LARGE_BYTES, Blob, Content, chunks_of, spooled, transformed
-from deduplication.text import base64_chunks, decoded, quoted_printable_chunks, strictly_decoded, well_formed
+from deduplication.text import base64_chunks, decode_strictly, decoded, quoted_printable_chunks, well_formed
 from deduplication.values import frozen
 
 MAX_HEADER_BYTES = 64 * 1024
@@ -221,7 +221,7 @@ class _Entity:
     def decode_headers(self, headers: Sequence[tuple[bytes, bytes]]) -> tuple[tuple[str, str], ...]:
         """Decodes all headers at once, unless one of them is not UTF-8, because that is faster."""
         names = b"\0".join([name for name, _ in headers]).decode("ascii").split("\0")
-        joined = strictly_decoded(b"\0".join([value for _, value in headers]), "utf-8")
+        joined = decode_strictly(b"\0".join([value for _, value in headers]), "utf-8")
         values = [] if joined is None else joined.split("\0")
         if len(values) == len(headers):
             values = [" ".join(text.split()) if "\n" in text else text.strip() for text in values]
@@ -360,5 +360,5 @@ def _html_parts(texts: Sequence[_Leaf]) -> list[str]:
 
 def _decode_8bit(value: bytes, charset: str) -> str:
     """Raw 8-bit text in a header is UTF-8 if it is valid, else in the charset of the content."""
-    text = strictly_decoded(value, "utf-8")
+    text = decode_strictly(value, "utf-8")
     return well_formed(decoded(value, charset) if text is None else text)
