@@ -17,21 +17,7 @@ log = logging.getLogger(__name__)
 PRIVATE = 0o600
 DAY_MS = 24 * 3_600_000
 MOUNTS = Path("/proc/self/mounts")
-NETWORK_FILE_SYSTEMS = (
-    "nfs",
-    "cifs",
-    "smb",
-    "afs",
-    "ceph",
-    "lustre",
-    "gpfs",
-    "glusterfs",
-    "9p",
-    "sshfs",
-    "s3fs",
-    "davfs",
-    "ncpfs",
-)
+NETWORK = ("nfs", "cifs", "smb", "afs", "ceph", "lustre", "gpfs", "glusterfs", "9p", "sshfs", "s3fs", "davfs", "ncpfs")
 MEASURE_EVERY_S = 1.0
 LOCK_TIMEOUT_S = 5.0
 
@@ -55,7 +41,7 @@ def network_disk(folder: Path) -> str:
         types = {fields[1].replace("\\040", " "): fields[2] for fields in mounts}  # a later mount hides an earlier one
         parents = [point for point in types if target.is_relative_to(point)]
         file_system = types[max(parents, key=len)] if parents else ""
-        return file_system if file_system.removeprefix("fuse.").startswith(NETWORK_FILE_SYSTEMS) else ""
+        return file_system if file_system.removeprefix("fuse.").startswith(NETWORK) else ""
     return ""
 
 

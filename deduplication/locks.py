@@ -64,11 +64,10 @@ def _read_lock(name: Name, value: str, expires_ms: int) -> PublicationLock:
 
 
 class PublicationLocks:
-    def __init__(self, coordinator: Coordinator, server_id: str, lease_ms: int = LEASE_MS) -> None:
+    def __init__(self, coordinator: Coordinator, server_id: str) -> None:
         self._coordinator = coordinator
         self._journal = coordinator.journal
         self._server_id = server_id
-        self._lease_ms = lease_ms
 
     def acquire_lock(self, content_id: str, platform: str) -> PublicationLock | None:
         """None if another owner holds the lock; the log names that owner's server."""
@@ -79,11 +78,11 @@ class PublicationLocks:
         if not is_acquired:
             log.info("lock %s for %s is held by %s", log_id(content_id), platform, json.loads(value)[0])
             return None
-        return _read_lock(name, value, now_ms + self._lease_ms)
+        return _read_lock(name, value, now_ms + LEASE_MS)
 
     def renew_lock(self, lock: PublicationLock) -> PublicationLock | None:
         """The lock with its new expiry; None if it has expired or another owner has acquired it."""
-        expires = _utc(self._journal.clock.now_ms() + self._lease_ms)
+        expires = _utc(self._journal.clock.now_ms() + LEASE_MS)
         is_renewed, _ = self._swap(lock.name, lock.value, lock.value)
         return replace(lock, expires=expires) if is_renewed else None
 
@@ -101,7 +100,7 @@ class PublicationLocks:
         registry, outcome = self._coordinator.registry, None
         if registry:
             try:
-                outcome = _swap_in_redis(registry, name, before, after, self._lease_ms)
+                outcome = _swap_in_redis(registry, name, before, after, LEASE_MS)
             except RedisGone:
                 if not self._coordinator.may_go_alone():
                     raise
@@ -114,7 +113,7 @@ class PublicationLocks:
             if is_changed or present == before:  # in the latter case, Redis has another owner or lost the lock
                 step.query("DELETE FROM locks WHERE name = ?", (name.label,))
             if is_changed and value:
-                step.query("INSERT INTO locks VALUES (?, ?, ?)", (name.label, value, step.steady_ms + self._lease_ms))
+                step.query("INSERT INTO locks VALUES (?, ?, ?)", (name.label, value, step.steady_ms + LEASE_MS))
                 step.set_meta("fence", str(max(last_fence, json.loads(value)[3])))
             return is_changed, value
 
