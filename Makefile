@@ -14,12 +14,12 @@ NEEDS = Mailonce needs Python 3.11 or newer; $(PYTHON) is $(or $(VERSION),not th
 
 setup: $(READY)
 
-# Runtime dependencies, including the queue's client, as QUEUE_URL may be set at any time, and what the README's receiver needs.
+# Runtime dependencies, and what the README's receiver needs.
 $(RUNS): pyproject.toml constraints.txt
 	$(if $(filter fine,$(VERSION)),,$(error $(NEEDS)))
 	@echo "Installing the dependencies of Mailonce into $(VENV). This takes a minute, and only the first time."
 	@$(PYTHON) -m venv $(VENV)
-	@$(INSTALL) -e '.[queue,receiver]'
+	@$(INSTALL) -e '.[receiver]'
 	@touch $@
 
 $(READY): $(RUNS)

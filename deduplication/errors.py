@@ -13,7 +13,7 @@ class DeduplicationError(Exception):
 
 
 class StoreUnavailable(DeduplicationError):
-    """The journal, Redis or the queue cannot answer now; a retry may succeed."""
+    """The journal or Redis cannot answer now; a retry may succeed."""
 
 
 class NoAnswer(StoreUnavailable):

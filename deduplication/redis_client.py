@@ -241,14 +241,6 @@ def exchange(client: Any, commands: Sequence[Sequence[Any]]) -> list[Any]:
             client.connection_pool.release(connection)
 
 
-def ping(client: redis.Redis) -> None:
-    """Raises NoAnswer, or StoreMisconfigured if the credentials are refused."""
-    try:
-        client.ping()
-    except redis.exceptions.RedisError as error:
-        raise translated(error) from error
-
-
 def translated(error: redis.exceptions.RedisError) -> DeduplicationError:
     """NoAnswer for errors that count as a missing answer (rule 8), StoreMisconfigured for all others."""
     text, kind = str(error), type(error).__name__

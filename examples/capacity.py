@@ -24,7 +24,7 @@ DAY_S = 86_400
 KB, MB, GB = 1_000, 1_000_000, 1_000_000_000
 HEADROOM = 0.5  # how busy anything may be at the peak
 ROOM = 1.5  # for Redis in addition to its data: fragmentation, and changes while it writes its file
-QUEUED = 2  # steps on Redis of an email through the queue, against those of one that a request delivers
+QUEUED = 2  # steps on Redis of an email that a worker delivers, against those of one that its request delivers
 THREADS = 8  # WEB_THREADS, and WORKER_THREADS for each destination
 
 
@@ -52,7 +52,7 @@ ROWS = {
     "redis_new_us": "redis: CPU of a new email",
     "redis_duplicate_us": "redis: CPU of a duplicate email",
     "web_new_us": "http: CPU of delivered new, servers and Redis",
-    "web_queued_us": "http: CPU of queue new, servers and Redis",
+    "web_queued_us": "http: CPU of queued new, servers and Redis",
     "web_duplicate_us": "http: CPU of redis duplicate, servers and Redis",
     "worker_a_second": "worker: deliveries a second of one process",
     "disk_bytes": "disk: bytes of an email in DATA_DIR",
@@ -76,7 +76,7 @@ class Load:
     destinations: int = 1
     receiver_ms: float = 200
     cores: int = 2
-    queue: bool = False
+    workers: bool = False
 
 
 @dataclass(frozen=True)
@@ -114,16 +114,16 @@ def needs(load: Load, costs: Costs) -> Needs:
     payload_bytes = new_a_day * load.waiting * load.waiting_hours / 24 * load.body_kb * KB
     redis_bytes = entries_bytes + ids_bytes + payload_bytes + load.stream_mb * MB
 
-    redis_new_us = costs.redis_new_us * (QUEUED if load.queue else 1)
+    redis_new_us = costs.redis_new_us * (QUEUED if load.workers else 1)
     redis_core = (new_a_second * redis_new_us + repeats_a_second * costs.redis_duplicate_us) / 1e6
 
-    web_new_us = (costs.web_queued_us if load.queue else costs.web_new_us) - costs.redis_new_us
+    web_new_us = (costs.web_queued_us if load.workers else costs.web_new_us) - costs.redis_new_us
     web_duplicate_us = costs.web_duplicate_us - costs.redis_duplicate_us
     busy_cores = (new_a_second * web_new_us + repeats_a_second * web_duplicate_us) / 1e6
-    busy_threads = 0 if load.queue else new_a_second * load.receiver_ms / 1000
+    busy_threads = 0 if load.workers else new_a_second * load.receiver_ms / 1000
     web_processes = max(2, math.ceil(busy_cores / HEADROOM), math.ceil(busy_threads / THREADS / HEADROOM))
 
-    deliveries_a_second = new_a_second * load.destinations if load.queue else 0
+    deliveries_a_second = new_a_second * load.destinations if load.workers else 0
     threads_a_second = THREADS * load.destinations / (load.receiver_ms / 1000)
     worker_processes = math.ceil(deliveries_a_second / min(costs.worker_a_second, threads_a_second) / HEADROOM)
 
@@ -156,7 +156,7 @@ def shown(load: Load, found: Needs) -> str:
         ("Redis, processor", f"{found.redis_core:.1%} of one core at the peak"),
         ("Redis, how many", f"{found.redis_shards}" + (": see KEY_PREFIX" if found.redis_shards > 1 else "")),
         ("web processes", f"{found.web_processes} (WEB_CONCURRENCY, across all servers)"),
-        ("worker processes", f"{found.worker_processes}" + ("" if load.queue else ": requests deliver")),
+        ("worker processes", f"{found.worker_processes}" + ("" if load.workers else ": requests deliver")),
         ("their memory", f"{found.memory_mb:,.0f} MB"),
         ("servers", f"{found.servers} with {load.cores} cores; one more, so that one may fail"),
         ("disk of a server", f"{found.disk_bytes / GB:,.2f} GB"),
@@ -187,7 +187,7 @@ def main(words: Sequence[str] | None = None) -> None:
     option("--destinations", type=int, default=Load.destinations, help="of an email (%(default)s)")
     option("--receiver-ms", type=float, default=Load.receiver_ms, help="how long a destination takes (%(default)s)")
     option("--cores", type=int, default=Load.cores, help="of a server (%(default)s)")
-    option("--queue", action="store_true", help="workers deliver (QUEUE_URL)")
+    option("--workers", action="store_true", help="workers deliver (DELIVER_BY)")
     option("--bench", type=Path, default=MEASURED, help="costs, as make bench --json writes them")
     asked = vars(parser.parse_args(words))
     try:

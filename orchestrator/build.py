@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from deduplication.errors import StoreMisconfigured, StoreUnavailable
 from deduplication.files import Retention
@@ -38,9 +38,6 @@ from orchestrator.operations.health import ProxyWatch
 from orchestrator.pipeline import Pipeline, PipelineOptions
 from orchestrator.privacy import Privacy
 from orchestrator.routing import Route, Router
-
-if TYPE_CHECKING:
-    from orchestrator.delivery.dramatiq_queue import DramatiqQueue
 
 log = logging.getLogger(__name__)
 
@@ -83,21 +80,18 @@ class Service:
         )
         margin_s = 0.6 * settings.lease_seconds  # how much longer than a POST its lease is: 15 s, by default
         threads = settings.worker_threads if is_worker else RETRIER_THREADS
-        self.retrier = Retrier(self.sender, threads, margin_s)
-        self.queue = open_queue(settings) if settings.queue_url else None  # None: requests deliver
+        self.retrier = Retrier(self.sender, threads, margin_s, is_worker=is_worker)
 
         self.files = open_files(settings, self.journal, self.meter, is_trial=is_trial)
         self.pipeline = Pipeline(
             coordinator=self.coordinator,
             router=make_router(settings, config),
             sender=self.sender,
-            retrier=self.retrier,
             guard=RealtimeGuard(settings.service_started_at),
             privacy=self.privacy,
             meter=self.meter,
             options=pipeline_options(settings, config, self.server),
             files=self.files,
-            queue=self.queue,
         )
 
         # What an operator is shown
@@ -121,8 +115,6 @@ class Service:
         """Waits until deliveries in progress have ended."""
         self.retrier.close()
         self.sender.close()
-        if self.queue:
-            self.queue.close()
         self.watch.close()
         self.coordinator.close()
 
@@ -131,7 +123,7 @@ def build(settings: Settings, config: Config | None = None) -> Service:
     """The running service of a web process. Raises SettingsError if a setting is wrong."""
     service = Service(settings, config or load_config(settings))
     show_new(service.tokens)
-    service.start(delivers=service.queue is None)
+    service.start(delivers=settings.deliver_by == "requests")
     return service
 
 
@@ -203,38 +195,22 @@ def open_files(settings: Settings, journal: Journal, meter: Meter, *, is_trial: 
     return Files(journal, folder, bucket, settings, meter)
 
 
-def open_queue(settings: Settings) -> DramatiqQueue:
-    try:
-        from orchestrator.delivery.dramatiq_queue import DramatiqQueue  # needs the extra "queue"
-    except ModuleNotFoundError as error:
-        how = "make run installs it, and so does .venv/bin/pip install -c constraints.txt -e '.[queue]'"
-        raise SettingsError(f"QUEUE_URL needs the extra queue ({error}); {how}") from error
-    return DramatiqQueue(settings.queue_url, settings.redis_timeout_ms / 1000)
-
-
 def check_start(settings: Settings, config: Config) -> Tokens:
     """Opens everything that a process needs, once and before the socket, so that a wrong setting stops the start.
 
-    A Redis or a queue that cannot be reached does not.
+    A Redis that cannot be reached does not.
     """
     with quiet():
         service = Service(settings, config)
     with closing(service):
-        if service.coordinator.registry:
-            meanwhile = "Until Redis is back, this machine's journal decides."
-            _check("REDIS_URL", "a Redis", service.coordinator.registry.probe, meanwhile)
-        if service.queue:
-            _check("QUEUE_URL", "a queue", service.queue.check, "Until it is back, requests deliver.")
+        try:
+            if service.coordinator.registry:
+                service.coordinator.registry.probe()
+        except StoreMisconfigured as error:
+            raise SettingsError(f"REDIS_URL must be a Redis that Mailonce can use; {error}") from error
+        except StoreUnavailable as error:
+            log.error("WARNING: REDIS_URL: %s. Until Redis is back, this machine's journal decides.", error)
         return service.tokens
-
-
-def _check(name: str, kind: str, probe: Callable[[], object], meanwhile: str) -> None:
-    try:
-        probe()
-    except StoreMisconfigured as error:
-        raise SettingsError(f"{name} must be {kind} that Mailonce can use; {error}") from error
-    except StoreUnavailable as error:
-        log.error("WARNING: %s: %s. %s", name, error, meanwhile)
 
 
 def make_data_dir(settings: Settings) -> None:
@@ -256,6 +232,7 @@ def pipeline_options(settings: Settings, config: Config, server: str = "") -> Pi
         server=server,
         lease_ms=settings.lease_ms,
         budget_s=min(DELIVERY_BUDGET_S, 0.4 * settings.lease_seconds),
+        by_workers=settings.deliver_by == "workers",
         keeps_suppressed=settings.keep_suppressed,
         keeps_delivered=settings.delivered_payload_days > 0,
         ids_kept_ms=settings.ids_kept_ms,

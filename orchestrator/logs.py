@@ -82,5 +82,4 @@ def configure_logging(level: str, log_format: LogFormat) -> None:
     # Our formats show neither the place in the code nor the thread; finding them took a third of the time of a line.
     logging._srcfile = None  # documented by logging
     logging.logThreads = logging.logMultiprocessing = False
-    for library in ("urllib3", "pika"):  # they log whole addresses with logins; we log their errors ourselves
-        logging.getLogger(library).setLevel(logging.CRITICAL)
+    logging.getLogger("urllib3").setLevel(logging.CRITICAL)  # it logs whole addresses; we log its errors ourselves

@@ -10,12 +10,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field, replace
 from datetime import UTC, datetime, tzinfo
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import structs
 
 from deduplication.content import content_name
-from deduplication.errors import DeduplicationError, NoRoom, StoreUnavailable
+from deduplication.errors import NoRoom, StoreUnavailable
 from deduplication.journal.coordinator import Claimed, Coordinator
 from deduplication.journal.entry import OPEN, About, Delivery, DeliveryStatus, Entry, Stop, new_entry_id
 from deduplication.journal.rules import Busy, Claim, Judgement, Repeat, Take, Wanted
@@ -34,7 +34,6 @@ from deduplication.subject_group import (
     scope_of,
 )
 from deduplication.values import frozen
-from orchestrator.delivery.retrier import Retrier
 from orchestrator.delivery.sender import Sender, put_off
 from orchestrator.delivery.webhook import EventType, Payload, pack, shown_timestamp, unpack, webhook_id
 from orchestrator.files import Files
@@ -42,9 +41,6 @@ from orchestrator.item import MOST_SHOWN_CHARS, Item
 from orchestrator.metrics.meter import DECISION_S, DELIVERIES, EMAILS, GROUPS, REALTIME, ROUTE, Meter
 from orchestrator.privacy import Privacy
 from orchestrator.routing import Route, Router
-
-if TYPE_CHECKING:  # it needs the extra "queue"
-    from orchestrator.delivery.dramatiq_queue import DramatiqQueue
 
 log = logging.getLogger(__name__)
 
@@ -111,6 +107,7 @@ class PipelineOptions:
     """What the settings say about an item on its way.
 
     ``lease_ms``: how long a crashed request blocks its email; ``budget_s``: how long it may wait for receivers.
+    ``by_workers``: requests store emails, and workers deliver them.
     ``keeps_suppressed``, ``keeps_delivered``: whether these emails keep their payload, for release and forced replay.
     ``ids_kept_ms``: how long the ids of emails are remembered, None for ever. ``hides_domains``: of senders, in names.
     """
@@ -118,6 +115,7 @@ class PipelineOptions:
     server: str = ""
     lease_ms: int = 25_000
     budget_s: float = 8.0
+    by_workers: bool = False
     keeps_suppressed: bool = True
     keeps_delivered: bool = False
     ids_kept_ms: int | None = None
@@ -187,18 +185,16 @@ class Case:
 
 @frozen
 class Pipeline:
-    """``files`` is None if nothing is linked, ``queue`` if requests deliver."""
+    """``files`` is None if nothing is linked."""
 
     coordinator: Coordinator
     router: Router
     sender: Sender
-    retrier: Retrier
     guard: RealtimeGuard
     privacy: Privacy
     meter: Meter
     options: PipelineOptions
     files: Files | None = None
-    queue: DramatiqQueue | None = None
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     def receive(self, item: Item) -> Outcome:
@@ -336,11 +332,9 @@ class Pipeline:
         if len(decided) == len(claimed.plan):
             return self._settle(case, claimed, decided)
         clock, budget_s = self.coordinator.journal.clock, self.options.budget_s
-        if self.queue:
-            going = [each for each in claimed.plan if each.status is DeliveryStatus.CLAIMED]
-            stored = [put_off(each, "queued", clock.now_ms()) for each in going]
-            outcome = self._settle(case, claimed, [*decided, *stored])
-            return self._announce(case, outcome) if outcome.status is Status.QUEUED else outcome
+        if self.options.by_workers and not claimed.is_alone:  # alone, nothing can be stored (7)
+            stored = [put_off(each, "queued", clock.now_ms()) for each in claimed.to_send]
+            return self._settle(case, claimed, [*decided, *stored])
         if claimed.lease_until_ms - clock.steady_ms() <= budget_s * 1000:  # rule 4
             return self._return(case, claimed, "it took too long to get to it")
         ends_at = time.monotonic() + budget_s
@@ -359,28 +353,6 @@ class Pipeline:
         sender = next(iter(item.fields["sender"]), "")
         domain = scope_of(sender, GroupScope.DOMAIN, hides_domain=self.options.hides_domains)
         return replace(case, links=self.files.link(item, entry_id, domain))
-
-    def _announce(self, case: Case, outcome: Outcome) -> Outcome:
-        """Wakes workers for what was stored. If the queue is away, it is delivered here and now."""
-        for delivery in outcome.deliveries:
-            if delivery.status is DeliveryStatus.WAITING and delivery.waits_for is None:
-                try:
-                    self.queue.put(delivery.destination)  # type: ignore[union-attr]
-                except DeduplicationError as error:
-                    log.error("item %s: not announced, delivering at once: %s", case.item.id, error)
-                    return self._deliver_stored(case, outcome)
-        return outcome
-
-    def _deliver_stored(self, case: Case, outcome: Outcome) -> Outcome:
-        try:
-            for delivery in outcome.deliveries:
-                self.retrier.deliver_due(delivery.destination)
-            with self.coordinator.journal.reading() as step:
-                entry = step.read(outcome.id)
-        except StoreUnavailable as error:
-            log.warning("item %s: it waits for the next try: %s", case.item.id, error)
-            return outcome
-        return case.outcome(status_of({each.status for each in entry.deliveries}), entry) if entry else outcome
 
     def _settle(self, case: Case, claimed: Claimed, outcomes: Sequence[Delivery]) -> Outcome:
         """Only what is delivered for sure, or stored where it is safe, is answered with 2xx (rule 6)."""

@@ -24,11 +24,9 @@ _CONTEXT = multiprocessing.get_context("spawn")
 
 
 def start_worker(settings: Settings, config: Config) -> Service:
-    """The worker of this process: it delivers when the queue announces something, and looks every second as well."""
+    """The worker of this process, which delivers what is stored."""
     service = Service(settings, config, is_worker=True)
     service.start(delivers=True)
-    if service.queue:
-        service.queue.consume(config.destinations, service.retrier.wake)
     return service
 
 

@@ -16,6 +16,7 @@ from orchestrator.delivery.fetching import fetch
 from orchestrator.delivery.signing import new_secret, public_keys
 from orchestrator.importing.sources import NoSource
 from orchestrator.operations.destinations import InvalidAction
+from orchestrator.worker import supervise
 from routes.commands.check import check
 from routes.commands.import_mail import import_mail
 from routes.commands.listen import listen
@@ -60,13 +61,12 @@ def serve() -> None:
 
 @main.command()
 def worker() -> None:
-    """Deliver queued emails (QUEUE_URL). SIGTERM ends it gracefully, SIGHUP reloads mailonce.toml."""
+    """Deliver queued emails (DELIVER_BY=workers). SIGTERM ends it gracefully, SIGHUP reloads mailonce.toml."""
     settings = read_settings(serves=True)
-    if not settings.queue_url:
-        raise SettingsError("QUEUE_URL must be the address of a queue; without one, the web server delivers")
+    if settings.deliver_by != "workers":
+        raise SettingsError(f"DELIVER_BY must be workers for mailonce worker, got {settings.deliver_by!r}")
     config = load_config(settings)
     check_start(settings, config)
-    from orchestrator.worker import supervise  # needs the extra "queue"
     from routes.metrics import serving_metrics  # imports Flask, which no other command needs
 
     with serving_metrics(settings, config):

@@ -140,9 +140,7 @@ def _fleet(state: FleetState) -> Iterator[Metric]:
     if state.suppressed_share is not None:
         yield _gauge("suppressed_room_ratio", "Room that one sender domain takes, at the most.", state.suppressed_share)
     if state.workers is not None:
-        yield _gauge("workers_alive", "Worker processes of the queue.", state.workers)
-    if state.outside.depths is not None:
-        yield _gauge("queue_depth", "Messages in the queue.", state.outside.depths, "destination")
+        yield _gauge("workers_alive", "Worker processes.", state.workers)
 
 
 def _destinations(views: Mapping[str, DestinationView]) -> Iterator[Metric]:

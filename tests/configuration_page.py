@@ -37,7 +37,7 @@ FIRST_OF_SECTION = {
     "Journal and Redis": "redis_url",
     "Tokens and proxies": "ingress_token",
     "Destination": "webhook_url",
-    "Queue and workers": "queue_url",
+    "Workers": "deliver_by",
     "How emails are recognised": "subject_groups",
     "What is kept, and how long": "processed_ids_days",
     "The web server": "host",

@@ -295,13 +295,13 @@ def of_page(server: Server) -> Figures:
 
 
 def test_all_sources_of_figures_agree_with_the_clients_and_the_sink(tmp_path: Path, redis_server: RedisServer) -> None:
-    """Two servers with a queue, a worker on the machine of one of them, and a worker on a machine of its own."""
+    """Two servers, a worker on the machine of one of them, and a worker on a machine of its own."""
     with ExitStack() as stack:
         sink = stack.enter_context(Sink())
         sink.answers = {subject: Reply(422) for subject in subjects() if "refuse" in subject}
         config = tmp_path / "mailonce.toml"
         config.write_text(f"[destinations.crm]\nurl = '{sink.url}'\nmax_attempts = 1\n")
-        settings = {"REDIS_URL": redis_server.url, "QUEUE_URL": redis_server.url, "MAILONCE_CONFIG": str(config)}
+        settings = {"REDIS_URL": redis_server.url, "DELIVER_BY": "workers", "MAILONCE_CONFIG": str(config)}
         servers = [stack.enter_context(Server(tmp_path / name, **settings)) for name in ("one", "two")]
         port = str(free_port())
         own = {"WORKER_METRICS_PORT": port, "ADMIN_TOKEN": ADMIN_TOKEN}

@@ -1,6 +1,6 @@
 """make walk: the way of one real email through the code, in order, as the interpreter itself saw it.
 
-    make walk                        inline on SQLite and on Redis, and with a queue: the counts
+    make walk                        inline on SQLite and on Redis, and with a worker: the counts
     make walk ARGS=inline-redis      one of them, function by function
     make walk ARGS=--json            the counts as JSON
 
@@ -92,12 +92,12 @@ def opened(way: str, folder: Path, redis: RedisServer, sink: Sink) -> Iterator[S
         ingress_token=INGRESS_TOKEN,
         admin_token=ADMIN_TOKEN,
         redis_url=redis.url if way.endswith("redis") else "",
-        queue_url=f"{redis.address}/1" if way.startswith("queued") else "",
+        deliver_by="workers" if way.startswith("queued") else "requests",
         redis_timeout_ms=5_000,
         disk_free_mb=1,
     )
     service = build(settings)
-    worker = start_worker(settings, service.config) if settings.queue_url else None
+    worker = start_worker(settings, service.config) if settings.deliver_by == "workers" else None
     try:
         while service.fleet and not _knows_the_era(service):
             time.sleep(0.01)

@@ -1,9 +1,9 @@
--- Compare, then write, then publish. It knows keys and values, and nothing of what they mean: Python composes both.
+-- Compares, then writes, then publishes. It knows keys and values but not their meaning: Python composes both.
 --
--- KEYS  1 the era, 2 the stream of events, then the keys of names, then all others, which the step refers to by position
--- ARGV  1 the step, packed: {prefix of all keys, an id of the caller for a new era, HOLD in ms, whether only while the era
---       is open, latest time of execution in ms or 0, the era that it must be or "", the event or "", each name's expected
---       value ("" for none), the conditions {how, key, argument, whether it is so}, the writes {command, key, argument...}}
+-- KEYS  1 the era, 2 the stream of events, then the keys of names, then all others; the step refers to them by position
+-- ARGV  1 the step, packed: {prefix of all keys, an id of the caller for a new era, HOLD in ms, whether the era must be
+--       open, latest time of execution in ms or 0, the era that it must be or "", the event or "", each name's expected
+--       value ("" for none), conditions {how, key, argument, whether it is so}, writes {command, key, argument...}}
 -- Returns {outcome, era, closed for ms, now in us, ...}. "ok" is followed by what a LOCK, a TAKE or a HASTEN returns;
 -- "differs" by the names' values, the conditions' values, and the references that the names point to (id, value, ...).
 local call = redis.call
@@ -13,7 +13,7 @@ local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 local now = math.floor(now_us / 1000)
 
--- Rule 13: a Redis that was restarted, emptied or set back begins a new era, in which nothing is granted for a while.
+-- Rule 13: after a restart, FLUSHALL or an older snapshot, a new era begins, in which nothing is granted for a while.
 local values = call('MGET', KEYS[1], unpack(KEYS, 3, 2 + #expected))
 local info = redis.pcall('INFO', 'server')
 local place = type(info) == 'string' and string.find(info, 'run_id:', 1, true)
@@ -64,8 +64,8 @@ if not is_same then
   return answer('differs', values, found, references)
 end
 
--- Rule 18: hands out what is due at a destination, each delivery to one owner, under a lease. For twelve seconds after
--- HASTEN, at a pace that doubles with each second.
+-- Rule 18: lends due deliveries of a destination to one owner. For twelve seconds after HASTEN, the pace of that is
+-- limited, and doubles with each second.
 local function take(due, destination, owner, lease_ms, most)
   local taken, pace_key = {}, prefix .. 'pace:' .. destination
   local pace = call('GET', pace_key)
@@ -89,7 +89,7 @@ local function take(due, destination, owner, lease_ms, most)
   return taken
 end
 
--- Makes those that nobody has taken due at once; how many. The score of one that is lent is the end of its lease.
+-- Makes deliveries due now, except lent ones, whose score is the end of their lease. Returns how many.
 local function hasten(due, destination, most)
   local count, now_ms = 0, string.format('%.0f', now)
   call('SET', prefix .. 'pace:' .. destination, now_ms .. ' 0', 'PX', 12000)
@@ -106,7 +106,7 @@ local function use_room(destination, bytes) call('HINCRBY', prefix .. 'room', de
 for _, write in ipairs(writes) do
   local command, key, first = write[1], KEYS[write[2]], write[3]
   if command == 'HOLD' then
-    -- The end of a lease is Redis' time: "\1" and 25000 in the value become 25 s from now. JSON has no other "\1".
+    -- Redis' clock counts the lease: "\1" and 25000 in the value become 25 s from now. JSON has no other "\1".
     local lease = function(ms) return string.format('%.0f', now + ms) end
     call('SET', key, (string.gsub(first, '\1(%d+)', lease)), unpack(write, 4))
   elseif command == 'LOCK' then -- "\1" becomes a fencing number
@@ -119,10 +119,10 @@ for _, write in ipairs(writes) do
     result = hasten(key, first, write[4])
   elseif command == 'DELEQ' then
     if call('GET', key) == first then call('DEL', key) end
-  elseif command == 'END' then -- of a stored delivery: its payload takes no more room
+  elseif command == 'END' then -- a stored delivery ends: its payload takes no more room
     use_room(first, 0 - (tonumber(call('HGET', key, 'size')) or 0)) -- not "-0"
     call('DEL', key)
-  elseif command == 'BURY' then -- the payload of a dead letter counts apart, and leaves first
+  elseif command == 'BURY' then -- the payloads of dead letters are counted separately, and removed first
     use_room('', call('STRLEN', prefix .. 'payload:' .. first))
     call('ZADD', key, string.format('%.0f', now), first)
   elseif command == 'DROP' then
@@ -130,7 +130,7 @@ for _, write in ipairs(writes) do
       use_room('', 0 - call('STRLEN', prefix .. 'payload:' .. first))
       call('DEL', prefix .. 'payload:' .. first)
     end
-  elseif command == 'EXTEND' then -- the time for which a new era is closed, by at most HOLD once more
+  elseif command == 'EXTEND' then -- extends the closing of a new era, by at most HOLD once more
     if closed_ms > 0 then
       local until_ms = math.min(math.max(closed_until, now + first), began + 2 * hold_ms)
       call('SET', key, table.concat({run, era, began, string.format('%.0f', until_ms)}, ' '))

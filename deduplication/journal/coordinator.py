@@ -1,7 +1,7 @@
-"""One machine's part in the protocol: look, hold, claim, settle, publish. docs/architecture.md has the rules by number.
+"""One machine's part in the protocol: look, hold, claim, settle, publish. Numbers refer to docs/architecture.md.
 
-The journal of this machine and, if there is a REDIS_URL, the registry are asked in that order. While Redis is gone, the
-journal decides by what the whole fleet had published.
+The journal of this machine is asked first, then, with a REDIS_URL, the registry. While Redis is gone, the journal
+decides by what the whole fleet had published.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from deduplication.room import check_room
 log = logging.getLogger(__name__)
 
 MOST_BEGINS = 3
-MOST_BEHIND = 100  # outcomes of this process that are not published yet
-PUBLISHED_BY_HELPERS = 20  # of them at a time
+MOST_BEHIND = 100  # outcomes of this process that are not published yet; above that, requests publish too
+PUBLISHED_BY_A_REQUEST = 20
 PUT_OFF_MS = 5_000
 BEHIND_MS = 60_000
-MOST_KEPT = 2_000  # of what a process has still to do for emails that it has answered
+MOST_KEPT = 2_000  # tasks that a process still has to do for emails that it has answered
 
 Row = tuple[int, int, Entry]  # of the outbox: number, version, and entry
 
 
 class Claimed(Struct, frozen=True):
-    """The item is its owner's until the lease ends.
+    """The item belongs to its owner until the lease ends.
 
-    ``plan``: what to do with the deliveries that were claimed: CLAIMED ones are to be sent, SKIPPED and WAITING
-    ones are settled as they are. ``version``: of the entry in the journal. ``is_alone``: claimed while Redis is gone.
-    ``view``: what publishing may expect in Redis.
+    ``plan`` says what to do with each claimed delivery: send it (CLAIMED), or settle it as it is (SKIPPED, WAITING).
+    ``version`` is that of the entry in the journal. ``is_alone``: it was claimed while Redis is gone. ``view`` is what
+    publishing expects to find in Redis.
     """
 
     entry: Entry
@@ -57,25 +57,25 @@ class Claimed(Struct, frozen=True):
 
     @property
     def to_send(self) -> tuple[Delivery, ...]:
-        return tuple(each for each in self.plan if each.status is DeliveryStatus.CLAIMED)
+        return tuple(delivery for delivery in self.plan if delivery.status is DeliveryStatus.CLAIMED)
 
     @property
     def not_to_send(self) -> tuple[Delivery, ...]:
-        return tuple(each for each in self.plan if each.status is not DeliveryStatus.CLAIMED)
+        return tuple(delivery for delivery in self.plan if delivery.status is not DeliveryStatus.CLAIMED)
 
 
 class Settled(Struct, frozen=True):
-    """``is_safe``: the answer may be 2xx (rule 6). ``entry`` is None where another owner has taken it over."""
+    """``is_safe``: the answer may be 2xx (rule 6). ``entry`` is None if another owner has taken it over."""
 
     entry: Entry | None
     is_safe: bool
 
 
 class Coordinator:
-    """``registry`` is None without a REDIS_URL: then the journal alone decides, and stores what waits.
+    """``registry`` is None without a REDIS_URL: the journal alone decides, and keeps stored deliveries.
 
-    ``is_open``: whether emails are accepted while Redis is gone (ON_STORE_FAILURE). Without ``follows`` no Fleet keeps
-    the journal up to date: Redis is asked each time, and the journal has live claims alone (rule 31).
+    ``is_open``: emails are accepted while Redis is gone (ON_STORE_FAILURE). Without ``follows``, no Fleet updates the
+    journal: Redis is asked every time, and the journal contains only live claims (rule 31).
     """
 
     def __init__(
@@ -95,19 +95,19 @@ class Coordinator:
         self._is_open = is_open
         self._follows = follows
         self._hold_within_ms = hold_within_ms
-        self._settled: deque[tuple[Row, View]] = deque(maxlen=MOST_KEPT)  # by this process, and not published yet
+        self._settled: deque[tuple[Row, View]] = deque(maxlen=MOST_KEPT)  # by this process, not published yet
         self._repeats: deque[str] = deque()  # ids of entries that were received again
-        self._orphans: deque[tuple[dict[str, Name], str]] = deque(maxlen=MOST_KEPT)  # holds to be released
+        self._orphans: deque[tuple[dict[str, Name], str]] = deque(maxlen=MOST_KEPT)  # holds to release
         self._unnoted: deque[tuple[Claimed, Sequence[Delivery], str]] = deque(maxlen=MOST_KEPT)
         self.closing: list[Callable[[], None]] = []
-        self.has_unpublished = threading.Event()  # set when this process has settled something
-        self.is_behind = True  # until the fleet's thread has looked
+        self.has_unpublished = threading.Event()  # set when this process has settled an entry
+        self.is_behind = True  # until the fleet's thread has checked
 
     def new_owner(self) -> str:
         return f"{self.journal.machine}.{secrets.token_urlsafe(9)}"
 
     def close(self) -> None:
-        """Counts of repeats are written; then nothing can be asked any more. May be called twice."""
+        """Writes the counts of repeats, then closes journal and registry. May be called twice."""
         while self.closing:
             self.closing.pop()()
         with suppress(StoreUnavailable):
@@ -119,39 +119,38 @@ class Coordinator:
     # A request
 
     def look(self, claim: Claim) -> Judgement:
-        """What this journal knows of the item by its own names: the first step of ``claim``, without Redis and without
-        writing."""
+        """What this journal knows of the item by its own names. It does not ask Redis and writes nothing."""
         with self.journal.reading() as step:
             return rules.identify(claim, step.known(claim.identity, claim.fingerprint, claim.proof))
 
     def claim(self, claim: Claim) -> Claimed | Judgement:
-        """Everything up to the POST. Raises StoreUnavailable where its provider is to retry."""
+        """All steps up to the POST. Raises StoreUnavailable if the provider must retry."""
         asked_ms = self.journal.clock.steady_ms()
         with self.journal.reading() as step:
             known = step.known(claim.identity, claim.fingerprint, claim.proof)
         found = rules.identify(claim, known)
         if not isinstance(found, Take):
-            return self._answered(claim, found)
-        if known.names:  # Redis may have forgotten which ids these are
-            ids = {each.destination: each.webhook_id for each in found.deliveries}
-            known_ids = [(each, ids.get(each.destination, each.webhook_id)) for each in claim.destinations]
-            wanted = [replace(each, webhook_id=id_) for each, id_ in known_ids]
+            return self._after_judging(claim, found)
+        if known.names:  # Redis may have forgotten these ids
+            ids = {delivery.destination: delivery.webhook_id for delivery in found.deliveries}
+            known_ids = [(target, ids.get(target.destination, target.webhook_id)) for target in claim.destinations]
+            wanted = [replace(target, webhook_id=id_) for target, id_ in known_ids]
             entry_id = found.joined.id if found.joined else claim.entry
             claim = replace(claim, entry=entry_id, destinations=tuple(wanted))
         held = self._hold(claim, known)
         if held is not None and not isinstance(held, Held):
-            return self._answered(claim, held)
+            return self._after_judging(claim, held)
         try:
             claimed = self._claim_here(claim, held, asked_ms)
         except StoreUnavailable:
-            self._give_back(held, claim.owner)
+            self._release_hold(held, claim.owner)
             raise
         if not isinstance(claimed, Claimed):
-            self._give_back(held, claim.owner)
-            return self._answered(claim, claimed)
+            self._release_hold(held, claim.owner)
+            return self._after_judging(claim, claimed)
         return claimed
 
-    def _answered(self, claim: Claim, found: Judgement) -> Judgement:
+    def _after_judging(self, claim: Claim, found: Judgement) -> Judgement:
         if isinstance(found, Repeat):
             if claim.proof and not self.use_proof(claim):
                 return ProofUsed()
@@ -160,8 +159,8 @@ class Coordinator:
         return found
 
     def use_proof(self, claim: Claim) -> bool:
-        """Records the proof of an email that is accepted without a claim: a repeat, or one that is too old. False if it
-        was used with another email (rule 28)."""
+        """Records the proof of an email that is accepted without a claim: a repeat, or one that is too old. False if
+        the proof was used with another email (rule 28)."""
         with self.journal.reading() as step:
             if step.proven(claim.proof) == claim.key:
                 return True
@@ -173,16 +172,16 @@ class Coordinator:
             return is_free and step.put_proof(claim.proof, claim.key, step.now_ms + WEEK_MS)
 
     def _hold(self, claim: Claim, known: rules.Known) -> Held | Judgement | None:
-        """None: there is no Redis, or it is gone and this machine may go on without it (rule 7)."""
+        """None if there is no Redis, or if it is gone and this machine may continue without it (rule 7)."""
         registry = self.registry
         if registry is None:
             return None
         hold = partial(registry.hold, claim, known, self._hold_within_ms, is_behind=self.is_behind)
         try:
             found = hold()
-            waits = isinstance(found, Held) and any(each.waits_for for each in found.take.deliveries)
-            # It may meet what this machine has delivered a moment ago and not published yet: another email, for whose
-            # name it waits, or an earlier copy of it for another recipient.
+            waits = isinstance(found, Held) and any(delivery.waits_for for delivery in found.take.deliveries)
+            # The obstacle may be an email that this machine has just delivered and not published yet: another email
+            # with the same name, or an earlier copy of this one for another recipient.
             if waits or (isinstance(found, Busy) and known.names):
                 self.publish_waiting()
                 found = hold()
@@ -207,27 +206,27 @@ class Coordinator:
             if not isinstance(found, Take):
                 return found
             take = found
-            # What this machine marked without Redis, and has not published yet, stops it all the same.
+            # A name that this machine marked without Redis, and has not published yet, stops the item too.
             is_stopped_here = held and found.stop and step.outbox(1, found.stop.original or "-")
-            if held and not is_stopped_here:  # what the fleet granted, less what this journal knows to be covered
-                missing = {each.destination for each in found.deliveries}
-                granted = tuple(each for each in held.take.deliveries if each.destination in missing)
+            if held and not is_stopped_here:  # granted, less what this journal knows to be covered
+                missing = {delivery.destination for delivery in found.deliveries}
+                granted = tuple(delivery for delivery in held.take.deliveries if delivery.destination in missing)
                 if len(granted) < len(held.take.deliveries) and held.entry.reset > known.reset:
                     raise NotNow("its names were reset, and this machine has not read that yet")
                 stop = held.take.stop and (found.stop or held.take.stop)  # the journal remembers emails for longer
                 take = Take(None, (), granted, held.take.shared, stop)
-            if held is None and self.registry and any(each.waits_for for each in take.deliveries):
+            if held is None and self.registry and any(delivery.waits_for for delivery in take.deliveries):
                 return Busy(Gate.SUBJECT_GROUP, claim.own[0].label, 1_000)  # rule 27: without Redis, retry later
             if held and held.entry.id != claim.entry:
                 claim = replace(claim, entry=held.entry.id)
-            base = next((each for each in found.candidates if each.id == claim.entry), None)
+            base = next((candidate for candidate in found.candidates if candidate.id == claim.entry), None)
             joined = base
             if held and held.take.joined:
                 base = base or step.read(claim.entry)  # known here under other names
-                joined = rules.merged(base, held.take.joined, step.steady_ms)
+                joined = rules.merge(base, held.take.joined, step.steady_ms)
             reset = max(known.reset, held.entry.reset if held else 0)
             take = Take(joined, (), take.deliveries, take.shared, take.stop)
-            entry = rules.taken(claim, take, self.journal.machine, step.now_ms, reset, until_ms)
+            entry = rules.claim_entry(claim, take, self.journal.machine, step.now_ms, reset, until_ms)
             is_alone = held is None and self.registry is not None
             if is_alone:
                 entry = replace(entry, about=replace(entry.about, alone=True))
@@ -244,9 +243,9 @@ class Coordinator:
         payload: bytes | None = None,
         retries_left: int | None = None,
     ) -> Settled:
-        """The note after the POST (rule 5), and publishing. A fact is safe once noted; what is stored, once it is
-        synced here and accepted by Redis (rule 6). Raises NoRoom, and has noted nothing, if that has no room for it."""
-        waiting = [each.destination for each in outcomes if each.status is DeliveryStatus.WAITING]
+        """Notes the outcomes after the POST (rule 5) and publishes them. A fact is safe once noted; a stored delivery,
+        once it is synced here and accepted by Redis (rule 6). Raises NoRoom if Redis has no room; nothing is noted."""
+        waiting = [delivery.destination for delivery in outcomes if delivery.status is DeliveryStatus.WAITING]
         registry = self.registry
         is_home = registry is None
         if waiting and registry:
@@ -255,13 +254,13 @@ class Coordinator:
             except NoRoom:
                 raise
             except StoreUnavailable as error:
-                log.info("entry %s: %s", claimed.entry.id, error)  # publishing it will fail as well
+                log.info("entry %s: %s", claimed.entry.id, error)  # publishing will fail too
         put_off_ms = self.journal.clock.now_ms() + PUT_OFF_MS
         marked = [
-            replace(each, is_accepted=is_home, next_try_ms=each.next_try_ms or put_off_ms)
-            if each.status is DeliveryStatus.WAITING
-            else each
-            for each in outcomes
+            replace(delivery, is_accepted=is_home, next_try_ms=delivery.next_try_ms or put_off_ms)
+            if delivery.status is DeliveryStatus.WAITING
+            else delivery
+            for delivery in outcomes
         ]
         try:
             row = self._note(claimed, marked, answer, payload, retries_left)
@@ -290,30 +289,30 @@ class Coordinator:
         with self.journal.step() as step:
             while not number:
                 present = before or claimed.entry
-                settled = rules.settled(present, outcomes, claimed.owner, step.now_ms)
+                settled = rules.settle(present, outcomes, claimed.owner, step.now_ms)
                 if settled is None:
                     return None
-                is_settled = any(each.status in SETTLED for each in settled.deliveries)
+                is_settled = bool(settled.statuses & SETTLED)
                 after = replace(
                     settled,
                     answer=answer or settled.answer,
                     settled_ms=settled.settled_ms or (step.now_ms if is_settled else None),
-                    retries_left=rules.fewest(present.retries_left, retries_left),
+                    retries_left=rules.min_retries(present.retries_left, retries_left),
                 )
                 number, version = step.put(after, before, publishes=self.registry is not None, version=expected)
                 if not number:  # it has changed since the claim
                     before, expected = step.read(claimed.entry.id), None
             if payload is not None:
                 step.put_payload(after, payload, publishes=self.registry is not None)
-            elif present.settled_ms and after.is_delivered_everywhere:  # else nothing was stored
+            elif present.settled_ms and after.is_delivered_everywhere:  # otherwise nothing was stored
                 step.end_payload(after.id)
             return number, version, after
 
     def _publish_unnoted(self, claimed: Claimed, outcomes: Sequence[Delivery], answer: str) -> Settled:
-        """The disk refused the note: a fact is published directly, and is safe if Redis accepted it (rule 5). It is
-        noted as soon as the disk can be written again, so that a retry is not sent."""
-        facts = [each for each in outcomes if each.status is DeliveryStatus.DELIVERED]
-        entry = rules.settled(claimed.entry, facts, claimed.owner, self.journal.clock.now_ms())
+        """When the disk refused the note: facts are published directly, and are safe if Redis accepts them (rule 5).
+        They are noted once the disk can be written again, so that a retry is not sent."""
+        facts = [delivery for delivery in outcomes if delivery.status is DeliveryStatus.DELIVERED]
+        entry = rules.settle(claimed.entry, facts, claimed.owner, self.journal.clock.now_ms())
         if entry is None:
             return Settled(None, is_safe=False)
         self._unnoted.append((claimed, facts, answer))
@@ -327,7 +326,7 @@ class Coordinator:
         return Settled(entry, is_safe=len(facts) == len(outcomes))
 
     def record(self, entry: Entry, payload: bytes | None) -> None:
-        """Writes an item that takes no names, such as one that is too old, once by its id. It can be released."""
+        """Writes an item that takes no names, such as one that is too old, once for its id. It can be released."""
         with self.journal.step() as step:
             if step.read(entry.id):
                 return
@@ -339,7 +338,7 @@ class Coordinator:
     # Publishing
 
     def publish(self, entry_id: str, payload: bytes | None = None, view: View = NOTHING) -> bool:
-        """Publishes one entry as the journal has it now. True if Redis, which shows ``view``, has accepted all."""
+        """Publishes the entry as the journal has it now. True if Redis has accepted all of it."""
         registry = self.registry
         if registry is None:
             return True
@@ -347,8 +346,8 @@ class Coordinator:
             rows = step.outbox(1, entry_id)
             payload = payload or step.payload(entry_id)
             entry = None if rows else step.read(entry_id)
-        if not rows:  # another process was faster; Redis may have refused what waits
-            return entry is None or all(each.is_accepted for each in entry.deliveries)
+        if not rows:  # another process was faster; Redis may have refused a stored delivery
+            return entry is None or all(delivery.is_accepted for delivery in entry.deliveries)
         return self._publish_rows([(rows[0], view, payload)]) == 1
 
     def _note_published(self, step: Step, row: Row, published: Published) -> bool:
@@ -361,18 +360,18 @@ class Coordinator:
         if published.era != step.meta("era"):
             return False
         is_accepted = True
-        for each in [each for each in entry.deliveries if each.status is DeliveryStatus.WAITING]:
-            refused = published.refused.get(each.destination)
+        for delivery in entry.deliveries_with(DeliveryStatus.WAITING):
+            refused = published.refused.get(delivery.destination)
             is_accepted = is_accepted and not refused
             if not refused:
-                step.set_delivery(entry.id, each.destination, is_accepted=1)
+                step.set_delivery(entry.id, delivery.destination, is_accepted=1)
             elif refused == "covers" and (present := step.read(entry.id)):
-                waiting = present.delivery_to(each.destination)
-                if waiting and waiting.status is DeliveryStatus.WAITING:  # it would be listed as such for ever
+                waiting = present.delivery_to(delivery.destination)
+                if waiting and waiting.status is DeliveryStatus.WAITING:  # or it would be listed for ever
                     ended = {"status": DeliveryStatus.SKIPPED, "ended_ms": step.now_ms, "next_try_ms": None}
                     skipped = replace(waiting, reason="already stored or sent under another entry", **ended)
                     step.put(present.with_delivery(replace(skipped, is_accepted=True)), present, publishes=False)
-        if "held" in published.refused.values():  # by a request elsewhere, which may fail: put it again in a second
+        if "held" in published.refused.values():  # by a request elsewhere, which may fail: try again in a second
             return False
         step.end_outbox([(seq, version)])
         if not self._follows and not entry.is_open:
@@ -380,19 +379,19 @@ class Coordinator:
         return is_accepted
 
     def _publish_soon(self, row: Row, view: View) -> None:
-        """Behind the request, with others. If this process dies before, another one finds it in the outbox.
+        """Behind the request, in a batch. If this process dies before that, another one finds the entry in the outbox.
 
-        If the thread that publishes does not keep up, whoever settles helps: an outcome that is published after its
-        lease is sent again by another process.
+        If the publishing thread cannot keep up, requests publish as well: an outcome that is published after its lease
+        would be sent again by another process.
         """
         if self.registry:
             self._settled.append((row, view))
             self.has_unpublished.set()
             if len(self._settled) > MOST_BEHIND:
-                self.publish_settled(PUBLISHED_BY_HELPERS)
+                self.publish_settled(PUBLISHED_BY_A_REQUEST)
 
     def publish_settled(self, limit: int = 100) -> int:
-        """Publishes what this process has settled; how many were accepted."""
+        """Publishes entries that this process has settled. Returns how many were accepted."""
         batch: dict[str, tuple[Row, View]] = {}
         with suppress(IndexError):
             while len(batch) < limit:
@@ -401,7 +400,7 @@ class Coordinator:
         return self._publish_all(list(batch.values()))
 
     def publish_waiting(self, limit: int = 100) -> int:
-        """Publishes what is in the outbox, of all processes of this machine, oldest first; how many were accepted."""
+        """Publishes the outbox of all processes of this machine, oldest first. Returns how many were accepted."""
         if self.registry is None:
             return 0
         count = self.publish_settled(limit)
@@ -410,12 +409,12 @@ class Coordinator:
         return count + self._publish_all([(row, NOTHING) for row in rows])
 
     def _publish_all(self, rows: Sequence[tuple[Row, View]]) -> int:
-        """What waits goes alone, with its payload, which may be large; all others together."""
+        """Entries with stored deliveries one by one, as their payloads may be large; all others together."""
         waiting = sum(self.publish(row[2].id, view=view) for row, view in rows if row[2].is_open)
         return waiting + self._publish_rows([(row, view, None) for row, view in rows if not row[2].is_open])
 
     def _publish_rows(self, rows: Sequence[tuple[Row, View, bytes | None]]) -> int:
-        """In one round trip; how many were accepted."""
+        """In one round trip. Returns how many were accepted."""
         registry = self.registry
         if registry is None or not rows:
             return 0
@@ -425,11 +424,11 @@ class Coordinator:
             log.info("%d entries are published later, such as %s: %s", len(rows), rows[0][0][2].id, error)
             return 0
         with self.journal.step() as step:
-            return sum(self._note_published(step, row[0], each) for row, each in zip(rows, answers, strict=True))
+            return sum(self._note_published(step, row[0], answer) for row, answer in zip(rows, answers, strict=True))
 
     def tend(self) -> list[tuple[str, int, int]]:
-        """Every second, even without Redis: ends what is kept no longer, and counts repeats; this machine's sums of
-        those that have changed (rule 11)."""
+        """Once a second, even without Redis: deletes expired data and counts repeats. Returns this machine's totals of
+        the counts that have changed (rule 11)."""
         while self._unnoted:
             claimed, facts, answer = self._unnoted[0]
             self._note(claimed, facts, answer, None, None)
@@ -441,10 +440,10 @@ class Coordinator:
             return [(entry, add(entry, count=count), now_ms) for entry, count in repeats.items()]
 
     def release_orphans(self) -> None:
-        """Holds that are not used, or whose answer was lost, are released as soon as Redis answers (rule 2)."""
+        """Releases holds that are not used, or whose answer was lost, as soon as Redis answers (rule 2)."""
         registry = self.registry
         while registry and self._orphans:
-            with suppress(IndexError):  # another thread has taken the last one
+            with suppress(IndexError):  # another thread took the last one
                 orphan = self._orphans.popleft()
                 try:
                     registry.release(*orphan)
@@ -452,14 +451,14 @@ class Coordinator:
                     self._orphans.append(orphan)
                     raise
 
-    def _give_back(self, held: Held | None, owner: str) -> None:
+    def _release_hold(self, held: Held | None, owner: str) -> None:
         if held:
             self._orphans.append((labels_of(held.entry), owner))
             with suppress(StoreUnavailable):
                 self.release_orphans()
 
     def may_go_alone(self) -> bool:
-        """Only with a journal that was up to date when Redis was lost, and has no gap (rule 7)."""
+        """Whether the journal was up to date when Redis was lost, and has no gap (rule 7)."""
         if not self._is_open:
             return False
         with self.journal.reading() as step:
@@ -469,7 +468,7 @@ class Coordinator:
     # Stored deliveries
 
     def take(self, destination: str, limit: int, lease_ms: int) -> list[Lent]:
-        """Stored deliveries whose time has come, each lent to one owner (rule 18)."""
+        """Due stored deliveries, each of them lent to one owner (rule 18)."""
         if destination == BY_SCRIPT:
             return []
         owner, asked_ms = self.new_owner(), self.journal.clock.steady_ms()
@@ -491,23 +490,23 @@ class Coordinator:
         if not lent:
             return []
         with self.journal.step() as step:
-            begun = [(self._begin(step, each), begins) for each, begins in lent]
-        going = [each for each, begins in begun if each and self._may_send(each, begins)]
-        return [replace(each, delivery=replace(each.delivery, waits_for=None)) for each in going]
+            begun = [(self._begin(step, loan), begins) for loan, begins in lent]
+        going = [loan for loan, begins in begun if loan and self._may_send(loan, begins)]
+        return [replace(loan, delivery=replace(loan.delivery, waits_for=None)) for loan in going]
 
     def destinations_with_waiting(self) -> set[str]:
-        """Where something is stored, due or not."""
+        """Destinations with stored deliveries, due or not."""
         registry = self.registry
         if registry:
             members = registry.ask(lambda client, prefix: client.smembers(f"{prefix}due"))
-            found = [each.decode() for each in members]
+            found = [member.decode() for member in members]
         else:
             with self.journal.reading() as step:
                 found = [name for (name,) in step.query("SELECT name FROM waiting_destinations")]
         return set(found) - {BY_SCRIPT}
 
     def hasten(self, destination: str, limit: int) -> int:
-        """Makes stored deliveries due now, in the order of their next try; those that are lent are left alone."""
+        """Makes stored deliveries due now, in the order of their next try, except those that are lent."""
         registry = self.registry
         if registry is None:
             with self.journal.step() as step:
@@ -517,27 +516,27 @@ class Coordinator:
         return registry.hasten(destination, limit, era)
 
     def _begin(self, step: Step, lent: Lent) -> Lent | None:
-        """The taker's first step: what this journal knows of it. None if another process here sends it."""
+        """The taker's first step: it checks this journal. None if another process of this machine is sending it."""
         entry, delivery = lent.entry, lent.delivery
         same = rules.same_items(entry.own, entry.fingerprint, step.known(entry.own, entry.fingerprint))
-        made = [made for each in same if (made := each.delivery_to(delivery.destination))]
-        made = [each for each in made if each.generation >= delivery.generation]
-        if any(each.is_live(step.steady_ms) for each in made):
+        made = [made for candidate in same if (made := candidate.delivery_to(delivery.destination))]
+        made = [other for other in made if other.generation >= delivery.generation]
+        if any(other.is_live(step.steady_ms) for other in made):
             return None
-        ours = next((each for each in same if each.id == entry.id), None) or step.read(entry.id)
+        ours = next((candidate for candidate in same if candidate.id == entry.id), None) or step.read(entry.id)
         payload = lent.payload or step.payload(entry.id)  # Redis may have evicted it
-        if any(each.status is DeliveryStatus.DELIVERED for each in made):
+        if any(other.status is DeliveryStatus.DELIVERED for other in made):
             if ours and self.registry:
                 step.put(ours, ours)  # Redis has forgotten it: it is published again
             return replace(lent, delivery=replace(delivery, status=DeliveryStatus.DELIVERED))
-        after = rules.merged(ours, entry.without_claims(), step.steady_ms)
+        after = rules.merge(ours, entry.without_claims(), step.steady_ms)
         if after != ours:
             step.put(after, ours, publishes=False)
         step.set_delivery(entry.id, delivery.destination, owner=lent.owner, lease_until_ms=lent.until_ms)
         return replace(lent, payload=payload)
 
     def _may_send(self, lent: Lent, begins: int) -> bool:
-        """False if its outcome is known without sending it; then it is recorded."""
+        """False if the outcome is known without sending it; that outcome is recorded."""
         delivery = lent.delivery
         if delivery.status is DeliveryStatus.DELIVERED:
             self.finish(lent, replace(delivery, reason="this machine knows that it was delivered"))
@@ -550,14 +549,14 @@ class Coordinator:
         return delivery.waits_for is None or self._may_pass(lent)
 
     def _may_pass(self, lent: Lent) -> bool:
-        """One that waited for a name is judged again: sent, skipped, or put off (rule 27)."""
+        """Judges a delivery that waited for a name again: it is sent, skipped, or put off (rule 27)."""
         entry, delivery, registry = lent.entry, lent.delivery, self.registry
         if registry:
             met = registry.hold_gates(entry, delivery.destination)
         else:
             with self.journal.step() as step:
-                names = rules.gates_of(entry, delivery.destination)
-                met = rules.meet_again(entry, delivery.destination, step.known(names))
+                names = rules.shared_names(entry, delivery.destination)
+                met = rules.find_obstacle_again(entry, delivery.destination, step.known(names))
                 before = step.read(entry.id)
                 kept = before.delivery_to(delivery.destination) if before else None
                 if met is None and before and kept:
@@ -571,7 +570,7 @@ class Coordinator:
         return False
 
     def finish(self, lent: Lent, outcome: Delivery) -> bool:
-        """Records the outcome of a stored delivery. False if another process has taken it over meanwhile."""
+        """Records the outcome of a stored delivery. False if another process has taken it over."""
         entry = lent.entry.with_delivery(outcome)
         registry = self.registry
         is_fact = outcome.status is DeliveryStatus.DELIVERED
@@ -583,13 +582,13 @@ class Coordinator:
         with self.journal.step() as step:
             before = step.read(entry.id)
             if registry and not is_fact:
-                step.put(rules.merged(before, entry, step.steady_ms), before, publishes=False)
+                step.put(rules.merge(before, entry, step.steady_ms), before, publishes=False)
                 return True
-            after = rules.settled(before or entry, [outcome], lent.owner, step.now_ms)
+            after = rules.settle(before or entry, [outcome], lent.owner, step.now_ms)
             if after is None:
                 return False
             row = (*step.put(after, before, publishes=registry is not None), after)
-            step.set_delivery(entry.id, outcome.destination, begins=0)  # of attempts in which the process died
+            step.set_delivery(entry.id, outcome.destination, begins=0)  # counts attempts in which the process died
             if after.is_delivered_everywhere:
                 step.end_payload(entry.id)
         self._publish_soon(row, lent.view)
@@ -598,7 +597,7 @@ class Coordinator:
     # Names, as scripts and imports use them
 
     def known(self, names: Sequence[Name]) -> rules.Known:
-        """What is known of names: by Redis, or by this journal if there is none or it is gone."""
+        """What Redis knows of names, or this journal if there is no Redis or it is gone."""
         registry = self.registry
         if registry:
             with suppress(RedisGone):
@@ -608,7 +607,7 @@ class Coordinator:
 
 
 class Lent(Struct, frozen=True):
-    """A stored delivery that its owner may send until the lease ends. ``view``: what Redis showed of it."""
+    """A stored delivery that its owner may send until the lease ends. ``view`` is what Redis showed of it."""
 
     entry: Entry
     delivery: Delivery

@@ -1,15 +1,16 @@
 """The values of the journal: an entry for each item received, with a delivery for each of its destinations.
 
-``encode`` is the one layout of an entry: the row in SQLite, the event on the stream, the stored delivery in Redis.
+An entry has one encoding, which is used for the row in SQLite, the event on the stream and the stored delivery in
+Redis.
 """
 
 from __future__ import annotations
 
 import random
 import zlib
-from base64 import b32encode
 from enum import StrEnum
 from functools import lru_cache
+from string import ascii_lowercase
 from typing import Any
 
 from msgspec import Struct, json
@@ -20,16 +21,21 @@ from deduplication.names import WEEK_MS, Gate, Kind, Name
 BY_SCRIPT = ""  # the destination of a claim whose owner publishes the item itself: reservations
 
 
+_LETTERS = f"{ascii_lowercase}234567"
+_PAIRS = [one + two for one in _LETTERS for two in _LETTERS]
+
+
 def new_entry_id() -> str:
-    """Twelve letters and digits, and no secret. Random bytes of the system would be a call at which another thread may
-    take over; Python seeds its own ones again in each forked process."""
-    return b32encode(random.randbytes(8))[:12].decode().lower()  # noqa: S311
+    """Twelve letters and digits. They need not be secret, and reading the system's random bytes would be a call at
+    which another thread takes over. Python seeds its generator again in each forked process."""
+    number = random.getrandbits(60)  # noqa: S311
+    return "".join([_PAIRS[number >> shift & 1023] for shift in range(0, 60, 10)])
 
 
 class DeliveryStatus(StrEnum):
     """CLAIMED: a process works on it until its lease ends. RETURNED: its provider was asked to retry.
 
-    The order says which one describes an entry with several deliveries: the first that one of them has.
+    An entry with several deliveries is described by the first status, in this order, that one of them has.
     """
 
     CLAIMED = "claimed"
@@ -59,11 +65,11 @@ class Delivery(Struct, frozen=True, omit_defaults=True):
 
     ``generation`` counts how often it was replayed or released after its end: a lower one is older.
     ``content`` is the name of its words at the destination, ``waits_for`` a shared name that another item holds.
-    ``missing_ms`` is when its destination was first found to be missing from the configuration. ``had_already``: where
-    a later copy of the email brought it here, the other destinations of that copy, which an earlier one had gone to.
+    ``missing_ms`` is when its destination was first missing from the configuration. If a later copy of the email
+    caused this delivery, ``had_already`` lists the copy's other destinations, which had received an earlier one.
 
-    The rest is known on one machine only and never encoded: the owner of the claim, the end of its lease on the
-    clock of Redis or the machine that granted it, and whether Redis accepted a waiting delivery (rule 6).
+    The last three fields are known on one machine only and never encoded: the owner of the claim, the end of its lease
+    (by the clock of Redis, or of the machine that granted it), and whether Redis accepted a waiting delivery (rule 6).
     """
 
     destination: str
@@ -86,13 +92,17 @@ class Delivery(Struct, frozen=True, omit_defaults=True):
     is_accepted: bool = True
 
     def is_live(self, now_ms: int) -> bool:
-        """A process works on it, by the clock that its lease is counted by."""
+        """Whether a process works on it. ``now_ms`` is of the clock that its lease is counted by."""
         return self.status is DeliveryStatus.CLAIMED and self.lease_until_ms > now_ms
+
+    def is_busy(self, now_ms: int) -> bool:
+        """Whether it is still to be made: it waits, or a process works on it."""
+        return self.status is DeliveryStatus.WAITING or self.is_live(now_ms)
 
 
 class Stop(Struct, frozen=True, omit_defaults=True):
-    """Why an item is not sent: the name it met, and the entry it repeats (None: marked by an import, another program
-    or an email that this machine never knew)."""
+    """Why an item is not sent: the name that was taken, and the entry that it repeats. ``original`` is None if an
+    import, another program or an email unknown to this machine marked the name."""
 
     name: Name
     original: str | None = None
@@ -104,9 +114,8 @@ class Stop(Struct, frozen=True, omit_defaults=True):
 
 
 class About(Struct, frozen=True, omit_defaults=True):
-    """Fields shown in lists and used for search. ``alone``: claimed without Redis, by this machine's journal.
-    ``recipient``: the first one, and how many more there are. ``thread``: of a reply, the conversation that it belongs
-    to."""
+    """Fields shown in lists and used for search. ``alone``: it was claimed without Redis. ``recipient`` is the first
+    one and the number of others. ``thread`` is the conversation that a reply belongs to."""
 
     item: str = ""
     provider: str = ""
@@ -120,12 +129,12 @@ class About(Struct, frozen=True, omit_defaults=True):
 
 
 class Entry(Struct, frozen=True, omit_defaults=True):
-    """One item. ``own`` names say which item it is; ``shared`` are those it holds or has marked.
+    """One item. ``own`` names identify it; ``shared`` names are those that it holds or has marked.
 
     ``machine`` received it first. ``answer`` is the status that its provider received. ``reset`` is the number of the
-    latest reset of its names that it knows (rule 22). ``retries_left`` belongs to reservations.
-    ``proof`` is the proof of origin and the email it proves, "proof=email", both as digests (rule 28). ``is_evicted``:
-    it was suppressed, and its payload made room for newer ones.
+    latest known reset of its names (rule 22). ``retries_left`` is for reservations. ``proof`` is "proof=email": the
+    proof of origin and the email that it proves, both as digests (rule 28). ``is_evicted``: it was suppressed, and its
+    payload was removed to make room.
     """
 
     id: str
@@ -146,48 +155,61 @@ class Entry(Struct, frozen=True, omit_defaults=True):
     is_evicted: bool = False
 
     @property
+    def statuses(self) -> set[DeliveryStatus]:
+        return {delivery.status for delivery in self.deliveries}
+
+    @property
     def is_open(self) -> bool:
-        return any(each.status in OPEN for each in self.deliveries)
+        return not self.statuses.isdisjoint(OPEN)
 
     @property
     def is_delivered_somewhere(self) -> bool:
-        return any(each.status is DeliveryStatus.DELIVERED for each in self.deliveries)
+        return DeliveryStatus.DELIVERED in self.statuses
 
     @property
     def is_delivered_everywhere(self) -> bool:
-        return all(each.status is DeliveryStatus.DELIVERED for each in self.deliveries)
+        return self.statuses <= {DeliveryStatus.DELIVERED}
 
     @property
     def outcome(self) -> str:
         """One status for all its deliveries; "" without any."""
         if len(self.deliveries) == 1:
             return self.deliveries[0].status.value
-        statuses = {each.status for each in self.deliveries}
-        return next((status.value for status in DeliveryStatus if status in statuses), "")
+        return next((status.value for status in DeliveryStatus if status in self.statuses), "")
 
     @property
     def names(self) -> tuple[Name, ...]:
         """Own names, shared names, and its words at each destination."""
-        return (*self.own, *self.shared, *(each.content for each in self.deliveries if each.content))
+        return (*self.own, *self.shared, *(delivery.content for delivery in self.deliveries if delivery.content))
+
+    @property
+    def by_destination(self) -> dict[str, Delivery]:
+        return {delivery.destination: delivery for delivery in self.deliveries}
+
+    def deliveries_with(self, status: DeliveryStatus) -> list[Delivery]:
+        return [delivery for delivery in self.deliveries if delivery.status is status]
+
+    def is_busy(self, now_ms: int) -> bool:
+        return any(delivery.is_busy(now_ms) for delivery in self.deliveries)
 
     def delivery_to(self, destination: str) -> Delivery | None:
-        return next((each for each in self.deliveries if each.destination == destination), None)
+        return next((delivery for delivery in self.deliveries if delivery.destination == destination), None)
 
     def without_claims(self) -> Entry:
-        """A claim counts on its own machine only, and its lease is of that machine's clock."""
-        known = tuple(each for each in self.deliveries if each.status is not DeliveryStatus.CLAIMED)
-        return replace(self, deliveries=known)
+        """Claims count on their own machine only, and their leases are counted by its clock."""
+        left = tuple(delivery for delivery in self.deliveries if delivery.status is not DeliveryStatus.CLAIMED)
+        return replace(self, deliveries=left)
 
     def with_delivery(self, delivery: Delivery) -> Entry:
-        others = tuple(each for each in self.deliveries if each.destination != delivery.destination)
+        others = tuple(other for other in self.deliveries if other.destination != delivery.destination)
         return replace(self, deliveries=(*others, delivery))
 
 
-SOME_NAME = Name(Kind.LOCK, "", "")  # in place of the name that a delivery waits for, where it is not known
+SOME_NAME = Name(Kind.LOCK, "", "")  # stands for the name that a delivery waits for, where that is not known
 
 _CODES = dict(zip(Kind, "epgmcl", strict=True))
 _KINDS = {code: kind for kind, code in _CODES.items()}
-_KEPT = {Kind.EMAIL_ID: None, Kind.POST: WEEK_MS, Kind.MEDIA: WEEK_MS}  # said only where it differs
+_KEPT = {Kind.EMAIL_ID: None, Kind.POST: WEEK_MS, Kind.MEDIA: WEEK_MS}  # written only where it differs
 
 
 def _name_text(name: Name) -> str:
@@ -195,7 +217,7 @@ def _name_text(name: Name) -> str:
     return f"{_CODES[name.kind]}{kept}:{name.scope}:{name.value}"
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=512)
 def _name(_: type, text: str) -> Name:
     head, scope, value = text.split(":", 2)
     kind, kept = _KINDS[head[0]], head[1:]
@@ -209,8 +231,8 @@ decode = _decoder.decode
 
 
 def encode(entry: Entry) -> str:
-    """Without what one machine alone knows of the deliveries."""
-    shared = tuple([replace(each, owner="", lease_until_ms=0, is_accepted=True) for each in entry.deliveries])
+    """Without the fields of deliveries that are known on one machine only."""
+    shared = tuple([replace(delivery, owner="", lease_until_ms=0, is_accepted=True) for delivery in entry.deliveries])
     return _encoder.encode(replace(entry, deliveries=shared)).decode()
 
 
@@ -218,8 +240,8 @@ def to_json(value: Any) -> str:
     return json.encode(value).decode()
 
 
-# An event is an entry of half a kilobyte, and 600,000 of them are kept in the memory of the shared Redis. Compressed
-# with what most of them have in common, it takes less than half of that.
+# An event is an entry of 800 bytes, and Redis keeps 600,000 of them in memory. Compressed with a dictionary of what
+# most events have in common, it takes a third of that.
 _COMMON = (
     b'"skipped","waiting","dead","content":"c","waits_for":"g","stop":{"name":"g-:"reason":"next_try_ms":"reset":"gate"'
     b'"sendgrid","ses","mailgun","postmark","already_processed","skipped_subject_group","queued","Re: Fwd: :.0.0..0'
@@ -242,7 +264,7 @@ def decode_event(text: str) -> Entry:
 
 
 def unpack_event(packed: bytes) -> str:
-    """Empty if it cannot be read: it is of another program, or of a version with another layout."""
+    """Empty if it cannot be read because another program or another version wrote it."""
     try:
         return zlib.decompressobj(_WINDOW, _COMMON).decompress(packed).decode()
     except (zlib.error, UnicodeDecodeError):

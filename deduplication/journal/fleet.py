@@ -1,7 +1,8 @@
-"""What a process does behind its requests: follow the stream, publish what is unpublished, and restore Redis' memory.
+"""What a process does behind its requests: follow the stream, publish the outbox, and restore the memory of Redis.
 
-Each process publishes what it has settled itself. The rest is done by one process of a machine, its leader; another one
-takes over if it stops. That only saves work: a batch counts only if era and position are still those it was read under.
+Each process publishes the entries that it has settled. One process of each machine, the leader, does the rest; if it
+stops, another one takes over. Leadership only saves work: a batch is applied only if era and position are still those
+under which it was read.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from deduplication.errors import NoAnswer, StoreUnavailable, try_to
 from deduplication.journal.coordinator import BEHIND_MS, Coordinator
 from deduplication.journal.entry import DeliveryStatus, Entry, decode_event
 from deduplication.journal.registry import NOTHING, Answer, Registry
-from deduplication.journal.rules import merged, name_of, references
+from deduplication.journal.rules import merge, name_of, references
 from deduplication.journal.sqlite import Step
 from deduplication.members import beat, event_order, share_notes
 from deduplication.names import Name
@@ -41,11 +42,11 @@ LEADS_MS, NOTED_MS = 3_000, 1_000
 
 
 class Fleet:
-    """``registry`` always asks, whatever the coordinator's knows of Redis; ``block_ms``, for which it waits for events,
-    must be well below its timeout.
+    """``registry`` asks even while the coordinator's does not. It waits for events for ``block_ms``, which must be well
+    below its timeout.
 
-    ``events_ms`` and ``events_bytes`` bound the stream (DECISION_DAYS, STREAM_MB). ``about``: what the other machines
-    see of this one, None for a process that is no member.
+    ``events_ms`` and ``events_bytes`` bound the stream (DECISION_DAYS, STREAM_MB). ``about`` describes this machine to
+    the others; None for a process that is no member.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class Fleet:
     # Every second
 
     def tick(self) -> None:
-        """Everything once except following, even if another process leads."""
+        """Does everything once except following, even if another process leads."""
         self._check()
         while self._coordinator.publish_waiting():
             pass
@@ -113,8 +114,8 @@ class Fleet:
             self._publish_left_over(at_once=not led)
 
     def _publish_left_over(self, *, at_once: bool) -> None:
-        """What a process has settled and could not publish: it stays the oldest in the outbox. A process that starts,
-        or takes over from another one, publishes it at once: that process may have died."""
+        """Publishes entries of a process that could not do so itself: they remain the oldest in the outbox. A process
+        that starts, or takes over from another one, publishes them ``at_once``, as the other one may have died."""
         with self._journal.reading() as step:
             oldest = [row[:2] for row in step.outbox(1)]
         if oldest and (at_once or oldest == self._oldest_unpublished):
@@ -123,8 +124,8 @@ class Fleet:
         self._oldest_unpublished = oldest
 
     def _check(self) -> None:
-        """Asks Redis with the real script, and publishes (rules 8, 9, 12, 14, 15). It does not wait until Redis is
-        restored: an outcome that is published after its lease is sent again by another machine."""
+        """Asks Redis with the real script, and publishes (rules 8, 9, 12, 14, 15). Publishing does not wait until Redis
+        is restored: another machine would send an email again whose outcome is published after its lease."""
         redis = self._coordinator.redis
         try:
             answer = self._probe()
@@ -156,7 +157,7 @@ class Fleet:
             trim_stream(self._registry, now_ms - events_ms, events_bytes)
 
     def _see(self, answer: Answer) -> None:
-        """After an outage, locks are put back. A new era is taken over in one transaction: its stream is read from the
+        """Puts locks back after an outage, and adopts a new era in one transaction: its stream is read from the
         beginning, and everything counts as unpublished (rule 14)."""
         with self._journal.reading() as step:
             is_known = step.meta("era") == answer.era and not step.meta("lost_ms")
@@ -181,7 +182,7 @@ class Fleet:
             state = {**about, "at_ms": step.now_ms, "position": step.meta("position")}
         self.members = beat(self._registry, self._journal.machine, state)
         others = self.members.keys() - {self._journal.machine}
-        if any(state["at_ms"] - self.members[each]["at_ms"] <= SILENT_MS for each in others):
+        if any(state["at_ms"] - self.members[name]["at_ms"] <= SILENT_MS for name in others):
             self._alone_since = None
         elif self._alone_since is None:
             self._alone_since = time.monotonic()
@@ -191,7 +192,7 @@ class Fleet:
     # A new era
 
     def _restore_first(self, answer: Answer) -> None:
-        """Resets and live claims, while the era is still closed (rule 15)."""
+        """Publishes resets and puts live claims back, while the era is still closed (rule 15)."""
         with self._journal.reading() as step:
             if step.meta("restore") != "first":
                 return
@@ -201,17 +202,17 @@ class Fleet:
         for label, number in resets:
             self._registry.reset({label: name_of(label)}, again=number)
         for _, entry in claimed:
-            for owner in {each.owner for each in entry.deliveries if each.status is DeliveryStatus.CLAIMED}:
-                left_ms = max(each.lease_until_ms for each in entry.deliveries if each.owner == owner) - steady_ms
-                if left_ms > 0:
-                    self._registry.put_back(entry, owner, left_ms)
+            claims = entry.deliveries_with(DeliveryStatus.CLAIMED)
+            for owner, until_ms in {delivery.owner: delivery.lease_until_ms for delivery in claims}.items():
+                if until_ms > steady_ms:
+                    self._registry.put_back(entry, owner, until_ms - steady_ms)
         with self._journal.step() as step:
             if step.meta("era") == answer.era:
                 step.set_meta("restore", str(step.last_seq() + 1))
 
     def restore(self, *, is_leader: bool = True) -> None:
-        """What Redis has forgotten, newest first, of this machine and of others: all of the last hour at once, while
-        others wait a little longer; then, each time, some of the rest; marks last."""
+        """Publishes what Redis has forgotten, of this machine and of others, newest first: the last hour at once, which
+        extends the closing, then a batch in each call, and marks last."""
         is_recent = is_leader
         while is_recent and self._coordinator.redis.status == "up":
             with self._journal.reading() as step:
@@ -253,12 +254,11 @@ class Fleet:
             step.set_meta("is_behind", "")
 
     def _publish_again(self, entries: Sequence[Entry]) -> None:
-        """As the journal has them; a payload goes along with what waits and lies here."""
-        claimed = {DeliveryStatus.CLAIMED}
-        settled = [entry for entry in entries if {each.status for each in entry.deliveries} - claimed]
-        ended = self._registry.outdated([entry for entry in settled if not entry.is_open])
+        """Publishes entries as the journal has them, waiting ones with their payloads if these are here."""
+        settled = [entry for entry in entries if entry.statuses - {DeliveryStatus.CLAIMED}]
+        ended = self._registry.find_outdated([entry for entry in settled if not entry.is_open])
         self._registry.publish([(entry, NOTHING, None) for entry in ended])
-        # What waits is published even if Redis knows of it: perhaps by a machine that does not have its payload.
+        # Waiting ones are published even if Redis has them: a machine without the payload may have published them.
         for entry in [entry for entry in settled if entry.is_open]:
             with self._journal.reading() as step:
                 payload = step.payload(entry.id)
@@ -267,7 +267,7 @@ class Fleet:
     # Following
 
     def follow(self, block_ms: int = 0) -> int:
-        """Reads what other machines have published, and applies it (rule 10); how many events there were."""
+        """Reads and applies what other machines have published (rule 10). Returns the number of events."""
         with self._journal.reading() as step:
             era, position = step.meta("era"), step.meta("position") or "0"
             is_noted = step.now_ms - int(step.meta("read_ms") or 0) < NOTED_MS
@@ -278,7 +278,7 @@ class Fleet:
                 step.set_meta("gap_ms", str(step.now_ms))
             trimmed = "the stream was trimmed behind this machine"
             why = trimmed if is_trimmed else "the stream has events of another version"
-            log.error("%s: it does not know all that the fleet has done", why)
+            log.error("%s: this machine does not know everything that the fleet has done", why)
         for start in range(0, len(events), APPLIED_AT_ONCE):
             position = self._apply(era, position, events[start : start + APPLIED_AT_ONCE])
             if not position:
@@ -292,7 +292,8 @@ class Fleet:
         return len(events)
 
     def _apply(self, era: str, position: str, events: Sequence[tuple[str, str]]) -> str:
-        """Batch and position in one transaction. "" if another process was quicker, or a new era has begun."""
+        """Applies a batch and moves the position in one transaction. Returns "" if another process was faster, or a new
+        era has begun."""
         requests = []
         ours = f'["E","{self._journal.machine}",{{"id":"'
         with self._journal.step() as step:
@@ -301,10 +302,10 @@ class Fleet:
             has_resets = bool(step.query("SELECT 1 FROM names WHERE seq = -1 LIMIT 1"))
             for event_id, text in events:
                 if not text:
-                    continue  # a gap, which has been noted
+                    continue  # a gap, recorded above
                 id_ = text[len(ours) : text.index('"', len(ours))] if text.startswith(ours) else ""
                 if id_ and step.query("SELECT 1 FROM entries WHERE id = ?", (id_,)):
-                    continue  # published by this machine: its journal has it already
+                    continue  # published by this machine, so its journal has it
                 if text.startswith('["E"'):
                     self._apply_entry(step, decode_event(text), has_resets)
                     continue
@@ -338,7 +339,7 @@ class Fleet:
             if step.latest_reset(labels) > incoming.reset:
                 return
         ours = step.read(incoming.id)
-        after = merged(ours, incoming.without_claims(), step.steady_ms)
+        after = merge(ours, incoming.without_claims(), step.steady_ms)
         if after != ours:
             step.put(after, ours, publishes=False)
             if ours and after.is_delivered_everywhere:
@@ -356,7 +357,7 @@ class Fleet:
             self._coordinator.redis.suspect()
 
     def _wait(self) -> None:
-        """Until the next second, or until Redis is suspected, or something is to be published."""
+        """Waits a second, or until Redis is suspected; meanwhile, publishes what this process settles."""
         wake, unpublished = self._coordinator.redis.wake, self._coordinator.has_unpublished
         ends_at = time.monotonic() + TICK_S
         while not self._stop.is_set() and not wake.is_set() and time.monotonic() < ends_at:

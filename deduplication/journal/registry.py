@@ -1,8 +1,8 @@
 """What the fleet shares in Redis: names, stored deliveries, and the stream of events.
 
-Every step is one script that compares and writes (commit.lua). A step is composed from a View of what is there, at
-first nothing; if Redis has something else it shows that, and the step is composed again. What an item means is decided
-by rules.py. Rules are those of docs/architecture.md.
+Every step is one call of a script that compares and writes (commit.lua). A step is composed from a View of what is in
+Redis, which is empty at first. If Redis has something else, it returns that, and the step is composed again. rules.py
+decides what an item means. Numbers refer to the rules of docs/architecture.md.
 """
 
 from __future__ import annotations
@@ -35,16 +35,19 @@ from deduplication.journal.entry import (
     to_json,
     unpack_event,
 )
-from deduplication.journal.rules import Claim, Judgement, Known, Met, NameState, Take, identity, references
+from deduplication.journal.rules import Claim, Judgement, Known, NameState, Obstacle, Take, identity, references
 from deduplication.marks import HAS_PENDING, mark_of
 from deduplication.names import WEEK_MS, Kind, Name
 from deduplication.redis_client import exchange, translated
 from deduplication.redis_state import RedisState
 
-MOST_ROUNDS = 6  # of compare-and-write, for one step: each means that another process was faster
+MOST_ROUNDS = 6  # of compare-and-write for one step; in each but the last, another process was faster
 _LETTERS = dict(zip(DeliveryStatus, "crwxds", strict=True))
 _OF_LETTER = {letter: status for status, letter in _LETTERS.items()}
 _NEW_LEASE = "\x01"
+# The oldest event, and those after a position: read at one moment, so that a machine notices events that it missed.
+_READ = """return {redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', 1),
+    redis.call('XREAD', 'COUNT', ARGV[2], 'STREAMS', KEYS[1], ARGV[1])}"""
 
 Result = TypeVar("Result")
 
@@ -58,7 +61,7 @@ def pointer_key(label: str) -> str:
 
 
 class Pointer(Struct, frozen=True):
-    """The value of a name: the number of its latest reset, and the entries it refers to, oldest first."""
+    """The value of a name: the number of its latest reset, and the ids of its entries, oldest first."""
 
     reset: int = 0
     ids: tuple[str, ...] = ()
@@ -71,14 +74,14 @@ NO_POINTER = Pointer()
 
 
 def write_reference(entry: Entry, lease_ms: int = 0) -> str:
-    """What Redis keeps of an entry. Claims that have no lease yet get one of ``lease_ms`` from Redis (commit.lua)."""
+    """What Redis keeps of an entry. Redis gives claims without a lease one of ``lease_ms`` (commit.lua)."""
     deliveries = []
-    for each in entry.deliveries:
-        is_claimed = each.status is DeliveryStatus.CLAIMED
-        owner, until_ms = (each.owner, each.lease_until_ms or _NEW_LEASE) if is_claimed else ("", 0)
-        waits = int(each.waits_for is not None)
-        values = [each.destination, _LETTERS[each.status], owner, until_ms, each.generation, waits]
-        while not values[-1]:  # most are delivered, and kept by the thousand: what says nothing is left out
+    for delivery in entry.deliveries:
+        is_claimed = delivery.status is DeliveryStatus.CLAIMED
+        owner, until_ms = (delivery.owner, delivery.lease_until_ms or _NEW_LEASE) if is_claimed else ("", 0)
+        waits = int(delivery.waits_for is not None)
+        values = [delivery.destination, _LETTERS[delivery.status], owner, until_ms, delivery.generation, waits]
+        while not values[-1]:  # thousands are kept, most of them delivered: empty values at the end are left out
             values.pop()
         deliveries.append(values)
     head = [entry.machine, entry.created_ms, entry.fingerprint, entry.reset, entry.answer, deliveries]
@@ -108,7 +111,7 @@ def read_reference(entry_id: str, text: str) -> Entry:
                 lease_until_ms=until_ms,
             )
             for destination, letter, owner, until_ms, generation, waits in (
-                (*each, *("", 0, 0, 0)[len(each) - 2 :]) for each in deliveries
+                (*row, *("", 0, 0, 0)[len(row) - 2 :]) for row in deliveries
             )
         ),
     )
@@ -121,17 +124,17 @@ def labels_of(entry: Entry) -> dict[str, Name]:
 
 
 def _first_puts(entry: Entry) -> tuple[Delivery, ...]:
-    """What is to be stored, and was not accepted yet."""
-    return tuple(each for each in entry.deliveries if each.status is DeliveryStatus.WAITING and not each.is_accepted)
+    """Deliveries to be stored that Redis has not accepted yet."""
+    return tuple(delivery for delivery in entry.deliveries_with(DeliveryStatus.WAITING) if not delivery.is_accepted)
 
 
-# A step, and what Redis showed
+# A step, and what Redis returned
 
 
 class View(Struct, frozen=True):
-    """What is in Redis: values by key, and answers to questions. What it was not asked for counts as absent.
+    """What is in Redis: values by key, and answers to questions. Whatever was not asked for counts as absent.
 
-    ``labels`` are names that a hold has taken, by their references.
+    ``labels`` are the names that a hold has taken, by their references.
     """
 
     values: Mapping[str, str] = {}
@@ -144,8 +147,8 @@ class View(Struct, frozen=True):
         return read_reference(entry_id, text) if text else None
 
     def under(self, pointer: Pointer) -> tuple[Entry, ...]:
-        found = (self.entry(each) for each in pointer.ids)
-        return tuple(each for each in found if each)
+        found = (self.entry(id_) for id_ in pointer.ids)
+        return tuple(entry for entry in found if entry)
 
 
 NOTHING, UNKNOWN = View(), Known()
@@ -154,7 +157,7 @@ NOT_LENT: Lender = ("", "")
 
 
 class Answer(Struct, frozen=True):
-    """What every script says: its outcome, the era, for how long that is closed, and Redis' time."""
+    """The answer of the script: its outcome, the era, for how long that is closed, and Redis' time."""
 
     outcome: str
     era: str
@@ -165,9 +168,9 @@ class Answer(Struct, frozen=True):
 
 @dataclass
 class Commit:
-    """One call of commit.lua, as it is composed: what must still be as ``view`` shows it, what is written, the event.
+    """One call of commit.lua: what must still be as in ``view``, what is written, and the event.
 
-    ``is_needed``: False if the view alone decides, and nothing is to be written. ``only_open``: not while a new era is
+    ``is_needed`` is False if the view alone decides and nothing is written. ``only_open``: not while a new era is
     closed; ``before_ms``: nor later than that (0: at any time); ``era``: only in that one.
     """
 
@@ -200,7 +203,7 @@ class Commit:
         self._writes.append((command, key, *arguments))
 
     def arguments(self, prefix: str, head: Sequence[Any]) -> tuple[list[str], bytes]:
-        """As commit.lua takes it: the keys, and the rest packed. Redis reads one argument faster than sixty."""
+        """For commit.lua: the keys, and the rest packed. Redis reads one argument faster than sixty."""
         keys = [f"{prefix}era", f"{prefix}events", *(f"{prefix}{key}" for key in self._names)]
         places = {key: place for place, key in enumerate(keys, 1)}
         conditions = [
@@ -213,22 +216,22 @@ class Commit:
         ]
         when = (self.only_open, self.before_ms, self.era)
         step = (prefix, *head, *when, self.event, list(self._names.values()), conditions, writes)
-        # Text and bytes alike, as the library inside Redis knows no type for bytes.
+        # Bytes are packed as text, because the library inside Redis has no type for bytes.
         return list(places), msgpack.packb(step, use_bin_type=False)
 
-    def seen(self, answer: Answer) -> View:
-        """What Redis showed in place of what was expected."""
+    def view_after(self, answer: Answer) -> View:
+        """What Redis returned in place of what was expected."""
         shown, found, references = answer.rest
         values = {
             f"e:{id_.decode()}": text.decode() for id_, text in zip(references[::2], references[1::2], strict=True)
         }
         values |= {key: text.decode() for key, text in zip(self._names, shown, strict=True)}
-        answers = {question: each == b"1" for question, each in zip(self._questions, found, strict=True)}
+        answers = {question: value == b"1" for question, value in zip(self._questions, found, strict=True)}
         return View(values, answers, answer.now_ms, self.view.labels)
 
 
 class Held(Struct, frozen=True):
-    """Names that the fleet has granted: the entry as Redis keeps it now, and what publishing may expect there."""
+    """Names that the fleet has granted: the entry as Redis has it now, and what publishing expects to find there."""
 
     entry: Entry
     take: Take
@@ -237,8 +240,8 @@ class Held(Struct, frozen=True):
 
 
 class Published(Struct, frozen=True):
-    """``is_reset``: its names were reset since, and the entry is to be dropped. ``refused``: by destination, why it was
-    not stored (rule 17)."""
+    """``is_reset``: its names have been reset, so the entry must be dropped. ``refused``: why it was not stored, by
+    destination (rule 17)."""
 
     era: str
     refused: Mapping[str, str] = {}
@@ -279,8 +282,7 @@ class Registry:
         self.payload_bytes = options.payload_bytes
         self._prefix = options.prefix
         self._kept = ("PX", options.entry_ms)
-        self._commit_script = _Script("commit.lua")
-        self._read_script = _Script("read.lua")
+        self._script = _Script("commit.lua")
         self._head = (secrets.token_hex(6), options.hold_ms)
         self.state: RedisState | None = None
         self._offset_ms: int | None = None  # Redis' time less the one here that cannot be set, as of the last answer
@@ -291,11 +293,11 @@ class Registry:
     # Names
 
     def hold(self, claim: Claim, here: Known, within_ms: int, *, is_behind: bool = False) -> Held | Judgement:
-        """The fleet's yes (rule 2). ``here``: what the journal knows. ``within_ms``: later than that, Redis refuses. A
-        machine that ``is_behind`` gets no hold while another one restores the memory of Redis (rule 15)."""
+        """Asks for the names of a claim (rule 2). ``here`` is what the journal knows. After ``within_ms``, Redis
+        refuses. A machine that ``is_behind`` gets no hold while another one restores the memory of Redis (rule 15)."""
         now_ms = self._clock.now_ms()
         before_ms = 0 if self._offset_ms is None else self._clock.steady_ms() + self._offset_ms + within_ms
-        values: dict[str, str] = {}  # as they are once it is granted
+        values: dict[str, str] = {}  # what Redis has once the hold is granted
 
         def compose(commit: Commit) -> tuple[Entry, Take] | Judgement:
             commit.only_open, commit.before_ms = True, before_ms
@@ -307,7 +309,7 @@ class Registry:
             if not isinstance(found, Take):
                 commit.is_needed = False
                 return found
-            entry = rules.taken(claim, found, self._machine, now_ms, known.reset)
+            entry = rules.claim_entry(claim, found, self._machine, now_ms, known.reset)
             for label, name in claim.references.items():
                 pointer = values[pointer_key(label)] = self._point(commit, label, name, entry, self._kept)
                 if name.kind in HAS_PENDING and not known.of(name).is_marked and entry.id in pointer:
@@ -323,12 +325,12 @@ class Registry:
         if not isinstance(result, tuple) or answer is None:
             return result  # type: ignore[return-value]
         entry, take = result
-        lease = str(answer.now_ms + claim.lease_ms)  # as commit.lua has written it
+        lease = str(answer.now_ms + claim.lease_ms)  # as commit.lua wrote it
         values[f"e:{entry.id}"] = values[f"e:{entry.id}"].replace(f"{_NEW_LEASE}{claim.lease_ms}", lease)
         return Held(entry, take, answer.era, View(values, {}, answer.now_ms, claim.references))
 
     def use_proof(self, proof: str, key: str) -> bool:
-        """False if it was used with another email, or is being used with one (rule 28)."""
+        """False if the proof was used, or is in use, with another email (rule 28)."""
 
         def compose(commit: Commit) -> bool:
             is_free = commit.value(f"proof:{proof}").removeprefix(rules.HELD) in ("", key)
@@ -339,12 +341,12 @@ class Registry:
         return self.agree(compose)[0]
 
     def known(self, names: Iterable[Name]) -> Known:
-        """What Redis has of names whose references are their labels."""
+        """What Redis knows of names whose references are their labels."""
         labels = {name.label: name for name in names}
         return self.agree(lambda commit: Known(self._states(commit, labels), commit.view.now_ms))[0]
 
     def _states(self, commit: Commit, labels: Mapping[str, Name], here: Known = UNKNOWN) -> dict[str, NameState]:
-        """What the view shows of these names, which must stay so. An undated id counts by its references alone."""
+        """What the view shows of these names, as conditions of the step. The mark of an undated id does not count."""
         states = {}
         for label, name in labels.items():
             pointer, is_marked = commit.pointer(label), False
@@ -354,7 +356,7 @@ class Registry:
                 is_marked = commit.ask(how, mark.key, value)
             if is_marked or pointer is not NO_POINTER:
                 entries, mine = commit.view.under(pointer), here.of(name)
-                # An email that is known to have the name explains its mark, and was compared by itself (25).
+                # A known email with this name explains the mark, and was compared on its own (25).
                 is_foreign = is_marked and (mine.is_foreign or not (entries or mine.entries or mine.ended))
                 states[name.label] = NameState(is_marked, entries, (), is_foreign, pointer.reset)
         return states
@@ -368,15 +370,15 @@ class Registry:
         kept: Sequence[str | int],
         is_rewritten: bool = False,
     ) -> str:
-        """Makes a name refer to this entry, or no longer; its value afterwards."""
+        """Makes a name refer to this entry, or stop doing so. Returns the new value of the name."""
         before = commit.pointer(label)
-        ids = tuple(each for each in before.ids if each != entry.id)
+        ids = tuple(id_ for id_ in before.ids if id_ != entry.id)
         if name.is_own:
             ids = (*ids, entry.id)
             if len(ids) > rules.MOST_REFERENCES:
-                others = [each for each in commit.view.under(before) if each.id != entry.id]
-                ids = rules.compared((*others, entry)) if others else ids  # a hold's own view does not show them
-        elif name in entry.names and (name in rules.marked_names(entry) or rules.holds(entry, name)):
+                others = [other for other in commit.view.under(before) if other.id != entry.id]
+                ids = rules.ids_to_compare((*others, entry)) if others else ids  # the view of a hold has none
+        elif name in entry.names and (name in rules.names_to_mark(entry) or rules.holds(entry, name)):
             ids = (entry.id,)
         after = Pointer(before.reset, ids)
         if after == NO_POINTER:
@@ -386,22 +388,21 @@ class Registry:
         return str(after)
 
     def release(self, labels: Mapping[str, Name], owner: str) -> None:
-        """Ends a hold that is not used, or whose answer was lost: only what its owner claims under these references
-        (rule 2)."""
+        """Ends a hold that is not used, or whose answer was lost: only this owner's claims under these references (rule
+        2)."""
 
         def compose(commit: Commit) -> None:
-            under = [
-                (name, entry) for label, name in labels.items() for entry in commit.view.under(commit.pointer(label))
-            ]
-            held = {entry.id: entry for _, entry in under if any(each.owner == owner for each in entry.deliveries)}
+            entries = {name: commit.view.under(commit.pointer(label)) for label, name in labels.items()}
+            under = [(name, entry) for name, found in entries.items() for entry in found]
+            held = {entry.id: entry for _, entry in under if owner in {other.owner for other in entry.deliveries}}
             commit.is_needed = bool(held) or commit.view is NOTHING
             for entry in held.values():
                 commit.value(f"e:{entry.id}")
-                left = tuple(each for each in entry.deliveries if each.owner != owner)
+                left = tuple(delivery for delivery in entry.deliveries if delivery.owner != owner)
                 if left:
                     commit.write("SET", f"e:{entry.id}", write_reference(replace(entry, deliveries=left)), "KEEPTTL")
                 else:
-                    commit.write("DEL", f"e:{entry.id}")  # pointers to nothing count as none
+                    commit.write("DEL", f"e:{entry.id}")  # pointers to missing entries are ignored
             for name, entry in under:
                 if name.kind in HAS_PENDING and entry.id in held:
                     mark = mark_of(name, self._options.group_ttl)
@@ -410,20 +411,19 @@ class Registry:
         self.agree(compose)
 
     def put_back(self, entry: Entry, owner: str, left_ms: int) -> None:
-        """In a new era, a live claim of a journal becomes a hold again, never over one that is done (rule 15)."""
+        """Makes a live claim of a journal a hold again in a new era, except where the delivery is settled (rule 15)."""
 
         def compose(commit: Commit) -> None:
             text = commit.value(f"e:{entry.id}")
             present = read_reference(entry.id, text) if text else entry.without_claims()
-            done = {each.destination for each in present.deliveries if text and each.status in SETTLED}
-            mine = {
-                each.destination: replace(each, lease_until_ms=0)
-                for each in entry.deliveries
-                if each.owner == owner and each.destination not in done and each.status is DeliveryStatus.CLAIMED
-            }
-            commit.is_needed = bool(mine)
-            kept = tuple(each for each in present.deliveries if each.destination not in mine)
-            held = replace(entry, deliveries=(*kept, *mine.values()))
+            deliveries = present.by_destination
+            commit.is_needed = False
+            for delivery in entry.deliveries_with(DeliveryStatus.CLAIMED):
+                before = deliveries.get(delivery.destination)
+                if delivery.owner == owner and not (before and before.status in SETTLED):
+                    deliveries[delivery.destination] = replace(delivery, lease_until_ms=0)
+                    commit.is_needed = True
+            held = replace(entry, deliveries=tuple(deliveries.values()))
             for label, name in labels_of(entry).items():
                 self._point(commit, label, name, held, self._kept)
             commit.write("HOLD", f"e:{entry.id}", write_reference(held, left_ms), *self._kept)
@@ -433,10 +433,10 @@ class Registry:
     # Outcomes
 
     def publish(self, outcomes: Sequence[tuple[Entry, View, bytes | None]], lent: Lender = NOT_LENT) -> list[Published]:
-        """Makes outcomes known to the fleet, and stores what waits, with its payload (rules 9 and 17), in one round
-        trip. Repeating it does no harm.
+        """Publishes outcomes and stores waiting deliveries with their payloads, in one round trip (rules 9 and 17).
+        Repeating it does no harm.
 
-        The view is what is expected in Redis, from the hold. ``lent``: of a stored delivery, its owner and destination.
+        Each view, from the hold, says what is expected in Redis. ``lent``: owner and destination of a stored delivery.
         """
         steps = [
             (partial(self._compose_outcome, entry=entry, payload=payload, lent=lent), Commit(view))
@@ -447,26 +447,26 @@ class Registry:
         published = []
         for (entry, _, _), (compose, commit), result in zip(outcomes, steps, results, strict=True):
             answer = next(answers) if commit.is_needed else None
-            if answer and answer.outcome == "differs":  # alone, as many entries may have the same names
-                result, answer = self.agree(compose, commit.seen(answer))
-            if answer and answer.outcome == "closed":  # nothing is stored now; facts are accepted (rule 13)
+            if answer and answer.outcome == "differs":  # one by one, as several entries may have the same names
+                result, answer = self.agree(compose, commit.view_after(answer))
+            if answer and answer.outcome == "closed":  # nothing is stored now, but facts are accepted (rule 13)
                 put = _first_puts(entry)
-                known = tuple(each for each in entry.deliveries if each not in put)
+                known = tuple(delivery for delivery in entry.deliveries if delivery not in put)
                 if known:
                     self.publish([(replace(entry, deliveries=known), NOTHING, None)])
-                result = Published("", dict.fromkeys((each.destination for each in put), "held"))
+                result = Published("", dict.fromkeys((delivery.destination for delivery in put), "held"))
             published.append(replace(result, era=answer.era) if answer else result)
         return published
 
     def _compose_outcome(
         self, commit: Commit, entry: Entry, payload: bytes | None = None, lent: Lender = NOT_LENT
     ) -> Published:
-        """The reference, the pointers to it, the marks, what is stored, and the event."""
+        """Writes the reference, the pointers to it, the marks, stored deliveries, and the event."""
         commit.only_open = bool(_first_puts(entry))
         labels = {**commit.view.labels, **labels_of(entry)}
         text = commit.value(f"e:{entry.id}")
         pointers = {label: commit.pointer(label) for label in labels}
-        if max((each.reset for each in pointers.values()), default=0) > entry.reset:
+        if max((pointer.reset for pointer in pointers.values()), default=0) > entry.reset:
             commit.is_needed = False
             return Published("", is_reset=True)
         states = {
@@ -475,37 +475,37 @@ class Registry:
             if pointers[label].ids not in ((), (entry.id,))
         }
         same = rules.same_items(entry.own, entry.fingerprint, Known(states)) if states else ()
-        others = [each for each in same if each.id != entry.id]
+        others = [other for other in same if other.id != entry.id]
         present = commit.view.entry(entry.id)
-        result, refused = rules.published(entry, present, others, self._machine, commit.view.now_ms)
+        result, refused = rules.merge_in_redis(entry, present, others, self._machine, commit.view.now_ms)
         after = write_reference(result)
-        waits = any(each.status is DeliveryStatus.WAITING for each in result.deliveries)
-        waited = present is not None and any(each.status is DeliveryStatus.WAITING for each in present.deliveries)
-        kept = () if waits else self._kept  # what waits is kept until it ends
+        waits = DeliveryStatus.WAITING in result.statuses
+        waited = present is not None and DeliveryStatus.WAITING in present.statuses
+        kept = () if waits else self._kept  # a waiting delivery is kept until it ends
         commit.write("SET", f"e:{entry.id}", after, *kept)
         for label, name in labels.items():
-            if waits != waited or not name.is_own or pointers[label].ids != (entry.id,):  # else it stays as it is
+            if waits != waited or not name.is_own or pointers[label].ids != (entry.id,):  # otherwise it has not changed
                 self._point(commit, label, name, result, kept, waits != waited)
-        self._write_marks(commit, rules.marked_names(result))
+        self._write_marks(commit, rules.names_to_mark(result))
         self._end_pending(commit, result, labels, pointers)
-        if entry.proof and any(each.status in SETTLED for each in entry.deliveries):
+        if entry.proof and entry.statuses & SETTLED:
             proof, _, key = entry.proof.partition("=")
             commit.write("SET", f"proof:{proof}", key, "PX", WEEK_MS)
         is_stored = self._write_stored(commit, entry, result, payload, lent)
         if is_stored is None:
             commit.is_needed = False
-            return Published("", dict.fromkeys((each.destination for each in entry.deliveries), "lent"))
-        # What changes nothing is no event; what was refused is not published.
+            return Published("", dict.fromkeys((delivery.destination for delivery in entry.deliveries), "lent"))
+        # No event if nothing changes; refused deliveries are not published.
         if is_stored or after != text or entry.is_evicted:
-            kept_here = tuple(each for each in entry.deliveries if each.destination not in refused)
+            kept_here = tuple(delivery for delivery in entry.deliveries if delivery.destination not in refused)
             commit.event = pack_event(f'["E","{self._machine}",{encode(replace(entry, deliveries=kept_here))}]')
         return Published("", refused)
 
     def _end_pending(
         self, commit: Commit, entry: Entry, labels: Mapping[str, Name], pointers: Mapping[str, Pointer]
     ) -> None:
-        """What an operator sees of names that this entry held and has not marked."""
-        marked = rules.marked_names(entry)
+        """Removes the visible "pending" of names that this entry held and has not marked."""
+        marked = rules.names_to_mark(entry)
         for label, name in labels.items():
             if name.kind not in HAS_PENDING or name in marked:
                 continue
@@ -524,7 +524,7 @@ class Registry:
                 commit.write("SET", mark.key, mark.done, *kept, *how)
             else:
                 members.setdefault((mark.key, name.kept_ms), []).append(mark.member)
-            if name.kind is Kind.SUBJECT_GROUP and mark.member is None:  # with a TTL, the Set is history
+            if name.kind is Kind.SUBJECT_GROUP and mark.member is None:  # with a TTL, the Set is only history
                 history = mark_of(name, group_ttl=False)
                 members.setdefault((history.key, None), []).append(history.member or "")
         for (key, kept_ms), values in members.items():
@@ -533,7 +533,7 @@ class Registry:
                 commit.write("PEXPIRE", key, kept_ms)
 
     def put_marks(self, names: Iterable[Name], event: Sequence[Any] = ()) -> None:
-        """Marks that belong to no entry; what is marked already stays as it is."""
+        """Writes marks that belong to no entry. Existing marks are not changed."""
         commit = Commit()
         self._write_marks(commit, names, "NX")
         commit.event = pack_event(to_json(event)) if event else ""
@@ -544,47 +544,48 @@ class Registry:
     def _write_stored(
         self, commit: Commit, entry: Entry, result: Entry, payload: bytes | None, lent: Lender
     ) -> bool | None:
-        """Puts what waits, and removes what has ended; whether there was any. None if its owner has lost it."""
+        """Stores waiting deliveries and removes ended ones. Returns whether there were any, or None if the owner of a
+        lent delivery has lost it."""
         present, is_asked = commit.view.entry(entry.id), False
         taken_by, destination = lent
-        for each in entry.deliveries:
-            if taken_by and each.destination != destination:
-                continue  # this owner did not take it
-            before = present.delivery_to(each.destination) if present else None
+        for delivery in entry.deliveries:
+            if taken_by and delivery.destination != destination:
+                continue  # not taken by this owner
+            before = present.delivery_to(delivery.destination) if present else None
             was_stored = before is not None and before.status is DeliveryStatus.WAITING
-            waits = each.status is DeliveryStatus.WAITING
-            if each not in result.deliveries or not (waits or was_stored) or not each.webhook_id:
-                continue  # Redis keeps what it has
-            key, due = f"delivery:{each.webhook_id}", f"due:{each.destination}"
+            waits = delivery.status is DeliveryStatus.WAITING
+            if delivery not in result.deliveries or not (waits or was_stored) or not delivery.webhook_id:
+                continue  # nothing to change in Redis
+            key, due = f"delivery:{delivery.webhook_id}", f"due:{delivery.destination}"
             is_there, is_asked = commit.ask("exists", key), True
-            is_decision = taken_by and each.status is not DeliveryStatus.DELIVERED
+            is_decision = taken_by and delivery.status is not DeliveryStatus.DELIVERED
             if is_decision and not commit.ask("owner", key, taken_by) and is_there:
                 return None
             if waits and not taken_by and (is_there or payload is None):
-                continue  # put only if it is not there (rule 17), and by who has the payload
+                continue  # put only if absent (rule 17), and only with the payload
             if waits:
                 commit.write("HSET", key, "data", encode(entry), "owner", "", "begins", 0)
-                commit.write("ZADD", due, each.next_try_ms or 0, each.webhook_id)
+                commit.write("ZADD", due, delivery.next_try_ms or 0, delivery.webhook_id)
                 if not is_there and payload is not None:
-                    commit.write("SADD", "due", each.destination)
-                    commit.write("DROP", "dead", each.webhook_id)
-                    commit.write("SET", f"payload:{each.webhook_id}", payload)
-                    commit.write("HINCRBY", "room", each.destination, len(payload))
+                    commit.write("SADD", "due", delivery.destination)
+                    commit.write("DROP", "dead", delivery.webhook_id)
+                    commit.write("SET", f"payload:{delivery.webhook_id}", payload)
+                    commit.write("HINCRBY", "room", delivery.destination, len(payload))
                     commit.write("HSET", key, "size", len(payload))
             elif is_there:
-                commit.write("END", key, each.destination)
-                commit.write("ZREM", due, each.webhook_id)
-                if each.status is DeliveryStatus.DEAD:
-                    commit.write("BURY", "dead", each.webhook_id)
+                commit.write("END", key, delivery.destination)
+                commit.write("ZREM", due, delivery.webhook_id)
+                if delivery.status is DeliveryStatus.DEAD:
+                    commit.write("BURY", "dead", delivery.webhook_id)
                 else:
-                    commit.write("DEL", f"payload:{each.webhook_id}")
+                    commit.write("DEL", f"payload:{delivery.webhook_id}")
         return is_asked
 
     def take(
         self, destination: str, limit: int, era: str, owner: str, lease_ms: int
     ) -> list[tuple[Entry, bytes | None, int, View]]:
-        """Hands out what is due there, never while the era is closed or not the journal's (rule 18): the entry, its
-        payload, how often, with this time, it was begun without an outcome, and what its outcome may expect."""
+        """Takes due deliveries, unless the era is closed or not the journal's (rule 18). Returns for each the entry,
+        the payload, how often it was begun without an outcome (this time included), and what publishing expects."""
         commit, taken = Commit(only_open=True, era=era), []
         commit.write("TAKE", f"due:{destination}", destination, owner, lease_ms, limit)
         (answer,) = self.run(commit)
@@ -604,8 +605,8 @@ class Registry:
         return found
 
     def hasten(self, destination: str, limit: int, era: str) -> int:
-        """Makes waiting deliveries due now, in the order of their time, unless a process has them; how many. For twelve
-        seconds they are handed out at a growing pace. Raises NotNow while the era is closed or not the journal's."""
+        """Makes waiting deliveries due now, except lent ones, and returns how many. For twelve seconds they are handed
+        out at a growing pace. Raises NotNow while the era is closed or not the journal's."""
         commit = Commit(only_open=True, era=era)
         commit.write("HASTEN", f"due:{destination}", destination, limit)
         (answer,) = self.run(commit)
@@ -613,21 +614,21 @@ class Registry:
             raise NotNow("Redis began a new era")
         return int(answer.rest[0])
 
-    def hold_gates(self, entry: Entry, destination: str) -> Met | None:
-        """Holds the shared names of a stored delivery that waited for one; or who is in the way (rule 27)."""
-        names = rules.gates_of(entry, destination)
+    def hold_gates(self, entry: Entry, destination: str) -> Obstacle | None:
+        """Holds the shared names of a stored delivery that waited for one, or returns the obstacle (rule 27)."""
+        names = rules.shared_names(entry, destination)
 
-        def compose(commit: Commit) -> Met | None:
+        def compose(commit: Commit) -> Obstacle | None:
             known = Known(self._states(commit, {name.label: name for name in names}), commit.view.now_ms)
             commit.value(f"e:{entry.id}")
             present = commit.view.entry(entry.id)
             delivery = present.delivery_to(destination) if present else None
             if commit.view is NOTHING:
                 return None
-            met = rules.meet_again(entry, destination, known)
+            met = rules.find_obstacle_again(entry, destination, known)
             if met or present is None or delivery is None:
                 commit.is_needed = False
-                return met or Met(names[0], None, is_held=True)
+                return met or Obstacle(names[0], None, is_held=True)
             for name in names:
                 pointer = Pointer(known.of(name).reset, (entry.id,))
                 commit.write("SET", pointer_key(name.label), str(pointer))
@@ -640,27 +641,26 @@ class Registry:
     # Resets
 
     def reset(self, labels: Mapping[str, Name], again: int = 0) -> tuple[int, frozenset[str]]:
-        """Forgets names, given by their references: what refers to them, and their marks. The number of the reset, and
-        what was kept because something of it is open (rule 21). ``again``: the number of a reset that an earlier era
-        knew; names that were used since are left alone."""
+        """Forgets names, given by their references: entries and marks. Returns the number of the reset, and the
+        references that were kept because a delivery is still to be made (rule 21). ``again``: the number of a reset of
+        an earlier era; names that were used since then are kept."""
 
         def compose(commit: Commit) -> tuple[int, frozenset[str]]:
             commit.only_open = not again
-            commit.ask("exists", "era")  # it does: the time of a reset is Redis' own, so it is shown first
+            commit.ask("exists", "era")  # always true, so that Redis first returns its time, which numbers the reset
             pointers, now_ms = {label: commit.pointer(label) for label in labels}, commit.view.now_ms
-            number = again or max(now_ms * 1000, *(each.reset + 1 for each in pointers.values()))
+            number = again or max(now_ms * 1000, *(pointer.reset + 1 for pointer in pointers.values()))
             gone = {}
             for label, pointer in pointers.items():
                 entries = commit.view.under(pointer)
-                deliveries = [each for entry in entries for each in entry.deliveries]
-                is_open = any(each.status is DeliveryStatus.WAITING or each.is_live(now_ms) for each in deliveries)
+                is_busy = any(entry.is_busy(now_ms) for entry in entries)
                 is_newer = again and (pointer.reset >= again or any(entry.reset >= again for entry in entries))
-                if not is_open and not is_newer:
+                if not is_busy and not is_newer:
                     gone[label] = pointer
             for label, pointer in gone.items():
-                if labels[label].is_own:  # of a group, the group alone is freed
-                    for each in pointer.ids:
-                        commit.write("DEL", f"e:{each}")
+                if labels[label].is_own:  # resetting a group frees only the group
+                    for id_ in pointer.ids:
+                        commit.write("DEL", f"e:{id_}")
                 commit.write("SET", pointer_key(label), str(Pointer(number)), *self._kept)
                 mark = mark_of(labels[label], self._options.group_ttl)
                 commit.write("DEL", mark.key) if mark.member is None else commit.write("SREM", mark.key, mark.member)
@@ -672,7 +672,8 @@ class Registry:
     # The stream and the members
 
     def probe(self, extend_ms: int = 0) -> Answer:
-        """The real script, with nothing to do: the era, and whether Redis takes writes (rule 8). Raises NoAnswer."""
+        """Runs the real script without a task: it tells the era, and whether Redis accepts writes (rule 8). Raises
+        NoAnswer."""
         commit = Commit()
         if extend_ms:
             commit.write("EXTEND", "era", extend_ms)
@@ -685,22 +686,23 @@ class Registry:
         self.run(commit)
 
     def read_events(self, position: str, count: int) -> tuple[str, list[tuple[str, str]]]:
-        """The id of the oldest event, and the events behind a position."""
-        ((oldest, found),) = self._call(self._read_script, [([self._key("events")], position, count)])
+        """The id of the oldest event, and the events after a position."""
+        oldest, found = self.ask(lambda client, prefix: client.eval(_READ, 1, f"{prefix}events", position, count))
         events = [(id_.decode(), unpack_event(fields[1])) for _, rows in found or () for id_, fields in rows]
         return oldest[0][0].decode() if oldest else "0", events
 
-    def outdated(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Those of these entries that Redis does not know, or knows in another state."""
-        keys = [self._key(f"e:{each.id}") for each in entries]
+    def find_outdated(self, entries: Sequence[Entry]) -> list[Entry]:
+        """The entries that Redis does not have, or has in another state."""
+        keys = [self._key(f"e:{entry.id}") for entry in entries]
         known = self.ask(lambda client, _: client.mget(keys)) if keys else []
         given = zip(entries, known, strict=True)
-        return [each for each, text in given if text is None or text.decode() != write_reference(each)]
+        return [entry for entry, text in given if text is None or text.decode() != write_reference(entry)]
 
     # Asking
 
     def agree(self, compose: Callable[[Commit], Result], view: View = NOTHING) -> tuple[Result, Answer | None]:
-        """Composes a step from what is there, until nothing has changed meanwhile. No answer if none was needed."""
+        """Composes and runs a step until Redis is as the step expects. There is no answer if the step was not
+        needed."""
         for _ in range(MOST_ROUNDS):
             commit = Commit(view)
             result = compose(commit)
@@ -711,51 +713,45 @@ class Registry:
                 return result, answer
             if answer.outcome != "differs":
                 raise NotNow(f"Redis grants nothing now: {answer.outcome}")
-            view = commit.seen(answer)
+            view = commit.view_after(answer)
         raise NotNow("other requests for the same names were faster")
 
     def run(self, *commits: Commit, always: bool = False) -> list[Answer]:
+        """Runs steps in one round trip; ``always``: even while Redis is suspected or gone."""
         if not commits:
             return []
+        if self.state and not always:
+            self.state.check()
+        calls = [commit.arguments(self._prefix, self._head) for commit in commits]
+        client, script, size = self._client, self._script, max(len(packed) for _, packed in calls)
+        if size >> 20 and self._slower:  # 1 MB/s or more
+            client = self._slower(1 << (size >> 20).bit_length())
+        try:
+            found = exchange(client, [("EVALSHA", script.sha, len(keys), *keys, packed) for keys, packed in calls])
+            for place, (keys, packed) in enumerate(calls):
+                if isinstance(found[place], redis.exceptions.NoScriptError):
+                    (found[place],) = exchange(client, [("EVAL", script.text, len(keys), *keys, packed)])
+                if isinstance(found[place], redis.exceptions.RedisError):
+                    raise found[place]
+        except redis.exceptions.RedisError as error:
+            raise self._error_of(error, always) from error
         answers = [
             Answer(outcome.decode(), era.decode(), int(closed_ms), int(now_us) // 1000, rest)
-            for outcome, era, closed_ms, now_us, *rest in self._call(
-                self._commit_script, [commit.arguments(self._prefix, self._head) for commit in commits], always
-            )
+            for outcome, era, closed_ms, now_us, *rest in found
         ]
         self._offset_ms = answers[-1].now_ms - self._clock.steady_ms()
         return answers
 
-    def _call(
-        self, script: _Script, calls: Sequence[tuple[Sequence[str], *tuple[Any, ...]]], always: bool = False
-    ) -> list[Any]:
-        """The answers of a script, each called with its keys and arguments, in one round trip."""
-        if self.state and not always:
-            self.state.check()
-        client, size = self._client, max((len(arguments[0]) for _, *arguments in calls), default=0)
-        if size >> 20 and self._slower:  # 1 MB/s or more
-            client = self._slower(1 << (size >> 20).bit_length())
-        try:
-            answers = exchange(client, [("EVALSHA", script.sha, len(keys), *keys, *more) for keys, *more in calls])
-            for place, (keys, *more) in enumerate(calls):
-                if isinstance(answers[place], redis.exceptions.NoScriptError):
-                    (answers[place],) = exchange(client, [("EVAL", script.text, len(keys), *keys, *more)])
-                if isinstance(answers[place], redis.exceptions.RedisError):
-                    raise answers[place]
-            return answers
-        except redis.exceptions.RedisError as error:
-            raise self._failed(error, always) from error
-
     def ask(self, question: Callable[[Any, str], Any]) -> Any:
-        """For what needs no script: ``question`` gets the client and the prefix of all keys."""
+        """Without a script: ``question`` gets the client and the prefix of all keys."""
         if self.state:
             self.state.check()
         try:
             return question(self._client, self._prefix)
         except redis.exceptions.RedisError as error:
-            raise self._failed(error) from error
+            raise self._error_of(error) from error
 
-    def _failed(self, error: redis.exceptions.RedisError, always: bool = False) -> DeduplicationError:
+    def _error_of(self, error: redis.exceptions.RedisError, always: bool = False) -> DeduplicationError:
         found = translated(error)
         if self.state and not always and isinstance(found, NoAnswer):
             return self.state.without_answer(found, type(error).__name__)

@@ -1,6 +1,6 @@
-"""The rules about items, pure: what is known goes in, what follows from it comes out.
+"""The rules about items, as pure functions: they take what is known and return what follows from it.
 
-They hold for the names of a journal and for those in Redis alike. Numbers are the rules of docs/architecture.md.
+They apply to the names in a journal and to those in Redis alike. Numbers refer to the rules of docs/architecture.md.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from deduplication.names import Fingerprint, Gate, Name, conflicts, differs_by_t
 from deduplication.values import kept_property
 
 MOST_REFERENCES = 64  # under one name
-HELD = "~"  # before the key of an email whose proof of origin is being used, and not accepted yet (28)
+HELD = "~"  # prefix of the key of an email whose proof of origin is in use but not accepted yet (28)
 
 
 class Wanted(Struct, frozen=True):
-    """A destination that the item is to go to. ``content``: the name of its words there, if that gate is on."""
+    """A destination for the item. ``content`` is the name of its words there, if that gate is on."""
 
     destination: str
     webhook_id: str = ""
@@ -38,10 +38,10 @@ class Wanted(Struct, frozen=True):
 
 
 class Claim(Struct, frozen=True, dict=True):
-    """``entry`` is the id of the item's entry if it gets a new one; ``own`` names in the order in which they count.
+    """``entry`` is the id that the item's entry gets if it is a new one. ``own`` names are in order of precedence.
 
-    ``proof`` is the provider's proof of origin, good for one email (28); ``key`` says which one that is. Both are
-    digests. ``owner`` begins with the name of the machine and a dot.
+    ``proof`` is the provider's proof of origin, which is good for one email (28), and ``key`` identifies that email;
+    both are digests. ``owner`` begins with the name of the machine and a dot.
     """
 
     entry: str
@@ -66,7 +66,7 @@ class Claim(Struct, frozen=True, dict=True):
     @kept_property
     def gates(self) -> tuple[Name, ...]:
         """The names that it shares with other items."""
-        return (*self.shared, *(each.content for each in self.destinations if each.content))
+        return (*self.shared, *(wanted.content for wanted in self.destinations if wanted.content))
 
     @kept_property
     def references(self) -> dict[str, Name]:
@@ -75,26 +75,25 @@ class Claim(Struct, frozen=True, dict=True):
 
 
 def identity(own: tuple[Name, ...], fingerprint: str) -> tuple[Name, ...]:
-    """The names by which an item is recognised. An undated id needs a known text beside it (23)."""
+    """The names that identify an item. An undated id counts only if the text is known too (23)."""
     if Fingerprint.parse(fingerprint).text is not None:
         return own
     return tuple(name for name in own if not name.needs_agreement)
 
 
 def references(names: Iterable[Name], fingerprint: str) -> dict[str, Name]:
-    """By the text under which a name refers to an entry: that of an undated id includes the fingerprint (23)."""
-    return {f"{each.label}#{fingerprint}" if each.needs_agreement else each.label: each for each in names}
+    """Names by the text under which they refer to an entry. That of an undated id includes the fingerprint (23)."""
+    return {f"{name.label}#{fingerprint}" if name.needs_agreement else name.label: name for name in names}
 
 
-def name_of(label: str) -> Name:
-    """The name behind a reference."""
-    name = Name.from_label(label)
+def name_of(reference: str) -> Name:
+    name = Name.from_label(reference)
     return Name(name.kind, name.scope, name.value.partition("#")[0]) if name.needs_agreement else name
 
 
 class NameState(Struct, frozen=True):
-    """What is known of a name. ``ended``: what is left of emails that marked it and whose entries have ended: id, time
-    and a short fingerprint (25). ``is_foreign``: its mark may be of an email that nobody here knows."""
+    """What is known of a name. ``ended`` are emails that marked it and whose entries are no longer kept: their id, time
+    and a short fingerprint remain (25). ``is_foreign``: the mark may belong to an email that is unknown here."""
 
     is_marked: bool = False
     entries: tuple[Entry, ...] = ()
@@ -107,10 +106,10 @@ UNKNOWN_NAME = NameState()
 
 
 class Known(Struct, frozen=True):
-    """What a verdict depends on. ``names`` are those of which something is known, by their labels. ``now_ms`` is the
-    clock by which the leases in the entries are counted.
+    """What a judgement is based on. ``names`` has the known names by their labels. The leases of the entries are
+    counted by the clock of ``now_ms``.
 
-    ``proven`` is the key of the email for which the proof was accepted; with HELD before it, is being used.
+    ``proven`` is the key of the email for which the proof was accepted, or is in use (with HELD in front).
     """
 
     names: Mapping[str, NameState] = {}
@@ -122,18 +121,18 @@ class Known(Struct, frozen=True):
 
     @property
     def reset(self) -> int:
-        return max((each.reset for each in self.names.values()), default=0)
+        return max((state.reset for state in self.names.values()), default=0)
 
 
 class Repeat(Struct, frozen=True):
-    """All its destinations are covered by the original. If its entry has ended, ``of`` has no more than id and time."""
+    """The original covers all its destinations. If the original's entry has ended, ``of`` has only its id and time."""
 
     of: Entry
     name: Name
 
 
 class Busy(Struct, frozen=True):
-    """Another process works on it; ask again after that time."""
+    """Another process is working on it; ask again after that time."""
 
     gate: Gate
     name: str
@@ -141,14 +140,14 @@ class Busy(Struct, frozen=True):
 
 
 class ProofUsed(Struct, frozen=True):
-    """The proof of origin was accepted with another email, and proves no second one."""
+    """The proof of origin was accepted with another email, so it does not prove this one."""
 
 
 class Take(Struct, frozen=True):
-    """The item can be claimed: as the entry it joins, or as a new one.
+    """The item can be claimed: as the entry that it joins, or as a new one.
 
-    ``deliveries`` are those still to be made; with a ``stop`` all of them are skipped, and those that meet a held
-    name wait for it. ``shared`` are the names to hold with it.
+    ``deliveries`` are those still to be made. With a ``stop`` all of them are skipped; those that meet a held name
+    wait for it. ``shared`` are the names to hold with it.
     """
 
     joined: Entry | None = None
@@ -162,65 +161,65 @@ Judgement = Repeat | Busy | ProofUsed | Take
 
 
 def identify(claim: Claim, known: Known) -> Judgement:
-    """By its own names alone (23, 24)."""
+    """Judges by the item's own names alone (23, 24)."""
     if known.proven.removeprefix(HELD) not in ("", claim.key):
         is_held = known.proven.startswith(HELD)
         return Busy(claim.own[0].gate, claim.own[0].label, 1_000) if is_held else ProofUsed()
     if not known.names:
-        return Take(None, (), tuple(map(_delivery_for, claim.destinations)), claim.shared)
+        return Take(None, (), tuple(map(_new_delivery, claim.destinations)), claim.shared)
     candidates = same_items(claim.own, claim.fingerprint, known)
     missing: list[Wanted] = []
     for wanted in claim.destinations:
-        made = [made for each in candidates for made in _made_for(wanted.destination, each)]
-        if any(_covers(each) for each in made):
+        deliveries = [delivery for entry in candidates for delivery in _deliveries_to(wanted.destination, entry)]
+        if any(_covers(delivery) for delivery in deliveries):
             continue
-        blocking = [each for each in made if _blocks(each, claim.owner, known.now_ms)]
+        blocking = [delivery for delivery in deliveries if _blocks(delivery, claim.owner, known.now_ms)]
         if blocking:
-            left_ms = max(each.lease_until_ms for each in blocking) - known.now_ms
+            left_ms = max(delivery.lease_until_ms for delivery in blocking) - known.now_ms
             return Busy(claim.own[0].gate, claim.own[0].label, max(1, left_ms))
         missing.append(wanted)
     if not missing:
         nearest = _nearest(claim, candidates)
-        name = _name_of(claim, known, nearest)
+        name = _common_name(claim, known, nearest)
         if not conflicts(Fingerprint.parse(claim.fingerprint), Fingerprint.parse(nearest.fingerprint)):
             return Repeat(nearest, name)
-        deliveries = tuple(_delivery_for(each, None, claim.fingerprint) for each in claim.destinations)
-        return Take(None, (), _skipped(deliveries), (), Stop(name, nearest.id, nearest.created_ms))
+        skipped = _skip([_new_delivery(wanted, None, claim.fingerprint) for wanted in claim.destinations])
+        return Take(None, (), skipped, (), Stop(name, nearest.id, nearest.created_ms))
     joined = _nearest(claim, candidates) if candidates else None
     under = (entry for name in claim.identity for entry in (*known.of(name).entries, *known.of(name).ended))
     differs_by = claim.fingerprint if any(entry not in candidates for entry in under) else ""
-    had_already = tuple(each.destination for each in claim.destinations if each not in missing)
-    deliveries = tuple(replace(_delivery_for(each, joined, differs_by), had_already=had_already) for each in missing)
+    had_already = tuple(wanted.destination for wanted in claim.destinations if wanted not in missing)
+    to_make = [replace(_new_delivery(wanted, joined, differs_by), had_already=had_already) for wanted in missing]
     if not candidates:
-        mark = _marked(claim, known)
+        mark = _find_mark(claim, known)
         if isinstance(mark, Repeat):
             return mark
         if mark:
-            return Take(None, (), _skipped(deliveries), (), Stop(mark))
-    return Take(joined, candidates, deliveries, claim.shared)
+            return Take(None, (), _skip(to_make), (), Stop(mark))
+    return Take(joined, candidates, tuple(to_make), claim.shared)
 
 
 def same_items(own: tuple[Name, ...], fingerprint: str, known: Known) -> tuple[Entry, ...]:
-    """Entries of the same item: under its own names, with a fingerprint that does not conflict (23), or does so only
-    because of a tag in front of the subject: then they share the Message-ID, as email ids are made of the subject."""
+    """Entries of the same item: those under its own names whose fingerprint does not conflict (23), or conflicts only
+    by a tag in front of the subject. The latter share the Message-ID, as email ids are made of the subject."""
     ours = Fingerprint.parse(fingerprint)
     under = {entry.id: entry for name in identity(own, fingerprint) for entry in known.of(name).entries}
-    found = ((each, Fingerprint.parse(each.fingerprint)) for each in under.values())
-    return tuple(each for each, theirs in found if not conflicts(ours, theirs) or differs_by_tag(ours, theirs))
+    pairs = ((entry, Fingerprint.parse(entry.fingerprint)) for entry in under.values())
+    return tuple(entry for entry, theirs in pairs if not conflicts(ours, theirs) or differs_by_tag(ours, theirs))
 
 
-def compared(entries: Sequence[Entry]) -> tuple[str, ...]:
-    """The ids of those under one name, oldest first, that Redis goes on comparing: all that are claimed, and of the
-    others the newest, delivered ones before those that were not (23)."""
-    ended = [entry for entry in entries if DeliveryStatus.CLAIMED not in {each.status for each in entry.deliveries}]
+def ids_to_compare(entries: Sequence[Entry]) -> tuple[str, ...]:
+    """Of the entries under one name, oldest first, those that Redis continues to compare: all claimed ones, then
+    delivered ones before others, the newest first (23)."""
+    ended = [entry for entry in entries if DeliveryStatus.CLAIMED not in entry.statuses]
     spare = sorted(ended, key=lambda entry: entry.is_delivered_somewhere)[:-MOST_REFERENCES]
     return tuple(entry.id for entry in entries if entry not in spare)
 
 
-def _made_for(destination: str, entry: Entry) -> list[Delivery]:
-    """Deliveries to that destination. What a script has published counts for all of them, and each for a script."""
+def _deliveries_to(destination: str, entry: Entry) -> list[Delivery]:
+    """An item that a script published counts for every destination, and any destination counts for a script."""
     wanted = (destination, BY_SCRIPT)
-    return [each for each in entry.deliveries if destination == BY_SCRIPT or each.destination in wanted]
+    return [delivery for delivery in entry.deliveries if destination == BY_SCRIPT or delivery.destination in wanted]
 
 
 def _covers(delivery: Delivery) -> bool:
@@ -228,14 +227,14 @@ def _covers(delivery: Delivery) -> bool:
 
 
 def _blocks(delivery: Delivery, owner: str, now_ms: int) -> bool:
-    """A live claim of another, or one that is stored here and that Redis has not accepted yet (6)."""
+    """It is another owner's live claim, or stored here and not accepted by Redis yet (6)."""
     if delivery.status is DeliveryStatus.WAITING:
         return not delivery.is_accepted
     return delivery.is_live(now_ms) and delivery.owner != owner
 
 
 def _nearest(claim: Claim, candidates: Sequence[Entry]) -> Entry:
-    """The one with most equal known parts, then the oldest."""
+    """The candidate with the most equal known parts; of several, the oldest."""
     if len(candidates) == 1:
         return candidates[0]
     ours = Fingerprint.parse(claim.fingerprint)
@@ -248,13 +247,13 @@ def _nearest(claim: Claim, candidates: Sequence[Entry]) -> Entry:
     return min(candidates, key=distance)
 
 
-def _name_of(claim: Claim, known: Known, entry: Entry) -> Name:
-    under = (name for name in claim.identity if any(each.id == entry.id for each in known.of(name).entries))
-    return next(under, claim.own[0])
+def _common_name(claim: Claim, known: Known, entry: Entry) -> Name:
+    names = (name for name in claim.identity if any(other.id == entry.id for other in known.of(name).entries))
+    return next(names, claim.own[0])
 
 
-def _marked(claim: Claim, known: Known) -> Name | Repeat | None:
-    """The mark of a name outlives its entry (25). An undated id never stops by its mark alone."""
+def _find_mark(claim: Claim, known: Known) -> Name | Repeat | None:
+    """Marks outlive entries (25). The mark of an undated id alone never stops an email."""
     ours = Fingerprint.parse(shortened(claim.fingerprint))
     foreign = None
     for name in claim.own:
@@ -267,9 +266,9 @@ def _marked(claim: Claim, known: Known) -> Name | Repeat | None:
     return foreign
 
 
-def _delivery_for(wanted: Wanted, joined: Entry | None = None, differs_by: str = "") -> Delivery:
-    """A retry goes on with the attempts of the one that was returned. ``differs_by``: its fingerprint, if another item
-    has the same names; then its webhook-id is another one (17)."""
+def _new_delivery(wanted: Wanted, joined: Entry | None = None, differs_by: str = "") -> Delivery:
+    """A retry continues the attempts of the delivery that was returned. ``differs_by`` is the item's fingerprint if
+    another item has the same names: it then becomes part of the webhook-id (17)."""
     webhook_id = wanted.webhook_id
     if differs_by and webhook_id:
         webhook_id = f"msg_{hashlib.sha256(f'{webhook_id}.{differs_by}'.encode()).hexdigest()[:32]}"
@@ -281,15 +280,15 @@ def _delivery_for(wanted: Wanted, joined: Entry | None = None, differs_by: str =
     return replace(fresh, webhook_id=before.webhook_id or webhook_id, **kept)
 
 
-def _skipped(deliveries: Iterable[Delivery]) -> tuple[Delivery, ...]:
-    return tuple(replace(each, status=DeliveryStatus.SKIPPED) for each in deliveries)
+def _skip(deliveries: Iterable[Delivery]) -> tuple[Delivery, ...]:
+    return tuple(replace(delivery, status=DeliveryStatus.SKIPPED) for delivery in deliveries)
 
 
 # The gates of names that it shares with other items (26, 27)
 
 
-class Met(Struct, frozen=True):
-    """Another item at a shared name: it marked the name, or holds it (``is_held``)."""
+class Obstacle(Struct, frozen=True):
+    """A shared name that another item has marked, or holds (``is_held``)."""
 
     name: Name
     by: Entry | None
@@ -304,94 +303,88 @@ class Met(Struct, frozen=True):
         return f"repeats {self.name.label}{f' of {self.by.id}' if self.by else ''}"
 
 
-def meet(name: Name, known: Known, same: Iterable[Entry]) -> Met | None:
-    """Who is in the way at this name; the same email never is, once it holds or has marked it."""
+def find_obstacle(name: Name, known: Known, same: Iterable[Entry]) -> Obstacle | None:
+    """``same`` are entries of the same email, which never stop it: a name that they hold or have marked is free."""
     state = known.of(name)
     ours = {entry.id for entry in same}
-    if any(each.id in ours and (each.is_delivered_somewhere or holds(each, name)) for each in state.entries):
+    if any(entry.id in ours and (entry.is_delivered_somewhere or holds(entry, name)) for entry in state.entries):
         return None
-    others = [each for each in (*state.entries, *state.ended) if each.id not in ours]
+    others = [entry for entry in (*state.entries, *state.ended) if entry.id not in ours]
     if state.is_marked:
-        return Met(name, others[0] if others else None)
-    holder = next((each for each in others if holds(each, name, known.now_ms)), None)
-    return Met(name, holder, is_held=True) if holder else None
+        return Obstacle(name, others[0] if others else None)
+    holder = next((entry for entry in others if holds(entry, name, known.now_ms)), None)
+    return Obstacle(name, holder, is_held=True) if holder else None
 
 
 def holds(entry: Entry, name: Name, now_ms: int = -1) -> bool:
-    """A stored delivery holds without a lease; a delivery that ended, or whose lease did, holds nothing.
-
-    One that waits for a name itself holds none.
-    """
-    deliveries = [each for each in entry.deliveries if name.gate is not Gate.CONTENT or each.destination == name.scope]
-    held = (each for each in deliveries if each.waits_for is None)
-    return any(each.status is DeliveryStatus.WAITING or each.is_live(now_ms) for each in held)
+    """A stored delivery holds without a lease, unless it waits for a name itself. A delivery that has ended, or whose
+    lease has, holds nothing. A name of words concerns one destination only."""
+    holding = (delivery for delivery in entry.deliveries if delivery.waits_for is None and delivery.is_busy(now_ms))
+    return any(name.gate is not Gate.CONTENT or delivery.destination == name.scope for delivery in holding)
 
 
-def meet_again(entry: Entry, destination: str, known: Known) -> Met | None:
-    """Of a stored delivery that waits for a name: who is in the way now (27)."""
-    asked = gates_of(entry, destination)
-    for gate in (Gate.SUBJECT_GROUP, Gate.MEDIA, Gate.CONTENT):
-        names = [name for name in asked if name.gate is gate]
-        met = [found for name in names if (found := meet(name, known, (entry,)))]
-        held = next((each for each in met if each.is_held), None)
-        if held or (met and len(met) == len(names)):
-            return held or met[0]
-    return None
+def _try_gate(
+    gate: Gate, names: Iterable[Name], known: Known, same: Iterable[Entry]
+) -> tuple[Obstacle | None, list[Name]]:
+    """The obstacle at one gate, and the names of it that are free. Marked media are an obstacle only if all are."""
+    asked = [name for name in names if name.gate is gate]
+    obstacles = {name: obstacle for name in asked if (obstacle := find_obstacle(name, known, same))}
+    free = [name for name in asked if name not in obstacles]
+    held = next((obstacle for obstacle in obstacles.values() if obstacle.is_held), None)
+    return held or (obstacles[asked[0]] if asked and not free else None), free
 
 
-def gates_of(entry: Entry, destination: str) -> tuple[Name, ...]:
+def find_obstacle_again(entry: Entry, destination: str, known: Known) -> Obstacle | None:
+    """The obstacle to a stored delivery that waited for a name (27)."""
+    names = shared_names(entry, destination)
+    gates = (Gate.SUBJECT_GROUP, Gate.MEDIA, Gate.CONTENT)
+    obstacles = (_try_gate(gate, names, known, (entry,))[0] for gate in gates)
+    return next(filter(None, obstacles), None)
+
+
+def shared_names(entry: Entry, destination: str) -> tuple[Name, ...]:
     """The names that one of its deliveries shares with other items."""
     delivery = entry.delivery_to(destination)
     return (*entry.shared, *((delivery.content,) if delivery and delivery.content else ()))
 
 
 def judge(claim: Claim, known: Known) -> Judgement:
-    """Identity first, then the gates of the shared names, in their order.
-
-    Of several media all must be known for a stop; those that are known are left out of what it holds."""
+    """Identity first, then the gates of the shared names, in their order."""
     take = identify(claim, known)
     if not isinstance(take, Take) or take.stop or not claim.gates:
         return take
     shared: list[Name] = []
     for gate in (Gate.SUBJECT_GROUP, Gate.MEDIA):
-        names = [name for name in claim.shared if name.gate is gate]
-        met = [found for name in names if (found := meet(name, known, take.candidates))]
-        marked = [each for each in met if not each.is_held]
-        if marked and len(marked) == len(names):
-            return replace(take, deliveries=_skipped(take.deliveries), shared=(), stop=marked[0].stop)
-        held = next((each for each in met if each.is_held), None)
-        if held and claim.is_by_script:
-            return Busy(held.name.gate, held.name.label, 1000)
-        if held:  # it keeps the names that it will ask for again, and holds none of them
-            return replace(take, deliveries=tuple(_waiting(each, held.name) for each in take.deliveries))
-        left_out = {each.name for each in marked}
-        shared += [name for name in names if name not in left_out]
-    return _pass_content_gates(replace(take, shared=tuple(shared)), known)
+        obstacle, free = _try_gate(gate, claim.shared, known, take.candidates)
+        if obstacle and not obstacle.is_held:
+            return replace(take, deliveries=_skip(take.deliveries), shared=(), stop=obstacle.stop)
+        if obstacle and claim.is_by_script:
+            return Busy(gate, obstacle.name.label, 1000)
+        if obstacle:  # it keeps the names that it will ask for again, and holds none of them
+            return replace(take, deliveries=tuple(_wait_for(obstacle.name, delivery) for delivery in take.deliveries))
+        shared += free
+    return _judge_content(replace(take, shared=tuple(shared)), known)
 
 
-def _pass_content_gates(take: Take, known: Known) -> Take:
+def _judge_content(take: Take, known: Known) -> Take:
     """Content concerns one destination only: the others are delivered."""
     judged: list[Delivery] = []
     stops: list[Stop] = []
-    for each in take.deliveries:
-        met = meet(each.content, known, take.candidates) if each.content else None
-        if met is None:
-            judged.append(each)
-        elif met.is_held:
-            judged.append(_waiting(each, met.name))
+    for delivery in take.deliveries:
+        obstacle = find_obstacle(delivery.content, known, take.candidates) if delivery.content else None
+        if obstacle is None:
+            judged.append(delivery)
+        elif obstacle.is_held:
+            judged.append(_wait_for(obstacle.name, delivery))
         else:
-            stops.append(met.stop)
-            judged.append(replace(each, status=DeliveryStatus.SKIPPED, reason=met.reason))
-    is_stopped = bool(stops) and len(stops) == len(judged)
-    return replace(
-        take,
-        deliveries=tuple(judged),
-        stop=stops[0] if is_stopped else None,
-        shared=() if is_stopped else take.shared,
-    )
+            stops.append(obstacle.stop)
+            judged.append(replace(delivery, status=DeliveryStatus.SKIPPED, reason=obstacle.reason))
+    if stops and len(stops) == len(judged):
+        return replace(take, deliveries=tuple(judged), stop=stops[0], shared=())
+    return replace(take, deliveries=tuple(judged))
 
 
-def _waiting(delivery: Delivery, name: Name) -> Delivery:
+def _wait_for(name: Name, delivery: Delivery) -> Delivery:
     reason = f"another email with the same {name.gate} is being delivered"
     return replace(delivery, status=DeliveryStatus.WAITING, waits_for=name, reason=reason)
 
@@ -399,24 +392,23 @@ def _waiting(delivery: Delivery, name: Name) -> Delivery:
 # How an entry changes
 
 
-def taken(claim: Claim, take: Take, machine: str, now_ms: int, reset: int, lease_until_ms: int = 0) -> Entry:
-    """The entry as its owner holds it: nothing of it is settled yet, also what is to be skipped or to wait. Redis alone
-    knows when a lease ends there (0).
+def claim_entry(claim: Claim, take: Take, machine: str, now_ms: int, reset: int, lease_until_ms: int = 0) -> Entry:
+    """The entry as its owner holds it. Nothing of it is settled yet, not even a delivery that will be skipped or will
+    wait. In Redis, which counts the lease itself, ``lease_until_ms`` is 0.
 
-    A repeat may fill in a part of the fingerprint, never change one (23).
+    A repeat may fill in a part of the fingerprint, but never change one (23).
     """
     entry = take.joined or Entry(claim.entry, machine, (), now_ms, claim.fingerprint)
     fingerprint = entry.fingerprint
     if fingerprint != claim.fingerprint:
         fingerprint = str(filled(Fingerprint.parse(fingerprint), Fingerprint.parse(claim.fingerprint)))
     is_replaced = entry.shared and claim.is_by_script  # a crashed reservation, which may have had other links
-    taken_now = {each.destination for each in take.deliveries}
-    deliveries = [each for each in entry.deliveries if each.destination not in taken_now]
-    for each in take.deliveries:
-        # One that is to be skipped for its words holds them as little as one that waits for a name.
-        waits_for = each.content if each.status is DeliveryStatus.SKIPPED else each.waits_for
+    deliveries = entry.by_destination
+    for delivery in take.deliveries:
+        # A delivery that will be skipped for its words does not hold them, just as one that waits for a name.
+        waits_for = delivery.content if delivery.status is DeliveryStatus.SKIPPED else delivery.waits_for
         held = {"status": DeliveryStatus.CLAIMED, "owner": claim.owner, "lease_until_ms": lease_until_ms}
-        deliveries.append(replace(each, **held, waits_for=waits_for))
+        deliveries[delivery.destination] = replace(delivery, **held, waits_for=waits_for)
     return replace(
         entry,
         own=tuple(dict.fromkeys((*entry.own, *claim.own))),
@@ -424,26 +416,24 @@ def taken(claim: Claim, take: Take, machine: str, now_ms: int, reset: int, lease
         fingerprint=fingerprint,
         about=claim.about if not entry.about.item else entry.about,
         reset=max(entry.reset, reset),
-        deliveries=tuple(deliveries),
+        deliveries=tuple(deliveries.values()),
         stop=take.stop or entry.stop,
         proof=f"{claim.proof}={claim.key}" if claim.proof else entry.proof,
     )
 
 
-def settled(entry: Entry, outcomes: Iterable[Delivery], owner: str, now_ms: int) -> Entry | None:
-    """The entry after its deliveries ended; None if it may not change.
+def settle(entry: Entry, outcomes: Iterable[Delivery], owner: str, now_ms: int) -> Entry | None:
+    """The entry with these outcomes; None if nothing of it may change.
 
-    "Delivered" is a fact, and written even if the lease has ended; the rest are decisions of the present owner (5).
+    "Delivered" is a fact and is recorded even after the lease; all others are decisions of the present owner (5).
     """
-    deliveries = {each.destination: each for each in entry.deliveries}
-    is_changed = False
+    deliveries, is_changed = entry.by_destination, False
     for outcome in outcomes:
         before = deliveries.get(outcome.destination)
         is_fact = outcome.status is DeliveryStatus.DELIVERED
         is_owner = before is not None and before.owner == owner and before.status in OPEN
-        is_known = (
-            before is not None and before.status is DeliveryStatus.DELIVERED and before.generation >= outcome.generation
-        )
+        was_delivered = before is not None and before.status is DeliveryStatus.DELIVERED
+        is_known = was_delivered and before is not None and before.generation >= outcome.generation
         if is_known or not (is_fact or is_owner):
             continue
         is_changed = True
@@ -451,22 +441,23 @@ def settled(entry: Entry, outcomes: Iterable[Delivery], owner: str, now_ms: int)
             outcome,
             generation=max(outcome.generation, before.generation if before else 0),
             ended_ms=outcome.ended_ms or (now_ms if outcome.status in ENDED else None),
-            owner=owner if outcome.status is DeliveryStatus.RETURNED else "",  # whose hold in Redis it ends
+            owner=owner if outcome.status is DeliveryStatus.RETURNED else "",  # to end this owner's hold in Redis
             lease_until_ms=0,
         )
     if not is_changed:
         return None
-    # Shared names stay while something of it was delivered or is still to be; otherwise they are free again (26).
-    keeping = {*OPEN, DeliveryStatus.DELIVERED}
-    is_kept = any(each.status in keeping for each in deliveries.values())
-    return replace(entry, deliveries=tuple(deliveries.values()), shared=entry.shared if is_kept else ())
+    after = replace(entry, deliveries=tuple(deliveries.values()))
+    # Shared names are kept while a delivery was made or is still to be made; otherwise they are free again (26).
+    return replace(after, shared=()) if after.statuses.isdisjoint({*OPEN, DeliveryStatus.DELIVERED}) else after
 
 
-def marked_names(entry: Entry) -> tuple[Name, ...]:
-    """Own names once its provider was answered with 2xx, shared names once it was delivered, words where they were."""
-    words = (each.content for each in entry.deliveries if each.content and each.status is DeliveryStatus.DELIVERED)
-    own = entry.own if any(each.status in SETTLED for each in entry.deliveries) else ()
-    return (*own, *(entry.shared if entry.is_delivered_somewhere else ()), *words)
+def names_to_mark(entry: Entry) -> tuple[Name, ...]:
+    """Own names once its provider was answered with 2xx, shared names once it was delivered, and the names of its words
+    at the destinations that received it."""
+    received = entry.deliveries_with(DeliveryStatus.DELIVERED)
+    own = entry.own if entry.statuses & SETTLED else ()
+    shared = entry.shared if received else ()
+    return (*own, *shared, *(delivery.content for delivery in received if delivery.content))
 
 
 # What other machines publish
@@ -475,21 +466,21 @@ def marked_names(entry: Entry) -> tuple[Name, ...]:
 _RANKS = dict(zip(DeliveryStatus, (0, 0, 1, 2, 3, 2), strict=True))
 
 
-def merged(ours: Entry | None, incoming: Entry, now_ms: int) -> Entry:
+def merge(ours: Entry | None, incoming: Entry, now_ms: int) -> Entry:
     """What is known of an entry after an event or a reference of another machine (10, 22).
 
-    ``ours`` has the leases of this journal; a live claim here gives way to "delivered" alone. An older one never
-    replaces a newer one, which is decided by the number of the reset and by the generation of each delivery.
+    ``ours`` has the leases of this journal; only "delivered" replaces a live claim here. An older entry never replaces
+    a newer one: the number of the reset and the generation of the delivery say which one is newer.
     """
     if ours is None:
         return incoming
     if incoming.reset != ours.reset and not ours.is_open:
         return ours if incoming.reset < ours.reset else incoming
-    deliveries = {each.destination: each for each in ours.deliveries}
-    for each in incoming.deliveries:
-        before = deliveries.get(each.destination)
-        if before is None or _is_newer(each, before, now_ms):
-            deliveries[each.destination] = each
+    deliveries = ours.by_destination
+    for delivery in incoming.deliveries:
+        before = deliveries.get(delivery.destination)
+        if before is None or _is_newer(delivery, before, now_ms):
+            deliveries[delivery.destination] = delivery
     known, more = Fingerprint.parse(ours.fingerprint), Fingerprint.parse(incoming.fingerprint)
     return replace(
         ours,
@@ -503,43 +494,42 @@ def merged(ours: Entry | None, incoming: Entry, now_ms: int) -> Entry:
         settled_ms=ours.settled_ms or incoming.settled_ms,
         stop=ours.stop or incoming.stop,
         released_ms=max(filter(None, (ours.released_ms, incoming.released_ms)), default=None),
-        retries_left=fewest(ours.retries_left, incoming.retries_left),
+        retries_left=min_retries(ours.retries_left, incoming.retries_left),
         proof=incoming.proof or ours.proof,
         is_evicted=ours.is_evicted or incoming.is_evicted,
     )
 
 
-def published(
+def merge_in_redis(
     ours: Entry, present: Entry | None, others: Iterable[Entry], machine: str, now_ms: int
 ) -> tuple[Entry, Mapping[str, str]]:
-    """What Redis is to keep of an entry, and the stored deliveries that it refuses, by destination (17): they are
-    "held" by another request for now, or another entry "covers" them.
+    """What Redis is to keep of an entry, and why it refuses stored deliveries, by destination (17): another request
+    has them "held" for now, or another entry "covers" them.
 
-    ``present``: the same entry as Redis has it, ``others``: entries of the same email under other ids.
-
-    A claim that this machine holds in Redis has ended if its journal says so. "Delivered" is taken from anyone; a
-    delivery is stored for the first time only if no other process works on it or has settled it.
+    ``present`` is the same entry as Redis has it; ``others`` are entries of the same email under other ids. A claim
+    that this machine holds in Redis has ended if its journal says so. "Delivered" is accepted from anyone; a delivery
+    is stored for the first time only if no other process works on it or has settled it.
     """
-    deliveries = {each.destination: each for each in present.deliveries} if present else {}
+    deliveries = present.by_destination if present else {}
     refused = {}
-    for each in ours.deliveries:
-        if each.status is DeliveryStatus.CLAIMED:
+    for delivery in ours.deliveries:
+        if delivery.status is DeliveryStatus.CLAIMED:
             continue
-        before = deliveries.get(each.destination)
+        before = deliveries.get(delivery.destination)
         if before and before.status is DeliveryStatus.CLAIMED and before.owner.startswith(f"{machine}."):
-            if each.status is DeliveryStatus.RETURNED and each.owner != before.owner:
-                continue  # another request of this machine holds it by now
+            if delivery.status is DeliveryStatus.RETURNED and delivery.owner != before.owner:
+                continue  # by now, another request of this machine holds it
             before = None
-        if each.status is DeliveryStatus.WAITING and not each.is_accepted:
-            # One that waits under the same id is this one: two processes may publish it, and an answer may be lost.
+        if delivery.status is DeliveryStatus.WAITING and not delivery.is_accepted:
+            # Under the same id it is this delivery: two processes may publish it, and an answer may be lost.
             same = None if before and before.status is DeliveryStatus.WAITING else before
-            made = [same, *(other.delivery_to(each.destination) for other in others)]
-            covers, blocks = (any(map(asks, filter(None, made))) for asks in (_covers, lambda one: one.is_live(now_ms)))
-            if covers or blocks:
-                refused[each.destination] = "covers" if covers else "held"
+            rivals = [same, *(entry.delivery_to(delivery.destination) for entry in others)]
+            covers = any(rival and _covers(rival) for rival in rivals)
+            if covers or any(rival and rival.is_live(now_ms) for rival in rivals):
+                refused[delivery.destination] = "covers" if covers else "held"
                 continue
-        if before is None or _is_newer(each, before, now_ms):
-            deliveries[each.destination] = each
+        if before is None or _is_newer(delivery, before, now_ms):
+            deliveries[delivery.destination] = delivery
     reset = max(ours.reset, present.reset) if present else ours.reset
     return replace(ours, deliveries=tuple(deliveries.values()), reset=reset), refused
 
@@ -551,9 +541,9 @@ def _is_newer(incoming: Delivery, ours: Delivery, now_ms: int) -> bool:
         return incoming.status is DeliveryStatus.DELIVERED
     if _RANKS[incoming.status] != _RANKS[ours.status]:
         return _RANKS[incoming.status] > _RANKS[ours.status]
-    is_fuller = bool(incoming.webhook_id) and not ours.webhook_id  # a reference in Redis says less than an event
+    is_fuller = bool(incoming.webhook_id) and not ours.webhook_id  # a reference in Redis has fewer fields than an event
     return is_fuller or (incoming.status is DeliveryStatus.WAITING and incoming.tries >= ours.tries)
 
 
-def fewest(*retries_left: int | None) -> int | None:
-    return min((each for each in retries_left if each is not None), default=None)
+def min_retries(*retries_left: int | None) -> int | None:
+    return min((count for count in retries_left if count is not None), default=None)

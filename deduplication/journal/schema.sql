@@ -1,4 +1,4 @@
--- The journal of one machine. ``data`` is an entry as entry.encode writes it; the columns beside it are what it is found by.
+-- The journal of one machine. ``data`` is an entry in the encoding of entry.py; the other columns are for finding it.
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 
 CREATE TABLE entries (
@@ -15,23 +15,23 @@ CREATE TABLE entries (
     outcome TEXT NOT NULL,
     outcomes TEXT NOT NULL,
     version INTEGER NOT NULL,
-    unpublished INTEGER NOT NULL, -- the version that is to be published, or 0
+    unpublished INTEGER NOT NULL, -- the version to publish, or 0
     data TEXT NOT NULL
 );
--- Lists are read by time. The index has every column that they are filtered by, so that other rows are not read; what
--- is rare and often asked for has an index of its own, in which most emails never are.
+-- Lists are ordered by time. This index has every column that they are filtered by, so that no other rows are read.
+-- Rare entries that are often listed have an index of their own, which most emails never enter.
 CREATE INDEX entries_by_time ON entries (created_ms, outcome, gate, provider, route, outcomes);
 CREATE INDEX entries_unpublished ON entries (seq) WHERE unpublished; -- the outbox
 CREATE INDEX entries_stopped ON entries (gate, created_ms) WHERE gate <> '';
 CREATE INDEX entries_unusual ON entries (outcome, created_ms) WHERE outcome NOT IN ('delivered', 'claimed');
 
--- For search, filled behind the requests (orchestrator/operations/search.py). Rows of the full-text table are numbered
--- by time: created_ms << 20 | (seq & 1048575). keys: email ids, senders, webhook-ids, and thread:...
+-- For search, filled in the background (orchestrator/operations/search.py). Rows of the full-text table are numbered by
+-- time: created_ms << 20 | (seq & 1048575). keys: email ids, senders, webhook-ids, and thread:...
 CREATE VIRTUAL TABLE search USING fts5(sender, subject, seq UNINDEXED, tokenize = 'trigram');
-INSERT INTO search (search, rank) VALUES ('automerge', 0); -- the filler merges, a little at a time
+INSERT INTO search (search, rank) VALUES ('automerge', 0); -- the background thread merges, a little at a time
 CREATE TABLE unsearched (place INTEGER PRIMARY KEY); -- rows of search whose entry is gone
 CREATE TABLE keys (value TEXT NOT NULL, seq INTEGER NOT NULL, PRIMARY KEY (value, seq)) WITHOUT ROWID;
--- The number of the last entry is given again once that entry is gone: then it has to be searched through again.
+-- SQLite reuses the number of the last entry once that is deleted; the new entry must then be indexed again.
 CREATE TRIGGER entry_deleted AFTER DELETE ON entries BEGIN
     INSERT OR IGNORE INTO unsearched VALUES (OLD.created_ms << 20 | (OLD.seq & 1048575));
     DELETE FROM keys WHERE seq = OLD.seq AND value IN (
@@ -44,10 +44,10 @@ CREATE TRIGGER entry_deleted AFTER DELETE ON entries BEGIN
         AND OLD.seq > (SELECT coalesce(max(seq), 0) FROM entries);
 END;
 
--- What is known of names. reference: the label of a name (rules.references). seq: the entry that has the name; 0: a mark
--- that outlived its entry or that another program made; -1: the latest reset of the name, its number in until_ms.
--- until_ms: when a mark ends. fingerprint: of a mark, short, so there is one row for each email; '' of a shared name and
--- of a mark that another program or an import made. entry, created_ms: what is left of a mark's entry.
+-- What is known of names. reference: the label of a name (rules.references). seq: the entry that has the name; 0 for a
+-- mark that outlived its entry or that another program made; -1 for the latest reset of the name, whose number is in
+-- until_ms. until_ms: when a mark ends. fingerprint: the short one of a mark, so each email has a row; '' for shared
+-- names and for marks by other programs or imports. entry, created_ms: of the entry that a mark belonged to.
 CREATE TABLE names (
     reference TEXT NOT NULL,
     seq INTEGER NOT NULL,
@@ -61,7 +61,7 @@ CREATE TABLE names (
 CREATE INDEX marks_by_end ON names (until_ms) WHERE seq = 0 AND until_ms IS NOT NULL;
 CREATE INDEX resets_by_number ON names (until_ms) WHERE seq = -1;
 
--- owner, lease_until_ms (of the clock that cannot be set), is_accepted and begins are known on this machine alone.
+-- owner, lease_until_ms (by the clock that cannot be set), is_accepted and begins are known on this machine only.
 CREATE TABLE deliveries (
     seq INTEGER NOT NULL,
     destination TEXT NOT NULL,
@@ -76,10 +76,10 @@ CREATE TABLE deliveries (
     begins INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (seq, destination)
 ) WITHOUT ROWID;
--- Status is a column of these indexes so that deliveries are counted from the index alone, ten times as fast.
+-- These indexes contain the status, so that deliveries are counted from the index alone, which is ten times faster.
 CREATE INDEX deliveries_due ON deliveries (destination, next_try_ms, status) WHERE status = 'waiting';
 CREATE INDEX deliveries_waiting ON deliveries (next_try_ms, seq) WHERE status = 'waiting';
--- Each destination is found by one step in the index, however many deliveries wait for it.
+-- Finds each destination by one step in the index, however many deliveries wait for it.
 CREATE VIEW waiting_destinations AS
     WITH RECURSIVE found (name) AS (
         SELECT min(destination) FROM deliveries WHERE status = 'waiting'
@@ -90,27 +90,27 @@ CREATE VIEW waiting_destinations AS
     SELECT name FROM found WHERE name IS NOT NULL;
 CREATE INDEX deliveries_dead ON deliveries (ended_ms, status) WHERE status = 'dead';
 
--- ends_ms: when it is kept no longer, of what was delivered. domain: of the sender, of what was suppressed.
+-- ends_ms: when the payload of a delivered email expires. domain: the sender's, of suppressed emails.
 CREATE TABLE payloads (
     seq INTEGER PRIMARY KEY, size INTEGER NOT NULL, ends_ms INTEGER, domain TEXT NOT NULL, content BLOB NOT NULL
 );
 CREATE INDEX payloads_by_end ON payloads (ends_ms) WHERE ends_ms IS NOT NULL;
 CREATE INDEX payloads_by_domain ON payloads (domain, seq, size) WHERE domain <> '';
 
--- Attachments and raw emails behind links (orchestrator/files.py), with their contents if these are small. until_ms: how
--- long it is kept; 0 if it is to be deleted. Only what is_stored is shared by emails with the same file.
+-- Attachments and raw emails behind links (orchestrator/files.py), with their contents if these are small. until_ms:
+-- when it expires; 0 if it must be deleted. Emails with the same file share it only if it is_stored.
 CREATE TABLE files (
     key TEXT PRIMARY KEY, sha256 TEXT NOT NULL, size INTEGER NOT NULL, domain TEXT NOT NULL, until_ms INTEGER NOT NULL,
     is_stored INTEGER NOT NULL, content BLOB
 );
 CREATE UNIQUE INDEX files_by_content ON files (sha256) WHERE is_stored AND until_ms > 0;
 CREATE INDEX files_by_end ON files (until_ms);
--- Files of each email; without a key, one that is missing, and why.
+-- The files of each email; a file without a key is missing, and ``missing`` says why.
 CREATE TABLE file_links (
     entry TEXT NOT NULL, sha256 TEXT NOT NULL, key TEXT, missing TEXT, PRIMARY KEY (entry, sha256)
 ) WITHOUT ROWID;
 CREATE INDEX file_links_by_key ON file_links (key) WHERE key IS NOT NULL;
--- How many bytes they take, by sender domain and in all ('*').
+-- How many bytes files take, by sender domain and in total ('*').
 CREATE TABLE file_room (domain TEXT PRIMARY KEY, bytes INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TRIGGER file_added AFTER INSERT ON files BEGIN
     INSERT INTO file_room VALUES (NEW.domain, NEW.size), ('*', NEW.size)
@@ -129,13 +129,13 @@ CREATE TABLE repeats (
     PRIMARY KEY (entry, machine)
 ) WITHOUT ROWID;
 
--- Locks of scripts, with the value that they have in Redis; lease_until_ms as above.
+-- Locks of scripts, with the same value as in Redis; lease_until_ms as above.
 CREATE TABLE locks (name TEXT PRIMARY KEY, value TEXT NOT NULL, lease_until_ms INTEGER NOT NULL) WITHOUT ROWID;
 
--- Small texts that all machines share, such as a paused destination: the latest counts.
+-- Small texts that all machines share, such as a paused destination. The latest one counts.
 CREATE TABLE notes (key TEXT PRIMARY KEY, value TEXT NOT NULL, at_ms INTEGER NOT NULL) WITHOUT ROWID;
 
--- Counts of each machine for the figures: by minute (step_s 60), by hour (3600), and since it began (0, with start_s 0).
+-- Counts of each machine for statistics: by minute (step_s 60), by hour (3600), and in total (0, with start_s 0).
 CREATE TABLE counts (
     step_s INTEGER NOT NULL,
     start_s INTEGER NOT NULL,
@@ -145,8 +145,8 @@ CREATE TABLE counts (
     PRIMARY KEY (step_s, start_s, machine, key)
 ) WITHOUT ROWID;
 
--- Rates and circuit breakers (orchestrator/delivery/); times are of the clock that cannot be set, as lease_until_ms.
-CREATE TABLE windows (key TEXT NOT NULL, ends_ms INTEGER NOT NULL); -- one row for each event that still counts
+-- Rates and circuit breakers (orchestrator/delivery/). Times are by the clock that cannot be set, as lease_until_ms.
+CREATE TABLE windows (key TEXT NOT NULL, ends_ms INTEGER NOT NULL); -- a row for each event that still counts
 CREATE INDEX windows_by_key ON windows (key, ends_ms);
 CREATE INDEX windows_by_end ON windows (ends_ms);
 CREATE TABLE breakers (

@@ -1,6 +1,6 @@
-"""The journal of one machine: one SQLite file, used by all its processes. It stores; rules.py decides.
+"""The journal of one machine: one SQLite file, used by all its processes. It stores data; rules.py decides.
 
-Steps that write hold one lock and are short. Reading never waits. An open transaction is a ``Step``.
+Transactions that write hold one lock and are short. Readers never wait. A ``Step`` is an open transaction.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from deduplication.files import (
     use_write_ahead_log,
 )
 from deduplication.journal.entry import ENDED, DeliveryStatus, Entry, decode, encode
-from deduplication.journal.rules import HELD, Known, NameState, marked_names, references
+from deduplication.journal.rules import HELD, Known, NameState, names_to_mark, references
 from deduplication.names import WEEK_MS, Name, shortened
 from deduplication.subject_group import GroupScope, scope_of
 
 BUSY_TIMEOUT_S = 5.0
 SCHEMA_VERSION = "10"
 PURGED_AT_ONCE = 200
-PACED_S, FIRST_AFTER_TROUBLE = 12, 2  # deliveries in the first second; twice as many in each next one
-MOST_ROWS, MOST_COMPARED = 1_000, 100  # of names that one item is compared with
+PACED_S, FIRST_AFTER_OUTAGE = 12, 2  # deliveries in the first second; twice as many in each second after it
+MOST_ROWS = 1_000  # of names that one item is compared with
 RESETS_KEPT_MS = 32 * DAY_MS
 _COLUMNS = (
     *("destination", "status", "generation", "webhook_id", "next_try_ms", "ended_ms"),
@@ -53,18 +53,18 @@ _ENTRY_COLUMNS = (
 _PUT_ENTRY = (
     f"INSERT INTO entries ({', '.join(_ENTRY_COLUMNS)}, unpublished, version)"  # noqa: S608
     f" VALUES ({'?, ' * len(_ENTRY_COLUMNS)}?, 1) ON CONFLICT (id) DO UPDATE SET"
-    f" {', '.join(f'{each} = excluded.{each}' for each in _ENTRY_COLUMNS[3:])}, version = version + 1,"
+    f" {', '.join(f'{column} = excluded.{column}' for column in _ENTRY_COLUMNS[3:])}, version = version + 1,"
     " unpublished = iif(excluded.unpublished, version + 1, unpublished) WHERE version = coalesce(?, version)"
     " RETURNING seq, version"
 )
 _PUT_DELIVERY = (
     f"INSERT INTO deliveries (seq, {', '.join(_COLUMNS)}) VALUES (?{', ?' * len(_COLUMNS)}) ON CONFLICT DO"  # noqa: S608
-    f" UPDATE SET {', '.join(f'{each} = excluded.{each}' for each in _COLUMNS[1:])}"
+    f" UPDATE SET {', '.join(f'{column} = excluded.{column}' for column in _COLUMNS[1:])}"
 )
 
 
 class Journal:
-    """``machine`` is the random name of this journal; one that was copied to another host gets a new name."""
+    """``machine`` is the random name of this journal. A copy on another host gets a new name."""
 
     def __init__(
         self, path: Path | str, clock: Clock | None = None, host: str | None = None, retention: Retention | None = None
@@ -87,11 +87,11 @@ class Journal:
                 for suffix in ("", "-wal", "-shm"):
                     make_private(Path(f"{self._path}{suffix}"))
             self._writer = self._connect()
-            self._writer.execute("PRAGMA busy_timeout = 0")  # run_when_unlocked waits
+            self._writer.execute("PRAGMA busy_timeout = 0")  # because run_when_unlocked waits
             self.machine, self.clock = "", clock or system_clock()
             boot = self._prepare(host or host_id())
         except sqlite3.Error as error:
-            raise translated(error) from error
+            raise translate_error(error) from error
         self.clock = clock or system_clock(boot)
 
     def _connect(self) -> sqlite3.Connection:
@@ -99,12 +99,14 @@ class Journal:
             self._path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, cached_statements=256
         )
         use_write_ahead_log(connection)
-        connection.execute("PRAGMA synchronous = NORMAL")  # a crash of the process loses nothing; ``sync`` is for power
-        connection.execute("PRAGMA wal_autocheckpoint = 8000")  # 32 MB: writing back waits for the disk
+        connection.execute(
+            "PRAGMA synchronous = NORMAL"
+        )  # survives a crash of the process; ``sync`` survives a power cut
+        connection.execute("PRAGMA wal_autocheckpoint = 8000")  # 32 MB, as a checkpoint waits for the disk
         return connection
 
     def _prepare(self, host: str) -> int:
-        """Creates the tables, names the machine, and counts its boots: leases of an earlier boot have ended."""
+        """Creates the tables, names the machine, and counts its boots. Leases of an earlier boot have ended."""
         run = self._writer.execute
         run_when_unlocked(self._writer, "BEGIN IMMEDIATE")
         tables = {name for (name,) in run("SELECT name FROM sqlite_master WHERE type = 'table'")}
@@ -136,7 +138,7 @@ class Journal:
 
     @contextmanager
     def step(self) -> Iterator[Step]:
-        """One transaction that may write. Raises StoreUnavailable if it cannot be made; then nothing has changed."""
+        """A transaction that may write. Raises StoreUnavailable if that is impossible; then nothing has changed."""
         with self._writer_lock:
             try:
                 if self._is_closed:
@@ -153,11 +155,11 @@ class Journal:
                 if not self._is_closed and self._writer.in_transaction:
                     with suppress(sqlite3.Error):
                         self._writer.execute("ROLLBACK")
-                raise translated(error) from error
+                raise translate_error(error) from error
 
     @contextmanager
     def reading(self) -> Iterator[Step]:
-        """What was committed when it was entered. Short: a long read keeps the log of changes from being trimmed."""
+        """A transaction that sees what was committed when it began. Keep it short: a long read stops checkpoints."""
         if self._is_memory:
             with self._writer_lock:
                 yield Step(self._writer, self)
@@ -166,7 +168,7 @@ class Journal:
             if self._is_closed:
                 raise sqlite3.OperationalError("it is closed")
             try:
-                connection = self._readers.pop()  # asking first whether there is one is too late with several threads
+                connection = self._readers.pop()  # another thread may take the last one after a check
             except IndexError:
                 connection = self._connect()
             try:
@@ -176,10 +178,10 @@ class Journal:
                 if self._is_closed:
                     self._close_readers()
         except sqlite3.Error as error:
-            raise translated(error) from error
+            raise translate_error(error) from error
 
     def sync(self) -> None:
-        """Returns once everything committed before the call is on the disk. All who wait share one fsync."""
+        """Returns once everything committed before the call is on the disk. Concurrent callers share one fsync."""
         if self._is_memory:
             return
         wanted = self._written
@@ -188,7 +190,7 @@ class Journal:
                 return
             reached = self._written
             try:
-                # Not the database file: closing it would drop the locks that SQLite holds on it.
+                # Never open the database file itself: closing it would drop SQLite's locks on it.
                 log = os.open(f"{self._path}-wal", os.O_RDONLY)
                 try:
                     os.fsync(log)
@@ -199,7 +201,7 @@ class Journal:
             self._synced = reached
 
     def close(self) -> None:
-        """May be called twice, and while others read or write: they finish first."""
+        """May be called twice, and while other threads read or write: they finish first."""
         self._is_closed = True
         self._close_readers()
         with self._writer_lock:
@@ -212,7 +214,7 @@ class Journal:
 
 
 class Step:
-    """A transaction on the journal, and everything that can be read or written in one."""
+    """An open transaction, and everything that can be read or written in it."""
 
     def __init__(self, connection: sqlite3.Connection, journal: Journal) -> None:
         self._run = connection.execute
@@ -223,21 +225,20 @@ class Step:
         self.steady_ms = journal.clock.steady_ms()
 
     def query(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """For lists and figures: all rows, so the query bounds them."""
+        """All rows of a query, which must bound their number."""
         return self._run(sql, values).fetchall()
 
     # What is known of names
 
     def known(self, names: Sequence[Name], fingerprint: str = "", proof: str = "") -> Known:
-        """Everything a verdict about an item with these names depends on."""
+        """Everything that a judgement of an item with these names is based on."""
         labels = references(names, fingerprint)
-        rows = self._run(_names_sql(len(labels)), (*labels,)).fetchall()
-        if len(rows) == MOST_ROWS:  # someone sends many emails under one name
-            rows = self._run(_names_sql(len(labels), is_crowded=True), (*labels, *labels, fingerprint)).fetchall()
-        seqs = {seq for _, seq, *_ in rows if seq > 0}
-        entries = dict(self.read_rows(_one_of("seq", len(seqs)), (*seqs,))) if seqs else {}
+        values = (*labels, fingerprint, shortened(fingerprint), MOST_ROWS)
+        rows = sorted(self._run(_known_sql(len(labels)), values).fetchall())  # oldest first
+        texts = {seq: data for _, seq, *_, data in rows if seq > 0}
+        entries = {seq: self._whole(seq, data) for seq, data in texts.items()}
         found: dict[str, dict[str, Any]] = {}
-        for label, seq, short, is_marked, until_ms, id_, created_ms in rows:
+        for label, seq, short, is_marked, until_ms, id_, created_ms, _ in rows:
             state = found.setdefault(labels[label].label, {"entries": (), "is_marked": False, "ended": ()})
             is_valid = bool(is_marked) and (until_ms is None or until_ms > self.now_ms)
             state["is_marked"] = state["is_marked"] or is_valid
@@ -252,12 +253,12 @@ class Step:
         return Known(states, self.steady_ms, self.proven(proof) if proof else "")
 
     def proven(self, proof: str) -> str:
-        """The key of the email that a proof of origin was used with, "" if with none (28)."""
+        """The key of the email that a proof of origin was used with; "" if there is none (28)."""
         rows = self.query("SELECT key FROM proofs WHERE proof = ? AND until_ms > ?", (proof, self.now_ms))
         return str(rows[0][0]) if rows else ""
 
     def put_proof(self, proof: str, key: str, until_ms: int) -> bool:
-        """False, and nothing is written, if it was used with another email."""
+        """False if it was used with another email; then nothing is written."""
         rows = self.query(
             "INSERT INTO proofs VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET key = excluded.key,"
             " until_ms = max(until_ms, excluded.until_ms) WHERE until_ms <= ? OR ltrim(key, ?) = ? RETURNING 1",
@@ -272,38 +273,38 @@ class Step:
         return rows[0][1] if rows else None
 
     def read_rows(self, where: str, values: Sequence[Any]) -> list[tuple[int, Entry]]:
-        """Entries by a condition of ours, with their numbers; the caller bounds it."""
+        """Entries by a condition (never from outside), with their numbers. The caller bounds their number."""
         rows = self._run(f"SELECT seq, data FROM entries WHERE {where}", values).fetchall()  # noqa: S608
         return [(seq, self._whole(seq, data)) for seq, data in rows]
 
     def _whole(self, seq: int, data: str) -> Entry:
-        """With what this machine alone knows of its deliveries, which is nothing once they have ended."""
+        """The entry with the fields that only this machine knows. Deliveries that have ended have none."""
         entry = decode(data)
-        if all(each.status in ENDED for each in entry.deliveries):
+        if entry.statuses <= ENDED:
             return entry
         query = "SELECT destination, owner, lease_until_ms, is_accepted FROM deliveries WHERE seq = ?"
         local = {destination: values for destination, *values in self._run(query, (seq,))}
         deliveries = []
-        for each in entry.deliveries:
-            owner, until_ms, is_accepted = local[each.destination]
-            deliveries.append(replace(each, owner=owner, lease_until_ms=until_ms, is_accepted=bool(is_accepted)))
+        for delivery in entry.deliveries:
+            owner, until_ms, is_accepted = local[delivery.destination]
+            deliveries.append(replace(delivery, owner=owner, lease_until_ms=until_ms, is_accepted=bool(is_accepted)))
         return replace(entry, deliveries=tuple(deliveries))
 
     def put(
         self, entry: Entry, before: Entry | None, *, publishes: bool = True, version: int | None = None
     ) -> tuple[int, int]:
-        """Writes the entry as it is now; ``before`` is what is known to be there, None if that is nothing. If it
-        ``publishes``, the entry goes to the outbox. Returns its number and its version, or zeros, and has written
-        nothing, if the entry no longer has the given ``version``."""
+        """Writes an entry. ``before`` is the entry as it is in the journal, None if it is new. If it ``publishes``, the
+        entry goes to the outbox. Returns its number and its version; or zeros, without writing anything, if its version
+        is no longer the given one."""
         gate = entry.stop.gate.value if entry.stop else ""
-        about, outcomes = entry.about, "".join(f" {each.destination}={each.status}" for each in entry.deliveries)
-        found_by = (gate, about.provider, about.route, entry.outcome, f"{outcomes} ")
+        outcomes = "".join(f" {delivery.destination}={delivery.status}" for delivery in entry.deliveries)
+        found_by = (gate, entry.about.provider, entry.about.route, entry.outcome, f"{outcomes} ")
         columns = (entry.id, entry.machine, entry.created_ms, entry.fingerprint, entry.reset, entry.answer, *found_by)
         row = self._run(_PUT_ENTRY, (*columns, encode(entry), publishes, version)).fetchone()
         if row is None:
             return 0, 0
         seq, version = row
-        before = before if version > 1 else None  # it may have been forgotten since
+        before = before if version > 1 else None  # it may have been deleted meanwhile
         if before is None or before.own != entry.own or len(before.names) + len(entry.names) > 2 * len(entry.own):
             self._put_names(seq, entry, before)
         if before is None and entry.stop and entry.stop.name.is_own:
@@ -314,7 +315,7 @@ class Step:
         known = before.deliveries if before else ()
         self._run_many(
             _PUT_DELIVERY,
-            [(seq, *_columns_of(each)) for each in entry.deliveries if each not in known],
+            [(seq, *_columns_of(delivery)) for delivery in entry.deliveries if delivery not in known],
         )
         return seq, version
 
@@ -325,18 +326,18 @@ class Step:
         if changes := [(label, seq, *row) for label, row in new.items() if old.get(label) != row]:
             self._run_many(
                 "INSERT INTO names VALUES (?, ?, '', ?, ?, '', 0) ON CONFLICT DO UPDATE SET"
-                # A window starts with the first mark.
+                # The first mark starts the window.
                 " is_marked = excluded.is_marked, until_ms = coalesce(until_ms, excluded.until_ms)",
                 changes,
             )
 
     def _name_rows(self, entry: Entry) -> dict[str, tuple[bool, int | None]]:
-        """Whether a shared name is marked, and until when. Own names are known as long as their entry."""
+        """Whether a shared name is marked, and until when. Own names are kept as long as their entry."""
         rows: dict[str, tuple[bool, int | None]] = dict.fromkeys(
             references(entry.names, entry.fingerprint), (False, None)
         )
         if len(rows) > len(entry.own):
-            shared = (name for name in marked_names(entry) if not name.is_own)
+            shared = (name for name in names_to_mark(entry) if not name.is_own)
             rows |= {name.label: (True, self.end_of(name, entry)) for name in shared}
         return rows
 
@@ -347,13 +348,13 @@ class Step:
         return (entry.settled_ms or entry.created_ms) + name.kept_ms
 
     def set_delivery(self, entry_id: str, destination: str, **columns: Any) -> None:
-        """What this machine alone knows of a delivery."""
+        """Sets fields that only this machine knows."""
         values = ", ".join(f"{column} = ?" for column in columns)
         where = "destination = ? AND seq = (SELECT seq FROM entries WHERE id = ?)"
         self._run(f"UPDATE deliveries SET {values} WHERE {where}", (*columns.values(), destination, entry_id))  # noqa: S608
 
     def forget(self, entry: Entry) -> None:
-        """Drops the entry and its names, as if it had never been."""
+        """Deletes the entry and its names."""
         row = self._run("DELETE FROM entries WHERE id = ? RETURNING seq", (entry.id,)).fetchone()
         if row:
             labels = [(label, row[0]) for label in self._name_rows(entry)]
@@ -361,13 +362,13 @@ class Step:
             for table in ("deliveries", "payloads"):
                 self._run(f"DELETE FROM {table} WHERE seq = ?", row)  # noqa: S608
 
-    # Stored deliveries whose home is this journal
+    # Deliveries that are stored in this journal
 
     def take_due(self, destination: str, limit: int, owner: str, lease_ms: int) -> list[tuple[Entry, int]]:
-        """Entries with a delivery there whose time has come, now its owner's, and how often each was begun before."""
+        """Lends due deliveries to an owner. Returns their entries, and how often each was begun before."""
         started, given = map(int, (self.meta(f"pace:{destination}") or "0 0").split())
         if (seconds := (self.steady_ms - started) // 1000) <= PACED_S:
-            limit = max(0, min(limit, FIRST_AFTER_TROUBLE * ((2 << seconds) - 1) - given))
+            limit = max(0, min(limit, FIRST_AFTER_OUTAGE * ((2 << seconds) - 1) - given))
         rows = self._run(
             "SELECT d.seq, e.data, d.begins FROM deliveries d JOIN entries e ON e.seq = d.seq"
             " WHERE d.status = 'waiting' AND d.destination = ? AND d.next_try_ms <= ? AND d.lease_until_ms <= ?"
@@ -384,8 +385,8 @@ class Step:
         return [(self._whole(seq, data), begins) for seq, data, begins in rows]
 
     def hasten(self, destination: str, limit: int) -> int:
-        """Makes waiting deliveries due now, in the order of their time, unless a process has them; how many. For twelve
-        seconds they are handed out at a growing pace."""
+        """Makes waiting deliveries due now, in the order of their time, except lent ones, and returns how many. For
+        twelve seconds they are handed out at a growing pace."""
         self.set_meta(f"pace:{destination}", f"{self.steady_ms} 0")
         return self._run(
             "UPDATE deliveries SET next_try_ms = ? WHERE destination = ? AND seq IN (SELECT seq FROM deliveries"
@@ -395,7 +396,7 @@ class Step:
         ).rowcount
 
     def make_due(self, entry_id: str, destination: str) -> bool:
-        """Makes one of them the next that is handed out. False if a process has it, or it does not wait."""
+        """Makes it the next one that is handed out. False if it is lent, or does not wait."""
         rows = self.query(
             "UPDATE deliveries SET next_try_ms = 0 WHERE destination = ? AND seq = (SELECT seq FROM entries WHERE"
             " id = ?) AND status = 'waiting' AND lease_until_ms <= ? RETURNING 1",
@@ -406,11 +407,11 @@ class Step:
     # Payloads
 
     def put_payload(self, entry: Entry, content: bytes, *, publishes: bool = True) -> None:
-        """Kept until it is delivered; of what was suppressed, the newest of each sender domain, whatever others send.
-        If it ``publishes``, all machines learn what can no longer be released."""
+        """Keeps the payload until it is delivered. Of suppressed emails, the newest of each sender domain are kept
+        within a quota. If it ``publishes``, all machines learn which emails can no longer be released."""
         is_ended = entry.is_delivered_everywhere
         ends_ms = self.now_ms + self._retention.delivered_payload_ms if is_ended else None
-        is_suppressed = all(each.status is DeliveryStatus.SKIPPED for each in entry.deliveries)
+        is_suppressed = entry.statuses <= {DeliveryStatus.SKIPPED}
         domain = scope_of(entry.about.sender.lower(), GroupScope.DOMAIN) if is_suppressed else ""
         self._run(
             "INSERT OR REPLACE INTO payloads SELECT seq, ?, ?, ?, ? FROM entries WHERE id = ?",
@@ -434,7 +435,7 @@ class Step:
         return row[0] if row else None
 
     def end_payload(self, entry_id: str) -> None:
-        """It was delivered everywhere."""
+        """Ends the payload of an entry that was delivered everywhere."""
         kept_ms, where = self._retention.delivered_payload_ms, "WHERE seq = (SELECT seq FROM entries WHERE id = ?)"
         if kept_ms:
             self._run(f"UPDATE payloads SET ends_ms = ? {where}", (self.now_ms + kept_ms, entry_id))  # noqa: S608
@@ -446,8 +447,8 @@ class Step:
     def put_mark(
         self, label: str, until_ms: int | None, fingerprint: str = "", entry_id: str = "", created_ms: int = 0
     ) -> None:
-        """Marks a name, for an email with that fingerprint; of a shared name and of a foreign mark there is none."""
-        if fingerprint:  # then it is known what the foreign mark stands for
+        """Marks a name for an email with that fingerprint. Shared names and foreign marks have no fingerprint."""
+        if fingerprint:  # the foreign mark is now explained
             self._run("DELETE FROM names WHERE reference = ? AND seq = 0 AND fingerprint = ''", (label,))
         self._run(
             "INSERT INTO names VALUES (?, 0, ?, 1, ?, ?, ?) ON CONFLICT DO UPDATE SET"
@@ -456,13 +457,13 @@ class Step:
         )
 
     def put_foreign_mark(self, label: str, until_ms: int | None) -> None:
-        """Marked by another program or an import, which changes nothing where an email is known to have the name."""
+        """A mark by another program or an import. It changes nothing if an email is known to have the name."""
         known = "SELECT 1 FROM names WHERE reference = ? AND (seq > 0 OR seq = 0 AND coalesce(until_ms, ?) >= ?)"
         if not self.query(known, (label, self.now_ms, self.now_ms)):
             self.put_mark(label, until_ms)
 
     def note_reset(self, label: str, number: int) -> None:
-        """From now on, what is older than this reset of the name is not accepted (rule 22)."""
+        """Entries older than this reset of the name are not accepted any more (rule 22)."""
         self._run(
             "INSERT INTO names VALUES (?, -1, '', 0, ?, '', 0)"
             " ON CONFLICT DO UPDATE SET until_ms = max(until_ms, excluded.until_ms)",
@@ -474,7 +475,7 @@ class Step:
         return self.query(resets, labels)[0][0] or 0
 
     def reset(self, label: str, number: int) -> None:
-        """Forgets what is older than this reset of the name. What is open counts as newer (rule 22)."""
+        """Forgets entries older than this reset of the name. Busy ones count as newer (rule 22)."""
         self.note_reset(label, number)
         self._run("DELETE FROM names WHERE reference = ? AND seq = 0", (label,))
         condition = "seq IN (SELECT seq FROM names WHERE reference = ?) AND reset < ?"
@@ -482,13 +483,13 @@ class Step:
             name = references(entry.names, entry.fingerprint).get(label)
             if name is None:
                 continue
-            if any(each.status is DeliveryStatus.WAITING or each.is_live(self.steady_ms) for each in entry.deliveries):
+            if entry.is_busy(self.steady_ms):
                 self.put(replace(entry, reset=number), entry, publishes=False)
             elif name.is_own:
                 self.forget(entry)
-            else:  # of a group, the group alone is freed
+            else:  # resetting a group frees only the group
                 self._run("DELETE FROM names WHERE reference = ? AND seq > 0", (label,))
-                shared = tuple(each for each in entry.shared if each != name)
+                shared = tuple(other for other in entry.shared if other != name)
                 deliveries = tuple(replace(d, content=None) if d.content == name else d for d in entry.deliveries)
                 self.put(replace(entry, shared=shared, deliveries=deliveries), entry, publishes=False)
 
@@ -498,7 +499,7 @@ class Step:
     # Publishing and following
 
     def outbox(self, limit: int, entry_id: str = "") -> list[tuple[int, int, Entry]]:
-        """Entries to publish, oldest first: number, version, and entry. Only ``entry_id``, if it is given."""
+        """Entries to publish, oldest first: number, version, and entry. Only that of ``entry_id``, if it is given."""
         which = "WHERE unpublished AND id = ?" if entry_id else "INDEXED BY entries_unpublished WHERE unpublished"
         rows = self._run(
             f"SELECT seq, unpublished, data FROM entries {which} ORDER BY seq LIMIT ?",  # noqa: S608
@@ -507,11 +508,12 @@ class Step:
         return [(seq, version, self._whole(seq, data)) for seq, version, data in rows]
 
     def end_outbox(self, rows: Iterable[tuple[int, int]]) -> None:
-        """Only where the entry has not changed since it was read (rule 9)."""
+        """Removes entries that have not changed since they were read (rule 9)."""
         self._run_many("UPDATE entries SET unpublished = 0 WHERE seq = ? AND unpublished = ?", rows)
 
     def add_repeats(self, entry: str, machine: str, count: int, last_ms: int, *, is_sum: bool = False) -> int:
-        """Counts repeats of an entry on a machine; the sum so far. ``is_sum``: another machine's own sum."""
+        """Adds to the repeats of an entry on a machine, and returns the sum. ``is_sum``: ``count`` is another machine's
+        sum."""
         old = "max(count, excluded.count)" if is_sum else "count + excluded.count"
         row = self._run(
             f"INSERT INTO repeats VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET count = {old},"  # noqa: S608
@@ -528,7 +530,8 @@ class Step:
         self._run("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
 
     def lead(self, task: str, process: str, length_ms: int) -> bool:
-        """Whether this process does a task for its machine. Another one takes over if it is not renewed in time."""
+        """Whether this process does a task for its machine. Another one takes over if it does not renew that in
+        time."""
         leader, _, until_ms = self.meta(task).partition(" ")
         if leader != process and int(until_ms or 0) > self.steady_ms:
             return False
@@ -538,7 +541,7 @@ class Step:
     # Keeping it small
 
     def purge(self) -> int:
-        """Ends entries that are kept no longer, a few at a time: their names remain as marks. How many there were."""
+        """Deletes expired entries, a few at a time, and returns how many. Their names remain as marks."""
         rows = self.read_rows(
             "created_ms < ? AND NOT EXISTS (SELECT 1 FROM deliveries d WHERE d.seq = entries.seq AND"
             " (d.status IN ('waiting', 'claimed') OR (d.status = 'dead' AND d.ended_ms > ?)))"
@@ -546,10 +549,10 @@ class Step:
             (self.now_ms - self._retention.entry_ms, self.now_ms - self._retention.dead_ms, PURGED_AT_ONCE),
         )
         for _, entry in rows:
-            for name in marked_names(entry):
+            for name in names_to_mark(entry):
                 until_ms = self.end_of(name, entry)
                 if entry.stop and entry.stop.name == name:
-                    continue  # a foreign mark, which it met and does not explain
+                    continue  # the foreign mark that stopped it, which it does not explain
                 if not name.needs_agreement and (until_ms is None or until_ms > self.now_ms):
                     fingerprint = entry.fingerprint if name.is_own else ""
                     self.put_mark(name.label, until_ms, fingerprint, entry.id, entry.created_ms)
@@ -567,15 +570,13 @@ class Step:
 
 
 @lru_cache
-def _names_sql(count: int, is_crowded: bool = False) -> str:
-    """Of many entries, those with the same fingerprint are compared first, then those that were delivered (23)."""
-    names = _one_of("reference", count)
-    best = (
-        f"SELECT n.seq FROM names n JOIN entries e ON e.seq = n.seq WHERE {names}"  # noqa: S608
-        f" ORDER BY e.fingerprint = ? DESC, e.outcome = 'delivered' DESC, n.seq DESC LIMIT {MOST_COMPARED}"
-    )
-    return f"SELECT * FROM names WHERE {names}" + (  # noqa: S608
-        f" AND (seq <= 0 OR seq IN ({best}))" if is_crowded else f" LIMIT {MOST_ROWS}"
+def _known_sql(count: int) -> str:
+    """If a sender uses one name for many emails, those with the same fingerprint are compared first, then delivered
+    ones, then the newest (23)."""
+    return (
+        "SELECT n.*, e.data FROM names n LEFT JOIN entries e ON e.seq = n.seq"  # noqa: S608
+        f" WHERE {_one_of('reference', count)} ORDER BY coalesce(e.fingerprint, n.fingerprint) IN (?, ?) DESC,"
+        " n.seq < 0 DESC, e.outcome = 'delivered' DESC, n.seq DESC LIMIT ?"
     )
 
 
@@ -583,8 +584,8 @@ def _one_of(column: str, count: int) -> str:
     return f"{column} IN ({','.join('?' * count)})"
 
 
-def translated(error: sqlite3.Error) -> StoreUnavailable | StoreMisconfigured:
-    """A damaged file is not cured by waiting; a full disk or a lock held for too long may be."""
+def translate_error(error: sqlite3.Error) -> StoreUnavailable | StoreMisconfigured:
+    """Waiting does not repair a damaged file, but may help with a full disk or a lock that is held for too long."""
     if isinstance(error, sqlite3.OperationalError):
         return StoreUnavailable(f"the journal cannot be used now: {error}")
     return StoreMisconfigured(f"the journal cannot be used: {error}")

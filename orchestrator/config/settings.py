@@ -16,7 +16,9 @@ from dotenv import dotenv_values
 from pydantic import (
     AfterValidator,
     AwareDatetime,
+    BaseModel,
     BeforeValidator,
+    ConfigDict,
     Field,
     FilePath,
     IPvAnyNetwork,
@@ -24,7 +26,6 @@ from pydantic import (
     model_validator,
 )
 from pydantic_core import ErrorDetails
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from deduplication.redis_client import parse_address
 from deduplication.subject_group import GroupMode, GroupScope
@@ -40,7 +41,7 @@ STRONG_TOKENS = "tokens of at least 16 characters, 8 of them different, separate
 DELIVERY_BUDGET_S = 8  # how long a provider's request waits for all its deliveries
 DAY_MS = 24 * 3600 * 1000
 MB = 1024 * 1024
-_REDIS = "a redis://, rediss://, unix://, redis+sentinel://"
+_REDIS = "a redis://, rediss://, unix://, redis+sentinel:// or redis+cluster:// address, empty for none"
 _HASH_TAG = re.compile(r"\{[^{}]+\}")
 
 
@@ -90,17 +91,11 @@ def _check_tokens(tokens: tuple[str, ...]) -> tuple[str, ...]:
     return tokens
 
 
-def _check_queue_url(url: str) -> None:
-    if urlsplit(url).scheme not in ("amqp", "amqps") and parse_address(url).is_cluster:
-        raise ValueError("Dramatiq cannot use a Redis Cluster")
-
-
 Secret = Annotated[str, AfterValidator(check_secret)]
-_Secrets = Annotated[tuple[Secret, ...], NoDecode, BeforeValidator(_split)]
-_Tokens = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split), AfterValidator(_check_tokens)]
-_Networks = Annotated[tuple[IPvAnyNetwork, ...], NoDecode, BeforeValidator(_split)]
+_Secrets = Annotated[tuple[Secret, ...], BeforeValidator(_split)]
+_Tokens = Annotated[tuple[str, ...], BeforeValidator(_split), AfterValidator(_check_tokens)]
+_Networks = Annotated[tuple[IPvAnyNetwork, ...], BeforeValidator(_split)]
 _RedisUrl = Annotated[str, passes(parse_address)]
-_QueueUrl = Annotated[str, passes(_check_queue_url)]
 WebAddress = Annotated[str, passes(check_web_address)]
 _no_slash_at_end = AfterValidator(lambda text: text.rstrip("/"))
 _PublicUrl = Annotated[WebAddress, Field(pattern=r"\A[^?#@ ]*\z"), _no_slash_at_end]
@@ -108,23 +103,16 @@ _FilesUrl = Annotated[str, Field(pattern=r"\A(s3://[a-z0-9][a-z0-9.-]{2,62}(/[\w
 _LogLevel = Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR"], BeforeValidator(str.upper)]
 
 
-class Settings(BaseSettings):
+class Settings(BaseModel):
     """Every setting: its description completes "NAME must be ...", the text below it says what it does.
 
     docs/configuration.md and deploy/env.example are written from here (make docs-reference). Values of fields with
     repr=False are secret, and shown nowhere.
     """
 
-    model_config = SettingsConfigDict(
-        frozen=True,
-        env_ignore_empty=True,
-        case_sensitive=False,
-        env_file=DOTENV,
-        env_file_encoding="utf-8",
-        extra="ignore",  # .env may hold what others read
-    )
+    model_config = ConfigDict(frozen=True, validate_default=True)
 
-    redis_url: _RedisUrl = Field("", repr=False, description=f"{_REDIS} or redis+cluster:// address, empty for none")
+    redis_url: _RedisUrl = Field("", repr=False, description=_REDIS)
     """The Redis that all machines share; without it, each machine decides by its own journal in DATA_DIR."""
     redis_timeout_ms: int = Field(2000, ge=10, le=60_000, description="milliseconds")
     """How long to wait for Redis; after that, the provider is asked to retry."""
@@ -153,8 +141,8 @@ class Settings(BaseSettings):
     """Signs the webhook with each of them, as Standard Webhooks; if empty, it is not signed."""
     mailonce_config: FilePath | None = Field(None, description="the path of an existing file")
     """The file with destinations, routes, patterns, providers and alerts; if empty, ./mailonce.toml if it exists."""
-    queue_url: _QueueUrl = Field("", repr=False, description=f"{_REDIS} or amqp(s):// address, empty for none")
-    """Where deliveries are queued for `mailonce worker`; without it, or while it is unreachable, requests deliver."""
+    deliver_by: Literal["requests", "workers"] = Field("requests", description="requests or workers")
+    """Whether the requests that receive emails deliver them, or store them for `mailonce worker` on any machine."""
     worker_processes: int = Field(1, ge=1, le=64, description="processes")
     """Processes of one `mailonce worker`."""
     worker_threads: int = Field(8, ge=1, le=256, description="threads for each destination")
@@ -269,9 +257,11 @@ class Settings(BaseSettings):
 
 
 def load_settings(**given: Any) -> Settings:
-    """Settings from the environment; ``given`` ones win. Raises SettingsError."""
+    """Settings from the environment, whatever the case of their names; empty ones count as absent, and ``given`` ones
+    take precedence. Raises SettingsError."""
     try:
-        return Settings(**given)
+        found = {name.lower(): value for name, value in environment().items() if value}
+        return Settings(**{name: found[name] for name in found.keys() & Settings.model_fields} | given)
     except ValidationError as error:
         raise SettingsError("; ".join(_in_words(details) for details in error.errors())) from None
     except (OSError, UnicodeDecodeError) as error:

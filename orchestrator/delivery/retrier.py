@@ -1,6 +1,6 @@
-"""Delivers what is stored and due: what failed, what was replayed or released, and with a queue everything.
+"""Delivers what is stored and due: what failed, what was replayed or released, and with DELIVER_BY=workers everything.
 
-Every process may do it, web or worker; the store hands each delivery to one of them (rule 18).
+Any process may do it; the store hands each delivery to one of them (rule 18).
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -21,20 +22,23 @@ from orchestrator.delivery.sender import MOST_AGE_MS, TOO_OLD, Sender, put_off
 log = logging.getLogger(__name__)
 
 TICK_S = 1.0
+WATCH_S = 0.05
 BATCH_S = 0.5  # how long the deliveries that a thread takes at a time should keep it busy
 MOST_AT_ONCE = 20
 MOST_COMPARED = 50  # deliveries, when a probe is chosen
+_DUE = """SELECT name FROM waiting_destinations WHERE EXISTS (SELECT 1 FROM deliveries WHERE status = 'waiting'
+    AND destination = name AND next_try_ms <= ? AND lease_until_ms <= ?)"""
 
 
 class Retrier:
-    """Looks every second, and whenever it is woken. Each destination has threads of its own, so that a slow one never
-    delays another.
+    """Looks every second; a worker also as soon as something due is in this machine's journal. Each destination has
+    threads of its own, so that a slow one never delays another.
 
     A paused destination is not looked at. One that is failing gets a delivery as a probe after each pause, whatever its
     next try; once one succeeds, everything that waits for it becomes due, and is sent at a growing pace.
     """
 
-    def __init__(self, sender: Sender, threads: int, margin_s: float) -> None:
+    def __init__(self, sender: Sender, threads: int, margin_s: float, *, is_worker: bool = False) -> None:
         """``threads``: for each destination. ``margin_s``: how much longer than an attempt its lease is."""
         self._sender = sender
         self._coordinator = sender.coordinator
@@ -43,16 +47,21 @@ class Retrier:
         self._woken: set[str] = set()  # destinations where a thread is about to look
         self._batches: dict[str, int] = {}
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="retrier", daemon=True)
+        works = [(self.tick, TICK_S)]
+        if is_worker:
+            works.append((self._watch, WATCH_S))
+        self._threads = [threading.Thread(target=self._run, args=work, name="retrier", daemon=True) for work in works]
 
     def start(self) -> None:
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
 
     def close(self) -> None:
         """Deliveries under way are finished."""
         self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join()
         for pool in self._pools.values():
             pool.shutdown(cancel_futures=True)
 
@@ -67,6 +76,19 @@ class Retrier:
         if destination not in self._woken and not self._stop.is_set():
             self._woken.add(destination)
             self._pools[destination].submit(try_to, partial(self._drain, destination), f"destination {destination}")
+
+    def _watch(self) -> None:
+        """Wakes the destinations where something is due whenever the journal has changed: a request stored it, or the
+        fleet's follower learnt that another machine stored it. Not while Redis cannot be asked."""
+        coordinator, journal, seen = self._coordinator, self._coordinator.journal, None
+        with journal.reading() as step:  # each query reads what is there by then; the version is of this connection
+            while not self._stop.wait(WATCH_S):
+                version = step.query("PRAGMA data_version")
+                if version != seen and (coordinator.registry is None or coordinator.redis.status == "up"):
+                    seen = version
+                    due = step.query(_DUE, (journal.clock.now_ms(), journal.clock.steady_ms()))
+                    for name in self._pools.keys() & {name for (name,) in due}:
+                        self.wake(name)
 
     def _drain(self, destination: str) -> None:
         """One thread: until nothing more is due, or the destination is in trouble. If there is something, another one
@@ -150,6 +172,6 @@ class Retrier:
             if young:
                 return
 
-    def _run(self) -> None:
-        while not self._stop.wait(TICK_S):
-            try_to(self.tick, "deliveries that are due")
+    def _run(self, work: Callable[[], object], pause_s: float) -> None:
+        while not self._stop.wait(pause_s):
+            try_to(work, "deliveries that are due")

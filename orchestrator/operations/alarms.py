@@ -154,10 +154,10 @@ CONDITIONS = (
     ),
     Condition(
         AlertCondition.NO_WORKER,
-        "queue",
+        "workers",
         lambda state: {} if state.workers is None else {"": state.workers},
         1,
-        "The queue has no worker",
+        "No worker is running",
         "Queued emails wait until mailonce worker runs with the same settings.",
         "max(mailonce_workers_alive) < $threshold",
         after="1m",

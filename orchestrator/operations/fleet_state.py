@@ -1,7 +1,7 @@
 """One picture of the fleet, which /health, alarms, /metrics and the page all show.
 
 It is read from the journal. Behind the requests, a thread of each process keeps that up to date: counts, the search
-index and alarms, and the answers of other servers (Redis, the queue), which one process of the machine asks for all.
+index and alarms, and what Redis reports about itself, which one process of the machine asks for all.
 """
 
 from __future__ import annotations
@@ -67,17 +67,14 @@ class RedisFacts(BaseModel):
 
 
 class Outside(BaseModel):
-    """The latest answers of other servers, empty if they were not asked recently. ``depths`` is None if the queue did
-    not answer. ``suppressed_share``: what the suppressed emails of one sender domain take of their room here, at most.
-    """
+    """What was found out last, empty if that was not recently. ``suppressed_share``: what the suppressed emails of one
+    sender domain take of their room here, at most."""
 
     at_ms: int = 0
     redis: RedisFacts | None = None
     members: dict[str, dict[str, Any]] = {}
     payload_bytes: int | None = None
     suppressed_share: float | None = None
-    queue_error: str = ""
-    depths: dict[str, int] | None = None
 
 
 class Pause(BaseModel):
@@ -129,7 +126,7 @@ class FleetState:
 
     ``known_since_ms``: since when this machine knows the fleet's work; ``gap_ms``: when it missed a part of that.
     ``ten_minutes``, ``hour`` and ``day``: what the fleet has counted over the last of them. ``members``: machines with
-    a recent heartbeat. ``workers`` is None without a queue.
+    a recent heartbeat. ``workers`` is None if requests deliver.
     """
 
     now_ms: int
@@ -202,7 +199,7 @@ def fleet_state(service: Service) -> FleetState:
             disk_free_bytes=shutil.disk_usage(service.settings.data_dir).free,
             outside=outside,
             members=members,
-            workers=workers if service.settings.queue_url else None,
+            workers=workers if service.settings.deliver_by == "workers" else None,
         )
 
 
@@ -268,21 +265,15 @@ def _own_workers(step: Step) -> int:
 # Behind the requests
 
 
-def ask_other_servers(service: Service) -> None:
-    """Asks the other servers and records the answers, for all processes of this machine."""
+def ask_redis(service: Service) -> None:
+    """Asks Redis, measures stored payloads, and records both for all processes of this machine."""
     outside = Outside(members=service.fleet.members if service.fleet else {})
-    registry, queue = service.coordinator.registry, service.queue
+    registry = service.coordinator.registry
     if registry and service.coordinator.redis.status == "up":
         try:
             outside.redis = _read_redis(registry)
         except DeduplicationError as error:
             log.info("Redis did not report its state: %s", error)
-    if queue:
-        try:
-            queue.check()
-            outside.depths = {name: queue.depth(name) for name in service.config.destinations}
-        except DeduplicationError as error:
-            outside.queue_error = str(error)
     with service.journal.reading() as step:
         outside.payload_bytes = int(step.query("SELECT total(length(content)) FROM payloads")[0][0])
         used = step.query("SELECT sum(size) FROM payloads WHERE domain <> '' GROUP BY domain ORDER BY 1 DESC LIMIT 1")
@@ -320,8 +311,8 @@ def describe_machine(service: Service) -> dict[str, Any]:
 
 class Watch:
     """Every second each process writes what it has counted. One process of the machine has the turn: it fills the
-    search index and deletes expired files, and every five seconds asks the other servers, shares the counts and
-    evaluates the alarms. If it is silent for 15 seconds, another one takes over."""
+    search index and deletes expired files, and every five seconds asks Redis, shares the counts and evaluates
+    the alarms. If it is silent for 15 seconds, another one takes over."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -364,7 +355,7 @@ class Watch:
         if not self._has_turn:
             return
         service, registry = self._service, self._service.coordinator.registry
-        _try_all(lambda: ask_other_servers(service))
+        _try_all(lambda: ask_redis(service))
         if registry and service.coordinator.redis.status == "up":
             data_dir = service.settings.data_dir
             _try_all(lambda: service.meter.share(registry), lambda: share_actions(service.journal, data_dir))

@@ -1,4 +1,4 @@
-"""Whether the service can do its work, and what is wrong if it cannot. Nothing here waits for Redis or the queue."""
+"""Whether the service can do its work, and what is wrong if it cannot. Nothing here waits for Redis."""
 
 from __future__ import annotations
 
@@ -160,8 +160,6 @@ def _problems(service: Service, state: FleetState, alarms: Sequence[Alarm]) -> I
     is_redis_full = redis is not None and redis.payload_bytes > NEARLY_FULL * redis.most_payload_bytes
     if is_redis_full or state.disk_free_bytes < service.settings.disk_free_bytes:
         yield Problem("storage", "full", "No room is left: emails are returned to their providers for retry")
-    if state.outside.queue_error:
-        yield Problem("queue", "down", "The queue does not answer: requests deliver emails themselves meanwhile")
     # Conditions that are true now, or whose alarm is still on
     texts = diagnose(state, service.config.alerts.off) | {alarm.key: alarm.text for alarm in alarms}
     since = {alarm.key: alarm.since for alarm in alarms}
@@ -210,11 +208,10 @@ def _facts(state: FleetState, disk_needed_bytes: int) -> dict[str, Mapping[str, 
                 for name, about in state.members.items()
             },
         }
-    queue = {"workers": state.workers, "error": state.outside.queue_error or None}
     return facts | {
         "database": {},
         "storage": storage,
-        "queue": None if state.workers is None else queue,
+        "workers": None if state.workers is None else {"alive": state.workers},
         "destinations": {
             "breakers": {name: view.breaker for name, view in state.active.items()},
             "states": {name: view.status for name, view in state.destinations.items()},

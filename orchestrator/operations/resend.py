@@ -83,8 +83,8 @@ def replay_email(service: Service, id_: str, how: Replay, only: str = "", *, at_
 
 
 def _deliver_now(service: Service, entry_id: str) -> None:
-    """Sends it in this thread, so that an operator sees the result; with a queue, workers send it."""
-    if service.queue is not None:
+    """Sends it in this thread, so that an operator sees the result, unless workers send it."""
+    if service.settings.deliver_by == "workers":
         return
     with service.journal.reading() as step:
         entry = step.read(entry_id)

@@ -122,7 +122,7 @@ def _import(settings: Settings, reader: Reader, *, creates: bool) -> dict[str, A
 
 def _rehearse(settings: Settings, reader: Reader) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="mailonce-import-") as folder:
-        alone = settings.model_copy(update={"data_dir": Path(folder), "redis_url": "", "queue_url": ""})
+        alone = settings.model_copy(update={"data_dir": Path(folder), "redis_url": ""})
         with build_quietly(alone, load_config(settings), is_trial=True) as service:
             items = chain.from_iterable(reader.batches())
             counts, examples = rehearse(service.pipeline, Path(folder, "rehearsal.db"), items)

@@ -29,7 +29,7 @@ from tests.bench.in_process import disk_rows, id_rows, process_rows, seen_rows
 from tests.bench.over_http import EMAILS, http_rows, start_rows, worker_rows
 from tests.support.redis_server import RedisServer, redis_server_version
 
-PACKAGES = ("Flask", "gunicorn", "redis", "hiredis", "dramatiq")
+PACKAGES = ("Flask", "gunicorn", "redis", "hiredis")
 
 Part = Callable[..., Iterator[Row]]
 PARTS: Mapping[str, Part] = {

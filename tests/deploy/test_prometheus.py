@@ -53,8 +53,8 @@ def test_each_alert_fires_when_it_should_and_not_before() -> None:
 
 @contextmanager
 def scraping(folder: Path, redis: RedisServer) -> Iterator[PrometheusServer]:
-    """A server with Redis, a queue and a worker that got three emails, two of which are the same."""
-    settings = {"REDIS_URL": redis.url, "QUEUE_URL": redis.url}
+    """A server with Redis and a worker that got three emails, two of which are the same."""
+    settings = {"REDIS_URL": redis.url, "DELIVER_BY": "workers"}
     own = {"METRICS_TOKEN": METRICS_TOKEN}
     with Sink() as sink, Server(folder / "data", **settings, **own, WEBHOOK_URL=sink.url) as server:
         target = server.url.removeprefix("http://")

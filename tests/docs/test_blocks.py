@@ -27,7 +27,7 @@ from tests.support.sink import Sink
 from tests.support.surroundings import ROOT, clean_environment, output_of
 
 KINDS = {"sh", "toml", "python", "ini", "json", "http", "text"}
-OTHERS_UNITS = {"nginx", "prometheus", "rabbitmq-server", "redis", "redis-server"}
+OTHERS_UNITS = {"nginx", "prometheus", "redis", "redis-server"}
 MAKE_VARIABLES = {"ARGS", "PYTHON", "SEED"}
 COMPOSE_VARIABLES = set(re.findall(r"\$\{(\w+)", (ROOT / "deploy/compose.yaml").read_text()))
 REDIS = "redis://127.0.0.1:6379/0"

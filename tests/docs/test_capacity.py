@@ -50,19 +50,19 @@ MANY = {"emails": 100 * TEN_A_SECOND, "receiver_ms": 1}
         (BASE | {"stream_mb": 256}, "redis_bytes", NEW_A_DAY * (7 * 1_000 + 30 * 200) + 256_000_000),
         (BASE | {"destinations": 3}, "redis_bytes", NEW_A_DAY * (7 * (1_000 + 2 * 100) + 30 * 200)),
         ({"waiting": 0.1, "waiting_hours": 12, "body_kb": 20}, "redis_payload_bytes", NEW_A_DAY * 0.1 / 2 * 20_000),
-        # Redis, at the peak: 50 x 200 us + 50 x 50 us; with a queue, a new email takes twice as many steps.
+        # Redis, at the peak: 50 x 200 us + 50 x 50 us; with workers, a new email takes twice as many steps.
         ({}, "redis_core", 0.0125),
-        ({"queue": True}, "redis_core", 0.0225),
+        ({"workers": True}, "redis_core", 0.0225),
         ({}, "redis_shards", 1),
         (MANY, "redis_shards", 3),  # 1.25 cores, each half full
         # Web processes: 50 x 2,000 us + 50 x 1,000 us of a core that is half busy, or 8 threads that wait.
         ({"receiver_ms": 1}, "web_processes", 2),
         ({"receiver_ms": 1, "emails": 10 * TEN_A_SECOND}, "web_processes", 3),
         ({"receiver_ms": 1_000}, "web_processes", 13),
-        ({"receiver_ms": 1_000, "queue": True}, "web_processes", 2),
+        ({"receiver_ms": 1_000, "workers": True}, "web_processes", 2),
         ({}, "worker_processes", 0),
-        ({"queue": True, "destinations": 2, "receiver_ms": 1}, "worker_processes", 2),
-        ({"queue": True, "destinations": 2, "receiver_ms": 1_000}, "worker_processes", 13),
+        ({"workers": True, "destinations": 2, "receiver_ms": 1}, "worker_processes", 2),
+        ({"workers": True, "destinations": 2, "receiver_ms": 1_000}, "worker_processes", 13),
         # Servers of two cores, half full; each has the journal of the whole fleet.
         (MANY, "servers", 15),
         ({}, "servers", 1),

@@ -11,7 +11,6 @@ import requests
 from tests.deduplication.journal import mutants
 from tests.faults.scenarios import SCENARIOS
 from tests.faults.world import HEADER, LONG, SHORT, Scenario, Size, opened, run_in
-from tests.support.rabbitmq_server import RabbitmqServer
 
 
 def main(words: list[str]) -> int:
@@ -21,8 +20,6 @@ def main(words: list[str]) -> int:
     size = SHORT if words[:1] == ["short"] else LONG
     words = words[1:] if size is SHORT else words
     chosen = [each for each in SCENARIOS if not words or any(word in each.name for word in words)]
-    if not RabbitmqServer.is_installed():
-        chosen = [each for each in chosen if each.setup.queue != "rabbitmq"]
     print(HEADER)
     failed = sum(bool(problems_of(scenario, size)) for scenario in chosen)
     print(f"\n{len(chosen) - failed} passed, {failed} failed")

@@ -754,7 +754,7 @@ ONE = Setup(machines=1)
 QUICK = Setup(settings=LEASE)
 NO_AOF = Setup(redis_options=())
 CLOSED = Setup(settings={"ON_STORE_FAILURE": "closed", **LEASE})
-QUEUE = Setup(queue="redis", settings=LEASE)
+WORKERS = Setup(by_workers=True, settings=LEASE)
 BREAKER = Setup(settings=LEASE, options="breaker_failures = 5\nbreaker_pause_s = 2")
 TWO_ROUTES = replace(BREAKER, machines=1, others=("other",))
 FAN_OUT = replace(BREAKER, others=("slow", "failing"), fans_out=True)
@@ -790,16 +790,16 @@ def at_each_step(name: str, strike: Callable[[World], object], **setup: Any) -> 
 
 SCENARIOS = [
     Scenario("nothing happens", lambda world: None, never=CALM, pause_s=3),
-    Scenario("queue: nothing happens", lambda world: None, never=CALM, setup=QUEUE, pause_s=3),
+    Scenario("workers: nothing happens", lambda world: None, never=CALM, setup=WORKERS, pause_s=3),
     Scenario("Redis killed", kill_redis, "new_eras", window="b"),
     Scenario("Redis killed, AOF off", kill_redis, "new_eras", setup=NO_AOF, window="b"),
     Scenario("Redis killed, sticky", kill_redis, "new_eras", sticky=True),
     Scenario("Redis killed, closed", kill_redis, never="alone", setup=CLOSED, pause_s=150, recovery_s=150),
     Scenario("Redis killed twice for 5 s", KILLED_TWICE, ALONE, window="b"),
     Scenario("Redis killed twice for 5 s, sticky", KILLED_TWICE, ALONE, sticky=True),
-    Scenario("queue: Redis killed", kill_redis, "new_eras", setup=QUEUE, window="b"),
+    Scenario("workers: Redis killed", kill_redis, "new_eras", setup=WORKERS, window="b"),
     Scenario(
-        "queue: Redis killed, AOF off", kill_redis, "new_eras", setup=replace(QUEUE, redis_options=()), window="b"
+        "workers: Redis killed, AOF off", kill_redis, "new_eras", setup=replace(WORKERS, redis_options=()), window="b"
     ),
     Scenario(
         "Redis killed, the same emails to B and to C with a new disk",
@@ -835,7 +835,7 @@ SCENARIOS = [
     Scenario("network cut, sticky", cut_the_network, ALONE, sticky=True),
     Scenario("network cut", cut_the_network, ALONE, window="b"),
     Scenario("network cut, closed", cut_the_network, "gone", "alone", CLOSED),
-    Scenario("queue: network cut, sticky", cut_the_network, "gone", setup=QUEUE, sticky=True),
+    Scenario("workers: network cut, sticky", cut_the_network, ALONE, setup=WORKERS, sticky=True),
     Scenario("one machine cut off stores nothing", cut_off_one_machine, "gone", sticky=True),
     Scenario(
         "one process cut off, its neighbour not",
@@ -855,7 +855,7 @@ SCENARIOS = [
     Scenario("scripts flushed", flush_scripts, never=CALM),
     Scenario("connections killed", kill_connections, window="b"),
     Scenario("Redis emptied", flush_all, "new_eras"),
-    Scenario("queue: Redis emptied", flush_all, "new_eras", setup=QUEUE),
+    Scenario("workers: Redis emptied", flush_all, "new_eras", setup=WORKERS),
     Scenario("Redis emptied while requests are under way", flush_all_while_requests_are_under_way, "new_eras"),
     Scenario("Redis emptied while one machine sleeps", flush_all_while_one_machine_sleeps, "new_eras"),
     Scenario(
@@ -942,28 +942,25 @@ SCENARIOS = [
             "overloaded (429)": [Reply(429, headers={"Retry-After": "1"})],
         }.items()
     ),
-    Scenario("queue: destination down", partial(answer_with, replies=[DOWN]), setup=QUEUE),
+    Scenario("workers: destination down", partial(answer_with, replies=[DOWN]), setup=WORKERS),
     *(
         Scenario(
             f"{prefix}destination down, a machine killed",
             kill_a_machine_while_the_destination_is_down,
-            setup=replace(BREAKER, queue=queue),
+            setup=replace(BREAKER, by_workers=bool(prefix)),
             pause_s=30,
         )
-        for prefix, queue in {"": "", "queue: ": "redis", "RabbitMQ: ": "rabbitmq"}.items()
+        for prefix in ("", "workers: ")
     ),
-    *(
-        Scenario(
-            f"{prefix}: kill -9 a worker, a slow and a failing destination",
-            kill_a_worker_beside_slow_and_failing_destinations,
-            setup=replace(FAN_OUT, queue=queue),
-            window="a",
-            most_doubles=8,
-        )
-        for prefix, queue in {"queue": "redis", "RabbitMQ": "rabbitmq"}.items()
+    Scenario(
+        "workers: kill -9 a worker, a slow and a failing destination",
+        kill_a_worker_beside_slow_and_failing_destinations,
+        setup=replace(FAN_OUT, by_workers=True),
+        window="a",
+        most_doubles=8,
     ),
-    Scenario("queue: kill -9 web processes", kill_web_processes, setup=QUEUE),
-    Scenario("queue: kill -9 a worker", kill_a_worker, setup=QUEUE, window="a", most_doubles=4),
+    Scenario("workers: kill -9 web processes", kill_web_processes, setup=WORKERS),
+    Scenario("workers: kill -9 a worker", kill_a_worker, setup=WORKERS, window="a", most_doubles=4),
     Scenario("many wait behind an open breaker", pile_up_behind_an_open_breaker, setup=TWO_ROUTES),
     Scenario(
         "Redis full of payloads for a destination that is down",

@@ -21,7 +21,6 @@ import requests
 
 from tests.faults.load import Load
 from tests.support.proxy import Proxy
-from tests.support.rabbitmq_server import RabbitmqServer
 from tests.support.redis_server import RedisServer
 from tests.support.server import ADMIN, Server, WorkerProcess, email
 from tests.support.sink import Reply, Sink
@@ -57,16 +56,16 @@ SHORT = Size(emails=60, per_second=30, patience_s=1.0, is_long=False)
 
 @dataclass(frozen=True)
 class Setup:
-    """What runs. ``queue``: "redis" or "rabbitmq". ``cuts_processes``: the second process of each machine reaches Redis
-    by one of ``World.spares``. ``others``: destinations beside ``sink``, which get every email (``fans_out``) or those
-    with "other" in the subject. ``options``: of each destination; by default no breaker, so that stored deliveries are
-    tried when they are due."""
+    """What runs. ``by_workers``: one on each machine delivers. ``cuts_processes``: the second process of each machine
+    reaches Redis by one of ``World.spares``. ``others``: destinations beside ``sink``, which get every email
+    (``fans_out``) or those with "other" in the subject. ``options``: of each destination; by default no breaker, so
+    that stored deliveries are tried when they are due."""
 
     machines: int = 2
     redis_options: tuple[str, ...] = AOF
     settings: dict[str, str] = field(default_factory=dict)
     has_redis: bool = True
-    queue: str = ""
+    by_workers: bool = False
     has_acl: bool = False
     crash_at: str = ""
     crash_signal: str = "SIGKILL"
@@ -136,7 +135,6 @@ class World:
         self.redis.open_era()
         if setup.has_acl:
             self.redis.client.acl_setuser("app", enabled=True, passwords=["+secret"], commands=["+@all"], keys=["*"])
-        self._queue_url = start(RabbitmqServer()).url if setup.queue == "rabbitmq" else ""
         self.proxies = [start(Proxy(self.redis.port)) for _ in range(setup.machines)]
         self.spares = [start(Proxy(self.redis.port)) for _ in range(setup.machines)]
         self.sink = start(FaultySink())
@@ -153,7 +151,7 @@ class World:
         self.workers: list[WorkerProcess] = []
         for number, server in enumerate(self.servers):
             server.wait_until_up()
-            if setup.queue:
+            if setup.by_workers:
                 self.workers.append(start(WorkerProcess(server.data_dir, **self._settings(number))))
         wait_for(lambda: all(each.post(email(subject="first")).ok for each in self.servers), "the machines accept")
         self.wait_until_well()
@@ -177,8 +175,8 @@ class World:
         settings = {"MAILONCE_CONFIG": str(self.folder / "mailonce.toml"), "REDIS_TIMEOUT_MS": "", "DISK_FREE_MB": "1"}
         if setup.has_redis:
             settings["REDIS_URL"] = url.replace("redis://", "redis://app:secret@") if setup.has_acl else url
-        if setup.queue:
-            settings |= {"QUEUE_URL": self._queue_url or url, "WORKER_PROCESSES": "2", "WORKER_THREADS": "4"}
+        if setup.by_workers:
+            settings |= {"DELIVER_BY": "workers", "WORKER_PROCESSES": "2", "WORKER_THREADS": "4"}
         return settings | setup.settings
 
     def _machine(self, number: int) -> Server:

@@ -10,8 +10,9 @@ from deduplication.email import Email
 from deduplication.subject_group import GroupScope
 from orchestrator.delivery.webhook import DeliveryFailed
 from orchestrator.item import email_item
+from tests.deduplication.journal.world import Machine
 from tests.orchestrator.conftest import Open
-from tests.support.pipeline import DOWN, LEASE_MS, MISPLACED, REFUSES, PipelineBench, Reaction, limited
+from tests.support.pipeline import DOWN, LEASE_MS, MISPLACED, REFUSES, PipelineBench, Reaction, item, limited
 
 LOT = "Lot 456 - Documents"
 FILE = "<p>https://we.tl/t-abc</p>"
@@ -321,24 +322,31 @@ def test_an_email_that_is_being_delivered_is_stopped_by_no_rule(start: Open, rul
 # Proofs of origin that do not cover the text
 
 
-# With a queue
+# With workers
+
+
+def test_a_request_stores_what_workers_deliver(start: Open) -> None:
+    bench = start(by_workers=True)
+    assert [bench.status_of() for _ in range(2)] == ["queued", "queued"]
+    assert bench.destinations["crm"].asked == []
+    assert (bench.deliver_due(), len(bench.destinations["crm"].taken)) == (1, 1)
+    assert bench.status_of() == "already_processed"
 
 
 @pytest.mark.parametrize(
-    ("reactions", "impatient", "answer", "again", "status"),
+    ("reactions", "answers", "status"),
     [
-        ([], [], "processed", "already_processed", "delivered"),
-        ([DOWN], [], "queued", "queued", "waiting"),
-        ([REFUSES], [], "queued", "queued", "waiting"),
-        ([REFUSES], ["crm"], "dead_lettered", "dead_lettered", "dead"),
+        ([], ["processed", "already_processed"], "delivered"),
+        ([DOWN] * 2, ["retry_later", "processed"], "delivered"),
+        ([DOWN] * 4, ["retry_later", "retry_later"], "returned"),
     ],
 )
-def test_while_the_queue_is_away_the_request_delivers(
-    start: Open, reactions: list[Reaction], impatient: list[str], answer: str, again: str, status: str
+def test_without_redis_nothing_can_be_stored_so_the_request_delivers(
+    start: Open, machine: Machine, reactions: list[Reaction], answers: list[str], status: str
 ) -> None:
-    bench = start({"crm": reactions}, impatient=impatient, with_queue=True)
-    bench.queue.is_away = True
-    assert bench.status_of() == answer
-    assert (bench.delivery().status, bench.payload() is None) == (status, status == "delivered")
-    assert (bench.delivery().next_try_ms is not None) == (status == "waiting")
-    assert bench.status_of() == again
+    if machine.url is None:
+        pytest.skip("without a REDIS_URL the journal stores")
+    bench = start({"crm": reactions}, by_workers=True)
+    machine.coordinator.redis.give_up()
+    assert [str(bench.pipeline.receive(item()).status) for _ in answers] == answers
+    assert (bench.delivery().status, len(bench.destinations["crm"].taken)) == (status, status == "delivered")

@@ -151,7 +151,7 @@ def test_a_worker_finishes_and_reloads(tmp_path: Path, redis_server: RedisServer
     go_on = threading.Event()
     with Sink(Reply(after=go_on)) as first, Sink() as second:
         path = write_toml(tmp_path, crm=f"url = '{first.url}'\nread_timeout_s = 100")
-        settings = {"REDIS_URL": redis_server.url, "QUEUE_URL": redis_server.url, "MAILONCE_CONFIG": str(path)}
+        settings = {"REDIS_URL": redis_server.url, "DELIVER_BY": "workers", "MAILONCE_CONFIG": str(path)}
         with Server(tmp_path / "web", **settings) as server, WorkerProcess(tmp_path / "worker", **settings) as worker:
             assert server.post(email()).json()["status"] == "queued"
             assert first.arrived.wait(60)
@@ -173,7 +173,7 @@ def test_a_killed_workers_deliveries_return(tmp_path: Path, redis_server: RedisS
     never = threading.Event()
     with Sink(Reply(after=never)) as sink:
         path = write_toml(tmp_path, crm=f"url = '{sink.url}'\nread_timeout_s = 1")
-        settings = {"REDIS_URL": redis_server.url, "QUEUE_URL": redis_server.url, "MAILONCE_CONFIG": str(path)}
+        settings = {"REDIS_URL": redis_server.url, "DELIVER_BY": "workers", "MAILONCE_CONFIG": str(path)}
         settings["LEASE_SECONDS"] = "5"
         with Server(tmp_path / "web", **settings) as server, WorkerProcess(tmp_path / "worker", **settings) as worker:
             server.post(email())
@@ -200,7 +200,7 @@ from orchestrator.config.settings import SettingsError, load_settings
 
 worker.LOOK_EVERY_S = 0.05
 try:
-    worker.supervise(load_settings(queue_url="redis://127.0.0.1:1/0", redis_url="redis://127.0.0.1:1/0"))
+    worker.supervise(load_settings(redis_url="redis://127.0.0.1:1/0"))
 except SettingsError as error:
     sys.exit(str(error))
 """

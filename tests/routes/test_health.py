@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from standardwebhooks import Webhook
 
-from orchestrator.operations.fleet_state import ask_other_servers
+from orchestrator.operations.fleet_state import ask_redis
 from tests.routes.conftest import StartApp
 from tests.support.proxy import Fault, Proxy
 from tests.support.redis_server import RedisServer
@@ -37,7 +37,7 @@ def test_on_redis_the_fleet_is_healthy(start_app: StartApp, redis_server: RedisS
     app = start_app(redis_url=redis_server.url)
     wait_for(lambda: app.http.get("/health").get_json()["checks"]["fleet"]["status"] == "up")
     wait_for(lambda: app.service.fleet is not None and len(app.service.fleet.members) == 1)
-    ask_other_servers(app.service)
+    ask_redis(app.service)
     answer = app.http.get("/health")
     assert (answer.status_code, answer.get_json()["status"], answer.get_json()["warnings"]) == (200, "ok", [])
     checks = answer.get_json()["checks"]
@@ -111,7 +111,7 @@ def test_the_begin_and_the_end_of_an_alarm_are_sent_once_and_signed(tmp_path: Pa
         config.write_text(
             f'[alerts]\nurl = "{ops.url}"\nsecret = "{SECRET}"\nafter_s = 0\n[destinations.crm]\nurl = "{crm.url}"\n'
         )
-        addresses = {"REDIS_URL": redis_server.url, "QUEUE_URL": redis_server.url, "MAILONCE_CONFIG": str(config)}
+        addresses = {"REDIS_URL": redis_server.url, "DELIVER_BY": "workers", "MAILONCE_CONFIG": str(config)}
         with Server(tmp_path / "a", WEB_CONCURRENCY="2", **addresses) as server:
             wait_for(lambda: len(ops.accepted) == 1)
             (alarm,) = server.health()["alarms"]

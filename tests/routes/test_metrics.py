@@ -89,7 +89,7 @@ def test_emails_are_counted_by_provider_and_by_what_was_answered(app: App) -> No
     assert found["mailonce_delivery_seconds_count{destination=default}"] == 3
     assert found["mailonce_delivery_seconds_bucket{destination=default,le=+Inf}"] == 3
     assert found[f"mailonce_build_info{{version={our_version()}}}"] == 1
-    assert "mailonce_workers_alive" not in found, "there is no queue"
+    assert "mailonce_workers_alive" not in found, "requests deliver"
 
 
 def test_attempts_breakers_and_pauses_are_exposed(start_app: StartApp) -> None:
@@ -119,15 +119,12 @@ def test_attempts_breakers_and_pauses_are_exposed(start_app: StartApp) -> None:
     assert "mailonce_destination_enabled{destination=crm}" not in found
 
 
-def test_facts_of_redis_and_the_queue(start_app: StartApp, redis_server: RedisServer) -> None:
-    app = start_app(
-        redis_url=redis_server.url, queue_url=redis_server.url, webhook_url=f"http://127.0.0.1:{free_port()}/"
-    )
+def test_facts_of_redis_and_workers(start_app: StartApp, redis_server: RedisServer) -> None:
+    app = start_app(redis_url=redis_server.url, deliver_by="workers", webhook_url=f"http://127.0.0.1:{free_port()}/")
     wait_for(lambda: app.status_of(email()) == "queued")
     app.post(email(subject="another"))
     app.service.watch.take_turn()
     found = scrape(app)
-    assert found["mailonce_queue_depth{destination=default}"] == 2
     assert found["mailonce_deliveries_waiting{destination=default}"] == 2
     assert (found["mailonce_workers_alive"], found["mailonce_members"]) == (0, 1)
     assert found["mailonce_redis_maxmemory_policy{policy=noeviction}"] == 1
@@ -181,7 +178,7 @@ def test_totals_survive_kill_9_and_restarts_of_several_processes(tmp_path: Path)
 
 def test_metrics_of_a_worker(redis_server: RedisServer, sink: Sink, tmp_path: Path) -> None:
     port = str(free_port())
-    settings = {"REDIS_URL": redis_server.url, "QUEUE_URL": redis_server.url, "WEBHOOK_URL": sink.url}
+    settings = {"REDIS_URL": redis_server.url, "DELIVER_BY": "workers", "WEBHOOK_URL": sink.url}
     own = {"WORKER_METRICS_PORT": port, "ADMIN_TOKEN": ADMIN_TOKEN, "METRICS_TOKEN": METRICS_TOKEN}
     url = f"http://127.0.0.1:{port}/metrics"
 

@@ -17,7 +17,6 @@ from tests.support.redis_server import RedisServer, free_port
 from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, Server, email
 from tests.support.sink import Sink
 from tests.support.surroundings import ROOT
-from tests.support.waiting import wait_for
 
 CANNOT_BOOT = """
 import os
@@ -67,23 +66,18 @@ def refusal(folder: Path, *command: str, **settings: str) -> str:
     ("command", "settings", "error"),
     [
         ("serve", {"PORT": "no"}, "PORT must be "),
-        ("worker", {"QUEUE_URL": ""}, "QUEUE_URL must be "),
+        ("worker", {}, "DELIVER_BY must be workers for mailonce worker, got 'requests'$"),
         ("stats", {"TIMEZONE": "Mars"}, "TIMEZONE must be "),
         ("serve", {"HOST": "nowhere.invalid"}, "HOST and PORT must be a free address of this machine"),
         ("serve", {"REDIS_URL": "redis+cluster://127.0.0.1:1"}, "Redis Cluster cannot be connected"),
         ("serve", {"REDIS_URL": "{redis}/99"}, "REDIS_URL must be a .*DB index is out of range$"),
-        ("serve", {"QUEUE_URL": "{redis}/99"}, "QUEUE_URL must be a .*DB index is out of range$"),
         ("serve", {"REDIS_URL": "{login}/0"}, "REDIS_URL must be a .*; Redis refused the credentials"),
-        ("serve", {"QUEUE_URL": "{login}/0"}, "QUEUE_URL must be a .*; Redis refused the credentials"),
-        ("worker", {"QUEUE_URL": "{login}/0"}, "QUEUE_URL must be a .*; Redis refused the credentials"),
-        ("worker", {"QUEUE_URL": "{redis}/0", "PYTHONPATH": "extra"}, "QUEUE_URL needs the extra queue"),
+        ("worker", {"REDIS_URL": "{login}/0", "DELIVER_BY": "workers"}, "REDIS_URL must be .*refused the credentials"),
     ],
 )
 def test_a_wrong_setting_stops_the_start_in_one_line(
     tmp_path: Path, redis_server: RedisServer, command: str, settings: dict[str, str], error: str
 ) -> None:
-    (tmp_path / "extra").mkdir()  # on this path dramatiq is not installed
-    (tmp_path / "extra/dramatiq.py").write_text("raise ModuleNotFoundError(\"No module named 'dramatiq'\")")
     redis = redis_server.url.rpartition("/")[0]
     urls = {"redis": redis, "login": redis.replace("://", "://nobody:secret@")}
     line = refusal(tmp_path, MAILONCE, command, **{name: value.format(**urls) for name, value in settings.items()})
@@ -98,17 +92,10 @@ def test_a_port_in_use_stops_the_start_and_is_named(tmp_path: Path) -> None:
     assert not (tmp_path / "data").exists(), "nothing was created"
 
 
-@pytest.mark.parametrize("scheme", ["redis", "amqp"])
-def test_a_queue_that_is_away_is_reported_and_the_service_works(tmp_path: Path, scheme: str) -> None:
-    queue = f"{scheme}://127.0.0.1:1/"
-    with Sink() as sink, Server(tmp_path, QUEUE_URL=queue, WEBHOOK_URL=sink.url) as server:
-        log = server.log.read_text()
-        assert log.index("WARNING: QUEUE_URL: the queue is unavailable") < log.index("Mailonce listens")
-        assert "Traceback" not in log
-        assert "until `.venv/bin/mailonce worker`" in log, "a worker has to run"
-        wait_for(lambda: server.health()["checks"]["queue"]["status"] == "down")
-        assert server.health()["status"] == "degraded"
-        assert server.post(email()).json()["status"] == "processed"
+def test_a_server_whose_workers_deliver_says_that_one_has_to_run(tmp_path: Path) -> None:
+    with Server(tmp_path, DELIVER_BY="workers") as server:
+        assert "until `.venv/bin/mailonce worker`" in server.log.read_text()
+        assert server.post(email()).json()["status"] == "queued"
 
 
 @pytest.mark.parametrize("error", ["SettingsError('REDIS_URL')", "StoreUnavailable('sqlite')", "OSError('disk')"])
@@ -162,11 +149,11 @@ def test_new_tokens_are_shown_on_a_terminal_only(
     assert ((tmp_path / "ingress_token").read_text().strip() in capsys.readouterr().out) == is_terminal
 
 
-HEAVY = ("boto3", "cryptography.hazmat", "dramatiq", "routes.openapi")
+HEAVY = ("boto3", "cryptography.hazmat", "routes.openapi")
 LOADED = f"import sys, wsgi; print(*sorted(sys.modules.keys() & {set(HEAVY)}))"
 
 
-def test_what_only_some_providers_a_queue_and_the_document_need_is_no_burden_to_others(tmp_path: Path) -> None:
+def test_what_only_some_providers_and_the_document_need_is_no_burden_to_others(tmp_path: Path) -> None:
     tokens = {"INGRESS_TOKEN": INGRESS_TOKEN, "ADMIN_TOKEN": ADMIN_TOKEN}
     ended = start(tmp_path, sys.executable, "-c", LOADED, PYTHONPATH=str(ROOT), DATA_DIR=str(tmp_path), **tokens)
     assert (ended.returncode, ended.stdout.split()) == (0, []), ended.stderr

@@ -86,33 +86,14 @@ class FakeDestination:
         return Receipt(200)
 
 
-class FakeQueue:
-    """Keeps what was announced, until the test lets a worker have it."""
-
-    def __init__(self) -> None:
-        self.is_away = False
-        self.announced: list[str] = []
-
-    def put(self, destination: str) -> None:
-        self.check()
-        self.announced.append(destination)
-
-    def check(self) -> None:
-        if self.is_away:
-            raise StoreUnavailable("connection refused")
-
-    def depth(self, destination: str) -> int:
-        return self.announced.count(destination)
-
-
 @dataclass(frozen=True)
 class PipelineBench:
     """``failing`` names the verbs of the coordinator that raise StoreUnavailable."""
 
     pipeline: Pipeline
+    retrier: Retrier
     destinations: Mapping[str, FakeDestination]
     machine: Machine
-    queue: FakeQueue
     failing: set[str] = field(default_factory=set)
 
     def let_time_pass(self, ms: int) -> None:
@@ -156,7 +137,7 @@ class PipelineBench:
         """What every process does each second: how many deliveries were due."""
         found = 0
         for name in self.destinations:
-            while sent := self.pipeline.retrier.deliver_due(name):
+            while sent := self.retrier.deliver_due(name):
                 found += sent
         return found
 
@@ -194,7 +175,7 @@ def open_pipeline(
     machine: Machine,
     destinations: Mapping[str, FakeDestination],
     *,
-    with_queue: bool = False,
+    by_workers: bool = False,
     limits: DestinationConfig | None = None,
     **route: Any,
 ) -> Iterator[PipelineBench]:
@@ -213,17 +194,14 @@ def open_pipeline(
         )
         retrier = Retrier(sender, threads=1, margin_s=1.0)
         stack.callback(retrier.close)
-        queue = FakeQueue()
         pipeline = Pipeline(
             coordinator=coordinator,
             router=Router((), Route("all", tuple(destinations), **DEFAULTS | route)),
             sender=sender,
-            retrier=retrier,
             guard=RealtimeGuard(STARTED),
             privacy=Privacy(machine.journal),
             meter=sender.meter,
-            options=PipelineOptions(lease_ms=LEASE_MS, budget_s=2.0),
-            queue=cast(Any, queue if with_queue else None),
+            options=PipelineOptions(lease_ms=LEASE_MS, budget_s=2.0, by_workers=by_workers),
             now=lambda: datetime.fromtimestamp(machine.time.now_ms / 1000, UTC),
         )
-        yield PipelineBench(pipeline, destinations, machine, queue, failing)
+        yield PipelineBench(pipeline, retrier, destinations, machine, failing)

@@ -22,9 +22,7 @@ MAILONCE = str(Path(sys.executable).with_name("mailonce"))
 is_used = False
 _CONTEXT = multiprocessing.get_context("forkserver")
 # All but the settings of gunicorn, which read the environment while they are loaded.
-_CONTEXT.set_forkserver_preload(
-    [__name__, "routes.command_line", "routes.app", "orchestrator.delivery.dramatiq_queue", "orchestrator.worker"]
-)
+_CONTEXT.set_forkserver_preload([__name__, "routes.command_line", "routes.app"])
 
 
 def start(command: list[str], folder: Path, env: dict[str, str], log: Path) -> subprocess.Popen[bytes] | Forked:

@@ -43,11 +43,11 @@ BROKEN: dict[str, dict[str, tuple[str, str]]] = {
     },
     "registry.py": {
         "2 only its owner releases a hold": (
-            "held = {entry.id: entry for _, entry in under if any(each.owner == owner for each in entry.deliveries)}",
+            "held = {entry.id: entry for _, entry in under if owner in {other.owner for other in entry.deliveries}}",
             "held = {entry.id: replace(entry, deliveries=()) for _, entry in under}",
         ),
         "17 put only what is absent": ("if waits and not taken_by and (is_there or payload is None):", "if False:"),
-        "21 a reset keeps what is open": ("if not is_open and not is_newer:", "if not is_newer:"),
+        "21 a reset keeps what is open": ("if not is_busy and not is_newer:", "if not is_newer:"),
         "22 an older entry is not published after a reset": ("default=0) > entry.reset:", "default=0) > 1 << 62:"),
         "25 an email whose entry is here explains its mark in Redis": (
             "not (entries or mine.entries or mine.ended)",
@@ -74,7 +74,7 @@ BROKEN: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "9 the outbox is of one era": ('if published.era != step.meta("era"):', "if False:"),
         "18 the taker looks in its journal": (
-            "if any(each.status is DeliveryStatus.DELIVERED for each in made):",
+            "if any(other.status is DeliveryStatus.DELIVERED for other in made):",
             "if False:",
         ),
         "27 one that waits is judged again": (
@@ -101,7 +101,10 @@ BROKEN: dict[str, dict[str, tuple[str, str]]] = {
             "return _RANKS[incoming.status] > _RANKS[ours.status]",
             "return True",
         ),
-        "17 put only where nobody else has it": ("if covers or blocks:", "if False:"),
+        "17 put only where nobody else has it": (
+            "if covers or any(rival and rival.is_live(now_ms) for rival in rivals):",
+            "if False:",
+        ),
         "23 fingerprints tell emails apart": (
             "if not conflicts(ours, theirs) or differs_by_tag(ours, theirs))",
             "if ours)",
@@ -110,22 +113,25 @@ BROKEN: dict[str, dict[str, tuple[str, str]]] = {
             "key=lambda entry: entry.is_delivered_somewhere)",
             "key=lambda entry: not entry.is_delivered_somewhere)",
         ),
-        "23 a claim is compared until it ends": ("if DeliveryStatus.CLAIMED not in {each", "if {each"),
+        "23 a claim is compared until it ends": (
+            "if DeliveryStatus.CLAIMED not in entry.statuses",
+            "if entry.statuses",
+        ),
         "25 a mark stops no email that says something else": (
             "if not name.needs_agreement and not conflicts(ours, Fingerprint.parse(ended.fingerprint)):",
             "if not name.needs_agreement:",
         ),
         "25 a foreign mark stops": ("if state.is_foreign and not name.needs_agreement:", "if False:"),
         "24 each destination counts": (
-            "        if any(_covers(each) for each in made):",
+            "        if any(_covers(delivery) for delivery in deliveries):",
             "        if candidates and any(_covers(d) for e in candidates for d in e.deliveries):",
         ),
         "26 a name is held with the own ones": (
-            "return Met(name, holder, is_held=True) if holder else None",
+            "return Obstacle(name, holder, is_held=True) if holder else None",
             "return None",
         ),
         "2 returned ends its own hold alone": (
-            "if each.status is DeliveryStatus.RETURNED and each.owner != before.owner:",
+            "if delivery.status is DeliveryStatus.RETURNED and delivery.owner != before.owner:",
             "if False:",
         ),
         "28 a proof is good for one email": ('if known.proven.removeprefix(HELD) not in ("", claim.key):', "if False:"),
@@ -140,8 +146,8 @@ BROKEN: dict[str, dict[str, tuple[str, str]]] = {
             'self.set_meta(task, f"{process} {self.steady_ms << 1}")',
         ),
         "23 the same fingerprint is compared first": (
-            "ORDER BY e.fingerprint = ? DESC,",
-            "ORDER BY e.fingerprint = ? ASC,",
+            "IN (?, ?) DESC,",
+            "IN (?, ?) ASC,",
         ),
         "25 an email that met a foreign mark does not explain it": (
             "if before is None and entry.stop and entry.stop.name.is_own:",
@@ -149,8 +155,7 @@ BROKEN: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "19 suppressed payloads are bounded": ("        if domain:\n", "        if False:\n"),
         "21 a reset passes no lapsed claim by": (
-            "if any(each.status is DeliveryStatus.WAITING or each.is_live(self.steady_ms) for each in "
-            "entry.deliveries):",
+            "if entry.is_busy(self.steady_ms):",
             "if entry.is_open:",
         ),
         "28 every machine remembers a proof": ("if entry.proof and entry.settled_ms:", "if False:"),
@@ -166,7 +171,7 @@ BROKEN: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "14 a new era is read from its beginning": ('step.set_meta("position", "0")', "pass"),
         "14 everything is unpublished in a new era": ('step.set_meta("restore", "first")', "pass"),
-        "15 live claims are put back": ("self._registry.put_back(entry, owner, left_ms)", "pass"),
+        "15 live claims are put back": ("self._registry.put_back(entry, owner, until_ms - steady_ms)", "pass"),
         "15 what others did is restored": ("            self._publish_again([entry for _, entry in rows])\n", ""),
         "11 a request is executed once": ("INSERT OR IGNORE INTO requests", "INSERT OR REPLACE INTO requests"),
     },

@@ -366,6 +366,17 @@ def test_nothing_stored_is_handed_out_while_an_era_is_closed(stage: Stage, first
     assert len(stage.take(other, "crm")) == 1
 
 
+def test_a_machine_that_has_not_seen_the_new_era_takes_nothing(stage: Stage, first: Machine, other: Machine) -> None:
+    stored(first, claimed(first, A))
+    stage.beat()
+    stage.restart_redis("all")
+    stage.tick(first)
+    stage._advance(HOLD_MS + 3_000)
+    assert stage.take(other, "crm") == []
+    stage.beat()
+    assert len(stage.take(other, "crm")) == 1
+
+
 def test_what_waits_is_stored_again_in_a_redis_that_forgot_it(stage: Stage, first: Machine, other: Machine) -> None:
     stored(first, claimed(first, A))
     stage.beat()

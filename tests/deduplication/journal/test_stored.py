@@ -70,7 +70,7 @@ def test_a_repeat_of_what_waits_is_a_repeat(pair: Pair, sync: Sync) -> None:
 def test_requests_publish_if_the_background_thread_lags(fleet: Fleet3, monkeypatch: pytest.MonkeyPatch) -> None:
     """An outcome that is published after its lease is sent again by another process."""
     monkeypatch.setattr(coordinator_module, "MOST_BEHIND", 2)
-    monkeypatch.setattr(coordinator_module, "PUBLISHED_BY_HELPERS", 1)
+    monkeypatch.setattr(coordinator_module, "PUBLISHED_BY_A_REQUEST", 1)
     machine = fleet.add()  # its threads do not run
     fleet.open()
     for number in range(5):

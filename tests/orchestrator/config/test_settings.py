@@ -92,7 +92,7 @@ def test_the_environment_is_read(monkeypatch: pytest.MonkeyPatch, name: str, val
         ("VIEW_TOKEN", "abcdefg" * 3, "; token 1 has 21 characters, 7 of them different"),
         ("METRICS_TOKEN", STRONG[:15], "; token 1 has 15 characters, 8 of them different"),
         ("WEBHOOK_URL", f"ftp://user:{SECRET}@crm.example", "http:// or https://"),
-        ("QUEUE_URL", "redis+cluster://localhost:6379", "redis+sentinel:// or amqp(s)://"),
+        ("DELIVER_BY", "queue", "requests or workers"),
         ("PUBLIC_URL", "mail.example.org", "http:// or https://"),
         ("WEBHOOK_SECRET", f"whsec_{KEY},{SECRET}", "Standard Webhooks secrets"),
         ("PUBLIC_URL", "https://mail.example.org/?a=b", "without a query"),

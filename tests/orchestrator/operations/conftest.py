@@ -50,11 +50,14 @@ def open_desk(bench: PipelineBench) -> Desk:
         privacy=pipeline.privacy,
         sender=pipeline.sender,
         guard=pipeline.sender.guard,
-        retrier=pipeline.retrier,
-        queue=pipeline.queue,
+        retrier=bench.retrier,
         config=SimpleNamespace(destinations=named),
         settings=SimpleNamespace(
-            timezone=UTC, decision_ms=7 * DAY_MS, dead_letter_ms=30 * DAY_MS, keep_suppressed=True
+            timezone=UTC,
+            decision_ms=7 * DAY_MS,
+            dead_letter_ms=30 * DAY_MS,
+            keep_suppressed=True,
+            deliver_by="workers" if pipeline.options.by_workers else "requests",
         ),
     )
     return Desk(bench, cast(Service, service))

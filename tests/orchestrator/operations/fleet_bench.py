@@ -17,7 +17,7 @@ from orchestrator.delivery.counters import Counters
 from orchestrator.delivery.guard import Guard
 from orchestrator.metrics.meter import Meter
 from orchestrator.operations.alarms import Alarms
-from orchestrator.operations.fleet_state import FleetState, ask_other_servers, describe_machine, fleet_state
+from orchestrator.operations.fleet_state import FleetState, ask_redis, describe_machine, fleet_state
 from orchestrator.operations.health import ProxyWatch
 from tests.deduplication.conftest import end_hold
 from tests.deduplication.journal.world import Machine, Time
@@ -39,9 +39,7 @@ destinations = ["crm", "archive"]
 class Process:
     """What the figures need of a Service."""
 
-    def __init__(
-        self, machine: Machine, folder: Path, queue: Any = None, is_worker: bool = False, **settings: Any
-    ) -> None:
+    def __init__(self, machine: Machine, folder: Path, is_worker: bool = False, **settings: Any) -> None:
         path = folder / "mailonce.toml"
         path.write_text(CONFIG)
         self.machine = machine
@@ -49,7 +47,6 @@ class Process:
         self.config = load_config(self.settings)
         self.coordinator: Coordinator = machine.coordinator
         self.journal: Journal = machine.journal
-        self.queue = queue
         self.is_worker = is_worker
         self.fleet = machine.fleet if machine.url else None
         self.meter = Meter(self.journal)
@@ -66,7 +63,7 @@ class Process:
         return self
 
     def state(self) -> FleetState:
-        ask_other_servers(self.service)
+        ask_redis(self.service)
         return fleet_state(self.service)
 
     def share(self) -> None:

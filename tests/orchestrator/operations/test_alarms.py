@@ -72,7 +72,7 @@ BROKEN = replace(SOUND, **crm(breaker="open"))
         (crm(breaker="open"), "breaker_open:crm", "crm keeps failing. Its circuit breaker is open."),
         (crm(breaker="half-open"), "breaker_open:crm", "crm keeps failing."),
         (crm(oldest_s=901), "oldest_waiting:crm", "An email has waited for 15 min to be delivered to crm."),
-        ({"workers": 0}, "no_worker", "The queue has no worker"),
+        ({"workers": 0}, "no_worker", "No worker is running"),
         ({"outside": EVICTING}, "eviction_policy", "Redis may forget names"),
         (
             {"members": {"two": {"suppressed_share": 0.81}}},

@@ -1,4 +1,4 @@
-"""One picture of the fleet: what waits, what is dead, Redis, the members, the queue."""
+"""One picture of the fleet: what waits, what is dead, Redis, the members, the workers."""
 
 import pytest
 from msgspec.structs import replace
@@ -6,12 +6,11 @@ from msgspec.structs import replace
 from deduplication import again
 from deduplication.files import FreeSpace
 from deduplication.journal.entry import DeliveryStatus
-from orchestrator.operations.fleet_state import FRESH_MS, Outside, Watch, ask_other_servers, fleet_state
+from orchestrator.operations.fleet_state import FRESH_MS, Outside, Watch, ask_redis, fleet_state
 from orchestrator.operations.health import is_ready
 from orchestrator.version import our_version
 from tests.deduplication.journal.world import Email, claimed, send, stored, take
 from tests.orchestrator.operations.fleet_bench import OpenProcess, Process
-from tests.support.pipeline import FakeQueue
 
 
 def kill(process: Process, key: str) -> str:
@@ -84,7 +83,7 @@ def test_redis_the_members_and_what_is_unpublished(open_process: OpenProcess) ->
 
 def test_a_redis_that_is_lost_is_known_to_a_command_line_as_well(open_process: OpenProcess) -> None:
     process = open_process(with_redis=True)
-    ask_other_servers(process.service)
+    ask_redis(process.service)
     process.machine.time.pass_ms(5_000)
     process.coordinator.redis.give_up()
     with process.journal.step() as step:  # as the fleet's thread does
@@ -97,10 +96,7 @@ def test_a_redis_that_is_lost_is_known_to_a_command_line_as_well(open_process: O
 
 
 def test_workers_are_counted_over_the_fleet_while_they_live(open_process: OpenProcess) -> None:
-    one, two = (
-        open_process(with_redis=True, queue=FakeQueue(), queue_url="redis://127.0.0.1:1", is_worker=True)
-        for _ in range(2)
-    )
+    one, two = (open_process(with_redis=True, deliver_by="workers", is_worker=True) for _ in range(2))
     watches = [Watch(process.service) for process in (one, two)]
     for watch in watches:
         watch.tick()
@@ -114,16 +110,10 @@ def test_workers_are_counted_over_the_fleet_while_they_live(open_process: OpenPr
     assert one.state().workers == 0, "the other machine is silent"
 
 
-def test_the_queue_is_asked_behind_the_requests(open_process: OpenProcess) -> None:
-    queue = FakeQueue()
-    queue.announced = ["crm"] * 3
-    process = open_process(queue=queue, queue_url="redis://127.0.0.1:1")
+def test_redis_is_asked_behind_the_requests(open_process: OpenProcess) -> None:
+    process = open_process(with_redis=True)
     assert fleet_state(process.service).outside == Outside()
-    outside = process.state().outside
-    assert (outside.depths, outside.queue_error) == ({"crm": 3, "archive": 0}, "")
-    queue.is_away = True
-    outside = process.state().outside
-    assert (outside.depths, outside.queue_error) == (None, "connection refused")
+    assert process.state().outside.redis
     process.machine.time.pass_ms(FRESH_MS + 1)
     assert fleet_state(process.service).outside == Outside(), "too old to be of now"
 

@@ -47,7 +47,7 @@ def test_one_process_of_a_machine_has_the_turn_and_another_takes_it_over(process
 
 
 def test_what_was_counted_is_written_at_the_end_and_a_worker_is_gone(open_process: OpenProcess) -> None:
-    process = open_process(queue_url="redis://127.0.0.1:1", is_worker=True)
+    process = open_process(deliver_by="workers", is_worker=True)
     watch = Watch(process.service)
     watch.start()
     while fleet_state(process.service).workers != 1:

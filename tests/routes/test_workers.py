@@ -1,7 +1,8 @@
-"""Through the queue: a request stores and announces, a worker delivers. Real Redis, real Dramatiq, real sockets."""
+"""With DELIVER_BY=workers: a request stores, and a worker delivers. Real Redis, real processes, real sockets."""
 
 import base64
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -12,12 +13,11 @@ from typing import Any
 import pytest
 
 from orchestrator.config.model import load_config
-from orchestrator.delivery.dramatiq_queue import DramatiqQueue
 from orchestrator.worker import start_worker
 from tests.routes.conftest import App, StartApp
 from tests.support.proxy import Proxy
 from tests.support.redis_server import RedisServer
-from tests.support.server import email
+from tests.support.server import OurProgram, Server, email
 from tests.support.sink import Reply, Sink
 from tests.support.waiting import wait_for
 
@@ -26,7 +26,7 @@ Work = Callable[..., None]
 
 @pytest.fixture
 def start_queued(start_with: StartApp, redis_server: RedisServer) -> StartApp:
-    return partial(start_with, {"redis_url": redis_server.url, "queue_url": redis_server.url})
+    return partial(start_with, {"redis_url": redis_server.url, "deliver_by": "workers"})
 
 
 @pytest.fixture
@@ -39,6 +39,32 @@ def work() -> Iterator[Work]:
             workers.enter_context(closing(start_worker(settings, load_config(settings))))
 
         yield start
+
+
+PATIENT_WORKER = """
+from orchestrator.config.model import load_config
+from orchestrator.config.settings import load_settings
+from orchestrator.delivery import retrier
+from orchestrator.worker import run_process
+
+retrier.TICK_S = 3600
+settings = load_settings()
+run_process(settings, load_config(settings))
+"""
+
+
+def test_a_worker_delivers_as_soon_as_an_email_is_stored(tmp_path: Path, redis_url: str, sink: Sink) -> None:
+    """On the machine of the web server, and with Redis on another one. Its complete look comes after an hour."""
+    settings = {"DELIVER_BY": "workers", "WEBHOOK_URL": sink.url} | ({"REDIS_URL": redis_url} if redis_url else {})
+    folder = tmp_path / ("another" if redis_url else "web")
+    worker = OurProgram([sys.executable, "-c", PATIENT_WORKER], folder, "worker.log", settings)
+    with Server(tmp_path / "web", **settings) as server, ExitStack() as stack:
+        worker.launch()
+        stack.callback(worker.stop)
+        for number in range(3):
+            sent = email(subject=f"Mail {number}", body=f"text {number}")
+            wait_for(lambda sent=sent: server.post(sent).json()["status"] == "queued")  # type: ignore[misc]
+            wait_for(lambda number=number: len(sink.accepted) > number)  # type: ignore[misc]
 
 
 def test_a_slow_destination_does_not_delay_another(start_queued: StartApp, work: Work) -> None:
@@ -54,22 +80,6 @@ def test_a_slow_destination_does_not_delay_another(start_queued: StartApp, work:
         go_on.set()
 
 
-@pytest.mark.parametrize("messages", [0, 11])
-def test_lost_and_repeated_messages_cause_one_delivery(
-    start_queued: StartApp, work: Work, sink: Sink, redis_server: RedisServer, messages: int
-) -> None:
-    app = start_queued(crm=sink)
-    app.post(email())
-    redis_server.client.delete(*redis_server.client.keys("mailonce:*"))
-    with closing(DramatiqQueue(redis_server.url, 1.0)) as again:
-        for _ in range(messages):
-            again.put("crm")
-    work(app)
-    wait_for(lambda: app.delivery_to("crm")["status"] == "delivered")
-    wait_for(lambda: redis_server.client.llen("mailonce:mailonce.crm") == 0)
-    assert len(sink.received) == 1
-
-
 def test_a_large_email_over_a_slow_line_reaches_the_worker_on_another_machine(
     start_app: StartApp, redis_server: RedisServer, work: Work, sink: Sink, tmp_path: Path
 ) -> None:
@@ -77,7 +87,7 @@ def test_a_large_email_over_a_slow_line_reaches_the_worker_on_another_machine(
     body = base64.b64encode(os.urandom(3 << 20)).decode()
     with Proxy(redis_server.port) as line:
         line.bytes_per_s = 2 << 20
-        app = start_app(webhook_url=sink.url, redis_url=line.url, queue_url=redis_server.url, redis_timeout_ms=1_000)
+        app = start_app(webhook_url=sink.url, redis_url=line.url, deliver_by="workers", redis_timeout_ms=1_000)
         assert app.status_of(email(body=body)) == "queued"
         work(app, data_dir=tmp_path / "elsewhere", redis_url=redis_server.url)
         wait_for(lambda: len(sink.accepted) == 1)
