@@ -47,10 +47,10 @@ def replay(
     """
     registry = coordinator.registry
     with coordinator.journal.reading() as step:
-        known, payload = step.read(entry_id), step.payload(entry_id)
-    delivery = known.delivery_to(destination) if known and destination else None
-    if registry and known and delivery and delivery.status is DeliveryStatus.WAITING:
-        is_due = dry_run or make_due(coordinator, known, delivery.destination, renews=True)
+        entry, payload = step.read(entry_id), step.payload(entry_id)
+    delivery = entry.delivery_to(destination) if entry and destination else None
+    if registry and entry and delivery and delivery.status is DeliveryStatus.WAITING:
+        is_due = dry_run or make_due(coordinator, entry, delivery.destination, renews=True)
         return None if is_due else Refusal.UNDER_WAY
     if registry and delivery and payload is None:  # Redis has payloads of dead letters that other machines stored
         payload = registry.ask(lambda client, prefix: client.get(f"{prefix}payload:{delivery.webhook_id}"))
@@ -67,12 +67,11 @@ def replay(
         if payload is not None and not dry_run:
             step.put(after, entry, publishes=registry is not None)
     is_ours = registry is None or entry.machine == coordinator.journal.machine
-    is_elsewhere = payload is None and not is_ours and not entry.is_evicted
-    if payload is None and not is_elsewhere:
+    if payload is None and (is_ours or entry.is_evicted):
         return Refusal.NO_PAYLOAD
     if dry_run:
         return None
-    if registry and is_elsewhere:
+    if registry and payload is None:
         action = [entry_id, destination, force, webhook_id]
         registry.announce(["Q", coordinator.journal.machine, secrets.token_hex(8), entry.machine, action])
     else:

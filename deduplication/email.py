@@ -458,26 +458,23 @@ def _normalize_address(address: str) -> str:
 
 def _without_comments(text: str) -> str:
     """Comments may be nested. Text after a quote or comment that is never closed is ordinary text, and is read once."""
-    kept, depth, start, position = [], 0, 0, 0
+    pieces, depth, start, position = [], 0, 0, 0
     while mark := (_IN_COMMENT if depth else _QUOTED_OR_COMMENT).search(text, position):
         position = mark.end()
-        if mark[0] == "(":
-            if depth == 0:
-                kept.append(text[start : mark.start()])
-                start = mark.start()
+        if depth == 0 and not mark["closed"]:  # a comment, or a quote that is never closed
+            pieces.append(text[start : mark.start()])
+            start, depth = mark.start(), 1
+        elif mark[0] == "(":
             depth += 1
         elif mark[0] == ")":
             depth -= 1
-            if depth == 0:
-                start = position
-        elif depth == 0 and not mark["closed"]:
-            return " ".join([*kept, text[start : mark.start()], text[mark.start() :].replace('"', " ")])
-    return " ".join([*kept, text[start:].replace('"', " ") if depth else text[start:]])
+            start = start if depth else position
+    return " ".join([*pieces, text[start:].replace('"', " ") if depth else text[start:]])
 
 
-def decode_header(subject: str) -> str:
+def decode_header(header: str) -> str:
     """A header on one line, with its encoded words decoded, in NFC and with white space collapsed."""
-    text = well_formed(subject[:MAX_HEADER_CHARS])
+    text = well_formed(header[:MAX_HEADER_CHARS])
     if "=?" in text:
         text = well_formed(_ENCODED_WORDS.sub(_decode_words, _FOLD.sub(" ", text)))
     return " ".join(nfc(text if text.isascii() else replace_c1(text)).split())

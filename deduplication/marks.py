@@ -42,11 +42,11 @@ def mark_of(name: Name, group_ttl: bool) -> Mark:
 def find_marks(client: Any, prefix: str, kind: Kind, scope: str | None, value: str | None) -> list[Name]:
     """Finds names by their marks, even if no journal knows them; None matches everything. Only for resets, because it
     scans Redis. Finds all shared names that begin with ``value``, because their scope may follow."""
-    wanted = Name(kind, "*" if scope is None else _escape_pattern(scope), f"{_escape_pattern(value or '')}*")
+    pattern = Name(kind, "*" if scope is None else _escape_pattern(scope), f"{_escape_pattern(value or '')}*")
     has_scope, is_group = kind in (Kind.SUBJECT_GROUP, Kind.CONTENT), kind is Kind.SUBJECT_GROUP
     names: dict[Name, None] = {}
     for group_ttl in (False, True) if is_group else (False,):
-        mark, head = mark_of(wanted, group_ttl), mark_of(Name(kind, "", ""), group_ttl).key.rstrip(":")
+        mark, head = mark_of(pattern, group_ttl), mark_of(Name(kind, "", ""), group_ttl).key.rstrip(":")
         keys = client.scan_iter(match=f"{_escape_pattern(prefix)}{mark.key}", count=1000)
         if mark.member is not None and scope is not None:  # no scan for a single Set: Redis may have millions of keys
             keys = [f"{prefix}{mark_of(Name(kind, scope, ''), group_ttl).key}".encode()]
