@@ -184,8 +184,8 @@ class Html:
 
 def _may_have_target(markup: str) -> bool:
     """Searches for one string after the other, because a regex that ignores case takes ten times as long."""
-    lower = markup.lower()
-    return any(text in lower for text in ("href", "url(", "background", "action", "&", "<im"))
+    low = markup.lower()
+    return "href" in low or "url(" in low or "background" in low or "action" in low or "&" in low or "<im" in low
 
 
 def _target_attributes(body: str) -> Iterator[tuple[str, str, str]]:

@@ -103,10 +103,11 @@ def _split(url: str) -> SplitResult | None:
 
 def _query_and_hash(parts: SplitResult, host: str, path: str, table: Mapping[str, Collection[str]]) -> tuple[str, str]:
     """The query and the hash that identify the file, each with its sign, or empty. Longer sites take precedence."""
+    host, path = f".{host}", f"{path}/"
     sites = [
         site
         for site, (ending, folder) in zip(table, map(_host_ending_and_folder, table), strict=True)
-        if f".{host}".endswith(ending) and f"{path}/".startswith(folder)
+        if host.endswith(ending) and path.startswith(folder)
     ]
     for site in sorted(sites, key=len, reverse=True):
         parameters = {name.lower() for name in table[site]}
