@@ -26,7 +26,7 @@ _BLOCK = (
     r"|a(?:ddress|rticle|side)|f(?:ieldset|igure|ooter|orm)|o(?:l|ption)|center|img|li|main|nav|section|ul)\b"
 )
 # The tokens of HTML other than text, as its standard defines them. A token without an end extends to the end of the
-# body, and all quantifiers are possessive, so each character is read a fixed number of times.
+# body, and no quantifier backtracks, so each character is read a fixed number of times.
 _SPACE = r"\t\n\f\r "
 _NAME = rf"[a-z][^{_SPACE}/>]*+"
 _KEY = rf"[^{_SPACE}/>][^{_SPACE}/>=]*+"
@@ -152,10 +152,10 @@ class Html:
     """An HTML body, read in linear time and memory.
 
     ``text`` is the visible text as plain_text returns it, without tags, comments, scripts, styles and titles, and with
-    entities decoded. ``links`` are the targets of its links, then those in its text. ``targets`` are all targets of
-    links, forms and images in order: emails whose targets differ are different. Images of the email itself (cid: or
-    relative URLs) are left out, because they are files, and providers rewrite their URLs. ``is_empty``: it has neither
-    text nor targets.
+    entities decoded. ``links`` are the targets of its links, then the links in its text. ``targets`` are the attributes
+    of all links, forms, images and backgrounds, in order: emails whose targets differ are different. They exclude the
+    URLs of the email's own images (cid: or relative), which are files, because providers rewrite these URLs. An HTML
+    body that ``is_empty`` has neither text nor links nor images.
 
     The body is split into tags and text, as browsers do first. No tree is built, because 25 KB of unclosed <b> and <p>
     would make five million elements. So nothing is repaired: an unclosed link counts once, not once for each block that

@@ -326,7 +326,7 @@ _TEXT_FIELDS = [text.name for text in fields(Email) if text.type == "str"]
 
 
 def _html_and_plain(html: str, plain: str, body: str, body_type: str) -> dict[str, str]:
-    """A body without a type is HTML if it looks like HTML, or if a text was sent too and it has no "<".
+    """A body without a type is HTML if it looks like HTML, or if it has no "<" and a text was sent too.
 
     HTML that equals the text is dropped: some scripts put the text into both fields.
     """

@@ -46,7 +46,7 @@ def network_disk(folder: Path) -> str:
 
 
 def use_write_ahead_log(connection: sqlite3.Connection) -> None:
-    """SQLite does not wait for the lock that this needs, so it would fail in all but one of several new processes."""
+    """Waits for the lock of this change, as SQLite does not: of processes that create a file at once, some failed."""
     run_when_unlocked(connection, "PRAGMA journal_mode = WAL", pause_s=0.02)
 
 

@@ -19,7 +19,7 @@ from deduplication.text import well_formed
 MAX_SITE_CHARS = 500  # of a URL, up to its path
 FRAGMENT = "#"
 
-# Names that other programs and services use. The names of emails depend on these lists, so no line may be removed.
+# Hosts, parameters and words of other programs and services. The names of emails depend on them: never remove any.
 LISTS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("lists.toml").read_text(encoding="utf-8"))
 IDENTITY_PARAMETERS: Mapping[str, Collection[str]] = LISTS["identity_parameters"]
 DEFAULT_HOSTS: tuple[str, ...] = tuple(LISTS["file_hosts"])

@@ -219,7 +219,7 @@ class _Entity:
         return " ".join(_decode_8bit(value[:MAX_HEADER_BYTES], self.charset).split())
 
     def decode_headers(self, headers: Sequence[tuple[bytes, bytes]]) -> tuple[tuple[str, str], ...]:
-        """Decodes all headers at once, unless one of them is not UTF-8, because that is faster."""
+        """Decodes all headers in one call, which is faster, unless one of them is not UTF-8."""
         names = b"\0".join([name for name, _ in headers]).decode("ascii").split("\0")
         joined = decode_strictly(b"\0".join([value for _, value in headers]), "utf-8")
         values = [] if joined is None else joined.split("\0")

@@ -44,7 +44,7 @@ GATE_OF = {kind: Gate.IDENTITY if kind in (Kind.EMAIL_ID, Kind.POST) else Gate(k
 
 
 class Name:
-    """A name of an item, identified by its ``label``. ``kept_ms`` is how long a done name is kept; None means for ever.
+    """A name of an item, identified by its ``label``. ``kept_ms`` is how long it is kept once done, None for ever.
 
     Own names (``is_own``) identify the item; the others (group, media...) are shared with other items. All emails of
     one sender with one subject have the same undated id, so it counts only if the fingerprints agree

@@ -67,7 +67,7 @@ class Reserved:
 
 @frozen
 class Skipped:
-    """A post that another name stopped, and the state of that name. If it is ``settled``, the post stays skipped."""
+    """A post that was not reserved: the name that stopped it, and the state of that name. If ``settled``, for good."""
 
     name: Name
     state: str
