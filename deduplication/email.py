@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, fields
 from datetime import datetime
 from itertools import chain, groupby, islice
-from typing import Any, AnyStr, TypeVar
+from typing import Any, AnyStr
 
 from deduplication.authentication import UNKNOWN, Authentication, Result, authenticate
 from deduplication.automated import MAX_PART_BYTES, REPORT_TYPES, Automated, classify
@@ -27,15 +27,12 @@ MAX_HEADER_CHARS = 64 * 1024  # each of subject, sender, date, Message-ID and ot
 MAX_NAME_CHARS = 1000  # of a file or an address
 MAX_RECIPIENTS = 1000
 MAX_ATTACHMENTS = 1000
-SHOWN_DATE = "%Y-%m-%dT%H:%M:%SZ"
 SNIFFED_BYTES = 8000  # a file with a NUL among its first bytes is binary
 MOST_HEADERS = 200
 MAX_HEADERS_CHARS = 64 * 1024  # of all headers in the webhook
 MAX_REFERENCES = 200
 MAX_REPORTS = 10
 MAX_EXTRA_CHARS = 64 * 1024  # of all other fields that a provider sends
-
-Value = TypeVar("Value")
 
 _QUOTED = r'"(?:[^"\\]|\\.)*+"'
 _ATOM = r'[^\s<>,;:"()\[\]@]'
@@ -211,8 +208,7 @@ class Email:
             fields["attachments"] = _attachments(files, inline_bytes, is_linked)
             fields["reports"] = _reports(files)
         if extra := fields.get("extra"):
-            sizes = (len(name) + len(v if isinstance(v, str) else json.dumps(v)) for name, v in extra.items())
-            fields["extra"] = dict(_take_fitting(extra.items(), sizes, MAX_EXTRA_CHARS))
+            fields["extra"] = dict(_take_fitting(extra.items(), MAX_EXTRA_CHARS))
             fields["extra_omitted"] = len(extra) - len(fields["extra"])
         envelope = addresses_in(*recipients)
         fields |= {name: addresses_in(*fields.get(name, ())) for name in ("to", "cc", "reply_to")}
@@ -291,7 +287,7 @@ class Email:
             "cc": list(self.cc) or None,
             "reply_to": list(self.reply_to) or None,
             "return_path": self.return_path,
-            "date_utc": moment and moment.strftime(SHOWN_DATE),
+            "date_utc": moment and moment.strftime("%Y-%m-%dT%H:%M:%SZ"),
             "in_reply_to": self.in_reply_to or None,
             "references": list(self.references) or None,
             "thread": self.thread or None,
@@ -381,16 +377,17 @@ def fitting_headers(pairs: Sequence[tuple[AnyStr, AnyStr]]) -> Sequence[tuple[An
     """The headers that fit into the webhook, in their order."""
     if len(pairs) <= MOST_HEADERS and sum(map(len, chain.from_iterable(pairs))) <= MAX_HEADERS_CHARS:
         return pairs
-    return _take_fitting(pairs, (len(name) + len(value) for name, value in pairs), MAX_HEADERS_CHARS)[:MOST_HEADERS]
+    return _take_fitting(pairs, MAX_HEADERS_CHARS)[:MOST_HEADERS]
 
 
-def _take_fitting(values: Iterable[Value], sizes: Iterable[int], limit: int) -> list[Value]:
-    """The values whose sizes add up to at most ``limit``; a value that is too large does not stop later ones."""
+def _take_fitting(pairs: Iterable[tuple[AnyStr, Any]], limit: int) -> list[tuple[AnyStr, Any]]:
+    """The pairs whose lengths add up to at most ``limit``; a pair that is too long does not stop later ones."""
     fitting = []
-    for value, size in zip(values, sizes, strict=True):
-        if size <= limit:
-            limit -= size
-            fitting.append(value)
+    for name, value in pairs:
+        length = len(name) + len(value if isinstance(value, str | bytes) else json.dumps(value))
+        if length <= limit:
+            limit -= length
+            fitting.append((name, value))
     return fitting
 
 

@@ -12,8 +12,6 @@ from deduplication.names import Fingerprint, Name, digest, digest_of_all
 from deduplication.reservations import compute_post_key, post_name
 from deduplication.values import frozen, kept_property
 
-ITEM_ID_PREFIX = "msg_"
-
 
 @frozen
 class Message:
@@ -40,7 +38,7 @@ class Message:
     @kept_property
     def item_id(self) -> str:
         """The id in log lines and records, because the key may be a title or contain anything."""
-        return f"{ITEM_ID_PREFIX}{hashlib.sha256(self.key.encode()).hexdigest()[:32]}"
+        return f"msg_{hashlib.sha256(self.key.encode()).hexdigest()[:32]}"
 
     @property
     def is_known_by_title(self) -> bool:
