@@ -12,7 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from deduplication.journal.coordinator import Coordinator
-from deduplication.journal.entry import OPEN, Entry, pack_event, to_json, unpack_event
+from deduplication.journal.entry import OPEN, Entry, pack_event, read_event
 from deduplication.journal.registry import Commit, Pointer, Registry, pointer_key
 from deduplication.journal.rules import references
 from deduplication.journal.sqlite import Step
@@ -74,8 +74,8 @@ def _compose(commit: Commit, coordinator: Coordinator, entries: Sequence[Entry])
                 commit.write("DEL", mark_of(name, group_ttl=False).key)
     for label in labels:
         commit.write("SET", pointer_key(label), str(Pointer(number)), "PX", kept_ms)
-    event = ["X", machine, number, [entry.id for entry in erased], labels]
-    commit.event = pack_event(to_json(event)) if erased else ""
+    ids = [entry.id for entry in erased]
+    commit.event = pack_event("X", machine, number, ids, labels) if erased else ""
     return number, erased
 
 
@@ -118,8 +118,8 @@ def delete_events(registry: Registry, ids: Collection[str]) -> int:
     def delete(client: Any, prefix: str) -> int:
         count, start = 0, "-"
         while events := client.xrange(f"{prefix}events", min=start, count=EVENTS_AT_ONCE):
-            texts = ((event_id, unpack_event(fields[b"e"]).split('"', 8)) for event_id, fields in events)
-            matching = [event_id for event_id, parts in texts if parts[1:2] == ["E"] and parts[7] in ids]
+            contents = ((event_id, read_event(fields[b"e"])) for event_id, fields in events)
+            matching = [event_id for event_id, event in contents if event and event[0] == "E" and event[2].id in ids]
             count += client.xdel(f"{prefix}events", *matching) if matching else 0
             start = f"({events[-1][0].decode()}"
         return count

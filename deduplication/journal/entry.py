@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import random
 import zlib
+from collections.abc import Sequence
 from enum import StrEnum
 from functools import lru_cache
 from string import ascii_lowercase
 from typing import Any
 
-from msgspec import Struct, json
+from msgspec import MsgspecError, Struct, json
 from msgspec.structs import replace
 
 from deduplication.names import WEEK_MS, Gate, Kind, Name
@@ -231,9 +232,13 @@ decode = _decoder.decode
 
 
 def encode(entry: Entry) -> str:
+    return _encoder.encode(_without_local_fields(entry)).decode()
+
+
+def _without_local_fields(entry: Entry) -> Entry:
     """Without the fields of deliveries that are known on one machine only."""
     shared = tuple([replace(delivery, owner="", lease_until_ms=0, is_accepted=True) for delivery in entry.deliveries])
-    return _encoder.encode(replace(entry, deliveries=shared)).decode()
+    return replace(entry, deliveries=shared)
 
 
 def to_json(value: Any) -> str:
@@ -254,18 +259,18 @@ _COMMON = (
 _WINDOW, _MEMORY = -12, 5  # 4 KB: larger tables would cost more to set up than an event costs to compress
 
 
-def pack_event(text: str) -> bytes:
+def pack_event(kind: str, machine: str, *values: Any) -> bytes:
+    """An event of that kind, which the machine publishes."""
+    shared = [_without_local_fields(value) if isinstance(value, Entry) else value for value in values]
     packer = zlib.compressobj(6, zlib.DEFLATED, _WINDOW, _MEMORY, zlib.Z_DEFAULT_STRATEGY, _COMMON)
-    return packer.compress(text.encode()) + packer.flush()
+    return packer.compress(_encoder.encode([kind, machine, *shared])) + packer.flush()
 
 
-def decode_event(text: str) -> Entry:
-    return _event_decoder.decode(text)[2]
-
-
-def unpack_event(packed: bytes) -> str:
-    """Empty if it cannot be read because another program or another version wrote it."""
+def read_event(packed: bytes) -> Sequence[Any] | None:
+    """Kind, machine and values; None if it cannot be read because another program or another version wrote it."""
     try:
-        return zlib.decompressobj(_WINDOW, _COMMON).decompress(packed).decode()
-    except (zlib.error, UnicodeDecodeError):
-        return ""
+        text = zlib.decompressobj(_WINDOW, _COMMON).decompress(packed)
+        event: Sequence[Any] = _event_decoder.decode(text) if text.startswith(b'["E"') else json.decode(text)
+        return event
+    except (zlib.error, MsgspecError, LookupError):
+        return None

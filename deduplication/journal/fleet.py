@@ -7,7 +7,6 @@ under which it was read.
 
 from __future__ import annotations
 
-import json
 import logging
 import secrets
 import threading
@@ -19,7 +18,7 @@ from typing import Any
 from deduplication import again, erasing, locks
 from deduplication.errors import NoAnswer, StoreUnavailable, try_to
 from deduplication.journal.coordinator import BEHIND_MS, Coordinator
-from deduplication.journal.entry import DeliveryStatus, Entry, decode_event
+from deduplication.journal.entry import DeliveryStatus, Entry
 from deduplication.journal.registry import NOTHING, Answer, Registry
 from deduplication.journal.rules import merge, name_of, references
 from deduplication.journal.sqlite import Step
@@ -273,7 +272,7 @@ class Fleet:
             is_noted = step.now_ms - int(step.meta("read_ms") or 0) < NOTED_MS
         oldest, events = self._registry.read_events(position, READ_AT_ONCE)
         is_trimmed = position != "0" and event_order(oldest) > event_order(position)
-        if is_trimmed or not all(text for _, text in events):
+        if is_trimmed or not all(event for _, event in events):
             with self._journal.step() as step:
                 step.set_meta("gap_ms", str(step.now_ms))
             trimmed = "the stream was trimmed behind this machine"
@@ -291,26 +290,23 @@ class Fleet:
             return self.follow()
         return len(events)
 
-    def _apply(self, era: str, position: str, events: Sequence[tuple[str, str]]) -> str:
+    def _apply(self, era: str, position: str, events: Sequence[tuple[str, Sequence[Any] | None]]) -> str:
         """Applies a batch and moves the position in one transaction. Returns "" if another process was faster, or a new
         era has begun."""
         requests = []
-        ours = f'["E","{self._journal.machine}",{{"id":"'
         with self._journal.step() as step:
             if step.meta("era") != era or (step.meta("position") or "0") != position:
                 return ""
             has_resets = bool(step.query("SELECT 1 FROM names WHERE seq = -1 LIMIT 1"))
-            for event_id, text in events:
-                if not text:
+            for event_id, event in events:
+                if event is None:
                     continue  # a gap, recorded above
-                id_ = text[len(ours) : text.index('"', len(ours))] if text.startswith(ours) else ""
-                if id_ and step.query("SELECT 1 FROM entries WHERE id = ?", (id_,)):
-                    continue  # published by this machine, so its journal has it
-                if text.startswith('["E"'):
-                    self._apply_entry(step, decode_event(text), has_resets)
-                    continue
-                kind, by, *values = json.loads(text)
-                if kind == "R":
+                kind, by, *values = event
+                if kind == "E":
+                    is_ours = by == self._journal.machine  # then it is here, unless the journal is a restored backup
+                    if not (is_ours and step.query("SELECT 1 FROM entries WHERE id = ?", (values[0].id,))):
+                        self._apply_entry(step, values[0], has_resets)
+                elif kind == "R":
                     has_resets = True
                     for label in values[1]:
                         step.reset(label, values[0])

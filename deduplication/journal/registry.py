@@ -32,8 +32,8 @@ from deduplication.journal.entry import (
     decode,
     encode,
     pack_event,
+    read_event,
     to_json,
-    unpack_event,
 )
 from deduplication.journal.rules import Claim, Judgement, Known, NameState, Obstacle, Take, identity, references
 from deduplication.marks import HAS_PENDING, mark_of
@@ -498,7 +498,7 @@ class Registry:
         # No event if nothing changes; refused deliveries are not published.
         if is_stored or after != text or entry.is_evicted:
             kept_here = tuple(delivery for delivery in entry.deliveries if delivery.destination not in refused)
-            commit.event = pack_event(f'["E","{self._machine}",{encode(replace(entry, deliveries=kept_here))}]')
+            commit.event = pack_event("E", self._machine, replace(entry, deliveries=kept_here))
         return Published("", refused)
 
     def _end_pending(
@@ -536,7 +536,7 @@ class Registry:
         """Writes marks that belong to no entry. Existing marks are not changed."""
         commit = Commit()
         self._write_marks(commit, names, "NX")
-        commit.event = pack_event(to_json(event)) if event else ""
+        commit.event = pack_event(*event) if event else ""
         self.run(commit)
 
     # Stored deliveries
@@ -664,7 +664,7 @@ class Registry:
                 commit.write("SET", pointer_key(label), str(Pointer(number)), *self._kept)
                 mark = mark_of(labels[label], self._options.group_ttl)
                 commit.write("DEL", mark.key) if mark.member is None else commit.write("SREM", mark.key, mark.member)
-            commit.event = pack_event(to_json(["R", self._machine, number, list(gone)])) if gone else ""
+            commit.event = pack_event("R", self._machine, number, list(gone)) if gone else ""
             return number, frozenset(labels.keys() - gone.keys())
 
         return self.agree(compose)[0]
@@ -682,13 +682,13 @@ class Registry:
 
     def announce(self, event: Sequence[Any]) -> None:
         commit = Commit()
-        commit.event = pack_event(to_json(event))
+        commit.event = pack_event(*event)
         self.run(commit)
 
-    def read_events(self, position: str, count: int) -> tuple[str, list[tuple[str, str]]]:
+    def read_events(self, position: str, count: int) -> tuple[str, list[tuple[str, Sequence[Any] | None]]]:
         """The id of the oldest event, and the events after a position."""
         oldest, found = self.ask(lambda client, prefix: client.eval(_READ, 1, f"{prefix}events", position, count))
-        events = [(id_.decode(), unpack_event(fields[1])) for _, rows in found or () for id_, fields in rows]
+        events = [(id_.decode(), read_event(fields[1])) for _, rows in found or () for id_, fields in rows]
         return oldest[0][0].decode() if oldest else "0", events
 
     def find_outdated(self, entries: Sequence[Entry]) -> list[Entry]:

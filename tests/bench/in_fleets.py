@@ -11,7 +11,7 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
-from deduplication.journal.entry import Attempt, Delivery, DeliveryStatus, Entry, encode, new_entry_id, pack_event
+from deduplication.journal.entry import Attempt, Delivery, DeliveryStatus, Entry, new_entry_id, pack_event
 from deduplication.redis_client import connect
 from tests.bench.anchors import take_one_naively
 from tests.bench.figures import Figure, Row, Step, ratio_row, spent
@@ -177,7 +177,7 @@ def publish(redis: RedisServer, count: int) -> None:
                 answer="processed",
                 settled_ms=attempt.at_ms,
             )
-            pipeline.xadd("events", {"e": pack_event(f'["E","another",{encode(entry)}]')})
+            pipeline.xadd("events", {"e": pack_event("E", "another", entry)})
             if number % 2_000 == 1_999:
                 pipeline.execute()
         pipeline.execute()

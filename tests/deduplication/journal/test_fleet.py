@@ -13,6 +13,7 @@ import pytest
 from deduplication.clock import Clock, system_clock
 from deduplication.errors import StoreUnavailable
 from deduplication.journal.coordinator import Claimed
+from deduplication.journal.entry import pack_event
 from deduplication.journal.registry import RegistryOptions
 from deduplication.journal.rules import Repeat
 from deduplication.room import trim_stream
@@ -189,7 +190,13 @@ def last_event(server: RedisServer) -> str:
     return str(found[0][0]) if found else "none yet"
 
 
-@pytest.mark.parametrize("rubbish", [b"not one of ours", b"\xff\xfe", b""])
+FOREIGN = (
+    pack_event("E", "elsewhere", {"id": 1}),
+    pack_event("E", "elsewhere", {"id": "of", "machine": "another version", "own": ["?:of:a new kind"]}),
+)
+
+
+@pytest.mark.parametrize("rubbish", [b"not one of ours", b"\xff\xfe", b"", *FOREIGN])
 def test_an_event_that_cannot_be_read_is_a_gap_and_does_not_stop_the_others(
     server: RedisServer, machines: list[Machine], rubbish: bytes
 ) -> None:
