@@ -181,10 +181,8 @@ def open_entries(step: Step, label: str) -> list[str]:
 
 
 def make_due(coordinator: Coordinator, entry: Entry, destination: str, *, renews: bool = False) -> bool:
-    """Makes a stored delivery the next one to be handed out; ``renews`` also resets its count of attempts.
-
-    Returns False if a process is sending it, or if it is no longer stored.
-    """
+    """Makes a stored delivery the next one to be handed out; ``renews`` also resets its count of attempts. False if a
+    process is sending it, or if it is no longer stored."""
     registry, delivery = coordinator.registry, entry.delivery_to(destination)
     if delivery is None:
         return False

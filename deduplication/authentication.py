@@ -7,7 +7,7 @@ operator trusts, and only the topmost of them: mail servers add headers on top, 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Literal, NamedTuple
 
 from deduplication.values import frozen
@@ -102,14 +102,14 @@ def _trusted_results(headers: Sequence[str], trusted: Collection[str]) -> tuple[
     for header in headers:
         host = _HOST.match(header)
         if host and host[1].lower() in trusted:
-            return host[1].lower(), [result for statement in _statements(header) for result in _results(statement)]
+            results = []
+            for statement in _statements(header):
+                if match := _RESULT.match(statement):
+                    domains = dict(reversed(_DOMAIN.findall(statement)))
+                    domain = next((domains[key] for key in _DOMAIN_OF[match[1]] if key in domains), "")
+                    results.append(Result(match[1], match[2], domain))
+            return host[1].lower(), results
     return "", []
-
-
-def _results(statement: str) -> Iterator[Result]:
-    if match := _RESULT.match(statement):
-        domains = dict(reversed(_DOMAIN.findall(statement)))
-        yield Result(match[1], match[2], next((domains[key] for key in _DOMAIN_OF[match[1]] if key in domains), ""))
 
 
 def _statements(header: str) -> list[str]:

@@ -47,7 +47,6 @@ _RULES: tuple[tuple[AutomatedKind, str, str], ...] = (
 _PATTERNS = [
     (kind, name, re.compile(rf"\s*(?:{pattern})", re.I)) for kind, names, pattern in _RULES for name in names.split()
 ]
-_NAMES = frozenset(name.lower() for _, name, _ in _PATTERNS)
 _BY_EXCHANGE = "X-MS-Exchange-Generated-Message-Source"
 
 
@@ -89,10 +88,9 @@ def classify(
         return Automated("calendar", _why("Content-Class", header("Content-Class")))
     if header("Auto-Submitted").strip().lower().startswith("auto-generated") and header(_BY_EXCHANGE):
         return Automated("auto_reply", _why(_BY_EXCHANGE, header(_BY_EXCHANGE)))
-    if not _NAMES.isdisjoint(headers):
-        for kind, name, pattern in _PATTERNS:
-            if (value := header(name)) and pattern.match(value):
-                return Automated(kind, _why(name, value))
+    for kind, name, pattern in _PATTERNS:
+        if (value := header(name)) and pattern.match(value):
+            return Automated(kind, _why(name, value))
     return Automated("auto_reply", "Return-Path: <>") if return_path == "" else Automated()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email.utils
 import re
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta, timezone
 
 MAX_DATE_CHARS = 1000
@@ -56,12 +57,9 @@ def parse_date(date: str) -> datetime | None:
     if not text:
         return None
     for parse in (_parse_numeric, _parse_words):
-        try:
-            moment = parse(text)
-            if moment:
+        with suppress(ValueError, OverflowError, TypeError, IndexError):
+            if moment := parse(text):
                 return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=ASSUMED_UTC)
-        except (ValueError, OverflowError, TypeError, IndexError):
-            continue
     return None
 
 
