@@ -1,4 +1,4 @@
 """Recognises emails, posts and messages by their names, and remembers them.
 
-Nothing here knows Flask or sends HTTP. I/O is done in ``journal/``, ``files.py`` and ``redis_client.py`` only.
+Nothing here knows Flask or sends HTTP. Only ``journal/``, ``files.py``, ``spool.py`` and ``redis_client.py`` do I/O.
 """

@@ -1,4 +1,4 @@
-"""Requests of operators: send an email again, release one that was skipped, mark or forget names."""
+"""What operators can ask for: send an email again, release a skipped one, mark names or forget them."""
 
 from __future__ import annotations
 
@@ -40,38 +40,38 @@ def replay(
     *,
     dry_run: bool = False,
 ) -> Refusal | None:
-    """Sends an entry once more: to one destination, or (None) wherever it was skipped.
+    """Queues an entry for sending again: to one destination or, without one, to all where it was skipped.
 
-    None if it waits to be sent, or if the machine that has its payload was asked to send it (rule 11).
-    ``webhook_id``: a new one, so that the receiver sees another email."""
+    If another machine has its payload, that machine is asked to send it (rule 11). Returns None, or why the entry is
+    not sent. A new ``webhook_id`` makes the receiver treat it as another email.
+    """
     registry = coordinator.registry
     with coordinator.journal.reading() as step:
-        known, payload = step.read(entry_id), step.payload(entry_id)
-    delivery = known.delivery_to(destination) if known and destination else None
-    if registry and known and delivery and delivery.status is DeliveryStatus.WAITING:
-        is_due = dry_run or make_due(coordinator, known, delivery.destination, renews=True)
+        entry, payload = step.read(entry_id), step.payload(entry_id)
+    delivery = entry.delivery_to(destination) if entry and destination else None
+    if registry and entry and delivery and delivery.status is DeliveryStatus.WAITING:
+        is_due = dry_run or make_due(coordinator, entry, delivery.destination, renews=True)
         return None if is_due else Refusal.UNDER_WAY
-    if registry and delivery and payload is None:  # Redis may have it, of a dead letter that another machine stored
+    if registry and delivery and payload is None:  # Redis has payloads of dead letters that other machines stored
         payload = registry.ask(lambda client, prefix: client.get(f"{prefix}payload:{delivery.webhook_id}"))
     with coordinator.journal.step() as step:
         entry = step.read(entry_id)
         if entry is None:
             return Refusal.UNKNOWN
         if destination is None:
-            after = _released(step, entry, force)
+            after = _release_skipped(step, entry, force)
         else:
-            after = _replayed(step, entry, destination, force, webhook_id)
+            after = _replay_one(step, entry, destination, force, webhook_id)
         if isinstance(after, Refusal):
             return after
         if payload is not None and not dry_run:
             step.put(after, entry, publishes=registry is not None)
     is_ours = registry is None or entry.machine == coordinator.journal.machine
-    is_elsewhere = payload is None and not is_ours and not entry.is_evicted
-    if payload is None and not is_elsewhere:
+    if payload is None and (is_ours or entry.is_evicted):
         return Refusal.NO_PAYLOAD
     if dry_run:
         return None
-    if registry and is_elsewhere:
+    if registry and payload is None:
         action = [entry_id, destination, force, webhook_id]
         registry.announce(["Q", coordinator.journal.machine, secrets.token_hex(8), entry.machine, action])
     else:
@@ -84,13 +84,13 @@ def release(coordinator: Coordinator, entry_id: str, *, force: bool = False, dry
 
 
 def execute(coordinator: Coordinator, action: list[Any]) -> None:
-    """Sends an entry again because another machine asked for it."""
+    """Replays an entry at the request of another machine."""
     refusal = replay(coordinator, *action)
-    log.info("entry %s: another machine asked to send it again: %s", action[0], refusal or "it waits")
+    log.info("entry %s: another machine asked to send it again: %s", action[0], refusal or "queued")
 
 
-def _replayed(step: Step, entry: Entry, destination: str, force: bool, webhook_id: str) -> Entry | Refusal:
-    """It passes identity, but not "this destination has it" (30)."""
+def _replay_one(step: Step, entry: Entry, destination: str, force: bool, webhook_id: str) -> Entry | Refusal:
+    """Ignores known names, but does not repeat a delivery without ``force`` (rule 30)."""
     delivery = entry.delivery_to(destination)
     if delivery is None:
         return Refusal.UNKNOWN
@@ -101,12 +101,12 @@ def _replayed(step: Step, entry: Entry, destination: str, force: bool, webhook_i
     elif delivery.status in (DeliveryStatus.DELIVERED, DeliveryStatus.SKIPPED) and not force:
         return Refusal.ALREADY_DELIVERED
     else:
-        after = _once_more(delivery, step.now_ms)
+        after = _renew(delivery, step.now_ms)
     return entry.with_delivery(replace(after, webhook_id=webhook_id or after.webhook_id))
 
 
-def _released(step: Step, entry: Entry, force: bool) -> Entry | Refusal:
-    """Once; it asks for and takes no shared names (30)."""
+def _release_skipped(step: Step, entry: Entry, force: bool) -> Entry | Refusal:
+    """Works once for each entry, and neither checks nor takes shared names (rule 30)."""
     skipped = [delivery for delivery in entry.deliveries if delivery.status is DeliveryStatus.SKIPPED]
     if not skipped:
         return Refusal.NOT_SUPPRESSED if entry.released_ms is None else Refusal.ALREADY_RELEASED
@@ -117,32 +117,33 @@ def _released(step: Step, entry: Entry, force: bool) -> Entry | Refusal:
     if not released:
         return Refusal.ALREADY_DELIVERED
     for delivery in released:
-        entry = entry.with_delivery(replace(_once_more(delivery, step.now_ms), content=None))
+        entry = entry.with_delivery(replace(_renew(delivery, step.now_ms), content=None))
     return replace(entry, released_ms=step.now_ms, shared=())
 
 
-def _once_more(delivery: Delivery, now_ms: int) -> Delivery:
-    again = {"status": DeliveryStatus.WAITING, "generation": delivery.generation + 1, "tries": 0, "next_try_ms": now_ms}
-    return replace(delivery, **again, ended_ms=None, reason=None, waits_for=None)
+def _renew(delivery: Delivery, now_ms: int) -> Delivery:
+    renewed = replace(delivery, status=DeliveryStatus.WAITING, generation=delivery.generation + 1, tries=0)
+    return replace(renewed, next_try_ms=now_ms, ended_ms=None, reason=None, waits_for=None)
 
 
 def reopen(coordinator: Coordinator, entry_id: str, destination: str) -> bool:
-    """Forgets that one destination received it: if it comes again, it is sent there. False while it is open."""
+    """Forgets that one destination received an entry: the next copy of the email is sent there. Returns False while the
+    entry is open."""
     with coordinator.journal.step() as step:
         entry = step.read(entry_id)
         delivery = entry.delivery_to(destination) if entry else None
         if entry is None or delivery is None or entry.is_open:
             return False
-        again = {"status": DeliveryStatus.RETURNED, "generation": delivery.generation + 1}
-        after = entry.with_delivery(replace(delivery, **again, ended_ms=None, content=None))
+        returned = replace(delivery, status=DeliveryStatus.RETURNED, generation=delivery.generation + 1)
+        after = entry.with_delivery(replace(returned, ended_ms=None, content=None))
         step.put(after, entry, publishes=coordinator.registry is not None)
     coordinator.publish(entry_id)
     return True
 
 
 def mark(coordinator: Coordinator, names: Sequence[Name]) -> None:
-    """Marks names as done on the whole fleet, at most 1,000 in a call, without an entry. Names that are already done do
-    not change."""
+    """Marks at most 1,000 names as done on the whole fleet, without an entry. Names that are done already do not
+    change."""
     now_ms, registry = coordinator.journal.clock.now_ms(), coordinator.registry
     ends = [(name.label, None if name.kept_ms is None else now_ms + name.kept_ms) for name in names]
     if registry:
@@ -153,8 +154,8 @@ def mark(coordinator: Coordinator, names: Sequence[Name]) -> None:
 
 
 def forget(coordinator: Coordinator, names: Mapping[str, Name]) -> tuple[int, frozenset[str]]:
-    """Forgets names, by their references, on the whole fleet (rule 21). Returns the number of this reset, and the
-    references that were kept because something is still to be delivered."""
+    """Forgets names on the whole fleet (rule 21); ``names`` is keyed by their references. Returns the number of this
+    reset, and the references that were kept because a delivery is still open."""
     registry, kept = coordinator.registry, frozenset[str]()
     if registry:
         number, kept = registry.reset(names)
@@ -170,7 +171,7 @@ def forget(coordinator: Coordinator, names: Mapping[str, Name]) -> tuple[int, fr
 
 
 def open_entries(step: Step, label: str) -> list[str]:
-    """Entries under a name that are being delivered, or wait."""
+    """Entries under a name with a delivery that is in progress or waits."""
     rows = step.query(
         "SELECT DISTINCT e.id FROM names n JOIN deliveries d ON d.seq = n.seq JOIN entries e ON e.seq = n.seq WHERE"
         " n.reference = ? AND (d.status = 'waiting' OR (d.status = 'claimed' AND d.lease_until_ms > ?))",
@@ -180,8 +181,8 @@ def open_entries(step: Step, label: str) -> list[str]:
 
 
 def make_due(coordinator: Coordinator, entry: Entry, destination: str, *, renews: bool = False) -> bool:
-    """A stored delivery becomes the next one that is handed out. If it ``renews``, attempts are counted from now on.
-    False if it is lent, or no longer stored."""
+    """Makes a stored delivery the next one to be handed out; ``renews`` also resets its count of attempts. False if a
+    process is sending it, or if it is no longer stored."""
     registry, delivery = coordinator.registry, entry.delivery_to(destination)
     if delivery is None:
         return False

@@ -1,4 +1,4 @@
-"""Time of day, a clock for leases that cannot be set, and the ids of the machine and its boot."""
+"""The time of day, a clock for leases that cannot be set, and the ids of the host and its boot."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from pathlib import Path
 from deduplication.values import frozen
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_BOOT_RANGE_MS = 1 << 50  # longer than any machine runs: each boot has a range of its own, above those before
+_BOOT_RANGE_MS = 1 << 50  # longer than any machine runs, so the ranges of two boots never overlap
 
 
 @frozen
 class Clock:
-    """Setting the time of day neither ends a lease early nor prolongs one."""
+    """``now_ms`` is the time of day. ``steady_ms`` is for leases: setting the time of day does not change it."""
 
     now_ms: Callable[[], int]
     steady_ms: Callable[[], int]
 
 
 def system_clock(boot: int = 0) -> Clock:
-    """``boot`` counts the starts of the machine: leases of an earlier boot have ended."""
+    """``boot`` counts the boots of the machine: leases of an earlier boot have ended."""
     base_ms = boot * _BOOT_RANGE_MS
-    source = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # the former goes on while a laptop sleeps
+    source = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # the former does not stop while a laptop sleeps
     return Clock(
         now_ms=lambda: time.time_ns() // 1_000_000,
         steady_ms=lambda: base_ms + time.clock_gettime_ns(source) // 1_000_000,
@@ -33,7 +33,7 @@ def system_clock(boot: int = 0) -> Clock:
 
 
 def boot_id() -> str:
-    """Changes with every boot of the machine; if it is unknown, with every process."""
+    """Changes with every boot, or with every process if the system does not have such an id."""
     try:
         return _BOOT_ID.read_text().strip()
     except OSError:
@@ -41,7 +41,7 @@ def boot_id() -> str:
 
 
 def host_id() -> str:
-    """Differs on another host that the folder is copied to; the host's name if the system has no such id."""
+    """Identifies the host, so a copied DATA_DIR is noticed; the host name if the system has no such id."""
     for path in (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id")):
         with suppress(OSError):
             if text := path.read_text().strip():

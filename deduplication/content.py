@@ -1,4 +1,4 @@
-"""Content: of texts that start with the same words, a destination gets one within a window of time."""
+"""The content gate: a destination gets only one of several texts with the same first words within a time window."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ log = logging.getLogger(__name__)
 
 WINDOW_MS = 72 * 3600 * 1000
 WORDS = 10
-MAX_FIRST_WORDS_CHARS = 100_000  # they are looked for in so much of a text
+MAX_FIRST_WORDS_CHARS = 100_000  # the first words are only searched within these
 
-_WRITTEN = re.compile(r"\S+")
-# Emoji made of a digit or a letter: 1️⃣ and ℹ️.
+_TOKEN = re.compile(r"\S+")
+# Emoji that contain a digit or a letter: 1️⃣ and ℹ️.
 _WORDLIKE_EMOJI = re.compile(r"[0-9#*]\ufe0f?\u20e3|\u2139")
 _VARIATION_SELECTORS = re.compile(r"[\ufe00-\ufe0f\U000e0100-\U000e01ef]")
 
 
 def normalize_text(text: str) -> str:
-    """The first ten words: lower case, without punctuation, symbols and emoji, one space between them.
+    """The first ten words in lower case, without punctuation, symbols and emoji, separated by one space.
 
-    Letters, digits and the marks on them are kept in every script. Punctuation inside a word joins its parts: "don't"
-    is "dont". Empty if there is no word at all.
+    Letters, digits and their marks are kept in every script. Punctuation inside a word is removed: "don't" becomes
+    "dont". Empty if the text has no words.
     """
     if not isinstance(text, str):
         raise TypeError(f"text must be a str, got {type(text).__name__}")
     lowered = nfc(text[:MAX_FIRST_WORDS_CHARS].lower())
-    words = filter(None, (_word(written[0]) for written in _WRITTEN.finditer(lowered)))
+    words = filter(None, (_normalize_word(token[0]) for token in _TOKEN.finditer(lowered)))
     return " ".join(islice(words, WORDS))
 
 
-def _word(raw: str) -> str:
-    """``\\w`` would lose the vowel signs of Indic scripts and keep the underscore."""
-    kept: list[str] = []
-    for char in _VARIATION_SELECTORS.sub("", _WORDLIKE_EMOJI.sub("", raw)):
+def _normalize_word(token: str) -> str:
+    """``\\w`` would drop the vowel signs of Indic scripts and keep underscores."""
+    chars: list[str] = []
+    for char in _VARIATION_SELECTORS.sub("", _WORDLIKE_EMOJI.sub("", token)):
         category = unicodedata.category(char)[0]
-        if category in "LN" or (category == "M" and kept):
-            kept.append(char)
-    return nfc("".join(kept))
+        if category in "LN" or (category == "M" and chars):
+            chars.append(char)
+    return nfc("".join(chars))
 
 
 def compute_hash(text: str) -> str:
@@ -55,19 +55,18 @@ def compute_hash(text: str) -> str:
 
 
 def content_name(destination: str, text: str, window_ms: int = WINDOW_MS) -> Name | None:
-    """The text as a name to claim for one destination; None without a word, or with a window of 0, which is no gate."""
+    """The name to claim for a text at one destination. None if it has no words, or if the window is 0 (no gate)."""
     if window_ms < 0:
         raise ValueError(f"window_ms must be 0 (no gate) or more, got {window_ms}")
     words = normalize_text(text)
     if not window_ms or not words:
         return None
-    return Name(Kind.CONTENT, destination, compute_hash(words), window_ms)  # normalising words again changes nothing
+    return Name(Kind.CONTENT, destination, compute_hash(words), window_ms)  # compute_hash normalises: a no-op here
 
 
 class ContentGate:
-    """For scripts: which texts a destination already has. If neither Redis nor the journal answers, every text is new.
-
-    Log lines have the destination and the hash, never the text. A wrong setting still raises.
+    """For scripts: which texts were forwarded to a destination. If neither Redis nor the journal answers, every text is
+    new; a wrong setting raises. Log lines have the destination and the hash, never the text.
     """
 
     def __init__(self, coordinator: Coordinator, window_ms: int = WINDOW_MS) -> None:
@@ -75,7 +74,7 @@ class ContentGate:
         self._window_ms = window_ms
 
     def is_duplicate(self, destination: str, text: str) -> bool:
-        """Whether the text was forwarded there within the window. It reserves nothing."""
+        """Whether the text was forwarded there within the window. Nothing is reserved."""
         name = content_name(destination, text, self._window_ms)
         if name is None:
             return False
@@ -86,7 +85,7 @@ class ContentGate:
             return False
 
     def mark_as_forwarded(self, destination: str, text: str) -> None:
-        """The window starts with the first mark; a second one changes nothing."""
+        """The window starts with the first call; later calls do not extend it."""
         name = content_name(destination, text, self._window_ms)
         if name is None:
             return

@@ -1,13 +1,14 @@
-"""Dates as they come in mail, in every notation."""
+"""Parses dates in all notations that occur in mail."""
 
 from __future__ import annotations
 
 import email.utils
 import re
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta, timezone
 
 MAX_DATE_CHARS = 1000
-ASSUMED_UTC = timezone(timedelta(), "UTC?")  # of a time that names no zone
+ASSUMED_UTC = timezone(timedelta(), "UTC?")  # of a time without a zone
 
 _COMMENT = re.compile(r"\(([^()]*)\)")
 _EPOCH = re.compile(r"\d{10}(?:\d{3})?(?:\.\d+)?", re.ASCII)
@@ -23,7 +24,7 @@ _YEAR_FIRST = re.compile(
     r"(?:[a-z]{3,9}\W+)?(\d{4})[/.-](\d\d?)[/.-](\d\d?)(?:\W+[a-z]{3,9}|t)?", re.IGNORECASE | re.ASCII
 )
 
-# Hours from UTC. If a name has several meanings, the one that mail programs use.
+# Hours from UTC. Ambiguous names have the meaning that mail programs give them.
 _ZONES = {
     "0000": 0, "Z": 0, "UT": 0, "UTC": 0, "GMT": 0, "WET": 0, "WEST": 1, "BST": 1, "CET": 1, "MET": 1, "MEZ": 1,
     "CEST": 2, "MEST": 2, "MESZ": 2, "MET DST": 2, "CET DST": 2, "EET": 2, "EEST": 3, "SAST": 2, "IDT": 3, "MSK": 3,
@@ -32,7 +33,7 @@ _ZONES = {
     "EST": -5, "EDT": -4, "CST": -6, "CDT": -5, "MST": -7, "MDT": -6, "PST": -8, "PDT": -7, "AKST": -9, "AKDT": -8,
     "HST": -10, "GREENWICH MEAN TIME": 0, "COORDINATED UNIVERSAL TIME": 0, "BRITISH SUMMER TIME": 1,
 }  # fmt: skip
-# As Windows and browsers call them, before "Standard Time" or, an hour later, "Daylight Time" or "Summer Time".
+# The names of Windows and browsers, without "Standard Time" or, one hour later, "Daylight Time" or "Summer Time".
 _LONG_ZONES = {
     "HAWAIIAN": -10, "HAWAII-ALEUTIAN": -10, "ALASKAN": -9, "ALASKA": -9, "PACIFIC": -8, "MOUNTAIN": -7,
     "US MOUNTAIN": -7, "CENTRAL": -6, "CANADA CENTRAL": -6, "EASTERN": -5, "US EASTERN": -5, "SA PACIFIC": -5,
@@ -48,25 +49,21 @@ for _season, _later in {"STANDARD": 0, "DAYLIGHT": 1, "SUMMER": 1}.items():
 
 
 def parse_date(date: str) -> datetime | None:
-    """The moment in UTC, from any notation seen in mail; None if absent or unreadable.
+    """The moment in UTC; None if the date is absent, unreadable or in an unknown zone.
 
-    A time without a zone is UTC, never the server's own zone; its tzinfo is ASSUMED_UTC, so that a caller can tell. A
-    time in an unknown zone cannot be read.
+    A time without a zone is taken as UTC, not as the server's local time; its tzinfo is ASSUMED_UTC.
     """
     text = " ".join(date[:MAX_DATE_CHARS].split())
     if not text:
         return None
-    for read in (_read_numeric, _read_written):
-        try:
-            moment = read(text)
-            if moment:
+    for parse in (_parse_numeric, _parse_words):
+        with suppress(ValueError, OverflowError, TypeError, IndexError):
+            if moment := parse(text):
                 return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=ASSUMED_UTC)
-        except (ValueError, OverflowError, TypeError, IndexError):
-            continue
     return None
 
 
-def _read_numeric(text: str) -> datetime:
+def _parse_numeric(text: str) -> datetime:
     """Seconds or milliseconds since 1970, or ISO 8601."""
     if _EPOCH.fullmatch(text):
         number = float(text)
@@ -75,8 +72,8 @@ def _read_numeric(text: str) -> datetime:
     return moment.replace(tzinfo=UTC) if text.endswith(" UTC") and not moment.tzinfo else moment
 
 
-def _read_written(text: str) -> datetime | None:
-    """A day, a time, then zone and year in any order, such as Wed, 11 Oct 2017 18:31:04 -0700 (PDT)."""
+def _parse_words(text: str) -> datetime | None:
+    """A day and a time, then zone and year in any order, such as Wed, 11 Oct 2017 18:31:04 -0700 (PDT)."""
     bare = " ".join(_COMMENT.sub(" ", text).split())
     clock = _CLOCK.search(bare)
     if clock is None:
@@ -100,7 +97,7 @@ def _read_written(text: str) -> datetime | None:
 
 
 def _midnight(day: str) -> datetime | None:
-    """2002/09/14 is read here, dates with the month's name by the library; 09/14/2002 is ambiguous."""
+    """Reads 2002/09/14 itself, and dates with the name of a month by the library. 09/14/2002 is ambiguous: None."""
     if numbers := _YEAR_FIRST.fullmatch(day):
         return datetime(int(numbers[1]), int(numbers[2]), int(numbers[3]))
     parsed = email.utils.parsedate_tz(f"{day} 00:00:00 +0000")
@@ -111,7 +108,7 @@ def _midnight(day: str) -> datetime | None:
 
 
 def _offset(zone: str) -> timedelta | None:
-    """By its number if there is one, whatever its name."""
+    """A number in the zone takes precedence over its name. None if the zone is unknown."""
     if numeric := _OFFSET.search(zone):
         sign, hours, minutes = numeric.groups()
         return (-1 if sign == "-" else 1) * timedelta(hours=int(hours), minutes=int(minutes or 0))

@@ -1,4 +1,4 @@
-"""The email itself: its parts as received, and what is read from them."""
+"""An email: its parts as received, and what is computed from them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, fields
 from datetime import datetime
 from itertools import chain, groupby, islice
-from typing import Any, AnyStr, TypeVar
+from typing import Any, AnyStr
 
 from deduplication.authentication import UNKNOWN, Authentication, Result, authenticate
 from deduplication.automated import MAX_PART_BYTES, REPORT_TYPES, Automated, classify
@@ -19,51 +19,50 @@ from deduplication.body import Html, looks_like_html, plain_links, plain_text
 from deduplication.dates import parse_date
 from deduplication.names import bounded_key
 from deduplication.spool import Content, chunks_of, read_all
-from deduplication.text import base64_decoded, decoded, nfc, well_formed, without_c1
+from deduplication.text import base64_decoded, decoded, nfc, replace_c1, well_formed
 from deduplication.values import frozen, kept_property
 
-# Longer values are cut before they are worked at. The text of an email is not cut: its fingerprint covers all of it.
-MAX_HEADER_CHARS = 64 * 1024  # subject, sender, date, Message-ID and other ids, each
-MAX_NAME_CHARS = 1000  # of a file, of an address
-MOST_RECIPIENTS = 1000
-MOST_ATTACHMENTS = 1000
-SHOWN_DATE = "%Y-%m-%dT%H:%M:%SZ"
-MOST_LOOKED_AT = 8000  # bytes of a file: with a NUL among them it is no text
+# Longer values are cut before they are processed. The text of an email is not cut: its fingerprint covers all of it.
+MAX_HEADER_CHARS = 64 * 1024  # each of subject, sender, date, Message-ID and other ids
+MAX_NAME_CHARS = 1000  # of a file or an address
+MAX_RECIPIENTS = 1000
+MAX_ATTACHMENTS = 1000
+SNIFFED_BYTES = 8000  # a file with a NUL among its first bytes is binary
 MOST_HEADERS = 200
-MAX_HEADERS_CHARS = 64 * 1024  # of all headers that are handed on
-MOST_REFERENCES = 200
-MOST_REPORTS = 10
+MAX_HEADERS_CHARS = 64 * 1024  # of all headers in the webhook
+MAX_REFERENCES = 200
+MAX_REPORTS = 10
 MAX_EXTRA_CHARS = 64 * 1024  # of all other fields that a provider sends
-
-Value = TypeVar("Value")
 
 _QUOTED = r'"(?:[^"\\]|\\.)*+"'
 _ATOM = r'[^\s<>,;:"()\[\]@]'
 _ATOMS = re.compile(rf"{_ATOM}+")
-# Each piece of a list of addresses is read once: quoted text is part of an address only right before its @.
+# Each piece of a list of addresses is read once. Quoted text is part of an address only directly before its @.
 _PIECE = re.compile(
     rf"<\s*(?P<bracketed>(?:{_QUOTED}|[^<>\s@\"]++)@[^<>\s@\"]++)\s*>"
     rf"|(?P<bare>(?:{_QUOTED}|{_ATOM}++)@{_ATOM}++)(?!@)|{_QUOTED}|(?:{_ATOM}|@)++|(?P<end>[,;])",
     re.DOTALL,
 )
-_NOTHING_BUT_QUOTED = re.compile(r'[\s<]*"([^"\\]*)"[\s>]*')
+_QUOTED_ONLY = re.compile(r'[\s<]*"([^"\\]*)"[\s>]*')
 _QUOTED_OR_COMMENT = re.compile(r'"(?:[^"\\]|\\.)*+(?P<closed>"?)|\(', re.DOTALL)
-_WITHIN_COMMENTS = re.compile(r"\\.|[()]", re.DOTALL)
+_IN_COMMENT = re.compile(r"\\.|[()]", re.DOTALL)
 _ENCODED_WORD = re.compile(r"=\?([^?\s*]+)(?:\*[^?\s]*)?\?([bq])\?([^?\r\n]*)\?=", re.IGNORECASE)
 _ENCODED_WORDS = re.compile(rf"{_ENCODED_WORD.pattern}(?:\s*{_ENCODED_WORD.pattern})*", re.IGNORECASE)
 _NOT_ASCII = re.compile(r"([^\x00-\x7f]+)")
 _FOLD = re.compile(r"\r?\n[ \t]*|[\r\n]+")
 _BRACKETED = re.compile(r"<\s*([^<>\s]+)\s*>")
-_NOT_IN_A_FILE_NAME = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")  # the last turn "fdp.exe" around
+_FORBIDDEN_IN_FILE_NAME = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
+)  # the last two ranges reverse text: "exe.pdf"
 
 
 @frozen
 class Attachment:
-    """``name`` has no path; ``content`` (Base64) is set only where contents are wanted in the webhook, ``data`` where
-    they are wanted by link. One that is ``inline`` is shown within the HTML, which refers to it by ``content_id``.
+    """``name`` has no path. ``content`` (Base64) is set only if the webhook includes contents, and ``data`` only if it
+    links to them. An ``inline`` attachment is shown within the HTML, which refers to it by ``content_id``.
 
-    ``sha256`` is empty if the contents were not sent. ``text_sha256`` is that of a text whose lines, the last one
-    included, all end in LF, if it is another one: providers change line ends.
+    ``sha256`` is empty if the contents were not sent. ``text_sha256`` is set for texts if it differs: the digest with
+    LF at the end of every line, the last one included, because providers change line ends.
     """
 
     name: str
@@ -77,7 +76,7 @@ class Attachment:
     data: Content | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        name = _NOT_IN_A_FILE_NAME.sub("", well_formed(self.name[:MAX_HEADER_CHARS])).rstrip("/\\ ")
+        name = _FORBIDDEN_IN_FILE_NAME.sub("", well_formed(self.name[:MAX_HEADER_CHARS])).rstrip("/\\ ")
         self.__dict__.update(
             name=re.split(r"[/\\]", name)[-1].strip()[:MAX_NAME_CHARS],
             content_type=media_type(well_formed(self.content_type)),
@@ -97,44 +96,46 @@ class File:
     inline: bool = False
 
 
-def _digests(content: Content) -> tuple[int, str, str]:
-    """Its size, ``sha256`` and ``text_sha256``."""
-    whole, lines, size_bytes, is_text, left, end = hashlib.sha256(), None, 0, True, b"", b""
-    for chunk in (content,) if isinstance(content, bytes) else content.chunks():
-        is_text = is_text and b"\0" not in chunk[: max(0, MOST_LOOKED_AT - size_bytes)]
-        if is_text and lines is None and b"\r" in chunk:
-            lines = whole.copy()  # all lines so far end in LF
-        whole.update(chunk)
+def _compute_digests(content: Content) -> tuple[int, str, str]:
+    """The size, ``sha256`` and ``text_sha256`` of an attachment."""
+    binary, text, size_bytes, is_text, pending, last = hashlib.sha256(), None, 0, True, b"", b""
+    for chunk in chunks_of(content):
+        is_text = is_text and b"\0" not in chunk[: max(0, SNIFFED_BYTES - size_bytes)]
+        if is_text and text is None and b"\r" in chunk:
+            text = binary.copy()  # all lines so far end in LF
+        binary.update(chunk)
         size_bytes += len(chunk)
-        if lines is not None:
-            text = (left + chunk).replace(b"\r\n", b"\n")
-            left = b"\r" if text.endswith(b"\r") else b""  # the next chunk may begin with its LF
-            lines.update(text[: len(text) - len(left)])
-        end = chunk[-1:]
-    lines = lines or whole.copy()
-    if end != b"\n":
-        lines.update(left + b"\n")
-    is_other = is_text and size_bytes and lines.digest() != whole.digest()
-    return size_bytes, whole.hexdigest(), lines.hexdigest() if is_other else ""
+        if text is not None:
+            lines = (pending + chunk).replace(b"\r\n", b"\n")
+            pending = b"\r" if lines.endswith(b"\r") else b""  # the next chunk may begin with LF
+            text.update(lines.removesuffix(b"\r"))
+        last = chunk[-1:]
+    text = text or binary.copy()
+    if last != b"\n":
+        text.update(pending + b"\n")
+    differs = is_text and size_bytes and text.digest() != binary.digest()
+    return size_bytes, binary.hexdigest(), text.hexdigest() if differs else ""
 
 
 @frozen
 class Email:
     """One email. ``subject``, ``sender``, ``date``, ``html`` and ``plain`` (its text) are as received.
 
-    ``event_id`` is the provider's own id, the same in its retries. ``recipients`` are the addresses that it was
-    delivered to, ``to``, ``cc`` and ``reply_to`` those of its headers. ``spam`` holds the provider's verdicts by their
-    names, ``verdicts`` what it says of SPF, DKIM and DMARC, ``extra`` what else it sent. ``headers`` are in order, with
-    their names as received; ``headers_omitted`` and ``extra_omitted`` count those that did not fit. ``return_path`` is
-    the sender of the envelope: empty for a notification, None if it is unknown. ``in_reply_to`` and ``references`` are
-    Message-IDs without brackets. ``reply_text`` is the text without quotes, where the provider has one; ``reports`` are
-    the parts that automated.py reads, ``trusted_authserv_ids`` the hosts whose Authentication-Results count.
+    ``event_id`` is the provider's own id, the same in its retries. ``recipients`` are the envelope's addresses; ``to``,
+    ``cc`` and ``reply_to`` come from the headers. ``spam`` maps the names of the provider's spam verdicts to their
+    values, ``verdicts`` are its results of SPF, DKIM and DMARC, and ``extra`` has its other fields. ``headers`` are in
+    order, with their names as received; ``headers_omitted`` and ``extra_omitted`` count those that did not fit.
+    ``return_path`` is the sender of the envelope: empty for a notification, None if unknown. ``in_reply_to`` and
+    ``references`` are Message-IDs without brackets. ``reply_text`` is the provider's version of the text without
+    quotes. ``reports`` are the parts that automated.py reads, and ``trusted_authserv_ids`` the hosts whose
+    Authentication-Results count.
 
-    Some providers omit parts: ``tells_body`` and ``tells_files`` say whether an empty body, and no attachments, mean
-    that there are none. Without ``tells_recipients``, ``recipients`` are at best from headers such as Delivered-To.
-    ``first_html`` is the first part of an HTML body that was joined from several, empty if it has no others, and None
-    if the provider may have omitted the others. ``date_source`` is the provider if the date may be another than that of
-    the Date header, such as the time of receipt. ``original``: the raw email, where it is wanted by link.
+    Some providers omit parts: ``tells_body`` and ``tells_files`` say whether an empty body and an empty list of
+    attachments are known to be empty. Without ``tells_recipients``, ``recipients`` come from headers such as
+    Delivered-To, if at all. ``first_html`` is the first part of an HTML body that was joined from several parts, empty
+    if there is only one, and None if the provider may have omitted others. ``date_source`` is the provider if its date
+    may differ from the Date header, such as the time of receipt. ``original`` is the raw email if the webhook links to
+    it.
     """
 
     subject: str = ""
@@ -171,14 +172,11 @@ class Email:
     original: Content | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for name in _TEXTS:
-            value = getattr(self, name)
-            if not value.isascii():
-                object.__setattr__(self, name, well_formed(value))
-        if len(self.attachments) > MOST_ATTACHMENTS:
-            object.__setattr__(self, "attachments", self.attachments[:MOST_ATTACHMENTS])
-        if self.spam:
-            object.__setattr__(self, "spam", {name: value[:MAX_HEADER_CHARS] for name, value in self.spam.items()})
+        self.__dict__.update({name: well_formed(self.__dict__[name]) for name in _TEXT_FIELDS})
+        self.__dict__.update(
+            attachments=self.attachments[:MAX_ATTACHMENTS],
+            spam={name: value[:MAX_HEADER_CHARS] for name, value in self.spam.items()},
+        )
 
     @classmethod
     def received(
@@ -194,11 +192,11 @@ class Email:
         spam: Mapping[str, Any] | None = None,
         **fields: Any,
     ) -> Email:
-        """From a provider's fields. ``body`` may be HTML or text, as ``body_type`` says, or as it looks.
+        """An email from a provider's fields. ``body`` is HTML or text as ``body_type`` says, or else as it looks.
 
-        Addresses are texts or lists of texts; ``recipients`` are those of the envelope, in whose place headers such as
-        Delivered-To (``delivered_headers``) are read. Files are handed on with their contents while they fit into
-        ``inline_bytes``, or if they ``is_linked``. Values of ``spam`` that are missing or not plain are left out.
+        Addresses are strings or lists of strings. Without ``recipients`` in the envelope, headers such as Delivered-To
+        (``delivered_headers``) are read. Files keep their contents while these fit into ``inline_bytes``, or if they
+        are to be linked (``is_linked``). Empty and nested values of ``spam`` are dropped.
         """
         if body is not None:
             fields |= _html_and_plain(fields["html"], fields["plain"], body, body_type)
@@ -210,8 +208,7 @@ class Email:
             fields["attachments"] = _attachments(files, inline_bytes, is_linked)
             fields["reports"] = _reports(files)
         if extra := fields.get("extra"):
-            sizes = (len(name) + len(v if isinstance(v, str) else json.dumps(v)) for name, v in extra.items())
-            fields["extra"] = dict(_fitting(extra.items(), sizes, MAX_EXTRA_CHARS))
+            fields["extra"] = dict(_take_fitting(extra.items(), MAX_EXTRA_CHARS))
             fields["extra_omitted"] = len(extra) - len(fields["extra"])
         envelope = addresses_in(*recipients)
         fields |= {name: addresses_in(*fields.get(name, ())) for name in ("to", "cc", "reply_to")}
@@ -229,7 +226,7 @@ class Email:
 
     @kept_property
     def clean_subject(self) -> str:
-        return decode_subject(self.subject)
+        return decode_header(self.subject)
 
     @kept_property
     def date_utc(self) -> datetime | None:
@@ -237,13 +234,13 @@ class Email:
 
     @kept_property
     def read_html(self) -> Html | None:
-        """None if the email is plain text, even with an empty HTML part beside it."""
+        """None if the email is plain text, perhaps with an empty HTML part."""
         html = Html(self.html) if self.html and not self.html.isspace() else None
         return None if html and html.is_empty and self.plain else html
 
     @property
     def body(self) -> str:
-        """What mail programs show: the HTML if there is some, else the text."""
+        """The HTML, or the text of an email without HTML: the part that mail programs show."""
         return self.html if self.read_html else self.plain
 
     @kept_property
@@ -255,33 +252,32 @@ class Email:
         return self.read_html.links if self.read_html else plain_links(self.plain)
 
     @kept_property
-    def _by_name(self) -> Mapping[str, list[str]]:
-        found: dict[str, list[str]] = {}
+    def _headers_by_key(self) -> Mapping[str, list[str]]:
+        values: dict[str, list[str]] = {}
         for name, value in self.headers:
-            found.setdefault(header_key(name), []).append(value)
-        return found
+            values.setdefault(header_key(name), []).append(value)
+        return values
 
     def header(self, name: str) -> str:
-        """The first of that name, in any case; empty if there is none."""
+        """The value of the first header with that name in any case, or an empty string."""
         return next(iter(self.headers_named(name)), "")
 
     def headers_named(self, name: str) -> tuple[str, ...]:
-        return tuple(self._by_name.get(header_key(name), ()))
+        return tuple(self._headers_by_key.get(header_key(name), ()))
 
     @kept_property
     def thread(self) -> str:
-        """The same for all emails of a conversation: the Message-ID that it began with. Empty if there is none."""
-        return bounded_key(
-            self.references[0] if self.references else self.in_reply_to or without_brackets(self.message_id)
-        )
+        """The same for all emails of a conversation: the Message-ID of its first email. Empty without a Message-ID."""
+        first = next(iter(self.references), "") or self.in_reply_to or without_brackets(self.message_id)
+        return bounded_key(first)
 
     @property
     def envelope(self) -> dict[str, Any]:
-        """What receivers are told of its headers. What is absent is None, but for the fields of version 1."""
+        """The fields of the webhook that come from headers: None if absent, except for fields of version 1."""
         moment, extra = self.date_utc, self.extra
-        if self.headers:  # version 1 had these among the extra fields
-            named = {name: self.header(name) for name in ("in_reply_to", "references", "list_id")}
-            extra = {**{name: value for name, value in named.items() if value}, **extra}
+        if self.headers:  # version 1 had these headers among the extra fields
+            values = {name: self.header(name) for name in ("in_reply_to", "references", "list_id")}
+            extra = {**{name: value for name, value in values.items() if value}, **extra}
         return {
             "message_id": without_brackets(self.message_id),
             "extra": dict(extra),
@@ -291,14 +287,14 @@ class Email:
             "cc": list(self.cc) or None,
             "reply_to": list(self.reply_to) or None,
             "return_path": self.return_path,
-            "date_utc": moment and moment.strftime(SHOWN_DATE),
+            "date_utc": moment and moment.strftime("%Y-%m-%dT%H:%M:%SZ"),
             "in_reply_to": self.in_reply_to or None,
             "references": list(self.references) or None,
             "thread": self.thread or None,
             "html": self.html or None,
             "text": self.plain or None,
             "reply_text": self.reply_text or None,
-            "list": _list(self.header("List-Id"), self.header("List-Unsubscribe")) if self.headers else None,
+            "list": _list_fields(self.header("List-Id"), self.header("List-Unsubscribe")) if self.headers else None,
             "automated": dict(vars(self.automated)) if self.automated else None,
             "authentication": dict(vars(self.authentication)),
             "headers": [{"name": name, "value": value} for name, value in self.headers] or None,
@@ -308,31 +304,31 @@ class Email:
 
     @kept_property
     def automated(self) -> Automated | None:
-        """None if it is unknown, because the provider sends no headers."""
+        """None if unknown, because the provider sends no headers."""
         if not (self.headers or self.reports or self.return_path == ""):
             return None
-        return classify(self._by_name, self.return_path, self.reports)
+        return classify(self._headers_by_key, self.return_path, self.reports)
 
     @kept_property
     def authentication(self) -> Authentication:
         if not (self.verdicts or self.headers):
             return UNKNOWN
-        written = self._by_name.get("authentication-results", ())
+        results = self.headers_named("Authentication-Results")
         domain = self.sender_email.rpartition("@")[2]
-        return authenticate(self.verdicts, self.provider, written, self.trusted_authserv_ids, domain)
+        return authenticate(self.verdicts, self.provider, results, self.trusted_authserv_ids, domain)
 
 
-_TEXTS = [each.name for each in fields(Email) if each.type == "str"]
+_TEXT_FIELDS = [text.name for text in fields(Email) if text.type == "str"]
 
 
 def _html_and_plain(html: str, plain: str, body: str, body_type: str) -> dict[str, str]:
-    """Without a type, a body is HTML if it looks like HTML, or if it could be and a text was sent as well.
+    """A body without a type is HTML if it looks like HTML, or if it has no "<" and a text was sent too.
 
-    HTML that is the same as the text is that text: some scripts put it into both fields.
+    HTML that equals the text is dropped: some scripts put the text into both fields.
     """
     if body:
-        could_be = looks_like_html(body) or (bool(plain.strip()) and "<" not in body)
-        is_html = body_type == "html" if body_type else could_be
+        may_be_html = looks_like_html(body) or (bool(plain.strip()) and "<" not in body)
+        is_html = body_type == "html" if body_type else may_be_html
         html, plain = (html or body, plain) if is_html else (html, body)
     if html and html.replace("\r\n", "\n").strip() == plain.replace("\r\n", "\n").strip():
         html = ""
@@ -340,37 +336,37 @@ def _html_and_plain(html: str, plain: str, body: str, body_type: str) -> dict[st
 
 
 def _attachments(files: Sequence[File | Attachment], inline_bytes: int, is_linked: bool) -> tuple[Attachment, ...]:
-    """With their contents while they are wanted in the webhook and fit, or by link."""
-    found, left = [], inline_bytes
+    """With contents in the webhook while these fit into ``inline_bytes``, and with ``data`` if they are linked."""
+    attachments, left_bytes = [], inline_bytes
     for file in files:
         if isinstance(file, Attachment):
-            found.append(file)
+            attachments.append(file)
             continue
-        given, content = file.content, None
-        size_bytes, sha256, text_sha256 = (file.size_bytes, "", "") if given is None else _digests(given)
-        if given is not None and size_bytes <= left > 0:
-            content = base64.b64encode(read_all(given)).decode()
-            left -= size_bytes
-        shown = (file.content_id, file.inline, given if is_linked else None)
-        found.append(Attachment(file.name, file.content_type, size_bytes, sha256, content, text_sha256, *shown))
-    return tuple(found)
+        data, content = file.content, None
+        size_bytes, sha256, text_sha256 = (file.size_bytes, "", "") if data is None else _compute_digests(data)
+        if data is not None and size_bytes <= left_bytes > 0:
+            content = base64.b64encode(read_all(data)).decode()
+            left_bytes -= size_bytes
+        display = (file.content_id, file.inline, data if is_linked else None)
+        attachments.append(Attachment(file.name, file.content_type, size_bytes, sha256, content, text_sha256, *display))
+    return tuple(attachments)
 
 
 def _reports(files: Sequence[File | Attachment]) -> tuple[tuple[str, bytes], ...]:
-    """The parts that say whether it is a bounce, a read receipt or an invitation."""
-    found = (
+    """The parts that show whether the email is a bounce, a read receipt or an invitation."""
+    reports = (
         (kind, next(chunks_of(file.content))[:MAX_PART_BYTES])
         for file in files
         if isinstance(file, File) and file.content and (kind := media_type(file.content_type)) in REPORT_TYPES
     )
-    return tuple(islice(found, MOST_REPORTS))
+    return tuple(islice(reports, MAX_REPORTS))
 
 
-def _list(list_id: str, unsubscribe: str) -> dict[str, Any] | None:
-    """The id is what is in brackets, behind a name for people."""
-    named, addresses = _BRACKETED.search(list_id), _BRACKETED.findall(unsubscribe)
-    found = {"id": (named[1] if named else list_id) or None, "unsubscribe": addresses or None}
-    return found if any(found.values()) else None
+def _list_fields(list_id: str, unsubscribe: str) -> dict[str, Any] | None:
+    """The id of a list is in brackets, after its display name."""
+    bracketed, addresses = _BRACKETED.search(list_id), _BRACKETED.findall(unsubscribe)
+    fields = {"id": (bracketed[1] if bracketed else list_id) or None, "unsubscribe": addresses or None}
+    return fields if any(fields.values()) else None
 
 
 def media_type(content_type: str) -> str:
@@ -378,24 +374,25 @@ def media_type(content_type: str) -> str:
 
 
 def fitting_headers(pairs: Sequence[tuple[AnyStr, AnyStr]]) -> Sequence[tuple[AnyStr, AnyStr]]:
-    """As many as fit, in their order."""
+    """The headers that fit into the webhook, in their order."""
     if len(pairs) <= MOST_HEADERS and sum(map(len, chain.from_iterable(pairs))) <= MAX_HEADERS_CHARS:
         return pairs
-    return _fitting(pairs, (len(name) + len(value) for name, value in pairs), MAX_HEADERS_CHARS)[:MOST_HEADERS]
+    return _take_fitting(pairs, MAX_HEADERS_CHARS)[:MOST_HEADERS]
 
 
-def _fitting(found: Iterable[Value], sizes: Iterable[int], left: int) -> list[Value]:
-    """Those that fit into what the ones before them have left."""
-    kept = []
-    for each, size in zip(found, sizes, strict=True):
-        if size <= left:
-            left -= size
-            kept.append(each)
-    return kept
+def _take_fitting(pairs: Iterable[tuple[AnyStr, Any]], limit: int) -> list[tuple[AnyStr, Any]]:
+    """The pairs whose lengths add up to at most ``limit``; a pair that is too long does not stop later ones."""
+    fitting = []
+    for name, value in pairs:
+        length = len(name) + len(value if isinstance(value, str | bytes) else json.dumps(value))
+        if length <= limit:
+            limit -= length
+            fitting.append((name, value))
+    return fitting
 
 
 def header_key(name: str) -> str:
-    """Some providers write In-Reply-To as in_reply_to."""
+    """The same for In-Reply-To and in_reply_to, as some providers write it."""
     return name.lower().replace("_", "-")
 
 
@@ -404,50 +401,51 @@ def without_brackets(message_id: str) -> str:
 
 
 def message_ids(text: str) -> tuple[str, ...]:
-    """Those in brackets, or else the text if it is one word: at most MOST_REFERENCES, the first and the last ones."""
+    """The ids in brackets, or a single word without brackets. Of more than MAX_REFERENCES, the first and the last."""
     text = well_formed(text[:MAX_HEADER_CHARS])
-    found = _BRACKETED.findall(text) or (text.split() if len(text.split()) == 1 else [])
-    return (*found[:1], *found[1:][-(MOST_REFERENCES - 1) :])
+    ids = _BRACKETED.findall(text) or (text.split() if len(text.split()) == 1 else [])
+    return (*ids[:1], *ids[1:][-(MAX_REFERENCES - 1) :])
 
 
 def address_of(sender: str) -> str:
-    """The address alone, in lower case, of the first author; empty if there is none."""
+    """The address of the first author, in lower case and without the name; empty if there is none."""
     return next(_addresses(sender), "")
 
 
-def addresses_in(*given: Any) -> tuple[str, ...]:
-    """Each address once, in lower case, of texts such as "Ada <a@example.org>, b@example.org" and of lists of them."""
-    if not any(given):
+def addresses_in(*values: Any) -> tuple[str, ...]:
+    """The addresses, in lower case and without repetitions, in strings such as "Ada <a@example.org>, b@example.org" and
+    in lists of them."""
+    if not any(values):
         return ()
-    values = (text for value in given for text in (value if isinstance(value, list | tuple) else (value,)))
-    texts = (well_formed(value) for value in values if value and isinstance(value, str))
-    found = dict.fromkeys(address[:MAX_NAME_CHARS] for text in texts for address in _addresses(text))
-    return tuple(found)[:MOST_RECIPIENTS]
+    items = (item for value in values for item in (value if isinstance(value, list | tuple) else (value,)))
+    texts = (well_formed(item) for item in items if item and isinstance(item, str))
+    addresses = dict.fromkeys(address[:MAX_NAME_CHARS] for text in texts for address in _addresses(text))
+    return tuple(addresses)[:MAX_RECIPIENTS]
 
 
 def _addresses(text: str) -> Iterator[str]:
     """An address in brackets takes precedence over one in the name; quoted text and comments never count.
 
-    In "ceo@bank.example"@evil.example the quotes belong to the address: reading their inside would let anyone pass.
+    In "ceo@bank.example"@evil.example the quotes belong to the address. Anyone can put another address into quotes.
     """
     text = text[:MAX_HEADER_CHARS]
     if '"' in text or "(" in text:
-        whole = _NOTHING_BUT_QUOTED.fullmatch(text)
-        text = whole[1] if whole else _without_comments(text)
+        quoted = _QUOTED_ONLY.fullmatch(text)
+        text = quoted[1] if quoted else _without_comments(text)
     bracketed = bare = ""
     for piece in _PIECE.finditer(text):
         if piece["bracketed"]:
-            bracketed = _normalised(piece["bracketed"]) or bracketed
+            bracketed = _normalize_address(piece["bracketed"]) or bracketed
         elif piece["bare"]:
-            bare = bare or _normalised(piece["bare"])
+            bare = bare or _normalize_address(piece["bare"])
         elif piece["end"]:
             yield from filter(None, [bracketed or bare])
             bracketed = bare = ""
     yield from filter(None, [bracketed or bare])
 
 
-def _normalised(address: str) -> str:
-    """Without unnecessary quotes, and punctuation at the ends."""
+def _normalize_address(address: str) -> str:
+    """Removes unnecessary quotes, and punctuation at both ends. Empty if nothing is left on one side of the @."""
     local, _, domain = address.lower().rpartition("@")
     unquoted = local[1:-1] if local.startswith('"') else local
     plain = unquoted.lstrip(".'") if _ATOMS.fullmatch(unquoted) else local
@@ -456,35 +454,32 @@ def _normalised(address: str) -> str:
 
 
 def _without_comments(text: str) -> str:
-    """They may be nested. Text after a quote or comment that is never closed is ordinary text: it is read once."""
-    kept, depth, start, position = [], 0, 0, 0
-    while mark := (_WITHIN_COMMENTS if depth else _QUOTED_OR_COMMENT).search(text, position):
+    """Comments may be nested. Text after a quote or comment that is never closed is ordinary text, and is read once."""
+    pieces, depth, start, position = [], 0, 0, 0
+    while mark := (_IN_COMMENT if depth else _QUOTED_OR_COMMENT).search(text, position):
         position = mark.end()
-        if mark[0] == "(":
-            if depth == 0:
-                kept.append(text[start : mark.start()])
-                start = mark.start()
+        if depth == 0 and not mark["closed"]:  # a comment, or a quote that is never closed
+            pieces.append(text[start : mark.start()])
+            start, depth = mark.start(), 1
+        elif mark[0] == "(":
             depth += 1
         elif mark[0] == ")":
             depth -= 1
-            if depth == 0:
-                start = position
-        elif depth == 0 and not mark["closed"]:
-            return " ".join([*kept, text[start : mark.start()], text[mark.start() :].replace('"', " ")])
-    return " ".join([*kept, text[start:].replace('"', " ") if depth else text[start:]])
+            start = start if depth else position
+    return " ".join([*pieces, text[start:].replace('"', " ") if depth else text[start:]])
 
 
-def decode_subject(subject: str) -> str:
-    """Unfolded, encoded words decoded, NFC, white space collapsed."""
-    text = well_formed(subject[:MAX_HEADER_CHARS])
+def decode_header(header: str) -> str:
+    """A header on one line, with its encoded words decoded, in NFC and with white space collapsed."""
+    text = well_formed(header[:MAX_HEADER_CHARS])
     if "=?" in text:
-        text = well_formed(_ENCODED_WORDS.sub(_decoded, _FOLD.sub(" ", text)))
-    return " ".join(nfc(text if text.isascii() else without_c1(text)).split())
+        text = well_formed(_ENCODED_WORDS.sub(_decode_words, _FOLD.sub(" ", text)))
+    return " ".join(nfc(text if text.isascii() else replace_c1(text)).split())
 
 
-def _decoded(words: re.Match[str]) -> str:
-    """Adjacent words of one charset are joined first: a character may be split between them. Letters that should have
-    been encoded are taken as they are."""
+def _decode_words(words: re.Match[str]) -> str:
+    """Joins adjacent words of one charset before decoding, because a character may be split between them. Letters that
+    should have been encoded are kept."""
     text = ""
     for charset, run in groupby(_ENCODED_WORD.findall(words[0]), key=lambda word: word[0].lower()):
         raw = b""

@@ -1,4 +1,4 @@
-"""The errors of the deduplication layer, and what background threads do about them."""
+"""The errors of the deduplication layer, and how background threads handle them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ log = logging.getLogger(__name__)
 
 
 class DeduplicationError(Exception):
-    """Base of all errors of this layer."""
+    """Base class of all errors of this layer."""
 
 
 class StoreUnavailable(DeduplicationError):
-    """The journal or Redis cannot answer now; a retry may work."""
+    """The journal or Redis cannot answer now; a retry may succeed."""
 
 
 class NoAnswer(StoreUnavailable):
@@ -21,19 +21,19 @@ class NoAnswer(StoreUnavailable):
 
 
 class NotNow(StoreUnavailable):
-    """Redis accepts no claims now: a new era has begun, or the request came too late."""
+    """Redis grants no claims now, because a new era has begun or the request arrived too late."""
 
 
 class NoRoom(StoreUnavailable):
-    """There is no room for another payload, here or in Redis, until stored ones have been sent."""
+    """The journal or Redis has no room for another payload until stored ones have been sent."""
 
 
 class StoreMisconfigured(DeduplicationError):
-    """A bug or a wrong setting: a retry will not help."""
+    """A bug or a wrong setting, which a retry does not fix."""
 
 
 def try_to(work: Callable[[], object], what: str) -> float:
-    """Runs background work, and logs an error: the thread goes on. Returns how many seconds to rest after it."""
+    """Runs background work and logs its errors, so that the thread continues. Returns how many seconds to pause."""
     try:
         work()
     except StoreUnavailable as error:
@@ -42,7 +42,7 @@ def try_to(work: Callable[[], object], what: str) -> float:
     except DeduplicationError as error:
         log.error("%s: %s", what, error)
         return 1.0
-    except Exception:  # a thread that ended would leave its work undone until the process ends
+    except Exception:  # if the thread ended, nobody would do its work until the next start
         log.exception("%s: will retry", what)
         return 1.0
     return 0.0

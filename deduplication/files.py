@@ -1,9 +1,9 @@
-"""The files of DATA_DIR: readable by their owner only, on a disk of this machine with enough space; what they keep."""
+"""The files of DATA_DIR: their mode, the disk they are on, locks of SQLite, free space, and how long data is kept."""
 
 from __future__ import annotations
 
 import logging
-import os
+import shutil
 import sqlite3
 import time
 from contextlib import suppress
@@ -18,12 +18,12 @@ PRIVATE = 0o600
 DAY_MS = 24 * 3_600_000
 MOUNTS = Path("/proc/self/mounts")
 NETWORK = ("nfs", "cifs", "smb", "afs", "ceph", "lustre", "gpfs", "glusterfs", "9p", "sshfs", "s3fs", "davfs", "ncpfs")
-LOOK_EVERY_S = 1.0
-UNLOCKED_WITHIN_S = 5.0
+MEASURE_EVERY_S = 1.0
+LOCK_TIMEOUT_S = 5.0
 
 
 def make_private(path: Path) -> None:
-    """Sets the mode whatever the umask was when it was created."""
+    """Makes a file readable by its owner only, whatever the umask was when it was created."""
     try:
         if path.stat().st_mode & 0o777 != PRIVATE:
             path.chmod(PRIVATE)
@@ -34,26 +34,26 @@ def make_private(path: Path) -> None:
 
 
 def network_disk(folder: Path) -> str:
-    """The kind of network disk that the folder is on; empty if it is a local one or the system does not say."""
+    """The type of the network file system that the folder is on; empty if it is local or unknown."""
     with suppress(OSError):
-        target = str(folder.resolve())
+        target = folder.resolve()
         mounts = [line.split() for line in MOUNTS.read_text().splitlines()]
-        places = {fields[1].replace("\\040", " "): fields[2] for fields in mounts}  # a later mount hides an earlier one
-        over = [place for place in places if place == "/" or target == place or target.startswith(f"{place}/")]
-        kind = places[max(over, key=len)] if over else ""
-        return kind if kind.removeprefix("fuse.").startswith(NETWORK) else ""
+        types = {fields[1].replace("\\040", " "): fields[2] for fields in mounts}  # a later mount hides an earlier one
+        parents = [point for point in types if target.is_relative_to(point)]
+        file_system = types[max(parents, key=len)] if parents else ""
+        return file_system if file_system.removeprefix("fuse.").startswith(NETWORK) else ""
     return ""
 
 
 def use_write_ahead_log(connection: sqlite3.Connection) -> None:
-    """SQLite does not wait for the lock of this change: of processes that create a file at once, some would fail."""
+    """Waits for the lock of this change, as SQLite does not: of processes that create a file at once, some failed."""
     run_when_unlocked(connection, "PRAGMA journal_mode = WAL", pause_s=0.02)
 
 
 def run_when_unlocked(connection: sqlite3.Connection, statement: str, pause_s: float = 0.0002) -> None:
-    """Waits for the lock of other processes. SQLite itself would sleep for milliseconds, ten times as long as a step of
-    the journal takes; meanwhile no thread of this process could write."""
-    ends_at = time.monotonic() + UNLOCKED_WITHIN_S
+    """Runs a statement as soon as other processes release their locks. SQLite itself would sleep for milliseconds, ten
+    times as long as a step of the journal, and no thread of this process could write meanwhile."""
+    ends_at = time.monotonic() + LOCK_TIMEOUT_S
     while True:
         try:
             connection.execute(statement)
@@ -65,22 +65,21 @@ def run_when_unlocked(connection: sqlite3.Connection, statement: str, pause_s: f
 
 
 class FreeSpace:
-    """Whether at least so many bytes are free in a folder; the system is asked once a second."""
+    """Whether a minimum of bytes is free in a folder, measured at most once a second."""
 
-    def __init__(self, folder: Path, least_bytes: int) -> None:
+    def __init__(self, folder: Path, min_bytes: int) -> None:
         self._folder = folder
-        self._least_bytes = least_bytes
-        self._asked_at = float("-inf")
+        self._min_bytes = min_bytes
+        self._measured_at = float("-inf")
         self._is_enough = True
 
     def check(self) -> None:
-        """Raises StoreUnavailable if not: there must be room for what is recorded after a POST."""
+        """Raises StoreUnavailable if less is free: the outcome of a POST must fit on the disk."""
         now = time.monotonic()
-        if self._least_bytes and now - self._asked_at > LOOK_EVERY_S:
+        if self._min_bytes and now - self._measured_at > MEASURE_EVERY_S:
             with suppress(OSError):
-                found = os.statvfs(self._folder)
-                self._is_enough = found.f_bavail * found.f_frsize >= self._least_bytes
-            self._asked_at = now
+                self._is_enough = shutil.disk_usage(self._folder).free >= self._min_bytes
+            self._measured_at = now
         if not self._is_enough:
             raise StoreUnavailable("the disk of DATA_DIR is nearly full (DISK_FREE_MB)")
 
@@ -88,7 +87,7 @@ class FreeSpace:
 @frozen
 class Retention:
     """How long entries, dead letters and payloads of delivered items are kept, how many bytes of suppressed payloads
-    for each sender domain, and how many bytes of the disk must stay free for a claim."""
+    are kept for each sender domain, and how many bytes must be free on the disk for a claim."""
 
     entry_ms: int = 7 * DAY_MS
     dead_ms: int = 30 * DAY_MS

@@ -1,7 +1,7 @@
 """Publication locks for scripts: only one server at a time publishes an item to a platform.
 
-With a REDIS_URL a lock is a key in Redis that expires with its lease. The journal of its machine has a copy: it decides
-while Redis is gone, and is put back if Redis loses it.
+With a REDIS_URL, a lock is a key in Redis that expires with its lease. The journal of the machine has a copy, which
+decides while Redis is gone, and restores the lock if Redis loses it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import secrets
 import socket
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -21,7 +21,7 @@ from deduplication.identity import log_id
 from deduplication.journal.coordinator import Coordinator
 from deduplication.journal.entry import decode, to_json
 from deduplication.journal.registry import Commit, Registry, View
-from deduplication.journal.sqlite import Journal
+from deduplication.journal.sqlite import Journal, Step
 from deduplication.marks import mark_of
 from deduplication.names import Kind, Name
 from deduplication.redis_state import RedisGone
@@ -30,165 +30,168 @@ from deduplication.values import frozen
 log = logging.getLogger(__name__)
 
 LEASE_MS = 5 * 60 * 1000
-MOST_SHOWN = 1_000
-NEW_FENCE = "\x01"  # commit.lua puts a fencing number in its place
+MAX_SHOWN = 1_000
+NEW_FENCE = "\x01"  # commit.lua replaces it by a fencing number
 
 
 def new_server_id() -> str:
-    """Host, process and a random part: unique, even for a process and its successor."""
+    """Host, process id and a random part, so that no two processes have the same id."""
     return f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(4)}"
 
 
 @frozen
 class PublicationLock:
-    """``value``: as it is kept, in Redis and in the journal. Times are in UTC. The lock of a delivery has no fence, and
-    its ``created`` is when the item was received."""
+    """``value`` is what Redis and the journal store. Times are in UTC. The lock of a delivery has the fence 0, and its
+    ``created`` is the time at which the item was received."""
 
     name: Name
     value: str
+    id: str
+    content_id: str
+    platform: str
+    server_id: str
+    owner: str
+    fence: int
+    created: datetime
     expires: datetime
-    id: str = field(init=False)
-    content_id: str = field(init=False)
-    platform: str = field(init=False)
-    server_id: str = field(init=False)
-    owner: str = field(init=False)
-    fence: int = field(init=False)
-    created: datetime = field(init=False)
 
-    def __post_init__(self) -> None:
-        platform, content_id = self.name.scope, self.name.value
-        server_id, owner, created_ms, fence = json.loads(self.value)
-        self.__dict__.update(platform=platform, content_id=content_id, id=f"{platform}:{content_id}#{fence}")
-        self.__dict__.update(server_id=server_id, owner=owner, created=_utc(created_ms), fence=fence)
+
+def _read_lock(name: Name, value: str, expires_ms: int) -> PublicationLock:
+    server_id, owner, created_ms, fence = json.loads(value)
+    times = _utc(created_ms), _utc(expires_ms)
+    id_ = f"{name.scope}:{name.value}#{fence}"
+    return PublicationLock(name, value, id_, name.value, name.scope, server_id, owner, fence, *times)
 
 
 class PublicationLocks:
-    def __init__(self, coordinator: Coordinator, server_id: str, lease_ms: int = LEASE_MS) -> None:
+    def __init__(self, coordinator: Coordinator, server_id: str) -> None:
         self._coordinator = coordinator
         self._journal = coordinator.journal
         self._server_id = server_id
-        self._lease_ms = lease_ms
 
     def acquire_lock(self, content_id: str, platform: str) -> PublicationLock | None:
-        """None if another owner holds it; the log names the owner."""
+        """None if another owner holds the lock; the log names that owner's server."""
         owner, now_ms = self._coordinator.new_owner(), self._journal.clock.now_ms()
         name = Name(Kind.LOCK, platform, content_id)
         unnumbered = to_json([self._server_id, owner, now_ms, 0]).removesuffix("0]") + f"{NEW_FENCE}]"
-        is_ours, value = self._swap(name, "", unnumbered)
-        if not is_ours:
+        is_acquired, value = self._swap(name, "", unnumbered)
+        if not is_acquired:
             log.info("lock %s for %s is held by %s", log_id(content_id), platform, json.loads(value)[0])
             return None
-        return PublicationLock(name, value, _utc(now_ms + self._lease_ms))
+        return _read_lock(name, value, now_ms + LEASE_MS)
 
     def renew_lock(self, lock: PublicationLock) -> PublicationLock | None:
-        """The lock with its new expiry; None if it has ended or was taken by another owner."""
-        expires = _utc(self._journal.clock.now_ms() + self._lease_ms)
-        is_ours, _ = self._swap(lock.name, lock.value, lock.value)
-        return replace(lock, expires=expires) if is_ours else None
+        """The lock with its new expiry; None if it has expired or another owner has acquired it."""
+        expires = _utc(self._journal.clock.now_ms() + LEASE_MS)
+        is_renewed, _ = self._swap(lock.name, lock.value, lock.value)
+        return replace(lock, expires=expires) if is_renewed else None
 
     def release_lock(self, lock: PublicationLock, status: Literal["completed", "failed"]) -> bool:
-        """False if another owner has it by now: then nothing changes."""
-        is_free, _ = self._swap(lock.name, lock.value, "")
+        """False, without a change, if another owner has acquired the lock."""
+        is_released, _ = self._swap(lock.name, lock.value, "")
         log.info("lock %s for %s: %s", log_id(lock.content_id), lock.platform, status)
-        return is_free
+        return is_released
 
     def _swap(self, name: Name, before: str, after: str) -> tuple[bool, str]:
-        """Changes the value of a lock if it is still ``before``, which is "" if it is free.
+        """Changes the value of a lock if it is still ``before``; a free lock has the value "".
 
-        Returns whether it was changed, and its value now. Without Redis, or while it is gone, the journal decides.
+        Returns whether it was changed, and its present value. The journal decides if there is no Redis, or it is gone.
         """
-        registry, found = self._coordinator.registry, None
+        registry, outcome = self._coordinator.registry, None
         if registry:
             try:
-                found = _swap_in_redis(registry, name, before, after, self._lease_ms)
+                outcome = _swap_in_redis(registry, name, before, after, LEASE_MS)
             except RedisGone:
                 if not self._coordinator.may_go_alone():
                     raise
         self.cleanup_expired_locks()
         with self._journal.step() as step:
             rows = step.query("SELECT value FROM locks WHERE name = ?", (name.label,))
-            held, last = rows[0][0] if rows else "", int(step.meta("fence") or 0)
-            numbered = after.replace(NEW_FENCE, str(max(last + 1, step.now_ms * 1000)))
-            is_done, value = found or ((True, numbered) if held == before else (False, held))
-            if is_done or held == before:  # the latter: Redis has given it to another owner, or forgotten it
+            present, last_fence = rows[0][0] if rows else "", int(step.meta("fence") or 0)
+            numbered = after.replace(NEW_FENCE, str(max(last_fence + 1, step.now_ms * 1000)))
+            is_changed, value = outcome or ((True, numbered) if present == before else (False, present))
+            if is_changed or present == before:  # in the latter case, Redis has another owner or lost the lock
                 step.query("DELETE FROM locks WHERE name = ?", (name.label,))
-            if is_done and value:
-                step.query("INSERT INTO locks VALUES (?, ?, ?)", (name.label, value, step.steady_ms + self._lease_ms))
-                step.set_meta("fence", str(max(last, json.loads(value)[3])))
-            return is_done, value
+            if is_changed and value:
+                step.query("INSERT INTO locks VALUES (?, ?, ?)", (name.label, value, step.steady_ms + LEASE_MS))
+                step.set_meta("fence", str(max(last_fence, json.loads(value)[3])))
+            return is_changed, value
 
     def active_locks(self) -> list[PublicationLock]:
         """Locks of scripts on all machines, and deliveries that this machine is sending."""
         with self._journal.reading() as step:
             now_ms, steady_ms = step.now_ms, step.steady_ms  # leases use a clock that cannot be set
-            locks = "SELECT name, value, lease_until_ms - ? FROM locks WHERE lease_until_ms > ? LIMIT ?"
-            rows = step.query(locks, (steady_ms, steady_ms, MOST_SHOWN))
+            rows = _journal_locks(step)[:MAX_SHOWN]
             deliveries = step.query(
                 "SELECT e.data, d.destination, d.owner, d.lease_until_ms - ? FROM deliveries d JOIN entries e"
                 " ON e.seq = d.seq WHERE d.owner <> '' AND d.lease_until_ms > ? AND d.destination <> '' LIMIT ?",
-                (steady_ms, steady_ms, MOST_SHOWN),
+                (steady_ms, steady_ms, MAX_SHOWN),
             )
         registry = self._coordinator.registry
         if registry:
-            with suppress(StoreUnavailable):  # then those of this machine are shown
-                rows += registry.ask(_read_locks)
-        locked = [(Name.from_label(label), value, left_ms) for label, value, left_ms in rows]
+            with suppress(StoreUnavailable):  # the locks of this machine are shown even without Redis
+                rows += registry.ask(_redis_locks)
+        # A lock of a script on this machine is in its journal and in Redis.
+        locks = {(Name.from_label(label), value): left_ms for label, value, left_ms in rows}
         for data, destination, owner, left_ms in deliveries:
             entry = decode(data)
             delivery = entry.delivery_to(destination)
             server = (delivery.server if delivery else "") or entry.about.server
             name = Name(Kind.LOCK, destination, entry.about.item)
-            locked.append((name, to_json([server, owner, entry.created_ms, 0]), left_ms))
-        # One of a script on this machine is in its journal and in Redis.
-        found = {(name, value): PublicationLock(name, value, _utc(now_ms + left_ms)) for name, value, left_ms in locked}
-        return list(found.values())
+            locks[name, to_json([server, owner, entry.created_ms, 0])] = left_ms
+        return [_read_lock(name, value, now_ms + left_ms) for (name, value), left_ms in locks.items()]
 
     def cleanup_expired_locks(self) -> int:
-        """Removes locks of crashed scripts from the journal, and returns how many; in Redis they expire."""
+        """Removes expired locks from the journal, and returns their number. In Redis, locks expire on their own."""
         with self._journal.step() as step:
             return len(step.query("DELETE FROM locks WHERE lease_until_ms <= ? RETURNING 1", (step.steady_ms,)))
 
 
 def put_back(registry: Registry, journal: Journal) -> None:
-    """Locks of this machine that Redis has lost, or that were acquired while it was gone."""
+    """Writes the locks of this machine to Redis if it has lost them, or was gone when they were acquired."""
     with journal.reading() as step:
-        locks = "SELECT name, value, lease_until_ms - ? FROM locks WHERE lease_until_ms > ?"
-        rows = step.query(locks, (step.steady_ms, step.steady_ms))
+        rows = _journal_locks(step)
     for label, value, left_ms in rows:
         _swap_in_redis(registry, Name.from_label(label), "", value, left_ms)
 
 
+def _journal_locks(step: Step) -> list[Any]:
+    """The label, value and remaining lease in ms of each lock in the journal."""
+    locks = "SELECT name, value, lease_until_ms - ? FROM locks WHERE lease_until_ms > ?"
+    return step.query(locks, (step.steady_ms, step.steady_ms))
+
+
 def _swap_in_redis(registry: Registry, name: Name, before: str, after: str, lease_ms: int) -> tuple[bool, str]:
-    """As PublicationLocks._swap. A new era grants no locks while it is closed, but takes back those of journals."""
+    """Does the same as PublicationLocks._swap. A closed era grants no new locks, but accepts those of journals."""
     key = mark_of(name, False).key
 
     def compose(commit: Commit) -> str:
-        found = commit.value(key)
-        commit.is_needed, commit.only_open = found == before, NEW_FENCE in after
+        value = commit.value(key)
+        commit.is_needed, commit.only_open = value == before, NEW_FENCE in after
         if after:
             commit.write("SET" if before else "LOCK", key, after, "PX", lease_ms)
             commit.write("SADD", "locks", name.label)
         else:
             commit.write("DEL", key)
             commit.write("SREM", "locks", name.label)
-        return found
+        return value
 
-    found, answer = registry.agree(compose, View({key: before}))
+    present, answer = registry.agree(compose, View({key: before}))
     if answer is None:
-        return False, found
+        return False, present
     return True, after.replace(NEW_FENCE, answer.rest[0].decode()) if answer.rest else after
 
 
-def _read_locks(client: Any, prefix: str) -> list[tuple[str, str, int]]:
-    """Locks in Redis: their names, values, and how many ms they still last."""
-    found = []
+def _redis_locks(client: Any, prefix: str) -> list[tuple[str, str, int]]:
+    """The label, value and remaining lease in ms of each lock in Redis. Removes expired locks from their list."""
+    locks = []
     for label in client.smembers(f"{prefix}locks"):
         key = f"{prefix}{mark_of(Name.from_label(label.decode()), False).key}"
         if value := client.get(key):
-            found.append((label.decode(), value.decode(), client.pttl(key)))
+            locks.append((label.decode(), value.decode(), client.pttl(key)))
         else:
             client.srem(f"{prefix}locks", label)
-    return found
+    return locks
 
 
 def _utc(moment_ms: int) -> datetime:

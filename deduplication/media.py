@@ -1,4 +1,4 @@
-"""Media: which links of an email deliver files, and when two links are the same file."""
+"""The media gate: which links of an email deliver files, and which links lead to the same file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from deduplication.text import well_formed
 MAX_SITE_CHARS = 500  # of a URL, up to its path
 FRAGMENT = "#"
 
-# How other programs and services name things. Names of emails depend on it: none may be removed.
+# Hosts, parameters and words of other programs and services. The names of emails depend on them: never remove any.
 LISTS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("lists.toml").read_text(encoding="utf-8"))
 IDENTITY_PARAMETERS: Mapping[str, Collection[str]] = LISTS["identity_parameters"]
 DEFAULT_HOSTS: tuple[str, ...] = tuple(LISTS["file_hosts"])
@@ -37,17 +37,17 @@ class MediaMode(StrEnum):
 
 
 def canonical_url(url: str, identity_parameters: Mapping[str, Collection[str]] = IDENTITY_PARAMETERS) -> str:
-    """One URL for all links to one file; never raises. A text that is not a web address is returned as it is.
+    """The same URL for all links to one file. Never raises; a text that is not a web address is not changed.
 
-    Without query, hash, credentials, default port and trailing slashes, the host in lower case and ASCII; of the query
-    only the parameters of ``identity_parameters`` are kept, sorted ("#" in it keeps the hash).
+    The host is in lower case and ASCII. Credentials, default port, trailing slashes, query and hash are removed, except
+    for the query parameters in ``identity_parameters``, which are sorted ("#" there keeps the hash).
     """
-    given = well_formed(url)
-    parts = _split(given)
+    url = well_formed(url)
+    parts = _split(url)
     if parts is None:
-        return given
+        return url
     host, path = ascii_host(parts.hostname or ""), parts.path.rstrip(f"/{whitespace}")
-    query, fragment = _identity(parts, host, path, identity_parameters)
+    query, fragment = _query_and_hash(parts, host, path, identity_parameters)
     site = f"[{host}]" if ":" in host else host
     if parts.port not in (None, _DEFAULT_PORTS[parts.scheme]):
         site = f"{site}:{parts.port}"
@@ -57,39 +57,35 @@ def canonical_url(url: str, identity_parameters: Mapping[str, Collection[str]] =
 def media_name(
     url: str, identity_parameters: Mapping[str, Collection[str]] = IDENTITY_PARAMETERS, whose: str = ""
 ) -> Name:
-    """``whose``: such as ``@example.org``, if it counts only among those emails. A space, which no link in a text has,
-    keeps their names apart from those that count for everyone."""
-    known = bounded_key(canonical_url(url, identity_parameters))
-    return Name(Kind.MEDIA, "", f"{known} {whose}" if whose else known, WEEK_MS)
+    """The name of a file. ``whose`` limits it to the emails of one scope, such as ``@example.org``. It follows a space,
+    which links do not have, so a limited name never equals one that counts for everyone."""
+    key = bounded_key(canonical_url(url, identity_parameters))
+    return Name(Kind.MEDIA, "", f"{key} {whose}" if whose else key, WEEK_MS)
 
 
 def ascii_host(host: str) -> str:
-    """A host as in DNS; empty if it cannot be one.
+    """The name of a host as in DNS; empty if it is invalid.
 
-    Not by Python's own codec, which maps straße.de to strasse.de, someone else's host.
+    Python's idna codec is not used, because it maps straße.de to strasse.de, a different host.
     """
-    readable = unicodedata.normalize("NFKC", host).lower().replace("\u3002", ".").rstrip(".")
-    if not readable.isascii():
-        labels = readable.split(".")
-        readable = ".".join(
-            label if label.isascii() else f"xn--{label.encode('punycode').decode()}" for label in labels
-        )
-    return readable if _HOST.fullmatch(readable) else ""
+    labels = unicodedata.normalize("NFKC", host).lower().replace("\u3002", ".").rstrip(".").split(".")
+    name = ".".join(label if label.isascii() else f"xn--{label.encode('punycode').decode()}" for label in labels)
+    return name if _HOST.fullmatch(name) else ""
 
 
 def is_under(host: str, *domains: str) -> bool:
-    """Whether an ASCII host is one of these or a subdomain of one; ``*.example.org`` means ``example.org``."""
-    return f".{host}".endswith(_endings(domains))
+    """Whether an ASCII host is one of the domains or a subdomain; ``*.example.org`` means ``example.org``."""
+    return f".{host}".endswith(_host_endings(domains))
 
 
 @lru_cache(maxsize=1000)
-def _endings(domains: tuple[str, ...]) -> tuple[str, ...]:
-    """Cached: these are always the same few, of the tables here and the settings, and used for each link."""
+def _host_endings(domains: tuple[str, ...]) -> tuple[str, ...]:
+    """Cached, because every link is compared with the same few domains of the lists and the settings."""
     return tuple(f".{ascii_host(domain.removeprefix('*.'))}" for domain in domains)
 
 
 def split_url(url: str) -> SplitResult:
-    """As urlsplit, which is slow for a site of a megabyte. Raises ValueError for an invalid URL."""
+    """Like urlsplit, but without its slowness for a site of a megabyte. Raises ValueError for an invalid URL."""
     site = _SITE.match(url)
     if site and site.end() > MAX_SITE_CHARS:
         raise ValueError(f"a site must have at most {MAX_SITE_CHARS} characters")
@@ -99,41 +95,39 @@ def split_url(url: str) -> SplitResult:
 def _split(url: str) -> SplitResult | None:
     try:
         parts = split_url(url)
-        _ = parts.port  # raises for what is not a port
+        _ = parts.port  # raises ValueError for an invalid port
     except ValueError:
         return None
     return parts if parts.scheme in _DEFAULT_PORTS and ascii_host(parts.hostname or "") else None
 
 
-def _identity(parts: SplitResult, host: str, path: str, table: Mapping[str, Collection[str]]) -> tuple[str, str]:
-    """The query and the hash that are kept, each with its sign, or empty."""
-    whole_host, whole_path = f".{host}", f"{path}/"
-    places = [
-        place
-        for place, (domain, folder) in zip(table, map(_ending_and_folder, table), strict=True)
-        if whole_host.endswith(domain) and whole_path.startswith(folder)
+def _query_and_hash(parts: SplitResult, host: str, path: str, table: Mapping[str, Collection[str]]) -> tuple[str, str]:
+    """The query and the hash that identify the file, each with its sign, or empty. Longer sites take precedence."""
+    host, path = f".{host}", f"{path}/"
+    sites = [
+        site
+        for site, (ending, folder) in zip(table, map(_host_ending_and_folder, table), strict=True)
+        if host.endswith(ending) and path.startswith(folder)
     ]
-    for place in sorted(places, key=len, reverse=True):
-        wanted = {name.lower() for name in table[place]}
-        pairs = [
-            (name.lower(), value.strip()) for name, _, value in (pair.partition("=") for pair in parts.query.split("&"))
-        ]
-        query = "&".join(sorted({f"{name}={value}" for name, value in pairs if name in wanted and value}))
-        fragment = parts.fragment.strip() if FRAGMENT in table[place] else ""
+    for site in sorted(sites, key=len, reverse=True):
+        parameters = {name.lower() for name in table[site]}
+        pairs = ((name.lower(), value.strip()) for name, _, value in (p.partition("=") for p in parts.query.split("&")))
+        query = "&".join(sorted({f"{name}={value}" for name, value in pairs if name in parameters and value}))
+        fragment = parts.fragment.strip() if FRAGMENT in table[site] else ""
         if query or fragment:
             return f"?{query}" if query else "", f"#{fragment}" if fragment else ""
     return "", ""
 
 
 @lru_cache(maxsize=1000)
-def _ending_and_folder(place: str) -> tuple[str, str]:
-    """How the host and the path of a link look that an entry of the table is about; kept as _endings are."""
-    domain, _, folder = place.partition("/")
-    return _endings((domain,))[0], f"/{folder.strip('/')}/" if folder else ""
+def _host_ending_and_folder(site: str) -> tuple[str, str]:
+    """The ending of the host and the start of the path of links to a site in the table. Cached like _host_endings."""
+    domain, _, folder = site.partition("/")
+    return _host_endings((domain,))[0], f"/{folder.strip('/')}/" if folder else ""
 
 
-# Links that deliver no file. In doubt a link is left out: a missing one lets a repeated file through, but one that is
-# in every email of a sender (a logo, a login page) would make all later emails look like repetitions.
+# Links that deliver no file. In doubt, a link does not count: if it should have, a repeated file is delivered, but a
+# link in every email of a sender (a logo, a login page) would make all later emails look like repetitions.
 
 _LOCALE = r"(?:/[a-z]{2}(?:[-_](?:[a-z]{2}|hans|hant))?)?"
 _HOME = re.compile(rf"{_LOCALE}(?:/(?:index|default|home)(?:\.\w+)?)?", re.IGNORECASE)
@@ -171,7 +165,7 @@ _TRACKER_PATH = re.compile(
     r"/(?:wf|ls|track|tracking|trk|email)/(?:open|click)(?:[/.]|$)|/(?:pixel|beacon|spacer|open|blank|1x1)\.\w+$",
     re.IGNORECASE,
 )
-_LEAVING = re.compile(
+_UNSUBSCRIBE = re.compile(
     r"unsubscri|(?<![a-z])unsub(?![a-z])|d[eé]sabo|d[eé]sinscri|(?<![a-z])opt-?_?out(?![a-z])|abmelden"
     r"|(?:email|manage|notification)[-_]preferences",
     re.IGNORECASE,
@@ -184,22 +178,22 @@ def delivery_links(
     hosts: Collection[str] = DEFAULT_HOSTS,
     identity_parameters: Mapping[str, Collection[str]] = IDENTITY_PARAMETERS,
 ) -> tuple[str, ...]:
-    """The links that deliver files, as they were written, each once by its canonical URL, in order.
+    """The links that deliver files, as received and in order; of links to the same file, the first.
 
-    LISTED accepts those of ``hosts`` and their subdomains, ALL those of any host. Trackers, links to unsubscribe, home
-    pages, login and legal pages, images of signatures and assets of the delivery services' own pages never count.
+    LISTED accepts links to ``hosts`` and their subdomains, ALL links to any host. Trackers, unsubscribe links, home
+    pages, login and legal pages, images of signatures, and assets of the file services' own pages never count.
     """
-    found: dict[str, str] = {}
+    deliveries: dict[str, str] = {}
     for link in () if mode is MediaMode.OFF else links:
         canonical = canonical_url(link, identity_parameters)
         parts = _split(canonical)
         if parts and _is_delivery(link, parts, mode, hosts):
-            found.setdefault(canonical, link)
-    return tuple(found.values())
+            deliveries.setdefault(canonical, link)
+    return tuple(deliveries.values())
 
 
 def _is_delivery(link: str, parts: SplitResult, mode: MediaMode, hosts: Collection[str]) -> bool:
-    """``parts`` are those of the link's canonical URL."""
+    """``parts`` are the parts of the link's canonical URL."""
     host, path = parts.hostname or "", parts.path
     is_listed = is_under(host, *hosts)
     if not (is_listed or mode is MediaMode.ALL):
@@ -208,11 +202,11 @@ def _is_delivery(link: str, parts: SplitResult, mode: MediaMode, hosts: Collecti
         (_TRACKER_SUBDOMAIN.match(host) and host not in _NO_TRACKERS)
         or is_under(host, *_TRACKER_DOMAINS)
         or _TRACKER_PATH.search(path)
-        or _LEAVING.search(unquote(link))
+        or _UNSUBSCRIBE.search(unquote(link))
     )
     is_signature_image = _IMAGE_FILE.search(unquote(path)) and _SIGNATURE_WORD.search(unquote(path))
     is_service = is_under(host, *DEFAULT_HOSTS)
-    # How the delivery services dress their own pages; the names of shared files were chosen by people.
+    # The file services' own pages have such assets. The names of shared files, which people choose, may look alike.
     is_asset = is_service and (
         _SERVICE_SUBDOMAINS.match(host)
         or _ASSET_FOLDER.match(path)
@@ -223,7 +217,7 @@ def _is_delivery(link: str, parts: SplitResult, mode: MediaMode, hosts: Collecti
 
 
 def _is_page(parts: SplitResult, is_listed: bool) -> bool:
-    """A home page, unless its query says which file; on hosts that are not listed, /help/<more> may be anything."""
+    """Whether it is a home page without a query, or a page such as /help. /help/<more> may be a file on other hosts."""
     if _HOME.fullmatch(parts.path):
         return not (parts.query or parts.fragment)
     page = _PAGE.match(parts.path)

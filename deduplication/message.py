@@ -1,23 +1,21 @@
-"""A post or chat message, and the name that it is recognised by."""
+"""A post or chat message, and the name by which it is recognised."""
 
 from __future__ import annotations
 
 import hashlib
 from datetime import datetime
 
-from deduplication.body import MOST_LINKS, plain_links, plain_text
+from deduplication.body import MAX_LINKS, plain_links, plain_text
 from deduplication.dates import parse_date
 from deduplication.media import canonical_url
 from deduplication.names import Fingerprint, Name, digest, digest_of_all
 from deduplication.reservations import compute_post_key, post_name
 from deduplication.values import frozen, kept_property
 
-ITEM_ID_PREFIX = "msg_"
-
 
 @frozen
 class Message:
-    """As received; all parts may be empty except one that makes a key."""
+    """A message as received. Any part may be empty, except that the message must have a key."""
 
     source: str = ""
     id: str = ""
@@ -33,19 +31,18 @@ class Message:
 
     @kept_property
     def key(self) -> str:
-        """As compute_post_key; an id is unique within its source only, because every channel has a message 1."""
-        known = {field: getattr(self, field) for field in ("name", "permalink", "url", "title", "created_utc")}
-        scoped = f"{self.source}:{self.id}" if self.source and self.id else self.id
-        return compute_post_key({**known, "id": scoped})
+        """The key from compute_post_key, with the source before an id: every channel has a message 1."""
+        scoped_id = f"{self.source}:{self.id}" if self.source and self.id else self.id
+        return compute_post_key({**vars(self), "id": scoped_id})
 
     @kept_property
     def item_id(self) -> str:
-        """Its id in log lines and records: the key itself may be a title, or contain anything."""
-        return f"{ITEM_ID_PREFIX}{hashlib.sha256(self.key.encode()).hexdigest()[:32]}"
+        """The id in log lines and records, because the key may be a title or contain anything."""
+        return f"msg_{hashlib.sha256(self.key.encode()).hexdigest()[:32]}"
 
     @property
     def is_known_by_title(self) -> bool:
-        """Because it has neither an id nor a URL."""
+        """Whether the key is the title and the time, because the message has neither a name, an id nor a URL."""
         return self.key == compute_post_key({"title": self.title, "created_utc": self.created_utc})
 
     @property
@@ -54,14 +51,14 @@ class Message:
 
     @kept_property
     def fingerprint(self) -> Fingerprint:
-        """Of text and media, each unknown if it is empty: APIs for posts often return only one of them.
+        """The digests of text and media. An empty part is unknown, because many APIs for posts return only one part.
 
-        Media count without their query, which is often a new signature each time.
+        The queries of media URLs do not count: they often have a new signature each time.
         """
         text = plain_text(self.text)
         return Fingerprint(
             text=digest(text) if text else None,
-            links=digest_of_all({canonical_url(url) for url in self.media[:MOST_LINKS]}) if self.media else None,
+            links=digest_of_all({canonical_url(url) for url in self.media[:MAX_LINKS]}) if self.media else None,
         )
 
     @kept_property

@@ -1,6 +1,4 @@
-"""Names: what an item is recognised by, and the gates that can stop it; and fingerprints, by which two items that share
-a name are distinguished.
-"""
+"""Names, by which items are recognised and stopped, and fingerprints, which distinguish items that share a name."""
 
 from __future__ import annotations
 
@@ -13,16 +11,16 @@ from functools import lru_cache
 from typing import NamedTuple
 
 WEEK_MS = 7 * 24 * 3600 * 1000
-UNDATED = "undated"  # instead of the day, for an email without a date
+UNDATED = "undated"  # replaces the day in the id of an email without a date
 NOTHING_THERE = "0"
 _DIGEST_CHARS = 20
 _DIGEST = re.compile("[0-9a-f]+")
 _SHORT_CHARS = 8
-MAX_POST_KEY = 512
+MAX_POST_KEY_CHARS = 512
 
 
 class Kind(StrEnum):
-    """The kind of a name; a table in docs/architecture.md says how each is made and kept."""
+    """The kinds of names; a table in docs/architecture.md says how each is made and how long it is kept."""
 
     EMAIL_ID = "email_id"
     POST = "post"
@@ -33,7 +31,7 @@ class Kind(StrEnum):
 
 
 class Gate(StrEnum):
-    """Where an email can be stopped, in the order of evaluation."""
+    """The gates that can stop an email, in the order of evaluation."""
 
     IDENTITY = "identity"
     SUBJECT_GROUP = "subject_group"
@@ -46,16 +44,16 @@ GATE_OF = {kind: Gate.IDENTITY if kind in (Kind.EMAIL_ID, Kind.POST) else Gate(k
 
 
 class Name:
-    """One name an item is known by; its ``label`` says which one. ``kept_ms`` is how long it stays once done; None is
-    for ever.
+    """A name of an item, identified by its ``label``. ``kept_ms`` is how long it is kept once done, None for ever.
 
-    Own names (``is_own``) say which item it is; the others (group, media...) are shared with other items. An undated id
-    is that of every email of the same subject and sender, so it ``needs_agreement`` of the fingerprint.
+    Own names (``is_own``) identify the item; the others (group, media...) are shared with other items. All emails of
+    one sender with one subject have the same undated id, so it counts only if the fingerprints agree
+    (``needs_agreement``).
     """
 
     def __init__(self, kind: Kind, scope: str, value: str, kept_ms: int | None = None) -> None:
         if ":" in scope:
-            raise ValueError(f"scope must not contain a colon, got {scope!r}: it separates the parts of a label")
+            raise ValueError(f"scope must not contain a colon, which separates the parts of a label, got {scope!r}")
         self.kind, self.scope, self.value, self.kept_ms = kind, scope, value, kept_ms
         self.label = f"{kind}:{scope}:{value}"
         self.gate = GATE_OF[kind]
@@ -81,20 +79,20 @@ class Name:
 
 
 class Fingerprint(NamedTuple):
-    """A digest of each part of an item, as ``digest`` and ``digest_of_all`` make it. A part is known (even if it is
-    empty) or None, because not every provider sends everything.
+    """A digest of each part of an item, made by ``digest`` or ``digest_of_all``. None means that the part is unknown,
+    because the provider did not send it; an empty part is known.
 
-    ``text`` is what a reader sees, ``files`` the contents of the files, ``links`` the targets of links and images.
-    ``file_names`` are for providers that do not send the contents. Only for these ``file_sizes`` is known: whether it
-    counts the file or its Base64 differs between providers. ``ids`` is the Message-ID, or else the event id, of an
-    undated email: it distinguishes it from other undated ones, not from its own dated form. It is the Message-ID of an
-    email whose files are unknown. ``head`` is the subject and sender, ``date`` the moment of the Date header: a device
-    may give all its emails one Message-ID, and differ only in these. A date that may be another than that of the header
-    is followed by "@" and a digest of the provider: it differs from dates of the same provider only.
+    ``text`` is the visible text, ``files`` the contents of the files, ``links`` the targets of links and images.
+    ``file_names`` are for providers that do not send the contents. Only for these, ``file_sizes`` is known, because
+    some providers count the bytes of the file, others those of its Base64. ``ids`` is set for undated emails, which the
+    Message-ID or else the event id distinguishes from each other, and for emails with unknown files, where it is the
+    Message-ID. ``head`` is the subject and sender, and ``date`` the moment of the Date header: the emails of a device
+    that always sends the same Message-ID may differ only in these. If the date may not be from the Date header, "@" and
+    a digest of the provider follow: such a date is only compared with dates of the same provider.
 
-    ``first_html`` is "text+links" of the first of several HTML parts, empty if there are no others: some providers
-    omit the others, and of their emails it is None. ``untagged`` are the heads without the first tag, the first two
-    tags... in front of the subject, such as [EXT], joined by "+".
+    ``first_html`` is "text+links" of the first of several HTML parts, empty if there is only one, and None if the
+    provider may have omitted the others. ``untagged`` are the heads without the first tag before the subject, such as
+    [EXT], without the first two, and so on, joined by "+".
     """
 
     text: str | None = None
@@ -109,13 +107,13 @@ class Fingerprint(NamedTuple):
     untagged: str | None = None
 
     def __str__(self) -> str:
-        """The parts in their order with dots between them, nothing for an unknown one, and no dots at the end."""
+        """The parts in their order, separated by dots. Unknown parts are empty; dots at the end are omitted."""
         return ".".join([part or "" for part in self]).rstrip(".")
 
     @classmethod
-    @lru_cache(maxsize=512)  # a repeat is compared with an earlier email, usually a recent one
-    def parse(cls, written: str) -> Fingerprint:
-        return cls(*(part or None for part in written.split(".")))
+    @lru_cache(maxsize=512)  # repeats are compared with earlier emails, usually recent ones
+    def parse(cls, text: str) -> Fingerprint:
+        return cls(*(part or None for part in text.split(".")))
 
 
 def digest(text: str) -> str:
@@ -123,37 +121,37 @@ def digest(text: str) -> str:
 
 
 def digest_of_all(values: Iterable[str]) -> str:
-    """Whatever their order."""
+    """The same digest for any order of the values."""
     ordered = sorted(values)
     return digest(json.dumps(ordered)) if ordered else NOTHING_THERE
 
 
 def bounded_key(key: str) -> str:
-    """Senders choose these: a Message-ID of a megabyte must not become a key of a megabyte."""
-    return key if len(key) <= MAX_POST_KEY else f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"
+    """A digest of a key that is too long: senders choose keys, and a Message-ID may have a megabyte."""
+    return key if len(key) <= MAX_POST_KEY_CHARS else f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"
 
 
 def shortened(fingerprint: str) -> str:
-    """A fingerprint as it is kept beside a mark, perhaps for ever: compare it with others that were shortened."""
-    return _DIGEST.sub(lambda found: found[0][:_SHORT_CHARS], fingerprint)
+    """The short form that is kept with a mark, perhaps for ever. It is only comparable with other short forms."""
+    return _DIGEST.sub(lambda match: match[0][:_SHORT_CHARS], fingerprint)
 
 
 def conflicts(one: Fingerprint, other: Fingerprint) -> bool:
-    """Whether a part that is known of both differs.
+    """Whether a part that both know differs.
 
-    The names of files count only if their contents are unknown: providers invent names for files without one. The
-    Message-IDs count only if nothing is known of the files of either.
+    File names count only if the contents are unknown, because providers invent names for files without one. Message-IDs
+    count only if nothing is known about the files of either item.
     """
-    if one == other:  # as with almost every repeat
+    if one == other:  # almost every repeat
         return False
     if _differ(one.text, other.text) or _differ(one.links, other.links):
-        one, other = _as_far_as_known(one, other), _as_far_as_known(other, one)
+        one, other = _limit_to_first_html(one, other), _limit_to_first_html(other, one)
     pairs = [(one.text, other.text), (one.files, other.files), (one.file_sizes, other.file_sizes)]
     pairs += [(one.links, other.links), (one.head, other.head)]
     if one.files is None or other.files is None:
         pairs.append((one.file_names, other.file_names))
-    known_of_files = {one.files, other.files, one.file_names, other.file_names}
-    if known_of_files == {None} and NOTHING_THERE not in (one.ids, other.ids):
+    are_files_unknown = {one.files, other.files, one.file_names, other.file_names} == {None}
+    if are_files_unknown and NOTHING_THERE not in (one.ids, other.ids):
         pairs.append((one.ids, other.ids))
     if one.date and other.date and one.date.partition("@")[2] == other.date.partition("@")[2]:
         pairs.append((one.date, other.date))
@@ -164,8 +162,9 @@ def _differ(ours: str | None, theirs: str | None) -> bool:
     return ours is not None and theirs is not None and ours != theirs
 
 
-def _as_far_as_known(one: Fingerprint, other: Fingerprint) -> Fingerprint:
-    """With the text and links of its first HTML part, if the provider of the other may have omitted all others."""
+def _limit_to_first_html(one: Fingerprint, other: Fingerprint) -> Fingerprint:
+    """``one`` with the text and links of only its first HTML part, if the provider of ``other`` may have omitted the
+    others."""
     if other.first_html is not None or one.first_html in (None, NOTHING_THERE):
         return one
     text, links = one.first_html.split("+")
@@ -173,7 +172,7 @@ def _as_far_as_known(one: Fingerprint, other: Fingerprint) -> Fingerprint:
 
 
 def differs_by_tag(one: Fingerprint, other: Fingerprint) -> bool:
-    """Whether only tags in front of one of the subjects differ. The text and the moment must be known of both."""
+    """Whether only tags before one of the subjects differ. Both must have a known text and date."""
     heads = ((one.head, other.untagged), (other.head, one.untagged))
     if not any(head in (untagged or "").split("+") for head, untagged in heads):
         return False
@@ -184,5 +183,5 @@ def differs_by_tag(one: Fingerprint, other: Fingerprint) -> bool:
 
 
 def filled(known: Fingerprint, more: Fingerprint) -> Fingerprint:
-    """``known`` with its unknown parts taken from ``more``: a repeat may add a part, never change one."""
+    """``known``, with its unknown parts filled from ``more``. A repeat can add parts, but not change known ones."""
     return Fingerprint(*(ours if ours is not None else theirs for ours, theirs in zip(known, more, strict=True)))

@@ -1,6 +1,6 @@
-"""The realtime guard: only messages written since the program started are new, and each of them once.
+"""The realtime guard: only messages since the start of the program are new, and each of them only once.
 
-Its memory is that of the process; the journal recognises messages across processes and restarts.
+It remembers only while the process runs; the journal recognises messages across processes and restarts.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ OLD_WITHOUT_DATE = ("vk:",)
 
 
 class RealtimeGuard:
-    """Safe to use from several threads. A log line that fails never stops a message.
+    """Safe for use in several threads. Errors of the logger are suppressed.
 
     Times are datetimes or seconds since 1970; a datetime without a time zone is in UTC. Message ids are compared as
-    text: 42 and "42" from one source are one message. ``stats`` counts its decisions: ``skipped_old``,
+    text: 42 and "42" from one source are the same message. ``stats`` counts decisions: ``skipped_old``,
     ``skipped_duplicate`` and ``processed_count``.
     """
 
@@ -35,35 +35,35 @@ class RealtimeGuard:
         old_without_date: tuple[str, ...] = OLD_WITHOUT_DATE,
         logger: Log = log,
     ) -> None:
-        """Without ``startup_time`` it is now. Above ``max_size`` messages the oldest are forgotten until ``trim_size``
-        are left. A message without a date is new, unless its source begins with one of ``old_without_date``."""
+        """``startup_time`` is now by default. Above ``max_size`` messages, all but the newest ``trim_size`` are
+        forgotten. A message without a date is new, unless its source begins with one of ``old_without_date``."""
         if max_size < 1:
             raise ValueError(f"max_size must be 1 or more, got {max_size}")
         if not 1 <= trim_size <= max_size:
             raise ValueError(f"trim_size must be from 1 to max_size, which is {max_size}, got {trim_size}")
-        self.startup_time = _in_utc(datetime.now(UTC) if startup_time is None else startup_time)
+        self.startup_time = _to_utc(datetime.now(UTC) if startup_time is None else startup_time)
         self.stats: Counter[str] = Counter()
         self._sizes = max_size, trim_size
         self._old_without_date = old_without_date
         self._logger = logger
         self._lock = threading.Lock()
         self._processed: dict[tuple[str, str], None] = {}  # oldest first
-        self._log(logging.INFO, "realtime guard: messages are new from %s on", self.startup_time.isoformat())
+        self._log(logging.INFO, "realtime guard: messages since %s are new", self.startup_time.isoformat())
 
     def __len__(self) -> int:
-        """How many messages it remembers; never more than ``max_size``."""
+        """The number of remembered messages, at most ``max_size``."""
         return len(self._processed)
 
     def is_new_message(self, timestamp: Timestamp | None, source: str = "") -> bool:
-        """Whether the message is not older than the start; without a date, as its source says."""
+        """Whether the message is from after the start; without a date, its source decides."""
         if timestamp is None or (isinstance(timestamp, float) and math.isnan(timestamp)):
             is_new = not source.startswith(self._old_without_date)
             level, age = (logging.WARNING, "new") if is_new else (logging.INFO, "old")
-            self._log(level, "realtime guard: a message of %r has no date; it counts as %s", source, age)
+            self._log(level, "realtime guard: a message from %r has no date and counts as %s", source, age)
         elif isinstance(timestamp, datetime):
-            is_new = _aware(timestamp) >= self.startup_time
+            is_new = _with_zone(timestamp) >= self.startup_time
         elif isinstance(timestamp, int | float):
-            is_new = timestamp >= self.startup_time.timestamp()  # as numbers: any number is in range
+            is_new = timestamp >= self.startup_time.timestamp()  # some numbers are out of range for a datetime
         else:
             raise TypeError(f"timestamp must be a datetime or seconds since 1970, got {type(timestamp).__name__}")
         if not is_new:
@@ -72,14 +72,14 @@ class RealtimeGuard:
         return is_new
 
     def is_duplicate(self, source: str, message_id: str | int) -> bool:
-        """Whether it was marked as processed, and not forgotten since."""
+        """Whether the message was marked as processed and is still remembered."""
         with self._lock:
             is_known = (source, str(message_id)) in self._processed
             self.stats["skipped_duplicate"] += is_known
             return is_known
 
     def mark_processed(self, source: str, message_id: str | int) -> bool:
-        """True for the one caller that marks it first; marking it again changes nothing, not even its age."""
+        """True for the first caller only. Marking a message again has no effect, not even on its age."""
         key, (max_size, trim_size) = (source, str(message_id)), self._sizes
         with self._lock:
             if key in self._processed:
@@ -91,17 +91,17 @@ class RealtimeGuard:
             return True
 
     def _log(self, level: int, line: str, *values: object) -> None:
-        with suppress(Exception):  # whatever a script's logger raises, the message matters more
+        with suppress(Exception):  # an error of a script's logger must not stop a message
             self._logger.log(level, line, *values)
 
 
-def _aware(moment: datetime) -> datetime:
+def _with_zone(moment: datetime) -> datetime:
     return moment.replace(tzinfo=UTC) if moment.utcoffset() is None else moment
 
 
-def _in_utc(timestamp: Timestamp) -> datetime:
-    """Seconds are rounded down to microseconds: the moment itself must not be before its own rounding."""
+def _to_utc(timestamp: Timestamp) -> datetime:
+    """Rounds seconds down to microseconds, so that a message of the very moment of the start is new."""
     if isinstance(timestamp, datetime):
-        return _aware(timestamp).astimezone(UTC)
+        return _with_zone(timestamp).astimezone(UTC)
     moment = datetime.fromtimestamp(timestamp, UTC)
     return moment if moment.timestamp() <= timestamp else moment - timedelta(microseconds=1)

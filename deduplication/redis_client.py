@@ -1,7 +1,7 @@
-"""Functions for scripts that ask and mark processed emails and subject groups on the service's keys, and connections.
+"""Connections to Redis, and functions for scripts that use the service's marks of emails and subject groups.
 
-If there is no client, or Redis fails, the caller's ``memory_set`` decides; without one the answer is "not processed": a
-script that cannot know must not suppress.
+If there is no client, or Redis fails, the caller's ``memory_set`` decides. Without one, the answer is "not processed",
+so that a script without Redis suppresses nothing.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from deduplication.errors import DeduplicationError, NoAnswer, StoreMisconfigure
 from deduplication.subject_group import monthly_scope_group_id
 from deduplication.values import frozen
 
-_GONE = ("LOADING", "READONLY", "OOM", "CLUSTERDOWN", "MISCONF", "NOREPLICAS", "MASTERDOWN", "TRYAGAIN", "BUSY")
-# Errors whose code is not in their text, because redis-py has a class for them.
+_GONE_CODES = ("LOADING", "READONLY", "OOM", "CLUSTERDOWN", "MISCONF", "NOREPLICAS", "MASTERDOWN", "TRYAGAIN", "BUSY")
+# redis-py has classes for these errors, and removes their codes from the text.
 _GONE_CLASSES = (
     redis.exceptions.OutOfMemoryError,
     redis.exceptions.ReadOnlyError,
@@ -36,7 +36,7 @@ TTL_PREFIX = "ttl:subject_groups:"
 SOCKET_TIMEOUT_S = 0.25
 
 Log = Logger | LoggerAdapter[Logger]
-Client = redis.Redis  # for modules that get a client and do not import redis
+Client = redis.Redis  # for modules that must not import redis
 Memory = set[str] | None
 
 
@@ -51,15 +51,16 @@ def is_email_id_processed(
 def mark_email_id_processed(
     redis_client: Client | None, email_id: str, logger: Log, processed_ids_key: str, memory_set: Memory = None
 ) -> bool:
-    """True if it is now remembered somewhere."""
+    """True if the email is now marked in Redis or in the memory set."""
     answer = _ask(redis_client, email_id, lambda client: client.sadd(processed_ids_key, email_id) >= 0, logger)
     return _remember(memory_set, email_id) if answer is None else answer
 
 
 class GroupOptions(TypedDict, total=False):
-    """Under which keys a group is remembered. With ``ttl_seconds`` the TTL key alone decides; the Set is history then.
+    """The keys of a group. With ``ttl_seconds``, only the TTL key decides, and the Set is a history.
 
-    Without ``groups_key`` the Set is that of the month in ``tz``; without ``enable_monthly_scope``, one for all months.
+    Without ``groups_key``, the Set is that of the month in ``tz``, or without ``enable_monthly_scope`` that of all
+    months.
     """
 
     ttl_seconds: int
@@ -86,7 +87,7 @@ def is_subject_group_processed(
 def mark_subject_group_processed(
     redis_client: Client | None, group_id: str, logger: Log, **options: Unpack[GroupOptions]
 ) -> bool:
-    """True if it is now remembered somewhere."""
+    """True if the group is now marked in Redis or in the memory set."""
     member, groups_key, ttl_key = _member_and_keys(group_id, options)
 
     def mark(client: Any) -> bool:
@@ -102,7 +103,7 @@ def mark_subject_group_processed(
 
 
 def _member_and_keys(group_id: str, options: GroupOptions) -> tuple[str, str, str]:
-    """All from one reading of the clock: at a month's end they must not disagree."""
+    """Reads the clock only once, so that all three are of the same month."""
     member, key = group_id, "subject_groups"
     if options.get("enable_monthly_scope", True):
         member = monthly_scope_group_id(group_id, options.get("tz", UTC))
@@ -111,7 +112,7 @@ def _member_and_keys(group_id: str, options: GroupOptions) -> tuple[str, str, st
 
 
 def _ask(redis_client: Client | None, name: str, ask: Callable[[Any], Any], logger: Log) -> bool | None:
-    """None if Redis cannot answer. An empty name is never processed, and never marked."""
+    """None if Redis cannot answer. An empty name counts as not processed, and is not marked."""
     if not name:
         return False
     if redis_client is None:
@@ -132,7 +133,7 @@ def _remember(memory_set: Memory, member: str) -> bool:
 
 @frozen
 class Address:
-    """Where Redis is. ``path`` is the database, or the Sentinels' name for the service and the database."""
+    """The address of Redis. ``path`` is the database, or with Sentinels ``service/database``."""
 
     hosts: list[tuple[str, int]]
     login: dict[str, Any]
@@ -142,31 +143,32 @@ class Address:
 
 
 def parse_address(url: str) -> Address:
-    """Such as ``redis+sentinel://[user:password@]host:26379,host:26379/service[/db]``. Raises ValueError."""
+    """Parses a URL such as ``redis+sentinel://[user:password@]host:26379,host:26379/service[/db]``. Raises
+    ValueError."""
     parts = urlsplit(url)
     scheme, _, topology = parts.scheme.partition("+")
     if scheme not in ("redis", "rediss", "unix") or topology not in ("", "sentinel", "cluster"):
         raise ValueError("not a Redis address")
     login, _, netloc = parts.netloc.rpartition("@")
     user, _, password = login.partition(":")
-    given = {"username": unquote(user), "password": unquote(password), "ssl": scheme == "rediss"}
-    sites = [urlsplit(f"//{site}") for site in netloc.split(",") if site]
+    options = {"username": unquote(user), "password": unquote(password), "ssl": scheme == "rediss"}
+    hosts = [urlsplit(f"//{host}") for host in netloc.split(",") if host]
     default_port = 26379 if topology == "sentinel" else 6379
     return Address(
-        hosts=[(site.hostname or "localhost", site.port or default_port) for site in sites],
-        login={key: value for key, value in given.items() if value},
+        hosts=[(host.hostname or "localhost", host.port or default_port) for host in hosts],
+        login={key: value for key, value in options.items() if value},
         path=parts.path.strip("/"),
         is_sentinel=topology == "sentinel",
-        is_cluster=topology == "cluster" or (not topology and len(sites) > 1),
+        is_cluster=topology == "cluster" or (not topology and len(hosts) > 1),
     )
 
 
 def connect(url: str, timeout_s: float = SOCKET_TIMEOUT_S, *, decode_responses: bool = True) -> redis.Redis:
-    """A client that never retries on its own: a repeated claim must carry its owner token on purpose.
+    """A client without retries: only the caller may repeat a claim, because it must use the same owner token.
 
-    Nor does it introduce itself (HELLO, CLIENT SETINFO...), which takes four round trips before the first command, of a
-    second or two each while Redis is loading or slow. Over TLS without a password it sends its name: the server sends
-    session tickets after the handshake, which the pool takes for a stray reply unless an answer was read after them.
+    It sends no HELLO or CLIENT SETINFO: these are four round trips before the first command, of a second or two each
+    while Redis is loading or slow. Over TLS without a password, it sends its name, because the server sends session
+    tickets after the handshake, which the pool would take for a stray reply if no answer was read after them.
     """
     address = parse_address(url)
     options: dict[str, Any] = {
@@ -179,7 +181,7 @@ def connect(url: str, timeout_s: float = SOCKET_TIMEOUT_S, *, decode_responses: 
     }
     if address.login.keys() == {"ssl"}:
         options["client_name"] = "mailonce"
-    if address.is_sentinel:  # the credentials are for the server; the Sentinels are asked without them
+    if address.is_sentinel:  # the credentials are for the server only, not for the Sentinels
         service, _, db = address.path.partition("/")
         timeouts = {name: options[name] for name in ("socket_timeout", "socket_connect_timeout", "retry")}
         sentinels = Sentinel(address.hosts, sentinel_kwargs=timeouts, **options, **address.login)  # type: ignore[no-untyped-call]
@@ -189,22 +191,22 @@ def connect(url: str, timeout_s: float = SOCKET_TIMEOUT_S, *, decode_responses: 
         nodes = [ClusterNode(host, port) for host, port in address.hosts]  # type: ignore[no-untyped-call]
         try:
             return cast(redis.Redis, RedisCluster(startup_nodes=nodes, **options, **address.login))
-        except redis.exceptions.RedisClusterException as error:  # its constructor asks for the nodes
+        except redis.exceptions.RedisClusterException as error:  # the constructor asks for the nodes
             raise StoreUnavailable(str(error)) from error
     return redis.Redis.from_pool(_Pool.from_url(url, retry_on_timeout=False, **options))
 
 
 class _Pool(redis.ConnectionPool):
-    """Without what redis-py's own adds to each command for observers that nobody has here, and for forks."""
+    """A pool without the events and the checks for forks that redis-py adds to each command."""
 
     def get_connection(self, *_: Any, **__: Any) -> Any:
         try:
             connection: Any = self._available_connections.pop()
         except IndexError:
-            return self.make_connection()  # it connects when it sends
+            return self.make_connection()  # it connects with its first command
         if connection.is_connected:
             try:
-                is_stale = connection.can_read()  # an answer that nobody has read, or the end: Redis has closed it
+                is_stale = connection.can_read()  # an unread answer, or Redis has closed the connection
             except redis.exceptions.ConnectionError:
                 is_stale = True
             if is_stale:
@@ -216,9 +218,9 @@ class _Pool(redis.ConnectionPool):
 
 
 def exchange(client: Any, commands: Sequence[Sequence[Any]]) -> list[Any]:
-    """Sends commands in one go and returns their answers, with an error in the place of a command that Redis refused.
+    """Sends commands together and returns their answers; the answer of a command that Redis refused is the error.
 
-    redis-py itself takes three times the processor time: it measures, retries and converts what never applies here.
+    redis-py takes three times the processor time, for metrics, retries and conversions that are not needed here.
     """
     connection: Any = None if isinstance(client, RedisCluster) else client.connection_pool.get_connection()
     answers: list[Any] = []
@@ -234,13 +236,13 @@ def exchange(client: Any, commands: Sequence[Sequence[Any]]) -> list[Any]:
         return answers
     finally:
         if connection and len(answers) < len(commands):
-            connection.disconnect()  # an answer that comes later would be taken for that of another command
+            connection.disconnect()  # a late answer would be taken for the answer of another command
         if connection:
             client.connection_pool.release(connection)
 
 
 def translated(error: redis.exceptions.RedisError) -> DeduplicationError:
-    """What counts as "gone" (rule 8); everything else is a wrong setting or a bug, and loud."""
+    """NoAnswer for errors that count as a missing answer (rule 8), StoreMisconfigured for all others."""
     text, kind = str(error), type(error).__name__
     if isinstance(error, redis.exceptions.AuthenticationError) or "unauthenticated" in text:
         return StoreMisconfigured(f"Redis refused the credentials: {text}")
@@ -248,6 +250,6 @@ def translated(error: redis.exceptions.RedisError) -> DeduplicationError:
         return NoAnswer(f"Redis does not answer: {kind}")
     if isinstance(error, _GONE_CLASSES):
         return NoAnswer(f"Redis cannot be used now: {kind}")
-    if text.startswith(_GONE) or any(f" -{word}" in text or f": {word} " in text for word in _GONE):
+    if text.startswith(_GONE_CODES) or any(f" -{word}" in text or f": {word} " in text for word in _GONE_CODES):
         return NoAnswer(f"Redis cannot be used now: {text.split()[0]}")
     return StoreMisconfigured(f"Redis refused a command: {text}")

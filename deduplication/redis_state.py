@@ -1,4 +1,4 @@
-"""What a process knows of Redis: whether it answers (rule 8 of docs/architecture.md)."""
+"""Whether Redis answers, as one process sees it (rule 8 of docs/architecture.md)."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from deduplication.errors import NoAnswer, NotNow, StoreUnavailable
 
 log = logging.getLogger(__name__)
 
-REDIS_STEPS, REDIS_ERRORS = "redis_steps", "redis_errors"  # what is counted; errors by their class
+REDIS_STEPS, REDIS_ERRORS = "redis_steps", "redis_errors"  # names of metrics; errors are counted by class
 
 
 class RedisGone(StoreUnavailable):
-    """Redis is not there; the journal of this machine decides, if it may."""
+    """Redis is gone; the journal of this machine decides if it may."""
 
 
 class RedisState:
-    """What this process knows of Redis (rule 8): up, suspected after a first missing answer, or gone after a second.
+    """``status`` is up, suspected after a first missing answer, or gone after a second (rule 8).
 
-    While it is suspected, only the next probe waits for it. The only member of a fleet goes on without it at once.
+    While Redis is suspected, only the next probe asks it. The only member of a fleet continues without Redis at once.
     """
 
     def __init__(self, *, is_always_asked: bool = False) -> None:
-        """``is_always_asked``: for scripts without a journal that is kept, no answer is no answer, each time."""
+        """``is_always_asked`` is for scripts without a DATA_DIR: they ask Redis every time, even after an error."""
         self._is_always_asked = is_always_asked
-        self.status = "up" if is_always_asked else "suspected"  # until the first probe: a start never depends on Redis
+        self.status = "up" if is_always_asked else "suspected"  # until the first probe, so a start needs no Redis
         self.is_only_member = False
         self.wake = threading.Event()
         self.count: Callable[[Any], object] = lambda _: None  # events for orchestrator/metrics/meter.py
 
     def check(self) -> None:
-        """Before Redis is asked. Raises RedisGone, or NotNow where the answer is "retry later"."""
+        """Call this before asking Redis. Raises RedisGone, or NotNow if the caller should retry later."""
         if self.status == "gone":
             raise RedisGone("Redis is gone")
         if self.status == "suspected":
@@ -41,13 +41,14 @@ class RedisState:
         self.count((1, REDIS_STEPS))
 
     def without_answer(self, error: NoAnswer, kind: str) -> StoreUnavailable:
-        """What it means that an answer is missing: the same errors. ``kind``: the class of the client's own error."""
+        """Records a missing answer, and returns the error to raise, as in ``check``. ``kind`` is the class of the
+        client's error."""
         self.count((1, REDIS_ERRORS, kind))
         self.suspect()
         return RedisGone(str(error)) if self.status == "gone" else NotNow(str(error))
 
     def suspect(self) -> None:
-        """A first answer is missing. More missing answers of the same moment change nothing."""
+        """Records a first missing answer. Other requests that miss their answers at the same time have no effect."""
         if self.status == "up" and not self._is_always_asked:
             self.status = "suspected"
             if self.is_only_member:
@@ -55,7 +56,7 @@ class RedisState:
         self.wake.set()
 
     def give_up(self) -> None:
-        """The next probe was not answered either."""
+        """Records that the next probe was not answered either."""
         if self.status != "gone":
             log.warning("Redis is gone: the journal of this machine decides")
         self.status = "gone"

@@ -1,4 +1,4 @@
-"""Large contents stay on the disk: a request's body in a temporary file, and its decoded parts behind it."""
+"""Keeps large contents on the disk: a temporary file has the body of a request, followed by its decoded parts."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 
 from deduplication.values import frozen
 
-LARGE_BYTES = 64 * 1024  # contents up to here are held in memory
+LARGE_BYTES = 64 * 1024  # contents up to this size are kept in memory
 CHUNK_BYTES = 256 * 1024
 
 
 class Spool:
-    """A temporary file without a name; it is gone with the last reference to it. Raises OSError on a full disk."""
+    """A temporary file without a name, deleted with the last reference to it. Raises OSError if the disk is full."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
@@ -27,19 +27,19 @@ class Spool:
             self._file.close()
 
     def write(self, data: bytes) -> None:
-        left = memoryview(data)
-        while left:
-            left = left[self._file.write(left) :]
+        unwritten = memoryview(data)
+        while unwritten:
+            unwritten = unwritten[self._file.write(unwritten) :]
         self.size += len(data)
 
     def read(self, start: int, end: int) -> bytes:
-        """Without a position of its own, so that threads may share it."""
+        """Safe for use in several threads, because the file has no current position."""
         return os.pread(self._file.fileno(), max(0, end - start), start)
 
 
 @frozen
 class Blob:
-    """A part of a spool, which is read in chunks, as often as needed; positions are counted from its start."""
+    """A part of a spool, which can be read in chunks and repeatedly. Positions are relative to its start."""
 
     spool: Spool
     start: int
@@ -60,19 +60,20 @@ class Blob:
             yield self.read(start, start + CHUNK_BYTES)
 
     def search(self, pattern: re.Pattern[bytes], start: int = 0, longest: int = 4) -> tuple[int, int] | None:
-        """Where a pattern, which matches at most ``longest`` bytes, occurs for the first time."""
+        """The start and end of the first match of a pattern that matches at most ``longest`` bytes."""
         for position in range(start, len(self), CHUNK_BYTES):
-            found = pattern.search(self.read(position, position + CHUNK_BYTES + longest - 1))
-            if found and (found.start() < CHUNK_BYTES or position + CHUNK_BYTES >= len(self)):
-                return position + found.start(), position + found.end()
+            match = pattern.search(self.read(position, position + CHUNK_BYTES + longest - 1))
+            if match and (match.start() < CHUNK_BYTES or position + CHUNK_BYTES >= len(self)):
+                return position + match.start(), position + match.end()
         return None
 
 
 Content = bytes | Blob
-"""Small contents are bytes, large ones are on the disk."""
+"""Small contents are bytes; large contents are on the disk."""
 
 
 def spooled(chunks: Iterable[bytes], spool: Spool) -> Blob:
+    """Appends chunks to a spool, and returns that part."""
     start = spool.size
     for chunk in chunks:
         spool.write(chunk)
@@ -80,14 +81,14 @@ def spooled(chunks: Iterable[bytes], spool: Spool) -> Blob:
 
 
 def transformed(content: Content, change: Callable[[Iterable[bytes]], Iterator[bytes]]) -> Content:
-    """Such as decoded. What is large is written behind everything else in its spool."""
+    """Decodes or otherwise changes contents. Large results are appended to the spool of the contents."""
     if isinstance(content, Blob):
         return spooled(change(content.chunks()), content.spool)
     return b"".join(change((content,)))
 
 
 def collected(chunks: Iterable[bytes], folder: Path | None) -> Content:
-    """On the disk if it is large, and there is a folder for it."""
+    """Reads all chunks: to a spool in the folder if they are large, else, or without a folder, to memory."""
     head, rest = b"", iter(chunks)
     for chunk in rest:
         head += chunk

@@ -1,4 +1,4 @@
-"""Subject groups: of emails whose subjects mean the same, one is delivered in a month."""
+"""Subject groups: one email a month is delivered of those whose subjects mean the same."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from functools import cached_property, lru_cache
 
 from unidecode import unidecode
 
-from deduplication.email import decode_subject
+from deduplication.email import decode_header
 from deduplication.media import LISTS, ascii_host
 from deduplication.names import Kind, Name
 from deduplication.text import first_captured, nfc
 from deduplication.values import frozen
 
-MAX_FOLDED_CHARS = 1_000_000  # of a text in which routes look for words, whatever their case and accents
-MOST_FOR_ONE = 4  # U+FDFA expands to 18 characters
+MAX_FOLDED_CHARS = 1_000_000  # of a text that routes search for words, ignoring case and accents
+MAX_EXPANSION = 4  # of one character; U+FDFA would expand to 18
 MONTH_KEPT_MS = 32 * 24 * 3600 * 1000  # longer than any month
 
 _PREFIXES = re.compile(
     r"^(?:\s*(?:re|ré|fwd|fw|tr|rv|aw|wg|sv|vs|antw|odp|rif|confirmation)\s*(?:[\[(]\d+[\])]\s*)?[:：])+\s*",
     re.IGNORECASE,
 )
-# What mail programs write before a normalised subject, perhaps after tags such as [EXT]. More than _PREFIXES, which
-# decides what a group is called, and so must stay as it is.
+# The prefixes of mail programs in a normalised subject, perhaps after tags such as [EXT]. _PREFIXES has fewer, but it
+# must not change, because the names of groups depend on it.
 _REPLY = re.compile(
     r"(?:\[[^\]]*\]|[^\w\[])*"
     r"(?:re|ref|res|r|rif|aw|antw|antwort|sv|svar|odp|ynt|atb|bls|va|απ|σχετ|отв|ответ|رد|השב|תגובה|回复|回覆|答复|返信|회신|답장"
     r"|fwd?|tr|rv|wg|i|vs|vb|vl|enc|pd|doorst|ilt|trs|tovabbitas|πρθ|пересл|הועבר|转发|轉寄|転送|전달)"
     r"\.?\s*(?:[\[(]\d+[\])]\s*)?:"
 )
-_NO_WORD = re.compile(r"[\W_]+")
-# Punctuation, except what is written between a word and its number: "lot-3", "lot #3".
+_NOT_WORD = re.compile(r"[\W_]+")
+# Punctuation, except between a word and its number: "lot-3", "lot #3".
 _END_OF_CLAUSE = re.compile(r"(?:[^\w\s#°'-]|(?<!\w)-|-(?!\w))+")
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
 
@@ -47,7 +47,7 @@ class GroupMode(StrEnum):
 
 
 class GroupScope(StrEnum):
-    """Among whose emails a group or a file counts. A stranger can suppress no one else's, except with ``EVERYONE``."""
+    """Among whose emails a group or a file counts. Only with EVERYONE can a stranger suppress the emails of others."""
 
     DOMAIN = "domain"
     SENDER = "sender"
@@ -59,10 +59,10 @@ _PUBLIC_DOMAINS, _PUBLIC_BRANDS = frozenset(LISTS["public_domains"]), frozenset(
 
 @frozen
 class SubjectPattern:
-    """Subjects that contain every phrase and match the regex belong to ``<name>_<captured value>``.
+    """Subjects that contain every phrase and match the regex belong to the group ``<name>_<captured value>``.
 
-    Both are searched in the normalised subject, with spaces in place of punctuation. If it ``reads_clauses``, the match
-    must not cross punctuation: "Thanks a lot! 2 questions" names no lot.
+    Both are searched in the normalised subject, with spaces in place of punctuation. With ``reads_clauses``, the match
+    must not cross punctuation, so "Thanks a lot! 2 questions" belongs to no lot.
     """
 
     name: str
@@ -72,20 +72,19 @@ class SubjectPattern:
 
     @cached_property
     def _phrases(self) -> tuple[str, ...]:
-        return tuple(map(_words, self.phrases))
+        return tuple(map(_normalize_words, self.phrases))
 
     def group_of(self, core: str, words: str) -> str | None:
-        """``words``: the normalised subject ``core`` without its punctuation."""
-        for phrase in self._phrases:
-            if phrase not in words:
-                return None
-        clauses = map(_without_punctuation, _END_OF_CLAUSE.split(core)) if self.reads_clauses else (words,)
+        """``core`` is the normalised subject, and ``words`` the same without punctuation."""
+        if not all(phrase in words for phrase in self._phrases):
+            return None
+        clauses = map(_remove_punctuation, _END_OF_CLAUSE.split(core)) if self.reads_clauses else (words,)
         captured = next(filter(None, (first_captured(self.regex, clause) for clause in clauses)), "")
         return f"{self.name}_{captured}" if captured else None
 
 
 DEFAULT_PATTERNS = (
-    # "lot" is both a phrase and in the regex: most subjects do not contain it, and a phrase is found much faster.
+    # "lot" is also a phrase, because most subjects do not contain it, and a phrase is found much faster than a regex.
     SubjectPattern(
         "media_solution_missions_recadrage_lot",
         ("media solution", "missions recadrage", "lot"),
@@ -96,24 +95,26 @@ DEFAULT_PATTERNS = (
 
 
 def normalize_no_accents_lower_trim(text: str) -> str:
-    """Lower case, white space collapsed, Latin letters without accents.
+    """The text in lower case, with white space collapsed and without accents on Latin letters.
 
-    Other scripts keep their letters: transliterated, two different Chinese subjects can read the same.
+    Other scripts are not transliterated, because different Chinese subjects could then become equal.
     """
-    folded = text if text.isascii() else nfc(_NOT_ASCII.sub(lambda letters: "".join(map(_fold, letters[0])), nfc(text)))
+    folded = (
+        text if text.isascii() else nfc(_NOT_ASCII.sub(lambda letters: "".join(map(_fold_char, letters[0])), nfc(text)))
+    )
     return " ".join(folded.lower().split())
 
 
 @lru_cache(maxsize=10_000)  # computing one takes a microsecond
-def _fold(char: str) -> str:
+def _fold_char(char: str) -> str:
     compatible = unicodedata.normalize("NFKC", char)
-    return "".join(map(_fold_one, compatible if len(compatible) <= MOST_FOR_ONE else char))
+    return "".join(map(_remove_accent, compatible if len(compatible) <= MAX_EXPANSION else char))
 
 
-def _fold_one(char: str) -> str:
+def _remove_accent(char: str) -> str:
     if char.isascii():
         return char
-    if "\u0300" <= char <= "\u036f":  # an accent that found no letter to join
+    if "\u0300" <= char <= "\u036f":  # an accent that NFC joined to no letter
         return ""
     if unicodedata.name(char, "").startswith("LATIN ") or unicodedata.category(char) in ("Pd", "Pi", "Pf"):
         return unidecode(char)
@@ -121,17 +122,17 @@ def _fold_one(char: str) -> str:
 
 
 def fold_subject(subject: str) -> str:
-    """As groups and routes read it."""
-    return normalize_no_accents_lower_trim(decode_subject(subject))
+    """The subject as groups and routes compare it."""
+    return normalize_no_accents_lower_trim(decode_header(subject))
 
 
 def is_reply(folded: str) -> bool:
-    """Whether it is a reply or a forward, by its folded subject."""
+    """Whether the folded subject is that of a reply or a forward."""
     return _REPLY.match(folded) is not None
 
 
 def strip_leading_reply_prefixes(subject: str) -> str:
-    """Without leading "Re:", "Fwd:", "Ré :", "Re[2]:"..., in any number and order."""
+    """Removes leading "Re:", "Fwd:", "Ré :", "Re[2]:" and so on, in any number and order."""
     return _PREFIXES.sub("", subject)
 
 
@@ -140,40 +141,39 @@ def generate_subject_group_id(
     patterns: Sequence[SubjectPattern] = DEFAULT_PATTERNS,
     mode: GroupMode = GroupMode.PATTERNS,
 ) -> str | None:
-    """The group of the subject, or None: an empty subject and "(no subject)" have none."""
+    """The group of a subject, or None. An empty subject and "(no subject)" have no group."""
     return group_of(fold_subject(subject), patterns, mode)
 
 
 def group_of(folded: str, patterns: Sequence[SubjectPattern], mode: GroupMode) -> str | None:
-    """By the folded subject."""
+    """The group of a folded subject, or None."""
     if mode is GroupMode.OFF:
         return None
     core = strip_leading_reply_prefixes(folded)
-    words = _without_punctuation(core)
+    words = _remove_punctuation(core)
     if not core or words in _NO_SUBJECT:
         return None
     for pattern in patterns:
-        if matched := pattern.group_of(core, words):
-            return matched
+        if group := pattern.group_of(core, words):
+            return group
     if mode is GroupMode.PATTERNS:
         return None
-    digest = hashlib.md5(core.encode(), usedforsecurity=False).hexdigest()
-    return f"subject_hash_{digest}"
+    return f"subject_hash_{hashlib.md5(core.encode(), usedforsecurity=False).hexdigest()}"
 
 
-def _words(text: str) -> str:
-    return _without_punctuation(normalize_no_accents_lower_trim(text))
+def _normalize_words(text: str) -> str:
+    return _remove_punctuation(normalize_no_accents_lower_trim(text))
 
 
-def _without_punctuation(normalised: str) -> str:
-    return _NO_WORD.sub(" ", normalised).strip()
+def _remove_punctuation(normalised: str) -> str:
+    return _NOT_WORD.sub(" ", normalised).strip()
 
 
-_NO_SUBJECT = frozenset(map(_words, LISTS["no_subject"]))
+_NO_SUBJECT = frozenset(map(_normalize_words, LISTS["no_subject"]))
 
 
 def month_of(tz: tzinfo, now: datetime | None = None) -> str:
-    """The month of processing, in the configured time zone."""
+    """The current month in the configured time zone, such as ``2026-11``."""
     return (now or datetime.now(UTC)).astimezone(tz).strftime("%Y-%m")
 
 
@@ -183,9 +183,9 @@ def monthly_scope_group_id(group_id: str, tz: tzinfo, now: datetime | None = Non
 
 
 def scope_of(sender: str, scope: GroupScope, *, hides_domain: bool = False) -> str:
-    """The end of a shared name, which says among whose emails it counts, such as ``@example.org``.
+    """The end of a shared name, which limits it to the emails of a domain or sender, such as ``@example.org``.
 
-    Names are shown, so they have only a digest of an address and, if ``hides_domain``, of a domain.
+    Operators see names, so an address is replaced by a digest, and with ``hides_domain`` a domain too.
     """
     if scope is GroupScope.EVERYONE:
         return ""
@@ -195,10 +195,10 @@ def scope_of(sender: str, scope: GroupScope, *, hides_domain: bool = False) -> s
     is_by_domain = host and scope is GroupScope.DOMAIN and not is_public
     if is_by_domain and not hides_domain:
         return f"@{host}"
-    whose = host if is_by_domain else f"{local}@{host or domain}"
-    return f"@{hashlib.sha256(whose.encode(errors='replace')).hexdigest()[:12]}"
+    hidden = host if is_by_domain else f"{local}@{host or domain}"
+    return f"@{hashlib.sha256(hidden.encode(errors='replace')).hexdigest()[:12]}"
 
 
 def group_name(group_id: str, month: str, ttl_seconds: int) -> Name:
-    """The group as a name to claim, kept for its month or, if a TTL is configured, for the TTL."""
+    """The name to claim for a group. It is kept for its month or, if a TTL is configured, for the TTL."""
     return Name(Kind.SUBJECT_GROUP, month, group_id, ttl_seconds * 1000 or MONTH_KEPT_MS)

@@ -1,4 +1,4 @@
-"""Values: dataclasses that are made and changed quickly, as an email is a hundred of them on its way."""
+"""Fast dataclasses and properties: processing one email creates a hundred values."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ Value = TypeVar("Value")
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def frozen(kind: type[Kind]) -> type[Kind]:
-    """dataclass(frozen=True) for mypy alone, which refuses to change a value. At run time nothing does: it would make
-    every value three times as slow, as each field is then set by a call."""
+    """Like dataclass(frozen=True), but only mypy refuses assignments. At run time, nothing does: a frozen dataclass
+    takes three times as long to create, because it sets each field by a call."""
     return dataclass(unsafe_hash=True)(kind)
 
 
-class kept_property(Generic[Value]):  # noqa: N801  # a decorator, named as such
-    """functools.cached_property without its lock, which in Python 3.11 all instances of a class share: a thread that
-    reads a long email would block the others. Two threads that read it at once both compute the same."""
+class kept_property(Generic[Value]):  # noqa: N801  # decorators are in lower case
+    """functools.cached_property without its lock. In Python 3.11, all instances of a class share that lock, so a thread
+    that parses a long email would block the others. Here, two threads may both compute the same value."""
 
     def __init__(self, compute: Callable[[Any], Value]) -> None:
         self._compute = compute
         self.__doc__ = compute.__doc__
 
     def __get__(self, instance: Any, owner: type) -> Value:
-        value = instance.__dict__[self._compute.__name__] = self._compute(instance)  # found before the descriptor
+        value = instance.__dict__[self._compute.__name__] = self._compute(instance)  # hides this property from now on
         return value

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from selectolax.lexbor import LexborHTMLParser
 
 from deduplication import body as body_module
-from deduplication.body import MAX_LINK_CHARS, MOST_LINKS, Html, looks_like_html, plain_links, plain_text
+from deduplication.body import MAX_LINK_CHARS, MAX_LINKS, Html, looks_like_html, plain_links, plain_text
 
 C1 = "".join(map(chr, range(0x80, 0xA0)))  # read as the letters that Windows-1252 has there, see below
 
@@ -162,10 +162,10 @@ def test_an_image_within_the_html_is_named_by_its_digest() -> None:
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("piece", ["https://a.example/{} ", '<a href="https://a.example/{}">x</a>'])
-@pytest.mark.parametrize("count", [3 * MOST_LINKS, 300_000])
+@pytest.mark.parametrize("count", [3 * MAX_LINKS, 300_000])
 def test_the_first_thousand_links_are_looked_at(piece: str, count: int) -> None:
     body = "".join(map(piece.format, range(count)))
-    first = tuple(f"https://a.example/{number}" for number in range(MOST_LINKS))
+    first = tuple(f"https://a.example/{number}" for number in range(MAX_LINKS))
     assert Html(body).links == first
     assert "href" in piece or plain_links(body) == first
 
@@ -206,7 +206,7 @@ def as_a_browser_parses_it(body: str) -> tuple[str, set[str]]:
     tree = LexborHTMLParser(re.sub(rf"<(?=/?{body_module._BLOCK})", " <", body, flags=re.IGNORECASE))
     tree.strip_tags(["script", "style", "head", "title"])
     leading = LexborHTMLParser(body).css(LEADING)
-    targets = [(name, node.attributes.get(name) or "") for node in leading for name in body_module._SHOWN]
+    targets = [(name, node.attributes.get(name) or "") for node in leading for name in body_module._READ_ATTRIBUTES]
     shown = {f"{name}={value.strip()}" for name, value in targets if value.strip() and name != "src"}
     return plain_text(tree.body.text() if tree.body else ""), shown
 

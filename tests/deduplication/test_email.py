@@ -7,15 +7,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from deduplication.email import (
+    MAX_ATTACHMENTS,
     MAX_HEADER_CHARS,
     MAX_NAME_CHARS,
-    MOST_ATTACHMENTS,
-    MOST_RECIPIENTS,
+    MAX_RECIPIENTS,
     Attachment,
     Email,
     address_of,
     addresses_in,
-    decode_subject,
+    decode_header,
 )
 
 NAMES = (
@@ -95,7 +95,7 @@ def test_quotes_belong_to_an_address_only_right_before_its_at_sign(sender: str, 
     ],
 )
 def test_a_subject_is_decoded_unfolded_and_composed(subject: str, clean: str) -> None:
-    assert decode_subject(subject) == clean
+    assert decode_header(subject) == clean
 
 
 def test_a_text_is_a_text_whatever_it_holds() -> None:
@@ -165,8 +165,8 @@ def test_no_field_of_any_length_takes_long_to_read(field: str, piece: str) -> No
 
 
 def test_recipients_and_attachments_beyond_count_and_length_are_left_out() -> None:
-    addresses = [f"{number}{'a' * 2000}@b.example" for number in range(MOST_RECIPIENTS + 5)]
-    files = (Attachment("n" * 2000, "text/plain", 1, ""),) * (MOST_ATTACHMENTS + 5)
+    addresses = [f"{number}{'a' * 2000}@b.example" for number in range(MAX_RECIPIENTS + 5)]
+    files = (Attachment("n" * 2000, "text/plain", 1, ""),) * (MAX_ATTACHMENTS + 5)
     email = Email.received(recipients=[addresses], files=files)
-    assert (len(email.recipients), {len(each) for each in email.recipients}) == (MOST_RECIPIENTS, {MAX_NAME_CHARS})
-    assert (len(email.attachments), len(email.attachments[0].name)) == (MOST_ATTACHMENTS, MAX_NAME_CHARS)
+    assert (len(email.recipients), {len(each) for each in email.recipients}) == (MAX_RECIPIENTS, {MAX_NAME_CHARS})
+    assert (len(email.attachments), len(email.attachments[0].name)) == (MAX_ATTACHMENTS, MAX_NAME_CHARS)

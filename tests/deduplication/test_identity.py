@@ -15,7 +15,7 @@ from deduplication.identity import (
     compute_post_keys,
     own_names,
 )
-from deduplication.names import MAX_POST_KEY, WEEK_MS, Fingerprint, Kind, Name, conflicts
+from deduplication.names import MAX_POST_KEY_CHARS, WEEK_MS, Fingerprint, Kind, Name, conflicts
 from orchestrator.item import email_item
 
 DAY_MS = 24 * 3600 * 1000
@@ -108,7 +108,7 @@ def test_post_keys_are_event_id_and_message_id_or_the_head(fields: dict[str, str
 def test_two_monstrous_values_that_end_differently_make_short_names_of_their_own(field: str) -> None:
     one, other = (own_names(email(**{field: "é" * 1_000_000 + end}), None) for end in "ab")
     assert one[-1] != other[-1] and (field != "subject" or not set(one) & set(other))
-    assert all(len(name.value) <= MAX_POST_KEY for name in one)
+    assert all(len(name.value) <= MAX_POST_KEY_CHARS for name in one)
 
 
 def file(content: bytes = b"one", name: str = "a.pdf") -> Attachment:

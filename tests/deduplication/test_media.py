@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deduplication.media import IDENTITY_PARAMETERS, MediaMode, canonical_url, delivery_links, media_name
-from deduplication.names import MAX_POST_KEY, WEEK_MS, Gate, Kind, Name
+from deduplication.names import MAX_POST_KEY_CHARS, WEEK_MS, Gate, Kind, Name
 
 SHARED = "https://www.dropbox.com/scl/fi/k3y/photo.jpg"
 
@@ -114,7 +114,7 @@ def test_a_media_name_is_the_canonical_url_kept_for_a_week() -> None:
     assert name == Name(Kind.MEDIA, "", "https://we.tl/t-1")
     assert (name.kept_ms, name.gate) == (WEEK_MS, Gate.MEDIA)
     names = {media_name(f"https://we.tl/{'a' * 10_000}{last}").value for last in "bc\ud83d"}
-    assert len(names) == 3 and all(len(name.encode()) <= MAX_POST_KEY for name in names)
+    assert len(names) == 3 and all(len(name.encode()) <= MAX_POST_KEY_CHARS for name in names)
 
 
 @pytest.mark.parametrize(

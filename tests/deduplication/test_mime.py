@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deduplication.email import Email, decode_subject
+from deduplication.email import Email, decode_header
 from deduplication.identity import compute_canonical_id, compute_fingerprint
 from deduplication.mime import MAX_DEPTH, MAX_PARTS, parse_mime
 
@@ -469,10 +469,10 @@ def test_what_the_standard_library_writes_is_read_back(subject: str, text: str, 
     for name, content in files:
         message.add_attachment(content, maintype="application", subtype="x-thing", filename=name)
     read = parse_mime(bytes(message))
-    assert read.subject == decode_subject(subject)
+    assert read.subject == decode_header(subject)
     assert (read.plain.strip(), read.html.strip()) == (text, f"<p>{text}</p>")
     assert [(each.name, each.sha256) for each in read.attachments] == [
-        (decode_subject(name), hashlib.sha256(content).hexdigest()) for name, content in files
+        (decode_header(name), hashlib.sha256(content).hexdigest()) for name, content in files
     ]
 
 

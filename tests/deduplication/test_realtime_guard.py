@@ -85,7 +85,7 @@ def test_without_a_date_the_source_decides(
     assert guard.is_new_message(START, source), "with a date the source does not matter"
     assert guard.stats == Counter(skipped_old=int(verdict == "old"))
     assert caplog.records[-1].levelno == (logging.WARNING if verdict == "new" else logging.INFO)
-    assert f"{source!r} has no date; it counts as {verdict}" in caplog.records[-1].getMessage()
+    assert f"{source!r} has no date and counts as {verdict}" in caplog.records[-1].getMessage()
 
 
 @pytest.mark.parametrize("start", [START, START.astimezone(PARIS_WINTER), START.replace(tzinfo=None)])
