@@ -1,5 +1,6 @@
 """A real HTTP receiver that records requests and sends configured responses; and our own sender, for others."""
 
+import contextlib
 import json
 import socket
 import ssl
@@ -77,16 +78,23 @@ class Sink:
             self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         self.port = self._server.server_address[1]
         self.url = f"http://127.0.0.1:{self.port}/hook"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+        self._is_open = True
+        self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        self._is_open = False
+        with contextlib.suppress(OSError):  # wakes the thread that waits for a connection
+            self._server.socket.shutdown(socket.SHUT_RDWR)
         self._thread.join()
+        self._server.server_close()
+
+    def _serve(self) -> None:
+        while self._is_open:
+            self._server.handle_request()
 
     def reply_to(self, subject: str, *request: str) -> Reply:
         answers = (self.answers[key] for key in (subject, *request) if key in self.answers)
