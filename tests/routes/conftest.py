@@ -18,6 +18,7 @@ from redis.exceptions import RedisError
 from werkzeug.routing import Rule
 from werkzeug.test import TestResponse
 
+from deduplication.journal import fleet
 from deduplication.journal.entry import Entry
 from deduplication.redis_client import connect
 from orchestrator.build import Service, build
@@ -150,8 +151,9 @@ def redis_url(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def start_app(tmp_path: Path) -> Iterator[StartApp]:
+def start_app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StartApp]:
     """Builds services on one DATA_DIR, with what ``toml`` says in mailonce.toml; all are closed in the end."""
+    monkeypatch.setattr(fleet, "TICK_S", 0.05)  # each start on Redis takes over an era, and waits for the next tick
     built: list[Service] = []
 
     def start(now: Callable[[], datetime] | None = None, toml: str | None = None, **settings: Any) -> App:
