@@ -13,11 +13,13 @@ import requests
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests.routes.dashboard.conftest import VIEW_TOKEN
+from tests.routes.dashboard.test_access import statuses
 from tests.support.browser import fill_in_sign_in, open_browser
 from tests.support.redis_server import RedisServer
 from tests.support.server import ADMIN, ADMIN_TOKEN, INGRESS_TOKEN, Server, email
 from tests.support.sink import Reply, Sink
 from tests.support.surroundings import ROOT
+from tests.support.waiting import wait_for
 
 AXE = ROOT / "tests/fixtures/axe/axe.min.js"
 EVIL = "<img src=x onerror=pwned(1)><script>pwned(2)</script>\"'><b id=injected>"
@@ -282,7 +284,9 @@ def test_what_is_done_on_one_server_is_in_the_audit_of_the_other(
         page.goto(f"{one.url}/destinations/default/pause")
         page.get_by_label("Reason").fill("it moves")
         page.get_by_role("button", name="Pause it").click()
-        page = sign_in(url=two.url)
+        expect(page.locator(".flash")).to_be_visible()
+        (cookie,) = page.context.cookies(one.url)
+        wait_for(lambda: statuses(two.url, cookie["value"]) == {200}, "both have the same key for sessions")
         page.goto(f"{two.url}/audit")
         expect(row(page, "page, Ada")).to_contain_text("it moves", timeout=60_000)
         page.goto(f"{two.url}/servers")
