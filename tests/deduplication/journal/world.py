@@ -57,7 +57,7 @@ class Machine:
         *,
         options: RegistryOptions | None = None,
         host: str = "",
-        timeout_s: float = 1.0,
+        timeout_s: float = 10.0,  # on a busy machine, Redis answers late
         folder: Path | None = None,
         wrap: Callable[[Any], Any] = lambda client: client,
         retention: Retention | None = None,
