@@ -121,31 +121,26 @@ def test_the_mode_says_which_groups_there_are(subject: str) -> None:
 
 
 TICKET = SubjectPattern("ticket", ("Société Générale",), r"\bREF (\w+)\b")
+FIRST, SECOND = (SubjectPattern(name, (), r"lot (\d+)") for name in ("first", "second"))
 
 
 @pytest.mark.parametrize(
-    ("subject", "group"),
+    ("patterns", "subject", "group"),
     [
-        ("Societe generale: Réf. AB12", "ticket_ab12"),
-        ("RE: ref ab12 / Société-Générale", "ticket_ab12"),
-        ("Réf. AB12", None),
-        ("Société Générale", None),
-        ("Lot 456", None),
+        ([TICKET], "Societe generale: Réf. AB12", "ticket_ab12"),
+        ([TICKET], "RE: ref ab12 / Société-Générale", "ticket_ab12"),
+        ([TICKET], "Réf. AB12", None),
+        ([TICKET], "Société Générale", None),
+        ([TICKET], "Lot 456", None),
+        ([FIRST, SECOND], "Lot 1", "first_1"),
+        ([TICKET, SECOND], "Lot 1", "second_1"),
+        *(([SubjectPattern("lot", (), regex)], "Lot de documents", None) for regex in (r"lot (\d+)?", r"lot (\d*)")),
     ],
 )
-def test_patterns_ignore_accents_case_and_punctuation(subject: str, group: str | None) -> None:
-    assert generate_subject_group_id(subject, [TICKET], GroupMode.PATTERNS) == group
-
-
-def test_the_first_pattern_that_matches_wins() -> None:
-    first, second = SubjectPattern("first", (), r"lot (\d+)"), SubjectPattern("second", (), r"lot (\d+)")
-    assert generate_subject_group_id("Lot 1", [first, second]) == "first_1"
-
-
-@pytest.mark.parametrize("regex", [r"lot (\d+)?", r"lot (\d*)"])
-def test_a_pattern_that_captures_nothing_does_not_group(regex: str) -> None:
-    pattern = SubjectPattern("lot", (), regex)
-    assert generate_subject_group_id("Lot de documents", [pattern], GroupMode.PATTERNS) is None
+def test_the_first_pattern_groups_that_matches_and_captures_something_whatever_accents_and_case(
+    patterns: list[SubjectPattern], subject: str, group: str | None
+) -> None:
+    assert generate_subject_group_id(subject, patterns, GroupMode.PATTERNS) == group
 
 
 @pytest.mark.parametrize(

@@ -149,6 +149,11 @@ class Stage:
         self._advance(ms)
         self.beat()
 
+    def wait_until_open(self) -> None:
+        """A new era grants names again, and every process knows it."""
+        self.pass_time(HOLD_MS + 1)
+        self.pass_time(3_000)
+
     def _excuse_unpublished(self, process: Machine) -> None:
         with process.journal.reading() as step:
             unpublished = step.outbox(100)

@@ -79,8 +79,7 @@ def test_a_mark_of_another_program_stops_an_email_which_keeps_its_payload(stage:
 
 def test_only_its_owner_releases_a_hold(first: Machine, other: Machine) -> None:
     held = claimed(first, A)
-    assert other.coordinator.registry
-    other.coordinator.registry.release(registry_module.labels_of(held.entry), other.coordinator.new_owner())
+    other.registry.release(registry_module.labels_of(held.entry), other.coordinator.new_owner())
     assert isinstance(ask(other, A), Busy)
 
 
@@ -107,9 +106,7 @@ def test_a_hold_is_not_executed_after_its_time(stage: Stage, first: Machine, oth
 def test_a_hold_needs_the_same_era(
     stage: Stage, first: Machine, other: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    registry = first.coordinator.registry
-    assert registry
-    hold = registry.hold
+    hold = first.registry.hold
 
     def and_then_a_new_era(*arguments: Any, **more: Any) -> Any:
         found = hold(*arguments, **more)
@@ -117,7 +114,7 @@ def test_a_hold_needs_the_same_era(
             step.set_meta("era", "another")
         return found
 
-    monkeypatch.setattr(registry, "hold", and_then_a_new_era)
+    monkeypatch.setattr(first.registry, "hold", and_then_a_new_era)
     with pytest.raises(NotNow, match="era"):
         ask(first, A)
     assert isinstance(ask(other, A), Claimed)  # the hold was given back
@@ -207,16 +204,14 @@ def test_a_machine_that_is_alone_goes_on_at_the_first_missing_answer(stage: Stag
 def test_an_entry_that_changes_meanwhile_stays_unpublished(first: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     found = claimed(first, B)
     delivered(first, found, "crm")
-    registry = first.coordinator.registry
-    assert registry
-    publish = registry.publish
+    publish = first.registry.publish
 
     def and_meanwhile(*arguments: Any, **more: Any) -> list[Published]:
-        monkeypatch.setattr(registry, "publish", publish)
+        monkeypatch.setattr(first.registry, "publish", publish)
         delivered(first, found, "chat")
         return publish(*arguments, **more)
 
-    monkeypatch.setattr(registry, "publish", and_meanwhile)
+    monkeypatch.setattr(first.registry, "publish", and_meanwhile)
     first.coordinator.publish(found.entry.id)
     with first.journal.reading() as step:
         assert [row[2].id for row in step.outbox(10)] == [found.entry.id]
@@ -257,8 +252,8 @@ def test_older_news_undoes_no_delivery(stage: Stage, first: Machine, other: Mach
     stage.post(flight)
     stage.settle(flight)
     stage.beat()
-    assert entry and first.coordinator.registry
-    first.coordinator.registry.announce(["E", "elsewhere", json.loads(encode(entry))])
+    assert entry
+    first.registry.announce(["E", "elsewhere", json.loads(encode(entry))])
     stage.beat()
     after = read(other, found.entry.id)
     assert after and after.is_delivered_everywhere
@@ -313,8 +308,7 @@ def test_an_emptied_redis_grants_nothing_at_first(stage: Stage, first: Machine, 
     stage.restart_redis(keeps)
     with pytest.raises(StoreUnavailable):
         ask(other, B)
-    stage.pass_time(HOLD_MS + 1)
-    stage.pass_time(3_000)
+    stage.wait_until_open()
     assert isinstance(ask(other, A), Repeat)
     assert stage.raw.sismember("processed_ids:2026-11-17", "id-a")
     assert isinstance(ask(other, B), Claimed)
@@ -323,8 +317,7 @@ def test_an_emptied_redis_grants_nothing_at_first(stage: Stage, first: Machine, 
 def test_a_live_claim_is_held_again_in_a_new_era(stage: Stage, first: Machine, other: Machine) -> None:
     found = claimed(first, A)
     stage.restart_redis("nothing")
-    stage.pass_time(HOLD_MS + 1)
-    stage.pass_time(3_000)
+    stage.wait_until_open()
     assert isinstance(ask(other, A), Busy)
     delivered(first, found)
     stage.beat()
@@ -336,8 +329,7 @@ def test_any_machine_refills_redis_with_what_it_knows_of_others(stage: Stage, fi
     stage.beat()
     stage.lines[0].is_cut = stage.lines[1].is_cut = True
     stage.restart_redis("nothing")
-    stage.pass_time(HOLD_MS + 1)
-    stage.pass_time(3_000)
+    stage.wait_until_open()
     assert stage.raw.sismember("processed_ids:2026-11-17", "id-a")
     assert isinstance(ask(other, A), Repeat)
 
@@ -348,8 +340,7 @@ def test_what_was_published_in_a_new_era_is_read_by_all(stage: Stage, first: Mac
     with other.journal.step() as step:
         step.set_meta("position", "9999999999999-0")  # the clock of the Redis before was ahead
     stage.restart_redis("nothing")
-    stage.pass_time(HOLD_MS + 1)
-    stage.pass_time(3_000)
+    stage.wait_until_open()
     entry = send(first, B).entry
     stage.beat()
     assert entry and read(other, entry.id)
@@ -361,8 +352,7 @@ def test_nothing_stored_is_handed_out_while_an_era_is_closed(stage: Stage, first
     stage.restart_redis("all")
     stage.beat()
     assert stage.take(other, "crm") == []
-    stage.pass_time(HOLD_MS + 1)
-    stage.pass_time(3_000)
+    stage.wait_until_open()
     assert len(stage.take(other, "crm")) == 1
 
 
@@ -381,8 +371,7 @@ def test_what_waits_is_stored_again_in_a_redis_that_forgot_it(stage: Stage, firs
     stored(first, claimed(first, A))
     stage.beat()
     stage.restart_redis("nothing")
-    stage.pass_time(HOLD_MS + 1)
-    stage.pass_time(3_000)
+    stage.wait_until_open()
     (flight,) = stage.take(other, "crm")
     stage.post(flight)
     stage.settle(flight)
@@ -402,8 +391,7 @@ def test_an_older_snapshot_repeats_no_delivery(stage: Stage, first: Machine, oth
     stage.restart_redis("snapshot")
     stage.beat()
     if is_restored:
-        stage.pass_time(HOLD_MS + 1)
-        stage.pass_time(3_000)
+        stage.wait_until_open()
         stage.lose_disk()
         stage.beat()
     else:
@@ -479,8 +467,8 @@ def test_a_delivery_that_another_entry_covers_is_skipped(stage: Stage, first: Ma
 def test_publishing_again_does_not_disturb_the_taker(stage: Stage, first: Machine, other: Machine) -> None:
     entry = read(first, claimed_and_stored(first).id)
     (flight,) = stage.take(other, "crm")
-    assert entry and first.coordinator.registry and flight.lent
-    first.coordinator.registry.publish([(entry, NOTHING, b"payload")])
+    assert entry and flight.lent
+    first.registry.publish([(entry, NOTHING, b"payload")])
     assert stage.take(first, "crm") == []
     assert other.coordinator.finish(flight.lent, structs.replace(flight.lent.delivery, status=DeliveryStatus.DEAD))
 
@@ -538,8 +526,7 @@ def test_a_mark_whose_fingerprint_is_known_stops_only_the_email_it_stood_for(sta
     stage.raw.flushall()
     stage._tell_redis()
     stage.time.pass_ms(8 * 24 * 3_600_000)
-    stage.pass_time(HOLD_MS + 1)
-    stage.pass_time(3_000)
+    stage.wait_until_open()
     with first.journal.reading() as step:
         assert step.read_rows("1 = 1", ()) == []
     assert isinstance(ask(first, A), Repeat)
@@ -613,9 +600,7 @@ def sent_and_stored(machine: Machine, claim: Claimed) -> Settled:
 
 
 def forget_names(machine: Machine, email: Email) -> None:
-    registry = machine.coordinator.registry
-    assert registry
-    registry.reset(email.claim("x").references)
+    machine.registry.reset(email.claim("x").references)
 
 
 def test_a_return_frees_no_neighbours_hold(stage: Stage, first: Machine, neighbour: Machine, other: Machine) -> None:

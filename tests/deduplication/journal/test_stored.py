@@ -77,8 +77,7 @@ def test_requests_publish_if_the_background_thread_lags(fleet: Fleet3, monkeypat
         stored(machine, claimed(machine, Email(f"{number}")))
     for lent in take(machine):
         assert machine.coordinator.finish(lent, ended(lent, DeliveryStatus.DELIVERED))
-    registry = machine.coordinator.registry
-    assert registry and registry.ask(lambda client, prefix: client.zcard(f"{prefix}due:crm")) == 2
+    assert machine.registry.ask(lambda client, prefix: client.zcard(f"{prefix}due:crm")) == 2
 
 
 def test_a_replay_of_what_waits_counts_its_attempts_from_then_on(pair: Pair) -> None:
@@ -305,8 +304,7 @@ def test_a_redis_that_is_nearly_full_stores_nothing_more(fleet: Fleet3) -> None:
             stored(machine, claimed(machine, Email()))
     finally:
         machine.clients[0].config_set("maxmemory", 0)
-    registry = machine.coordinator.registry
-    assert registry and read_memory(registry)["maxmemory_policy"] == "noeviction"
+    assert read_memory(machine.registry)["maxmemory_policy"] == "noeviction"
 
 
 def test_what_lies_on_another_machine_is_sent_again_there_once(fleet: Fleet3) -> None:

@@ -106,6 +106,11 @@ class Machine:
     def name(self) -> str:
         return self.journal.machine
 
+    @property
+    def registry(self) -> Registry:
+        assert self.coordinator.registry
+        return self.coordinator.registry
+
     def tick(self) -> None:
         if self.url:
             self.fleet.tick()

@@ -68,8 +68,7 @@ class Process:
 
     def share(self) -> None:
         self.meter.flush()
-        assert self.coordinator.registry
-        self.meter.share(self.coordinator.registry)
+        self.meter.share(self.machine.registry)
 
 
 @pytest.fixture

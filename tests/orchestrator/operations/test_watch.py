@@ -60,8 +60,7 @@ def test_what_was_counted_is_written_at_the_end_and_a_worker_is_gone(open_proces
 
 def test_steps_of_redis_their_errors_and_its_status_are_counted(open_process: OpenProcess) -> None:
     process = open_process(with_redis=True)
-    watch, registry = Watch(process.service), process.coordinator.registry
-    assert registry
+    watch, registry = Watch(process.service), process.machine.registry
 
     def fail(client: Any, _: str) -> None:
         raise redis.exceptions.TimeoutError

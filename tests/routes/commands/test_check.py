@@ -62,14 +62,7 @@ def test_without_a_file_what_ships_is_shown(run: Run, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    ("config", "error"),
-    [
-        (
-            "[destinations.crm]\nurl = 'https://crm.example/'\nmax_attempts = 0\n",
-            "line 3: destinations.crm.max_attempts",
-        ),
-        ("[providers.mailgun]\n", "signing_key"),
-    ],
+    ("config", "error"), [("[media]\nhost = []\n", "line 2: media.host"), ("[providers.mailgun]\n", "signing_key")]
 )
 def test_a_wrong_line_is_named(run: Run, tmp_path: Path, config: str, error: str) -> None:
     (tmp_path / "mailonce.toml").write_text(config)
