@@ -3,6 +3,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from redis import Redis
 
 from deduplication.journal.coordinator import Coordinator
 from tests.deduplication.journal.world import HOLD_MS, Machine, Time, TimeOfRedis
@@ -75,8 +76,16 @@ class Bench:
     def other(self) -> Coordinator:
         return self.second.coordinator
 
+    @property
+    def client(self) -> Redis:
+        assert self.redis, "mark it ON_REDIS"
+        return self.redis.client
+
     def advance(self, ms: int) -> None:
         self.first.time.pass_ms(ms)
+
+
+ON_REDIS = pytest.mark.parametrize("bench", ["redis"], indirect=True)
 
 
 @pytest.fixture(params=["sqlite", "redis"])

@@ -15,7 +15,7 @@ from deduplication.content import ContentGate, compute_hash, content_name, norma
 from deduplication.errors import StoreMisconfigured
 from deduplication.journal.coordinator import Claimed
 from deduplication.names import Kind, Name
-from tests.deduplication.conftest import Bench
+from tests.deduplication.conftest import ON_REDIS, Bench
 from tests.deduplication.journal.world import Email, Machine, Time, ask
 
 HOUR_MS = 3600 * 1000
@@ -148,10 +148,9 @@ def test_a_mark_is_no_item_reaches_the_journals_of_the_fleet_and_stops_the_servi
     assert isinstance(stopped, Claimed) and stopped.entry.stop and not stopped.to_send
 
 
+@ON_REDIS
 def test_redis_shows_the_mark_as_dedup_destination_hash_for_72_hours(bench: Bench) -> None:
-    if bench.redis is None:
-        pytest.skip("there is no Redis")
-    client, key = bench.redis.client, f"dedup:crm:{hashlib.sha256(b'hello world').hexdigest()}"
+    client, key = bench.client, f"dedup:crm:{hashlib.sha256(b'hello world').hexdigest()}"
     ContentGate(bench.one).mark_as_forwarded("crm", "HELLO world!")
     assert list(client.scan_iter(match="dedup:*")) == [key]
     assert WINDOW_S - 60 < client.ttl(key) <= WINDOW_S

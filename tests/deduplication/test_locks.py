@@ -14,7 +14,7 @@ from deduplication.errors import NoAnswer
 from deduplication.journal.coordinator import Coordinator
 from deduplication.journal.registry import Registry
 from deduplication.locks import LEASE_MS, PublicationLock, PublicationLocks, new_server_id
-from tests.deduplication.conftest import Bench, Fleet3
+from tests.deduplication.conftest import ON_REDIS, Bench, Fleet3
 from tests.deduplication.journal.world import Email, claimed, delivered, stored, take
 
 
@@ -135,10 +135,9 @@ def test_deliveries_under_way_are_shown_and_what_only_waits_is_not(bench: Bench)
     assert locks(bench.one).active_locks() == []
 
 
+@ON_REDIS
 def test_in_redis_a_lock_is_a_key_that_expires_with_its_lease(bench: Bench) -> None:
-    if bench.redis is None:
-        pytest.skip("there is no Redis")
-    client = bench.redis.client
+    client = bench.client
     lock = acquired(locks(bench.one).acquire_lock("e1", "crm"))
     assert "server a" in str(client.get("lock:crm:e1"))
     bench.advance(LEASE_MS // 2)
@@ -167,11 +166,10 @@ def test_a_lock_acquired_without_redis_is_kept_afterwards(fleet: Fleet3, monkeyp
     assert acquired(others.acquire_lock("e2", "crm")).fence > alone.fence
 
 
+@ON_REDIS
 def test_a_lock_that_redis_has_forgotten_is_released_here(bench: Bench) -> None:
-    if bench.redis is None:
-        pytest.skip("there is no Redis")
     lock = acquired(locks(bench.one).acquire_lock("e1", "crm"))
-    bench.redis.client.delete("lock:crm:e1")
+    bench.client.delete("lock:crm:e1")
     assert not locks(bench.one).release_lock(lock, "completed")
     assert locks(bench.one).active_locks() == []
 

@@ -7,7 +7,7 @@ import pytest
 
 from deduplication.journal.coordinator import Coordinator
 from deduplication.reservations import Batch, Reservations, Reserved, Skipped, compute_post_key
-from tests.deduplication.conftest import Bench
+from tests.deduplication.conftest import ON_REDIS, Bench
 from tests.deduplication.journal.world import Email, claimed, stored
 
 LEASE_MS = 60_000
@@ -97,10 +97,9 @@ def test_a_crashed_reservation_is_taken_over_once_its_lease_is_gone(bench: Bench
     reserved(reservations(bench.other).reserve("p2", ["https://a.example/1"]))
 
 
+@ON_REDIS
 def test_redis_shows_the_states_as_their_users_know_them(bench: Bench) -> None:
-    if bench.redis is None:
-        pytest.skip("there is no Redis")
-    client, mine = bench.redis.client, reservations(bench.one)
+    client, mine = bench.client, reservations(bench.one)
     first = reserved(mine.reserve("p1", ["https://a.example/1"]))
     assert (client.get("post:p1"), client.get("media:https://a.example/1")) == ("pending", "pending")
     mine.failed(first, retries_left=2)

@@ -12,6 +12,7 @@ from tests.support.pipeline import FakeDestination, PipelineBench, Reaction, ope
 from tests.support.redis_server import RedisServer
 
 Open = Callable[..., PipelineBench]
+ON_REDIS, WITHOUT_REDIS = (pytest.mark.parametrize("machine", [each], indirect=True) for each in ("redis", "sqlite"))
 
 
 @pytest.fixture(params=["sqlite", "redis"])

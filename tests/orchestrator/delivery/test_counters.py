@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.delivery import counters as module
 from orchestrator.delivery.counters import GUESS_RATE, Counters, Rate, parse_rate
-from tests.deduplication.conftest import Bench
+from tests.deduplication.conftest import ON_REDIS, Bench
 from tests.deduplication.conftest import bench as bench
 from tests.deduplication.journal.test_fleet import RealTime
 from tests.deduplication.journal.world import Machine, Time
@@ -132,15 +132,14 @@ def test_concurrent_processes_fill_a_window_exactly(request: pytest.FixtureReque
 
 
 @pytest.mark.parametrize("off_s", [-HOUR_S, HOUR_S])
+@ON_REDIS
 def test_machines_whose_clocks_differ_keep_to_one_rate(bench: Bench, pair: Pair, off_s: int) -> None:
-    if bench.redis is None:
-        pytest.skip("there is no Redis")
     bench.second.time = Time(bench.first.time.now_ms + off_s * 1000)
     bench.second.restart()
     bench.other.redis.note_answer()
     here, there, rate = pair[0], Counters(bench.other), Rate(1, 60)
     assert (here.wait_s(rate, "crm"), there.wait_s(rate, "crm")) == (0, 60.001)
-    assert 0 < bench.redis.client.ttl("rate:crm") <= 60
+    assert 0 < bench.client.ttl("rate:crm") <= 60
     bench.advance(60_001)
     assert there.wait_s(rate, "crm") == 0
 

@@ -10,7 +10,7 @@ from deduplication.names import Kind
 from orchestrator.importing import remember as importing
 from orchestrator.importing.sources import row_item
 from orchestrator.item import Item
-from tests.orchestrator.conftest import Open
+from tests.orchestrator.conftest import ON_REDIS, Open
 from tests.support.pipeline import DOWN, LEASE_MS, PipelineBench, item
 
 NOW = "2026-05-28T20:00:00Z"  # of the bench's clock
@@ -84,10 +84,9 @@ def test_emails_that_the_service_has_or_is_processing_are_left_alone(bench: Pipe
     assert bench.status_of(**held) == "processed"
 
 
+@ON_REDIS  # without it there is one step only
 def test_a_run_that_was_stopped_before_redis_is_repeated(bench: PipelineBench) -> None:
     machine = bench.machine
-    if machine.coordinator.registry is None:
-        pytest.skip("without Redis there is one step only")
     alone = replace(bench.pipeline, coordinator=Coordinator(machine.journal))
     importing.remember(alone, [item(**one())])
     ids = "processed_ids:2026-05-24"

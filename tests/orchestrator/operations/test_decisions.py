@@ -25,6 +25,7 @@ from orchestrator.operations.search import (
 )
 from orchestrator.pipeline import Status
 from tests.deduplication.journal.world import Machine
+from tests.orchestrator.conftest import ON_REDIS
 from tests.orchestrator.operations.conftest import Desk
 from tests.support.pipeline import DOWN, MAX_ATTEMPTS, REFUSES
 
@@ -253,10 +254,9 @@ def test_what_is_forgotten_is_found_no_more_and_its_number_can_be_used_again(des
     assert index_some(journal) == 0
 
 
+@ON_REDIS
 def test_another_machine_lists_the_same_and_asks_the_one_that_has_the_payload(desk: Desk) -> None:
     here = desk.bench.machine
-    if here.url is None:
-        pytest.skip("a fleet needs Redis")
     there = Machine(here.url, here.time)
     try:
         there.tick()

@@ -10,6 +10,7 @@ from deduplication.journal.entry import DeliveryStatus
 from orchestrator.delivery.webhook import EventType, pack
 from orchestrator.operations.resend import Release, Replay, replay_email, send_again, send_many
 from orchestrator.operations.search import DeliveryFilter
+from tests.orchestrator.conftest import WITHOUT_REDIS
 from tests.orchestrator.operations.conftest import Desk
 from tests.support.pipeline import STARTED
 
@@ -29,6 +30,7 @@ def test_each_refusal_has_its_reason(desk: Desk) -> None:
         assert send_again(desk.service, f"{first.id}:crm", Replay(force=True, dry_run=dry_run)) == "no_payload"
 
 
+@WITHOUT_REDIS  # which does not know a delivery that only the test has stored
 @pytest.mark.parametrize(
     ("statuses", "result", "sent"),
     [
@@ -41,8 +43,6 @@ def test_each_refusal_has_its_reason(desk: Desk) -> None:
 def test_an_email_is_replayed_to_the_destinations_that_have_not_received_it(
     desk: Desk, statuses: tuple[DeliveryStatus, ...], result: str, sent: list[str]
 ) -> None:
-    if desk.service.coordinator.registry:
-        pytest.skip("Redis does not know a delivery that only the test has stored")
     (first,) = desk.decisions(status="processed")
     with desk.service.journal.step() as step:
         entry = step.read(first.id)

@@ -12,7 +12,7 @@ from deduplication.names import Kind, Name
 from orchestrator.operations.reset import Reset, Scope, forget_email, reset
 from orchestrator.pipeline import Outcome
 from tests.deduplication.journal.world import Machine
-from tests.orchestrator.conftest import Open
+from tests.orchestrator.conftest import ON_REDIS, Open
 from tests.support.pipeline import DOWN, PipelineBench
 
 LINK = "https://we.tl/t-abcdef"
@@ -128,11 +128,10 @@ def test_a_group_or_a_file_is_forgotten_for_one_domain_or_for_all(bench: Pipelin
     assert stopped("fourth") == [False] * 4, "without a domain: for all"
 
 
+@ON_REDIS
 @pytest.mark.parametrize("is_ttl", [False, True])
 @pytest.mark.parametrize("whose", ["", "@one.example"])
 def test_a_group_that_only_redis_knows_is_forgotten(bench: PipelineBench, whose: str, is_ttl: bool) -> None:
-    if bench.machine.coordinator.registry is None:
-        pytest.skip("without Redis there is no other program")
     client, head = bench.machine.clients[0], f"{bench.machine.options.prefix}{'ttl:' * is_ttl}subject_groups:2026-11"
     for group in (f"lot_1{whose}", "lot_11@one.example", "a_lot_1"):
         client.set(f"{head}:{group}", "1") if is_ttl else client.sadd(head, f"2026-11:{group}")
@@ -168,24 +167,22 @@ def test_an_undated_email_is_forgotten_too(bench: PipelineBench) -> None:
     )
 
 
+@ON_REDIS
 def test_marks_that_only_redis_has_are_forgotten(bench: PipelineBench) -> None:
     coordinator = bench.machine.coordinator
-    if coordinator.registry is None:
-        pytest.skip("without Redis there is no other program")
     first = sent(bench, **OTHER)
     reset(coordinator, Reset(scope=Scope.ALL))
     bench.machine.clients[0].sadd(f"{bench.machine.options.prefix}processed_ids:2026-10-01", first.item_id)
-    assert coordinator.registry.ask(partial(find_marks, kind=Kind.EMAIL_ID, scope=None, value=None)) == [
+    assert bench.machine.registry.ask(partial(find_marks, kind=Kind.EMAIL_ID, scope=None, value=None)) == [
         Name(Kind.EMAIL_ID, "2026-10-01", first.item_id)
     ]
     assert reset(coordinator, Reset(scope=Scope.EMAIL_ID, value=first.item_id)).names == 1
     sent(bench, **OTHER)
 
 
+@ON_REDIS
 def test_without_redis_a_reset_is_refused_with_a_clear_sentence(bench: PipelineBench) -> None:
     coordinator = bench.machine.coordinator
-    if coordinator.registry is None:
-        pytest.skip("a service without REDIS_URL resets its journal")
     first = sent(bench, **MAIL)
     coordinator.redis.give_up()
     for refused in (lambda: reset(coordinator, Reset(scope=Scope.ALL)), lambda: forget_email(coordinator, first.id)):
@@ -194,10 +191,9 @@ def test_without_redis_a_reset_is_refused_with_a_clear_sentence(bench: PipelineB
     assert reset(coordinator, Reset(scope=Scope.DATE, value="2026-11-16", dry_run=True)).names > 0
 
 
+@ON_REDIS
 def test_another_machine_forgets_too(bench: PipelineBench, monkeypatch: pytest.MonkeyPatch) -> None:
     here = bench.machine
-    if here.url is None:
-        pytest.skip("a fleet needs Redis")
     there = Machine(here.url, here.time)
     try:
         sent(bench, **MAIL)

@@ -267,11 +267,10 @@ def _is_processed(machine: Office) -> bool:
     return bool(machine.ingress.app.ask("decisions")["decisions"][0]["status"] == "processed")
 
 
+@pytest.mark.parametrize("redis_url", ["redis"], indirect=True)
 def test_the_second_copy_may_arrive_at_another_machine(
     open_office: OpenOffice, written: Written, redis_url: str
 ) -> None:
-    if not redis_url:
-        pytest.skip("machines share a Redis")
     first, second = open_office(LEGAL_AND_DESK, "a"), open_office(LEGAL_AND_DESK, "b")
     first.sinks["billing"].otherwise = DOWN
     assert first.post(written("postmark", (BILLING,), (BILLING, LEGAL)))["status"] == "queued"
