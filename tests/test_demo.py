@@ -65,7 +65,7 @@ def test_the_demo_shows_a_page_and_what_was_saved_and_leaves_nothing_behind(tmp_
     page = re.search(r"^Page: (http://\S+)", shown, re.MULTILINE)
     assert page and requests.get(f"{page[1]}livez", timeout=30).status_code == 200
     demo.send_signal(signal.SIGINT)
-    assert (demo.communicate(timeout=60)[1], demo.returncode) == ("", 0)
+    assert (demo.communicate(timeout=60)[1], demo.returncode) == ("", 0), shown
     for line in (*LINES, "All as expected: each email fired once.", *SAVED):
         assert re.search(f"^{line}$", shown, re.MULTILINE), shown
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["mailonce.toml", "tmp"]
