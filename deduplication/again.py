@@ -11,7 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from deduplication.journal.coordinator import Coordinator
-from deduplication.journal.entry import OPEN, Delivery, DeliveryStatus, Entry, encode
+from deduplication.journal.entry import OPEN, Delivery, DeliveryStatus, Entry, encode, without_local_fields
 from deduplication.journal.registry import Commit
 from deduplication.journal.rules import same_items
 from deduplication.journal.sqlite import Step
@@ -196,7 +196,7 @@ def make_due(coordinator: Coordinator, entry: Entry, destination: str, *, renews
         if is_free and renews:
             now_ms = coordinator.journal.clock.now_ms()
             renewed = entry.with_delivery(replace(delivery, tries=0, next_try_ms=now_ms))
-            commit.write("HSET", key, "data", encode(renewed))
+            commit.write("HSET", key, "data", encode(without_local_fields(renewed)))
         if is_free:
             commit.write("ZADD", f"due:{destination}", 0, delivery.webhook_id)
         return is_free

@@ -43,15 +43,13 @@ class Claimed(Struct, frozen=True):
     """The item belongs to its owner until the lease ends.
 
     ``plan`` says what to do with each claimed delivery: send it (CLAIMED), or settle it as it is (SKIPPED, WAITING).
-    ``version`` is that of the entry in the journal. ``is_alone``: it was claimed while Redis is gone. ``view`` is what
-    publishing expects to find in Redis.
+    ``is_alone``: it was claimed while Redis is gone. ``view`` is what publishing expects to find in Redis.
     """
 
     entry: Entry
     owner: str
     lease_until_ms: int
     plan: tuple[Delivery, ...]
-    version: int
     is_alone: bool = False
     view: View = NOTHING
 
@@ -230,10 +228,10 @@ class Coordinator:
             is_alone = held is None and self.registry is not None
             if is_alone:
                 entry = replace(entry, about=replace(entry.about, alone=True))
-            _, version = step.put(entry, base, publishes=False)
+            step.put(entry, base, publishes=False)
             if claim.proof and known.proven != claim.key:
                 step.put_proof(claim.proof, rules.HELD + claim.key, step.now_ms + claim.lease_ms)
-        return Claimed(entry, claim.owner, until_ms, take.deliveries, version, is_alone, held.view if held else NOTHING)
+        return Claimed(entry, claim.owner, until_ms, take.deliveries, is_alone, held.view if held else NOTHING)
 
     def settle(
         self,
@@ -283,25 +281,20 @@ class Coordinator:
         payload: bytes | None,
         retries_left: int | None,
     ) -> Row | None:
-        before: Entry | None = claimed.entry
-        expected: int | None = claimed.version
-        number = version = 0
         with self.journal.step() as step:
-            while not number:
-                present = before or claimed.entry
-                settled = rules.settle(present, outcomes, claimed.owner, step.now_ms)
-                if settled is None:
-                    return None
-                is_settled = bool(settled.statuses & SETTLED)
-                after = replace(
-                    settled,
-                    answer=answer or settled.answer,
-                    settled_ms=settled.settled_ms or (step.now_ms if is_settled else None),
-                    retries_left=rules.min_retries(present.retries_left, retries_left),
-                )
-                number, version = step.put(after, before, publishes=self.registry is not None, version=expected)
-                if not number:  # it has changed since the claim
-                    before, expected = step.read(claimed.entry.id), None
+            before = step.read(claimed.entry.id)
+            present = before or claimed.entry
+            settled = rules.settle(present, outcomes, claimed.owner, step.now_ms)
+            if settled is None:
+                return None
+            is_settled = bool(settled.statuses & SETTLED)
+            after = replace(
+                settled,
+                answer=answer or settled.answer,
+                settled_ms=settled.settled_ms or (step.now_ms if is_settled else None),
+                retries_left=rules.min_retries(present.retries_left, retries_left),
+            )
+            number, version = step.put(after, before, publishes=self.registry is not None)
             if payload is not None:
                 step.put_payload(after, payload, publishes=self.registry is not None)
             elif present.settled_ms and after.is_delivered_everywhere:  # otherwise nothing was stored
@@ -359,24 +352,24 @@ class Coordinator:
             return False
         if published.era != step.meta("era"):
             return False
-        is_accepted = True
-        for delivery in entry.deliveries_with(DeliveryStatus.WAITING):
-            refused = published.refused.get(delivery.destination)
-            is_accepted = is_accepted and not refused
-            if not refused:
-                step.set_delivery(entry.id, delivery.destination, is_accepted=1)
-            elif refused == "covers" and (present := step.read(entry.id)):
-                waiting = present.delivery_to(delivery.destination)
-                if waiting and waiting.status is DeliveryStatus.WAITING:  # or it would be listed for ever
-                    ended = {"status": DeliveryStatus.SKIPPED, "ended_ms": step.now_ms, "next_try_ms": None}
-                    skipped = replace(waiting, reason="already stored or sent under another entry", **ended)
-                    step.put(present.with_delivery(replace(skipped, is_accepted=True)), present, publishes=False)
+        after = present = step.read(entry.id) if entry.is_open else None
+        for stored in entry.deliveries_with(DeliveryStatus.WAITING):
+            waiting = after.delivery_to(stored.destination) if after else None
+            refused = published.refused.get(stored.destination)
+            if after and waiting and waiting.status is DeliveryStatus.WAITING and refused != "held":
+                accepted = replace(waiting, is_accepted=True)
+                if refused:  # or it would be listed for ever
+                    reason, ended = "already stored or sent under another entry", DeliveryStatus.SKIPPED
+                    accepted = replace(accepted, status=ended, reason=reason, ended_ms=step.now_ms, next_try_ms=None)
+                after = after.with_delivery(accepted)
+        if after and after != present:
+            step.put(after, present, publishes=False)
         if "held" in published.refused.values():  # by a request elsewhere, which may fail: try again in a second
             return False
         step.end_outbox([(seq, version)])
         if not self._follows and not entry.is_open:
             step.forget(entry)
-        return is_accepted
+        return not published.refused
 
     def _publish_soon(self, row: Row, view: View) -> None:
         """Behind the request, in a batch. If this process dies before that, another one finds the entry in the outbox.
@@ -476,22 +469,21 @@ class Coordinator:
         registry = self.registry
         if registry is None:
             with self.journal.step() as step:
-                rows = step.take_due(destination, limit, owner, lease_ms)
-                found = [(entry, step.payload(entry.id), begins + 1, NOTHING) for entry, begins in rows]
+                taken = step.take_due(destination, limit, owner, lease_ms)
+                found = [(entry, step.payload(entry.id), NOTHING) for entry in taken]
         else:
             with self.journal.reading() as step:
                 era = step.meta("era")
             found = registry.take(destination, limit, era, owner, lease_ms)
         lent = [
-            (Lent(entry, delivery, payload, owner, until_ms, view), begins)
-            for entry, payload, begins, view in found
-            if (delivery := entry.delivery_to(destination))
+            Lent(entry, entry.by_destination[destination], payload, owner, until_ms, view)
+            for entry, payload, view in found
         ]
         if not lent:
             return []
         with self.journal.step() as step:
-            begun = [(self._begin(step, loan), begins) for loan, begins in lent]
-        going = [loan for loan, begins in begun if loan and self._may_send(loan, begins)]
+            begun = [self._begin(step, loan) for loan in lent]
+        going = [loan for loan in begun if loan and self._may_send(loan)]
         return [replace(loan, delivery=replace(loan.delivery, waits_for=None)) for loan in going]
 
     def destinations_with_waiting(self) -> set[str]:
@@ -530,19 +522,20 @@ class Coordinator:
                 step.put(ours, ours)  # Redis has forgotten it: it is published again
             return replace(lent, delivery=replace(delivery, status=DeliveryStatus.DELIVERED))
         after = rules.merge(ours, entry.without_claims(), step.steady_ms)
+        if taken := after.delivery_to(delivery.destination):
+            after = after.with_delivery(replace(taken, owner=lent.owner, lease_until_ms=lent.until_ms))
         if after != ours:
             step.put(after, ours, publishes=False)
-        step.set_delivery(entry.id, delivery.destination, owner=lent.owner, lease_until_ms=lent.until_ms)
         return replace(lent, payload=payload)
 
-    def _may_send(self, lent: Lent, begins: int) -> bool:
+    def _may_send(self, lent: Lent) -> bool:
         """False if the outcome is known without sending it; that outcome is recorded."""
         delivery = lent.delivery
         if delivery.status is DeliveryStatus.DELIVERED:
             self.finish(lent, replace(delivery, reason="this machine knows that it was delivered"))
             self.publish(lent.entry.id)
             return False
-        if begins > MOST_BEGINS:
+        if delivery.begins > MOST_BEGINS:
             reason = f"{MOST_BEGINS} attempts ended without an outcome: the process died each time"
             self.finish(lent, replace(delivery, status=DeliveryStatus.DEAD, reason=reason))
             return False
@@ -571,8 +564,8 @@ class Coordinator:
 
     def finish(self, lent: Lent, outcome: Delivery) -> bool:
         """Records the outcome of a stored delivery. False if another process has taken it over."""
-        entry = lent.entry.with_delivery(outcome)
-        registry = self.registry
+        outcome = replace(outcome, begins=0)
+        entry, registry = lent.entry.with_delivery(outcome), self.registry
         is_fact = outcome.status is DeliveryStatus.DELIVERED
         if registry and not is_fact:
             owner = (lent.owner, outcome.destination)
@@ -588,7 +581,6 @@ class Coordinator:
             if after is None:
                 return False
             row = (*step.put(after, before, publishes=registry is not None), after)
-            step.set_delivery(entry.id, outcome.destination, begins=0)  # counts attempts in which the process died
             if after.is_delivered_everywhere:
                 step.end_payload(entry.id)
         self._publish_soon(row, lent.view)

@@ -6,12 +6,12 @@ Redis.
 
 from __future__ import annotations
 
+import base64
 import random
 import zlib
 from collections.abc import Sequence
 from enum import StrEnum
 from functools import lru_cache
-from string import ascii_lowercase
 from typing import Any
 
 from msgspec import MsgspecError, Struct, json
@@ -22,15 +22,10 @@ from deduplication.names import WEEK_MS, Gate, Kind, Name
 BY_SCRIPT = ""  # the destination of a claim whose owner publishes the item itself: reservations
 
 
-_LETTERS = f"{ascii_lowercase}234567"
-_PAIRS = [one + two for one in _LETTERS for two in _LETTERS]
-
-
 def new_entry_id() -> str:
     """Twelve letters and digits. They need not be secret, and reading the system's random bytes would be a call at
     which another thread takes over. Python seeds its generator again in each forked process."""
-    number = random.getrandbits(60)  # noqa: S311
-    return "".join([_PAIRS[number >> shift & 1023] for shift in range(0, 60, 10)])
+    return base64.b32encode(random.randbytes(8))[:12].decode().lower()  # noqa: S311
 
 
 class DeliveryStatus(StrEnum):
@@ -69,8 +64,9 @@ class Delivery(Struct, frozen=True, omit_defaults=True):
     ``missing_ms`` is when its destination was first missing from the configuration. If a later copy of the email
     caused this delivery, ``had_already`` lists the copy's other destinations, which had received an earlier one.
 
-    The last three fields are known on one machine only and never encoded: the owner of the claim, the end of its lease
-    (by the clock of Redis, or of the machine that granted it), and whether Redis accepted a waiting delivery (rule 6).
+    The last four fields are known on one machine only: the owner of the claim, the end of its lease (by the clock of
+    Redis, or of the machine that granted it), whether Redis accepted a waiting delivery (rule 6), and how many attempts
+    began without an outcome (rule 18).
     """
 
     destination: str
@@ -91,6 +87,7 @@ class Delivery(Struct, frozen=True, omit_defaults=True):
     owner: str = ""
     lease_until_ms: int = 0
     is_accepted: bool = True
+    begins: int = 0
 
     def is_live(self, now_ms: int) -> bool:
         """Whether a process works on it. ``now_ms`` is of the clock that its lease is counted by."""
@@ -240,13 +237,13 @@ decode = _decoder.decode
 
 
 def encode(entry: Entry) -> str:
-    return _encoder.encode(_without_local_fields(entry)).decode()
+    return _encoder.encode(entry).decode()
 
 
-def _without_local_fields(entry: Entry) -> Entry:
-    """Without the fields of deliveries that are known on one machine only."""
-    shared = tuple([replace(delivery, owner="", lease_until_ms=0, is_accepted=True) for delivery in entry.deliveries])
-    return replace(entry, deliveries=shared)
+def without_local_fields(entry: Entry) -> Entry:
+    """For other machines: without the fields of deliveries that are known on one machine only."""
+    local = {"owner": "", "lease_until_ms": 0, "is_accepted": True, "begins": 0}
+    return replace(entry, deliveries=tuple([replace(delivery, **local) for delivery in entry.deliveries]))
 
 
 def to_json(value: Any) -> str:
@@ -269,7 +266,7 @@ _WINDOW, _MEMORY = -12, 5  # 4 KB: larger tables would cost more to set up than 
 
 def pack_event(kind: str, machine: str, *values: Any) -> bytes:
     """An event of that kind, which the machine publishes."""
-    shared = [_without_local_fields(value) if isinstance(value, Entry) else value for value in values]
+    shared = [without_local_fields(value) if isinstance(value, Entry) else value for value in values]
     packer = zlib.compressobj(6, zlib.DEFLATED, _WINDOW, _MEMORY, zlib.Z_DEFAULT_STRATEGY, _COMMON)
     return packer.compress(_encoder.encode([kind, machine, *shared])) + packer.flush()
 

@@ -35,6 +35,7 @@ from deduplication.journal.entry import (
     pack_event,
     read_event,
     to_json,
+    without_local_fields,
 )
 from deduplication.journal.rules import Claim, Judgement, Known, NameState, Obstacle, Take, identity, references
 from deduplication.marks import HAS_PENDING, mark_of
@@ -567,7 +568,7 @@ class Registry:
             if waits and not taken_by and (is_there or payload is None):
                 continue  # put only if absent (rule 17), and only with the payload
             if waits:
-                commit.write("HSET", key, "data", encode(entry), "owner", "", "begins", 0)
+                commit.write("HSET", key, "data", encode(without_local_fields(entry)), "owner", "", "begins", 0)
                 commit.write("ZADD", due, delivery.next_try_ms or 0, delivery.webhook_id)
                 if not is_there and payload is not None:
                     commit.write("SADD", "due", delivery.destination)
@@ -586,9 +587,9 @@ class Registry:
 
     def take(
         self, destination: str, limit: int, era: str, owner: str, lease_ms: int
-    ) -> list[tuple[Entry, bytes | None, int, View]]:
+    ) -> list[tuple[Entry, bytes | None, View]]:
         """Takes due deliveries, unless the era is closed or not the journal's (rule 18). Returns for each the entry,
-        the payload, how often it was begun without an outcome (this time included), and what publishing expects."""
+        which counts the attempt that begins now, the payload, and what publishing expects."""
         commit, taken = Commit(only_open=True, era=era or "-"), []
         commit.write("TAKE", f"due:{destination}", destination, owner, lease_ms, limit)
         (answer,) = self.run(commit)
@@ -596,19 +597,20 @@ class Registry:
         for webhook_id, data, begins in zip(rest[::3], rest[1::3], rest[2::3], strict=True):
             try:
                 entry = decode(data)
+                entry = entry.with_delivery(replace(entry.by_destination[destination], begins=int(begins)))
             except (MsgspecError, LookupError) as error:
                 log.error("the stored delivery %s cannot be read: %s", webhook_id.decode(), error)
                 continue
             names = [f"e:{entry.id}", *map(pointer_key, labels_of(entry))]
-            taken.append((entry, webhook_id.decode(), int(begins), names))
-        keys = [self._key(key) for _, id_, _, names in taken for key in (f"payload:{id_}", *names)]
+            taken.append((entry, webhook_id.decode(), names))
+        keys = [self._key(key) for _, id_, names in taken for key in (f"payload:{id_}", *names)]
         values = iter(self.ask(lambda client, _: client.mget(keys), always=True) if keys else [])
         found = []
-        for entry, id_, begins, names in taken:
+        for entry, id_, names in taken:
             payload = next(values)
             shown = {key: (next(values) or b"").decode() for key in names}
             answers = {("exists", f"delivery:{id_}", ""): True, ("owner", f"delivery:{id_}", owner): True}
-            found.append((entry, payload, begins, View(shown, answers)))
+            found.append((entry, payload, View(shown, answers)))
         return found
 
     def hasten(self, destination: str, limit: int, era: str) -> int:

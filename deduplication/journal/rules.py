@@ -170,7 +170,10 @@ def identify(claim: Claim, known: Known) -> Judgement:
     candidates = same_items(claim.own, claim.fingerprint, known)
     missing: list[Wanted] = []
     for wanted in claim.destinations:
-        deliveries = [delivery for entry in candidates for delivery in _deliveries_to(wanted.destination, entry)]
+        # An item that a script published counts for every destination, and any destination counts for a script.
+        at = {wanted.destination, BY_SCRIPT}
+        made = (delivery for entry in candidates for delivery in entry.deliveries)
+        deliveries = [one for one in made if wanted.destination == BY_SCRIPT or one.destination in at]
         if any(_covers(delivery) for delivery in deliveries):
             continue
         blocking = [delivery for delivery in deliveries if _blocks(delivery, claim.owner, known.now_ms)]
@@ -180,7 +183,7 @@ def identify(claim: Claim, known: Known) -> Judgement:
         missing.append(wanted)
     if not missing:
         nearest = _nearest(claim, candidates)
-        name = _common_name(claim, known, nearest)
+        name = next((name for name in claim.identity if nearest in known.of(name).entries), claim.own[0])
         if not conflicts(Fingerprint.parse(claim.fingerprint), Fingerprint.parse(nearest.fingerprint)):
             return Repeat(nearest, name)
         skipped = _skip([_new_delivery(wanted, None, claim.fingerprint) for wanted in claim.destinations])
@@ -216,12 +219,6 @@ def ids_to_compare(entries: Sequence[Entry]) -> tuple[str, ...]:
     return tuple(entry.id for entry in entries if entry not in spare)
 
 
-def _deliveries_to(destination: str, entry: Entry) -> list[Delivery]:
-    """An item that a script published counts for every destination, and any destination counts for a script."""
-    wanted = (destination, BY_SCRIPT)
-    return [delivery for delivery in entry.deliveries if destination == BY_SCRIPT or delivery.destination in wanted]
-
-
 def _covers(delivery: Delivery) -> bool:
     return delivery.status in SETTLED and delivery.is_accepted
 
@@ -234,22 +231,14 @@ def _blocks(delivery: Delivery, owner: str, now_ms: int) -> bool:
 
 
 def _nearest(claim: Claim, candidates: Sequence[Entry]) -> Entry:
-    """The candidate with the most equal known parts; of several, the oldest."""
-    if len(candidates) == 1:
-        return candidates[0]
-    ours = Fingerprint.parse(claim.fingerprint)
+    """The one with the same fingerprint, else one that does not conflict; of several, the oldest."""
 
-    def distance(entry: Entry) -> tuple[int, int, str]:
-        theirs = Fingerprint.parse(entry.fingerprint)
-        equal = sum(one is not None and one == other for one, other in zip(ours, theirs, strict=True))
-        return -equal, entry.created_ms, entry.id
+    def distance(entry: Entry) -> tuple[bool, bool, int, str]:
+        is_different = entry.fingerprint != claim.fingerprint
+        is_in_conflict = conflicts(Fingerprint.parse(claim.fingerprint), Fingerprint.parse(entry.fingerprint))
+        return is_different, is_in_conflict, entry.created_ms, entry.id
 
     return min(candidates, key=distance)
-
-
-def _common_name(claim: Claim, known: Known, entry: Entry) -> Name:
-    names = (name for name in claim.identity if any(other.id == entry.id for other in known.of(name).entries))
-    return next(names, claim.own[0])
 
 
 def _find_mark(claim: Claim, known: Known) -> Name | Repeat | None:

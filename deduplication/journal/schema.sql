@@ -61,7 +61,7 @@ CREATE TABLE names (
 CREATE INDEX marks_by_end ON names (until_ms) WHERE seq = 0 AND until_ms IS NOT NULL;
 CREATE INDEX resets_by_number ON names (until_ms) WHERE seq = -1;
 
--- owner, lease_until_ms (by the clock that cannot be set), is_accepted and begins are known on this machine only.
+-- owner and lease_until_ms (by the clock that cannot be set) are known on this machine only.
 CREATE TABLE deliveries (
     seq INTEGER NOT NULL,
     destination TEXT NOT NULL,
@@ -72,8 +72,6 @@ CREATE TABLE deliveries (
     ended_ms INTEGER,
     owner TEXT NOT NULL,
     lease_until_ms INTEGER NOT NULL,
-    is_accepted INTEGER NOT NULL,
-    begins INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (seq, destination)
 ) WITHOUT ROWID;
 -- These indexes contain the status, so that deliveries are counted from the index alone, which is ten times faster.

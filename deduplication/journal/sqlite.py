@@ -30,20 +30,20 @@ from deduplication.files import (
     run_when_unlocked,
     use_write_ahead_log,
 )
-from deduplication.journal.entry import ENDED, DeliveryStatus, Entry, decode, encode
+from deduplication.journal.entry import DeliveryStatus, Entry, decode, encode
 from deduplication.journal.rules import HELD, Known, NameState, names_to_mark, references
 from deduplication.names import WEEK_MS, Name, shortened
 from deduplication.subject_group import GroupScope, scope_of
 
 BUSY_TIMEOUT_S = 5.0
-SCHEMA_VERSION = "10"
+SCHEMA_VERSION = "11"
 PURGED_AT_ONCE = 200
 PACED_S, FIRST_AFTER_OUTAGE = 12, 2  # deliveries in the first second; twice as many in each second after it
 MOST_ROWS, MOST_COMPARED = 1_000, 100  # rows of names, and entries, that one item is compared with
 RESETS_KEPT_MS = 32 * DAY_MS
 _COLUMNS = (
     *("destination", "status", "generation", "webhook_id", "next_try_ms", "ended_ms"),
-    *("owner", "lease_until_ms", "is_accepted"),
+    *("owner", "lease_until_ms"),
 )
 _columns_of = attrgetter(*_COLUMNS)
 _ENTRY_COLUMNS = (
@@ -54,8 +54,7 @@ _PUT_ENTRY = (
     f"INSERT INTO entries ({', '.join(_ENTRY_COLUMNS)}, unpublished, version)"  # noqa: S608
     f" VALUES ({'?, ' * len(_ENTRY_COLUMNS)}?, 1) ON CONFLICT (id) DO UPDATE SET"
     f" {', '.join(f'{column} = excluded.{column}' for column in _ENTRY_COLUMNS[3:])}, version = version + 1,"
-    " unpublished = iif(excluded.unpublished, version + 1, unpublished) WHERE version = coalesce(?, version)"
-    " RETURNING seq, version"
+    " unpublished = iif(excluded.unpublished, version + 1, unpublished) RETURNING seq, version"
 )
 _PUT_DELIVERY = (
     f"INSERT INTO deliveries (seq, {', '.join(_COLUMNS)}) VALUES (?{', ?' * len(_COLUMNS)}) ON CONFLICT DO"  # noqa: S608
@@ -276,36 +275,16 @@ class Step:
     def read_rows(self, where: str, values: Sequence[Any]) -> list[tuple[int, Entry]]:
         """Entries by a condition (never from outside), with their numbers. The caller bounds their number."""
         rows = self._run(f"SELECT seq, data FROM entries WHERE {where}", values).fetchall()  # noqa: S608
-        return [(seq, self._whole(seq, data)) for seq, data in rows]
+        return [(seq, decode(data)) for seq, data in rows]
 
-    def _whole(self, seq: int, data: str) -> Entry:
-        """The entry with the fields that only this machine knows. Deliveries that have ended have none."""
-        entry = decode(data)
-        if entry.statuses <= ENDED:
-            return entry
-        query = "SELECT destination, owner, lease_until_ms, is_accepted FROM deliveries WHERE seq = ?"
-        local = {destination: values for destination, *values in self._run(query, (seq,))}
-        deliveries = []
-        for delivery in entry.deliveries:
-            owner, until_ms, is_accepted = local[delivery.destination]
-            deliveries.append(replace(delivery, owner=owner, lease_until_ms=until_ms, is_accepted=bool(is_accepted)))
-        return replace(entry, deliveries=tuple(deliveries))
-
-    def put(
-        self, entry: Entry, before: Entry | None, *, publishes: bool = True, version: int | None = None
-    ) -> tuple[int, int]:
+    def put(self, entry: Entry, before: Entry | None, *, publishes: bool = True) -> tuple[int, int]:
         """Writes an entry. ``before`` is the entry as it is in the journal, None if it is new. If it ``publishes``, the
-        entry goes to the outbox. Returns its number and its version; or zeros, without writing anything, if its version
-        is no longer the given one."""
+        entry goes to the outbox. Returns its number and its version."""
         gate = entry.stop.gate.value if entry.stop else ""
         outcomes = "".join(f" {delivery.destination}={delivery.status}" for delivery in entry.deliveries)
         found_by = (gate, entry.about.provider, entry.about.route, entry.outcome, f"{outcomes} ")
         columns = (entry.id, entry.machine, entry.created_ms, entry.fingerprint, entry.reset, entry.answer, *found_by)
-        row = self._run(_PUT_ENTRY, (*columns, encode(entry), publishes, version)).fetchone()
-        if row is None:
-            return 0, 0
-        seq, version = row
-        before = before if version > 1 else None  # it may have been deleted meanwhile
+        seq, version = self._run(_PUT_ENTRY, (*columns, encode(entry), publishes)).fetchone()
         if before is None or before.own != entry.own or len(before.names) + len(entry.names) > 2 * len(entry.own):
             self._put_names(seq, entry, before)
         if before is None and entry.stop and entry.stop.name.is_own:
@@ -348,12 +327,6 @@ class Step:
             return None
         return (entry.settled_ms or entry.created_ms) + name.kept_ms
 
-    def set_delivery(self, entry_id: str, destination: str, **columns: Any) -> None:
-        """Sets fields that only this machine knows."""
-        values = ", ".join(f"{column} = ?" for column in columns)
-        where = "destination = ? AND seq = (SELECT seq FROM entries WHERE id = ?)"
-        self._run(f"UPDATE deliveries SET {values} WHERE {where}", (*columns.values(), destination, entry_id))  # noqa: S608
-
     def forget(self, entry: Entry) -> None:
         """Deletes the entry and its names."""
         row = self._run("DELETE FROM entries WHERE id = ? RETURNING seq", (entry.id,)).fetchone()
@@ -365,25 +338,27 @@ class Step:
 
     # Deliveries that are stored in this journal
 
-    def take_due(self, destination: str, limit: int, owner: str, lease_ms: int) -> list[tuple[Entry, int]]:
-        """Lends due deliveries to an owner. Returns their entries, and how often each was begun before."""
+    def take_due(self, destination: str, limit: int, owner: str, lease_ms: int) -> list[Entry]:
+        """Lends due deliveries to an owner. Returns their entries, which count the attempt that begins now."""
         started, given = map(int, (self.meta(f"pace:{destination}") or "0 0").split())
         if (seconds := (self.steady_ms - started) // 1000) <= PACED_S:
             limit = max(0, min(limit, FIRST_AFTER_OUTAGE * ((2 << seconds) - 1) - given))
         rows = self._run(
-            "SELECT d.seq, e.data, d.begins FROM deliveries d JOIN entries e ON e.seq = d.seq"
+            "SELECT e.data FROM deliveries d JOIN entries e ON e.seq = d.seq"
             " WHERE d.status = 'waiting' AND d.destination = ? AND d.next_try_ms <= ? AND d.lease_until_ms <= ?"
             " ORDER BY d.next_try_ms LIMIT ?",
             (destination, self.now_ms, self.steady_ms, limit),
         ).fetchall()
         if rows and seconds <= PACED_S:
             self.set_meta(f"pace:{destination}", f"{started} {given + len(rows)}")
-        self._run_many(
-            "UPDATE deliveries SET owner = ?, lease_until_ms = ?, begins = begins + 1"
-            " WHERE seq = ? AND destination = ?",
-            [(owner, self.steady_ms + lease_ms, seq, destination) for seq, _, _ in rows],
-        )
-        return [(self._whole(seq, data), begins) for seq, data, begins in rows]
+        lent = []
+        for (data,) in rows:
+            entry = decode(data)
+            delivery = entry.by_destination[destination]
+            lease = {"owner": owner, "lease_until_ms": self.steady_ms + lease_ms, "begins": delivery.begins + 1}
+            lent.append(entry.with_delivery(replace(delivery, **lease)))
+            self.put(lent[-1], entry, publishes=False)
+        return lent
 
     def hasten(self, destination: str, limit: int) -> int:
         """Makes waiting deliveries due now, in the order of their time, except lent ones, and returns how many. For
@@ -506,7 +481,7 @@ class Step:
             f"SELECT seq, unpublished, data FROM entries {which} ORDER BY seq LIMIT ?",  # noqa: S608
             (entry_id, limit) if entry_id else (limit,),
         ).fetchall()
-        return [(seq, version, self._whole(seq, data)) for seq, version, data in rows]
+        return [(seq, version, decode(data)) for seq, version, data in rows]
 
     def end_outbox(self, rows: Iterable[tuple[int, int]]) -> None:
         """Removes entries that have not changed since they were read (rule 9)."""

@@ -65,8 +65,8 @@ BROKEN: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "3 the claim knows its era": ('if held and held.era != step.meta("era"):', "if False:"),
         "5 the note reads what has changed since the claim": (
-            "expected: int | None = claimed.version",
-            "expected: int | None = None",
+            "            present = before or claimed.entry",
+            "            present = claimed.entry",
         ),
         "6 stored is safe once Redis has it": (
             "Settled(entry, is_home or self.publish(entry.id, payload, claimed.view))",
