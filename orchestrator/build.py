@@ -148,13 +148,11 @@ def open_machine(
         journal,
         open_registry(settings, journal, is_trial=is_trial) if settings.redis_url else None,
         is_open=settings.on_store_failure == "open",
-        hold_within_ms=settings.redis_timeout_ms,
     )
     if not settings.redis_url:
         return coordinator, None
     fleet = Fleet(
         coordinator,
-        open_registry(settings, journal, is_trial=is_trial),
         events_ms=settings.decision_ms,
         events_bytes=int(settings.stream_mb * MB),
         block_ms=min(200, settings.redis_timeout_ms // 2),
@@ -170,6 +168,7 @@ def open_registry(settings: Settings, journal: Journal, *, is_trial: bool = Fals
         prefix=f"{settings.redis_prefix}{'trial:' if is_trial else ''}",
         group_ttl=settings.subject_group_ttl_seconds > 0,
         entry_ms=settings.decision_ms,
+        hold_within_ms=settings.redis_timeout_ms,
         hold_ms=2 * settings.redis_timeout_ms + 2_000 if is_open else settings.lease_ms + 60_000,  # rule 16
         payload_bytes=None if settings.payload_mb is None else int(settings.payload_mb * MB),
     )

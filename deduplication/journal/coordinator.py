@@ -83,7 +83,6 @@ class Coordinator:
         *,
         is_open: bool = True,
         follows: bool = True,
-        hold_within_ms: int = 2_000,
     ) -> None:
         self.journal = journal
         self.registry = registry
@@ -92,7 +91,6 @@ class Coordinator:
             registry.state = self.redis
         self._is_open = is_open
         self._follows = follows
-        self._hold_within_ms = hold_within_ms
         self._settled: deque[tuple[Row, View]] = deque(maxlen=MOST_KEPT)  # by this process, not published yet
         self._repeats: deque[str] = deque()  # ids of entries that were received again
         self._orphans: deque[tuple[dict[str, Name], str]] = deque(maxlen=MOST_KEPT)  # holds to release
@@ -174,7 +172,7 @@ class Coordinator:
         registry = self.registry
         if registry is None:
             return None
-        hold = partial(registry.hold, claim, known, self._hold_within_ms, is_behind=self.is_behind)
+        hold = partial(registry.hold, claim, known, is_behind=self.is_behind)
         try:
             found = hold()
             waits = isinstance(found, Held) and any(delivery.waits_for for delivery in found.take.deliveries)
@@ -462,8 +460,6 @@ class Coordinator:
 
     def take(self, destination: str, limit: int, lease_ms: int) -> list[Lent]:
         """Due stored deliveries, each of them lent to one owner (rule 18)."""
-        if destination == BY_SCRIPT:
-            return []
         owner, asked_ms = self.new_owner(), self.journal.clock.steady_ms()
         until_ms = asked_ms + lease_ms
         registry = self.registry
@@ -549,7 +545,7 @@ class Coordinator:
         else:
             with self.journal.step() as step:
                 names = rules.shared_names(entry, delivery.destination)
-                met = rules.find_obstacle_again(entry, delivery.destination, step.known(names))
+                met = rules.find_stop_again(entry, delivery.destination, step.known(names))
                 before = step.read(entry.id)
                 kept = before.delivery_to(delivery.destination) if before else None
                 if met is None and before and kept:

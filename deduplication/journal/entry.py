@@ -100,15 +100,21 @@ class Delivery(Struct, frozen=True, omit_defaults=True):
 
 class Stop(Struct, frozen=True, omit_defaults=True):
     """Why an item is not sent: the name that was taken, and the entry that it repeats. ``original`` is None if an
-    import, another program or an email unknown to this machine marked the name."""
+    import, another program or an email unknown to this machine marked the name. ``is_held``: the name is not marked
+    but held by that entry, so the item waits for it."""
 
     name: Name
     original: str | None = None
     first_seen_ms: int | None = None
+    is_held: bool = False
 
     @property
     def gate(self) -> Gate:
         return self.name.gate
+
+    @property
+    def reason(self) -> str:
+        return f"repeats {self.name.label}{f' of {self.original}' if self.original else ''}"
 
 
 class About(Struct, frozen=True, omit_defaults=True):

@@ -19,7 +19,7 @@ from deduplication import again, erasing, locks
 from deduplication.errors import NoAnswer, StoreUnavailable, try_to
 from deduplication.journal.coordinator import BEHIND_MS, Coordinator
 from deduplication.journal.entry import DeliveryStatus, Entry
-from deduplication.journal.registry import NOTHING, Answer, Registry
+from deduplication.journal.registry import NOTHING, Answer
 from deduplication.journal.rules import merge, name_of, references
 from deduplication.journal.sqlite import Step
 from deduplication.members import beat, event_order, share_notes
@@ -41,8 +41,7 @@ LEADS_MS, NOTED_MS = 3_000, 1_000
 
 
 class Fleet:
-    """``registry`` asks even while the coordinator's does not. It waits for events for ``block_ms``, which must be well
-    below its timeout.
+    """It waits for events for ``block_ms``, which must be well below the timeout of the registry's client.
 
     ``events_ms`` and ``events_bytes`` bound the stream (DECISION_DAYS, STREAM_MB). ``about`` describes this machine to
     the others; None for a process that is no member.
@@ -51,7 +50,6 @@ class Fleet:
     def __init__(
         self,
         coordinator: Coordinator,
-        registry: Registry,
         *,
         events_ms: int = 7 * DAY_MS,
         events_bytes: int = 256 << 20,
@@ -60,10 +58,9 @@ class Fleet:
     ) -> None:
         if coordinator.registry is None:
             raise ValueError("a fleet needs a registry")
-        self._probe = coordinator.registry.probe
         self._coordinator = coordinator
         self._journal = coordinator.journal
-        self._registry = registry
+        self._registry = coordinator.registry
         self._kept = (events_ms, events_bytes)
         self._block_ms = block_ms
         self._about = about
@@ -127,7 +124,7 @@ class Fleet:
         is restored: another machine would send an email again whose outcome is published after its lease."""
         redis = self._coordinator.redis
         try:
-            answer = self._probe()
+            answer = self._registry.probe()
         except NoAnswer:
             if redis.status == "up":
                 redis.suspect()
@@ -138,8 +135,8 @@ class Fleet:
                 step.set_meta("lost_ms", step.meta("lost_ms") or str(step.now_ms))
             self._coordinator.tend()
             return
-        self._see(answer)
         redis.note_answer()
+        self._see(answer)
         self._coordinator.release_orphans()
         self._restore_first(answer)
         while self._coordinator.publish_settled():
@@ -347,10 +344,7 @@ class Fleet:
         if self._coordinator.redis.status != "up" or not self._is_leader:
             self._stop.wait(0.1)
             return
-        try:
-            self.follow(self._block_ms)
-        except NoAnswer:
-            self._coordinator.redis.suspect()
+        self.follow(self._block_ms)
 
     def _wait(self) -> None:
         """Waits a second, or until Redis is suspected; meanwhile, publishes what this process settles."""

@@ -30,6 +30,7 @@ from deduplication.journal.entry import (
     Delivery,
     DeliveryStatus,
     Entry,
+    Stop,
     decode,
     encode,
     pack_event,
@@ -37,7 +38,7 @@ from deduplication.journal.entry import (
     to_json,
     without_local_fields,
 )
-from deduplication.journal.rules import Claim, Judgement, Known, NameState, Obstacle, Take, identity, references
+from deduplication.journal.rules import Claim, Judgement, Known, NameState, Take, identity, references
 from deduplication.marks import HAS_PENDING, mark_of
 from deduplication.names import WEEK_MS, Kind, Name
 from deduplication.redis_client import exchange, translated
@@ -49,6 +50,7 @@ MOST_ROUNDS = 6  # of compare-and-write for one step; in each but the last, anot
 _LETTERS = dict(zip(DeliveryStatus, "crwxds", strict=True))
 _OF_LETTER = {letter: status for status, letter in _LETTERS.items()}
 _NEW_LEASE = "\x01"
+SCRIPT = resources.files(__package__).joinpath("commit.lua").read_text()
 # The oldest event, and those after a position: read at one moment, so that a machine notices events that it missed.
 _READ = """return {redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', 1),
     redis.call('XREAD', 'COUNT', ARGV[2], 'STREAMS', KEYS[1], ARGV[1])}"""
@@ -192,11 +194,7 @@ class Commit:
         return self._names.setdefault(key, self.view.values.get(key, ""))
 
     def pointer(self, label: str) -> Pointer:
-        key = pointer_key(label)
-        text = self._names.setdefault(key, self.view.values.get(key, ""))
-        if not text:
-            return NO_POINTER
-        reset, _, ids = text.partition("|")
+        reset, _, ids = self.value(pointer_key(label)).partition("|")
         return Pointer(int(reset or 0), tuple(filter(None, ids.split(","))))
 
     def ask(self, how: str, key: str, argument: str = "") -> bool:
@@ -253,11 +251,13 @@ class Published(Struct, frozen=True):
 
 
 class RegistryOptions(Struct, frozen=True):
-    """``payload_bytes`` None: a quarter of Redis' maxmemory, or 1 GB (PAYLOAD_MB)."""
+    """``hold_within_ms``: how long a hold may take to reach Redis. ``hold_ms``: how long a new era is closed (HOLD).
+    ``payload_bytes`` None: a quarter of Redis' maxmemory, or 1 GB (PAYLOAD_MB)."""
 
     prefix: str = ""
     group_ttl: bool = False
     entry_ms: int = WEEK_MS
+    hold_within_ms: int = 2_000
     hold_ms: int = 6_000
     payload_bytes: int | None = None
 
@@ -286,7 +286,8 @@ class Registry:
         self.payload_bytes = options.payload_bytes
         self._prefix = options.prefix
         self._kept = ("PX", options.entry_ms)
-        self._script = _Script("commit.lua")
+        self._script = SCRIPT
+        self._script_id = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()
         self._head = (secrets.token_hex(6), options.hold_ms)
         self.state: RedisState | None = None
         self._offset_ms: int | None = None  # Redis' time less the one here that cannot be set, as of the last answer
@@ -296,11 +297,13 @@ class Registry:
 
     # Names
 
-    def hold(self, claim: Claim, here: Known, within_ms: int, *, is_behind: bool = False) -> Held | Judgement:
-        """Asks for the names of a claim (rule 2). ``here`` is what the journal knows. After ``within_ms``, Redis
-        refuses. A machine that ``is_behind`` gets no hold while another one restores the memory of Redis (rule 15)."""
+    def hold(self, claim: Claim, here: Known, *, is_behind: bool = False) -> Held | Judgement:
+        """Asks for the names of a claim (rule 2). ``here`` is what the journal knows. A machine that ``is_behind`` gets
+        no hold while another one restores the memory of Redis (rule 15)."""
         now_ms = self._clock.now_ms()
-        before_ms = 0 if self._offset_ms is None else self._clock.steady_ms() + self._offset_ms + within_ms
+        before_ms = 0
+        if self._offset_ms is not None:
+            before_ms = self._clock.steady_ms() + self._offset_ms + self._options.hold_within_ms
         values: dict[str, str] = {}  # what Redis has once the hold is granted
 
         def compose(commit: Commit) -> tuple[Entry, Take] | Judgement:
@@ -358,7 +361,7 @@ class Registry:
                 mark = mark_of(name, self._options.group_ttl)
                 how, value = ("value", mark.done) if mark.member is None else ("member", mark.member)
                 is_marked = commit.ask(how, mark.key, value)
-            if is_marked or pointer is not NO_POINTER:
+            if is_marked or pointer != NO_POINTER:
                 entries, mine = commit.view.under(pointer), here.of(name)
                 # A known email with this name explains the mark, and was compared on its own (25).
                 is_foreign = is_marked and (mine.is_foreign or not (entries or mine.entries or mine.ended))
@@ -623,21 +626,21 @@ class Registry:
             raise NotNow("Redis began a new era")
         return int(answer.rest[0])
 
-    def hold_gates(self, entry: Entry, destination: str) -> Obstacle | None:
-        """Holds the shared names of a stored delivery that waited for one, or returns the obstacle (rule 27)."""
+    def hold_gates(self, entry: Entry, destination: str) -> Stop | None:
+        """Holds the shared names of a stored delivery that waited for one, or returns what stops it (rule 27)."""
         names = rules.shared_names(entry, destination)
 
-        def compose(commit: Commit) -> Obstacle | None:
+        def compose(commit: Commit) -> Stop | None:
             known = Known(self._states(commit, {name.label: name for name in names}), commit.view.now_ms)
             commit.value(f"e:{entry.id}")
             present = commit.view.entry(entry.id)
             delivery = present.delivery_to(destination) if present else None
             if commit.view is NOTHING:
                 return None
-            met = rules.find_obstacle_again(entry, destination, known)
+            met = rules.find_stop_again(entry, destination, known)
             if met or present is None or delivery is None:
                 commit.is_needed = False
-                return met or Obstacle(names[0], None, is_held=True)
+                return met or Stop(names[0], is_held=True)
             for name in names:
                 pointer = Pointer(known.of(name).reset, (entry.id,))
                 commit.write("SET", pointer_key(name.label), str(pointer))
@@ -732,14 +735,14 @@ class Registry:
         if self.state and not always:
             self.state.check()
         calls = [commit.arguments(self._prefix, self._head) for commit in commits]
-        client, script, size = self._client, self._script, max(len(packed) for _, packed in calls)
+        client, size = self._client, max(len(packed) for _, packed in calls)
         if size >> 20 and self._slower:  # 1 MB/s or more
             client = self._slower(1 << (size >> 20).bit_length())
         try:
-            found = exchange(client, [("EVALSHA", script.sha, len(keys), *keys, packed) for keys, packed in calls])
+            found = exchange(client, [("EVALSHA", self._script_id, len(keys), *keys, packed) for keys, packed in calls])
             for place, (keys, packed) in enumerate(calls):
                 if isinstance(found[place], redis.exceptions.NoScriptError):
-                    (found[place],) = exchange(client, [("EVAL", script.text, len(keys), *keys, packed)])
+                    (found[place],) = exchange(client, [("EVAL", self._script, len(keys), *keys, packed)])
                 if isinstance(found[place], redis.exceptions.RedisError):
                     raise found[place]
         except redis.exceptions.RedisError as error:
@@ -768,9 +771,3 @@ class Registry:
 
     def _key(self, name: str) -> str:
         return f"{self._prefix}{name}"
-
-
-class _Script:
-    def __init__(self, name: str) -> None:
-        self.text = resources.files(__package__).joinpath(name).read_text()
-        self.sha = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()

@@ -276,33 +276,19 @@ def _skip(deliveries: Iterable[Delivery]) -> tuple[Delivery, ...]:
 # The gates of names that it shares with other items (26, 27)
 
 
-class Obstacle(Struct, frozen=True):
-    """A shared name that another item has marked, or holds (``is_held``)."""
-
-    name: Name
-    by: Entry | None
-    is_held: bool = False
-
-    @property
-    def stop(self) -> Stop:
-        return Stop(self.name, self.by.id, self.by.created_ms) if self.by else Stop(self.name)
-
-    @property
-    def reason(self) -> str:
-        return f"repeats {self.name.label}{f' of {self.by.id}' if self.by else ''}"
-
-
-def find_obstacle(name: Name, known: Known, same: Iterable[Entry]) -> Obstacle | None:
-    """``same`` are entries of the same email, which never stop it: a name that they hold or have marked is free."""
+def find_stop(name: Name, known: Known, same: Iterable[Entry]) -> Stop | None:
+    """Whether another item has marked or holds a shared name. ``same`` are entries of the same email, which never stop
+    it: a name that they hold or have marked is free."""
     state = known.of(name)
     ours = {entry.id for entry in same}
     if any(entry.id in ours and (entry.is_delivered_somewhere or holds(entry, name)) for entry in state.entries):
         return None
     others = [entry for entry in (*state.entries, *state.ended) if entry.id not in ours]
-    if state.is_marked:
-        return Obstacle(name, others[0] if others else None)
-    holder = next((entry for entry in others if holds(entry, name, known.now_ms)), None)
-    return Obstacle(name, holder, is_held=True) if holder else None
+    if not state.is_marked:
+        others = [entry for entry in others if holds(entry, name, known.now_ms)]
+    if others:
+        return Stop(name, others[0].id, others[0].created_ms, is_held=not state.is_marked)
+    return Stop(name) if state.is_marked else None
 
 
 def holds(entry: Entry, name: Name, now_ms: int = -1) -> bool:
@@ -312,23 +298,21 @@ def holds(entry: Entry, name: Name, now_ms: int = -1) -> bool:
     return any(name.gate is not Gate.CONTENT or delivery.destination == name.scope for delivery in holding)
 
 
-def _try_gate(
-    gate: Gate, names: Iterable[Name], known: Known, same: Iterable[Entry]
-) -> tuple[Obstacle | None, list[Name]]:
-    """The obstacle at one gate, and the names of it that are free. Marked media are an obstacle only if all are."""
+def _try_gate(gate: Gate, names: Iterable[Name], known: Known, same: Iterable[Entry]) -> tuple[Stop | None, list[Name]]:
+    """What stops the item at one gate, and the names of it that are free. Marked media stop it only if all are."""
     asked = [name for name in names if name.gate is gate]
-    obstacles = {name: obstacle for name in asked if (obstacle := find_obstacle(name, known, same))}
-    free = [name for name in asked if name not in obstacles]
-    held = next((obstacle for obstacle in obstacles.values() if obstacle.is_held), None)
-    return held or (obstacles[asked[0]] if asked and not free else None), free
+    stops = {name: stop for name in asked if (stop := find_stop(name, known, same))}
+    free = [name for name in asked if name not in stops]
+    held = next((stop for stop in stops.values() if stop.is_held), None)
+    return held or (stops[asked[0]] if asked and not free else None), free
 
 
-def find_obstacle_again(entry: Entry, destination: str, known: Known) -> Obstacle | None:
-    """The obstacle to a stored delivery that waited for a name (27)."""
+def find_stop_again(entry: Entry, destination: str, known: Known) -> Stop | None:
+    """What stops a stored delivery that waited for a name (27)."""
     names = shared_names(entry, destination)
     gates = (Gate.SUBJECT_GROUP, Gate.MEDIA, Gate.CONTENT)
-    obstacles = (_try_gate(gate, names, known, (entry,))[0] for gate in gates)
-    return next(filter(None, obstacles), None)
+    stops = (_try_gate(gate, names, known, (entry,))[0] for gate in gates)
+    return next(filter(None, stops), None)
 
 
 def shared_names(entry: Entry, destination: str) -> tuple[Name, ...]:
@@ -344,13 +328,13 @@ def judge(claim: Claim, known: Known) -> Judgement:
         return take
     shared: list[Name] = []
     for gate in (Gate.SUBJECT_GROUP, Gate.MEDIA):
-        obstacle, free = _try_gate(gate, claim.shared, known, take.candidates)
-        if obstacle and not obstacle.is_held:
-            return replace(take, deliveries=_skip(take.deliveries), shared=(), stop=obstacle.stop)
-        if obstacle and claim.is_by_script:
-            return Busy(gate, obstacle.name.label, 1000)
-        if obstacle:  # it keeps the names that it will ask for again, and holds none of them
-            return replace(take, deliveries=tuple(_wait_for(obstacle.name, delivery) for delivery in take.deliveries))
+        stop, free = _try_gate(gate, claim.shared, known, take.candidates)
+        if stop and not stop.is_held:
+            return replace(take, deliveries=_skip(take.deliveries), shared=(), stop=stop)
+        if stop and claim.is_by_script:
+            return Busy(gate, stop.name.label, 1000)
+        if stop:  # it keeps the names that it will ask for again, and holds none of them
+            return replace(take, deliveries=tuple(_wait_for(stop.name, delivery) for delivery in take.deliveries))
         shared += free
     return _judge_content(replace(take, shared=tuple(shared)), known)
 
@@ -360,14 +344,14 @@ def _judge_content(take: Take, known: Known) -> Take:
     judged: list[Delivery] = []
     stops: list[Stop] = []
     for delivery in take.deliveries:
-        obstacle = find_obstacle(delivery.content, known, take.candidates) if delivery.content else None
-        if obstacle is None:
+        stop = find_stop(delivery.content, known, take.candidates) if delivery.content else None
+        if stop is None:
             judged.append(delivery)
-        elif obstacle.is_held:
-            judged.append(_wait_for(obstacle.name, delivery))
+        elif stop.is_held:
+            judged.append(_wait_for(stop.name, delivery))
         else:
-            stops.append(obstacle.stop)
-            judged.append(replace(delivery, status=DeliveryStatus.SKIPPED, reason=obstacle.reason))
+            stops.append(stop)
+            judged.append(replace(delivery, status=DeliveryStatus.SKIPPED, reason=stop.reason))
     if stops and len(stops) == len(judged):
         return replace(take, deliveries=tuple(judged), stop=stops[0], shared=())
     return replace(take, deliveries=tuple(judged))

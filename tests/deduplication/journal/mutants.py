@@ -127,8 +127,8 @@ BROKEN: dict[str, dict[str, tuple[str, str]]] = {
             "        if candidates and any(_covers(d) for e in candidates for d in e.deliveries):",
         ),
         "26 a name is held with the own ones": (
-            "return Obstacle(name, holder, is_held=True) if holder else None",
-            "return None",
+            "others = [entry for entry in others if holds(entry, name, known.now_ms)]",
+            "others = []",
         ),
         "2 returned ends its own hold alone": (
             "if delivery.status is DeliveryStatus.RETURNED and delivery.owner != before.owner:",

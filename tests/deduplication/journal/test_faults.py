@@ -22,11 +22,11 @@ from tests.deduplication.journal.world import (
     HOLD_MS,
     LEASE_MS,
     Email,
-    HandedScript,
     Machine,
     ask,
     claimed,
     delivered,
+    handed,
     returned,
     send,
     skipped,
@@ -40,7 +40,7 @@ A, B, GROUPED, OTHER_OF_GROUP = EMAILS
 
 @pytest.fixture
 def stage(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    monkeypatch.setattr(registry_module, "_Script", HandedScript)
+    monkeypatch.setattr(registry_module, "SCRIPT", handed(registry_module.SCRIPT))
     found = Stage(redis_server)
     yield found
     found.close()

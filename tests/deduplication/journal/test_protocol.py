@@ -20,7 +20,7 @@ from hypothesis.strategies import booleans, data, integers, sampled_from
 
 from deduplication.journal import registry as registry_module
 from tests.deduplication.journal.stage import EMAILS, Stage
-from tests.deduplication.journal.world import LEASE_MS, Email, HandedScript
+from tests.deduplication.journal.world import LEASE_MS, Email, handed
 from tests.support.redis_server import RedisServer
 
 EXAMPLES = 20  # pytest --examples=1000 tries more
@@ -145,7 +145,7 @@ class Protocol(RuleBasedStateMachine):
 def test_the_protocol_keeps_its_promises(
     redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    monkeypatch.setattr(registry_module, "_Script", HandedScript)
+    monkeypatch.setattr(registry_module, "SCRIPT", handed(registry_module.SCRIPT))
     Protocol.server = redis_server
     run_state_machine_as_test(
         Protocol, settings=settings(max_examples=request.config.option.examples or EXAMPLES, stateful_step_count=40)

@@ -105,8 +105,8 @@ def test_once_delivered_it_is_known_everywhere_and_its_payload_is_gone(pair: Pai
     with pair[0].journal.reading() as step:
         assert step.payload(entry.id) is None
     if pair[0].url:
-        assert not pair[0].clients[0].exists("payload:msg_one_crm", "delivery:msg_one_crm")
-        assert pair[0].clients[0].hget("room", "crm") == b"0"
+        assert not pair[0].client.exists("payload:msg_one_crm", "delivery:msg_one_crm")
+        assert pair[0].client.hget("room", "crm") == b"0"
 
 
 def test_a_failed_attempt_waits_for_the_next_with_its_history(pair: Pair, sync: Sync) -> None:
@@ -274,7 +274,7 @@ def payloads(machine: Machine) -> list[str]:
 def test_one_destination_cannot_take_the_room_of_all_others_and_dead_letters_leave_first(fleet: Fleet3) -> None:
     machine = fleet.add(options=RegistryOptions(hold_ms=HOLD_MS, payload_bytes=1_000))
     fleet.open()
-    client, content = machine.clients[0], b"x" * 390
+    client, content = machine.client, b"x" * 390
     stored(machine, claimed(machine, Email("one")), payload=content)
     found = claimed(machine, Email("two"))
     stored(machine, found, payload=content)
@@ -297,13 +297,13 @@ def test_one_destination_cannot_take_the_room_of_all_others_and_dead_letters_lea
 def test_a_redis_that_is_nearly_full_stores_nothing_more(fleet: Fleet3) -> None:
     machine = fleet.add()
     fleet.open()
-    used = machine.clients[0].info("memory")["used_memory"]
-    machine.clients[0].config_set("maxmemory", used + used // 8)
+    used = machine.client.info("memory")["used_memory"]
+    machine.client.config_set("maxmemory", used + used // 8)
     try:
         with pytest.raises(NoRoom):
             stored(machine, claimed(machine, Email()))
     finally:
-        machine.clients[0].config_set("maxmemory", 0)
+        machine.client.config_set("maxmemory", 0)
     assert read_memory(machine.registry)["maxmemory_policy"] == "noeviction"
 
 

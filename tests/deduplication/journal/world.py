@@ -1,6 +1,5 @@
 """Machines of a fleet in one process, each with its own journal, against a real Redis. Time is handed in."""
 
-import hashlib
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -74,13 +73,10 @@ class Machine:
         if self.url is None:
             self.coordinator = Coordinator(self.journal)
             return
-        self.clients = [connect(self.url, self.timeout_s, decode_responses=False) for _ in range(2)]
-        registries = [
-            Registry(self.wrap(client), self.journal.machine, self.journal.clock, self.options)
-            for client in self.clients
-        ]
-        self.coordinator = Coordinator(self.journal, registries[0], is_open=self.is_open)
-        self.fleet = Fleet(self.coordinator, registries[1], block_ms=200)
+        self.client = connect(self.url, self.timeout_s, decode_responses=False)
+        registry = Registry(self.wrap(self.client), self.journal.machine, self.journal.clock, self.options)
+        self.coordinator = Coordinator(self.journal, registry, is_open=self.is_open)
+        self.fleet = Fleet(self.coordinator, block_ms=200)
 
     def restart(self) -> None:
         """The processes die and start again; nothing is finished."""
@@ -95,8 +91,8 @@ class Machine:
 
     def stop(self) -> None:
         self.journal.close()
-        for client in getattr(self, "clients", ()):
-            client.close()
+        if self.url:
+            self.client.close()
 
     def close(self) -> None:
         self.stop()
@@ -121,15 +117,11 @@ class Machine:
                 pass
 
 
-class HandedScript(registry_module._Script):
-    """The scripts with the time and the run_id of the test."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.text = self.text.replace(
-            "call('TIME')", "{math.floor(call('GET', 'test:now') / 1000), call('GET', 'test:now') % 1000 * 1000}"
-        ).replace("redis.pcall('INFO', 'server')", "('run_id:' .. call('GET', 'test:run'))")
-        self.sha = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
+def handed(script: str) -> str:
+    """The script with the time and the run_id of the test."""
+    now = "{math.floor(call('GET', 'test:now') / 1000), call('GET', 'test:now') % 1000 * 1000}"
+    run = "('run_id:' .. call('GET', 'test:run'))"
+    return script.replace("call('TIME')", now).replace("redis.pcall('INFO', 'server')", run)
 
 
 class TimeOfRedis(Time):
@@ -138,7 +130,7 @@ class TimeOfRedis(Time):
     def __init__(self, server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__()
         self._client = server.client
-        monkeypatch.setattr(registry_module, "_Script", HandedScript)
+        monkeypatch.setattr(registry_module, "SCRIPT", handed(registry_module.SCRIPT))
         self._client.mset({"test:now": self.now_ms, "test:run": "1"})
 
     def pass_ms(self, ms: int) -> None:

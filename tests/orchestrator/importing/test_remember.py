@@ -65,7 +65,7 @@ def test_a_file_counts_for_a_week_from_the_date_of_its_email(start: Open) -> Non
     assert bench.status_of(date=NOW, subject="A", body=f"Again {links[0]}") == "skipped_media"
     assert bench.status_of(date=NOW, subject="B", body=f"Again {links[1]}") == "processed"
     if bench.machine.url:  # whose own clock the test cannot move
-        assert bench.machine.clients[0].pttl("media:https://we.tl/t-0") < 3 * DAY_MS
+        assert bench.machine.client.pttl("media:https://we.tl/t-0") < 3 * DAY_MS
     else:
         bench.let_time_pass(3 * DAY_MS)
         assert bench.status_of(date=NOW, subject="C", body=f"Once more {links[0]}") == "processed"
@@ -90,9 +90,9 @@ def test_a_run_that_was_stopped_before_redis_is_repeated(bench: PipelineBench) -
     alone = replace(bench.pipeline, coordinator=Coordinator(machine.journal))
     importing.remember(alone, [item(**one())])
     ids = "processed_ids:2026-05-24"
-    assert machine.clients[0].smembers(ids) == set()
+    assert machine.client.smembers(ids) == set()
     assert remember(bench, one()) == {"known": 1}
-    assert machine.clients[0].smembers(ids) == {name.value.encode() for name in own_ids()}
+    assert machine.client.smembers(ids) == {name.value.encode() for name in own_ids()}
 
 
 def own_ids() -> list[Any]:

@@ -132,7 +132,7 @@ def test_a_group_or_a_file_is_forgotten_for_one_domain_or_for_all(bench: Pipelin
 @pytest.mark.parametrize("is_ttl", [False, True])
 @pytest.mark.parametrize("whose", ["", "@one.example"])
 def test_a_group_that_only_redis_knows_is_forgotten(bench: PipelineBench, whose: str, is_ttl: bool) -> None:
-    client, head = bench.machine.clients[0], f"{bench.machine.options.prefix}{'ttl:' * is_ttl}subject_groups:2026-11"
+    client, head = bench.machine.client, f"{bench.machine.options.prefix}{'ttl:' * is_ttl}subject_groups:2026-11"
     for group in (f"lot_1{whose}", "lot_11@one.example", "a_lot_1"):
         client.set(f"{head}:{group}", "1") if is_ttl else client.sadd(head, f"2026-11:{group}")
     for value, names in (("2020-01:lot_1", 0), ("lot", 0), ("2026-11:lot_1", 1), ("lot_1", 1)):
@@ -172,7 +172,7 @@ def test_marks_that_only_redis_has_are_forgotten(bench: PipelineBench) -> None:
     coordinator = bench.machine.coordinator
     first = sent(bench, **OTHER)
     reset(coordinator, Reset(scope=Scope.ALL))
-    bench.machine.clients[0].sadd(f"{bench.machine.options.prefix}processed_ids:2026-10-01", first.item_id)
+    bench.machine.client.sadd(f"{bench.machine.options.prefix}processed_ids:2026-10-01", first.item_id)
     assert bench.machine.registry.ask(partial(find_marks, kind=Kind.EMAIL_ID, scope=None, value=None)) == [
         Name(Kind.EMAIL_ID, "2026-10-01", first.item_id)
     ]
