@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from deduplication.errors import NoRoom, StoreMisconfigured
+from deduplication.errors import NoRoom, StoreMisconfigured, StoreUnavailable
 from deduplication.journal.registry import Commit, Registry
 
 DROP_BATCH = 100
@@ -13,16 +13,19 @@ DEFAULT_PAYLOAD_BYTES = 1 << 30
 
 
 def check_room(registry: Registry, destinations: Iterable[str], size: int) -> None:
-    """Raises NoRoom if a payload of ``size`` bytes cannot be stored. Payloads of dead letters are removed first.
+    """Raises NoRoom if a payload of ``size`` bytes cannot be stored. Payloads of dead letters are removed first. If
+    Redis does not answer, publishing the payload fails anyway.
 
     One destination may store at most four times the remaining bytes, so that it cannot use up the room of all others.
     An eighth of Redis' memory is kept free for names.
     """
     destinations = list(destinations)
     for is_last in (False, True):
-        sizes = registry.ask(lambda client, prefix: client.hgetall(f"{prefix}room"))
+        try:
+            sizes, memory = registry.ask(lambda client, prefix: client.hgetall(f"{prefix}room")), read_memory(registry)
+        except StoreUnavailable:
+            return
         used = {destination.decode(): int(size_bytes) for destination, size_bytes in sizes.items()}
-        memory = read_memory(registry)
         maxmemory = memory["maxmemory"]
         limit = most_payload_bytes(registry, maxmemory)
         free = limit - sum(used.values()) - size

@@ -17,7 +17,7 @@ from functools import partial
 from msgspec import Struct
 from msgspec.structs import replace
 
-from deduplication.errors import NoRoom, NotNow, StoreUnavailable
+from deduplication.errors import NotNow, StoreUnavailable
 from deduplication.journal import rules
 from deduplication.journal.entry import BY_SCRIPT, SETTLED, Delivery, DeliveryStatus, Entry
 from deduplication.journal.registry import NOTHING, Held, Published, Registry, View, labels_of
@@ -245,12 +245,7 @@ class Coordinator:
         registry = self.registry
         is_home = registry is None
         if waiting and registry:
-            try:
-                check_room(registry, waiting, len(payload or b""))
-            except NoRoom:
-                raise
-            except StoreUnavailable as error:
-                log.info("entry %s: %s", claimed.entry.id, error)  # publishing will fail too
+            check_room(registry, waiting, len(payload or b""))
         put_off_ms = self.journal.clock.now_ms() + PUT_OFF_MS
         marked = [
             replace(delivery, is_accepted=is_home, next_try_ms=delivery.next_try_ms or put_off_ms)
@@ -483,15 +478,9 @@ class Coordinator:
         return [replace(loan, delivery=replace(loan.delivery, waits_for=None)) for loan in going]
 
     def destinations_with_waiting(self) -> set[str]:
-        """Destinations with stored deliveries, due or not."""
-        registry = self.registry
-        if registry:
-            members = registry.ask(lambda client, prefix: client.smembers(f"{prefix}due"))
-            found = [member.decode() for member in members]
-        else:
-            with self.journal.reading() as step:
-                found = [name for (name,) in step.query("SELECT name FROM waiting_destinations")]
-        return set(found) - {BY_SCRIPT}
+        """Destinations with stored deliveries, due or not, as far as this machine knows."""
+        with self.journal.reading() as step:
+            return {name for (name,) in step.query("SELECT name FROM waiting_destinations")} - {BY_SCRIPT}
 
     def hasten(self, destination: str, limit: int) -> int:
         """Makes stored deliveries due now, in the order of their next try, except those that are lent."""

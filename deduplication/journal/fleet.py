@@ -71,12 +71,8 @@ class Fleet:
         self._is_leader = False
         self._oldest_unpublished: list[tuple[Any, ...]] | None = None
         self._stop = threading.Event()
-        works = (
-            (self._check_on, self._wait),
-            (self._follow_on, lambda: self._stop.wait(REST_S)),
-            (lambda: self.restore(is_leader=self._is_leader), lambda: self._stop.wait(TICK_S)),
-        )
-        self._threads = [threading.Thread(target=self._run, args=work, name="fleet", daemon=True) for work in works]
+        works = (self._check_on, self._publish_on, self._follow_on, self._restore_on)
+        self._threads = [threading.Thread(target=self._run, args=(work,), name="fleet", daemon=True) for work in works]
 
     def start(self) -> None:
         for thread in self._threads:
@@ -94,20 +90,15 @@ class Fleet:
 
     # Every second
 
-    def tick(self) -> None:
-        """Does everything once except following, even if another process leads."""
-        self._check()
-        while self._coordinator.publish_waiting():
-            pass
-        self.restore()
-
     def _check_on(self) -> None:
         led = self._is_leader
         with self._journal.step() as step:
             self._is_leader = step.lead("leader", self._id, LEADS_MS)
-        self._check()
+        self.check()
         if self._is_leader or self._oldest_unpublished is None:
             self._publish_left_over(at_once=not led)
+        self._coordinator.redis.wake.wait(TICK_S)  # set when Redis is suspected
+        self._coordinator.redis.wake.clear()
 
     def _publish_left_over(self, *, at_once: bool) -> None:
         """Publishes entries of a process that could not do so itself: they remain the oldest in the outbox. A process
@@ -119,7 +110,7 @@ class Fleet:
                 pass
         self._oldest_unpublished = oldest
 
-    def _check(self) -> None:
+    def check(self) -> None:
         """Asks Redis with the real script, and publishes (rules 8, 9, 12, 14, 15). Publishing does not wait until Redis
         is restored: another machine would send an email again whose outcome is published after its lease."""
         redis = self._coordinator.redis
@@ -128,7 +119,7 @@ class Fleet:
         except NoAnswer:
             if redis.status == "up":
                 redis.suspect()
-                self._check()
+                self.check()
                 return
             redis.give_up()
             with self._journal.step() as step:
@@ -345,20 +336,20 @@ class Fleet:
             self._stop.wait(0.1)
             return
         self.follow(self._block_ms)
+        self._stop.wait(REST_S)
 
-    def _wait(self) -> None:
-        """Waits a second, or until Redis is suspected; meanwhile, publishes what this process settles."""
-        wake, unpublished = self._coordinator.redis.wake, self._coordinator.has_unpublished
-        ends_at = time.monotonic() + TICK_S
-        while not self._stop.is_set() and not wake.is_set() and time.monotonic() < ends_at:
-            if unpublished.wait(0.05) and self._coordinator.redis.status == "up":
-                unpublished.clear()
-                self._stop.wait(REST_S)
-                while self._coordinator.publish_settled():
-                    pass
-        wake.clear()
+    def _publish_on(self) -> None:
+        """What this process settles, some 20 ms later."""
+        self._stop.wait(REST_S)
+        if self._coordinator.has_unpublished.wait(0.1) and self._coordinator.redis.status == "up":
+            self._coordinator.has_unpublished.clear()
+            while self._coordinator.publish_settled():
+                pass
 
-    def _run(self, work: Callable[[], object], pause: Callable[[], object]) -> None:
+    def _restore_on(self) -> None:
+        self.restore(is_leader=self._is_leader)
+        self._stop.wait(TICK_S)
+
+    def _run(self, work: Callable[[], object]) -> None:
         while not self._stop.is_set():
             self._stop.wait(try_to(work, "the fleet"))
-            pause()

@@ -92,12 +92,13 @@ def opened(folder: Path, redis_url: str = "") -> Iterator[Machine]:
     settings = load_settings(data_dir=folder, redis_url=redis_url, redis_timeout_ms=5_000, disk_free_mb=1)
     coordinator, fleet = open_machine(settings, about=dict)
     if fleet:
-        fleet.tick()
-        fleet.tick()
+        fleet.check()
         while coordinator.registry and coordinator.registry.probe().closed_ms:
             time.sleep(0.1)
         fleet.follow()
-        fleet.tick()
+        while coordinator.publish_waiting():
+            pass
+        fleet.restore()
     try:
         yield Machine(coordinator, fleet)
     finally:

@@ -224,6 +224,7 @@ def test_a_destination_where_nothing_waits_any_more_is_not_asked(pair: Pair) -> 
     (lent,) = take(pair[1])
     pair[1].coordinator.finish(lent, ended(lent, DeliveryStatus.DELIVERED))
     pair[1].coordinator.publish_waiting()
+    pair[0].follow()
     assert take(pair[1]) == []
     assert pair[0].coordinator.destinations_with_waiting() == set()
 

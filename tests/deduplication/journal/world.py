@@ -108,8 +108,12 @@ class Machine:
         return self.coordinator.registry
 
     def tick(self) -> None:
+        """All that the fleet's threads do but following, even if another process leads."""
         if self.url:
-            self.fleet.tick()
+            self.fleet.check()
+            while self.coordinator.publish_waiting():
+                pass
+            self.fleet.restore()
 
     def follow(self) -> None:
         if self.url:
