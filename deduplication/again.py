@@ -65,7 +65,7 @@ def replay(
         if isinstance(after, Refusal):
             return after
         if payload is not None and not dry_run:
-            step.put(after, entry, publishes=registry is not None)
+            step.put(after, entry)
     is_ours = registry is None or entry.machine == coordinator.journal.machine
     if payload is None and (is_ours or entry.is_evicted):
         return Refusal.NO_PAYLOAD
@@ -136,7 +136,7 @@ def reopen(coordinator: Coordinator, entry_id: str, destination: str) -> bool:
             return False
         returned = replace(delivery, status=DeliveryStatus.RETURNED, generation=delivery.generation + 1)
         after = entry.with_delivery(replace(returned, ended_ms=None, content=None))
-        step.put(after, entry, publishes=coordinator.registry is not None)
+        step.put(after, entry)
     coordinator.publish(entry_id)
     return True
 
@@ -147,7 +147,7 @@ def mark(coordinator: Coordinator, names: Sequence[Name]) -> None:
     now_ms, registry = coordinator.journal.clock.now_ms(), coordinator.registry
     ends = [(name.label, None if name.kept_ms is None else now_ms + name.kept_ms) for name in names]
     if registry:
-        registry.put_marks(names, ["M", coordinator.journal.machine, ends])
+        registry.announce(["M", coordinator.journal.machine, ends], names)
     with coordinator.journal.step() as step:
         for label, until_ms in ends:
             step.put_foreign_mark(label, until_ms)

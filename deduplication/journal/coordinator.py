@@ -86,6 +86,7 @@ class Coordinator:
     ) -> None:
         self.journal = journal
         self.registry = registry
+        journal.publishes = registry is not None
         self.redis = RedisState(is_always_asked=not follows)
         if registry:
             registry.state = self.redis
@@ -129,8 +130,9 @@ class Coordinator:
             return self._after_judging(claim, found)
         if known.names:  # Redis may have forgotten these ids
             ids = {delivery.destination: delivery.webhook_id for delivery in found.deliveries}
-            known_ids = [(target, ids.get(target.destination, target.webhook_id)) for target in claim.destinations]
-            wanted = [replace(target, webhook_id=id_) for target, id_ in known_ids]
+            wanted = [
+                replace(each, webhook_id=ids.get(each.destination, each.webhook_id)) for each in claim.destinations
+            ]
             entry_id = found.joined.id if found.joined else claim.entry
             claim = replace(claim, entry=entry_id, destinations=tuple(wanted))
         held = self._hold(claim, known)
@@ -287,9 +289,9 @@ class Coordinator:
                 settled_ms=settled.settled_ms or (step.now_ms if is_settled else None),
                 retries_left=rules.min_retries(present.retries_left, retries_left),
             )
-            number, version = step.put(after, before, publishes=self.registry is not None)
+            number, version = step.put(after, before)
             if payload is not None:
-                step.put_payload(after, payload, publishes=self.registry is not None)
+                step.put_payload(after, payload)
             elif present.settled_ms and after.is_delivered_everywhere:  # otherwise nothing was stored
                 step.end_payload(after.id)
             return number, version, after
@@ -302,23 +304,21 @@ class Coordinator:
         if entry is None:
             return Settled(None, is_safe=False)
         self._unnoted.append((claimed, facts, answer))
-        registry = self.registry
-        if registry is None:
-            return Settled(None, is_safe=False)
-        try:
-            registry.publish([(entry, claimed.view, None)])
-        except StoreUnavailable:
-            return Settled(entry, is_safe=False)
-        return Settled(entry, is_safe=len(facts) == len(outcomes))
+        registry, is_safe = self.registry, False
+        with suppress(StoreUnavailable):
+            if registry:
+                registry.publish([(entry, claimed.view, None)])
+                is_safe = len(facts) == len(outcomes)
+        return Settled(entry, is_safe)
 
     def record(self, entry: Entry, payload: bytes | None) -> None:
         """Writes an item that takes no names, such as one that is too old, once for its id. It can be released."""
         with self.journal.step() as step:
             if step.read(entry.id):
                 return
-            step.put(entry, None, publishes=self.registry is not None)
+            step.put(entry, None)
             if payload is not None:
-                step.put_payload(entry, payload, publishes=self.registry is not None)
+                step.put_payload(entry, payload)
         self.has_unpublished.set()
 
     # Publishing
@@ -427,15 +427,11 @@ class Coordinator:
 
     def release_orphans(self) -> None:
         """Releases holds that are not used, or whose answer was lost, as soon as Redis answers (rule 2)."""
-        registry = self.registry
-        while registry and self._orphans:
-            with suppress(IndexError):  # another thread took the last one
-                orphan = self._orphans.popleft()
-                try:
-                    registry.release(*orphan)
-                except StoreUnavailable:
-                    self._orphans.append(orphan)
-                    raise
+        for orphan in tuple(self._orphans):
+            if self.registry:
+                self.registry.release(*orphan)
+            with suppress(ValueError):  # another thread released it as well
+                self._orphans.remove(orphan)
 
     def _release_hold(self, held: Held | None, owner: str) -> None:
         if held:
@@ -565,7 +561,7 @@ class Coordinator:
             after = rules.settle(before or entry, [outcome], lent.owner, step.now_ms)
             if after is None:
                 return False
-            row = (*step.put(after, before, publishes=registry is not None), after)
+            row = (*step.put(after, before), after)
             if after.is_delivered_everywhere:
                 step.end_payload(entry.id)
         self._publish_soon(row, lent.view)

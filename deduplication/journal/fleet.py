@@ -234,7 +234,7 @@ class Fleet:
             if not rows:
                 break
             left = ((label, None if until_ms is None else max(1, until_ms - now_ms)) for label, until_ms in rows)
-            self._registry.put_marks([Name.from_label(label, ms) for label, ms in left])
+            self._registry.announce(marks=[Name.from_label(label, ms) for label, ms in left])
             after = rows[-1][0]
         with self._journal.step() as step:
             step.set_meta("restore", "")

@@ -97,30 +97,17 @@ def write_reference(entry: Entry, lease_ms: int = 0) -> str:
 
 @lru_cache(maxsize=1024)
 def read_reference(entry_id: str, text: str) -> Entry:
-    machine, created, fingerprint, reset, answer, deliveries, *more = json.decode(text)
-    return Entry(
-        id=entry_id,
-        machine=machine,
-        own=(),
-        fingerprint=fingerprint,
-        created_ms=created,
-        reset=reset,
-        answer=answer,
-        retries_left=more[0] if more else None,
-        deliveries=tuple(
-            Delivery(
-                destination,
-                status=_OF_LETTER[letter],
-                generation=generation,
-                waits_for=SOME_NAME if waits else None,
-                owner=owner,
-                lease_until_ms=until_ms,
-            )
-            for destination, letter, owner, until_ms, generation, waits in (
-                (*row, *("", 0, 0, 0)[len(row) - 2 :]) for row in deliveries
-            )
-        ),
-    )
+    machine, created_ms, fingerprint, reset, answer, rows, *retries = json.decode(text)
+    deliveries = tuple(_read_delivery(*row) for row in rows)
+    known = {"deliveries": deliveries, "answer": answer, "retries_left": next(iter(retries), None)}
+    return replace(Entry(entry_id, machine, (), created_ms, fingerprint, reset), **known)
+
+
+def _read_delivery(
+    destination: str, letter: str, owner: str = "", until_ms: int = 0, generation: int = 0, waits: int = 0
+) -> Delivery:
+    held = {"owner": owner, "lease_until_ms": until_ms, "waits_for": SOME_NAME if waits else None}
+    return replace(Delivery(destination, "", _OF_LETTER[letter], generation), **held)
 
 
 def labels_of(entry: Entry) -> dict[str, Name]:
@@ -539,10 +526,10 @@ class Registry:
             if kept_ms is not None:
                 commit.write("PEXPIRE", key, kept_ms)
 
-    def put_marks(self, names: Iterable[Name], event: Sequence[Any] = ()) -> None:
-        """Writes marks that belong to no entry. Existing marks are not changed."""
+    def announce(self, event: Sequence[Any] = (), marks: Iterable[Name] = ()) -> None:
+        """Adds an event, and writes marks that belong to no entry. Existing marks are not changed."""
         commit = Commit()
-        self._write_marks(commit, names, "NX")
+        self._write_marks(commit, marks, "NX")
         commit.event = pack_event(*event) if event else ""
         self.run(commit)
 
@@ -690,11 +677,6 @@ class Registry:
             commit.write("EXTEND", "era", extend_ms)
         commit.write("SET", "probe", self._machine, "PX", 60_000)
         return self.run(commit, always=True)[0]
-
-    def announce(self, event: Sequence[Any]) -> None:
-        commit = Commit()
-        commit.event = pack_event(*event)
-        self.run(commit)
 
     def read_events(self, position: str, count: int) -> tuple[str, list[tuple[str, Sequence[Any] | None]]]:
         """The id of the oldest event, and the events after a position."""

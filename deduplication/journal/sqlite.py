@@ -63,7 +63,10 @@ _PUT_DELIVERY = (
 
 
 class Journal:
-    """``machine`` is the random name of this journal. A copy on another host gets a new name."""
+    """``machine`` is the random name of this journal. A copy on another host gets a new name. ``publishes``: it has an
+    outbox, for a fleet."""
+
+    publishes = False
 
     def __init__(
         self, path: Path | str, clock: Clock | None = None, host: str | None = None, retention: Retention | None = None
@@ -219,6 +222,7 @@ class Step:
         self._run = connection.execute
         self._run_many = connection.executemany
         self._retention = journal.retention
+        self._has_outbox = journal.publishes
         self.machine = journal.machine
         self.now_ms = journal.clock.now_ms()
         self.steady_ms = journal.clock.steady_ms()
@@ -279,12 +283,12 @@ class Step:
 
     def put(self, entry: Entry, before: Entry | None, *, publishes: bool = True) -> tuple[int, int]:
         """Writes an entry. ``before`` is the entry as it is in the journal, None if it is new. If it ``publishes``, the
-        entry goes to the outbox. Returns its number and its version."""
+        entry goes to the outbox of the journal, if that has one. Returns its number and its version."""
         gate = entry.stop.gate.value if entry.stop else ""
         outcomes = "".join(f" {delivery.destination}={delivery.status}" for delivery in entry.deliveries)
         found_by = (gate, entry.about.provider, entry.about.route, entry.outcome, f"{outcomes} ")
         columns = (entry.id, entry.machine, entry.created_ms, entry.fingerprint, entry.reset, entry.answer, *found_by)
-        seq, version = self._run(_PUT_ENTRY, (*columns, encode(entry), publishes)).fetchone()
+        seq, version = self._run(_PUT_ENTRY, (*columns, encode(entry), publishes and self._has_outbox)).fetchone()
         if before is None or before.own != entry.own or len(before.names) + len(entry.names) > 2 * len(entry.own):
             self._put_names(seq, entry, before)
         if before is None and entry.stop and entry.stop.name.is_own:
@@ -382,9 +386,9 @@ class Step:
 
     # Payloads
 
-    def put_payload(self, entry: Entry, content: bytes, *, publishes: bool = True) -> None:
+    def put_payload(self, entry: Entry, content: bytes) -> None:
         """Keeps the payload until it is delivered. Of suppressed emails, the newest of each sender domain are kept
-        within a quota. If it ``publishes``, all machines learn which emails can no longer be released."""
+        within a quota, and all machines learn which ones can no longer be released."""
         is_ended = entry.is_delivered_everywhere
         ends_ms = self.now_ms + self._retention.delivered_payload_ms if is_ended else None
         is_suppressed = entry.statuses <= {DeliveryStatus.SKIPPED}
@@ -402,7 +406,7 @@ class Step:
             )
             for row in evicted:
                 for _, before in self.read_rows("seq = ?", row):
-                    self.put(replace(before, is_evicted=True), before, publishes=publishes)
+                    self.put(replace(before, is_evicted=True), before)
 
     def payload(self, entry_id: str) -> bytes | None:
         row = self._run(

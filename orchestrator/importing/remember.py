@@ -61,7 +61,7 @@ def remember(pipeline: Pipeline, items: Iterable[Item]) -> Counter[str]:
             counts[result] += 1
             counts["groups"] += any(name.kind is Kind.SUBJECT_GROUP for name in names)
     if pipeline.coordinator.registry and marked:
-        pipeline.coordinator.registry.put_marks(marked)
+        pipeline.coordinator.registry.announce(marks=marked)
     return counts
 
 
