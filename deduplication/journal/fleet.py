@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import logging
 import secrets
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
 from deduplication import again, erasing, locks
-from deduplication.errors import NoAnswer, StoreUnavailable, try_to
+from deduplication.background import Threads
+from deduplication.errors import NoAnswer, StoreUnavailable
 from deduplication.journal.coordinator import BEHIND_MS, Coordinator
 from deduplication.journal.entry import DeliveryStatus, Entry
 from deduplication.journal.registry import NOTHING, Answer
@@ -70,20 +70,14 @@ class Fleet:
         self._id = secrets.token_hex(4)
         self._is_leader = False
         self._oldest_unpublished: list[tuple[Any, ...]] | None = None
-        self._stop = threading.Event()
-        works = (self._check_on, self._publish_on, self._follow_on, self._restore_on)
-        self._threads = [threading.Thread(target=self._run, args=(work,), name="fleet", daemon=True) for work in works]
-
-    def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
+        self._threads = Threads("fleet", self._check_on, self._publish_on, self._follow_on, self._restore_on)
+        self._stop = self._threads.stop
+        self.start = self._threads.start
 
     def close(self) -> None:
         self._stop.set()
         self._coordinator.redis.wake.set()
-        for thread in self._threads:
-            if thread.is_alive():
-                thread.join()
+        self._threads.close()
         if self._is_leader:
             with suppress(StoreUnavailable), self._journal.step() as step:
                 step.set_meta("leader", "")
@@ -349,7 +343,3 @@ class Fleet:
     def _restore_on(self) -> None:
         self.restore(is_leader=self._is_leader)
         self._stop.wait(TICK_S)
-
-    def _run(self, work: Callable[[], object]) -> None:
-        while not self._stop.is_set():
-            self._stop.wait(try_to(work, "the fleet"))

@@ -592,7 +592,7 @@ class Registry:
                 continue
             names = [f"e:{entry.id}", *map(pointer_key, labels_of(entry))]
             taken.append((entry, webhook_id.decode(), names))
-        keys = [self._key(key) for _, id_, names in taken for key in (f"payload:{id_}", *names)]
+        keys = [f"{self._prefix}{key}" for _, id_, names in taken for key in (f"payload:{id_}", *names)]
         values = iter(self.ask(lambda client, _: client.mget(keys), always=True) if keys else [])
         found = []
         for entry, id_, names in taken:
@@ -686,7 +686,7 @@ class Registry:
 
     def find_outdated(self, entries: Sequence[Entry]) -> list[Entry]:
         """The entries that Redis does not have, or has in another state."""
-        keys = [self._key(f"e:{entry.id}") for entry in entries]
+        keys = [f"{self._prefix}e:{entry.id}" for entry in entries]
         known = self.ask(lambda client, _: client.mget(keys)) if keys else []
         given = zip(entries, known, strict=True)
         return [entry for entry, text in given if text is None or text.decode() != write_reference(entry)]
@@ -749,6 +749,3 @@ class Registry:
         if self.state and not always and isinstance(found, NoAnswer):
             return self.state.without_answer(found, type(error).__name__)
         return found
-
-    def _key(self, name: str) -> str:
-        return f"{self._prefix}{name}"

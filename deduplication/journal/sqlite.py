@@ -146,18 +146,16 @@ class Journal:
                 if self._is_closed:
                     raise sqlite3.OperationalError("it is closed")
                 run_when_unlocked(self._writer, "BEGIN IMMEDIATE")
-                try:
-                    yield Step(self._writer, self)
-                except BaseException:
-                    self._writer.execute("ROLLBACK")
-                    raise
+                yield Step(self._writer, self)
                 self._writer.execute("COMMIT")
                 self._written += 1
-            except sqlite3.Error as error:
+            except BaseException as error:
                 if not self._is_closed and self._writer.in_transaction:
                     with suppress(sqlite3.Error):
                         self._writer.execute("ROLLBACK")
-                raise translate_error(error) from error
+                if isinstance(error, sqlite3.Error):
+                    raise translate_error(error) from error
+                raise
 
     @contextmanager
     def reading(self) -> Iterator[Step]:
@@ -176,9 +174,7 @@ class Journal:
             try:
                 yield Step(connection, self)
             finally:
-                self._readers.append(connection)
-                if self._is_closed:
-                    self._close_readers()
+                connection.close() if self._is_closed else self._readers.append(connection)
         except sqlite3.Error as error:
             raise translate_error(error) from error
 
@@ -205,14 +201,11 @@ class Journal:
     def close(self) -> None:
         """May be called twice, and while other threads read or write: they finish first."""
         self._is_closed = True
-        self._close_readers()
-        with self._writer_lock:
-            self._writer.close()
-
-    def _close_readers(self) -> None:
         with suppress(IndexError):
             while True:
                 self._readers.pop().close()
+        with self._writer_lock:
+            self._writer.close()
 
 
 class Step:

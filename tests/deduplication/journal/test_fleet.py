@@ -71,9 +71,8 @@ def test_another_process_of_a_machine_goes_on_for_one_that_died(server: RedisSer
     neighbour.fleet.start()
     wait_for(lambda: neighbour.coordinator.redis.status == "up")
     assert [each.fleet._is_leader for each in (first, neighbour)] == [True, False]
-    first.fleet._stop.set()
-    for thread in first.fleet._threads:
-        thread.join()
+    first.coordinator.redis.wake.set()
+    first.fleet._threads.close()
     send(first, Email("unpublished"))
     send(other, Email("elsewhere"))
     wait_for(lambda: server.client.sismember("processed_ids:2026-11-17", "id-unpublished"))
@@ -87,11 +86,11 @@ def test_a_process_that_starts_publishes_what_another_one_has_left(
     server: RedisServer, machines: list[Machine]
 ) -> None:
     first, _ = machines
-    first.fleet._stop.set()
-    for thread in first.fleet._threads:
-        thread.join()
+    first.coordinator.redis.wake.set()
+    first.fleet._threads.close()
     send(first, Email("left"))
     starts = Machine(server.url, RealTime(), options=first.options, host=first.host, folder=first.folder)
+    starts.coordinator.redis.wake.set()
     starts.fleet._check_on()
     assert not starts.fleet._is_leader, "it does not wait until the other one counts as dead"
     assert server.client.sismember("processed_ids:2026-11-17", "id-left")
