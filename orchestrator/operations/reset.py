@@ -194,7 +194,7 @@ def _forget(coordinator: Coordinator, labels: Iterable[str], is_dry_run: bool = 
             unfinished = {label: ids for label in batch if (ids := again.open_entries(step, label))}
         kept = frozenset(unfinished)
         if not is_dry_run:
-            _, kept = again.forget(coordinator, {label: name_of(label) for label in batch})
+            kept = again.forget(coordinator, {label: name_of(label) for label in batch})
         names += len(batch) - len(kept)
         kept_ids |= {id_: None for label in kept for id_ in unfinished.get(label, ())}
     return names, kept_ids
