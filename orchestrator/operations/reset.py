@@ -175,13 +175,9 @@ def _wait_for_machines(coordinator: Coordinator, *, even_this: bool = False) -> 
     registry, journal = coordinator.registry, coordinator.journal
     if registry is None:
         return []
-    ends_at, target = time.monotonic() + WAIT_S, registry.ask(last_event)
-
-    def behind(client: Any, prefix: str) -> set[str]:
-        found = members_before(client, prefix, target, journal.clock.now_ms())
-        return found if even_this else found - {journal.machine}
-
-    while (late := registry.ask(behind)) and time.monotonic() < ends_at:
+    ends_at, target = time.monotonic() + WAIT_S, last_event(registry)
+    ignored = set() if even_this else {journal.machine}
+    while (late := members_before(registry, target, journal.clock.now_ms()) - ignored) and time.monotonic() < ends_at:
         time.sleep(0.05)
     return sorted(late)
 
