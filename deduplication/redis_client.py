@@ -128,7 +128,7 @@ def _remember(memory_set: Memory, member: str) -> bool:
 
 @frozen
 class Address:
-    """The address of Redis. ``path`` is the database, or with Sentinels ``service/database``."""
+    """``path`` is the database, or with Sentinels ``service/database``."""
 
     hosts: list[tuple[str, int]]
     login: dict[str, Any]
@@ -144,14 +144,13 @@ def parse_address(url: str) -> Address:
     scheme, _, topology = parts.scheme.partition("+")
     if scheme not in ("redis", "rediss", "unix") or topology not in ("", "sentinel", "cluster"):
         raise ValueError("not a Redis address")
-    login, _, netloc = parts.netloc.rpartition("@")
-    user, _, password = login.partition(":")
-    options = {"username": unquote(user), "password": unquote(password), "ssl": scheme == "rediss"}
-    hosts = [urlsplit(f"//{host}") for host in netloc.split(",") if host]
+    user, password = (unquote(text or "") for text in (parts.username, parts.password))
+    login = {"username": user, "password": password, "ssl": scheme == "rediss"}
+    hosts = [urlsplit(f"//{host}") for host in parts.netloc.rpartition("@")[2].split(",") if host]
     default_port = 26379 if topology == "sentinel" else 6379
     return Address(
         hosts=[(host.hostname or "localhost", host.port or default_port) for host in hosts],
-        login={key: value for key, value in options.items() if value},
+        login={key: value for key, value in login.items() if value},
         path=parts.path.strip("/"),
         is_sentinel=topology == "sentinel",
         is_cluster=topology == "cluster" or (not topology and len(hosts) > 1),
@@ -166,20 +165,13 @@ def connect(url: str, timeout_s: float = SOCKET_TIMEOUT_S, *, decode_responses: 
     tickets after the handshake, which the pool would take for a stray reply if no answer was read after them.
     """
     address = parse_address(url)
-    options: dict[str, Any] = {
-        "socket_timeout": timeout_s,
-        "socket_connect_timeout": timeout_s,
-        "retry": Retry(NoBackoff(), 0),
-        "decode_responses": decode_responses,
-        "protocol": 2,
-        "driver_info": None,
-    }
+    limits = {"socket_timeout": timeout_s, "socket_connect_timeout": timeout_s, "retry": Retry(NoBackoff(), 0)}
+    options: dict[str, Any] = {**limits, "decode_responses": decode_responses, "protocol": 2, "driver_info": None}
     if address.login.keys() == {"ssl"}:
         options["client_name"] = "mailonce"
     if address.is_sentinel:  # the credentials are for the server only, not for the Sentinels
         service, _, db = address.path.partition("/")
-        timeouts = {name: options[name] for name in ("socket_timeout", "socket_connect_timeout", "retry")}
-        sentinels = Sentinel(address.hosts, sentinel_kwargs=timeouts, **options, **address.login)  # type: ignore[no-untyped-call]
+        sentinels = Sentinel(address.hosts, sentinel_kwargs=limits, **options, **address.login)  # type: ignore[no-untyped-call]
         client = sentinels.master_for(service or "mymaster", db=int(db or 0))  # type: ignore[no-untyped-call]
         return cast(redis.Redis, client)
     if address.is_cluster:
