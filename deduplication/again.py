@@ -142,12 +142,8 @@ def forget(coordinator: Coordinator, names: Mapping[str, Name]) -> frozenset[str
 
 def open_entries(step: Step, label: str) -> list[str]:
     """Entries under a name with a delivery that is in progress or waits."""
-    rows = step.query(
-        "SELECT DISTINCT e.id FROM names n JOIN deliveries d ON d.seq = n.seq JOIN entries e ON e.seq = n.seq WHERE"
-        " n.reference = ? AND (d.status = 'waiting' OR (d.status = 'claimed' AND d.lease_until_ms > ?))",
-        (label, step.steady_ms),
-    )
-    return [id_ for (id_,) in rows]
+    rows = step.read_rows("seq IN (SELECT seq FROM names WHERE reference = ?)", (label,))
+    return [entry.id for _, entry in rows if entry.is_busy(step.steady_ms)]
 
 
 def make_due(coordinator: Coordinator, entry: Entry, destination: str, *, renews: bool = False) -> bool:

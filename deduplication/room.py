@@ -27,9 +27,8 @@ def check_room(registry: Registry, destinations: Collection[str], size: int) -> 
     An eighth of Redis' memory is kept free for names.
     """
     for is_last in (False, True):
-        info, used = read_room(registry)
+        info, used, limit = read_room(registry)
         maxmemory = int(info.get("maxmemory", 0))
-        limit = most_payload_bytes(registry, maxmemory)
         free = limit - sum(used.values()) - size
         is_full = bool(maxmemory) and int(info["used_memory"]) + size > maxmemory - maxmemory // 8
         if not is_full and all(used.get(name, 0) + size <= max(0, 4 * free) for name in destinations):
@@ -38,16 +37,13 @@ def check_room(registry: Registry, destinations: Collection[str], size: int) -> 
             raise NoRoom(f"payloads take {sum(used.values())} of {limit} bytes in Redis (PAYLOAD_MB)")
 
 
-def read_room(registry: Registry) -> tuple[dict[str, str], dict[str, int]]:
-    """What Redis reports about its memory, and the size of all payloads by destination, "" for dead letters."""
+def read_room(registry: Registry) -> tuple[dict[str, str], dict[str, int], int]:
+    """What Redis reports about its memory, the bytes of payloads by destination ("" for dead letters), and the limit of
+    their sum: PAYLOAD_MB, or a quarter of Redis' maxmemory."""
     text, room = registry.ask(lambda client, prefix: client.eval(_ROOM, 1, f"{prefix}room"))
     info = dict(line.split(":", 1) for line in text.decode().splitlines() if ":" in line)
-    return info, {name.decode(): int(size) for name, size in zip(room[::2], room[1::2], strict=True)}
-
-
-def most_payload_bytes(registry: Registry, maxmemory: int) -> int:
-    """The limit for all payloads: PAYLOAD_MB, or a quarter of Redis' maxmemory."""
-    return registry.payload_bytes or (maxmemory // 4 if maxmemory else DEFAULT_PAYLOAD_BYTES)
+    used = {name.decode(): int(size) for name, size in zip(room[::2], room[1::2], strict=True)}
+    return info, used, registry.payload_bytes or int(info.get("maxmemory", 0)) // 4 or DEFAULT_PAYLOAD_BYTES
 
 
 def drop_dead(registry: Registry, before_ms: int | None = None) -> int:

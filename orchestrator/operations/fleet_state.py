@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field, model_validator
 from deduplication.errors import DeduplicationError, try_to
 from deduplication.journal.registry import Registry
 from deduplication.journal.sqlite import Step
-from deduplication.room import most_payload_bytes, read_room
+from deduplication.room import read_room
 from deduplication.values import frozen
 from orchestrator.audit import share_actions
 from orchestrator.delivery.guard import PauseState
@@ -277,15 +277,14 @@ def ask_redis(service: Service) -> None:
 
 
 def _read_redis(registry: Registry) -> RedisFacts:
-    info, room = read_room(registry)
-    limit = int(info.get("maxmemory", 0))
+    info, used, limit = read_room(registry)
     return RedisFacts(
         maxmemory_policy=info.get("maxmemory_policy"),
         evicted_keys=int(info["evicted_keys"]) if "evicted_keys" in info else None,
         used_bytes=int(info.get("used_memory", 0)) or None,
-        limit_bytes=limit or None,
-        payload_bytes=sum(room.values()),
-        most_payload_bytes=most_payload_bytes(registry, limit),
+        limit_bytes=int(info.get("maxmemory", 0)) or None,
+        payload_bytes=sum(used.values()),
+        most_payload_bytes=limit,
     )
 
 
