@@ -24,10 +24,8 @@ class RedisState:
     While Redis is suspected, only the next probe asks it. The only member of a fleet continues without Redis at once.
     """
 
-    def __init__(self, *, is_always_asked: bool = False) -> None:
-        """``is_always_asked`` is for scripts without a DATA_DIR: they ask Redis every time, even after an error."""
-        self._is_always_asked = is_always_asked
-        self.status = "up" if is_always_asked else "suspected"  # until the first probe, so a start needs no Redis
+    def __init__(self) -> None:
+        self.status = "suspected"  # until the first probe, so a start needs no Redis
         self.is_only_member = False
         self.wake = threading.Event()
         self.count: Callable[[Any], object] = lambda _: None  # events for orchestrator/metrics/meter.py
@@ -49,7 +47,7 @@ class RedisState:
 
     def suspect(self) -> None:
         """Records a first missing answer. Other requests that miss their answers at the same time have no effect."""
-        if self.status == "up" and not self._is_always_asked:
+        if self.status == "up":
             self.status = "suspected"
             if self.is_only_member:
                 self.give_up()

@@ -89,8 +89,8 @@ class Coordinator:
     ) -> None:
         self.journal = journal
         self.registry = registry
-        self.redis = RedisState(is_always_asked=not follows)
-        if registry:
+        self.redis = RedisState()
+        if registry and follows:
             registry.state = self.redis
         self._is_open = is_open
         self._follows = follows
@@ -186,9 +186,9 @@ class Coordinator:
                 self.publish_waiting()
                 found = hold()
             return found
-        except (RedisGone, NotNow) as error:
+        except StoreUnavailable as error:
             self._orphans.append((claim.references, claim.owner))
-            if isinstance(error, NotNow) or not self.may_go_alone():
+            if not isinstance(error, RedisGone) or not self.may_go_alone():
                 raise
             return None
 

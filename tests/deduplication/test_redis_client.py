@@ -12,7 +12,6 @@ import pytest
 import redis
 from msgspec.structs import replace
 
-from deduplication.errors import NoAnswer, NotNow
 from deduplication.journal.coordinator import Claimed
 from deduplication.journal.entry import DeliveryStatus, Stop, new_entry_id
 from deduplication.journal.registry import RegistryOptions
@@ -25,7 +24,6 @@ from deduplication.redis_client import (
     mark_email_id_processed,
     mark_subject_group_processed,
 )
-from deduplication.redis_state import RedisState
 from deduplication.subject_group import group_name, month_of
 from tests.deduplication.journal.world import Machine, Time
 from tests.support.redis_server import RedisServer, free_port
@@ -150,14 +148,6 @@ def test_a_new_connection_sends_nothing_but_what_is_asked(redis_server: RedisSer
 
     redis_server.client.ping()
     assert bytes_sent_by_get() == bytes_sent_by_get()
-
-
-def test_a_script_without_a_journal_asks_redis_again_after_a_missing_answer() -> None:
-    state = RedisState(is_always_asked=True)
-    for _ in range(2):
-        state.check()
-        assert isinstance(state.without_answer(NoAnswer("Redis does not answer"), "TimeoutError"), NotNow)
-    state.check()
 
 
 # Beside the service
