@@ -9,7 +9,7 @@ from enum import StrEnum
 from msgspec.structs import replace
 
 from deduplication.journal.coordinator import Coordinator
-from deduplication.journal.entry import OPEN, DeliveryStatus, Entry, encode
+from deduplication.journal.entry import DeliveryStatus, Entry, encode
 from deduplication.journal.registry import Commit
 from deduplication.journal.rules import same_items
 from deduplication.journal.sqlite import Step
@@ -45,7 +45,7 @@ def replay(
     with journal.reading() as step:
         entry, payload = step.read(entry_id), step.payload(entry_id)
     delivery = entry.delivery_to(destination) if entry and destination else None
-    if entry and delivery and delivery.status is DeliveryStatus.WAITING:
+    if registry and entry and delivery and delivery.status is DeliveryStatus.WAITING:
         is_due = dry_run or make_due(coordinator, entry, delivery.destination, renews=True)
         return None if is_due else Refusal.UNDER_WAY
     if registry and delivery and payload is None:  # Redis has payloads of dead letters that other machines stored
@@ -79,7 +79,7 @@ def _renew(step: Step, entry: Entry, destination: str | None, force: bool, webho
         return Refusal.NOT_SUPPRESSED if entry.released_ms is None else Refusal.ALREADY_RELEASED
     if not chosen:
         return Refusal.UNKNOWN
-    if any(delivery.status in OPEN for delivery in chosen):
+    if any(d.status is DeliveryStatus.CLAIMED or d.lease_until_ms > step.steady_ms for d in chosen):
         return Refusal.UNDER_WAY
     if not force:
         same = (entry, *same_items(entry.own, entry.fingerprint, step.known(entry.own, entry.fingerprint)))
@@ -107,8 +107,8 @@ def reopen(coordinator: Coordinator, entry_id: str, destination: str) -> bool:
         delivery = entry.delivery_to(destination) if entry else None
         if entry is None or delivery is None or entry.is_open:
             return False
-        returned = replace(delivery, status=DeliveryStatus.RETURNED, generation=delivery.generation + 1)
-        after = entry.with_delivery(replace(returned, ended_ms=None, content=None))
+        changes = {"status": DeliveryStatus.RETURNED, "ended_ms": None, "content": None}
+        after = entry.with_delivery(replace(delivery, generation=delivery.generation + 1, **changes))
         step.put(after, entry, publishes=coordinator.registry is not None)
     coordinator.publish(entry_id)
     return True
@@ -147,18 +147,15 @@ def open_entries(step: Step, label: str) -> list[str]:
 
 
 def make_due(coordinator: Coordinator, entry: Entry, destination: str, *, renews: bool = False) -> bool:
-    """Makes a stored delivery the next one to be handed out; ``renews`` also resets its count of attempts. False if a
-    process is sending it, or if it is no longer stored."""
+    """Makes a stored delivery the next one to be handed out; ``renews``: Redis counts its attempts from the start.
+    False if a process is sending it, or if it is no longer stored."""
     registry, delivery = coordinator.registry, entry.delivery_to(destination)
     if delivery is None:
         return False
-    renewed = entry.with_delivery(replace(delivery, tries=0, next_try_ms=coordinator.journal.clock.now_ms()))
     if registry is None:
         with coordinator.journal.step() as step:
-            is_due = step.make_due(entry.id, destination)
-            if is_due and renews:
-                step.put(renewed, entry, publishes=False)
-            return is_due
+            return step.make_due(entry.id, destination)
+    renewed = entry.with_delivery(replace(delivery, tries=0, next_try_ms=coordinator.journal.clock.now_ms()))
 
     def compose(commit: Commit) -> bool:
         is_free = commit.ask("owner", f"delivery:{delivery.webhook_id}")

@@ -46,10 +46,10 @@ def read_room(registry: Registry) -> tuple[dict[str, str], dict[str, int], int]:
     return info, used, registry.payload_bytes or int(info.get("maxmemory", 0)) // 4 or DEFAULT_PAYLOAD_BYTES
 
 
-def drop_dead(registry: Registry, before_ms: int | None = None) -> int:
+def drop_dead(registry: Registry, before: int | str = "+inf") -> int:
     """Removes the oldest payloads of dead letters, or those from before a time, and returns how many."""
-    newest, limits = "+inf" if before_ms is None else before_ms, {"start": 0, "num": DROP_BATCH}
-    dead = registry.ask(lambda client, prefix: client.zrangebyscore(f"{prefix}dead", "-inf", newest, **limits))
+    limits = {"min": "-inf", "max": before, "start": 0, "num": DROP_BATCH}
+    dead = registry.ask(lambda client, prefix: client.zrangebyscore(f"{prefix}dead", **limits))
     commit = Commit()
     for webhook_id in dead:
         commit.write("DROP", "dead", webhook_id)
