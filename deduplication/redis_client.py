@@ -184,24 +184,11 @@ def connect(url: str, timeout_s: float = SOCKET_TIMEOUT_S, *, decode_responses: 
 
 
 def exchange(client: Any, commands: Sequence[Sequence[Any]]) -> list[Any]:
-    """Sends commands together and returns their answers; the answer of a command that Redis refused is the error.
-
-    A pipeline of redis-py takes twice the processor time, and one of a Cluster refuses scripts.
-    """
-    connection = None if isinstance(client, RedisCluster) else client.connection_pool.get_connection()
-    answers: list[Any] = []
-    try:
-        if connection:
-            connection.send_packed_command(connection.pack_commands(commands), check_health=False)
-        for command in commands:
-            try:
-                answers.append(connection.read_response() if connection else client.execute_command(*command))
-            except redis.exceptions.ResponseError as error:
-                answers.append(error)
-        return answers
-    finally:
-        if connection:
-            client.connection_pool.release(connection)
+    """Sends commands together and returns their answers; the answer of a command that failed is the error."""
+    pipeline = client.pipeline(transaction=False)
+    for command in commands:
+        pipeline.execute_command(*command)
+    return pipeline.execute(raise_on_error=False)  # type: ignore[no-any-return]
 
 
 def translated(error: redis.exceptions.RedisError) -> DeduplicationError:

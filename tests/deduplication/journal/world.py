@@ -162,27 +162,19 @@ class Line:
         line = self
         self.clients.append(client)
 
-        class Connection:
-            def pack_commands(self, commands: list[Any]) -> list[Any]:
-                return commands
+        class Pipeline:
+            def __init__(self) -> None:
+                self.commands: list[Any] = []
 
-            def send_packed_command(self, commands: list[Any], check_health: bool) -> None:
-                self.answers = line.call(lambda: exchange(client, commands))
+            def execute_command(self, *command: Any) -> None:
+                self.commands.append(command)
 
-            def read_response(self) -> Any:
-                answer = self.answers.pop(0)
-                if isinstance(answer, redis.exceptions.ResponseError):
-                    raise answer
-                return answer
-
-        class Pool:
-            get_connection = Connection
-
-            def release(self, connection: Connection) -> None:
-                pass
+            def execute(self, raise_on_error: bool) -> Any:
+                return line.call(lambda: exchange(client, self.commands))
 
         class Client:
-            connection_pool = Pool()
+            def pipeline(self, transaction: bool) -> Pipeline:
+                return Pipeline()
 
             def __getattr__(self, name: str) -> Any:
                 method = getattr(client, name)
