@@ -72,30 +72,24 @@ class PublicationLocks:
         """None if another owner holds the lock; the log names that owner's server."""
         owner, now_ms = self._coordinator.new_owner(), self._journal.clock.now_ms()
         name = Name(Kind.LOCK, platform, content_id)
-        unnumbered = to_json([self._server_id, owner, now_ms, 0]).removesuffix("0]") + f"{NEW_FENCE}]"
-        is_acquired, value = self._swap(name, "", unnumbered)
-        if not is_acquired:
-            log.info("lock %s for %s is held by %s", log_id(content_id), platform, json.loads(value)[0])
-            return None
-        return _read_lock(name, value, now_ms + LEASE_MS)
+        unnumbered = f"{to_json([self._server_id, owner, now_ms])[:-1]},{NEW_FENCE}]"
+        value = self._swap(name, "", unnumbered)
+        return _read_lock(name, value, now_ms + LEASE_MS) if value else None
 
     def renew_lock(self, lock: PublicationLock) -> PublicationLock | None:
         """The lock with its new expiry; None if it has expired or another owner has acquired it."""
-        expires_ms = self._journal.clock.now_ms() + LEASE_MS
-        is_renewed, _ = self._swap(lock.name, lock.value, lock.value)
-        return _read_lock(lock.name, lock.value, expires_ms) if is_renewed else None
+        now_ms = self._journal.clock.now_ms()
+        value = self._swap(lock.name, lock.value, lock.value)
+        return _read_lock(lock.name, value, now_ms + LEASE_MS) if value else None
 
     def release_lock(self, lock: PublicationLock, status: Literal["completed", "failed"]) -> bool:
         """False, without a change, if another owner has acquired the lock."""
-        is_released, _ = self._swap(lock.name, lock.value, "")
         log.info("lock %s for %s: %s", log_id(lock.content_id), lock.platform, status)
-        return is_released
+        return self._swap(lock.name, lock.value, "") is not None
 
-    def _swap(self, name: Name, before: str, after: str) -> tuple[bool, str]:
-        """Changes the value of a lock if it is still ``before``; a free lock has the value "".
-
-        Returns whether it was changed, and its present value. The journal decides if there is no Redis, or it is gone.
-        """
+    def _swap(self, name: Name, before: str, after: str) -> str | None:
+        """Changes the value of a lock if it is still ``before``; a free lock has the value "". Returns the new value,
+        or None if it was not changed. The journal decides if there is no Redis, or it is gone."""
         registry, outcome = self._coordinator.registry, None
         if registry:
             try:
@@ -114,7 +108,9 @@ class PublicationLocks:
             if is_changed and value:
                 step.query("INSERT INTO locks VALUES (?, ?, ?)", (name.label, value, step.steady_ms + LEASE_MS))
                 step.set_meta("fence", str(max(last_fence, json.loads(value)[3])))
-            return is_changed, value
+        if not is_changed and value:
+            log.info("lock %s for %s is held by %s", log_id(name.value), name.scope, json.loads(value)[0])
+        return value if is_changed else None
 
     def active_locks(self) -> list[PublicationLock]:
         """Locks of scripts on all machines, and deliveries that this machine is sending."""

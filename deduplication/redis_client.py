@@ -24,9 +24,7 @@ from deduplication.subject_group import monthly_scope_group_id
 from deduplication.values import frozen
 
 # The codes of errors that count as a missing answer (rule 8). Redis 6 has them inside the text of an error of a script.
-_GONE = re.compile(
-    r"(?:^| -|: )(LOADING|READONLY|OOM|CLUSTERDOWN|MISCONF|NOREPLICAS|MASTERDOWN|TRYAGAIN|BUSY)\b",
-)
+_GONE = re.compile(r"(?:^| -|: )(LOADING|READONLY|OOM|CLUSTERDOWN|MISCONF|NOREPLICAS|MASTERDOWN|TRYAGAIN|BUSY)\b")
 TTL_PREFIX = "ttl:subject_groups:"
 SOCKET_TIMEOUT_S = 0.25
 

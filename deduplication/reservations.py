@@ -99,25 +99,24 @@ class Reservations:
 
     def published(self, reserved: Reserved) -> bool:
         """Makes the post ``0`` and its media ``1`` for seven days. False if another owner has taken over."""
-        return self._is_owner(reserved) and self._settle(reserved.claimed, DeliveryStatus.DELIVERED, "processed")
+        return self._settle(reserved.claimed, DeliveryStatus.DELIVERED, "processed")
 
     def failed(self, reserved: Reserved, retries_left: int | None = None) -> bool:
         """Releases the post and its media; with 0 retries left, the post becomes processed. False if another owner has
         taken over."""
         status = DeliveryStatus.SKIPPED if retries_left == 0 else DeliveryStatus.RETURNED
-        return self._is_owner(reserved) and self._settle(reserved.claimed, status, "", retries_left)
+        return self._settle(reserved.claimed, status, retries_left=retries_left)
 
     def _settle(
         self, claimed: Claimed, status: DeliveryStatus, answer: str = "", retries_left: int | None = None
     ) -> bool:
+        post = claimed.entry.own[0]
+        entries = self._coordinator.known([post]).of(post).entries
+        if not any(delivery.owner == claimed.owner for entry in entries for delivery in entry.deliveries):
+            return False
         outcomes = [replace(delivery, status=status) for delivery in claimed.plan]
-        entry = self._coordinator.settle(claimed, outcomes, answer, retries_left=retries_left).entry
-        return entry is not None and self._coordinator.publish(entry.id, view=claimed.view)
-
-    def _is_owner(self, reserved: Reserved) -> bool:
-        name, owner = reserved.claimed.entry.own[0], reserved.claimed.owner
-        entries = self._coordinator.known([name]).of(name).entries
-        return any(delivery.owner == owner for entry in entries for delivery in entry.deliveries)
+        after = self._coordinator.settle(claimed, outcomes, answer, retries_left=retries_left).entry
+        return after is not None and self._coordinator.publish(after.id, view=claimed.view)
 
     def state_of(self, key: str) -> str | None:
         """``pending``, ``0``, the retries left, or None if the post is unknown."""
