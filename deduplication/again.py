@@ -126,24 +126,21 @@ def mark(coordinator: Coordinator, names: Sequence[Name]) -> None:
             step.put_foreign_mark(label, until_ms)
 
 
-def forget(coordinator: Coordinator, names: Mapping[str, Name]) -> frozenset[str]:
+def forget(coordinator: Coordinator, names: Mapping[str, Name], *, dry_run: bool = False) -> dict[str, list[str]]:
     """Forgets names on the whole fleet (rule 21); ``names`` is keyed by their references. Returns the references that
-    were kept because a delivery is still open."""
+    are kept because a delivery is still open, each with the ids of such entries in this journal."""
     registry = coordinator.registry
-    if registry:
+    if registry and not dry_run:
         number, kept = registry.reset(names)
+    under = "seq IN (SELECT seq FROM names WHERE reference = ?)"
     with coordinator.journal.step() as step:
-        if registry is None:
-            number, kept = step.now_ms * 1000, frozenset(label for label in names if open_entries(step, label))
-        for label in names.keys() - kept:
+        rows = {label: step.read_rows(under, (label,)) for label in names}
+        busy = {label: [entry.id for _, entry in rows[label] if entry.is_busy(step.steady_ms)] for label in names}
+        if registry is None or dry_run:
+            number, kept = step.now_ms * 1000, frozenset(label for label in names if busy[label])
+        for label in () if dry_run else names.keys() - kept:
             step.reset(label, number)
-    return kept
-
-
-def open_entries(step: Step, label: str) -> list[str]:
-    """Entries under a name with a delivery that is in progress or waits."""
-    rows = step.read_rows("seq IN (SELECT seq FROM names WHERE reference = ?)", (label,))
-    return [entry.id for _, entry in rows if entry.is_busy(step.steady_ms)]
+    return {label: busy[label] for label in kept}
 
 
 def make_due(coordinator: Coordinator, entry: Entry, destination: str, *, renews: bool = False) -> bool:

@@ -186,13 +186,9 @@ def _forget(coordinator: Coordinator, labels: Iterable[str], is_dry_run: bool = 
     """Returns how many names were forgotten, and the ids of entries that are still to be delivered and keep theirs."""
     names, kept_ids = 0, dict[str, None]()
     for batch in _batches(labels, AT_ONCE):
-        with coordinator.journal.reading() as step:
-            unfinished = {label: ids for label in batch if (ids := again.open_entries(step, label))}
-        kept = frozenset(unfinished)
-        if not is_dry_run:
-            kept = again.forget(coordinator, {label: name_of(label) for label in batch})
+        kept = again.forget(coordinator, {label: name_of(label) for label in batch}, dry_run=is_dry_run)
         names += len(batch) - len(kept)
-        kept_ids |= {id_: None for label in kept for id_ in unfinished.get(label, ())}
+        kept_ids |= {id_: None for ids in kept.values() for id_ in ids}
     return names, kept_ids
 
 

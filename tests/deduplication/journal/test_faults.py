@@ -478,7 +478,7 @@ def test_publishing_again_does_not_disturb_the_taker(stage: Stage, first: Machin
 
 def reset(machine: Machine, email: Email) -> frozenset[str]:
     name = Name(Kind.EMAIL_ID, email.day, f"id-{email.key}")
-    return forget(machine.coordinator, {name.label: name})
+    return frozenset(forget(machine.coordinator, {name.label: name}))
 
 
 def test_an_outcome_from_before_a_reset_is_ignored(stage: Stage, first: Machine, other: Machine) -> None:
