@@ -31,15 +31,11 @@ def members_before(registry: Registry, event: str, now_ms: int) -> set[str]:
 
 def beat(registry: Registry, machine: str, state: dict[str, Any]) -> dict[str, Any]:
     """Publishes the state of this machine, and returns those of all. Machines are forgotten after an hour."""
-
-    def exchange_states(client: Any, prefix: str) -> dict[str, Any]:
-        client.hset(f"{prefix}members", machine, json.dumps(state))
-        states = _read_members(client, prefix)
-        if gone := [name for name, other in states.items() if state["at_ms"] - other["at_ms"] > KEPT_MS]:
-            client.hdel(f"{prefix}members", *gone)
-        return states
-
-    return registry.ask(exchange_states)  # type: ignore[no-any-return]
+    registry.ask(lambda client, prefix: client.hset(f"{prefix}members", machine, json.dumps(state)))
+    states: dict[str, Any] = registry.ask(_read_members)
+    if gone := [name for name, other in states.items() if state["at_ms"] - other["at_ms"] > KEPT_MS]:
+        registry.ask(lambda client, prefix: client.hdel(f"{prefix}members", *gone))
+    return states
 
 
 def _read_members(client: Any, prefix: str) -> dict[str, Any]:
