@@ -2,48 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterable
 from typing import Any
 
-from deduplication.errors import NoRoom
+from deduplication.errors import NoRoom, StoreMisconfigured
 from deduplication.journal.registry import Commit, Registry
 
 DROP_BATCH = 100
 DEFAULT_PAYLOAD_BYTES = 1 << 30
-# A script, because on a Cluster the node with our keys answers it. INFO may be forbidden.
-_ROOM = """
-local function info(section)
-  local text = redis.pcall('INFO', section)
-  return type(text) == 'string' and text or ''
-end
-return {info('memory') .. info('stats'), redis.call('HGETALL', KEYS[1])}
-"""
 
 
-def check_room(registry: Registry, destinations: Collection[str], size: int) -> None:
+def check_room(registry: Registry, destinations: Iterable[str], size: int) -> None:
     """Raises NoRoom if a payload of ``size`` bytes cannot be stored. Payloads of dead letters are removed first.
 
     One destination may store at most four times the remaining bytes, so that it cannot use up the room of all others.
     An eighth of Redis' memory is kept free for names.
     """
+    destinations = list(destinations)
     for is_last in (False, True):
-        info, used, limit = read_room(registry)
-        maxmemory = int(info.get("maxmemory", 0))
+        sizes = registry.ask(lambda client, prefix: client.hgetall(f"{prefix}room"))
+        used = {destination.decode(): int(size_bytes) for destination, size_bytes in sizes.items()}
+        memory = read_memory(registry)
+        maxmemory = memory["maxmemory"]
+        limit = most_payload_bytes(registry, maxmemory)
         free = limit - sum(used.values()) - size
-        is_full = bool(maxmemory) and int(info["used_memory"]) + size > maxmemory - maxmemory // 8
+        is_full = bool(maxmemory) and memory["used_memory"] + size > maxmemory - maxmemory // 8
         if not is_full and all(used.get(name, 0) + size <= max(0, 4 * free) for name in destinations):
             return
         if is_last or not drop_dead(registry):
             raise NoRoom(f"payloads take {sum(used.values())} of {limit} bytes in Redis (PAYLOAD_MB)")
 
 
-def read_room(registry: Registry) -> tuple[dict[str, str], dict[str, int], int]:
-    """What Redis reports about its memory, the bytes of payloads by destination ("" for dead letters), and the limit of
-    their sum: PAYLOAD_MB, or a quarter of Redis' maxmemory."""
-    text, room = registry.ask(lambda client, prefix: client.eval(_ROOM, 1, f"{prefix}room"))
-    info = dict(line.split(":", 1) for line in text.decode().splitlines() if ":" in line)
-    used = {name.decode(): int(size) for name, size in zip(room[::2], room[1::2], strict=True)}
-    return info, used, registry.payload_bytes or int(info.get("maxmemory", 0)) // 4 or DEFAULT_PAYLOAD_BYTES
+def most_payload_bytes(registry: Registry, maxmemory: int) -> int:
+    """The limit for all payloads: PAYLOAD_MB, or a quarter of Redis' maxmemory."""
+    return registry.payload_bytes or (maxmemory // 4 if maxmemory else DEFAULT_PAYLOAD_BYTES)
+
+
+def read_memory(registry: Registry) -> dict[str, Any]:
+    """``used_memory``, ``maxmemory`` and ``maxmemory_policy``; 0 and empty if INFO is forbidden."""
+    try:
+        info = registry.ask(lambda client, _: client.info("memory"))
+    except StoreMisconfigured:
+        info = {}
+    if info and "used_memory" not in info:  # a Cluster has one answer for each node
+        info = next(iter(info.values()))
+    return {"used_memory": 0, "maxmemory": 0, "maxmemory_policy": "", **info}
 
 
 def drop_dead(registry: Registry, before: int | str = "+inf") -> int:

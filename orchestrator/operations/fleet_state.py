@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field, model_validator
 from deduplication.errors import DeduplicationError, try_to
 from deduplication.journal.registry import Registry
 from deduplication.journal.sqlite import Step
-from deduplication.room import read_room
+from deduplication.room import most_payload_bytes
 from deduplication.values import frozen
 from orchestrator.audit import share_actions
 from orchestrator.delivery.guard import PauseState
@@ -44,6 +44,15 @@ INDEX_S = 0.5  # of each tick, at most
 TURN_EVERY_S = 5.0
 TURN_MS = 15_000
 _TURN = "figures_turn"
+
+# A script, because on a Cluster the node with our keys answers it. INFO may be forbidden.
+_FACTS = """
+local function info(section)
+  local text = redis.pcall('INFO', section)
+  return type(text) == 'string' and text or ''
+end
+return {info('memory') .. info('stats'), redis.call('HVALS', KEYS[1])}
+"""
 
 
 class RedisFacts(BaseModel):
@@ -277,14 +286,16 @@ def ask_redis(service: Service) -> None:
 
 
 def _read_redis(registry: Registry) -> RedisFacts:
-    info, used, limit = read_room(registry)
+    text, room = registry.ask(lambda client, prefix: client.eval(_FACTS, 1, f"{prefix}room"))
+    info = dict(line.split(":", 1) for line in text.decode().splitlines() if ":" in line)
+    limit = int(info.get("maxmemory", 0))
     return RedisFacts(
         maxmemory_policy=info.get("maxmemory_policy"),
         evicted_keys=int(info["evicted_keys"]) if "evicted_keys" in info else None,
         used_bytes=int(info.get("used_memory", 0)) or None,
-        limit_bytes=int(info.get("maxmemory", 0)) or None,
-        payload_bytes=sum(used.values()),
-        most_payload_bytes=limit,
+        limit_bytes=limit or None,
+        payload_bytes=sum(map(int, room)),
+        most_payload_bytes=most_payload_bytes(registry, limit),
     )
 
 
