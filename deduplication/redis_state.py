@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from deduplication.errors import NoAnswer, NotNow, StoreUnavailable
+from deduplication.errors import NoAnswer, StoreUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -31,11 +31,11 @@ class RedisState:
         self.count: Callable[[Any], object] = lambda _: None  # events for orchestrator/metrics/meter.py
 
     def check(self) -> None:
-        """Call this before asking Redis. Raises RedisGone, or NotNow if the caller should retry later."""
+        """Call this before asking Redis. Raises RedisGone, or StoreUnavailable if the caller should retry later."""
         if self.status == "gone":
             raise RedisGone("Redis is gone")
         if self.status == "suspected":
-            raise NotNow("Redis did not answer a moment ago")
+            raise StoreUnavailable("Redis did not answer a moment ago")
         self.count((1, REDIS_STEPS))
 
     def without_answer(self, error: NoAnswer, kind: str) -> StoreUnavailable:
@@ -43,7 +43,7 @@ class RedisState:
         client's error."""
         self.count((1, REDIS_ERRORS, kind))
         self.suspect()
-        return RedisGone(str(error)) if self.status == "gone" else NotNow(str(error))
+        return RedisGone(str(error)) if self.status == "gone" else StoreUnavailable(str(error))
 
     def suspect(self) -> None:
         """Records a first missing answer. Other requests that miss their answers at the same time have no effect."""

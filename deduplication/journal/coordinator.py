@@ -17,7 +17,7 @@ from functools import partial
 from msgspec import Struct
 from msgspec.structs import replace
 
-from deduplication.errors import NoRoom, NotNow, StoreUnavailable
+from deduplication.errors import NoRoom, StoreUnavailable
 from deduplication.journal import rules
 from deduplication.journal.entry import BY_SCRIPT, SETTLED, Delivery, DeliveryStatus, Entry
 from deduplication.journal.registry import NOTHING, Held, Published, Registry, View, labels_of
@@ -200,7 +200,7 @@ class Coordinator:
             if held and not self._follows:
                 step.set_meta("era", held.era)
             if held and held.era != step.meta("era"):
-                raise NotNow("Redis began a new era")
+                raise StoreUnavailable("Redis began a new era")
             known = step.known((*claim.identity, *claim.gates), claim.fingerprint, claim.proof)
             found = rules.judge(claim, known)
             if not isinstance(found, Take):
@@ -212,7 +212,7 @@ class Coordinator:
                 missing = {delivery.destination for delivery in found.deliveries}
                 granted = tuple(delivery for delivery in held.take.deliveries if delivery.destination in missing)
                 if len(granted) < len(held.take.deliveries) and held.entry.reset > known.reset:
-                    raise NotNow("its names were reset, and this machine has not read that yet")
+                    raise StoreUnavailable("its names were reset, and this machine has not read that yet")
                 stop = held.take.stop and (found.stop or held.take.stop)  # the journal remembers emails for longer
                 take = Take(None, (), granted, held.take.shared, stop)
             if held is None and self.registry and any(delivery.waits_for for delivery in take.deliveries):
