@@ -42,8 +42,8 @@ def post_name(key: str) -> Name:
     return Name(Kind.POST, "", key, WEEK_MS)
 
 
-class Batch(set[Name]):
-    """The posts and media of one run. Repetitions within the run are recognised without the journal."""
+Batch = set[Name]
+"""The posts and media of one run. Repetitions within the run are recognised without the journal."""
 
 
 @frozen
