@@ -74,16 +74,16 @@ def _renew(step: Step, entry: Entry, destination: str | None, force: bool, webho
     once, and neither checks nor takes shared names (rule 30)."""
     is_release = destination is None
     skipped = entry.deliveries_with(DeliveryStatus.SKIPPED)
-    chosen = skipped if is_release else [each for each in entry.deliveries if each.destination == destination]
+    chosen = skipped if is_release else [found for found in entry.deliveries if found.destination == destination]
     if not chosen and is_release:
         return Refusal.NOT_SUPPRESSED if entry.released_ms is None else Refusal.ALREADY_RELEASED
     if not chosen:
         return Refusal.UNKNOWN
-    if any(d.status is DeliveryStatus.CLAIMED or d.lease_until_ms > step.steady_ms for d in chosen):
+    if any(taken.status is DeliveryStatus.CLAIMED or taken.lease_until_ms > step.steady_ms for taken in chosen):
         return Refusal.UNDER_WAY
     if not force:
-        same = (entry, *same_items(entry.own, entry.fingerprint, step.known(entry.own, entry.fingerprint)))
-        had = [delivery.destination for each in same for delivery in each.deliveries_with(DeliveryStatus.DELIVERED)]
+        copies = (entry, *same_items(entry.own, entry.fingerprint, step.known(entry.own, entry.fingerprint)))
+        had = [made.destination for copy in copies for made in copy.deliveries_with(DeliveryStatus.DELIVERED)]
         had += [delivery.destination for delivery in skipped if not is_release]
         chosen = [delivery for delivery in chosen if delivery.destination not in had]
     if not chosen:
