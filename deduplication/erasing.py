@@ -49,7 +49,7 @@ def _compose(commit: Commit, coordinator: Coordinator, entries: Sequence[Entry])
         present = commit.view.entry(entry.id) if commit.value(f"e:{entry.id}") else None
         stored = {f"delivery:{delivery.webhook_id}": delivery for delivery in entry.deliveries if delivery.webhook_id}
         stored = {key: delivery for key, delivery in stored.items() if commit.ask("exists", key)}
-        is_lent = any(not commit.ask("owner", key) for key in stored)
+        is_lent = not all([commit.ask("owner", key) for key in stored])  # all at once: rounds are limited
         if is_lent or (present and any(delivery.is_live(now_ms) for delivery in present.deliveries)):
             continue
         erased.append(entry.id)

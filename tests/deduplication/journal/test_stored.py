@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from deduplication import again
+from deduplication import again, erasing
 from deduplication.again import Refusal
 from deduplication.errors import NoRoom, StoreUnavailable
 from deduplication.files import Retention
@@ -252,6 +252,13 @@ def test_an_item_that_takes_no_names_is_recorded_once_and_can_be_released(pair: 
     assert again.replay(pair[0].coordinator, "oldone") is None
     pair[0].coordinator.record(entry, b"payload")
     assert [each.payload for each in take(pair[1])] == [b"payload"]
+
+
+def test_an_email_that_waits_for_many_destinations_is_erased(pair: Pair) -> None:
+    """Redis was asked for one destination after the other, more often than a step allows."""
+    entry = stored(pair[0], claimed(pair[0], Email(destinations=tuple("abcdefgh")))).entry
+    assert entry and erasing.erase(pair[0].coordinator, [entry]) == []
+    assert take(pair[0], "a") == []
 
 
 def test_one_that_waits_for_a_name_has_a_next_try(pair: Pair) -> None:
