@@ -27,6 +27,7 @@ from deduplication.values import frozen
 _GONE = re.compile(r"(?:^| -|: )(LOADING|READONLY|OOM|CLUSTERDOWN|MISCONF|NOREPLICAS|MASTERDOWN|TRYAGAIN|BUSY)\b")
 TTL_PREFIX = "ttl:subject_groups:"
 SOCKET_TIMEOUT_S = 0.25
+MOST_CONNECTIONS = 100_000  # threads may be more than the 100 that redis-py allows
 
 Log = Logger | LoggerAdapter[Logger]
 Client = redis.Redis  # for modules that must not import redis
@@ -165,6 +166,7 @@ def connect(url: str, timeout_s: float = SOCKET_TIMEOUT_S, *, decode_responses: 
     address = parse_address(url)
     limits = {"socket_timeout": timeout_s, "socket_connect_timeout": timeout_s, "retry": Retry(NoBackoff(), 0)}
     options: dict[str, Any] = {**limits, "decode_responses": decode_responses, "protocol": 2, "driver_info": None}
+    options["max_connections"] = MOST_CONNECTIONS
     if address.login.keys() == {"ssl"}:
         options["client_name"] = "mailonce"
     if address.is_sentinel:  # the credentials are for the server only, not for the Sentinels
