@@ -10,7 +10,6 @@ from pathlib import Path
 
 from deduplication.values import frozen
 
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _BOOT_RANGE_MS = 1 << 50  # longer than any machine runs, so the ranges of two boots never overlap
 
 
@@ -34,16 +33,15 @@ def system_clock(boot: int = 0) -> Clock:
 
 def boot_id() -> str:
     """Changes with every boot, or with every process if the system does not have such an id."""
-    try:
-        return _BOOT_ID.read_text().strip()
-    except OSError:
-        return f"unknown {time.time_ns()}"
+    return _read("/proc/sys/kernel/random/boot_id") or f"unknown {time.time_ns()}"
 
 
 def host_id() -> str:
     """Identifies the host, so a copied DATA_DIR is noticed; the host name if the system has no such id."""
-    for path in (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id")):
-        with suppress(OSError):
-            if text := path.read_text().strip():
-                return text
-    return os.uname().nodename
+    return _read("/etc/machine-id") or os.uname().nodename
+
+
+def _read(path: str) -> str:
+    with suppress(OSError):
+        return Path(path).read_text().strip()
+    return ""

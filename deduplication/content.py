@@ -32,8 +32,6 @@ def normalize_text(text: str) -> str:
     Letters, digits and their marks are kept in every script. Punctuation inside a word is removed: "don't" becomes
     "dont". Empty if the text has no words.
     """
-    if not isinstance(text, str):
-        raise TypeError(f"text must be a str, got {type(text).__name__}")
     lowered = nfc(text[:MAX_FIRST_WORDS_CHARS].lower())
     words = filter(None, (_normalize_word(token[0]) for token in _TOKEN.finditer(lowered)))
     return " ".join(islice(words, WORDS))
@@ -56,12 +54,8 @@ def compute_hash(text: str) -> str:
 
 def content_name(destination: str, text: str, window_ms: int = WINDOW_MS) -> Name | None:
     """The name to claim for a text at one destination. None if it has no words, or if the window is 0 (no gate)."""
-    if window_ms < 0:
-        raise ValueError(f"window_ms must be 0 (no gate) or more, got {window_ms}")
-    words = normalize_text(text)
-    if not window_ms or not words:
-        return None
-    return Name(Kind.CONTENT, destination, compute_hash(words), window_ms)  # compute_hash normalises: a no-op here
+    words = normalize_text(text) if window_ms > 0 else ""
+    return Name(Kind.CONTENT, destination, compute_hash(words), window_ms) if words else None
 
 
 class ContentGate:

@@ -20,10 +20,6 @@ class NoAnswer(StoreUnavailable):
     """Redis did not answer in time, or refused the connection. The command may have been executed."""
 
 
-class NotNow(StoreUnavailable):
-    """Redis grants no claims now, because a new era has begun or the request arrived too late."""
-
-
 class NoRoom(StoreUnavailable):
     """The journal or Redis has no room for another payload until stored ones have been sent."""
 

@@ -12,14 +12,13 @@ import os
 import secrets
 import socket
 from contextlib import suppress
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 
 from deduplication.errors import StoreUnavailable
 from deduplication.identity import log_id
 from deduplication.journal.coordinator import Coordinator
-from deduplication.journal.entry import decode, to_json
+from deduplication.journal.entry import to_json
 from deduplication.journal.registry import Commit, Registry, View
 from deduplication.journal.sqlite import Journal, Step
 from deduplication.marks import mark_of
@@ -58,9 +57,9 @@ class PublicationLock:
 
 def _read_lock(name: Name, value: str, expires_ms: int) -> PublicationLock:
     server_id, owner, created_ms, fence = json.loads(value)
-    times = _utc(created_ms), _utc(expires_ms)
+    created, expires = (datetime.fromtimestamp(time_ms / 1000, UTC) for time_ms in (created_ms, expires_ms))
     id_ = f"{name.scope}:{name.value}#{fence}"
-    return PublicationLock(name, value, id_, name.value, name.scope, server_id, owner, fence, *times)
+    return PublicationLock(name, value, id_, name.value, name.scope, server_id, owner, fence, created, expires)
 
 
 class PublicationLocks:
@@ -73,30 +72,24 @@ class PublicationLocks:
         """None if another owner holds the lock; the log names that owner's server."""
         owner, now_ms = self._coordinator.new_owner(), self._journal.clock.now_ms()
         name = Name(Kind.LOCK, platform, content_id)
-        unnumbered = to_json([self._server_id, owner, now_ms, 0]).removesuffix("0]") + f"{NEW_FENCE}]"
-        is_acquired, value = self._swap(name, "", unnumbered)
-        if not is_acquired:
-            log.info("lock %s for %s is held by %s", log_id(content_id), platform, json.loads(value)[0])
-            return None
-        return _read_lock(name, value, now_ms + LEASE_MS)
+        unnumbered = f"{to_json([self._server_id, owner, now_ms])[:-1]},{NEW_FENCE}]"
+        value = self._swap(name, "", unnumbered)
+        return _read_lock(name, value, now_ms + LEASE_MS) if value else None
 
     def renew_lock(self, lock: PublicationLock) -> PublicationLock | None:
         """The lock with its new expiry; None if it has expired or another owner has acquired it."""
-        expires = _utc(self._journal.clock.now_ms() + LEASE_MS)
-        is_renewed, _ = self._swap(lock.name, lock.value, lock.value)
-        return replace(lock, expires=expires) if is_renewed else None
+        now_ms = self._journal.clock.now_ms()
+        value = self._swap(lock.name, lock.value, lock.value)
+        return _read_lock(lock.name, value, now_ms + LEASE_MS) if value else None
 
     def release_lock(self, lock: PublicationLock, status: Literal["completed", "failed"]) -> bool:
         """False, without a change, if another owner has acquired the lock."""
-        is_released, _ = self._swap(lock.name, lock.value, "")
         log.info("lock %s for %s: %s", log_id(lock.content_id), lock.platform, status)
-        return is_released
+        return self._swap(lock.name, lock.value, "") is not None
 
-    def _swap(self, name: Name, before: str, after: str) -> tuple[bool, str]:
-        """Changes the value of a lock if it is still ``before``; a free lock has the value "".
-
-        Returns whether it was changed, and its present value. The journal decides if there is no Redis, or it is gone.
-        """
+    def _swap(self, name: Name, before: str, after: str) -> str | None:
+        """Changes the value of a lock if it is still ``before``; a free lock has the value "". Returns the new value,
+        or None if it was not changed. The journal decides if there is no Redis, or it is gone."""
         registry, outcome = self._coordinator.registry, None
         if registry:
             try:
@@ -115,31 +108,29 @@ class PublicationLocks:
             if is_changed and value:
                 step.query("INSERT INTO locks VALUES (?, ?, ?)", (name.label, value, step.steady_ms + LEASE_MS))
                 step.set_meta("fence", str(max(last_fence, json.loads(value)[3])))
-            return is_changed, value
+        if not is_changed and value:
+            log.info("lock %s for %s is held by %s", log_id(name.value), name.scope, json.loads(value)[0])
+        return value if is_changed else None
 
     def active_locks(self) -> list[PublicationLock]:
         """Locks of scripts on all machines, and deliveries that this machine is sending."""
         with self._journal.reading() as step:
             now_ms, steady_ms = step.now_ms, step.steady_ms  # leases use a clock that cannot be set
-            rows = _journal_locks(step)[:MAX_SHOWN]
-            deliveries = step.query(
-                "SELECT e.data, d.destination, d.owner, d.lease_until_ms - ? FROM deliveries d JOIN entries e"
-                " ON e.seq = d.seq WHERE d.owner <> '' AND d.lease_until_ms > ? AND d.destination <> '' LIMIT ?",
-                (steady_ms, steady_ms, MAX_SHOWN),
-            )
+            rows = _journal_locks(step)
+            claimed = "seq IN (SELECT seq FROM deliveries WHERE owner <> '' AND lease_until_ms > ?) LIMIT ?"
+            entries = step.read_rows(claimed, (steady_ms, MAX_SHOWN))
         registry = self._coordinator.registry
         if registry:
-            with suppress(StoreUnavailable):  # the locks of this machine are shown even without Redis
-                rows += registry.ask(_redis_locks)
-        # A lock of a script on this machine is in its journal and in Redis.
-        locks = {(Name.from_label(label), value): left_ms for label, value, left_ms in rows}
-        for data, destination, owner, left_ms in deliveries:
-            entry = decode(data)
-            delivery = entry.delivery_to(destination)
-            server = (delivery.server if delivery else "") or entry.about.server
-            name = Name(Kind.LOCK, destination, entry.about.item)
-            locks[name, to_json([server, owner, entry.created_ms, 0])] = left_ms
-        return [_read_lock(name, value, now_ms + left_ms) for (name, value), left_ms in locks.items()]
+            with suppress(StoreUnavailable):  # without Redis, only the locks of this machine are shown
+                rows = registry.ask(_redis_locks)
+        locks = [_read_lock(Name.from_label(label), value, now_ms + left_ms) for label, value, left_ms in rows]
+        for _, entry in entries:
+            for delivery in entry.deliveries:
+                if delivery.destination and delivery.lease_until_ms > steady_ms:
+                    value = to_json([delivery.server or entry.about.server, delivery.owner, entry.created_ms, 0])
+                    name = Name(Kind.LOCK, delivery.destination, entry.about.item)
+                    locks.append(_read_lock(name, value, now_ms + delivery.lease_until_ms - steady_ms))
+        return locks
 
     def cleanup_expired_locks(self) -> int:
         """Removes expired locks from the journal, and returns their number. In Redis, locks expire on their own."""
@@ -192,7 +183,3 @@ def _redis_locks(client: Any, prefix: str) -> list[tuple[str, str, int]]:
         else:
             client.srem(f"{prefix}locks", label)
     return locks
-
-
-def _utc(moment_ms: int) -> datetime:
-    return datetime.fromtimestamp(moment_ms / 1000, UTC)

@@ -44,25 +44,20 @@ def find_marks(client: Any, prefix: str, kind: Kind, scope: str | None, value: s
     scans Redis. Finds all shared names that begin with ``value``, because their scope may follow."""
     pattern = Name(kind, "*" if scope is None else _escape_pattern(scope), f"{_escape_pattern(value or '')}*")
     has_scope, is_group = kind in (Kind.SUBJECT_GROUP, Kind.CONTENT), kind is Kind.SUBJECT_GROUP
-    names: dict[Name, None] = {}
+    names: list[Name] = []
     for group_ttl in (False, True) if is_group else (False,):
         mark, head = mark_of(pattern, group_ttl), mark_of(Name(kind, "", ""), group_ttl).key.rstrip(":")
-        keys = client.scan_iter(match=f"{_escape_pattern(prefix)}{mark.key}", count=1000)
-        if mark.member is not None and scope is not None:  # no scan for a single Set: Redis may have millions of keys
-            keys = [f"{prefix}{mark_of(Name(kind, scope, ''), group_ttl).key}".encode()]
-        for key in keys:
+        for key in client.scan_iter(match=f"{_escape_pattern(prefix)}{mark.key}", count=1000):
             rest = key.decode().removeprefix(f"{prefix}{head}:")
             if mark.member is None:
                 of_scope, _, text = rest.partition(":") if has_scope else ("", "", rest)
-                names[Name(kind, of_scope, text)] = None
-                continue
-            if value is None or is_group:
+                names.append(Name(kind, of_scope, text))
+            elif value is None or is_group:
                 members = client.sscan_iter(key, match=mark.member, count=1000)
-            else:  # no scan: a day may have a million ids
-                members = [value.encode()] if client.sismember(key, value) else []
-            start = f"{rest}:" if is_group else ""
-            names |= {Name(kind, rest, member.decode().removeprefix(start)): None for member in members}
-    return list(names)
+                names += [Name(kind, rest, member.decode().removeprefix(f"{rest}:")) for member in members]
+            elif client.sismember(key, value):  # no scan: a day may have a million ids
+                names.append(Name(kind, rest, value))
+    return names
 
 
 def _escape_pattern(text: str) -> str:

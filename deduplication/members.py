@@ -12,38 +12,30 @@ LIVE_MS = 10_000  # since its last heartbeat
 KEPT_MS = 3_600_000
 
 
-def event_order(position: str) -> tuple[int, int]:
+def event_order(position: str) -> list[int]:
     """A sort key for positions on the stream, such as "1763500000000-0"."""
-    time_ms, _, number = position.partition("-")
-    return int(time_ms), int(number or 0)
+    return [int(part) for part in position.split("-")]
 
 
-def last_event(client: Any, prefix: str) -> str:
+def last_event(registry: Registry) -> str:
     """The id of the newest event on the stream, "0" if there is none."""
-    events = client.xrevrange(f"{prefix}events", count=1)
+    events = registry.ask(lambda client, prefix: client.xrevrange(f"{prefix}events", count=1))
     return events[0][0].decode() if events else "0"
 
 
-def members_before(client: Any, prefix: str, event: str, now_ms: int) -> set[str]:
+def members_before(registry: Registry, event: str, now_ms: int) -> set[str]:
     """The live machines that have not read the stream up to the event."""
-    return {
-        machine
-        for machine, state in _read_members(client, prefix).items()
-        if now_ms - state["at_ms"] < LIVE_MS and event_order(state["position"] or "0") < event_order(event)
-    }
+    live = {name: state for name, state in registry.ask(_read_members).items() if now_ms - state["at_ms"] < LIVE_MS}
+    return {name for name, state in live.items() if event_order(state["position"] or "0") < event_order(event)}
 
 
 def beat(registry: Registry, machine: str, state: dict[str, Any]) -> dict[str, Any]:
-    """Publishes the state of this machine, and returns the states of all machines that did so in the last hour."""
-
-    def exchange_states(client: Any, prefix: str) -> dict[str, Any]:
-        client.hset(f"{prefix}members", machine, json.dumps(state))
-        states = _read_members(client, prefix)
-        if gone := [name for name, other in states.items() if state["at_ms"] - other["at_ms"] > KEPT_MS]:
-            client.hdel(f"{prefix}members", *gone)
-        return {name: other for name, other in states.items() if name not in gone}
-
-    return registry.ask(exchange_states)  # type: ignore[no-any-return]
+    """Publishes the state of this machine, and returns those of all. Machines are forgotten after an hour."""
+    registry.ask(lambda client, prefix: client.hset(f"{prefix}members", machine, json.dumps(state)))
+    states: dict[str, Any] = registry.ask(_read_members)
+    if gone := [name for name, other in states.items() if state["at_ms"] - other["at_ms"] > KEPT_MS]:
+        registry.ask(lambda client, prefix: client.hdel(f"{prefix}members", *gone))
+    return states
 
 
 def _read_members(client: Any, prefix: str) -> dict[str, Any]:
@@ -56,10 +48,9 @@ def notes(step: Step) -> dict[str, tuple[int, str]]:
 
 
 def put_note(step: Step, key: str, value: str, at_ms: int | None = None) -> None:
-    """Writes a note. Without ``at_ms``, its time is now, or just after the note that it replaces."""
-    replaced = step.query("SELECT at_ms FROM notes WHERE key = ?", (key,))
-    written_ms = max(step.now_ms, replaced[0][0] + 1 if replaced else 0) if at_ms is None else at_ms
-    step.query("INSERT OR REPLACE INTO notes VALUES (?, ?, ?)", (key, value, written_ms))
+    """Writes a note of that time, or of now, but later than the note that it replaces."""
+    put = "INSERT INTO notes VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET value = excluded.value"
+    step.query(f"{put}, at_ms = max(at_ms + 1, excluded.at_ms)", (key, value, step.now_ms if at_ms is None else at_ms))
 
 
 def share_notes(registry: Registry, journal: Journal) -> None:

@@ -6,11 +6,9 @@ It remembers only while the process runs; the journal recognises messages across
 from __future__ import annotations
 
 import logging
-import math
 import threading
 from collections import Counter
-from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +18,7 @@ OLD_WITHOUT_DATE = ("vk:",)
 
 
 class RealtimeGuard:
-    """Safe for use in several threads. Errors of the logger are suppressed.
+    """Safe for use in several threads.
 
     Times are datetimes or seconds since 1970; a datetime without a time zone is in UTC. Message ids are compared as
     text: 42 and "42" from one source are the same message. ``stats`` counts decisions: ``skipped_old``,
@@ -37,18 +35,17 @@ class RealtimeGuard:
     ) -> None:
         """``startup_time`` is now by default. Above ``max_size`` messages, all but the newest ``trim_size`` are
         forgotten. A message without a date is new, unless its source begins with one of ``old_without_date``."""
-        if max_size < 1:
-            raise ValueError(f"max_size must be 1 or more, got {max_size}")
         if not 1 <= trim_size <= max_size:
             raise ValueError(f"trim_size must be from 1 to max_size, which is {max_size}, got {trim_size}")
-        self.startup_time = _to_utc(datetime.now(UTC) if startup_time is None else startup_time)
+        self._start_s = _seconds(datetime.now(UTC) if startup_time is None else startup_time)
+        self.startup_time = datetime.fromtimestamp(self._start_s, UTC)
         self.stats: Counter[str] = Counter()
         self._sizes = max_size, trim_size
         self._old_without_date = old_without_date
         self._logger = logger
         self._lock = threading.Lock()
         self._processed: dict[tuple[str, str], None] = {}  # oldest first
-        self._log(logging.INFO, "realtime guard: messages since %s are new", self.startup_time.isoformat())
+        logger.info("realtime guard: messages since %s are new", self.startup_time.isoformat())
 
     def __len__(self) -> int:
         """The number of remembered messages, at most ``max_size``."""
@@ -56,19 +53,14 @@ class RealtimeGuard:
 
     def is_new_message(self, timestamp: Timestamp | None, source: str = "") -> bool:
         """Whether the message is from after the start; without a date, its source decides."""
-        if timestamp is None or (isinstance(timestamp, float) and math.isnan(timestamp)):
+        if timestamp is None:
             is_new = not source.startswith(self._old_without_date)
             level, age = (logging.WARNING, "new") if is_new else (logging.INFO, "old")
-            self._log(level, "realtime guard: a message from %r has no date and counts as %s", source, age)
-        elif isinstance(timestamp, datetime):
-            is_new = _with_zone(timestamp) >= self.startup_time
-        elif isinstance(timestamp, int | float):
-            is_new = timestamp >= self.startup_time.timestamp()  # some numbers are out of range for a datetime
+            self._logger.log(level, "realtime guard: a message from %r has no date and counts as %s", source, age)
         else:
-            raise TypeError(f"timestamp must be a datetime or seconds since 1970, got {type(timestamp).__name__}")
-        if not is_new:
-            with self._lock:
-                self.stats["skipped_old"] += 1
+            is_new = not _seconds(timestamp) < self._start_s  # NaN is new
+        with self._lock:
+            self.stats["skipped_old"] += not is_new
         return is_new
 
     def is_duplicate(self, source: str, message_id: str | int) -> bool:
@@ -90,18 +82,8 @@ class RealtimeGuard:
                 self._processed = dict.fromkeys(list(self._processed)[-trim_size:])
             return True
 
-    def _log(self, level: int, line: str, *values: object) -> None:
-        with suppress(Exception):  # an error of a script's logger must not stop a message
-            self._logger.log(level, line, *values)
 
-
-def _with_zone(moment: datetime) -> datetime:
-    return moment.replace(tzinfo=UTC) if moment.utcoffset() is None else moment
-
-
-def _to_utc(timestamp: Timestamp) -> datetime:
-    """Rounds seconds down to microseconds, so that a message of the very moment of the start is new."""
-    if isinstance(timestamp, datetime):
-        return _with_zone(timestamp).astimezone(UTC)
-    moment = datetime.fromtimestamp(timestamp, UTC)
-    return moment if moment.timestamp() <= timestamp else moment - timedelta(microseconds=1)
+def _seconds(timestamp: Timestamp) -> int | float:
+    if not isinstance(timestamp, datetime):
+        return timestamp
+    return (timestamp if timestamp.tzinfo else timestamp.replace(tzinfo=UTC)).timestamp()

@@ -6,13 +6,13 @@ so that a script without Redis suppresses nothing.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, tzinfo
 from logging import Logger, LoggerAdapter
 from typing import Any, TypedDict, Unpack, cast
 from urllib.parse import unquote, urlsplit
 
-import hiredis
 import redis
 from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode, RedisCluster
@@ -23,17 +23,11 @@ from deduplication.errors import DeduplicationError, NoAnswer, StoreMisconfigure
 from deduplication.subject_group import monthly_scope_group_id
 from deduplication.values import frozen
 
-_GONE_CODES = ("LOADING", "READONLY", "OOM", "CLUSTERDOWN", "MISCONF", "NOREPLICAS", "MASTERDOWN", "TRYAGAIN", "BUSY")
-# redis-py has classes for these errors, and removes their codes from the text.
-_GONE_CLASSES = (
-    redis.exceptions.OutOfMemoryError,
-    redis.exceptions.ReadOnlyError,
-    redis.exceptions.TryAgainError,
-    redis.exceptions.ClusterDownError,
-    redis.exceptions.MasterDownError,
-)
+# The codes of errors that count as a missing answer (rule 8). Redis 6 has them inside the text of an error of a script.
+_GONE = re.compile(r"(?:^| -|: )(LOADING|READONLY|OOM|CLUSTERDOWN|MISCONF|NOREPLICAS|MASTERDOWN|TRYAGAIN|BUSY)\b")
 TTL_PREFIX = "ttl:subject_groups:"
 SOCKET_TIMEOUT_S = 0.25
+MOST_CONNECTIONS = 100_000  # threads may be more than the 100 that redis-py allows
 
 Log = Logger | LoggerAdapter[Logger]
 Client = redis.Redis  # for modules that must not import redis
@@ -133,7 +127,7 @@ def _remember(memory_set: Memory, member: str) -> bool:
 
 @frozen
 class Address:
-    """The address of Redis. ``path`` is the database, or with Sentinels ``service/database``."""
+    """``path`` is the database, or with Sentinels ``service/database``."""
 
     hosts: list[tuple[str, int]]
     login: dict[str, Any]
@@ -149,14 +143,13 @@ def parse_address(url: str) -> Address:
     scheme, _, topology = parts.scheme.partition("+")
     if scheme not in ("redis", "rediss", "unix") or topology not in ("", "sentinel", "cluster"):
         raise ValueError("not a Redis address")
-    login, _, netloc = parts.netloc.rpartition("@")
-    user, _, password = login.partition(":")
-    options = {"username": unquote(user), "password": unquote(password), "ssl": scheme == "rediss"}
-    hosts = [urlsplit(f"//{host}") for host in netloc.split(",") if host]
+    user, password = (unquote(text or "") for text in (parts.username, parts.password))
+    login = {"username": user, "password": password, "ssl": scheme == "rediss"}
+    hosts = [urlsplit(f"//{host}") for host in parts.netloc.rpartition("@")[2].split(",") if host]
     default_port = 26379 if topology == "sentinel" else 6379
     return Address(
         hosts=[(host.hostname or "localhost", host.port or default_port) for host in hosts],
-        login={key: value for key, value in options.items() if value},
+        login={key: value for key, value in login.items() if value},
         path=parts.path.strip("/"),
         is_sentinel=topology == "sentinel",
         is_cluster=topology == "cluster" or (not topology and len(hosts) > 1),
@@ -171,20 +164,14 @@ def connect(url: str, timeout_s: float = SOCKET_TIMEOUT_S, *, decode_responses: 
     tickets after the handshake, which the pool would take for a stray reply if no answer was read after them.
     """
     address = parse_address(url)
-    options: dict[str, Any] = {
-        "socket_timeout": timeout_s,
-        "socket_connect_timeout": timeout_s,
-        "retry": Retry(NoBackoff(), 0),
-        "decode_responses": decode_responses,
-        "protocol": 2,
-        "driver_info": None,
-    }
+    limits = {"socket_timeout": timeout_s, "socket_connect_timeout": timeout_s, "retry": Retry(NoBackoff(), 0)}
+    options: dict[str, Any] = {**limits, "decode_responses": decode_responses, "protocol": 2, "driver_info": None}
+    options["max_connections"] = MOST_CONNECTIONS
     if address.login.keys() == {"ssl"}:
         options["client_name"] = "mailonce"
     if address.is_sentinel:  # the credentials are for the server only, not for the Sentinels
         service, _, db = address.path.partition("/")
-        timeouts = {name: options[name] for name in ("socket_timeout", "socket_connect_timeout", "retry")}
-        sentinels = Sentinel(address.hosts, sentinel_kwargs=timeouts, **options, **address.login)  # type: ignore[no-untyped-call]
+        sentinels = Sentinel(address.hosts, sentinel_kwargs=limits, **options, **address.login)  # type: ignore[no-untyped-call]
         client = sentinels.master_for(service or "mymaster", db=int(db or 0))  # type: ignore[no-untyped-call]
         return cast(redis.Redis, client)
     if address.is_cluster:
@@ -193,63 +180,24 @@ def connect(url: str, timeout_s: float = SOCKET_TIMEOUT_S, *, decode_responses: 
             return cast(redis.Redis, RedisCluster(startup_nodes=nodes, **options, **address.login))
         except redis.exceptions.RedisClusterException as error:  # the constructor asks for the nodes
             raise StoreUnavailable(str(error)) from error
-    return redis.Redis.from_pool(_Pool.from_url(url, retry_on_timeout=False, **options))
-
-
-class _Pool(redis.ConnectionPool):
-    """A pool without the events and the checks for forks that redis-py adds to each command."""
-
-    def get_connection(self, *_: Any, **__: Any) -> Any:
-        try:
-            connection: Any = self._available_connections.pop()
-        except IndexError:
-            return self.make_connection()  # it connects with its first command
-        if connection.is_connected:
-            try:
-                is_stale = connection.can_read()  # an unread answer, or Redis has closed the connection
-            except redis.exceptions.ConnectionError:
-                is_stale = True
-            if is_stale:
-                connection.disconnect()
-        return connection
-
-    def release(self, connection: Any) -> None:
-        self._available_connections.append(connection)
+    return redis.Redis.from_url(url, **options)
 
 
 def exchange(client: Any, commands: Sequence[Sequence[Any]]) -> list[Any]:
-    """Sends commands together and returns their answers; the answer of a command that Redis refused is the error.
-
-    redis-py takes three times the processor time, for metrics, retries and conversions that are not needed here.
-    """
-    connection: Any = None if isinstance(client, RedisCluster) else client.connection_pool.get_connection()
-    answers: list[Any] = []
-    try:
-        if connection:
-            packed = b"".join(hiredis.pack_command(tuple(command)) for command in commands)
-            connection.send_packed_command([packed], check_health=False)
-        for command in commands:
-            try:
-                answers.append(connection.read_response() if connection else client.execute_command(*command))
-            except redis.exceptions.ResponseError as error:
-                answers.append(error)
-        return answers
-    finally:
-        if connection and len(answers) < len(commands):
-            connection.disconnect()  # a late answer would be taken for the answer of another command
-        if connection:
-            client.connection_pool.release(connection)
+    """Sends commands together and returns their answers; the answer of a command that failed is the error."""
+    pipeline = client.pipeline(transaction=False)
+    for command in commands:
+        pipeline.execute_command(*command)
+    return pipeline.execute(raise_on_error=False)  # type: ignore[no-any-return]
 
 
 def translated(error: redis.exceptions.RedisError) -> DeduplicationError:
     """NoAnswer for errors that count as a missing answer (rule 8), StoreMisconfigured for all others."""
-    text, kind = str(error), type(error).__name__
+    text = str(error)
     if isinstance(error, redis.exceptions.AuthenticationError) or "unauthenticated" in text:
         return StoreMisconfigured(f"Redis refused the credentials: {text}")
     if isinstance(error, redis.exceptions.ConnectionError | redis.exceptions.TimeoutError):
-        return NoAnswer(f"Redis does not answer: {kind}")
-    if isinstance(error, _GONE_CLASSES):
-        return NoAnswer(f"Redis cannot be used now: {kind}")
-    if text.startswith(_GONE_CODES) or any(f" -{word}" in text or f": {word} " in text for word in _GONE_CODES):
-        return NoAnswer(f"Redis cannot be used now: {text.split()[0]}")
+        return NoAnswer(f"Redis does not answer: {type(error).__name__}")
+    if found := _GONE.search(f"{error.status_code or ''} {text}".lstrip()):
+        return NoAnswer(f"Redis cannot be used now: {found[1]}")
     return StoreMisconfigured(f"Redis refused a command: {text}")

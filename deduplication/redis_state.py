@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from deduplication.errors import NoAnswer, NotNow, StoreUnavailable
+from deduplication.errors import NoAnswer, StoreUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -24,20 +24,18 @@ class RedisState:
     While Redis is suspected, only the next probe asks it. The only member of a fleet continues without Redis at once.
     """
 
-    def __init__(self, *, is_always_asked: bool = False) -> None:
-        """``is_always_asked`` is for scripts without a DATA_DIR: they ask Redis every time, even after an error."""
-        self._is_always_asked = is_always_asked
-        self.status = "up" if is_always_asked else "suspected"  # until the first probe, so a start needs no Redis
+    def __init__(self) -> None:
+        self.status = "suspected"  # until the first probe, so a start needs no Redis
         self.is_only_member = False
         self.wake = threading.Event()
         self.count: Callable[[Any], object] = lambda _: None  # events for orchestrator/metrics/meter.py
 
     def check(self) -> None:
-        """Call this before asking Redis. Raises RedisGone, or NotNow if the caller should retry later."""
+        """Call this before asking Redis. Raises RedisGone, or StoreUnavailable if the caller should retry later."""
         if self.status == "gone":
             raise RedisGone("Redis is gone")
         if self.status == "suspected":
-            raise NotNow("Redis did not answer a moment ago")
+            raise StoreUnavailable("Redis did not answer a moment ago")
         self.count((1, REDIS_STEPS))
 
     def without_answer(self, error: NoAnswer, kind: str) -> StoreUnavailable:
@@ -45,11 +43,11 @@ class RedisState:
         client's error."""
         self.count((1, REDIS_ERRORS, kind))
         self.suspect()
-        return RedisGone(str(error)) if self.status == "gone" else NotNow(str(error))
+        return RedisGone(str(error)) if self.status == "gone" else StoreUnavailable(str(error))
 
     def suspect(self) -> None:
         """Records a first missing answer. Other requests that miss their answers at the same time have no effect."""
-        if self.status == "up" and not self._is_always_asked:
+        if self.status == "up":
             self.status = "suspected"
             if self.is_only_member:
                 self.give_up()

@@ -8,10 +8,8 @@ processed.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
-from urllib.parse import urlunsplit
 
 from msgspec.structs import replace
 
@@ -19,7 +17,7 @@ from deduplication.identity import log_id
 from deduplication.journal.coordinator import Claimed, Coordinator
 from deduplication.journal.entry import SETTLED, About, DeliveryStatus, new_entry_id
 from deduplication.journal.rules import Busy, Claim, Repeat
-from deduplication.media import media_name, split_url
+from deduplication.media import media_name
 from deduplication.names import WEEK_MS, Gate, Kind, Name, bounded_key
 from deduplication.values import frozen
 
@@ -35,7 +33,7 @@ def compute_post_key(post: Mapping[str, Any]) -> str:
     if key := fields.get("name") or fields.get("id"):
         return bounded_key(key)
     if url := fields.get("permalink") or fields.get("url"):
-        return bounded_key(_without_query(url))
+        return bounded_key(url.partition("?")[0].partition("#")[0])
     title, created = fields.get("title"), fields.get("created_utc")
     return bounded_key(f"{title}::{created}") if title and created else ""
 
@@ -44,16 +42,8 @@ def post_name(key: str) -> Name:
     return Name(Kind.POST, "", key, WEEK_MS)
 
 
-def _without_query(url: str) -> str:
-    try:
-        parts = split_url(url)
-    except ValueError:  # an invalid URL such as http://[::1 still identifies a post
-        return re.split("[?#]", url, maxsplit=1)[0]
-    return urlunsplit((parts.scheme, parts.netloc, parts.path, "", ""))
-
-
-class Batch(set[Name]):
-    """The posts and media of one run. Repetitions within the run are recognised without the journal."""
+Batch = set[Name]
+"""The posts and media of one run. Repetitions within the run are recognised without the journal."""
 
 
 @frozen
@@ -93,43 +83,40 @@ class Reservations:
         shared = () if repeated else names
         claim = Claim(new_entry_id(), owner, (post,), shared, lease_ms=self._lease_ms, about=about)
         outcome = self._coordinator.claim(claim)
-        stop = outcome.entry.stop if isinstance(outcome, Claimed) and not outcome.to_send else None
-        is_known_post = stop is not None and stop.gate is Gate.IDENTITY
-        if isinstance(outcome, Claimed) and (stop or repeated):
-            self._settle(outcome, DeliveryStatus.SKIPPED, "already_processed" if is_known_post else "skipped_media")
-        if repeated:
-            return _skip(repeated, "seen in this batch", settled=True)
-        if stop:
-            return _skip(stop.name, PROCESSED if is_known_post else "1", settled=True)
-        if isinstance(outcome, Claimed):
-            batch.update(outcome.entry.shared)
-            return Reserved(outcome, outcome.entry.retries_left, outcome.entry.shared)
         if isinstance(outcome, Repeat):
             return _skip(outcome.name, PROCESSED, settled=True)
-        return _skip(Name.from_label(outcome.name) if isinstance(outcome, Busy) else post, PENDING, settled=False)
+        if not isinstance(outcome, Claimed):
+            return _skip(Name.from_label(outcome.name) if isinstance(outcome, Busy) else post, PENDING, settled=False)
+        if outcome.to_send and not repeated:
+            batch.update(outcome.entry.shared)
+            return Reserved(outcome, outcome.entry.retries_left, outcome.entry.shared)
+        stop = outcome.entry.stop
+        is_marked = stop is not None and stop.gate is Gate.IDENTITY
+        self._settle(outcome, DeliveryStatus.SKIPPED, "already_processed" if is_marked else "skipped_media")
+        if repeated:
+            return _skip(repeated, "seen in this batch", settled=True)
+        return _skip(stop.name if stop else post, PROCESSED if is_marked else "1", settled=True)
 
     def published(self, reserved: Reserved) -> bool:
         """Makes the post ``0`` and its media ``1`` for seven days. False if another owner has taken over."""
-        return self._is_owner(reserved) and self._settle(reserved.claimed, DeliveryStatus.DELIVERED, "processed")
+        return self._settle(reserved.claimed, DeliveryStatus.DELIVERED, "processed")
 
     def failed(self, reserved: Reserved, retries_left: int | None = None) -> bool:
         """Releases the post and its media; with 0 retries left, the post becomes processed. False if another owner has
         taken over."""
         status = DeliveryStatus.SKIPPED if retries_left == 0 else DeliveryStatus.RETURNED
-        left = None if retries_left is None else int(retries_left)  # a float would make the entry unreadable
-        return self._is_owner(reserved) and self._settle(reserved.claimed, status, "", left)
+        return self._settle(reserved.claimed, status, retries_left=retries_left)
 
     def _settle(
         self, claimed: Claimed, status: DeliveryStatus, answer: str = "", retries_left: int | None = None
     ) -> bool:
+        post = claimed.entry.own[0]
+        entries = self._coordinator.known([post]).of(post).entries
+        if not any(delivery.owner == claimed.owner for entry in entries for delivery in entry.deliveries):
+            return False
         outcomes = [replace(delivery, status=status) for delivery in claimed.plan]
-        entry = self._coordinator.settle(claimed, outcomes, answer, retries_left=retries_left).entry
-        return entry is not None and self._coordinator.publish(entry.id, view=claimed.view)
-
-    def _is_owner(self, reserved: Reserved) -> bool:
-        name, owner = reserved.claimed.entry.own[0], reserved.claimed.owner
-        entries = self._coordinator.known([name]).of(name).entries
-        return any(delivery.owner == owner for entry in entries for delivery in entry.deliveries)
+        after = self._coordinator.settle(claimed, outcomes, answer, retries_left=retries_left).entry
+        return after is not None and self._coordinator.publish(after.id, view=claimed.view)
 
     def state_of(self, key: str) -> str | None:
         """``pending``, ``0``, the retries left, or None if the post is unknown."""

@@ -52,10 +52,10 @@ def read_memory(registry: Registry) -> dict[str, Any]:
     return {"used_memory": 0, "maxmemory": 0, "maxmemory_policy": "", **info}
 
 
-def drop_dead(registry: Registry, before_ms: int | None = None) -> int:
+def drop_dead(registry: Registry, before: int | str = "+inf") -> int:
     """Removes the oldest payloads of dead letters, or those from before a time, and returns how many."""
-    newest, limits = "+inf" if before_ms is None else before_ms, {"start": 0, "num": DROP_BATCH}
-    dead = registry.ask(lambda client, prefix: client.zrangebyscore(f"{prefix}dead", "-inf", newest, **limits))
+    limits = {"min": "-inf", "max": before, "start": 0, "num": DROP_BATCH}
+    dead = registry.ask(lambda client, prefix: client.zrangebyscore(f"{prefix}dead", **limits))
     commit = Commit()
     for webhook_id in dead:
         commit.write("DROP", "dead", webhook_id)
@@ -68,11 +68,8 @@ def trim_stream(registry: Registry, oldest_ms: int, most_bytes: int) -> None:
 
     def trim(client: Any, prefix: str) -> None:
         stream = f"{prefix}events"
-        newest = client.xrevrange(stream, count=1)
-        if newest and int(newest[0][0].partition(b"-")[0]) < oldest_ms:
-            client.xtrim(stream, maxlen=1)  # keeps the newest event, so that machines that have read it see no gap
-        else:
-            client.xtrim(stream, minid=oldest_ms, approximate=True)
+        for event_id, _ in client.xrevrange(stream, count=1):  # kept, so that machines that have read it see no gap
+            client.xtrim(stream, minid=min(oldest_ms, int(event_id.partition(b"-")[0])), approximate=True)
         used = client.memory_usage(stream) or 0
         if used > most_bytes:
             client.xtrim(stream, maxlen=client.xlen(stream) * most_bytes // used, approximate=True)

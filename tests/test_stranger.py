@@ -151,7 +151,7 @@ def test_a_mark_of_another_program_still_stops_even_after_a_forged_email(build: 
     found = [place.send(**REAL) for place in town.places]
     assert {each.status for each in found} == {"already_processed"}
     assert {each.reason and each.reason.original for each in found} <= {None, found[0].id}
-    assert again.release(town.places[0].machine.coordinator, found[0].id, dry_run=True) is None
+    assert again.replay(town.places[0].machine.coordinator, found[0].id, dry_run=True) is None
 
 
 @pytest.mark.parametrize("days", DAYS)
@@ -296,14 +296,14 @@ def test_junk_of_one_sender_does_not_evict_what_another_can_release(
     junk = [stop(town, stranger, number) for number in range(11, 31)]
     town.settle()
     for place in town.places:
-        release = partial(again.release, place.machine.coordinator, dry_run=True)
+        release = partial(again.replay, place.machine.coordinator, dry_run=True)
         assert [release(each) for each in (clients, junk[0], junk[-1])] == [None, again.Refusal.NO_PAYLOAD, None]
 
 
 def test_junk_does_not_evict_an_email_that_was_released(build: Build) -> None:
     town = build(suppressed_bytes=2_000)
     town.status_of({"subject": "Lot 9"})
-    again.release(town.places[0].machine.coordinator, stop(town, "ada@example.org", 10))
+    again.replay(town.places[0].machine.coordinator, stop(town, "ada@example.org", 10))
     for number in range(11, 31):
         stop(town, "eve@example.org", number)
     town.places[0].deliver_due()

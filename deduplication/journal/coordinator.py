@@ -17,7 +17,7 @@ from functools import partial
 from msgspec import Struct
 from msgspec.structs import replace
 
-from deduplication.errors import NotNow, StoreUnavailable
+from deduplication.errors import StoreUnavailable
 from deduplication.journal import rules
 from deduplication.journal.entry import BY_SCRIPT, SETTLED, Delivery, DeliveryStatus, Entry
 from deduplication.journal.registry import NOTHING, Held, Published, Registry, View, labels_of
@@ -87,8 +87,8 @@ class Coordinator:
         self.journal = journal
         self.registry = registry
         journal.publishes = registry is not None
-        self.redis = RedisState(is_always_asked=not follows)
-        if registry:
+        self.redis = RedisState()
+        if registry and follows:
             registry.state = self.redis
         self._is_open = is_open
         self._follows = follows
@@ -184,9 +184,9 @@ class Coordinator:
                 self.publish_waiting()
                 found = hold()
             return found
-        except (RedisGone, NotNow) as error:
+        except StoreUnavailable as error:
             self._orphans.append((claim.references, claim.owner))
-            if isinstance(error, NotNow) or not self.may_go_alone():
+            if not isinstance(error, RedisGone) or not self.may_go_alone():
                 raise
             return None
 
@@ -198,7 +198,7 @@ class Coordinator:
             if held and not self._follows:
                 step.set_meta("era", held.era)
             if held and held.era != step.meta("era"):
-                raise NotNow("Redis began a new era")
+                raise StoreUnavailable("Redis began a new era")
             known = step.known((*claim.identity, *claim.gates), claim.fingerprint, claim.proof)
             found = rules.judge(claim, known)
             if not isinstance(found, Take):
@@ -210,7 +210,7 @@ class Coordinator:
                 missing = {delivery.destination for delivery in found.deliveries}
                 granted = tuple(delivery for delivery in held.take.deliveries if delivery.destination in missing)
                 if len(granted) < len(held.take.deliveries) and held.entry.reset > known.reset:
-                    raise NotNow("its names were reset, and this machine has not read that yet")
+                    raise StoreUnavailable("its names were reset, and this machine has not read that yet")
                 stop = held.take.stop and (found.stop or held.take.stop)  # the journal remembers emails for longer
                 take = Take(None, (), granted, held.take.shared, stop)
             if held is None and self.registry and any(delivery.waits_for for delivery in take.deliveries):

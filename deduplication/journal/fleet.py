@@ -308,7 +308,7 @@ class Fleet:
                         requests.append(values[2])
             step.set_meta("position", events[-1][0])
         for action in requests:
-            again.execute(self._coordinator, action)
+            again.replay(self._coordinator, *action)
         return events[-1][0]
 
     def _apply_entry(self, step: Step, incoming: Entry, has_resets: bool) -> None:

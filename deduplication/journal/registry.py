@@ -22,7 +22,7 @@ from msgspec import MsgspecError, Struct, json
 from msgspec.structs import replace
 
 from deduplication.clock import Clock
-from deduplication.errors import DeduplicationError, NoAnswer, NotNow
+from deduplication.errors import DeduplicationError, NoAnswer, StoreUnavailable
 from deduplication.journal import rules
 from deduplication.journal.entry import (
     SETTLED,
@@ -250,10 +250,10 @@ class RegistryOptions(Struct, frozen=True):
 
 
 class Registry:
-    """``client`` never retries and does not decode. Raises NoAnswer, NotNow, NoRoom or StoreMisconfigured.
+    """``client`` never retries and does not decode. Raises StoreUnavailable or StoreMisconfigured.
 
-    With a ``state``, which its coordinator sets, it asks only while Redis is up, and raises RedisGone or NotNow in
-    place of NoAnswer (rule 8). Only a probe always asks.
+    With a ``state``, which its coordinator sets, it asks only while Redis is up, and raises what that says in place of
+    NoAnswer (rule 8). Only a probe always asks.
     """
 
     def __init__(
@@ -296,7 +296,7 @@ class Registry:
         def compose(commit: Commit) -> tuple[Entry, Take] | Judgement:
             commit.only_open, commit.before_ms = True, before_ms
             if is_behind and commit.ask("exists", "restoring"):
-                raise NotNow("Redis is being refilled by another machine")
+                raise StoreUnavailable("Redis is being refilled by another machine")
             proven = commit.value(f"proof:{claim.proof}") if claim.proof else ""
             known = Known(self._states(commit, claim.references, here), commit.view.now_ms, proven)
             found = rules.judge(claim, known)
@@ -604,12 +604,12 @@ class Registry:
 
     def hasten(self, destination: str, limit: int, era: str) -> int:
         """Makes waiting deliveries due now, except lent ones, and returns how many. For twelve seconds they are handed
-        out at a growing pace. Raises NotNow while the era is closed or not the journal's."""
+        out at a growing pace. Raises StoreUnavailable while the era is closed or not the journal's."""
         commit = Commit(only_open=True, era=era or "-")
         commit.write("HASTEN", f"due:{destination}", destination, limit)
         (answer,) = self.run(commit)
         if answer.outcome != "ok":
-            raise NotNow("Redis began a new era")
+            raise StoreUnavailable("Redis began a new era")
         return int(answer.rest[0])
 
     def hold_gates(self, entry: Entry, destination: str) -> Stop | None:
@@ -705,9 +705,9 @@ class Registry:
             if answer.outcome == "ok":
                 return result, answer
             if answer.outcome != "differs":
-                raise NotNow(f"Redis grants nothing now: {answer.outcome}")
+                raise StoreUnavailable(f"Redis grants nothing now: {answer.outcome}")
             view = commit.view_after(answer)
-        raise NotNow("other requests for the same names were faster")
+        raise StoreUnavailable("other requests for the same names were faster")
 
     def run(self, *commits: Commit, always: bool = False) -> list[Answer]:
         """Runs steps in one round trip; ``always``: even while Redis is suspected or gone."""

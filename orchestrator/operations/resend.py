@@ -44,14 +44,13 @@ def send_again(service: Service, id_: str, how: Release | Replay, *, at_once: bo
     """Releases an email, once, or makes a delivery ("email:destination") due now. ``at_once``: sends it before
     returning, unless workers send. Returns RELEASED, WOULD_RELEASE, REPLAYED, WOULD_REPLAY or a Refusal."""
     entry_id, _, destination = id_.partition(":")
-    options = {"force": how.force, "dry_run": how.dry_run}
     if isinstance(how, Release):
-        refusal = again.release(service.coordinator, id_, **options)
+        to, webhook_id = None, ""
         done, would, line = RELEASED, WOULD_RELEASE, f"release entry={id_} force={how.force}"
     else:
-        webhook_id = f"msg_{secrets.token_hex(16)}" if how.new_id else ""
-        refusal = again.replay(service.coordinator, entry_id, destination, webhook_id=webhook_id, **options)
+        to, webhook_id = destination, f"msg_{secrets.token_hex(16)}" if how.new_id else ""
         done, would, line = REPLAYED, WOULD_REPLAY, f"replay delivery={id_} force={how.force} new_id={how.new_id}"
+    refusal = again.replay(service.coordinator, entry_id, to, how.force, webhook_id, dry_run=how.dry_run)
     if refusal or how.dry_run:
         return refusal or would
     audit.warning("AUDIT %s", line)

@@ -175,13 +175,9 @@ def _wait_for_machines(coordinator: Coordinator, *, even_this: bool = False) -> 
     registry, journal = coordinator.registry, coordinator.journal
     if registry is None:
         return []
-    ends_at, target = time.monotonic() + WAIT_S, registry.ask(last_event)
-
-    def behind(client: Any, prefix: str) -> set[str]:
-        found = members_before(client, prefix, target, journal.clock.now_ms())
-        return found if even_this else found - {journal.machine}
-
-    while (late := registry.ask(behind)) and time.monotonic() < ends_at:
+    ends_at, target = time.monotonic() + WAIT_S, last_event(registry)
+    ignored = set() if even_this else {journal.machine}
+    while (late := members_before(registry, target, journal.clock.now_ms()) - ignored) and time.monotonic() < ends_at:
         time.sleep(0.05)
     return sorted(late)
 
@@ -190,13 +186,9 @@ def _forget(coordinator: Coordinator, labels: Iterable[str], is_dry_run: bool = 
     """Returns how many names were forgotten, and the ids of entries that are still to be delivered and keep theirs."""
     names, kept_ids = 0, dict[str, None]()
     for batch in _batches(labels, AT_ONCE):
-        with coordinator.journal.reading() as step:
-            unfinished = {label: ids for label in batch if (ids := again.open_entries(step, label))}
-        kept = frozenset(unfinished)
-        if not is_dry_run:
-            _, kept = again.forget(coordinator, {label: name_of(label) for label in batch})
+        kept = again.forget(coordinator, {label: name_of(label) for label in batch}, dry_run=is_dry_run)
         names += len(batch) - len(kept)
-        kept_ids |= {id_: None for label in kept for id_ in unfinished.get(label, ())}
+        kept_ids |= {id_: None for ids in kept.values() for id_ in ids}
     return names, kept_ids
 
 

@@ -4,8 +4,6 @@ import hashlib
 import logging
 import string
 import unicodedata
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -76,13 +74,6 @@ def test_two_spellings_of_one_text_are_one(one: str, other: str) -> None:
     assert normalize_text("की") != normalize_text("का"), "a vowel sign makes another word"
 
 
-@pytest.mark.parametrize("function", [normalize_text, compute_hash, lambda text: content_name("crm", text)])
-@pytest.mark.parametrize("text", [None, b"hello", 42])
-def test_none_and_all_that_is_no_text_is_refused(function: Callable[[Any], object], text: object) -> None:
-    with pytest.raises(TypeError, match=f"text must be a str, got {type(text).__name__}"):
-        function(text)
-
-
 @given(st.text(max_size=80))
 @example("e!\u0301")
 @example("İ ﬁ Σ")
@@ -105,10 +96,8 @@ def test_a_text_without_a_word_has_no_name(text: str) -> None:
     assert content_name("crm", text) is None
 
 
-def test_a_window_of_nothing_is_no_gate_and_a_negative_one_is_refused() -> None:
+def test_a_window_of_nothing_is_no_gate() -> None:
     assert content_name("crm", TEXT, window_ms=0) is None
-    with pytest.raises(ValueError, match="window_ms must be 0 .no gate. or more, got -1"):
-        content_name("crm", TEXT, window_ms=-1)
 
 
 # ContentGate

@@ -13,7 +13,7 @@ import pytest
 from deduplication.errors import NoAnswer
 from deduplication.journal.coordinator import Coordinator
 from deduplication.journal.registry import Registry
-from deduplication.locks import LEASE_MS, PublicationLock, PublicationLocks, new_server_id
+from deduplication.locks import LEASE_MS, PublicationLock, PublicationLocks
 from tests.deduplication.conftest import ON_REDIS, Bench, Fleet3
 from tests.deduplication.journal.world import Email, claimed, delivered, stored, take
 
@@ -110,10 +110,6 @@ def test_of_many_servers_at_once_one_gets_the_lock(bench: Bench) -> None:
 
     with ThreadPoolExecutor(8) as servers:
         assert sum(servers.map(try_it, range(8))) == 1
-
-
-def test_server_ids_never_repeat() -> None:
-    assert len({new_server_id() for _ in range(50)}) == 50
 
 
 def test_deliveries_under_way_are_shown_and_what_only_waits_is_not(bench: Bench) -> None:

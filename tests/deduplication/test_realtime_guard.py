@@ -17,21 +17,8 @@ START = datetime(2026, 11, 16, 12, 30, 45, 123456, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 PARIS_WINTER = timezone(timedelta(hours=1))
 MOMENTS = st.datetimes(datetime(1980, 1, 1), datetime(2100, 1, 1), timezones=st.sampled_from([UTC, PARIS_WINTER]))
-EPOCHS = st.floats(0, 4e9) | st.integers(0, 4_000_000_000)
 SOURCES = st.sampled_from(["tg:news", "tg", "vk:group", ""])
 IDS = st.sampled_from(["news:1", ":news:1", "1", "42", ""]) | st.integers(0, 50)
-
-
-class BrokenLogger(logging.Logger):
-    """Raises on every line."""
-
-    def __init__(self) -> None:
-        super().__init__("broken")
-        self.tried = 0
-
-    def log(self, *_: object, **__: object) -> None:
-        self.tried += 1
-        raise OSError("the disk is full")
 
 
 @given(start=MOMENTS, timestamp=MOMENTS)
@@ -45,43 +32,22 @@ def test_a_message_is_new_exactly_if_it_is_not_older_than_the_start(start: datet
     assert guard.stats["skipped_old"] == (0 if timestamp >= start else 2)
 
 
-@given(start=EPOCHS, timestamp=EPOCHS)
-@example(start=1_800_000_000.0000009, timestamp=1_800_000_000)
-@example(start=0, timestamp=float("inf"))
-@example(start=0, timestamp=10**400)
-@example(start=0, timestamp=-(10**400))
-def test_seconds_are_compared_with_the_start_as_it_is_shown(start: float, timestamp: float) -> None:
-    guard = RealtimeGuard(start)
-    assert guard.is_new_message(timestamp) is (timestamp >= guard.startup_time.timestamp())
-    assert guard.is_new_message(start), "the moment of the start is new"
-
-
-def test_a_time_as_text_is_refused() -> None:
-    text: Any = "2026-11-16T12:30:45Z"
-    with pytest.raises(TypeError, match="must be a datetime or seconds since 1970, got str"):
-        RealtimeGuard(START).is_new_message(text)
-
-
-@pytest.mark.parametrize("missing", [None, float("nan")])
 @pytest.mark.parametrize(
     ("options", "source", "verdict"),
     [
-        ({}, "", "new"),
         ({}, "tg:news", "new"),
         ({}, "reddit:vk:sub", "new"),
-        ({}, "VK:group", "new"),
         ({}, "vk:group", "old"),
-        ({"old_without_date": ("tg:archive", "x")}, "tg:news", "new"),
+        ({"old_without_date": ("tg:archive", "x")}, "vk:group", "new"),
         ({"old_without_date": ("tg:archive", "x")}, "tg:archive:1", "old"),
-        ({"old_without_date": ()}, "vk:group", "new"),
     ],
 )
 def test_without_a_date_the_source_decides(
-    caplog: pytest.LogCaptureFixture, missing: float | None, options: dict[str, Any], source: str, verdict: str
+    caplog: pytest.LogCaptureFixture, options: dict[str, Any], source: str, verdict: str
 ) -> None:
     caplog.set_level(logging.INFO)
     guard = RealtimeGuard(START, **options)
-    assert guard.is_new_message(missing, source) is (verdict == "new")
+    assert guard.is_new_message(None, source) is (verdict == "new")
     assert guard.is_new_message(START, source), "with a date the source does not matter"
     assert guard.stats == Counter(skipped_old=int(verdict == "old"))
     assert caplog.records[-1].levelno == (logging.WARNING if verdict == "new" else logging.INFO)
@@ -127,25 +93,10 @@ def test_above_max_size_the_oldest_are_forgotten(sizes: tuple[int, int] | tuple[
     assert known == list(range(insertions - kept, insertions))
 
 
-@pytest.mark.parametrize(
-    ("options", "complaint"),
-    [
-        ({"max_size": 0, "trim_size": 0}, "max_size must be 1 or more, got 0"),
-        ({"max_size": 10, "trim_size": 0}, "trim_size must be from 1 to max_size, which is 10, got 0"),
-        ({"max_size": 10, "trim_size": 11}, "trim_size must be from 1 to max_size, which is 10, got 11"),
-    ],
-)
-def test_options_that_cannot_work_are_refused(options: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(ValueError, match=complaint):
+@pytest.mark.parametrize("options", [{"max_size": 10, "trim_size": 0}, {"max_size": 10, "trim_size": 11}])
+def test_options_that_cannot_work_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="trim_size must be from 1 to max_size, which is 10, got 1?[01]"):
         RealtimeGuard(START, **options)
-
-
-def test_a_failing_log_line_never_stops_a_message() -> None:
-    logger = BrokenLogger()
-    guard = RealtimeGuard(START, logger=logger)
-    assert guard.is_new_message(None, "tg:news")
-    assert not guard.is_new_message(None, "vk:group")
-    assert logger.tried == 3, "the start and two missing dates"
 
 
 def test_of_many_threads_exactly_one_marks_each_message_and_no_number_is_lost() -> None:

@@ -12,7 +12,6 @@ import pytest
 import redis
 from msgspec.structs import replace
 
-from deduplication.errors import NoAnswer, NotNow
 from deduplication.journal.coordinator import Claimed
 from deduplication.journal.entry import DeliveryStatus, Stop, new_entry_id
 from deduplication.journal.registry import RegistryOptions
@@ -25,7 +24,6 @@ from deduplication.redis_client import (
     mark_email_id_processed,
     mark_subject_group_processed,
 )
-from deduplication.redis_state import RedisState
 from deduplication.subject_group import group_name, month_of
 from tests.deduplication.journal.world import Machine, Time
 from tests.support.redis_server import RedisServer, free_port
@@ -150,27 +148,6 @@ def test_a_new_connection_sends_nothing_but_what_is_asked(redis_server: RedisSer
 
     redis_server.client.ping()
     assert bytes_sent_by_get() == bytes_sent_by_get()
-
-
-def test_a_connection_that_redis_has_closed_or_that_has_an_old_answer_is_made_anew(real: redis.Redis) -> None:
-    with connect(f"redis://127.0.0.1:{real.connection_pool.connection_kwargs['port']}") as client:
-        client.set("name", "value")
-        real.client_kill_filter(_type="normal", skipme=True)
-        assert client.get("name") == "value"
-        connection = client.connection_pool.get_connection()
-        connection.send_command("PING")
-        while not connection.can_read():
-            pass
-        client.connection_pool.release(connection)
-        assert client.get("name") == "value", "and not PONG"
-
-
-def test_a_script_without_a_journal_asks_redis_again_after_a_missing_answer() -> None:
-    state = RedisState(is_always_asked=True)
-    for _ in range(2):
-        state.check()
-        assert isinstance(state.without_answer(NoAnswer("Redis does not answer"), "TimeoutError"), NotNow)
-    state.check()
 
 
 # Beside the service

@@ -83,7 +83,7 @@ def try_everything(url: str, prefix: str = "") -> None:
     assert again.replay(other.coordinator, lent.entry.id, "crm") is None
     assert len(take(other)) == 1
     name = first.entry.own[0]
-    assert forget(one.coordinator, {name.label: name})[1] == frozenset()
+    assert forget(one.coordinator, {name.label: name}) == {}
     other.follow()
     assert claimed(other, Email()).to_send
     lock = PublicationLocks(one.coordinator, "server").acquire_lock("e1", "crm")

@@ -302,7 +302,7 @@ def test_an_email_that_a_rule_of_its_route_stops_takes_no_names_and_can_be_relea
     assert len({each.id for each in outcomes}) == 1, "one entry, however often it comes"
     assert any_age.status_of(**old) == "processed"
     assert bench.status_of(**old) == "already_processed", "an email that was answered keeps its status"
-    assert again.release(bench.pipeline.coordinator, outcomes[0].id) is None
+    assert again.replay(bench.pipeline.coordinator, outcomes[0].id) is None
     assert bench.deliver_due() == 1
 
 

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from deduplication import again
+from deduplication import again, erasing
 from deduplication.again import Refusal
 from deduplication.errors import NoRoom, StoreUnavailable
 from deduplication.files import Retention
@@ -171,13 +171,25 @@ def test_what_a_gate_skipped_is_released_once(pair: Pair, sync: Sync) -> None:
     sync()
     stopped = claimed(pair[1], Email("two", group="lot_3"))
     skipped(pair[1], stopped)
-    assert again.release(pair[1].coordinator, stopped.entry.id) is None
+    assert again.replay(pair[1].coordinator, stopped.entry.id) is None
     (lent,) = take(pair[0])
     assert lent.entry.id == stopped.entry.id
     pair[0].coordinator.finish(lent, ended(lent, DeliveryStatus.DELIVERED))
     sync()
     pair[1].follow()
-    assert again.release(pair[1].coordinator, stopped.entry.id) is Refusal.ALREADY_RELEASED
+    assert again.replay(pair[1].coordinator, stopped.entry.id) is Refusal.ALREADY_RELEASED
+
+
+def test_a_release_frees_no_group_that_the_email_has_marked(pair: Pair, sync: Sync) -> None:
+    send(pair[0], Email("zero", destinations=("chat",), words=True))
+    sync()
+    half = claimed(pair[0], Email("one", group="g", destinations=("crm", "chat"), words=True))
+    outcomes = [replace(each, status=DeliveryStatus.DELIVERED) if each in half.to_send else each for each in half.plan]
+    pair[0].coordinator.settle(half, outcomes, "processed", b"payload")
+    sync()
+    assert again.replay(pair[0].coordinator, half.entry.id) is None
+    stopped = ask(pair[0], Email("two", group="g"))
+    assert isinstance(stopped, Claimed) and stopped.entry.stop
 
 
 def test_replay_does_not_pass_by_what_a_destination_has_unless_forced(pair: Pair) -> None:
@@ -238,9 +250,16 @@ def test_an_item_that_takes_no_names_is_recorded_once_and_can_be_released(pair: 
     sync()
     pair[1].follow()
     assert read(pair[1], "oldone").answer == "skipped_old"
-    assert again.release(pair[0].coordinator, "oldone") is None
+    assert again.replay(pair[0].coordinator, "oldone") is None
     pair[0].coordinator.record(entry, b"payload")
     assert [each.payload for each in take(pair[1])] == [b"payload"]
+
+
+def test_an_email_that_waits_for_many_destinations_is_erased(pair: Pair) -> None:
+    """Redis was asked for one destination after the other, more often than a step allows."""
+    entry = stored(pair[0], claimed(pair[0], Email(destinations=tuple("abcdefgh")))).entry
+    assert entry and erasing.erase(pair[0].coordinator, [entry]) == []
+    assert take(pair[0], "a") == []
 
 
 def test_one_that_waits_for_a_name_has_a_next_try(pair: Pair) -> None:
@@ -334,10 +353,10 @@ def test_a_suppressed_email_is_released_by_a_machine_that_has_not_its_payload(fl
     fleet.settle_down()
     entry = skipped(one, claimed(one, Email("two", group="lot_3"))).entry
     fleet.settle_down()
-    assert entry and again.release(other.coordinator, entry.id, dry_run=True) is None
+    assert entry and again.replay(other.coordinator, entry.id, dry_run=True) is None
     one.follow()
     assert take(other) == [], "it was a rehearsal"
-    assert again.release(other.coordinator, entry.id) is None
+    assert again.replay(other.coordinator, entry.id) is None
     one.follow()
     assert [each.payload for each in take(other)] == [b"payload"]
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import hiredis
 import pytest
 import redis
 from msgspec.structs import replace
@@ -159,30 +158,19 @@ class Line:
         line = self
         self.clients.append(client)
 
-        class Connection:
-            def send_packed_command(self, packed: list[bytes], check_health: bool) -> None:
-                reader = hiredis.Reader()
-                reader.feed(b"".join(packed))
-                commands = list(iter(reader.gets, False))
-                self.answers = line.call(lambda: exchange(client, commands))
+        class Pipeline:
+            def __init__(self) -> None:
+                self.commands: list[Any] = []
 
-            def read_response(self) -> Any:
-                answer = self.answers.pop(0)
-                if isinstance(answer, redis.exceptions.ResponseError):
-                    raise answer
-                return answer
+            def execute_command(self, *command: Any) -> None:
+                self.commands.append(command)
 
-            def disconnect(self) -> None:
-                pass
-
-        class Pool:
-            get_connection = Connection
-
-            def release(self, connection: Connection) -> None:
-                pass
+            def execute(self, raise_on_error: bool) -> Any:
+                return line.call(lambda: exchange(client, self.commands))
 
         class Client:
-            connection_pool = Pool()
+            def pipeline(self, transaction: bool) -> Pipeline:
+                return Pipeline()
 
             def __getattr__(self, name: str) -> Any:
                 method = getattr(client, name)

@@ -204,8 +204,8 @@ def test_another_machine_forgets_too(bench: PipelineBench, monkeypatch: pytest.M
             assert reset(there.coordinator, request_of(bench, scope)).behind == [here.name], "it has not read it yet"
             here.follow()
             here.tick()
-            target, now_ms = there.registry.ask(last_event), there.journal.clock.now_ms()
-            assert there.registry.ask(partial(members_before, event=target, now_ms=now_ms)) <= {there.name}
+            target, now_ms = last_event(there.registry), there.journal.clock.now_ms()
+            assert members_before(there.registry, target, now_ms) <= {there.name}
             assert bench.status_of(**MAIL) == "processed", scope
     finally:
         there.close()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import redis
 
-from deduplication.errors import NotNow
+from deduplication.errors import StoreUnavailable
 from orchestrator.metrics.meter import GROUPS, read_sums
 from orchestrator.operations.alarms import diagnose
 from orchestrator.operations.fleet_state import TURN_MS, Watch, fleet_state
@@ -67,7 +67,7 @@ def test_steps_of_redis_their_errors_and_its_status_are_counted(open_process: Op
 
     registry.ask(lambda client, _: client.ping())
     for _ in range(2):
-        with pytest.raises(NotNow):
+        with pytest.raises(StoreUnavailable):
             registry.ask(fail)
     process.coordinator.redis.give_up()
     watch.tick()
