@@ -47,7 +47,10 @@ def find_marks(client: Any, prefix: str, kind: Kind, scope: str | None, value: s
     names: list[Name] = []
     for group_ttl in (False, True) if is_group else (False,):
         mark, head = mark_of(pattern, group_ttl), mark_of(Name(kind, "", ""), group_ttl).key.rstrip(":")
-        for key in client.scan_iter(match=f"{_escape_pattern(prefix)}{mark.key}", count=1000):
+        keys = client.scan_iter(match=f"{_escape_pattern(prefix)}{mark.key}", count=1000)
+        if mark.member is not None and scope is not None:  # no scan for a single Set: Redis may have millions of keys
+            keys = [f"{prefix}{mark_of(Name(kind, scope, ''), group_ttl).key}".encode()]
+        for key in keys:
             rest = key.decode().removeprefix(f"{prefix}{head}:")
             if mark.member is None:
                 of_scope, _, text = rest.partition(":") if has_scope else ("", "", rest)

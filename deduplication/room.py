@@ -38,7 +38,7 @@ def check_room(registry: Registry, destinations: Iterable[str], size: int) -> No
 
 def most_payload_bytes(registry: Registry, maxmemory: int) -> int:
     """The limit for all payloads: PAYLOAD_MB, or a quarter of Redis' maxmemory."""
-    return registry.payload_bytes or (maxmemory // 4 if maxmemory else DEFAULT_PAYLOAD_BYTES)
+    return registry.options.payload_bytes or (maxmemory // 4 if maxmemory else DEFAULT_PAYLOAD_BYTES)
 
 
 def read_memory(registry: Registry) -> dict[str, Any]:

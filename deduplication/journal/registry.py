@@ -35,7 +35,6 @@ from deduplication.journal.entry import (
     encode,
     pack_event,
     read_event,
-    to_json,
     without_local_fields,
 )
 from deduplication.journal.rules import Claim, Judgement, Known, NameState, Take, identity, references
@@ -92,7 +91,7 @@ def write_reference(entry: Entry, lease_ms: int = 0) -> str:
         deliveries.append(values)
     head = [entry.machine, entry.created_ms, entry.fingerprint, entry.reset, entry.answer, deliveries]
     retries = [] if entry.retries_left is None else [entry.retries_left]
-    return to_json([*head, *retries]).replace('"\\u0001"', f"{_NEW_LEASE}{lease_ms}")
+    return json.encode([*head, *retries]).decode().replace('"\\u0001"', f"{_NEW_LEASE}{lease_ms}")
 
 
 @lru_cache(maxsize=1024)
@@ -269,8 +268,7 @@ class Registry:
         self._slower = slower
         self._machine = machine
         self._clock = clock
-        self._options = options
-        self.payload_bytes = options.payload_bytes
+        self.options = options
         self._prefix = options.prefix
         self._kept = ("PX", options.entry_ms)
         self._script = SCRIPT
@@ -290,7 +288,7 @@ class Registry:
         now_ms = self._clock.now_ms()
         before_ms = 0
         if self._offset_ms is not None:
-            before_ms = self._clock.steady_ms() + self._offset_ms + self._options.hold_within_ms
+            before_ms = self._clock.steady_ms() + self._offset_ms + self.options.hold_within_ms
         values: dict[str, str] = {}  # what Redis has once the hold is granted
 
         def compose(commit: Commit) -> tuple[Entry, Take] | Judgement:
@@ -307,7 +305,7 @@ class Registry:
             for label, name in claim.references.items():
                 pointer = values[pointer_key(label)] = self._point(commit, label, name, entry, self._kept)
                 if name.kind in HAS_PENDING and not known.of(name).is_marked and entry.id in pointer:
-                    mark = mark_of(name, self._options.group_ttl)
+                    mark = mark_of(name, self.options.group_ttl)
                     commit.write("SET", mark.key, mark.pending or "", "PX", claim.lease_ms)
             text = values[f"e:{entry.id}"] = write_reference(entry, claim.lease_ms)
             commit.write("HOLD", f"e:{entry.id}", text, *self._kept)
@@ -345,7 +343,7 @@ class Registry:
         for label, name in labels.items():
             pointer, is_marked = commit.pointer(label), False
             if not name.needs_agreement:
-                mark = mark_of(name, self._options.group_ttl)
+                mark = mark_of(name, self.options.group_ttl)
                 how, value = ("value", mark.done) if mark.member is None else ("member", mark.member)
                 is_marked = commit.ask(how, mark.key, value)
             if is_marked or pointer != NO_POINTER:
@@ -399,7 +397,7 @@ class Registry:
                     commit.write("DEL", f"e:{entry.id}")  # pointers to missing entries are ignored
             for name, entry in under:
                 if name.kind in HAS_PENDING and entry.id in held:
-                    mark = mark_of(name, self._options.group_ttl)
+                    mark = mark_of(name, self.options.group_ttl)
                     commit.write("DELEQ", mark.key, mark.pending or "")
 
         self.agree(compose)
@@ -503,7 +501,7 @@ class Registry:
         for label, name in labels.items():
             if name.kind not in HAS_PENDING or name in marked:
                 continue
-            mark = mark_of(name, self._options.group_ttl)
+            mark = mark_of(name, self.options.group_ttl)
             if name.kind is Kind.POST and entry.retries_left:
                 commit.write("SET", mark.key, entry.retries_left, "PX", name.kept_ms or WEEK_MS)
             elif entry.id in pointers[label].ids:
@@ -512,7 +510,7 @@ class Registry:
     def _write_marks(self, commit: Commit, names: Iterable[Name], *how: str) -> None:
         members: dict[tuple[str, int | None], list[str]] = {}
         for name in names:
-            mark = mark_of(name, self._options.group_ttl)
+            mark = mark_of(name, self.options.group_ttl)
             if mark.member is None:
                 kept = () if name.kept_ms is None else ("PX", name.kept_ms)
                 commit.write("SET", mark.key, mark.done, *kept, *how)
@@ -660,7 +658,7 @@ class Registry:
                     for id_ in pointer.ids:
                         commit.write("DEL", f"e:{id_}")
                 commit.write("SET", pointer_key(label), str(Pointer(number)), *self._kept)
-                mark = mark_of(labels[label], self._options.group_ttl)
+                mark = mark_of(labels[label], self.options.group_ttl)
                 commit.write("DEL", mark.key) if mark.member is None else commit.write("SREM", mark.key, mark.member)
             commit.event = pack_event("R", self._machine, number, list(gone)) if gone else ""
             return number, frozenset(labels.keys() - gone.keys())
