@@ -25,7 +25,7 @@ from deduplication.journal.sqlite import Journal, Step
 from deduplication.names import Gate, Kind, Name, bounded_key
 from deduplication.text import well_formed
 from orchestrator.operations.alarms import LATE_S
-from orchestrator.pipeline import SKIPPED_AT, Status, status_of
+from orchestrator.pipeline import SKIPPED_AT, Status
 from orchestrator.privacy import Privacy
 
 if TYPE_CHECKING:
@@ -48,9 +48,7 @@ BY_DELIVERY: dict[str | None, tuple[str, str]] = {
 }
 
 _UNUSUAL = "e.outcome NOT IN ('delivered', 'claimed')"  # as in schema.sql, or its index would not be used
-_LIVE = (
-    "e.seq IN (SELECT seq FROM deliveries WHERE owner <> '' AND lease_until_ms > {steady_ms} AND status = 'claimed')"
-)
+_LIVE = "EXISTS (SELECT 1 FROM deliveries WHERE seq = e.seq AND status = 'claimed' AND lease_until_ms > {steady_ms})"
 
 
 class EmailOutcome(StrEnum):
@@ -111,17 +109,12 @@ _BY_OUTCOME = {
 }
 
 
-def current_status(entry: Entry, steady_ms: int) -> Status:
-    """The answer to its provider, brought up to date; _BY_STATUS has the same in SQL. It is not read from there: the
-    entry may have changed meanwhile, and its status has to agree with its deliveries."""
-    if entry.outcome in (DeliveryStatus.CLAIMED, DeliveryStatus.RETURNED):
-        is_live = any(delivery.is_live(steady_ms) for delivery in entry.deliveries)
-        return Status.ALREADY_PROCESSING if is_live else Status.RETRY_LATER
-    if entry.outcome == DeliveryStatus.SKIPPED:
-        if entry.stop:
-            return SKIPPED_AT[entry.stop.gate]
-        return Status.SKIPPED_ROUTE if entry.answer == Status.SKIPPED_ROUTE else Status.SKIPPED_OLD
-    return status_of({delivery.status for delivery in entry.deliveries})
+def read_status(step: Step, entry_id: str) -> Status:
+    """The answer to its provider, brought up to date."""
+    cases = " ".join(f"WHEN {condition} THEN '{status}'" for status, condition in _BY_STATUS.items())
+    query = f"SELECT CASE {cases} END FROM entries e WHERE id = ?".format(steady_ms=step.steady_ms)  # noqa: S608
+    rows = step.query(query, (entry_id,))
+    return Status(rows[0][0] if rows else Status.RETRY_LATER)  # without a row, it has just been deleted
 
 
 _AGE = re.compile(r"(\d{1,5}) ?(min|h|d|w)")

@@ -66,7 +66,7 @@ def test_a_dry_run_says_of_each_match_what_would_happen_and_does_nothing(desk: D
 @pytest.mark.parametrize(
     ("rule", "status", "reason"),
     [
-        ({"realtime_only": True}, "skipped_old", "Suppressed: it is older than the service"),
+        ({"realtime_only": True}, "skipped_old", "Suppressed: older than the service"),
         ({"dropped_by": "junk mail"}, "skipped_route", "Suppressed: dropped by route junk mail"),
     ],
 )
