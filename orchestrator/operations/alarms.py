@@ -1,7 +1,7 @@
 """Alarms: the table of the conditions that raise them, from which make docs-reference writes the rules of Prometheus;
 when each began and ended, as a note that the fleet shares; and the webhooks that report it.
 
-With Redis, one machine at a time evaluates them for all; without it, each machine does it alone.
+With Redis, the first of its machines evaluates them for all; without it, each machine does it alone.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ import logging
 import secrets
 from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, Field
 
 from deduplication import members
-from deduplication.errors import DeduplicationError
 from deduplication.journal.coordinator import Coordinator
 from deduplication.journal.entry import DeliveryStatus
 from deduplication.redis_state import REDIS_ERRORS, REDIS_STEPS
@@ -35,7 +34,6 @@ GOOD_POLICY = "noeviction"
 LATE_S = 15 * 60
 SEND_WITHIN_S = 8.0
 RETRY_AFTER_MS = 15_000
-TURN_MS = 30_000
 _NOTE = "alarm:"
 
 Values = Mapping[str, float | None]
@@ -261,15 +259,12 @@ class Alarms:
         """Current alarms, oldest first, with up-to-date texts."""
         texts, current = diagnose(state, self._off), [alarm for alarm in self._read().values() if not alarm.until]
         for alarm in current:
-            if alarm.key not in texts:
-                over = f"This is no longer so; the alarm ends after {shown_duration(self._after_ms // 1000)}."
-                alarm.text = f"{alarm.text} {over}"
             alarm.text = texts.get(alarm.key) or alarm.text
         return sorted(current, key=lambda alarm: alarm.since)
 
     def evaluate(self, state: FleetState) -> None:
-        """Begins and ends alarms, and sends what the receiver does not know yet, if it is this machine's turn."""
-        if not self._has_turn():
+        """Begins and ends alarms, and sends what the receiver does not know yet. Of a fleet, one machine does."""
+        if state.redis_status == "up" and state.machine != min(state.members, default=""):
             self._changing.clear()
             return
         texts, alarms, now_ms = diagnose(state, self._off), self._read(), state.now_ms
@@ -304,20 +299,6 @@ class Alarms:
                 except DeliveryFailed as error:
                     log.warning("alarm %s %s: not sent: %s", key, alarm.phase, error)
                     self._next_send_ms = now_ms + RETRY_AFTER_MS  # of all alarms: they have the same receiver
-
-    def _has_turn(self) -> bool:
-        """One machine of the fleet; each one while Redis is away."""
-        registry, machine = self._coordinator.registry, self._journal.machine
-
-        def take(client: Any, prefix: str) -> bool:
-            key = f"{prefix}turn:alarms"  # renewed if it is ours, taken only if it is nobody's
-            return bool(client.set(key, machine, px=TURN_MS, nx=client.get(key) != machine.encode()))
-
-        try:
-            return registry is None or self._coordinator.redis.status != "up" or bool(registry.ask(take))
-        except DeduplicationError as error:
-            log.info("alarms: this machine evaluates them alone: %s", error)
-            return True
 
     def _read(self) -> dict[str, Alarm]:
         """Without those of conditions that only a newer version knows."""

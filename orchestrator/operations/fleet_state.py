@@ -241,19 +241,14 @@ def _read_destinations(service: Service, step: Step, tripped: set[str]) -> dict[
 
 
 def _oldest_s(step: Step, destination: str) -> int:
-    """The longest wait among the entries that have been in this journal longest."""
-    rows = step.read_rows(
-        "seq IN (SELECT seq FROM deliveries WHERE status = 'waiting' AND destination = ? ORDER BY seq LIMIT ?)",
-        (destination, OLDEST_LOOKED_AT),
+    """The longest wait among the entries that have been in this journal longest. One that was replayed or released
+    waits since its next try was set."""
+    query = (
+        "SELECT min(iif(d.generation, d.next_try_ms, e.created_ms)) FROM (SELECT * FROM deliveries"
+        " WHERE status = 'waiting' AND destination = ? ORDER BY seq LIMIT ?) d JOIN entries e ON e.seq = d.seq"
     )
-    since = [step.now_ms]
-    for _, entry in rows:
-        delivery, since_ms = entry.delivery_to(destination), entry.created_ms
-        if delivery and delivery.generation:  # replayed or released: since the first attempt after that
-            attempts = delivery.attempts[-delivery.tries :] if delivery.tries else ()
-            since_ms = attempts[0].at_ms if attempts else delivery.next_try_ms or since_ms
-        since.append(since_ms)
-    return (step.now_ms - min(since)) // 1000
+    since_ms = step.query(query, (destination, OLDEST_LOOKED_AT))[0][0]
+    return max(0, step.now_ms - (since_ms or step.now_ms)) // 1000
 
 
 def _own_workers(step: Step) -> int:
@@ -332,34 +327,34 @@ class Watch:
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
-        _try_all(self._service.meter.flush, self._sign_off)
+        self._try(self._service.meter.flush, self._sign_off)
 
     def tick(self) -> None:
         service, now = self._service, time.monotonic()
         if service.coordinator.registry:
             service.meter.count((now - self._ticked_at, REDIS_S, service.coordinator.redis.status))
         else:  # otherwise the fleet's thread does it
-            _try_all(service.coordinator.tend)
+            self._try(service.coordinator.tend)
         self._ticked_at = now
-        _try_all(service.meter.flush, self._beat)
+        self._try(service.meter.flush, self._beat)
         if now - self._turn_at >= TURN_EVERY_S:
             self._turn_at = now
-            _try_all(self.take_turn)
+            self._try(self.take_turn)
         if self._has_turn:
-            _try_all(lambda: index_new(service.journal, INDEX_S), service.files.sweep)
+            self._try(lambda: index_new(service.journal, INDEX_S), service.files.sweep)
 
     def take_turn(self) -> None:
         """Does what one process does for its machine, if it is this one."""
-        with self._service.journal.step() as step:
+        service, registry = self._service, self._service.coordinator.registry
+        with service.journal.step() as step:
             self._has_turn = step.lead(_TURN, self._id, TURN_MS)
         if not self._has_turn:
             return
-        service, registry = self._service, self._service.coordinator.registry
-        _try_all(lambda: ask_redis(service))
+        self._try(lambda: ask_redis(service))
         if registry and service.coordinator.redis.status == "up":
             data_dir = service.settings.data_dir
-            _try_all(lambda: service.meter.share(registry), lambda: share_actions(service.journal, data_dir))
-        _try_all(lambda: service.alarms.evaluate(fleet_state(service)), service.meter.purge)
+            self._try(lambda: service.meter.share(registry), lambda: share_actions(service.journal, data_dir))
+        self._try(lambda: service.alarms.evaluate(fleet_state(service)), service.meter.purge)
 
     def _beat(self) -> None:
         if self._service.is_worker:
@@ -368,17 +363,15 @@ class Watch:
 
     def _sign_off(self) -> None:
         with self._service.journal.step() as step:
-            step.query("DELETE FROM meta WHERE key = ?", (f"{WORKER}{self._id}",))
-            if step.meta(_TURN).startswith(self._id):
-                step.set_meta(_TURN, "")
+            own = "DELETE FROM meta WHERE key = ? OR (key = ? AND value GLOB ?)"
+            step.query(own, (f"{WORKER}{self._id}", _TURN, f"{self._id}*"))
+
+    def _try(self, *work: Callable[[], object]) -> None:
+        """What fails is logged, and tried again with the next tick."""
+        for task in work:
+            try_to(task, "background work")
 
     def _run(self) -> None:
         self.tick()
         while not self._stop.wait(TICK_S):
             self.tick()
-
-
-def _try_all(*work: Callable[[], object]) -> None:
-    """What fails is logged, and tried again with the next tick."""
-    for task in work:
-        try_to(task, "background work")

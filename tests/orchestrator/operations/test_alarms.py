@@ -10,11 +10,10 @@ from deduplication.redis_state import REDIS_ERRORS, REDIS_STEPS
 from orchestrator.config.model import AlertCondition, AlertsConfig, DestinationConfig
 from orchestrator.delivery.webhook import DeliveryFailed, Receipt, Webhook
 from orchestrator.metrics.meter import DELIVERIES, EMAILS, REDIS_S, Sums
-from orchestrator.operations.alarms import LEAST_RECEIVED, RETRY_AFTER_MS, TURN_MS, Alarms, diagnose
+from orchestrator.operations.alarms import LEAST_RECEIVED, RETRY_AFTER_MS, Alarms, diagnose
 from orchestrator.operations.fleet_state import DestinationView, FleetState, Outside, Pause, RedisFacts
 from tests.alert_rules import PATH, alert_rules
 from tests.orchestrator.operations.fleet_bench import OpenProcess, Process
-from tests.support.redis_server import RedisServer
 
 CRM = DestinationView(enabled=True, breaker="closed", paused=None, oldest_s=900)
 COUNTS: dict[str, dict[str, float]] = {
@@ -39,7 +38,7 @@ SOUND = FleetState(
     outside=Outside(
         redis=RedisFacts(maxmemory_policy="noeviction", used_bytes=1, most_payload_bytes=1), suppressed_share=0
     ),
-    members={},
+    members={"here": {"at_ms": 1_800_000_000_000}},
     workers=1,
 )
 EVICTING = Outside(
@@ -224,21 +223,25 @@ def test_without_a_receiver_alarms_are_only_shown_and_a_later_one_gets_no_old_on
     assert receiver.asked == []
 
 
-def test_one_machine_of_a_fleet_sends_and_another_takes_over(
-    open_process: OpenProcess, receiver: Receiver, redis_server: RedisServer
+def test_the_first_machine_of_a_fleet_sends_and_another_takes_over(
+    open_process: OpenProcess, receiver: Receiver
 ) -> None:
-    one, two = (Bench(open_process(with_redis=True), receiver) for _ in range(2))
-    assert one.look(SOUND) == []
-    assert one.look(BROKEN) == ["breaker_open"], "it keeps its turn"
-    assert two.look(BROKEN) == []
-    for bench in (one, two):
-        bench.process.machine.tick()
-    assert two.look(SOUND) == ["breaker_open"], "known to both, and it is not this one's turn"
+    names = [f"machine {number}" for number in range(2)]
+    benches = [Bench(open_process(with_redis=True), receiver) for _ in names]
+
+    def look(state: FleetState, *living: str) -> list[list[str]]:
+        members: dict[str, Any] = {name: {} for name in living}
+        shown = []
+        for name, bench in zip(names, benches, strict=True):
+            shown.append(bench.look(replace(state, machine=name, members=members)))
+            for other in benches:
+                other.process.machine.tick()
+        return shown
+
+    assert look(SOUND, *names) == [[], []]
+    assert look(BROKEN, *names) == [["breaker_open"]] * 2, "known to both"
     assert receiver.accepted == [("breaker_open", "begun")]
-    assert 0 < redis_server.client.pttl("turn:alarms") <= TURN_MS
-    redis_server.client.delete("turn:alarms")
-    assert two.look(SOUND) == []
-    assert receiver.accepted[1:] == [("breaker_open", "ended")]
-    two.process.coordinator.redis.give_up()
-    one.process.coordinator.redis.give_up()
-    assert one.look(BROKEN) == two.look(BROKEN) == ["breaker_open"], "without Redis each judges for itself"
+    assert look(SOUND, *reversed(names)) == [[], []]
+    assert look(BROKEN, names[1]) == [[], ["breaker_open"]], "the first one is silent"
+    assert [phase for _, phase in receiver.accepted] == ["begun", "ended", "begun"]
+    assert look(replace(SOUND, redis_status="gone")) == [[], []], "without Redis each judges for itself"
