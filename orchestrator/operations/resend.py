@@ -5,13 +5,11 @@ from __future__ import annotations
 import secrets
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool
 
 from deduplication import again
 from deduplication.again import Refusal
-from deduplication.errors import StoreUnavailable
 from deduplication.journal.entry import DeliveryStatus
 from orchestrator.audit import audit
 from orchestrator.build import Service
@@ -40,9 +38,9 @@ class Replay(BaseModel):
     dry_run: StrictBool = Field(default=False, description="Only show what would happen.")
 
 
-def send_again(service: Service, id_: str, how: Release | Replay, *, at_once: bool = False) -> str:
-    """Releases an email, once, or makes a delivery ("email:destination") due now. ``at_once``: sends it before
-    returning, unless workers send. Returns RELEASED, WOULD_RELEASE, REPLAYED, WOULD_REPLAY or a Refusal."""
+def send_again(service: Service, id_: str, how: Release | Replay) -> str:
+    """Releases an email, once, or makes a delivery ("email:destination") due now. Returns RELEASED, WOULD_RELEASE,
+    REPLAYED, WOULD_REPLAY or a Refusal."""
     entry_id, _, destination = id_.partition(":")
     options = {"force": how.force, "dry_run": how.dry_run}
     if isinstance(how, Release):
@@ -55,8 +53,6 @@ def send_again(service: Service, id_: str, how: Release | Replay, *, at_once: bo
     if refusal or how.dry_run:
         return refusal or would
     audit.warning("AUDIT %s", line)
-    if at_once:
-        _deliver_now(service, entry_id)
     return done
 
 
@@ -68,7 +64,7 @@ def send_many(service: Service, wanted: Filter | Sequence[str], how: Release | R
     return Counter(send_again(service, id_, how) for id_ in ids)
 
 
-def replay_email(service: Service, id_: str, how: Replay, only: str = "", *, at_once: bool = False) -> str:
+def replay_email(service: Service, id_: str, how: Replay, only: str = "") -> str:
     """All its deliveries but those that were received; ``only`` that to one destination, if it is given. Returns
     REPLAYED if there was one, otherwise the reason."""
     with service.journal.reading() as step:
@@ -76,19 +72,7 @@ def replay_email(service: Service, id_: str, how: Replay, only: str = "", *, at_
     if entry is None:
         return Refusal.UNKNOWN
     ids = [f"{id_}:{each.destination}" for each in entry.deliveries if only in ("", each.destination)]
-    results = [send_again(service, delivery, how, at_once=at_once) for delivery in ids]
+    results = [send_again(service, delivery, how) for delivery in ids]
     return min(
         results, key=lambda result: (result != REPLAYED, result == Refusal.ALREADY_DELIVERED), default=Refusal.UNKNOWN
     )
-
-
-def _deliver_now(service: Service, entry_id: str) -> None:
-    """Sends it in this thread, so that an operator sees the result, unless workers send it."""
-    if service.settings.deliver_by == "workers":
-        return
-    with service.journal.reading() as step:
-        entry = step.read(entry_id)
-    for delivery in entry.deliveries if entry else ():
-        if delivery.status is DeliveryStatus.WAITING:
-            with suppress(StoreUnavailable):
-                service.retrier.deliver_due(delivery.destination)
