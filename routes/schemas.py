@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, StrictBool, 
 
 from deduplication.again import Refusal
 from orchestrator.operations.decisions import Decision, DeliveryView
-from orchestrator.operations.destinations import MOST_REASON_CHARACTERS, DestinationShown
-from orchestrator.operations.fleet_state import Pause
+from orchestrator.operations.destinations import MOST_REASON_CHARACTERS
+from orchestrator.operations.fleet_state import DestinationView, Pause
 from orchestrator.operations.resend import RELEASED, REPLAYED, WOULD_RELEASE, WOULD_REPLAY, Release, Replay
 from orchestrator.operations.reset import Erased, Forgotten, Reset, Scope
 from orchestrator.operations.search import FIELDS, DecisionFilter, DeliveryFilter
@@ -130,7 +130,7 @@ class Matched(BaseModel):
 
 
 class Destinations(BaseModel):
-    destinations: dict[str, DestinationShown]
+    destinations: dict[str, DestinationView]
 
 
 class PauseAnswer(BaseModel):

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Self
+from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 from pydantic import BaseModel, Field, model_validator
 
@@ -24,6 +25,7 @@ from deduplication.room import most_payload_bytes
 from deduplication.values import frozen
 from orchestrator.audit import share_actions
 from orchestrator.delivery.guard import PauseState
+from orchestrator.delivery.signing import public_keys
 from orchestrator.metrics.meter import DAY_S, HOUR_S, MINUTE_S, REDIS_S, Sums, read_recent
 from orchestrator.operations.alarms import LATE_S
 from orchestrator.operations.search import index_new
@@ -102,6 +104,8 @@ class DestinationView(BaseModel):
     oldest_s: int | None = None
     failing: bool = False
     next_probe: str | None = Field(default=None, json_schema_extra={"format": "date-time"})
+    url: str = Field(default="", description="Where it is, without what may be a secret.")
+    public_keys: list[str] = Field(default=[], description="What its receiver verifies ed25519 signatures with.")
     status: Literal["removed", "disabled", "paused", "failing", "late", "dead letters", "ok"] = "ok"
 
     @model_validator(mode="after")
@@ -222,13 +226,14 @@ def _read_destinations(service: Service, step: Step, tripped: set[str]) -> dict[
     configured, failed_ms = service.config.destinations, dict(step.query("SELECT destination, failed_ms FROM breakers"))
     views = {}
     for name in (*configured, *sorted({*waiting, *dead} - configured.keys())):
-        breaker, next_probe = service.guard.breaker(name) if name in configured else None, None
+        config, next_probe = configured.get(name), None
+        breaker = service.guard.breaker(name) if config else None
         failing = service.guard.is_failing(name)  # another machine's heartbeat may be older than its recovery
-        if name in configured and name in waiting and name in failed_ms:
-            left_ms = failed_ms[name] - step.steady_ms + int(configured[name].breaker_pause_s * 1000)
+        if config and name in waiting and name in failed_ms:
+            left_ms = failed_ms[name] - step.steady_ms + int(config.breaker_pause_s * 1000)
             next_probe = shown_moment(step.now_ms + max(0, left_ms))
         views[name] = DestinationView(
-            enabled=configured[name].enabled if name in configured else None,
+            enabled=config.enabled if config else None,
             breaker="open" if breaker == "closed" and failing and name in tripped else breaker,
             paused=Pause.of(service.guard.pause_of(name)),
             waiting=waiting.get(name, 0),
@@ -236,8 +241,18 @@ def _read_destinations(service: Service, step: Step, tripped: set[str]) -> dict[
             oldest_s=_oldest_s(step, name) if name in waiting else None,
             failing=failing,
             next_probe=next_probe,
+            url=_masked(config.url) if config else "",
+            public_keys=public_keys(config.secret) if config else [],
         )
     return views
+
+
+def _masked(url: str) -> str:
+    """Without user, password, values of the query, and parts of the path that may be tokens."""
+    parts = urlsplit(url)
+    path = "/".join("…" if len(part) > 15 and any(map(str.isdigit, part)) else part for part in parts.path.split("/"))
+    query = "&".join(f"{name}=…" for name, _ in parse_qsl(parts.query, keep_blank_values=True))
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], path, query, ""))
 
 
 def _oldest_s(step: Step, destination: str) -> int:

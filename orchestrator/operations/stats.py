@@ -13,22 +13,24 @@ from orchestrator.metrics.meter import DAY_S, DELIVERY_S, HOUR_S, MINUTE_S
 from orchestrator.operations.fleet_state import DestinationView, fleet_state
 
 
-class Totals(BaseModel):
-    """Of all machines, since they began to count; ``waiting`` and ``dead`` are of now.
-
-    ``received`` emails are new, ``duplicates`` (exact repeats) or ``suppressed`` (by a group, files, words or age);
-    ``statuses`` also counts refused requests and retries. ``hit_rate``: the share of received emails that were stopped.
-    ``delivered`` and ``failed`` are attempts. ``is_whole`` is False while Redis is gone: the figures of other machines
-    are then as old as the outage.
-    """
+class Figures(BaseModel):
+    """``received`` emails are new, ``duplicates`` (exact repeats) or ``suppressed`` (by a group, files, words or age).
+    ``delivered`` and ``failed`` are attempts."""
 
     received: int
-    statuses: dict[str, int]
     duplicates: int
     suppressed: int
-    hit_rate: float | None
     delivered: int
     failed: int
+
+
+class Totals(Figures):
+    """Of all machines, since they began to count; ``waiting`` and ``dead`` are of now. ``statuses`` also counts refused
+    requests and retries. ``hit_rate``: the share of received emails that were stopped. ``is_whole`` is False while
+    Redis is gone: the figures of other machines are then as old as the outage."""
+
+    statuses: dict[str, int]
+    hit_rate: float | None
     dead: int
     waiting: int
     oldest_waiting_s: int | None
@@ -49,17 +51,11 @@ STEP_S = {Span.HOUR: MINUTE_S, Span.DAY: 10 * MINUTE_S, Span.WEEK: HOUR_S, Span.
 LENGTH_S = {Span.HOUR: HOUR_S, Span.DAY: DAY_S, Span.WEEK: 7 * DAY_S, Span.MONTH: 31 * DAY_S}
 
 
-class Point(BaseModel):
-    """What happened from ``start_s`` (seconds since 1970) on. ``stopped``: duplicates and suppressed. ``delivered`` and
-    ``failed`` are attempts."""
+class Point(Figures):
+    """What happened from ``start_s`` (seconds since 1970) on. ``stopped``: duplicates and suppressed."""
 
     start_s: int
-    received: int
-    delivered: int
-    duplicates: int
-    suppressed: int
     stopped: int
-    failed: int
 
 
 class DestinationFigures(BaseModel):
