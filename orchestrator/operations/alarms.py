@@ -78,7 +78,7 @@ def _died(state: FleetState) -> Values:
 
 
 def _eviction(state: FleetState) -> Values:
-    policy = state.redis.maxmemory_policy if state.redis else None
+    policy = state.facts.maxmemory_policy
     return {"": policy != GOOD_POLICY if policy else None} if state.redis_status else {}
 
 

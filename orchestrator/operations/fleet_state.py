@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 FRESH_MS = 20_000  # an older heartbeat or answer says nothing about now
 OLDEST_LOOKED_AT = 50
 WORKER = "worker:"  # heartbeats of this machine's workers in the journal's meta table
-_OUTSIDE = "outside"
+_FACTS = "facts"
 TICK_S = 1.0
 INDEX_S = 0.5  # of each tick, at most
 TURN_EVERY_S = 5.0
@@ -48,7 +48,7 @@ TURN_MS = 15_000
 _TURN = "figures_turn"
 
 # A script, because on a Cluster the node with our keys answers it. INFO may be forbidden.
-_FACTS = """
+_ASK = """
 local function info(section)
   local text = redis.pcall('INFO', section)
   return type(text) == 'string' and text or ''
@@ -57,26 +57,21 @@ return {info('memory') .. info('stats'), redis.call('HVALS', KEYS[1])}
 """
 
 
-class RedisFacts(BaseModel):
-    """What Redis reports about itself, None where INFO is forbidden."""
+class Facts(BaseModel):
+    """What was found out last behind the requests; None where it is not known, as if Redis was not asked recently, or
+    forbids INFO. ``suppressed_share``: what the suppressed emails of one sender domain take of their room here, at
+    most."""
 
+    at_ms: int = 0
+    members: dict[str, dict[str, Any]] = {}
+    suppressed_share: float | None = None
+    journal_payload_bytes: int | None = None
+    redis_payload_bytes: int | None = None
+    redis_payload_limit_bytes: int | None = None
     maxmemory_policy: str | None = None
     evicted_keys: int | None = None
     used_bytes: int | None = None
     limit_bytes: int | None = None
-    payload_bytes: int = 0
-    most_payload_bytes: int = 0
-
-
-class Outside(BaseModel):
-    """What was found out last, empty if that was not recently. ``suppressed_share``: what the suppressed emails of one
-    sender domain take of their room here, at most."""
-
-    at_ms: int = 0
-    redis: RedisFacts | None = None
-    members: dict[str, dict[str, Any]] = {}
-    payload_bytes: int | None = None
-    suppressed_share: float | None = None
 
 
 class Pause(BaseModel):
@@ -130,7 +125,8 @@ class FleetState:
 
     ``known_since_ms``: since when this machine knows the fleet's work; ``gap_ms``: when it missed a part of that.
     ``ten_minutes``, ``hour`` and ``day``: what the fleet has counted over the last of them. ``members``: machines with
-    a recent heartbeat. ``workers`` is None if requests deliver.
+    a recent heartbeat. ``suppressed_share`` is that of the machine with the highest one. ``workers`` is None if
+    requests deliver.
     """
 
     now_ms: int
@@ -147,31 +143,15 @@ class FleetState:
     hour: Sums
     day: Sums
     disk_free_bytes: int
-    outside: Outside
+    facts: Facts
     members: Mapping[str, Mapping[str, Any]]
+    suppressed_share: float | None
     workers: int | None
 
     @property
     def active(self) -> dict[str, DestinationView]:
         """Where deliveries are meant to go now: a destination that is paused or disabled lets them wait on purpose."""
         return {name: view for name, view in self.destinations.items() if view.enabled and not view.paused}
-
-    @property
-    def redis(self) -> RedisFacts | None:
-        """None without a Redis, or while it does not answer."""
-        return self.outside.redis if self.redis_status == "up" else None
-
-    @property
-    def suppressed_share(self) -> float | None:
-        """What the suppressed emails of one sender domain take of their room, on the machine with the most of them."""
-        here = self.outside.suppressed_share
-        elsewhere = [about.get("suppressed_share") or 0 for about in self.members.values()]
-        return None if here is None else max(here, *elsewhere, 0)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether the counts of the other machines are up to date."""
-        return self.redis_status in (None, "up")
 
 
 def fleet_state(service: Service) -> FleetState:
@@ -180,15 +160,16 @@ def fleet_state(service: Service) -> FleetState:
     service.guard.refresh()
     with service.journal.reading() as step:
         now_ms = step.now_ms
-        asked = Outside.model_validate_json(step.meta(_OUTSIDE) or "{}")
-        outside = asked if now_ms - asked.at_ms <= FRESH_MS else Outside()
-        members = {name: about for name, about in outside.members.items() if now_ms - about["at_ms"] < FRESH_MS}
+        asked = Facts.model_validate_json(step.meta(_FACTS) or "{}")
+        facts = asked if now_ms - asked.at_ms <= FRESH_MS else Facts()
+        members = {name: about for name, about in facts.members.items() if now_ms - about["at_ms"] < FRESH_MS}
         others = [about for name, about in members.items() if name != step.machine]  # this machine is read directly
         lost_ms = int(step.meta("lost_ms") or 0)
         if lost_ms and status != "up":
             status = "gone"  # a command line does not ask Redis: it uses what the service has recorded
         tripped = {name for about in others for name in about.get("tripped", ())}
         workers = _own_workers(step) + sum(int(about.get("workers", 0)) for about in others)
+        shares = [facts.suppressed_share, *(about.get("suppressed_share") for about in others)]
         return FleetState(
             now_ms=now_ms,
             machine=step.machine,
@@ -201,8 +182,9 @@ def fleet_state(service: Service) -> FleetState:
             hour=read_recent(step, MINUTE_S, HOUR_S),
             day=read_recent(step, HOUR_S, DAY_S),
             disk_free_bytes=shutil.disk_usage(service.settings.data_dir).free,
-            outside=outside,
+            facts=facts,
             members=members,
+            suppressed_share=max((share for share in shares if share is not None), default=None),
             workers=workers if service.settings.deliver_by == "workers" else None,
         )
 
@@ -275,38 +257,38 @@ def _own_workers(step: Step) -> int:
 # Behind the requests
 
 
-def ask_redis(service: Service) -> None:
+def find_facts(service: Service) -> None:
     """Asks Redis, measures stored payloads, and records both for all processes of this machine."""
-    outside = Outside(members=service.fleet.members if service.fleet else {})
+    facts = Facts(members=service.fleet.members if service.fleet else {})
     registry = service.coordinator.registry
     if registry and service.coordinator.redis.status == "up":
         try:
-            outside.redis = _read_redis(registry)
+            facts = facts.model_copy(update=_ask_redis(registry))
         except DeduplicationError as error:
             log.info("Redis did not report its state: %s", error)
     with service.journal.reading() as step:
-        outside.payload_bytes = int(step.query("SELECT total(length(content)) FROM payloads")[0][0])
+        facts.journal_payload_bytes = int(step.query("SELECT total(length(content)) FROM payloads")[0][0])
         used = step.query("SELECT sum(size) FROM payloads WHERE domain <> '' GROUP BY domain ORDER BY 1 DESC LIMIT 1")
-        outside.suppressed_share = used[0][0] / service.journal.retention.suppressed_bytes if used else 0
+        facts.suppressed_share = used[0][0] / service.journal.retention.suppressed_bytes if used else 0
     with service.journal.step() as step:
-        outside.at_ms = step.now_ms
-        step.set_meta(_OUTSIDE, outside.model_dump_json())
+        facts.at_ms = step.now_ms
+        step.set_meta(_FACTS, facts.model_dump_json())
         silent = "DELETE FROM meta WHERE key GLOB ? AND CAST(value AS INTEGER) < ?"
         step.query(silent, (f"{WORKER}*", step.now_ms - 3 * FRESH_MS))
 
 
-def _read_redis(registry: Registry) -> RedisFacts:
-    text, room = registry.ask(lambda client, prefix: client.eval(_FACTS, 1, f"{prefix}room"))
+def _ask_redis(registry: Registry) -> dict[str, Any]:
+    text, room = registry.ask(lambda client, prefix: client.eval(_ASK, 1, f"{prefix}room"))
     info = dict(line.split(":", 1) for line in text.decode().splitlines() if ":" in line)
     limit = int(info.get("maxmemory", 0))
-    return RedisFacts(
-        maxmemory_policy=info.get("maxmemory_policy"),
-        evicted_keys=int(info["evicted_keys"]) if "evicted_keys" in info else None,
-        used_bytes=int(info.get("used_memory", 0)) or None,
-        limit_bytes=limit or None,
-        payload_bytes=sum(map(int, room)),
-        most_payload_bytes=most_payload_bytes(registry, limit),
-    )
+    return {
+        "redis_payload_bytes": sum(map(int, room)),
+        "redis_payload_limit_bytes": most_payload_bytes(registry, limit),
+        "maxmemory_policy": info.get("maxmemory_policy"),
+        "evicted_keys": int(info["evicted_keys"]) if "evicted_keys" in info else None,
+        "used_bytes": int(info.get("used_memory", 0)) or None,
+        "limit_bytes": limit or None,
+    }
 
 
 def describe_machine(service: Service) -> dict[str, Any]:
@@ -314,7 +296,7 @@ def describe_machine(service: Service) -> dict[str, Any]:
     tripped = [name for name in service.config.destinations if service.guard.breaker(name) != "closed"]
     with service.journal.reading() as step:
         workers = _own_workers(step)
-        share = Outside.model_validate_json(step.meta(_OUTSIDE) or "{}").suppressed_share
+        share = Facts.model_validate_json(step.meta(_FACTS) or "{}").suppressed_share
         about = {"version": our_version(), "host": socket.gethostname(), **_read_progress(step, has_redis=True)}
     return {**about, "workers": workers, "tripped": tripped, "suppressed_share": share}
 
@@ -365,7 +347,7 @@ class Watch:
             self._has_turn = step.lead(_TURN, self._id, TURN_MS)
         if not self._has_turn:
             return
-        self._try(lambda: ask_redis(service))
+        self._try(lambda: find_facts(service))
         if registry and service.coordinator.redis.status == "up":
             data_dir = service.settings.data_dir
             self._try(lambda: service.meter.share(registry), lambda: share_actions(service.journal, data_dir))

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NEARLY_FULL = 0.95
+OF_REDIS = {"maxmemory_policy", "evicted_keys", "used_bytes", "limit_bytes"}
+OF_STORAGE = {"journal_payload_bytes", "redis_payload_bytes", "redis_payload_limit_bytes"}
 UNTRUSTED_PROXY = (
     "X-Forwarded-For was sent by an address that is not in TRUSTED_PROXIES: all clients behind that proxy count as "
     "one, and the wrong tokens of one lock out all"
@@ -132,7 +134,7 @@ def read_health(service: Service) -> Health:
 
 
 def _problems(service: Service, state: FleetState, alarms: Sequence[Alarm]) -> Iterator[Problem]:
-    redis = state.redis
+    facts = state.facts
     if state.redis_status not in (None, "up"):
         away = "Redis does not answer: this machine decides by what it knows of the fleet."
         away += f" Entries to publish when Redis is back: {state.unpublished:,}"
@@ -141,7 +143,7 @@ def _problems(service: Service, state: FleetState, alarms: Sequence[Alarm]) -> I
         yield Problem("fleet", "gap", "This machine missed a part of the fleet's work: the stream was trimmed")
     elif state.redis_status == "up" and (state.behind_s is None or state.behind_s * 1000 > BEHIND_MS):
         yield Problem("fleet", "behind", "This machine has not read all of the fleet's work yet")
-    is_redis_full = redis is not None and redis.payload_bytes > NEARLY_FULL * redis.most_payload_bytes
+    is_redis_full = (facts.redis_payload_bytes or 0) > NEARLY_FULL * (facts.redis_payload_limit_bytes or 0)
     if is_redis_full or state.disk_free_bytes < service.settings.disk_free_bytes:
         yield Problem("storage", "full", "No room is left: emails are returned to their providers for retry")
     # Conditions that are true now, or whose alarm is still on
@@ -151,7 +153,7 @@ def _problems(service: Service, state: FleetState, alarms: Sequence[Alarm]) -> I
         name, _, destination = key.partition(":")
         if text and name == condition.name:
             yield Problem(condition.check, condition.word, text, name, since.get(key), destination or None)
-    if redis and redis.used_bytes is None:
+    if facts.redis_payload_limit_bytes is not None and facts.used_bytes is None:
         yield Problem("", "", INFO_FORBIDDEN)
     for name, view in state.destinations.items():
         if view.paused:
@@ -162,7 +164,6 @@ def _problems(service: Service, state: FleetState, alarms: Sequence[Alarm]) -> I
 
 
 def _facts(service: Service, state: FleetState) -> dict[str, dict[str, Any] | None]:
-    redis = state.redis
     facts: dict[str, dict[str, Any] | None] = {
         "redis": None,
         "fleet": None,
@@ -170,9 +171,7 @@ def _facts(service: Service, state: FleetState) -> dict[str, dict[str, Any] | No
         "storage": {
             "disk_free_bytes": state.disk_free_bytes,
             "disk_needed_bytes": service.settings.disk_free_bytes,
-            "journal_payload_bytes": state.outside.payload_bytes,
-            "redis_payload_bytes": redis.payload_bytes if redis else None,
-            "redis_payload_limit_bytes": redis.most_payload_bytes if redis else None,
+            **state.facts.model_dump(include=OF_STORAGE),
         },
         "workers": None if state.workers is None else {"alive": state.workers},
         "destinations": {
@@ -189,7 +188,7 @@ def _facts(service: Service, state: FleetState) -> dict[str, dict[str, Any] | No
             "since": state.lost_ms and shown_moment(state.lost_ms),
             "era": state.era,
             "unpublished": state.unpublished,
-            **(redis.model_dump(exclude={"payload_bytes", "most_payload_bytes"}) if redis else {}),
+            **state.facts.model_dump(include=OF_REDIS),
         }
         facts["fleet"] = {
             "machine": state.machine,

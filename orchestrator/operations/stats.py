@@ -103,14 +103,14 @@ def read_stats(service: Service, span: Span) -> Stats:
         last = step.now_ms // 1000 // step_s * step_s
         starts = range(last - length_s + step_s, last + 1, step_s)
         points = meter.read_points(step, starts)
-    views = state.destinations.values()
+    views, is_whole = state.destinations.values(), state.redis_status in (None, "up")
     totals = Totals(
         **vars(ever),
         dead=sum(view.dead for view in views),
         waiting=sum(view.waiting for view in views),
         oldest_waiting_s=max((view.oldest_s for view in views if view.oldest_s is not None), default=None),
         workers_alive=state.workers,
-        is_whole=state.is_whole,
+        is_whole=is_whole,
     )
     attempted = {}
     for name in dict.fromkeys((*service.config.destinations, *(name for (name,) in recent.by(meter.DELIVERIES, 0)))):
@@ -129,7 +129,7 @@ def read_stats(service: Service, span: Span) -> Stats:
         points=[Point(start_s=start, **vars(sums)) for start, sums in zip(starts, points, strict=True)],
         total=Point(start_s=starts[0], **vars(recent)),
         destinations=attempted,
-        is_whole=state.is_whole,
+        is_whole=is_whole,
     )
     destinations = {}
     for name, view in state.destinations.items():

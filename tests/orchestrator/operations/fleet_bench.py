@@ -17,7 +17,7 @@ from orchestrator.delivery.counters import Counters
 from orchestrator.delivery.guard import Guard
 from orchestrator.metrics.meter import Meter
 from orchestrator.operations.alarms import Alarms
-from orchestrator.operations.fleet_state import FleetState, ask_redis, describe_machine, fleet_state
+from orchestrator.operations.fleet_state import FleetState, describe_machine, find_facts, fleet_state
 from tests.deduplication.conftest import end_hold
 from tests.deduplication.journal.world import Machine, Time
 from tests.support.pipeline import limited
@@ -61,7 +61,7 @@ class Process:
         return self
 
     def state(self) -> FleetState:
-        ask_redis(self.service)
+        find_facts(self.service)
         return fleet_state(self.service)
 
     def share(self) -> None:

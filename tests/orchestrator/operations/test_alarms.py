@@ -11,7 +11,7 @@ from orchestrator.config.model import AlertCondition, AlertsConfig, DestinationC
 from orchestrator.delivery.webhook import DeliveryFailed, Receipt, Webhook
 from orchestrator.metrics.meter import DELIVERIES, EMAILS, REDIS_S, Sums
 from orchestrator.operations.alarms import LEAST_RECEIVED, RETRY_AFTER_MS, Alarms, diagnose
-from orchestrator.operations.fleet_state import DestinationView, FleetState, Outside, Pause, RedisFacts
+from orchestrator.operations.fleet_state import DestinationView, Facts, FleetState, Pause
 from tests.alert_rules import PATH, alert_rules
 from tests.orchestrator.operations.fleet_bench import OpenProcess, Process
 
@@ -22,6 +22,7 @@ COUNTS: dict[str, dict[str, float]] = {
     "day": {f"{EMAILS}|gmail|processed|": LEAST_RECEIVED - 10, f"{EMAILS}|gmail|already_processed|identity": 10},
 }
 FEWER = {f"{EMAILS}|gmail|already_processed|identity": 9.0}
+FACTS = Facts(maxmemory_policy="noeviction", used_bytes=1, redis_payload_bytes=0, redis_payload_limit_bytes=100)
 SOUND = FleetState(
     now_ms=1_800_000_000_000,
     machine="here",
@@ -35,15 +36,12 @@ SOUND = FleetState(
     destinations={"crm": CRM},
     **{span: Sums(counts) for span, counts in COUNTS.items()},
     disk_free_bytes=1 << 40,
-    outside=Outside(
-        redis=RedisFacts(maxmemory_policy="noeviction", used_bytes=1, most_payload_bytes=1), suppressed_share=0
-    ),
+    facts=FACTS,
     members={"here": {"at_ms": 1_800_000_000_000}},
+    suppressed_share=0,
     workers=1,
 )
-EVICTING = Outside(
-    redis=RedisFacts(maxmemory_policy="allkeys-lru", used_bytes=1, most_payload_bytes=1), suppressed_share=0
-)
+EVICTING = FACTS.model_copy(update={"maxmemory_policy": "allkeys-lru"})
 
 
 def counted(span: str, counts: dict[str, float]) -> dict[str, Any]:
@@ -72,9 +70,9 @@ BROKEN = replace(SOUND, **crm(breaker="open"))
         (crm(breaker="half-open"), "breaker_open:crm", "crm keeps failing."),
         (crm(oldest_s=901), "oldest_waiting:crm", "An email has waited for 15 min to be delivered to crm."),
         ({"workers": 0}, "no_worker", "No worker is running"),
-        ({"outside": EVICTING}, "eviction_policy", "Redis may forget names"),
+        ({"facts": EVICTING}, "eviction_policy", "Redis may forget names"),
         (
-            {"members": {"two": {"suppressed_share": 0.81}}},
+            {"suppressed_share": 0.81},
             "suppressed_room",
             "The suppressed emails of one sender domain",
         ),
@@ -95,7 +93,10 @@ def test_each_condition_over_its_threshold_is_wrong_and_only_that(changes: Any, 
         (crm(breaker="open", oldest_s=10_000, paused=Pause(since="", reason="", by="")), set()),
         (crm(breaker="open", oldest_s=10_000, enabled=False), set()),
         ({"redis_status": None, "workers": None, **counted("ten_minutes", {f"{REDIS_S}|up": 0})}, set()),
-        ({"outside": Outside()}, {AlertCondition.EVICTION_POLICY, AlertCondition.SUPPRESSED_ROOM}),
+        (
+            {"facts": Facts(), "suppressed_share": None},
+            {AlertCondition.EVICTION_POLICY, AlertCondition.SUPPRESSED_ROOM},
+        ),
         ({"ten_minutes": Sums({})}, {AlertCondition.REDIS_ERRORS, AlertCondition.LOCAL_JOURNAL}),
     ],
 )
@@ -164,8 +165,8 @@ def test_only_what_stays_wrong_begins_an_alarm_and_only_what_stays_right_ends_it
 @pytest.mark.parametrize(
     ("states", "lasting"),
     [
-        (({"outside": EVICTING}, {"outside": Outside()}), ["eviction_policy"]),  # it cannot be known now
-        (({"outside": EVICTING}, {"outside": Outside()}, {}), []),
+        (({"facts": EVICTING}, {"facts": Facts()}), ["eviction_policy"]),  # it cannot be known now
+        (({"facts": EVICTING}, {"facts": Facts()}, {}), []),
         ((crm(breaker="open"), {"destinations": {}}), []),  # its destination was removed
     ],
 )

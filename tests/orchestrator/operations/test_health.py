@@ -9,7 +9,7 @@ import pytest
 from orchestrator.config.model import AlertCondition, AlertsConfig
 from orchestrator.metrics.meter import EMAILS, REFUSED
 from orchestrator.operations.alarms import Alarms
-from orchestrator.operations.fleet_state import FleetState, Outside, Pause, RedisFacts
+from orchestrator.operations.fleet_state import FleetState, Pause
 from orchestrator.operations.health import (
     UNTRUSTED_PROXY,
     Health,
@@ -19,10 +19,9 @@ from orchestrator.operations.health import (
 )
 from orchestrator.operations.stats import read_providers
 from tests.orchestrator.operations.fleet_bench import Process
-from tests.orchestrator.operations.test_alarms import BROKEN, EVICTING, SOUND, crm, died
+from tests.orchestrator.operations.test_alarms import BROKEN, EVICTING, FACTS, SOUND, crm, died
 
-FACTS = RedisFacts(maxmemory_policy="noeviction", used_bytes=1, most_payload_bytes=100)
-FULL = FACTS.model_copy(update={"payload_bytes": 96})
+FULL = FACTS.model_copy(update={"redis_payload_bytes": 96})
 GONE: dict[str, Any] = {"redis_status": "gone", "lost_ms": 1_800_000_000_000, "unpublished": 1234}
 
 
@@ -46,15 +45,14 @@ def report(process: Process, state: FleetState, after_s: int = 0, **settings: An
         ({"behind_s": None}, "fleet", "behind", "This machine has not read all"),
         ({"behind_s": 60}, "fleet", "up", None),
         ({"disk_free_bytes": 1}, "storage", "full", "No room is left"),
-        ({"outside": Outside(redis=FULL)}, "storage", "full", "No room is left"),
+        ({"facts": FULL}, "storage", "full", "No room is left"),
         ({"workers": 0}, "workers", "no worker", "Alarm: No worker is running"),
         ({"workers": None}, "workers", "not configured", None),
         (crm(breaker="open"), "destinations", "in trouble", "Alarm"),
         (crm(oldest_s=901), "deliveries", "late", "Alarm"),
         (died(2), "destinations", "in trouble", "Alarm"),
         (crm(dead=37), "destinations", "up", None),
-        ({"outside": EVICTING}, "redis", "in trouble", "Alarm: Redis may forget names"),
-        ({"outside": Outside(redis=FULL), **GONE}, "storage", "up", "Redis does not answer"),
+        ({"facts": EVICTING}, "redis", "in trouble", "Alarm: Redis may forget names"),
     ],
 )
 def test_each_trouble_has_a_check_and_a_banner(
@@ -74,7 +72,7 @@ def test_an_outage_says_since_when_and_how_much_is_unpublished(process: Process)
 
 
 def test_warnings_are_loud_and_change_no_status(process: Process) -> None:
-    found = report(process, replace(SOUND, outside=Outside(redis=RedisFacts(most_payload_bytes=1))))
+    found = report(process, replace(SOUND, facts=FACTS.model_copy(update={"used_bytes": None})))
     assert (found.status, "INFO" in found.warnings[0], len(found.problems)) == ("ok", True, 1)
 
 
