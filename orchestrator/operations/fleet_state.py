@@ -12,7 +12,8 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
@@ -43,7 +44,7 @@ WORKER = "worker:"  # heartbeats of this machine's workers in the journal's meta
 _FACTS = "facts"
 TICK_S = 1.0
 INDEX_S = 0.5  # of each tick, at most
-TURN_EVERY_S = 5.0
+LONG_TICK = 5  # in ticks
 TURN_MS = 15_000
 _TURN = "figures_turn"
 
@@ -310,8 +311,8 @@ class Watch:
         self._service = service
         self._id = secrets.token_hex(6)
         self._has_turn = False
+        self._ticks = 0
         self._ticked_at = time.monotonic()
-        self._turn_at = float("-inf")
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
         service.coordinator.redis.count = service.meter.count
@@ -324,49 +325,46 @@ class Watch:
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
-        self._try(self._service.meter.flush, self._sign_off)
+        for task in (self._service.meter.flush, self._sign_off):
+            try_to(task, "background work")
 
     def tick(self) -> None:
-        service, now = self._service, time.monotonic()
-        if service.coordinator.registry:
+        """What fails is logged, and tried again with the next tick."""
+        for task in self._tasks():
+            try_to(task, "background work")
+        self._ticks += 1
+
+    def _tasks(self) -> Iterator[Callable[[], object]]:
+        service, registry, now = self._service, self._service.coordinator.registry, time.monotonic()
+        if registry:
             service.meter.count((now - self._ticked_at, REDIS_S, service.coordinator.redis.status))
         else:  # otherwise the fleet's thread does it
-            self._try(service.coordinator.tend)
+            yield service.coordinator.tend
         self._ticked_at = now
-        self._try(service.meter.flush, self._beat)
-        if now - self._turn_at >= TURN_EVERY_S:
-            self._turn_at = now
-            self._try(self.take_turn)
+        yield service.meter.flush
+        yield self._sign_in
+        if self._has_turn and self._ticks % LONG_TICK == 0:
+            yield partial(find_facts, service)
+            if registry and service.coordinator.redis.status == "up":
+                yield partial(service.meter.share, registry)
+                yield partial(share_actions, service.journal, service.settings.data_dir)
+            yield lambda: service.alarms.evaluate(fleet_state(service))
+            yield service.meter.purge
         if self._has_turn:
-            self._try(lambda: index_new(service.journal, INDEX_S), service.files.sweep)
+            yield partial(index_new, service.journal, INDEX_S)
+            yield service.files.sweep
 
-    def take_turn(self) -> None:
-        """Does what one process does for its machine, if it is this one."""
-        service, registry = self._service, self._service.coordinator.registry
-        with service.journal.step() as step:
+    def _sign_in(self) -> None:
+        """Takes or keeps the turn, if it is free. A worker is counted as long as it does this."""
+        with self._service.journal.step() as step:
             self._has_turn = step.lead(_TURN, self._id, TURN_MS)
-        if not self._has_turn:
-            return
-        self._try(lambda: find_facts(service))
-        if registry and service.coordinator.redis.status == "up":
-            data_dir = service.settings.data_dir
-            self._try(lambda: service.meter.share(registry), lambda: share_actions(service.journal, data_dir))
-        self._try(lambda: service.alarms.evaluate(fleet_state(service)), service.meter.purge)
-
-    def _beat(self) -> None:
-        if self._service.is_worker:
-            with self._service.journal.step() as step:
+            if self._service.is_worker:
                 step.set_meta(f"{WORKER}{self._id}", str(step.now_ms))
 
     def _sign_off(self) -> None:
         with self._service.journal.step() as step:
             own = "DELETE FROM meta WHERE key = ? OR (key = ? AND value GLOB ?)"
             step.query(own, (f"{WORKER}{self._id}", _TURN, f"{self._id}*"))
-
-    def _try(self, *work: Callable[[], object]) -> None:
-        """What fails is logged, and tried again with the next tick."""
-        for task in work:
-            try_to(task, "background work")
 
     def _run(self) -> None:
         self.tick()

@@ -123,7 +123,7 @@ def test_facts_of_redis_and_workers(start_app: StartApp, redis_server: RedisServ
     app = start_app(redis_url=redis_server.url, deliver_by="workers", webhook_url=f"http://127.0.0.1:{free_port()}/")
     wait_for(lambda: app.status_of(email()) == "queued")
     app.post(email(subject="another"))
-    app.service.watch.take_turn()
+    app.service.watch.tick()
     found = scrape(app)
     assert found["mailonce_deliveries_waiting{destination=default}"] == 2
     assert (found["mailonce_workers_alive"], found["mailonce_members"]) == (0, 1)

@@ -1,5 +1,7 @@
 """One picture of the fleet: what waits, what is dead, Redis, the members, the workers."""
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
@@ -80,6 +82,15 @@ def test_redis_the_members_and_what_is_unpublished(open_process: OpenProcess) ->
     assert state.known_since_ms and state.known_since_ms <= state.now_ms
     assert two.state().unpublished == 1
     assert two.state().destinations["crm"].waiting == 1, "stored by the other machine"
+
+
+def test_the_room_of_suppressed_emails_is_that_of_the_machine_with_the_least_left(process: Process) -> None:
+    now_ms = process.machine.time.now_ms
+    members: dict[str, Any] = {"two": {"at_ms": now_ms, "suppressed_share": 0.81}, "old": {"at_ms": now_ms}}
+    with process.journal.step() as step:
+        facts = Facts(at_ms=now_ms, members=members, suppressed_share=0.1)
+        step.set_meta("facts", facts.model_dump_json())
+    assert fleet_state(process.service).suppressed_share == 0.81
 
 
 def test_a_redis_that_is_lost_is_known_to_a_command_line_as_well(open_process: OpenProcess) -> None:

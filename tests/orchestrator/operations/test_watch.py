@@ -36,7 +36,7 @@ def test_one_process_of_a_machine_has_the_turn_and_another_takes_it_over(process
 
     def turns(*watches: Watch) -> list[bool]:
         for watch in watches:
-            watch.take_turn()
+            watch.tick()
         return [watch._has_turn for watch in watches]
 
     assert turns(one, two) == turns(one, two) == [True, False]
