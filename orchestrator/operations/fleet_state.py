@@ -22,7 +22,7 @@ from pydantic import BaseModel, Field, model_validator
 from deduplication.errors import DeduplicationError, try_to
 from deduplication.journal.registry import Registry
 from deduplication.journal.sqlite import Step
-from deduplication.room import most_payload_bytes
+from deduplication.room import most_payload_bytes, read_info
 from deduplication.values import frozen
 from orchestrator.audit import share_actions
 from orchestrator.delivery.guard import PauseState
@@ -47,15 +47,6 @@ INDEX_S = 0.5  # of each tick, at most
 LONG_TICK = 5  # in ticks
 TURN_MS = 15_000
 _TURN = "figures_turn"
-
-# A script, because on a Cluster the node with our keys answers it. INFO may be forbidden.
-_ASK = """
-local function info(section)
-  local text = redis.pcall('INFO', section)
-  return type(text) == 'string' and text or ''
-end
-return {info('memory') .. info('stats'), redis.call('HVALS', KEYS[1])}
-"""
 
 
 class Facts(BaseModel):
@@ -279,16 +270,15 @@ def find_facts(service: Service) -> None:
 
 
 def _ask_redis(registry: Registry) -> dict[str, Any]:
-    text, room = registry.ask(lambda client, prefix: client.eval(_ASK, 1, f"{prefix}room"))
-    info = dict(line.split(":", 1) for line in text.decode().splitlines() if ":" in line)
-    limit = int(info.get("maxmemory", 0))
+    info = read_info(registry, "memory") | read_info(registry, "stats")
+    sizes = registry.ask(lambda client, prefix: client.hvals(f"{prefix}room"))
     return {
-        "redis_payload_bytes": sum(map(int, room)),
-        "redis_payload_limit_bytes": most_payload_bytes(registry, limit),
+        "redis_payload_bytes": sum(map(int, sizes)),
+        "redis_payload_limit_bytes": most_payload_bytes(registry, info.get("maxmemory", 0)),
         "maxmemory_policy": info.get("maxmemory_policy"),
-        "evicted_keys": int(info["evicted_keys"]) if "evicted_keys" in info else None,
-        "used_bytes": int(info.get("used_memory", 0)) or None,
-        "limit_bytes": limit or None,
+        "evicted_keys": info.get("evicted_keys"),
+        "used_bytes": info.get("used_memory"),
+        "limit_bytes": info.get("maxmemory") or None,
     }
 
 
