@@ -255,12 +255,9 @@ class Alarms:
         self._changing: dict[str, int] = {}  # since when a condition differs from its alarm
         self._next_send_ms = 0
 
-    def read(self, state: FleetState) -> list[Alarm]:
-        """Current alarms, oldest first, with up-to-date texts."""
-        texts, current = diagnose(state, self._off), [alarm for alarm in self._read().values() if not alarm.until]
-        for alarm in current:
-            alarm.text = texts.get(alarm.key) or alarm.text
-        return sorted(current, key=lambda alarm: alarm.since)
+    def read(self) -> list[Alarm]:
+        """Current alarms, oldest first."""
+        return sorted((alarm for alarm in self._read().values() if not alarm.until), key=lambda alarm: alarm.since)
 
     def evaluate(self, state: FleetState) -> None:
         """Begins and ends alarms, and sends what the receiver does not know yet. Of a fleet, one machine does."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime, tzinfo
+from datetime import datetime, tzinfo
 from enum import StrEnum
 from functools import partial
 from typing import Annotated, Any
@@ -28,6 +28,7 @@ from orchestrator.operations.search import (
     find_ids,
     read_status,
 )
+from orchestrator.operations.times import shown_moment
 from orchestrator.pipeline import Status
 
 GATES = {Gate.IDENTITY: "email id", Gate.SUBJECT_GROUP: "subject group", Gate.MEDIA: "file", Gate.CONTENT: "text"}
@@ -35,11 +36,7 @@ GATES = {Gate.IDENTITY: "email id", Gate.SUBJECT_GROUP: "subject group", Gate.ME
 
 Time = Annotated[
     int,
-    PlainSerializer(
-        lambda ms: datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds"),
-        return_type=str,
-        when_used="json",
-    ),
+    PlainSerializer(partial(shown_moment, timespec="milliseconds"), return_type=str, when_used="json"),
     WithJsonSchema({"type": "string", "format": "date-time"}),
 ]
 """Milliseconds since 1970; in JSON, ISO 8601."""

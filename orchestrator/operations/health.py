@@ -103,7 +103,7 @@ def read_health(service: Service) -> Health:
         with service.journal.step():
             pass  # it can be written
         state = fleet_state(service)
-        alarms = service.alarms.read(state)
+        alarms = service.alarms.read()
         facts, problems = _facts(service, state), list(_problems(service, state, alarms))
         paused = {name: view.paused for name, view in state.destinations.items() if view.paused}
     except DeduplicationError as error:
@@ -147,11 +147,12 @@ def _problems(service: Service, state: FleetState, alarms: Sequence[Alarm]) -> I
     if is_redis_full or state.disk_free_bytes < service.settings.disk_free_bytes:
         yield Problem("storage", "full", "No room is left: emails are returned to their providers for retry")
     # Conditions that are true now, or whose alarm is still on
-    texts = diagnose(state, service.config.alerts.off) | {alarm.key: alarm.text for alarm in alarms}
+    found = {key: text for key, text in diagnose(state, service.config.alerts.off).items() if text}
+    texts = {alarm.key: alarm.text for alarm in alarms} | found
     since = {alarm.key: alarm.since for alarm in alarms}
     for condition, (key, text) in product(CONDITIONS, texts.items()):
         name, _, destination = key.partition(":")
-        if text and name == condition.name:
+        if name == condition.name:
             yield Problem(condition.check, condition.word, text, name, since.get(key), destination or None)
     if facts.redis_payload_limit_bytes is not None and facts.used_bytes is None:
         yield Problem("", "", INFO_FORBIDDEN)

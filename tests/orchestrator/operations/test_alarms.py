@@ -136,7 +136,7 @@ class Bench:
         self.process.machine.time.pass_ms(int(after_s * 1000))
         state = replace(state, now_ms=self.process.machine.time.now_ms)
         self.alarms.evaluate(state)
-        return [alarm.condition for alarm in self.alarms.read(state)]
+        return [alarm.condition for alarm in self.alarms.read()]
 
 
 @pytest.fixture
@@ -177,14 +177,13 @@ def test_an_alarm_lasts_until_its_condition_is_known_to_be_over(
     assert [bench.look(replace(SOUND, **changes), 600) for changes in states][-1] == lasting
 
 
-def test_an_alarm_survives_a_restart_and_is_shown_in_the_words_of_now(process: Process, receiver: Receiver) -> None:
+def test_an_alarm_survives_a_restart(process: Process, receiver: Receiver) -> None:
     Bench(process, receiver).look(replace(SOUND, **died(1)))
     again = Bench(process, receiver)
-    state = replace(SOUND, **died(5))
-    again.look(state)
+    again.look(replace(SOUND, **died(5)))
     assert receiver.accepted == [("dead_letters", "begun")], "once"
-    (alarm,) = again.alarms.read(state)
-    assert (alarm.condition, alarm.destination, "at crm: 5." in alarm.text) == ("dead_letters", "crm", True)
+    (alarm,) = again.alarms.read()
+    assert (alarm.condition, alarm.destination) == ("dead_letters", "crm")
 
 
 def test_an_alarm_of_a_newer_version_is_left_alone(process: Process, receiver: Receiver) -> None:
