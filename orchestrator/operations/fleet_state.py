@@ -7,6 +7,7 @@ index and alarms, and what Redis reports about itself, which one process of the 
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 import shutil
 import socket
@@ -197,24 +198,22 @@ def _read_destinations(service: Service, step: Step, tripped: set[str]) -> dict[
     """``tripped``: where other machines have an open circuit breaker."""
     count = "SELECT destination, count(*) FROM deliveries WHERE status = '{}' AND destination != '' GROUP BY 1"
     waiting, dead = dict(step.query(count.format("waiting"))), dict(step.query(count.format("dead")))
-    configured, failed_ms = service.config.destinations, dict(step.query("SELECT destination, failed_ms FROM breakers"))
-    views = {}
+    configured, views = service.config.destinations, {}
     for name in (*configured, *sorted({*waiting, *dead} - configured.keys())):
-        config, next_probe = configured.get(name), None
-        breaker = service.guard.breaker(name) if config else None
-        failing = service.guard.is_failing(name)  # another machine's heartbeat may be older than its recovery
-        if config and name in waiting and name in failed_ms:
-            left_ms = failed_ms[name] - step.steady_ms + int(config.breaker_pause_s * 1000)
-            next_probe = shown_moment(step.now_ms + max(0, left_ms))
+        config, failing = configured.get(name), service.guard.is_failing(name)
+        breaker, left_s = service.guard.read_breaker(step, name) if config else (None, math.inf)
+        if breaker == "closed" and failing and name in tripped:  # a heartbeat may be older than the recovery
+            breaker = "open"
+        is_probed = name in waiting and left_s < math.inf
         views[name] = DestinationView(
             enabled=config.enabled if config else None,
-            breaker="open" if breaker == "closed" and failing and name in tripped else breaker,
+            breaker=breaker,
             paused=Pause.of(service.guard.pause_of(name)),
             waiting=waiting.get(name, 0),
             dead=dead.get(name, 0),
             oldest_s=_oldest_s(step, name) if name in waiting else None,
             failing=failing,
-            next_probe=next_probe,
+            next_probe=shown_moment(step.now_ms + int(max(0, left_s) * 1000)) if is_probed else None,
             url=_masked(config.url) if config else "",
             public_keys=public_keys(config.secret) if config else [],
         )
