@@ -21,7 +21,6 @@ from urllib.parse import parse_qsl, urlsplit, urlunsplit
 from pydantic import BaseModel, Field, model_validator
 
 from deduplication.errors import DeduplicationError, try_to
-from deduplication.journal.registry import Registry
 from deduplication.journal.sqlite import Step
 from deduplication.room import most_payload_bytes, read_info
 from deduplication.values import frozen
@@ -254,7 +253,12 @@ def find_facts(service: Service) -> None:
     registry = service.coordinator.registry
     if registry and service.coordinator.redis.status == "up":
         try:
-            facts = facts.model_copy(update=_ask_redis(registry))
+            info = read_info(registry, "memory") | read_info(registry, "stats")
+            sizes = registry.ask(lambda client, prefix: client.hvals(f"{prefix}room"))
+            facts.redis_payload_bytes = sum(map(int, sizes))
+            facts.redis_payload_limit_bytes = most_payload_bytes(registry, info.get("maxmemory", 0))
+            facts.maxmemory_policy, facts.evicted_keys = info.get("maxmemory_policy"), info.get("evicted_keys")
+            facts.used_bytes, facts.limit_bytes = info.get("used_memory"), info.get("maxmemory") or None
         except DeduplicationError as error:
             log.info("Redis did not report its state: %s", error)
     with service.journal.reading() as step:
@@ -266,19 +270,6 @@ def find_facts(service: Service) -> None:
         step.set_meta(_FACTS, facts.model_dump_json())
         silent = "DELETE FROM meta WHERE key GLOB ? AND CAST(value AS INTEGER) < ?"
         step.query(silent, (f"{WORKER}*", step.now_ms - 3 * FRESH_MS))
-
-
-def _ask_redis(registry: Registry) -> dict[str, Any]:
-    info = read_info(registry, "memory") | read_info(registry, "stats")
-    sizes = registry.ask(lambda client, prefix: client.hvals(f"{prefix}room"))
-    return {
-        "redis_payload_bytes": sum(map(int, sizes)),
-        "redis_payload_limit_bytes": most_payload_bytes(registry, info.get("maxmemory", 0)),
-        "maxmemory_policy": info.get("maxmemory_policy"),
-        "evicted_keys": info.get("evicted_keys"),
-        "used_bytes": info.get("used_memory"),
-        "limit_bytes": info.get("maxmemory") or None,
-    }
 
 
 def describe_machine(service: Service) -> dict[str, Any]:
