@@ -64,10 +64,7 @@ class DeliveryView(BaseModel):
     destination: str
     status: DeliveryStatus
     reason: str | None = Field(description="Why it waits now, or why it ended as it did.")
-    tries: int = Field(
-        description="Attempts that count, since it was last replayed or released. Probes, and other attempts before "
-        "the next try, do not count."
-    )
+    tries: int = Field(description="Attempts since it was last replayed or released, without probes.")
     max_attempts: int | None
     next_try: Time | None
     delivered: Time | None
@@ -146,9 +143,7 @@ class MissingFile(BaseModel):
 class DecisionInFull(Decision):
     server: str
     machine: str
-    missing_files: list[MissingFile] = Field(
-        description="Attachments and raw emails that have no link, on the machine that received it."
-    )
+    missing_files: list[MissingFile] = Field(description="Files without a link, on the machine that received it.")
     names: list[NameView]
     gates: list[GateReport] = Field(description="What each gate decided, up to the one that stopped it.")
     original_email: Decision | None
@@ -222,10 +217,8 @@ def _read(service: Service, step: Step, entry_id: str | None) -> Entry | None:
     entry = step.read(entry_id) if entry_id else None
     if entry is None:
         return None
-    deliveries = sorted(entry.deliveries, key=lambda delivery: delivery.destination)
-    return replace(
-        service.privacy.shown(entry), deliveries=tuple(_explained(service, step, delivery) for delivery in deliveries)
-    )
+    deliveries = (_explained(service, step, delivery) for _, delivery in sorted(entry.by_destination.items()))
+    return replace(service.privacy.shown(entry), deliveries=tuple(deliveries))
 
 
 def _explained(service: Service, step: Step, delivery: Delivery) -> Delivery:
@@ -254,9 +247,7 @@ def _view(service: Service, step: Step, entry: Entry) -> Decision:
     if repeats:
         times = "once" if repeats == 1 else f"{repeats} times"
         reason += f". It was received again {times}, last at {when(last_repeat_ms)}, and was not sent again"
-    is_releasable = any(
-        view.status is DeliveryStatus.SKIPPED and view.storage is not Storage.NONE for view in deliveries
-    )
+    stored = {view.status for view in deliveries if view.storage is not Storage.NONE}
     return Decision(
         **asdict(about),
         id=entry.id,
@@ -275,7 +266,7 @@ def _view(service: Service, step: Step, entry: Entry) -> Decision:
         took_ms=None if entry.settled_ms is None else entry.settled_ms - entry.created_ms,
         store="local" if about.alone or service.coordinator.registry is None else "redis",
         released_at=entry.released_ms,
-        releasable_until=entry.created_ms + service.settings.decision_ms if is_releasable else None,
+        releasable_until=entry.created_ms + service.settings.decision_ms if DeliveryStatus.SKIPPED in stored else None,
         deliveries=deliveries,
     )
 

@@ -6,35 +6,27 @@ import secrets
 from collections import Counter
 from collections.abc import Sequence
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool
+from pydantic import Field, StrictBool
 
 from deduplication import again
 from deduplication.again import Refusal
 from deduplication.journal.entry import DeliveryStatus
 from orchestrator.audit import audit
 from orchestrator.build import Service
-from orchestrator.operations.search import Filter, find_ids
+from orchestrator.operations.search import Filter, Request, find_ids
 
 RELEASED, WOULD_RELEASE = "released", "would_release"
 REPLAYED, WOULD_REPLAY = "replayed", "would_replay"
 
 
-class Release(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    force: StrictBool = Field(
-        default=False, description="Release it even if the same email was delivered under another id."
-    )
+class Release(Request):
+    force: StrictBool = Field(default=False, description="Even if the same email was delivered under another id.")
     dry_run: StrictBool = Field(default=False, description="Only show what would happen.")
 
 
-class Replay(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
+class Replay(Request):
     force: StrictBool = Field(default=False, description="Include deliveries already received.")
-    new_id: StrictBool = Field(
-        default=False, description="Send it with a new webhook-id, which receivers treat as a new event."
-    )
+    new_id: StrictBool = Field(default=False, description="Use a new webhook-id, so that it counts as a new event.")
     dry_run: StrictBool = Field(default=False, description="Only show what would happen.")
 
 

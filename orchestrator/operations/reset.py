@@ -11,7 +11,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, Literal, NamedTuple, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, model_validator
+from pydantic import BaseModel, Field, StrictBool, model_validator
 
 from deduplication import again, erasing
 from deduplication.errors import StoreUnavailable
@@ -25,7 +25,7 @@ from deduplication.members import last_event, members_before
 from deduplication.names import UNDATED, Kind, Name
 from orchestrator.audit import audit
 from orchestrator.build import Service
-from orchestrator.operations.search import catch_up, find_entries
+from orchestrator.operations.search import Request, catch_up, find_entries
 
 Value = TypeVar("Value")
 Row = TypeVar("Row", bound=tuple[Any, ...])
@@ -48,16 +48,14 @@ class Scope(StrEnum):
     ALL = "all"
 
 
-class Reset(BaseModel):
+class Reset(Request):
     """What to forget. ``value`` is not used for the scope ``all``."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     scope: Scope = Field(description=f"one of {', '.join(Scope)}")
     value: str = Field(
         default="",
-        description="What of the scope; only `all` needs none. A subject group or a file without a sender's domain, "
-        "such as `lot_456` instead of `lot_456@example.org`, is that of all senders.",
+        description="What of the scope; only `all` needs none. Without a domain, as in `lot_456` instead of "
+        "`lot_456@example.org`, a subject group or a file is that of all senders.",
     )
     dry_run: StrictBool = False
 
@@ -72,12 +70,9 @@ class Reset(BaseModel):
         return self
 
 
-class Erase(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
+class Erase(Request):
     who: str = Field(
-        min_length=3,
-        description="The address of a sender, whose emails are all erased; or the Message-ID or id of one.",
+        min_length=3, description="A sender's address, for all its emails; or an email's Message-ID or id."
     )
     dry_run: StrictBool = False
 

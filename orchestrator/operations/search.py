@@ -140,10 +140,12 @@ Text = Annotated[str | None, BeforeValidator(_plain)]
 Moment = Annotated[datetime | None, BeforeValidator(_moment)]
 
 
-class Filter(BaseModel):
-    """Which emails; a field that is None matches all."""
-
+class Request(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Filter(Request):
+    """Which emails; a field that is None matches all."""
 
     outcome: EmailOutcome | None = Field(default=None, description="Only emails with this outcome.")
     gate: Literal["identity", "subject_group", "media", "content"] | None = Field(
@@ -154,13 +156,9 @@ class Filter(BaseModel):
     destination: Text = None
     sender: Text = Field(default=None, description="Only emails whose sender contains this text.")
     q: Text = Field(
-        default=None,
-        description="Words, or parts of words, in sender and subject; or a complete id, email id, Message-ID, `thread` "
-        "or webhook-id.",
+        default=None, description="Parts of sender and subject; or a complete id, Message-ID, `thread` or webhook-id."
     )
-    since: Moment = Field(
-        default=None, description="Only emails received at this time or later; 7d means seven days ago."
-    )
+    since: Moment = Field(default=None, description="Only emails received since then; 7d means seven days ago.")
     until: Moment = Field(default=None, description="Only emails received before this time.")
 
 

@@ -83,9 +83,7 @@ class OverTime(BaseModel):
 
 
 class DestinationCounts(DestinationView):
-    deliveries: dict[DeliveryStatus, int] = Field(
-        description="Waiting and dead ones as of now; delivered and skipped ones since counting began."
-    )
+    deliveries: dict[DeliveryStatus, int] = Field(description="Waiting and dead ones now; others since the beginning.")
 
 
 class Stats(BaseModel):
