@@ -71,9 +71,7 @@ class Reset(Request):
 
 
 class Erase(Request):
-    who: str = Field(
-        min_length=3, description="A sender's address, for all its emails; or an email's Message-ID or id."
-    )
+    who: str = Field(min_length=3, description="An address, for all emails from it; or the Message-ID or id of one.")
     dry_run: StrictBool = False
 
 
