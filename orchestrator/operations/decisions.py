@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, tzinfo
-from enum import StrEnum
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec.structs import asdict, replace
 from pydantic import BaseModel, Field, PlainSerializer, WithJsonSchema
@@ -43,13 +42,8 @@ Time = Annotated[
 When = Callable[[int], str]
 
 
-class Storage(StrEnum):
-    """Where the payload is. ANOTHER_MACHINE: on the machine that received the email, if it was kept at all."""
-
-    JOURNAL = "journal"
-    REDIS = "redis"
-    ANOTHER_MACHINE = "another_machine"
-    NONE = "none"
+Storage = Literal["journal", "redis", "another_machine", "none"]
+"""Where the payload is; ``another_machine`` received the email, and has the payload if it was kept at all."""
 
 
 class AttemptView(BaseModel):
@@ -247,7 +241,7 @@ def _view(service: Service, step: Step, entry: Entry) -> Decision:
     if repeats:
         times = "once" if repeats == 1 else f"{repeats} times"
         reason += f". It was received again {times}, last at {when(last_repeat_ms)}, and was not sent again"
-    stored = {view.status for view in deliveries if view.storage is not Storage.NONE}
+    stored = {view.status for view in deliveries if view.storage != "none"}
     return Decision(
         **asdict(about),
         id=entry.id,
@@ -297,12 +291,11 @@ def _view_deliveries(service: Service, step: Step, entry: Entry) -> list[Deliver
         is_kept = status is DeliveryStatus.DEAD or (
             status is DeliveryStatus.SKIPPED and service.settings.keep_suppressed and not entry.is_evicted
         )
+        storage: Storage = "another_machine" if is_kept and entry.machine != step.machine else "none"
         if status is DeliveryStatus.WAITING and service.coordinator.registry:
-            storage = Storage.REDIS
+            storage = "redis"
         elif size:
-            storage = Storage.JOURNAL
-        else:
-            storage = Storage.ANOTHER_MACHINE if is_kept and entry.machine != step.machine else Storage.NONE
+            storage = "journal"
         fields = {
             "id": f"{entry.id}:{delivery.destination}",
             "max_attempts": config.max_attempts if config else None,
@@ -314,7 +307,7 @@ def _view_deliveries(service: Service, step: Step, entry: Entry) -> list[Deliver
             "attempts": [AttemptView(at=attempt.at_ms, **asdict(attempt)) for attempt in delivery.attempts],
             "storage": storage,
             "payload_bytes": size,
-            "payload_machine": entry.machine if storage is Storage.ANOTHER_MACHINE else None,
+            "payload_machine": entry.machine if storage == "another_machine" else None,
         }
         views.append(DeliveryView.model_validate({**asdict(entry.about), **asdict(delivery), **fields}))
     return views
