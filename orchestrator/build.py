@@ -96,7 +96,7 @@ class Service:
         # What an operator is shown
         alarms_to = DestinationConfig.model_construct(url=config.alerts.url, secret=config.alerts.secret)
         alarms_at = Destination("alerts", alarms_to, pool_size=1) if alarms_to.url else None
-        self.alarms = Alarms(self.coordinator, config.alerts, alarms_at)
+        self.alarms = Alarms(self.journal, config.alerts, alarms_at)
         self.notices: list[str] = []  # shown on /health, which is public, and the page
         self.watch = Watch(self)
 

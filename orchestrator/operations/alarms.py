@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import BaseModel, Field
 
 from deduplication import members
-from deduplication.journal.coordinator import Coordinator
 from deduplication.journal.entry import DeliveryStatus
+from deduplication.journal.sqlite import Journal
 from deduplication.redis_state import REDIS_ERRORS, REDIS_STEPS
 from deduplication.values import frozen
 from orchestrator.config.model import AlertCondition, AlertsConfig
@@ -213,10 +213,6 @@ class AlarmShown(BaseModel):
     since: str = Field(json_schema_extra={"format": "date-time"})
     text: str
 
-    @property
-    def key(self) -> str:
-        return f"{self.condition}:{self.destination}" if self.destination else self.condition.value
-
 
 class Alarm(AlarmShown):
     """``until`` is None while it lasts. ``sent``: the phase that the receiver knows. Whenever that differs from the
@@ -246,18 +242,17 @@ class Alarm(AlarmShown):
 class Alarms:
     """``receiver`` is None if alarms are only shown. Keys are those of ``diagnose``."""
 
-    def __init__(self, coordinator: Coordinator, config: AlertsConfig, receiver: Destination | None = None) -> None:
-        self._coordinator = coordinator
-        self._journal = coordinator.journal
+    def __init__(self, journal: Journal, config: AlertsConfig, receiver: Destination | None = None) -> None:
+        self._journal = journal
         self._after_ms = int(config.after_s * 1000)
         self._off = config.off
         self._receiver = receiver
         self._changing: dict[str, int] = {}  # since when a condition differs from its alarm
         self._next_send_ms = 0
 
-    def read(self) -> list[Alarm]:
-        """Current alarms, oldest first."""
-        return sorted((alarm for alarm in self._read().values() if not alarm.until), key=lambda alarm: alarm.since)
+    def read(self) -> dict[str, Alarm]:
+        """Current alarms."""
+        return {key: alarm for key, alarm in self._read().items() if not alarm.until}
 
     def evaluate(self, state: FleetState) -> None:
         """Begins and ends alarms, and sends what the receiver does not know yet. Of a fleet, one machine does."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import resource
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -98,7 +98,7 @@ def is_ready(service: Service) -> bool:
 def read_health(service: Service) -> Health:
     """Of the problems of a check the first one counts, and others of its condition. A check without facts is not
     configured."""
-    alarms, paused = list[Alarm](), dict[str, Pause]()
+    alarms, paused = dict[str, Alarm](), dict[str, Pause]()
     try:
         with service.journal.step():
             pass  # it can be written
@@ -127,13 +127,13 @@ def read_health(service: Service) -> Health:
         checks=checks,
         warnings=[problem.text for problem in problems if problem.is_bad and not problem.check],
         paused=paused,
-        alarms=alarms,
+        alarms=sorted(alarms.values(), key=lambda alarm: alarm.since),
     )
     health._problems = problems
     return health
 
 
-def _problems(service: Service, state: FleetState, alarms: Sequence[Alarm]) -> Iterator[Problem]:
+def _problems(service: Service, state: FleetState, alarms: Mapping[str, Alarm]) -> Iterator[Problem]:
     facts = state.facts
     if state.redis_status not in (None, "up"):
         away = "Redis does not answer: this machine decides by what it knows of the fleet."
@@ -148,12 +148,12 @@ def _problems(service: Service, state: FleetState, alarms: Sequence[Alarm]) -> I
         yield Problem("storage", "full", "No room is left: emails are returned to their providers for retry")
     # Conditions that are true now, or whose alarm is still on
     found = {key: text for key, text in diagnose(state, service.config.alerts.off).items() if text}
-    texts = {alarm.key: alarm.text for alarm in alarms} | found
-    since = {alarm.key: alarm.since for alarm in alarms}
+    texts = {key: alarm.text for key, alarm in alarms.items()} | found
     for condition, (key, text) in product(CONDITIONS, texts.items()):
         name, _, destination = key.partition(":")
         if name == condition.name:
-            yield Problem(condition.check, condition.word, text, name, since.get(key), destination or None)
+            since = alarms[key].since if key in alarms else None
+            yield Problem(condition.check, condition.word, text, name, since, destination or None)
     if facts.redis_payload_limit_bytes is not None and facts.used_bytes is None:
         yield Problem("", "", INFO_FORBIDDEN)
     for name, view in state.destinations.items():

@@ -50,7 +50,7 @@ class Process:
         self.fleet = machine.fleet if machine.url else None
         self.meter = Meter(self.journal)
         self.files = open_files(self.settings, self.journal, self.meter)
-        self.alarms = Alarms(self.coordinator, self.config.alerts)
+        self.alarms = Alarms(self.journal, self.config.alerts)
         self.notices: list[str] = []
         configs = dict.fromkeys(self.config.destinations, limited(breaker_failures=1))
         self.guard = Guard(Counters(self.coordinator), configs)

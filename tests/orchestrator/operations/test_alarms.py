@@ -129,14 +129,14 @@ class Bench:
 
     def __init__(self, process: Process, receiver: Receiver | None, after_s: float = 0) -> None:
         self.process, self.receiver = process, receiver or Receiver()
-        self.alarms = Alarms(process.coordinator, AlertsConfig(after_s=after_s), cast(Any, receiver))
+        self.alarms = Alarms(process.journal, AlertsConfig(after_s=after_s), cast(Any, receiver))
 
     def look(self, state: FleetState, after_s: float = 0) -> list[str]:
         """So much later; the alarms that last then."""
         self.process.machine.time.pass_ms(int(after_s * 1000))
         state = replace(state, now_ms=self.process.machine.time.now_ms)
         self.alarms.evaluate(state)
-        return [alarm.condition for alarm in self.alarms.read()]
+        return [alarm.condition for alarm in self.alarms.read().values()]
 
 
 @pytest.fixture
@@ -182,7 +182,7 @@ def test_an_alarm_survives_a_restart(process: Process, receiver: Receiver) -> No
     again = Bench(process, receiver)
     again.look(replace(SOUND, **died(5)))
     assert receiver.accepted == [("dead_letters", "begun")], "once"
-    (alarm,) = again.alarms.read()
+    (alarm,) = again.alarms.read().values()
     assert (alarm.condition, alarm.destination) == ("dead_letters", "crm")
 
 

@@ -26,7 +26,7 @@ GONE: dict[str, Any] = {"redis_status": "gone", "lost_ms": 1_800_000_000_000, "u
 
 
 def report(process: Process, state: FleetState, after_s: int = 0, **settings: Any) -> Health:
-    process.alarms = Alarms(process.coordinator, AlertsConfig(after_s=after_s))
+    process.alarms = Alarms(process.journal, AlertsConfig(after_s=after_s))
     process.alarms.evaluate(state)
     process.settings = process.settings.model_copy(update={"memory_limit_mb": 100_000, **settings})
     with patch("orchestrator.operations.health.fleet_state", lambda _: state):
