@@ -148,7 +148,7 @@ class FleetState:
 
 def fleet_state(service: Service) -> FleetState:
     """Raises StoreUnavailable if the journal cannot be read."""
-    has_redis, status = service.coordinator.registry is not None, service.coordinator.redis.status
+    status = service.coordinator.redis.status if service.coordinator.registry else None
     service.guard.refresh()
     with service.journal.reading() as step:
         now_ms = step.now_ms
@@ -157,7 +157,7 @@ def fleet_state(service: Service) -> FleetState:
         members = {name: about for name, about in facts.members.items() if now_ms - about["at_ms"] < FRESH_MS}
         others = [about for name, about in members.items() if name != step.machine]  # this machine is read directly
         lost_ms = int(step.meta("lost_ms") or 0)
-        if lost_ms and status != "up":
+        if lost_ms and status == "suspected":
             status = "gone"  # a command line does not ask Redis: it uses what the service has recorded
         tripped = {name for about in others for name in about.get("tripped", ())}
         workers = _own_workers(step) + sum(int(about.get("workers", 0)) for about in others)
@@ -165,10 +165,10 @@ def fleet_state(service: Service) -> FleetState:
         return FleetState(
             now_ms=now_ms,
             machine=step.machine,
-            redis_status=status if has_redis else None,
+            redis_status=status,
             lost_ms=lost_ms or None,
             era=step.meta("era"),
-            **_read_progress(step, has_redis),
+            **_read_progress(step),
             destinations=_read_destinations(service, step, tripped),
             ten_minutes=read_recent(step, MINUTE_S, 10 * MINUTE_S),
             hour=read_recent(step, MINUTE_S, HOUR_S),
@@ -181,13 +181,13 @@ def fleet_state(service: Service) -> FleetState:
         )
 
 
-def _read_progress(step: Step, has_redis: bool) -> dict[str, Any]:
+def _read_progress(step: Step) -> dict[str, Any]:
     """How much this machine knows of the fleet's work, and the fleet of its own."""
     read_ms, gap_ms = (int(step.meta(key) or 0) for key in ("read_ms", "gap_ms"))
     (known_since_ms,) = step.query("SELECT min(created_ms) FROM entries")[0]
     return {
         "behind_s": max(0, step.now_ms - read_ms) // 1000 if read_ms else None,
-        "unpublished": step.query("SELECT count(*) FROM entries WHERE unpublished")[0][0] if has_redis else 0,
+        "unpublished": step.query("SELECT count(*) FROM entries WHERE unpublished")[0][0],
         "known_since_ms": max(known_since_ms or 0, gap_ms) or None,
         "gap_ms": gap_ms or None,
     }
@@ -278,7 +278,7 @@ def describe_machine(service: Service) -> dict[str, Any]:
     with service.journal.reading() as step:
         workers = _own_workers(step)
         share = Facts.model_validate_json(step.meta(_FACTS) or "{}").suppressed_share
-        about = {"version": our_version(), "host": socket.gethostname(), **_read_progress(step, has_redis=True)}
+        about = {"version": our_version(), "host": socket.gethostname(), **_read_progress(step)}
     return {**about, "workers": workers, "tripped": tripped, "suppressed_share": share}
 
 
