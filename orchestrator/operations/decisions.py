@@ -30,8 +30,13 @@ from orchestrator.operations.search import (
 from orchestrator.operations.times import shown_moment
 from orchestrator.pipeline import Status
 
-GATES = {Gate.IDENTITY: "email id", Gate.SUBJECT_GROUP: "subject group", Gate.MEDIA: "file", Gate.CONTENT: "text"}
-"""In the order in which they are evaluated, and what an email shares with another one that is stopped there."""
+SAME = {
+    Gate.IDENTITY: "the same, but for a tag in front of its subject,",  # an exact repeat has no entry of its own
+    Gate.SUBJECT_GROUP: "same subject group",
+    Gate.MEDIA: "same file",
+    Gate.CONTENT: "same text",
+}
+"""What an email shares with the one that it repeats, by gate, in the order in which these are evaluated."""
 
 Time = Annotated[
     int,
@@ -266,7 +271,7 @@ def _view(service: Service, step: Step, entry: Entry) -> Decision:
 
 
 def _gate_reports(entry: Entry) -> Iterator[GateReport]:
-    for gate in GATES:
+    for gate in SAME:
         if entry.stop and entry.stop.gate is gate:
             yield GateReport(gate=gate, said=f"stopped: {entry.stop.name.label} is taken")
             return
@@ -323,12 +328,6 @@ WORDS = {
     DeliveryStatus.DELIVERED: "delivered to",
     DeliveryStatus.SKIPPED: "not sent to",
 }
-SAME = {
-    Gate.IDENTITY: "the same, but for a tag in front of its subject,",  # an exact repeat has no entry of its own
-    Gate.SUBJECT_GROUP: "same subject group {}",
-    Gate.MEDIA: "same file {}",
-    Gate.CONTENT: "same first words",
-}
 
 
 def explain(entry: Entry, original: Entry | None, when: When) -> str:
@@ -351,8 +350,9 @@ def _met(stop: Stop, original: Entry | None, when: When) -> str:
     other = f"the email of {when(seen_ms)}" if seen_ms is not None else f"email {stop.original}"
     if original and original.about.sender:
         other += f" from {original.about.sender}"
+    value = f" {stop.name.value}" if stop.gate in (Gate.SUBJECT_GROUP, Gate.MEDIA) else ""
     happened = _outcome(original) if original else "which is no longer stored"
-    return f"{SAME[stop.gate].format(stop.name.value)} as {other}, {happened}"
+    return f"{SAME[stop.gate]}{value} as {other}, {happened}"
 
 
 def _outcome(entry: Entry, when: When | None = None) -> str:

@@ -39,7 +39,7 @@ CASES: list[tuple[Entry, Entry | None, str]] = [
     (
         entry(S, stop=Stop(WORDS, "first")),
         FAILED,
-        "Suppressed: same first words as the email of 09:00, dead letter at crm after 1 attempt: answered 500",
+        "Suppressed: same text as the email of 09:00, dead letter at crm after 1 attempt: answered 500",
     ),
     (
         entry(S, stop=Stop(EMAIL_ID)),
