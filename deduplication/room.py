@@ -44,7 +44,7 @@ def read_info(registry: Registry, section: str) -> dict[str, Any]:
         info: dict[str, Any] = registry.ask(lambda client, _: client.info(section))
     except StoreMisconfigured:
         return {}
-    first = next(iter(info.values()))
+    first = next(iter(info.values()), None)
     return first if isinstance(first, dict) else info
 
 
