@@ -58,9 +58,6 @@ class Condition:
     below: bool = False
     word: str = "in trouble"
 
-    def is_wrong(self, value: float) -> bool:
-        return value < self.threshold if self.below else value > self.threshold
-
 
 def _redis_errors(state: FleetState) -> Values:
     asked, failed = (sum(state.ten_minutes.by(metric).values()) for metric in (REDIS_STEPS, REDIS_ERRORS))
@@ -196,7 +193,7 @@ def diagnose(state: FleetState, off: Collection[AlertCondition] = ()) -> dict[st
             key = f"{condition.name}:{destination}" if destination else condition.name.value
             if value is None:
                 found[key] = None
-            elif condition.is_wrong(value):
+            elif value < condition.threshold if condition.below else value > condition.threshold:
                 summary = condition.summary.format(
                     destination=destination, share=f"{value:.1%}", age=shown_duration(int(value)), count=int(value)
                 )

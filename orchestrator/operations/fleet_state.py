@@ -29,7 +29,7 @@ from orchestrator.delivery.guard import PauseState
 from orchestrator.delivery.signing import public_keys
 from orchestrator.metrics.meter import DAY_S, HOUR_S, MINUTE_S, REDIS_S, Sums, read_recent
 from orchestrator.operations.alarms import LATE_S
-from orchestrator.operations.search import index_new
+from orchestrator.operations.search import catch_up
 from orchestrator.operations.times import shown_moment
 from orchestrator.version import our_version
 
@@ -331,7 +331,7 @@ class Watch:
             yield lambda: service.alarms.evaluate(fleet_state(service))
             yield service.meter.purge
         if self._has_turn:
-            yield partial(index_new, service.journal, INDEX_S)
+            yield partial(catch_up, service.journal, INDEX_S)
             yield service.files.sweep
 
     def _sign_in(self) -> None:

@@ -385,14 +385,10 @@ def index_some(journal: Journal) -> int:
     return len(seqs) + len(gone)
 
 
-def index_new(journal: Journal, within_s: float) -> None:
-    """Indexes for at most that long, with pauses in which emails get the lock. Several processes may do it."""
+def catch_up(journal: Journal, within_s: float = CATCH_UP_S) -> None:
+    """Makes what has just been received searchable, with pauses in which emails get the lock. Several processes may do
+    it. If the journal cannot be written, a search finds what was indexed before."""
     ends_at = time.monotonic() + within_s
-    while index_some(journal) >= INDEXED_AT_ONCE and time.monotonic() < ends_at:
-        time.sleep(PAUSE_S)
-
-
-def catch_up(journal: Journal) -> None:
-    """Before a search: finds what has just been received, too."""
     with suppress(StoreUnavailable):
-        index_new(journal, CATCH_UP_S)
+        while index_some(journal) >= INDEXED_AT_ONCE and time.monotonic() < ends_at:
+            time.sleep(PAUSE_S)
