@@ -12,7 +12,6 @@ import secrets
 import shutil
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -292,7 +291,6 @@ class Watch:
         self._id = secrets.token_hex(6)
         self._has_turn = False
         self._ticks = 0
-        self._ticked_at = time.monotonic()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
         service.coordinator.redis.count = service.meter.count
@@ -315,12 +313,11 @@ class Watch:
         self._ticks += 1
 
     def _tasks(self) -> Iterator[Callable[[], object]]:
-        service, registry, now = self._service, self._service.coordinator.registry, time.monotonic()
+        service, registry = self._service, self._service.coordinator.registry
         if registry:
-            service.meter.count((now - self._ticked_at, REDIS_S, service.coordinator.redis.status))
+            service.meter.count((TICK_S, REDIS_S, service.coordinator.redis.status))
         else:  # otherwise the fleet's thread does it
             yield service.coordinator.tend
-        self._ticked_at = now
         yield service.meter.flush
         yield self._sign_in
         if self._has_turn and self._ticks % LONG_TICK == 0:

@@ -208,7 +208,7 @@ class _Query:
             after = {"after": int(time), "after_seq": int(seq)}
             destination.encode()
         except ValueError as error:
-            raise InvalidCursor("a cursor has four parts") from error
+            raise InvalidCursor("not a cursor") from error
         if column != self.time or not all(0 <= number < 1 << 63 for number in after.values()):  # SQLite's numbers
             raise InvalidCursor("a cursor of another list")
         self.values |= {**after, "after_destination": destination}
