@@ -181,21 +181,19 @@ def read_decision(service: Service, text: str) -> DecisionInFull | None:
         if entry is None:
             return None
         original = _read(service, step, entry.stop.original if entry.stop else None)
-        brief = _view(service, step, entry)
-        original_email = _view(service, step, original) if original else None
-        missing = missing_files(step, entry.id)
-    return DecisionInFull(
-        **dict(brief),
-        server=entry.about.server,
-        machine=entry.machine,
-        missing_files=[MissingFile(sha256=sha256, missing=why) for sha256, why in missing],
-        names=[NameView(gate=name.gate, name=name.label, is_own=name.is_own) for name in entry.names],
-        gates=list(_gate_reports(entry)),
-        original_email=original_email,
-        payload_bytes=max((delivery.payload_bytes for delivery in brief.deliveries), default=0),
-        payload_machine=next((each.payload_machine for each in brief.deliveries if each.payload_machine), None),
-        payload=read_payload(service, entry.id),
-    )
+        brief, stored = _view(service, step, entry), step.payload(entry.id)
+        return DecisionInFull(
+            **dict(brief),
+            server=entry.about.server,
+            machine=entry.machine,
+            missing_files=[MissingFile(sha256=sha256, missing=why) for sha256, why in missing_files(step, entry.id)],
+            names=[NameView(gate=name.gate, name=name.label, is_own=name.is_own) for name in entry.names],
+            gates=list(_gate_reports(entry)),
+            original_email=_view(service, step, original) if original else None,
+            payload_bytes=max((delivery.payload_bytes for delivery in brief.deliveries), default=0),
+            payload_machine=next((each.payload_machine for each in brief.deliveries if each.payload_machine), None),
+            payload=unpack(stored) if stored else None,
+        )
 
 
 def read_delivery(service: Service, id_: str) -> DeliveryInFull | None:

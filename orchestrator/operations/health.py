@@ -27,10 +27,7 @@ log = logging.getLogger(__name__)
 NEARLY_FULL = 0.95
 OF_REDIS = {"maxmemory_policy", "evicted_keys", "used_bytes", "limit_bytes"}
 OF_STORAGE = {"journal_payload_bytes", "redis_payload_bytes", "redis_payload_limit_bytes"}
-UNTRUSTED_PROXY = (
-    "X-Forwarded-For was sent by an address that is not in TRUSTED_PROXIES: all clients behind that proxy count as "
-    "one, and the wrong tokens of one lock out all"
-)
+UNTRUSTED_PROXY = "X-Forwarded-For was sent by an address that is not in TRUSTED_PROXIES: its clients count as one"
 INFO_FORBIDDEN = "Redis forbids INFO to this user: if it is set back to an older snapshot, that goes unnoticed"
 
 
@@ -136,8 +133,7 @@ def read_health(service: Service) -> Health:
 def _problems(service: Service, state: FleetState, alarms: Mapping[str, Alarm]) -> Iterator[Problem]:
     facts = state.facts
     if state.redis_status not in (None, "up"):
-        away = "Redis does not answer: this machine decides by what it knows of the fleet."
-        away += f" Entries to publish when Redis is back: {state.unpublished:,}"
+        away = f"Redis does not answer: this machine decides alone. Entries to publish: {state.unpublished:,}"
         yield Problem("redis", "down", away, since=shown_moment(state.lost_ms) if state.lost_ms else None)
     if state.redis_status and state.gap_ms:
         yield Problem("fleet", "gap", "This machine missed a part of the fleet's work: the stream was trimmed")
