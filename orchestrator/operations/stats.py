@@ -121,7 +121,6 @@ def read_stats(service: Service, span: Span) -> Stats:
             failed_by_point=[sums.failed for sums in by_point],
         )
     over_time = OverTime(
-        **vars(recent),
         span=span,
         step_s=step_s,
         points=[Point(start_s=start, **vars(sums)) for start, sums in zip(starts, points, strict=True)],
