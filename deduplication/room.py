@@ -22,7 +22,8 @@ def check_room(registry: Registry, destinations: Iterable[str], size: int) -> No
     destinations = list(destinations)
     for is_last in (False, True):
         try:
-            sizes, memory = registry.ask(lambda client, prefix: client.hgetall(f"{prefix}room")), read_memory(registry)
+            sizes = registry.ask(lambda client, prefix: client.hgetall(f"{prefix}room"))
+            memory = {"used_memory": 0, "maxmemory": 0} | read_info(registry, "memory")
         except StoreUnavailable:
             return
         used = {destination.decode(): int(size_bytes) for destination, size_bytes in sizes.items()}
@@ -41,15 +42,14 @@ def most_payload_bytes(registry: Registry, maxmemory: int) -> int:
     return registry.options.payload_bytes or (maxmemory // 4 if maxmemory else DEFAULT_PAYLOAD_BYTES)
 
 
-def read_memory(registry: Registry) -> dict[str, Any]:
-    """``used_memory``, ``maxmemory`` and ``maxmemory_policy``; 0 and empty if INFO is forbidden."""
+def read_info(registry: Registry, section: str) -> dict[str, Any]:
+    """What INFO reports; on a Cluster, what one of its nodes does. Empty if INFO is forbidden."""
     try:
-        info = registry.ask(lambda client, _: client.info("memory"))
+        info: dict[str, Any] = registry.ask(lambda client, _: client.info(section))
     except StoreMisconfigured:
-        info = {}
-    if info and "used_memory" not in info:  # a Cluster has one answer for each node
-        info = next(iter(info.values()))
-    return {"used_memory": 0, "maxmemory": 0, "maxmemory_policy": "", **info}
+        return {}
+    first = next(iter(info.values()), None)
+    return first if isinstance(first, dict) else info
 
 
 def drop_dead(registry: Registry, before: int | str = "+inf") -> int:

@@ -82,18 +82,17 @@ def read_actions(journal: Journal, data_dir: Path, most: int) -> list[Action]:
     """Of all machines, newest first: those in this machine's file, and the newest of each other one."""
     with journal.reading() as step:
         notes = members.notes(step)
-    shared = {key.removeprefix(_NOTE): text for key, (_, text) in notes.items() if key.startswith(_NOTE) and text}
     actions = _read_file(data_dir, most, journal.machine)
-    for machine in shared.keys() - {journal.machine}:
-        rows = json.loads(shared[machine])
-        actions += (Action(at_ms, by, what, details, machine) for at_ms, by, what, details in rows)
+    for key, (_, text) in notes.items():
+        if key.startswith(_NOTE) and key != _NOTE + journal.machine and text:
+            actions += (Action(*row) for row in json.loads(text))
     return sorted(actions, key=lambda action: action.at_ms, reverse=True)[:most]
 
 
 def share_actions(journal: Journal, data_dir: Path) -> None:
     """Puts this machine's newest actions into its note, and empties notes of machines without one for a month."""
     own = _NOTE + journal.machine
-    text = to_json([astuple(action)[:-1] for action in _read_file(data_dir, SHARED, journal.machine)])
+    text = to_json([astuple(action) for action in _read_file(data_dir, SHARED, journal.machine)])
     with journal.reading() as step:
         notes = {key: note for key, note in members.notes(step).items() if key.startswith(_NOTE) and note[1]}
         changed = [key for key, (at_ms, _) in notes.items() if key != own and step.now_ms - at_ms > SHARED_MS]

@@ -34,7 +34,6 @@ from orchestrator.logs import quiet
 from orchestrator.metrics.meter import Meter
 from orchestrator.operations.alarms import Alarms
 from orchestrator.operations.fleet_state import Watch, describe_machine
-from orchestrator.operations.health import ProxyWatch
 from orchestrator.pipeline import Pipeline, PipelineOptions
 from orchestrator.privacy import Privacy
 from orchestrator.routing import Route, Router
@@ -98,7 +97,6 @@ class Service:
         alarms_to = DestinationConfig.model_construct(url=config.alerts.url, secret=config.alerts.secret)
         alarms_at = Destination("alerts", alarms_to, pool_size=1) if alarms_to.url else None
         self.alarms = Alarms(self.coordinator, config.alerts, alarms_at)
-        self.proxies = ProxyWatch()
         self.notices: list[str] = []  # shown on /health, which is public, and the page
         self.watch = Watch(self)
 

@@ -101,7 +101,7 @@ def _found(id_: str, view: View | None) -> View:
 
 
 def _send_again(id_: str, how: Release | Replay) -> dict[str, Any]:
-    result = resend.send_again(service, id_, how, at_once=True)
+    result = resend.send_again(service, id_, how)
     if result in set(Refusal):
         _refuse(id_, result)
     return {"status": result, "id": id_, "message": schemas.RESULTS[result], "dry_run": how.dry_run}

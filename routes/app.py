@@ -17,6 +17,7 @@ from werkzeug.exceptions import HTTPException, NotFound
 from deduplication.errors import StoreUnavailable
 from orchestrator.build import Service
 from orchestrator.logs import request_id
+from orchestrator.operations.health import note_untrusted_proxy
 from orchestrator.operations.search import InvalidCursor
 from orchestrator.sessions import SESSION_KEY, SIGNED_IN_FOR, shared_key
 from routes.api import api, public
@@ -76,7 +77,7 @@ def create_app(service: Service) -> Flask:
         if environ["PATH_INFO"].startswith("//"):
             raise NotFound
         if "HTTP_X_FORWARDED_FOR" in environ and not is_among(peer_address(environ), trusted):
-            service.proxies.note(peer_address(environ))
+            note_untrusted_proxy(service, peer_address(environ))
 
     @app.teardown_request
     def end(_error: BaseException | None) -> None:

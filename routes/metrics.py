@@ -131,10 +131,9 @@ def _fleet(state: FleetState) -> Iterator[Metric]:
         yield _gauge("unpublished_entries", "Entries to publish.", state.unpublished)
         yield _gauge("behind_seconds", "Since this machine had read the whole stream.", state.behind_s)
         yield _gauge("members", "Machines of the fleet.", len(state.members))
-    if state.redis:
-        policy = state.redis.maxmemory_policy
+        policy = state.facts.maxmemory_policy
         yield _gauge("redis_maxmemory_policy", "Must be noeviction.", {policy: 1} if policy else {}, "policy")
-        evicted = state.redis.evicted_keys
+        evicted = state.facts.evicted_keys
         yield _counter("redis_evicted_keys", "Keys that Redis evicted since it started.", evicted)
     if state.suppressed_share is not None:
         yield _gauge("suppressed_room_ratio", "Room that one sender domain takes, at the most.", state.suppressed_share)

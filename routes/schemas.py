@@ -10,11 +10,11 @@ from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, StrictBool, 
 
 from deduplication.again import Refusal
 from orchestrator.operations.decisions import Decision, DeliveryView
-from orchestrator.operations.destinations import MOST_REASON_CHARACTERS, DestinationShown
-from orchestrator.operations.fleet_state import Pause
+from orchestrator.operations.destinations import MOST_REASON_CHARACTERS
+from orchestrator.operations.fleet_state import DestinationView, Pause
 from orchestrator.operations.resend import RELEASED, REPLAYED, WOULD_RELEASE, WOULD_REPLAY, Release, Replay
 from orchestrator.operations.reset import Erased, Forgotten, Reset, Scope
-from orchestrator.operations.search import FIELDS, DecisionFilter, DeliveryFilter
+from orchestrator.operations.search import FIELDS, DecisionFilter, DeliveryFilter, Request
 from orchestrator.operations.stats import Span
 
 MOST_LISTED = 1000
@@ -37,11 +37,7 @@ RESULTS: Mapping[str, str] = {
 # Requests
 
 
-class _Request(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class _Page(_Request):
+class _Page(Request):
     limit: int = Field(default=100, ge=1, le=MOST_LISTED)
     cursor: str | None = Field(default=None, description="`next` of an earlier answer to the same question.")
 
@@ -54,19 +50,19 @@ class DeliveryQuery(DeliveryFilter, _Page):
     pass
 
 
-class StatsQuery(_Request):
+class StatsQuery(Request):
     span: Span = Field(default=Span.DAY, description="How far back.")
 
 
-class PauseRequest(_Request):
+class PauseRequest(Request):
     reason: str | None = Field(default=None, json_schema_extra={"maxLength": MOST_REASON_CHARACTERS})
 
 
-class EmptyRequest(_Request):
+class EmptyRequest(Request):
     """An empty object, or no body at all."""
 
 
-class _Many(_Request):
+class _Many(Request):
     """Without a filter, ``all`` is needed: `{}` is what a program sends that has lost its filter."""
 
     all: StrictBool = Field(
@@ -130,7 +126,7 @@ class Matched(BaseModel):
 
 
 class Destinations(BaseModel):
-    destinations: dict[str, DestinationShown]
+    destinations: dict[str, DestinationView]
 
 
 class PauseAnswer(BaseModel):

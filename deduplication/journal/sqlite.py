@@ -9,7 +9,7 @@ import os
 import secrets
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from importlib import resources
@@ -41,6 +41,7 @@ PURGED_AT_ONCE = 200
 PACED_S, FIRST_AFTER_OUTAGE = 12, 2  # deliveries in the first second; twice as many in each second after it
 MOST_ROWS, MOST_COMPARED = 1_000, 100  # rows of names, and entries, that one item is compared with
 RESETS_KEPT_MS = 32 * DAY_MS
+Values = Sequence[Any] | Mapping[str, Any]  # of parameters, by position or by name
 _COLUMNS = (
     *("destination", "status", "generation", "webhook_id", "next_try_ms", "ended_ms"),
     *("owner", "lease_until_ms"),
@@ -220,7 +221,7 @@ class Step:
         self.now_ms = journal.clock.now_ms()
         self.steady_ms = journal.clock.steady_ms()
 
-    def query(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    def query(self, sql: str, values: Values = ()) -> list[tuple[Any, ...]]:
         """All rows of a query, which must bound their number."""
         return self._run(sql, values).fetchall()
 
@@ -269,7 +270,7 @@ class Step:
         rows = self.read_rows("id = ?", (entry_id,))
         return rows[0][1] if rows else None
 
-    def read_rows(self, where: str, values: Sequence[Any]) -> list[tuple[int, Entry]]:
+    def read_rows(self, where: str, values: Values) -> list[tuple[int, Entry]]:
         """Entries by a condition (never from outside), with their numbers. The caller bounds their number."""
         rows = self._run(f"SELECT seq, data FROM entries WHERE {where}", values).fetchall()  # noqa: S608
         return [(seq, decode(data)) for seq, data in rows]

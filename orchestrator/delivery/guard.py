@@ -158,7 +158,7 @@ class Guard:
         # The breaker first: a destination that is down uses up no rate.
         if destination in self._failing:
             with self._journal.step() as step:
-                state, left_s = self._read_breaker(step, destination)
+                state, left_s = self.read_breaker(step, destination)
                 if state == "open":
                     return left_s
                 if left_s <= 0:  # exactly one caller is the probe: it counts as failed until it has succeeded
@@ -174,7 +174,7 @@ class Guard:
         note, pause_ms = f"{_FAILING}{destination}", self._configs[destination].breaker_pause_s * 1000
         try:
             with self._journal.step() as step:
-                is_closed = self._read_breaker(step, destination)[0] == "closed"
+                is_closed = self.read_breaker(step, destination)[0] == "closed"
                 lasted_ms = step.now_ms - members.notes(step).get(note, (step.now_ms, ""))[0]
                 step.query("UPDATE breakers SET failures = 0 WHERE destination = ?", (destination,))
             if not is_closed or lasted_ms >= pause_ms:
@@ -215,13 +215,13 @@ class Guard:
     def is_probe_due(self, destination: str) -> bool:
         """It is failing, and nothing was sent there for a pause."""
         with self._journal.reading() as step:
-            return self._read_breaker(step, destination)[1] <= 0
+            return self.read_breaker(step, destination)[1] <= 0
 
     def breaker(self, destination: str) -> BreakerState:
         with self._journal.reading() as step:
-            return self._read_breaker(step, destination)[0]
+            return self.read_breaker(step, destination)[0]
 
-    def _read_breaker(self, step: Step, destination: str) -> tuple[BreakerState, float]:
+    def read_breaker(self, step: Step, destination: str) -> tuple[BreakerState, float]:
         """The state of its circuit breaker, and how much is left of the pause after a failure."""
         config = self._configs[destination]
         rows = step.query("SELECT failures, failed_ms FROM breakers WHERE destination = ?", (destination,))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -60,9 +61,6 @@ class Condition:
     below: bool = False
     word: str = "in trouble"
 
-    def is_wrong(self, value: float) -> bool:
-        return value < self.threshold if self.below else value > self.threshold
-
 
 def _redis_errors(state: FleetState) -> Values:
     asked, failed = (sum(state.ten_minutes.by(metric).values()) for metric in (REDIS_STEPS, REDIS_ERRORS))
@@ -80,7 +78,7 @@ def _died(state: FleetState) -> Values:
 
 
 def _eviction(state: FleetState) -> Values:
-    policy = state.redis.maxmemory_policy if state.redis else None
+    policy = state.facts.maxmemory_policy
     return {"": policy != GOOD_POLICY if policy else None} if state.redis_status else {}
 
 
@@ -198,7 +196,7 @@ def diagnose(state: FleetState, off: Collection[AlertCondition] = ()) -> dict[st
             key = f"{condition.name}:{destination}" if destination else condition.name.value
             if value is None:
                 found[key] = None
-            elif condition.is_wrong(value):
+            elif value < condition.threshold if condition.below else value > condition.threshold:
                 summary = condition.summary.format(
                     destination=destination, share=f"{value:.1%}", age=shown_duration(int(value)), count=int(value)
                 )
@@ -214,10 +212,6 @@ class AlarmShown(BaseModel):
     destination: str | None
     since: str = Field(json_schema_extra={"format": "date-time"})
     text: str
-
-    @property
-    def key(self) -> str:
-        return f"{self.condition}:{self.destination}" if self.destination else self.condition.value
 
 
 class Alarm(AlarmShown):
@@ -257,18 +251,12 @@ class Alarms:
         self._changing: dict[str, int] = {}  # since when a condition differs from its alarm
         self._next_send_ms = 0
 
-    def read(self, state: FleetState) -> list[Alarm]:
-        """Current alarms, oldest first, with up-to-date texts."""
-        texts, current = diagnose(state, self._off), [alarm for alarm in self._read().values() if not alarm.until]
-        for alarm in current:
-            if alarm.key not in texts:
-                over = f"This is no longer so; the alarm ends after {shown_duration(self._after_ms // 1000)}."
-                alarm.text = f"{alarm.text} {over}"
-            alarm.text = texts.get(alarm.key) or alarm.text
-        return sorted(current, key=lambda alarm: alarm.since)
+    def read(self) -> dict[str, Alarm]:
+        """Current alarms."""
+        return {key: alarm for key, alarm in self._read().items() if not alarm.until}
 
     def evaluate(self, state: FleetState) -> None:
-        """Begins and ends alarms, and sends what the receiver does not know yet, if it is this machine's turn."""
+        """Begins and ends alarms, and sends what the receiver does not know yet. Of a fleet, one machine does."""
         if not self._has_turn():
             self._changing.clear()
             return
@@ -306,18 +294,16 @@ class Alarms:
                     self._next_send_ms = now_ms + RETRY_AFTER_MS  # of all alarms: they have the same receiver
 
     def _has_turn(self) -> bool:
-        """One machine of the fleet; each one while Redis is away."""
+        """One machine of the fleet at a time, and each one while Redis is away."""
         registry, machine = self._coordinator.registry, self._journal.machine
 
-        def take(client: Any, prefix: str) -> bool:
-            key = f"{prefix}turn:alarms"  # renewed if it is ours, taken only if it is nobody's
-            return bool(client.set(key, machine, px=TURN_MS, nx=client.get(key) != machine.encode()))
+        def take(client: Any, prefix: str) -> object:
+            key = f"{prefix}turn:alarms"  # renewed if it is this machine's, taken if it is free
+            return client.set(key, machine, px=TURN_MS, nx=client.get(key) != machine.encode())
 
-        try:
-            return registry is None or self._coordinator.redis.status != "up" or bool(registry.ask(take))
-        except DeduplicationError as error:
-            log.info("alarms: this machine evaluates them alone: %s", error)
-            return True
+        with suppress(DeduplicationError):
+            return registry is None or bool(registry.ask(take))
+        return True
 
     def _read(self) -> dict[str, Alarm]:
         """Without those of conditions that only a newer version knows."""

@@ -5,26 +5,17 @@ from __future__ import annotations
 import secrets
 import time
 from datetime import UTC, datetime
-from urllib.parse import parse_qsl, urlsplit, urlunsplit
-
-from pydantic import Field
 
 from deduplication.journal.entry import Attempt
 from deduplication.values import frozen
 from orchestrator.audit import audit
 from orchestrator.build import Service
-from orchestrator.delivery.signing import public_keys
 from orchestrator.delivery.webhook import DeliveryFailed, EventType, Webhook, shown_timestamp
 from orchestrator.operations.fleet_state import DestinationView, Pause, fleet_state
 
 MOST_REASON_CHARACTERS = 200
 TEST_WITHIN_S = 8.0
 FAILURES_LOOKED_AT = 20
-
-
-class DestinationShown(DestinationView):
-    url: str = Field(description="Where it is, without what may be a secret.")
-    public_keys: list[str] = Field(description="What its receiver verifies ed25519 signatures (v1a) with.")
 
 
 class InvalidAction(Exception):
@@ -50,23 +41,10 @@ def resume(service: Service, name: str, by: str) -> bool:
     return service.guard.set_paused(name, False, reason="", by=by)
 
 
-def destinations(service: Service) -> dict[str, DestinationShown]:
+def destinations(service: Service) -> dict[str, DestinationView]:
     """The configured ones."""
-    state = fleet_state(service)
-    return {
-        name: DestinationShown(
-            **dict(state.destinations[name]), url=_masked(config.url), public_keys=public_keys(config.secret)
-        )
-        for name, config in service.config.destinations.items()
-    }
-
-
-def _masked(url: str) -> str:
-    """Without user, password, values of the query, and parts of the path that may be tokens."""
-    parts = urlsplit(url)
-    path = "/".join("…" if len(part) > 15 and any(map(str.isdigit, part)) else part for part in parts.path.split("/"))
-    query = "&".join(f"{name}=…" for name, _ in parse_qsl(parts.query, keep_blank_values=True))
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], path, query, ""))
+    views = fleet_state(service).destinations
+    return {name: views[name] for name in service.config.destinations}
 
 
 def last_failure(service: Service, name: str) -> Attempt | None:

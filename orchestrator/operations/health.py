@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import resource
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -26,12 +25,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NEARLY_FULL = 0.95
-UNTRUSTED_PROXY = (
-    "X-Forwarded-For was sent by an address that is not in TRUSTED_PROXIES: all clients behind that proxy count as "
-    "one, and the wrong tokens of one lock out all"
-)
+OF_REDIS = {"maxmemory_policy", "evicted_keys", "used_bytes", "limit_bytes"}
+OF_STORAGE = {"journal_payload_bytes", "redis_payload_bytes", "redis_payload_limit_bytes"}
+UNTRUSTED_PROXY = "X-Forwarded-For was sent by an address that is not in TRUSTED_PROXIES: its clients count as one"
 INFO_FORBIDDEN = "Redis forbids INFO to this user: if it is set back to an older snapshot, that goes unnoticed"
-SHOWN_FOR_S = 3600.0
 
 
 class Problem(NamedTuple):
@@ -77,22 +74,11 @@ class Health(BaseModel):
         return sorted(self._problems, key=lambda problem: not problem.is_bad)
 
 
-class ProxyWatch:
-    """Notices a proxy that is missing from TRUSTED_PROXIES. The log shows its address; /health, which is public, does
-    not."""
-
-    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._monotonic = monotonic
-        self._shown_until = float("-inf")
-
-    def note(self, address: str) -> None:
-        """X-Forwarded-For was sent by this address. Logged again only after an hour without any."""
-        if not self.warnings():
-            log.warning("WARNING: %s (%s)", UNTRUSTED_PROXY, address)
-        self._shown_until = self._monotonic() + SHOWN_FOR_S
-
-    def warnings(self) -> list[str]:
-        return [UNTRUSTED_PROXY] if self._monotonic() < self._shown_until else []
+def note_untrusted_proxy(service: Service, address: str) -> None:
+    """X-Forwarded-For was sent by this address. The log shows it; /health, which is public, does not."""
+    if UNTRUSTED_PROXY not in service.notices:
+        log.warning("WARNING: %s (%s)", UNTRUSTED_PROXY, address)
+        service.notices.append(UNTRUSTED_PROXY)
 
 
 def is_ready(service: Service) -> bool:
@@ -107,32 +93,28 @@ def is_ready(service: Service) -> bool:
 
 
 def read_health(service: Service) -> Health:
+    """Of the problems of a check the first one counts, and others of its condition. A check without facts is not
+    configured."""
+    alarms, paused = dict[str, Alarm](), dict[str, Pause]()
     try:
         with service.journal.step():
             pass  # it can be written
         state = fleet_state(service)
-        alarms = service.alarms.read(state)
+        alarms = service.alarms.read()
+        facts, problems = _facts(service, state), list(_problems(service, state, alarms))
+        paused = {name: view.paused for name, view in state.destinations.items() if view.paused}
     except DeduplicationError as error:
-        problem = Problem("database", "down", f"The journal of this machine cannot be used: {error}")
-        return _health(service, {"database": {"error": str(error)}}, [problem])
-    paused = {name: view.paused for name, view in state.destinations.items() if view.paused}
-    facts = _facts(state, service.settings.disk_free_bytes)
-    return _health(service, facts, _problems(service, state, alarms), paused=paused, alarms=alarms)
-
-
-def _health(
-    service: Service, facts: Mapping[str, Mapping[str, Any] | None], problems: Iterable[Problem], **shown: Any
-) -> Health:
-    """Of the problems of a check the first one counts, and others of its condition. A check without facts is not
-    configured."""
+        facts = {"database": {"error": str(error)}}
+        problems = [Problem("database", "down", f"The journal of this machine cannot be used: {error}")]
+    problems += (Problem("", "", text) for text in service.notices)
     rss_mb, limit_mb = _used_mb(), service.settings.memory_limit_mb
-    found = [*problems, *(Problem("", "", text) for text in (*service.proxies.warnings(), *service.notices))]
+    facts["memory"] = {"rss_mb": rss_mb, "limit_mb": limit_mb}
     if rss_mb > limit_mb:
         text = f"This process uses {rss_mb} MB, more than MEMORY_LIMIT_MB ({limit_mb})"
-        found.append(Problem("memory", "over the limit", text))
+        problems.append(Problem("memory", "over the limit", text))
     checks = {}
-    for name, known in {**facts, "memory": {"rss_mb": rss_mb, "limit_mb": limit_mb}}.items():
-        own = [problem for problem in found if problem.check == name]
+    for name, known in facts.items():
+        own = [problem for problem in problems if problem.check == name]
         status = "not configured" if known is None else own[0].word if own else "up"
         texts = [problem.text for problem in own if problem.is_bad and problem.about == own[0].about]
         checks[name] = HealthCheck(status=status, problem=" ".join(texts) or None, **(known or {}))
@@ -140,34 +122,35 @@ def _health(
     health = Health(
         status="down" if not is_ready(service) else "ok" if is_well else "degraded",
         checks=checks,
-        warnings=[problem.text for problem in found if problem.is_bad and not problem.check],
-        **shown,
+        warnings=[problem.text for problem in problems if problem.is_bad and not problem.check],
+        paused=paused,
+        alarms=sorted(alarms.values(), key=lambda alarm: alarm.since),
     )
-    health._problems = found
+    health._problems = problems
     return health
 
 
-def _problems(service: Service, state: FleetState, alarms: Sequence[Alarm]) -> Iterator[Problem]:
+def _problems(service: Service, state: FleetState, alarms: Mapping[str, Alarm]) -> Iterator[Problem]:
+    facts = state.facts
     if state.redis_status not in (None, "up"):
-        away = "Redis does not answer: this machine decides by what it knows of the fleet."
-        away += f" Entries to publish when Redis is back: {state.unpublished:,}"
+        away = f"Redis does not answer: this machine decides alone. Entries to publish: {state.unpublished:,}"
         yield Problem("redis", "down", away, since=shown_moment(state.lost_ms) if state.lost_ms else None)
     if state.redis_status and state.gap_ms:
         yield Problem("fleet", "gap", "This machine missed a part of the fleet's work: the stream was trimmed")
     elif state.redis_status == "up" and (state.behind_s is None or state.behind_s * 1000 > BEHIND_MS):
         yield Problem("fleet", "behind", "This machine has not read all of the fleet's work yet")
-    redis = state.redis
-    is_redis_full = redis is not None and redis.payload_bytes > NEARLY_FULL * redis.most_payload_bytes
+    is_redis_full = (facts.redis_payload_bytes or 0) > NEARLY_FULL * (facts.redis_payload_limit_bytes or 0)
     if is_redis_full or state.disk_free_bytes < service.settings.disk_free_bytes:
         yield Problem("storage", "full", "No room is left: emails are returned to their providers for retry")
     # Conditions that are true now, or whose alarm is still on
-    texts = diagnose(state, service.config.alerts.off) | {alarm.key: alarm.text for alarm in alarms}
-    since = {alarm.key: alarm.since for alarm in alarms}
+    found = {key: text for key, text in diagnose(state, service.config.alerts.off).items() if text}
+    texts = {key: alarm.text for key, alarm in alarms.items()} | found
     for condition, (key, text) in product(CONDITIONS, texts.items()):
         name, _, destination = key.partition(":")
-        if text and name == condition.name:
-            yield Problem(condition.check, condition.word, text, name, since.get(key), destination or None)
-    if redis and redis.used_bytes is None:
+        if name == condition.name:
+            since = alarms[key].since if key in alarms else None
+            yield Problem(condition.check, condition.word, text, name, since, destination or None)
+    if facts.redis_payload_limit_bytes is not None and facts.used_bytes is None:
         yield Problem("", "", INFO_FORBIDDEN)
     for name, view in state.destinations.items():
         if view.paused:
@@ -177,25 +160,32 @@ def _problems(service: Service, state: FleetState, alarms: Sequence[Alarm]) -> I
             yield Problem(check, "in trouble", queued, "paused", view.paused.since, name, is_bad=False)
 
 
-def _facts(state: FleetState, disk_needed_bytes: int) -> dict[str, Mapping[str, Any] | None]:
-    facts: dict[str, Mapping[str, Any] | None] = {"redis": None, "fleet": None}
-    storage = {
-        "disk_free_bytes": state.disk_free_bytes,
-        "disk_needed_bytes": disk_needed_bytes,
-        "journal_payload_bytes": state.outside.payload_bytes,
+def _facts(service: Service, state: FleetState) -> dict[str, dict[str, Any] | None]:
+    facts: dict[str, dict[str, Any] | None] = {
+        "redis": None,
+        "fleet": None,
+        "database": {},
+        "storage": {
+            "disk_free_bytes": state.disk_free_bytes,
+            "disk_needed_bytes": service.settings.disk_free_bytes,
+            **state.facts.model_dump(include=OF_STORAGE),
+        },
+        "workers": None if state.workers is None else {"alive": state.workers},
+        "destinations": {
+            "breakers": {name: view.breaker for name, view in state.active.items()},
+            "states": {name: view.status for name, view in state.destinations.items()},
+        },
+        "deliveries": {
+            "oldest_waiting_s": {name: view.oldest_s for name, view in state.active.items() if view.oldest_s}
+        },
     }
-    of_redis = {}
-    if redis := state.redis:
-        storage["redis_payload_bytes"] = redis.payload_bytes
-        storage["redis_payload_limit_bytes"] = redis.most_payload_bytes
-        of_redis = redis.model_dump(exclude={"payload_bytes", "most_payload_bytes"})
     if state.redis_status:
         facts["redis"] = {
             "state": state.redis_status,
             "since": state.lost_ms and shown_moment(state.lost_ms),
             "era": state.era,
             "unpublished": state.unpublished,
-            **of_redis,
+            **state.facts.model_dump(include=OF_REDIS),
         }
         facts["fleet"] = {
             "machine": state.machine,
@@ -208,18 +198,7 @@ def _facts(state: FleetState, disk_needed_bytes: int) -> dict[str, Mapping[str, 
                 for name, about in state.members.items()
             },
         }
-    return facts | {
-        "database": {},
-        "storage": storage,
-        "workers": None if state.workers is None else {"alive": state.workers},
-        "destinations": {
-            "breakers": {name: view.breaker for name, view in state.active.items()},
-            "states": {name: view.status for name, view in state.destinations.items()},
-        },
-        "deliveries": {
-            "oldest_waiting_s": {name: view.oldest_s for name, view in state.active.items() if view.oldest_s}
-        },
-    }
+    return facts
 
 
 def _used_mb() -> float:

@@ -5,44 +5,34 @@ from __future__ import annotations
 import secrets
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool
+from pydantic import Field, StrictBool
 
 from deduplication import again
 from deduplication.again import Refusal
-from deduplication.errors import StoreUnavailable
 from deduplication.journal.entry import DeliveryStatus
 from orchestrator.audit import audit
 from orchestrator.build import Service
-from orchestrator.operations.search import Filter, find_ids
+from orchestrator.operations.search import Filter, Request, find_ids
 
 RELEASED, WOULD_RELEASE = "released", "would_release"
 REPLAYED, WOULD_REPLAY = "replayed", "would_replay"
 
 
-class Release(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    force: StrictBool = Field(
-        default=False, description="Release it even if the same email was delivered under another id."
-    )
+class Release(Request):
+    force: StrictBool = Field(default=False, description="Even if the same email was delivered under another id.")
     dry_run: StrictBool = Field(default=False, description="Only show what would happen.")
 
 
-class Replay(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
+class Replay(Request):
     force: StrictBool = Field(default=False, description="Include deliveries already received.")
-    new_id: StrictBool = Field(
-        default=False, description="Send it with a new webhook-id, which receivers treat as a new event."
-    )
+    new_id: StrictBool = Field(default=False, description="Use a new webhook-id, so that it counts as a new event.")
     dry_run: StrictBool = Field(default=False, description="Only show what would happen.")
 
 
-def send_again(service: Service, id_: str, how: Release | Replay, *, at_once: bool = False) -> str:
-    """Releases an email, once, or makes a delivery ("email:destination") due now. ``at_once``: sends it before
-    returning, unless workers send. Returns RELEASED, WOULD_RELEASE, REPLAYED, WOULD_REPLAY or a Refusal."""
+def send_again(service: Service, id_: str, how: Release | Replay) -> str:
+    """Releases an email, once, or makes a delivery ("email:destination") due now. Returns RELEASED, WOULD_RELEASE,
+    REPLAYED, WOULD_REPLAY or a Refusal."""
     entry_id, _, destination = id_.partition(":")
     if isinstance(how, Release):
         to, webhook_id = None, ""
@@ -54,8 +44,6 @@ def send_again(service: Service, id_: str, how: Release | Replay, *, at_once: bo
     if refusal or how.dry_run:
         return refusal or would
     audit.warning("AUDIT %s", line)
-    if at_once:
-        _deliver_now(service, entry_id)
     return done
 
 
@@ -67,7 +55,7 @@ def send_many(service: Service, wanted: Filter | Sequence[str], how: Release | R
     return Counter(send_again(service, id_, how) for id_ in ids)
 
 
-def replay_email(service: Service, id_: str, how: Replay, only: str = "", *, at_once: bool = False) -> str:
+def replay_email(service: Service, id_: str, how: Replay, only: str = "") -> str:
     """All its deliveries but those that were received; ``only`` that to one destination, if it is given. Returns
     REPLAYED if there was one, otherwise the reason."""
     with service.journal.reading() as step:
@@ -75,19 +63,7 @@ def replay_email(service: Service, id_: str, how: Replay, only: str = "", *, at_
     if entry is None:
         return Refusal.UNKNOWN
     ids = [f"{id_}:{each.destination}" for each in entry.deliveries if only in ("", each.destination)]
-    results = [send_again(service, delivery, how, at_once=at_once) for delivery in ids]
+    results = [send_again(service, delivery, how) for delivery in ids]
     return min(
         results, key=lambda result: (result != REPLAYED, result == Refusal.ALREADY_DELIVERED), default=Refusal.UNKNOWN
     )
-
-
-def _deliver_now(service: Service, entry_id: str) -> None:
-    """Sends it in this thread, so that an operator sees the result, unless workers send it."""
-    if service.settings.deliver_by == "workers":
-        return
-    with service.journal.reading() as step:
-        entry = step.read(entry_id)
-    for delivery in entry.deliveries if entry else ():
-        if delivery.status is DeliveryStatus.WAITING:
-            with suppress(StoreUnavailable):
-                service.retrier.deliver_due(delivery.destination)

@@ -6,13 +6,12 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext, suppress
 from enum import StrEnum
 from functools import partial
 from itertools import islice
 from typing import Any, Literal, NamedTuple, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, model_validator
+from pydantic import BaseModel, Field, StrictBool, model_validator
 
 from deduplication import again, erasing
 from deduplication.errors import StoreUnavailable
@@ -26,7 +25,7 @@ from deduplication.members import last_event, members_before
 from deduplication.names import UNDATED, Kind, Name
 from orchestrator.audit import audit
 from orchestrator.build import Service
-from orchestrator.operations.search import catch_up, find_entries
+from orchestrator.operations.search import Request, catch_up, find_entries
 
 Value = TypeVar("Value")
 Row = TypeVar("Row", bound=tuple[Any, ...])
@@ -49,16 +48,14 @@ class Scope(StrEnum):
     ALL = "all"
 
 
-class Reset(BaseModel):
+class Reset(Request):
     """What to forget. ``value`` is not used for the scope ``all``."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     scope: Scope = Field(description=f"one of {', '.join(Scope)}")
     value: str = Field(
         default="",
-        description="What of the scope; only `all` needs none. A subject group or a file without a sender's domain, "
-        "such as `lot_456` instead of `lot_456@example.org`, is that of all senders.",
+        description="What of the scope; only `all` needs none. Without a domain, as in `lot_456` instead of "
+        "`lot_456@example.org`, a subject group or a file is that of all senders.",
     )
     dry_run: StrictBool = False
 
@@ -73,13 +70,8 @@ class Reset(BaseModel):
         return self
 
 
-class Erase(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    who: str = Field(
-        min_length=3,
-        description="The address of a sender, whose emails are all erased; or the Message-ID or id of one.",
-    )
+class Erase(Request):
+    who: str = Field(min_length=3, description="An address, for all emails from it; or the Message-ID or id of one.")
     dry_run: StrictBool = False
 
 
@@ -99,11 +91,10 @@ def reset(coordinator: Coordinator, request: Reset) -> Forgotten:
     """Forgets the names of the scope, and all other names of the emails behind them, on all machines.
 
     Emails that are still to be delivered keep their names: they were accepted, and their provider will not send them
-    again. Raises StoreUnavailable while Redis is away, except for a dry run.
+    again. Raises StoreUnavailable while Redis is away.
     """
     scope, value, dry_run = request.scope, request.value, request.dry_run
-    if not dry_run:
-        _check_redis(coordinator, "a reset")
+    _check_redis(coordinator, "a reset")
     names, kept = _forget(coordinator, _labels(coordinator, request), dry_run)
     if scope is Scope.DESTINATION:  # other destinations keep their status
         for entry in _entries(coordinator, "instr(outcomes, ?)", f" {value}="):
@@ -131,11 +122,10 @@ def forget_email(coordinator: Coordinator, id_: str) -> Literal["forgotten", "ke
 def erase(service: Service, request: Erase) -> Erased:
     """Removes entries, payloads, files, search rows and events; deliveries that wait are ended. Ids stay as digests.
 
-    Raises StoreUnavailable while Redis is away, except for a dry run.
+    Raises StoreUnavailable while Redis is away.
     """
     coordinator, registry = service.coordinator, service.coordinator.registry
-    if not request.dry_run:
-        _check_redis(coordinator, "erasing")
+    _check_redis(coordinator, "erasing")
     catch_up(service.journal)
     with service.journal.reading() as step:
         found = find_entries(step, request.who, service.privacy)
@@ -146,8 +136,7 @@ def erase(service: Service, request: Erase) -> Erased:
         # Before anything else is deleted, or some would take that for a gap.
         behind = _wait_for_machines(coordinator, even_this=True)
         if registry:
-            gone = {entry.id for entry in found} - set(kept)
-            erasing.delete_events(registry, gone)
+            erasing.delete_events(registry, {entry.id for entry in found} - set(kept))
         catch_up(service.journal)  # the words of the search index
         service.files.sweep()
     line = "AUDIT erase emails=%d kept=%d dry_run=%s"  # not whose: that would be what was to be erased
@@ -216,7 +205,7 @@ class Pattern(NamedTuple):
 
 def _patterns(scope: Scope, value: str) -> list[Pattern]:
     monthly = _MONTHLY.fullmatch(value)  # a subject group of one month: 2026-11:group
-    month, group = (monthly[1], monthly[3]) if monthly else (None, value)
+    month, group = monthly.group(1, 3) if monthly else (None, value)
     return {
         Scope.EMAIL_ID: [Pattern(Kind.EMAIL_ID, None, value), Pattern(Kind.POST, "", value)],
         Scope.DATE: [Pattern(Kind.EMAIL_ID, value)],
@@ -234,9 +223,8 @@ def _labels(coordinator: Coordinator, request: Reset) -> dict[str, None]:
     for pattern in _patterns(request.scope, request.value):
         labels |= dict.fromkeys(_labels_in_journal(coordinator, pattern))
         if registry:  # it has marks of other programs, and of before this machine
-            with suppress(StoreUnavailable) if request.dry_run else nullcontext():
-                marked = registry.ask(partial(find_marks, **pattern._asdict()))
-                labels |= {name.label: None for name in marked if pattern.matches(name)}
+            marked = registry.ask(partial(find_marks, **pattern._asdict()))
+            labels |= {name.label: None for name in marked if pattern.matches(name)}
         if pattern.kind in (Kind.SUBJECT_GROUP, Kind.MEDIA):
             stopped = _entries(coordinator, "gate = ? AND gate <> ''", pattern.kind.value)
             others |= _labels_of(entry for entry in stopped if entry.stop and pattern.matches(entry.stop.name))

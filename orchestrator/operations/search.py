@@ -25,7 +25,7 @@ from deduplication.journal.sqlite import Journal, Step
 from deduplication.names import Gate, Kind, Name, bounded_key
 from deduplication.text import well_formed
 from orchestrator.operations.alarms import LATE_S
-from orchestrator.pipeline import SKIPPED_AT, Status, status_of
+from orchestrator.pipeline import SKIPPED_AT, Status
 from orchestrator.privacy import Privacy
 
 if TYPE_CHECKING:
@@ -48,9 +48,7 @@ BY_DELIVERY: dict[str | None, tuple[str, str]] = {
 }
 
 _UNUSUAL = "e.outcome NOT IN ('delivered', 'claimed')"  # as in schema.sql, or its index would not be used
-_LIVE = (
-    "e.seq IN (SELECT seq FROM deliveries WHERE owner <> '' AND lease_until_ms > {steady_ms} AND status = 'claimed')"
-)
+_LIVE = "EXISTS (SELECT 1 FROM deliveries WHERE seq = e.seq AND status = 'claimed' AND lease_until_ms > :steady_ms)"
 
 
 class EmailOutcome(StrEnum):
@@ -95,9 +93,10 @@ _REPEATED = "SELECT seq FROM entries WHERE id IN (SELECT entry FROM repeats)"
 _TAGGED = "SELECT seq FROM entries WHERE gate = 'identity' AND gate <> '' AND outcome = 'skipped'"
 _SKIPPED = "SELECT seq FROM entries WHERE outcome = 'skipped' AND outcome NOT IN ('delivered', 'claimed')"
 _RETURNED = "SELECT seq FROM entries WHERE outcome = 'returned' AND outcome NOT IN ('delivered', 'claimed')"
-_WAITING = "SELECT seq FROM deliveries WHERE status = 'waiting' AND {at}"
-_DEAD = "SELECT seq FROM deliveries WHERE status = 'dead' AND {at}"
-_LATE = f"SELECT d.seq FROM ({_WAITING}) d JOIN entries USING (seq) WHERE created_ms < {{now_ms}} - {LATE_S * 1000}"  # noqa: S608
+_AT = "destination = coalesce(:destination, destination) AND destination <> ''"
+_WAITING = f"SELECT seq FROM deliveries WHERE status = 'waiting' AND {_AT}"  # noqa: S608
+_DEAD = f"SELECT seq FROM deliveries WHERE status = 'dead' AND {_AT}"  # noqa: S608
+_LATE = f"SELECT d.seq FROM ({_WAITING}) d JOIN entries USING (seq) WHERE created_ms < :now_ms - {LATE_S * 1000}"  # noqa: S608
 _BY_OUTCOME = {
     EmailOutcome.DELIVERED: _BY_STATUS[Status.PROCESSED],
     EmailOutcome.WAITING: f"e.seq IN ({_WAITING})",
@@ -111,17 +110,12 @@ _BY_OUTCOME = {
 }
 
 
-def current_status(entry: Entry, steady_ms: int) -> Status:
-    """The answer to its provider, brought up to date; _BY_STATUS has the same in SQL. It is not read from there: the
-    entry may have changed meanwhile, and its status has to agree with its deliveries."""
-    if entry.outcome in (DeliveryStatus.CLAIMED, DeliveryStatus.RETURNED):
-        is_live = any(delivery.is_live(steady_ms) for delivery in entry.deliveries)
-        return Status.ALREADY_PROCESSING if is_live else Status.RETRY_LATER
-    if entry.outcome == DeliveryStatus.SKIPPED:
-        if entry.stop:
-            return SKIPPED_AT[entry.stop.gate]
-        return Status.SKIPPED_ROUTE if entry.answer == Status.SKIPPED_ROUTE else Status.SKIPPED_OLD
-    return status_of({delivery.status for delivery in entry.deliveries})
+def read_status(step: Step, entry_id: str) -> Status:
+    """The answer to its provider, brought up to date."""
+    cases = " ".join(f"WHEN {condition} THEN '{status}'" for status, condition in _BY_STATUS.items())
+    query = f"SELECT CASE {cases} END FROM entries e WHERE id = :id"  # noqa: S608
+    rows = step.query(query, {"id": entry_id, "steady_ms": step.steady_ms})
+    return Status(rows[0][0] if rows else Status.RETRY_LATER)  # without a row, it has just been deleted
 
 
 _AGE = re.compile(r"(\d{1,5}) ?(min|h|d|w)")
@@ -146,10 +140,12 @@ Text = Annotated[str | None, BeforeValidator(_plain)]
 Moment = Annotated[datetime | None, BeforeValidator(_moment)]
 
 
-class Filter(BaseModel):
-    """Which emails; a field that is None matches all."""
-
+class Request(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Filter(Request):
+    """Which emails; a field that is None matches all."""
 
     outcome: EmailOutcome | None = Field(default=None, description="Only emails with this outcome.")
     gate: Literal["identity", "subject_group", "media", "content"] | None = Field(
@@ -160,13 +156,9 @@ class Filter(BaseModel):
     destination: Text = None
     sender: Text = Field(default=None, description="Only emails whose sender contains this text.")
     q: Text = Field(
-        default=None,
-        description="Words, or parts of words, in sender and subject; or a complete id, email id, Message-ID, `thread` "
-        "or webhook-id.",
+        default=None, description="Parts of sender and subject; or a complete id, Message-ID, `thread` or webhook-id."
     )
-    since: Moment = Field(
-        default=None, description="Only emails received at this time or later; 7d means seven days ago."
-    )
+    since: Moment = Field(default=None, description="Only emails received since then; 7d means seven days ago.")
     until: Moment = Field(default=None, description="Only emails received before this time.")
 
 
@@ -181,12 +173,12 @@ class DeliveryFilter(Filter):
 FIELDS = ("status", *Filter.model_fields)
 _SEARCHED = {"sender": "s.sender", "{sender subject}": "s.sender || ' ' || s.subject"}  # columns in FTS5 and in SQL
 _CONDITIONS = {
-    "gate": "e.gate = ? AND e.gate <> ''",  # as in schema.sql
-    "provider": "e.provider = ?",
-    "route": "instr(' + ' || e.route || ' + ', ' + ' || ? || ' + ')",  # several may match an email
-    "destination": "instr(e.outcomes, ' ' || ? || '=')",
-    "since": "e.created_ms >= ?",
-    "until": "e.created_ms < ?",
+    "gate": "e.gate = :gate AND e.gate <> ''",  # as in schema.sql
+    "provider": "e.provider = :provider",
+    "route": "instr(' + ' || e.route || ' + ', ' + ' || :route || ' + ')",  # several may match an email
+    "destination": "instr(e.outcomes, ' ' || :destination || '=')",
+    "since": "e.created_ms >= :since",
+    "until": "e.created_ms < :until",
 }
 
 
@@ -198,36 +190,32 @@ class InvalidCursor(ValueError):
 class _Query:
     """A list: parts of a SELECT on entries ``e``, ordered by ``time``, then ``seq``, then ``destination``."""
 
+    values: dict[str, Any]
     source: str = "entries e"
     time: str = "e.created_ms"
     seq: str = "e.seq"
     destination: str = "''"
     direction: str = "DESC"
     where: list[str] = field(default_factory=lambda: ["1"])
-    values: list[Any] = field(default_factory=list)
 
-    def require(self, condition: str, *values: Any) -> None:
-        self.where.append(condition)
-        self.values += values
-
-    def select(self, columns: str, most: int, order: str = "") -> tuple[str, list[Any]]:
-        where = " AND ".join(self.where)
-        return f"SELECT {columns} FROM {self.source} WHERE {where}{order} LIMIT ?", [*self.values, most]  # noqa: S608
+    def select(self, columns: str, most: int, order: str = "") -> str:
+        return f"SELECT {columns} FROM {self.source} WHERE {' AND '.join(self.where)}{order} LIMIT {most}"  # noqa: S608
 
     def start_after(self, cursor: str) -> None:
         """Raises InvalidCursor."""
         try:
             column, time, seq, destination = cursor.split("~", 3)
-            place = int(time), int(seq)
+            after = {"after": int(time), "after_seq": int(seq)}
             destination.encode()
         except ValueError as error:
-            raise InvalidCursor("a cursor has four parts") from error
-        if column != self.time or not all(0 <= number < 1 << 63 for number in place):  # numbers that SQLite accepts
+            raise InvalidCursor("not a cursor") from error
+        if column != self.time or not all(0 <= number < 1 << 63 for number in after.values()):  # SQLite's numbers
             raise InvalidCursor("a cursor of another list")
+        self.values |= {**after, "after_destination": destination}
         sign, keys = ">" if self.direction == "ASC" else "<", f"({self.time}, {self.seq})"
-        self.require(f"{self.time} {sign}= ?", place[0])  # follows from the next condition, but can use an index
-        after = f"({keys} {sign} (?, ?) OR {keys} = (?, ?) AND {self.destination} > ?)"
-        self.require(after, *place, *place, destination)
+        same = f"{keys} = (:after, :after_seq) AND {self.destination} > :after_destination"
+        # The first condition follows from the second, but can use an index.
+        self.where.append(f"{self.time} {sign}= :after AND ({keys} {sign} (:after, :after_seq) OR {same})")
 
 
 def find_ids(
@@ -245,7 +233,7 @@ def find_ids(
         if query.time != BY_PLACE:  # a search would be sorted as a whole; its rows come in this order anyway
             order += f", {query.seq} {query.direction}, {query.destination}"
         columns = f"e.id, {query.destination}, {query.time}, {query.seq}"
-        rows = step.query(*query.select(columns, limit + 1, order))
+        rows = step.query(query.select(columns, limit + 1, order), query.values)
     following = None
     if len(rows) > limit:
         _, destination, time_, seq = rows[limit - 1]
@@ -260,9 +248,8 @@ def count_emails(service: Service, wanted: DecisionFilter, outcomes: Iterable[Em
     counts = []
     with service.journal.reading() as step:
         for outcome in outcomes:
-            query = _select(step, wanted.model_copy(update={"outcome": outcome}), service.privacy, None)
-            found, values = query.select("1", most)
-            counts.append(step.query(f"SELECT count(*) FROM ({found})", values)[0][0])  # noqa: S608
+            query = _select(step, wanted.model_copy(update={"outcome": outcome}), service.privacy)
+            counts.append(step.query(f"SELECT count(*) FROM ({query.select('1', most)})", query.values)[0][0])  # noqa: S608
     return counts
 
 
@@ -273,45 +260,43 @@ def count_repeats(service: Service, since: datetime | None) -> int:
         return int(step.query(query, (since.timestamp() * 1000 if since else 0,))[0][0])
 
 
-def _select(step: Step, wanted: Filter, privacy: Privacy, has: DeliveryStatus | None) -> _Query:
-    query = _Query()
+def _select(step: Step, wanted: Filter, privacy: Privacy, has: DeliveryStatus | None = None) -> _Query:
+    moments = {name: int(at.timestamp() * 1000) for name in ("since", "until") if (at := getattr(wanted, name))}
+    query = _Query({**wanted.model_dump(), **moments, "now_ms": step.now_ms, "steady_ms": step.steady_ms})
     _search(query, step, wanted, privacy)
     if isinstance(wanted, DecisionFilter) and wanted.status:
-        query.require(_BY_STATUS[wanted.status].format(steady_ms=step.steady_ms))
+        query.where.append(_BY_STATUS[wanted.status])
     if wanted.outcome:
-        condition, at = _BY_OUTCOME[wanted.outcome], "destination = ?" if wanted.destination else "destination <> ''"
-        values = [wanted.destination] * condition.count("{at}") if wanted.destination else []
-        query.require(condition.format(at=at, now_ms=step.now_ms, steady_ms=step.steady_ms), *values)
+        query.where.append(_BY_OUTCOME[wanted.outcome])
     if isinstance(wanted, DeliveryFilter):
         has = wanted.status
         query.destination = "d.destination"
         if wanted.destination:
-            query.require("d.destination = ?", wanted.destination)
+            query.where.append("d.destination = :destination")
         if has:
-            query.require(f"d.status = '{has}'")  # no parameter, or the partial indexes would not be used
+            query.where.append(f"d.status = '{has}'")  # no parameter, or the partial indexes would not be used
         if has in BY_DELIVERY and query.time != BY_PLACE:
             query.source, query.seq = "deliveries d CROSS JOIN entries e ON e.seq = d.seq", "d.seq"
             query.time, query.direction = BY_DELIVERY[has]
         else:
             query.source += " CROSS JOIN deliveries d ON d.seq = e.seq"
     if has:
-        query.require("instr(e.outcomes, ?)", f"={has} ")
-    for name, condition in _CONDITIONS.items():
-        value = getattr(wanted, name)
-        if name == "gate" and value == Gate.IDENTITY:  # an exact repeat has no entry of its own
-            condition = f"e.gate = ? OR e.seq IN ({_REPEATED})"
-        if value is not None:
-            query.require(f"({condition})", int(value.timestamp() * 1000) if isinstance(value, datetime) else value)
+        query.where.append(f"instr(e.outcomes, '={has} ')")
+    conditions = dict(_CONDITIONS)
+    if wanted.gate == Gate.IDENTITY.value:  # an exact repeat has no entry of its own
+        conditions["gate"] = _BY_OUTCOME[EmailOutcome.DUPLICATE]
+    query.where += [conditions[name] for name in conditions if getattr(wanted, name) is not None]
     return query
 
 
 def _search(query: _Query, step: Step, wanted: Filter, privacy: Privacy) -> None:
     """By a complete id or thread, or by words of sender and subject."""
     text, sender = wanted.q or "", privacy.text(wanted.sender or "")
-    found = f"{_BY_KEY} UNION SELECT seq FROM keys WHERE value = ?"  # noqa: S608
-    keys = (*_keys_of(text, privacy), f"thread:{bounded_key(without_brackets(text))}")
+    keys = _keys_of(text, privacy) | {"thread": f"thread:{bounded_key(without_brackets(text))}"}
+    found = f"{_BY_KEY} UNION SELECT seq FROM keys WHERE value = :thread"  # noqa: S608
     if text and step.query(f"SELECT 1 FROM ({found}) LIMIT 1", keys):  # noqa: S608
-        query.require(f"e.seq IN ({found})", *keys)
+        query.where.append(f"e.seq IN ({found})")
+        query.values |= keys
         text = ""
     words = [privacy.text(text)] if privacy.is_strict else text.split()
     matches = []
@@ -320,27 +305,30 @@ def _search(query: _Query, step: Step, wanted: Filter, privacy: Privacy) -> None
             quoted = word.replace('"', '""')
             matches.append(f'{column} : "{quoted}"')
         elif word:
-            query.require(f"instr(lower({_SEARCHED[column]}), ?)", word.lower())
+            name = f"short{len(query.values)}"
+            query.where.append(f"instr(lower({_SEARCHED[column]}), :{name})")
+            query.values[name] = word.lower()
     if not (text or sender):
         return
     newest = f"(SELECT rowid, * FROM search ORDER BY rowid DESC LIMIT {MOST_SCANNED})"  # noqa: S608
     query.source = f"{'search' if matches else newest} s CROSS JOIN entries e ON e.seq = s.seq AND s.rowid = {PLACE}"
     query.time = BY_PLACE
     if matches:
-        query.require("s.search MATCH ?", " AND ".join(matches))
+        query.where.append("s.search MATCH :words")
+        query.values["words"] = " AND ".join(matches)
 
 
 # By a key: an id, email id, Message-ID, webhook-id or sender
 
 _BY_KEY = (
-    "SELECT seq FROM entries WHERE id = ? UNION SELECT seq FROM keys WHERE value IN (?, ?, ?)"
-    " UNION SELECT seq FROM names WHERE reference = ?"
+    "SELECT seq FROM entries WHERE id = :key UNION SELECT seq FROM keys WHERE value IN (:key, :lower, :stored)"
+    " UNION SELECT seq FROM names WHERE reference = :post"
 )
 
 
-def _keys_of(text: str, privacy: Privacy) -> tuple[str, ...]:
-    message_id = bounded_key(without_brackets(text))
-    return text, text, text.lower(), privacy.text(text.lower()), Name(Kind.POST, "", message_id).label
+def _keys_of(text: str, privacy: Privacy) -> dict[str, str]:
+    post = Name(Kind.POST, "", bounded_key(without_brackets(text))).label
+    return {"key": text, "lower": text.lower(), "stored": privacy.text(text.lower()), "post": post}
 
 
 def find_by_key(step: Step, text: str, privacy: Privacy) -> str | None:
@@ -354,7 +342,7 @@ def find_entries(step: Step, text: str, privacy: Privacy) -> list[Entry]:
     """All emails with that key, and others with the same email ids, which cannot be told apart by it."""
     own = "SELECT reference FROM names WHERE reference >= 'email_id:' AND reference < 'email_id;' AND seq IN"
     found = f"seq IN ({_BY_KEY}) OR seq IN (SELECT seq FROM names WHERE reference IN ({own} ({_BY_KEY})))"  # noqa: S608
-    return [entry for _, entry in step.read_rows(found, _keys_of(text, privacy) * 2)]
+    return [entry for _, entry in step.read_rows(found, _keys_of(text, privacy))]
 
 
 # The index, filled behind the requests
@@ -367,13 +355,29 @@ def index_some(journal: Journal) -> int:
         is_behind = step.last_seq() > int(step.meta("searched") or 0)
         if not is_behind and not step.query("SELECT 1 FROM unsearched LIMIT 1"):
             return 0
+    fields = ("item", "subject", "sender", "thread")
+    item, subject, sender, thread = (f"json_extract(e.data, '$.about.{field}')" for field in fields)
+    new = "FROM entries e WHERE e.seq > ?1 AND e.seq <= ?2"
     with journal.step() as step:
-        begin, most = int(step.meta("searched") or 0), INDEXED_AT_ONCE
-        seqs = step.query("SELECT seq FROM entries WHERE seq > ? ORDER BY seq LIMIT ?", (begin, most))
+        begin = int(step.meta("searched") or 0)
+        seqs = step.query("SELECT seq FROM entries WHERE seq > ? ORDER BY seq LIMIT ?", (begin, INDEXED_AT_ONCE))
         if seqs:
-            _index(step, (begin, seqs[-1][0]))
-            step.set_meta("searched", str(seqs[-1][0]))
-        gone = step.query("SELECT place FROM unsearched ORDER BY place LIMIT ?", (most,))
+            span = (begin, seqs[-1][0])
+            step.query(  # in another order, each row would be written to the disk alone
+                f"INSERT OR REPLACE INTO search (rowid, sender, subject, seq) SELECT {PLACE}, {sender}, {subject},"  # noqa: S608
+                f" e.seq {new} ORDER BY 1",
+                span,
+            )
+            # An entry can have the place of one that is gone, if it got the same number in the same millisecond.
+            step.query(f"DELETE FROM unsearched WHERE place IN (SELECT {PLACE} {new})", span)  # noqa: S608
+            step.query(
+                f"INSERT OR IGNORE INTO keys SELECT {item}, e.seq {new} UNION SELECT {sender}, e.seq {new}"  # noqa: S608
+                f" UNION SELECT 'thread:' || {thread}, e.seq {new} AND {thread} <> ''"
+                " UNION SELECT webhook_id, seq FROM deliveries WHERE seq > ?1 AND seq <= ?2",
+                span,
+            )
+            step.set_meta("searched", str(span[1]))
+        gone = step.query("SELECT place FROM unsearched ORDER BY place LIMIT ?", (INDEXED_AT_ONCE,))
         for place in gone:
             step.query("DELETE FROM search WHERE rowid = ?", place)
             step.query("DELETE FROM unsearched WHERE place = ?", place)
@@ -381,34 +385,10 @@ def index_some(journal: Journal) -> int:
     return len(seqs) + len(gone)
 
 
-def _index(step: Step, span: tuple[int, int]) -> None:
-    """The entries after the first number, up to the second."""
-    new = "FROM entries e WHERE e.seq > ? AND e.seq <= ?"
-    about = ("item", "subject", "sender", "thread")
-    item, subject, sender, thread = (f"json_extract(e.data, '$.about.{each}')" for each in about)
-    step.query(  # in another order, each row would be written to the disk alone
-        f"INSERT OR REPLACE INTO search (rowid, sender, subject, seq) SELECT {PLACE}, {sender}, {subject}, e.seq {new}"  # noqa: S608
-        " ORDER BY 1",
-        span,
-    )
-    # An entry can have the place of one that is gone, if it got the same number in the same millisecond.
-    step.query(f"DELETE FROM unsearched WHERE place IN (SELECT {PLACE} {new})", span)  # noqa: S608
-    step.query(
-        f"INSERT OR IGNORE INTO keys SELECT {item}, e.seq {new} UNION SELECT {sender}, e.seq {new}"  # noqa: S608
-        f" UNION SELECT 'thread:' || {thread}, e.seq {new} AND {thread} <> ''"
-        " UNION SELECT webhook_id, seq FROM deliveries WHERE seq > ? AND seq <= ?",
-        span * 4,
-    )
-
-
-def index_new(journal: Journal, within_s: float) -> None:
-    """Indexes for at most that long, with pauses in which emails get the lock. Several processes may do it."""
+def catch_up(journal: Journal, within_s: float = CATCH_UP_S) -> None:
+    """Makes what has just been received searchable, with pauses in which emails get the lock. Several processes may do
+    it. If the journal cannot be written, a search finds what was indexed before."""
     ends_at = time.monotonic() + within_s
-    while index_some(journal) >= INDEXED_AT_ONCE and time.monotonic() < ends_at:
-        time.sleep(PAUSE_S)
-
-
-def catch_up(journal: Journal) -> None:
-    """Before a search: finds what has just been received, too."""
     with suppress(StoreUnavailable):
-        index_new(journal, CATCH_UP_S)
+        while index_some(journal) >= INDEXED_AT_ONCE and time.monotonic() < ends_at:
+            time.sleep(PAUSE_S)

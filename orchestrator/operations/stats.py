@@ -13,22 +13,24 @@ from orchestrator.metrics.meter import DAY_S, DELIVERY_S, HOUR_S, MINUTE_S
 from orchestrator.operations.fleet_state import DestinationView, fleet_state
 
 
-class Totals(BaseModel):
-    """Of all machines, since they began to count; ``waiting`` and ``dead`` are of now.
-
-    ``received`` emails are new, ``duplicates`` (exact repeats) or ``suppressed`` (by a group, files, words or age);
-    ``statuses`` also counts refused requests and retries. ``hit_rate``: the share of received emails that were stopped.
-    ``delivered`` and ``failed`` are attempts. ``is_whole`` is False while Redis is gone: the figures of other machines
-    are then as old as the outage.
-    """
+class Figures(BaseModel):
+    """``received`` emails are new, ``duplicates`` (exact repeats) or ``suppressed`` (by a group, files, words or age).
+    ``delivered`` and ``failed`` are attempts."""
 
     received: int
-    statuses: dict[str, int]
     duplicates: int
     suppressed: int
-    hit_rate: float | None
     delivered: int
     failed: int
+
+
+class Totals(Figures):
+    """Of all machines, since they began to count; ``waiting`` and ``dead`` are of now. ``statuses`` also counts refused
+    requests and retries. ``hit_rate``: the share of received emails that were stopped. ``is_whole`` is False while
+    Redis is gone: the figures of other machines are then as old as the outage."""
+
+    statuses: dict[str, int]
+    hit_rate: float | None
     dead: int
     waiting: int
     oldest_waiting_s: int | None
@@ -49,17 +51,11 @@ STEP_S = {Span.HOUR: MINUTE_S, Span.DAY: 10 * MINUTE_S, Span.WEEK: HOUR_S, Span.
 LENGTH_S = {Span.HOUR: HOUR_S, Span.DAY: DAY_S, Span.WEEK: 7 * DAY_S, Span.MONTH: 31 * DAY_S}
 
 
-class Point(BaseModel):
-    """What happened from ``start_s`` (seconds since 1970) on. ``stopped``: duplicates and suppressed. ``delivered`` and
-    ``failed`` are attempts."""
+class Point(Figures):
+    """What happened from ``start_s`` (seconds since 1970) on. ``stopped``: duplicates and suppressed."""
 
     start_s: int
-    received: int
-    delivered: int
-    duplicates: int
-    suppressed: int
     stopped: int
-    failed: int
 
 
 class DestinationFigures(BaseModel):
@@ -87,9 +83,7 @@ class OverTime(BaseModel):
 
 
 class DestinationCounts(DestinationView):
-    deliveries: dict[DeliveryStatus, int] = Field(
-        description="Waiting and dead ones as of now; delivered and skipped ones since counting began."
-    )
+    deliveries: dict[DeliveryStatus, int] = Field(description="Waiting and dead ones now; others since the beginning.")
 
 
 class Stats(BaseModel):
@@ -107,14 +101,14 @@ def read_stats(service: Service, span: Span) -> Stats:
         last = step.now_ms // 1000 // step_s * step_s
         starts = range(last - length_s + step_s, last + 1, step_s)
         points = meter.read_points(step, starts)
-    views = state.destinations.values()
+    views, is_whole = state.destinations.values(), state.redis_status in (None, "up")
     totals = Totals(
         **vars(ever),
         dead=sum(view.dead for view in views),
         waiting=sum(view.waiting for view in views),
         oldest_waiting_s=max((view.oldest_s for view in views if view.oldest_s is not None), default=None),
         workers_alive=state.workers,
-        is_whole=state.is_whole,
+        is_whole=is_whole,
     )
     attempted = {}
     for name in dict.fromkeys((*service.config.destinations, *(name for (name,) in recent.by(meter.DELIVERIES, 0)))):
@@ -127,13 +121,12 @@ def read_stats(service: Service, span: Span) -> Stats:
             failed_by_point=[sums.failed for sums in by_point],
         )
     over_time = OverTime(
-        **vars(recent),
         span=span,
         step_s=step_s,
         points=[Point(start_s=start, **vars(sums)) for start, sums in zip(starts, points, strict=True)],
         total=Point(start_s=starts[0], **vars(recent)),
         destinations=attempted,
-        is_whole=state.is_whole,
+        is_whole=is_whole,
     )
     destinations = {}
     for name, view in state.destinations.items():

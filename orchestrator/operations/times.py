@@ -12,5 +12,5 @@ def shown_duration(seconds: int) -> str:
     return f"{seconds} s"
 
 
-def shown_moment(moment_ms: int) -> str:
-    return datetime.fromtimestamp(moment_ms / 1000, UTC).isoformat(timespec="seconds")
+def shown_moment(moment_ms: int, timespec: str = "seconds") -> str:
+    return datetime.fromtimestamp(moment_ms / 1000, UTC).isoformat(timespec=timespec)

@@ -57,7 +57,7 @@ def act(name: str) -> str | Response:
         )
     ids = _find(name, request.form)
     with acting_as(g.viewer.by):
-        results = Counter(_act(name, id_, at_once=len(ids) == 1) for id_ in ids)
+        results = Counter(_act(name, id_) for id_ in ids)
     parts = [f"{counted(number, *_nouns(ids))}: {RESULT_WORDS[result]}" for result, number in results.items()]
     flash(f"{'; '.join(parts) or 'Nothing matches any more'}.", "good" if results.keys() <= SUCCESSES else "mixed")
     return _go_back()
@@ -76,16 +76,16 @@ def _find(name: str, given: MultiDict[str, str], most: int = ALL) -> list[str]:
     return ids or find_ids(service, wanted, most, has=DeliveryStatus.SKIPPED if name == "release" else None)[0]
 
 
-def _act(name: str, id_: str, *, at_once: bool) -> str:
+def _act(name: str, id_: str) -> str:
     force, new_id = "force" in request.form, "new_id" in request.form
     if name == "forget":
         return forget_email(service.coordinator, id_)
     if name == "release":
-        return send_again(service, id_, Release(force=force), at_once=at_once)
+        return send_again(service, id_, Release(force=force))
     how = Replay(force=force, new_id=new_id)
     if ":" in id_:
-        return send_again(service, id_, how, at_once=at_once)
-    return replay_email(service, id_, how, request.form.get("destination", ""), at_once=at_once)
+        return send_again(service, id_, how)
+    return replay_email(service, id_, how, request.form.get("destination", ""))
 
 
 def _go_back() -> Response:

@@ -17,7 +17,7 @@ from flask import request, url_for
 from markupsafe import Markup
 
 from deduplication.body import Html, looks_like_html
-from orchestrator.operations.decisions import GATES
+from orchestrator.operations.decisions import SAME
 from orchestrator.operations.search import OUTCOME_OF
 from orchestrator.operations.times import shown_duration
 from routes.dashboard.page import page
@@ -39,7 +39,7 @@ STATUSES: dict[str, str] = {
     "claimed": "in progress",
     "dead": "dead letter",
     "skipped": "suppressed",
-    **{f"skipped_{gate}": f"same {what}" for gate, what in GATES.items()},
+    **{f"skipped_{gate}": same for gate, same in SAME.items()},
     "skipped_old": "too old",
     "skipped_route": "dropped by a route",
 }

@@ -45,9 +45,11 @@ def test_a_replay_that_fails_for_now_waits_for_its_next_try(start_with: StartApp
         app = start_with(crm=f"url = '{sink.url}'\nmax_attempts = 2")
         id_ = app.post(email()).get_json()["deliveries"]["crm"]["id"]
         wait_for(lambda: app.delivery_to("crm")["status"] == "dead")  # an early attempt would count as no try
-        answer = app.act(f"deliveries/{id_}/replay")["delivery"]
-        assert (answer["status"], answer["tries"], len(sink.received)) == ("waiting", 1, 3)
-        assert answer["next_try"] is not None, "no provider will send it again"
+        assert app.act(f"deliveries/{id_}/replay")["status"] == "replayed"
+        wait_for(lambda: app.delivery_to("crm")["tries"] == 1)
+        shown = app.delivery_to("crm")
+        assert (shown["status"], len(sink.received)) == ("waiting", 3)
+        assert shown["next_try"] is not None, "no provider will send it again"
 
 
 def test_dead_letters_are_replayed_by_a_filter_after_a_dry_run(start_with: StartApp) -> None:
@@ -79,8 +81,10 @@ def test_every_attempt_of_a_released_email_says_released(start_app: StartApp, si
     id_ = app.post(email(subject=f"{LOT} bis")).get_json()["id"]
     sink.otherwise = Reply(422)
     released_at = app.act(f"decisions/{id_}/release")["decision"]["released_at"]
+    wait_for(lambda: app.ask(f"deliveries/{id_}:default")["status"] == "dead")
     sink.otherwise = Reply()
     assert app.act(f"deliveries/{id_}:default/replay")["status"] == "replayed"
+    wait_for(lambda: len(sink.accepted) == 2)
     _, refused, accepted = sink.received
     assert event(refused) == event(accepted) == ("email.released", f"{released_at[:19]}Z")
     assert accepted.payload["subject"] == f"{LOT} bis"

@@ -8,6 +8,7 @@ from tests.routes.conftest import StartApp, bearer
 from tests.support.redis_server import RedisServer
 from tests.support.server import ADMIN_TOKEN, INGRESS_TOKEN, email
 from tests.support.sink import Sink
+from tests.support.waiting import wait_for
 
 WEEKLY = "https://www.dropbox.com/scl/fi/abc/weekly.zip?rlkey=x"
 OTHER = "https://we.tl/t-other"
@@ -90,4 +91,4 @@ def test_a_dropped_email_is_answered_counted_listed_and_released(start_app: Star
     assert 'mailonce_emails_total{provider="gmail",status="skipped_route"} 2.0' in metrics
     assert sink.received == []
     app.act(f"decisions/{listed['id']}/release")
-    assert [webhook.payload["subject"] for webhook in sink.received] == ["junk"]
+    wait_for(lambda: [webhook.payload["subject"] for webhook in sink.received] == ["junk"])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from standardwebhooks import Webhook
 
-from orchestrator.operations.fleet_state import ask_redis
+from orchestrator.operations.fleet_state import find_facts
 from tests.routes.conftest import StartApp
 from tests.support.proxy import Fault, Proxy
 from tests.support.redis_server import RedisServer
@@ -37,7 +37,7 @@ def test_on_redis_the_fleet_is_healthy(start_app: StartApp, redis_server: RedisS
     app = start_app(redis_url=redis_server.url)
     wait_for(lambda: app.http.get("/health").get_json()["checks"]["fleet"]["status"] == "up")
     wait_for(lambda: app.service.fleet is not None and len(app.service.fleet.members) == 1)
-    ask_redis(app.service)
+    find_facts(app.service)
     answer = app.http.get("/health")
     assert (answer.status_code, answer.get_json()["status"], answer.get_json()["warnings"]) == (200, "ok", [])
     checks = answer.get_json()["checks"]

@@ -9,6 +9,7 @@ import requests
 from orchestrator.config.model import load_config
 from orchestrator.config.settings import SettingsError, load_settings
 from orchestrator.delivery.counters import GUESS_RATE
+from orchestrator.operations.fleet_state import find_facts
 from orchestrator.version import our_version
 from orchestrator.worker import start_worker
 from routes.metrics import serving_metrics
@@ -123,7 +124,7 @@ def test_facts_of_redis_and_workers(start_app: StartApp, redis_server: RedisServ
     app = start_app(redis_url=redis_server.url, deliver_by="workers", webhook_url=f"http://127.0.0.1:{free_port()}/")
     wait_for(lambda: app.status_of(email()) == "queued")
     app.post(email(subject="another"))
-    app.service.watch.take_turn()
+    find_facts(app.service)
     found = scrape(app)
     assert found["mailonce_deliveries_waiting{destination=default}"] == 2
     assert (found["mailonce_workers_alive"], found["mailonce_members"]) == (0, 1)

@@ -12,7 +12,7 @@ from deduplication.journal.coordinator import Claimed, Lent
 from deduplication.journal.entry import Attempt, Delivery, DeliveryStatus, Entry
 from deduplication.journal.registry import NOTHING, Answer, Commit, RegistryOptions
 from deduplication.journal.rules import Busy, Repeat
-from deduplication.room import read_memory
+from deduplication.room import read_info
 from tests.deduplication.conftest import Fleet3, Sync
 from tests.deduplication.journal.world import (
     HOLD_MS,
@@ -324,7 +324,7 @@ def test_a_redis_that_is_nearly_full_stores_nothing_more(fleet: Fleet3) -> None:
             stored(machine, claimed(machine, Email()))
     finally:
         machine.client.config_set("maxmemory", 0)
-    assert read_memory(machine.registry)["maxmemory_policy"] == "noeviction"
+    assert read_info(machine.registry, "memory")["maxmemory_policy"] == "noeviction"
 
 
 def test_what_lies_on_another_machine_is_sent_again_there_once(fleet: Fleet3) -> None:

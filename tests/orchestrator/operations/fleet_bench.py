@@ -17,8 +17,7 @@ from orchestrator.delivery.counters import Counters
 from orchestrator.delivery.guard import Guard
 from orchestrator.metrics.meter import Meter
 from orchestrator.operations.alarms import Alarms
-from orchestrator.operations.fleet_state import FleetState, ask_redis, describe_machine, fleet_state
-from orchestrator.operations.health import ProxyWatch
+from orchestrator.operations.fleet_state import FleetState, describe_machine, find_facts, fleet_state
 from tests.deduplication.conftest import end_hold
 from tests.deduplication.journal.world import Machine, Time
 from tests.support.pipeline import limited
@@ -52,7 +51,6 @@ class Process:
         self.meter = Meter(self.journal)
         self.files = open_files(self.settings, self.journal, self.meter)
         self.alarms = Alarms(self.coordinator, self.config.alerts)
-        self.proxies = ProxyWatch()
         self.notices: list[str] = []
         configs = dict.fromkeys(self.config.destinations, limited(breaker_failures=1))
         self.guard = Guard(Counters(self.coordinator), configs)
@@ -63,7 +61,7 @@ class Process:
         return self
 
     def state(self) -> FleetState:
-        ask_redis(self.service)
+        find_facts(self.service)
         return fleet_state(self.service)
 
     def share(self) -> None:

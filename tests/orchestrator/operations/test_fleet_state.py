@@ -1,12 +1,14 @@
 """One picture of the fleet: what waits, what is dead, Redis, the members, the workers."""
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
 from deduplication import again
 from deduplication.files import FreeSpace
 from deduplication.journal.entry import DeliveryStatus
-from orchestrator.operations.fleet_state import FRESH_MS, Outside, Watch, ask_redis, fleet_state
+from orchestrator.operations.fleet_state import FRESH_MS, Facts, Watch, find_facts, fleet_state
 from orchestrator.operations.health import is_ready
 from orchestrator.version import our_version
 from tests.deduplication.journal.world import Email, claimed, send, stored, take
@@ -57,7 +59,7 @@ def test_without_redis_there_is_none_and_a_pause_and_a_breaker_are_known(process
     state = process.state()
     crm = state.destinations["crm"]
     assert crm.paused and (crm.paused.by, crm.breaker, state.active) == ("Ada", "open", {})
-    assert (state.redis_status, state.redis, state.workers, state.members) == (None, None, None, {})
+    assert (state.redis_status, state.workers, state.members) == (None, None, {})
 
 
 def test_redis_the_members_and_what_is_unpublished(open_process: OpenProcess) -> None:
@@ -73,23 +75,33 @@ def test_redis_the_members_and_what_is_unpublished(open_process: OpenProcess) ->
     assert state.lost_ms is None and state.gap_ms is None
     assert set(state.members) == {one.machine.name, two.machine.name}
     assert {member["version"] for member in state.members.values()} == {our_version()}
-    assert state.redis and state.redis.maxmemory_policy == "noeviction"
-    assert (state.redis.payload_bytes, state.redis.evicted_keys) == (7, 0) and state.redis.used_bytes
+    facts = state.facts
+    assert (facts.maxmemory_policy, facts.redis_payload_bytes, facts.evicted_keys) == ("noeviction", 7, 0)
+    assert facts.used_bytes
     assert state.destinations["crm"].breaker == "open", "on another machine"
     assert state.known_since_ms and state.known_since_ms <= state.now_ms
     assert two.state().unpublished == 1
     assert two.state().destinations["crm"].waiting == 1, "stored by the other machine"
 
 
+def test_the_room_of_suppressed_emails_is_that_of_the_machine_with_the_least_left(process: Process) -> None:
+    now_ms = process.machine.time.now_ms
+    members: dict[str, Any] = {"two": {"at_ms": now_ms, "suppressed_share": 0.81}, "old": {"at_ms": now_ms}}
+    with process.journal.step() as step:
+        facts = Facts(at_ms=now_ms, members=members, suppressed_share=0.1)
+        step.set_meta("facts", facts.model_dump_json())
+    assert fleet_state(process.service).suppressed_share == 0.81
+
+
 def test_a_redis_that_is_lost_is_known_to_a_command_line_as_well(open_process: OpenProcess) -> None:
     process = open_process(with_redis=True)
-    ask_redis(process.service)
+    find_facts(process.service)
     process.machine.time.pass_ms(5_000)
     process.coordinator.redis.give_up()
     with process.journal.step() as step:  # as the fleet's thread does
         step.set_meta("lost_ms", str(step.now_ms))
     state = fleet_state(process.service)
-    assert (state.redis_status, state.redis) == ("gone", None)
+    assert state.redis_status == "gone"
     assert state.lost_ms == process.machine.time.now_ms
     process.coordinator.redis.status = "suspected"  # as in a process that has not asked yet
     assert fleet_state(process.service).redis_status == "gone"
@@ -112,10 +124,10 @@ def test_workers_are_counted_over_the_fleet_while_they_live(open_process: OpenPr
 
 def test_redis_is_asked_behind_the_requests(open_process: OpenProcess) -> None:
     process = open_process(with_redis=True)
-    assert fleet_state(process.service).outside == Outside()
-    assert process.state().outside.redis
+    assert fleet_state(process.service).facts == Facts()
+    assert process.state().facts.used_bytes
     process.machine.time.pass_ms(FRESH_MS + 1)
-    assert fleet_state(process.service).outside == Outside(), "too old to be of now"
+    assert fleet_state(process.service).facts == Facts(), "too old to be of now"
 
 
 def test_a_full_disk_accepts_nothing(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ def test_a_tick_writes_counts_fills_the_search_index_and_asks_the_other_servers(
     ask(process.machine, Email())
     Watch(process.service).tick()
     assert sums(process) == {"groups": 1}
-    assert fleet_state(process.service).outside.at_ms
+    assert fleet_state(process.service).facts.at_ms
     with process.journal.reading() as step:
         assert step.query("SELECT count(*) FROM search") == [(1,)]
         assert step.query("SELECT sum(count) FROM repeats") == [(1,)], "without Redis, it tends the journal"
@@ -36,7 +36,7 @@ def test_one_process_of_a_machine_has_the_turn_and_another_takes_it_over(process
 
     def turns(*watches: Watch) -> list[bool]:
         for watch in watches:
-            watch.take_turn()
+            watch.tick()
         return [watch._has_turn for watch in watches]
 
     assert turns(one, two) == turns(one, two) == [True, False]

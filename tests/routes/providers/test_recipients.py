@@ -292,7 +292,7 @@ def test_the_row_and_the_page_say_which_destinations_had_it_already(open_office:
     first = office.post(written("postmark", (DESK,), (DESK, LEGAL)))
     second = office.post(written("postmark", (LEGAL,), (DESK, LEGAL)))
     assert (second["id"], second["had_already"]) == (first["id"], ["desk"])
-    said = "Sent to legal when it was received again; desk had it already"
+    said = "; delivered to legal when it was received again at "
     (row,) = app.ask("decisions")["decisions"]
     assert said in row["reason"]
     assert said in app.ask(f"decisions/{first['id']}")["reason"]
