@@ -5,7 +5,6 @@ from __future__ import annotations
 import hmac
 import json
 import logging
-import os
 import re
 import threading
 from collections import Counter
@@ -29,7 +28,6 @@ MOST_BODY_BYTES = 100 * 1024 * 1024
 MOST_SHOWN_CHARS = 120
 FORM = "application/x-www-form-urlencoded"
 SIGNED_HEADERS = ("webhook-id", "webhook-timestamp", "webhook-signature")
-COLORS = {"good": "green", "missing": "red", "wrong": "red"}
 
 
 def check_signature(secrets: Sequence[str], headers: Mapping[str, str], body: bytes, now: datetime) -> tuple[str, str]:
@@ -40,7 +38,7 @@ def check_signature(secrets: Sequence[str], headers: Mapping[str, str], body: by
     """
     webhook_id, timestamp, signatures = (headers.get(name, "") for name in SIGNED_HEADERS)
     if not secrets:
-        return "unchecked", f"it is {'' if signatures else 'not '}signed; without a --secret it cannot be checked"
+        return "unchecked", "there is no --secret to check it with"
     if absent := [name for name in SIGNED_HEADERS if not headers.get(name)]:
         return "missing", f"no {' and no '.join(absent)}: does its destination have a secret?"
     if not re.fullmatch("[0-9]{1,11}", timestamp):  # up to the year 5138
@@ -123,7 +121,8 @@ def _lines(received: Mapping[str, Any]) -> Iterator[str]:
     repeat = f"  received {times} times" if times > 1 else ""
     yield f"  webhook-id {_short(received['webhook_id'] or 'missing')}{click.style(repeat, fg='yellow')}"
     signature = received["signature"]
-    yield click.style(f"  signature {signature}: {received['why']}", fg=COLORS.get(signature))
+    color = "green" if signature == "good" else None if signature == "unchecked" else "red"
+    yield click.style(f"  signature {signature}: {received['why']}", fg=color)
     for name, value in fields.items():
         if value not in ("", None, [], {}):
             yield f"    {_short(name):14} {_short(value)}"
@@ -177,11 +176,8 @@ def listen(host: str, port: int, secrets: tuple[str, ...], status: int, as_json:
         secrets = tuple(dict.fromkeys([*used, *config.alerts.secret]))
 
     def show(received: dict[str, Any]) -> None:
-        try:
-            # JSON escapes control characters, so none reaches the terminal.
-            click.echo(json.dumps(received) if as_json else "\n".join(_lines(received)))
-        except BrokenPipeError:  # the reader of the pipe has ended
-            os._exit(1)
+        # JSON escapes control characters, so none reaches the terminal.
+        click.echo(json.dumps(received) if as_json else "\n".join(_lines(received)))
 
     receiver = Receiver(secrets, status, show)
     logging.getLogger("werkzeug").setLevel(logging.ERROR)  # the receiver shows webhooks itself

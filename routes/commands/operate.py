@@ -28,13 +28,6 @@ Command = Callable[..., None]
 limit_option = click.option(
     "--limit", type=click.IntRange(1, MOST_LISTED), default=100, show_default=True, help="Show at most this many."
 )
-WORDS = {
-    DeliveryStatus.CLAIMED: "in progress",
-    DeliveryStatus.RETURNED: "returned to its provider",
-    DeliveryStatus.DEAD: "dead letter",
-    DeliveryStatus.SKIPPED: "suppressed",
-}
-"""For statuses of deliveries that are no words of the page."""
 
 
 def options_of(model: type[BaseModel]) -> Callable[[Command], Command]:
@@ -107,11 +100,12 @@ def deliveries(limit: int, as_json: bool, **options: Any) -> None:
     with open_service() as service:
         page = list_deliveries(service, wanted, limit).model_dump(mode="json", exclude={"next"})
     heads = ("ID", "DESTINATION", "STATUS", "TRIES", "AGE", "NEXT TRY (UTC)", "REASON")
-    rows = []
-    for delivery in page["deliveries"]:
-        named = [delivery["id"], delivery["destination"], WORDS.get(delivery["status"], delivery["status"])]
-        tries, age = f"{delivery['tries']}/{delivery['max_attempts'] or '?'}", shown_duration(delivery["age_s"])
-        rows.append([*named, tries, age, (delivery["next_try"] or "-")[:19], delivery["reason"] or ""])
+    rows = [
+        (delivery["id"], delivery["destination"], delivery["status"])
+        + (f"{delivery['tries']}/{delivery['max_attempts'] or '?'}", shown_duration(delivery["age_s"]))
+        + ((delivery["next_try"] or "-")[:19], delivery["reason"] or "")
+        for delivery in page["deliveries"]
+    ]
     show_page(page, as_json, heads, rows)
 
 
@@ -143,12 +137,9 @@ def _facts(email: DecisionInFull) -> Iterator[tuple[str, str]]:
     for report in email.gates:
         yield report.gate.replace("_", " "), "" if report.said == "not asked" else report.said
     for delivery in email.deliveries:
-        tries = len(delivery.attempts)
-        words = WORDS.get(delivery.status, str(delivery.status))
-        words += f" after {tries} attempt{'s' * (tries != 1)}" if tries else ""
-        words += f", at {shown_moment(delivery.delivered)}" if delivery.delivered else ""
-        words += f", next try at {shown_moment(delivery.next_try)}" if delivery.next_try else ""
-        yield f"to {delivery.destination}", words + (f": {delivery.reason}" if delivery.reason else "")
+        next_try = f", next try at {shown_moment(delivery.next_try)}" if delivery.next_try else ""
+        reason = f": {delivery.reason}" if delivery.reason else ""
+        yield f"to {delivery.destination}", f"{delivery.status}, attempts: {len(delivery.attempts)}{next_try}{reason}"
     if email.releasable_until:
         yield "release", f"possible until {shown_moment(email.releasable_until)}: mailonce release {email.id}"
     if any(delivery.status is DeliveryStatus.DEAD for delivery in email.deliveries):

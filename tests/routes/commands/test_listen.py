@@ -6,7 +6,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -91,7 +91,7 @@ def test_no_sender_can_control_the_terminal() -> None:
     assert [char for char in listener.text if not char.isprintable() and char != "\n"] == []
 
 
-def test_as_json_each_webhook_is_a_line_until_the_reader_of_the_pipe_ends() -> None:
+def test_as_json_each_webhook_is_a_line() -> None:
     with listening("--json", "--status", "503") as listener:
         assert deliver(listener.url, LOT, SECRET) == 503
         assert requests.post(listener.url, data=b"no\x1b[2J json", timeout=30).status_code == 503
@@ -102,15 +102,6 @@ def test_as_json_each_webhook_is_a_line_until_the_reader_of_the_pipe_ends() -> N
     assert webhook["payload"] == LOT
     assert webhook["headers"]["content-type"] == "application/json"
     assert (other["payload"], other["body"], other["webhook_id"]) == (None, "no\x1b[2J json", None)
-    command = [MAILONCE, "listen", "--port", "0", "--json"]
-    with subprocess.Popen(command, stdout=PIPE, stderr=PIPE, text=True) as process:
-        assert process.stderr and process.stdout
-        url = re.findall(r"http://\S+/", process.stderr.readline())[0]
-        process.stdout.close()
-        with suppress(requests.RequestException):  # it may end before it has answered
-            requests.post(url, data=b"{}", timeout=30)
-        assert process.wait(60) == 1
-        assert "Traceback" not in process.stderr.read()
 
 
 @pytest.mark.parametrize("is_in_file", [True, False])
@@ -149,7 +140,7 @@ PRIVATE = new_secret(is_private=True)
         ((SECRET,), signed(SECRET), b"{}", "good", ""),
         ((SECRET,), signed(OTHER, SECRET), b"{}", "good", ""),
         ((SECRET, PRIVATE), signed(PRIVATE), b"{}", "good", "by secret 2 of 2"),
-        ((), signed(SECRET), b"{}", "unchecked", "it is signed"),
+        ((), signed(SECRET), b"{}", "unchecked", ""),
         ((SECRET,), {}, b"{}", "missing", "no webhook-id and no webhook-timestamp"),
         ((SECRET,), signed(SECRET), b"{ }", "wrong", "no signature matches"),
         ((SECRET,), signed(SECRET), b"\xff", "wrong", "no signature matches"),
@@ -183,11 +174,4 @@ def test_send_test_arrives_signed_and_fails_if_it_is_refused(
             sent = run("send-test", "default")
             assert (sent.exit_code, shown in sent.stdout) == (code, True), sent.output
         wait_for(lambda: listener.text.count("mailonce.test") >= 2)
-
-
-def test_send_test_names_the_destinations_and_prints_json(run: Run, start_app: StartApp) -> None:
-    start_app()
-    refused = run("send-test", "nowhere")
-    assert (refused.exit_code, "destination must be one of default" in refused.output) == (1, True)
-    printed: dict[str, Any] = json.loads(run("send-test", "default", "--json").stdout.splitlines()[-1])
-    assert (printed["taken"], printed["status_code"]) == (True, None)
+        assert json.loads(run("send-test", "default", "--json").stdout)["taken"] is False

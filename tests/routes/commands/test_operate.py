@@ -99,7 +99,7 @@ def test_why_explains_what_happened_to_an_email(run: Run, stopped: dict[str, str
     assert shown.startswith("Suppressed: same subject group lot_456@a.example as the email of ")
     assert " from first@a.example, delivered to default.\n" in shown
     assert stopped["id"] in shown
-    assert "  subject group stopped: " in shown and "  to default   suppressed\n" in shown
+    assert "  subject group stopped: " in shown and "  to default   skipped, attempts: 0\n" in shown
     assert f": mailonce release {stopped['id']}\n" in shown
     whole = json.loads(run("why", stopped.get(by, by), "--json").stdout)
     assert whole["payload"]["subject"] == "Again lot 456"
